@@ -1,0 +1,12 @@
+//! Wire formats and sans-I/O protocol logic of nocopy.
+//!
+//! Nothing here opens a socket, reads a clock or draws a random number, and nothing is `unsafe`. Bytes come in,
+//! typed views and bytes go out, so every part runs in a simulation and under a fuzzer as it runs on a port.
+//!
+//! * [`wire`]: Ethernet, VLAN tags, ARP, IPv4, IPv6, UDP and the Internet checksum.
+
+#![forbid(unsafe_code)]
+
+pub mod wire;
+
+pub use wire::{EtherType, IpAddresses, IpProtocol, MacAddress, UdpChecksum, UdpFrame};

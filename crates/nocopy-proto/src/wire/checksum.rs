@@ -1,0 +1,165 @@
+//! The Internet checksum: the 16-bit ones' complement sum of IP, UDP and TCP (RFC 1071).
+
+/// A ones' complement sum over bytes that need not lie together.
+///
+/// Slices are summed as if they were joined, also when one of odd length is followed by another.
+///
+/// ```
+/// use nocopy_proto::wire::checksum::Sum;
+///
+/// assert_eq!(Sum::new().with(&[0x12]).with(&[0x34, 0x56]), Sum::new().with(&[0x12, 0x34, 0x56]));
+/// assert_eq!(Sum::new().with(&[0x12, 0x34]).checksum(), !0x1234);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// Sum of the 16-bit words as this machine loads them. RFC 1071 section 2(B): the sum may be taken in either
+    /// byte order, as long as the result is stored in the same one, so bytes are swapped once, at the end.
+    native: u16,
+    /// Whether an odd number of bytes was summed: the next byte is then the second half of a word.
+    odd: bool,
+}
+
+impl Sum {
+    /// The sum of no bytes.
+    pub const fn new() -> Self {
+        Self { native: 0, odd: false }
+    }
+
+    /// Continues the sum with `bytes`.
+    #[inline]
+    pub fn add(&mut self, bytes: &[u8]) {
+        let part = sum_native(bytes);
+        // A slice that starts in the middle of a word has all its bytes in the other half.
+        let part = if self.odd { part.swap_bytes() } else { part };
+        self.native = fold(u64::from(self.native) + u64::from(part));
+        self.odd ^= bytes.len() % 2 == 1;
+    }
+
+    /// The sum continued with `bytes`.
+    #[inline]
+    #[must_use]
+    pub fn with(mut self, bytes: &[u8]) -> Self {
+        self.add(bytes);
+        self
+    }
+
+    /// The value to put into a checksum field that was summed as zero, or left out.
+    ///
+    /// UDP cannot send 0 (it means "no checksum"); [`udp::Repr`](super::udp::Repr) sends 0xffff instead.
+    #[inline]
+    pub const fn checksum(self) -> u16 {
+        !u16::from_be(self.native)
+    }
+
+    /// Whether the summed bytes, their checksum field included, are consistent.
+    #[inline]
+    pub const fn is_valid(self) -> bool {
+        self.native == 0xffff
+    }
+}
+
+/// Words summed before folding. Each adds less than 2^33, so a 64-bit sum cannot overflow on the way.
+const WORDS_BETWEEN_FOLDS: usize = 1 << 28;
+
+/// Sum of `bytes` as native-order 16-bit words, the last padded with a zero byte.
+fn sum_native(bytes: &[u8]) -> u16 {
+    // A 64-bit word counts as its two halves: four 16-bit words two by two, because 2^16 is 1 in ones' complement.
+    // Adding halves instead of carrying leaves the iterations independent, so the compiler vectorizes the loop.
+    let (words, tail) = bytes.as_chunks::<8>();
+    let mut total = 0;
+    for block in words.chunks(WORDS_BETWEEN_FOLDS) {
+        let halves = block.iter().map(|word| {
+            let word = u64::from_ne_bytes(*word);
+            (word & 0xffff_ffff) + (word >> 32)
+        });
+        total += u64::from(fold(halves.sum()));
+    }
+    let (pairs, last) = tail.as_chunks::<2>();
+    total += pairs.iter().map(|pair| u64::from(u16::from_ne_bytes(*pair))).sum::<u64>();
+    if let [byte] = *last {
+        total += u64::from(u16::from_ne_bytes([byte, 0]));
+    }
+    fold(total)
+}
+
+/// The same value in 16 bits: carries are added back in. Zero stays zero, everything else stays non-zero.
+const fn fold(sum: u64) -> u16 {
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    sum as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    /// The definition, word by word.
+    fn naive_checksum(bytes: &[u8]) -> u16 {
+        let mut sum: u32 = 0;
+        for pair in bytes.chunks(2) {
+            let low = pair.get(1).copied().unwrap_or(0);
+            sum += u32::from(pair[0]) << 8 | u32::from(low);
+            if sum > 0xffff {
+                sum -= 0xffff;
+            }
+        }
+        !(sum as u16)
+    }
+
+    #[test]
+    fn example_of_rfc_1071() {
+        // Section 3: 0001 + f203 + f4f5 + f6f7 = 2ddf0, folded ddf2.
+        let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+        assert_eq!(Sum::new().with(&bytes).checksum(), !0xddf2);
+        assert!(Sum::new().with(&bytes).with(&(!0xddf2_u16).to_be_bytes()).is_valid());
+    }
+
+    #[test]
+    fn zeros_and_ones() {
+        assert_eq!(Sum::new().checksum(), 0xffff);
+        assert_eq!(Sum::new().with(&[0; 9]).checksum(), 0xffff);
+        assert!(!Sum::new().with(&[0; 8]).is_valid());
+        for bytes in 2..70 {
+            let sum = Sum::new().with(&vec![0xff; bytes & !1]);
+            assert_eq!((sum.checksum(), sum.is_valid()), (0, true));
+        }
+    }
+
+    #[test]
+    fn folding_keeps_the_value_modulo_ffff() {
+        for sum in
+            [0, 1, 0xffff, 0x1_0000, 0x1_fffe, 0xffff_ffff, u64::MAX, u64::MAX - 1, 0xffff_ffff_0000_0001]
+        {
+            assert_eq!(u64::from(fold(sum)) % 0xffff, sum % 0xffff);
+            assert_eq!(fold(sum) == 0, sum == 0);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_the_naive_sum(bytes in vec(any::<u8>(), 0..2000)) {
+            prop_assert_eq!(Sum::new().with(&bytes).checksum(), naive_checksum(&bytes));
+        }
+
+        #[test]
+        fn cuts_make_no_difference(slices in vec(vec(any::<u8>(), 0..20), 0..12)) {
+            let in_pieces = slices.iter().fold(Sum::new(), |sum, slice| sum.with(slice));
+            prop_assert_eq!(in_pieces, Sum::new().with(&slices.concat()));
+            prop_assert_eq!(in_pieces.checksum(), naive_checksum(&slices.concat()));
+        }
+
+        #[test]
+        fn one_flipped_bit_is_noticed(words in vec(any::<[u8; 2]>(), 1..200), bit: prop::sample::Index) {
+            let mut bytes = words.concat();
+            let checksum = Sum::new().with(&bytes).checksum().to_be_bytes();
+            prop_assert!(Sum::new().with(&bytes).with(&checksum).is_valid());
+            let bit = bit.index(bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(!Sum::new().with(&bytes).with(&checksum).is_valid());
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Why a header could not be written.
+
+use thiserror::Error;
+
+/// The buffer ends before the header does; nothing was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the header needs {needed_bytes} bytes, the buffer has {buffer_bytes}")]
+pub struct BufferTooSmall {
+    /// Bytes the header takes.
+    pub needed_bytes: usize,
+    /// Bytes the buffer has.
+    pub buffer_bytes: usize,
+}
+
+/// The payload is longer than the header's length field can say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the payload has {payload_bytes} bytes, the header's 16-bit length allows {limit_bytes}")]
+pub struct PayloadTooLong {
+    /// Bytes of payload asked for.
+    pub payload_bytes: usize,
+    /// Bytes of payload the header can declare.
+    pub limit_bytes: usize,
+}
+
+/// A header that declares a length was not written; the buffer is unchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum EmitError {
+    /// See [`BufferTooSmall`].
+    #[error(transparent)]
+    BufferTooSmall(#[from] BufferTooSmall),
+    /// See [`PayloadTooLong`].
+    #[error(transparent)]
+    PayloadTooLong(#[from] PayloadTooLong),
+}
+
+/// The first `N` bytes of `buffer`, to write a header into.
+pub(super) fn header_of<const N: usize>(buffer: &mut [u8]) -> Result<&mut [u8; N], BufferTooSmall> {
+    let buffer_bytes = buffer.len();
+    buffer.first_chunk_mut().ok_or(BufferTooSmall { needed_bytes: N, buffer_bytes })
+}
+
+/// The value of a 16-bit length field that counts a header of `header_bytes` and its payload.
+pub(super) fn length_with_header(header_bytes: u16, payload_bytes: usize) -> Result<u16, PayloadTooLong> {
+    let limit = u16::MAX - header_bytes;
+    match u16::try_from(payload_bytes) {
+        Ok(payload) if payload <= limit => Ok(header_bytes + payload),
+        _ => Err(PayloadTooLong { payload_bytes, limit_bytes: usize::from(limit) }),
+    }
+}

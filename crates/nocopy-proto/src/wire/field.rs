@@ -1,0 +1,37 @@
+//! Where a field lies in a header, said once and used by both the view and `emit`.
+
+/// The `N` bytes at byte `AT` of a header.
+///
+/// The header's length is part of its type, so a field that would reach outside does not compile, and reading or
+/// writing one has no failure to handle.
+pub(super) struct Field<const AT: usize, const N: usize>;
+
+impl<const AT: usize, const N: usize> Field<AT, N> {
+    /// The field's bytes, in wire order.
+    #[inline]
+    pub(super) fn get<const HEADER: usize>(header: &[u8; HEADER]) -> [u8; N] {
+        const { assert!(AT + N <= HEADER, "the field lies outside the header") };
+        std::array::from_fn(|index| header[AT + index])
+    }
+
+    /// Overwrites the field with `bytes`, in wire order.
+    #[inline]
+    pub(super) fn put<const HEADER: usize>(header: &mut [u8; HEADER], bytes: [u8; N]) {
+        const { assert!(AT + N <= HEADER, "the field lies outside the header") };
+        header[AT..AT + N].copy_from_slice(&bytes);
+    }
+}
+
+impl<const AT: usize> Field<AT, 2> {
+    /// The field as a number.
+    #[inline]
+    pub(super) fn number<const HEADER: usize>(header: &[u8; HEADER]) -> u16 {
+        u16::from_be_bytes(Self::get(header))
+    }
+
+    /// Overwrites the field with a number.
+    #[inline]
+    pub(super) fn put_number<const HEADER: usize>(header: &mut [u8; HEADER], value: u16) {
+        Self::put(header, value.to_be_bytes());
+    }
+}

@@ -1,0 +1,607 @@
+//! IPv6 (RFC 8200): the fixed header, and the walk over extension headers to what they carry.
+
+use std::net::Ipv6Addr;
+
+use thiserror::Error;
+
+use super::emit::{BufferTooSmall, header_of};
+use super::field::Field;
+use super::{IpAddresses, IpProtocol};
+
+/// Bytes of the fixed header.
+pub const HEADER_BYTES: usize = 40;
+
+/// Extension headers that are walked over before giving up.
+///
+/// Each kind is useful once and destination options twice (RFC 8200 section 4.1), which makes five.
+pub const EXTENSIONS_MAX: usize = 8;
+
+/// Extension headers come in units of 8 bytes; this is also the smallest.
+const EXTENSION_UNIT_BYTES: usize = 8;
+
+type VersionClassFlow = Field<0, 4>;
+type PayloadBytes = Field<4, 2>;
+type NextHeader = Field<6, 1>;
+type HopLimit = Field<7, 1>;
+type Source = Field<8, 16>;
+type Destination = Field<24, 16>;
+
+type ExtensionNextHeader = Field<0, 1>;
+type ExtensionUnits = Field<1, 1>;
+type FragmentOffset = Field<2, 2>;
+type FragmentIdentification = Field<4, 4>;
+
+/// 20 bits that are equal in the packets of one flow (RFC 6437); 0 is "no label".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FlowLabel(u32);
+
+impl FlowLabel {
+    /// The label `value`, or `None` if that has more than 20 bits.
+    pub const fn new(value: u32) -> Option<Self> {
+        if value >> 20 == 0 { Some(Self(value)) } else { None }
+    }
+
+    /// The label as a number, at most 0xfffff.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// View of an IPv6 packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    header: &'a [u8; HEADER_BYTES],
+    payload: &'a [u8],
+}
+
+/// Why bytes are not an IPv6 packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ParseError {
+    /// The bytes end inside the fixed header.
+    #[error("the IPv6 header has 40 bytes, the packet has {packet_bytes}")]
+    TooShort {
+        /// Bytes there are.
+        packet_bytes: usize,
+    },
+    /// Not version 6.
+    #[error("the IP version is {version}, not 6")]
+    WrongVersion {
+        /// The version in the header.
+        version: u8,
+    },
+    /// The payload length is 0 and hop-by-hop options follow: the real length is an option (RFC 2675). Linux makes
+    /// these inside a host (BIG TCP).
+    #[error(
+        "the IPv6 payload length is 0 before hop-by-hop options: this is a jumbogram, which is not supported"
+    )]
+    Jumbogram,
+    /// The bytes end before the payload length.
+    #[error("the IPv6 payload length says {declared_bytes} bytes, {present_bytes} follow the header")]
+    PayloadBeyondPacket {
+        /// Payload bytes declared.
+        declared_bytes: usize,
+        /// Bytes there are after the fixed header.
+        present_bytes: usize,
+    },
+}
+
+impl<'a> Packet<'a> {
+    /// Checks that `bytes` hold the header and payload they declare. What follows is padding.
+    ///
+    /// Extension headers count as payload here: see [`upper_layer`](Self::upper_layer).
+    ///
+    /// # Errors
+    ///
+    /// When the packet is cut, a jumbogram, or not version 6.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        let packet_bytes = bytes.len();
+        let (header, rest) =
+            bytes.split_first_chunk::<HEADER_BYTES>().ok_or(ParseError::TooShort { packet_bytes })?;
+        let [version_and_class, ..] = VersionClassFlow::get(header);
+        let version = version_and_class >> 4;
+        if version != 6 {
+            return Err(ParseError::WrongVersion { version });
+        }
+        let declared_bytes = usize::from(PayloadBytes::number(header));
+        if declared_bytes == 0 && NextHeader::get(header) == [IpProtocol::HOP_BY_HOP.0] {
+            return Err(ParseError::Jumbogram);
+        }
+        let payload = rest
+            .get(..declared_bytes)
+            .ok_or(ParseError::PayloadBeyondPacket { declared_bytes, present_bytes: rest.len() })?;
+        Ok(Self { header, payload })
+    }
+
+    /// Differentiated services (6 bits) and congestion notification (2 bits).
+    #[inline]
+    pub fn traffic_class(&self) -> u8 {
+        (self.version_class_flow() >> 20) as u8
+    }
+
+    /// What packets of one flow have in common.
+    #[inline]
+    pub fn flow_label(&self) -> FlowLabel {
+        FlowLabel(self.version_class_flow() & 0xf_ffff)
+    }
+
+    /// Bytes after the fixed header, as declared.
+    #[inline]
+    pub fn payload_bytes(&self) -> u16 {
+        PayloadBytes::number(self.header)
+    }
+
+    /// What the payload starts with: an extension header or the upper protocol.
+    #[inline]
+    pub fn next_header(&self) -> IpProtocol {
+        let [next_header] = NextHeader::get(self.header);
+        IpProtocol(next_header)
+    }
+
+    /// Hops left.
+    #[inline]
+    pub fn hop_limit(&self) -> u8 {
+        let [hops] = HopLimit::get(self.header);
+        hops
+    }
+
+    /// Who sent the packet.
+    #[inline]
+    pub fn source(&self) -> Ipv6Addr {
+        Ipv6Addr::from(Source::get(self.header))
+    }
+
+    /// Whom the packet is for; before the end of a routing header, whom it goes to next.
+    #[inline]
+    pub fn destination(&self) -> Ipv6Addr {
+        Ipv6Addr::from(Destination::get(self.header))
+    }
+
+    /// Source and destination, as transport checksums need them where no routing header has segments left.
+    #[inline]
+    pub fn addresses(&self) -> IpAddresses {
+        IpAddresses::V6 { source: self.source(), destination: self.destination() }
+    }
+
+    /// The bytes after the fixed header, up to the declared length, extension headers included.
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// Walks over the extension headers to what they carry.
+    ///
+    /// # Errors
+    ///
+    /// When an extension header is cut or out of place, or there are more than [`EXTENSIONS_MAX`].
+    pub fn upper_layer(&self) -> Result<UpperLayer<'a>, ExtensionError> {
+        UpperLayer::parse(self.next_header(), self.payload)
+    }
+
+    fn version_class_flow(&self) -> u32 {
+        u32::from_be_bytes(VersionClassFlow::get(self.header))
+    }
+}
+
+/// What a fragment header says (RFC 8200 section 4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fragmentation {
+    /// Where the bytes after the fragment header belong in the whole packet. At most 65,528, a multiple of 8.
+    pub offset_bytes: u16,
+    /// Whether this is not the last fragment.
+    pub more_fragments: bool,
+    /// What fragments of one packet have in common.
+    pub identification: u32,
+}
+
+/// View of one extension header.
+#[derive(Clone, Copy, Debug)]
+pub struct Extension<'a> {
+    protocol: IpProtocol,
+    start: &'a [u8; EXTENSION_UNIT_BYTES],
+    bytes: &'a [u8],
+}
+
+/// Why the extension headers cannot be walked over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ExtensionError {
+    /// The packet ends inside an extension header.
+    #[error("the {protocol} header needs {needed_bytes} bytes, {present_bytes} are left of the packet")]
+    TooShort {
+        /// Which header.
+        protocol: IpProtocol,
+        /// Bytes it has by its own length, at least 8.
+        needed_bytes: usize,
+        /// Bytes there are.
+        present_bytes: usize,
+    },
+    /// Hop-by-hop options stand elsewhere than first (RFC 8200 section 4.1).
+    #[error("hop-by-hop options follow another extension header, they may only be the first")]
+    HopByHopNotFirst,
+    /// More than any sensible packet has.
+    #[error("there are more than {EXTENSIONS_MAX} IPv6 extension headers")]
+    TooMany,
+}
+
+impl<'a> Extension<'a> {
+    /// Whether `protocol` is an extension header that is walked over. Encryption and authentication (ESP, AH) are
+    /// not: they are handled as upper protocols.
+    const fn is_walked(protocol: IpProtocol) -> bool {
+        matches!(
+            protocol,
+            IpProtocol::HOP_BY_HOP
+                | IpProtocol::IPV6_ROUTING
+                | IpProtocol::IPV6_FRAGMENT
+                | IpProtocol::DESTINATION_OPTIONS
+        )
+    }
+
+    /// The extension header at the start of `bytes`, and the bytes after it.
+    fn split(protocol: IpProtocol, bytes: &'a [u8]) -> Result<(Self, &'a [u8]), ExtensionError> {
+        let too_short =
+            |needed_bytes| ExtensionError::TooShort { protocol, needed_bytes, present_bytes: bytes.len() };
+        let start = bytes.first_chunk().ok_or(too_short(EXTENSION_UNIT_BYTES))?;
+        // The length counts units after the first. A fragment header has no length, the byte is reserved.
+        let further_units = match protocol {
+            IpProtocol::IPV6_FRAGMENT => 0,
+            _ => usize::from(ExtensionUnits::get(start)[0]),
+        };
+        let header_bytes = (1 + further_units) * EXTENSION_UNIT_BYTES;
+        let (bytes, rest) = bytes.split_at_checked(header_bytes).ok_or(too_short(header_bytes))?;
+        Ok((Self { protocol, start, bytes }, rest))
+    }
+
+    /// Which extension header this is.
+    #[inline]
+    pub fn protocol(&self) -> IpProtocol {
+        self.protocol
+    }
+
+    /// What follows it.
+    #[inline]
+    pub fn next_header(&self) -> IpProtocol {
+        let [next_header] = ExtensionNextHeader::get(self.start);
+        IpProtocol(next_header)
+    }
+
+    /// The whole extension header, unparsed: a multiple of 8 bytes, next-header and length bytes included.
+    #[inline]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// What it says about fragmentation, if it is a fragment header.
+    #[inline]
+    pub fn fragmentation(&self) -> Option<Fragmentation> {
+        let field = FragmentOffset::number(self.start);
+        (self.protocol == IpProtocol::IPV6_FRAGMENT).then(|| Fragmentation {
+            offset_bytes: field & 0xfff8,
+            more_fragments: field & 1 != 0,
+            identification: u32::from_be_bytes(FragmentIdentification::get(self.start)),
+        })
+    }
+}
+
+/// View of an IPv6 payload, split into extension headers and what they carry.
+#[derive(Clone, Copy, Debug)]
+pub struct UpperLayer<'a> {
+    extensions: Extensions<'a>,
+    fragmentation: Option<Fragmentation>,
+    protocol: IpProtocol,
+    payload: &'a [u8],
+}
+
+impl<'a> UpperLayer<'a> {
+    /// Every turn of the loop takes at least 8 bytes away and there are at most [`EXTENSIONS_MAX`], so it ends.
+    fn parse(first: IpProtocol, bytes: &'a [u8]) -> Result<Self, ExtensionError> {
+        let mut upper = Self {
+            extensions: Extensions { protocol: first, bytes, count: 0 },
+            fragmentation: None,
+            protocol: first,
+            payload: bytes,
+        };
+        while Extension::is_walked(upper.protocol) && !upper.is_later_fragment() {
+            match (upper.protocol, upper.extensions.count) {
+                (_, EXTENSIONS_MAX) => return Err(ExtensionError::TooMany),
+                (IpProtocol::HOP_BY_HOP, 1..) => return Err(ExtensionError::HopByHopNotFirst),
+                _ => {}
+            }
+            let (extension, rest) = Extension::split(upper.protocol, upper.payload)?;
+            upper.fragmentation = upper.fragmentation.or(extension.fragmentation());
+            upper.protocol = extension.next_header();
+            upper.payload = rest;
+            upper.extensions.count += 1;
+        }
+        Ok(upper)
+    }
+
+    /// Whether the payload is a later piece of something whose header is in another packet.
+    fn is_later_fragment(&self) -> bool {
+        self.fragmentation.is_some_and(|fragmentation| fragmentation.offset_bytes != 0)
+    }
+
+    /// The extension headers that were walked over, in order.
+    pub fn extensions(&self) -> Extensions<'a> {
+        self.extensions
+    }
+
+    /// What the first fragment header says, if there is one.
+    ///
+    /// With an offset above 0, the payload is a later piece and does *not* start with the upper protocol's header.
+    #[inline]
+    pub fn fragmentation(&self) -> Option<Fragmentation> {
+        self.fragmentation
+    }
+
+    /// What the payload is.
+    #[inline]
+    pub fn protocol(&self) -> IpProtocol {
+        self.protocol
+    }
+
+    /// The bytes after the last extension header, up to the packet's declared length.
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+}
+
+/// The extension headers of a packet, in order.
+#[derive(Clone, Copy, Debug)]
+pub struct Extensions<'a> {
+    protocol: IpProtocol,
+    bytes: &'a [u8],
+    /// Headers left that `UpperLayer::parse` has found whole.
+    count: usize,
+}
+
+impl<'a> Iterator for Extensions<'a> {
+    type Item = Extension<'a>;
+
+    fn next(&mut self) -> Option<Extension<'a>> {
+        self.count = self.count.checked_sub(1)?;
+        // Splits where `UpperLayer::parse` did, with the same function, so there is no error left to lose.
+        let (extension, rest) = Extension::split(self.protocol, self.bytes).ok()?;
+        (self.protocol, self.bytes) = (extension.next_header(), rest);
+        Some(extension)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.count, Some(self.count))
+    }
+}
+
+impl ExactSizeIterator for Extensions<'_> {}
+
+/// A fixed IPv6 header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Repr {
+    /// Differentiated services (6 bits) and congestion notification (2 bits).
+    pub traffic_class: u8,
+    /// What packets of one flow have in common.
+    pub flow_label: FlowLabel,
+    /// Bytes that follow, extension headers included. 0 before hop-by-hop options would declare a jumbogram.
+    pub payload_bytes: u16,
+    /// What the payload starts with: an extension header or the upper protocol.
+    pub next_header: IpProtocol,
+    /// Hops the packet may take.
+    pub hop_limit: u8,
+    /// Who sends the packet.
+    pub source: Ipv6Addr,
+    /// Whom it is for.
+    pub destination: Ipv6Addr,
+}
+
+impl Repr {
+    /// Copies the fixed header out of a view.
+    pub fn parse(packet: &Packet<'_>) -> Self {
+        Self {
+            traffic_class: packet.traffic_class(),
+            flow_label: packet.flow_label(),
+            payload_bytes: packet.payload_bytes(),
+            next_header: packet.next_header(),
+            hop_limit: packet.hop_limit(),
+            source: packet.source(),
+            destination: packet.destination(),
+        }
+    }
+
+    /// Writes the header into the first [`HEADER_BYTES`] of `buffer`.
+    ///
+    /// # Errors
+    ///
+    /// When `buffer` is shorter than that; it is then unchanged.
+    #[inline]
+    pub fn emit(&self, buffer: &mut [u8]) -> Result<(), BufferTooSmall> {
+        let header: &mut [u8; HEADER_BYTES] = header_of(buffer)?;
+        let version_class_flow = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label.get();
+        VersionClassFlow::put(header, version_class_flow.to_be_bytes());
+        PayloadBytes::put_number(header, self.payload_bytes);
+        NextHeader::put(header, [self.next_header.0]);
+        HopLimit::put(header, [self.hop_limit]);
+        Source::put(header, self.source.octets());
+        Destination::put(header, self.destination.octets());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::captured;
+    use proptest::prelude::*;
+
+    /// A packet of extension headers: those of `parts`, each announced by the one before.
+    fn packet(first: IpProtocol, parts: &[&[u8]]) -> Vec<u8> {
+        let payload = parts.concat();
+        let repr = Repr {
+            traffic_class: 0,
+            flow_label: FlowLabel::default(),
+            payload_bytes: payload.len() as u16,
+            next_header: first,
+            hop_limit: 64,
+            source: Ipv6Addr::LOCALHOST,
+            destination: Ipv6Addr::LOCALHOST,
+        };
+        let mut bytes = vec![0; HEADER_BYTES];
+        repr.emit(&mut bytes).unwrap();
+        bytes.extend(payload);
+        bytes
+    }
+
+    fn upper_layer_error(bytes: &[u8]) -> ExtensionError {
+        Packet::parse(bytes).unwrap().upper_layer().unwrap_err()
+    }
+
+    #[test]
+    fn captured_packet() {
+        let mut padded = captured::UDP_V6[14..].to_vec();
+        padded.extend([0; 3]);
+        let packet = Packet::parse(&padded).unwrap();
+        assert_eq!((packet.traffic_class(), packet.flow_label()), (0, FlowLabel(0x5f4d8)));
+        assert_eq!((packet.payload_bytes(), packet.hop_limit()), (15, 64));
+        assert_eq!(packet.next_header(), IpProtocol::UDP);
+        assert_eq!(packet.source(), "fd00::1".parse::<Ipv6Addr>().unwrap());
+        assert_eq!(packet.destination(), "fd00::2".parse::<Ipv6Addr>().unwrap());
+        let upper = packet.upper_layer().unwrap();
+        assert_eq!((upper.protocol(), upper.fragmentation()), (IpProtocol::UDP, None));
+        assert_eq!((upper.extensions().count(), upper.payload()), (0, &captured::UDP_V6[54..]));
+        let mut emitted = [0xaa; HEADER_BYTES];
+        Repr::parse(&packet).emit(&mut emitted).unwrap();
+        assert_eq!(emitted, captured::UDP_V6[14..54]);
+    }
+
+    #[test]
+    fn captured_hop_by_hop_options() {
+        let packet = Packet::parse(&captured::MLD_REPORT[14..]).unwrap();
+        let upper = packet.upper_layer().unwrap();
+        assert_eq!(upper.protocol(), IpProtocol::ICMPV6);
+        assert_eq!(upper.payload(), &captured::MLD_REPORT[62..]);
+        let extensions: Vec<_> = upper.extensions().collect();
+        assert_eq!((extensions.len(), upper.extensions().len()), (1, 1));
+        assert_eq!(extensions[0].protocol(), IpProtocol::HOP_BY_HOP);
+        assert_eq!(extensions[0].next_header(), IpProtocol::ICMPV6);
+        assert_eq!(extensions[0].bytes(), &captured::MLD_REPORT[54..62]);
+        assert_eq!(extensions[0].fragmentation(), None);
+        // ICMPv6 shares the pseudo-header: the kernel's checksum of its report agrees with ours.
+        let sum = packet.addresses().pseudo_header_sum(upper.protocol(), upper.payload().len() as u32);
+        assert!(sum.with(upper.payload()).is_valid());
+    }
+
+    #[test]
+    fn captured_later_fragment_is_not_read_as_udp_header() {
+        let mut bytes = captured::UDP_V6_SECOND_FRAGMENT_HEADERS[14..].to_vec();
+        bytes.extend([0; 96]);
+        let upper = Packet::parse(&bytes).unwrap().upper_layer().unwrap();
+        let fragmentation =
+            Fragmentation { offset_bytes: 1448, more_fragments: false, identification: 0x9440_c17b };
+        assert_eq!(upper.fragmentation(), Some(fragmentation));
+        assert_eq!((upper.protocol(), upper.payload().len()), (IpProtocol::UDP, 96));
+    }
+
+    #[test]
+    fn the_walk_stops_behind_a_later_fragment_header() {
+        // What follows belongs into the middle of the packet: no header, although it is announced as one.
+        let bytes = packet(IpProtocol::IPV6_FRAGMENT, &[&[60, 0, 0, 8, 0, 0, 0, 1], &[0xff; 8]]);
+        let packet = Packet::parse(&bytes).unwrap();
+        let upper = packet.upper_layer().unwrap();
+        assert_eq!(upper.protocol(), IpProtocol::DESTINATION_OPTIONS);
+        assert_eq!((upper.extensions().count(), upper.payload()), (1, &[0xff; 8][..]));
+    }
+
+    #[test]
+    fn all_four_kinds_in_a_row() {
+        let destination_options: [u8; 16] = [17, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let bytes = packet(
+            IpProtocol::HOP_BY_HOP,
+            &[
+                &[43, 0, 1, 4, 0, 0, 0, 0],
+                &[44, 0, 0, 0, 0, 0, 0, 0],
+                // In a fragment header, the byte that is a length elsewhere and the bits between offset and "more
+                // fragments" are reserved and must not count.
+                &[60, 0xff, 0, 0b111, 0, 0, 0, 9],
+                &destination_options,
+                b"\x00\x01\x00\x02\x00\x08\x00\x00",
+            ],
+        );
+        let packet = Packet::parse(&bytes).unwrap();
+        let upper = packet.upper_layer().unwrap();
+        let lengths: Vec<_> = upper.extensions().map(|extension| extension.bytes().len()).collect();
+        assert_eq!(lengths, [8, 8, 8, 16]);
+        let first = Fragmentation { offset_bytes: 0, more_fragments: true, identification: 9 };
+        assert_eq!(upper.fragmentation(), Some(first));
+        assert_eq!((upper.protocol(), upper.payload().len()), (IpProtocol::UDP, 8));
+        assert_eq!(
+            upper_layer_error(&self::packet(IpProtocol::DESTINATION_OPTIONS, &[&destination_options[..12]])),
+            ExtensionError::TooShort {
+                protocol: IpProtocol::DESTINATION_OPTIONS,
+                needed_bytes: 16,
+                present_bytes: 12
+            }
+        );
+    }
+
+    #[test]
+    fn the_walk_is_bounded() {
+        let options = [60, 0, 1, 4, 0, 0, 0, 0];
+        let last = [59, 0, 1, 4, 0, 0, 0, 0];
+        let chain = |count: usize| {
+            let mut parts = vec![&options[..]; count - 1];
+            parts.push(&last);
+            packet(IpProtocol::DESTINATION_OPTIONS, &parts)
+        };
+        let longest = chain(EXTENSIONS_MAX);
+        let upper = Packet::parse(&longest).unwrap().upper_layer().unwrap();
+        assert_eq!(
+            (upper.protocol(), upper.extensions().len()),
+            (IpProtocol::NO_NEXT_HEADER, EXTENSIONS_MAX)
+        );
+        assert_eq!(upper_layer_error(&chain(EXTENSIONS_MAX + 1)), ExtensionError::TooMany);
+        assert_eq!(ExtensionError::TooMany.to_string(), "there are more than 8 IPv6 extension headers");
+    }
+
+    #[test]
+    fn hop_by_hop_options_come_first_or_not_at_all() {
+        let bytes = packet(IpProtocol::DESTINATION_OPTIONS, &[&[0, 0, 1, 4, 0, 0, 0, 0], &[59; 8]]);
+        assert_eq!(upper_layer_error(&bytes), ExtensionError::HopByHopNotFirst);
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        let error_with = |at: usize, byte| {
+            let mut bytes = captured::MLD_REPORT;
+            bytes[14 + at] = byte;
+            Packet::parse(&bytes[14..]).unwrap_err()
+        };
+        assert_eq!(error_with(0, 0x45), ParseError::WrongVersion { version: 4 });
+        let (declared_bytes, present_bytes) = (37, 36);
+        assert_eq!(error_with(5, 37), ParseError::PayloadBeyondPacket { declared_bytes, present_bytes });
+        assert_eq!(error_with(5, 0), ParseError::Jumbogram);
+        for packet_bytes in 0..76 {
+            assert!(Packet::parse(&captured::MLD_REPORT[14..14 + packet_bytes]).is_err());
+        }
+        assert_eq!(FlowLabel::new(0x10_0000), None);
+    }
+
+    proptest! {
+        #[test]
+        fn emit_then_parse(
+            bytes: [u8; 3], flow_label in 0..0x10_0000_u32, source: u128, destination: u128,
+            payload_bytes in 1..2000_u16,
+        ) {
+            let repr = Repr {
+                traffic_class: bytes[0],
+                flow_label: FlowLabel::new(flow_label).unwrap(),
+                payload_bytes,
+                next_header: IpProtocol(bytes[1]),
+                hop_limit: bytes[2],
+                source: source.into(),
+                destination: destination.into(),
+            };
+            let mut packet = vec![0; HEADER_BYTES + usize::from(payload_bytes)];
+            repr.emit(&mut packet).unwrap();
+            let packet = Packet::parse(&packet).unwrap();
+            prop_assert_eq!(packet.payload().len(), usize::from(payload_bytes));
+            prop_assert_eq!(Repr::parse(&packet), repr);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Addresses of Ethernet stations.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// A 48-bit Ethernet address, in transmission order.
+///
+/// Written and read as six pairs of hex digits: `02:00:00:00:00:01`. Reading also accepts `-` between the pairs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct MacAddress(pub [u8; 6]);
+
+impl MacAddress {
+    /// `ff:ff:ff:ff:ff:ff`: every station on the link.
+    pub const BROADCAST: Self = Self([0xff; 6]);
+
+    /// All zero: no station; the target of an ARP request.
+    pub const UNSPECIFIED: Self = Self([0; 6]);
+
+    /// Whether the address names a group of stations. Broadcast is one (IEEE 802-2014, 8.2.2).
+    pub const fn is_multicast(self) -> bool {
+        self.0[0] & 1 == 1
+    }
+
+    /// Whether the address is [`BROADCAST`](Self::BROADCAST).
+    pub fn is_broadcast(self) -> bool {
+        self == Self::BROADCAST
+    }
+}
+
+impl fmt::Display for MacAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        // Formatted whole before padding, so that `{:20}` aligns columns of addresses.
+        f.pad(&format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}"))
+    }
+}
+
+impl fmt::Debug for MacAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MacAddress({self})")
+    }
+}
+
+/// A text that is not a MAC address.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{text:?} is not a MAC address: expected six pairs of hex digits, like 02:00:00:00:00:01")]
+pub struct NotAMacAddress {
+    /// The text as it was given.
+    pub text: String,
+}
+
+impl FromStr for MacAddress {
+    type Err = NotAMacAddress;
+
+    fn from_str(text: &str) -> Result<Self, NotAMacAddress> {
+        from_text(text).ok_or_else(|| NotAMacAddress { text: text.to_owned() })
+    }
+}
+
+fn from_text(text: &str) -> Option<MacAddress> {
+    let separator = if text.contains('-') { '-' } else { ':' };
+    let mut pairs = text.split(separator);
+    let mut address = [0; 6];
+    for byte in &mut address {
+        let pair = pairs.next()?;
+        // `from_str_radix` alone would take "+f" and "f".
+        let is_pair = pair.len() == 2 && pair.bytes().all(|digit| digit.is_ascii_hexdigit());
+        *byte = is_pair.then(|| u8::from_str_radix(pair, 16).ok())??;
+    }
+    pairs.next().is_none().then_some(MacAddress(address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn groups_are_told_from_stations() {
+        assert!(MacAddress::BROADCAST.is_broadcast() && MacAddress::BROADCAST.is_multicast());
+        let ipv6_all_nodes = MacAddress([0x33, 0x33, 0, 0, 0, 1]);
+        assert!(ipv6_all_nodes.is_multicast() && !ipv6_all_nodes.is_broadcast());
+        assert!(!MacAddress([2, 0, 0, 0, 0, 1]).is_multicast());
+    }
+
+    #[test]
+    fn texts_that_are_no_addresses_come_back_in_the_error() {
+        let no_addresses = [
+            "",
+            "02:00:00:00:00",
+            "02:00:00:00:00:01:",
+            "02:00:00:00:00:01:02",
+            "2:0:0:0:0:1",
+            "+2:00:00:00:00:01",
+            "02:00:00:00-00:01",
+            "0g:00:00:00:00:01",
+            "é:00:00:00:00:01",
+        ];
+        for text in no_addresses {
+            assert_eq!(text.parse::<MacAddress>(), Err(NotAMacAddress { text: text.to_owned() }));
+        }
+        assert_eq!("AA-bb-0c-0D-0e-0f".parse(), Ok(MacAddress([0xaa, 0xbb, 0x0c, 0x0d, 0x0e, 0x0f])));
+    }
+
+    #[test]
+    fn width_is_respected() {
+        assert_eq!(format!("{:>19}|", MacAddress::UNSPECIFIED), "  00:00:00:00:00:00|");
+    }
+
+    proptest! {
+        #[test]
+        fn text_round_trip(bytes: [u8; 6]) {
+            prop_assert_eq!(MacAddress(bytes).to_string().parse(), Ok(MacAddress(bytes)));
+        }
+    }
+}
