@@ -1,0 +1,60 @@
+use std::io;
+
+use crate::Missing;
+
+/// Why a laboratory could not be made or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The machine lacks something; a test may skip on this (see [`crate::skip`]).
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    /// A thread that enters a namespace could not be started.
+    #[error("cannot start a thread for the namespace: {0}: raise the limit on threads (ulimit -u)")]
+    Thread(#[source] io::Error),
+    /// Making, opening or entering a network namespace failed.
+    #[error(
+        "cannot {operation} a network namespace: {source}: check that /proc is mounted and that no seccomp filter denies it"
+    )]
+    Namespace {
+        /// What was being done, a verb.
+        operation: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The kernel refused a netlink request.
+    #[error("cannot {operation}: {source}: see 'dmesg' for the kernel's own words")]
+    Netlink {
+        /// What was asked for, with the interface's name.
+        operation: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A setting under /proc/sys could not be written inside the namespace.
+    #[error("cannot write {path}: {source}: mount /proc/sys writable")]
+    Setting {
+        /// The file.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Both ends are up, but one has no carrier.
+    #[error(
+        "{interface} has no carrier after {waited_ms} ms: the kernel is busy or the other end is down: try again"
+    )]
+    NoCarrier {
+        /// The interface waited for.
+        interface: &'static str,
+        /// How long.
+        waited_ms: u128,
+    },
+}
+
+impl Error {
+    /// What the machine lacks, if that is the reason.
+    pub fn missing(&self) -> Option<&Missing> {
+        match self {
+            Error::Missing(missing) => Some(missing),
+            _ => None,
+        }
+    }
+}

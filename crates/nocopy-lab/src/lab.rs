@@ -1,0 +1,256 @@
+use std::fs;
+use std::net::Ipv4Addr;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::missing::require_capabilities;
+use crate::netlink::{address, ethtool, link};
+use crate::{Error, Interface, Namespace};
+
+/// The prefix of the lab's network, 10.77.0.0/24.
+pub const PREFIX_BITS: u8 = 24;
+
+const LEFT_IPV4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const RIGHT_IPV4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+
+const CARRIER_WAIT_MAX: Duration = Duration::from_secs(5);
+const CARRIER_POLL: Duration = Duration::from_millis(2);
+
+/// One end of the pair: an interface and the namespace it is in.
+#[derive(Debug)]
+pub struct End {
+    namespace: Namespace,
+    interface: &'static str,
+    index: u32,
+    mac: [u8; 6],
+    ipv4: Ipv4Addr,
+    neighbour: (Ipv4Addr, [u8; 6]),
+}
+
+/// Two namespaces joined by a veth pair. Dropped, or its process killed, nothing of it remains.
+#[derive(Debug)]
+pub struct Lab {
+    left: End,
+    right: End,
+}
+
+/// Options of a [`Lab`].
+#[derive(Debug, Clone)]
+pub struct Builder {
+    mtu: u32,
+    queues: u32,
+    gro: [bool; 2],
+}
+
+impl Lab {
+    /// A lab with an MTU of 1500 and one queue.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] names what the machine lacks.
+    pub fn new() -> Result<Self, Error> {
+        Self::builder().build()
+    }
+
+    /// Options first.
+    pub fn builder() -> Builder {
+        Builder { mtu: 1500, queues: 1, gro: [false; 2] }
+    }
+
+    /// The end `nc0`, 10.77.0.1.
+    pub fn left(&self) -> &End {
+        &self.left
+    }
+
+    /// The end `nc1`, 10.77.0.2.
+    pub fn right(&self) -> &End {
+        &self.right
+    }
+
+    /// Deletes both interfaces, as if the device had been pulled out. The namespaces stay.
+    ///
+    /// # Errors
+    /// [`Error::Netlink`]; `ENODEV` when they are gone already.
+    pub fn delete_pair(&self) -> Result<(), Error> {
+        link::delete(&self.left.namespace, self.left.interface, self.left.index)
+    }
+
+    /// Waits until both ends have carrier, as after [`End::set_up`].
+    ///
+    /// # Errors
+    /// [`Error::NoCarrier`] after 5 s.
+    pub fn wait_for_carrier(&self) -> Result<(), Error> {
+        self.left.wait_for_carrier()?;
+        self.right.wait_for_carrier()
+    }
+}
+
+impl Builder {
+    /// The MTU of both ends in bytes; 1500 unless set.
+    pub fn mtu(mut self, mtu_bytes: u32) -> Self {
+        self.mtu = mtu_bytes;
+        self
+    }
+
+    /// The number of receive and of transmit queues of both ends; 1 unless set.
+    pub fn queues(mut self, count: u32) -> Self {
+        self.queues = count;
+        self
+    }
+
+    /// Generic receive offload on the left end. On veth it also makes the end take frames that XDP
+    /// redirects to it, without a program of its own.
+    pub fn gro_left(mut self, on: bool) -> Self {
+        self.gro[0] = on;
+        self
+    }
+
+    /// Generic receive offload on the right end; see [`Builder::gro_left`].
+    pub fn gro_right(mut self, on: bool) -> Self {
+        self.gro[1] = on;
+        self
+    }
+
+    /// Makes the lab; both ends are up and have carrier when it returns.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] names what the machine lacks; the others are the kernel's refusals.
+    pub fn build(self) -> Result<Lab, Error> {
+        require_capabilities()?;
+        let left = (Namespace::new()?, link::Plan::new("nc0", [0x02, 0x6e, 0x63, 0, 0, 1], &self));
+        let right = (Namespace::new()?, link::Plan::new("nc1", [0x02, 0x6e, 0x63, 0, 0, 2], &self));
+        for (namespace, _) in [&left, &right] {
+            silence_ipv6(namespace)?;
+            link::set_up(namespace, "lo", 1, true)?;
+        }
+        link::create_pair(&left.0, &left.1, &right.0, &right.1)?;
+        let (left_mac, right_mac) = (left.1.mac, right.1.mac);
+        let lab = Lab {
+            left: End::configure(left, LEFT_IPV4, (RIGHT_IPV4, right_mac))?,
+            right: End::configure(right, RIGHT_IPV4, (LEFT_IPV4, left_mac))?,
+        };
+        for (end, gro) in [(&lab.left, self.gro[0]), (&lab.right, self.gro[1])] {
+            end.set_up()?;
+            // In this order: veth tells its peer that frames may be redirected to this end only when GRO is
+            // switched on while the end is up.
+            end.set_gro(gro)?;
+        }
+        lab.wait_for_carrier()?;
+        Ok(lab)
+    }
+
+    pub(crate) fn mtu_bytes(&self) -> u32 {
+        self.mtu
+    }
+
+    pub(crate) fn queue_count(&self) -> u32 {
+        self.queues
+    }
+}
+
+impl End {
+    fn configure(
+        (namespace, plan): (Namespace, link::Plan),
+        ipv4: Ipv4Addr,
+        neighbour: (Ipv4Addr, [u8; 6]),
+    ) -> Result<Self, Error> {
+        let index = namespace.run(|| Interface::find(plan.name))?.index;
+        address::add(&namespace, plan.name, index, ipv4, PREFIX_BITS)?;
+        Ok(Self { namespace, interface: plan.name, index, mac: plan.mac, ipv4, neighbour })
+    }
+
+    /// The namespace this end is in.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// The interface's name, `nc0` or `nc1`.
+    pub fn interface(&self) -> &'static str {
+        self.interface
+    }
+
+    /// The interface's index inside its namespace.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The interface's MAC address.
+    pub fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    /// The interface's IPv4 address.
+    pub fn ipv4(&self) -> Ipv4Addr {
+        self.ipv4
+    }
+
+    /// Sets the interface up. Does not wait for carrier; see [`Lab::wait_for_carrier`].
+    ///
+    /// # Errors
+    /// [`Error::Netlink`].
+    pub fn set_up(&self) -> Result<(), Error> {
+        link::set_up(&self.namespace, self.interface, self.index, true)?;
+        // Every time: going down flushes an interface's neighbours, permanent ones too.
+        let (ipv4, mac) = self.neighbour;
+        address::add_neighbour(&self.namespace, self.interface, self.index, ipv4, mac)
+    }
+
+    /// Sets the interface down. The other end loses carrier.
+    ///
+    /// # Errors
+    /// [`Error::Netlink`].
+    pub fn set_down(&self) -> Result<(), Error> {
+        link::set_up(&self.namespace, self.interface, self.index, false)
+    }
+
+    /// Changes the interface's MTU, in bytes.
+    ///
+    /// # Errors
+    /// [`Error::Netlink`]; `EINVAL` outside 68..=65535 or when an XDP program cannot take it.
+    pub fn set_mtu(&self, mtu_bytes: u32) -> Result<(), Error> {
+        link::set_mtu(&self.namespace, self.interface, self.index, mtu_bytes)
+    }
+
+    /// Switches generic receive offload; see [`Builder::gro_left`].
+    ///
+    /// # Errors
+    /// [`Error::Netlink`], [`Error::Missing`] on a kernel without ethtool over netlink.
+    pub fn set_gro(&self, on: bool) -> Result<(), Error> {
+        ethtool::set_feature(&self.namespace, self.interface, "rx-gro", on)
+    }
+
+    /// True when the interface is up and so is the other end.
+    ///
+    /// # Errors
+    /// [`Error::Netlink`].
+    pub fn has_carrier(&self) -> Result<bool, Error> {
+        Ok(self.namespace.run(|| Interface::find(self.interface))?.carrier)
+    }
+
+    fn wait_for_carrier(&self) -> Result<(), Error> {
+        let start = Instant::now();
+        while !self.has_carrier()? {
+            if start.elapsed() > CARRIER_WAIT_MAX {
+                let waited_ms = start.elapsed().as_millis();
+                return Err(Error::NoCarrier { interface: self.interface, waited_ms });
+            }
+            sleep(CARRIER_POLL);
+        }
+        Ok(())
+    }
+}
+
+/// Router solicitations and duplicate address detection would be frames nobody sent, in the middle of a count.
+fn silence_ipv6(namespace: &Namespace) -> Result<(), Error> {
+    namespace.run(|| {
+        ["all", "default"].iter().try_for_each(|scope| {
+            let path = format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6");
+            match fs::write(&path, "1") {
+                // No such file: a kernel without IPv6 is silent anyway.
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(Error::Setting { path, source: error })
+                }
+                _ => Ok(()),
+            }
+        })
+    })
+}

@@ -1,0 +1,36 @@
+//! Private network laboratories for tests, benchmarks and demonstrations.
+//!
+//! A [`Lab`] is two *unnamed* network namespaces joined by a veth pair:
+//!
+//! ```text
+//!   left namespace                          right namespace
+//!   nc0  02:6e:63:00:00:01  10.77.0.1/24 ── 10.77.0.2/24  02:6e:63:00:00:02  nc1
+//! ```
+//!
+//! The namespaces have no name in the file system. They live as long as a descriptor, a socket or a thread
+//! refers to them, so a process killed with SIGKILL leaves nothing to clean up. The machine's own interfaces
+//! are never touched.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), nocopy_lab::Error> {
+//! use std::net::UdpSocket;
+//! let lab = nocopy_lab::Lab::new()?;
+//! let receiver = lab.right().namespace().run(|| UdpSocket::bind((lab.right().ipv4(), 7000)).unwrap());
+//! let sender = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());
+//! sender.send_to(b"hello", (lab.right().ipv4(), 7000)).unwrap();
+//! assert_eq!(receiver.recv(&mut [0; 16]).unwrap(), 5);
+//! # Ok(()) }
+//! ```
+#![forbid(unsafe_code)]
+
+mod error;
+mod lab;
+mod missing;
+mod namespace;
+mod netlink;
+
+pub use error::Error;
+pub use lab::{Builder, End, Lab, PREFIX_BITS};
+pub use missing::{ALLOWED_SKIPS, AllowedSkip, Missing, lab_or_skip, skip};
+pub use namespace::Namespace;
+pub use netlink::link::Interface;

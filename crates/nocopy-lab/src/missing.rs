@@ -1,0 +1,130 @@
+use rustix::thread::CapabilitySet;
+
+use crate::{Error, Lab};
+
+/// Something this machine does not have, named exactly.
+///
+/// Not a failure of the code: a test that meets one is skipped, visibly (see [`skip`]).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Missing {
+    /// A capability of this process, such as `CAP_NET_ADMIN`.
+    #[error("needs {0}: this process does not have it: run it as root or grant the capability")]
+    Capability(&'static str),
+    /// A feature of the kernel, with the option that brings it.
+    #[error("needs {0}: this kernel does not have it: use a kernel built with it")]
+    Kernel(&'static str),
+    /// A device, such as a network card with zero-copy XDP.
+    #[error("needs {0}: this machine does not have it: run it where there is one")]
+    Device(&'static str),
+}
+
+impl Missing {
+    /// The thing itself, without the sentence around it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Missing::Capability(name) | Missing::Kernel(name) | Missing::Device(name) => name,
+        }
+    }
+}
+
+/// A skip that continuous integration accepts, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AllowedSkip {
+    /// What is missing, as [`Missing::name`] says it.
+    pub needs: &'static str,
+    /// Why it is acceptable not to test this there.
+    pub reason: &'static str,
+}
+
+/// Every skip that continuous integration accepts. Anything else that skips there is a failure,
+/// because a suite that silently skips everything looks exactly like one that passes.
+pub const ALLOWED_SKIPS: &[AllowedSkip] = &[AllowedSkip {
+    needs: "an interface with zero-copy XDP",
+    reason: "no card of the build machines has it; the VM lab covers it with emulated igb and virtio-net",
+}];
+
+/// Prints `SKIP: needs …` for the running test.
+///
+/// # Panics
+/// When the environment says `CI=true` and `missing` is not in [`ALLOWED_SKIPS`].
+pub fn skip(missing: &Missing) {
+    let in_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
+    match judge(missing, in_ci) {
+        Ok(line) => eprintln!("{line}"),
+        Err(line) => panic!("{line}"),
+    }
+}
+
+fn judge(missing: &Missing, in_ci: bool) -> Result<String, String> {
+    let allowed = ALLOWED_SKIPS.iter().find(|skip| skip.needs == missing.name());
+    match (in_ci, allowed) {
+        (false, _) => Ok(format!("SKIP: {missing}")),
+        (true, Some(skip)) => Ok(format!("SKIP: needs {}: allowed: {}", skip.needs, skip.reason)),
+        (true, None) => Err(format!(
+            "a skip that CI does not allow: {missing}; or list it with its reason in nocopy_lab::ALLOWED_SKIPS"
+        )),
+    }
+}
+
+/// A default lab for a test, or `None` after saying what is missing: `let Some(lab) = lab_or_skip() else { return };`
+///
+/// # Panics
+/// When the lab fails for another reason than a missing capability or kernel feature, and on a skip CI does not allow.
+pub fn lab_or_skip() -> Option<Lab> {
+    Lab::builder().build_or_skip()
+}
+
+impl crate::Builder {
+    /// [`lab_or_skip`] with these options.
+    ///
+    /// # Panics
+    /// As [`lab_or_skip`].
+    pub fn build_or_skip(self) -> Option<Lab> {
+        match self.build() {
+            Ok(lab) => Some(lab),
+            Err(Error::Missing(missing)) => {
+                skip(&missing);
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Names the first capability a lab needs that this thread does not have.
+///
+/// Asked before anything is tried: the kernel's EPERM does not say which one it wanted.
+pub(crate) fn require_capabilities() -> Result<(), Missing> {
+    // A process that may not even read its own capabilities finds out at the first refused call.
+    let Ok(sets) = rustix::thread::capabilities(None) else { return Ok(()) };
+    let needed = [(CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN"), (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN")];
+    match needed.iter().find(|(capability, _)| !sets.effective.contains(*capability)) {
+        Some((_, name)) => Err(Missing::Capability(name)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNLISTED: Missing = Missing::Capability("CAP_NET_ADMIN");
+
+    #[test]
+    fn a_developer_may_skip_anything() {
+        assert!(judge(&UNLISTED, false).unwrap().starts_with("SKIP: needs CAP_NET_ADMIN"));
+    }
+
+    #[test]
+    fn ci_refuses_a_skip_that_is_not_listed() {
+        assert!(judge(&UNLISTED, true).unwrap_err().contains("CAP_NET_ADMIN"));
+    }
+
+    #[test]
+    fn ci_prints_the_reason_of_a_listed_skip() {
+        for skip in ALLOWED_SKIPS {
+            assert!(!skip.reason.is_empty());
+            assert!(judge(&Missing::Device(skip.needs), true).unwrap().contains(skip.reason));
+        }
+    }
+}

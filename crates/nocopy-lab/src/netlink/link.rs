@@ -1,0 +1,181 @@
+//! Interfaces: make a pair, look, change, delete.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
+use netlink_sys::protocols::NETLINK_ROUTE;
+
+use super::{Connection, refused};
+use crate::{Builder, Error, Missing, Namespace};
+
+/// What one end of a pair shall be.
+pub(crate) struct Plan {
+    pub(crate) name: &'static str,
+    pub(crate) mac: [u8; 6],
+    mtu_bytes: u32,
+    queue_count: u32,
+}
+
+impl Plan {
+    pub(crate) fn new(name: &'static str, mac: [u8; 6], options: &Builder) -> Self {
+        Self { name, mac, mtu_bytes: options.mtu_bytes(), queue_count: options.queue_count() }
+    }
+
+    fn attributes(&self) -> Vec<LinkAttribute> {
+        vec![
+            LinkAttribute::IfName(self.name.into()),
+            LinkAttribute::Address(self.mac.to_vec()),
+            LinkAttribute::Mtu(self.mtu_bytes),
+            LinkAttribute::NumTxQueues(self.queue_count),
+            LinkAttribute::NumRxQueues(self.queue_count),
+        ]
+    }
+}
+
+/// What the kernel says of an interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its index inside its namespace.
+    pub index: u32,
+    /// Its hardware address; zeros on a device without one.
+    pub mac: [u8; 6],
+    /// Its MTU in bytes.
+    pub mtu_bytes: u32,
+    /// The number of its receive queues; as many for transmission on the lab's own.
+    pub queue_count: u32,
+    /// True when it is up and so is what it is connected to.
+    pub carrier: bool,
+}
+
+impl Interface {
+    /// The interface of that name in the calling thread's namespace.
+    ///
+    /// # Errors
+    /// [`Error::Netlink`]; `ENODEV` when there is none.
+    pub fn find(name: &str) -> Result<Self, Error> {
+        let mut message = LinkMessage::default();
+        message.attributes = vec![LinkAttribute::IfName(name.into())];
+        let operation = format!("look at {name}");
+        let found = Connection::open(NETLINK_ROUTE).and_then(|connection| ask(&connection, message, 0));
+        let found = found.map_err(refused(operation.clone()))?;
+        found.first().map(Self::parse).ok_or_else(|| {
+            let source = io::Error::from_raw_os_error(nix::libc::ENODEV);
+            Error::Netlink { operation, source }
+        })
+    }
+
+    fn parse(link: &LinkMessage) -> Self {
+        let mut interface = Interface {
+            name: String::new(),
+            index: link.header.index,
+            mac: [0; 6],
+            mtu_bytes: 0,
+            queue_count: 0,
+            carrier: link.header.flags.contains(LinkFlags::Up | LinkFlags::LowerUp | LinkFlags::Running),
+        };
+        for attribute in &link.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => interface.name = name.clone(),
+                LinkAttribute::Mtu(bytes) => interface.mtu_bytes = *bytes,
+                LinkAttribute::NumRxQueues(count) => interface.queue_count = *count,
+                LinkAttribute::Address(bytes) => {
+                    interface.mac = bytes.as_slice().try_into().unwrap_or_default();
+                }
+                _ => {}
+            }
+        }
+        interface
+    }
+}
+
+/// Makes a veth pair with one end in each namespace; neither end is ever visible anywhere else.
+pub(crate) fn create_pair(
+    here: &Namespace,
+    plan: &Plan,
+    there: &Namespace,
+    peer_plan: &Plan,
+) -> Result<(), Error> {
+    let mut peer = LinkMessage::default();
+    peer.attributes = peer_plan.attributes();
+    peer.attributes.push(LinkAttribute::NetNsFd(there.as_fd().as_raw_fd()));
+    let mut pair = LinkMessage::default();
+    pair.attributes = plan.attributes();
+    pair.attributes.push(LinkAttribute::LinkInfo(vec![
+        LinkInfo::Kind(InfoKind::Veth),
+        LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
+    ]));
+    change(
+        here,
+        RouteNetlinkMessage::NewLink(pair),
+        NLM_F_CREATE | NLM_F_EXCL,
+        format!("make the pair {}/{} (mtu {})", plan.name, peer_plan.name, plan.mtu_bytes),
+    )
+    .map_err(|error| match error {
+        Error::Netlink { source, .. } if source.raw_os_error() == Some(nix::libc::EOPNOTSUPP) => {
+            Error::Missing(Missing::Kernel("veth interfaces (CONFIG_VETH)"))
+        }
+        other => other,
+    })
+}
+
+pub(crate) fn set_up(namespace: &Namespace, name: &str, index: u32, up: bool) -> Result<(), Error> {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.header.change_mask = LinkFlags::Up;
+    message.header.flags = if up { LinkFlags::Up } else { LinkFlags::empty() };
+    let operation = format!("set {name} {}", if up { "up" } else { "down" });
+    change(namespace, RouteNetlinkMessage::SetLink(message), 0, operation)
+}
+
+pub(crate) fn set_mtu(namespace: &Namespace, name: &str, index: u32, mtu_bytes: u32) -> Result<(), Error> {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.attributes = vec![LinkAttribute::Mtu(mtu_bytes)];
+    change(
+        namespace,
+        RouteNetlinkMessage::SetLink(message),
+        0,
+        format!("set the MTU of {name} to {mtu_bytes}"),
+    )
+}
+
+pub(crate) fn delete(namespace: &Namespace, name: &str, index: u32) -> Result<(), Error> {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    change(namespace, RouteNetlinkMessage::DelLink(message), 0, format!("delete {name}"))
+}
+
+pub(crate) fn list(namespace: &Namespace) -> Result<Vec<Interface>, Error> {
+    let found = Connection::inside(namespace, NETLINK_ROUTE)
+        .and_then(|connection| ask(&connection, LinkMessage::default(), NLM_F_DUMP));
+    let found = found.map_err(refused("list the interfaces".into()))?;
+    Ok(found.iter().map(Interface::parse).collect())
+}
+
+fn ask(connection: &Connection, message: LinkMessage, flags: u16) -> io::Result<Vec<LinkMessage>> {
+    let link = |answer| match answer {
+        RouteNetlinkMessage::NewLink(link) => Some(link),
+        _ => None,
+    };
+    let answers = connection.request(RouteNetlinkMessage::GetLink(message), flags)?;
+    Ok(answers.into_iter().filter_map(link).collect())
+}
+
+pub(super) fn change(
+    namespace: &Namespace,
+    message: RouteNetlinkMessage,
+    flags: u16,
+    operation: String,
+) -> Result<(), Error> {
+    Connection::inside(namespace, NETLINK_ROUTE)
+        .and_then(|connection| connection.request(message, flags))
+        .map_err(refused(operation))?;
+    Ok(())
+}

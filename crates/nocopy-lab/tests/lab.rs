@@ -1,0 +1,218 @@
+//! The laboratory itself, on real traffic.
+//!
+//! ```text
+//!   left: nc0 10.77.0.1 ──── 10.77.0.2 nc1 :right
+//! ```
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::os::fd::AsRawFd;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nocopy_lab::{Error, Interface, Lab, Missing, Namespace, lab_or_skip};
+
+const PORT: u16 = 7007;
+
+fn bind(end: &nocopy_lab::End) -> UdpSocket {
+    let socket = end.namespace().run(|| UdpSocket::bind((end.ipv4(), PORT))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    socket
+}
+
+/// Sends a datagram to the right and its answer to the left.
+fn ping(lab: &Lab) -> std::io::Result<()> {
+    let (left, right) = (bind(lab.left()), bind(lab.right()));
+    let mut bytes = [0; 16];
+    left.send_to(b"ping", (lab.right().ipv4(), PORT))?;
+    let (length, from) = right.recv_from(&mut bytes)?;
+    assert_eq!((&bytes[..length], from.ip()), (&b"ping"[..], lab.left().ipv4().into()));
+    right.send_to(b"pong", from)?;
+    let length = left.recv(&mut bytes)?;
+    assert_eq!(&bytes[..length], b"pong");
+    Ok(())
+}
+
+/// Proves that the two ends are joined, in both directions.
+#[test]
+fn a_datagram_goes_there_and_back() {
+    let Some(lab) = lab_or_skip() else { return };
+    ping(&lab).unwrap();
+}
+
+/// Proves that options reach the kernel.
+#[test]
+fn options_are_what_the_kernel_has() {
+    let Some(lab) = Lab::builder().mtu(9000).queues(2).gro_right(true).build_or_skip() else { return };
+    for (end, name) in [(lab.left(), "nc0"), (lab.right(), "nc1")] {
+        let interface = end.namespace().run(|| Interface::find(name)).unwrap();
+        assert_eq!((interface.mac, interface.mtu_bytes, interface.index), (end.mac(), 9000, end.index()));
+        assert!(interface.carrier);
+        assert_eq!(interface.queue_count, 2);
+        assert_eq!(names(end.namespace()), ["lo", name]);
+    }
+    let (left, right) = (bind(lab.left()), bind(lab.right()));
+    let jumbo = [7; 9000 - 28];
+    left.send_to(&jumbo, (lab.right().ipv4(), PORT)).unwrap();
+    assert_eq!(right.recv(&mut [0; 9000]).unwrap(), jumbo.len());
+    drop((left, right));
+    lab.right().set_gro(false).unwrap();
+    ping(&lab).unwrap();
+}
+
+fn names(namespace: &Namespace) -> Vec<String> {
+    namespace.interfaces().unwrap().into_iter().map(|interface| interface.name).collect()
+}
+
+/// Proves that a lab survives an end going down and up, and that the other end notices.
+#[test]
+fn an_end_goes_down_and_comes_back() {
+    let Some(lab) = lab_or_skip() else { return };
+    lab.left().set_down().unwrap();
+    assert!(!lab.right().has_carrier().unwrap());
+    lab.left().set_up().unwrap();
+    lab.wait_for_carrier().unwrap();
+    lab.left().set_mtu(1400).unwrap();
+    ping(&lab).unwrap();
+}
+
+/// Proves that pulling the device is reported as such, with the errno kept.
+#[test]
+fn a_deleted_pair_is_no_such_device() {
+    let Some(lab) = lab_or_skip() else { return };
+    lab.delete_pair().unwrap();
+    assert_eq!(names(lab.right().namespace()), ["lo"]);
+    let Err(Error::Netlink { source, operation }) = lab.left().set_mtu(1400) else { panic!("it is gone") };
+    assert_eq!(source.raw_os_error(), Some(19), "ENODEV, for: {operation}");
+}
+
+/// Proves that nothing is sent by an idle lab: a stray frame would spoil every count.
+#[test]
+fn an_idle_lab_is_silent() {
+    let Some(lab) = lab_or_skip() else { return };
+    sleep(Duration::from_millis(300));
+    let counters =
+        lab.right().namespace().run(|| std::fs::read_to_string("/proc/thread-self/net/dev")).unwrap();
+    let line = counters.lines().find(|line| line.trim_start().starts_with("nc1:")).unwrap();
+    let numbers: Vec<&str> = line.split_whitespace().skip(1).collect();
+    assert_eq!((numbers[1], numbers[9]), ("0", "0"), "received and sent packets in: {line}");
+}
+
+/// Proves that a missing capability is named exactly, not guessed from an errno.
+#[test]
+fn a_missing_capability_is_named() {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    if lab_or_skip().is_none() {
+        return;
+    }
+    for (capability, name) in
+        [(CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"), (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN")]
+    {
+        // Capabilities belong to the thread; this one ends with the closure.
+        let refused = std::thread::spawn(move || {
+            let mut sets = capabilities(None).unwrap();
+            sets.effective.remove(capability);
+            set_capabilities(None, sets).unwrap();
+            Lab::new().unwrap_err()
+        });
+        assert_eq!(refused.join().unwrap().missing(), Some(&Missing::Capability(name)));
+    }
+}
+
+/// Proves that a panic inside a namespace is the caller's panic.
+#[test]
+#[should_panic(expected = "inside")]
+fn a_panic_inside_comes_out() {
+    let Some(lab) = lab_or_skip() else { panic!("inside, had there been a lab") };
+    lab.left().namespace().run(|| panic!("inside"));
+}
+
+/// Proves that a killed process leaves neither namespace nor interface.
+///
+/// A namespace cannot be looked up once nobody refers to it. But the parent may keep *one* of the two: when
+/// the other one is destroyed its end of the pair goes, and with it the end in the one that is kept.
+#[test]
+fn sigkill_leaves_nothing() {
+    if lab_or_skip().is_none() {
+        return;
+    }
+    let host = Namespace::current().unwrap();
+    let before = host.interfaces().unwrap();
+    for kept in ["left", "right"] {
+        let mut holder = Holder::start();
+        let path = format!("/proc/{}/fd/{}", holder.child.id(), holder.descriptor(kept));
+        let keeper = enterable(File::open(path).unwrap());
+        assert_eq!(keeper.interfaces().unwrap().len(), 2, "lo and one end while the child lives");
+        assert!(holder.child.try_wait().unwrap().is_none(), "it must die of the kill");
+        drop(holder);
+        let start = Instant::now();
+        while names(&keeper) != ["lo"] {
+            assert!(start.elapsed() < Duration::from_secs(10), "the other namespace lives on");
+            sleep(Duration::from_millis(20));
+        }
+    }
+    assert_eq!(host.interfaces().unwrap(), before);
+}
+
+/// A [`Namespace`] from the descriptor of another process.
+fn enterable(descriptor: File) -> Namespace {
+    std::thread::spawn(move || {
+        use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+        move_into_link_name_space(descriptor.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+        Namespace::current().unwrap()
+    })
+    .join()
+    .unwrap()
+}
+
+/// This test binary again, as [`child_holds_a_lab`].
+struct Holder {
+    child: Child,
+    /// Kept open: a child that cannot print any more would die of that instead of the kill.
+    output: BufReader<ChildStdout>,
+}
+
+impl Holder {
+    fn start() -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_holds_a_lab", "--ignored", "--nocapture"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { child, output }
+    }
+
+    /// The descriptor number of one of its namespaces.
+    fn descriptor(&mut self, kept: &str) -> i32 {
+        let prefix = format!("{kept}=");
+        let mut line = String::new();
+        while self.output.read_line(&mut line).unwrap() > 0 {
+            if let Some((_, number)) = line.split_once(&prefix) {
+                return number.trim().parse().unwrap();
+            }
+            line.clear();
+        }
+        panic!("the child never said it had a lab");
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// Not a test: the child of [`sigkill_leaves_nothing`].
+#[test]
+#[ignore = "run by sigkill_leaves_nothing, and killed by it"]
+fn child_holds_a_lab() {
+    let lab = Lab::new().unwrap();
+    println!("\nleft={}", lab.left().namespace().as_fd().as_raw_fd());
+    println!("right={}", lab.right().namespace().as_fd().as_raw_fd());
+    sleep(Duration::from_secs(20));
+}
