@@ -1,0 +1,365 @@
+//! What the library costs over a ring loop written by hand: counted in instructions, which noise does not touch.
+//!
+//! `cargo xtask instructions` runs this under callgrind with collection on only inside the functions named `measured_*`
+//! (and off again inside the memory port's stand-in for the kernel), and prints instructions per packet. Run by itself it
+//! checks that all loops do the same work.
+//!
+//! The loops by hand follow `xsk.h` of libxdp: batches of 64, indices published once a batch, prefetch of the packet
+//! four ahead. `trusting` believes the kernel's addresses, as that header does. `checked` refuses an address outside the
+//! area, a packet that leaves its frame and a frame that was not lent, as the library does.
+#![allow(unsafe_code, missing_docs)]
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nocopy::{Port, Receiver, Sender};
+
+const BATCH: u32 = 64;
+const RING: u32 = 1024;
+const FRAME_BYTES: usize = 2048;
+const OFFSET: usize = 256;
+const PACKET_BYTES: usize = 64;
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let which = arguments.next().unwrap_or_else(|| "all".into());
+    let batches: u32 = arguments.next().map_or(100, |count| count.parse().expect("a number of batches"));
+    let expected = sum_of(&packet()).wrapping_mul(u64::from(batches * BATCH));
+    let run = |name: &str, work: &dyn Fn(u32) -> u64| {
+        if which == name || which == "all" {
+            assert_eq!(work(batches), expected, "{name} did not do the work");
+            println!("{name}: {} packets", batches * BATCH);
+        }
+    };
+    run("receive-library", &receive_library);
+    run("receive-trusting", &|batches| receive_by_hand::<false>(batches));
+    run("receive-checked", &|batches| receive_by_hand::<true>(batches));
+    run("send-library", &|batches| send_library(batches, measured_send));
+    run("send-library-frames", &|batches| send_library(batches, measured_send_frames));
+    run("send-trusting", &|batches| send_by_hand::<false>(batches));
+    run("send-checked", &|batches| send_by_hand::<true>(batches));
+}
+
+fn packet() -> [u8; PACKET_BYTES] {
+    std::array::from_fn(|i| i as u8)
+}
+
+/// The work on a packet: every byte read.
+#[inline(always)]
+fn sum_of(packet: &[u8]) -> u64 {
+    packet
+        .chunks_exact(8)
+        .fold(0, |sum, word| sum.wrapping_add(u64::from_ne_bytes(word.try_into().expect("eight bytes"))))
+}
+
+// ---- the library -----------------------------------------------------------------------------------------------
+
+fn receive_library(batches: u32) -> u64 {
+    let (mut left, mut right) = Port::memory_pair().expect("a memory pair");
+    let mut sum = 0_u64;
+    for _ in 0..batches {
+        fill_and_send(left.sender());
+        sum = sum.wrapping_add(measured_receive(right.receiver()));
+    }
+    sum
+}
+
+#[inline(never)]
+fn measured_receive(receiver: &mut Receiver) -> u64 {
+    let mut sum = 0_u64;
+    for packet in receiver.try_receive().expect("a working port") {
+        sum = sum.wrapping_add(sum_of(black_box(&packet[..])));
+    }
+    sum
+}
+
+fn send_library(batches: u32, measured: fn(&mut Sender)) -> u64 {
+    let (mut left, mut right) = Port::memory_pair().expect("a memory pair");
+    let mut sum = 0_u64;
+    for _ in 0..batches {
+        measured(left.sender());
+        for packet in right.receiver().try_receive().expect("a working port") {
+            sum = sum.wrapping_add(sum_of(&packet));
+        }
+    }
+    sum
+}
+
+/// Packets written in place.
+#[inline(never)]
+fn measured_send(sender: &mut Sender) {
+    for _ in 0..BATCH {
+        sender.stage(PACKET_BYTES).expect("room").copy_from_slice(black_box(&packet()));
+    }
+    sender.flush().expect("a working port");
+}
+
+/// The same through owned frames.
+#[inline(never)]
+fn measured_send_frames(sender: &mut Sender) {
+    fill_and_send(sender);
+}
+
+#[inline(always)]
+fn fill_and_send(sender: &mut Sender) {
+    for _ in 0..BATCH {
+        let mut frame = sender.frame().expect("a free frame");
+        frame.append(PACKET_BYTES).expect("room").copy_from_slice(black_box(&packet()));
+        sender.send(frame).expect("room in the ring");
+    }
+    sender.flush().expect("a working port");
+}
+
+// ---- by hand ---------------------------------------------------------------------------------------------------
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Descriptor {
+    address: u64,
+    len: u32,
+    options: u32,
+}
+
+/// A ring and one end's private view of it, as `struct xsk_ring_prod` and `xsk_ring_cons`.
+struct Ring<T> {
+    producer: AtomicU32,
+    consumer: AtomicU32,
+    entries: Box<[T]>,
+}
+
+impl<T: Copy + Default> Ring<T> {
+    fn new() -> Self {
+        let entries = vec![T::default(); RING as usize].into_boxed_slice();
+        Self { producer: AtomicU32::new(0), consumer: AtomicU32::new(0), entries }
+    }
+
+    #[inline(always)]
+    fn slot(&mut self, index: u32) -> &mut T {
+        // SAFETY: masked by the size of the ring.
+        unsafe { self.entries.get_unchecked_mut((index & (RING - 1)) as usize) }
+    }
+}
+
+/// Everything a hand-written program keeps.
+struct ByHand {
+    memory: Box<[u8]>,
+    free: Vec<u64>,
+    lent: Box<[bool]>,
+    rx: Ring<Descriptor>,
+    fill: Ring<u64>,
+    tx: Ring<Descriptor>,
+    completion: Ring<u64>,
+    fill_head: u32,
+    tx_head: u32,
+}
+
+impl ByHand {
+    fn new() -> Self {
+        let frames = RING as usize;
+        Self {
+            memory: vec![0; frames * FRAME_BYTES].into_boxed_slice(),
+            free: (0..frames as u64).rev().map(|frame| frame * FRAME_BYTES as u64).collect(),
+            lent: vec![false; frames].into_boxed_slice(),
+            rx: Ring::new(),
+            fill: Ring::new(),
+            tx: Ring::new(),
+            completion: Ring::new(),
+            fill_head: 0,
+            tx_head: 0,
+        }
+    }
+
+    #[inline(always)]
+    fn bytes(&mut self, address: u64, len: usize) -> &mut [u8] {
+        // SAFETY: the addresses are the program's own frames (trusting) or were checked.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_mut_ptr().add(address as usize), len) }
+    }
+
+    /// Whether the kernel may say this, as the library asks it.
+    #[inline(always)]
+    fn accept(&mut self, descriptor: Descriptor) -> bool {
+        let frame = descriptor.address / FRAME_BYTES as u64;
+        if frame >= u64::from(RING) {
+            return false;
+        }
+        // SAFETY: below the number of frames.
+        let lent = unsafe { self.lent.get_unchecked_mut(frame as usize) };
+        let inside =
+            descriptor.address % FRAME_BYTES as u64 + u64::from(descriptor.len) <= FRAME_BYTES as u64;
+        std::mem::replace(lent, false) && inside
+    }
+
+    #[inline(always)]
+    fn lend(&mut self, address: u64) {
+        // SAFETY: a frame of the program's own.
+        unsafe { *self.lent.get_unchecked_mut(address as usize / FRAME_BYTES) = true };
+    }
+
+    /// Gives free frames to the kernel to receive into.
+    #[inline(always)]
+    fn refill<const CHECKED: bool>(&mut self) {
+        let room = RING - (self.fill_head - self.fill.consumer.load(Ordering::Acquire));
+        for _ in 0..room.min(self.free.len() as u32) {
+            // SAFETY: no more than there are.
+            let address = unsafe { self.free.pop().unwrap_unchecked() };
+            if CHECKED {
+                self.lend(address);
+            }
+            *self.fill.slot(self.fill_head) = address;
+            self.fill_head = self.fill_head.wrapping_add(1);
+        }
+        self.fill.producer.store(self.fill_head, Ordering::Release);
+    }
+}
+
+fn receive_by_hand<const CHECKED: bool>(batches: u32) -> u64 {
+    let mut program = ByHand::new();
+    program.refill::<CHECKED>();
+    let mut sum = 0_u64;
+    for _ in 0..batches {
+        kernel_receives(&mut program);
+        sum = sum.wrapping_add(if CHECKED {
+            measured_receive_checked(&mut program)
+        } else {
+            measured_receive_trusting(&mut program)
+        });
+    }
+    sum
+}
+
+#[inline(never)]
+fn measured_receive_trusting(program: &mut ByHand) -> u64 {
+    receive::<false>(program)
+}
+
+#[inline(never)]
+fn measured_receive_checked(program: &mut ByHand) -> u64 {
+    receive::<true>(program)
+}
+
+#[inline(always)]
+fn receive<const CHECKED: bool>(program: &mut ByHand) -> u64 {
+    let mut sum = 0_u64;
+    let tail = program.rx.consumer.load(Ordering::Relaxed);
+    let ready = program.rx.producer.load(Ordering::Acquire).wrapping_sub(tail).min(BATCH);
+    for i in 0..ready {
+        let descriptor = *program.rx.slot(tail.wrapping_add(i));
+        if i + 4 < ready {
+            let ahead = program.rx.slot(tail.wrapping_add(i + 4)).address;
+            prefetch(program.memory.as_ptr().wrapping_add(ahead as usize));
+        }
+        if CHECKED && !program.accept(descriptor) {
+            continue;
+        }
+        sum = sum.wrapping_add(sum_of(black_box(program.bytes(descriptor.address, descriptor.len as usize))));
+        let frame = descriptor.address & !(FRAME_BYTES as u64 - 1);
+        // SAFETY: the capacity is one for each frame.
+        unsafe {
+            let len = program.free.len();
+            *program.free.as_mut_ptr().add(len) = frame;
+            program.free.set_len(len + 1);
+        }
+    }
+    program.rx.consumer.store(tail.wrapping_add(ready), Ordering::Release);
+    program.refill::<CHECKED>();
+    sum
+}
+
+fn send_by_hand<const CHECKED: bool>(batches: u32) -> u64 {
+    let mut program = ByHand::new();
+    let mut sum = 0_u64;
+    for _ in 0..batches {
+        if CHECKED {
+            measured_send_checked(&mut program);
+        } else {
+            measured_send_trusting(&mut program);
+        }
+        sum = sum.wrapping_add(kernel_sends(&mut program));
+    }
+    sum
+}
+
+#[inline(never)]
+fn measured_send_trusting(program: &mut ByHand) {
+    send::<false>(program);
+}
+
+#[inline(never)]
+fn measured_send_checked(program: &mut ByHand) {
+    send::<true>(program);
+}
+
+#[inline(always)]
+fn send<const CHECKED: bool>(program: &mut ByHand) {
+    let tail = program.completion.consumer.load(Ordering::Relaxed);
+    let done = program.completion.producer.load(Ordering::Acquire).wrapping_sub(tail);
+    for i in 0..done {
+        let address = *program.completion.slot(tail.wrapping_add(i));
+        if CHECKED && !program.accept(Descriptor { address, len: 0, options: 0 }) {
+            continue;
+        }
+        let frame = address & !(FRAME_BYTES as u64 - 1);
+        // SAFETY: the capacity is one for each frame.
+        unsafe {
+            let len = program.free.len();
+            *program.free.as_mut_ptr().add(len) = frame;
+            program.free.set_len(len + 1);
+        }
+    }
+    program.completion.consumer.store(tail.wrapping_add(done), Ordering::Release);
+    for _ in 0..BATCH {
+        let Some(frame) = program.free.pop() else { break };
+        let address = frame + OFFSET as u64;
+        if RING - (program.tx_head - program.tx.consumer.load(Ordering::Acquire)) == 0 {
+            break;
+        }
+        program.bytes(address, PACKET_BYTES).copy_from_slice(black_box(&packet()));
+        if CHECKED {
+            program.lend(address);
+        }
+        *program.tx.slot(program.tx_head) = Descriptor { address, len: PACKET_BYTES as u32, options: 0 };
+        program.tx_head = program.tx_head.wrapping_add(1);
+    }
+    program.tx.producer.store(program.tx_head, Ordering::Release);
+}
+
+#[inline(always)]
+fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing and faults on no address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+// ---- what the kernel does for the loops by hand --------------------------------------------------------------------
+
+fn kernel_receives(program: &mut ByHand) {
+    for _ in 0..BATCH {
+        let (tail, head) =
+            (program.fill.consumer.load(Ordering::Relaxed), program.rx.producer.load(Ordering::Relaxed));
+        let address = *program.fill.slot(tail) + OFFSET as u64;
+        program.fill.consumer.store(tail.wrapping_add(1), Ordering::Release);
+        program.bytes(address, PACKET_BYTES).copy_from_slice(&packet());
+        *program.rx.slot(head) = Descriptor { address, len: PACKET_BYTES as u32, options: 0 };
+        program.rx.producer.store(head.wrapping_add(1), Ordering::Release);
+    }
+}
+
+fn kernel_sends(program: &mut ByHand) -> u64 {
+    let mut sum = 0_u64;
+    let (mut tail, head) =
+        (program.tx.consumer.load(Ordering::Relaxed), program.tx.producer.load(Ordering::Relaxed));
+    while tail != head {
+        let descriptor = *program.tx.slot(tail);
+        sum = sum.wrapping_add(sum_of(program.bytes(descriptor.address, descriptor.len as usize)));
+        let done = program.completion.producer.load(Ordering::Relaxed);
+        *program.completion.slot(done) = descriptor.address;
+        program.completion.producer.store(done.wrapping_add(1), Ordering::Release);
+        tail = tail.wrapping_add(1);
+    }
+    program.tx.consumer.store(tail, Ordering::Release);
+    sum
+}

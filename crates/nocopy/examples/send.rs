@@ -1,0 +1,45 @@
+//! Sends UDP datagrams built in place: `send INTERFACE DESTINATION_MAC SOURCE_IP DESTINATION_IP [COUNT]`
+
+use std::error::Error;
+use std::time::Duration;
+
+use nocopy::Port;
+use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [interface, mac, source, destination, rest @ ..] = &arguments[..] else {
+        return Err("usage: send INTERFACE DESTINATION_MAC SOURCE_IP DESTINATION_IP [COUNT]".into());
+    };
+    let count: u64 = rest.first().map_or(Ok(10), |count| count.parse())?;
+    let headers = UdpFrame {
+        source_mac: MacAddress(nocopy::hardware_address(interface)?),
+        destination_mac: mac.parse()?,
+        vlan: None,
+        addresses: IpAddresses::V4 { source: source.parse()?, destination: destination.parse()? },
+        traffic_class: 0,
+        hop_limit: 64,
+        source_port: 9000,
+        destination_port: 9000,
+        checksum: UdpChecksum::Computed,
+    };
+
+    let mut port = Port::open(interface)?;
+    let sender = port.sender();
+    for number in 0..count {
+        let payload = format!("datagram {number}");
+        let packet = loop {
+            match sender.stage(headers.header_bytes() + payload.len()) {
+                Ok(packet) => break packet,
+                Err(nocopy::port::RejectedReason::RingFull) => sender.flush()?,
+                Err(reason) => return Err(reason.into()),
+            }
+        };
+        let (head, body) = packet.split_at_mut(headers.header_bytes());
+        body.copy_from_slice(payload.as_bytes());
+        headers.emit_headers(head, body)?;
+    }
+    sender.drain(Duration::from_secs(1))?;
+    println!("{count} datagrams sent: {}, {}", port.mode(), port.evidence());
+    Ok(())
+}

@@ -1,0 +1,48 @@
+//! Where every frame of an area is.
+
+use std::fmt;
+
+/// The account of an area's frames. The terms are counted separately, at the places where frames change hands, and none
+/// is derived from the others, so that [`Balance::is_whole`] is a real check: a frame lost or doubled shows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Balance {
+    /// Frames in the area.
+    pub total: u32,
+    /// Frames at home: in a pool, on their way to it, or in no pool.
+    pub free: u64,
+    /// Frames the program holds.
+    pub yours: i64,
+    /// Frames lent to the kernel to receive into.
+    pub lent_rx: u64,
+    /// Frames lent to the kernel to send.
+    pub lent_tx: u64,
+    /// Frames a zero-copy device still had when its port was closed; not given out again while the area lives.
+    pub retired: u32,
+}
+
+impl Balance {
+    /// Whether every frame is accounted for exactly once.
+    pub fn is_whole(&self) -> bool {
+        let counted = i128::from(self.free)
+            + i128::from(self.yours)
+            + i128::from(self.lent_rx)
+            + i128::from(self.lent_tx)
+            + i128::from(self.retired);
+        counted == i128::from(self.total)
+    }
+}
+
+impl fmt::Display for Balance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { total, free, yours, lent_rx, lent_tx, retired } = self;
+        write!(
+            f,
+            "{total} frames: {free} free, {yours} yours, {lent_rx} lent to receive, {lent_tx} lent to send"
+        )?;
+        if *retired > 0 {
+            write!(f, ", {retired} retired")?;
+        }
+        if self.is_whole() { Ok(()) } else { f.write_str(" (does not add up)") }
+    }
+}

@@ -1,0 +1,215 @@
+//! A frame that is yours.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::{Shared, bring_home};
+
+/// One packet's worth of an area, owned: bytes with room in front and behind.
+///
+/// A frame is a move-only value of 24 bytes. Sending it gives it away, so reading, changing or sending it again
+/// does not compile:
+///
+/// ```compile_fail
+/// # fn send_twice(sender: &mut nocopy::Sender, frame: nocopy::Frame) {
+/// sender.send(frame).unwrap();
+/// println!("{}", frame.len()); // borrow of moved value
+/// # }
+/// ```
+///
+/// It may outlive its port, sit in a channel, cross threads; dropped anywhere it finds its way home. The cheapest way
+/// home is [`Receiver::recycle`](crate::Receiver::recycle) on the half that received it: no atomic at all.
+#[must_use = "a dropped frame goes back to its pool unsent"]
+pub struct Frame {
+    /// Alive as long as this frame is away from home (see the module documentation of `area`).
+    shared: NonNull<Shared>,
+    /// First byte of the packet, `start` bytes into frame `index`: kept so that reading chases no pointers.
+    data: NonNull<u8>,
+    index: u32,
+    start: u16,
+    len: u16,
+}
+
+// SAFETY: a frame is the only access to its bytes, wherever it goes; going home is an atomic operation.
+unsafe impl Send for Frame {}
+// SAFETY: `&Frame` only reads bytes that nobody can write meanwhile.
+unsafe impl Sync for Frame {}
+
+impl Frame {
+    /// # Safety
+    /// The caller owns frame `index` of `shared` and gives it up; `data` is `start` bytes into it, and `start + len` lies
+    /// within a frame.
+    #[inline]
+    pub(super) unsafe fn new(
+        shared: NonNull<Shared>,
+        data: NonNull<u8>,
+        index: u32,
+        start: u16,
+        len: u16,
+    ) -> Self {
+        Self { shared, data, index, start, len }
+    }
+
+    /// Gives the frame up without sending it home: (index, first byte, length).
+    #[inline]
+    pub(super) fn into_parts(self) -> (u32, NonNull<u8>, u16) {
+        let frame = ManuallyDrop::new(self);
+        (frame.index, frame.data, frame.len)
+    }
+
+    #[inline]
+    pub(super) fn area(&self) -> NonNull<Shared> {
+        self.shared
+    }
+
+    #[inline]
+    fn shared(&self) -> &Shared {
+        // SAFETY: alive as long as the frame is (field documentation).
+        unsafe { self.shared.as_ref() }
+    }
+
+    /// The `len` bytes that begin `offset` bytes into the packet.
+    ///
+    /// # Safety
+    /// They lie within the frame.
+    #[inline]
+    unsafe fn bytes_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
+        // SAFETY: within the frame by contract, and the frame is ours alone.
+        unsafe { std::slice::from_raw_parts_mut(self.data.add(offset).as_ptr(), len) }
+    }
+
+    /// Free bytes in front of the packet.
+    pub fn headroom_bytes(&self) -> usize {
+        usize::from(self.start)
+    }
+
+    /// Free bytes behind the packet.
+    #[inline]
+    pub fn tailroom_bytes(&self) -> usize {
+        self.shared().frame_bytes() as usize - usize::from(self.start) - usize::from(self.len)
+    }
+
+    /// Opens `bytes` bytes in front of the packet, for a header, and returns them; their contents are whatever was
+    /// there. `None`, and no change, if there is less headroom.
+    #[inline]
+    pub fn prepend(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        let count = u16::try_from(bytes).ok()?;
+        self.start = self.start.checked_sub(count)?;
+        self.len += count;
+        // SAFETY: `start` was at least `bytes`, so both lie within the frame.
+        unsafe {
+            self.data = self.data.sub(bytes);
+            Some(self.bytes_mut(0, bytes))
+        }
+    }
+
+    /// Opens `bytes` bytes behind the packet and returns them; their contents are whatever was there. `None`, and no
+    /// change, if there is less tailroom.
+    #[inline]
+    pub fn append(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        if bytes > self.tailroom_bytes() {
+            return None;
+        }
+        let old_len = usize::from(self.len);
+        let count = bytes as u16;
+        self.len += count;
+        // SAFETY: there was that much tailroom.
+        Some(unsafe { self.bytes_mut(old_len, bytes) })
+    }
+
+    /// Strips `bytes` bytes off the front without moving data, or everything if there are fewer.
+    #[inline]
+    pub fn trim_front(&mut self, bytes: usize) {
+        let bytes = u16::try_from(bytes).unwrap_or(u16::MAX).min(self.len);
+        self.start += bytes;
+        self.len -= bytes;
+        // SAFETY: `bytes` is no more than the packet had.
+        self.data = unsafe { self.data.add(usize::from(bytes)) };
+    }
+
+    /// Cuts the packet to `bytes` bytes; does nothing if it is shorter.
+    #[inline]
+    pub fn truncate(&mut self, bytes: usize) {
+        self.len = self.len.min(u16::try_from(bytes).unwrap_or(u16::MAX));
+    }
+
+    /// Replaces the contents by `packet`, copied to where packets start. `None`, and no change, if it does not fit.
+    #[inline]
+    pub fn fill(&mut self, packet: &[u8]) -> Option<()> {
+        let offset = self.shared().data_offset;
+        if packet.len() > self.shared().frame_bytes() as usize - usize::from(offset) {
+            return None;
+        }
+        self.start = offset;
+        self.data = self.shared().pointer(self.index, offset);
+        self.len = u16::try_from(packet.len()).ok()?;
+        self.copy_from_slice(packet);
+        Some(())
+    }
+
+    /// Turns the frame into a counted, read-only one with many owners; it goes home after the last.
+    pub fn share(self) -> SharedFrame {
+        SharedFrame(Arc::new(self))
+    }
+}
+
+impl Deref for Frame {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `start + len` stays within the frame through every edit, and the frame is ours alone.
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), usize::from(self.len)) }
+    }
+}
+
+impl DerefMut for Frame {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let len = usize::from(self.len);
+        // SAFETY: as in `deref`.
+        unsafe { self.bytes_mut(0, len) }
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        // SAFETY: the frame is ours and given up here; `shared` is alive (field documentation).
+        unsafe { bring_home(self.shared, self.index) }
+    }
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frame")
+            .field("index", &self.index)
+            .field("start", &self.start)
+            .field("len", &self.len)
+            .finish()
+    }
+}
+
+/// A read-only frame with several owners, counted; see [`Frame::share`].
+#[derive(Debug, Clone)]
+pub struct SharedFrame(Arc<Frame>);
+
+impl SharedFrame {
+    /// The frame itself, if this is its last owner.
+    ///
+    /// # Errors
+    /// Gives the shared frame back if there are other owners.
+    pub fn unshare(self) -> Result<Frame, Self> {
+        Arc::try_unwrap(self.0).map_err(Self)
+    }
+}
+
+impl Deref for SharedFrame {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}

@@ -1,0 +1,638 @@
+//! A pool: the frames of one half of a port, and the only place where frames change between free, lent and yours.
+
+use std::cell::Cell;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32 as PlainU32, Ordering::Relaxed};
+
+use super::{AreaError, Frame, Home, PoolId, RETIRED, Shared, bring_home, counted, home_of, lent_to, state};
+use crate::ring::{Consumer, Producer};
+use crate::sys::xsk::Descriptor;
+
+/// Number of the pool left behind by [`Pool::take`]: nobody's.
+const HOLLOW: PoolId = 0;
+
+/// Which way a pool's frames travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Half {
+    Receive,
+    Send,
+}
+
+/// What becomes of the frames still lent when a pool closes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lent {
+    /// The kernel is done with them: they are free again.
+    Reclaim,
+    /// A device may still write to them: they are never given out again.
+    Retire,
+}
+
+/// Why a word from a ring was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    OutOfRange,
+    Misaligned,
+    NotLent,
+}
+
+/// Words from the kernel's rings that were refused, by reason; each would have been a corrupted or doubly owned frame.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Faults {
+    /// Addresses outside the area.
+    pub out_of_range: u64,
+    /// Packets that do not lie inside one frame.
+    pub misaligned: u64,
+    /// Frames that were not lent to the kernel by this half: duplicates above all.
+    pub not_lent: u64,
+    /// Ring indices that moved backwards or claimed more entries than the ring has.
+    pub bad_index: u64,
+}
+
+impl Faults {
+    #[cold]
+    pub(crate) fn count(&mut self, fault: Fault) {
+        match fault {
+            Fault::OutOfRange => self.out_of_range += 1,
+            Fault::Misaligned => self.misaligned += 1,
+            Fault::NotLent => self.not_lent += 1,
+        }
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.out_of_range + self.misaligned + self.not_lent + self.bad_index
+    }
+}
+
+impl std::ops::Add for Faults {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            out_of_range: self.out_of_range + other.out_of_range,
+            misaligned: self.misaligned + other.misaligned,
+            not_lent: self.not_lent + other.not_lent,
+            bad_index: self.bad_index + other.bad_index,
+        }
+    }
+}
+
+/// The frames of one half, with a last-in-first-out cache so that the warmest frame goes out next.
+///
+/// `Send` but not `Sync`: the cells are touched by whoever holds the half.
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+    /// What every packet needs of `shared`, so that the hot path does not go through two pointers.
+    base: NonNull<u8>,
+    id: PoolId,
+    /// State words of this pool's frames: lent to this half, and at home or yours.
+    lent_here: u32,
+    owned: u32,
+    half: Half,
+    /// What is free: the first `free_count` cells hold frame numbers.
+    free: Box<[Cell<u32>]>,
+    free_count: Cell<u32>,
+    /// `free_count` as last settled: the difference is what went to or came from the user since.
+    settled: Cell<u32>,
+    /// The terms of [`Ledger`](super::Ledger), kept here and published once per batch.
+    yours: Cell<i64>,
+    lent: Cell<u64>,
+    fetched: Cell<u64>,
+    strays: Cell<u64>,
+    on_close: Cell<Lent>,
+}
+
+// SAFETY: `base` points into the memory that `shared` keeps; all else is `Send` by itself.
+unsafe impl Send for Pool {}
+
+impl Pool {
+    pub(super) fn take_from(shared: Arc<Shared>, half: Half, frames: u32) -> Result<Self, AreaError> {
+        let mut home = shared.lock_home();
+        let slot = (0..home.open.len())
+            .find(|slot| !home.open[*slot] && home.away[*slot] == 0)
+            .ok_or(AreaError::PoolsExhausted)?;
+        let free = u32::try_from(home.unassigned.len()).expect("no more than the frames of an area");
+        let Some(rest) = free.checked_sub(frames) else {
+            return Err(AreaError::FramesExhausted { wanted: frames, free, total: shared.frame_count });
+        };
+        let id = PoolId::try_from(slot + 1).expect("fewer than 2^16 pools");
+        let cells: Box<[Cell<u32>]> = home.unassigned.drain(rest as usize..).map(Cell::new).collect();
+        cells.iter().for_each(|frame| shared.set_state(frame.get(), state(id, 0)));
+        home.open[slot] = true;
+        shared.record(id).returns.open();
+        shared.record(id).ledger.sends.store(u32::from(half == Half::Send), Relaxed);
+        drop(home);
+        let pool = Self {
+            base: shared.memory.base(),
+            id,
+            lent_here: state(id, id),
+            owned: state(id, 0),
+            half,
+            free: cells,
+            free_count: Cell::new(frames),
+            settled: Cell::new(frames),
+            yours: Cell::new(0),
+            lent: Cell::new(0),
+            fetched: Cell::new(0),
+            strays: Cell::new(0),
+            on_close: Cell::new(Lent::Retire),
+            shared,
+        };
+        pool.publish();
+        Ok(pool)
+    }
+
+    /// Frames the kernel has from this half.
+    #[inline]
+    pub(crate) fn lent_count(&self) -> u64 {
+        self.lent.get()
+    }
+
+    pub(crate) fn balance(&self) -> super::Balance {
+        self.settle();
+        self.publish();
+        self.shared.balance()
+    }
+
+    pub(crate) fn receives(&self) -> bool {
+        self.half == Half::Receive
+    }
+
+    /// The longest packet that fits a frame behind the headroom.
+    pub(crate) fn packet_bytes_max(&self) -> u32 {
+        self.shared.frame_bytes() - u32::from(self.shared.data_offset)
+    }
+
+    pub(crate) fn frame_bytes(&self) -> u32 {
+        self.shared.frame_bytes()
+    }
+
+    #[inline]
+    fn push(&self, frame: u32) {
+        let count = self.free_count.get();
+        self.free[count as usize].set(frame);
+        self.free_count.set(count + 1);
+    }
+
+    #[inline]
+    fn pop(&self) -> Option<u32> {
+        let count = self.free_count.get().checked_sub(1)?;
+        self.free_count.set(count);
+        Some(self.free[count as usize].get())
+    }
+
+    /// Books what moved between cache and user since last time: frames never counted one by one.
+    #[inline]
+    fn settle(&self) {
+        let (now, then) = (self.free_count.get(), self.settled.replace(self.free_count.get()));
+        self.yours.set(self.yours.get() + i64::from(then) - i64::from(now));
+    }
+
+    /// Shows this half's account to whoever adds up the area: plain stores, once per batch.
+    #[inline]
+    pub(crate) fn publish(&self) {
+        let ledger = &self.shared.record(self.id).ledger;
+        ledger.free.store(self.free_count.get().into(), Relaxed);
+        ledger.lent.store(self.lent.get(), Relaxed);
+        ledger.yours.store(self.yours.get(), Relaxed);
+        ledger.fetched.store(self.fetched.get(), Relaxed);
+        ledger.strays.store(self.strays.get(), Relaxed);
+    }
+
+    /// Fetches frames that were dropped elsewhere; a plain load when there are none.
+    #[inline]
+    fn fetch(&self) {
+        let returns = &self.shared.record(self.id).returns;
+        if returns.count() > 0 {
+            self.fetch_chain(returns.take(&self.shared.links));
+        }
+    }
+
+    #[cold]
+    fn fetch_chain(&self, chain: super::returns::Chain<'_>) {
+        self.settle();
+        for frame in chain {
+            self.push(frame);
+            self.fetched.set(self.fetched.get() + 1);
+        }
+        self.settled.set(self.free_count.get());
+    }
+
+    // ---- receiving -------------------------------------------------------------------------------------------
+
+    /// Lends every free frame there is room for to the kernel, to receive into; returns how many.
+    #[inline]
+    pub(crate) fn refill(&self, fill: &mut Producer<u64>) -> u32 {
+        self.fetch();
+        self.settle();
+        let free = self.free_count.get();
+        let mut slots = fill.reserve(free);
+        let count = slots.left();
+        let shift = self.shared.frame_shift;
+        slots.extend(self.free[(free - count) as usize..free as usize].iter().rev().map(|frame| {
+            self.shared.set_state(frame.get(), self.lent_here);
+            u64::from(frame.get()) << shift
+        }));
+        self.free_count.set(free - count);
+        drop(slots);
+        self.lent.set(self.lent.get() + u64::from(count));
+        self.settled.set(self.free_count.get());
+        self.publish();
+        count
+    }
+
+    /// Takes a received packet from the kernel, if its word is good.
+    #[inline]
+    pub(crate) fn claim(&self, descriptor: Descriptor) -> Result<Packet<'_>, Fault> {
+        let shared = &*self.shared;
+        let Some((frame, word)) = self.frame_at(descriptor.address) else { return Err(Fault::OutOfRange) };
+        if word.load(Relaxed) != self.lent_here {
+            return Err(Fault::NotLent);
+        }
+        word.store(self.owned, Relaxed);
+        let start = descriptor.address & u64::from(shared.frame_bytes() - 1);
+        if start + u64::from(descriptor.len) > u64::from(shared.frame_bytes()) {
+            return Err(self.refuse(frame));
+        }
+        // SAFETY: the address lies in the area, since its frame does.
+        let data = unsafe { self.base.add(descriptor.address as usize) };
+        Ok(Packet { pool: self, data, frame, start: start as u16, len: descriptor.len as u16 })
+    }
+
+    /// The frame an address lies in, with its state word; `None` outside the area.
+    #[inline]
+    fn frame_at(&self, address: u64) -> Option<(u32, &PlainU32)> {
+        let index = address >> self.shared.frame_shift;
+        let word = self.shared.states.get(usize::try_from(index).ok()?)?;
+        Some((index as u32, word))
+    }
+
+    /// Takes a frame back whose packet cannot be believed.
+    #[cold]
+    fn refuse(&self, frame: u32) -> Fault {
+        self.claimed(1);
+        self.push(frame);
+        Fault::Misaligned
+    }
+
+    /// Books `count` packets as claimed.
+    #[inline]
+    pub(crate) fn claimed(&self, count: u64) {
+        self.lent.set(self.lent.get() - count);
+        self.yours.set(self.yours.get() + counted(count));
+    }
+
+    /// Asks for the cache line of a packet that will be claimed soon. Any word will do: a prefetch cannot fault.
+    #[inline]
+    pub(crate) fn prefetch(&self, descriptor: Descriptor) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let packet = self.base.as_ptr().wrapping_add(descriptor.address as usize);
+            // SAFETY: a prefetch is a hint; it reads nothing and faults on no address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(packet.cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = descriptor;
+    }
+
+    // ---- sending ---------------------------------------------------------------------------------------------
+
+    /// A free frame to fill and send, empty, with the area's headroom in front.
+    #[inline]
+    pub(crate) fn frame(&self) -> Option<Frame> {
+        let frame = match self.pop() {
+            Some(frame) => frame,
+            None => self.fetch_one()?,
+        };
+        let offset = self.shared.data_offset;
+        let address = self.shared.address(frame, offset);
+        // SAFETY: popped from the cache, so it is ours and now the caller's; the offset lies in every frame, and the
+        // frame in the area.
+        unsafe {
+            let data = self.base.add(address as usize);
+            Some(Frame::new(NonNull::from(&*self.shared), data, frame, offset, 0))
+        }
+    }
+
+    #[cold]
+    fn fetch_one(&self) -> Option<u32> {
+        self.fetch();
+        self.pop()
+    }
+
+    /// Takes a frame back without any atomic if it belongs here, and sends it home otherwise.
+    #[inline]
+    pub(crate) fn recycle(&self, frame: Frame) {
+        if self.owns(&frame) {
+            let (index, ..) = frame.into_parts();
+            if home_of(self.shared.state(index)) == self.id {
+                return self.push(index);
+            }
+            // SAFETY: ours, given up, of this area.
+            unsafe { bring_home(NonNull::from(&*self.shared), index) };
+        }
+    }
+
+    /// Whether the frame lies in this pool's area.
+    #[inline]
+    pub(crate) fn owns(&self, frame: &Frame) -> bool {
+        std::ptr::eq(frame.area().as_ptr(), &raw const *self.shared)
+    }
+
+    /// Lends a frame of this area to the kernel to send, and returns the kernel's word for it.
+    ///
+    /// # Errors
+    /// Gives a frame of another area back.
+    #[inline]
+    pub(crate) fn lend(&self, frame: Frame) -> Result<Descriptor, Frame> {
+        if !self.owns(&frame) {
+            return Err(frame);
+        }
+        let (index, data, len) = frame.into_parts();
+        let word = self.shared.word(index);
+        word.store(word.load(Relaxed) | u32::from(self.id), Relaxed); // it was lent to nobody: the low half was 0
+        let address = data.as_ptr().addr() - self.base.as_ptr().addr();
+        Ok(Descriptor { address: address as u64, len: len.into(), options: 0 })
+    }
+
+    /// Lends a free frame to the kernel to send and returns its word for a packet of `len` bytes, and those bytes, to be
+    /// written before the word is published.
+    ///
+    /// # Panics
+    /// If a packet of that length does not fit a frame.
+    #[inline]
+    pub(crate) fn lend_free(&mut self, len: u32) -> Option<(Descriptor, &mut [u8])> {
+        assert!(
+            u32::from(self.shared.data_offset) + len <= self.shared.frame_bytes(),
+            "packet longer than a frame"
+        );
+        let frame = match self.pop() {
+            Some(frame) => frame,
+            None => self.fetch_one()?,
+        };
+        self.shared.set_state(frame, self.lent_here);
+        let address = self.shared.address(frame, self.shared.data_offset);
+        // SAFETY: the bytes lie in one frame (asserted), which has no other owner; the kernel will have it only when the
+        // word is published, and `&mut self` keeps the half from doing so while the bytes are being written.
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut(self.base.add(address as usize).as_ptr(), len as usize) };
+        Some((Descriptor { address, len, options: 0 }, bytes))
+    }
+
+    /// Books `count` frames as lent to send.
+    #[inline]
+    pub(crate) fn sent(&self, count: u32) {
+        self.lent.set(self.lent.get() + u64::from(count));
+        self.yours.set(self.yours.get() - i64::from(count));
+    }
+
+    /// Takes back what the kernel has finished sending: own frames into the cache, others home in chains. Only the frame
+    /// that an address lies in matters: where in it the packet started was ours to say.
+    pub(crate) fn reap(&self, completion: &mut Consumer<u64>, faults: &mut Faults) -> u32 {
+        self.settle();
+        let mut strays = Strays::new(self);
+        let (mut reaped, mut free_count) = (0, self.free_count.get());
+        for address in completion.peek(u32::MAX) {
+            let Some((frame, word)) = self.frame_at(address) else {
+                faults.count(Fault::OutOfRange);
+                continue;
+            };
+            let now = word.load(Relaxed);
+            if now == self.lent_here {
+                word.store(self.owned, Relaxed);
+                self.free[free_count as usize].set(frame);
+                free_count += 1;
+            } else if lent_to(now) == self.id {
+                word.store(state(home_of(now), 0), Relaxed);
+                strays.add(frame, home_of(now));
+            } else {
+                faults.count(Fault::NotLent);
+                continue;
+            }
+            reaped += 1;
+        }
+        self.free_count.set(free_count);
+        strays.send_home();
+        self.lent.set(self.lent.get() - u64::from(reaped));
+        self.settled.set(self.free_count.get());
+        self.publish();
+        reaped
+    }
+
+    // ---- closing ---------------------------------------------------------------------------------------------
+
+    /// Closes the pool; frames the user still holds find their way home later.
+    pub(crate) fn close(self, lent: Lent) {
+        self.on_close.set(lent);
+    }
+
+    /// Moves the pool out of a half that is being dropped, leaving a hollow one behind: the kernel may use the lent
+    /// frames until the other half is gone too.
+    pub(crate) fn take(&mut self) -> Self {
+        let hollow = Self {
+            shared: Arc::clone(&self.shared),
+            base: self.base,
+            id: HOLLOW,
+            lent_here: 0,
+            owned: 0,
+            half: self.half,
+            free: Box::default(),
+            free_count: Cell::new(0),
+            settled: Cell::new(0),
+            yours: Cell::new(0),
+            lent: Cell::new(0),
+            fetched: Cell::new(0),
+            strays: Cell::new(0),
+            on_close: Cell::new(Lent::Retire),
+        };
+        std::mem::replace(self, hollow)
+    }
+
+    /// Takes back or retires what the kernel still has; returns strays to be brought home once the lock is released,
+    /// and the number of area counts that retired frames of closed pools held.
+    fn settle_lent(&self, home: &mut Home) -> (Vec<u32>, u32) {
+        let (mut strays, mut counts) = (Vec::new(), 0);
+        for frame in 0..self.shared.frame_count {
+            let now = self.shared.state(frame);
+            if lent_to(now) != self.id {
+                continue;
+            }
+            let owner = home_of(now);
+            self.lent.set(self.lent.get() - 1);
+            if self.on_close.get() == Lent::Retire {
+                self.shared.set_state(frame, state(0, RETIRED));
+                home.retired += 1;
+                if owner != self.id && !home.open[usize::from(owner) - 1] {
+                    home.away[usize::from(owner) - 1] -= 1;
+                    counts += 1;
+                }
+            } else {
+                self.shared.set_state(frame, state(owner, 0));
+                if owner == self.id {
+                    self.push(frame);
+                } else {
+                    self.strays.set(self.strays.get() + 1);
+                    strays.push(frame);
+                }
+            }
+        }
+        (strays, counts)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if self.id == HOLLOW {
+            return;
+        }
+        let area = Arc::clone(&self.shared);
+        let mut home = area.lock_home();
+        self.settle();
+        let (strays, counts) = self.settle_lent(&mut home);
+        for frame in area.record(self.id).returns.close(&area.links) {
+            self.push(frame);
+            self.fetched.set(self.fetched.get() + 1);
+        }
+        let mut at_home = 0;
+        while let Some(frame) = self.pop() {
+            area.set_state(frame, state(0, 0));
+            home.unassigned.push(frame);
+            at_home += 1;
+        }
+        let away = (0..area.frame_count).filter(|frame| home_of(area.state(*frame)) == self.id).count();
+        debug_assert!(at_home + away <= area.frame_count as usize);
+        let slot = usize::from(self.id) - 1;
+        home.open[slot] = false;
+        home.away[slot] = u32::try_from(away).expect("no more than the frames of an area");
+        home.yours += self.yours.get() + counted(self.strays.get()) - counted(self.fetched.get());
+        // Every frame still away now keeps the area alive itself (module documentation of `area`). A frame that is
+        // being dropped right now waits for the lock in `bring_home` and finds its count made.
+        for _ in 0..away {
+            // SAFETY: `area` holds a count, so the pointer is a live `Arc`.
+            unsafe { Arc::increment_strong_count(Arc::as_ptr(&area)) };
+        }
+        drop(home);
+        for frame in strays {
+            // SAFETY: reclaimed from the kernel above and given up here.
+            unsafe { bring_home(NonNull::from(&*area), frame) };
+        }
+        for _ in 0..counts {
+            // SAFETY: a retired frame of a closed pool held this count; it never comes home to give it back itself.
+            unsafe { Arc::decrement_strong_count(Arc::as_ptr(&area)) };
+        }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, half, .. } = self;
+        f.debug_struct("Pool").field("id", id).field("half", half).finish_non_exhaustive()
+    }
+}
+
+/// Frames of other pools found among completions, linked up so that each pool's list is touched once a run.
+struct Strays<'pool> {
+    pool: &'pool Pool,
+    home: PoolId,
+    first: u32,
+    last: u32,
+    count: u32,
+}
+
+impl<'pool> Strays<'pool> {
+    const fn new(pool: &'pool Pool) -> Self {
+        Self { pool, home: 0, first: 0, last: 0, count: 0 }
+    }
+
+    fn add(&mut self, frame: u32, home: PoolId) {
+        if self.count > 0 && self.home != home {
+            self.send_home();
+        }
+        if self.count == 0 {
+            (self.home, self.last) = (home, frame);
+        } else {
+            self.pool.shared.links[frame as usize].store(self.first, crate::sync::Ordering::Relaxed);
+        }
+        self.first = frame;
+        self.count += 1;
+    }
+
+    fn send_home(&mut self) {
+        if self.count == 0 {
+            return;
+        }
+        let Self { pool, home, first, last, count } = *self;
+        pool.strays.set(pool.strays.get() + u64::from(count));
+        let shared = &pool.shared;
+        self.count = 0;
+        if shared.record(home).returns.push_chain(&shared.links, first, last, count).is_ok() {
+            return;
+        }
+        // That pool was closed meanwhile: one by one, each giving back the count of the area it holds.
+        let mut frame = first;
+        for _ in 0..count {
+            let next = shared.links[frame as usize].load(crate::sync::Ordering::Relaxed);
+            // SAFETY: reclaimed from the kernel by `reap` and given up here; the pool keeps the area alive.
+            unsafe { bring_home(NonNull::from(&**shared), frame) };
+            frame = next;
+        }
+    }
+}
+
+/// A received packet, borrowed from its batch's half: read it, edit it in place, or [`take`](Packet::take) it.
+///
+/// Dropped, its frame goes back to the kernel with the next batch, at no cost worth counting.
+pub struct Packet<'half> {
+    pool: &'half Pool,
+    data: NonNull<u8>,
+    frame: u32,
+    start: u16,
+    len: u16,
+}
+
+impl Packet<'_> {
+    /// Makes the frame yours. Costs nothing in AF_XDP modes: no byte moves.
+    #[inline]
+    pub fn take(self) -> Frame {
+        let packet = std::mem::ManuallyDrop::new(self);
+        let shared = NonNull::from(&*packet.pool.shared);
+        // SAFETY: the packet was the only owner of its frame, and is given up without being dropped.
+        unsafe { Frame::new(shared, packet.data, packet.frame, packet.start, packet.len) }
+    }
+}
+
+impl Deref for Packet<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `claim` checked that the bytes lie in one frame and that the frame had no other owner.
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), usize::from(self.len)) }
+    }
+}
+
+impl DerefMut for Packet<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; `&mut self` makes it exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), usize::from(self.len)) }
+    }
+}
+
+impl Drop for Packet<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.pool.push(self.frame);
+    }
+}
+
+impl fmt::Debug for Packet<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Packet").field("frame", &self.frame).field("len", &self.len).finish_non_exhaustive()
+    }
+}

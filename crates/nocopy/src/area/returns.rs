@@ -1,0 +1,169 @@
+//! The return list: where frames dropped away from their pool wait until the pool's half fetches them.
+//!
+//! Any thread pushes (one compare-and-swap for a whole chain); one thread takes everything with one swap. Because nobody
+//! ever pops a single element, the classic ABA problem of linked stacks cannot arise. The links live in a side array
+//! indexed by frame number, so frames themselves stay untouched.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Low half of an empty list's head.
+const END: u32 = u32::MAX;
+/// Low half of a closed list's head: the pool is gone, frames must go home another way.
+const CLOSED: u32 = u32::MAX - 1;
+
+/// The largest number of frames an area can hold, so that no frame number looks like a marker.
+pub(crate) const FRAME_COUNT_MAX: u32 = CLOSED;
+
+/// Frame numbers chained through a side array; the head packs (count, first).
+#[derive(Debug)]
+pub(crate) struct ReturnList {
+    head: AtomicU64,
+}
+
+fn pack(count: u32, first: u32) -> u64 {
+    (u64::from(count) << 32) | u64::from(first)
+}
+
+fn unpack(head: u64) -> (u32, u32) {
+    ((head >> 32) as u32, head as u32)
+}
+
+/// The list was closed; the frame stays with the caller.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Closed;
+
+impl ReturnList {
+    /// A list nobody owns yet: closed.
+    pub(crate) fn new() -> Self {
+        Self { head: AtomicU64::new(pack(0, CLOSED)) }
+    }
+
+    /// Opens a closed list, empty.
+    pub(crate) fn open(&self) {
+        self.head.store(pack(0, END), Ordering::Release);
+    }
+
+    /// Frames waiting now.
+    pub(crate) fn count(&self) -> u32 {
+        unpack(self.head.load(Ordering::Relaxed)).0
+    }
+
+    /// Adds one frame.
+    pub(crate) fn push(&self, links: &[AtomicU32], frame: u32) -> Result<(), Closed> {
+        self.push_chain(links, frame, frame, 1)
+    }
+
+    /// Adds `count` frames already linked from `first` to `last`.
+    ///
+    /// Release: pairs with the acquire of `take`, so the owner sees the links, and everything done to the frames.
+    pub(crate) fn push_chain(
+        &self,
+        links: &[AtomicU32],
+        first: u32,
+        last: u32,
+        count: u32,
+    ) -> Result<(), Closed> {
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            let (waiting, next) = unpack(head);
+            if next == CLOSED {
+                return Err(Closed);
+            }
+            links[last as usize].store(next, Ordering::Relaxed);
+            match self.head.compare_exchange_weak(
+                head,
+                pack(waiting + count, first),
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Ok(()),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Takes every waiting frame. Acquire: pairs with the pushes' release.
+    pub(crate) fn take<'a>(&self, links: &'a [AtomicU32]) -> Chain<'a> {
+        if self.count() == 0 {
+            return Chain { links, next: END };
+        }
+        Chain { links, next: unpack(self.head.swap(pack(0, END), Ordering::Acquire)).1 }
+    }
+
+    /// Takes every waiting frame and refuses all later ones.
+    pub(crate) fn close<'a>(&self, links: &'a [AtomicU32]) -> Chain<'a> {
+        Chain { links, next: unpack(self.head.swap(pack(0, CLOSED), Ordering::Acquire)).1 }
+    }
+}
+
+/// Frames taken off a return list.
+pub(crate) struct Chain<'a> {
+    links: &'a [AtomicU32],
+    next: u32,
+}
+
+impl Iterator for Chain<'_> {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        if self.next == END || self.next == CLOSED {
+            return None;
+        }
+        let frame = self.next;
+        self.next = self.links[frame as usize].load(Ordering::Relaxed);
+        Some(frame)
+    }
+}
+
+#[cfg(all(test, nocopy_loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+
+    fn shared(frames: usize) -> Arc<(ReturnList, Vec<AtomicU32>)> {
+        let list = ReturnList::new();
+        list.open();
+        Arc::new((list, (0..frames).map(|_| AtomicU32::new(0)).collect()))
+    }
+
+    /// Two droppers and one owner: every frame is taken exactly once.
+    #[test]
+    fn each_frame_is_taken_once() {
+        loom::model(|| {
+            let shared = shared(3);
+            let droppers: Vec<_> = [vec![0], vec![1, 2]]
+                .into_iter()
+                .map(|frames| {
+                    let shared = Arc::clone(&shared);
+                    loom::thread::spawn(move || {
+                        for frame in frames {
+                            shared.0.push(&shared.1, frame).unwrap();
+                        }
+                    })
+                })
+                .collect();
+            let mut taken: Vec<u32> = shared.0.take(&shared.1).collect();
+            for dropper in droppers {
+                dropper.join().unwrap();
+            }
+            taken.extend(shared.0.take(&shared.1));
+            taken.sort_unstable();
+            assert_eq!(taken, [0, 1, 2]);
+        });
+    }
+
+    /// Closing races with a drop: the frame is either in the closing chain or refused, never both, never neither.
+    #[test]
+    fn closing_loses_nothing() {
+        loom::model(|| {
+            let shared = shared(1);
+            let dropper = {
+                let shared = Arc::clone(&shared);
+                loom::thread::spawn(move || shared.0.push(&shared.1, 0).is_err())
+            };
+            let taken = shared.0.close(&shared.1).count();
+            let refused = dropper.join().unwrap();
+            assert_eq!(taken + usize::from(refused), 1);
+        });
+    }
+}

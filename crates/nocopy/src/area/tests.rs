@@ -1,0 +1,190 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::model;
+
+fn small_area() -> Area {
+    Area::new(AreaConfig { frame_count: 8, ..AreaConfig::default() }).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn no_word_of_the_kernel_gives_a_frame_two_owners(
+        operations in prop::collection::vec(any::<model::Operation>(), 0..300),
+    ) {
+        model::halves(&operations);
+    }
+}
+
+#[test]
+fn shapes_that_cannot_work_are_refused() {
+    let with = |frame_count, frame_bytes, headroom_bytes| {
+        Area::new(AreaConfig { frame_count, frame_bytes, headroom_bytes }).unwrap_err()
+    };
+    assert!(matches!(with(8, 2000, 0), AreaError::FrameBytes(2000)));
+    assert!(matches!(with(8, 1024, 0), AreaError::FrameBytes(1024)));
+    assert!(matches!(with(0, 2048, 0), AreaError::FrameCount(0)));
+    assert!(matches!(with(8, 2048, 1792), AreaError::Headroom { .. }));
+    assert!(matches!(with(8, 2048, u32::MAX), AreaError::Headroom { .. }));
+}
+
+#[test]
+fn no_memory_is_an_error_with_the_size() {
+    let huge = Area::new(AreaConfig { frame_count: u32::MAX - 4, frame_bytes: 32768, headroom_bytes: 0 });
+    let text = huge.unwrap_err().to_string();
+    assert!(text.contains("gave no memory"), "{text}");
+}
+
+#[test]
+fn headers_go_on_and_off_without_moving_data() {
+    let area = small_area();
+    let pool = area.pool(Half::Send, 4).unwrap();
+    let mut frame = pool.frame().unwrap();
+    assert_eq!((frame.headroom_bytes(), frame.len()), (256, 0));
+    frame.append(4).unwrap().copy_from_slice(b"data");
+    let data = frame.as_ptr();
+    frame.prepend(3).unwrap().copy_from_slice(b"hdr");
+    assert_eq!(&*frame, b"hdrdata");
+    frame.trim_front(3);
+    assert_eq!((&*frame, frame.as_ptr()), (&b"data"[..], data));
+    assert!(frame.prepend(257).is_none() && frame.append(2048).is_none());
+    frame.truncate(2);
+    assert_eq!(&*frame, b"da");
+    frame.trim_front(100);
+    assert!(frame.is_empty());
+    assert!(frame.fill(&[7; 1792]).is_some() && frame.fill(&[7; 1793]).is_none());
+    assert_eq!(frame.tailroom_bytes(), 0);
+}
+
+#[test]
+fn frames_outlive_everything_and_free_the_area_when_the_last_is_home() {
+    let area = small_area();
+    let weak = Arc::downgrade(&area.shared);
+    let pool = area.pool(Half::Send, 4).unwrap();
+    let frames: Vec<Frame> = (0..4).filter_map(|_| pool.frame()).collect();
+    drop(pool);
+    drop(area);
+    assert_eq!(weak.strong_count(), 4);
+    let threads: Vec<_> = frames
+        .into_iter()
+        .map(|mut frame| {
+            std::thread::spawn(move || {
+                frame.append(8).unwrap().fill(1);
+                drop(frame);
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(weak.upgrade().is_none(), "area leaked");
+}
+
+#[test]
+fn frames_dropped_while_their_pool_closes_are_not_lost() {
+    for _ in 0..200 {
+        let area = small_area();
+        let pool = area.pool(Half::Receive, 8).unwrap();
+        let frames: Vec<Frame> = (0..8).filter_map(|_| pool.frame()).collect();
+        let dropper = std::thread::spawn(move || drop(frames));
+        drop(pool);
+        dropper.join().unwrap();
+        let balance = area.balance();
+        assert_eq!((balance.free, balance.yours), (8, 0), "{balance}");
+        assert_eq!(Arc::strong_count(&area.shared), 1);
+    }
+}
+
+#[test]
+fn a_closed_pools_frames_serve_the_next_pool() {
+    let area = small_area();
+    for _ in 0..3 * POOL_COUNT_MAX {
+        let pool = area.pool(Half::Receive, 8).unwrap();
+        let frames: Vec<Frame> = (0..9).filter_map(|_| pool.frame()).collect();
+        assert_eq!(frames.len(), 8);
+    }
+    assert!(matches!(
+        area.pool(Half::Send, 9),
+        Err(AreaError::FramesExhausted { wanted: 9, free: 8, total: 8 })
+    ));
+    let frame = area.pool(Half::Send, 8).unwrap().frame().unwrap();
+    assert_eq!(area.balance().yours, 1);
+    drop(frame);
+    assert_eq!(area.balance().free, 8);
+}
+
+#[test]
+fn strays_go_home_in_chains_and_lent_frames_are_reclaimed_or_retired() {
+    let area = small_area();
+    let (receive, send) = (area.pool(Half::Receive, 4).unwrap(), area.pool(Half::Send, 4).unwrap());
+    let (mut kernel_completion, mut completion) = crate::ring::pair::<u64>(8);
+    let forward = |count: usize| -> Vec<u64> {
+        (0..count)
+            .map(|_| {
+                let d = send.lend(receive.frame().unwrap()).unwrap();
+                send.sent(1);
+                d.address
+            })
+            .collect()
+    };
+    for address in forward(3) {
+        kernel_completion.push(address).unwrap();
+    }
+    kernel_completion.publish();
+    assert_eq!(send.reap(&mut completion, &mut Faults::default()), 3);
+    assert_eq!((0..4).filter_map(|_| receive.frame()).collect::<Vec<_>>().len(), 4);
+    assert!(receive.balance().is_whole());
+    // One frame of its own and one stray are lent when the sending half closes.
+    forward(1);
+    send.lend(send.frame().unwrap()).unwrap();
+    send.sent(1);
+    send.close(Lent::Reclaim);
+    let balance = receive.balance();
+    assert_eq!((balance.lent_tx, balance.retired, balance.free), (0, 0, 8), "{balance}");
+    let send = area.pool(Half::Send, 4).unwrap();
+    send.lend(receive.frame().unwrap()).unwrap();
+    send.sent(1);
+    send.close(Lent::Retire);
+    let balance = receive.balance();
+    assert_eq!((balance.lent_tx, balance.retired, balance.free), (0, 1, 7), "{balance}");
+    assert!(balance.is_whole());
+}
+
+#[test]
+fn a_retired_frame_of_a_closed_pool_does_not_keep_the_area() {
+    let area = small_area();
+    let weak = Arc::downgrade(&area.shared);
+    let (receive, send) = (area.pool(Half::Receive, 4).unwrap(), area.pool(Half::Send, 4).unwrap());
+    send.lend(receive.frame().unwrap()).unwrap();
+    send.sent(1);
+    drop(receive);
+    send.close(Lent::Retire);
+    assert!(area.balance().is_whole(), "{}", area.balance());
+    drop(area);
+    assert!(weak.upgrade().is_none(), "area leaked");
+}
+
+#[test]
+fn a_shared_frame_goes_home_after_its_last_owner() {
+    let area = small_area();
+    let pool = area.pool(Half::Send, 4).unwrap();
+    let mut frame = pool.frame().unwrap();
+    frame.fill(b"shared").unwrap();
+    let (one, two) = {
+        let shared = frame.share();
+        (shared.clone(), shared)
+    };
+    let one = one.unshare().unwrap_err();
+    assert_eq!((&*one, &*two), (&b"shared"[..], &b"shared"[..]));
+    drop(one);
+    let frame = two.unshare().unwrap();
+    assert_eq!(pool.balance().yours, 1);
+    drop(frame);
+    assert_eq!(pool.balance().yours, 0);
+}
+
+#[test]
+fn a_frame_is_three_words() {
+    assert_eq!(size_of::<Frame>(), 24);
+    assert_eq!(size_of::<Option<Frame>>(), 24);
+}

@@ -1,0 +1,49 @@
+//! Evidence: what is known of copies, in three values that are never merged.
+
+use std::fmt;
+
+/// Whether bytes were copied on their way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evidence {
+    /// The kernel said that it moved the bytes without copying.
+    ZeroCopy,
+    /// The bytes were copied, for this reason.
+    Copied(Cause),
+    /// Nobody can say. Never a guess in either direction.
+    Unknown,
+}
+
+/// Why bytes were copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// AF_XDP in copy mode, by the socket's `XDP_OPTIONS`: the kernel copies between its buffers and the area.
+    XdpCopyMode,
+    /// A memory port copies from the sender's area to the receiver's.
+    MemoryPort,
+    /// An ordinary socket call: the kernel copies between the program's buffer and its own.
+    SocketCall,
+    /// The kernel copies received packets into the blocks of a packet ring.
+    PacketRing,
+}
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ZeroCopy => f.write_str("zero-copy"),
+            Self::Copied(cause) => write!(f, "copied ({cause})"),
+            Self::Unknown => f.write_str("unknown"),
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::XdpCopyMode => "xdp copy mode",
+            Self::MemoryPort => "memory port",
+            Self::SocketCall => "socket call",
+            Self::PacketRing => "packet ring",
+        })
+    }
+}

@@ -1,0 +1,49 @@
+//! Zero-copy network I/O for stock Linux: owned buffers over AF_XDP, with evidence of every copy.
+//!
+//! A [`Port`] is one queue of one interface. Packets come in as borrowed [`Packet`]s, or, taken, as owned [`Frame`]s;
+//! frames go out by being given away. What was sent cannot be touched: it does not compile.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (mut receiver, mut sender) = nocopy::Port::open("eth0")?.split();
+//! loop {
+//!     for mut packet in receiver.receive()? {
+//!         if packet.len() >= 12 {
+//!             let (to, from) = packet[..12].split_at_mut(6);
+//!             to.swap_with_slice(from);
+//!             sender.send(packet.take())?; // no byte moves
+//!         }
+//!     }
+//!     sender.flush()?;
+//! }
+//! # }
+//! ```
+//!
+//! * [`port`]: opening, receiving, sending, waiting.
+//! * [`area`]: the memory, who owns which frame of it, the balance.
+//! * [`ring`]: the queues shared with the kernel.
+//! * [`xdp`]: programs on an interface; the kernel as a packet source.
+//! * [`Evidence`]: whether bytes were copied: *zero-copy*, *copied* with the cause, or *unknown*.
+
+pub mod area;
+mod evidence;
+#[cfg(any(feature = "fuzzing", all(test, not(nocopy_loom))))]
+#[doc(hidden)]
+pub mod model;
+pub mod port;
+pub mod ring;
+mod sync;
+mod sys;
+pub mod xdp;
+
+pub use area::{Area, Frame, Packet, SharedFrame};
+pub use evidence::{Cause, Evidence};
+pub use port::{Mode, Port, Receiver, Sender, Wait};
+
+/// The hardware (MAC) address of an interface of the calling thread's network namespace.
+///
+/// # Errors
+/// No such interface.
+pub fn hardware_address(interface: &str) -> std::io::Result<[u8; 6]> {
+    sys::interface::hardware_address(interface)
+}

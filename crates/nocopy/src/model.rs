@@ -1,0 +1,165 @@
+//! Models run against the real thing: one list of operations, shared by proptest and the fuzz targets.
+//!
+//! Every operation is a pair (what, how much), so any bytes are a list of operations.
+
+use std::collections::{HashSet, VecDeque};
+
+use crate::area::{Area, AreaConfig, Faults, Frame, Half};
+use crate::ring;
+use crate::sys::xsk::Descriptor;
+
+/// One step of a model; what it means is up to the model.
+pub type Operation = (u8, u16);
+
+/// Reads a list of operations out of arbitrary bytes.
+pub fn operations(bytes: &[u8]) -> Vec<Operation> {
+    bytes.chunks_exact(3).map(|chunk| (chunk[0], u16::from_le_bytes([chunk[1], chunk[2]]))).collect()
+}
+
+/// A ring against a queue: what goes in comes out, once, in order; nothing staged is seen; capacity holds.
+///
+/// # Panics
+/// When ring and queue disagree.
+pub fn ring(operations: &[Operation]) {
+    let (mut producer, mut consumer) = ring::pair::<u64>(8);
+    let (mut staged, mut visible) = (VecDeque::new(), VecDeque::new());
+    let mut next = 0;
+    for &(what, amount) in operations {
+        let amount = u32::from(amount % 12);
+        match what % 5 {
+            0 => {
+                let full = staged.len() + visible.len() == 8;
+                assert_eq!(producer.push(next).is_err(), full);
+                if !full {
+                    staged.push_back(next);
+                }
+                next += 1;
+            }
+            1 => {
+                producer.publish();
+                visible.append(&mut staged);
+            }
+            2 => {
+                let mut slots = producer.reserve(amount);
+                assert_eq!(slots.left() as usize, (amount as usize).min(8 - staged.len() - visible.len()));
+                while slots.push(next).is_ok() {
+                    staged.push_back(next);
+                    next += 1;
+                }
+                drop(slots);
+                visible.append(&mut staged);
+            }
+            3 => {
+                let mut peek = consumer.peek(amount);
+                assert_eq!(peek.len(), (amount as usize).min(visible.len()));
+                assert_eq!(peek.look(0), visible.front().copied().filter(|_| amount > 0));
+                // Half of what was offered is read; the rest must be offered again.
+                let read: Vec<u64> = peek.by_ref().take(amount.div_ceil(2) as usize).collect();
+                drop(peek);
+                assert!(
+                    read.into_iter().eq(visible.drain(..(amount.div_ceil(2) as usize).min(visible.len())))
+                );
+            }
+            _ => assert_eq!(consumer.available(u32::MAX) as usize, visible.len()),
+        }
+        assert_eq!(producer.staged() as usize, staged.len());
+        assert_eq!(producer.bad_indices() + consumer.bad_indices(), 0);
+    }
+}
+
+/// Frames of the model's receiving and sending pools, and of the pool of another port in the same area.
+const FRAMES: u32 = 6;
+
+/// The halves of a port against a kernel that lies: any address, any length, any number of times. Whatever it says, no
+/// frame has two owners, every byte handed out lies in the area, and the frames add up.
+///
+/// # Panics
+/// When one of these is violated.
+pub fn halves(operations: &[Operation]) {
+    let config = AreaConfig { frame_count: 3 * FRAMES, ..AreaConfig::default() };
+    let area = Area::new(config).expect("a small area");
+    let pool = |half| area.pool(half, FRAMES).expect("room for three pools");
+    let (receive, send, other) = (pool(Half::Receive), pool(Half::Send), pool(Half::Send));
+    let (mut fill, mut kernel_fill) = ring::pair::<u64>(8);
+    let (mut kernel_rx, mut rx) = ring::pair::<Descriptor>(8);
+    let (mut kernel_completion, mut completion) = ring::pair::<u64>(8);
+    let (mut mine, mut faults): (Vec<Frame>, _) = (Vec::new(), Faults::default());
+    let mut lent: Vec<u64> = Vec::new();
+    for &(what, amount) in operations {
+        match what % 10 {
+            0 => drop(receive.refill(&mut fill)),
+            1 => {
+                // An honest delivery, if there is a frame for it.
+                if let Some(address) = kernel_fill.peek(1).next() {
+                    let _ =
+                        kernel_rx.push(Descriptor { address: address + 256, len: amount.into(), options: 0 });
+                    kernel_rx.publish();
+                }
+            }
+            2 => {
+                // A lie: any address around the area, any length.
+                let address = u64::from(amount) * 193;
+                let _ = kernel_rx.push(Descriptor { address, len: u32::from(what) * 11, options: 0 });
+                kernel_rx.publish();
+            }
+            3 | 4 => {
+                for descriptor in rx.peek(u32::from(amount % 8)) {
+                    match receive.claim(descriptor) {
+                        Ok(packet) => {
+                            receive.claimed(1);
+                            if what % 10 == 3 {
+                                mine.push(packet.take());
+                            }
+                        }
+                        Err(fault) => faults.count(fault),
+                    }
+                }
+            }
+            5 => mine.extend(send.frame()),
+            6 => {
+                if let Some(frame) = mine.pop() {
+                    lent.push(send.lend(frame).expect("of this area").address);
+                    send.sent(1);
+                }
+            }
+            7 => {
+                // Completions: true ones, repeated ones, invented ones.
+                let invented = u64::from(amount) * 211;
+                let index = usize::from(amount) % (lent.len() + 1);
+                let address = lent.get(index).copied().unwrap_or(invented);
+                let _ = kernel_completion.push(address);
+                kernel_completion.publish();
+                send.reap(&mut completion, &mut faults);
+            }
+            8 => drop(mine.pop()),
+            _ => {
+                if let Some(frame) = mine.pop() {
+                    receive.recycle(frame);
+                }
+            }
+        }
+        check(&area, &mine, &[&receive, &send, &other]);
+    }
+    drop((receive, send, other));
+    let balance = area.balance();
+    assert!(balance.is_whole(), "{balance}");
+    drop(mine);
+    let balance = area.balance();
+    assert!(balance.is_whole() && balance.yours == 0 && balance.lent_rx + balance.lent_tx == 0, "{balance}");
+}
+
+fn check(area: &Area, mine: &[Frame], pools: &[&crate::area::Pool]) {
+    let starts: HashSet<usize> = mine.iter().map(|frame| frame.as_ptr().addr() >> 11).collect();
+    assert_eq!(starts.len(), mine.len(), "two frames in one place");
+    let (base, bytes) = area.memory();
+    for frame in mine {
+        let start = frame.as_ptr().addr() - base.as_ptr().addr();
+        assert!(start + frame.len() <= bytes && start % 2048 + frame.len() <= 2048, "bytes outside a frame");
+    }
+    let balance = {
+        pools.iter().for_each(|pool| _ = pool.balance()); // each publishes its own account
+        area.balance()
+    };
+    assert!(balance.is_whole(), "{balance}");
+    assert_eq!(balance.yours, i64::try_from(mine.len()).expect("few"), "{balance}");
+}

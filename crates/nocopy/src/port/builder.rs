@@ -1,0 +1,206 @@
+//! The settings of a port.
+
+use std::io;
+use std::time::Duration;
+
+use super::{Mode, OpenError, Port, Wait, memory, open};
+use crate::area::{Area, AreaConfig};
+use crate::sys::xsk::RingSizes;
+
+/// Prepares to open a port; see [`Port::builder`].
+#[derive(Debug, Clone)]
+pub struct PortBuilder {
+    pub(super) interface: String,
+    pub(super) queue: u32,
+    pub(super) mode: Option<Mode>,
+    pub(super) area: Option<Area>,
+    pub(super) frame_bytes: Option<u32>,
+    pub(super) headroom_bytes: u32,
+    pub(super) rx_frames: u32,
+    pub(super) tx_frames: u32,
+    pub(super) rings: RingSizes,
+    pub(super) need_wakeup: bool,
+    pub(super) busy_poll: Option<(Duration, u32)>,
+    pub(super) batch: u32,
+    pub(super) wait: Wait,
+    pub(super) promiscuous: bool,
+    pub(super) displace: bool,
+    pub(super) carrier_timeout: Duration,
+    /// Not a setting: found out while opening.
+    pub(super) mtu_bytes: u32,
+}
+
+impl PortBuilder {
+    pub(super) fn new(interface: &str) -> Self {
+        Self {
+            interface: interface.to_owned(),
+            queue: 0,
+            mode: None,
+            area: None,
+            frame_bytes: None,
+            headroom_bytes: 0,
+            rx_frames: 4096,
+            tx_frames: 2048,
+            rings: RingSizes { fill: 4096, completion: 4096, rx: 4096, tx: 2048 },
+            need_wakeup: true,
+            busy_poll: None,
+            batch: 64,
+            wait: Wait::Interrupt,
+            promiscuous: false,
+            displace: false,
+            carrier_timeout: Duration::from_secs(5),
+            mtu_bytes: 0,
+        }
+    }
+
+    /// The queue to take, counted from 0 (default 0).
+    #[must_use]
+    pub fn queue(mut self, queue: u32) -> Self {
+        self.queue = queue;
+        self
+    }
+
+    /// Takes this mode or none. By default a port tries `xdp zero-copy`, `xdp copy native`, `xdp copy generic`.
+    #[must_use]
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = Some(mode);
+        self
+    }
+
+    /// Uses frames of an area that exists, so that frames can go from port to port without a copy. By default a port
+    /// makes an area of its own.
+    #[must_use]
+    pub fn area(mut self, area: &Area) -> Self {
+        self.area = Some(area.clone());
+        self
+    }
+
+    /// Bytes in a frame, 2048 or 4096 (default: the smaller that holds the interface's MTU).
+    #[must_use]
+    pub fn frame_size(mut self, bytes: u32) -> Self {
+        self.frame_bytes = Some(bytes);
+        self
+    }
+
+    /// Bytes to keep free in front of packets, beyond the kernel's own 256 (default 0).
+    #[must_use]
+    pub fn headroom(mut self, bytes: u32) -> Self {
+        self.headroom_bytes = bytes;
+        self
+    }
+
+    /// Frames for the receiving and the sending half (default 4096 and 2048).
+    #[must_use]
+    pub fn frame_count(mut self, receive: u32, send: u32) -> Self {
+        self.rx_frames = receive;
+        self.tx_frames = send;
+        self
+    }
+
+    /// Entries of the rx and fill rings (default 4096) and of the tx ring (default 2048): powers of two. The completion
+    /// ring always holds twice what the tx ring does.
+    #[must_use]
+    pub fn ring_sizes(mut self, receive: u32, send: u32) -> Self {
+        self.rings = RingSizes { fill: receive, rx: receive, tx: send, completion: send.saturating_mul(2) };
+        self
+    }
+
+    /// Whether the kernel may sleep and ask for wake-ups (default true: saves system calls on both sides).
+    #[must_use]
+    pub fn need_wakeup(mut self, on: bool) -> Self {
+        self.need_wakeup = on;
+        self
+    }
+
+    /// Lets the receiving thread drive the device itself while it waits (`SO_PREFER_BUSY_POLL`): for how long at a
+    /// time, and how many packets (default: off).
+    #[must_use]
+    pub fn busy_poll(mut self, duration: Duration, packets: u32) -> Self {
+        self.busy_poll = Some((duration, packets));
+        self
+    }
+
+    /// Most packets in one received batch (default 64).
+    #[must_use]
+    pub fn batch(mut self, packets: u32) -> Self {
+        self.batch = packets;
+        self
+    }
+
+    /// How the receiver waits (default [`Wait::Interrupt`]).
+    #[must_use]
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// Receives packets addressed to other hosts too, while the port is open (default false).
+    #[must_use]
+    pub fn promiscuous(mut self, on: bool) -> Self {
+        self.promiscuous = on;
+        self
+    }
+
+    /// Takes the place of an XDP program that is there already, and puts it back on close (default false: opening
+    /// fails, and names the program).
+    #[must_use]
+    pub fn displace(mut self, on: bool) -> Self {
+        self.displace = on;
+        self
+    }
+
+    /// How long to wait for the carrier to come back after attaching: some drivers reset the link (default 5 s).
+    #[must_use]
+    pub fn carrier_timeout(mut self, timeout: Duration) -> Self {
+        self.carrier_timeout = timeout;
+        self
+    }
+
+    /// Opens the port.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what is in the way and how to remove it.
+    pub fn open(self) -> Result<Port, OpenError> {
+        self.check()?;
+        open::open(self)
+    }
+
+    /// Makes two ports linked back to back in this process; see [`Port::memory_pair`].
+    ///
+    /// # Errors
+    /// Settings that cannot work, or no memory.
+    pub fn memory_pair(self) -> Result<(Port, Port), OpenError> {
+        self.check()?;
+        memory::pair(&self)
+    }
+
+    fn check(&self) -> Result<(), OpenError> {
+        let RingSizes { fill, rx, tx, completion } = self.rings;
+        for (ring, entries) in [("fill", fill), ("rx", rx), ("tx", tx), ("completion", completion)] {
+            if !entries.is_power_of_two() {
+                return Err(OpenError::RingSize { ring, entries });
+            }
+        }
+        if self.batch == 0 {
+            return Err(OpenError::Batch);
+        }
+        Ok(())
+    }
+
+    /// The area asked for, or a new one with room for this port.
+    pub(super) fn area_or_new(&self, frame_bytes: u32) -> Result<Area, OpenError> {
+        let frame_count = self.rx_frames.saturating_add(self.tx_frames);
+        match &self.area {
+            Some(area) => Ok(area.clone()),
+            None => {
+                let frame_bytes = self.frame_bytes.unwrap_or(frame_bytes);
+                let headroom_bytes = self.headroom_bytes;
+                Ok(Area::new(AreaConfig { frame_count, frame_bytes, headroom_bytes })?)
+            }
+        }
+    }
+
+    pub(super) fn system(&self, operation: &'static str, source: io::Error) -> OpenError {
+        OpenError::System { interface: self.interface.clone(), queue: self.queue, operation, source }
+    }
+}

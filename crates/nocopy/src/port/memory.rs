@@ -1,0 +1,213 @@
+//! The memory mode: two ports of one process, back to back, over the same rings as AF_XDP.
+//!
+//! In place of the kernel stands a [`Wire`] for each direction. It runs when the sender kicks it, on the sender's
+//! thread, and does what AF_XDP does in copy mode: takes a descriptor off the tx ring and a frame off the peer's fill
+//! ring, copies, and announces both on the rx and completion rings. A packet without a frame is dropped and counted.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+
+use super::{Backend, Inner};
+use super::{Mode, OpenError, Port, PortBuilder, Statistics, assemble};
+use crate::area::{Area, Half};
+use crate::ring::{self, Consumer, Producer};
+use crate::sys::xsk::{Descriptor, Rings, Wakeup};
+
+/// One direction of a link: the kernel's ends of the rings it moves packets between.
+struct Wire {
+    tx: Consumer<Descriptor>,
+    completion: Producer<u64>,
+    fill: Consumer<u64>,
+    rx: Producer<Descriptor>,
+    from: Area,
+    to: Area,
+    /// Both ends are there; otherwise packets are dropped, as a NIC without a peer does.
+    linked: bool,
+    sent: Statistics,
+    received: Statistics,
+}
+
+impl Wire {
+    /// Moves everything on the tx ring that completions can be given for; returns the packets delivered.
+    fn run(&mut self) -> u64 {
+        let mut delivered = 0;
+        let room = self.completion.free(u32::MAX);
+        for descriptor in self.tx.peek(room) {
+            // The frame goes back either way: like the kernel, a wire completes what it drops.
+            let _ = self.completion.push(descriptor.address);
+            if !self.linked {
+                self.received.rx_dropped += 1;
+                continue;
+            }
+            if self.rx.free(1) == 0 {
+                self.received.rx_ring_full += 1;
+                continue;
+            }
+            let Some(address) = self.fill.peek(1).next() else {
+                self.received.rx_fill_ring_empty_descs += 1;
+                self.received.rx_dropped += 1;
+                continue;
+            };
+            match self.from.copy_lent(descriptor, &self.to, address) {
+                Some(received) => {
+                    let _ = self.rx.push(received);
+                    delivered += 1;
+                }
+                None => self.sent.tx_invalid_descs += 1,
+            }
+        }
+        self.completion.publish();
+        self.rx.publish();
+        delivered
+    }
+}
+
+/// What stands behind the rings of one memory port.
+pub(super) struct Endpoint {
+    outgoing: Arc<Mutex<Wire>>,
+    incoming: Arc<Mutex<Wire>>,
+    /// Readable when packets have arrived since it was last cleared.
+    event: Arc<OwnedFd>,
+    peer_event: Arc<OwnedFd>,
+}
+
+fn lock(wire: &Mutex<Wire>) -> MutexGuard<'_, Wire> {
+    wire.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Endpoint {
+    /// Delivers what is on the tx ring and wakes the peer.
+    #[inline(never)] // the instruction count of `benches/ring_loop.rs` leaves it out by name
+    pub(super) fn transmit(&self) -> io::Result<()> {
+        if lock(&self.outgoing).run() > 0 {
+            rustix::io::write(&self.peer_event, &1_u64.to_ne_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Makes the event unreadable until something arrives from now on.
+    pub(super) fn clear_event(&self) -> io::Result<()> {
+        match rustix::io::read(&self.event, &mut [0_u8; 8]) {
+            Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    pub(super) fn wait_readable(&self, timeout: Option<Duration>) -> io::Result<Wakeup> {
+        let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
+        match rustix::event::poll(&mut [PollFd::new(&self.event, PollFlags::IN)], timeout.as_ref()) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => Ok(Wakeup::TimedOut),
+            Ok(_) => Ok(Wakeup::Ready),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    pub(super) fn statistics(&self) -> Statistics {
+        let tx_invalid_descs = lock(&self.outgoing).sent.tx_invalid_descs;
+        Statistics { tx_invalid_descs, ..lock(&self.incoming).received }
+    }
+}
+
+impl AsFd for Endpoint {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // From here on neither wire touches this port's frames.
+        lock(&self.outgoing).linked = false;
+        lock(&self.incoming).linked = false;
+    }
+}
+
+/// One port's rings, both ends of each.
+struct Ends {
+    program: Rings,
+    kernel_fill: Consumer<u64>,
+    kernel_completion: Producer<u64>,
+    kernel_rx: Producer<Descriptor>,
+    kernel_tx: Consumer<Descriptor>,
+}
+
+impl Ends {
+    fn new(settings: &PortBuilder) -> Self {
+        let sizes = settings.rings;
+        let (fill, kernel_fill) = ring::pair(sizes.fill);
+        let (kernel_completion, completion) = ring::pair(sizes.completion);
+        let (kernel_rx, rx) = ring::pair(sizes.rx);
+        let (tx, kernel_tx) = ring::pair(sizes.tx);
+        Self {
+            program: Rings { fill, completion, rx, tx },
+            kernel_fill,
+            kernel_completion,
+            kernel_rx,
+            kernel_tx,
+        }
+    }
+}
+
+pub(super) fn pair(settings: &PortBuilder) -> Result<(Port, Port), OpenError> {
+    let settings = PortBuilder { mtu_bytes: u32::MAX, ..settings.clone() };
+    let event = || {
+        rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map(Arc::new)
+            .map_err(|errno| settings.system("make an eventfd", errno.into()))
+    };
+    let (left, right) = (Ends::new(&settings), Ends::new(&settings));
+    let (left_area, right_area) = (settings.area_or_new(2048)?, settings.area_or_new(2048)?);
+    let (left_event, right_event) = (event()?, event()?);
+    let wire = |tx, completion, fill, rx, from: &Area, to: &Area| {
+        let (sent, received) = (Statistics::default(), Statistics::default());
+        let (from, to) = (from.clone(), to.clone());
+        Arc::new(Mutex::new(Wire { tx, completion, fill, rx, from, to, linked: true, sent, received }))
+    };
+    let (there, back) = (
+        wire(
+            left.kernel_tx,
+            left.kernel_completion,
+            right.kernel_fill,
+            right.kernel_rx,
+            &left_area,
+            &right_area,
+        ),
+        wire(
+            right.kernel_tx,
+            right.kernel_completion,
+            left.kernel_fill,
+            left.kernel_rx,
+            &right_area,
+            &left_area,
+        ),
+    );
+    let left_end = Endpoint {
+        outgoing: Arc::clone(&there),
+        incoming: Arc::clone(&back),
+        event: Arc::clone(&left_event),
+        peer_event: Arc::clone(&right_event),
+    };
+    let right_end = Endpoint { outgoing: back, incoming: there, event: right_event, peer_event: left_event };
+    Ok((
+        port(&settings, left_area, left.program, left_end)?,
+        port(&settings, right_area, right.program, right_end)?,
+    ))
+}
+
+fn port(settings: &PortBuilder, area: Area, rings: Rings, endpoint: Endpoint) -> Result<Port, OpenError> {
+    let pools = (area.pool(Half::Receive, settings.rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
+    let inner = Inner {
+        interface: settings.interface.clone(),
+        queue: 0,
+        mode: Mode::Memory,
+        refusals: Vec::new(),
+        area,
+        backend: Some(Backend::Memory(endpoint)),
+        parked: std::sync::Mutex::default(),
+    };
+    Ok(assemble(inner, rings, pools, settings))
+}

@@ -1,0 +1,310 @@
+//! Ports: where frames enter and leave.
+//!
+//! A port is one queue of one interface. It comes as two halves that may live on two threads: a [`Receiver`] and a
+//! [`Sender`], each with a pool of frames of its own in the port's area.
+
+mod builder;
+mod memory;
+mod open;
+mod receiver;
+mod redirect;
+mod sender;
+mod wait;
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+pub use builder::PortBuilder;
+pub use open::{OpenError, Refusal};
+pub use receiver::{Batch, Receiver};
+pub use sender::{Rejected, RejectedReason, Sender};
+pub use wait::Wait;
+
+use crate::area::{Area, Balance, Lent, Pool};
+use crate::evidence::{Cause, Evidence};
+pub use crate::sys::xsk::Statistics;
+use crate::sys::xsk::{Wakeup, XskSocket};
+
+/// How a port moves frames: what the kernel reports, never what was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// AF_XDP: the device reads and writes the area itself.
+    XdpZeroCopy,
+    /// AF_XDP, copied by the kernel, with XDP in the driver.
+    XdpCopyNative,
+    /// AF_XDP, copied by the kernel, with XDP on socket buffers: works on every interface.
+    XdpCopyGeneric,
+    /// A linked pair in one process.
+    Memory,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::XdpZeroCopy => "xdp zero-copy",
+            Self::XdpCopyNative => "xdp copy native",
+            Self::XdpCopyGeneric => "xdp copy generic",
+            Self::Memory => "memory",
+        })
+    }
+}
+
+/// One queue of one interface, through which frames enter and leave.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut port = nocopy::Port::open("eth0")?;
+/// for packet in port.receiver().receive()? {
+///     println!("{} bytes", packet.len());
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Port {
+    receiver: Receiver,
+    sender: Sender,
+}
+
+impl Port {
+    /// Opens queue 0 of an interface with the defaults of [`Port::builder`]. Every packet arriving on the queue comes
+    /// to the port; other queues stay with the host.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what is in the way and how to remove it.
+    pub fn open(interface: &str) -> Result<Self, OpenError> {
+        Self::builder(interface).open()
+    }
+
+    /// Prepares to open a port with other than the default settings.
+    pub fn builder(interface: &str) -> PortBuilder {
+        PortBuilder::new(interface)
+    }
+
+    /// Two ports in this process, linked back to back: what one sends the other receives. No privileges needed; for
+    /// tests, and to learn with.
+    ///
+    /// # Errors
+    /// No memory for the areas.
+    pub fn memory_pair() -> Result<(Self, Self), OpenError> {
+        Self::builder("memory").memory_pair()
+    }
+
+    /// Takes the port apart into halves that can go to different threads.
+    pub fn split(self) -> (Receiver, Sender) {
+        (self.receiver, self.sender)
+    }
+
+    /// The half that receives.
+    pub fn receiver(&mut self) -> &mut Receiver {
+        &mut self.receiver
+    }
+
+    /// The half that sends.
+    pub fn sender(&mut self) -> &mut Sender {
+        &mut self.sender
+    }
+
+    /// Both halves at once, for loops that answer what they receive.
+    pub fn halves(&mut self) -> (&mut Receiver, &mut Sender) {
+        (&mut self.receiver, &mut self.sender)
+    }
+
+    /// How the port moves frames.
+    pub fn mode(&self) -> Mode {
+        self.inner().mode
+    }
+
+    /// What is known of copies between the area and the wire.
+    pub fn evidence(&self) -> Evidence {
+        self.inner().evidence()
+    }
+
+    /// The modes that were tried before [`Port::mode`], and why each was refused.
+    pub fn refusals(&self) -> &[Refusal] {
+        &self.inner().refusals
+    }
+
+    /// The area the port's frames lie in.
+    pub fn area(&self) -> &Area {
+        &self.inner().area
+    }
+
+    /// What the kernel counted for this port.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn statistics(&self) -> io::Result<Statistics> {
+        self.inner().statistics()
+    }
+
+    /// Where every frame of the area is.
+    pub fn balance(&self) -> Balance {
+        self.receiver.balance();
+        self.sender.balance()
+    }
+
+    fn inner(&self) -> &Inner {
+        self.receiver.inner()
+    }
+}
+
+/// What the two halves of a port share.
+struct Inner {
+    interface: String,
+    queue: u32,
+    mode: Mode,
+    refusals: Vec<Refusal>,
+    area: Area,
+    /// `None` only while dropping: it must go before the pools.
+    backend: Option<Backend>,
+    /// Pools of halves that are gone: the kernel may use their lent frames as long as the socket lives.
+    parked: Mutex<Vec<Pool>>,
+}
+
+/// What stands behind a port's rings.
+enum Backend {
+    /// The kernel.
+    Xdp(open::XdpBackend),
+    /// Another port of this process.
+    Memory(memory::Endpoint),
+}
+
+impl Inner {
+    fn backend(&self) -> &Backend {
+        self.backend.as_ref().expect("taken only by drop")
+    }
+
+    const fn evidence(&self) -> Evidence {
+        match self.mode {
+            Mode::XdpZeroCopy => Evidence::ZeroCopy,
+            Mode::XdpCopyNative | Mode::XdpCopyGeneric => Evidence::Copied(Cause::XdpCopyMode),
+            Mode::Memory => Evidence::Copied(Cause::MemoryPort),
+        }
+    }
+
+    fn socket(&self) -> Option<&XskSocket> {
+        match self.backend() {
+            Backend::Xdp(xdp) => Some(&xdp.socket),
+            Backend::Memory(_) => None,
+        }
+    }
+
+    fn statistics(&self) -> io::Result<Statistics> {
+        match self.backend() {
+            Backend::Xdp(xdp) => xdp.socket.statistics(),
+            Backend::Memory(endpoint) => Ok(endpoint.statistics()),
+        }
+    }
+
+    fn kick_tx(&self) -> io::Result<()> {
+        match self.backend() {
+            Backend::Xdp(xdp) => xdp.socket.kick_tx().map_err(|error| self.explain(error)),
+            Backend::Memory(endpoint) => endpoint.transmit(),
+        }
+    }
+
+    fn kick_rx(&self) -> io::Result<()> {
+        match self.backend() {
+            Backend::Xdp(xdp) => xdp.socket.kick_rx().map_err(|error| self.explain(error)),
+            Backend::Memory(endpoint) => endpoint.clear_event(),
+        }
+    }
+
+    fn wait_readable(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let wakeup = match self.backend() {
+            Backend::Xdp(xdp) => xdp.socket.wait_readable(timeout)?,
+            Backend::Memory(endpoint) => endpoint.wait_readable(timeout)?,
+        };
+        if wakeup == Wakeup::Broken { self.check() } else { Ok(()) }
+    }
+
+    /// Asks whether the port broke while nobody made it talk: polling a ring in memory never finds out.
+    #[cold]
+    fn check(&self) -> io::Result<()> {
+        match self.socket().and_then(XskSocket::take_error) {
+            Some(error) => Err(self.explain(error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts the kernel's errno into words a user can act on; the kind stays the kernel's.
+    fn explain(&self, error: io::Error) -> io::Error {
+        let Self { interface, queue, .. } = self;
+        let text = match error.raw_os_error() {
+            Some(libc::ENETDOWN) => {
+                "the interface is down; bring it up, or open the port again if it was deleted"
+            }
+            Some(libc::ENXIO | libc::EBADF) => "the interface is gone; open a port on another one",
+            _ => return error,
+        };
+        io::Error::new(error.kind(), format!("{interface} queue {queue}: {error}: {text}"))
+    }
+
+    /// Keeps the pool of a half that is being dropped until the whole port is gone.
+    fn park(&self, pool: Pool) {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner).push(pool);
+    }
+}
+
+impl AsFd for Inner {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self.backend() {
+            Backend::Xdp(xdp) => xdp.socket.as_fd(),
+            Backend::Memory(endpoint) => endpoint.as_fd(),
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        drop(self.backend.take());
+        let pools = std::mem::take(self.parked.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for pool in pools {
+            let lent = if self.kernel_is_done_with(&pool) { Lent::Reclaim } else { Lent::Retire };
+            pool.close(lent);
+        }
+    }
+}
+
+impl Inner {
+    /// Whether frames still lent are free once the socket is closed. Received into: in the copy modes, because closing
+    /// waits for every running XDP program (`synchronize_net` in the kernel's `xsk_unbind_dev`); a zero-copy device is
+    /// told later, by a worker. Being sent: never, because some drivers take the pages themselves even in copy mode
+    /// (`IFF_TX_SKB_NO_LINEAR`) and the socket's closing does not wait for them.
+    fn kernel_is_done_with(&self, pool: &Pool) -> bool {
+        match self.mode {
+            Mode::Memory => true,
+            Mode::XdpCopyNative | Mode::XdpCopyGeneric => pool.receives(),
+            Mode::XdpZeroCopy => false,
+        }
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { interface, queue, mode, .. } = self;
+        f.debug_struct("Inner")
+            .field("interface", interface)
+            .field("queue", queue)
+            .field("mode", mode)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Builds the two halves of a port around what they share.
+fn assemble(
+    inner: Inner,
+    rings: crate::sys::xsk::Rings,
+    pools: (Pool, Pool),
+    settings: &PortBuilder,
+) -> Port {
+    let inner = Arc::new(inner);
+    let (receive_pool, send_pool) = pools;
+    let receiver = Receiver::new(Arc::clone(&inner), rings.rx, rings.fill, receive_pool, settings);
+    let sender = Sender::new(inner, rings.tx, rings.completion, send_pool, settings);
+    Port { receiver, sender }
+}

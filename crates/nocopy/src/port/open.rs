@@ -1,0 +1,398 @@
+//! Opening a port over AF_XDP, rung by rung.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::redirect::Redirect;
+use super::{Backend, Inner, Mode, Port, PortBuilder, assemble};
+use crate::area::{Area, AreaError, Half, PACKET_HEADROOM_BYTES};
+use crate::sys::interface::{Interface, Promiscuous};
+use crate::sys::xsk::{Binding, Rings, XskSocket};
+use crate::sys::{capability, kernel};
+use crate::xdp::{self, Attach, KernelVersion};
+
+/// How long to wait for the kernel to let go of a queue whose socket was just closed: that is done by a worker.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Ethernet header and two VLAN tags: what a received frame may have beyond the MTU.
+const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
+
+/// What a native XDP driver keeps free behind a packet in a page (`struct skb_shared_info` and alignment).
+const PAGE_BYTES: u32 = 4096;
+
+/// Why a port could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No such interface.
+    #[error("{interface}: no such interface in this network namespace; 'ip link' lists them")]
+    NoInterface {
+        /// Name asked for.
+        interface: String,
+    },
+    /// The interface is down.
+    #[error("{interface}: the interface is down; bring it up with 'ip link set dev {interface} up'")]
+    Down {
+        /// The interface.
+        interface: String,
+    },
+    /// The interface has no carrier.
+    #[error("{interface}: no carrier{}; check the cable, or that the other end is up", if *.after_attach {
+        " since XDP was attached (some drivers reset the link)"
+    } else {
+        ""
+    })]
+    NoCarrier {
+        /// The interface.
+        interface: String,
+        /// Whether it was there before the program was attached.
+        after_attach: bool,
+    },
+    /// A packet of the interface's MTU does not fit a frame.
+    #[error(
+        "{interface}: MTU {mtu_bytes} needs frames of {needed_bytes} B, they have {frame_bytes} B; {}",
+        if *needed_bytes <= PAGE_BYTES { "use a frame size of 4096" } else { "lower the MTU to 3,818 or less" }
+    )]
+    Mtu {
+        /// The interface.
+        interface: String,
+        /// Its MTU.
+        mtu_bytes: u32,
+        /// Bytes a frame would need.
+        needed_bytes: u32,
+        /// Bytes a frame has.
+        frame_bytes: u32,
+    },
+    /// No such queue.
+    #[error(
+        "{interface} queue {queue}: the interface has {queues} queue(s), counted from 0; try a lower queue, or \
+         'ethtool -L {interface} combined {}'",
+        queue + 1
+    )]
+    QueueOutOfRange {
+        /// The interface.
+        interface: String,
+        /// Queue asked for.
+        queue: u32,
+        /// Queues there are.
+        queues: u32,
+    },
+    /// Another AF_XDP socket has the queue.
+    #[error(
+        "{interface} queue {queue}: another AF_XDP socket is bound to it; close that port, or take another queue"
+    )]
+    QueueTaken {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+    },
+    /// A capability is missing.
+    #[error(
+        "{interface}: opening a port needs {capability}, which this process lacks; run as root, or grant it with \
+         'setcap {}+ep PROGRAM'",
+        capability.to_lowercase()
+    )]
+    Capability {
+        /// The interface.
+        interface: String,
+        /// The capability, by its name in capabilities(7).
+        capability: &'static str,
+    },
+    /// The kernel is too old, or was built without AF_XDP.
+    #[error(
+        "Linux {running}: AF_XDP is not there; it needs Linux {needed} or newer, built with CONFIG_XDP_SOCKETS"
+    )]
+    Kernel {
+        /// The running kernel.
+        running: KernelVersion,
+        /// The oldest that would do.
+        needed: KernelVersion,
+    },
+    /// The kernel may not pin more memory.
+    #[error(
+        "{interface} queue {queue}: the kernel could not pin {bytes} B for the area ({source}); raise the limit with \
+         'ulimit -l unlimited', grant CAP_IPC_LOCK, or ask for fewer frames"
+    )]
+    PinnedMemory {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+        /// Bytes to be pinned.
+        bytes: usize,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A ring size the kernel cannot make.
+    #[error("{ring} ring of {entries} entries: the kernel makes rings of a power of two; try {}", next_size(*entries))]
+    RingSize {
+        /// Which ring.
+        ring: &'static str,
+        /// Entries asked for.
+        entries: u32,
+    },
+    /// A batch of nothing.
+    #[error("batch of 0 packets: nothing could ever be received; use at least 1")]
+    Batch,
+    /// Frames larger than a page.
+    #[error(
+        "frames of {frame_bytes} B: AF_XDP takes frames of at most a page ({PAGE_BYTES} B); use 2048 or 4096"
+    )]
+    FrameSize {
+        /// Bytes in a frame.
+        frame_bytes: u32,
+    },
+    /// A mode that is not for interfaces.
+    #[error("mode 'memory' has no interface; use Port::memory_pair")]
+    MemoryMode,
+    /// Every mode was refused.
+    #[error("{interface} queue {queue}: no mode works: {}", refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; "))]
+    NoMode {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+        /// Each mode with the reason.
+        refusals: Vec<Refusal>,
+    },
+    /// The area could not be made or shared.
+    #[error(transparent)]
+    Area(#[from] AreaError),
+    /// The XDP program could not be loaded or attached.
+    #[error(transparent)]
+    Xdp(#[from] xdp::Error),
+    /// Anything else the kernel refused.
+    #[error("{interface} queue {queue}: {operation}: {source}")]
+    System {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+        /// What was to be done.
+        operation: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+fn next_size(entries: u32) -> u32 {
+    entries.max(2).checked_next_power_of_two().unwrap_or(1 << 15).min(1 << 15)
+}
+
+/// A mode that was tried, and why the kernel refused it.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The mode.
+    pub mode: Mode,
+    /// The kernel's reason.
+    pub reason: io::Error,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.mode, self.reason)
+    }
+}
+
+/// An AF_XDP socket with what feeds it. Dropped in this order: the program goes before the socket, or a packet could
+/// look up a socket that is closing.
+#[derive(Debug)]
+pub(super) struct XdpBackend {
+    _redirect: Arc<Redirect>,
+    pub(super) socket: XskSocket,
+    _promiscuous: Option<Promiscuous>,
+}
+
+pub(super) fn open(mut settings: PortBuilder) -> Result<Port, OpenError> {
+    let interface = settings.examine()?;
+    settings.mtu_bytes = interface.mtu_bytes;
+    let area = settings.area_or_new(frame_bytes_for(interface.mtu_bytes))?;
+    settings.check_area(&interface, &area)?;
+    let (socket, rings) = settings.socket(&area)?;
+    let (redirect, mode, refusals) = settings.climb(&interface, &socket)?;
+    settings.wait_for_carrier()?;
+    if let Some((duration, packets)) = settings.busy_poll {
+        socket
+            .set_busy_poll(duration, packets)
+            .map_err(|error| settings.system("turn on busy polling", error))?;
+    }
+    socket.raise_tx_budget(settings.rings.tx);
+    let promiscuous = settings.promiscuous.then(|| Promiscuous::on(interface.index)).transpose();
+    let promiscuous = promiscuous.map_err(|error| settings.system("turn on promiscuous mode", error))?;
+    let pools = (area.pool(Half::Receive, settings.rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
+    redirect
+        .set(settings.queue, rustix::fd::AsFd::as_fd(&socket))
+        .map_err(|error| settings.system("put the socket into the XDP map", error))?;
+    let backend = XdpBackend { _redirect: redirect, socket, _promiscuous: promiscuous };
+    let inner = Inner {
+        interface: settings.interface.clone(),
+        queue: settings.queue,
+        mode,
+        refusals,
+        area,
+        backend: Some(Backend::Xdp(backend)),
+        parked: std::sync::Mutex::default(),
+    };
+    Ok(assemble(inner, rings, pools, &settings))
+}
+
+/// The smaller frame that holds a packet of this MTU.
+const fn frame_bytes_for(mtu_bytes: u32) -> u32 {
+    if frame_bytes_needed(mtu_bytes, 0) <= 2048 { 2048 } else { PAGE_BYTES }
+}
+
+const fn frame_bytes_needed(mtu_bytes: u32, headroom_bytes: u32) -> u32 {
+    mtu_bytes.saturating_add(PACKET_HEADROOM_BYTES + LINK_HEADER_BYTES).saturating_add(headroom_bytes)
+}
+
+impl PortBuilder {
+    /// Looks at the interface and refuses what cannot work, before anything is changed.
+    fn examine(&self) -> Result<Interface, OpenError> {
+        let name = || self.interface.clone();
+        if self.mode == Some(Mode::Memory) {
+            return Err(OpenError::MemoryMode);
+        }
+        let interface = Interface::named(&self.interface).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENODEV) => OpenError::NoInterface { interface: name() },
+            _ => self.system("look up the interface", error),
+        })?;
+        if !interface.up {
+            return Err(OpenError::Down { interface: name() });
+        }
+        if !interface.carrier {
+            return Err(OpenError::NoCarrier { interface: name(), after_attach: false });
+        }
+        if self.queue >= interface.rx_queues {
+            let (queue, queues) = (self.queue, interface.rx_queues);
+            return Err(OpenError::QueueOutOfRange { interface: name(), queue, queues });
+        }
+        if let Some(capability) = capability::missing(capability::PORT) {
+            return Err(OpenError::Capability { interface: name(), capability });
+        }
+        Ok(interface)
+    }
+
+    fn check_area(&self, interface: &Interface, area: &Area) -> Result<(), OpenError> {
+        let frame_bytes = area.frame_bytes();
+        if frame_bytes > PAGE_BYTES {
+            return Err(OpenError::FrameSize { frame_bytes });
+        }
+        let needed_bytes = frame_bytes_needed(interface.mtu_bytes, area.headroom_bytes());
+        // The MTU of the loopback interface bounds nothing that a port on it receives in practice.
+        if needed_bytes > frame_bytes && !interface.loopback {
+            let (interface, mtu_bytes) = (interface.name.clone(), interface.mtu_bytes);
+            return Err(OpenError::Mtu { interface, mtu_bytes, needed_bytes, frame_bytes });
+        }
+        Ok(())
+    }
+
+    fn socket(&self, area: &Area) -> Result<(XskSocket, Rings), OpenError> {
+        let socket = XskSocket::new().map_err(|error| match (error.raw_os_error(), kernel::running()) {
+            (Some(libc::EAFNOSUPPORT), Some(running)) => {
+                OpenError::Kernel { running, needed: xdp::KERNEL_MIN }
+            }
+            _ => self.system("make an AF_XDP socket", error),
+        })?;
+        let memory = area.memory();
+        socket.register(memory, area.frame_bytes(), area.headroom_bytes()).map_err(|source| match source
+            .raw_os_error()
+        {
+            Some(libc::ENOBUFS | libc::ENOMEM) => OpenError::PinnedMemory {
+                interface: self.interface.clone(),
+                queue: self.queue,
+                bytes: memory.1,
+                source,
+            },
+            _ => self.system("register the area", source),
+        })?;
+        let rings = socket.make_rings(self.rings).map_err(|error| self.system("make the rings", error))?;
+        Ok((socket, rings))
+    }
+
+    /// Walks the modes from the fastest down, or takes the one asked for, and keeps each refusal.
+    fn climb(
+        &self,
+        interface: &Interface,
+        socket: &XskSocket,
+    ) -> Result<(Arc<Redirect>, Mode, Vec<Refusal>), OpenError> {
+        let ladder = [Mode::XdpZeroCopy, Mode::XdpCopyNative, Mode::XdpCopyGeneric];
+        let mut refusals = Vec::new();
+        let mut native: Option<Arc<Redirect>> = None;
+        for mode in ladder.into_iter().filter(|mode| self.mode.is_none_or(|wanted| wanted == *mode)) {
+            let at = if mode == Mode::XdpCopyGeneric { Attach::Generic } else { Attach::Native };
+            let redirect = match native.take() {
+                Some(redirect) if redirect.at == at => redirect,
+                _ => match Redirect::on(interface, at, self.displace) {
+                    Ok(redirect) => redirect,
+                    Err(xdp::Error::NoNative { source, .. }) => {
+                        refusals.push(Refusal { mode, reason: source });
+                        continue;
+                    }
+                    Err(error) => return Err(error.into()),
+                },
+            };
+            match self.bind(interface, socket, mode == Mode::XdpZeroCopy)? {
+                Ok(()) => return Ok((redirect, self.reported_mode(socket, at)?, refusals)),
+                Err(reason) => refusals.push(Refusal { mode, reason }),
+            }
+            native = Some(redirect);
+        }
+        Err(OpenError::NoMode { interface: self.interface.clone(), queue: self.queue, refusals })
+    }
+
+    /// Binds; a refusal of this mode is the inner error, anything worse the outer one.
+    fn bind(
+        &self,
+        interface: &Interface,
+        socket: &XskSocket,
+        zero_copy: bool,
+    ) -> Result<Result<(), io::Error>, OpenError> {
+        let (interface_index, queue, need_wakeup) = (interface.index, self.queue, self.need_wakeup);
+        let give_up = Instant::now() + RELEASE_TIMEOUT;
+        loop {
+            let Err(error) = socket.bind(Binding { interface_index, queue, zero_copy, need_wakeup }) else {
+                return Ok(Ok(()));
+            };
+            match error.raw_os_error() {
+                Some(libc::EBUSY) if Instant::now() < give_up => std::thread::sleep(RETRY_INTERVAL),
+                Some(libc::EBUSY) => {
+                    return Err(OpenError::QueueTaken { interface: self.interface.clone(), queue });
+                }
+                Some(libc::ENETDOWN) => return Err(OpenError::Down { interface: self.interface.clone() }),
+                Some(libc::ENODEV) => {
+                    return Err(OpenError::NoInterface { interface: self.interface.clone() });
+                }
+                _ => return Ok(Err(error)),
+            }
+        }
+    }
+
+    /// The mode by the kernel's own word.
+    fn reported_mode(&self, socket: &XskSocket, at: Attach) -> Result<Mode, OpenError> {
+        let zero_copy = socket.is_zero_copy().map_err(|error| self.system("read XDP_OPTIONS", error))?;
+        Ok(match (zero_copy, at) {
+            (true, _) => Mode::XdpZeroCopy,
+            (false, Attach::Native) => Mode::XdpCopyNative,
+            (false, Attach::Generic) => Mode::XdpCopyGeneric,
+        })
+    }
+
+    fn wait_for_carrier(&self) -> Result<(), OpenError> {
+        let give_up = Instant::now() + self.carrier_timeout;
+        loop {
+            let interface = Interface::named(&self.interface)
+                .map_err(|error| self.system("look up the interface", error))?;
+            if interface.carrier {
+                return Ok(());
+            }
+            if Instant::now() >= give_up {
+                return Err(OpenError::NoCarrier { interface: self.interface.clone(), after_attach: true });
+            }
+            std::thread::sleep(RETRY_INTERVAL);
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! The half that receives.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::wait::Coalescer;
+use super::{Inner, PortBuilder, Statistics, Wait};
+use crate::area::{Balance, Faults, Frame, Packet, Pool};
+use crate::evidence::Evidence;
+use crate::ring::{Consumer, Peek, Producer};
+use crate::sys::xsk::Descriptor;
+
+/// How far ahead of the packet being handed out the next ones are prefetched: far enough to hide a miss, near enough
+/// to stay in the first-level cache.
+const PREFETCH_AHEAD: u32 = 4;
+
+/// Empty looks between two looks at the clock while spinning; a look at the clock costs as much as some 50 of them.
+const SPINS_PER_CLOCK: u32 = 64;
+
+/// How often a spinning receiver asks the kernel whether the port still works.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The receiving half of a port.
+#[derive(Debug)]
+pub struct Receiver {
+    inner: Arc<Inner>,
+    rx: Consumer<Descriptor>,
+    fill: Producer<u64>,
+    pool: Pool,
+    faults: Faults,
+    batch: u32,
+    wait: Wait,
+    coalescer: Coalescer,
+    /// `rx.read()` when the coalescer was last asked.
+    read_at_sleep: u32,
+}
+
+impl Receiver {
+    pub(super) fn new(
+        inner: Arc<Inner>,
+        rx: Consumer<Descriptor>,
+        mut fill: Producer<u64>,
+        pool: Pool,
+        settings: &PortBuilder,
+    ) -> Self {
+        pool.refill(&mut fill);
+        let read_at_sleep = rx.read();
+        let (batch, wait) = (settings.batch, settings.wait);
+        let (faults, coalescer) = (Faults::default(), Coalescer::default());
+        Self { inner, rx, fill, pool, faults, batch, wait, coalescer, read_at_sleep }
+    }
+
+    /// Waits for packets, in the way set by [`Receiver::set_wait`], and returns them as one batch. A signal may end the
+    /// wait early, with an empty batch.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn receive(&mut self) -> io::Result<Batch<'_>> {
+        self.wait_for_packets(None)?;
+        Ok(self.take_batch())
+    }
+
+    /// Like [`Receiver::receive`], but returns an empty batch when nothing came for `timeout`.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
+        self.wait_for_packets(Some(Instant::now() + timeout))?;
+        Ok(self.take_batch())
+    }
+
+    /// Returns what is there, possibly nothing, without waiting.
+    ///
+    /// # Errors
+    /// The interface is down or gone, if the kernel had to be asked for packets.
+    #[inline]
+    pub fn try_receive(&mut self) -> io::Result<Batch<'_>> {
+        if self.rx.available(1) == 0 && self.fill.needs_wakeup() {
+            self.inner.kick_rx()?;
+        }
+        Ok(self.take_batch())
+    }
+
+    #[inline]
+    fn take_batch(&mut self) -> Batch<'_> {
+        Batch {
+            packets: self.rx.peek(self.batch),
+            fill: &mut self.fill,
+            pool: &self.pool,
+            faults: &mut self.faults,
+            claimed: 0,
+        }
+    }
+
+    /// Changes how to wait, from the next [`Receiver::receive`] on.
+    pub fn set_wait(&mut self, wait: Wait) {
+        self.wait = wait;
+        self.coalescer = Coalescer::default();
+    }
+
+    /// Prepares the port for a wait by other means than ours (epoll, an async runtime) and says whether packets are
+    /// there already; if so, do not wait. Needed before every such wait: unlike `poll(2)`, epoll does not make the
+    /// kernel go on with the rings.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn arm(&mut self) -> io::Result<bool> {
+        self.pool.refill(&mut self.fill);
+        if self.rx.available(1) > 0 {
+            return Ok(true);
+        }
+        if self.fill.needs_wakeup() || self.inner.socket().is_none() {
+            self.inner.kick_rx()?;
+        }
+        self.inner.check()?;
+        Ok(self.rx.available(1) > 0)
+    }
+
+    fn wait_for_packets(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+        if self.rx.available(1) > 0 {
+            return Ok(());
+        }
+        // Frames that came home otherwise than by a batch must not wait for one: there may never be one without them.
+        self.pool.refill(&mut self.fill);
+        match self.wait {
+            Wait::Spin => self.spin(deadline).map(drop),
+            Wait::Interrupt => self.sleep(deadline),
+            Wait::Adaptive { spin } => {
+                let limit = Instant::now() + spin;
+                if self.spin(Some(deadline.map_or(limit, |end| end.min(limit))))? {
+                    return Ok(());
+                }
+                self.sleep(deadline)
+            }
+            Wait::Coalesced { packets, delay } => self.coalesce(packets, delay, deadline),
+        }
+    }
+
+    /// Spins until packets are there (true) or the time is up (false).
+    fn spin(&mut self, deadline: Option<Instant>) -> io::Result<bool> {
+        let mut next_check = Instant::now() + CHECK_INTERVAL;
+        loop {
+            for _ in 0..SPINS_PER_CLOCK {
+                if self.rx.available(1) > 0 {
+                    return Ok(true);
+                }
+                if self.fill.needs_wakeup() {
+                    self.inner.kick_rx()?;
+                }
+                std::hint::spin_loop();
+            }
+            let now = Instant::now();
+            if deadline.is_some_and(|end| now >= end) {
+                return Ok(false);
+            }
+            if now >= next_check {
+                self.inner.check()?;
+                self.pool.refill(&mut self.fill);
+                next_check = now + CHECK_INTERVAL;
+            }
+        }
+    }
+
+    fn sleep(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+        if self.arm()? {
+            return Ok(());
+        }
+        self.inner.wait_readable(deadline.map(|end| end.saturating_duration_since(Instant::now())))
+    }
+
+    fn coalesce(&mut self, packets: u32, delay: Duration, deadline: Option<Instant>) -> io::Result<()> {
+        loop {
+            let now = Instant::now();
+            let left = deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(now));
+            if left.is_zero() {
+                return Ok(());
+            }
+            let read = self.rx.read();
+            let received = read.wrapping_sub(std::mem::replace(&mut self.read_at_sleep, read));
+            let ring = self.rx.capacity().min(self.fill.capacity());
+            let sleep = self.coalescer.sleep(now, received.into(), ring, packets, delay);
+            if self.fill.needs_wakeup() {
+                self.inner.kick_rx()?;
+            }
+            std::thread::sleep(sleep.min(left));
+            if self.rx.available(1) > 0 {
+                return Ok(());
+            }
+            self.inner.check()?;
+        }
+    }
+
+    /// Takes a frame back for receiving into: free of any atomic if it was received here, and the same as dropping it
+    /// otherwise.
+    #[inline]
+    pub fn recycle(&mut self, frame: Frame) {
+        self.pool.recycle(frame);
+    }
+
+    /// What is known of copies between the wire and the area.
+    pub fn evidence(&self) -> Evidence {
+        self.inner.evidence()
+    }
+
+    /// What the kernel counted for this port.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn statistics(&self) -> io::Result<Statistics> {
+        self.inner.statistics()
+    }
+
+    /// Words from the kernel's rings that this half refused.
+    pub fn faults(&self) -> Faults {
+        Faults { bad_index: self.rx.bad_indices() + self.fill.bad_indices(), ..self.faults }
+    }
+
+    /// Where every frame of the area is; exact if the other half is at rest and has flushed, reaped or been asked for
+    /// its balance since its last work.
+    pub fn balance(&self) -> Balance {
+        self.pool.balance()
+    }
+
+    pub(super) fn inner(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+impl AsFd for Receiver {
+    /// Readable when packets are there; call [`Receiver::arm`] before waiting for it.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
+}
+
+impl AsRawFd for Receiver {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.inner.park(self.pool.take());
+    }
+}
+
+/// Received packets, borrowed from the receiver: an iterator over [`Packet`]s. When the batch is dropped, the slots it
+/// used go back to the kernel with one store, and the frames of packets that were not taken go back to the fill ring
+/// with another. Packets not asked for stay in the ring for the next batch.
+#[derive(Debug)]
+pub struct Batch<'half> {
+    packets: Peek<'half, Descriptor>,
+    fill: &'half mut Producer<u64>,
+    pool: &'half Pool,
+    faults: &'half mut Faults,
+    claimed: u64,
+}
+
+impl Batch<'_> {
+    /// Whether nothing is left in the batch.
+    pub fn is_empty(&self) -> bool {
+        self.packets.len() == 0
+    }
+}
+
+impl<'half> Iterator for Batch<'half> {
+    type Item = Packet<'half>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Packet<'half>> {
+        loop {
+            let descriptor = self.packets.next()?;
+            if let Some(ahead) = self.packets.look(PREFETCH_AHEAD) {
+                self.pool.prefetch(ahead);
+            }
+            match self.pool.claim(descriptor) {
+                Ok(packet) => {
+                    self.claimed += 1;
+                    return Some(packet);
+                }
+                Err(fault) => self.faults.count(fault),
+            }
+        }
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (0, Some(self.packets.len())) // a word from the kernel may turn out bad
+    }
+}
+
+impl Drop for Batch<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.pool.claimed(self.claimed);
+        self.pool.refill(self.fill);
+    }
+}

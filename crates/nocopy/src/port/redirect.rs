@@ -1,0 +1,83 @@
+//! The XDP program of an interface, shared by the ports of this process on its queues.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use crate::sys::interface::Interface;
+use crate::xdp::{Attach, Attachment, Error, Program, SocketMap};
+
+/// How long to wait for a program that is on its way out: the kernel removes that of a killed process a moment after
+/// its death (0.3 s measured).
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A redirecting program on an interface, detached when its last port goes.
+#[derive(Debug)]
+pub(super) struct Redirect {
+    pub(super) at: Attach,
+    sockets: SocketMap,
+    /// Taken away before the map: no packet may look up a socket that is going.
+    _attachment: Attachment,
+}
+
+/// An interface, told apart from those of other network namespaces.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Key {
+    namespace: (u64, u64),
+    interface_index: u32,
+}
+
+/// Programs this process has attached. One interface takes one program, whatever the number of ports.
+static ATTACHED: Mutex<Option<HashMap<Key, Weak<Redirect>>>> = Mutex::new(None);
+
+impl Redirect {
+    /// The program of this interface: the one this process has there already, or a new one.
+    pub(super) fn on(interface: &Interface, at: Attach, displace: bool) -> Result<Arc<Self>, Error> {
+        let namespace = current_namespace()
+            .map_err(|source| Error::System { operation: "find out the network namespace", source })?;
+        let key = Key { namespace, interface_index: interface.index };
+        let mut attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
+        let attached = attached.get_or_insert_default();
+        if let Some(redirect) = attached.get(&key).and_then(Weak::upgrade)
+            && redirect.at == at
+        {
+            return Ok(redirect);
+        }
+        let redirect = Arc::new(Self::attach(interface, at, displace)?);
+        attached.retain(|_, redirect| redirect.strong_count() > 0);
+        attached.insert(key, Arc::downgrade(&redirect));
+        Ok(redirect)
+    }
+
+    fn attach(interface: &Interface, at: Attach, displace: bool) -> Result<Self, Error> {
+        let sockets = SocketMap::new(interface.rx_queues)?;
+        let program = Program::redirect_to(&sockets)?;
+        let give_up = Instant::now() + RELEASE_TIMEOUT;
+        loop {
+            let attached = if displace {
+                program.displace(&interface.name, at)
+            } else {
+                program.attach(&interface.name, at)
+            };
+            match attached {
+                Ok(attachment) => return Ok(Self { at, sockets, _attachment: attachment }),
+                Err(Error::Occupied { .. }) if Instant::now() < give_up => std::thread::sleep(RETRY_INTERVAL),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Sends the packets of `queue` to `socket` from now on.
+    pub(super) fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.sockets.set(queue, socket)
+    }
+}
+
+fn current_namespace() -> io::Result<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let file = std::fs::metadata("/proc/thread-self/ns/net")?;
+    Ok((file.dev(), file.ino()))
+}

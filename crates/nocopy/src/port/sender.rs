@@ -1,0 +1,310 @@
+//! The half that sends.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Inner, PortBuilder, Statistics};
+use crate::area::{Balance, Faults, Frame, Pool};
+use crate::evidence::Evidence;
+use crate::ring::{Consumer, Producer};
+use crate::sys::xsk::Descriptor;
+
+/// How long dropping a sender waits for frames the kernel still has.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Ethernet header and one VLAN tag: what a frame may have beyond the MTU.
+const LINK_HEADER_BYTES: u32 = 14 + 4;
+
+/// The sending half of a port.
+///
+/// [`send`](Sender::send) only writes the ring; [`flush`](Sender::flush) makes the kernel look, once for a whole batch.
+#[derive(Debug)]
+pub struct Sender {
+    inner: Arc<Inner>,
+    tx: Producer<Descriptor>,
+    completion: Consumer<u64>,
+    pool: Pool,
+    faults: Faults,
+    /// `tx.written()` as last booked in the pool.
+    booked: Cell<u32>,
+    /// The longest frame the interface takes.
+    frame_bytes_max: usize,
+    /// The longest packet to write in place: that, behind the headroom.
+    packet_bytes_max: usize,
+}
+
+impl Sender {
+    pub(super) fn new(
+        inner: Arc<Inner>,
+        tx: Producer<Descriptor>,
+        completion: Consumer<u64>,
+        pool: Pool,
+        settings: &PortBuilder,
+    ) -> Self {
+        let booked = Cell::new(tx.written());
+        let frame_bytes_max =
+            settings.mtu_bytes.saturating_add(LINK_HEADER_BYTES).min(pool.frame_bytes()) as usize;
+        let packet_bytes_max = frame_bytes_max.min(pool.packet_bytes_max() as usize);
+        Self {
+            inner,
+            tx,
+            completion,
+            pool,
+            faults: Faults::default(),
+            booked,
+            frame_bytes_max,
+            packet_bytes_max,
+        }
+    }
+
+    /// An empty frame to fill and send, with headroom in front; `None` when all are on their way (flush, and try again).
+    #[inline]
+    pub fn frame(&mut self) -> Option<Frame> {
+        match self.pool.frame() {
+            Some(frame) => Some(frame),
+            None => self.reap_one(),
+        }
+    }
+
+    #[cold]
+    fn reap_one(&mut self) -> Option<Frame> {
+        self.reap();
+        self.pool.frame()
+    }
+
+    /// Queues a packet of `bytes` bytes and returns them to be written, before the next [`Sender::flush`]: the short way
+    /// for packets made on the spot, without a [`Frame`] in between. Their contents are whatever was there.
+    ///
+    /// # Errors
+    /// Nothing is queued: the ring is full or every frame is on its way (flush, and try again), or the packet is empty or
+    /// too long.
+    ///
+    /// ```
+    /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
+    /// port.sender().stage(5)?.copy_from_slice(b"hello");
+    /// port.sender().flush()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn stage(&mut self, bytes: usize) -> Result<&mut [u8], RejectedReason> {
+        if bytes.wrapping_sub(1) >= self.packet_bytes_max {
+            return Err(if bytes == 0 {
+                RejectedReason::Empty
+            } else {
+                RejectedReason::TooLong { bytes_max: self.packet_bytes_max }
+            });
+        }
+        let Some(slot) = self.tx.vacant() else { return Err(RejectedReason::RingFull) };
+        let Some((descriptor, packet)) = self.pool.lend_free(bytes as u32) else {
+            return Err(RejectedReason::FramesExhausted);
+        };
+        slot.write(descriptor);
+        Ok(packet)
+    }
+
+    /// Puts a frame into the ring to be sent with the next [`Sender::flush`]. Frames received by any port of the same
+    /// area may be sent as they are.
+    ///
+    /// # Errors
+    /// Gives the frame back: the ring is full (flush first), or the frame cannot be sent here at all.
+    #[inline]
+    pub fn send(&mut self, frame: Frame) -> Result<(), Rejected> {
+        if !self.fits(&frame) {
+            return Err(self.refuse(frame));
+        }
+        let Some(slot) = self.tx.vacant() else {
+            return Err(Rejected { frame, reason: RejectedReason::RingFull });
+        };
+        match self.pool.lend(frame) {
+            Ok(descriptor) => slot.write(descriptor),
+            Err(frame) => return Err(Rejected { frame, reason: RejectedReason::ForeignArea }),
+        }
+        Ok(())
+    }
+
+    /// Sends as many frames from the front of `frames` as fit, flushes, and returns how many; the rest stay.
+    ///
+    /// # Errors
+    /// As [`Sender::flush`]. A frame that can never be sent here stays at the front and ends the batch; [`Sender::send`]
+    /// tells why.
+    pub fn send_all(&mut self, frames: &mut Vec<Frame>) -> io::Result<usize> {
+        let room = self.tx.free(u32::try_from(frames.len()).unwrap_or(u32::MAX)) as usize;
+        let sendable = |frame: &&Frame| self.fits(frame) && self.pool.owns(frame);
+        let count = frames.iter().take(room).take_while(sendable).count();
+        for frame in frames.drain(..count) {
+            let sent = self.send(frame);
+            debug_assert!(sent.is_ok(), "there was room");
+        }
+        self.flush()?;
+        Ok(count)
+    }
+
+    /// Whether a frame has bytes, and no more than the interface takes.
+    #[inline]
+    fn fits(&self, frame: &Frame) -> bool {
+        frame.len().wrapping_sub(1) < self.frame_bytes_max
+    }
+
+    #[cold]
+    fn refuse(&self, frame: Frame) -> Rejected {
+        let reason = if frame.is_empty() {
+            RejectedReason::Empty
+        } else {
+            RejectedReason::TooLong { bytes_max: self.frame_bytes_max }
+        };
+        Rejected { frame, reason }
+    }
+
+    /// Shows the queued frames to the kernel and makes it send them, then takes back what it has finished. One system
+    /// call for the whole batch where the kernel allows; frames it could not take now stay queued.
+    ///
+    /// # Errors
+    /// The interface is down or gone; the frames stay queued.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.book();
+        if self.tx.staged() > 0 {
+            self.tx.publish();
+        }
+        // A full completion ring would stop the kernel.
+        self.reap();
+        let mut queued = self.tx.in_flight();
+        while queued > 0 && (self.tx.needs_wakeup() || self.inner.socket().is_none()) {
+            self.inner.kick_tx()?;
+            self.reap();
+            let now = self.tx.in_flight();
+            if now == queued {
+                break; // no progress: the device is full, or works at its own pace
+            }
+            queued = now;
+        }
+        Ok(())
+    }
+
+    /// Takes back the frames the kernel has finished sending, and returns how many. Done by [`Sender::flush`] and, when
+    /// it runs out, by [`Sender::frame`].
+    pub fn reap(&mut self) -> usize {
+        self.book();
+        self.pool.reap(&mut self.completion, &mut self.faults) as usize
+    }
+
+    /// Books frames written to the ring since last time, all at once.
+    #[inline]
+    fn book(&self) {
+        let written = self.tx.written();
+        self.pool.sent(written.wrapping_sub(self.booked.replace(written)));
+    }
+
+    /// Frames on their way: queued, or with the kernel. (Arrival is another matter: a frame the far end drops
+    /// completes like any other.)
+    pub fn in_flight(&mut self) -> u64 {
+        self.reap();
+        self.pool.lent_count()
+    }
+
+    /// Flushes until nothing is on its way any more, for at most `timeout`; returns whether it got there.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
+        let end = Instant::now() + timeout;
+        loop {
+            self.flush()?;
+            if self.pool.lent_count() == 0 {
+                return Ok(true);
+            }
+            if Instant::now() >= end {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// Prepares for a wait on [`AsFd`] by other means than ours: flushes, so that the kernel has work to finish.
+    ///
+    /// # Errors
+    /// As [`Sender::flush`].
+    pub fn arm(&mut self) -> io::Result<()> {
+        self.flush()
+    }
+
+    /// What is known of copies between the area and the wire.
+    pub fn evidence(&self) -> Evidence {
+        self.inner.evidence()
+    }
+
+    /// What the kernel counted for this port.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn statistics(&self) -> io::Result<Statistics> {
+        self.inner.statistics()
+    }
+
+    /// Words from the kernel's rings that this half refused.
+    pub fn faults(&self) -> Faults {
+        Faults { bad_index: self.tx.bad_indices() + self.completion.bad_indices(), ..self.faults }
+    }
+
+    /// Where every frame of the area is; exact if the other half is at rest and has been asked for its balance.
+    pub fn balance(&self) -> Balance {
+        self.book();
+        self.pool.balance()
+    }
+}
+
+impl AsFd for Sender {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
+}
+
+impl AsRawFd for Sender {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        // Nobody is left to tell of an error; what the kernel keeps is accounted for when the port closes.
+        let _ = self.drain(DRAIN_TIMEOUT);
+        self.inner.park(self.pool.take());
+    }
+}
+
+/// A frame that was not sent, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("frame of {} bytes not sent: {reason}", frame.len())]
+pub struct Rejected {
+    /// The frame, still yours.
+    pub frame: Frame,
+    /// What stood in the way.
+    pub reason: RejectedReason,
+}
+
+/// Why a frame was not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RejectedReason {
+    /// The tx ring is full: flush, and try again.
+    #[error("the tx ring is full; flush and try again")]
+    RingFull,
+    /// Every frame is on its way: flush, and try again.
+    #[error("every frame is on its way; flush and try again")]
+    FramesExhausted,
+    /// The frame belongs to another area than the port: copy it into a frame of this one.
+    #[error("it lies in another area than the port's; copy it into a frame of this port")]
+    ForeignArea,
+    /// The frame holds no bytes.
+    #[error("it holds no bytes; fill it first")]
+    Empty,
+    /// The frame is longer than the interface's MTU allows; the kernel would drop it without a word.
+    #[error("the interface's MTU or the frame allows {bytes_max} bytes; raise the MTU or send less")]
+    TooLong {
+        /// The longest frame that can be sent.
+        bytes_max: usize,
+    },
+}

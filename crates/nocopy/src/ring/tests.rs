@@ -1,0 +1,84 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::model;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn a_ring_is_a_bounded_queue(operations in prop::collection::vec(any::<model::Operation>(), 0..200)) {
+        model::ring(&operations);
+    }
+}
+
+#[test]
+fn indices_wrap_around_two_to_the_thirty_two() {
+    let (mut producer, mut consumer) = pair::<u64>(4);
+    for index in [&mut producer.head, &mut producer.published, &mut producer.consumed] {
+        *index = u32::MAX - 1;
+    }
+    producer.shared.producer().store(u32::MAX - 1, Ordering::Relaxed);
+    producer.shared.consumer().store(u32::MAX - 1, Ordering::Relaxed);
+    (consumer.tail, consumer.produced) = (u32::MAX - 1, u32::MAX - 1);
+    for round in 0..8_u64 {
+        let mut slots = producer.reserve(3);
+        (0..3).for_each(|i| slots.push(round * 3 + i).unwrap());
+        drop(slots);
+        assert_eq!(consumer.peek(4).collect::<Vec<_>>(), [round * 3, round * 3 + 1, round * 3 + 2]);
+    }
+    assert_eq!(producer.bad_indices() + consumer.bad_indices(), 0);
+}
+
+#[test]
+fn a_lying_producer_index_is_counted_and_yields_nothing() {
+    let (producer, mut consumer) = pair::<u64>(4);
+    producer.shared.producer().store(1000, Ordering::Relaxed);
+    assert_eq!(consumer.available(1), 0);
+    assert_eq!(consumer.bad_indices(), 1);
+    producer.shared.producer().store(2, Ordering::Relaxed);
+    assert_eq!(consumer.available(4), 2);
+    producer.shared.producer().store(1, Ordering::Relaxed); // backwards
+    assert_eq!(consumer.available(4), 2);
+    assert_eq!(consumer.bad_indices(), 2);
+}
+
+#[test]
+fn a_lying_consumer_index_frees_nothing() {
+    let (mut producer, consumer) = pair::<u64>(4);
+    (0..4).for_each(|i| producer.push(i).unwrap());
+    producer.publish();
+    for lie in [5, 100, u32::MAX] {
+        consumer.shared.consumer().store(lie, Ordering::Relaxed);
+        assert_eq!(producer.push(9), Err(9));
+    }
+    assert_eq!(producer.bad_indices(), 3);
+    consumer.shared.consumer().store(1, Ordering::Relaxed);
+    assert_eq!(producer.push(9), Ok(()));
+}
+
+#[test]
+fn an_unwinding_reservation_publishes_what_was_pushed() {
+    let (mut producer, mut consumer) = pair::<u64>(4);
+    let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut slots = producer.reserve(4);
+        slots.push(1).unwrap();
+        panic!("on purpose");
+    }));
+    assert!(unwound.is_err());
+    assert_eq!(consumer.peek(4).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn the_wakeup_flag_is_the_consumers() {
+    let (producer, _consumer) = pair::<u64>(4);
+    assert!(!producer.needs_wakeup());
+    producer.set_needs_wakeup(true);
+    assert!(producer.needs_wakeup());
+}
+
+#[test]
+#[should_panic(expected = "not a power of two")]
+fn capacity_is_a_power_of_two() {
+    let _ = pair::<u64>(6);
+}

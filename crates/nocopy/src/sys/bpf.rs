@@ -1,0 +1,269 @@
+//! The bpf(2) system call: the few commands the library needs, with their arguments laid out as `union bpf_attr`.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+const BPF_MAP_CREATE: libc::c_int = 0;
+const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
+const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
+const BPF_PROG_LOAD: libc::c_int = 5;
+const BPF_PROG_TEST_RUN: libc::c_int = 10;
+const BPF_PROG_GET_FD_BY_ID: libc::c_int = 13;
+const BPF_LINK_CREATE: libc::c_int = 28;
+
+const BPF_PROG_TYPE_XDP: u32 = 6;
+const BPF_XDP: u32 = 37;
+/// Send the result of a test run as real packets (Linux 5.18).
+const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
+
+/// Kinds of map used here.
+#[derive(Debug, Clone, Copy)]
+#[repr(u32)]
+pub(crate) enum MapKind {
+    PerCpuArray = 6,
+    XskMap = 17,
+}
+
+/// One eBPF instruction (`struct bpf_insn`).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Instruction {
+    pub(crate) code: u8,
+    /// Destination register in the low half, source in the high half.
+    pub(crate) registers: u8,
+    pub(crate) offset: i16,
+    pub(crate) immediate: i32,
+}
+
+#[repr(C)]
+struct MapCreate {
+    kind: u32,
+    key_bytes: u32,
+    value_bytes: u32,
+    entries: u32,
+    flags: u32,
+    inner_map: u32,
+    numa_node: u32,
+    name: [u8; 16],
+}
+
+#[repr(C)]
+struct MapElement {
+    map: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+#[repr(C)]
+struct ProgramLoad {
+    kind: u32,
+    instruction_count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_bytes: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+    interface_index: u32,
+    attach_type: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct TestRun {
+    program: u32,
+    returned: u32,
+    data_in_bytes: u32,
+    data_out_bytes: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    context_in_bytes: u32,
+    context_out_bytes: u32,
+    context_in: u64,
+    context_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch: u32,
+    padding: u32,
+}
+
+/// `struct xdp_md`, the context of a test run.
+#[repr(C)]
+#[derive(Default)]
+struct XdpContext {
+    data: u32,
+    data_end: u32,
+    data_meta: u32,
+    ingress_interface: u32,
+    rx_queue: u32,
+    egress_interface: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LinkCreate {
+    program: u32,
+    interface_index: u32,
+    attach_type: u32,
+    flags: u32,
+    rest: [u64; 4],
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct ById {
+    id: u32,
+    next: u32,
+    flags: u32,
+}
+
+/// # Safety
+/// `argument` is laid out as `command` wants it, and every pointer inside it is good for the call.
+unsafe fn bpf<T>(command: libc::c_int, argument: &mut T) -> io::Result<RawFd> {
+    // SAFETY: by contract; the size says how much of the union there is.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(argument), size_of::<T>()) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(RawFd::try_from(result).expect("descriptors are ints"))
+    }
+}
+
+/// # Safety
+/// As for [`bpf`], with a command that returns a new descriptor.
+unsafe fn bpf_fd<T>(command: libc::c_int, argument: &mut T) -> io::Result<OwnedFd> {
+    // SAFETY: by contract, the number returned is a new descriptor that nobody else owns.
+    unsafe { Ok(OwnedFd::from_raw_fd(bpf(command, argument)?)) }
+}
+
+/// The number of a descriptor, as `bpf_attr` wants it.
+pub(crate) fn number(fd: &impl AsFd) -> u32 {
+    fd.as_fd().as_raw_fd().cast_unsigned()
+}
+
+fn object_name(name: &str) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..name.len().min(15)].copy_from_slice(&name.as_bytes()[..name.len().min(15)]);
+    bytes
+}
+
+fn length(bytes: usize) -> u32 {
+    u32::try_from(bytes).expect("bpf arguments are small")
+}
+
+pub(crate) fn create_map(kind: MapKind, value_bytes: u32, entries: u32) -> io::Result<OwnedFd> {
+    let name = object_name("nocopy");
+    let mut argument = MapCreate {
+        kind: kind as u32,
+        key_bytes: 4,
+        value_bytes,
+        entries,
+        flags: 0,
+        inner_map: 0,
+        numa_node: 0,
+        name,
+    };
+    // SAFETY: laid out as `BPF_MAP_CREATE` wants it, no pointers inside.
+    unsafe { bpf_fd(BPF_MAP_CREATE, &mut argument) }
+}
+
+/// Puts a descriptor into slot `key` of a map of descriptors.
+pub(crate) fn set_map_descriptor(map: BorrowedFd<'_>, key: u32, value: BorrowedFd<'_>) -> io::Result<()> {
+    let value = number(&value);
+    let (key, value) = ((&raw const key) as u64, (&raw const value) as u64);
+    let mut argument = MapElement { map: number(&map), padding: 0, key, value, flags: 0 };
+    // SAFETY: key and value are four bytes each, as the map was created, and outlive the call.
+    unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut argument).map(drop) }
+}
+
+/// Reads slot `key` of a per-CPU array of `u64`: one value for each possible CPU.
+pub(crate) fn per_cpu_values(map: BorrowedFd<'_>, key: u32, values: &mut [u64]) -> io::Result<()> {
+    assert!(values.len() >= possible_cpus()?, "one value for each possible CPU");
+    let (key, value) = ((&raw const key) as u64, values.as_mut_ptr() as u64);
+    let mut argument = MapElement { map: number(&map), padding: 0, key, value, flags: 0 };
+    // SAFETY: the kernel writes one `u64` for each possible CPU, which `values` holds (asserted).
+    unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut argument).map(drop) }
+}
+
+/// CPUs the kernel could ever have, which is what per-CPU maps are sized by.
+pub(crate) fn possible_cpus() -> io::Result<usize> {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    let last = list.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
+    last.map(|last| last + 1).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// Loads an XDP program. On refusal the error carries the last line of the verifier's log.
+pub(crate) fn load_xdp(instructions: &[Instruction]) -> Result<OwnedFd, (io::Error, String)> {
+    let mut log = vec![0_u8; 1 << 16];
+    let mut argument = ProgramLoad {
+        kind: BPF_PROG_TYPE_XDP,
+        instruction_count: length(instructions.len()),
+        instructions: instructions.as_ptr() as u64,
+        license: c"Dual MIT/GPL".as_ptr() as u64,
+        log_level: 1,
+        log_bytes: length(log.len()),
+        log: log.as_mut_ptr() as u64,
+        kernel_version: 0,
+        flags: 0,
+        name: object_name("nocopy"),
+        interface_index: 0,
+        attach_type: BPF_XDP,
+    };
+    // SAFETY: instructions, licence and log are described by pointer and size and outlive the call.
+    unsafe { bpf_fd(BPF_PROG_LOAD, &mut argument) }.map_err(|error| {
+        let text = String::from_utf8_lossy(&log);
+        let last =
+            text.trim_end_matches('\0').lines().rfind(|line| !line.starts_with("processed")).unwrap_or("");
+        (error, last.to_owned())
+    })
+}
+
+/// Attaches an XDP program by a link: it is gone when the descriptor is closed.
+pub(crate) fn attach_xdp(program: BorrowedFd<'_>, interface_index: u32, flags: u32) -> io::Result<OwnedFd> {
+    let program = number(&program);
+    let mut argument =
+        LinkCreate { program, interface_index, attach_type: BPF_XDP, flags, ..LinkCreate::default() };
+    // SAFETY: laid out as `BPF_LINK_CREATE` wants it, no pointers inside.
+    unsafe { bpf_fd(BPF_LINK_CREATE, &mut argument) }
+}
+
+pub(crate) fn program_by_id(id: u32) -> io::Result<OwnedFd> {
+    let mut argument = ById { id, ..ById::default() };
+    // SAFETY: laid out as `BPF_PROG_GET_FD_BY_ID` wants it, no pointers inside.
+    unsafe { bpf_fd(BPF_PROG_GET_FD_BY_ID, &mut argument) }
+}
+
+/// Runs an XDP program `repeat` times over `frame`, sending what it returns as real packets.
+pub(crate) fn run_live(
+    program: BorrowedFd<'_>,
+    interface_index: u32,
+    frame: &[u8],
+    repeat: u32,
+    batch: u32,
+) -> io::Result<()> {
+    let context = XdpContext {
+        data_end: length(frame.len()),
+        ingress_interface: interface_index,
+        ..XdpContext::default()
+    };
+    let mut argument = TestRun {
+        program: number(&program),
+        data_in_bytes: length(frame.len()),
+        data_in: frame.as_ptr() as u64,
+        repeat,
+        context_in_bytes: length(size_of::<XdpContext>()),
+        context_in: (&raw const context) as u64,
+        flags: BPF_F_TEST_XDP_LIVE_FRAMES,
+        batch,
+        ..TestRun::default()
+    };
+    // SAFETY: frame and context are described by pointer and size and outlive the call.
+    unsafe { bpf(BPF_PROG_TEST_RUN, &mut argument).map(drop) }
+}

@@ -1,0 +1,22 @@
+//! Which capabilities this thread holds, to name the one that is missing.
+
+use rustix::thread::CapabilitySet;
+
+/// The first of `needed` that is not in the effective set, by its name in capabilities(7).
+pub(crate) fn missing(needed: &[(CapabilitySet, &'static str)]) -> Option<&'static str> {
+    let held = rustix::thread::capabilities(None).ok()?.effective;
+    // CAP_SYS_ADMIN stands in for CAP_BPF as before Linux 5.8, not for the network's own.
+    let held = if held.contains(CapabilitySet::SYS_ADMIN) { held | CapabilitySet::BPF } else { held };
+    needed.iter().find(|(capability, _)| !held.contains(*capability)).map(|(_, name)| *name)
+}
+
+/// What opening an AF_XDP port takes: the socket, the programs, attaching them.
+pub(crate) const PORT: &[(CapabilitySet, &str)] = &[
+    (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
+    (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
+    (CapabilitySet::BPF, "CAP_BPF"),
+];
+
+/// What loading and attaching an XDP program takes.
+pub(crate) const PROGRAM: &[(CapabilitySet, &str)] =
+    &[(CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"), (CapabilitySet::BPF, "CAP_BPF")];

@@ -1,0 +1,175 @@
+//! What can be asked of a network interface without changing it (ioctls of netdevice(7) and ethtool).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+const ETHTOOL_GDRVINFO: u32 = 0x0000_0003;
+const ETHTOOL_GLINK: u32 = 0x0000_000a;
+const ETHTOOL_GCHANNELS: u32 = 0x0000_003c;
+
+/// An interface as it was when asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    pub(crate) index: u32,
+    pub(crate) mtu_bytes: u32,
+    /// Administratively up (`IFF_UP`).
+    pub(crate) up: bool,
+    /// Has carrier, by the driver's word; `IFF_RUNNING`, which lags by up to a second, where it gives none.
+    pub(crate) carrier: bool,
+    pub(crate) loopback: bool,
+    /// Receive queues in use; 1 where the driver has no channels to count.
+    pub(crate) rx_queues: u32,
+    /// `None` where the driver does not say.
+    pub(crate) driver: Option<String>,
+}
+
+/// `struct ethtool_channels`.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    maximum: [u32; 4],
+    rx: u32,
+    tx: u32,
+    other: u32,
+    combined: u32,
+}
+
+/// `struct ethtool_drvinfo`.
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    driver: [u8; 32],
+    rest: [u8; 160],
+}
+
+impl Interface {
+    /// Looks an interface up by name.
+    pub(crate) fn named(name: &str) -> io::Result<Self> {
+        let socket = control_socket()?;
+        let mut request = Request::new(name)?;
+        let index = rustix::net::netdevice::name_to_index(&socket, name)?;
+        // SAFETY: each of these calls fills the union member named after it.
+        let (flags, mtu) = unsafe {
+            request.call(socket.as_fd(), libc::SIOCGIFFLAGS)?;
+            let flags = i32::from(request.0.ifr_ifru.ifru_flags);
+            request.call(socket.as_fd(), libc::SIOCGIFMTU)?;
+            (flags, request.0.ifr_ifru.ifru_mtu)
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            index,
+            mtu_bytes: u32::try_from(mtu).unwrap_or(0),
+            up: flags & libc::IFF_UP != 0,
+            carrier: carrier(&socket, name).unwrap_or(flags & libc::IFF_RUNNING != 0),
+            loopback: flags & libc::IFF_LOOPBACK != 0,
+            rx_queues: rx_queues(&socket, name).unwrap_or(1).max(1),
+            driver: driver(&socket, name),
+        })
+    }
+}
+
+/// The hardware address of an interface.
+pub(crate) fn hardware_address(name: &str) -> io::Result<[u8; 6]> {
+    let socket = control_socket()?;
+    let mut request = Request::new(name)?;
+    // SAFETY: the call fills the union's `ifru_hwaddr`.
+    let data = unsafe {
+        request.call(socket.as_fd(), libc::SIOCGIFHWADDR)?;
+        request.0.ifr_ifru.ifru_hwaddr.sa_data
+    };
+    Ok(std::array::from_fn(|i| data[i].cast_unsigned()))
+}
+
+/// Keeps an interface in promiscuous mode while it lives; the kernel ends it with the descriptor, also after kill -9.
+#[derive(Debug)]
+pub(crate) struct Promiscuous {
+    _socket: OwnedFd,
+}
+
+impl Promiscuous {
+    pub(crate) fn on(interface_index: u32) -> io::Result<Self> {
+        let socket =
+            rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        let membership = libc::packet_mreq {
+            mr_ifindex: interface_index.cast_signed(),
+            mr_type: libc::PACKET_MR_PROMISC.try_into().expect("small constant"),
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        // SAFETY: the pointer and length describe `membership`, which outlives the call.
+        let result = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_ADD_MEMBERSHIP,
+                (&raw const membership).cast(),
+                libc::socklen_t::try_from(size_of::<libc::packet_mreq>()).expect("small"),
+            )
+        };
+        if result == 0 { Ok(Self { _socket: socket }) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+fn control_socket() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
+}
+
+fn rx_queues(socket: &OwnedFd, name: &str) -> io::Result<u32> {
+    let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
+    // SAFETY: `Channels` is the structure this command fills.
+    unsafe { ethtool(socket, name, (&raw mut channels).cast())? };
+    Ok(channels.rx + channels.combined)
+}
+
+fn carrier(socket: &OwnedFd, name: &str) -> io::Result<bool> {
+    let mut value = [ETHTOOL_GLINK, 0]; // `struct ethtool_value`
+    // SAFETY: that is the structure this command fills.
+    unsafe { ethtool(socket, name, value.as_mut_ptr().cast())? };
+    Ok(value[1] != 0)
+}
+
+fn driver(socket: &OwnedFd, name: &str) -> Option<String> {
+    let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
+    // SAFETY: `DriverInfo` is the structure this command fills.
+    unsafe { ethtool(socket, name, (&raw mut info).cast()).ok()? };
+    let _ = info.rest;
+    let end = info.driver.iter().position(|byte| *byte == 0)?;
+    String::from_utf8(info.driver[..end].to_vec()).ok()
+}
+
+/// # Safety
+/// `command` points at the structure its first word names, which outlives the call.
+unsafe fn ethtool(socket: &OwnedFd, name: &str, command: *mut libc::c_char) -> io::Result<()> {
+    let mut request = Request::new(name)?;
+    request.0.ifr_ifru.ifru_data = command;
+    // SAFETY: by contract of this function.
+    unsafe { request.call(socket.as_fd(), libc::SIOCETHTOOL) }
+}
+
+struct Request(libc::ifreq);
+
+impl Request {
+    fn new(name: &str) -> io::Result<Self> {
+        // SAFETY: all-zero is a valid `ifreq`.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains('\0') {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV)); // what the kernel says of a name that cannot be
+        }
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = libc::c_char::from_ne_bytes([from]);
+        }
+        Ok(Self(request))
+    }
+
+    /// # Safety
+    /// `call` must be an ioctl that takes an `ifreq`, with the union prepared for it.
+    unsafe fn call(&mut self, socket: BorrowedFd<'_>, call: libc::c_ulong) -> io::Result<()> {
+        // SAFETY: a live descriptor and an `ifreq` that outlives the call; the rest by contract.
+        let result = unsafe { libc::ioctl(socket.as_raw_fd(), call, &raw mut self.0) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}

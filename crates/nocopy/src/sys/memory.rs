@@ -1,0 +1,96 @@
+//! Memory mappings: the area itself and the kernel's rings.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+
+/// Bytes in a huge page of this architecture (x86-64, and arm64 with 4 KiB base pages).
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// What kind of pages an area was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pages {
+    /// Pages of the huge-page pool (`MAP_HUGETLB`).
+    Huge,
+    /// Base pages that the kernel was asked to merge (`MADV_HUGEPAGE`): the huge-page pool is empty.
+    Transparent,
+    /// Base pages: the pool is empty and transparent huge pages are off.
+    Base,
+}
+
+/// A mapping that lives until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: plain memory; who may touch which part is the business of the types built on it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `Mapping` itself gives no access.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Anonymous, populated, zeroed memory on the largest pages to be had, kept out of forked children.
+    pub(crate) fn area(bytes: usize) -> io::Result<(Self, Pages)> {
+        if let Ok(mapping) = Self::anonymous(bytes.next_multiple_of(HUGE_PAGE_BYTES), MapFlags::HUGETLB) {
+            mapping.advise(Advice::LinuxDontFork)?;
+            return Ok((mapping, Pages::Huge));
+        }
+        let mapping = Self::anonymous(bytes, MapFlags::empty())?;
+        // Advice comes before the first touch, or the base pages are there already.
+        let pages = match mapping.advise(Advice::LinuxHugepage) {
+            Ok(()) => Pages::Transparent,
+            Err(_) => Pages::Base,
+        };
+        mapping.advise(Advice::LinuxDontFork)?;
+        match mapping.advise(Advice::LinuxPopulateWrite) {
+            Ok(()) => {}
+            // Before Linux 5.14 pages come with the first touch; the kernel touches them all when it pins the area.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(error) => return Err(error),
+        }
+        Ok((mapping, pages))
+    }
+
+    fn anonymous(bytes: usize, extra: MapFlags) -> io::Result<Self> {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
+        let base =
+            unsafe { mm::mmap_anonymous(std::ptr::null_mut(), bytes, prot, MapFlags::PRIVATE | extra)? };
+        Ok(Self { base: NonNull::new(base.cast()).expect("mmap never returns null"), bytes })
+    }
+
+    /// One of a socket's rings.
+    pub(crate) fn ring(socket: BorrowedFd<'_>, offset_bytes: u64, bytes: usize) -> io::Result<Self> {
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
+        let base = unsafe { mm::mmap(std::ptr::null_mut(), bytes, prot, flags, socket, offset_bytes)? };
+        Ok(Self { base: NonNull::new(base.cast()).expect("mmap never returns null"), bytes })
+    }
+
+    fn advise(&self, advice: Advice) -> io::Result<()> {
+        // SAFETY: the range is exactly this mapping, and none of the advice used here discards contents.
+        unsafe { mm::madvise(self.base.as_ptr().cast(), self.bytes, advice)? };
+        Ok(())
+    }
+
+    pub(crate) const fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that was mapped, and nobody holds a pointer into it any more.
+        // A failure would leak the range, which harms nobody.
+        let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}

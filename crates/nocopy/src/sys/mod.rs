@@ -1,0 +1,9 @@
+//! Every system call the library makes, behind safe functions.
+#![allow(unsafe_code)]
+
+pub(crate) mod bpf;
+pub(crate) mod capability;
+pub(crate) mod interface;
+pub(crate) mod kernel;
+pub(crate) mod memory;
+pub(crate) mod xsk;

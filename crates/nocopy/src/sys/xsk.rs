@@ -1,0 +1,283 @@
+//! The AF_XDP socket: registration, rings, binding, wake-ups (kernel: Documentation/networking/af_xdp.rst).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
+    XDP_UMEM_PGOFF_FILL_RING, XdpOptionsFlags, XdpRingOffset, XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+
+use super::memory::Mapping;
+use crate::ring::{self, Consumer, Producer, RingLayout};
+
+/// `XDP_MAX_TX_SKB_BUDGET` of `linux/if_xdp.h`, since Linux 6.18: frames one system call may send in copy mode.
+const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
+
+/// One entry of an rx or tx ring (`struct xdp_desc`).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Descriptor {
+    /// Offset of the packet from the start of the area.
+    pub(crate) address: u64,
+    /// Bytes in the packet.
+    pub(crate) len: u32,
+    pub(crate) options: u32,
+}
+
+/// Sizes of a port's four rings, in entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RingSizes {
+    pub(crate) fill: u32,
+    pub(crate) completion: u32,
+    pub(crate) rx: u32,
+    pub(crate) tx: u32,
+}
+
+/// The program's ends of a port's four rings.
+#[derive(Debug)]
+pub(crate) struct Rings {
+    pub(crate) fill: Producer<u64>,
+    pub(crate) completion: Consumer<u64>,
+    pub(crate) rx: Consumer<Descriptor>,
+    pub(crate) tx: Producer<Descriptor>,
+}
+
+/// What the kernel counts for one AF_XDP socket, under the kernel's names (`struct xdp_statistics`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Packets dropped for want of a frame to receive into, or because they were longer than one.
+    pub rx_dropped: u64,
+    /// Addresses on the fill ring that were refused.
+    pub rx_invalid_descs: u64,
+    /// Sends refused because the tx ring named a bad frame.
+    pub tx_invalid_descs: u64,
+    /// Packets dropped because the rx ring was full.
+    pub rx_ring_full: u64,
+    /// Times the kernel looked for a frame and found the fill ring empty: the usual cause of `rx_dropped` in copy mode.
+    /// In zero-copy mode the device drops by itself and counts on the interface.
+    pub rx_fill_ring_empty_descs: u64,
+    /// Times the kernel looked for something to send and found nothing.
+    pub tx_ring_empty_descs: u64,
+}
+
+impl Statistics {
+    /// Packets that reached this socket and were dropped there (`xsk_rcv` in the kernel's `net/xdp/xsk.c`: the other
+    /// terms are reasons, not further packets).
+    pub fn rx_lost(&self) -> u64 {
+        self.rx_dropped + self.rx_ring_full
+    }
+}
+
+/// How a socket is to be bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Binding {
+    pub(crate) interface_index: u32,
+    pub(crate) queue: u32,
+    pub(crate) zero_copy: bool,
+    pub(crate) need_wakeup: bool,
+}
+
+/// What woke a waiting thread, or did not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wakeup {
+    Ready,
+    TimedOut,
+    /// The socket reports an error; [`XskSocket::take_error`] has it.
+    Broken,
+}
+
+/// An AF_XDP socket.
+#[derive(Debug)]
+pub(crate) struct XskSocket {
+    fd: OwnedFd,
+}
+
+impl XskSocket {
+    pub(crate) fn new() -> io::Result<Self> {
+        let fd = rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        Ok(Self { fd })
+    }
+
+    /// Registers an area as this socket's umem. The kernel pins the pages itself, so they stay valid for it whatever
+    /// happens to the mapping.
+    pub(crate) fn register(
+        &self,
+        (base, bytes): (NonNull<u8>, usize),
+        frame_bytes: u32,
+        headroom_bytes: u32,
+    ) -> io::Result<()> {
+        let registration = XdpUmemReg {
+            addr: base.as_ptr().addr() as u64,
+            len: bytes as u64,
+            chunk_size: frame_bytes,
+            headroom: headroom_bytes,
+            flags: XdpUmemRegFlags::empty(),
+            tx_metadata_len: 0,
+        };
+        Ok(sockopt::set_xdp_umem_reg(&self.fd, registration)?)
+    }
+
+    /// Sizes the four rings and maps them; before binding, because kernels before 6.4 refuse afterwards.
+    pub(crate) fn make_rings(&self, sizes: RingSizes) -> io::Result<Rings> {
+        sockopt::set_xdp_umem_fill_ring_size(&self.fd, sizes.fill)?;
+        sockopt::set_xdp_umem_completion_ring_size(&self.fd, sizes.completion)?;
+        sockopt::set_xdp_rx_ring_size(&self.fd, sizes.rx)?;
+        sockopt::set_xdp_tx_ring_size(&self.fd, sizes.tx)?;
+        let offsets = sockopt::xdp_mmap_offsets(&self.fd)?;
+        let map = |at: XdpRingOffset, page_offset: u64, capacity: u32, entry_bytes: usize| {
+            self.map_ring(at, page_offset, capacity, entry_bytes)
+        };
+        let fill = map(offsets.fr, XDP_UMEM_PGOFF_FILL_RING, sizes.fill, size_of::<u64>())?;
+        let completion = map(offsets.cr, XDP_UMEM_PGOFF_COMPLETION_RING, sizes.completion, size_of::<u64>())?;
+        let rx = map(offsets.rx, XDP_PGOFF_RX_RING, sizes.rx, size_of::<Descriptor>())?;
+        let tx = map(offsets.tx, XDP_PGOFF_TX_RING, sizes.tx, size_of::<Descriptor>())?;
+        // SAFETY: offsets and sizes are the kernel's own, checked against the mapping in `map_ring`; each ring is mapped
+        // once and has one program end; all bit patterns are valid addresses and descriptors.
+        unsafe {
+            Ok(Rings {
+                fill: ring::map_producer(fill.0.base(), fill.1, fill.0),
+                completion: ring::map_consumer(completion.0.base(), completion.1, completion.0),
+                rx: ring::map_consumer(rx.0.base(), rx.1, rx.0),
+                tx: ring::map_producer(tx.0.base(), tx.1, tx.0),
+            })
+        }
+    }
+
+    fn map_ring(
+        &self,
+        at: XdpRingOffset,
+        page_offset: u64,
+        capacity: u32,
+        entry_bytes: usize,
+    ) -> io::Result<(Arc<Mapping>, RingLayout)> {
+        let flags = at.flags.unwrap_or(at.consumer); // Linux before 5.4 has no flags word; bit 0 is never trusted there
+        let offset = |bytes: u64| usize::try_from(bytes).expect("offsets lie within a mapping");
+        let layout = RingLayout {
+            producer_bytes: offset(at.producer),
+            consumer_bytes: offset(at.consumer),
+            flags_bytes: offset(flags),
+            entries_bytes: offset(at.desc),
+            capacity,
+        };
+        let bytes = layout.entries_bytes + capacity as usize * entry_bytes;
+        let words = [layout.producer_bytes, layout.consumer_bytes, layout.flags_bytes];
+        assert!(
+            words.iter().all(|word| word % 4 == 0 && word + 4 <= bytes),
+            "ring words outside their mapping"
+        );
+        assert!(layout.entries_bytes.is_multiple_of(8), "misaligned ring entries");
+        Ok((Arc::new(Mapping::ring(self.fd.as_fd(), page_offset, bytes)?), layout))
+    }
+
+    pub(crate) fn bind(&self, binding: Binding) -> io::Result<()> {
+        let mut flags =
+            if binding.zero_copy { SocketAddrXdpFlags::XDP_ZEROCOPY } else { SocketAddrXdpFlags::XDP_COPY };
+        flags.set(SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP, binding.need_wakeup);
+        Ok(rustix::net::bind(&self.fd, &SocketAddrXdp::new(flags, binding.interface_index, binding.queue))?)
+    }
+
+    /// Whether the kernel says that this socket moves packets without copying.
+    pub(crate) fn is_zero_copy(&self) -> io::Result<bool> {
+        Ok(sockopt::xdp_options(&self.fd)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
+    }
+
+    pub(crate) fn statistics(&self) -> io::Result<Statistics> {
+        let kernel = sockopt::xdp_statistics(&self.fd)?;
+        Ok(Statistics {
+            rx_dropped: kernel.rx_dropped,
+            rx_invalid_descs: kernel.rx_invalid_descs,
+            tx_invalid_descs: kernel.tx_invalid_descs,
+            rx_ring_full: kernel.rx_ring_full.unwrap_or(0),
+            rx_fill_ring_empty_descs: kernel.rx_fill_ring_empty_descs.unwrap_or(0),
+            tx_ring_empty_descs: kernel.tx_ring_empty_descs.unwrap_or(0),
+        })
+    }
+
+    /// Lets one system call send up to `frames` frames in copy mode instead of 32. Kernels before 6.18 do not know the
+    /// option; their calls send less each.
+    pub(crate) fn raise_tx_budget(&self, frames: u32) {
+        let _ = self.set_option(libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, frames);
+    }
+
+    /// Turns on preferred busy polling (Documentation/networking/napi.rst).
+    pub(crate) fn set_busy_poll(&self, duration: Duration, budget: u32) -> io::Result<()> {
+        let us = u32::try_from(duration.as_micros()).unwrap_or(u32::MAX);
+        self.set_option(libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, 1)?;
+        self.set_option(libc::SOL_SOCKET, libc::SO_BUSY_POLL, us)?;
+        self.set_option(libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, budget)
+    }
+
+    fn set_option(&self, level: i32, option: i32, value: u32) -> io::Result<()> {
+        // SAFETY: the pointer and length describe `value`, which outlives the call.
+        let result = unsafe {
+            libc::setsockopt(
+                self.fd.as_raw_fd(),
+                level,
+                option,
+                (&raw const value).cast(),
+                libc::socklen_t::try_from(size_of::<u32>()).expect("four"),
+            )
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Makes the kernel look at the tx ring. Its "try again" answers (busy, no memory just now, budget used up) are not
+    /// errors: what was not sent stays in the ring.
+    pub(crate) fn kick_tx(&self) -> io::Result<()> {
+        match rustix::net::send(&self.fd, &[], SendFlags::DONTWAIT) {
+            Ok(_) => Ok(()),
+            Err(errno) if is_transient(errno) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Makes the kernel look at the fill ring.
+    pub(crate) fn kick_rx(&self) -> io::Result<()> {
+        match rustix::net::recv(&self.fd, &mut [0_u8; 0], RecvFlags::DONTWAIT) {
+            Ok(_) => Ok(()),
+            Err(errno) if is_transient(errno) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Sleeps until a packet is there, or the socket broke, or `timeout` passed.
+    pub(crate) fn wait_readable(&self, timeout: Option<Duration>) -> io::Result<Wakeup> {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        let timeout =
+            timeout.map(|time| Timespec::try_from(time).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 }));
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => Ok(Wakeup::TimedOut),
+            Ok(_) if fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) => {
+                Ok(Wakeup::Broken)
+            }
+            Ok(_) => Ok(Wakeup::Ready),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// The socket's pending error, if any: the interface going away above all.
+    pub(crate) fn take_error(&self) -> Option<io::Error> {
+        match sockopt::socket_error(&self.fd) {
+            Ok(Ok(())) => None,
+            Ok(Err(errno)) | Err(errno) => Some(errno.into()),
+        }
+    }
+}
+
+impl AsFd for XskSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn is_transient(errno: rustix::io::Errno) -> bool {
+    use rustix::io::Errno;
+    matches!(errno, Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR)
+}

@@ -1,0 +1,83 @@
+//! The few eBPF instructions our programs are made of (Documentation/bpf/standardization/instruction-set.rst).
+
+use crate::sys::bpf::Instruction;
+
+/// A register of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Register(u8);
+
+pub(super) const R0: Register = Register(0);
+pub(super) const R1: Register = Register(1);
+pub(super) const R2: Register = Register(2);
+pub(super) const R3: Register = Register(3);
+pub(super) const FRAME_POINTER: Register = Register(10);
+
+/// Functions of the kernel, by their number in `linux/bpf.h`.
+#[derive(Debug, Clone, Copy)]
+#[repr(i32)]
+pub(super) enum Helper {
+    MapLookup = 1,
+    Redirect = 23,
+    RedirectMap = 51,
+}
+
+const BPF_PSEUDO_MAP_FD: u8 = 1;
+
+const fn instruction(code: u8, to: Register, from: Register, offset: i16, immediate: i32) -> Instruction {
+    Instruction { code, registers: from.0 << 4 | to.0, offset, immediate }
+}
+
+/// `to = value`
+pub(super) const fn set(to: Register, value: i32) -> Instruction {
+    instruction(0xb7, to, R0, 0, value)
+}
+
+/// `to = from`
+pub(super) const fn copy(to: Register, from: Register) -> Instruction {
+    instruction(0xbf, to, from, 0, 0)
+}
+
+/// `to += value`
+pub(super) const fn add(to: Register, value: i32) -> Instruction {
+    instruction(0x07, to, R0, 0, value)
+}
+
+/// `to = *(u32 *)(from + offset)`
+pub(super) const fn load_u32(to: Register, from: Register, offset: i16) -> Instruction {
+    instruction(0x61, to, from, offset, 0)
+}
+
+/// `to = *(u64 *)(from + offset)`
+pub(super) const fn load_u64(to: Register, from: Register, offset: i16) -> Instruction {
+    instruction(0x79, to, from, offset, 0)
+}
+
+/// `*(u32 *)(to + offset) = from`
+pub(super) const fn store_u32(to: Register, offset: i16, from: Register) -> Instruction {
+    instruction(0x63, to, from, offset, 0)
+}
+
+/// `*(u64 *)(to + offset) = from`
+pub(super) const fn store_u64(to: Register, offset: i16, from: Register) -> Instruction {
+    instruction(0x7b, to, from, offset, 0)
+}
+
+/// `if tested == 0 skip `count` instructions`
+pub(super) const fn skip_if_zero(tested: Register, count: i16) -> Instruction {
+    instruction(0x15, tested, R0, count, 0)
+}
+
+/// `to = map`: two instructions, the second carries the upper half of a value that a map does not have.
+pub(super) const fn map(to: Register, descriptor: i32) -> [Instruction; 2] {
+    [instruction(0x18, to, Register(BPF_PSEUDO_MAP_FD), 0, descriptor), instruction(0, R0, R0, 0, 0)]
+}
+
+/// `r0 = helper(r1, …)`
+pub(super) const fn call(helper: Helper) -> Instruction {
+    instruction(0x85, R0, R0, 0, helper as i32)
+}
+
+/// `return r0`
+pub(super) const fn exit() -> Instruction {
+    instruction(0x95, R0, R0, 0, 0)
+}

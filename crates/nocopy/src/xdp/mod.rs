@@ -1,0 +1,131 @@
+//! XDP programs: generated here as a handful of instructions, so that neither clang nor an ELF loader is needed.
+//!
+//! A program is attached by a *link*: when the [`Attachment`] goes, or the process dies by whatever cause, the kernel
+//! detaches the program. A program that is already there is never displaced unless asked
+//! ([`Program::displace`]), and then put back.
+
+mod assembler;
+mod attachment;
+mod generator;
+mod program;
+
+use std::io;
+
+pub use attachment::{Attach, Attachment};
+pub use generator::Generator;
+pub(crate) use program::SocketMap;
+pub use program::{Counter, Program};
+
+pub use crate::sys::kernel::KernelVersion;
+use crate::sys::{capability, kernel};
+
+/// The oldest kernel that attaches XDP programs by link, and so takes them away when a process dies.
+pub const KERNEL_MIN: KernelVersion = KernelVersion(5, 9);
+
+/// Why an XDP program could not be loaded, attached or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A capability is missing.
+    #[error(
+        "{operation}: refused, {capability} is missing; run as root or grant it with 'setcap {}=ep'",
+        capability.to_lowercase()
+    )]
+    Capability {
+        /// What was to be done.
+        operation: &'static str,
+        /// The capability, by its name in capabilities(7).
+        capability: &'static str,
+    },
+    /// The kernel is too old.
+    #[error("{operation}: Linux {running} is too old; it needs Linux {needed} or newer")]
+    Kernel {
+        /// What was to be done.
+        operation: &'static str,
+        /// The running kernel.
+        running: KernelVersion,
+        /// The oldest that would do.
+        needed: KernelVersion,
+    },
+    /// No such interface in this network namespace.
+    #[error("{interface}: no such interface in this network namespace; 'ip link' lists them")]
+    NoInterface {
+        /// Name asked for.
+        interface: String,
+    },
+    /// An XDP program is already attached.
+    #[error(
+        "{interface}: XDP program {program_id} is already attached; detach it with 'ip link set dev {interface} xdp \
+         off', or ask for it to be displaced"
+    )]
+    Occupied {
+        /// The interface.
+        interface: String,
+        /// Kernel number of the program there, as bpftool shows it.
+        program_id: u32,
+    },
+    /// The program there is held by a link, which only its owner can undo.
+    #[error(
+        "{interface}: XDP program {program_id} is held by a bpf link and cannot be displaced; end the process that \
+         attached it ('bpftool link' shows it)"
+    )]
+    Held {
+        /// The interface.
+        interface: String,
+        /// Kernel number of the program there.
+        program_id: u32,
+    },
+    /// The driver has no XDP of its own.
+    #[error("{interface}: its driver has no native XDP; use generic mode, which copies")]
+    NoNative {
+        /// The interface.
+        interface: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The MTU is more than the driver can give to XDP in one buffer.
+    #[error(
+        "{interface}: MTU {mtu_bytes} is too large for XDP without multi-buffer support ({source}); lower it, for example \
+         'ip link set dev {interface} mtu 1500'"
+    )]
+    Mtu {
+        /// The interface.
+        interface: String,
+        /// Its MTU.
+        mtu_bytes: u32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The verifier refused a program: a fault of this library or a very old kernel.
+    #[error("the kernel's verifier refused the program ({source}): {log}; please report this")]
+    Verifier {
+        /// Last line of the verifier's log.
+        log: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Anything else the kernel refused.
+    #[error("{operation}: {source}")]
+    System {
+        /// What was to be done.
+        operation: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Names the cause of a refusal as exactly as this process can tell.
+    fn from_refusal(operation: &'static str, source: io::Error) -> Self {
+        let refused = matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES));
+        if refused && let Some(capability) = capability::missing(capability::PROGRAM) {
+            return Self::Capability { operation, capability };
+        }
+        if let Some(running) = kernel::running()
+            && running < KERNEL_MIN
+        {
+            return Self::Kernel { operation, running, needed: KERNEL_MIN };
+        }
+        Self::System { operation, source }
+    }
+}

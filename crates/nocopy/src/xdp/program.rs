@@ -1,0 +1,141 @@
+//! The programs themselves.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::Error;
+use super::assembler::{
+    FRAME_POINTER, Helper, R0, R1, R2, R3, add, call, copy, exit, load_u32, load_u64, map, set, skip_if_zero,
+    store_u32, store_u64,
+};
+use crate::sys::bpf::{self, Instruction, MapKind};
+
+const XDP_DROP: i32 = 1;
+const XDP_PASS: i32 = 2;
+
+/// Offset of `rx_queue_index` in `struct xdp_md`.
+const RX_QUEUE_INDEX_BYTES: i16 = 16;
+
+/// A loaded XDP program.
+#[derive(Debug)]
+pub struct Program {
+    fd: OwnedFd,
+}
+
+impl Program {
+    fn load(instructions: &[Instruction]) -> Result<Self, Error> {
+        bpf::load_xdp(instructions).map(|fd| Self { fd }).map_err(|(source, log)| {
+            if log.is_empty() {
+                Error::from_refusal("load an XDP program", source)
+            } else {
+                Error::Verifier { log, source }
+            }
+        })
+    }
+
+    /// Lets every packet pass to the host. On veth its presence makes the driver take packets by NAPI.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn pass() -> Result<Self, Error> {
+        Self::load(&[set(R0, XDP_PASS), exit()])
+    }
+
+    /// Drops every packet and counts it: the sink to measure senders against.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn counting_drop() -> Result<(Self, Counter), Error> {
+        let counter = Counter::new()?;
+        let [map_low, map_high] = map(R1, descriptor(&counter.map));
+        let program = Self::load(&[
+            set(R2, 0),
+            store_u32(FRAME_POINTER, -4, R2),
+            copy(R2, FRAME_POINTER),
+            add(R2, -4),
+            map_low,
+            map_high,
+            call(Helper::MapLookup),
+            skip_if_zero(R0, 3),
+            load_u64(R1, R0, 0),
+            add(R1, 1),
+            store_u64(R0, 0, R1),
+            set(R0, XDP_DROP),
+            exit(),
+        ])?;
+        Ok((program, counter))
+    }
+
+    /// Hands packets to the AF_XDP socket of the queue they arrived on, and to the host where no socket is.
+    pub(crate) fn redirect_to(sockets: &SocketMap) -> Result<Self, Error> {
+        let [map_low, map_high] = map(R1, descriptor(&sockets.map));
+        Self::load(&[
+            load_u32(R2, R1, RX_QUEUE_INDEX_BYTES),
+            map_low,
+            map_high,
+            set(R3, XDP_PASS),
+            call(Helper::RedirectMap),
+            exit(),
+        ])
+    }
+
+    /// Sends packets out of an interface.
+    pub(super) fn redirect_out(interface_index: u32) -> Result<Self, Error> {
+        Self::load(&[set(R1, interface_index.cast_signed()), set(R2, 0), call(Helper::Redirect), exit()])
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn descriptor(fd: &impl AsFd) -> i32 {
+    bpf::number(fd).cast_signed()
+}
+
+/// Counts packets in the kernel, one counter a CPU.
+#[derive(Debug)]
+pub struct Counter {
+    map: OwnedFd,
+    cpus: usize,
+}
+
+impl Counter {
+    fn new() -> Result<Self, Error> {
+        let cpus =
+            bpf::possible_cpus().map_err(|source| Error::System { operation: "count the CPUs", source })?;
+        let map = bpf::create_map(MapKind::PerCpuArray, 8, 1)
+            .map_err(|source| Error::from_refusal("create a BPF map", source))?;
+        Ok(Self { map, cpus })
+    }
+
+    /// Packets counted since the program was loaded, over all CPUs.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn packets(&self) -> io::Result<u64> {
+        let mut counts = vec![0; self.cpus];
+        bpf::per_cpu_values(self.map.as_fd(), 0, &mut counts)?;
+        Ok(counts.iter().sum())
+    }
+}
+
+/// Which AF_XDP socket takes the packets of which queue (`BPF_MAP_TYPE_XSKMAP`).
+#[derive(Debug)]
+pub(crate) struct SocketMap {
+    map: OwnedFd,
+}
+
+impl SocketMap {
+    pub(crate) fn new(queues: u32) -> Result<Self, Error> {
+        let map = bpf::create_map(MapKind::XskMap, 4, queues)
+            .map_err(|source| Error::from_refusal("create a BPF map", source))?;
+        Ok(Self { map })
+    }
+
+    pub(crate) fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        bpf::set_map_descriptor(self.map.as_fd(), queue, socket)
+    }
+}

@@ -1,0 +1,150 @@
+//! The examples run, as programs, on real traffic in a lab.
+#![allow(missing_docs)]
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+use nocopy::Port;
+use nocopy_lab::{End, Lab};
+
+/// A running example, ended with the test whatever happens.
+struct Example(Child);
+
+impl Example {
+    fn start(name: &str, end: &End, arguments: &[&str]) -> Self {
+        build();
+        // Test binaries lie in target/PROFILE/deps, examples beside it.
+        let test = std::env::current_exe().unwrap();
+        let path: PathBuf = test.parent().unwrap().parent().unwrap().join("examples").join(name);
+        let mut command = Command::new(path);
+        command.arg(end.interface()).args(arguments).stdout(Stdio::piped());
+        Self(end.namespace().run(|| command.spawn().unwrap()))
+    }
+
+    /// Waits for the first line: the port is open.
+    fn first_line(&mut self) -> (String, BufReader<std::process::ChildStdout>) {
+        let mut output = BufReader::new(self.0.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        (line, output)
+    }
+
+    fn succeeds(mut self) {
+        let give_up = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < give_up {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                assert!(status.success(), "{status}");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("the example did not end");
+    }
+}
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Builds the examples: `cargo test` does so by itself only when it is not asked for particular tests.
+fn build() {
+    static BUILT: Once = Once::new();
+    BUILT.call_once(|| {
+        let cargo = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--package", "nocopy", "--examples"])
+            .status();
+        assert!(cargo.unwrap().success(), "the examples do not compile");
+    });
+}
+
+fn open(end: &End) -> Port {
+    end.namespace().run(|| Port::open(end.interface())).unwrap()
+}
+
+fn send(port: &mut Port, to: &End, count: usize) {
+    for _ in 0..count {
+        let packet = port.sender().stage(64).unwrap();
+        packet.fill(0);
+        packet[..6].copy_from_slice(&to.mac());
+        packet[12..14].copy_from_slice(&[0x88, 0xb5]);
+    }
+    port.sender().flush().unwrap();
+}
+
+fn rest(mut output: impl Read) -> String {
+    let mut text = String::new();
+    output.read_to_string(&mut text).unwrap();
+    text
+}
+
+fn lab() -> Option<Lab> {
+    nocopy_lab::lab_or_skip()
+}
+
+#[test]
+fn receive_prints_packets_and_a_whole_balance() {
+    let Some(lab) = lab() else { return };
+    let mut example = Example::start("receive", lab.right(), &["5"]);
+    let (line, output) = example.first_line();
+    assert!(line.contains("xdp copy native"), "{line}");
+    send(&mut open(lab.left()), lab.right(), 5);
+    let text = rest(output);
+    assert_eq!(text.matches("64 B").count(), 5, "{text}");
+    assert!(text.contains("0 yours") && !text.contains("does not add up"), "{text}");
+    example.succeeds();
+}
+
+#[test]
+fn send_reaches_an_ordinary_socket() {
+    let Some(lab) = lab() else { return };
+    let (left, right) = (lab.left(), lab.right());
+    let socket = right.namespace().run(|| std::net::UdpSocket::bind((right.ipv4(), 9000)).unwrap());
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let mac = right.mac().map(|byte| format!("{byte:02x}")).join(":");
+    let (from, to) = (left.ipv4().to_string(), right.ipv4().to_string());
+    let example = Example::start("send", left, &[&mac, &from, &to, "3000"]);
+    let mut buffer = [0; 64];
+    for number in 0..100 {
+        let bytes = socket.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..bytes], format!("datagram {number}").as_bytes());
+    }
+    example.succeeds();
+}
+
+#[test]
+fn echo_answers() {
+    let Some(lab) = lab() else { return };
+    let mut example = Example::start("echo", lab.right(), &["20"]);
+    assert!(example.first_line().0.contains("echoing"));
+    let mut port = open(lab.left());
+    send(&mut port, lab.right(), 20);
+    let mut answers = 0;
+    while answers < 20 {
+        let batch = port.receiver().receive_timeout(Duration::from_secs(5)).unwrap();
+        let count = batch.map(|packet| assert_eq!(packet[6..12], lab.right().mac())).count();
+        assert!(count > 0, "only {answers} answers");
+        answers += count;
+    }
+    example.succeeds();
+}
+
+#[test]
+fn tokio_receives_without_missing_a_wakeup() {
+    let Some(lab) = lab() else { return };
+    let mut example = Example::start("tokio", lab.right(), &["50"]);
+    let (line, output) = example.first_line();
+    assert!(line.contains("receiving"), "{line}");
+    let mut port = open(lab.left());
+    for _ in 0..50 {
+        send(&mut port, lab.right(), 1);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(rest(output).lines().count(), 50);
+    example.succeeds();
+}

@@ -1,0 +1,276 @@
+//! Ports in memory mode: the whole life of a frame without privileges.
+#![allow(missing_docs)]
+
+use std::time::{Duration, Instant};
+
+use nocopy::port::RejectedReason;
+use nocopy::{Cause, Evidence, Frame, Mode, Port, Wait};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn send<P: AsRef<[u8]>>(port: &mut Port, packets: &[P]) {
+    for packet in packets {
+        let mut frame = port.sender().frame().expect("a free frame");
+        frame.fill(packet.as_ref()).expect("fits");
+        port.sender().send(frame).expect("sent");
+    }
+    port.sender().flush().expect("flushed");
+}
+
+fn assert_settled(port: &Port) {
+    let balance = port.balance();
+    assert!(balance.is_whole() && balance.yours == 0, "{balance}");
+}
+
+#[test]
+fn packets_arrive_in_order_with_their_bytes() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    assert_eq!((left.mode(), left.evidence()), (Mode::Memory, Evidence::Copied(Cause::MemoryPort)));
+    for round in 0..500_u32 {
+        let packets: Vec<Vec<u8>> = (0..40)
+            .map(|i| vec![(round + i) as u8; 1 + (round as usize * 7 + i as usize * 31) % 1500])
+            .collect();
+        send(&mut left, &packets);
+        let received: Vec<Vec<u8>> =
+            right.receiver().receive().unwrap().map(|packet| packet.to_vec()).collect();
+        assert_eq!(received, packets);
+    }
+    assert_settled(&left);
+    assert_settled(&right);
+    assert_eq!(right.receiver().faults().total(), 0);
+}
+
+#[test]
+fn taken_frames_echo_without_moving_and_come_home() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    for _ in 0..300 {
+        send(&mut left, &[b"ping"; 30]);
+        let (receiver, sender) = right.halves();
+        for mut packet in receiver.receive().unwrap() {
+            packet.copy_from_slice(b"pong");
+            sender.send(packet.take()).unwrap();
+        }
+        sender.flush().unwrap();
+        let back = left.receiver().receive().unwrap();
+        assert_eq!(back.map(|packet| assert_eq!(&*packet, b"pong")).count(), 30);
+    }
+    assert_settled(&left);
+    assert_settled(&right);
+}
+
+#[test]
+fn frames_go_home_from_other_threads_and_by_recycling() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    let (away, dropper) = std::sync::mpsc::channel::<Frame>();
+    let dropper = std::thread::spawn(move || dropper.into_iter().map(|frame| frame.len()).sum::<usize>());
+    for _ in 0..300 {
+        send(&mut left, &["one", "two!", "three"]);
+        let mut taken: Vec<Frame> = right.receiver().receive().unwrap().map(|packet| packet.take()).collect();
+        away.send(taken.pop().unwrap()).unwrap();
+        right.receiver().recycle(taken.pop().unwrap());
+        drop(taken.pop());
+    }
+    drop(away);
+    assert_eq!(dropper.join().unwrap(), 300 * 5);
+    assert_settled(&right);
+}
+
+#[test]
+fn the_two_halves_work_on_two_threads_under_back_pressure() {
+    const PACKETS: u64 = 50_000;
+    let (left, right) =
+        Port::builder("memory").frame_count(256, 64).ring_sizes(256, 64).memory_pair().unwrap();
+    let (mut source, _) = (left.split().1, ());
+    let (mut receiver, mut answerer) = right.split();
+    let sending = std::thread::spawn(move || {
+        let mut next = 0_u64;
+        while next < PACKETS {
+            if let Some(mut frame) = source.frame() {
+                frame.fill(&next.to_le_bytes()).unwrap();
+                match source.send(frame) {
+                    Ok(()) => next += 1,
+                    Err(rejected) => assert_eq!(rejected.reason, RejectedReason::RingFull),
+                }
+            }
+            if next.is_multiple_of(32) {
+                source.flush().unwrap();
+            }
+        }
+        source.flush().unwrap();
+        source
+    });
+    let (mut seen, mut last) = (0_u64, None);
+    loop {
+        let mut count = 0;
+        for packet in receiver.receive_timeout(SECOND).unwrap() {
+            let number = u64::from_le_bytes(packet[..].try_into().unwrap());
+            assert!(last.is_none_or(|last| number > last), "{number} after {last:?}");
+            last = Some(number);
+            count += 1;
+            drop(answerer.send(packet.take()));
+        }
+        answerer.flush().unwrap();
+        seen += count;
+        if count == 0 {
+            break;
+        }
+    }
+    let source = sending.join().unwrap();
+    let lost = receiver.statistics().unwrap().rx_lost();
+    assert_eq!(seen + lost, PACKETS, "every packet arrives or is counted");
+    assert!(seen > 0);
+    drop(source);
+    receiver.balance();
+    let balance = answerer.balance();
+    assert!(balance.is_whole() && balance.yours == 0, "{balance}");
+}
+
+#[test]
+fn a_full_receiver_drops_and_counts() {
+    let (mut left, mut right) =
+        Port::builder("memory").frame_count(16, 64).ring_sizes(16, 64).memory_pair().unwrap();
+    send(&mut left, &[b"x"; 40]);
+    assert_eq!(right.receiver().receive().unwrap().count(), 16);
+    assert_eq!(right.statistics().unwrap().rx_lost(), 24);
+    assert_settled(&right);
+}
+
+#[test]
+fn what_cannot_be_sent_comes_back_with_the_reason() {
+    let (mut left, _right) =
+        Port::builder("memory").frame_count(8, 8).ring_sizes(8, 4).memory_pair().unwrap();
+    let (mut other, _) = Port::memory_pair().unwrap();
+    let empty = left.sender().frame().unwrap();
+    assert_eq!(left.sender().send(empty).unwrap_err().reason, RejectedReason::Empty);
+    let mut foreign = other.sender().frame().unwrap();
+    foreign.fill(b"foreign").unwrap();
+    let rejected = left.sender().send(foreign).unwrap_err();
+    assert_eq!(rejected.reason, RejectedReason::ForeignArea);
+    assert_eq!(&*rejected.frame, b"foreign");
+    let mut frames: Vec<Frame> = (0..8).filter_map(|_| left.sender().frame()).collect();
+    frames.iter_mut().for_each(|frame| frame.fill(b"x").unwrap());
+    let mut fifth = frames.split_off(4);
+    frames.into_iter().for_each(|frame| left.sender().send(frame).unwrap());
+    let rejected = left.sender().send(fifth.pop().unwrap()).unwrap_err();
+    assert_eq!(rejected.reason, RejectedReason::RingFull);
+    fifth.push(rejected.frame);
+    left.sender().flush().unwrap();
+    assert_eq!(left.sender().send_all(&mut fifth).unwrap(), 4);
+    assert!(fifth.is_empty());
+    assert_settled(&left);
+}
+
+#[test]
+fn ports_of_one_area_pass_frames_on_without_a_copy() {
+    let area =
+        nocopy::Area::new(nocopy::area::AreaConfig { frame_count: 256, ..Default::default() }).unwrap();
+    let pair =
+        || Port::builder("memory").area(&area).frame_count(32, 32).ring_sizes(32, 32).memory_pair().unwrap();
+    let ((mut source, mut middle_in), (mut middle_out, mut sink)) = (pair(), pair());
+    for _ in 0..100 {
+        send(&mut source, &[b"through"; 10]);
+        let mut addresses = Vec::new();
+        for packet in middle_in.receiver().receive().unwrap() {
+            addresses.push(packet.as_ptr());
+            let frame = packet.take();
+            assert_eq!(frame.as_ptr(), *addresses.last().unwrap());
+            middle_out.sender().send(frame).unwrap();
+        }
+        middle_out.sender().flush().unwrap();
+        assert_eq!(sink.receiver().receive().unwrap().count(), 10);
+    }
+    for port in [&source, &middle_in, &middle_out, &sink] {
+        port.balance();
+    }
+    assert_settled(&source);
+    drop((source, middle_in, middle_out, sink));
+    assert_eq!(area.balance().free, 256);
+}
+
+#[test]
+fn frames_outlive_the_port_and_its_area() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    send(&mut left, &[b"survivor"]);
+    let frame = right.receiver().receive().unwrap().next().unwrap().take();
+    drop((left, right));
+    let reader = std::thread::spawn(move || assert_eq!(&*frame, b"survivor"));
+    reader.join().unwrap();
+}
+
+#[test]
+fn sending_to_a_closed_peer_loses_nothing_but_the_packets() {
+    let (mut left, right) = Port::memory_pair().unwrap();
+    drop(right);
+    send(&mut left, &[b"nobody"; 5]);
+    assert_settled(&left);
+    assert_eq!(left.sender().in_flight(), 0);
+}
+
+#[test]
+fn every_way_of_waiting_delivers_and_times_out() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    let ways = [
+        Wait::Spin,
+        Wait::Interrupt,
+        Wait::Adaptive { spin: Duration::from_micros(50) },
+        Wait::Coalesced { packets: 64, delay: Duration::from_millis(1) },
+    ];
+    for wait in ways {
+        right.receiver().set_wait(wait);
+        let before = Instant::now();
+        assert!(right.receiver().receive_timeout(Duration::from_millis(20)).unwrap().is_empty());
+        assert!(before.elapsed() >= Duration::from_millis(20), "{wait:?} returned early");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(10));
+                send(&mut left, &[b"late"]);
+            });
+            assert_eq!(right.receiver().receive_timeout(10 * SECOND).unwrap().count(), 1, "{wait:?}");
+        });
+    }
+}
+
+#[test]
+fn arming_tells_when_not_to_wait() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    assert!(!right.receiver().arm().unwrap());
+    send(&mut left, &[b"x"]);
+    assert!(right.receiver().arm().unwrap());
+    assert_eq!(right.receiver().try_receive().unwrap().count(), 1);
+    assert!(!right.receiver().arm().unwrap());
+}
+
+#[test]
+fn packets_not_asked_for_stay_for_the_next_batch() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    send(&mut left, &[b"1", b"2", b"3"]);
+    assert_eq!(&*right.receiver().receive().unwrap().next().unwrap(), b"1");
+    let rest: Vec<Vec<u8>> = right.receiver().receive().unwrap().map(|packet| packet.to_vec()).collect();
+    assert_eq!(rest, [b"2", b"3"]);
+    assert_settled(&right);
+}
+
+#[test]
+fn frames_the_program_keeps_are_replaced_when_they_come_home_even_without_traffic() {
+    let (mut left, mut right) =
+        Port::builder("memory").frame_count(4, 64).ring_sizes(4, 64).memory_pair().unwrap();
+    send(&mut left, &[b"keep"; 4]);
+    let kept: Vec<Frame> = right.receiver().receive().unwrap().map(|packet| packet.take()).collect();
+    send(&mut left, &[b"lost"]);
+    assert!(right.receiver().try_receive().unwrap().is_empty());
+    drop(kept); // onto the return list: the next wait must put them back into the fill ring
+    assert!(right.receiver().receive_timeout(Duration::from_millis(1)).unwrap().is_empty());
+    send(&mut left, &[b"back"]);
+    assert_eq!(right.receiver().receive().unwrap().count(), 1);
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused() {
+    let text = |result: Result<(Port, Port), nocopy::port::OpenError>| result.unwrap_err().to_string();
+    let rings = text(Port::builder("memory").ring_sizes(100, 64).memory_pair());
+    assert!(rings.contains("try 128"), "{rings}");
+    assert!(text(Port::builder("memory").batch(0).memory_pair()).contains("batch of 0"));
+    let area = nocopy::Area::new(nocopy::area::AreaConfig { frame_count: 16, ..Default::default() }).unwrap();
+    assert!(text(Port::builder("memory").area(&area).memory_pair()).contains("make the area larger"));
+    assert_eq!(area.balance().free, 16, "a refused port leaks no frame");
+}

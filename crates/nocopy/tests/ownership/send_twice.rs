@@ -1,0 +1,7 @@
+//! A frame cannot be sent twice.
+fn main() {
+    let (mut port, _peer) = nocopy::Port::memory_pair().unwrap();
+    let frame = port.sender().frame().unwrap();
+    port.sender().send(frame).unwrap();
+    port.sender().send(frame).unwrap();
+}

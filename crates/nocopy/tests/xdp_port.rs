@@ -1,0 +1,466 @@
+//! Ports over AF_XDP on real traffic: veth pairs in private namespaces.
+#![allow(missing_docs)]
+
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use nocopy::port::{OpenError, PortBuilder, RejectedReason};
+use nocopy::xdp::{self, Attach, Generator, Program};
+use nocopy::{Cause, Evidence, Frame, Mode, Port, Wait};
+use nocopy_lab::{End, Lab};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Enters a lab or leaves the test with a skip that names what is missing.
+macro_rules! lab {
+    () => {
+        match nocopy_lab::lab_or_skip() {
+            Some(lab) => lab,
+            None => return,
+        }
+    };
+    ($builder:expr) => {
+        match $builder.build_or_skip() {
+            Some(lab) => lab,
+            None => return,
+        }
+    };
+}
+
+fn open(end: &End) -> Port {
+    open_with(end, |builder| builder).expect("opened")
+}
+
+fn open_with(end: &End, set: impl FnOnce(PortBuilder) -> PortBuilder + Send) -> Result<Port, OpenError> {
+    end.namespace().run(|| set(Port::builder(end.interface())).open())
+}
+
+/// An Ethernet frame of `bytes` bytes with a number in it and a pattern that depends on the number.
+fn packet(to: &End, number: u32, bytes: usize) -> Vec<u8> {
+    let mut packet = vec![0; bytes];
+    packet[..6].copy_from_slice(&to.mac());
+    packet[6] = 2;
+    packet[12..14].copy_from_slice(&0x88b5_u16.to_be_bytes());
+    packet[14..18].copy_from_slice(&number.to_be_bytes());
+    for (i, byte) in packet[18..].iter_mut().enumerate() {
+        *byte = (number as usize + i) as u8;
+    }
+    packet
+}
+
+fn send(port: &mut Port, packets: &[Vec<u8>]) {
+    for packet in packets {
+        let mut frame = port.sender().frame().expect("a free frame");
+        frame.fill(packet).expect("fits");
+        port.sender().send(frame).expect("sent");
+    }
+    port.sender().flush().expect("flushed");
+}
+
+fn receive(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
+    let mut received = Vec::new();
+    while received.len() < count {
+        let batch = port.receiver().receive_timeout(SECOND).expect("received");
+        let before = received.len();
+        received.extend(batch.map(|packet| packet.to_vec()));
+        assert!(received.len() > before, "only {} of {count} packets came", received.len());
+    }
+    received
+}
+
+fn assert_settled(port: &mut Port) {
+    assert!(port.sender().drain(SECOND).expect("drained"), "frames stuck with the kernel");
+    let balance = port.balance();
+    assert!(balance.is_whole() && balance.yours == 0 && balance.lent_tx == 0, "{balance}");
+    assert_eq!(port.receiver().faults().total() + port.sender().faults().total(), 0);
+}
+
+/// Which program is on an interface, by the name of the error that attaching another one gives.
+fn is_occupied(end: &End, at: Attach) -> bool {
+    let attempt = end.namespace().run(|| Program::pass().unwrap().attach(end.interface(), at).map(drop));
+    match attempt {
+        Ok(()) => false,
+        Err(xdp::Error::Occupied { .. }) => true,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn packets_cross_a_veth_pair_across_many_ring_wraps() {
+    let lab = lab!();
+    let (mut left, mut right) = (open(lab.left()), open(lab.right()));
+    assert_eq!(left.mode(), Mode::XdpCopyNative);
+    assert_eq!(left.evidence(), Evidence::Copied(Cause::XdpCopyMode));
+    let refusals: Vec<Mode> = left.refusals().iter().map(|refusal| refusal.mode).collect();
+    assert_eq!(refusals, [Mode::XdpZeroCopy]);
+    let mut number = 0;
+    for round in 0..200 {
+        let packets: Vec<_> = (0..100)
+            .map(|i| {
+                number += 1;
+                packet(lab.right(), number, 60 + (round * 37 + i * 101) % 1455)
+            })
+            .collect();
+        send(&mut left, &packets);
+        assert_eq!(receive(&mut right, 100), packets);
+    }
+    assert_settled(&mut left);
+    assert_settled(&mut right);
+    assert_eq!(right.statistics().unwrap().rx_lost(), 0);
+}
+
+#[test]
+fn taken_frames_are_echoed_in_place() {
+    let lab = lab!();
+    let (mut left, mut right) = (open(lab.left()), open(lab.right()));
+    for number in 0..300 {
+        send(&mut left, &[packet(lab.right(), number, 64)]);
+        let (receiver, sender) = right.halves();
+        for mut packet in receiver.receive_timeout(SECOND).unwrap() {
+            let (to, from) = packet[..12].split_at_mut(6);
+            to.swap_with_slice(from);
+            sender.send(packet.take()).unwrap();
+        }
+        sender.flush().unwrap();
+        assert_eq!(receive(&mut left, 1)[0][14..18], number.to_be_bytes());
+    }
+    assert_settled(&mut right);
+}
+
+#[test]
+fn the_kernels_own_sockets_are_the_other_end() {
+    let lab = lab!();
+    let (left, right) = (lab.left(), lab.right());
+    // The kernel's UDP stack sends; the port sees the datagram with good headers.
+    let mut port = open(right);
+    let socket = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
+    socket.send_to(b"from a socket", (right.ipv4(), 9000)).unwrap();
+    let bytes = receive(&mut port, 1).remove(0);
+    let ethernet = nocopy_proto::wire::ethernet::Frame::parse(&bytes).unwrap();
+    let ipv4 = nocopy_proto::wire::ipv4::Packet::parse(ethernet.payload()).unwrap();
+    let udp = nocopy_proto::wire::udp::Datagram::parse(ipv4.payload()).unwrap();
+    assert_eq!((udp.destination_port(), udp.payload()), (9000, &b"from a socket"[..]));
+    assert!(ipv4.checksum_is_valid());
+    drop(port);
+    // And the other way round: the port builds a datagram that a kernel socket receives.
+    let mut port = open(left);
+    let receiver = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 9001)).unwrap());
+    receiver.set_read_timeout(Some(SECOND)).unwrap();
+    let headers = nocopy_proto::UdpFrame {
+        source_mac: nocopy_proto::MacAddress(left.mac()),
+        destination_mac: nocopy_proto::MacAddress(right.mac()),
+        vlan: None,
+        addresses: nocopy_proto::IpAddresses::V4 { source: left.ipv4(), destination: right.ipv4() },
+        traffic_class: 0,
+        hop_limit: 64,
+        source_port: 9002,
+        destination_port: 9001,
+        checksum: nocopy_proto::UdpChecksum::Computed,
+    };
+    let mut frame = port.sender().frame().unwrap();
+    frame.append(11).unwrap().copy_from_slice(b"from a port");
+    let payload = frame.to_vec();
+    headers.emit_headers(frame.prepend(headers.header_bytes()).unwrap(), &payload).unwrap();
+    port.sender().send(frame).unwrap();
+    port.sender().flush().unwrap();
+    let mut buffer = [0; 64];
+    let (bytes, from) = receiver.recv_from(&mut buffer).unwrap();
+    assert_eq!((&buffer[..bytes], from.port()), (&b"from a port"[..], 9002));
+}
+
+#[test]
+fn generic_mode_works_when_asked_for_and_on_loopback_by_itself() {
+    let lab = lab!();
+    let generic = |builder: PortBuilder| builder.mode(Mode::XdpCopyGeneric);
+    let mut left = open(lab.left());
+    let mut right = open_with(lab.right(), generic).unwrap();
+    assert_eq!(right.mode(), Mode::XdpCopyGeneric);
+    assert!(right.refusals().is_empty());
+    let packets: Vec<_> = (0..50).map(|number| packet(lab.right(), number, 500)).collect();
+    send(&mut left, &packets);
+    assert_eq!(receive(&mut right, 50), packets);
+    assert_settled(&mut right);
+    let loopback = lab.left().namespace().run(|| Port::open("lo")).unwrap();
+    assert_eq!(loopback.mode(), Mode::XdpCopyGeneric);
+    assert_eq!(loopback.refusals().len(), 2);
+}
+
+#[test]
+fn every_way_of_waiting_receives_and_times_out() {
+    let lab = lab!();
+    let (mut left, mut right) = (open(lab.left()), open(lab.right()));
+    let coalesced = Wait::Coalesced { packets: 32, delay: Duration::from_millis(2) };
+    let adaptive = Wait::Adaptive { spin: Duration::from_micros(100) };
+    for (number, wait) in (0..).zip([Wait::Spin, Wait::Interrupt, adaptive, coalesced, Wait::Spin]) {
+        right.receiver().set_wait(wait);
+        assert!(right.receiver().receive_timeout(Duration::from_millis(5)).unwrap().is_empty(), "{wait:?}");
+        let packets = [packet(lab.right(), number, 200)];
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(10));
+                send(&mut left, &packets);
+            });
+            assert_eq!(receive(&mut right, 1), packets, "{wait:?}");
+        });
+    }
+}
+
+#[test]
+fn every_packet_sent_is_received_or_counted_at_full_rate() {
+    const PACKETS: u32 = 400_000;
+    let lab = lab!();
+    let (left, right) = (lab.left(), lab.right());
+    for wait in [Wait::Interrupt, Wait::Coalesced { packets: 1024, delay: Duration::from_millis(1) }] {
+        let (mut receiver, sender) = open_with(right, |builder| builder.wait(wait)).unwrap().split();
+        let frame = packet(right, 7, 64);
+        let source = left.namespace().spawn({
+            let interface = left.interface();
+            let frame = frame.clone();
+            move || Generator::new(interface).unwrap().send(&frame, PACKETS).unwrap()
+        });
+        let mut received = 0;
+        loop {
+            let batch = receiver.receive_timeout(SECOND).unwrap();
+            let count = batch.map(|packet| assert_eq!(&*packet, &frame[..])).count();
+            if count == 0 {
+                break;
+            }
+            received += count as u64;
+        }
+        source.join().unwrap();
+        let lost = receiver.statistics().unwrap().rx_lost();
+        // veth's own ring may overflow before XDP sees the packet; the kernel counts that on the interface.
+        assert!(received + lost <= u64::from(PACKETS) && received > 0, "{received} + {lost}");
+        let balance = receiver.balance();
+        assert!(balance.is_whole() && balance.yours == 0, "{balance}");
+        assert_eq!(receiver.faults().total(), 0);
+        drop(sender);
+    }
+}
+
+#[test]
+fn two_queues_are_two_ports_and_one_queue_is_one() {
+    let lab = lab!(Lab::builder().queues(2));
+    let first = open(lab.left());
+    let second = open_with(lab.left(), |builder| builder.queue(1)).unwrap();
+    let taken = open_with(lab.left(), |builder| builder.queue(1)).unwrap_err();
+    assert!(matches!(taken, OpenError::QueueTaken { queue: 1, .. }), "{taken}");
+    assert!(taken.to_string().contains("another AF_XDP socket is bound to it"), "{taken}");
+    let beyond = open_with(lab.left(), |builder| builder.queue(2)).unwrap_err();
+    assert!(matches!(beyond, OpenError::QueueOutOfRange { queue: 2, queues: 2, .. }), "{beyond}");
+    drop(first);
+    drop(second);
+    assert!(!is_occupied(lab.left(), Attach::Native), "the program goes with its last port");
+}
+
+#[test]
+fn ports_of_one_area_forward_between_interfaces() {
+    let (one, two) = (lab!(), lab!());
+    let area =
+        nocopy::Area::new(nocopy::area::AreaConfig { frame_count: 1024, ..Default::default() }).unwrap();
+    let shared = |builder: PortBuilder| builder.area(&area).frame_count(256, 256).ring_sizes(256, 256);
+    let mut inside = open_with(one.right(), shared).unwrap();
+    let mut outside = open_with(two.left(), shared).unwrap();
+    let (mut source, mut sink) = (open(one.left()), open(two.right()));
+    for round in 0..50 {
+        let packets: Vec<_> = (0..30).map(|i| packet(two.right(), round * 30 + i, 300)).collect();
+        send(&mut source, &packets);
+        let mut forwarded = 0;
+        while forwarded < 30 {
+            let frames: Vec<Frame> =
+                inside.receiver().receive_timeout(SECOND).unwrap().map(|packet| packet.take()).collect();
+            assert!(!frames.is_empty(), "packets missing");
+            forwarded += frames.len();
+            frames.into_iter().for_each(|frame| outside.sender().send(frame).unwrap());
+            outside.sender().flush().unwrap();
+        }
+        assert_eq!(receive(&mut sink, 30), packets);
+    }
+    inside.balance();
+    assert_settled(&mut outside);
+    drop((inside, outside));
+    assert_eq!(area.balance().free + u64::from(area.balance().retired), 1024);
+}
+
+#[test]
+fn a_program_already_there_is_not_displaced_unless_asked() {
+    let lab = lab!();
+    let end = lab.left();
+    let held =
+        end.namespace().run(|| Program::pass().unwrap().attach(end.interface(), Attach::Native).unwrap());
+    let error = open_with(end, |builder| builder).unwrap_err();
+    assert!(matches!(error, OpenError::Xdp(xdp::Error::Occupied { .. })), "{error}");
+    let error = open_with(end, |builder| builder.displace(true)).unwrap_err();
+    assert!(matches!(error, OpenError::Xdp(xdp::Error::Held { .. })), "{error}");
+    drop(held);
+    assert!(open_with(end, |builder| builder.displace(true)).is_ok());
+}
+
+#[test]
+fn promiscuous_mode_is_on_while_the_port_is_open() {
+    let lab = lab!();
+    let right = lab.right();
+    let port = open_with(right, |builder| builder.promiscuous(true)).unwrap();
+    assert!(is_promiscuous(right));
+    drop(port);
+    assert!(!is_promiscuous(right));
+}
+
+/// The kernel's count of who wants everything (`IFLA_PROMISCUITY`); the flag shows only what `ip link` set.
+fn is_promiscuous(end: &End) -> bool {
+    use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+    use netlink_packet_route::RouteNetlinkMessage;
+    use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+    let mut link = LinkMessage::default();
+    link.header.index = end.index();
+    let request = NetlinkPayload::from(RouteNetlinkMessage::GetLink(link));
+    let mut request = NetlinkMessage::new(NetlinkHeader::default(), request);
+    request.header.flags = NLM_F_REQUEST;
+    request.finalize();
+    let mut bytes = vec![0; request.buffer_len()];
+    request.serialize(&mut bytes);
+    let reply = end.namespace().run(|| {
+        let socket = netlink_sys::Socket::new(netlink_sys::protocols::NETLINK_ROUTE).unwrap();
+        socket.connect(&netlink_sys::SocketAddr::new(0, 0)).unwrap();
+        socket.send(&bytes, 0).unwrap();
+        socket.recv_from_full().unwrap().0
+    });
+    let reply = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&reply).unwrap();
+    let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) = reply.payload else {
+        panic!("no link")
+    };
+    link.attributes.iter().any(|attribute| matches!(attribute, LinkAttribute::Promiscuity(1..)))
+}
+
+#[test]
+fn bad_interfaces_are_named_with_the_cause_and_the_way_out() {
+    let lab = lab!();
+    let end = lab.left();
+    let text = |name: &str| end.namespace().run(|| Port::open(name)).unwrap_err().to_string();
+    assert!(text("nope0").contains("no such interface"));
+    assert!(text("a-name-longer-than-fifteen").contains("no such interface"));
+    assert!(text("").contains("no such interface"));
+    end.set_mtu(9000).unwrap();
+    let error = text(end.interface());
+    assert!(error.contains("MTU 9000") && error.contains("lower the MTU"), "{error}");
+    end.set_mtu(2500).unwrap();
+    let error = open_with(end, |builder| builder.frame_size(2048)).unwrap_err();
+    assert!(error.to_string().contains("use a frame size of 4096"), "{error}");
+    assert_eq!(open(end).area().frame_bytes(), 4096);
+    end.set_mtu(1500).unwrap();
+    lab.right().set_down().unwrap();
+    assert!(text(end.interface()).contains("no carrier"), "{}", text(end.interface()));
+    end.set_down().unwrap();
+    assert!(text(end.interface()).contains("the interface is down"));
+    let area =
+        nocopy::Area::new(nocopy::area::AreaConfig { frame_bytes: 8192, frame_count: 64, headroom_bytes: 0 });
+    lab.right().set_up().unwrap();
+    end.set_up().unwrap();
+    lab.wait_for_carrier().unwrap();
+    let error = open_with(end, |builder| builder.area(area.as_ref().unwrap())).unwrap_err();
+    assert!(error.to_string().contains("at most a page"), "{error}");
+    let error = end.namespace().run(|| Port::builder(end.interface()).mode(Mode::Memory).open()).unwrap_err();
+    assert!(matches!(error, OpenError::MemoryMode), "{error}");
+    let error = open_with(end, |builder| builder.mode(Mode::XdpZeroCopy)).unwrap_err();
+    assert!(error.to_string().contains("xdp zero-copy"), "{error}");
+    assert!(!is_occupied(end, Attach::Native), "a failed opening leaves nothing attached");
+}
+
+#[test]
+fn an_interface_that_goes_down_is_an_error_and_comes_back() {
+    let lab = lab!();
+    let (mut left, mut right) = (open(lab.left()), open(lab.right()));
+    lab.left().set_down().unwrap();
+    let mut frame = left.sender().frame().unwrap();
+    frame.fill(&packet(lab.right(), 1, 100)).unwrap();
+    left.sender().send(frame).unwrap();
+    let error = left.sender().flush().unwrap_err();
+    assert!(error.to_string().contains("the interface is down"), "{error}");
+    assert!(left.balance().is_whole(), "{}", left.balance());
+    lab.left().set_up().unwrap();
+    lab.wait_for_carrier().unwrap();
+    left.sender().flush().unwrap();
+    assert_eq!(receive(&mut right, 1).len(), 1, "what was queued goes out when the interface is back");
+    assert_settled(&mut left);
+}
+
+#[test]
+fn an_interface_deleted_in_use_is_an_error_for_every_way_of_waiting() {
+    for wait in [Wait::Spin, Wait::Interrupt, Wait::Coalesced { packets: 8, delay: Duration::from_millis(1) }]
+    {
+        let lab = lab!();
+        let (mut left, mut right) =
+            (open(lab.left()), open_with(lab.right(), |builder| builder.wait(wait)).unwrap());
+        send(&mut left, &[packet(lab.right(), 1, 100)]);
+        let kept = loop {
+            if let Some(packet) = right.receiver().receive_timeout(SECOND).unwrap().next() {
+                break packet.take();
+            }
+        };
+        lab.delete_pair().unwrap();
+        let error = (0..20).find_map(|_| right.receiver().receive_timeout(SECOND).err());
+        assert!(error.is_some(), "{wait:?}: nothing said that the interface is gone");
+        let mut frame = left.sender().frame().unwrap();
+        frame.fill(&packet(lab.right(), 2, 100)).unwrap();
+        left.sender().send(frame).unwrap();
+        assert!(left.sender().flush().is_err());
+        let area = right.area().clone();
+        assert!(left.balance().is_whole() && right.balance().is_whole());
+        drop((left, right));
+        assert_eq!((area.balance().yours, area.balance().is_whole()), (1, true), "{}", area.balance());
+        drop(kept);
+        assert_eq!(area.balance().yours, 0);
+    }
+}
+
+#[test]
+fn frames_over_the_mtu_are_refused_instead_of_lost() {
+    let lab = lab!();
+    let mut left = open(lab.left());
+    let mut frame = left.sender().frame().unwrap();
+    frame.fill(&packet(lab.right(), 1, 1519)).unwrap();
+    let rejected = left.sender().send(frame).unwrap_err();
+    assert_eq!(rejected.reason, RejectedReason::TooLong { bytes_max: 1518 });
+}
+
+#[test]
+fn a_port_opens_again_right_after_it_was_closed() {
+    let lab = lab!();
+    let mut right = open(lab.right());
+    for number in 0..50 {
+        let mut left = open(lab.left());
+        send(&mut left, &[packet(lab.right(), number, 64)]);
+        assert_eq!(receive(&mut right, 1).len(), 1);
+    }
+    assert_settled(&mut right);
+}
+
+#[test]
+fn the_descriptor_is_readable_when_packets_are_there() {
+    use rustix::event::{PollFd, PollFlags, Timespec};
+    let lab = lab!();
+    let (mut left, right) = (open(lab.left()), open(lab.right()));
+    let (mut receiver, _sender) = right.split();
+    assert!(!receiver.arm().unwrap());
+    let ready = |receiver: &nocopy::Receiver, ms: i64| {
+        let fd = receiver.as_fd();
+        let timeout = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
+        rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&timeout)).unwrap() > 0
+    };
+    assert!(!ready(&receiver, 1));
+    send(&mut left, &[packet(lab.right(), 1, 64)]);
+    assert!(ready(&receiver, 1000));
+    assert!(receiver.arm().unwrap());
+}
+
+#[test]
+fn busy_polling_and_no_wakeup_are_accepted() {
+    let lab = lab!();
+    let set = |builder: PortBuilder| builder.busy_poll(Duration::from_micros(20), 64).need_wakeup(false);
+    let (mut left, mut right) = (open(lab.left()), open_with(lab.right(), set).unwrap());
+    send(&mut left, &[packet(lab.right(), 1, 64)]);
+    assert_eq!(receive(&mut right, 1).len(), 1);
+    send(&mut right, &[packet(lab.left(), 2, 64)]);
+    assert_eq!(receive(&mut left, 1).len(), 1, "a port without need-wakeup sends too");
+}
