@@ -1,0 +1,91 @@
+//! The command line; manual page and completions are made from the same definitions.
+
+use std::path::PathBuf;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::bench::METHODS;
+
+/// Measure and move packets without the copies you did not ask for.
+#[derive(Debug, Parser)]
+#[command(name = "nocopy", version, arg_required_else_help = true, after_help = EXIT_CODES)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 a negative result, 2 an error.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Compare AF_XDP with the kernel's other ways, on real packets.
+    ///
+    /// Makes a private lab (a veth pair between two unnamed network namespaces, gone with the process), runs
+    /// every method in turn, many times, and prints medians with a confidence interval on each ratio.
+    Bench(BenchArguments),
+    /// Print the manual page.
+    Man {
+        /// Of this command instead of nocopy itself.
+        command: Option<String>,
+    },
+    /// Print the completions for a shell.
+    Completions {
+        /// Which shell.
+        shell: Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArguments {
+    /// What to measure; everything unless said.
+    #[arg(value_enum, value_name = "WORKLOAD")]
+    pub(crate) workloads: Vec<WorkloadName>,
+    /// Half the time.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// How often every method runs; fewer if the time runs out.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: Option<u32>,
+    /// Write the results to FILE too, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Send from this interface instead of a private lab; an XDP program is attached to it meanwhile.
+    #[arg(long, value_name = "A", requires = "peer")]
+    pub(crate) interface: Option<String>,
+    /// Receive on this interface, which must be connected to A.
+    #[arg(long, value_name = "B", requires = "interface")]
+    pub(crate) peer: Option<String>,
+    /// Only this method, and its baseline if that is named too; may be repeated.
+    #[arg(long = "method", value_name = "METHOD", value_parser = PossibleValuesParser::new(METHODS))]
+    pub(crate) methods: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WorkloadName {
+    /// Frames sent from user space to a sink that drops them.
+    PacketSend,
+    /// Frames made by the kernel, received in user space.
+    Capture,
+    /// A message there and back.
+    Latency,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn interface_and_peer_come_together() {
+        assert!(Arguments::try_parse_from(["nocopy", "bench", "--interface", "a"]).is_err());
+        assert!(Arguments::try_parse_from(["nocopy", "bench", "--interface", "a", "--peer", "b"]).is_ok());
+    }
+}

@@ -1,0 +1,74 @@
+//! Where the processor's time went, and which processor a thread runs on.
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Processor time of the calling thread, softirqs that ran in its context included (this clock counts
+/// them unless the kernel has CONFIG_IRQ_TIME_ACCOUNTING).
+pub(crate) fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Time the processors together spent idle, or were taken away by another machine, since boot; and how many they are.
+///
+/// Busy time is what is left of the clock. The kernel's own busy columns are samples: whatever was running
+/// when the timer ticked, which work in bursts, between ticks, escapes or overfills. Idle time it measures.
+/// In steps of 10 ms all the same: sum many windows before dividing.
+pub(crate) fn machine_idle_time() -> io::Result<(Duration, u32)> {
+    let text = fs::read_to_string("/proc/stat")?;
+    let (ticks, processors) = idle_ticks(&text)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/stat does not start with 'cpu'"))?;
+    let idle = Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
+    Ok((idle, processors))
+}
+
+/// idle + iowait + steal over all processors, and the number of processors.
+fn idle_ticks(stat: &str) -> Option<(u64, u32)> {
+    let fields = stat.lines().next()?.strip_prefix("cpu ")?;
+    let numbers: Vec<u64> = fields.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    let [_user, _nice, _system, idle, iowait, _irq, _softirq, steal, ..] = numbers[..] else { return None };
+    let is_processor = |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| !rest.starts_with(' '));
+    let processors = stat.lines().filter(is_processor).count();
+    Some((idle + iowait + steal, u32::try_from(processors).ok()?))
+}
+
+/// Two processors for the two sides of a test; the same one twice where there is only one.
+pub(crate) fn pair() -> io::Result<[usize; 2]> {
+    let allowed = sched_getaffinity(None)?;
+    let mut indices = (0..CpuSet::MAX_CPU).filter(|&index| allowed.is_set(index));
+    let first = indices.next().unwrap_or(0);
+    Ok([first, indices.next().unwrap_or(first)])
+}
+
+/// Keeps the calling thread on one processor.
+pub(crate) fn pin(index: usize) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(index);
+    sched_setaffinity(None, &set)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_is_idle_iowait_and_steal() {
+        let stat = "cpu  100 20 30 4000 500 6 7 80 9 0\ncpu0 1 2 3\ncpu1 1 2 3\nintr 5\n";
+        assert_eq!(idle_ticks(stat), Some((4580, 2)));
+        assert_eq!(idle_ticks("intr 1"), None);
+    }
+
+    #[test]
+    fn a_spinning_thread_uses_time() {
+        let before = thread_time();
+        let start = std::time::Instant::now();
+        while start.elapsed() < Duration::from_millis(5) {}
+        assert!(thread_time() > before);
+    }
+}

@@ -1,0 +1,214 @@
+//! The results for a reader: a table a series, and under all of them what it takes to read them rightly.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+
+use crate::Failure;
+use crate::bench::result::{Copies, Report, Row};
+use crate::bench::series::Figure;
+use crate::bench::statistics::CONFIDENCE;
+
+/// The rows of one series with what they have in common.
+#[derive(Debug)]
+pub(crate) struct Section {
+    pub(crate) title: String,
+    pub(crate) sink: Option<&'static str>,
+    pub(crate) figure: Figure,
+    pub(crate) rows: Vec<Row>,
+}
+
+pub(crate) fn print(sections: &[Section], report: &Report, notes: &[String]) -> Result<(), Failure> {
+    let mut text = String::new();
+    let mut causes = Causes::default();
+    for section in sections {
+        write_section(&mut text, section, &mut causes);
+    }
+    write_notes(&mut text, report, &causes, notes);
+    let mut output = io::stdout().lock();
+    output.write_all(text.as_bytes()).and_then(|()| output.flush()).map_err(Failure::Print)
+}
+
+/// Causes are sentences; the table has room for their numbers only.
+#[derive(Debug, Default)]
+struct Causes(Vec<String>);
+
+impl Causes {
+    fn number(&mut self, cause: &str) -> usize {
+        let known = self.0.iter().position(|other| other == cause);
+        known.unwrap_or_else(|| {
+            self.0.push(cause.into());
+            self.0.len() - 1
+        }) + 1
+    }
+}
+
+fn write_section(text: &mut String, section: &Section, causes: &mut Causes) {
+    let sink = section.sink.map(|sink| format!(" · into: {sink}")).unwrap_or_default();
+    let _ = writeln!(text, "\n{}{sink} · ratio: {}", section.title, section.figure.name());
+    let latency = section.figure == Figure::MedianLatency;
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(if latency { LATENCY_HEADER.to_vec() } else { PACKET_HEADER.to_vec() });
+    for row in &section.rows {
+        let name = name(row, &section.title);
+        let cells = if latency { latency_cells(name, row) } else { packet_cells(name, row) };
+        table.add_row(cells.into_iter().chain([ratio(row), evidence(row, causes)]));
+    }
+    for index in 1..table.column_count().saturating_sub(2) {
+        if let Some(column) = table.column_mut(index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for line in table.lines() {
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+}
+
+const PACKET_HEADER: [&str; 9] = [
+    "method",
+    "packets/s",
+    "Gbit/s",
+    "ns/packet",
+    "sender",
+    "receiver",
+    "machine",
+    "ratio [low–high]",
+    "copies",
+];
+const LATENCY_HEADER: [&str; 6] = ["method", "p50 us", "p99 us", "p99.9 us", "ratio [low–high]", "copies"];
+
+fn packet_cells(name: String, row: &Row) -> Vec<String> {
+    vec![
+        name,
+        row.packets_per_s.map_or_else(dash, |rate| rate_text(rate, row.dropped_percent)),
+        number(row.gbit_per_s, 2),
+        number(row.ns_per_packet, 0),
+        number(row.sender_cpu_ns_per_packet, 0),
+        number(row.receiver_cpu_ns_per_packet, 0),
+        number(row.machine_cpu_ns_per_packet, 0),
+    ]
+}
+
+fn latency_cells(name: String, row: &Row) -> Vec<String> {
+    vec![name, number(row.p50_us, 1), number(row.p99_us, 1), number(row.p99_9_us, 1)]
+}
+
+/// Method and variant, without the words of the variant that the whole section has in its title.
+fn name(row: &Row, title: &str) -> String {
+    let variant = row.variant.as_deref().unwrap_or_default();
+    let words = variant.split(' ').filter(|word| !word.is_empty() && !title.contains(word));
+    std::iter::once(row.method).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+fn rate_text(rate: f64, dropped_percent: Option<f64>) -> String {
+    let rate = if rate >= 1e6 { format!("{:.2} M", rate / 1e6) } else { format!("{:.0} k", rate / 1e3) };
+    match dropped_percent {
+        Some(percent) if percent >= 0.05 => format!("{rate} ({percent:.1} % lost)"),
+        _ => rate,
+    }
+}
+
+fn ratio(row: &Row) -> String {
+    match (row.ratio, row.ratio_low, row.ratio_high, row.baseline) {
+        (Some(ratio), Some(low), Some(high), Some(baseline)) => {
+            format!("{ratio:.2} [{low:.2}–{high:.2}] × {baseline}")
+        }
+        _ => dash(),
+    }
+}
+
+fn evidence(row: &Row, causes: &mut Causes) -> String {
+    let word = match row.evidence {
+        Some(Copies::ZeroCopy) => "zero-copy",
+        Some(Copies::Copied) => "copied",
+        Some(Copies::Unknown) => "unknown",
+        None => return dash(),
+    };
+    match &row.cause {
+        Some(cause) => format!("{word} ({})", causes.number(cause)),
+        None => word.into(),
+    }
+}
+
+fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(dash, |value| format!("{value:.digits$}"))
+}
+
+fn dash() -> String {
+    "–".into()
+}
+
+fn write_notes(text: &mut String, report: &Report, causes: &Causes, notes: &[String]) {
+    text.push('\n');
+    for (index, cause) in causes.0.iter().enumerate() {
+        let _ = writeln!(text, "({}) {cause}", index + 1);
+    }
+    let runs = report.results.iter().map(|row| row.runs);
+    let (fewest, most) = (runs.clone().min().unwrap_or(0), runs.max().unwrap_or(0));
+    let rounds = if fewest == most { format!("{most}") } else { format!("{fewest} to {most}") };
+    let _ = writeln!(
+        text,
+        "Medians of {rounds} rounds; rates are counted where packets arrive. sender, receiver: CPU ns per packet of \
+         that thread;\nmachine: of all processors, softirqs included. ratio: times better than the baseline in the \
+         same round, with its {:.0} %\nconfidence interval (all values, when there are fewer than 6 rounds).",
+        CONFIDENCE * 100.0
+    );
+    for note in notes {
+        let _ = writeln!(text, "{note}");
+    }
+    let machine = &report.machine;
+    let processor = machine.processor.as_deref().unwrap_or("unknown processor");
+    let shared = if machine.virtual_machine { "a virtual machine: others share the real one; " } else { "" };
+    let _ = writeln!(
+        text,
+        "{} · Linux {} · {} × {processor} · {shared}compare ratios, not times of different hours.",
+        machine.network, machine.kernel, machine.processors
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_and_losses_are_readable() {
+        assert_eq!(rate_text(4_412_345.0, Some(0.01)), "4.41 M");
+        assert_eq!(rate_text(913_000.0, Some(31.4)), "913 k (31.4 % lost)");
+    }
+
+    #[test]
+    fn the_same_cause_has_one_number() {
+        let mut causes = Causes::default();
+        assert_eq!((causes.number("a"), causes.number("b"), causes.number("a")), (1, 2, 1));
+    }
+
+    #[test]
+    fn a_section_is_aligned() {
+        let row = |method, rate, ratio| Row {
+            workload: "capture",
+            method,
+            packets_per_s: Some(rate),
+            ratio,
+            ratio_low: ratio,
+            ratio_high: ratio,
+            baseline: ratio.map(|_| "packet-ring"),
+            evidence: Some(Copies::Copied),
+            cause: Some("because".into()),
+            ..Row::default()
+        };
+        let rows = vec![row("packet-ring", 1.9e6, None), row("xdp", 4.4e6, Some(2.3))];
+        let section = Section {
+            title: "capture".into(),
+            sink: Some("a program"),
+            figure: Figure::PacketsPerSecond,
+            rows,
+        };
+        let mut text = String::new();
+        write_section(&mut text, &section, &mut Causes::default());
+        let lines: Vec<&str> = text.lines().skip(3).collect();
+        assert!(lines[1].contains("2.30 [2.30–2.30] × packet-ring"), "{text}");
+        assert_eq!(lines[0].find("copied (1)").is_some(), lines[1].contains("copied (1)"), "{text}");
+    }
+}

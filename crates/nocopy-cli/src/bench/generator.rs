@@ -1,0 +1,71 @@
+//! The kernel as a source of frames that look as if they came from a card with XDP.
+
+use std::io;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nocopy::xdp::Generator;
+
+use super::stage::Site;
+use super::window::Gauge;
+use crate::Failure;
+
+/// What there is to say about copies of these frames.
+pub(crate) const CAUSE: &str = "a template resent by the kernel: no program writes these frames";
+
+/// Frames a call at full rate: long enough for its fixed cost not to show, short enough to stop in time.
+const FULL_BURST: u32 = 16_384;
+
+/// The pace of the paced load.
+pub(crate) const PACE_PACKETS_PER_S: u32 = 300_000;
+const PACED_BURST: u32 = 300;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// As fast as the kernel makes them.
+    Full,
+    /// [`PACE_PACKETS_PER_S`], in bursts: that is how packets come, and a receiver that sleeps between is
+    /// not an idle one.
+    Paced,
+}
+
+impl Load {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Load::Full => "full-rate",
+            Load::Paced => "300-kpps",
+        }
+    }
+}
+
+pub(crate) fn open(site: &Site) -> Result<Generator, Failure> {
+    Ok(site.run(|| Generator::new(&site.interface))?)
+}
+
+/// Sends until the gauge says stop; must run on a thread that entered the generator's site.
+pub(crate) fn generate(
+    generator: &Generator,
+    frame: &[u8],
+    load: Load,
+    gauge: &mut Gauge<'_>,
+) -> io::Result<()> {
+    match load {
+        Load::Full => {
+            while gauge.sending() {
+                generator.send(frame, FULL_BURST)?;
+                gauge.count(FULL_BURST.into());
+            }
+        }
+        Load::Paced => {
+            let interval = Duration::from_secs(1) * PACED_BURST / PACE_PACKETS_PER_S;
+            let mut next = Instant::now();
+            while gauge.sending() {
+                generator.send(frame, PACED_BURST)?;
+                gauge.count(PACED_BURST.into());
+                next += interval;
+                sleep(next.saturating_duration_since(Instant::now()));
+            }
+        }
+    }
+    Ok(())
+}

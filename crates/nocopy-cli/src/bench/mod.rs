@@ -1,0 +1,246 @@
+//! `nocopy bench`: methods against each other, in interleaved and paired rounds.
+//!
+//! ```text
+//!   plan ─▶ stage (a lab, or two interfaces) ─▶ series of trials ─▶ rounds ─▶ rows ─▶ table, JSON
+//! ```
+//! A round runs every trial of every series once; the order within a series rotates from round to round.
+//! What the machine does to one method in a round it does to its neighbours too, so ratios are taken round
+//! by round, and survive a machine whose speed drifts.
+
+mod baseline;
+mod cpu;
+mod export;
+mod frame;
+mod generator;
+mod machine;
+mod progress;
+mod result;
+mod series;
+mod stage;
+mod statistics;
+mod traffic;
+mod window;
+mod workload;
+mod xdp;
+
+use std::time::{Duration, Instant};
+
+use crate::arguments::{BenchArguments, WorkloadName};
+use crate::{Failure, Outcome};
+use export::json::JsonFile;
+use export::table::{self, Section};
+use progress::Progress;
+use result::{Report, SCHEMA};
+use series::{Sample, Series};
+use stage::Stage;
+use workload::{capture, latency, packet_send};
+
+/// Every method of every workload, for `--method`.
+pub(crate) const METHODS: [&str; 13] = [
+    "packet-send",
+    "sendmmsg",
+    "xdp",
+    "kernel-generator",
+    "packet-ring",
+    "recvmmsg",
+    "xdp-drop",
+    "tcp-blocking",
+    "tcp-spinning",
+    "udp-blocking",
+    "udp-spinning",
+    "xdp-poll",
+    "xdp-spinning",
+];
+
+/// Nine: the confidence interval may then ignore the best and the worst round.
+const ROUNDS: u32 = 9;
+const ROUNDS_QUICK: u32 = 7;
+
+/// Time a trial takes besides its window: sockets, attaching, warming up, draining.
+const TRIAL_OVERHEAD: Duration = Duration::from_millis(90);
+const WINDOW_MIN: Duration = Duration::from_millis(80);
+const WINDOW_MAX: Duration = Duration::from_millis(500);
+
+/// What was asked for.
+struct Plan<'a> {
+    arguments: &'a BenchArguments,
+    workloads: Vec<WorkloadName>,
+    rounds: u32,
+}
+
+impl<'a> Plan<'a> {
+    fn new(arguments: &'a BenchArguments) -> Self {
+        let all = [WorkloadName::PacketSend, WorkloadName::Capture, WorkloadName::Latency];
+        let chosen =
+            |name: &WorkloadName| arguments.workloads.is_empty() || arguments.workloads.contains(name);
+        let rounds = if arguments.quick { ROUNDS_QUICK } else { ROUNDS };
+        Self {
+            arguments,
+            workloads: all.into_iter().filter(chosen).collect(),
+            rounds: arguments.rounds.unwrap_or(rounds),
+        }
+    }
+
+    fn budget(&self, workload: WorkloadName) -> Duration {
+        let whole = match workload {
+            WorkloadName::PacketSend => Duration::from_secs(30),
+            WorkloadName::Capture => Duration::from_secs(80),
+            WorkloadName::Latency => Duration::from_secs(30),
+        };
+        if self.arguments.quick { whole / 2 } else { whole }
+    }
+
+    fn wants(&self, method: &str) -> bool {
+        let methods = &self.arguments.methods;
+        methods.is_empty() || methods.iter().any(|wanted| wanted == method)
+    }
+
+    fn stage(&self, gro: bool) -> Result<Stage, Failure> {
+        match (&self.arguments.interface, &self.arguments.peer) {
+            (Some(interface), Some(peer)) => Stage::given(interface, peer),
+            _ => Stage::private(gro),
+        }
+    }
+
+    fn network(&self) -> String {
+        match (&self.arguments.interface, &self.arguments.peer) {
+            (Some(interface), Some(peer)) => format!("{interface} to {peer}"),
+            _ => "private veth pair".into(),
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let latency = self.workloads.contains(&WorkloadName::Latency);
+        match (&self.arguments.interface, latency) {
+            (None, _) => vec![
+                "veth has no zero-copy: AF_XDP runs in copy mode here, and the sender's processor does the receiving \
+                 softirq too.".into(),
+            ],
+            (Some(_), true) => vec![
+                "SKIP: tcp-* and udp-*: between two interfaces of one namespace the kernel delivers by loopback; \
+                 leave out --interface for them.".into(),
+            ],
+            (Some(_), false) => Vec::new(),
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
+    let json = arguments.json.as_deref().map(JsonFile::create).transpose()?;
+    let plan = Plan::new(arguments);
+    let progress = Progress::new();
+    let mut sections = Vec::new();
+    for &workload in &plan.workloads {
+        sections.extend(measure(&plan, workload, &progress)?);
+    }
+    drop(progress);
+    if sections.is_empty() {
+        return Err(Failure::NothingToMeasure);
+    }
+    let results = sections.iter().flat_map(|section| section.rows.clone()).collect();
+    let report = Report { schema: SCHEMA, machine: machine::describe(plan.network()), results };
+    if let Some(json) = json {
+        json.write(&report)?;
+    }
+    table::print(&sections, &report, &plan.notes())?;
+    let silent = report.results.iter().any(|row| row.packets_per_s.or(row.p50_us).unwrap_or(0.0) <= 0.0);
+    Ok(if silent { Outcome::Negative } else { Outcome::Positive })
+}
+
+fn measure(plan: &Plan<'_>, workload: WorkloadName, progress: &Progress) -> Result<Vec<Section>, Failure> {
+    let budget = plan.budget(workload);
+    match workload {
+        WorkloadName::PacketSend => {
+            let stage = plan.stage(false)?;
+            let sink = packet_send::Sink::open(&stage)?;
+            play(plan, packet_send::series(&stage, &sink), budget, progress)
+        }
+        WorkloadName::Capture => {
+            let stage = plan.stage(capture::WITH_GRO)?;
+            play(plan, capture::series(&stage), budget, progress)
+        }
+        WorkloadName::Latency => {
+            let stage = plan.stage(false)?;
+            play(plan, latency::series(&stage), budget, progress)
+        }
+    }
+}
+
+/// Runs the rounds of a workload, at least one, and fewer than planned rather than longer than the budget.
+fn play(
+    plan: &Plan<'_>,
+    mut all: Vec<Series<'_>>,
+    budget: Duration,
+    progress: &Progress,
+) -> Result<Vec<Section>, Failure> {
+    for series in &mut all {
+        series.trials.retain(|trial| plan.wants(trial.method));
+    }
+    all.retain(|series| !series.trials.is_empty());
+    let trials: usize = all.iter().map(|series| series.trials.len()).sum();
+    if trials == 0 {
+        return Ok(Vec::new());
+    }
+    let window = window_length(budget, plan.rounds, trials);
+    progress.expect(u64::from(plan.rounds) * trials as u64);
+    let mut rounds: Vec<Vec<Vec<Sample>>> =
+        all.iter().map(|series| series.trials.iter().map(|_| Vec::new()).collect()).collect();
+    let start = Instant::now();
+    for round in 0..plan.rounds as usize {
+        for (series, samples) in all.iter().zip(&mut rounds) {
+            play_round(series, round, window, samples, progress)?;
+        }
+        let a_round = start.elapsed() / (round as u32 + 1);
+        if start.elapsed() + a_round > budget + budget / 10 {
+            progress.skip((plan.rounds as u64 - 1 - round as u64) * trials as u64);
+            break;
+        }
+    }
+    Ok(all.iter().zip(&rounds).map(|(series, samples)| section(series, samples)).collect())
+}
+
+fn play_round(
+    series: &Series<'_>,
+    round: usize,
+    window: Duration,
+    samples: &mut [Vec<Sample>],
+    progress: &Progress,
+) -> Result<(), Failure> {
+    let count = series.trials.len();
+    for index in (0..count).map(|offset| (round + offset) % count) {
+        let trial = &series.trials[index];
+        let variant = trial.variant.as_deref().unwrap_or_default();
+        progress.start(format!("{}: {} {variant}", series.title, trial.method));
+        samples[index].push((trial.run)(window)?);
+        progress.step();
+    }
+    Ok(())
+}
+
+fn window_length(budget: Duration, rounds: u32, trials: usize) -> Duration {
+    let share = budget / rounds.saturating_mul(u32::try_from(trials).unwrap_or(u32::MAX)).max(1);
+    share.saturating_sub(TRIAL_OVERHEAD).clamp(WINDOW_MIN, WINDOW_MAX)
+}
+
+fn section(series: &Series<'_>, samples: &[Vec<Sample>]) -> Section {
+    Section {
+        title: series.title.clone(),
+        sink: series.sink,
+        figure: series.figure,
+        rows: series::rows(series, samples),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_follow_the_budget_within_reason() {
+        let budget = Duration::from_secs(30);
+        let window = window_length(budget, 9, 8);
+        assert!((window + TRIAL_OVERHEAD) * 72 <= budget);
+        assert_eq!(window_length(budget, 1000, 22), WINDOW_MIN);
+        assert_eq!(window_length(budget, 1, 1), WINDOW_MAX);
+    }
+}

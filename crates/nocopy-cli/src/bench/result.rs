@@ -1,0 +1,115 @@
+//! The JSON schema `nocopy.bench/1`. A field that does not apply is absent, never null or zero.
+
+use serde::Serialize;
+
+pub(crate) const SCHEMA: &str = "nocopy.bench/1";
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    pub(crate) schema: &'static str,
+    pub(crate) machine: Machine,
+    pub(crate) results: Vec<Row>,
+}
+
+/// What a reader needs to know before comparing figures of two machines: usually, that it is another one.
+#[derive(Debug, Serialize)]
+pub(crate) struct Machine {
+    pub(crate) nocopy_version: &'static str,
+    pub(crate) kernel: String,
+    pub(crate) architecture: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) processor: Option<String>,
+    pub(crate) processors: usize,
+    /// True when the processor says it is a virtual one, so that others share the real one.
+    pub(crate) virtual_machine: bool,
+    /// `private veth pair`, or the interfaces given.
+    pub(crate) network: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Copies {
+    ZeroCopy,
+    Copied,
+    Unknown,
+}
+
+/// What is known of copies, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Evidence {
+    pub(crate) copies: Copies,
+    pub(crate) cause: Option<String>,
+}
+
+impl Evidence {
+    pub(crate) fn copied(cause: impl Into<String>) -> Self {
+        Self { copies: Copies::Copied, cause: Some(cause.into()) }
+    }
+
+    pub(crate) fn unknown(cause: impl Into<String>) -> Self {
+        Self { copies: Copies::Unknown, cause: Some(cause.into()) }
+    }
+}
+
+/// One method in one situation against one baseline. Costs and rates are medians of the rounds.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Row {
+    pub(crate) workload: &'static str,
+    pub(crate) method: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) variant: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sink: Option<&'static str>,
+    pub(crate) payload_bytes: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) packets_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gbit_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ns_per_packet: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) dropped_percent: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sender_cpu_ns_per_packet: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) receiver_cpu_ns_per_packet: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) machine_cpu_ns_per_packet: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p50_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p99_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p99_9_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) evidence: Option<Copies>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cause: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) baseline: Option<&'static str>,
+    /// How many times better than the baseline: its cost over this one's, or this rate over its.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ratio_low: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ratio_high: Option<f64>,
+    pub(crate) runs: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_apply_is_absent() {
+        let row =
+            Row { workload: "latency", method: "xdp-spinning", payload_bytes: 64, runs: 3, ..Row::default() };
+        let row = Row { p50_us: Some(2.5), evidence: Some(Copies::ZeroCopy), ..row };
+        let text = serde_json::to_string(&row).unwrap();
+        assert_eq!(
+            text,
+            r#"{"workload":"latency","method":"xdp-spinning","payload_bytes":64,"p50_us":2.5,"evidence":"zero-copy","runs":3}"#
+        );
+    }
+}

@@ -1,0 +1,108 @@
+//! Where a workload plays: two sites, an interface each, joined by a wire.
+
+use std::io;
+use std::net::Ipv4Addr;
+
+use nocopy_lab::{End, Interface, Lab, Namespace};
+
+use super::cpu;
+use crate::Failure;
+
+/// The largest frame any workload sends.
+pub(crate) const FRAME_BYTES_MAX: usize = 1514;
+
+/// One side: an interface, the namespace it is in, and the processor its thread runs on.
+#[derive(Debug)]
+pub(crate) struct Site {
+    /// `None`: the namespace the command was started in.
+    namespace: Option<Namespace>,
+    pub(crate) interface: String,
+    pub(crate) index: u32,
+    pub(crate) mac: [u8; 6],
+    pub(crate) ipv4: Ipv4Addr,
+    processor: usize,
+}
+
+impl Site {
+    /// Runs `work` where the interface is visible. What it opens stays there.
+    pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        match &self.namespace {
+            Some(namespace) => namespace.run(work),
+            None => work(),
+        }
+    }
+
+    /// Moves the calling thread to this side for good.
+    pub(crate) fn enter(&self) -> io::Result<()> {
+        if let Some(namespace) = &self.namespace {
+            namespace.enter()?;
+        }
+        cpu::pin(self.processor)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Stage {
+    /// Held for as long as the sites are in use.
+    lab: Option<Lab>,
+    pub(crate) sender: Site,
+    pub(crate) receiver: Site,
+}
+
+impl Stage {
+    /// A private lab. `gro` is for the receiving end: on veth it is what makes frames redirected by XDP
+    /// arrive although no XDP program is there.
+    pub(crate) fn private(gro: bool) -> Result<Self, Failure> {
+        let lab = Lab::builder().gro_right(gro).build()?;
+        let [first, second] = processors()?;
+        let (sender, receiver) = (lab_site(lab.left(), first), lab_site(lab.right(), second));
+        Ok(Self { lab: Some(lab), sender, receiver })
+    }
+
+    /// Two interfaces of the namespace the command was started in.
+    pub(crate) fn given(interface: &str, peer: &str) -> Result<Self, Failure> {
+        if interface == peer {
+            return Err(Failure::SameInterface { interface: interface.into() });
+        }
+        let [first, second] = processors()?;
+        Ok(Self {
+            lab: None,
+            sender: given_site(interface, first, 1)?,
+            receiver: given_site(peer, second, 2)?,
+        })
+    }
+
+    pub(crate) fn is_private(&self) -> bool {
+        self.lab.is_some()
+    }
+}
+
+fn processors() -> Result<[usize; 2], Failure> {
+    cpu::pair().map_err(Failure::step("bench", "ask which processors it may use", "mount /proc"))
+}
+
+fn lab_site(end: &End, processor: usize) -> Site {
+    Site {
+        namespace: Some(end.namespace().clone()),
+        interface: end.interface().into(),
+        index: end.index(),
+        mac: end.mac(),
+        ipv4: end.ipv4(),
+        processor,
+    }
+}
+
+fn given_site(name: &str, processor: usize, host: u8) -> Result<Site, Failure> {
+    let found = Interface::find(name)?;
+    if !found.carrier {
+        return Err(Failure::NoCarrier { interface: name.into() });
+    }
+    if (found.mtu_bytes as usize) < FRAME_BYTES_MAX - 14 {
+        let (interface, mtu_bytes) = (name.into(), found.mtu_bytes);
+        return Err(Failure::SmallMtu { interface, mtu_bytes, frame_bytes: FRAME_BYTES_MAX });
+    }
+    // Addresses from the range reserved for benchmarks (RFC 2544), put into frames only: the interfaces'
+    // own are nobody's business here, and may be missing.
+    let ipv4 = Ipv4Addr::new(198, 18, 0, host);
+    Ok(Site { namespace: None, interface: found.name, index: found.index, mac: found.mac, ipv4, processor })
+}

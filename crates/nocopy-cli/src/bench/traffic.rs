@@ -1,0 +1,105 @@
+//! Conducts one trial: starts its threads, opens and closes the window, reads the counters around it.
+
+use std::io;
+use std::thread::{self, ScopedJoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use super::cpu;
+use super::stage::{Site, Stage};
+use super::window::{Gauge, Phase, Reading, Window};
+
+/// Long enough for the caches, the branch predictor and a sleeping receiver.
+const WARM_UP: Duration = Duration::from_millis(25);
+/// Longer than any receiver sleeps.
+const DRAIN: Duration = Duration::from_millis(25);
+
+/// A thread's whole work: goes on until its gauge says otherwise.
+pub(crate) type Work<'a> = Box<dyn FnOnce(&mut Gauge<'_>) -> io::Result<()> + Send + 'a>;
+
+/// A count kept by the kernel, such as the packets an XDP program dropped.
+pub(crate) type Sink<'a> = &'a dyn Fn() -> io::Result<u64>;
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Traffic {
+    pub(crate) sender: Reading,
+    /// Nothing when there is only a sink.
+    pub(crate) receiver: Option<Reading>,
+    /// Packets the sink counted in the window, and how long that was.
+    pub(crate) sink: Option<(u64, Duration)>,
+    pub(crate) machine_busy: Duration,
+}
+
+/// The counters around the window, read as close together as can be.
+struct Probe {
+    at: Instant,
+    idle: Duration,
+    processors: u32,
+    packets: u64,
+}
+
+impl Probe {
+    fn take(sink: Option<Sink<'_>>) -> io::Result<Self> {
+        let (idle, processors) = cpu::machine_idle_time()?;
+        let packets = sink.map_or(Ok(0), |count| count())?;
+        Ok(Self { at: Instant::now(), idle, processors, packets })
+    }
+
+    fn machine_busy_since(&self, before: &Probe) -> Duration {
+        let whole = (self.at - before.at) * self.processors;
+        whole.saturating_sub(self.idle.saturating_sub(before.idle))
+    }
+}
+
+pub(crate) fn conduct(
+    stage: &Stage,
+    duration: Duration,
+    sink: Option<Sink<'_>>,
+    send: Work<'_>,
+    receive: Option<Work<'_>>,
+) -> io::Result<Traffic> {
+    let window = Window::new();
+    thread::scope(|scope| {
+        let window = &window;
+        let start = |site, work| scope.spawn(move || follow(site, work, window));
+        let receiver = receive.map(|work| start(&stage.receiver, work));
+        let sender = start(&stage.sender, send);
+        let probes = observe(window, duration, sink);
+        // From here on nothing may return before the phase says stop: the threads would wait for it, and
+        // the scope for the threads.
+        let sender = join(sender);
+        if receiver.is_some() {
+            sleep(DRAIN);
+        }
+        window.advance(Phase::Stop);
+        let receiver = receiver.map(join).transpose();
+        let (before, after) = probes?;
+        Ok(Traffic {
+            sender: sender?,
+            receiver: receiver?,
+            sink: sink.map(|_| (after.packets.saturating_sub(before.packets), after.at - before.at)),
+            machine_busy: after.machine_busy_since(&before),
+        })
+    })
+}
+
+fn follow(site: &Site, work: Work<'_>, window: &Window) -> io::Result<Reading> {
+    site.enter()?;
+    let mut gauge = window.gauge();
+    work(&mut gauge)?;
+    Ok(gauge.finish())
+}
+
+/// Opens the window for `duration`; leaves it in [`Phase::Drain`] whatever happens.
+fn observe(window: &Window, duration: Duration, sink: Option<Sink<'_>>) -> io::Result<(Probe, Probe)> {
+    sleep(WARM_UP);
+    window.advance(Phase::Measure);
+    let before = Probe::take(sink);
+    sleep(duration);
+    let after = Probe::take(sink);
+    window.advance(Phase::Drain);
+    Ok((before?, after?))
+}
+
+fn join(thread: ScopedJoinHandle<'_, io::Result<Reading>>) -> io::Result<Reading> {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}

@@ -1,0 +1,143 @@
+//! What part of a trial is measured, agreed between its threads without stopping any of them.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use super::cpu;
+
+/// The parts of a trial, in order. Only [`Phase::Measure`] counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Phase {
+    WarmUp,
+    Measure,
+    /// Senders stop; receivers take what is still under way, so that what is missing was really lost.
+    Drain,
+    Stop,
+}
+
+#[derive(Debug)]
+pub(crate) struct Window {
+    phase: AtomicU8,
+}
+
+impl Window {
+    pub(crate) fn new() -> Self {
+        Self { phase: AtomicU8::new(Phase::WarmUp as u8) }
+    }
+
+    // Relaxed, as the loads below: the phase itself is all that is communicated; joining the threads
+    // orders everything else.
+    pub(crate) fn advance(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Relaxed) {
+            0 => Phase::WarmUp,
+            1 => Phase::Measure,
+            2 => Phase::Drain,
+            _ => Phase::Stop,
+        }
+    }
+
+    /// True until senders shall stop.
+    pub(crate) fn is_open(&self) -> bool {
+        self.phase() < Phase::Drain
+    }
+
+    pub(crate) fn gauge(&self) -> Gauge<'_> {
+        Gauge { window: self, packets: 0, first: None, last: None }
+    }
+}
+
+/// One thread's count, marked by that thread itself when it sees the phase change: a thread that wakes
+/// every 10 ms then measures a window that starts and ends where it was awake.
+#[derive(Debug)]
+pub(crate) struct Gauge<'w> {
+    window: &'w Window,
+    packets: u64,
+    first: Option<Mark>,
+    last: Option<Mark>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    at: Instant,
+    cpu: Duration,
+    packets: u64,
+}
+
+/// What one thread did within the window.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Reading {
+    pub(crate) packets: u64,
+    pub(crate) elapsed: Duration,
+    pub(crate) cpu: Duration,
+    /// In all phases together.
+    pub(crate) packets_total: u64,
+}
+
+impl Gauge<'_> {
+    /// Adds packets; once a batch, also an empty one.
+    pub(crate) fn count(&mut self, packets: u64) {
+        self.packets += packets;
+        match (self.window.phase(), self.first, self.last) {
+            (Phase::Measure, None, _) => self.first = Some(self.mark()),
+            (Phase::Drain | Phase::Stop, _, None) => self.last = Some(self.mark()),
+            _ => {}
+        }
+    }
+
+    /// True while a sender shall go on.
+    pub(crate) fn sending(&self) -> bool {
+        self.window.is_open()
+    }
+
+    /// True while a receiver shall go on.
+    pub(crate) fn receiving(&self) -> bool {
+        self.window.phase() < Phase::Stop
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.window.phase()
+    }
+
+    fn mark(&self) -> Mark {
+        Mark { at: Instant::now(), cpu: cpu::thread_time(), packets: self.packets }
+    }
+
+    pub(crate) fn finish(self) -> Reading {
+        let last = self.last.unwrap_or_else(|| self.mark());
+        let first = self.first.unwrap_or(last);
+        Reading {
+            packets: last.packets - first.packets,
+            elapsed: last.at - first.at,
+            cpu: last.cpu.saturating_sub(first.cpu),
+            packets_total: self.packets,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_window_counts() {
+        let window = Window::new();
+        let mut gauge = window.gauge();
+        gauge.count(10);
+        window.advance(Phase::Measure);
+        gauge.count(1); // The batch during which the phase changed belongs to the warm-up.
+        gauge.count(20);
+        window.advance(Phase::Drain);
+        assert!(!gauge.sending() && gauge.receiving());
+        gauge.count(5);
+        gauge.count(7);
+        window.advance(Phase::Stop);
+        assert!(!gauge.receiving());
+        let reading = gauge.finish();
+        assert_eq!((reading.packets, reading.packets_total), (25, 43));
+    }
+}

@@ -1,0 +1,166 @@
+//! nocopy's own side: ports, used as a program would use them.
+
+use std::io;
+use std::time::Duration;
+
+use nocopy::port::{Port, Receiver, Sender, Wait};
+
+use super::frame::{self, HEADER_BYTES, Template};
+use super::generator::Load;
+use super::result::{Copies, Evidence};
+use super::stage::{Site, Stage};
+use super::window::Gauge;
+use super::workload::latency::{self, Exchange, PAYLOAD_BYTES};
+use crate::Failure;
+
+/// Frames a flush.
+const BATCH: usize = 64;
+
+/// How long a receiver waits before it looks whether the trial is over.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    Poll,
+    Spinning,
+    /// Sleeping on purpose; how long depends on what is to come.
+    Coalesced(Load),
+}
+
+impl Waiting {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Waiting::Poll => "poll",
+            Waiting::Spinning => "spinning",
+            Waiting::Coalesced(_) => "coalesced",
+        }
+    }
+
+    fn wait(self) -> Wait {
+        match self {
+            Waiting::Poll => Wait::Interrupt,
+            Waiting::Spinning => Wait::Spin,
+            // Half a ring of packets would do; at millions a second it fills in a fraction of a millisecond.
+            Waiting::Coalesced(Load::Full) => {
+                Wait::Coalesced { packets: 1024, delay: Duration::from_micros(200) }
+            }
+            Waiting::Coalesced(Load::Paced) => {
+                Wait::Coalesced { packets: 1024, delay: Duration::from_millis(4) }
+            }
+        }
+    }
+}
+
+pub(crate) fn open(site: &Site, waiting: Waiting) -> Result<Port, Failure> {
+    // Promiscuous, as the packet sockets are: a card would drop frames to other hosts.
+    Ok(site.run(|| Port::builder(&site.interface).wait(waiting.wait()).promiscuous(true).open())?)
+}
+
+/// What the port itself says.
+pub(crate) fn evidence(port: &Port) -> Evidence {
+    match port.evidence() {
+        nocopy::Evidence::ZeroCopy => Evidence { copies: Copies::ZeroCopy, cause: None },
+        nocopy::Evidence::Copied(cause) => Evidence::copied(format!("{cause} ({})", port.mode())),
+        _ => Evidence::unknown(format!("the kernel does not say ({})", port.mode())),
+    }
+}
+
+/// Writes frames in place and sends them in batches.
+pub(crate) fn send(port: Port, template: &Template, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    let (_receiver, mut sender) = port.split();
+    let length = template.bytes().len();
+    let mut sequence = 0;
+    while gauge.sending() {
+        let mut queued = 0;
+        while queued < BATCH {
+            // None: every frame is with the kernel; the flush takes back what it has finished.
+            let Some(mut frame) = sender.frame() else { break };
+            template.write(frame.append(length).ok_or_else(too_small)?, sequence);
+            if sender.send(frame).is_err() {
+                break;
+            }
+            sequence += 1;
+            queued += 1;
+        }
+        sender.flush()?;
+        gauge.count(queued as u64);
+    }
+    Ok(())
+}
+
+fn too_small() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "the port's frames are too small for the packet")
+}
+
+/// Receives batches and reads every byte.
+pub(crate) fn receive(port: Port, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    let (mut receiver, _sender) = port.split();
+    while gauge.receiving() {
+        let mut count = 0;
+        for packet in receiver.receive_timeout(PATIENCE)? {
+            frame::read(&packet);
+            count += 1;
+        }
+        gauge.count(count);
+    }
+    Ok(())
+}
+
+/// One end of a conversation in UDP frames.
+#[derive(Debug)]
+pub(crate) struct Talker {
+    receiver: Receiver,
+    sender: Sender,
+    template: Template,
+    waiting: latency::Waiting,
+}
+
+/// The asking and the answering side.
+pub(crate) fn pair(
+    stage: &Stage,
+    waiting: latency::Waiting,
+) -> Result<((Talker, Talker), Evidence), Failure> {
+    let wait = match waiting {
+        latency::Waiting::Blocking => Waiting::Poll,
+        latency::Waiting::Spinning => Waiting::Spinning,
+    };
+    let (asking, answering) = (open(&stage.sender, wait)?, open(&stage.receiver, wait)?);
+    let evidence = evidence(&asking);
+    let frame_bytes = HEADER_BYTES + PAYLOAD_BYTES;
+    let talker = |port: Port, template| {
+        let (receiver, sender) = port.split();
+        Talker { receiver, sender, template, waiting }
+    };
+    let asking = talker(asking, Template::to_peer(stage, frame_bytes));
+    let answering = talker(answering, Template::from_peer(stage, frame_bytes));
+    Ok(((asking, answering), evidence))
+}
+
+impl Exchange for Talker {
+    fn send(&mut self, payload: &[u8; PAYLOAD_BYTES]) -> io::Result<()> {
+        let mut frame = self.sender.frame().ok_or_else(none_left)?;
+        frame.fill(self.template.bytes()).ok_or_else(too_small)?;
+        frame[HEADER_BYTES..].copy_from_slice(payload);
+        self.sender.send(frame).map_err(|rejected| io::Error::other(rejected.to_string()))?;
+        self.sender.flush()
+    }
+
+    fn receive(&mut self, payload: &mut [u8; PAYLOAD_BYTES]) -> io::Result<bool> {
+        let batch = match self.waiting {
+            latency::Waiting::Spinning => self.receiver.try_receive()?,
+            latency::Waiting::Blocking => self.receiver.receive_timeout(latency::PATIENCE)?,
+        };
+        let mut received = false;
+        for packet in batch {
+            if packet.len() == HEADER_BYTES + PAYLOAD_BYTES {
+                payload.copy_from_slice(&packet[HEADER_BYTES..]);
+                received = true;
+            }
+        }
+        Ok(received)
+    }
+}
+
+fn none_left() -> io::Error {
+    io::Error::new(io::ErrorKind::OutOfMemory, "every frame is with the kernel")
+}

@@ -1,0 +1,53 @@
+//! Everything that ends a command with exit code 2. One line each: fact, cause, action.
+
+use std::io;
+use std::path::PathBuf;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error(transparent)]
+    Lab(#[from] nocopy_lab::Error),
+    #[error(transparent)]
+    Xdp(#[from] nocopy::xdp::Error),
+    #[error(transparent)]
+    Open(#[from] nocopy::port::OpenError),
+    #[error("cannot write {path}: {source}: name a file in a directory that exists and is writable", path = path.display())]
+    Output { path: PathBuf, source: io::Error },
+    #[error("cannot print: {0}: check where the output goes")]
+    Print(#[source] io::Error),
+    #[error("no manual page for '{name}': nocopy has no such command: see 'nocopy --help'")]
+    NoSuchCommand { name: String },
+    #[error(
+        "cannot use {interface} as both ends: a frame must go from one to the other: give --peer another interface"
+    )]
+    SameInterface { interface: String },
+    #[error(
+        "{interface} has no carrier: it is down or not connected: run 'ip link set {interface} up' and check the cable"
+    )]
+    NoCarrier { interface: String },
+    #[error(
+        "{interface} has an MTU of {mtu_bytes} bytes: frames of {frame_bytes} do not fit: raise it to 1500"
+    )]
+    SmallMtu { interface: String, mtu_bytes: u32, frame_bytes: usize },
+    #[error(
+        "nothing to measure: no method of the chosen workloads is among those given by --method: leave one out"
+    )]
+    NothingToMeasure,
+    #[error("{method}: cannot {doing}: {source}: {action}")]
+    Step { method: &'static str, doing: &'static str, source: io::Error, action: &'static str },
+}
+
+impl Failure {
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        matches!(self, Failure::Print(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// For `map_err`: gives an errno its fact and action.
+    pub(crate) fn step(
+        method: &'static str,
+        doing: &'static str,
+        action: &'static str,
+    ) -> impl FnOnce(io::Error) -> Failure {
+        move |source| Failure::Step { method, doing, source, action }
+    }
+}

@@ -1,0 +1,40 @@
+//! The `nocopy` command: parse, then act.
+//!
+//! Exit codes: 0 done, 1 a negative result (something measured was not there), 2 an error.
+
+mod arguments;
+mod bench;
+mod failure;
+mod manual;
+
+use std::process::ExitCode;
+
+use arguments::{Arguments, Command};
+use clap::Parser;
+use failure::Failure;
+
+/// What a command found, when it found out at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Positive,
+    Negative,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let outcome = match arguments.command {
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::Man { command } => manual::print_page(command.as_deref()),
+        Command::Completions { shell } => manual::print_completions(shell),
+    };
+    match outcome {
+        Ok(Outcome::Positive) => ExitCode::SUCCESS,
+        Ok(Outcome::Negative) => ExitCode::from(1),
+        // `nocopy bench | head`: whoever reads has read enough.
+        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("nocopy: {failure}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The manual page and shell completions, from the definitions of the command line.
+
+use std::io::{self, Write};
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use crate::arguments::Arguments;
+use crate::{Failure, Outcome};
+
+pub(crate) fn print_page(command: Option<&str>) -> Result<Outcome, Failure> {
+    let mut all = Arguments::command();
+    all.build();
+    let page = match command {
+        None => all,
+        Some(name) => match all.find_subcommand(name) {
+            Some(found) => found.clone(),
+            None => return Err(Failure::NoSuchCommand { name: name.into() }),
+        },
+    };
+    let mut text = Vec::new();
+    clap_mangen::Man::new(page).render(&mut text).map_err(Failure::Print)?;
+    print(&text)
+}
+
+pub(crate) fn print_completions(shell: Shell) -> Result<Outcome, Failure> {
+    // Into memory first: clap_complete panics when its writer fails, and a closed pipe is no reason to.
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "nocopy", &mut text);
+    print(&text)
+}
+
+fn print(text: &[u8]) -> Result<Outcome, Failure> {
+    let mut output = io::stdout().lock();
+    output.write_all(text).and_then(|()| output.flush()).map_err(Failure::Print)?;
+    Ok(Outcome::Positive)
+}

@@ -1,0 +1,162 @@
+//! The command as its users meet it: output, exit codes, and what it leaves behind.
+
+use std::fs;
+use std::process::{Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nocopy_lab::Namespace;
+
+fn nocopy(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nocopy")).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn assert_error(output: &Output, words: &[&str]) {
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert_eq!(message.lines().count(), 1, "one line: {message}");
+    assert!(words.iter().all(|word| message.contains(word)), "{message}");
+}
+
+/// Proves that what can be known to fail fails before anything is measured, and in one line.
+#[test]
+fn errors_are_one_line_and_come_first() {
+    let start = Instant::now();
+    assert_error(
+        &nocopy(&["bench", "--json", "/nonexistent/file.json"]),
+        &["/nonexistent/file.json", "directory"],
+    );
+    let missing = nocopy(&["bench", "--interface", "nc-none", "--peer", "nc-gone"]);
+    assert_error(&missing, &["nc-none", "No such device"]);
+    assert_error(&nocopy(&["bench", "--interface", "lo", "--peer", "lo"]), &["lo", "--peer"]);
+    assert_error(&nocopy(&["man", "brew"]), &["brew", "--help"]);
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn wrong_arguments_are_errors_too() {
+    for arguments in [&["bench", "tea"][..], &["bench", "--method", "tea"], &["bench", "--rounds", "0"]] {
+        assert_eq!(nocopy(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
+fn manual_and_completions_know_the_options() {
+    let page = nocopy(&["man", "bench"]);
+    assert!(page.status.success() && text(&page.stdout).contains("rounds"));
+    for shell in ["bash", "zsh", "fish"] {
+        let script = nocopy(&["completions", shell]);
+        assert!(script.status.success() && text(&script.stdout).contains("packet-send"), "{shell}");
+    }
+}
+
+/// Proves that `nocopy … | head -0` is no error.
+#[test]
+fn a_closed_pipe_is_not_an_error() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_nocopy"))
+        .args(["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+}
+
+/// Proves the whole way on real packets: every workload, once, with the JSON it promises.
+#[test]
+fn a_short_bench_measures_everything() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("nocopy-bench-{}.json", std::process::id()));
+    let output = nocopy(&["bench", "--quick", "--rounds", "1", "--json", path.to_str().unwrap()]);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{message}{}", text(&output.stdout));
+    let report: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    fs::remove_file(&path).unwrap();
+    assert_eq!(report["schema"], "nocopy.bench/1");
+    let rows = report["results"].as_array().unwrap();
+    for (workload, method) in [
+        ("packet-send", "packet-send"),
+        ("packet-send", "sendmmsg"),
+        ("packet-send", "xdp"),
+        ("packet-send", "kernel-generator"),
+        ("capture", "recvmmsg"),
+        ("capture", "packet-ring"),
+        ("capture", "xdp"),
+        ("capture", "xdp-drop"),
+        ("latency", "tcp-spinning"),
+        ("latency", "xdp-poll"),
+    ] {
+        let found = rows.iter().any(|row| row["workload"] == workload && row["method"] == method);
+        assert!(found, "{workload} {method} in {report:#}");
+    }
+    let xdp = rows.iter().find(|row| row["workload"] == "packet-send" && row["method"] == "xdp").unwrap();
+    assert_eq!((&xdp["evidence"], &xdp["baseline"]), (&"copied".into(), &"packet-send".into()), "{xdp}");
+    assert!(xdp["ratio"].as_f64().unwrap() > 0.0 && xdp["p50_us"].is_null(), "{xdp}");
+}
+
+/// Proves that a bench killed in the middle leaves no namespace, interface or program: nobody refers to its
+/// namespaces any more, and the host's interfaces are as before.
+#[test]
+fn a_killed_bench_leaves_nothing() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    let host = Namespace::current().unwrap();
+    let before = host.interfaces().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_nocopy"))
+        .args(["bench", "packet-send", "--quick"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let kept = wait_for_namespace(child.id());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let start = Instant::now();
+    // We keep one of the two namespaces. When the other is destroyed, the end of the pair in ours goes with it.
+    while kept.interfaces().unwrap().len() > 1 {
+        assert!(start.elapsed() < Duration::from_secs(10), "the other namespace lives on");
+        sleep(Duration::from_millis(20));
+    }
+    assert_eq!(host.interfaces().unwrap(), before);
+}
+
+/// One of the lab's namespaces of another process, once its end of the pair is there and up.
+fn wait_for_namespace(process: u32) -> Namespace {
+    let own = fs::read_link("/proc/self/ns/net").unwrap();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(10) {
+        let descriptors = fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+        for path in descriptors.map_while(Result::ok).map(|entry| entry.path()) {
+            let is_namespace = fs::read_link(&path)
+                .is_ok_and(|target| target.to_string_lossy().starts_with("net:[") && target != own);
+            if is_namespace && let Some(namespace) = with_pair(&path) {
+                return namespace;
+            }
+        }
+        sleep(Duration::from_millis(5));
+    }
+    panic!("the bench never made a lab");
+}
+
+fn with_pair(path: &std::path::Path) -> Option<Namespace> {
+    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+    let file = fs::File::open(path).ok()?;
+    let found = std::thread::spawn(move || {
+        use std::os::fd::AsFd;
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).ok()?;
+        Namespace::current().ok()
+    });
+    let namespace = found.join().unwrap()?;
+    let carrier =
+        namespace.interfaces().ok()?.iter().any(|interface| interface.name != "lo" && interface.carrier);
+    carrier.then_some(namespace)
+}

@@ -1,0 +1,99 @@
+//! Instructions per packet, by callgrind: exact, and the same on a noisy machine as on a quiet one.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::step::{Failed, Step, root, run_all};
+
+/// Each measured twice, with so many batches; the difference leaves out the start-up.
+const BATCHES: [u32; 2] = [100, 300];
+const BATCH_PACKETS: u32 = 64;
+
+/// Most the library may need, as a multiple of the loop by hand that does the same checks.
+struct Row {
+    library: &'static str,
+    by_hand: &'static str,
+    ratio_max: f64,
+}
+
+const ROWS: &[Row] = &[
+    Row { library: "receive-library", by_hand: "receive-checked", ratio_max: 1.05 },
+    Row { library: "send-library", by_hand: "send-checked", ratio_max: 1.05 },
+];
+
+/// Loops that are shown and not judged.
+const SHOWN: &[&str] = &["receive-trusting", "send-trusting", "send-library-frames"];
+
+pub(crate) fn install_and_compare() -> Result<(), Failed> {
+    if !Step::new("valgrind there", "valgrind", &["--version"]).succeeds_quietly() {
+        run_all(&[
+            Step::new("list Debian's packages", "apt-get", &["update", "-qq"]),
+            Step::new("install valgrind", "apt-get", &["install", "-y", "-qq", "valgrind"]),
+        ])?;
+    }
+    let program = build()?;
+    let mut slow = Vec::new();
+    println!("{:<20} {:>20}", "loop", "instructions/packet");
+    for row in ROWS {
+        let (library, by_hand) = (count(&program, row.library)?, count(&program, row.by_hand)?);
+        let ratio = library / by_hand;
+        println!("{:<20} {library:>20.1}", row.library);
+        println!(
+            "{:<20} {by_hand:>20.1}   library = {ratio:.3} x this, at most {:.2}",
+            row.by_hand, row.ratio_max
+        );
+        if ratio > row.ratio_max {
+            slow.push(row.library);
+        }
+    }
+    for name in SHOWN {
+        println!("{name:<20} {:>20.1}", count(&program, name)?);
+    }
+    if slow.is_empty() {
+        Ok(())
+    } else {
+        Err(Failed(format!("more instructions than allowed: {}", slow.join(", "))))
+    }
+}
+
+fn build() -> Result<PathBuf, Failed> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    eprintln!("xtask: build the loops");
+    let output = Command::new(cargo)
+        .args(["bench", "-p", "nocopy", "--bench", "ring_loop", "--no-run", "--message-format=json"])
+        .current_dir(root())
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .map_err(|error| Failed(format!("cargo bench: {error}")))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let executable =
+        |line: &str| Some(PathBuf::from(line.split("\"executable\":\"").nth(1)?.split('"').next()?));
+    let found = text.lines().filter(|line| line.contains("ring_loop")).find_map(executable);
+    found.ok_or_else(|| Failed("cargo bench built no ring_loop".into()))
+}
+
+/// Instructions per packet inside the functions that a loop names `measured_*`.
+fn count(program: &Path, name: &str) -> Result<f64, Failed> {
+    let [few, many] = BATCHES.map(|batches| collected(program, name, batches));
+    Ok((many? - few?) / f64::from((BATCHES[1] - BATCHES[0]) * BATCH_PACKETS))
+}
+
+fn collected(program: &Path, name: &str, batches: u32) -> Result<f64, Failed> {
+    let failed = |error: &str| Failed(format!("valgrind {name}: {error}"));
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"]);
+    valgrind.arg("--toggle-collect=*measured_*");
+    if name.starts_with("send-library") {
+        // Called from inside the measured function: the memory port's stand-in for the kernel is not counted.
+        valgrind.arg("--toggle-collect=*Endpoint*transmit*");
+    }
+    let output = valgrind
+        .arg(program)
+        .args([name, &batches.to_string()])
+        .output()
+        .map_err(|error| failed(&error.to_string()))?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let line = text.lines().find(|line| line.contains("Collected :"));
+    let figure = line.and_then(|line| line.rsplit(' ').next()).and_then(|figure| figure.parse().ok());
+    figure.filter(|_| output.status.success()).ok_or_else(|| failed(&text))
+}
