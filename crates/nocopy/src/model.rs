@@ -104,7 +104,7 @@ pub fn halves(operations: &[Operation]) {
             }
             3 | 4 => {
                 for descriptor in rx.peek(u32::from(amount % 8)) {
-                    match receive.claim(descriptor) {
+                    match receive.claims().claim(descriptor) {
                         Ok(packet) => {
                             receive.claimed(1);
                             if what % 10 == 3 {

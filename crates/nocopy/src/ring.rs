@@ -492,7 +492,7 @@ impl<T: Copy> Iterator for Peek<'_, T> {
 impl<T: Copy> ExactSizeIterator for Peek<'_, T> {}
 
 impl<T: Copy> Drop for Peek<'_, T> {
-    #[inline]
+    #[inline(always)] // a call would keep the iterator in memory
     fn drop(&mut self) {
         self.ring.tail = self.next;
         self.ring.release();

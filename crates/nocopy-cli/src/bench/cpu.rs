@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
@@ -25,6 +25,15 @@ pub(crate) fn machine_idle_time() -> io::Result<(Duration, u32)> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/stat does not start with 'cpu'"))?;
     let idle = Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
     Ok((idle, processors))
+}
+
+/// How busy all processors are meanwhile, while the calling thread sleeps.
+pub(crate) fn busy_percent(look: Duration) -> io::Result<f64> {
+    let (start, (before, processors)) = (Instant::now(), machine_idle_time()?);
+    std::thread::sleep(look);
+    let idle = machine_idle_time()?.0.saturating_sub(before);
+    let whole = start.elapsed() * processors.max(1);
+    Ok((1.0 - idle.as_secs_f64() / whole.as_secs_f64()).max(0.0) * 100.0)
 }
 
 /// idle + iowait + steal over all processors, and the number of processors.
@@ -67,7 +76,7 @@ mod tests {
     #[test]
     fn a_spinning_thread_uses_time() {
         let before = thread_time();
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         while start.elapsed() < Duration::from_millis(5) {}
         assert!(thread_time() > before);
     }

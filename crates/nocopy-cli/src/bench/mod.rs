@@ -61,6 +61,10 @@ const TRIAL_OVERHEAD: Duration = Duration::from_millis(90);
 const WINDOW_MIN: Duration = Duration::from_millis(80);
 const WINDOW_MAX: Duration = Duration::from_millis(500);
 
+/// How long to look at the machine before using it.
+const BUSY_LOOK: Duration = Duration::from_millis(200);
+const BUSY_PERCENT_MAX: f64 = 15.0;
+
 /// What was asked for.
 struct Plan<'a> {
     arguments: &'a BenchArguments,
@@ -128,6 +132,7 @@ impl<'a> Plan<'a> {
 pub(crate) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let json = arguments.json.as_deref().map(JsonFile::create).transpose()?;
     let plan = Plan::new(arguments);
+    warn_if_busy();
     let progress = Progress::new();
     let mut sections = Vec::new();
     for &workload in &plan.workloads {
@@ -145,6 +150,18 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     table::print(&sections, &report, &plan.notes())?;
     let silent = report.results.iter().any(|row| row.packets_per_s.or(row.p50_us).unwrap_or(0.0) <= 0.0);
     Ok(if silent { Outcome::Negative } else { Outcome::Positive })
+}
+
+/// Other work on the processors is not wrong, but whoever reads wide intervals should know where they are from.
+fn warn_if_busy() {
+    if let Ok(percent) = cpu::busy_percent(BUSY_LOOK)
+        && percent >= BUSY_PERCENT_MAX
+    {
+        eprintln!(
+            "warning: the processors are {percent:.0} % busy with other work: rates will be low and intervals wide: \
+             stop it, or repeat later"
+        );
+    }
 }
 
 fn measure(plan: &Plan<'_>, workload: WorkloadName, progress: &Progress) -> Result<Vec<Section>, Failure> {

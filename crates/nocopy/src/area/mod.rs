@@ -16,6 +16,7 @@ mod balance;
 mod frame;
 mod pool;
 mod returns;
+mod view;
 
 use std::fmt;
 use std::io;
@@ -25,8 +26,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use balance::Balance;
 pub use frame::{Frame, SharedFrame};
+pub(crate) use pool::{Claims, Half, Lent, Pool};
 pub use pool::{Faults, Packet};
-pub(crate) use pool::{Half, Lent, Pool};
 
 use crate::sync::AtomicU32;
 use crate::sys::memory::Mapping;
@@ -316,18 +317,12 @@ impl Shared {
         self.frame_bytes
     }
 
-    /// Address of a byte inside a frame, as the kernel counts: from the start of the area.
-    #[inline]
-    const fn address(&self, frame: u32, start: u16) -> u64 {
-        ((frame as u64) << self.frame_shift) + start as u64
-    }
-
     /// Pointer to a byte inside a frame.
     #[inline]
     fn pointer(&self, frame: u32, start: u16) -> NonNull<u8> {
         debug_assert!(frame < self.frame_count && u32::from(start) <= self.frame_bytes());
         // SAFETY: frame numbers are below the count and starts within a frame wherever they are made
-        // (`Pool::claim`, `Frame`'s own edits), and the mapping covers all frames (`Shared::new`).
+        // (`View::claim`, `Frame`'s own edits), and the mapping covers all frames (`Shared::new`).
         unsafe { self.memory.base().add(((frame as usize) << self.frame_shift) + start as usize) }
     }
 
@@ -353,7 +348,7 @@ impl Shared {
     #[inline]
     fn word(&self, frame: u32) -> &PlainU32 {
         debug_assert!(frame < self.frame_count);
-        // SAFETY: frame numbers are below the count wherever they are made (`Pool::frame_at`, the pools' own), and there is
+        // SAFETY: frame numbers are below the count wherever they are made (`View::frame_at`, the pools' own), and there is
         // a word for each frame.
         unsafe { self.states.get_unchecked(frame as usize) }
     }

@@ -5,8 +5,9 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32 as PlainU32, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
+use super::view::{Place, View};
 use super::{AreaError, Frame, Home, PoolId, RETIRED, Shared, bring_home, counted, home_of, lent_to, state};
 use crate::ring::{Consumer, Producer};
 use crate::sys::xsk::Descriptor;
@@ -86,12 +87,9 @@ impl std::ops::Add for Faults {
 /// `Send` but not `Sync`: the cells are touched by whoever holds the half.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
-    /// What every packet needs of `shared`, so that the hot path does not go through two pointers.
-    base: NonNull<u8>,
+    /// What every packet needs of `shared`.
+    view: View,
     id: PoolId,
-    /// State words of this pool's frames: lent to this half, and at home or yours.
-    lent_here: u32,
-    owned: u32,
     half: Half,
     /// What is free: the first `free_count` cells hold frame numbers.
     free: Box<[Cell<u32>]>,
@@ -106,7 +104,7 @@ pub(crate) struct Pool {
     on_close: Cell<Lent>,
 }
 
-// SAFETY: `base` points into the memory that `shared` keeps; all else is `Send` by itself.
+// SAFETY: `view` points into what `shared` keeps alive; all else is `Send` by itself.
 unsafe impl Send for Pool {}
 
 impl Pool {
@@ -127,10 +125,8 @@ impl Pool {
         shared.record(id).ledger.sends.store(u32::from(half == Half::Send), Relaxed);
         drop(home);
         let pool = Self {
-            base: shared.memory.base(),
+            view: View::new(&shared, id),
             id,
-            lent_here: state(id, id),
-            owned: state(id, 0),
             half,
             free: cells,
             free_count: Cell::new(frames),
@@ -232,10 +228,11 @@ impl Pool {
         let free = self.free_count.get();
         let mut slots = fill.reserve(free);
         let count = slots.left();
-        let shift = self.shared.frame_shift;
+        let view = self.view;
         slots.extend(self.free[(free - count) as usize..free as usize].iter().rev().map(|frame| {
-            self.shared.set_state(frame.get(), self.lent_here);
-            u64::from(frame.get()) << shift
+            // SAFETY: `shared` keeps the area alive; free frames are its frames.
+            unsafe { view.lend(frame.get()) };
+            view.address(frame.get(), 0)
         }));
         self.free_count.set(free - count);
         drop(slots);
@@ -245,38 +242,20 @@ impl Pool {
         count
     }
 
-    /// Takes a received packet from the kernel, if its word is good.
+    /// The means of taking received packets from the kernel one by one.
     #[inline]
-    pub(crate) fn claim(&self, descriptor: Descriptor) -> Result<Packet<'_>, Fault> {
-        let shared = &*self.shared;
-        let Some((frame, word)) = self.frame_at(descriptor.address) else { return Err(Fault::OutOfRange) };
-        if word.load(Relaxed) != self.lent_here {
-            return Err(Fault::NotLent);
-        }
-        word.store(self.owned, Relaxed);
-        let start = descriptor.address & u64::from(shared.frame_bytes() - 1);
-        if start + u64::from(descriptor.len) > u64::from(shared.frame_bytes()) {
-            return Err(self.refuse(frame));
-        }
-        // SAFETY: the address lies in the area, since its frame does.
-        let data = unsafe { self.base.add(descriptor.address as usize) };
-        Ok(Packet { pool: self, data, frame, start: start as u16, len: descriptor.len as u16 })
+    pub(crate) fn claims(&self) -> Claims<'_> {
+        Claims { pool: self, view: self.view }
     }
 
-    /// The frame an address lies in, with its state word; `None` outside the area.
-    #[inline]
-    fn frame_at(&self, address: u64) -> Option<(u32, &PlainU32)> {
-        let index = address >> self.shared.frame_shift;
-        let word = self.shared.states.get(usize::try_from(index).ok()?)?;
-        Some((index as u32, word))
-    }
-
-    /// Takes a frame back whose packet cannot be believed.
+    /// Takes the frame back, if the kernel gave one, whose packet cannot be believed.
     #[cold]
-    fn refuse(&self, frame: u32) -> Fault {
-        self.claimed(1);
-        self.push(frame);
-        Fault::Misaligned
+    fn refuse(&self, fault: Fault, frame: Option<u32>) -> Fault {
+        if let Some(frame) = frame {
+            self.claimed(1);
+            self.push(frame);
+        }
+        fault
     }
 
     /// Books `count` packets as claimed.
@@ -284,20 +263,6 @@ impl Pool {
     pub(crate) fn claimed(&self, count: u64) {
         self.lent.set(self.lent.get() - count);
         self.yours.set(self.yours.get() + counted(count));
-    }
-
-    /// Asks for the cache line of a packet that will be claimed soon. Any word will do: a prefetch cannot fault.
-    #[inline]
-    pub(crate) fn prefetch(&self, descriptor: Descriptor) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let packet = self.base.as_ptr().wrapping_add(descriptor.address as usize);
-            // SAFETY: a prefetch is a hint; it reads nothing and faults on no address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(packet.cast()) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = descriptor;
     }
 
     // ---- sending ---------------------------------------------------------------------------------------------
@@ -310,13 +275,9 @@ impl Pool {
             None => self.fetch_one()?,
         };
         let offset = self.shared.data_offset;
-        let address = self.shared.address(frame, offset);
-        // SAFETY: popped from the cache, so it is ours and now the caller's; the offset lies in every frame, and the
-        // frame in the area.
-        unsafe {
-            let data = self.base.add(address as usize);
-            Some(Frame::new(NonNull::from(&*self.shared), data, frame, offset, 0))
-        }
+        let data = self.view.data(self.view.address(frame, offset));
+        // SAFETY: popped from the cache, so it is ours and now the caller's; the offset lies in every frame.
+        Some(unsafe { Frame::new(NonNull::from(&*self.shared), data, frame, offset, 0) })
     }
 
     #[cold]
@@ -356,8 +317,7 @@ impl Pool {
         let (index, data, len) = frame.into_parts();
         let word = self.shared.word(index);
         word.store(word.load(Relaxed) | u32::from(self.id), Relaxed); // it was lent to nobody: the low half was 0
-        let address = data.as_ptr().addr() - self.base.as_ptr().addr();
-        Ok(Descriptor { address: address as u64, len: len.into(), options: 0 })
+        Ok(Descriptor { address: self.view.address_of(data), len: len.into(), options: 0 })
     }
 
     /// Lends a free frame to the kernel to send and returns its word for a packet of `len` bytes, and those bytes, to be
@@ -375,12 +335,14 @@ impl Pool {
             Some(frame) => frame,
             None => self.fetch_one()?,
         };
-        self.shared.set_state(frame, self.lent_here);
-        let address = self.shared.address(frame, self.shared.data_offset);
-        // SAFETY: the bytes lie in one frame (asserted), which has no other owner; the kernel will have it only when the
-        // word is published, and `&mut self` keeps the half from doing so while the bytes are being written.
-        let bytes =
-            unsafe { std::slice::from_raw_parts_mut(self.base.add(address as usize).as_ptr(), len as usize) };
+        let address = self.view.address(frame, self.shared.data_offset);
+        // SAFETY: `shared` keeps the area alive. The bytes lie in one frame (asserted), which has no other owner; the
+        // kernel will have it only when the word is published, and `&mut self` keeps the half from doing so while the
+        // bytes are being written.
+        let bytes = unsafe {
+            self.view.lend(frame);
+            std::slice::from_raw_parts_mut(self.view.data(address).as_ptr(), len as usize)
+        };
         Some((Descriptor { address, len, options: 0 }, bytes))
     }
 
@@ -396,27 +358,20 @@ impl Pool {
     pub(crate) fn reap(&self, completion: &mut Consumer<u64>, faults: &mut Faults) -> u32 {
         self.settle();
         let mut strays = Strays::new(self);
-        let (mut reaped, mut free_count) = (0, self.free_count.get());
+        let (view, free, before) = (self.view, &self.free[..], self.free_count.get());
+        let (mut free_count, mut stray_count) = (before, 0);
         for address in completion.peek(u32::MAX) {
-            let Some((frame, word)) = self.frame_at(address) else {
-                faults.count(Fault::OutOfRange);
-                continue;
-            };
-            let now = word.load(Relaxed);
-            if now == self.lent_here {
-                word.store(self.owned, Relaxed);
-                self.free[free_count as usize].set(frame);
-                free_count += 1;
-            } else if lent_to(now) == self.id {
-                word.store(state(home_of(now), 0), Relaxed);
-                strays.add(frame, home_of(now));
-            } else {
-                faults.count(Fault::NotLent);
-                continue;
+            // SAFETY: `shared` keeps the area alive.
+            match unsafe { view.reclaim(address) } {
+                Some(frame) => {
+                    free[free_count as usize].set(frame);
+                    free_count += 1;
+                }
+                None => stray_count += u32::from(strays.reclaim(address, faults)),
             }
-            reaped += 1;
         }
         self.free_count.set(free_count);
+        let reaped = free_count - before + stray_count;
         strays.send_home();
         self.lent.set(self.lent.get() - u64::from(reaped));
         self.settled.set(self.free_count.get());
@@ -436,10 +391,8 @@ impl Pool {
     pub(crate) fn take(&mut self) -> Self {
         let hollow = Self {
             shared: Arc::clone(&self.shared),
-            base: self.base,
+            view: View::new(&self.shared, HOLLOW),
             id: HOLLOW,
-            lent_here: 0,
-            owned: 0,
             half: self.half,
             free: Box::default(),
             free_count: Cell::new(0),
@@ -549,6 +502,24 @@ impl<'pool> Strays<'pool> {
         Self { pool, home: 0, first: 0, last: 0, count: 0 }
     }
 
+    /// Takes back a frame of another pool; counts a fault and says false if the address does not name one lent here.
+    #[cold]
+    fn reclaim(&mut self, address: u64, faults: &mut Faults) -> bool {
+        // SAFETY: the pool keeps the area alive.
+        let Some((frame, word)) = (unsafe { self.pool.view.frame_at(address) }) else {
+            faults.count(Fault::OutOfRange);
+            return false;
+        };
+        let now = word.load(Relaxed);
+        if lent_to(now) != self.pool.id {
+            faults.count(Fault::NotLent);
+            return false;
+        }
+        word.store(state(home_of(now), 0), Relaxed);
+        self.add(frame, home_of(now));
+        true
+    }
+
     fn add(&mut self, frame: u32, home: PoolId) {
         if self.count > 0 && self.home != home {
             self.send_home();
@@ -581,6 +552,45 @@ impl<'pool> Strays<'pool> {
             unsafe { bring_home(NonNull::from(&**shared), frame) };
             frame = next;
         }
+    }
+}
+
+/// Takes received packets from the kernel: a pool with its [`View`] in a local, for the length of a batch.
+#[derive(Clone, Copy)]
+pub(crate) struct Claims<'half> {
+    pool: &'half Pool,
+    view: View,
+}
+
+impl<'half> Claims<'half> {
+    /// Takes one packet, if its word is good.
+    #[inline]
+    pub(crate) fn claim(self, descriptor: Descriptor) -> Result<Packet<'half>, Fault> {
+        // SAFETY: the pool keeps the area alive.
+        match unsafe { self.view.claim(descriptor.address, descriptor.len) } {
+            Ok(Place { data, frame, start }) => {
+                Ok(Packet { pool: self.pool, data, frame, start, len: descriptor.len as u16 })
+            }
+            Err((fault, frame)) => Err(self.pool.refuse(fault, frame)),
+        }
+    }
+
+    /// Asks for the first bytes of a packet that will be claimed soon.
+    #[inline]
+    pub(crate) fn prefetch(self, descriptor: Descriptor) {
+        self.view.prefetch(descriptor.address);
+    }
+
+    /// The pool the packets come into.
+    #[inline]
+    pub(crate) fn pool(self) -> &'half Pool {
+        self.pool
+    }
+}
+
+impl fmt::Debug for Claims<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.pool.fmt(f)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::wait::Coalescer;
 use super::{Inner, PortBuilder, Statistics, Wait};
-use crate::area::{Balance, Faults, Frame, Packet, Pool};
+use crate::area::{Balance, Claims, Faults, Frame, Packet, Pool};
 use crate::evidence::Evidence;
 use crate::ring::{Consumer, Peek, Producer};
 use crate::sys::xsk::Descriptor;
@@ -88,7 +88,7 @@ impl Receiver {
         Batch {
             packets: self.rx.peek(self.batch),
             fill: &mut self.fill,
-            pool: &self.pool,
+            claims: self.pool.claims(),
             faults: &mut self.faults,
             claimed: 0,
         }
@@ -254,7 +254,7 @@ impl Drop for Receiver {
 pub struct Batch<'half> {
     packets: Peek<'half, Descriptor>,
     fill: &'half mut Producer<u64>,
-    pool: &'half Pool,
+    claims: Claims<'half>,
     faults: &'half mut Faults,
     claimed: u64,
 }
@@ -274,9 +274,9 @@ impl<'half> Iterator for Batch<'half> {
         loop {
             let descriptor = self.packets.next()?;
             if let Some(ahead) = self.packets.look(PREFETCH_AHEAD) {
-                self.pool.prefetch(ahead);
+                self.claims.prefetch(ahead);
             }
-            match self.pool.claim(descriptor) {
+            match self.claims.claim(descriptor) {
                 Ok(packet) => {
                     self.claimed += 1;
                     return Some(packet);
@@ -293,9 +293,9 @@ impl<'half> Iterator for Batch<'half> {
 }
 
 impl Drop for Batch<'_> {
-    #[inline]
+    #[inline(always)] // a call would keep the batch in memory, and every packet would write to it
     fn drop(&mut self) {
-        self.pool.claimed(self.claimed);
-        self.pool.refill(self.fill);
+        self.claims.pool().claimed(self.claimed);
+        self.claims.pool().refill(self.fill);
     }
 }

@@ -1,0 +1,134 @@
+//! The frames of an area as one half sees them: what a loop over packets needs, small enough to live in registers.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32 as PlainU32, Ordering::Relaxed};
+
+use super::pool::Fault;
+use super::{PoolId, Shared, state};
+
+/// A copy of the few words of [`Shared`] that the hot path reads, so that it does not go through two pointers.
+#[derive(Clone, Copy)]
+pub(super) struct View {
+    base: NonNull<u8>,
+    states: NonNull<PlainU32>,
+    /// Log2 of the frame size.
+    shift: u32,
+    frame_count: u32,
+    /// State words of this half's frames: lent to the kernel, and at home or yours.
+    lent_here: u32,
+    owned: u32,
+}
+
+/// Where a packet lies that the kernel handed over.
+pub(super) struct Place {
+    pub(super) data: NonNull<u8>,
+    pub(super) frame: u32,
+    pub(super) start: u16,
+}
+
+impl View {
+    /// The frames of `area` as the half with pool `id` sees them.
+    pub(super) fn new(area: &Shared, id: PoolId) -> Self {
+        Self {
+            base: area.memory.base(),
+            states: NonNull::from(&*area.states).cast(),
+            shift: area.frame_shift,
+            frame_count: area.frame_count,
+            lent_here: state(id, id),
+            owned: state(id, 0),
+        }
+    }
+
+    /// The frame an address lies in, with its state word; `None` outside the area.
+    ///
+    /// # Safety
+    /// The area is alive for `'a`.
+    #[inline]
+    pub(super) unsafe fn frame_at<'a>(self, address: u64) -> Option<(u32, &'a PlainU32)> {
+        let index = address >> self.shift;
+        if index >= u64::from(self.frame_count) {
+            return None;
+        }
+        // SAFETY: there is a word for each frame, and they live as long as the area.
+        Some((index as u32, unsafe { self.states.add(index as usize).as_ref() }))
+    }
+
+    /// Takes one of this half's own frames back from the kernel; `None` if the address does not name one that is lent.
+    ///
+    /// # Safety
+    /// The area is alive.
+    #[inline]
+    pub(super) unsafe fn reclaim(self, address: u64) -> Option<u32> {
+        // SAFETY: alive by contract.
+        let (frame, word) = unsafe { self.frame_at(address)? };
+        if word.load(Relaxed) != self.lent_here {
+            return None;
+        }
+        word.store(self.owned, Relaxed);
+        Some(frame)
+    }
+
+    /// Takes a received packet from the kernel. On [`Fault::Misaligned`] the frame is taken back all the same, and named.
+    ///
+    /// # Safety
+    /// The area is alive.
+    #[inline]
+    pub(super) unsafe fn claim(self, address: u64, len: u32) -> Result<Place, (Fault, Option<u32>)> {
+        // SAFETY: alive by contract.
+        let Some(frame) = (unsafe { self.reclaim(address) }) else {
+            let inside = address >> self.shift < u64::from(self.frame_count);
+            return Err((if inside { Fault::NotLent } else { Fault::OutOfRange }, None));
+        };
+        let frame_bytes = 1_u64 << self.shift;
+        let start = address & (frame_bytes - 1);
+        if start + u64::from(len) > frame_bytes {
+            return Err((Fault::Misaligned, Some(frame)));
+        }
+        Ok(Place { data: self.data(address), frame, start: start as u16 })
+    }
+
+    /// Lends one of this half's own frames to the kernel.
+    ///
+    /// # Safety
+    /// The area is alive and `frame` one of its frames.
+    #[inline]
+    pub(super) unsafe fn lend(self, frame: u32) {
+        debug_assert!(frame < self.frame_count);
+        // SAFETY: there is a word for each frame.
+        unsafe { self.states.add(frame as usize).as_ref() }.store(self.lent_here, Relaxed);
+    }
+
+    /// The kernel's address of a byte `start` bytes into a frame.
+    #[inline]
+    pub(super) fn address(self, frame: u32, start: u16) -> u64 {
+        (u64::from(frame) << self.shift) + u64::from(start)
+    }
+
+    /// Pointer to an address; only good for use if the address lies in the area.
+    #[inline]
+    pub(super) fn data(self, address: u64) -> NonNull<u8> {
+        let data = self.base.as_ptr().wrapping_add(address as usize);
+        // SAFETY: an address in the area is far from wrapping around to null; others are not kept (`claim`, `lend`).
+        unsafe { NonNull::new_unchecked(data) }
+    }
+
+    /// The kernel's address of a pointer into the area.
+    #[inline]
+    pub(super) fn address_of(self, data: NonNull<u8>) -> u64 {
+        (data.as_ptr().addr() - self.base.as_ptr().addr()) as u64
+    }
+
+    /// Asks for the cache line at an address that will be claimed soon. Any word will do: a prefetch cannot fault.
+    #[inline]
+    pub(super) fn prefetch(self, address: u64) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let packet = self.base.as_ptr().wrapping_add(address as usize);
+            // SAFETY: a prefetch is a hint; it reads nothing and faults on no address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(packet.cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = address;
+    }
+}
