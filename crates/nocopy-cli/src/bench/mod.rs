@@ -132,6 +132,8 @@ impl<'a> Plan<'a> {
 pub(crate) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let json = arguments.json.as_deref().map(JsonFile::create).transpose()?;
     let plan = Plan::new(arguments);
+    // What cannot work fails now, not after the first workload; and before anybody reads a warning.
+    drop(plan.stage(false)?);
     warn_if_busy();
     let progress = Progress::new();
     let mut sections = Vec::new();

@@ -240,23 +240,26 @@ pub(crate) fn program_by_id(id: u32) -> io::Result<OwnedFd> {
     unsafe { bpf_fd(BPF_PROG_GET_FD_BY_ID, &mut argument) }
 }
 
-/// Runs an XDP program `repeat` times over `frame`, sending what it returns as real packets.
+/// Runs an XDP program `repeat` times over a frame, sending what it returns as real packets. The first `metadata_bytes`
+/// of `data` (a multiple of four, at most 32) lie in front of the frame, where the program finds them as metadata.
 pub(crate) fn run_live(
     program: BorrowedFd<'_>,
     interface_index: u32,
-    frame: &[u8],
+    data: &[u8],
+    metadata_bytes: u32,
     repeat: u32,
     batch: u32,
 ) -> io::Result<()> {
     let context = XdpContext {
-        data_end: length(frame.len()),
+        data: metadata_bytes,
+        data_end: length(data.len()),
         ingress_interface: interface_index,
         ..XdpContext::default()
     };
     let mut argument = TestRun {
         program: number(&program),
-        data_in_bytes: length(frame.len()),
-        data_in: frame.as_ptr() as u64,
+        data_in_bytes: length(data.len()),
+        data_in: data.as_ptr() as u64,
         repeat,
         context_in_bytes: length(size_of::<XdpContext>()),
         context_in: (&raw const context) as u64,
@@ -264,6 +267,6 @@ pub(crate) fn run_live(
         batch,
         ..TestRun::default()
     };
-    // SAFETY: frame and context are described by pointer and size and outlive the call.
+    // SAFETY: data and context are described by pointer and size and outlive the call.
     unsafe { bpf(BPF_PROG_TEST_RUN, &mut argument).map(drop) }
 }

@@ -67,6 +67,11 @@ pub(super) const fn skip_if_zero(tested: Register, count: i16) -> Instruction {
     instruction(0x15, tested, R0, count, 0)
 }
 
+/// `if left == right skip `count` instructions`
+pub(super) const fn skip_if_equal(left: Register, right: Register, count: i16) -> Instruction {
+    instruction(0x1d, left, right, count, 0)
+}
+
 /// `to = map`: two instructions, the second carries the upper half of a value that a map does not have.
 pub(super) const fn map(to: Register, descriptor: i32) -> [Instruction; 2] {
     [instruction(0x18, to, Register(BPF_PSEUDO_MAP_FD), 0, descriptor), instruction(0, R0, R0, 0, 0)]

@@ -5,13 +5,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::Error;
 use super::assembler::{
-    FRAME_POINTER, Helper, R0, R1, R2, R3, add, call, copy, exit, load_u32, load_u64, map, set, skip_if_zero,
+    FRAME_POINTER, Helper, R0, R1, R2, R3, add, call, copy, exit, load_u32, load_u64, map, set, skip_if_equal, skip_if_zero,
     store_u32, store_u64,
 };
 use crate::sys::bpf::{self, Instruction, MapKind};
 
 const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
+
+/// Offsets of `data` and `data_meta` in `struct xdp_md`.
+const DATA_BYTES: i16 = 0;
+const DATA_META_BYTES: i16 = 8;
 
 /// Offset of `rx_queue_index` in `struct xdp_md`.
 const RX_QUEUE_INDEX_BYTES: i16 = 16;
@@ -79,9 +83,19 @@ impl Program {
         ])
     }
 
-    /// Sends packets out of an interface.
-    pub(super) fn redirect_out(interface_index: u32) -> Result<Self, Error> {
-        Self::load(&[set(R1, interface_index.cast_signed()), set(R2, 0), call(Helper::Redirect), exit()])
+    /// Sends packets that carry metadata out of an interface, and lets all others pass: a generator's frames carry some,
+    /// those that really arrive do not.
+    pub(super) fn redirect_marked(interface_index: u32) -> Result<Self, Error> {
+        Self::load(&[
+            load_u32(R2, R1, DATA_META_BYTES),
+            load_u32(R3, R1, DATA_BYTES),
+            set(R0, XDP_PASS),
+            skip_if_equal(R2, R3, 3),
+            set(R1, interface_index.cast_signed()),
+            set(R2, 0),
+            call(Helper::Redirect),
+            exit(),
+        ])
     }
 }
 
