@@ -5,7 +5,7 @@
 //! checks that all loops do the same work.
 //!
 //! The loops by hand follow `xsk.h` of libxdp: batches of 64, indices published once a batch, prefetch of the packet
-//! four ahead. `trusting` believes the kernel's addresses, as that header does. `checked` refuses an address outside the
+//! sixteen ahead, sizes of rings and frames known when the program runs. `trusting` believes the kernel's addresses, as that header does. `checked` refuses an address outside the
 //! area, a packet that leaves its frame and a frame that was not lent, as the library does.
 #![allow(unsafe_code, missing_docs)]
 
@@ -122,6 +122,7 @@ struct Descriptor {
 
 /// A ring and one end's private view of it, as `struct xsk_ring_prod` and `xsk_ring_cons`.
 struct Ring<T> {
+    mask: u32,
     producer: AtomicU32,
     consumer: AtomicU32,
     entries: Box<[T]>,
@@ -130,18 +131,21 @@ struct Ring<T> {
 impl<T: Copy + Default> Ring<T> {
     fn new() -> Self {
         let entries = vec![T::default(); RING as usize].into_boxed_slice();
-        Self { producer: AtomicU32::new(0), consumer: AtomicU32::new(0), entries }
+        Self { mask: black_box(RING) - 1, producer: AtomicU32::new(0), consumer: AtomicU32::new(0), entries }
     }
 
     #[inline(always)]
     fn slot(&mut self, index: u32) -> &mut T {
         // SAFETY: masked by the size of the ring.
-        unsafe { self.entries.get_unchecked_mut((index & (RING - 1)) as usize) }
+        unsafe { self.entries.get_unchecked_mut((index & self.mask) as usize) }
     }
 }
 
 /// Everything a hand-written program keeps.
 struct ByHand {
+    frames: u64,
+    /// Log2 of the frame size.
+    shift: u32,
     memory: Box<[u8]>,
     free: Vec<u64>,
     lent: Box<[bool]>,
@@ -157,6 +161,8 @@ impl ByHand {
     fn new() -> Self {
         let frames = RING as usize;
         Self {
+            frames: frames as u64,
+            shift: black_box(FRAME_BYTES).trailing_zeros(),
             memory: vec![0; frames * FRAME_BYTES].into_boxed_slice(),
             free: (0..frames as u64).rev().map(|frame| frame * FRAME_BYTES as u64).collect(),
             lent: vec![false; frames].into_boxed_slice(),
@@ -178,8 +184,8 @@ impl ByHand {
     /// Whether the kernel may say this, as the library asks it.
     #[inline(always)]
     fn accept(&mut self, descriptor: Descriptor) -> bool {
-        let frame = descriptor.address / FRAME_BYTES as u64;
-        if frame >= u64::from(RING) {
+        let frame = descriptor.address >> self.shift;
+        if frame >= self.frames {
             return false;
         }
         // SAFETY: below the number of frames.
@@ -192,13 +198,13 @@ impl ByHand {
     #[inline(always)]
     fn lend(&mut self, address: u64) {
         // SAFETY: a frame of the program's own.
-        unsafe { *self.lent.get_unchecked_mut(address as usize / FRAME_BYTES) = true };
+        unsafe { *self.lent.get_unchecked_mut(address as usize >> self.shift) = true };
     }
 
     /// Gives free frames to the kernel to receive into.
     #[inline(always)]
     fn refill<const CHECKED: bool>(&mut self) {
-        let room = RING - (self.fill_head - self.fill.consumer.load(Ordering::Acquire));
+        let room = self.fill.mask + 1 - (self.fill_head - self.fill.consumer.load(Ordering::Acquire));
         for _ in 0..room.min(self.free.len() as u32) {
             // SAFETY: no more than there are.
             let address = unsafe { self.free.pop().unwrap_unchecked() };
@@ -244,15 +250,15 @@ fn receive<const CHECKED: bool>(program: &mut ByHand) -> u64 {
     let ready = program.rx.producer.load(Ordering::Acquire).wrapping_sub(tail).min(BATCH);
     for i in 0..ready {
         let descriptor = *program.rx.slot(tail.wrapping_add(i));
-        if i + 4 < ready {
-            let ahead = program.rx.slot(tail.wrapping_add(i + 4)).address;
+        if i + 16 < ready {
+            let ahead = program.rx.slot(tail.wrapping_add(i + 16)).address;
             prefetch(program.memory.as_ptr().wrapping_add(ahead as usize));
         }
         if CHECKED && !program.accept(descriptor) {
             continue;
         }
         sum = sum.wrapping_add(sum_of(black_box(program.bytes(descriptor.address, descriptor.len as usize))));
-        let frame = descriptor.address & !(FRAME_BYTES as u64 - 1);
+        let frame = descriptor.address >> program.shift << program.shift;
         // SAFETY: the capacity is one for each frame.
         unsafe {
             let len = program.free.len();
@@ -298,7 +304,7 @@ fn send<const CHECKED: bool>(program: &mut ByHand) {
         if CHECKED && !program.accept(Descriptor { address, len: 0, options: 0 }) {
             continue;
         }
-        let frame = address & !(FRAME_BYTES as u64 - 1);
+        let frame = address >> program.shift << program.shift;
         // SAFETY: the capacity is one for each frame.
         unsafe {
             let len = program.free.len();
@@ -310,7 +316,7 @@ fn send<const CHECKED: bool>(program: &mut ByHand) {
     for _ in 0..BATCH {
         let Some(frame) = program.free.pop() else { break };
         let address = frame + OFFSET as u64;
-        if RING - (program.tx_head - program.tx.consumer.load(Ordering::Acquire)) == 0 {
+        if program.tx_head - program.tx.consumer.load(Ordering::Acquire) > program.tx.mask {
             break;
         }
         program.bytes(address, PACKET_BYTES).copy_from_slice(black_box(&packet()));

@@ -45,7 +45,8 @@ impl Waiting {
                 Wait::Coalesced { packets: 1024, delay: Duration::from_micros(200) }
             }
             Waiting::Coalesced(Load::Paced) => {
-                Wait::Coalesced { packets: 1024, delay: Duration::from_millis(4) }
+                // As long as the packet ring's blocks wait.
+                Wait::Coalesced { packets: 4096, delay: Duration::from_millis(10) }
             }
         }
     }

@@ -41,7 +41,7 @@ impl PortBuilder {
             headroom_bytes: 0,
             rx_frames: 4096,
             tx_frames: 2048,
-            rings: RingSizes { fill: 4096, completion: 4096, rx: 4096, tx: 2048 },
+            rings: ring_sizes(4096, 2048),
             need_wakeup: true,
             busy_poll: None,
             batch: 64,
@@ -97,11 +97,11 @@ impl PortBuilder {
         self
     }
 
-    /// Entries of the rx and fill rings (default 4096) and of the tx ring (default 2048): powers of two. The completion
-    /// ring always holds twice what the tx ring does.
+    /// Entries of the rx ring (default 4096) and of the tx ring (default 2048): powers of two. The fill and completion
+    /// rings hold twice as many: room to spare means that the other end's index need not be read for every batch.
     #[must_use]
     pub fn ring_sizes(mut self, receive: u32, send: u32) -> Self {
-        self.rings = RingSizes { fill: receive, rx: receive, tx: send, completion: send.saturating_mul(2) };
+        self.rings = ring_sizes(receive, send);
         self
     }
 
@@ -176,7 +176,7 @@ impl PortBuilder {
 
     fn check(&self) -> Result<(), OpenError> {
         let RingSizes { fill, rx, tx, completion } = self.rings;
-        for (ring, entries) in [("fill", fill), ("rx", rx), ("tx", tx), ("completion", completion)] {
+        for (ring, entries) in [("rx", rx), ("tx", tx), ("fill", fill), ("completion", completion)] {
             if !entries.is_power_of_two() {
                 return Err(OpenError::RingSize { ring, entries });
             }
@@ -203,4 +203,8 @@ impl PortBuilder {
     pub(super) fn system(&self, operation: &'static str, source: io::Error) -> OpenError {
         OpenError::System { interface: self.interface.clone(), queue: self.queue, operation, source }
     }
+}
+
+fn ring_sizes(receive: u32, send: u32) -> RingSizes {
+    RingSizes { rx: receive, fill: receive.saturating_mul(2), tx: send, completion: send.saturating_mul(2) }
 }

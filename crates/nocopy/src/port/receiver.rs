@@ -12,9 +12,9 @@ use crate::evidence::Evidence;
 use crate::ring::{Consumer, Peek, Producer};
 use crate::sys::xsk::Descriptor;
 
-/// How far ahead of the packet being handed out the next ones are prefetched: far enough to hide a miss, near enough
-/// to stay in the first-level cache.
-const PREFETCH_AHEAD: u32 = 4;
+/// How far ahead of the packet being handed out the next ones are prefetched. Measured on one machine with 64-byte packets
+/// at full rate: 3.4 M/s with 4 and 8, 3.7 M/s with 16, no more with 32 (`nocopy bench capture`).
+const PREFETCH_AHEAD: u32 = 16;
 
 /// Empty looks between two looks at the clock while spinning; a look at the clock costs as much as some 50 of them.
 const SPINS_PER_CLOCK: u32 = 64;
@@ -58,7 +58,9 @@ impl Receiver {
     /// # Errors
     /// The interface is down or gone.
     pub fn receive(&mut self) -> io::Result<Batch<'_>> {
-        self.wait_for_packets(None)?;
+        if self.rx.available(1) == 0 {
+            self.wait_for_packets(None)?;
+        }
         Ok(self.take_batch())
     }
 
@@ -67,7 +69,9 @@ impl Receiver {
     /// # Errors
     /// The interface is down or gone.
     pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
-        self.wait_for_packets(Some(Instant::now() + timeout))?;
+        if self.rx.available(1) == 0 {
+            self.wait_for_packets(Some(Instant::now() + timeout))?;
+        }
         Ok(self.take_batch())
     }
 
@@ -119,9 +123,6 @@ impl Receiver {
     }
 
     fn wait_for_packets(&mut self, deadline: Option<Instant>) -> io::Result<()> {
-        if self.rx.available(1) > 0 {
-            return Ok(());
-        }
         // Frames that came home otherwise than by a batch must not wait for one: there may never be one without them.
         self.pool.refill(&mut self.fill);
         match self.wait {
@@ -179,7 +180,8 @@ impl Receiver {
             }
             let read = self.rx.read();
             let received = read.wrapping_sub(std::mem::replace(&mut self.read_at_sleep, read));
-            let ring = self.rx.capacity().min(self.fill.capacity());
+            let ring =
+                u32::try_from(self.pool.lent_count()).map_or(u32::MAX, |lent| lent.min(self.rx.capacity()));
             let sleep = self.coalescer.sleep(now, received.into(), ring, packets, delay);
             if self.fill.needs_wakeup() {
                 self.inner.kick_rx()?;

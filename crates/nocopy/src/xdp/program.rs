@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::Error;
 use super::assembler::{
-    FRAME_POINTER, Helper, R0, R1, R2, R3, add, call, copy, exit, load_u32, load_u64, map, set, skip_if_equal, skip_if_zero,
-    store_u32, store_u64,
+    FRAME_POINTER, Helper, R0, R1, R2, R3, add, call, copy, exit, load_u32, load_u64, map, set,
+    skip_if_equal, skip_if_zero, store_u32, store_u64,
 };
 use crate::sys::bpf::{self, Instruction, MapKind};
 
