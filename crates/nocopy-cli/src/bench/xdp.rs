@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use nocopy::port::{Port, Receiver, Sender, Wait};
+use nocopy::port::{Port, Receiver, RejectedReason, Sender, Wait};
 
 use super::frame::{self, HEADER_BYTES, Template};
 use super::generator::Load;
@@ -12,6 +12,12 @@ use super::stage::{Site, Stage};
 use super::window::Gauge;
 use super::workload::latency::{self, Exchange, PAYLOAD_BYTES};
 use crate::Failure;
+
+/// Entries of the tx ring, with a frame for each.
+const TX_RING: u32 = 2048;
+
+/// Packets a batch: below a ring's worth, so that frames go back to the kernel while others are being read.
+const RX_BATCH: u32 = 256;
 
 /// Frames a flush.
 const BATCH: usize = 64;
@@ -36,6 +42,15 @@ impl Waiting {
         }
     }
 
+    /// Entries of the rx ring, with a frame for each: few, so that frames are still in a cache when they are used again,
+    /// unless the receiver is to sleep long.
+    fn rx_ring(self) -> u32 {
+        match self {
+            Waiting::Coalesced(Load::Paced) => 8192,
+            _ => 2048,
+        }
+    }
+
     fn wait(self) -> Wait {
         match self {
             Waiting::Poll => Wait::Interrupt,
@@ -54,7 +69,12 @@ impl Waiting {
 
 pub(crate) fn open(site: &Site, waiting: Waiting) -> Result<Port, Failure> {
     // Promiscuous, as the packet sockets are: a card would drop frames to other hosts.
-    Ok(site.run(|| Port::builder(&site.interface).wait(waiting.wait()).promiscuous(true).open())?)
+    let builder = Port::builder(&site.interface).wait(waiting.wait()).promiscuous(true);
+    let builder = builder
+        .ring_sizes(waiting.rx_ring(), TX_RING)
+        .frame_count(waiting.rx_ring(), TX_RING)
+        .batch(RX_BATCH);
+    Ok(site.run(|| builder.open())?)
 }
 
 /// What the port itself says.
@@ -74,12 +94,13 @@ pub(crate) fn send(port: Port, template: &Template, gauge: &mut Gauge<'_>) -> io
     while gauge.sending() {
         let mut queued = 0;
         while queued < BATCH {
-            // None: every frame is with the kernel; the flush takes back what it has finished.
-            let Some(mut frame) = sender.frame() else { break };
-            template.write(frame.append(length).ok_or_else(too_small)?, sequence);
-            if sender.send(frame).is_err() {
-                break;
-            }
+            let packet = match sender.stage(length) {
+                Ok(packet) => packet,
+                // The flush takes back what the kernel has finished.
+                Err(RejectedReason::RingFull | RejectedReason::FramesExhausted) => break,
+                Err(reason) => return Err(io::Error::new(io::ErrorKind::InvalidInput, reason)),
+            };
+            template.write(packet, sequence);
             sequence += 1;
             queued += 1;
         }
