@@ -418,14 +418,12 @@ impl<T: Copy> Consumer<T> {
     /// Takes up to `count` entries; what was read is released to the producer on drop.
     #[inline]
     pub fn peek(&mut self, count: u32) -> Peek<'_, T> {
-        let left = self.available(count).min(count);
-        Peek {
-            entries: self.shared.entries,
-            mask: self.shared.mask,
-            next: self.tail,
-            end: self.tail.wrapping_add(left),
-            ring: self,
-        }
+        let next = self.tail;
+        let end = next.wrapping_add(self.available(count).min(count));
+        // Everything offered counts as read until drop puts back what was not: an iterator that is forgotten loses
+        // entries, where one that moved the index as it went would have them read again.
+        self.tail = end;
+        Peek { entries: self.shared.entries, mask: self.shared.mask, next, end, ring: self }
     }
 
     /// Gives every slot read so far back to the producer (release: pairs with the producer's acquire).

@@ -368,6 +368,28 @@ fn bad_interfaces_are_named_with_the_cause_and_the_way_out() {
 }
 
 #[test]
+fn the_capability_that_is_missing_is_named() {
+    use rustix::thread::CapabilitySet as Capabilities;
+    let lab = lab!();
+    let end = lab.left();
+    let cases = [
+        (Capabilities::NET_RAW, "CAP_NET_RAW"),
+        (Capabilities::NET_ADMIN, "CAP_NET_ADMIN"),
+        (Capabilities::BPF | Capabilities::SYS_ADMIN, "CAP_BPF"), // the older one stands in for the newer
+    ];
+    for (dropped, name) in cases {
+        let error = end.namespace().run(|| {
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective.remove(dropped);
+            rustix::thread::set_capabilities(None, sets).unwrap(); // of this thread only
+            Port::open(end.interface()).unwrap_err()
+        });
+        assert!(matches!(error, OpenError::Capability { capability, .. } if capability == name), "{error}");
+    }
+    assert!(!is_occupied(end, Attach::Native));
+}
+
+#[test]
 fn an_interface_that_goes_down_is_an_error_and_comes_back() {
     let lab = lab!();
     let (mut left, mut right) = (open(lab.left()), open(lab.right()));
@@ -401,6 +423,7 @@ fn an_interface_deleted_in_use_is_an_error_for_every_way_of_waiting() {
         lab.delete_pair().unwrap();
         let error = (0..20).find_map(|_| right.receiver().receive_timeout(SECOND).err());
         assert!(error.is_some(), "{wait:?}: nothing said that the interface is gone");
+        assert!(right.receiver().receive_timeout(SECOND).is_err(), "{wait:?}: said it only once");
         let mut frame = left.sender().frame().unwrap();
         frame.fill(&packet(lab.right(), 2, 100)).unwrap();
         left.sender().send(frame).unwrap();
@@ -434,6 +457,27 @@ fn a_port_opens_again_right_after_it_was_closed() {
         assert_eq!(receive(&mut right, 1).len(), 1);
     }
     assert_settled(&mut right);
+}
+
+#[test]
+fn a_duplicate_of_the_descriptor_does_not_keep_the_port_receiving() {
+    let lab = lab!(Lab::builder().queues(2));
+    let area = nocopy::Area::new(nocopy::area::AreaConfig { frame_count: 64, ..Default::default() }).unwrap();
+    let other = open_with(lab.right(), |builder| builder.queue(1)).unwrap(); // keeps the program
+    let set = |builder: PortBuilder| builder.area(&area).frame_count(32, 32).ring_sizes(32, 32);
+    let (receiver, sender) = open_with(lab.right(), set).unwrap().split();
+    let duplicate = receiver.as_fd().try_clone_to_owned().unwrap();
+    drop((receiver, sender));
+    assert_eq!(area.balance().free, 64);
+    let mut left = open(lab.left());
+    send(&mut left, &[packet(lab.right(), 1, 64)]);
+    assert!(left.sender().drain(SECOND).unwrap());
+    let statistics = rustix::net::sockopt::xdp_statistics(&duplicate).unwrap();
+    assert_eq!(statistics.rx_dropped, 0);
+    let readable = rustix::event::PollFd::new(&duplicate, rustix::event::PollFlags::IN);
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    assert_eq!(rustix::event::poll(&mut [readable], Some(&now)).unwrap(), 0, "a closed port received");
+    drop(other);
 }
 
 #[test]

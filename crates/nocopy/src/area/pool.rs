@@ -596,7 +596,15 @@ impl fmt::Debug for Claims<'_> {
 
 /// A received packet, borrowed from its batch's half: read it, edit it in place, or [`take`](Packet::take) it.
 ///
-/// Dropped, its frame goes back to the kernel with the next batch, at no cost worth counting.
+/// Dropped, its frame goes back to the kernel with the next batch, at no cost worth counting. It stays on its thread, since
+/// that way back is not synchronised; a taken frame may go anywhere:
+///
+/// ```compile_fail,E0277
+/// # fn outside(mut receiver: nocopy::Receiver) {
+/// let packet = receiver.receive().unwrap().next().unwrap();
+/// std::thread::scope(|scope| scope.spawn(move || packet.len()).join());
+/// # }
+/// ```
 pub struct Packet<'half> {
     pool: &'half Pool,
     data: NonNull<u8>,

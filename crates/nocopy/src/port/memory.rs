@@ -207,6 +207,7 @@ fn port(settings: &PortBuilder, area: Area, rings: Rings, endpoint: Endpoint) ->
         refusals: Vec::new(),
         area,
         backend: Some(Backend::Memory(endpoint)),
+        broken: std::sync::OnceLock::new(),
         parked: std::sync::Mutex::default(),
     };
     Ok(assemble(inner, rings, pools, settings))

@@ -14,7 +14,7 @@ mod wait;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 pub use builder::PortBuilder;
@@ -161,6 +161,8 @@ struct Inner {
     area: Area,
     /// `None` only while dropping: it must go before the pools.
     backend: Option<Backend>,
+    /// What broke the port: the kernel says it only once.
+    broken: OnceLock<i32>,
     /// Pools of halves that are gone: the kernel may use their lent frames as long as the socket lives.
     parked: Mutex<Vec<Pool>>,
 }
@@ -225,8 +227,13 @@ impl Inner {
     /// Asks whether the port broke while nobody made it talk: polling a ring in memory never finds out.
     #[cold]
     fn check(&self) -> io::Result<()> {
-        match self.socket().and_then(XskSocket::take_error) {
-            Some(error) => Err(self.explain(error)),
+        if let Some(errno) =
+            self.socket().and_then(XskSocket::take_error).and_then(|error| error.raw_os_error())
+        {
+            let _ = self.broken.set(errno); // the first cause stays
+        }
+        match self.broken.get() {
+            Some(&errno) => Err(self.explain(io::Error::from_raw_os_error(errno))),
             None => Ok(()),
         }
     }
@@ -271,9 +278,9 @@ impl Drop for Inner {
 }
 
 impl Inner {
-    /// Whether frames still lent are free once the socket is closed. Received into: in the copy modes, because closing
-    /// waits for every running XDP program (`synchronize_net` in the kernel's `xsk_unbind_dev`); a zero-copy device is
-    /// told later, by a worker. Being sent: never, because some drivers take the pages themselves even in copy mode
+    /// Whether frames still lent are free once the socket is closed. Received into: in the copy modes, because
+    /// [`Redirect::clear`](redirect::Redirect::clear) waited for every running XDP program; a zero-copy device is told
+    /// later, by a worker. Being sent: never, because some drivers take the pages themselves even in copy mode
     /// (`IFF_TX_SKB_NO_LINEAR`) and the socket's closing does not wait for them.
     fn kernel_is_done_with(&self, pool: &Pool) -> bool {
         match self.mode {

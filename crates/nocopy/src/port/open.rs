@@ -198,13 +198,20 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// An AF_XDP socket with what feeds it. Dropped in this order: the program goes before the socket, or a packet could
-/// look up a socket that is closing.
+/// An AF_XDP socket with what feeds it.
 #[derive(Debug)]
 pub(super) struct XdpBackend {
-    _redirect: Arc<Redirect>,
+    redirect: Arc<Redirect>,
+    queue: u32,
     pub(super) socket: XskSocket,
     _promiscuous: Option<Promiscuous>,
+}
+
+impl Drop for XdpBackend {
+    fn drop(&mut self) {
+        // Before the socket and the pools: from here on the kernel receives into none of their frames.
+        self.redirect.clear(self.queue);
+    }
 }
 
 pub(super) fn open(mut settings: PortBuilder) -> Result<Port, OpenError> {
@@ -227,7 +234,7 @@ pub(super) fn open(mut settings: PortBuilder) -> Result<Port, OpenError> {
     redirect
         .set(settings.queue, rustix::fd::AsFd::as_fd(&socket))
         .map_err(|error| settings.system("put the socket into the XDP map", error))?;
-    let backend = XdpBackend { _redirect: redirect, socket, _promiscuous: promiscuous };
+    let backend = XdpBackend { redirect, queue: settings.queue, socket, _promiscuous: promiscuous };
     let inner = Inner {
         interface: settings.interface.clone(),
         queue: settings.queue,
@@ -235,6 +242,7 @@ pub(super) fn open(mut settings: PortBuilder) -> Result<Port, OpenError> {
         refusals,
         area,
         backend: Some(Backend::Xdp(backend)),
+        broken: std::sync::OnceLock::new(),
         parked: std::sync::Mutex::default(),
     };
     Ok(assemble(inner, rings, pools, &settings))

@@ -74,6 +74,14 @@ impl Redirect {
     pub(super) fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.sockets.set(queue, socket)
     }
+
+    /// Sends the packets of `queue` to the host from now on, and waits until no XDP program still running can have
+    /// seen the socket. Closing the socket would do both, unless the user has a duplicate of its descriptor.
+    pub(super) fn clear(&self, queue: u32) {
+        // A queue that was never set, or a kernel without the barrier: the socket is closed next in any case.
+        let _ = self.sockets.clear(queue);
+        let _ = rustix::thread::membarrier(rustix::thread::MembarrierCommand::Global); // waits for an RCU grace period
+    }
 }
 
 fn current_namespace() -> io::Result<(u64, u64)> {

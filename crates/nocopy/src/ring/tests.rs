@@ -82,3 +82,15 @@ fn the_wakeup_flag_is_the_consumers() {
 fn capacity_is_a_power_of_two() {
     let _ = pair::<u64>(6);
 }
+
+#[test]
+fn entries_of_a_forgotten_iterator_are_lost_and_never_read_twice() {
+    let (mut producer, mut consumer) = pair::<u64>(4);
+    (0..3).for_each(|i| producer.push(i).unwrap());
+    producer.publish();
+    let mut peek = consumer.peek(2);
+    assert_eq!(peek.next(), Some(0));
+    std::mem::forget(peek);
+    assert_eq!(consumer.peek(4).collect::<Vec<_>>(), [2]);
+    assert_eq!(producer.free(4), 4);
+}

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 const BPF_MAP_CREATE: libc::c_int = 0;
 const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
+const BPF_MAP_DELETE_ELEM: libc::c_int = 3;
 const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_PROG_TEST_RUN: libc::c_int = 10;
 const BPF_PROG_GET_FD_BY_ID: libc::c_int = 13;
@@ -181,6 +182,14 @@ pub(crate) fn set_map_descriptor(map: BorrowedFd<'_>, key: u32, value: BorrowedF
     let mut argument = MapElement { map: number(&map), padding: 0, key, value, flags: 0 };
     // SAFETY: key and value are four bytes each, as the map was created, and outlive the call.
     unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut argument).map(drop) }
+}
+
+/// Empties slot `key` of a map.
+pub(crate) fn clear_map_slot(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
+    let mut argument =
+        MapElement { map: number(&map), padding: 0, key: (&raw const key) as u64, value: 0, flags: 0 };
+    // SAFETY: the key is four bytes, as the map was created, and outlives the call.
+    unsafe { bpf(BPF_MAP_DELETE_ELEM, &mut argument).map(drop) }
 }
 
 /// Reads slot `key` of a per-CPU array of `u64`: one value for each possible CPU.

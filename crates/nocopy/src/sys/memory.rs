@@ -1,5 +1,6 @@
 //! Memory mappings: the area itself and the kernel's rings.
 
+use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -19,6 +20,16 @@ pub enum Pages {
     Transparent,
     /// Base pages: the pool is empty and transparent huge pages are off.
     Base,
+}
+
+impl fmt::Display for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Huge => "huge pages",
+            Self::Transparent => "transparent huge pages as the kernel sees fit: the pool of huge pages (vm.nr_hugepages) is empty",
+            Self::Base => "base pages: the pool of huge pages (vm.nr_hugepages) is empty and transparent ones are off",
+        })
+    }
 }
 
 /// A mapping that lives until it is dropped.

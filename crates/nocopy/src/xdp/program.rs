@@ -152,4 +152,8 @@ impl SocketMap {
     pub(crate) fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         bpf::set_map_descriptor(self.map.as_fd(), queue, socket)
     }
+
+    pub(crate) fn clear(&self, queue: u32) -> io::Result<()> {
+        bpf::clear_map_slot(self.map.as_fd(), queue)
+    }
 }

@@ -1,7 +1,10 @@
 //! A frame has one owner.
+fn two<T: Clone>(one: &T) -> (T, T) {
+    (one.clone(), one.clone())
+}
+
 fn main() {
     let (mut port, _peer) = nocopy::Port::memory_pair().unwrap();
     let frame = port.sender().frame().unwrap();
-    let second: nocopy::Frame = frame.clone();
-    drop(second);
+    two(&frame);
 }
