@@ -19,7 +19,7 @@ struct Row {
 }
 
 const ROWS: &[Row] = &[
-    Row { library: "receive-library", by_hand: "receive-checked", ratio_max: 1.30 },
+    Row { library: "receive-library", by_hand: "receive-checked", ratio_max: 1.20 },
     Row { library: "send-library", by_hand: "send-checked", ratio_max: 1.45 },
 ];
 

@@ -327,20 +327,17 @@ impl<T: Copy> Reservation<'_, T> {
         self.left
     }
 
-    /// Writes entries until the iterator or the reservation ends. An iterator that hands over ownership with each entry
-    /// must not be longer than [`left`](Self::left).
+    /// Writes an entry into every slot left: what `entry` returns for 0, 1, 2 …
     #[inline]
-    pub fn extend(&mut self, entries: impl Iterator<Item = T>) {
+    pub fn fill(&mut self, mut entry: impl FnMut(u32) -> T) {
         // Locals, so that the loop keeps them in registers.
-        let (slots, mask, first) = (self.ring.shared.entries, self.ring.shared.mask, self.ring.head);
-        let mut head = first;
-        for entry in entries.take(self.left as usize) {
+        let (slots, mask, head) = (self.ring.shared.entries, self.ring.shared.mask, self.ring.head);
+        for i in 0..self.left {
             // SAFETY: masked, so inside the ring; `reserve` said that this slot is ours.
-            unsafe { slots.add((head & mask) as usize).as_ref().write(entry) };
-            head = head.wrapping_add(1);
+            unsafe { slots.add((head.wrapping_add(i) & mask) as usize).as_ref().write(entry(i)) };
         }
-        self.left -= head.wrapping_sub(first);
-        self.ring.head = head;
+        self.ring.head = head.wrapping_add(self.left);
+        self.left = 0;
     }
 
     /// Writes one entry.
@@ -448,6 +445,17 @@ pub struct Peek<'ring, T: Copy> {
 unsafe impl<T: Copy + Send> Send for Peek<'_, T> {}
 
 impl<T: Copy> Peek<'_, T> {
+    /// Like [`look`](Self::look), as a hint only: the entry may be read in parts, or more than once.
+    #[inline]
+    pub(crate) fn glance(&self, ahead: u32) -> Option<T> {
+        if ahead >= self.end.wrapping_sub(self.next) {
+            return None;
+        }
+        let index = self.next.wrapping_add(ahead) & self.mask;
+        // SAFETY: masked and published, as in `entry`.
+        Some(unsafe { self.entries.add(index as usize).cast::<T>().read() })
+    }
+
     /// The entry `ahead` places after the next one, without taking it.
     #[inline]
     pub fn look(&self, ahead: u32) -> Option<T> {

@@ -54,7 +54,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    #[cold]
+    #[inline]
     pub(crate) fn count(&mut self, fault: Fault) {
         match fault {
             Fault::OutOfRange => self.out_of_range += 1,
@@ -170,7 +170,7 @@ impl Pool {
     #[inline]
     fn push(&self, frame: u32) {
         let count = self.free_count.get();
-        self.free[count as usize].set(frame);
+        put(&self.free, count, frame);
         self.free_count.set(count + 1);
     }
 
@@ -229,11 +229,13 @@ impl Pool {
         let mut slots = fill.reserve(free);
         let count = slots.left();
         let view = self.view;
-        slots.extend(self.free[(free - count) as usize..free as usize].iter().rev().map(|frame| {
+        let lent = &self.free[(free - count) as usize..free as usize];
+        slots.fill(|i| {
+            let frame = lent[(count - 1 - i) as usize].get(); // the warmest first
             // SAFETY: `shared` keeps the area alive; free frames are its frames.
-            unsafe { view.lend(frame.get()) };
-            view.address(frame.get(), 0)
-        }));
+            unsafe { view.lend(frame) };
+            view.address(frame, 0)
+        });
         self.free_count.set(free - count);
         drop(slots);
         self.lent.set(self.lent.get() + u64::from(count));
@@ -248,8 +250,9 @@ impl Pool {
         Claims { pool: self, view: self.view }
     }
 
-    /// Takes the frame back, if the kernel gave one, whose packet cannot be believed.
-    #[cold]
+    /// Takes the frame back, if the kernel gave one, whose packet cannot be believed. Inlined although it never happens: a
+    /// call could unwind, for all the compiler knows, and would cost every loop over packets its registers.
+    #[inline]
     fn refuse(&self, fault: Fault, frame: Option<u32>) -> Fault {
         if let Some(frame) = frame {
             self.claimed(1);
@@ -364,7 +367,7 @@ impl Pool {
             // SAFETY: `shared` keeps the area alive.
             match unsafe { view.reclaim(address) } {
                 Some(frame) => {
-                    free[free_count as usize].set(frame);
+                    put(free, free_count, frame);
                     free_count += 1;
                 }
                 None => stray_count += u32::from(strays.reclaim(address, faults)),
@@ -555,6 +558,18 @@ impl<'pool> Strays<'pool> {
     }
 }
 
+/// Puts a frame into a pool's cache, which has a cell for each of the pool's frames.
+///
+/// A cache that overflows means that a frame has two owners. That ends the process: going on would hand out memory
+/// twice, and unwinding would cost every loop over packets the registers it keeps its state in.
+#[inline]
+fn put(cache: &[Cell<u32>], count: u32, frame: u32) {
+    match cache.get(count as usize) {
+        Some(cell) => cell.set(frame),
+        None => std::process::abort(),
+    }
+}
+
 /// Takes received packets from the kernel: a pool with its [`View`] in a local, for the length of a batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Claims<'half> {
@@ -577,8 +592,8 @@ impl<'half> Claims<'half> {
 
     /// Asks for the first bytes of a packet that will be claimed soon.
     #[inline]
-    pub(crate) fn prefetch(self, descriptor: Descriptor) {
-        self.view.prefetch(descriptor.address);
+    pub(crate) fn prefetch(self, address: u64) {
+        self.view.prefetch(address);
     }
 
     /// The pool the packets come into.

@@ -13,6 +13,8 @@ pub(super) struct View {
     states: NonNull<PlainU32>,
     /// Log2 of the frame size.
     shift: u32,
+    /// The frame size less one: the bits of an address that lie within a frame.
+    mask: u32,
     frame_count: u32,
     /// State words of this half's frames: lent to the kernel, and at home or yours.
     lent_here: u32,
@@ -33,6 +35,7 @@ impl View {
             base: area.memory.base(),
             states: NonNull::from(&*area.states).cast(),
             shift: area.frame_shift,
+            mask: area.frame_bytes - 1,
             frame_count: area.frame_count,
             lent_here: state(id, id),
             owned: state(id, 0),
@@ -79,9 +82,8 @@ impl View {
             let inside = address >> self.shift < u64::from(self.frame_count);
             return Err((if inside { Fault::NotLent } else { Fault::OutOfRange }, None));
         };
-        let frame_bytes = 1_u64 << self.shift;
-        let start = address & (frame_bytes - 1);
-        if start + u64::from(len) > frame_bytes {
+        let start = address as u32 & self.mask;
+        if u64::from(start) + u64::from(len) > u64::from(self.mask) + 1 {
             return Err((Fault::Misaligned, Some(frame)));
         }
         Ok(Place { data: self.data(address), frame, start: start as u16 })

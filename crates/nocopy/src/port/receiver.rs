@@ -275,8 +275,8 @@ impl<'half> Iterator for Batch<'half> {
     fn next(&mut self) -> Option<Packet<'half>> {
         loop {
             let descriptor = self.packets.next()?;
-            if let Some(ahead) = self.packets.look(PREFETCH_AHEAD) {
-                self.claims.prefetch(ahead);
+            if let Some(ahead) = self.packets.glance(PREFETCH_AHEAD) {
+                self.claims.prefetch(ahead.address);
             }
             match self.claims.claim(descriptor) {
                 Ok(packet) => {
