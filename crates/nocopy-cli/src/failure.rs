@@ -21,6 +21,8 @@ pub(crate) enum Failure {
         "cannot use {interface} as both ends: a frame must go from one to the other: give --peer another interface"
     )]
     SameInterface { interface: String },
+    #[error("{interface}: no such interface in this network namespace: 'ip link' lists them")]
+    NoInterface { interface: String },
     #[error(
         "{interface} has no carrier: it is down or not connected: run 'ip link set {interface} up' and check the cable"
     )]

@@ -93,7 +93,12 @@ fn lab_site(end: &End, processor: usize) -> Site {
 }
 
 fn given_site(name: &str, processor: usize, host: u8) -> Result<Site, Failure> {
-    let found = Interface::find(name)?;
+    let found = Interface::find(name).map_err(|error| match error {
+        nocopy_lab::Error::Netlink { source, .. } if source.raw_os_error() == Some(libc::ENODEV) => {
+            Failure::NoInterface { interface: name.into() }
+        }
+        other => other.into(),
+    })?;
     if !found.carrier {
         return Err(Failure::NoCarrier { interface: name.into() });
     }
