@@ -329,7 +329,7 @@ impl<T: Copy> Reservation<'_, T> {
 
     /// Writes an entry into every slot left: what `entry` returns for 0, 1, 2 …
     #[inline]
-    pub fn fill(&mut self, mut entry: impl FnMut(u32) -> T) {
+    pub(crate) fn fill(&mut self, mut entry: impl FnMut(u32) -> T) {
         // Locals, so that the loop keeps them in registers.
         let (slots, mask, head) = (self.ring.shared.entries, self.ring.shared.mask, self.ring.head);
         for i in 0..self.left {

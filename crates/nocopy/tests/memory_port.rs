@@ -274,3 +274,54 @@ fn settings_that_cannot_work_are_refused() {
     assert!(text(Port::builder("memory").area(&area).memory_pair()).contains("make the area larger"));
     assert_eq!(area.balance().free, 16, "a refused port leaks no frame");
 }
+
+#[test]
+fn frames_that_come_home_during_a_wait_end_the_starvation() {
+    let coalesced = Wait::Coalesced { packets: 64, delay: Duration::from_millis(1) };
+    for wait in [Wait::Spin, Wait::Interrupt, coalesced] {
+        let builder = Port::builder("memory").frame_count(4, 64).ring_sizes(4, 64).wait(wait);
+        let (mut left, mut right) = builder.memory_pair().unwrap();
+        send(&mut left, &[b"keep"; 4]);
+        let kept: Vec<Frame> = right.receiver().receive().unwrap().map(|packet| packet.take()).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                drop(kept);
+                std::thread::sleep(Duration::from_millis(20));
+                send(&mut left, &[b"late"]);
+            });
+            assert_eq!(right.receiver().receive().unwrap().count(), 1, "{wait:?}");
+        });
+    }
+}
+
+#[test]
+fn a_packet_longer_than_the_peer_has_room_for_is_refused() {
+    let (mut left, _right) = Port::memory_pair().unwrap();
+    let mut frame = left.sender().frame().unwrap();
+    frame.fill(&[0; 1792]).unwrap();
+    frame.prepend(14).unwrap();
+    assert_eq!(left.sender().send(frame).unwrap_err().reason, RejectedReason::TooLong { bytes_max: 1792 });
+}
+
+#[test]
+fn a_forgotten_batch_loses_no_frame_from_the_account() {
+    let area = nocopy::Area::new(nocopy::area::AreaConfig { frame_count: 64, ..Default::default() }).unwrap();
+    let builder = Port::builder("memory").area(&area).frame_count(8, 8).ring_sizes(8, 8);
+    let (mut left, mut right) = builder.memory_pair().unwrap();
+    send(&mut left, &[b"x"; 5]);
+    let mut batch = right.receiver().receive().unwrap();
+    while batch.next().is_some() {}
+    std::mem::forget(batch);
+    drop((left, right));
+    assert_eq!((area.balance().free, area.balance().is_whole()), (64, true), "{}", area.balance());
+}
+
+#[test]
+fn endless_timeouts_are_no_timeouts() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    send(&mut left, &[b"x"]);
+    right.receiver().set_wait(Wait::Adaptive { spin: Duration::MAX });
+    assert_eq!(right.receiver().receive_timeout(Duration::MAX).unwrap().count(), 1);
+    assert!(left.sender().drain(Duration::MAX).unwrap());
+}

@@ -160,6 +160,11 @@ impl Area {
         u32::from(self.shared.data_offset) - PACKET_HEADROOM_BYTES
     }
 
+    /// The longest packet that fits a frame behind the headroom.
+    pub(crate) fn packet_bytes_max(&self) -> u32 {
+        self.shared.frame_bytes() - u32::from(self.shared.data_offset)
+    }
+
     /// The kind of pages the memory lies on.
     pub fn pages(&self) -> Pages {
         self.shared.pages
@@ -409,6 +414,7 @@ unsafe fn bring_home(shared: NonNull<Shared>, frame: u32) {
     }
     {
         let mut guard = area.lock_home();
+        area.set_state(frame, state(0, 0));
         guard.unassigned.push(frame);
         guard.away[usize::from(home) - 1] -= 1;
         guard.yours -= 1;

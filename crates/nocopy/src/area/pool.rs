@@ -142,6 +142,13 @@ impl Pool {
         Ok(pool)
     }
 
+    /// The pointer that frames keep: from the `Arc` itself, since a frame may give back the count that its pool left it.
+    #[inline]
+    fn area(&self) -> NonNull<Shared> {
+        // SAFETY: what an `Arc` points at is never at address zero.
+        unsafe { NonNull::new_unchecked(Arc::as_ptr(&self.shared).cast_mut()) }
+    }
+
     /// Frames the kernel has from this half.
     #[inline]
     pub(crate) fn lent_count(&self) -> u64 {
@@ -226,6 +233,10 @@ impl Pool {
         self.fetch();
         self.settle();
         let free = self.free_count.get();
+        if free == 0 {
+            self.publish();
+            return 0;
+        }
         let mut slots = fill.reserve(free);
         let count = slots.left();
         let view = self.view;
@@ -280,7 +291,7 @@ impl Pool {
         let offset = self.shared.data_offset;
         let data = self.view.data(self.view.address(frame, offset));
         // SAFETY: popped from the cache, so it is ours and now the caller's; the offset lies in every frame.
-        Some(unsafe { Frame::new(NonNull::from(&*self.shared), data, frame, offset, 0) })
+        Some(unsafe { Frame::new(self.area(), data, frame, offset, 0) })
     }
 
     #[cold]
@@ -298,7 +309,7 @@ impl Pool {
                 return self.push(index);
             }
             // SAFETY: ours, given up, of this area.
-            unsafe { bring_home(NonNull::from(&*self.shared), index) };
+            unsafe { bring_home(self.area(), index) };
         }
     }
 
@@ -450,6 +461,8 @@ impl Drop for Pool {
         let mut home = area.lock_home();
         self.settle();
         let (strays, counts) = self.settle_lent(&mut home);
+        // What the kernel gave back and nobody booked: the packets of batches that were forgotten.
+        self.claimed(self.lent.get());
         for frame in area.record(self.id).returns.close(&area.links) {
             self.push(frame);
             self.fetched.set(self.fetched.get() + 1);
@@ -475,7 +488,7 @@ impl Drop for Pool {
         drop(home);
         for frame in strays {
             // SAFETY: reclaimed from the kernel above and given up here.
-            unsafe { bring_home(NonNull::from(&*area), frame) };
+            unsafe { bring_home(self.area(), frame) };
         }
         for _ in 0..counts {
             // SAFETY: a retired frame of a closed pool held this count; it never comes home to give it back itself.
@@ -552,7 +565,7 @@ impl<'pool> Strays<'pool> {
         for _ in 0..count {
             let next = shared.links[frame as usize].load(crate::sync::Ordering::Relaxed);
             // SAFETY: reclaimed from the kernel by `reap` and given up here; the pool keeps the area alive.
-            unsafe { bring_home(NonNull::from(&**shared), frame) };
+            unsafe { bring_home(pool.area(), frame) };
             frame = next;
         }
     }
@@ -633,7 +646,7 @@ impl Packet<'_> {
     #[inline]
     pub fn take(self) -> Frame {
         let packet = std::mem::ManuallyDrop::new(self);
-        let shared = NonNull::from(&*packet.pool.shared);
+        let shared = packet.pool.area();
         // SAFETY: the packet was the only owner of its frame, and is given up without being dropped.
         unsafe { Frame::new(shared, packet.data, packet.frame, packet.start, packet.len) }
     }

@@ -188,3 +188,18 @@ fn a_frame_is_three_words() {
     assert_eq!(size_of::<Frame>(), 24);
     assert_eq!(size_of::<Option<Frame>>(), 24);
 }
+
+#[test]
+fn a_frame_home_after_its_pool_closed_belongs_to_nobody() {
+    let area = small_area();
+    let weak = Arc::downgrade(&area.shared);
+    let (a, b) = (area.pool(Half::Send, 4).unwrap(), area.pool(Half::Send, 4).unwrap());
+    let frame = a.frame().unwrap();
+    drop(a);
+    drop(frame);
+    drop(b);
+    drop(area.pool(Half::Send, 4).unwrap()); // takes the number of the first, and other frames
+    assert_eq!(area.balance().free, 8);
+    drop(area);
+    assert!(weak.upgrade().is_none(), "area leaked");
+}

@@ -9,13 +9,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::event::EventfdFlags;
 
+use super::sender::LINK_HEADER_BYTES;
 use super::{Backend, Inner};
 use super::{Mode, OpenError, Port, PortBuilder, Statistics, assemble};
 use crate::area::{Area, Half};
 use crate::ring::{self, Consumer, Producer};
-use crate::sys::xsk::{Descriptor, Rings, Wakeup};
+use crate::sys::xsk::{Descriptor, Rings, Wakeup, wait_readable};
 
 /// One direction of a link: the kernel's ends of the rings it moves packets between.
 struct Wire {
@@ -97,13 +98,8 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn wait_readable(&self, timeout: Option<Duration>) -> io::Result<Wakeup> {
-        let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
-        match rustix::event::poll(&mut [PollFd::new(&self.event, PollFlags::IN)], timeout.as_ref()) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => Ok(Wakeup::TimedOut),
-            Ok(_) => Ok(Wakeup::Ready),
-            Err(errno) => Err(errno.into()),
-        }
+    pub(super) fn wait_readable(&self, timeout: Duration) -> io::Result<Wakeup> {
+        wait_readable(self.event.as_fd(), timeout)
     }
 
     pub(super) fn statistics(&self) -> Statistics {
@@ -153,14 +149,16 @@ impl Ends {
 }
 
 pub(super) fn pair(settings: &PortBuilder) -> Result<(Port, Port), OpenError> {
-    let settings = PortBuilder { mtu_bytes: u32::MAX, ..settings.clone() };
     let event = || {
         rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map(Arc::new)
             .map_err(|errno| settings.system("make an eventfd", errno.into()))
     };
-    let (left, right) = (Ends::new(&settings), Ends::new(&settings));
+    let (left, right) = (Ends::new(settings), Ends::new(settings));
     let (left_area, right_area) = (settings.area_or_new(2048)?, settings.area_or_new(2048)?);
+    // As on a link: no packet is sent that the other end has no room for.
+    let mtu_bytes = right_area.packet_bytes_max() - LINK_HEADER_BYTES;
+    let settings = &PortBuilder { mtu_bytes, ..settings.clone() };
     let (left_event, right_event) = (event()?, event()?);
     let wire = |tx, completion, fill, rx, from: &Area, to: &Area| {
         let (sent, received) = (Statistics::default(), Statistics::default());
@@ -193,8 +191,8 @@ pub(super) fn pair(settings: &PortBuilder) -> Result<(Port, Port), OpenError> {
     };
     let right_end = Endpoint { outgoing: back, incoming: there, event: right_event, peer_event: left_event };
     Ok((
-        port(&settings, left_area, left.program, left_end)?,
-        port(&settings, right_area, right.program, right_end)?,
+        port(settings, left_area, left.program, left_end)?,
+        port(settings, right_area, right.program, right_end)?,
     ))
 }
 
@@ -207,7 +205,6 @@ fn port(settings: &PortBuilder, area: Area, rings: Rings, endpoint: Endpoint) ->
         refusals: Vec::new(),
         area,
         backend: Some(Backend::Memory(endpoint)),
-        broken: std::sync::OnceLock::new(),
         parked: std::sync::Mutex::default(),
     };
     Ok(assemble(inner, rings, pools, settings))

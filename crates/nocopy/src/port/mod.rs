@@ -14,7 +14,7 @@ mod wait;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use builder::PortBuilder;
@@ -161,8 +161,6 @@ struct Inner {
     area: Area,
     /// `None` only while dropping: it must go before the pools.
     backend: Option<Backend>,
-    /// What broke the port: the kernel says it only once.
-    broken: OnceLock<i32>,
     /// Pools of halves that are gone: the kernel may use their lent frames as long as the socket lives.
     parked: Mutex<Vec<Pool>>,
 }
@@ -216,24 +214,19 @@ impl Inner {
         }
     }
 
-    fn wait_readable(&self, timeout: Option<Duration>) -> io::Result<()> {
-        let wakeup = match self.backend() {
-            Backend::Xdp(xdp) => xdp.socket.wait_readable(timeout)?,
-            Backend::Memory(endpoint) => endpoint.wait_readable(timeout)?,
-        };
-        if wakeup == Wakeup::Broken { self.check() } else { Ok(()) }
+    fn wait_readable(&self, timeout: Duration) -> io::Result<Wakeup> {
+        match self.backend() {
+            Backend::Xdp(xdp) => xdp.socket.wait_readable(timeout),
+            Backend::Memory(endpoint) => endpoint.wait_readable(timeout),
+        }
     }
 
     /// Asks whether the port broke while nobody made it talk: polling a ring in memory never finds out.
     #[cold]
     fn check(&self) -> io::Result<()> {
-        if let Some(errno) =
-            self.socket().and_then(XskSocket::take_error).and_then(|error| error.raw_os_error())
-        {
-            let _ = self.broken.set(errno); // the first cause stays
-        }
-        match self.broken.get() {
-            Some(&errno) => Err(self.explain(io::Error::from_raw_os_error(errno))),
+        match self.socket() {
+            // Of all calls, this one looks at the interface: poll and epoll never tell that it is down or gone.
+            Some(socket) => socket.kick_rx().map_err(|error| self.explain(error)),
             None => Ok(()),
         }
     }
@@ -268,10 +261,15 @@ impl AsFd for Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        let disconnected = match &self.backend {
+            Some(Backend::Xdp(xdp)) => xdp.disconnect(),
+            _ => true,
+        };
         drop(self.backend.take());
         let pools = std::mem::take(self.parked.get_mut().unwrap_or_else(PoisonError::into_inner));
         for pool in pools {
-            let lent = if self.kernel_is_done_with(&pool) { Lent::Reclaim } else { Lent::Retire };
+            let lent =
+                if disconnected && self.kernel_is_done_with(&pool) { Lent::Reclaim } else { Lent::Retire };
             pool.close(lent);
         }
     }

@@ -207,10 +207,10 @@ pub(super) struct XdpBackend {
     _promiscuous: Option<Promiscuous>,
 }
 
-impl Drop for XdpBackend {
-    fn drop(&mut self) {
-        // Before the socket and the pools: from here on the kernel receives into none of their frames.
-        self.redirect.clear(self.queue);
+impl XdpBackend {
+    /// Ends receiving; true when it is certain that the kernel receives into none of the port's frames any more.
+    pub(super) fn disconnect(&self) -> bool {
+        self.redirect.clear(self.queue)
     }
 }
 
@@ -242,7 +242,6 @@ pub(super) fn open(mut settings: PortBuilder) -> Result<Port, OpenError> {
         refusals,
         area,
         backend: Some(Backend::Xdp(backend)),
-        broken: std::sync::OnceLock::new(),
         parked: std::sync::Mutex::default(),
     };
     Ok(assemble(inner, rings, pools, &settings))
@@ -390,14 +389,14 @@ impl PortBuilder {
     }
 
     fn wait_for_carrier(&self) -> Result<(), OpenError> {
-        let give_up = Instant::now() + self.carrier_timeout;
+        let started = Instant::now();
         loop {
             let interface = Interface::named(&self.interface)
                 .map_err(|error| self.system("look up the interface", error))?;
             if interface.carrier {
                 return Ok(());
             }
-            if Instant::now() >= give_up {
+            if started.elapsed() >= self.carrier_timeout {
                 return Err(OpenError::NoCarrier { interface: self.interface.clone(), after_attach: true });
             }
             std::thread::sleep(RETRY_INTERVAL);

@@ -10,7 +10,7 @@ use super::{Inner, PortBuilder, Statistics, Wait};
 use crate::area::{Balance, Claims, Faults, Frame, Packet, Pool};
 use crate::evidence::Evidence;
 use crate::ring::{Consumer, Peek, Producer};
-use crate::sys::xsk::Descriptor;
+use crate::sys::xsk::{Descriptor, Wakeup};
 
 /// How far ahead of the packet being handed out the next ones are prefetched. Measured on one machine with 64-byte packets
 /// at full rate: 3.4 M/s with 4 and 8, 3.7 M/s with 16, no more with 32 (`nocopy bench capture`).
@@ -19,13 +19,18 @@ const PREFETCH_AHEAD: u32 = 16;
 /// Empty looks between two looks at the clock while spinning; a look at the clock costs as much as some 50 of them.
 const SPINS_PER_CLOCK: u32 = 64;
 
-/// How often a spinning receiver asks the kernel whether the port still works.
+/// How often a waiting receiver asks the kernel whether the port still works.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How often a receiver looks for frames coming home while the kernel has none to receive into.
+const STARVED_INTERVAL: Duration = Duration::from_millis(1);
+
+/// The shortest sleep on purpose: below it, the kernel's timers make no difference.
+const SLEEP_MIN: Duration = Duration::from_micros(20);
 
 /// The receiving half of a port.
 #[derive(Debug)]
 pub struct Receiver {
-    inner: Arc<Inner>,
     rx: Consumer<Descriptor>,
     fill: Producer<u64>,
     pool: Pool,
@@ -35,6 +40,8 @@ pub struct Receiver {
     coalescer: Coalescer,
     /// `rx.read()` when the coalescer was last asked.
     read_at_sleep: u32,
+    /// Last, so that the rings are unmapped before the socket is closed: a mapping keeps it open.
+    inner: Arc<Inner>,
 }
 
 impl Receiver {
@@ -70,7 +77,7 @@ impl Receiver {
     /// The interface is down or gone.
     pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
         if self.rx.available(1) == 0 {
-            self.wait_for_packets(Some(Instant::now() + timeout))?;
+            self.wait_for_packets(Instant::now().checked_add(timeout))?;
         }
         Ok(self.take_batch())
     }
@@ -106,7 +113,8 @@ impl Receiver {
 
     /// Prepares the port for a wait by other means than ours (epoll, an async runtime) and says whether packets are
     /// there already; if so, do not wait. Needed before every such wait: unlike `poll(2)`, epoll does not make the
-    /// kernel go on with the rings.
+    /// kernel go on with the rings. If all frames may be away, wait with a timeout: one that comes home does not end the
+    /// wait, and nothing arrives before it is armed.
     ///
     /// # Errors
     /// The interface is down or gone.
@@ -115,22 +123,18 @@ impl Receiver {
         if self.rx.available(1) > 0 {
             return Ok(true);
         }
-        if self.fill.needs_wakeup() || self.inner.socket().is_none() {
-            self.inner.kick_rx()?;
-        }
-        self.inner.check()?;
+        self.inner.kick_rx()?; // also tells whether the interface is still there
         Ok(self.rx.available(1) > 0)
     }
 
     fn wait_for_packets(&mut self, deadline: Option<Instant>) -> io::Result<()> {
-        // Frames that came home otherwise than by a batch must not wait for one: there may never be one without them.
-        self.pool.refill(&mut self.fill);
         match self.wait {
             Wait::Spin => self.spin(deadline).map(drop),
             Wait::Interrupt => self.sleep(deadline),
             Wait::Adaptive { spin } => {
-                let limit = Instant::now() + spin;
-                if self.spin(Some(deadline.map_or(limit, |end| end.min(limit))))? {
+                let limit = Instant::now().checked_add(spin);
+                let limit = deadline.map_or(limit, |end| Some(limit.map_or(end, |limit| limit.min(end))));
+                if self.spin(limit)? {
                     return Ok(());
                 }
                 self.sleep(deadline)
@@ -141,8 +145,10 @@ impl Receiver {
 
     /// Spins until packets are there (true) or the time is up (false).
     fn spin(&mut self, deadline: Option<Instant>) -> io::Result<bool> {
-        let mut next_check = Instant::now() + CHECK_INTERVAL;
+        let mut last_check = Instant::now();
         loop {
+            // Frames that came home otherwise than by a batch: without them there may never be another batch.
+            self.pool.refill(&mut self.fill);
             for _ in 0..SPINS_PER_CLOCK {
                 if self.rx.available(1) > 0 {
                     return Ok(true);
@@ -156,19 +162,24 @@ impl Receiver {
             if deadline.is_some_and(|end| now >= end) {
                 return Ok(false);
             }
-            if now >= next_check {
+            if now.duration_since(last_check) >= CHECK_INTERVAL {
                 self.inner.check()?;
-                self.pool.refill(&mut self.fill);
-                next_check = now + CHECK_INTERVAL;
+                last_check = now;
             }
         }
     }
 
     fn sleep(&mut self, deadline: Option<Instant>) -> io::Result<()> {
-        if self.arm()? {
-            return Ok(());
+        while !self.arm()? {
+            let left = deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+            // Neither frames that come home nor an interface that goes end the kernel's wait.
+            let nap = if self.pool.lent_count() == 0 { STARVED_INTERVAL } else { CHECK_INTERVAL };
+            let wakeup = self.inner.wait_readable(nap.min(left))?;
+            if wakeup == Wakeup::Interrupted || (wakeup == Wakeup::TimedOut && left <= nap) {
+                return Ok(());
+            }
         }
-        self.inner.wait_readable(deadline.map(|end| end.saturating_duration_since(Instant::now())))
+        Ok(())
     }
 
     fn coalesce(&mut self, packets: u32, delay: Duration, deadline: Option<Instant>) -> io::Result<()> {
@@ -178,15 +189,16 @@ impl Receiver {
             if left.is_zero() {
                 return Ok(());
             }
-            let read = self.rx.read();
-            let received = read.wrapping_sub(std::mem::replace(&mut self.read_at_sleep, read));
-            let ring =
-                u32::try_from(self.pool.lent_count()).map_or(u32::MAX, |lent| lent.min(self.rx.capacity()));
-            let sleep = self.coalescer.sleep(now, received.into(), ring, packets, delay);
+            self.pool.refill(&mut self.fill);
             if self.fill.needs_wakeup() {
                 self.inner.kick_rx()?;
             }
-            std::thread::sleep(sleep.min(left));
+            let read = self.rx.read();
+            let received = read.wrapping_sub(std::mem::replace(&mut self.read_at_sleep, read));
+            let lent = u32::try_from(self.pool.lent_count()).unwrap_or(u32::MAX);
+            let ring = self.rx.capacity().min(lent);
+            let sleep = self.coalescer.sleep(now, received.into(), ring, packets, delay);
+            std::thread::sleep(sleep.clamp(SLEEP_MIN, CHECK_INTERVAL).min(left));
             if self.rx.available(1) > 0 {
                 return Ok(());
             }

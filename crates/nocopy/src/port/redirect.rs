@@ -77,10 +77,11 @@ impl Redirect {
 
     /// Sends the packets of `queue` to the host from now on, and waits until no XDP program still running can have
     /// seen the socket. Closing the socket would do both, unless the user has a duplicate of its descriptor.
-    pub(super) fn clear(&self, queue: u32) {
-        // A queue that was never set, or a kernel without the barrier: the socket is closed next in any case.
-        let _ = self.sockets.clear(queue);
-        let _ = rustix::thread::membarrier(rustix::thread::MembarrierCommand::Global); // waits for an RCU grace period
+    ///
+    /// Returns whether both were done; some kernels have no such barrier (`nohz_full`).
+    pub(super) fn clear(&self, queue: u32) -> bool {
+        self.sockets.clear(queue).is_ok()
+            && rustix::thread::membarrier(rustix::thread::MembarrierCommand::Global).is_ok() // an RCU grace period
     }
 }
 

@@ -16,14 +16,13 @@ use crate::sys::xsk::Descriptor;
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Ethernet header and one VLAN tag: what a frame may have beyond the MTU.
-const LINK_HEADER_BYTES: u32 = 14 + 4;
+pub(super) const LINK_HEADER_BYTES: u32 = 14 + 4;
 
 /// The sending half of a port.
 ///
 /// [`send`](Sender::send) only writes the ring; [`flush`](Sender::flush) makes the kernel look, once for a whole batch.
 #[derive(Debug)]
 pub struct Sender {
-    inner: Arc<Inner>,
     tx: Producer<Descriptor>,
     completion: Consumer<u64>,
     pool: Pool,
@@ -34,6 +33,8 @@ pub struct Sender {
     frame_bytes_max: usize,
     /// The longest packet to write in place: that, behind the headroom.
     packet_bytes_max: usize,
+    /// Last, so that the rings are unmapped before the socket is closed: a mapping keeps it open.
+    inner: Arc<Inner>,
 }
 
 impl Sender {
@@ -209,13 +210,13 @@ impl Sender {
     /// # Errors
     /// The interface is down or gone.
     pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
-        let end = Instant::now() + timeout;
+        let started = Instant::now();
         loop {
             self.flush()?;
             if self.pool.lent_count() == 0 {
                 return Ok(true);
             }
-            if Instant::now() >= end {
+            if started.elapsed() >= timeout {
                 return Ok(false);
             }
             std::thread::sleep(Duration::from_micros(50));

@@ -84,13 +84,24 @@ pub(crate) struct Binding {
     pub(crate) need_wakeup: bool,
 }
 
-/// What woke a waiting thread, or did not.
+/// How a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wakeup {
     Ready,
     TimedOut,
-    /// The socket reports an error; [`XskSocket::take_error`] has it.
-    Broken,
+    /// By a signal.
+    Interrupted,
+}
+
+/// Waits until a descriptor is readable.
+pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<Wakeup> {
+    let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+    match rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&timeout)) {
+        Ok(0) => Ok(Wakeup::TimedOut),
+        Ok(_) => Ok(Wakeup::Ready),
+        Err(rustix::io::Errno::INTR) => Ok(Wakeup::Interrupted),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 /// An AF_XDP socket.
@@ -247,27 +258,9 @@ impl XskSocket {
         }
     }
 
-    /// Sleeps until a packet is there, or the socket broke, or `timeout` passed.
-    pub(crate) fn wait_readable(&self, timeout: Option<Duration>) -> io::Result<Wakeup> {
-        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
-        let timeout =
-            timeout.map(|time| Timespec::try_from(time).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 }));
-        match rustix::event::poll(&mut fds, timeout.as_ref()) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => Ok(Wakeup::TimedOut),
-            Ok(_) if fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) => {
-                Ok(Wakeup::Broken)
-            }
-            Ok(_) => Ok(Wakeup::Ready),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-
-    /// The socket's pending error, if any: the interface going away above all.
-    pub(crate) fn take_error(&self) -> Option<io::Error> {
-        match sockopt::socket_error(&self.fd) {
-            Ok(Ok(())) => None,
-            Ok(Err(errno)) | Err(errno) => Some(errno.into()),
-        }
+    /// Sleeps until a packet is there or `timeout` passed.
+    pub(crate) fn wait_readable(&self, timeout: Duration) -> io::Result<Wakeup> {
+        wait_readable(self.fd.as_fd(), timeout)
     }
 }
 

@@ -69,13 +69,17 @@ impl Program {
     /// As [`Program::attach`]; and a program that is held by a bpf link cannot be displaced.
     pub fn displace(&self, interface: &str, at: Attach) -> Result<Attachment, Error> {
         let known = lookup(interface)?;
-        let Err(error) = self.link(&known, at).map(drop) else {
-            return self.attach(interface, at);
-        };
-        let Error::Occupied { program_id, .. } = error else { return Err(error) };
-        let displaced = Displaced::take_away(&known, program_id)?;
-        let link = self.link(&known, at)?;
-        Ok(Attachment { link: Some(link), displaced: Some(displaced) })
+        match self.link(&known, at) {
+            Ok(link) => Ok(Attachment { link: Some(link), displaced: None }),
+            Err(Error::Occupied { program_id, .. }) => {
+                let displaced = Displaced::take_away(&known, program_id)?;
+                // From here on the other program is put back, also if this one cannot be attached.
+                let mut attachment = Attachment { link: None, displaced: Some(displaced) };
+                attachment.link = Some(self.link(&known, at)?);
+                Ok(attachment)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn link(&self, interface: &Interface, at: Attach) -> Result<OwnedFd, Error> {
@@ -84,7 +88,7 @@ impl Program {
     }
 }
 
-fn lookup(interface: &str) -> Result<Interface, Error> {
+pub(super) fn lookup(interface: &str) -> Result<Interface, Error> {
     Interface::named(interface).map_err(|source| match source.raw_os_error() {
         Some(libc::ENODEV) => Error::NoInterface { interface: interface.to_owned() },
         _ => Error::System { operation: "look up an interface", source },

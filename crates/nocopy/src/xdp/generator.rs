@@ -3,9 +3,9 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use super::attachment::lookup;
 use super::{Attach, Attachment, Error, Program};
 use crate::sys::bpf;
-use crate::sys::interface::Interface;
 
 /// Frames the kernel makes at a time. It would take 256, but veth has room for 256 frames in all and drops the rest: with
 /// 64 nothing was lost.
@@ -32,9 +32,7 @@ impl Generator {
     /// # Errors
     /// No such interface, or the kernel's refusal.
     pub fn new(interface: &str) -> Result<Self, Error> {
-        let index = Interface::named(interface)
-            .map_err(|_| Error::NoInterface { interface: interface.to_owned() })?
-            .index;
+        let index = lookup(interface)?.index;
         let program = Program::redirect_marked(index)?;
         // Where the loopback interface is down or has a program already, calls are slower, and that is all.
         let in_dispatcher = program.attach("lo", Attach::Generic).ok();
