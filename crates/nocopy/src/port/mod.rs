@@ -200,10 +200,14 @@ impl Inner {
         }
     }
 
-    fn kick_tx(&self) -> io::Result<()> {
+    /// Makes the other side take what is on the tx ring; returns the frames it took and dropped, as far as it tells.
+    fn kick_tx(&self) -> io::Result<u64> {
         match self.backend() {
-            Backend::Xdp(xdp) => xdp.socket.kick_tx().map_err(|error| self.explain(error)),
-            Backend::Memory(endpoint) => endpoint.transmit(),
+            Backend::Xdp(xdp) => {
+                let busy = xdp.socket.kick_tx().map_err(|error| self.explain(error))?;
+                Ok(u64::from(busy && self.mode != Mode::XdpZeroCopy))
+            }
+            Backend::Memory(endpoint) => endpoint.transmit().map(|()| 0),
         }
     }
 

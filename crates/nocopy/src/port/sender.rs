@@ -27,6 +27,7 @@ pub struct Sender {
     completion: Consumer<u64>,
     pool: Pool,
     faults: Faults,
+    dropped: u64,
     /// `tx.written()` as last booked in the pool.
     booked: Cell<u32>,
     /// The longest frame the interface takes.
@@ -55,6 +56,7 @@ impl Sender {
             completion,
             pool,
             faults: Faults::default(),
+            dropped: 0,
             booked,
             frame_bytes_max,
             packet_bytes_max,
@@ -173,7 +175,7 @@ impl Sender {
         self.reap();
         let mut queued = self.tx.in_flight();
         while queued > 0 && (self.tx.needs_wakeup() || self.inner.socket().is_none()) {
-            self.inner.kick_tx()?;
+            self.dropped += self.inner.kick_tx()?;
             self.reap();
             let now = self.tx.in_flight();
             if now == queued {
@@ -242,6 +244,11 @@ impl Sender {
     /// The kernel's refusal.
     pub fn statistics(&self) -> io::Result<Statistics> {
         self.inner.statistics()
+    }
+
+    /// Frames that the interface took in copy mode and dropped, by the kernel's answer to the system call.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     /// Words from the kernel's rings that this half refused.

@@ -239,12 +239,13 @@ impl XskSocket {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Makes the kernel look at the tx ring. Its "try again" answers (busy, no memory just now, budget used up) are not
-    /// errors: what was not sent stays in the ring.
-    pub(crate) fn kick_tx(&self) -> io::Result<()> {
+    /// Makes the kernel look at the tx ring. Its "try again" answers (no memory just now, budget used up) are not errors:
+    /// what was not sent stays in the ring. Returns whether it answered `EBUSY`, which in copy mode says that one frame
+    /// was taken and dropped by the device (`xsk_generic_xmit` in `net/xdp/xsk.c`).
+    pub(crate) fn kick_tx(&self) -> io::Result<bool> {
         match rustix::net::send(&self.fd, &[], SendFlags::DONTWAIT) {
-            Ok(_) => Ok(()),
-            Err(errno) if is_transient(errno) => Ok(()),
+            Ok(_) => Ok(false),
+            Err(errno) if is_transient(errno) => Ok(errno == rustix::io::Errno::BUSY),
             Err(errno) => Err(errno.into()),
         }
     }
