@@ -140,7 +140,7 @@ impl Frame {
     #[inline]
     pub fn fill(&mut self, packet: &[u8]) -> Option<()> {
         let offset = self.shared().data_offset;
-        if packet.len() > self.shared().frame_bytes() as usize - usize::from(offset) {
+        if packet.len() > self.shared().packet_bytes_max() as usize {
             return None;
         }
         self.start = offset;

@@ -162,7 +162,7 @@ impl Area {
 
     /// The longest packet that fits a frame behind the headroom.
     pub(crate) fn packet_bytes_max(&self) -> u32 {
-        self.shared.frame_bytes() - u32::from(self.shared.data_offset)
+        self.shared.packet_bytes_max()
     }
 
     /// The kind of pages the memory lies on.
@@ -320,6 +320,12 @@ impl Shared {
     #[inline]
     const fn frame_bytes(&self) -> u32 {
         self.frame_bytes
+    }
+
+    /// The longest packet that fits a frame behind the headroom.
+    #[inline]
+    fn packet_bytes_max(&self) -> u32 {
+        self.frame_bytes - u32::from(self.data_offset)
     }
 
     /// Pointer to a byte inside a frame.

@@ -167,7 +167,7 @@ impl Pool {
 
     /// The longest packet that fits a frame behind the headroom.
     pub(crate) fn packet_bytes_max(&self) -> u32 {
-        self.shared.frame_bytes() - u32::from(self.shared.data_offset)
+        self.shared.packet_bytes_max()
     }
 
     pub(crate) fn frame_bytes(&self) -> u32 {
@@ -341,10 +341,7 @@ impl Pool {
     /// If a packet of that length does not fit a frame.
     #[inline]
     pub(crate) fn lend_free(&mut self, len: u32) -> Option<(Descriptor, &mut [u8])> {
-        assert!(
-            u32::from(self.shared.data_offset) + len <= self.shared.frame_bytes(),
-            "packet longer than a frame"
-        );
+        assert!(len <= self.shared.packet_bytes_max(), "packet longer than a frame");
         let frame = match self.pop() {
             Some(frame) => frame,
             None => self.fetch_one()?,

@@ -77,18 +77,29 @@ pub(crate) fn series(stage: &Stage) -> Vec<Series<'_>> {
     }]
 }
 
+/// Between two of the kernel's own sockets.
+fn socket_trial<'a, E: Exchange + 'a>(
+    stage: &'a Stage,
+    method: &'static str,
+    baselines: &'static [&'static str],
+    waiting: Waiting,
+    open: fn(&Stage, Waiting) -> io::Result<(E, E)>,
+    action: &'static str,
+) -> Trial<'a> {
+    let run = move |duration| {
+        let pair = open(stage, waiting).map_err(Failure::step(method, "open its sockets", action))?;
+        converse(stage, method, pair, waiting, duration, Evidence::copied(SOCKET_CAUSE))
+    };
+    Trial { method, variant: None, baselines, run: Box::new(run) }
+}
+
 fn udp_trial<'a>(
     stage: &'a Stage,
     method: &'static str,
     baselines: &'static [&'static str],
     waiting: Waiting,
 ) -> Trial<'a> {
-    let run = move |duration| {
-        let pair =
-            udp::pair(stage, waiting).map_err(Failure::step(method, "open its sockets", "see the errno"))?;
-        converse(stage, method, pair, waiting, duration, Evidence::copied(SOCKET_CAUSE))
-    };
-    Trial { method, variant: None, baselines, run: Box::new(run) }
+    socket_trial(stage, method, baselines, waiting, udp::pair, "see the errno")
 }
 
 fn tcp_trial<'a>(
@@ -97,12 +108,8 @@ fn tcp_trial<'a>(
     baselines: &'static [&'static str],
     waiting: Waiting,
 ) -> Trial<'a> {
-    let run = move |duration| {
-        let action = "check that the kernel has the cubic congestion control";
-        let pair = tcp::pair(stage, waiting).map_err(Failure::step(method, "open its sockets", action))?;
-        converse(stage, method, pair, waiting, duration, Evidence::copied(SOCKET_CAUSE))
-    };
-    Trial { method, variant: None, baselines, run: Box::new(run) }
+    let action = "check that the kernel has the cubic congestion control";
+    socket_trial(stage, method, baselines, waiting, tcp::pair, action)
 }
 
 fn xdp_trial<'a>(
