@@ -88,9 +88,12 @@ fn send_library(batches: u32, measured: fn(&mut Sender)) -> u64 {
 /// Packets written in place.
 #[inline(never)]
 fn measured_send(sender: &mut Sender) {
-    for _ in 0..BATCH {
-        sender.stage(PACKET_BYTES).expect("room").copy_from_slice(black_box(&packet()));
+    let mut drafts = sender.drafts(BATCH as usize, PACKET_BYTES).expect("room");
+    while let Some(mut draft) = drafts.next_draft() {
+        draft.copy_from_slice(black_box(&packet()));
+        draft.queue();
     }
+    drop(drafts);
     sender.flush().expect("a working port");
 }
 

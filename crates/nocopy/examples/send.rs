@@ -26,18 +26,21 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mut port = Port::open(interface)?;
     let sender = port.sender();
-    for number in 0..count {
-        let payload = format!("datagram {number}");
-        let packet = loop {
-            match sender.stage(headers.header_bytes() + payload.len()) {
-                Ok(packet) => break packet,
-                Err(nocopy::port::RejectedReason::RingFull) => sender.flush()?,
-                Err(reason) => return Err(reason.into()),
-            }
-        };
-        let (head, body) = packet.split_at_mut(headers.header_bytes());
-        body.copy_from_slice(payload.as_bytes());
-        headers.emit_headers(head, body)?;
+    let packet_bytes_max = headers.header_bytes() + "datagram ".len() + 20;
+    let mut number = 0;
+    while number < count {
+        let mut drafts = sender.drafts(usize::try_from(count - number)?, packet_bytes_max)?;
+        while let Some(mut draft) = drafts.next_draft() {
+            let payload = format!("datagram {number}");
+            draft.truncate(headers.header_bytes() + payload.len());
+            let (head, body) = draft.split_at_mut(headers.header_bytes());
+            body.copy_from_slice(payload.as_bytes());
+            headers.emit_headers(head, body)?;
+            draft.queue();
+            number += 1;
+        }
+        drop(drafts);
+        sender.flush()?;
     }
     sender.drain(Duration::from_secs(1))?;
     println!("{count} datagrams sent: {}, {}", port.mode(), port.evidence());

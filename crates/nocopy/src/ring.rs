@@ -288,7 +288,8 @@ impl<T: Copy> Producer<T> {
     #[inline]
     pub fn reserve(&mut self, count: u32) -> Reservation<'_, T> {
         let left = self.free(count).min(count);
-        Reservation { ring: self, left }
+        let (entries, mask, next) = (self.shared.entries, self.shared.mask as usize, u64::from(self.head));
+        Reservation { entries, mask, next, end: next + u64::from(left), ring: self }
     }
 
     /// Lets a test play a consumer that asks for wake-ups.
@@ -317,27 +318,33 @@ impl<T: Copy> Vacant<'_, T> {
 #[derive(Debug)]
 pub struct Reservation<'ring, T: Copy> {
     ring: &'ring mut Producer<T>,
-    left: u32,
+    // Copies of what the ring says, so that a loop over slots keeps them in registers: each of a register's size, or the
+    // compiler packs two into one.
+    entries: NonNull<Slot<T>>,
+    mask: usize,
+    /// Indices as the ring's, not wrapping around: `end` is at most a ring's size beyond 2^32.
+    next: u64,
+    end: u64,
 }
 
 impl<T: Copy> Reservation<'_, T> {
     /// Slots still free in this reservation.
     #[inline]
     pub fn left(&self) -> u32 {
-        self.left
+        (self.end - self.next) as u32
     }
 
-    /// Writes an entry into every slot left: what `entry` returns for 0, 1, 2 …
+    /// Writes several entries.
+    ///
+    /// # Panics
+    /// If there are more of them than slots left.
     #[inline]
-    pub(crate) fn fill(&mut self, mut entry: impl FnMut(u32) -> T) {
-        // Locals, so that the loop keeps them in registers.
-        let (slots, mask, head) = (self.ring.shared.entries, self.ring.shared.mask, self.ring.head);
-        for i in 0..self.left {
-            // SAFETY: masked, so inside the ring; `reserve` said that this slot is ours.
-            unsafe { slots.add((head.wrapping_add(i) & mask) as usize).as_ref().write(entry(i)) };
+    pub(crate) fn fill(&mut self, entries: impl ExactSizeIterator<Item = T>) {
+        assert!(entries.len() <= self.left() as usize, "more entries than slots");
+        for entry in entries {
+            // SAFETY: a slot is left for each (asserted; the iterators of slices do not lie).
+            unsafe { self.push_unchecked(entry) };
         }
-        self.ring.head = head.wrapping_add(self.left);
-        self.left = 0;
     }
 
     /// Writes one entry.
@@ -346,18 +353,31 @@ impl<T: Copy> Reservation<'_, T> {
     /// Gives the entry back when the reservation is used up.
     #[inline]
     pub fn push(&mut self, entry: T) -> Result<(), T> {
-        if self.left == 0 {
+        if self.next == self.end {
             return Err(entry);
         }
-        self.left -= 1;
-        self.ring.write(entry);
+        // SAFETY: a slot is left.
+        unsafe { self.push_unchecked(entry) };
         Ok(())
+    }
+
+    /// Writes one entry.
+    ///
+    /// # Safety
+    /// A slot is [`left`](Self::left).
+    #[inline]
+    pub(crate) unsafe fn push_unchecked(&mut self, entry: T) {
+        debug_assert!(self.next < self.end);
+        // SAFETY: masked, so inside the ring; `reserve` said that the slots from `next` to `end` are ours.
+        unsafe { self.entries.add(self.next as usize & self.mask).as_ref().write(entry) };
+        self.next += 1;
     }
 }
 
 impl<T: Copy> Drop for Reservation<'_, T> {
-    #[inline]
+    #[inline(always)] // a call would keep the reservation in memory
     fn drop(&mut self) {
+        self.ring.head = self.next as u32;
         self.ring.publish();
     }
 }

@@ -68,12 +68,15 @@ fn open(end: &End) -> Port {
 }
 
 fn send(port: &mut Port, to: &End, count: usize) {
-    for _ in 0..count {
-        let packet = port.sender().stage(64).unwrap();
-        packet.fill(0);
-        packet[..6].copy_from_slice(&to.mac());
-        packet[12..14].copy_from_slice(&[0x88, 0xb5]);
+    let mut drafts = port.sender().drafts(count, 64).unwrap();
+    assert_eq!(drafts.left(), count);
+    while let Some(mut draft) = drafts.next_draft() {
+        draft.fill(0);
+        draft[..6].copy_from_slice(&to.mac());
+        draft[12..14].copy_from_slice(&[0x88, 0xb5]);
+        draft.queue();
     }
+    drop(drafts);
     port.sender().flush().unwrap();
 }
 

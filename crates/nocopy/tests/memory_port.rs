@@ -325,3 +325,92 @@ fn endless_timeouts_are_no_timeouts() {
     assert_eq!(right.receiver().receive_timeout(Duration::MAX).unwrap().count(), 1);
     assert!(left.sender().drain(Duration::MAX).unwrap());
 }
+
+#[test]
+fn drafts_are_sent_when_queued_and_free_again_when_not() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    let mut drafts = left.sender().drafts(4, 9).unwrap();
+    for number in 0..4_u8 {
+        let mut draft = drafts.next_draft().unwrap();
+        draft.fill(number);
+        draft.truncate(8 + usize::from(number));
+        if number != 1 {
+            draft.queue();
+        }
+    }
+    assert!(drafts.left() == 0 && drafts.next_draft().is_none());
+    drop(drafts);
+    let mut drafts = left.sender().drafts(1, 5).unwrap();
+    let mut empty = drafts.next_draft().unwrap();
+    empty.truncate(0);
+    empty.queue(); // no packet
+    drop(drafts);
+    left.sender().flush().unwrap();
+    let received: Vec<Vec<u8>> = right.receiver().receive().unwrap().map(|packet| packet.to_vec()).collect();
+    assert_eq!(received, [vec![0; 8], vec![2; 9], vec![3; 9]]);
+    assert_settled(&left);
+}
+
+#[test]
+fn drafts_written_before_a_panic_are_sent_and_the_one_being_written_is_not() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    let sender = left.sender();
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut drafts = sender.drafts(3, 5).unwrap();
+        let mut whole = drafts.next_draft().unwrap();
+        whole.copy_from_slice(b"whole");
+        whole.queue();
+        let mut half = drafts.next_draft().unwrap();
+        half.copy_from_slice(b"longer than the draft");
+        half.queue();
+    }));
+    assert!(outcome.is_err());
+    left.sender().flush().unwrap();
+    let received: Vec<Vec<u8>> = right.receiver().receive().unwrap().map(|packet| packet.to_vec()).collect();
+    assert_eq!(received, [b"whole"]);
+    assert_settled(&left);
+}
+
+#[test]
+fn drafts_end_with_the_ring_and_go_on_after_a_flush() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    let (mut sent, mut received) = (0, 0);
+    while sent < 5000 {
+        let mut drafts = left.sender().drafts(usize::MAX, 4).unwrap();
+        assert!(drafts.left() > 0);
+        while let Some(mut draft) = drafts.next_draft() {
+            draft.copy_from_slice(&u32::to_ne_bytes(sent));
+            draft.queue();
+            sent += 1;
+        }
+        drop(drafts);
+        assert_eq!(left.sender().drafts(1, 4).unwrap().left(), 0);
+        left.sender().flush().unwrap();
+        for packet in right.receiver().try_receive().unwrap() {
+            assert_eq!(*packet, u32::to_ne_bytes(received));
+            received += 1;
+        }
+        while let Some(packet) = right.receiver().try_receive().unwrap().next() {
+            assert_eq!(*packet, u32::to_ne_bytes(received));
+            received += 1;
+        }
+    }
+    assert_eq!(received, sent);
+    assert_settled(&left);
+}
+
+#[test]
+fn forgotten_drafts_stay_in_the_account() {
+    let area =
+        nocopy::Area::new(nocopy::area::AreaConfig { frame_count: 256, ..Default::default() }).unwrap();
+    let builder = Port::builder("unused").area(&area).frame_count(32, 32).ring_sizes(32, 32);
+    let (mut left, right) = builder.memory_pair().unwrap();
+    let mut drafts = left.sender().drafts(8, 4).unwrap();
+    drafts.next_draft().unwrap().queue();
+    std::mem::forget(drafts);
+    left.sender().flush().unwrap();
+    let balance = left.balance();
+    assert!(balance.is_whole() && balance.yours == 8, "{balance}");
+    drop((left, right));
+    assert!(area.balance().is_whole(), "{}", area.balance());
+}

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use nocopy::port::{Port, Receiver, RejectedReason, Sender, Wait};
+use nocopy::port::{Port, Receiver, Sender, Wait};
 
 use super::frame::{self, HEADER_BYTES, Template};
 use super::generator::Load;
@@ -92,20 +92,18 @@ pub(crate) fn send(port: Port, template: &Template, gauge: &mut Gauge<'_>) -> io
     let length = template.bytes().len();
     let mut sequence = 0;
     while gauge.sending() {
-        let mut queued = 0;
-        while queued < BATCH {
-            let packet = match sender.stage(length) {
-                Ok(packet) => packet,
-                // The flush takes back what the kernel has finished.
-                Err(RejectedReason::RingFull | RejectedReason::FramesExhausted) => break,
-                Err(reason) => return Err(io::Error::new(io::ErrorKind::InvalidInput, reason)),
-            };
-            template.write(packet, sequence);
+        let mut drafts = sender
+            .drafts(BATCH, length)
+            .map_err(|reason| io::Error::new(io::ErrorKind::InvalidInput, reason))?;
+        let first = sequence;
+        while let Some(mut draft) = drafts.next_draft() {
+            template.write(&mut draft, sequence);
+            draft.queue();
             sequence += 1;
-            queued += 1;
         }
+        drop(drafts);
         sender.flush()?;
-        gauge.count(queued as u64);
+        gauge.count(sequence - first);
     }
     Ok(())
 }

@@ -86,14 +86,14 @@ impl std::ops::Add for Faults {
 ///
 /// `Send` but not `Sync`: the cells are touched by whoever holds the half.
 pub(crate) struct Pool {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     /// What every packet needs of `shared`.
-    view: View,
+    pub(super) view: View,
     id: PoolId,
     half: Half,
     /// What is free: the first `free_count` cells hold frame numbers.
-    free: Box<[Cell<u32>]>,
-    free_count: Cell<u32>,
+    pub(super) free: Box<[Cell<u32>]>,
+    pub(super) free_count: Cell<u32>,
     /// `free_count` as last settled: the difference is what went to or came from the user since.
     settled: Cell<u32>,
     /// The terms of [`Ledger`](super::Ledger), kept here and published once per batch.
@@ -153,6 +153,12 @@ impl Pool {
     #[inline]
     pub(crate) fn lent_count(&self) -> u64 {
         self.lent.get()
+    }
+
+    /// Frames in the cache.
+    #[inline]
+    pub(crate) fn free_count(&self) -> u32 {
+        self.free_count.get()
     }
 
     pub(crate) fn balance(&self) -> super::Balance {
@@ -227,8 +233,9 @@ impl Pool {
 
     // ---- receiving -------------------------------------------------------------------------------------------
 
-    /// Lends every free frame there is room for to the kernel, to receive into; returns how many.
-    #[inline]
+    /// Lends every free frame there is room for to the kernel, to receive into; returns how many. A call, once a batch:
+    /// inlined it makes dropping a batch too large to inline, and a batch whose drop is a call is kept in memory.
+    #[inline(never)]
     pub(crate) fn refill(&self, fill: &mut Producer<u64>) -> u32 {
         self.fetch();
         self.settle();
@@ -241,12 +248,12 @@ impl Pool {
         let count = slots.left();
         let view = self.view;
         let lent = &self.free[(free - count) as usize..free as usize];
-        slots.fill(|i| {
-            let frame = lent[(count - 1 - i) as usize].get(); // the warmest first
+        slots.fill(lent.iter().rev().map(|frame| {
+            // the warmest first
             // SAFETY: `shared` keeps the area alive; free frames are its frames.
-            unsafe { view.lend(frame) };
-            view.address(frame, 0)
-        });
+            unsafe { view.lend(frame.get()) };
+            view.address(frame.get(), 0)
+        }));
         self.free_count.set(free - count);
         drop(slots);
         self.lent.set(self.lent.get() + u64::from(count));
@@ -334,29 +341,6 @@ impl Pool {
         Ok(Descriptor { address: self.view.address_of(data), len: len.into(), options: 0 })
     }
 
-    /// Lends a free frame to the kernel to send and returns its word for a packet of `len` bytes, and those bytes, to be
-    /// written before the word is published.
-    ///
-    /// # Panics
-    /// If a packet of that length does not fit a frame.
-    #[inline]
-    pub(crate) fn lend_free(&mut self, len: u32) -> Option<(Descriptor, &mut [u8])> {
-        assert!(len <= self.shared.packet_bytes_max(), "packet longer than a frame");
-        let frame = match self.pop() {
-            Some(frame) => frame,
-            None => self.fetch_one()?,
-        };
-        let address = self.view.address(frame, self.shared.data_offset);
-        // SAFETY: `shared` keeps the area alive. The bytes lie in one frame (asserted), which has no other owner; the
-        // kernel will have it only when the word is published, and `&mut self` keeps the half from doing so while the
-        // bytes are being written.
-        let bytes = unsafe {
-            self.view.lend(frame);
-            std::slice::from_raw_parts_mut(self.view.data(address).as_ptr(), len as usize)
-        };
-        Some((Descriptor { address, len, options: 0 }, bytes))
-    }
-
     /// Books `count` frames as lent to send.
     #[inline]
     pub(crate) fn sent(&self, count: u32) {
@@ -427,7 +411,10 @@ impl Pool {
                 continue;
             }
             let owner = home_of(now);
-            self.lent.set(self.lent.get() - 1);
+            match self.lent.get().checked_sub(1) {
+                Some(lent) => self.lent.set(lent),
+                None => self.yours.set(self.yours.get() - 1), // queued in a batch of drafts that was forgotten
+            }
             if self.on_close.get() == Lent::Retire {
                 self.shared.set_state(frame, state(0, RETIRED));
                 home.retired += 1;

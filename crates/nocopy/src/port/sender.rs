@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Inner, PortBuilder, Statistics};
-use crate::area::{Balance, Faults, Frame, Pool};
+use crate::area::{Balance, Drafts, Faults, Frame, Pool};
 use crate::evidence::Evidence;
 use crate::ring::{Consumer, Producer};
 use crate::sys::xsk::Descriptor;
@@ -78,21 +78,26 @@ impl Sender {
         self.pool.frame()
     }
 
-    /// Queues a packet of `bytes` bytes and returns them to be written, before the next [`Sender::flush`]: the short way
-    /// for packets made on the spot, without a [`Frame`] in between. Their contents are whatever was there.
+    /// Sets up to `count` frames and ring slots aside, to write packets of up to `bytes` bytes in place: the fast way for
+    /// packets made on the spot. Fewer, possibly none, when the ring is full or frames are on their way: flush, and ask
+    /// again.
     ///
     /// # Errors
-    /// Nothing is queued: the ring is full or every frame is on its way (flush, and try again), or the packet is empty or
-    /// too long.
+    /// Packets of that length cannot be sent here.
     ///
     /// ```
     /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
-    /// port.sender().stage(5)?.copy_from_slice(b"hello");
+    /// let mut drafts = port.sender().drafts(64, 5)?;
+    /// while let Some(mut draft) = drafts.next_draft() {
+    ///     draft.copy_from_slice(b"hello");
+    ///     draft.queue();
+    /// }
+    /// drop(drafts);
     /// port.sender().flush()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn stage(&mut self, bytes: usize) -> Result<&mut [u8], RejectedReason> {
+    pub fn drafts(&mut self, count: usize, bytes: usize) -> Result<Drafts<'_>, RejectedReason> {
         if bytes.wrapping_sub(1) >= self.packet_bytes_max {
             return Err(if bytes == 0 {
                 RejectedReason::Empty
@@ -100,12 +105,11 @@ impl Sender {
                 RejectedReason::TooLong { bytes_max: self.packet_bytes_max }
             });
         }
-        let Some(slot) = self.tx.vacant() else { return Err(RejectedReason::RingFull) };
-        let Some((descriptor, packet)) = self.pool.lend_free(bytes as u32) else {
-            return Err(RejectedReason::FramesExhausted);
-        };
-        slot.write(descriptor);
-        Ok(packet)
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        if self.pool.free_count() < count {
+            self.reap();
+        }
+        Ok(self.pool.drafts(self.tx.reserve(count), bytes as u32))
     }
 
     /// Puts a frame into the ring to be sent with the next [`Sender::flush`]. Frames received by any port of the same
@@ -300,9 +304,6 @@ pub enum RejectedReason {
     /// The tx ring is full: flush, and try again.
     #[error("the tx ring is full; flush and try again")]
     RingFull,
-    /// Every frame is on its way: flush, and try again.
-    #[error("every frame is on its way; flush and try again")]
-    FramesExhausted,
     /// The frame belongs to another area than the port: copy it into a frame of this one.
     #[error("it lies in another area than the port's; copy it into a frame of this port")]
     ForeignArea,

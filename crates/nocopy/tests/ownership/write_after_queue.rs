@@ -1,0 +1,12 @@
+//! A packet written in place cannot be written once it was queued, nor while others are being flushed.
+fn main() {
+    let (mut port, _peer) = nocopy::Port::memory_pair().unwrap();
+    let sender = port.sender();
+    let mut drafts = sender.drafts(2, 5).unwrap();
+    let mut first = drafts.next_draft().unwrap();
+    first.queue();
+    first.fill(0);
+    let mut second = drafts.next_draft().unwrap();
+    sender.flush().unwrap();
+    second.fill(0);
+}
