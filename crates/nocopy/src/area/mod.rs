@@ -15,6 +15,7 @@
 mod balance;
 mod draft;
 mod frame;
+mod packet;
 mod pool;
 mod returns;
 mod view;
@@ -28,8 +29,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use balance::Balance;
 pub use draft::{Draft, Drafts};
 pub use frame::{Frame, SharedFrame};
-pub(crate) use pool::{Claims, Half, Lent, Pool};
-pub use pool::{Faults, Packet};
+pub(crate) use packet::Claims;
+pub use packet::Packet;
+pub use pool::Faults;
+pub(crate) use pool::{Half, Lent, Pool};
 
 use crate::sync::AtomicU32;
 use crate::sys::memory::Mapping;

@@ -2,12 +2,11 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::view::{Place, View};
+use super::view::View;
 use super::{AreaError, Frame, Home, PoolId, RETIRED, Shared, bring_home, counted, home_of, lent_to, state};
 use crate::ring::{Consumer, Producer};
 use crate::sys::xsk::Descriptor;
@@ -144,7 +143,7 @@ impl Pool {
 
     /// The pointer that frames keep: from the `Arc` itself, since a frame may give back the count that its pool left it.
     #[inline]
-    fn area(&self) -> NonNull<Shared> {
+    pub(super) fn area(&self) -> NonNull<Shared> {
         // SAFETY: what an `Arc` points at is never at address zero.
         unsafe { NonNull::new_unchecked(Arc::as_ptr(&self.shared).cast_mut()) }
     }
@@ -181,7 +180,7 @@ impl Pool {
     }
 
     #[inline]
-    fn push(&self, frame: u32) {
+    pub(super) fn push(&self, frame: u32) {
         let count = self.free_count.get();
         put(&self.free, count, frame);
         self.free_count.set(count + 1);
@@ -262,16 +261,10 @@ impl Pool {
         count
     }
 
-    /// The means of taking received packets from the kernel one by one.
-    #[inline]
-    pub(crate) fn claims(&self) -> Claims<'_> {
-        Claims { pool: self, view: self.view }
-    }
-
     /// Takes the frame back, if the kernel gave one, whose packet cannot be believed. Inlined although it never happens: a
     /// call could unwind, for all the compiler knows, and would cost every loop over packets its registers.
     #[inline]
-    fn refuse(&self, fault: Fault, frame: Option<u32>) -> Fault {
+    pub(super) fn refuse(&self, fault: Fault, frame: Option<u32>) -> Fault {
         if let Some(frame) = frame {
             self.claimed(1);
             self.push(frame);
@@ -564,105 +557,5 @@ fn put(cache: &[Cell<u32>], count: u32, frame: u32) {
     match cache.get(count as usize) {
         Some(cell) => cell.set(frame),
         None => std::process::abort(),
-    }
-}
-
-/// Takes received packets from the kernel: a pool with its [`View`] in a local, for the length of a batch.
-#[derive(Clone, Copy)]
-pub(crate) struct Claims<'half> {
-    pool: &'half Pool,
-    view: View,
-}
-
-impl<'half> Claims<'half> {
-    /// Takes one packet, if its word is good.
-    #[inline]
-    pub(crate) fn claim(self, descriptor: Descriptor) -> Result<Packet<'half>, Fault> {
-        // SAFETY: the pool keeps the area alive.
-        match unsafe { self.view.claim(descriptor.address, descriptor.len) } {
-            Ok(Place { data, frame, start }) => {
-                Ok(Packet { pool: self.pool, data, frame, start, len: descriptor.len as u16 })
-            }
-            Err((fault, frame)) => Err(self.pool.refuse(fault, frame)),
-        }
-    }
-
-    /// Asks for the first bytes of a packet that will be claimed soon.
-    #[inline]
-    pub(crate) fn prefetch(self, address: u64) {
-        self.view.prefetch(address);
-    }
-
-    /// The pool the packets come into.
-    #[inline]
-    pub(crate) fn pool(self) -> &'half Pool {
-        self.pool
-    }
-}
-
-impl fmt::Debug for Claims<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.pool.fmt(f)
-    }
-}
-
-/// A received packet, borrowed from its batch's half: read it, edit it in place, or [`take`](Packet::take) it.
-///
-/// Dropped, its frame goes back to the kernel with the next batch, at no cost worth counting. It stays on its thread, since
-/// that way back is not synchronised; a taken frame may go anywhere:
-///
-/// ```compile_fail,E0277
-/// # fn outside(mut receiver: nocopy::Receiver) {
-/// let packet = receiver.receive().unwrap().next().unwrap();
-/// std::thread::scope(|scope| scope.spawn(move || packet.len()).join());
-/// # }
-/// ```
-pub struct Packet<'half> {
-    pool: &'half Pool,
-    data: NonNull<u8>,
-    frame: u32,
-    start: u16,
-    len: u16,
-}
-
-impl Packet<'_> {
-    /// Makes the frame yours. Costs nothing in AF_XDP modes: no byte moves.
-    #[inline]
-    pub fn take(self) -> Frame {
-        let packet = std::mem::ManuallyDrop::new(self);
-        let shared = packet.pool.area();
-        // SAFETY: the packet was the only owner of its frame, and is given up without being dropped.
-        unsafe { Frame::new(shared, packet.data, packet.frame, packet.start, packet.len) }
-    }
-}
-
-impl Deref for Packet<'_> {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        // SAFETY: `claim` checked that the bytes lie in one frame and that the frame had no other owner.
-        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), usize::from(self.len)) }
-    }
-}
-
-impl DerefMut for Packet<'_> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; `&mut self` makes it exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), usize::from(self.len)) }
-    }
-}
-
-impl Drop for Packet<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.pool.push(self.frame);
-    }
-}
-
-impl fmt::Debug for Packet<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Packet").field("frame", &self.frame).field("len", &self.len).finish_non_exhaustive()
     }
 }
