@@ -13,7 +13,11 @@ pub const PREFIX_BITS: u8 = 24;
 const LEFT_IPV4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const RIGHT_IPV4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
-const CARRIER_WAIT_MAX: Duration = Duration::from_secs(5);
+/// What either end is called, whatever it was before.
+const NAMES: [&str; 2] = ["nc0", "nc1"];
+
+/// Real drivers negotiate: 2.5 s for an emulated igb.
+const CARRIER_WAIT_MAX: Duration = Duration::from_secs(10);
 const CARRIER_POLL: Duration = Duration::from_millis(2);
 
 /// One end of the pair: an interface and the namespace it is in.
@@ -27,7 +31,8 @@ pub struct End {
     neighbour: (Ipv4Addr, [u8; 6]),
 }
 
-/// Two namespaces joined by a veth pair. Dropped, or its process killed, nothing of it remains.
+/// Two namespaces joined by a veth pair, or by [`Lab::of_interfaces`]. Dropped, or its process killed, nothing of it
+/// remains.
 #[derive(Debug)]
 pub struct Lab {
     left: End,
@@ -56,6 +61,28 @@ impl Lab {
         Builder { mtu: 1500, queues: 1, gro: [false; 2] }
     }
 
+    /// A lab of two interfaces that exist already in the calling thread's namespace and are wired to each other: each is
+    /// moved into a namespace of its own, renamed to `nc0` or `nc1`, given its address, and set up. Their settings stay as
+    /// they are. When the lab is gone the kernel gives interfaces of hardware back to the first namespace.
+    ///
+    /// # Errors
+    /// [`Error::Netlink`], with `ENODEV` when there is no such interface; [`Error::NoCarrier`] when they are not wired.
+    pub fn of_interfaces(left: &str, right: &str) -> Result<Self, Error> {
+        require_capabilities()?;
+        let (left, right) = (Interface::find(left)?, Interface::find(right)?);
+        let ends = (quiet_namespace()?, quiet_namespace()?);
+        link::move_and_rename(&left, &ends.0, NAMES[0])?;
+        link::move_and_rename(&right, &ends.1, NAMES[1])?;
+        let lab = Lab {
+            left: End::configure(ends.0, NAMES[0], left.mac, LEFT_IPV4, (RIGHT_IPV4, right.mac))?,
+            right: End::configure(ends.1, NAMES[1], right.mac, RIGHT_IPV4, (LEFT_IPV4, left.mac))?,
+        };
+        lab.left.set_up()?;
+        lab.right.set_up()?;
+        lab.wait_for_carrier()?;
+        Ok(lab)
+    }
+
     /// The end `nc0`, 10.77.0.1.
     pub fn left(&self) -> &End {
         &self.left
@@ -77,7 +104,7 @@ impl Lab {
     /// Waits until both ends have carrier, as after [`End::set_up`].
     ///
     /// # Errors
-    /// [`Error::NoCarrier`] after 5 s.
+    /// [`Error::NoCarrier`] after 10 s.
     pub fn wait_for_carrier(&self) -> Result<(), Error> {
         self.left.wait_for_carrier()?;
         self.right.wait_for_carrier()
@@ -116,17 +143,13 @@ impl Builder {
     /// [`Error::Missing`] names what the machine lacks; the others are the kernel's refusals.
     pub fn build(self) -> Result<Lab, Error> {
         require_capabilities()?;
-        let left = (Namespace::new()?, link::Plan::new("nc0", [0x02, 0x6e, 0x63, 0, 0, 1], &self));
-        let right = (Namespace::new()?, link::Plan::new("nc1", [0x02, 0x6e, 0x63, 0, 0, 2], &self));
-        for (namespace, _) in [&left, &right] {
-            silence_ipv6(namespace)?;
-            link::set_up(namespace, "lo", 1, true)?;
-        }
-        link::create_pair(&left.0, &left.1, &right.0, &right.1)?;
-        let (left_mac, right_mac) = (left.1.mac, right.1.mac);
+        let left = link::Plan::new(NAMES[0], [0x02, 0x6e, 0x63, 0, 0, 1], &self);
+        let right = link::Plan::new(NAMES[1], [0x02, 0x6e, 0x63, 0, 0, 2], &self);
+        let ends = (quiet_namespace()?, quiet_namespace()?);
+        link::create_pair(&ends.0, &left, &ends.1, &right)?;
         let lab = Lab {
-            left: End::configure(left, LEFT_IPV4, (RIGHT_IPV4, right_mac))?,
-            right: End::configure(right, RIGHT_IPV4, (LEFT_IPV4, left_mac))?,
+            left: End::configure(ends.0, left.name, left.mac, LEFT_IPV4, (RIGHT_IPV4, right.mac))?,
+            right: End::configure(ends.1, right.name, right.mac, RIGHT_IPV4, (LEFT_IPV4, left.mac))?,
         };
         for (end, gro) in [(&lab.left, self.gro[0]), (&lab.right, self.gro[1])] {
             end.set_up()?;
@@ -149,13 +172,15 @@ impl Builder {
 
 impl End {
     fn configure(
-        (namespace, plan): (Namespace, link::Plan),
+        namespace: Namespace,
+        interface: &'static str,
+        mac: [u8; 6],
         ipv4: Ipv4Addr,
         neighbour: (Ipv4Addr, [u8; 6]),
     ) -> Result<Self, Error> {
-        let index = namespace.run(|| Interface::find(plan.name))?.index;
-        address::add(&namespace, plan.name, index, ipv4, PREFIX_BITS)?;
-        Ok(Self { namespace, interface: plan.name, index, mac: plan.mac, ipv4, neighbour })
+        let index = namespace.run(|| Interface::find(interface))?.index;
+        address::add(&namespace, interface, index, ipv4, PREFIX_BITS)?;
+        Ok(Self { namespace, interface, index, mac, ipv4, neighbour })
     }
 
     /// The namespace this end is in.
@@ -237,6 +262,14 @@ impl End {
         }
         Ok(())
     }
+}
+
+/// A new namespace with its loopback up and nothing to say.
+fn quiet_namespace() -> Result<Namespace, Error> {
+    let namespace = Namespace::new()?;
+    silence_ipv6(&namespace)?;
+    link::set_up(&namespace, "lo", 1, true)?;
+    Ok(namespace)
 }
 
 /// Router solicitations and duplicate address detection would be frames nobody sent, in the middle of a count.

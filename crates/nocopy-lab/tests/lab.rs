@@ -79,6 +79,31 @@ fn an_end_goes_down_and_comes_back() {
     ping(&lab).unwrap();
 }
 
+/// Proves that interfaces made by somebody else become the same lab: here, the ends of a pair.
+#[test]
+fn existing_interfaces_become_a_lab() {
+    let Some(made) = lab_or_skip() else { return };
+    // Both ends into one namespace first, as on a machine with two cards wired to each other.
+    let machine = Namespace::new().unwrap();
+    let machine_path = format!("/proc/{}/fd/{}", std::process::id(), machine.as_fd().as_raw_fd());
+    for (end, name) in [(made.left(), "card0"), (made.right(), "card1")] {
+        let mut mover = Command::new("ip");
+        mover.args(["link", "set", end.interface(), "name", name, "netns", &machine_path]);
+        assert!(end.namespace().run(|| mover.status()).unwrap().success());
+    }
+    let lab = machine.run(|| Lab::of_interfaces("card0", "card1")).unwrap();
+    assert_eq!(names(&machine), ["lo"]);
+    assert_eq!(
+        (names(lab.left().namespace()), lab.left().mac()),
+        (vec!["lo".into(), "nc0".into()], made.left().mac())
+    );
+    ping(&lab).unwrap();
+    let Err(Error::Netlink { source, .. }) = machine.run(|| Lab::of_interfaces("card0", "card1")) else {
+        panic!("they are gone")
+    };
+    assert_eq!(source.raw_os_error(), Some(19), "ENODEV");
+}
+
 /// Proves that pulling the device is reported as such, with the errno kept.
 #[test]
 fn a_deleted_pair_is_no_such_device() {

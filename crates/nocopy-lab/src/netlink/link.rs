@@ -125,6 +125,19 @@ pub(crate) fn create_pair(
     })
 }
 
+/// Moves an interface of the calling thread's namespace into another one and gives it a new name there.
+pub(crate) fn move_and_rename(interface: &Interface, there: &Namespace, name: &str) -> Result<(), Error> {
+    let mut message = LinkMessage::default();
+    message.header.index = interface.index;
+    message.attributes = vec![
+        LinkAttribute::NetNsFd(there.as_fd().as_raw_fd()),
+        // In one request: the move sets the interface down, and only then may it be renamed.
+        LinkAttribute::IfName(name.into()),
+    ];
+    let operation = format!("move {} into a namespace as {name}", interface.name);
+    change(&Namespace::current()?, RouteNetlinkMessage::SetLink(message), 0, operation)
+}
+
 pub(crate) fn set_up(namespace: &Namespace, name: &str, index: u32, up: bool) -> Result<(), Error> {
     let mut message = LinkMessage::default();
     message.header.index = index;
