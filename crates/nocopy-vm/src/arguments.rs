@@ -1,0 +1,71 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::registry::{Kernel, Topology};
+
+#[derive(Parser)]
+#[command(about = "Tests of nocopy on real drivers, in emulated machines", version)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Prepare what is missing, boot every machine the tests need, and run them.
+    Run(RunArguments),
+    /// List the tests, where each runs and what it proves.
+    List,
+    /// Fetch and install what the lab needs; nothing when it is there already.
+    Prepare,
+    /// Inside a machine: run tests one by one and report to the host.
+    #[command(hide = true)]
+    Guest(GuestArguments),
+    /// Inside a machine: run one test in this process.
+    #[command(hide = true)]
+    Test(TestArguments),
+}
+
+#[derive(Args, Default)]
+pub(crate) struct RunArguments {
+    /// Only the tests of this name; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) only: Vec<String>,
+    /// Only the tests on this kernel.
+    #[arg(long)]
+    pub(crate) kernel: Option<Kernel>,
+    /// Only the tests on this topology.
+    #[arg(long)]
+    pub(crate) topology: Option<Topology>,
+    /// Let tests that repeat random operations go on for 10 minutes.
+    #[arg(long)]
+    pub(crate) soak: bool,
+    /// Write the results as JSON, in the form the lab's README describes.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct GuestArguments {
+    #[arg(long)]
+    pub(crate) topology: Topology,
+    /// A directory shared with the host.
+    #[arg(long)]
+    pub(crate) shared: PathBuf,
+    #[arg(long)]
+    pub(crate) soak: bool,
+    #[arg(long)]
+    pub(crate) only: Vec<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct TestArguments {
+    #[arg(long)]
+    pub(crate) topology: Topology,
+    #[arg(long)]
+    pub(crate) soak: bool,
+    pub(crate) name: String,
+}

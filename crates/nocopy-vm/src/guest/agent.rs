@@ -1,0 +1,107 @@
+//! The guest's first process of ours: runs the tests one by one and tells the host.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, Write};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::kernel_log::KernelLog;
+use crate::arguments::GuestArguments;
+use crate::event::{self, Ended, Event};
+use crate::registry::Failure;
+
+/// A test that takes longer is killed; with `--soak`, that plus the soak itself.
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
+const SOAK_TIMEOUT: Duration = Duration::from_secs(900);
+const TEST_POLL: Duration = Duration::from_millis(10);
+
+/// How much of what a test said is kept when it failed.
+const WORDS_LINES_MAX: usize = 30;
+
+pub(crate) fn main(arguments: &GuestArguments) -> ExitCode {
+    match run_all(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("nocopy-vm guest: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_all(arguments: &GuestArguments) -> Result<(), Failure> {
+    let mut events =
+        Events(OpenOptions::new().create(true).append(true).open(arguments.shared.join(event::FILE))?);
+    let mut log = KernelLog::open()?;
+    let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+    events.tell(&Event::Booted { kernel, complaints: log.complaints()? })?;
+    for test in &arguments.only {
+        events.tell(&Event::Started { test: test.clone() })?;
+        let ended = run(test, arguments, &mut log)?;
+        events.tell(&Event::Ended(ended))?;
+    }
+    events.tell(&Event::Done)
+}
+
+/// Runs a test in a process of its own: one that dies or hangs takes no other with it, and the kernel takes its sockets,
+/// programs and namespaces away.
+fn run(test: &str, arguments: &GuestArguments, log: &mut KernelLog) -> Result<Ended, Failure> {
+    let (mut said, mut recorded) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["test", test, "--topology", &arguments.topology.to_string()]);
+    if arguments.soak {
+        command.arg("--soak");
+    }
+    command.stdin(Stdio::null()).stdout(recorded.try_clone()?).stderr(said.try_clone()?);
+    let started = Instant::now();
+    let mut child = command.spawn()?;
+    let status = wait(&mut child, if arguments.soak { SOAK_TIMEOUT } else { TEST_TIMEOUT })?;
+    let seconds = started.elapsed().as_secs_f64();
+    let failure = match status {
+        Some(status) if status.success() => None,
+        Some(status) => Some(words(&mut said, &status.to_string())?),
+        None => Some(words(&mut said, &format!("killed after {seconds:.0} s"))?),
+    };
+    let measured = contents(&mut recorded)?.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    Ok(Ended { test: test.to_owned(), seconds, failure, complaints: log.complaints()?, measured })
+}
+
+fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
+    let give_up = Instant::now() + timeout;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() > give_up {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        sleep(TEST_POLL);
+    }
+}
+
+/// What a failed test said last, and how it ended.
+fn words(said: &mut File, end: &str) -> io::Result<String> {
+    let said = contents(said)?;
+    let last: Vec<&str> = said.trim_end().lines().rev().take(WORDS_LINES_MAX).collect();
+    Ok(last.into_iter().rev().chain([format!("({end})").as_str()]).collect::<Vec<_>>().join("\n"))
+}
+
+fn contents(file: &mut File) -> io::Result<String> {
+    file.rewind()?;
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(file, &mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The file in which the host reads along.
+struct Events(File);
+
+impl Events {
+    fn tell(&mut self, event: &Event) -> Result<(), Failure> {
+        let mut line = serde_json::to_string(event)?;
+        line.push('\n');
+        Ok(self.0.write_all(line.as_bytes())?)
+    }
+}

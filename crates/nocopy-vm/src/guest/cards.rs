@@ -1,0 +1,56 @@
+//! The emulated cards: their driver, and the interfaces it makes.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::registry::{Failure, Topology};
+
+const APPEAR_TIMEOUT: Duration = Duration::from_secs(10);
+const APPEAR_POLL: Duration = Duration::from_millis(20);
+
+/// Loads the topology's driver anew, so that no test sees what the one before it left behind.
+pub(crate) fn load_driver(topology: Topology) -> Result<(), Failure> {
+    let driver = topology.driver();
+    if Path::new("/sys/module").join(driver).exists() {
+        modprobe(&["--remove", driver])?;
+    }
+    modprobe(&[driver])
+}
+
+fn modprobe(arguments: &[&str]) -> Result<(), Failure> {
+    let output = Command::new("modprobe").args(arguments).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr);
+    Err(Failure(format!("modprobe {}: {}", arguments.join(" "), words.trim())))
+}
+
+/// The interfaces of the topology's driver in the first namespace, in the order of their names.
+pub(crate) fn interfaces(topology: Topology) -> Result<[String; 2], Failure> {
+    let give_up = Instant::now() + APPEAR_TIMEOUT;
+    loop {
+        let mut names = Vec::new();
+        for entry in fs::read_dir("/sys/class/net")? {
+            let entry = entry?;
+            let driver = fs::read_link(entry.path().join("device/driver")).unwrap_or_default();
+            if driver.file_name().is_some_and(|name| name == topology.driver()) {
+                names.push(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
+        names.sort();
+        match <[String; 2]>::try_from(names) {
+            Ok(pair) => return Ok(pair),
+            Err(names) if Instant::now() > give_up => {
+                let driver = topology.driver();
+                return Err(Failure(format!(
+                    "two interfaces of the driver {driver} expected, there are {names:?}"
+                )));
+            }
+            Err(_) => sleep(APPEAR_POLL),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Which machines are needed for the tests asked for.
+
+use crate::arguments::RunArguments;
+use crate::registry::{Kernel, TESTS, Topology};
+
+/// One machine: a kernel, a topology, and the tests to run there.
+pub(crate) struct Boot {
+    pub(crate) kernel: Kernel,
+    pub(crate) topology: Topology,
+    /// By name.
+    pub(crate) tests: Vec<&'static str>,
+}
+
+impl Boot {
+    /// The machines for the tests that `arguments` selects.
+    pub(crate) fn all(arguments: &RunArguments) -> Vec<Self> {
+        let selected = |name| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
+        let mut boots: Vec<Self> = Vec::new();
+        for (name, test) in TESTS.iter().filter(|(name, _)| selected(name)) {
+            let kernel = test.kernel;
+            for &topology in test.on {
+                if arguments.kernel.is_some_and(|only| only != kernel)
+                    || arguments.topology.is_some_and(|only| only != topology)
+                {
+                    continue;
+                }
+                match boots.iter_mut().find(|boot| (boot.kernel, boot.topology) == (kernel, topology)) {
+                    Some(boot) => boot.tests.push(name),
+                    None => boots.push(Self { kernel, topology, tests: vec![name] }),
+                }
+            }
+        }
+        boots.sort_by_key(|boot| (boot.kernel, boot.topology));
+        boots
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_test_runs_wherever_it_belongs_and_nowhere_else() {
+        let boots = Boot::all(&RunArguments::default());
+        for (name, test) in TESTS {
+            let there = boots.iter().filter(|boot| boot.tests.contains(name));
+            let mut on: Vec<_> = there.map(|boot| (boot.kernel, boot.topology)).collect();
+            on.sort();
+            let mut wanted: Vec<_> = test.on.iter().map(|&topology| (test.kernel, topology)).collect();
+            wanted.sort();
+            assert_eq!(on, wanted, "{name}");
+        }
+        let only =
+            RunArguments { only: vec!["driver".into()], topology: Some(Topology::Igb), ..Default::default() };
+        assert_eq!(Boot::all(&only).len(), 1);
+    }
+}

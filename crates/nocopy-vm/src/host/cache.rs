@@ -1,0 +1,67 @@
+//! Where the lab keeps what it fetched. It survives a clean checkout, and may be deleted at any time no lab runs.
+
+use std::env;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::Error;
+
+/// The cache, held by one process at a time while something may be missing.
+pub(crate) struct Cache {
+    directory: PathBuf,
+    lock: File,
+}
+
+impl Cache {
+    /// Waits for another lab that is preparing.
+    pub(crate) fn locked() -> Result<Self, Error> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Error::NotRoot);
+        }
+        let base = match (env::var_os("XDG_CACHE_HOME"), env::var_os("HOME")) {
+            (Some(cache), _) if Path::new(&cache).is_absolute() => PathBuf::from(cache),
+            (_, Some(home)) => Path::new(&home).join(".cache"),
+            _ => return Err(Error::NoHome),
+        };
+        let directory = base.join("nocopy/vm");
+        fs::create_dir_all(&directory).map_err(Error::at(&directory))?;
+        let path = directory.join("lock");
+        let lock = File::create(&path).map_err(Error::at(&path))?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(|errno| Error::at(path)(errno.into()))?;
+        Ok(Self { directory, lock })
+    }
+
+    /// Lets others prepare: what is here is complete, and only grows.
+    pub(crate) fn unlocked(self) -> PathBuf {
+        drop(self.lock);
+        self.directory
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The directory of that name: there complete, or made by `fill` in a temporary place and then renamed, so that a
+    /// kill in the middle leaves nothing that looks complete.
+    pub(crate) fn filled(
+        &self,
+        name: &str,
+        fill: impl FnOnce(&Path) -> Result<(), Error>,
+    ) -> Result<PathBuf, Error> {
+        let place = self.directory.join(name);
+        if place.exists() {
+            return Ok(place);
+        }
+        let temporary = self.directory.join(format!("{name}.incomplete"));
+        // Left by a lab that was killed: the lock is ours, so nobody works there.
+        if temporary.exists() {
+            fs::remove_dir_all(&temporary).map_err(Error::at(&temporary))?;
+        }
+        fs::create_dir_all(&temporary).map_err(Error::at(&temporary))?;
+        fill(&temporary)?;
+        fs::rename(&temporary, &place).map_err(Error::at(&place))?;
+        Ok(place)
+    }
+}

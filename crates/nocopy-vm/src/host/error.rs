@@ -1,0 +1,41 @@
+use std::io;
+use std::path::PathBuf;
+
+/// Why the lab could not be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("no test of the name '{name}'; 'nocopy-vm list' lists them")]
+    NoTest { name: String },
+    #[error("the lab installs packages and makes namespaces, this user may not: run it as root")]
+    NotRoot,
+    #[error(
+        "the lab fetches its kernels from Debian for x86-64, this is {found}: run it on a Debian machine"
+    )]
+    NotDebian { found: String },
+    #[error(
+        "apt's sources name no suite {codename} with component main: add Debian's own archive to /etc/apt"
+    )]
+    NoSource { codename: String },
+    #[error("{package} is not in {suite}: look with 'apt-cache policy' whether the mirror is complete")]
+    NoPackage { package: String, suite: String },
+    #[error("{package} holds no kernel image: report it, the packaging has changed")]
+    NoImage { package: String },
+    #[error("QEMU has no device '{device}': install qemu-system-x86 8.0 or newer")]
+    NoDevice { device: &'static str },
+    #[error("neither HOME nor XDG_CACHE_HOME is set: set one, the lab keeps kernels there")]
+    NoHome,
+    #[error("{path}: {source}")]
+    File { path: PathBuf, source: io::Error },
+    #[error("cannot start '{program}': {source}: install it")]
+    Start { program: String, source: io::Error },
+    #[error("{what} failed ({status}): '{command}' said: {words}")]
+    Command { what: String, command: String, status: std::process::ExitStatus, words: String },
+}
+
+impl Error {
+    /// For `map_err`: the file an operation was about.
+    pub(crate) fn at(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { path, source }
+    }
+}

@@ -1,0 +1,78 @@
+//! Stock kernels of Debian, unpacked into the cache.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::packages::{Suite, run};
+use super::{Cache, Error};
+use crate::registry::Kernel;
+
+/// The package that depends on a suite's current kernel.
+const NEWEST_OF_SUITE: &str = "linux-image-amd64";
+
+/// A kernel with its modules, as in the root directory of a machine.
+#[derive(Debug, Clone)]
+pub(crate) struct KernelTree {
+    /// As `uname -r` says it.
+    pub(crate) version: String,
+    /// The bootable image; its modules lie beside it, where virtme-ng finds them.
+    pub(crate) image: PathBuf,
+}
+
+/// The suite a kernel is taken from, whatever version it has now.
+const fn suite(kernel: Kernel) -> &'static str {
+    match kernel {
+        Kernel::Newest => "trixie-backports",
+        Kernel::Older => "bookworm",
+    }
+}
+
+impl KernelTree {
+    /// The kernel in the cache, fetched if it is not there. One that is there is kept: delete its directory for a newer.
+    pub(crate) fn prepare(cache: &Cache, kernel: Kernel) -> Result<Self, Error> {
+        let suite = suite(kernel);
+        let place = cache.filled(&format!("kernel-{suite}"), |place| fetch(suite, place))?;
+        Self::find(&place)?.ok_or(Error::NoImage { package: place.display().to_string() })
+    }
+
+    /// Kernels before 7.1 keep the image in `/boot`, later ones beside their modules.
+    fn find(root: &Path) -> Result<Option<Self>, Error> {
+        let modules = modules(root);
+        for entry in fs::read_dir(&modules).map_err(Error::at(&modules))? {
+            let entry = entry.map_err(Error::at(&modules))?;
+            let version = entry.file_name().to_string_lossy().into_owned();
+            let images = [entry.path().join("vmlinuz"), root.join(format!("boot/vmlinuz-{version}"))];
+            if let Some(image) = images.into_iter().find(|image| image.exists()) {
+                return Ok(Some(Self { version, image }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Where the modules of a tree are: in `/lib`, or, since Debian merged the two, in `/usr/lib`.
+fn modules(root: &Path) -> PathBuf {
+    [root.join("usr/lib/modules"), root.join("lib/modules")]
+        .into_iter()
+        .find(|path| path.exists())
+        .unwrap_or_else(|| root.join("lib/modules"))
+}
+
+fn fetch(suite: &str, place: &Path) -> Result<(), Error> {
+    let lists = tempfile::tempdir().map_err(Error::at(std::env::temp_dir()))?;
+    let archive = Suite::fetch(suite, None, lists.path())?;
+    let image =
+        archive.dependencies(NEWEST_OF_SUITE)?.into_iter().find(|name| name.starts_with("linux-image-"));
+    let image =
+        image.ok_or_else(|| Error::NoPackage { package: "linux-image-*".into(), suite: suite.into() })?;
+    // In newer suites image and modules are packages of their own, with the same version in the name.
+    let version = image.trim_start_matches("linux-image-").to_owned();
+    let mut packages = archive.dependencies(&image)?;
+    packages.retain(|name| name.starts_with("linux-") && name.ends_with(&version));
+    packages.push(image.clone());
+    archive.unpack(&packages, place)?;
+    let tree = KernelTree::find(place)?.ok_or(Error::NoImage { package: image })?;
+    let base = if place.join("usr/lib/modules").exists() { place.join("usr") } else { place.to_owned() };
+    run("listing what modules need", Command::new("depmod").arg("-b").arg(base).arg(&tree.version)).map(drop)
+}

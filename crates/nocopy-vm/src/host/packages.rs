@@ -1,0 +1,249 @@
+//! Debian packages of suites the machine itself does not use.
+//!
+//! The machine's own sources say which mirror, which key and which options; only the suite is exchanged, in a private
+//! list with a private state directory. The machine's own sources and lists are left alone.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::Error;
+
+/// One suite of Debian, known to apt inside a directory of ours.
+pub(crate) struct Suite {
+    name: String,
+    directory: PathBuf,
+}
+
+impl Suite {
+    /// Fetches the suite's package lists into `directory`, those of `beside` (the machine's own release) too when its
+    /// packages may be needed to install one of this suite.
+    pub(crate) fn fetch(name: &str, beside: Option<&str>, directory: &Path) -> Result<Self, Error> {
+        let suite = Self { name: name.to_owned(), directory: directory.to_owned() };
+        for part in ["sources.list.d", "lists/partial", "cache/archives/partial"] {
+            let path = directory.join(part);
+            fs::create_dir_all(&path).map_err(Error::at(path))?;
+        }
+        let codename = codename()?;
+        let source = debian_source(&codename)?.ok_or(Error::NoSource { codename })?;
+        let suites: Vec<&str> = beside.into_iter().chain([name]).collect();
+        source.write(&directory.join("sources.list.d"), &suites)?;
+        eprintln!("vm: list the packages of {name}");
+        let mut update = suite.apt("apt-get");
+        update.args(["update", "-qq", "--error-on=any"]);
+        run(&format!("listing the packages of {name}"), &mut update)?;
+        Ok(suite)
+    }
+
+    /// What a package of this suite depends on, by name, alternatives left out.
+    pub(crate) fn dependencies(&self, package: &str) -> Result<Vec<String>, Error> {
+        let mut show = self.apt("apt-cache");
+        show.args(["show", "--no-all-versions", package]);
+        let missing = || Error::NoPackage { package: package.to_owned(), suite: self.name.clone() };
+        let record = run("reading a package's record", &mut show).map_err(|_| missing())?;
+        let depends = record.lines().find_map(|line| line.strip_prefix("Depends: "));
+        let names = depends.unwrap_or_default().split(", ").filter_map(|name| name.split(' ').next());
+        Ok(names.map(str::to_owned).collect())
+    }
+
+    /// Downloads packages and unpacks them below `root`.
+    pub(crate) fn unpack(&self, packages: &[String], root: &Path) -> Result<(), Error> {
+        let place = self.directory.join("packages");
+        fs::create_dir_all(&place).map_err(Error::at(&place))?;
+        eprintln!("vm: download {}", packages.join(", "));
+        let mut download = self.apt("apt-get");
+        download.args(["download", "-qq"]).args(packages).current_dir(&place);
+        run("downloading packages", &mut download)?;
+        for entry in fs::read_dir(&place).map_err(Error::at(&place))? {
+            let path = entry.map_err(Error::at(&place))?.path();
+            run("unpacking a package", Command::new("dpkg-deb").arg("--extract").arg(&path).arg(root))?;
+        }
+        Ok(())
+    }
+
+    /// Installs packages of this suite on the machine.
+    pub(crate) fn install(&self, packages: &[&str]) -> Result<(), Error> {
+        eprintln!("vm: install {}", packages.join(", "));
+        let mut install = self.apt("apt-get");
+        install.args(["install", "-y", "-qq", "--no-install-recommends", "-t", &self.name]).args(packages);
+        install.env("DEBIAN_FRONTEND", "noninteractive");
+        run(&format!("installing {}", packages.join(", ")), &mut install).map(drop)
+    }
+
+    /// An apt command that sees this suite only.
+    fn apt(&self, program: &str) -> Command {
+        let place = |part: &str| self.directory.join(part).into_os_string();
+        let mut command = Command::new(program);
+        for (option, value) in [
+            ("Dir::Etc::sourcelist", OsStr::new("/dev/null").to_owned()),
+            ("Dir::Etc::sourceparts", place("sources.list.d")),
+            ("Dir::State::lists", place("lists")),
+            ("Dir::Cache", place("cache")),
+            ("Acquire::Languages", "none".into()),
+            ("Acquire::IndexTargets::deb::DEP-11::DefaultEnabled", "false".into()),
+            // Into a directory that only root may read.
+            ("APT::Sandbox::User", "root".into()),
+            ("DPkg::Lock::Timeout", "300".into()),
+        ] {
+            let mut setting = std::ffi::OsString::from(option);
+            setting.push("=");
+            setting.push(value);
+            command.arg("-o").arg(setting);
+        }
+        command
+    }
+}
+
+/// The machine's release, such as `bookworm`.
+pub(crate) fn codename() -> Result<String, Error> {
+    let path = "/etc/os-release";
+    let text = fs::read_to_string(path).map_err(Error::at(path))?;
+    let field = |name: &str| {
+        text.lines()
+            .find_map(|line| Some(line.strip_prefix(name)?.strip_prefix('=')?.trim_matches('"').to_owned()))
+    };
+    match (field("ID").as_deref(), field("VERSION_CODENAME")) {
+        (Some("debian"), Some(codename)) if cfg!(target_arch = "x86_64") => Ok(codename),
+        (id, _) => Err(Error::NotDebian {
+            found: format!("{} on {}", id.unwrap_or("an unknown system"), std::env::consts::ARCH),
+        }),
+    }
+}
+
+/// An entry of apt's sources, in either of its two formats.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Source {
+    /// `deb [options] URI suite component…`, with what stands before and after the suite.
+    Line { before: String, components: String },
+    /// A paragraph of fields, without `Suites`.
+    Paragraph(String),
+}
+
+impl Source {
+    fn write(&self, directory: &Path, suites: &[&str]) -> Result<(), Error> {
+        let (name, text) = match self {
+            Self::Line { before, components } => {
+                let line = |suite: &&str| format!("{before} {suite} {components}\n");
+                ("private.list", suites.iter().map(line).collect::<String>())
+            }
+            Self::Paragraph(fields) => ("private.sources", format!("{fields}Suites: {}\n", suites.join(" "))),
+        };
+        let path = directory.join(name);
+        fs::write(&path, text).map_err(Error::at(path))
+    }
+
+    fn in_list(text: &str, codename: &str) -> Option<Self> {
+        text.lines().find_map(|line| {
+            let line = line.split('#').next()?.trim();
+            let rest = line.strip_prefix("deb ")?.trim_start();
+            let options = if rest.starts_with('[') { rest.find(']')? + 1 } else { 0 };
+            let (options, rest) = rest.split_at(options);
+            let mut words = rest.split_whitespace();
+            let (uri, suite) = (words.next()?, words.next()?);
+            let components: Vec<_> = words.collect();
+            let found = suite == codename && components.contains(&"main");
+            let before =
+                if options.is_empty() { format!("deb {uri}") } else { format!("deb {options} {uri}") };
+            found.then(|| Self::Line { before, components: "main".into() })
+        })
+    }
+
+    fn in_paragraphs(text: &str, codename: &str) -> Option<Self> {
+        // A comment may stand between the fields of a paragraph; an empty line ends it.
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        lines.split(|line| line.trim().is_empty()).find_map(|paragraph| {
+            let has = |field: &str, word: &str| {
+                paragraph.iter().any(|line| {
+                    let value = line.split_once(':').filter(|(name, _)| name.eq_ignore_ascii_case(field));
+                    value.is_some_and(|(_, value)| value.split_whitespace().any(|found| found == word))
+                })
+            };
+            if !has("Types", "deb")
+                || !has("Suites", codename)
+                || !has("Components", "main")
+                || has("Enabled", "no")
+            {
+                return None;
+            }
+            let replaced = ["suites:", "types:", "components:"];
+            let kept = paragraph.iter().filter(|line| {
+                let line = line.to_ascii_lowercase();
+                !replaced.iter().any(|field| line.starts_with(field))
+            });
+            let kept: String = kept.map(|line| format!("{line}\n")).collect();
+            Some(Self::Paragraph(format!("Types: deb\nComponents: main\n{kept}")))
+        })
+    }
+}
+
+/// The machine's own entry for its release.
+fn debian_source(codename: &str) -> Result<Option<Source>, Error> {
+    let directory = Path::new("/etc/apt/sources.list.d");
+    let mut paths = vec![PathBuf::from("/etc/apt/sources.list")];
+    if directory.exists() {
+        for entry in fs::read_dir(directory).map_err(Error::at(directory))? {
+            paths.push(entry.map_err(Error::at(directory))?.path());
+        }
+    }
+    paths.retain(|path| path.exists());
+    for path in paths {
+        let parse = match path.extension().and_then(OsStr::to_str) {
+            Some("list") => Source::in_list,
+            Some("sources") => Source::in_paragraphs,
+            _ => continue,
+        };
+        let text = fs::read_to_string(&path).map_err(Error::at(&path))?;
+        if let Some(source) = parse(&text, codename) {
+            return Ok(Some(source));
+        }
+    }
+    Ok(None)
+}
+
+/// Runs a command to its end and returns what it printed.
+pub(crate) fn run(what: &str, command: &mut Command) -> Result<String, Error> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output().map_err(|source| Error::Start { program, source })?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let words = said.trim().lines().rev().take(5).collect::<Vec<_>>();
+    Err(Error::Command {
+        what: what.to_owned(),
+        command: format!("{command:?}"),
+        status: output.status,
+        words: words.into_iter().rev().collect::<Vec<_>>().join("; "),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_gives_its_mirror_and_options() {
+        let text = "# deb http://old.example/debian bookworm main\n\
+                    deb http://s.example/debian-security bookworm-security main\n\
+                    deb [signed-by=/k.gpg arch=amd64] http://m.example/debian bookworm main contrib # ours\n";
+        let source = Source::in_list(text, "bookworm").unwrap();
+        let before = "deb [signed-by=/k.gpg arch=amd64] http://m.example/debian".to_owned();
+        assert_eq!(source, Source::Line { before, components: "main".into() });
+        assert_eq!(Source::in_list(text, "trixie"), None);
+    }
+
+    #[test]
+    fn a_paragraph_keeps_all_but_its_suites() {
+        let text = "Types: deb deb-src\n# an old address\nURIs: http://m.example/debian\n\
+                    Suites: bookworm bookworm-updates\nComponents: main contrib\nSigned-By: /k.gpg\n\n\
+                    Types: deb\nURIs: http://s.example/debian\nSuites: bookworm-security\nComponents: main\n";
+        let Source::Paragraph(fields) = Source::in_paragraphs(text, "bookworm").unwrap() else { panic!() };
+        assert_eq!(
+            fields,
+            "Types: deb\nComponents: main\nURIs: http://m.example/debian\nSigned-By: /k.gpg\n"
+        );
+        let disabled = text.replacen("Types:", "Enabled: no\nTypes:", 1);
+        assert_eq!(Source::in_paragraphs(&disabled, "bookworm"), None);
+    }
+}

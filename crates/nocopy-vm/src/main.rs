@@ -1,0 +1,36 @@
+//! The VM lab: tests on real drivers under a stock kernel. See README.md for the topologies and how to add a test.
+//!
+//! One binary, two roles: on the *host* it prepares and starts emulated machines; inside each of them, as the *guest*,
+//! it runs the tests. The guest sees the host's file system, so it is the same file.
+//!
+//! Exit codes: 0 every test passed, 1 one did not, 2 the lab could not be had.
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod event;
+mod guest;
+mod host;
+mod registry;
+
+use std::process::ExitCode;
+
+use arguments::{Arguments, Command};
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Run(arguments) => host::run(&arguments),
+        Command::List => host::list(),
+        Command::Prepare => host::prepare(),
+        Command::Guest(arguments) => return guest::main(&arguments),
+        Command::Test(arguments) => return guest::run_test(&arguments),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("nocopy-vm: {error}");
+            ExitCode::from(2)
+        }
+    }
+}

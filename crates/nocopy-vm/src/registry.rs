@@ -1,0 +1,92 @@
+//! What a test is, and the list of all.
+
+use std::error::Error;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::guest::Guest;
+
+// One file in `tests/` is one test: the build script lists them.
+include!(concat!(env!("OUT_DIR"), "/tests.rs"));
+
+/// A test, named as its file: it runs in a process of its own inside a machine, with a freshly loaded driver.
+pub(crate) struct Test {
+    /// What is known when it passes, in one sentence.
+    pub(crate) proves: &'static str,
+    /// The topologies it runs on.
+    pub(crate) on: &'static [Topology],
+    /// The kernel it runs under.
+    pub(crate) kernel: Kernel,
+    /// The test itself. It fails by an error or, like any test, by a panic.
+    pub(crate) run: fn(&Guest) -> Result<(), Failure>,
+}
+
+/// How the two interfaces of a machine are made and wired; drawn in README.md.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Topology {
+    /// Two Intel 82576, driver `igb`.
+    Igb,
+    /// Two virtio network devices, driver `virtio_net`.
+    Virtio,
+}
+
+impl Topology {
+    /// The driver's name in the kernel, and its module's.
+    pub(crate) const fn driver(self) -> &'static str {
+        match self {
+            Self::Igb => "igb",
+            Self::Virtio => "virtio_net",
+        }
+    }
+}
+
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Igb => "igb",
+            Self::Virtio => "virtio",
+        })
+    }
+}
+
+/// A stock kernel of Debian.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kernel {
+    /// The newest to be had: drivers with zero-copy.
+    Newest,
+    /// One whose igb and virtio_net have no zero-copy yet.
+    Older,
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Newest => "newest",
+            Self::Older => "older",
+        })
+    }
+}
+
+/// Why a test failed: any error, in its own words.
+#[derive(Debug)]
+pub(crate) struct Failure(pub(crate) String);
+
+impl<E: Error> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The test of that name.
+pub(crate) fn find(name: &str) -> Option<&'static Test> {
+    TESTS.iter().find(|(found, _)| *found == name).map(|(_, test)| *test)
+}

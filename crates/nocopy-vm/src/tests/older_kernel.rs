@@ -1,0 +1,40 @@
+use nocopy::port::OpenError;
+use nocopy::{Cause, Evidence, Mode, Port};
+use serde_json::json;
+
+use crate::guest::{Guest, traffic};
+use crate::registry::{Failure, Kernel, Test, Topology};
+
+pub(crate) const TEST: Test = Test {
+    proves: "where the driver has no zero-copy yet, a port steps down, says why, still carries every packet, and refuses \
+             to open when only zero-copy will do",
+    on: &[Topology::Igb],
+    kernel: Kernel::Older,
+    run,
+};
+
+const PACKETS: u32 = 2000;
+
+fn run(guest: &Guest) -> Result<(), Failure> {
+    let (left, right) = (guest.lab().left(), guest.lab().right());
+    let strict = left.namespace().run(|| Port::builder(left.interface()).mode(Mode::XdpZeroCopy).open());
+    match strict {
+        Err(OpenError::NoMode { refusals, .. }) => assert_eq!(refusals[0].mode, Mode::XdpZeroCopy),
+        other => panic!("zero-copy where there is none: {other:?}"),
+    }
+    let mut a = left.namespace().run(|| Port::open(left.interface()))?;
+    let mut b = right.namespace().run(|| Port::open(right.interface()))?;
+    for port in [&a, &b] {
+        assert_eq!(port.mode(), Mode::XdpCopyNative);
+        assert_eq!(port.evidence(), Evidence::Copied(Cause::XdpCopyMode));
+        let [refusal] = port.refusals() else { panic!("one refusal expected: {:?}", port.refusals()) };
+        assert_eq!(refusal.mode, Mode::XdpZeroCopy);
+        guest.record(&json!({ "mode": port.mode().to_string(), "refused": refusal.to_string() }));
+    }
+    for bytes in [64, 1514] {
+        traffic::cross(&mut a, &mut b, right, bytes, PACKETS)?;
+        traffic::cross(&mut b, &mut a, left, bytes, PACKETS)?;
+    }
+    traffic::assert_settled(&mut a)?;
+    traffic::assert_settled(&mut b)
+}

@@ -1,0 +1,47 @@
+use nocopy::port::PortBuilder;
+use nocopy::{Evidence, Mode, Port};
+use nocopy_lab::End;
+use serde_json::json;
+
+use crate::guest::{Guest, traffic};
+use crate::registry::{Failure, Kernel, Test, Topology};
+
+pub(crate) const TEST: Test = Test {
+    proves: "a port is in 'xdp zero-copy' by the kernel's word, and every packet of every size arrives, in order, with \
+             its bytes, both ways, across many turns of the rings",
+    on: &[Topology::Igb, Topology::Virtio],
+    kernel: Kernel::Newest,
+    run,
+};
+
+/// Of each size, each way: more than the rings hold several times over.
+const PACKETS: u32 = 2000;
+const RING_ENTRIES: u32 = 256;
+
+/// From the shortest to the longest of an MTU of 1500.
+const SIZES_BYTES: [usize; 6] = [64, 65, 255, 1000, 1513, 1514];
+
+fn run(guest: &Guest) -> Result<(), Failure> {
+    let (left, right) = (guest.lab().left(), guest.lab().right());
+    let (mut a, mut b) = (open(left)?, open(right)?);
+    for port in [&a, &b] {
+        assert_eq!(port.mode(), Mode::XdpZeroCopy, "refused: {:?}", port.refusals());
+        assert_eq!(port.evidence(), Evidence::ZeroCopy);
+        assert!(port.refusals().is_empty());
+    }
+    for bytes in SIZES_BYTES {
+        traffic::cross(&mut a, &mut b, right, bytes, PACKETS)?;
+        traffic::cross(&mut b, &mut a, left, bytes, PACKETS)?;
+    }
+    traffic::assert_settled(&mut a)?;
+    traffic::assert_settled(&mut b)?;
+    guest.record(
+        &json!({ "mode": a.mode().to_string(), "packets": PACKETS as usize * SIZES_BYTES.len() * 2 }),
+    );
+    Ok(())
+}
+
+fn open(end: &End) -> Result<Port, nocopy::port::OpenError> {
+    let small = |builder: PortBuilder| builder.ring_sizes(RING_ENTRIES, RING_ENTRIES).frame_count(512, 256);
+    end.namespace().run(|| small(Port::builder(end.interface())).open())
+}
