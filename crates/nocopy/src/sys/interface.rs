@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use super::route;
+
 const ETHTOOL_GDRVINFO: u32 = 0x0000_0003;
-const ETHTOOL_GLINK: u32 = 0x0000_000a;
 const ETHTOOL_GCHANNELS: u32 = 0x0000_003c;
 
 /// An interface as it was when asked.
@@ -17,7 +18,7 @@ pub(crate) struct Interface {
     pub(crate) mtu_bytes: u32,
     /// Administratively up (`IFF_UP`).
     pub(crate) up: bool,
-    /// Has carrier, by the driver's word; `IFF_RUNNING`, which lags by up to a second, where it gives none.
+    /// Has carrier; see [`route::carrier`].
     pub(crate) carrier: bool,
     pub(crate) loopback: bool,
     /// Receive queues in use; 1 where the driver has no channels to count.
@@ -64,7 +65,7 @@ impl Interface {
             index,
             mtu_bytes: u32::try_from(mtu).unwrap_or(0),
             up: flags & libc::IFF_UP != 0,
-            carrier: carrier(&socket, name).unwrap_or(flags & libc::IFF_RUNNING != 0),
+            carrier: route::carrier(index).unwrap_or(flags & libc::IFF_RUNNING != 0),
             loopback: flags & libc::IFF_LOOPBACK != 0,
             rx_queues: rx_queues(&socket, name).unwrap_or(1).max(1),
             driver: driver(&socket, name),
@@ -123,13 +124,6 @@ fn rx_queues(socket: &OwnedFd, name: &str) -> io::Result<u32> {
     // SAFETY: `Channels` is the structure this command fills.
     unsafe { ethtool(socket, name, (&raw mut channels).cast())? };
     Ok(channels.rx + channels.combined)
-}
-
-fn carrier(socket: &OwnedFd, name: &str) -> io::Result<bool> {
-    let mut value = [ETHTOOL_GLINK, 0]; // `struct ethtool_value`
-    // SAFETY: that is the structure this command fills.
-    unsafe { ethtool(socket, name, value.as_mut_ptr().cast())? };
-    Ok(value[1] != 0)
 }
 
 fn driver(socket: &OwnedFd, name: &str) -> Option<String> {

@@ -6,4 +6,5 @@ pub(crate) mod capability;
 pub(crate) mod interface;
 pub(crate) mod kernel;
 pub(crate) mod memory;
+pub(crate) mod route;
 pub(crate) mod xsk;

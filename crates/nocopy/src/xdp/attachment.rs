@@ -3,14 +3,15 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkMessage, LinkXdp};
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use netlink_sys::Socket;
 
 use super::{Error, Program};
 use crate::sys::bpf;
 use crate::sys::interface::Interface;
+use crate::sys::route::{self, exchange};
 
 // linux/if_link.h
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
@@ -112,7 +113,7 @@ fn refusal(interface: &Interface, at: Attach, source: io::Error) -> Error {
 fn attached(interface_index: u32) -> io::Result<Option<(u32, Attach)>> {
     let mut message = LinkMessage::default();
     message.header.index = interface_index;
-    let reply = exchange(&route_socket()?, RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST)?;
+    let reply = exchange(&route::socket()?, RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST)?;
     let Some(RouteNetlinkMessage::NewLink(link)) = reply else { return Ok(None) };
     let xdp = link.attributes.into_iter().find_map(|attribute| match attribute {
         LinkAttribute::Xdp(xdp) => Some(xdp),
@@ -132,7 +133,7 @@ impl Displaced {
             .map_err(system("find the XDP program there"))?
             .ok_or(Error::Occupied { interface: interface.name.clone(), program_id })?;
         let program = bpf::program_by_id(program_id).map_err(system("open the XDP program there"))?;
-        let route = route_socket().map_err(system("open a netlink socket"))?;
+        let route = route::socket().map_err(system("open a netlink socket"))?;
         set_program(&route, interface.index, -1, at).map_err(|source| match source.raw_os_error() {
             Some(libc::EBUSY) => Error::Held { interface: interface.name.clone(), program_id },
             _ => Error::System { operation: "detach the XDP program there", source },
@@ -161,35 +162,6 @@ fn set_program(route: &Socket, interface_index: u32, descriptor: i32, at: Attach
     exchange(route, RouteNetlinkMessage::SetLink(message), NLM_F_REQUEST | NLM_F_ACK).map(drop)
 }
 
-fn route_socket() -> io::Result<Socket> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    Ok(socket)
-}
-
-/// Sends one request and returns its answer: a message, or `None` for a bare acknowledgement.
-fn exchange(
-    socket: &Socket,
-    request: RouteNetlinkMessage,
-    flags: u16,
-) -> io::Result<Option<RouteNetlinkMessage>> {
-    let mut packet = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(request));
-    packet.header.flags = flags;
-    packet.header.sequence_number = 1;
-    packet.finalize();
-    let mut bytes = vec![0; packet.buffer_len()];
-    packet.serialize(&mut bytes);
-    socket.send(&bytes, 0)?;
-    let (reply, _) = socket.recv_from_full()?;
-    let reply = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&reply).map_err(io::Error::other)?;
-    match reply.payload {
-        NetlinkPayload::Error(error) if error.code.is_some() => Err(error.to_io()),
-        NetlinkPayload::InnerMessage(message) => Ok(Some(message)),
-        _ => Ok(None),
-    }
-}
-
 #[cfg(all(test, not(nocopy_loom)))]
 mod tests {
     use super::*;
@@ -202,7 +174,7 @@ mod tests {
             let (index, name) = (end.index(), end.interface());
             let there = Program::pass().unwrap();
             let number = bpf::number(&there).cast_signed();
-            set_program(&route_socket().unwrap(), index, number, Attach::Native).unwrap();
+            set_program(&route::socket().unwrap(), index, number, Attach::Native).unwrap();
             let before = attached(index).unwrap().unwrap();
             let ours = Program::pass().unwrap();
             let refused = ours.attach(name, Attach::Native).unwrap_err();
