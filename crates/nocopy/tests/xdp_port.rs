@@ -350,7 +350,16 @@ fn bad_interfaces_are_named_with_the_cause_and_the_way_out() {
     assert_eq!(open(end).area().frame_bytes(), 4096);
     end.set_mtu(1500).unwrap();
     lab.right().set_down().unwrap();
-    assert!(text(end.interface()).contains("no carrier"), "{}", text(end.interface()));
+    let error = open_with(end, |builder| builder.carrier_timeout(Duration::from_millis(50))).unwrap_err();
+    assert!(error.to_string().contains("no carrier"), "{error}");
+    let back = std::thread::spawn({
+        let namespace = end.namespace().clone();
+        move || namespace.run(|| Port::open("nc0").map(drop))
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    lab.right().set_up().unwrap();
+    back.join().unwrap().expect("the carrier came back in time");
+    lab.right().set_down().unwrap();
     end.set_down().unwrap();
     assert!(text(end.interface()).contains("the interface is down"));
     let area =

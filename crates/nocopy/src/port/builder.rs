@@ -149,7 +149,8 @@ impl PortBuilder {
         self
     }
 
-    /// How long to wait for the carrier to come back after attaching: some drivers reset the link (default 5 s).
+    /// How long to wait for carrier, before and after attaching: some drivers reset the link whenever a program comes or
+    /// goes, so also when the port before this one was closed (default 5 s).
     #[must_use]
     pub fn carrier_timeout(mut self, timeout: Duration) -> Self {
         self.carrier_timeout = timeout;

@@ -219,9 +219,11 @@ pub(super) fn open(mut settings: PortBuilder) -> Result<Port, OpenError> {
     settings.mtu_bytes = interface.mtu_bytes;
     let area = settings.area_or_new(frame_bytes_for(interface.mtu_bytes))?;
     settings.check_area(&interface, &area)?;
+    // Also before: a port that was just closed, or refused, has reset the link of some drivers.
+    settings.wait_for_carrier(false)?;
     let (socket, rings) = settings.socket(&area)?;
     let (redirect, mode, refusals) = settings.climb(&interface, &socket)?;
-    settings.wait_for_carrier()?;
+    settings.wait_for_carrier(true)?;
     if let Some((duration, packets)) = settings.busy_poll {
         socket
             .set_busy_poll(duration, packets)
@@ -269,9 +271,6 @@ impl PortBuilder {
         })?;
         if !interface.up {
             return Err(OpenError::Down { interface: name() });
-        }
-        if !interface.carrier {
-            return Err(OpenError::NoCarrier { interface: name(), after_attach: false });
         }
         if self.queue >= interface.rx_queues {
             let (queue, queues) = (self.queue, interface.rx_queues);
@@ -388,7 +387,7 @@ impl PortBuilder {
         })
     }
 
-    fn wait_for_carrier(&self) -> Result<(), OpenError> {
+    fn wait_for_carrier(&self, after_attach: bool) -> Result<(), OpenError> {
         let started = Instant::now();
         loop {
             let interface = Interface::named(&self.interface)
@@ -397,7 +396,7 @@ impl PortBuilder {
                 return Ok(());
             }
             if started.elapsed() >= self.carrier_timeout {
-                return Err(OpenError::NoCarrier { interface: self.interface.clone(), after_attach: true });
+                return Err(OpenError::NoCarrier { interface: self.interface.clone(), after_attach });
             }
             std::thread::sleep(RETRY_INTERVAL);
         }
