@@ -43,7 +43,9 @@ pub(crate) fn cross(
         let window: Vec<_> =
             (sent..count.min(sent + WINDOW)).map(|number| packet(at, number, bytes)).collect();
         for packet in &window {
-            from.sender().stage(packet.len())?.copy_from_slice(packet);
+            let mut frame = from.sender().frame().expect("more frames than a window");
+            frame.fill(packet).expect("a packet fits a frame");
+            from.sender().send(frame)?;
         }
         from.sender().flush()?;
         let mut received = 0;
@@ -51,7 +53,14 @@ pub(crate) fn cross(
             let before = received;
             for packet in to.receiver().receive_timeout(ARRIVAL_MAX)? {
                 let number = sent as usize + received;
-                assert!(*packet == window[received][..], "{bytes} B: packet {number} of {count} differs");
+                let wanted = window.get(received).map_or(&[][..], |packet| packet);
+                assert!(
+                    *packet == *wanted,
+                    "{bytes} B: packet {number} of {count} is not what was sent: {} B, {:02x?}, instead of {:02x?}",
+                    packet.len(),
+                    &packet[..packet.len().min(64)],
+                    &wanted[..wanted.len().min(64)]
+                );
                 received += 1;
             }
             if received == before {

@@ -246,7 +246,9 @@ pub(super) fn open(mut settings: PortBuilder) -> Result<Port, OpenError> {
         backend: Some(Backend::Xdp(backend)),
         parked: std::sync::Mutex::default(),
     };
-    Ok(assemble(inner, rings, pools, &settings))
+    let port = assemble(inner, rings, pools, &settings);
+    port.receiver.start().map_err(|error| settings.system("hand the frames to the device", error))?;
+    Ok(port)
 }
 
 /// The smaller frame that holds a packet of this MTU.

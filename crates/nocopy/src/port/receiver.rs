@@ -59,6 +59,12 @@ impl Receiver {
         Self { inner, rx, fill, pool, faults, batch, wait, coalescer, read_at_sleep }
     }
 
+    /// Makes the device take frames to receive into, when it must be asked to: otherwise what arrives between opening and
+    /// the first [`Receiver::receive`] finds none.
+    pub(super) fn start(&self) -> io::Result<()> {
+        if self.fill.needs_wakeup() { self.inner.kick_rx() } else { Ok(()) }
+    }
+
     /// Waits for packets, in the way set by [`Receiver::set_wait`], and returns them as one batch. A signal may end the
     /// wait early, with an empty batch.
     ///
