@@ -26,7 +26,7 @@ pub use wait::Wait;
 use crate::area::{Area, Balance, Lent, Pool};
 use crate::evidence::{Cause, Evidence};
 pub use crate::sys::xsk::Statistics;
-use crate::sys::xsk::{Wakeup, XskSocket};
+use crate::sys::xsk::{TX_BUDGET, TxKick, Wakeup, XskSocket};
 
 /// How a port moves frames: what the kernel reports, never what was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -200,14 +200,20 @@ impl Inner {
         }
     }
 
-    /// Makes the other side take what is on the tx ring; returns the frames it took and dropped, as far as it tells.
-    fn kick_tx(&self) -> io::Result<u64> {
+    /// Makes the other side take what is on the tx ring.
+    fn kick_tx(&self) -> io::Result<TxKick> {
         match self.backend() {
-            Backend::Xdp(xdp) => {
-                let busy = xdp.socket.kick_tx().map_err(|error| self.explain(error))?;
-                Ok(u64::from(busy && self.mode != Mode::XdpZeroCopy))
-            }
-            Backend::Memory(endpoint) => endpoint.transmit().map(|()| 0),
+            Backend::Xdp(xdp) => xdp.socket.kick_tx().map_err(|error| self.explain(error)),
+            Backend::Memory(endpoint) => endpoint.transmit().map(|()| TxKick::Done),
+        }
+    }
+
+    /// How many kicks in a row may show no progress although the kernel sends: before Linux 6.17 it shows what it took
+    /// from the tx ring in copy mode only when it has taken all it saw, and each call takes a budget's worth.
+    fn silent_kicks(&self, queued: u32) -> u32 {
+        match self.backend() {
+            Backend::Xdp(xdp) if xdp.tx_index_lags => queued.div_ceil(TX_BUDGET) + 1,
+            _ => 0,
         }
     }
 

@@ -204,6 +204,8 @@ pub(super) struct XdpBackend {
     redirect: Arc<Redirect>,
     queue: u32,
     pub(super) socket: XskSocket,
+    /// Whether the kernel's index of the tx ring may be behind what it has sent; see `Inner::silent_kicks`.
+    pub(super) tx_index_lags: bool,
     _promiscuous: Option<Promiscuous>,
 }
 
@@ -229,14 +231,16 @@ pub(super) fn open(mut settings: PortBuilder) -> Result<Port, OpenError> {
             .set_busy_poll(duration, packets)
             .map_err(|error| settings.system("turn on busy polling", error))?;
     }
-    socket.raise_tx_budget(settings.rings.tx);
+    // The option came one version after the index stopped lagging.
+    let tx_index_lags = mode != Mode::XdpZeroCopy && !socket.raise_tx_budget(settings.rings.tx);
     let promiscuous = settings.promiscuous.then(|| Promiscuous::on(interface.index)).transpose();
     let promiscuous = promiscuous.map_err(|error| settings.system("turn on promiscuous mode", error))?;
     let pools = (area.pool(Half::Receive, settings.rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
     redirect
         .set(settings.queue, rustix::fd::AsFd::as_fd(&socket))
         .map_err(|error| settings.system("put the socket into the XDP map", error))?;
-    let backend = XdpBackend { redirect, queue: settings.queue, socket, _promiscuous: promiscuous };
+    let backend =
+        XdpBackend { redirect, queue: settings.queue, socket, tx_index_lags, _promiscuous: promiscuous };
     let inner = Inner {
         interface: settings.interface.clone(),
         queue: settings.queue,

@@ -6,11 +6,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Inner, PortBuilder, Statistics};
+use super::{Inner, Mode, PortBuilder, Statistics};
 use crate::area::{Balance, Drafts, Faults, Frame, Pool};
 use crate::evidence::Evidence;
 use crate::ring::{Consumer, Producer};
-use crate::sys::xsk::Descriptor;
+use crate::sys::xsk::{Descriptor, TxKick};
 
 /// How long dropping a sender waits for frames the kernel still has.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -178,12 +178,17 @@ impl Sender {
         // A full completion ring would stop the kernel.
         self.reap();
         let mut queued = self.tx.in_flight();
+        let mut silent_kicks = self.inner.silent_kicks(queued);
         while queued > 0 && (self.tx.needs_wakeup() || self.inner.socket().is_none()) {
-            self.dropped += self.inner.kick_tx()?;
+            let kick = self.inner.kick_tx()?;
+            self.dropped += u64::from(kick == TxKick::Busy && self.inner.mode != Mode::XdpZeroCopy);
             self.reap();
             let now = self.tx.in_flight();
             if now == queued {
-                break; // no progress: the device is full, or works at its own pace
+                if kick == TxKick::Done || silent_kicks == 0 {
+                    break; // no progress: the device is full, or works at its own pace
+                }
+                silent_kicks -= 1;
             }
             queued = now;
         }

@@ -211,10 +211,10 @@ impl XskSocket {
         })
     }
 
-    /// Lets one system call send up to `frames` frames in copy mode instead of 32. Kernels before 6.18 do not know the
-    /// option; their calls send less each.
-    pub(crate) fn raise_tx_budget(&self, frames: u32) {
-        let _ = self.set_option(libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, frames);
+    /// Lets one system call send up to `frames` frames in copy mode instead of [`TX_BUDGET`]. Kernels before 6.18 do not
+    /// know the option; their calls send less each. Returns whether this one does.
+    pub(crate) fn raise_tx_budget(&self, frames: u32) -> bool {
+        self.set_option(libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, frames).is_ok()
     }
 
     /// Turns on preferred busy polling (Documentation/networking/napi.rst).
@@ -239,13 +239,12 @@ impl XskSocket {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Makes the kernel look at the tx ring. Its "try again" answers (no memory just now, budget used up) are not errors:
-    /// what was not sent stays in the ring. Returns whether it answered `EBUSY`, which in copy mode says that one frame
-    /// was taken and dropped by the device (`xsk_generic_xmit` in `net/xdp/xsk.c`).
-    pub(crate) fn kick_tx(&self) -> io::Result<bool> {
+    /// Makes the kernel look at the tx ring. Its "try again" answers are not errors: what was not sent stays in the ring.
+    pub(crate) fn kick_tx(&self) -> io::Result<TxKick> {
         match rustix::net::send(&self.fd, &[], SendFlags::DONTWAIT) {
-            Ok(_) => Ok(false),
-            Err(errno) if is_transient(errno) => Ok(errno == rustix::io::Errno::BUSY),
+            Ok(_) => Ok(TxKick::Done),
+            Err(rustix::io::Errno::BUSY) => Ok(TxKick::Busy),
+            Err(errno) if is_transient(errno) => Ok(TxKick::Again),
             Err(errno) => Err(errno.into()),
         }
     }
@@ -269,6 +268,20 @@ impl AsFd for XskSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Frames that one system call sends in copy mode unless told otherwise (`TX_BATCH_SIZE` in `net/xdp/xsk.c`).
+pub(crate) const TX_BUDGET: u32 = 32;
+
+/// The kernel's answer to [`XskSocket::kick_tx`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TxKick {
+    /// Nothing more to do now.
+    Done,
+    /// `EBUSY`: in copy mode, one frame was taken and dropped by the device (`xsk_generic_xmit`).
+    Busy,
+    /// No memory just now, or the budget of one call is used up.
+    Again,
 }
 
 fn is_transient(errno: rustix::io::Errno) -> bool {
