@@ -219,7 +219,7 @@ impl XdpBackend {
 pub(super) fn open(mut settings: PortBuilder) -> Result<Port, OpenError> {
     let interface = settings.examine()?;
     settings.mtu_bytes = interface.mtu_bytes;
-    let area = settings.area_or_new(frame_bytes_for(interface.mtu_bytes))?;
+    let area = settings.area_or_new(settings.frame_bytes_for(&interface))?;
     settings.check_area(&interface, &area)?;
     // Also before: a port that was just closed, or refused, has reset the link of some drivers.
     settings.wait_for_carrier(false)?;
@@ -255,16 +255,25 @@ pub(super) fn open(mut settings: PortBuilder) -> Result<Port, OpenError> {
     Ok(port)
 }
 
-/// The smaller frame that holds a packet of this MTU.
-const fn frame_bytes_for(mtu_bytes: u32) -> u32 {
-    if frame_bytes_needed(mtu_bytes, 0) <= 2048 { 2048 } else { PAGE_BYTES }
-}
-
-const fn frame_bytes_needed(mtu_bytes: u32, headroom_bytes: u32) -> u32 {
-    mtu_bytes.saturating_add(PACKET_HEADROOM_BYTES + LINK_HEADER_BYTES).saturating_add(headroom_bytes)
-}
+/// Drivers whose device counts receive buffers in KiB: what a frame has beyond whole ones is not used. A packet that needs
+/// it is spread over several frames, and zero-copy igb delivers those as packets (2048-byte frames, 1513-byte packets,
+/// Linux 7.2: 1024 bytes and the rest).
+const BUFFERS_IN_KIB: [&str; 1] = ["igb"];
 
 impl PortBuilder {
+    /// The smaller frame that holds a packet of the interface's MTU.
+    fn frame_bytes_for(&self, interface: &Interface) -> u32 {
+        if self.frame_bytes_needed(interface, self.headroom_bytes) <= 2048 { 2048 } else { PAGE_BYTES }
+    }
+
+    fn frame_bytes_needed(&self, interface: &Interface, headroom_bytes: u32) -> u32 {
+        let copies = matches!(self.mode, Some(Mode::XdpCopyNative | Mode::XdpCopyGeneric));
+        let in_kib = interface.driver.as_deref().is_some_and(|driver| BUFFERS_IN_KIB.contains(&driver));
+        let packet_bytes = interface.mtu_bytes.saturating_add(LINK_HEADER_BYTES);
+        let packet_bytes = if in_kib && !copies { packet_bytes.next_multiple_of(1024) } else { packet_bytes };
+        packet_bytes.saturating_add(PACKET_HEADROOM_BYTES).saturating_add(headroom_bytes)
+    }
+
     /// Looks at the interface and refuses what cannot work, before anything is changed.
     fn examine(&self) -> Result<Interface, OpenError> {
         let name = || self.interface.clone();
@@ -293,7 +302,7 @@ impl PortBuilder {
         if frame_bytes > PAGE_BYTES {
             return Err(OpenError::FrameSize { frame_bytes });
         }
-        let needed_bytes = frame_bytes_needed(interface.mtu_bytes, area.headroom_bytes());
+        let needed_bytes = self.frame_bytes_needed(interface, area.headroom_bytes());
         // The MTU of the loopback interface bounds nothing that a port on it receives in practice.
         if needed_bytes > frame_bytes && !interface.loopback {
             let (interface, mtu_bytes) = (interface.name.clone(), interface.mtu_bytes);
