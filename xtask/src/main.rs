@@ -1,4 +1,4 @@
-//! Developer commands: `cargo xtask test | check | docs | instructions`.
+//! Developer commands: `cargo xtask test | check | docs | instructions | vm`.
 
 mod instructions;
 mod step;
@@ -25,6 +25,12 @@ enum Command {
     Docs,
     /// Count the instructions per packet of the library against loops written by hand (callgrind).
     Instructions,
+    /// Run the tests on real drivers, in emulated machines (see crates/nocopy-vm/README.md).
+    Vm {
+        /// A command of nocopy-vm with its options (default: run).
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, default_value = "run")]
+        arguments: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -33,6 +39,7 @@ fn main() -> ExitCode {
         Command::Check => check(),
         Command::Docs => docs(),
         Command::Instructions => instructions::install_and_compare(),
+        Command::Vm { arguments } => vm(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -51,7 +58,15 @@ fn test() -> Result<(), Failed> {
         loom(),
         Step::cargo("compile the fuzz targets", &["check", "--manifest-path", "fuzz/Cargo.toml"]),
     ])?;
-    instructions::install_and_compare()
+    instructions::install_and_compare()?;
+    vm(&["run".into()])
+}
+
+/// The lab of emulated machines, with the library optimised as users have it: emulation is slow enough.
+fn vm(arguments: &[String]) -> Result<(), Failed> {
+    let fixed = ["run", "--quiet", "--release", "--package", "nocopy-vm", "--"];
+    let all: Vec<&str> = fixed.into_iter().chain(arguments.iter().map(String::as_str)).collect();
+    run_all(&[Step::cargo("the VM lab", &all)])
 }
 
 /// The models of rings and return lists, in every interleaving: another build of the library, on loom's atomics.
@@ -64,6 +79,7 @@ fn loom() -> Step {
 fn check() -> Result<(), Failed> {
     run_all(&[
         Step::cargo("formatting", &["fmt", "--all", "--check"]),
+        vm_tests_formatting()?,
         Step::cargo("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
         Step::cargo("documentation", &["doc", "--workspace", "--no-deps"])
             .with("RUSTDOCFLAGS", "-D warnings"),
@@ -73,6 +89,18 @@ fn check() -> Result<(), Failed> {
     }
     // Not `advisories`: their database is fetched from a host that a build machine need not reach.
     run_all(&[Step::cargo("licences, bans, sources", &["deny", "check", "bans", "licenses", "sources"])])
+}
+
+/// cargo fmt does not see files that a build script makes modules.
+fn vm_tests_formatting() -> Result<Step, Failed> {
+    let directory = step::root().join("crates/nocopy-vm/src/tests");
+    let failed = |error| Failed(format!("{}: {error}", directory.display()));
+    let files = std::fs::read_dir(&directory).map_err(failed)?;
+    let paths: Vec<String> =
+        files.map(|file| Ok(file?.path().display().to_string())).collect::<Result<_, _>>().map_err(failed)?;
+    let options = ["--check", "--edition", "2024"];
+    let all: Vec<&str> = options.into_iter().chain(paths.iter().map(String::as_str)).collect();
+    Ok(Step::new("formatting of the VM lab's tests", "rustfmt", &all))
 }
 
 fn docs() -> Result<(), Failed> {

@@ -19,7 +19,7 @@ pub(crate) enum Command {
     Run(RunArguments),
     /// List the tests, where each runs and what it proves.
     List,
-    /// Fetch and install what the lab needs; nothing when it is there already.
+    /// Fetch and install what the lab needs; does nothing when it is there.
     Prepare,
     /// Inside a machine: run tests one by one and report to the host.
     #[command(hide = true)]

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use super::machine::Outcome;
@@ -11,6 +11,9 @@ use crate::registry::{self, Kernel, TESTS, Topology};
 
 /// Changes when a field changes its meaning or goes.
 const SCHEMA: &str = "nocopy.vm/1";
+
+/// As wide as a terminal usually is; sentences wrap.
+const TABLE_COLUMNS: u16 = 120;
 
 #[derive(Serialize)]
 pub(crate) struct Report {
@@ -163,6 +166,7 @@ pub(crate) fn print_tests() {
 
 fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header);
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_width(TABLE_COLUMNS).set_header(header);
     table
 }
