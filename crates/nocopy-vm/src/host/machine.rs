@@ -96,8 +96,7 @@ fn follow(
     soak: bool,
     outcome: &mut Outcome,
 ) -> Result<(), String> {
-    // Inside the cache, because the guest lays an empty file system over some other directories.
-    let shared = tempfile::Builder::new().prefix("run-").tempdir_in(cache);
+    let shared = tempfile::Builder::new().prefix("nocopy-vm-").tempdir();
     let shared = shared.map_err(|error| format!("no directory to share with the machine: {error}"))?;
     let console = shared.path().join("console");
     let mut machine = Machine::start(cache, tools, kernel, &outcome.boot, soak, shared.path(), &console)
