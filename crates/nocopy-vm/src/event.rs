@@ -19,8 +19,11 @@ pub(crate) enum Event {
         test: String,
     },
     Ended(Ended),
-    /// Every test has run.
-    Done,
+    /// Every test has run and the driver is unloaded.
+    Done {
+        /// What the kernel complained of after the last test.
+        complaints: Vec<String>,
+    },
 }
 
 /// How a test ended.

@@ -6,6 +6,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::cards;
 use super::kernel_log::KernelLog;
 use crate::arguments::GuestArguments;
 use crate::event::{self, Ended, Event};
@@ -40,7 +41,9 @@ fn run_all(arguments: &GuestArguments) -> Result<(), Failure> {
         let ended = run(test, arguments, &mut log)?;
         events.tell(&Event::Ended(ended))?;
     }
-    events.tell(&Event::Done)
+    // What a test broke may show only when the driver goes.
+    cards::unload_driver(arguments.topology)?;
+    events.tell(&Event::Done { complaints: log.complaints()? })
 }
 
 /// Runs a test in a process of its own: one that dies or hangs takes no other with it, and the kernel takes its sockets,

@@ -13,11 +13,14 @@ const APPEAR_POLL: Duration = Duration::from_millis(20);
 
 /// Loads the topology's driver anew, so that no test sees what the one before it left behind.
 pub(crate) fn load_driver(topology: Topology) -> Result<(), Failure> {
+    unload_driver(topology)?;
+    modprobe(&[topology.driver()])
+}
+
+/// Unloads the topology's driver, if it is loaded.
+pub(crate) fn unload_driver(topology: Topology) -> Result<(), Failure> {
     let driver = topology.driver();
-    if Path::new("/sys/module").join(driver).exists() {
-        modprobe(&["--remove", driver])?;
-    }
-    modprobe(&[driver])
+    if Path::new("/sys/module").join(driver).exists() { modprobe(&["--remove", driver]) } else { Ok(()) }
 }
 
 fn modprobe(arguments: &[&str]) -> Result<(), Failure> {

@@ -40,7 +40,7 @@ pub(crate) struct Outcome {
     pub(crate) ended: Vec<Ended>,
     /// What is wrong with the machine itself.
     pub(crate) failure: Option<String>,
-    /// What the kernel complained of while booting.
+    /// What the kernel complained of before the first test and after the last.
     pub(crate) complaints: Vec<String>,
 }
 
@@ -111,7 +111,7 @@ fn follow(
         let complete = said.rfind('\n').map_or(0, |end| end + 1);
         for line in said[read_bytes..complete].lines() {
             let event = serde_json::from_str(line).map_err(|error| format!("'{line}': {error}"))?;
-            done |= event == Event::Done;
+            done |= matches!(event, Event::Done { .. });
             take(event, outcome, started.elapsed());
             last_event = Instant::now();
         }
@@ -155,7 +155,7 @@ fn take(event: Event, outcome: &mut Outcome, elapsed: Duration) {
             say(outcome, &format!("{} {verdict}, {:.1} s", ended.test, ended.seconds));
             outcome.ended.push(ended);
         }
-        Event::Done => {}
+        Event::Done { complaints } => outcome.complaints.extend(complaints),
     }
 }
 
