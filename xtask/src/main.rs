@@ -1,5 +1,6 @@
-//! Developer commands: `cargo xtask test | check | docs | instructions | vm`.
+//! Developer commands: `cargo xtask test | check | docs | instructions | bpf | vm`.
 
+mod bpf;
 mod instructions;
 mod step;
 
@@ -25,6 +26,8 @@ enum Command {
     Docs,
     /// Count the instructions per packet of the library against loops written by hand (callgrind).
     Instructions,
+    /// Build the BPF programs in C; `check` compares what was committed.
+    Bpf,
     /// Run the tests on real drivers, in emulated machines (see crates/nocopy-vm/README.md).
     Vm {
         /// A command of nocopy-vm with its options (default: run).
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
         Command::Check => check(),
         Command::Docs => docs(),
         Command::Instructions => instructions::install_and_compare(),
+        Command::Bpf => bpf::build(),
         Command::Vm { arguments } => vm(&arguments),
     };
     match done {
@@ -84,6 +88,7 @@ fn check() -> Result<(), Failed> {
         Step::cargo("documentation", &["doc", "--workspace", "--no-deps"])
             .with("RUSTDOCFLAGS", "-D warnings"),
     ])?;
+    bpf::check()?;
     if !Step::cargo("cargo deny there", &["deny", "--version"]).succeeds_quietly() {
         run_all(&[Step::cargo("install cargo-deny", &["install", "cargo-deny", "--locked"])])?;
     }

@@ -70,13 +70,22 @@ impl fmt::Display for Kernel {
     }
 }
 
-/// Why a test failed: any error, in its own words.
+/// Why a test failed: any error, in its own words and those of what caused it.
 #[derive(Debug)]
 pub(crate) struct Failure(pub(crate) String);
 
 impl<E: Error> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self(error.to_string())
+        let (mut words, mut cause) = (error.to_string(), error.source());
+        while let Some(next) = cause {
+            let text = next.to_string();
+            // Many errors repeat their cause in their own words.
+            if !words.contains(&text) {
+                words = format!("{words}: {text}");
+            }
+            cause = next.source();
+        }
+        Self(words)
     }
 }
 

@@ -3,6 +3,7 @@
 mod agent;
 mod cards;
 mod kernel_log;
+pub(crate) mod meter;
 pub(crate) mod traffic;
 
 use std::process::ExitCode;

@@ -1,0 +1,90 @@
+// Counts the bytes that the kernel copies, at every function through which packet data passes on its way between a
+// program and a card. A function is one line below: its number in crates/nocopy-vm/src/guest/meter.rs, the way it copies,
+// and where its length stands among its arguments.
+//
+// Built into copies.bpf.o by `cargo xtask bpf`. No headers: of the kernel's, only the three fields below are needed, and
+// where they lie is found out when the programs are loaded.
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define SEC(name) __attribute__((section(name), used))
+#define BPF_MAP_TYPE_PERCPU_ARRAY 6
+
+static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+
+struct account {
+	u64 calls;
+	u64 bytes;
+};
+
+// Two for each function: sent, received.
+struct {
+	int (*type)[BPF_MAP_TYPE_PERCPU_ARRAY];
+	int (*max_entries)[32];
+	u32 *key;
+	struct account *value;
+} accounts SEC(".maps");
+
+struct sk_buff {
+	// Of the program that sends it; a packet that is being received belongs to none yet.
+	void *sk;
+	u32 len;
+	// Of which so many are not in the linear part.
+	u32 data_len;
+} __attribute__((preserve_access_index));
+
+enum way { SENT = 1, RECEIVED = 2 };
+
+static __attribute__((always_inline)) void book(u32 key, u64 bytes)
+{
+	struct account *account = bpf_map_lookup_elem(&accounts, &key);
+	if (account) {
+		account->calls += 1;
+		account->bytes += bytes;
+	}
+}
+
+static __attribute__((always_inline)) int count(u32 function, enum way ways, u64 bytes)
+{
+	if (ways & SENT)
+		book(2 * function, bytes);
+	if (ways & RECEIVED)
+		book(2 * function + 1, bytes);
+	return 0;
+}
+
+// For functions that are told how many bytes to copy.
+#define COPIES(function, number, ways, length) \
+	SEC("fentry/" #function) int function(u64 *arguments) \
+	{ \
+		return count(number, ways, (u32)arguments[length]); \
+	}
+
+// For functions that copy a part of their first argument, a socket buffer.
+#define COPIES_SKB(function, number, length) \
+	SEC("fentry/" #function) int function(u64 *arguments) \
+	{ \
+		struct sk_buff *skb = (struct sk_buff *)arguments[0]; \
+		return count(number, skb->sk ? SENT : RECEIVED, length); \
+	}
+
+// Received packets into the area of an AF_XDP socket.
+COPIES(__xsk_rcv, 0, RECEIVED, 2)
+// Packets of an AF_XDP socket into socket buffers (and little else stores into one).
+COPIES(skb_store_bits, 1, SENT, 3)
+// What a program receives through a socket, but for UDP's unfragmented datagrams: their copy is inlined, and the function
+// it ends in cannot be watched.
+COPIES(__skb_datagram_iter, 2, RECEIVED, 3)
+// What a program sends through a socket: of an internet protocol, of the packet family.
+COPIES(ip_generic_getfrag, 3, SENT, 3)
+COPIES(skb_copy_datagram_from_iter, 4, SENT, 3)
+// Memory that a card cannot reach. Which way is not asked: there is to be none.
+COPIES(swiotlb_bounce, 5, SENT | RECEIVED, 2)
+// From one socket buffer to another, or within one.
+COPIES_SKB(skb_copy_bits, 6, (u32)arguments[3])
+COPIES_SKB(pskb_expand_head, 7, skb->len - skb->data_len)
+COPIES_SKB(__pskb_copy_fclone, 8, skb->len - skb->data_len)
+COPIES_SKB(skb_copy_ubufs, 9, skb->data_len)
+
+char licence[] SEC("license") = "GPL";

@@ -1,0 +1,103 @@
+//! Counts the bytes that the kernel copies between a program and a card (`bpf/copies.bpf.c`).
+
+use aya::maps::{MapData, PerCpuArray};
+use aya::programs::{FEntry, Program, ProgramError};
+use aya::{Btf, Ebpf};
+use serde::Serialize;
+
+use crate::registry::Failure;
+
+static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../bpf/copies.bpf.o");
+
+/// The way packets go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Way {
+    Sent,
+    Received,
+}
+
+/// The functions watched, by their number.
+const FUNCTIONS: &[&str] = &[
+    "__xsk_rcv",
+    "skb_store_bits",
+    "__skb_datagram_iter",
+    "ip_generic_getfrag",
+    "skb_copy_datagram_from_iter",
+    "swiotlb_bounce",
+    "skb_copy_bits",
+    "pskb_expand_head",
+    "__pskb_copy_fclone",
+    "skb_copy_ubufs",
+];
+
+/// Watches while it lives.
+pub(crate) struct Meter {
+    programs: Ebpf,
+}
+
+impl Meter {
+    /// Watches the whole machine.
+    pub(crate) fn start() -> Result<Self, Failure> {
+        let mut programs = Ebpf::load(PROGRAMS)?;
+        let kernel = Btf::from_sys_fs()?;
+        for function in FUNCTIONS {
+            let program = programs.program_mut(function).expect("there is a program for each function");
+            let failed = |error| Failure(format!("watching {function}: {}", Failure::from(error)));
+            watch(program, function, &kernel).map_err(failed)?;
+        }
+        Ok(Self { programs })
+    }
+
+    /// What the kernel copies while `work` runs.
+    pub(crate) fn copies(&self, work: impl FnOnce() -> Result<(), Failure>) -> Result<Copies, Failure> {
+        let before = self.accounts()?;
+        work()?;
+        let accounts = before.iter().zip(self.accounts()?).map(|(before, after)| Account {
+            calls: after.calls - before.calls,
+            bytes: after.bytes - before.bytes,
+            ..after
+        });
+        Ok(Copies(accounts.filter(|account| account.calls > 0).collect()))
+    }
+
+    /// What every function copied each way so far, on all processors.
+    fn accounts(&self) -> Result<Vec<Account>, Failure> {
+        let map = self.programs.map("accounts").expect("the programs have one map");
+        let map = PerCpuArray::<&MapData, [u64; 2]>::try_from(map)?;
+        let kinds = FUNCTIONS.iter().flat_map(|function| [(function, Way::Sent), (function, Way::Received)]);
+        let account = |(key, (function, way)): (u32, (&&'static str, Way))| {
+            let processors = map.get(&key, 0)?;
+            let sum = |field: usize| processors.iter().map(|account| account[field]).sum();
+            Ok(Account { function, way, calls: sum(0), bytes: sum(1) })
+        };
+        (0..).zip(kinds).map(account).collect()
+    }
+}
+
+fn watch(program: &mut Program, function: &str, kernel: &Btf) -> Result<(), ProgramError> {
+    let program: &mut FEntry = program.try_into()?;
+    program.load(function, kernel)?;
+    program.attach().map(drop)
+}
+
+/// What the kernel copied.
+#[derive(Debug)]
+pub(crate) struct Copies(Vec<Account>);
+
+/// What one function copied one way.
+#[derive(Debug, Serialize)]
+pub(crate) struct Account {
+    pub(crate) function: &'static str,
+    #[serde(skip)]
+    way: Way,
+    pub(crate) calls: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Copies {
+    /// What was copied that way, function by function.
+    pub(crate) fn of(&self, way: Way) -> Vec<&Account> {
+        self.0.iter().filter(|account| account.way == way).collect()
+    }
+}

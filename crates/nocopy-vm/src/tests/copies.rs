@@ -1,0 +1,97 @@
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use nocopy::{Mode, Port};
+use nocopy_lab::End;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, eth, recv, socket_with, sockopt};
+use serde_json::json;
+
+use crate::guest::meter::{Copies, Meter, Way};
+use crate::guest::{Guest, traffic};
+use crate::registry::{Failure, Kernel, Test, Topology};
+
+pub(crate) const TEST: Test = Test {
+    proves: "a zero-copy port moves packets without the kernel copying one byte of them, counted inside the kernel by an \
+             instrument that reads 1.00 copies per byte, each way, for sockets and for AF_XDP in copy mode",
+    on: &[Topology::Igb, Topology::Virtio],
+    kernel: Kernel::Newest,
+    run,
+};
+
+/// Of each method. Every packet counts for a thousandth, so one that is miscounted is seen.
+const PACKETS: u32 = 1000;
+const PAYLOAD_BYTES: usize = 1400;
+/// Ethernet, IPv4 and UDP.
+const HEADER_BYTES: usize = 14 + 20 + 8;
+
+/// How far the instrument may be off where the figure is known.
+const TOLERANCE: f64 = 0.01;
+
+/// What a socket may show above one: headers that the stack moves to where it wants them are copied once more.
+const HEADERS_MAX: f64 = 0.02;
+
+fn run(guest: &Guest) -> Result<(), Failure> {
+    let meter = Meter::start()?;
+    let sockets = meter.copies(|| through_sockets(guest))?;
+    let sent = record(guest, "udp socket", Way::Sent, &sockets, PAYLOAD_BYTES);
+    let received = record(guest, "packet socket", Way::Received, &sockets, PAYLOAD_BYTES + HEADER_BYTES);
+    assert!([sent, received].iter().all(|copies| (1.0..1.0 + HEADERS_MAX).contains(copies)), "{sockets:?}");
+    for mode in [Mode::XdpCopyGeneric, Mode::XdpCopyNative, Mode::XdpZeroCopy] {
+        let copies = through_ports(guest, &meter, mode)?;
+        let measured = [Way::Sent, Way::Received]
+            .map(|way| record(guest, &mode.to_string(), way, &copies, PAYLOAD_BYTES));
+        let as_known = match mode {
+            Mode::XdpZeroCopy => measured == [0.0, 0.0],
+            Mode::XdpCopyNative => measured.iter().all(|copies| (copies - 1.0).abs() <= TOLERANCE),
+            // Beyond AF_XDP's own copies, what is copied depends on the driver's buffers.
+            _ => measured.iter().all(|copies| *copies > 1.0 - TOLERANCE),
+        };
+        assert!(as_known, "{mode}: copies per byte sent and received {measured:?}: {copies:?}");
+    }
+    Ok(())
+}
+
+fn through_ports(guest: &Guest, meter: &Meter, mode: Mode) -> Result<Copies, Failure> {
+    let (left, right) = (guest.lab().left(), guest.lab().right());
+    let open = |end: &End| end.namespace().run(|| Port::builder(end.interface()).mode(mode).open());
+    let (mut a, mut b) = (open(left)?, open(right)?);
+    assert_eq!((a.mode(), b.mode()), (mode, mode));
+    meter.copies(|| traffic::cross(&mut a, &mut b, right, PAYLOAD_BYTES, PACKETS))
+}
+
+/// Sent by UDP; received, headers and all, by a packet socket, since of UDP's receive path the instrument sees only a part.
+fn through_sockets(guest: &Guest) -> Result<(), Failure> {
+    let (left, right) = (guest.lab().left(), guest.lab().right());
+    let sender = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)))?;
+    sender.connect((right.ipv4(), 7000))?;
+    let receiver = right.namespace().run(|| {
+        let (family, kind) = (AddressFamily::PACKET, SocketType::RAW);
+        socket_with(family, kind, SocketFlags::CLOEXEC, Some(eth::IP))
+    })?;
+    sockopt::set_socket_timeout(&receiver, sockopt::Timeout::Recv, Some(Duration::from_secs(5)))?;
+    // Keeps the host from answering that nobody listens.
+    let _listening = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 7000)))?;
+    let (sent, mut received) = ([7; PAYLOAD_BYTES], [0; HEADER_BYTES + PAYLOAD_BYTES + 1]);
+    for _ in 0..PACKETS {
+        sender.send(&sent)?;
+        let (_, bytes) = recv(&receiver, &mut received, RecvFlags::empty())?;
+        assert!(bytes == HEADER_BYTES + PAYLOAD_BYTES && received[HEADER_BYTES..bytes] == sent);
+    }
+    Ok(())
+}
+
+/// Adds a row to the report, and returns the copies per byte.
+fn record(guest: &Guest, mode: &str, way: Way, copies: &Copies, packet_bytes: usize) -> f64 {
+    let copied_by = copies.of(way);
+    let copied_bytes: u64 = copied_by.iter().map(|account| account.bytes).sum();
+    let copies_per_byte = copied_bytes as f64 / (f64::from(PACKETS) * packet_bytes as f64);
+    guest.record(&json!({
+        "mode": mode,
+        "way": way,
+        "packets": PACKETS,
+        "packet_bytes": packet_bytes,
+        "copies_per_byte": copies_per_byte,
+        "copied_by": copied_by,
+    }));
+    copies_per_byte
+}
