@@ -40,12 +40,30 @@ pub(crate) struct RunArguments {
     /// Only the tests on this topology.
     #[arg(long)]
     pub(crate) topology: Option<Topology>,
-    /// Let tests that repeat random operations go on for 10 minutes.
-    #[arg(long)]
-    pub(crate) soak: bool,
+    #[command(flatten)]
+    pub(crate) random: RandomArguments,
     /// Write the results as JSON, in the form the lab's README describes.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+}
+
+/// For tests that repeat random operations.
+#[derive(Args, Debug, Clone, Copy, Default)]
+pub(crate) struct RandomArguments {
+    /// Let random operations go on for 10 minutes instead of half of one.
+    #[arg(long)]
+    pub(crate) soak: bool,
+    /// Repeat the random operations of an earlier run (default: others every time; the seed is printed).
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) seed: Option<u64>,
+}
+
+impl RandomArguments {
+    /// The same as words of a command line.
+    pub(crate) fn words(self) -> Vec<String> {
+        let seed = self.seed.iter().flat_map(|seed| ["--seed".to_owned(), seed.to_string()]);
+        self.soak.then(|| "--soak".to_owned()).into_iter().chain(seed).collect()
+    }
 }
 
 #[derive(Args)]
@@ -55,8 +73,8 @@ pub(crate) struct GuestArguments {
     /// A directory shared with the host.
     #[arg(long)]
     pub(crate) shared: PathBuf,
-    #[arg(long)]
-    pub(crate) soak: bool,
+    #[command(flatten)]
+    pub(crate) random: RandomArguments,
     #[arg(long)]
     pub(crate) only: Vec<String>,
 }
@@ -65,7 +83,7 @@ pub(crate) struct GuestArguments {
 pub(crate) struct TestArguments {
     #[arg(long)]
     pub(crate) topology: Topology,
-    #[arg(long)]
-    pub(crate) soak: bool,
+    #[command(flatten)]
+    pub(crate) random: RandomArguments,
     pub(crate) name: String,
 }

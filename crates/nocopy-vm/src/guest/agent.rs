@@ -52,13 +52,11 @@ fn run(test: &str, arguments: &GuestArguments, log: &mut KernelLog) -> Result<En
     let (mut said, mut recorded) = (tempfile::tempfile()?, tempfile::tempfile()?);
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["test", test, "--topology", &arguments.topology.to_string()]);
-    if arguments.soak {
-        command.arg("--soak");
-    }
+    command.args(arguments.random.words());
     command.stdin(Stdio::null()).stdout(recorded.try_clone()?).stderr(said.try_clone()?);
     let started = Instant::now();
     let mut child = command.spawn()?;
-    let status = wait(&mut child, if arguments.soak { SOAK_TIMEOUT } else { TEST_TIMEOUT })?;
+    let status = wait(&mut child, if arguments.random.soak { SOAK_TIMEOUT } else { TEST_TIMEOUT })?;
     let seconds = started.elapsed().as_secs_f64();
     let failure = match status {
         Some(status) if status.success() => None,

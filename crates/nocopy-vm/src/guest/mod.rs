@@ -12,7 +12,7 @@ pub(crate) use agent::main;
 use nocopy_lab::{End, Lab};
 use serde::Serialize;
 
-use crate::arguments::TestArguments;
+use crate::arguments::{RandomArguments, TestArguments};
 use crate::registry::{self, Failure, Topology};
 
 /// What a test is given: the two ends, each an interface in a network namespace of its own, freshly loaded, addressed,
@@ -20,15 +20,15 @@ use crate::registry::{self, Failure, Topology};
 #[derive(Debug)]
 pub(crate) struct Guest {
     topology: Topology,
-    soak: bool,
+    random: RandomArguments,
     lab: Lab,
 }
 
 impl Guest {
-    fn enter(topology: Topology, soak: bool) -> Result<Self, Failure> {
+    fn enter(topology: Topology, random: RandomArguments) -> Result<Self, Failure> {
         cards::load_driver(topology)?;
         let [left, right] = cards::interfaces(topology)?;
-        Ok(Self { topology, soak, lab: Lab::of_interfaces(&left, &right)? })
+        Ok(Self { topology, random, lab: Lab::of_interfaces(&left, &right)? })
     }
 
     /// The two ends, as in the veth labs: what works there works here.
@@ -48,9 +48,13 @@ impl Guest {
     }
 
     /// Whether a test of random operations shall go on for long.
-    #[expect(dead_code, reason = "for the soak test")]
     pub(crate) fn soak(&self) -> bool {
-        self.soak
+        self.random.soak
+    }
+
+    /// What random operations shall start from, if it was said.
+    pub(crate) fn seed(&self) -> Option<u64> {
+        self.random.seed
     }
 
     /// Adds a measurement to the result of the test: it goes into the host's report.
@@ -66,7 +70,7 @@ pub(crate) fn run_test(arguments: &TestArguments) -> ExitCode {
         .ok_or_else(|| {
             Failure(format!("no test of the name '{}'; 'nocopy-vm list' lists them", arguments.name))
         })
-        .and_then(|test| (test.run)(&Guest::enter(arguments.topology, arguments.soak)?));
+        .and_then(|test| (test.run)(&Guest::enter(arguments.topology, arguments.random)?));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::boot::Boot;
 use super::kernel::KernelTree;
 use super::tools::{Tools, path_with};
+use crate::arguments::RandomArguments;
 use crate::event::{self, Ended, Event};
 use crate::registry::Topology;
 
@@ -49,7 +50,7 @@ pub(crate) fn run_all(
     cache: &Path,
     tools: &Tools,
     boots: Vec<(KernelTree, Boot)>,
-    soak: bool,
+    random: RandomArguments,
 ) -> Vec<Outcome> {
     let waiting = Mutex::new(boots.into_iter().enumerate());
     let done = Mutex::new(Vec::new());
@@ -58,7 +59,7 @@ pub(crate) fn run_all(
         for _ in 0..MACHINES_MAX {
             scope.spawn(|| {
                 while let Some((index, (kernel, boot))) = next() {
-                    let outcome = run(cache, tools, &kernel, boot, soak);
+                    let outcome = run(cache, tools, &kernel, boot, random);
                     done.lock().expect("no thread panics with it").push((index, outcome));
                 }
             });
@@ -69,7 +70,7 @@ pub(crate) fn run_all(
     done.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-fn run(cache: &Path, tools: &Tools, kernel: &KernelTree, boot: Boot, soak: bool) -> Outcome {
+fn run(cache: &Path, tools: &Tools, kernel: &KernelTree, boot: Boot, random: RandomArguments) -> Outcome {
     let started = Instant::now();
     let mut outcome = Outcome {
         version: kernel.version.clone(),
@@ -80,7 +81,7 @@ fn run(cache: &Path, tools: &Tools, kernel: &KernelTree, boot: Boot, soak: bool)
         failure: None,
         complaints: Vec::new(),
     };
-    if let Err(failure) = follow(cache, tools, kernel, soak, &mut outcome) {
+    if let Err(failure) = follow(cache, tools, kernel, random, &mut outcome) {
         say(&outcome, &failure);
         outcome.failure = Some(failure);
     }
@@ -93,13 +94,13 @@ fn follow(
     cache: &Path,
     tools: &Tools,
     kernel: &KernelTree,
-    soak: bool,
+    random: RandomArguments,
     outcome: &mut Outcome,
 ) -> Result<(), String> {
     let shared = tempfile::Builder::new().prefix("nocopy-vm-").tempdir();
     let shared = shared.map_err(|error| format!("no directory to share with the machine: {error}"))?;
     let console = shared.path().join("console");
-    let mut machine = Machine::start(cache, tools, kernel, &outcome.boot, soak, shared.path(), &console)
+    let mut machine = Machine::start(cache, tools, kernel, &outcome.boot, random, shared.path(), &console)
         .map_err(|error| format!("the machine did not start: {error}: is util-linux installed?"))?;
     let started = Instant::now();
     let (mut read_bytes, mut last_event, mut done) = (0, Instant::now(), false);
@@ -125,7 +126,7 @@ fn follow(
         }
         let silence_max = if done {
             END_MAX
-        } else if soak {
+        } else if random.soak {
             SOAK_SILENCE_MAX
         } else {
             SILENCE_MAX
@@ -179,7 +180,7 @@ impl Machine {
         tools: &Tools,
         kernel: &KernelTree,
         boot: &Boot,
-        soak: bool,
+        random: RandomArguments,
         shared: &Path,
         console: &Path,
     ) -> std::io::Result<Self> {
@@ -202,7 +203,7 @@ impl Machine {
             .arg(&kernel.image);
         command.arg(format!("--rwdir={}", shared.display()));
         command.arg(format!("--qemu-opts={}", devices(boot.topology)));
-        command.args(["--exec", &guest_command(boot, soak, shared)?]);
+        command.args(["--exec", &guest_command(boot, random, shared)?]);
         command.env("PATH", path_with(&tools.virtme)).env("HOME", cache).env("XDG_CACHE_HOME", cache);
         command.stdin(Stdio::null()).stdout(console.try_clone()?).stderr(console).process_group(0);
         command.spawn().map(Self)
@@ -221,7 +222,7 @@ impl Drop for Machine {
 }
 
 /// What runs in the guest: this very file.
-fn guest_command(boot: &Boot, soak: bool, shared: &Path) -> std::io::Result<String> {
+fn guest_command(boot: &Boot, random: RandomArguments, shared: &Path) -> std::io::Result<String> {
     let program = std::env::current_exe()?;
     let mut words = vec![program.display().to_string(), "guest".into()];
     words.extend([
@@ -233,9 +234,7 @@ fn guest_command(boot: &Boot, soak: bool, shared: &Path) -> std::io::Result<Stri
     for test in &boot.tests {
         words.extend(["--only".into(), (*test).to_owned()]);
     }
-    if soak {
-        words.push("--soak".into());
-    }
+    words.extend(random.words());
     Ok(words.join(" "))
 }
 

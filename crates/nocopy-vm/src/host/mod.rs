@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<bool, Error> {
         Boot::all(arguments).into_iter().map(|boot| Ok((KernelTree::prepare(&cache, boot.kernel)?, boot)));
     let boots = boots.collect::<Result<Vec<_>, Error>>()?;
     let cache = cache.unlocked();
-    let results = machine::run_all(&cache, &tools, boots, arguments.soak);
+    let results = machine::run_all(&cache, &tools, boots, arguments.random);
     let report = Report::new(&tools, results);
     report.print();
     if let Some((path, file)) = json {

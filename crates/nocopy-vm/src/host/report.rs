@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
+use serde_json::Value;
 
 use super::machine::Outcome;
 use super::tools::Tools;
@@ -44,7 +45,7 @@ struct TestRow {
     seconds: Option<f64>,
     failure: Option<String>,
     complaints: Vec<String>,
-    measured: Vec<serde_json::Value>,
+    measured: Vec<Value>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
@@ -95,17 +96,45 @@ impl Report {
             println!("\nthe machine {} with Linux {}:", machine.topology, machine.version);
             machine.failure.iter().chain(&machine.complaints).for_each(|line| println!("{line}"));
         }
-        for test in &self.tests {
-            for measured in &test.measured {
-                println!("{} on {}: {measured}", test.test, test.topology);
-            }
+        for (name, _) in TESTS {
+            self.print_measured(name);
         }
+    }
+
+    /// What a test measured, on every topology: a table whose columns are the names of the plain values.
+    fn print_measured(&self, name: &str) {
+        let rows = self.tests.iter().filter(|test| test.test == name);
+        let rows = rows.flat_map(|test| test.measured.iter().map(move |measured| (test.topology, measured)));
+        let rows: Vec<_> = rows.filter_map(|(on, measured)| Some((on, measured.as_object()?))).collect();
+        let Some((_, first)) = rows.first() else { return };
+        let is_plain = |name: &&String| !first[name.as_str()].is_array() && !first[name.as_str()].is_object();
+        let columns: Vec<&str> = first.keys().filter(is_plain).map(String::as_str).collect();
+        let header: Vec<String> = columns.iter().map(|name| name.replace('_', " ")).collect();
+        let mut table =
+            table(&[&["driver"], &header.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat());
+        for (on, measured) in rows {
+            let cells = columns.iter().map(|name| plain(measured.get(*name)));
+            table.add_row([on.driver().to_owned()].into_iter().chain(cells));
+        }
+        println!("\n{name}:\n{table}");
     }
 
     fn version(&self, topology: Topology, kernel: Kernel) -> &str {
         let machine =
             self.machines.iter().find(|machine| (machine.topology, machine.kernel) == (topology, kernel));
         machine.map_or("", |machine| &machine.version)
+    }
+}
+
+/// A value as people read it.
+fn plain(value: Option<&Value>) -> String {
+    match value {
+        None => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Number(number)) if number.is_f64() => {
+            format!("{:.2}", number.as_f64().unwrap_or(f64::NAN))
+        }
+        Some(other) => other.to_string(),
     }
 }
 
