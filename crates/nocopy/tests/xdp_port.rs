@@ -94,6 +94,12 @@ fn packets_cross_a_veth_pair_across_many_ring_wraps() {
     assert_eq!(left.evidence(), Evidence::Copied(Cause::XdpCopyMode));
     let refusals: Vec<Mode> = left.refusals().iter().map(|refusal| refusal.mode).collect();
     assert_eq!(refusals, [Mode::XdpZeroCopy]);
+    let report = left.report().to_string();
+    for said in
+        ["xdp copy native", "refused  xdp zero-copy", "the driver veth has no AF_XDP zero-copy", "2048 B"]
+    {
+        assert!(report.contains(said), "{report}");
+    }
     let mut number = 0;
     for round in 0..200 {
         let packets: Vec<_> = (0..100)
@@ -184,6 +190,19 @@ fn generic_mode_works_when_asked_for_and_on_loopback_by_itself() {
     let loopback = lab.left().namespace().run(|| Port::open("lo")).unwrap();
     assert_eq!(loopback.mode(), Mode::XdpCopyGeneric);
     assert_eq!(loopback.refusals().len(), 2);
+}
+
+#[test]
+fn an_mtu_too_large_for_the_driver_leaves_generic_mode() {
+    let Some(lab) = Lab::builder().mtu(3600).build_or_skip() else { return };
+    let (mut left, mut right) = (open(lab.left()), open(lab.right()));
+    assert_eq!(right.mode(), Mode::XdpCopyGeneric);
+    let report = right.report().to_string();
+    assert!(report.matches("the MTU is more than the driver veth gives to XDP").count() == 2, "{report}");
+    let packets: Vec<_> = (0..50).map(|number| packet(lab.right(), number, 3614)).collect();
+    send(&mut left, &packets);
+    assert_eq!(receive(&mut right, 50), packets);
+    assert_settled(&mut right);
 }
 
 #[test]

@@ -4,10 +4,12 @@
 //! [`Sender`], each with a pool of frames of its own in the port's area.
 
 mod builder;
+mod ladder;
 mod memory;
 mod open;
 mod receiver;
 mod redirect;
+mod report;
 mod sender;
 mod wait;
 
@@ -18,8 +20,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use builder::PortBuilder;
-pub use open::{OpenError, Refusal};
+pub use ladder::Refusal;
+pub use open::OpenError;
 pub use receiver::{Batch, Receiver};
+pub use report::Report;
 pub use sender::{Rejected, RejectedReason, Sender};
 pub use wait::Wait;
 
@@ -126,6 +130,11 @@ impl Port {
     /// The modes that were tried before [`Port::mode`], and why each was refused.
     pub fn refusals(&self) -> &[Refusal] {
         &self.inner().refusals
+    }
+
+    /// What the port is and how it came to be that, for people.
+    pub fn report(&self) -> Report<'_> {
+        Report(self.inner())
     }
 
     /// The area the port's frames lie in.

@@ -1,20 +1,18 @@
 //! Opening a port over AF_XDP, rung by rung.
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::ladder::Refusal;
 use super::redirect::Redirect;
 use super::{Backend, Inner, Mode, Port, PortBuilder, assemble};
 use crate::area::{Area, AreaError, Half, PACKET_HEADROOM_BYTES};
 use crate::sys::interface::{Interface, Promiscuous};
-use crate::sys::xsk::{Binding, Rings, XskSocket};
+use crate::sys::xsk::{Rings, XskSocket};
 use crate::sys::{capability, kernel};
-use crate::xdp::{self, Attach, KernelVersion};
+use crate::xdp::{self, KernelVersion};
 
-/// How long to wait for the kernel to let go of a queue whose socket was just closed: that is done by a worker.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Ethernet header and two VLAN tags: what a received frame may have beyond the MTU.
@@ -183,21 +181,6 @@ fn next_size(entries: u32) -> u32 {
     entries.max(2).checked_next_power_of_two().unwrap_or(1 << 15).min(1 << 15)
 }
 
-/// A mode that was tried, and why the kernel refused it.
-#[derive(Debug)]
-pub struct Refusal {
-    /// The mode.
-    pub mode: Mode,
-    /// The kernel's reason.
-    pub reason: io::Error,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.mode, self.reason)
-    }
-}
-
 /// An AF_XDP socket with what feeds it.
 #[derive(Debug)]
 pub(super) struct XdpBackend {
@@ -332,74 +315,6 @@ impl PortBuilder {
         })?;
         let rings = socket.make_rings(self.rings).map_err(|error| self.system("make the rings", error))?;
         Ok((socket, rings))
-    }
-
-    /// Walks the modes from the fastest down, or takes the one asked for, and keeps each refusal.
-    fn climb(
-        &self,
-        interface: &Interface,
-        socket: &XskSocket,
-    ) -> Result<(Arc<Redirect>, Mode, Vec<Refusal>), OpenError> {
-        let ladder = [Mode::XdpZeroCopy, Mode::XdpCopyNative, Mode::XdpCopyGeneric];
-        let mut refusals = Vec::new();
-        let mut native: Option<Arc<Redirect>> = None;
-        for mode in ladder.into_iter().filter(|mode| self.mode.is_none_or(|wanted| wanted == *mode)) {
-            let at = if mode == Mode::XdpCopyGeneric { Attach::Generic } else { Attach::Native };
-            let redirect = match native.take() {
-                Some(redirect) if redirect.at == at => redirect,
-                _ => match Redirect::on(interface, at, self.displace) {
-                    Ok(redirect) => redirect,
-                    Err(xdp::Error::NoNative { source, .. }) => {
-                        refusals.push(Refusal { mode, reason: source });
-                        continue;
-                    }
-                    Err(error) => return Err(error.into()),
-                },
-            };
-            match self.bind(interface, socket, mode == Mode::XdpZeroCopy)? {
-                Ok(()) => return Ok((redirect, self.reported_mode(socket, at)?, refusals)),
-                Err(reason) => refusals.push(Refusal { mode, reason }),
-            }
-            native = Some(redirect);
-        }
-        Err(OpenError::NoMode { interface: self.interface.clone(), queue: self.queue, refusals })
-    }
-
-    /// Binds; a refusal of this mode is the inner error, anything worse the outer one.
-    fn bind(
-        &self,
-        interface: &Interface,
-        socket: &XskSocket,
-        zero_copy: bool,
-    ) -> Result<Result<(), io::Error>, OpenError> {
-        let (interface_index, queue, need_wakeup) = (interface.index, self.queue, self.need_wakeup);
-        let give_up = Instant::now() + RELEASE_TIMEOUT;
-        loop {
-            let Err(error) = socket.bind(Binding { interface_index, queue, zero_copy, need_wakeup }) else {
-                return Ok(Ok(()));
-            };
-            match error.raw_os_error() {
-                Some(libc::EBUSY) if Instant::now() < give_up => std::thread::sleep(RETRY_INTERVAL),
-                Some(libc::EBUSY) => {
-                    return Err(OpenError::QueueTaken { interface: self.interface.clone(), queue });
-                }
-                Some(libc::ENETDOWN) => return Err(OpenError::Down { interface: self.interface.clone() }),
-                Some(libc::ENODEV) => {
-                    return Err(OpenError::NoInterface { interface: self.interface.clone() });
-                }
-                _ => return Ok(Err(error)),
-            }
-        }
-    }
-
-    /// The mode by the kernel's own word.
-    fn reported_mode(&self, socket: &XskSocket, at: Attach) -> Result<Mode, OpenError> {
-        let zero_copy = socket.is_zero_copy().map_err(|error| self.system("read XDP_OPTIONS", error))?;
-        Ok(match (zero_copy, at) {
-            (true, _) => Mode::XdpZeroCopy,
-            (false, Attach::Native) => Mode::XdpCopyNative,
-            (false, Attach::Generic) => Mode::XdpCopyGeneric,
-        })
     }
 
     fn wait_for_carrier(&self, after_attach: bool) -> Result<(), OpenError> {

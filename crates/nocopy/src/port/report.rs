@@ -1,0 +1,22 @@
+//! What a port is and how it came to be that, in a few lines for people.
+
+use std::fmt;
+
+use super::Inner;
+
+/// Prints the port's mode, what is known of copies, each better mode with the reason it was refused and what would open it,
+/// and the memory; see [`Port::report`](super::Port::report).
+#[derive(Debug)]
+pub struct Report<'port>(pub(super) &'port Inner);
+
+impl fmt::Display for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { interface, queue, mode, refusals, area, .. } = self.0;
+        writeln!(f, "{interface} queue {queue}: {mode}, {}", self.0.evidence())?;
+        for refusal in refusals {
+            writeln!(f, "  refused  {refusal}")?;
+        }
+        let (frames, bytes, pages) = (area.frame_count(), area.frame_bytes(), area.pages());
+        write!(f, "  memory   {frames} frames of {bytes} B on {pages}")
+    }
+}
