@@ -25,6 +25,10 @@ pub(crate) enum Command {
     /// Makes a private lab (a veth pair between two unnamed network namespaces, gone with the process), runs
     /// every method in turn, many times, and prints medians with a confidence interval on each ratio.
     Bench(BenchArguments),
+    /// Say what this machine, and an interface, would let a port do, and what would open what is closed.
+    ///
+    /// Looks, and changes nothing: it prints the commands that would. Exit code 1 if a port cannot be opened.
+    Doctor(DoctorArguments),
     /// Print the manual page.
     Man {
         /// Of this command instead of nocopy itself.
@@ -60,6 +64,16 @@ pub(crate) struct BenchArguments {
     /// Only this method, and its baseline if that is named too; may be repeated.
     #[arg(long = "method", value_name = "METHOD", value_parser = PossibleValuesParser::new(METHODS))]
     pub(crate) methods: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArguments {
+    /// Look at this interface too.
+    #[arg(value_name = "INTERFACE")]
+    pub(crate) interface: Option<String>,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -4,6 +4,7 @@
 
 mod arguments;
 mod bench;
+mod doctor;
 mod failure;
 mod manual;
 
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = match arguments.command {
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Man { command } => manual::print_page(command.as_deref()),
         Command::Completions { shell } => manual::print_completions(shell),
     };

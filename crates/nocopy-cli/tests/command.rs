@@ -52,6 +52,24 @@ fn manual_and_completions_know_the_options() {
     }
 }
 
+#[test]
+fn the_doctor_tells_what_a_port_would_be_and_exits_1_when_none_opens() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let end = lab.left();
+    let doctor = |arguments: &[&str]| end.namespace().run(|| nocopy(&[&["doctor"], arguments].concat()));
+    let healthy = doctor(&[end.interface()]);
+    let (table, warnings) = (text(&healthy.stdout), text(&healthy.stderr));
+    assert!(healthy.status.success() && table.contains("in the mode 'xdp copy native'"), "{table}{warnings}");
+    end.set_down().unwrap();
+    let down = doctor(&["--json", end.interface()]);
+    assert_eq!(down.status.code(), Some(1));
+    let json: serde_json::Value = serde_json::from_slice(&down.stdout).unwrap();
+    let up = json["gates"].as_array().unwrap().iter().find(|gate| gate["name"] == "up").unwrap();
+    assert_eq!((&json["schema"], &up["state"]), (&"nocopy.doctor/1".into(), &"closed".into()));
+    assert!(up["fix"].as_str().unwrap().contains("ip link set"), "{up}");
+    assert_error(&nocopy(&["doctor", "nc-none"]), &["nc-none", "no such interface"]);
+}
+
 /// Proves that `nocopy … | head -0` is no error.
 #[test]
 fn a_closed_pipe_is_not_an_error() {

@@ -22,6 +22,7 @@
 //! * [`port`]: opening, receiving, sending, waiting.
 //! * [`area`]: the memory, who owns which frame of it, the balance.
 //! * [`ring`]: the queues shared with the kernel.
+//! * [`probe`]: what this machine and an interface would let a port do, looked at without changing anything.
 //! * [`xdp`]: programs on an interface; the kernel as a packet source.
 //! * [`Evidence`]: whether bytes were copied: *zero-copy*, *copied* with the cause, or *unknown*.
 
@@ -31,6 +32,7 @@ mod evidence;
 #[doc(hidden)]
 pub mod model;
 pub mod port;
+pub mod probe;
 pub mod ring;
 mod sync;
 mod sys;

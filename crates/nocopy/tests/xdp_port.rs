@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nocopy::port::{OpenError, PortBuilder, RejectedReason};
 use nocopy::xdp::{self, Attach, Generator, Program};
-use nocopy::{Cause, Evidence, Frame, Mode, Port, Wait};
+use nocopy::{Cause, Evidence, Frame, Mode, Port, Wait, probe};
 use nocopy_lab::{End, Lab};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -190,6 +190,28 @@ fn generic_mode_works_when_asked_for_and_on_loopback_by_itself() {
     let loopback = lab.left().namespace().run(|| Port::open("lo")).unwrap();
     assert_eq!(loopback.mode(), Mode::XdpCopyGeneric);
     assert_eq!(loopback.refusals().len(), 2);
+}
+
+#[test]
+fn the_probe_foresees_the_mode_and_names_what_is_in_the_way() {
+    let lab = lab!();
+    let end = lab.left();
+    let gates = |name: &str| end.namespace().run(|| probe::interface(name).unwrap());
+    let gate = |name: &str| gates(end.interface()).into_iter().find(|gate| gate.name == name).unwrap();
+    for name in [end.interface(), "lo"] {
+        let port = end.namespace().run(|| Port::open(name)).unwrap();
+        assert_eq!(probe::first_mode(&gates(name)), Some(port.mode().to_string().as_str()), "{name}");
+    }
+    assert_eq!(gate("XDP program").state, probe::State::Open);
+    let port = open(end);
+    assert_eq!(gate("XDP program").state, probe::State::Closed);
+    drop(port);
+    lab.right().set_down().unwrap();
+    assert_eq!((gate("up").state, gate("carrier").state), (probe::State::Open, probe::State::Closed));
+    end.set_down().unwrap();
+    assert_eq!(gate("up").fix, Some(format!("'ip link set dev {} up'", end.interface())));
+    end.set_mtu(9000).unwrap();
+    assert_eq!(gate("MTU").state, probe::State::Closed);
 }
 
 #[test]

@@ -157,6 +157,11 @@ impl PortBuilder {
         self
     }
 
+    /// Bytes of memory that a port of this size pins, on the smallest frames.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        u64::from(self.rx_frames + self.tx_frames) * u64::from(self.frame_bytes.unwrap_or(2048))
+    }
+
     /// Opens the port.
     ///
     /// # Errors

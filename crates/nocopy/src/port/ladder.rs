@@ -27,7 +27,8 @@ pub struct Refusal {
     pub reason: io::Error,
     step: Step,
     interface: String,
-    driver: Option<String>,
+    /// As the subject of a sentence.
+    driver: String,
 }
 
 /// How far it got.
@@ -42,24 +43,20 @@ enum Step {
 impl Refusal {
     /// What the reason means here, and what would open this mode; `None` where it cannot be told.
     pub fn remedy(&self) -> Option<String> {
-        let (interface, driver) = (&self.interface, self.driver.as_deref().unwrap_or("of no name"));
+        let Self { interface, driver, .. } = self;
         Some(match (self.step, self.mode, self.reason.raw_os_error()?) {
             (Step::Attach, _, libc::EOPNOTSUPP) => {
-                format!("the driver {driver} has no native XDP; an interface whose driver has it would do")
+                format!("{driver} has no native XDP; an interface whose driver has it would do")
             }
             (Step::Attach, _, libc::ERANGE) => {
-                format!(
-                    "the MTU is more than the driver {driver} gives to XDP; 'ip link set dev {interface} mtu 1500'"
-                )
+                format!("the MTU is more than {driver} gives to XDP; 'ip link set dev {interface} mtu 1500'")
             }
             (Step::Attach, _, libc::EINVAL) => {
-                format!(
-                    "the driver {driver} takes no XDP as it is set up now; the kernel log may say why: 'dmesg'"
-                )
+                format!("{driver} takes no XDP as it is set up now; the kernel log may say why: 'dmesg'")
             }
-            (Step::Bind, Mode::XdpZeroCopy, libc::EOPNOTSUPP) => format!(
-                "the driver {driver} has no AF_XDP zero-copy in this kernel; a newer kernel or another card may"
-            ),
+            (Step::Bind, Mode::XdpZeroCopy, libc::EOPNOTSUPP) => {
+                format!("{driver} has no AF_XDP zero-copy in this kernel; a newer kernel or another card may")
+            }
             _ => return None,
         })
     }
@@ -80,7 +77,7 @@ impl PortBuilder {
         socket: &XskSocket,
     ) -> Result<(Arc<Redirect>, Mode, Vec<Refusal>), OpenError> {
         let refusal = |mode, step, reason| {
-            let (interface, driver) = (interface.name.clone(), interface.driver.clone());
+            let (interface, driver) = (interface.name.clone(), interface.driver_words());
             Refusal { mode, reason, step, interface, driver }
         };
         let mut refusals = Vec::new();

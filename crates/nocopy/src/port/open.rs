@@ -245,7 +245,7 @@ const BUFFERS_IN_KIB: [&str; 1] = ["igb"];
 
 impl PortBuilder {
     /// The smaller frame that holds a packet of the interface's MTU.
-    fn frame_bytes_for(&self, interface: &Interface) -> u32 {
+    pub(crate) fn frame_bytes_for(&self, interface: &Interface) -> u32 {
         if self.frame_bytes_needed(interface, self.headroom_bytes) <= 2048 { 2048 } else { PAGE_BYTES }
     }
 
@@ -280,14 +280,19 @@ impl PortBuilder {
         Ok(interface)
     }
 
+    /// Whether a packet of the interface's MTU fits a frame.
+    pub(crate) fn fits(&self, interface: &Interface, frame_bytes: u32, headroom_bytes: u32) -> bool {
+        // The MTU of the loopback interface bounds nothing that a port on it receives in practice.
+        self.frame_bytes_needed(interface, headroom_bytes) <= frame_bytes || interface.loopback
+    }
+
     fn check_area(&self, interface: &Interface, area: &Area) -> Result<(), OpenError> {
-        let frame_bytes = area.frame_bytes();
+        let (frame_bytes, headroom_bytes) = (area.frame_bytes(), area.headroom_bytes());
         if frame_bytes > PAGE_BYTES {
             return Err(OpenError::FrameSize { frame_bytes });
         }
-        let needed_bytes = self.frame_bytes_needed(interface, area.headroom_bytes());
-        // The MTU of the loopback interface bounds nothing that a port on it receives in practice.
-        if needed_bytes > frame_bytes && !interface.loopback {
+        if !self.fits(interface, frame_bytes, headroom_bytes) {
+            let needed_bytes = self.frame_bytes_needed(interface, headroom_bytes);
             let (interface, mtu_bytes) = (interface.name.clone(), interface.mtu_bytes);
             return Err(OpenError::Mtu { interface, mtu_bytes, needed_bytes, frame_bytes });
         }

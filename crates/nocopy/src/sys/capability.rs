@@ -10,6 +10,11 @@ pub(crate) fn missing(needed: &[(CapabilitySet, &'static str)]) -> Option<&'stat
     needed.iter().find(|(capability, _)| !held.contains(*capability)).map(|(_, name)| *name)
 }
 
+/// Whether this thread holds a capability.
+pub(crate) fn holds(capability: CapabilitySet) -> bool {
+    missing(&[(capability, "")]).is_none()
+}
+
 /// What opening an AF_XDP port takes: the socket, the programs, attaching them.
 pub(crate) const PORT: &[(CapabilitySet, &str)] = &[
     (CapabilitySet::NET_RAW, "CAP_NET_RAW"),

@@ -8,7 +8,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::route;
 
 const ETHTOOL_GDRVINFO: u32 = 0x0000_0003;
+const ETHTOOL_GRINGPARAM: u32 = 0x0000_0010;
+const ETHTOOL_GFLAGS: u32 = 0x0000_0025;
 const ETHTOOL_GCHANNELS: u32 = 0x0000_003c;
+const ETH_FLAG_LRO: u32 = 1 << 15;
 
 /// An interface as it was when asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +40,28 @@ struct Channels {
     tx: u32,
     other: u32,
     combined: u32,
+}
+
+/// `struct ethtool_ringparam`.
+#[repr(C)]
+#[derive(Default)]
+struct RingParameters {
+    command: u32,
+    rx_max: u32,
+    rx_mini_max: u32,
+    rx_jumbo_max: u32,
+    tx_max: u32,
+    rx: u32,
+    rx_mini: u32,
+    rx_jumbo: u32,
+    tx: u32,
+}
+
+/// `struct ethtool_value`.
+#[repr(C)]
+struct Value {
+    command: u32,
+    value: u32,
 }
 
 /// `struct ethtool_drvinfo`.
@@ -71,6 +96,29 @@ impl Interface {
             driver: driver(&socket, name),
         })
     }
+}
+
+impl Interface {
+    /// Its driver, as the subject of a sentence.
+    pub(crate) fn driver_words(&self) -> String {
+        self.driver.as_ref().map_or_else(|| "its driver".to_owned(), |driver| format!("the driver {driver}"))
+    }
+}
+
+/// Entries of the card's own receive ring: (now, at most); `None` where the driver does not say.
+pub(crate) fn receive_ring(name: &str) -> Option<(u32, u32)> {
+    let mut rings = RingParameters { command: ETHTOOL_GRINGPARAM, ..RingParameters::default() };
+    // SAFETY: `RingParameters` is the structure this command fills.
+    unsafe { ethtool(&control_socket().ok()?, name, (&raw mut rings).cast()).ok()? };
+    Some((rings.rx, rings.rx_max)).filter(|(_, max)| *max > 0)
+}
+
+/// Whether received packets are joined by the card (large receive offload), where the driver says.
+pub(crate) fn joins_received(name: &str) -> Option<bool> {
+    let mut flags = Value { command: ETHTOOL_GFLAGS, value: 0 };
+    // SAFETY: `Value` is the structure this command fills.
+    unsafe { ethtool(&control_socket().ok()?, name, (&raw mut flags).cast()).ok()? };
+    Some(flags.value & ETH_FLAG_LRO != 0)
 }
 
 /// The hardware address of an interface.

@@ -6,5 +6,6 @@ pub(crate) mod capability;
 pub(crate) mod interface;
 pub(crate) mod kernel;
 pub(crate) mod memory;
+pub(crate) mod netdev;
 pub(crate) mod route;
 pub(crate) mod xsk;

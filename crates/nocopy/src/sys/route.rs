@@ -1,8 +1,10 @@
-//! Requests to the kernel's route netlink, which knows links.
+//! Requests by netlink, above all to its route family, which knows links.
 
 use std::io;
 
-use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{
+    NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable,
+};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkFlags, LinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
@@ -22,19 +24,24 @@ pub(crate) fn carrier(interface_index: u32) -> io::Result<bool> {
 
 /// A socket to the links and addresses of the calling thread's network namespace.
 pub(crate) fn socket() -> io::Result<Socket> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket_of(NETLINK_ROUTE)
+}
+
+/// A socket to a netlink protocol.
+pub(crate) fn socket_of(protocol: isize) -> io::Result<Socket> {
+    let mut socket = Socket::new(protocol)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
     Ok(socket)
 }
 
 /// Sends one request and returns its answer: a message, or `None` for a bare acknowledgement.
-pub(crate) fn exchange(
+pub(crate) fn exchange<M: NetlinkSerializable + NetlinkDeserializable>(
     socket: &Socket,
-    request: RouteNetlinkMessage,
+    request: M,
     flags: u16,
-) -> io::Result<Option<RouteNetlinkMessage>> {
-    let mut packet = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(request));
+) -> io::Result<Option<M>> {
+    let mut packet = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::InnerMessage(request));
     packet.header.flags = flags;
     packet.header.sequence_number = 1;
     packet.finalize();
@@ -42,7 +49,7 @@ pub(crate) fn exchange(
     packet.serialize(&mut bytes);
     socket.send(&bytes, 0)?;
     let (reply, _) = socket.recv_from_full()?;
-    let reply = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&reply).map_err(io::Error::other)?;
+    let reply = NetlinkMessage::<M>::deserialize(&reply).map_err(io::Error::other)?;
     match reply.payload {
         NetlinkPayload::Error(error) if error.code.is_some() => Err(error.to_io()),
         NetlinkPayload::InnerMessage(message) => Ok(Some(message)),

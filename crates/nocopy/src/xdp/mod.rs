@@ -11,6 +11,7 @@ mod program;
 
 use std::io;
 
+pub(crate) use attachment::attached;
 pub use attachment::{Attach, Attachment};
 pub use generator::Generator;
 pub(crate) use program::SocketMap;
