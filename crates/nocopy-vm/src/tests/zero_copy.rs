@@ -1,5 +1,5 @@
 use nocopy::port::PortBuilder;
-use nocopy::{Evidence, Mode, Port};
+use nocopy::{Evidence, Mode, Port, probe};
 use nocopy_lab::End;
 use serde_json::json;
 
@@ -23,7 +23,9 @@ const SIZES_BYTES: [usize; 6] = [64, 65, 255, 1000, 1513, 1514];
 
 fn run(guest: &Guest) -> Result<(), Failure> {
     let (left, right) = (guest.lab().left(), guest.lab().right());
+    let gates = left.namespace().run(|| probe::interface(left.interface()))?;
     let (mut a, mut b) = (open(left)?, open(right)?);
+    assert_eq!(probe::first_mode(&gates), Some(a.mode().to_string().as_str()), "{gates:?}");
     for port in [&a, &b] {
         assert_eq!(port.mode(), Mode::XdpZeroCopy, "refused: {:?}", port.refusals());
         assert_eq!(port.evidence(), Evidence::ZeroCopy);
