@@ -119,13 +119,11 @@ fn af_xdp() -> Gate {
     }
 }
 
-/// `setcap` replaces the whole set, so the fix of each names all.
 fn capabilities() -> impl Iterator<Item = Gate> {
     capability::PORT.iter().map(|(wanted, name)| {
         let held = capability::holds(*wanted);
-        let all: Vec<String> = capability::PORT.iter().map(|(_, name)| name.to_lowercase()).collect();
         Gate::of(name, held, if held { "held" } else { "this process lacks it" })
-            .or_fix(format!("run as root, or 'setcap {}+ep PROGRAM'", all.join(",")))
+            .or_fix(format!("run as root, or {}", capability::GRANT))
     })
 }
 

@@ -90,9 +90,8 @@ pub enum OpenError {
     },
     /// A capability is missing.
     #[error(
-        "{interface}: opening a port needs {capability}, which this process lacks; run as root, or grant it with \
-         'setcap {}+ep PROGRAM'",
-        capability.to_lowercase()
+        "{interface}: opening a port needs {capability}, which this process lacks; run as root, or grant it with {}",
+        capability::GRANT
     )]
     Capability {
         /// The interface.

@@ -15,6 +15,9 @@ pub(crate) fn holds(capability: CapabilitySet) -> bool {
     missing(&[(capability, "")]).is_none()
 }
 
+/// What grants a program all that a port takes; `setcap` replaces what was granted before, so it names all.
+pub(crate) const GRANT: &str = "'setcap cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM'";
+
 /// What opening an AF_XDP port takes: the socket, the programs, attaching them.
 pub(crate) const PORT: &[(CapabilitySet, &str)] = &[
     (CapabilitySet::NET_RAW, "CAP_NET_RAW"),

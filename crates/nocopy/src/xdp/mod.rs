@@ -29,8 +29,8 @@ pub const KERNEL_MIN: KernelVersion = KernelVersion(5, 9);
 pub enum Error {
     /// A capability is missing.
     #[error(
-        "{operation}: refused, {capability} is missing; run as root or grant it with 'setcap {}=ep'",
-        capability.to_lowercase()
+        "{operation}: refused, {capability} is missing; run as root, or grant it with {}",
+        capability::GRANT
     )]
     Capability {
         /// What was to be done.
