@@ -53,7 +53,8 @@ impl Redirect {
     }
 
     fn attach(interface: &Interface, at: Attach, displace: bool) -> Result<Self, Error> {
-        let sockets = SocketMap::new(interface.rx_queues)?;
+        // Not of those there are now: the program stays when queues are added, and ports are opened on them.
+        let sockets = SocketMap::new(interface.rx_queues_max)?;
         let program = Program::redirect_to(&sockets)?;
         let give_up = Instant::now() + RELEASE_TIMEOUT;
         loop {

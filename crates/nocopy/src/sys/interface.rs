@@ -26,6 +26,8 @@ pub(crate) struct Interface {
     pub(crate) loopback: bool,
     /// Receive queues in use; 1 where the driver has no channels to count.
     pub(crate) rx_queues: u32,
+    /// The most there can be, should somebody change their number (`ethtool -L`).
+    pub(crate) rx_queues_max: u32,
     /// `None` where the driver does not say.
     pub(crate) driver: Option<String>,
 }
@@ -35,7 +37,10 @@ pub(crate) struct Interface {
 #[derive(Default)]
 struct Channels {
     command: u32,
-    maximum: [u32; 4],
+    rx_max: u32,
+    tx_max: u32,
+    other_max: u32,
+    combined_max: u32,
     rx: u32,
     tx: u32,
     other: u32,
@@ -85,6 +90,7 @@ impl Interface {
             request.call(socket.as_fd(), libc::SIOCGIFMTU)?;
             (flags, request.0.ifr_ifru.ifru_mtu)
         };
+        let (rx_queues, rx_queues_max) = rx_queues(&socket, name).unwrap_or((1, 1));
         Ok(Self {
             name: name.to_owned(),
             index,
@@ -92,7 +98,8 @@ impl Interface {
             up: flags & libc::IFF_UP != 0,
             carrier: route::carrier(index).unwrap_or(flags & libc::IFF_RUNNING != 0),
             loopback: flags & libc::IFF_LOOPBACK != 0,
-            rx_queues: rx_queues(&socket, name).unwrap_or(1).max(1),
+            rx_queues: rx_queues.max(1),
+            rx_queues_max: rx_queues_max.max(rx_queues).max(1),
             driver: driver(&socket, name),
         })
     }
@@ -167,11 +174,12 @@ fn control_socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
 
-fn rx_queues(socket: &OwnedFd, name: &str) -> io::Result<u32> {
+/// Receive queues in use, and the most there can be.
+fn rx_queues(socket: &OwnedFd, name: &str) -> io::Result<(u32, u32)> {
     let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
     // SAFETY: `Channels` is the structure this command fills.
     unsafe { ethtool(socket, name, (&raw mut channels).cast())? };
-    Ok(channels.rx + channels.combined)
+    Ok((channels.rx + channels.combined, channels.rx_max + channels.combined_max))
 }
 
 fn driver(socket: &OwnedFd, name: &str) -> Option<String> {
