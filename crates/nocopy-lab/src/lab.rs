@@ -243,6 +243,23 @@ impl End {
         ethtool::set_feature(&self.namespace, self.interface, "rx-gro", on)
     }
 
+    /// Changes how many combined queues the interface has.
+    ///
+    /// # Errors
+    /// [`Error::Netlink`]; `EINVAL` when the device cannot have so many (a veth has none that are combined), or when a
+    /// zero-copy AF_XDP socket is bound to one that would go.
+    pub fn set_queues(&self, count: u32) -> Result<(), Error> {
+        ethtool::set_combined_queues(&self.namespace, self.interface, count)
+    }
+
+    /// The number of the XDP program on the interface, if there is one.
+    ///
+    /// # Errors
+    /// [`Error::Netlink`].
+    pub fn xdp_program(&self) -> Result<Option<u32>, Error> {
+        Ok(self.namespace.run(|| Interface::find(self.interface))?.xdp_program)
+    }
+
     /// True when the interface is up and so is the other end.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Device features, over the `ethtool` generic netlink family: its ioctl would need unsafe code.
+//! Device features and queues, over the `ethtool` generic netlink family: its ioctl would need unsafe code.
 
 use std::io;
 
@@ -15,9 +15,12 @@ use crate::{Error, Missing, Namespace};
 
 // include/uapi/linux/ethtool_netlink.h
 const ETHTOOL_MSG_FEATURES_SET: u8 = 12;
+const ETHTOOL_MSG_CHANNELS_SET: u8 = 18;
 const ETHTOOL_GENL_VERSION: u8 = 1;
-const ETHTOOL_A_FEATURES_HEADER: u16 = 1;
+/// The same in every request.
+const ETHTOOL_A_HEADER: u16 = 1;
 const ETHTOOL_A_FEATURES_WANTED: u16 = 3;
+const ETHTOOL_A_CHANNELS_COMBINED_COUNT: u16 = 9;
 const ETHTOOL_A_HEADER_DEV_NAME: u16 = 2;
 const ETHTOOL_A_HEADER_FLAGS: u16 = 3;
 const ETHTOOL_FLAG_OMIT_REPLY: u32 = 1 << 1;
@@ -34,6 +37,16 @@ pub(crate) fn set_feature(
     on: bool,
 ) -> Result<(), Error> {
     let operation = format!("switch {feature} of {interface} {}", if on { "on" } else { "off" });
+    set(namespace, Set::feature(interface, feature, on), operation)
+}
+
+/// Changes how many combined queues an interface has.
+pub(crate) fn set_combined_queues(namespace: &Namespace, interface: &str, count: u32) -> Result<(), Error> {
+    let operation = format!("give {interface} {count} combined queue(s)");
+    set(namespace, Set::combined_queues(interface, count), operation)
+}
+
+fn set(namespace: &Namespace, request: Set, operation: String) -> Result<(), Error> {
     let connection = match Connection::inside(namespace, NETLINK_GENERIC) {
         Ok(connection) => connection,
         Err(source) => return Err(Error::Netlink { operation, source }),
@@ -41,7 +54,7 @@ pub(crate) fn set_feature(
     let family = family_id(&connection)
         .map_err(refused("ask for the ethtool netlink family".into()))?
         .ok_or(Missing::Kernel("ethtool over netlink (CONFIG_ETHTOOL_NETLINK)"))?;
-    let mut message = GenlMessage::from_payload(FeaturesSet::one(interface, feature, on));
+    let mut message = GenlMessage::from_payload(request);
     message.set_resolved_family_id(family);
     connection.request(message, 0).map_err(refused(operation))?;
     Ok(())
@@ -50,7 +63,7 @@ pub(crate) fn set_feature(
 fn family_id(connection: &Connection) -> io::Result<Option<u16>> {
     let question = GenlCtrl {
         cmd: GenlCtrlCmd::GetFamily,
-        nlas: vec![GenlCtrlAttrs::FamilyName(FeaturesSet::family_name().into())],
+        nlas: vec![GenlCtrlAttrs::FamilyName(Set::family_name().into())],
     };
     let answers = match connection.request(GenlMessage::from_payload(question), 0) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -62,28 +75,38 @@ fn family_id(connection: &Connection) -> io::Result<Option<u16>> {
     }))
 }
 
-/// An `ETHTOOL_MSG_FEATURES_SET` request.
+/// A request that changes settings.
 #[derive(Debug, Clone)]
-struct FeaturesSet {
+struct Set {
+    command: u8,
     attributes: Vec<DefaultNla>,
 }
 
-impl FeaturesSet {
-    fn one(interface: &str, feature: &str, on: bool) -> Self {
+impl Set {
+    fn feature(interface: &str, feature: &str, on: bool) -> Self {
         let mut bit = vec![string(ETHTOOL_A_BITSET_BIT_NAME, feature)];
         if on {
             // A flag: present means set, absent means clear.
             bit.push(DefaultNla::new(ETHTOOL_A_BITSET_BIT_VALUE, Vec::new()));
         }
         let bits = nest(ETHTOOL_A_BITSET_BITS, &[nest(ETHTOOL_A_BITSET_BITS_BIT, &bit)]);
-        let header = [
-            string(ETHTOOL_A_HEADER_DEV_NAME, interface),
-            DefaultNla::new(ETHTOOL_A_HEADER_FLAGS, ETHTOOL_FLAG_OMIT_REPLY.to_ne_bytes().to_vec()),
-        ];
-        let attributes =
-            vec![nest(ETHTOOL_A_FEATURES_HEADER, &header), nest(ETHTOOL_A_FEATURES_WANTED, &[bits])];
-        Self { attributes }
+        // Otherwise the kernel sends back what it changed.
+        let flags = number(ETHTOOL_A_HEADER_FLAGS, ETHTOOL_FLAG_OMIT_REPLY);
+        let header = [string(ETHTOOL_A_HEADER_DEV_NAME, interface), flags];
+        let attributes = vec![nest(ETHTOOL_A_HEADER, &header), nest(ETHTOOL_A_FEATURES_WANTED, &[bits])];
+        Self { command: ETHTOOL_MSG_FEATURES_SET, attributes }
     }
+
+    fn combined_queues(interface: &str, count: u32) -> Self {
+        let header = [string(ETHTOOL_A_HEADER_DEV_NAME, interface)];
+        let attributes =
+            vec![nest(ETHTOOL_A_HEADER, &header), number(ETHTOOL_A_CHANNELS_COMBINED_COUNT, count)];
+        Self { command: ETHTOOL_MSG_CHANNELS_SET, attributes }
+    }
+}
+
+fn number(kind: u16, value: u32) -> DefaultNla {
+    DefaultNla::new(kind, value.to_ne_bytes().to_vec())
 }
 
 fn string(kind: u16, text: &str) -> DefaultNla {
@@ -99,13 +122,13 @@ fn nest(kind: u16, inner: &[DefaultNla]) -> DefaultNla {
     DefaultNla::new(kind | NLA_F_NESTED, value)
 }
 
-impl GenlFamily for FeaturesSet {
+impl GenlFamily for Set {
     fn family_name() -> &'static str {
         "ethtool"
     }
 
     fn command(&self) -> u8 {
-        ETHTOOL_MSG_FEATURES_SET
+        self.command
     }
 
     fn version(&self) -> u8 {
@@ -113,7 +136,7 @@ impl GenlFamily for FeaturesSet {
     }
 }
 
-impl Emitable for FeaturesSet {
+impl Emitable for Set {
     fn buffer_len(&self) -> usize {
         self.attributes.as_slice().buffer_len()
     }
@@ -123,9 +146,9 @@ impl Emitable for FeaturesSet {
     }
 }
 
-impl ParseableParametrized<[u8], GenlHeader> for FeaturesSet {
+impl ParseableParametrized<[u8], GenlHeader> for Set {
     /// Replies are asked to be omitted; one that comes all the same says nothing we need.
     fn parse_with_param(_: &[u8], _: GenlHeader) -> Result<Self, DecodeError> {
-        Ok(Self { attributes: Vec::new() })
+        Ok(Self { command: 0, attributes: Vec::new() })
     }
 }

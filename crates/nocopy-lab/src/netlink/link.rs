@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
 
@@ -52,6 +52,8 @@ pub struct Interface {
     pub queue_count: u32,
     /// True when it is up and so is what it is connected to.
     pub carrier: bool,
+    /// The number of the XDP program on it.
+    pub xdp_program: Option<u32>,
 }
 
 impl Interface {
@@ -79,6 +81,7 @@ impl Interface {
             mtu_bytes: 0,
             queue_count: 0,
             carrier: link.header.flags.contains(LinkFlags::Up | LinkFlags::LowerUp | LinkFlags::Running),
+            xdp_program: None,
         };
         for attribute in &link.attributes {
             match attribute {
@@ -87,6 +90,12 @@ impl Interface {
                 LinkAttribute::NumRxQueues(count) => interface.queue_count = *count,
                 LinkAttribute::Address(bytes) => {
                     interface.mac = bytes.as_slice().try_into().unwrap_or_default();
+                }
+                LinkAttribute::Xdp(xdp) => {
+                    interface.xdp_program = xdp.iter().find_map(|attribute| match attribute {
+                        LinkXdp::ProgId(id) => Some(*id),
+                        _ => None,
+                    });
                 }
                 _ => {}
             }
