@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use nocopy_proto::MacAddress;
 
 use crate::registry::{Kernel, Topology};
 
@@ -27,6 +28,9 @@ pub(crate) enum Command {
     /// Inside a machine: run one test in this process.
     #[command(hide = true)]
     Test(TestArguments),
+    /// Inside a machine: open a port, send and receive, until a test kills this process.
+    #[command(hide = true)]
+    Victim(VictimArguments),
 }
 
 #[derive(Args, Default)]
@@ -86,4 +90,15 @@ pub(crate) struct TestArguments {
     #[command(flatten)]
     pub(crate) random: RandomArguments,
     pub(crate) name: String,
+}
+
+#[derive(Args)]
+pub(crate) struct VictimArguments {
+    pub(crate) interface: String,
+    /// The interface's own address.
+    pub(crate) own: MacAddress,
+    /// Whom to send to.
+    pub(crate) to: MacAddress,
+    /// Number of the first packet.
+    pub(crate) first: u32,
 }

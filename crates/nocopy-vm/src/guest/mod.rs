@@ -2,9 +2,15 @@
 
 mod agent;
 mod cards;
+pub(crate) mod flow;
 mod kernel_log;
 pub(crate) mod meter;
+pub(crate) mod monitor;
+pub(crate) mod patience;
+mod pins;
+pub(crate) mod sockets;
 pub(crate) mod traffic;
+pub(crate) mod victim;
 
 use std::process::ExitCode;
 
@@ -26,9 +32,17 @@ pub(crate) struct Guest {
 
 impl Guest {
     fn enter(topology: Topology, random: RandomArguments) -> Result<Self, Failure> {
-        cards::load_driver(topology)?;
-        let [left, right] = cards::interfaces(topology)?;
-        Ok(Self { topology, random, lab: Lab::of_interfaces(&left, &right)? })
+        Ok(Self { topology, random, lab: fresh_lab(topology)? })
+    }
+
+    /// Unloads the driver: the interfaces are gone, whatever the state they are in.
+    pub(crate) fn unload_driver(&self) -> Result<(), Failure> {
+        cards::unload_driver(self.topology)
+    }
+
+    /// Loads the driver anew, and makes a new lab of the interfaces it brings.
+    pub(crate) fn reload_driver(&self) -> Result<Lab, Failure> {
+        fresh_lab(self.topology)
     }
 
     /// The two ends, as in the veth labs: what works there works here.
@@ -42,7 +56,6 @@ impl Guest {
     }
 
     /// The topology this machine has.
-    #[expect(dead_code, reason = "for tests that differ by driver")]
     pub(crate) fn topology(&self) -> Topology {
         self.topology
     }
@@ -62,6 +75,12 @@ impl Guest {
         // Standard output is the way to the agent; see `agent::run`.
         println!("{}", serde_json::to_string(measurement).expect("a measurement is plain data"));
     }
+}
+
+fn fresh_lab(topology: Topology) -> Result<Lab, Failure> {
+    cards::load_driver(topology)?;
+    let [left, right] = cards::interfaces(topology)?;
+    Ok(Lab::of_interfaces(&left, &right)?)
 }
 
 /// Runs one test in this process. What it says on standard error is the reason, should it fail.

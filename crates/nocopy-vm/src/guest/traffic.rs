@@ -1,10 +1,14 @@
 //! Packets that can be told apart, sent from port to port and checked byte for byte.
 
+use std::panic::resume_unwind;
+use std::thread;
 use std::time::Duration;
 
-use nocopy::Port;
-use nocopy_lab::End;
+use nocopy::port::{OpenError, PortBuilder};
+use nocopy::{Mode, Port};
+use nocopy_lab::{End, Lab};
 
+use super::{pins, sockets};
 use crate::registry::Failure;
 
 /// Longer than any packet takes in an emulated machine.
@@ -13,13 +17,48 @@ pub(crate) const ARRIVAL_MAX: Duration = Duration::from_secs(5);
 /// Packets on their way at a time: fewer than any ring holds, so that nothing may be lost.
 const WINDOW: u32 = 64;
 
+/// When nothing came for so long, nothing is on its way.
+const SILENCE: Duration = Duration::from_millis(100);
+
+/// Packets of each kind that show that a port works: more than its rings hold.
+const AFTERWARDS: u32 = 600;
+
 /// An EtherType for experiments: neither the host's stack nor the card's receive-side scaling takes an interest in it.
 const ETHERTYPE: u16 = 0x88b5;
 
+/// Opens a port at either end, as [`open`] does, at the same time: carrier may take seconds to come.
+pub(crate) fn open_both(lab: &Lab) -> Result<(Port, Port), OpenError> {
+    thread::scope(|scope| {
+        let left = scope.spawn(|| open(lab.left()));
+        let right = open(lab.right());
+        Ok((left.join().unwrap_or_else(|panic| resume_unwind(panic))?, right?))
+    })
+}
+
+/// Opens a port of an end in zero-copy, or not at all; its rings are small, so that packets often wrap around them.
+pub(crate) fn open(end: &End) -> Result<Port, OpenError> {
+    open_queue(end, 0)
+}
+
+/// The same, on a queue other than the first.
+pub(crate) fn open_queue(end: &End, queue: u32) -> Result<Port, OpenError> {
+    end.namespace().run(|| small(end.interface()).queue(queue).open())
+}
+
+/// The settings of [`open`].
+pub(crate) fn small(interface: &str) -> PortBuilder {
+    Port::builder(interface).mode(Mode::XdpZeroCopy).ring_sizes(256, 256).frame_count(512, 256)
+}
+
 /// A frame for `to` with a number in it, and a pattern that depends on the number.
 pub(crate) fn packet(to: &End, number: u32, bytes: usize) -> Vec<u8> {
+    numbered(to.mac(), number, bytes)
+}
+
+/// The same, for whoever has that address.
+pub(crate) fn numbered(to: [u8; 6], number: u32, bytes: usize) -> Vec<u8> {
     let mut packet = vec![0; bytes];
-    packet[..6].copy_from_slice(&to.mac());
+    packet[..6].copy_from_slice(&to);
     packet[6] = 2;
     packet[12..14].copy_from_slice(&ETHERTYPE.to_be_bytes());
     packet[14..18].copy_from_slice(&number.to_be_bytes());
@@ -27,6 +66,11 @@ pub(crate) fn packet(to: &End, number: u32, bytes: usize) -> Vec<u8> {
         *byte = (number as usize + i) as u8;
     }
     packet
+}
+
+/// The number in a frame.
+pub(crate) fn number(packet: &[u8]) -> u32 {
+    u32::from_be_bytes(packet[14..18].try_into().expect("four bytes"))
 }
 
 /// Sends `count` packets of `bytes` bytes to the end `at`, a window at a time, and checks that each arrives, in order and
@@ -85,6 +129,38 @@ pub(crate) fn assert_settled(port: &mut Port) -> Result<(), Failure> {
     let balance = port.balance();
     assert!(balance.is_whole() && balance.yours == 0 && balance.lent_tx == 0, "{balance}");
     assert_eq!(port.receiver().faults().total() + port.sender().faults().total(), 0);
+    Ok(())
+}
+
+/// Closes a port and checks that every frame is at home, or retired because the card may have it still.
+pub(crate) fn close(port: Port) {
+    let area = port.area().clone();
+    drop(port);
+    let balance = area.balance();
+    let away = (balance.yours, balance.lent_rx, balance.lent_tx);
+    assert!(balance.is_whole() && away == (0, 0, 0), "after closing: {balance}");
+}
+
+/// Checks that two ports carry packets of every kind as if nothing had happened, closes them, and checks that nothing is left
+/// of them and that the host can use the interfaces.
+pub(crate) fn assert_unharmed(lab: &Lab, mut left: Port, mut right: Port) -> Result<(), Failure> {
+    discard(&mut left)?;
+    discard(&mut right)?;
+    for bytes in [64, 1514] {
+        cross(&mut left, &mut right, lab.right(), bytes, AFTERWARDS)?;
+        cross(&mut right, &mut left, lab.left(), bytes, AFTERWARDS)?;
+    }
+    for mut port in [left, right] {
+        assert_settled(&mut port)?;
+        close(port);
+    }
+    pins::wait_for_none()?;
+    sockets::reach_across(lab)
+}
+
+/// Receives what is on its way still.
+fn discard(port: &mut Port) -> Result<(), Failure> {
+    while port.receiver().receive_timeout(SILENCE)?.next().is_some() {}
     Ok(())
 }
 

@@ -15,6 +15,7 @@ use super::kernel::KernelTree;
 use super::tools::{Tools, path_with};
 use crate::arguments::RandomArguments;
 use crate::event::{self, Ended, Event};
+use crate::guest;
 use crate::registry::Topology;
 
 /// No longer than this may a machine say nothing: more than a boot takes, and than a test may.
@@ -202,7 +203,7 @@ impl Machine {
             .args(["--verbose", "--disable-kvm", "--memory", "1G", "--cpus", "2", "--run"])
             .arg(&kernel.image);
         command.arg(format!("--rwdir={}", shared.display()));
-        command.arg(format!("--qemu-opts={}", devices(boot.topology)));
+        command.arg(format!("--qemu-opts={} {}", devices(boot.topology), monitor(shared)));
         command.args(["--exec", &guest_command(boot, random, shared)?]);
         command.env("PATH", path_with(&tools.virtme)).env("HOME", cache).env("XDG_CACHE_HOME", cache);
         command.stdin(Stdio::null()).stdout(console.try_clone()?).stderr(console).process_group(0);
@@ -243,15 +244,27 @@ fn devices(topology: Topology) -> String {
     let wire = "-netdev hubport,id=h0,hubid=0 -netdev hubport,id=h1,hubid=0";
     let card = |n: u32| match topology {
         Topology::Igb => format!(
-            "-device pcie-root-port,id=port{n},chassis={},slot={} -device igb,netdev=h{n},bus=port{n}",
+            "-device pcie-root-port,id=port{n},chassis={},slot={} -device igb,id=card{n},netdev=h{n},bus=port{n}",
             n + 1,
             n + 1
         ),
         // Without the guest offloads virtio_net does XDP, and with the memory addressed by its driver it does zero-copy.
         Topology::Virtio => format!(
-            "-device virtio-net-pci,netdev=h{n},iommu_platform=on,disable-legacy=on,\
+            "-device virtio-net-pci,id=card{n},netdev=h{n},iommu_platform=on,disable-legacy=on,\
              guest_tso4=off,guest_tso6=off,guest_ufo=off,guest_csum=off"
         ),
     };
     format!("{wire} {} {}", card(0), card(1))
+}
+
+/// QEMU's options for a serial port in the guest with QEMU's own monitor at the other end, so that a test can pull a cable:
+/// QEMU is both ends of a socket.
+fn monitor(shared: &Path) -> String {
+    let socket = shared.join("monitor");
+    let (socket, name) = (socket.display(), guest::monitor::PORT);
+    format!(
+        "-chardev socket,id=monitor,path={socket},server=on,wait=off -mon chardev=monitor,mode=control \
+         -chardev socket,id=line,path={socket} -device virtio-serial-pci,id=serial \
+         -device virtserialport,bus=serial.0,chardev=line,name={name}"
+    )
 }

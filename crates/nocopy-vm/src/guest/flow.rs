@@ -1,0 +1,144 @@
+//! Packets both ways while something breaks. Some may be lost meanwhile; but what arrives is what was sent, and arrives once.
+//!
+//! The order is not looked at here: where an interface comes back after its buffers ran out, the emulator lets a new packet
+//! overtake those that waited for it.
+
+use std::collections::{BTreeSet, HashSet};
+use std::io;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use nocopy::{Port, Receiver, Sender};
+use nocopy_lab::Lab;
+use serde::Serialize;
+
+use super::traffic::{self, ARRIVAL_MAX};
+use crate::registry::Failure;
+
+const PACKET_BYTES: usize = 1000;
+const BATCH: u32 = 16;
+
+/// How long a round waits for packets, and after an error.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// So many more packets, each way, show that traffic flows.
+const ENOUGH: usize = 200;
+
+/// One way of the traffic.
+pub(crate) struct Flow {
+    /// Whom the packets are for.
+    to: [u8; 6],
+    /// Number of the next packet sent.
+    next: u32,
+    arrived: HashSet<u32>,
+}
+
+impl Flow {
+    /// Packets for the interface of that address, numbered from `first`.
+    pub(crate) fn new(to: [u8; 6], first: u32) -> Self {
+        Self { to, next: first, arrived: HashSet::new() }
+    }
+
+    /// Sends a batch, or as much of it as there are frames for.
+    pub(crate) fn send(&mut self, sender: &mut Sender) -> io::Result<()> {
+        for _ in 0..BATCH {
+            let Some(mut frame) = sender.frame() else { break };
+            frame.fill(&traffic::numbered(self.to, self.next, PACKET_BYTES)).expect("a packet fits a frame");
+            if sender.send(frame).is_err() {
+                break; // the ring is full
+            }
+            self.next += 1;
+        }
+        sender.flush()
+    }
+
+    /// Takes what arrives within [`PAUSE`], and checks it.
+    pub(crate) fn receive(&mut self, receiver: &mut Receiver) -> io::Result<()> {
+        for packet in receiver.receive_timeout(PAUSE)? {
+            let number = traffic::number(&packet);
+            assert!(
+                *packet == *traffic::numbered(self.to, number, PACKET_BYTES),
+                "packet {number} is not what was sent: {} B, {:02x?}",
+                packet.len(),
+                &packet[..packet.len().min(64)]
+            );
+            assert!(self.arrived.insert(number), "packet {number} came twice");
+        }
+        Ok(())
+    }
+
+    /// How many packets arrived.
+    pub(crate) fn arrived(&self) -> usize {
+        self.arrived.len()
+    }
+
+    /// Whether a packet from `first` on has arrived.
+    pub(crate) fn has_reached(&self, first: u32) -> bool {
+        self.arrived.iter().any(|number| *number >= first)
+    }
+}
+
+/// What both ways came to.
+#[derive(Debug, Serialize)]
+pub(crate) struct Account {
+    sent: u32,
+    arrived: usize,
+    /// What the ports refused to do, in their words.
+    pub(crate) errors: BTreeSet<String>,
+}
+
+/// Shows, on another thread, whether packets arrive.
+#[derive(Default)]
+pub(crate) struct Gauge([AtomicUsize; 2]);
+
+impl Gauge {
+    /// Waits until traffic flows, both ways.
+    pub(crate) fn wait_for_traffic(&self) -> Result<(), Failure> {
+        let arrived = || [self.0[0].load(Relaxed), self.0[1].load(Relaxed)];
+        let (before, give_up) = (arrived(), Instant::now() + ARRIVAL_MAX);
+        while arrived().iter().zip(before).any(|(now, before)| now - before < ENOUGH) {
+            if Instant::now() > give_up {
+                let now = arrived();
+                return Err(Failure(format!("traffic does not flow: arrived {before:?}, then only {now:?}")));
+            }
+            sleep(PAUSE);
+        }
+        Ok(())
+    }
+}
+
+/// Sends both ways between the ports of the left and the right end for as long as `fault` runs, on another thread.
+pub(crate) fn during(
+    lab: &Lab,
+    left: &mut Port,
+    right: &mut Port,
+    fault: impl FnOnce(&Gauge) -> Result<(), Failure> + Send,
+) -> Result<Account, Failure> {
+    let gauge = Gauge::default();
+    let mut ways = [Flow::new(lab.right().mac(), 0), Flow::new(lab.left().mac(), 0)];
+    let mut errors = BTreeSet::new();
+    thread::scope(|scope| {
+        let fault = scope.spawn(|| fault(&gauge));
+        while !fault.is_finished() {
+            let [right_wards, left_wards] = &mut ways;
+            let done = [
+                right_wards.send(left.sender()),
+                left_wards.send(right.sender()),
+                right_wards.receive(right.receiver()),
+                left_wards.receive(left.receiver()),
+            ];
+            gauge.0.iter().zip(&ways).for_each(|(arrived, way)| arrived.store(way.arrived(), Relaxed));
+            let refused: Vec<_> = done.into_iter().filter_map(Result::err).collect();
+            if !refused.is_empty() {
+                sleep(PAUSE);
+            }
+            errors.extend(refused.iter().map(io::Error::to_string));
+        }
+        fault.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })?;
+    let sent = ways.iter().map(|way| way.next).sum();
+    let arrived = ways.iter().map(Flow::arrived).sum();
+    Ok(Account { sent, arrived, errors })
+}

@@ -1,0 +1,21 @@
+//! Waiting for what the kernel does in its own time.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::registry::Failure;
+
+const WAIT_MAX: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_millis(5);
+
+/// Waits until `what` is so.
+pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> Result<bool, Failure>) -> Result<(), Failure> {
+    let give_up = Instant::now() + WAIT_MAX;
+    while !is_so()? {
+        if Instant::now() > give_up {
+            return Err(Failure(format!("not within {} s: {what}", WAIT_MAX.as_secs())));
+        }
+        sleep(POLL);
+    }
+    Ok(())
+}

@@ -1,0 +1,22 @@
+//! Pages that the kernel keeps in place for devices: those of every open area, and of no closed one.
+
+use std::fs;
+
+use super::patience;
+use crate::registry::Failure;
+
+/// Waits until no page is pinned: sockets let go of theirs a moment after they are closed.
+pub(crate) fn wait_for_none() -> Result<(), Failure> {
+    patience::wait_until("every page is unpinned", || Ok(count()? == 0))
+}
+
+/// Pinned at the moment, by whatever process.
+fn count() -> Result<i64, Failure> {
+    fs::write("/proc/sys/vm/stat_refresh", "1")?; // each processor counts by itself, and tells now and then
+    let statistics = fs::read_to_string("/proc/vmstat")?;
+    let value = |name: &str| -> Result<i64, Failure> {
+        let value = statistics.lines().find_map(|line| line.strip_prefix(name));
+        Ok(value.ok_or_else(|| Failure(format!("/proc/vmstat has no {name}")))?.trim().parse()?)
+    };
+    Ok(value("nr_foll_pin_acquired")? - value("nr_foll_pin_released")?)
+}

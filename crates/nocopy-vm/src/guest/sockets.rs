@@ -1,0 +1,33 @@
+//! The kernel's own sockets: what an interface is to everybody but us.
+
+use std::io;
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use nocopy_lab::{End, Lab};
+
+use crate::registry::Failure;
+
+/// Checks that datagrams of the kernel's UDP reach across, both ways, once the interfaces have carrier.
+pub(crate) fn reach_across(lab: &Lab) -> Result<(), Failure> {
+    lab.wait_for_carrier()?;
+    let (left, right) = (bind(lab.left())?, bind(lab.right())?);
+    let mut bytes = [0; 16];
+    left.send_to(b"ping", right.local_addr()?)?;
+    let (length, from) = right.recv_from(&mut bytes).map_err(not_there("left", "right"))?;
+    assert_eq!((&bytes[..length], from), (&b"ping"[..], left.local_addr()?));
+    right.send_to(b"pong", from)?;
+    let length = left.recv(&mut bytes).map_err(not_there("right", "left"))?;
+    assert_eq!(&bytes[..length], b"pong");
+    Ok(())
+}
+
+fn bind(end: &End) -> io::Result<UdpSocket> {
+    let socket = end.namespace().run(|| UdpSocket::bind((end.ipv4(), 7000)))?;
+    socket.set_read_timeout(Some(Duration::from_secs(2)))?;
+    Ok(socket)
+}
+
+fn not_there(from: &str, to: &str) -> impl FnOnce(io::Error) -> Failure {
+    move |error| Failure(format!("a datagram from the {from} to the {to} end: {error}"))
+}

@@ -1,0 +1,83 @@
+//! A program with a port, made to be killed.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use nocopy_lab::End;
+use nocopy_proto::MacAddress;
+
+use super::flow::Flow;
+use super::traffic;
+use crate::arguments::VictimArguments;
+use crate::registry::Failure;
+
+/// Should nobody kill it: it must not outlive its test for long.
+const LIFE_MAX: Duration = Duration::from_secs(30);
+
+/// What it says when its port is open.
+const OPEN: &str = "open";
+
+/// The program, running; killed when dropped.
+pub(crate) struct Victim(Child);
+
+impl Victim {
+    /// Starts it at an end. It opens the interface in zero-copy, then sends packets to `to`, numbered from `first`, and
+    /// checks what it receives.
+    pub(crate) fn start(at: &End, to: &End, first: u32) -> Result<Self, Failure> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let address = |end: &End| MacAddress(end.mac()).to_string();
+        command.args(["victim", at.interface(), &address(at), &address(to), &first.to_string()]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        // It begins in the namespace of the thread that starts it.
+        let mut victim = Self(at.namespace().run(|| command.spawn())?);
+        let mut said = String::new();
+        BufReader::new(victim.0.stdout.as_mut().expect("piped")).read_line(&mut said)?;
+        if said.trim_end() == OPEN {
+            return Ok(victim);
+        }
+        let status = victim.0.wait()?;
+        Err(Failure(format!("the program that was to be killed opened no port ({status})")))
+    }
+
+    /// Kills it with SIGKILL; when this returns it is gone.
+    pub(crate) fn kill(mut self) -> Result<(), Failure> {
+        if let Some(status) = self.0.try_wait()? {
+            return Err(Failure(format!("the program ended before it was killed ({status})")));
+        }
+        self.0.kill()?;
+        self.0.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The program itself.
+pub(crate) fn main(arguments: &VictimArguments) -> ExitCode {
+    match live(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("nocopy-vm victim: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn live(arguments: &VictimArguments) -> Result<(), Failure> {
+    let mut port = traffic::small(&arguments.interface).open()?;
+    let mut out = Flow::new(arguments.to.0, arguments.first);
+    let mut back = Flow::new(arguments.own.0, 0);
+    println!("{OPEN}");
+    let end = Instant::now() + LIFE_MAX;
+    while Instant::now() < end {
+        out.send(port.sender())?;
+        back.receive(port.receiver())?;
+    }
+    Ok(())
+}

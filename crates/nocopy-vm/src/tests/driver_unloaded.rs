@@ -1,0 +1,38 @@
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::guest::{Guest, flow, traffic};
+use crate::registry::{Failure, Kernel, Test, Topology};
+
+pub(crate) const TEST: Test = Test {
+    proves: "a driver unloaded under ports that send and receive is an error that says so, every frame is accounted for, \
+             and when the driver is back new ports work",
+    on: &[Topology::Igb, Topology::Virtio],
+    kernel: Kernel::Newest,
+    run,
+};
+
+const GONE: Duration = Duration::from_millis(200);
+
+fn run(guest: &Guest) -> Result<(), Failure> {
+    let lab = guest.lab();
+    let (mut left, mut right) = traffic::open_both(lab)?;
+    let account = flow::during(lab, &mut left, &mut right, |gauge| {
+        gauge.wait_for_traffic()?;
+        guest.unload_driver()?;
+        sleep(GONE);
+        Ok(())
+    })?;
+    guest.record(&json!({ "meanwhile": account }));
+    assert!(account.errors.iter().any(|error| error.contains("the interface is gone")), "{account:?}");
+    for port in [left, right] {
+        let balance = port.balance();
+        assert!(balance.is_whole() && balance.yours == 0, "{balance}");
+        traffic::close(port);
+    }
+    let lab = guest.reload_driver()?;
+    let (left, right) = traffic::open_both(&lab)?;
+    traffic::assert_unharmed(&lab, left, right)
+}
