@@ -449,6 +449,7 @@ fn an_interface_that_goes_down_is_an_error_and_comes_back() {
     left.sender().send(frame).unwrap();
     let error = left.sender().flush().unwrap_err();
     assert!(error.to_string().contains("the interface is down"), "{error}");
+    assert_eq!(error.kind(), std::io::ErrorKind::NetworkDown);
     assert!(left.balance().is_whole(), "{}", left.balance());
     lab.left().set_up().unwrap();
     lab.wait_for_carrier().unwrap();
@@ -487,7 +488,8 @@ fn an_interface_deleted_in_use_is_an_error_for_every_way_of_waiting() {
         lab.delete_pair().unwrap();
         let error = (0..20).find_map(|_| right.receiver().receive_timeout(SECOND).err());
         assert!(error.is_some(), "{wait:?}: nothing said that the interface is gone");
-        assert!(right.receiver().receive().is_err(), "{wait:?}: said it only once");
+        let error = right.receiver().receive().expect_err("not said only once");
+        assert_eq!(error.kind(), std::io::ErrorKind::NotConnected, "{wait:?}: {error}");
         let mut frame = left.sender().frame().unwrap();
         frame.fill(&packet(lab.right(), 2, 100)).unwrap();
         left.sender().send(frame).unwrap();

@@ -2,6 +2,16 @@
 //!
 //! A port is one queue of one interface. It comes as two halves that may live on two threads: a [`Receiver`] and a
 //! [`Sender`], each with a pool of frames of its own in the port's area.
+//!
+//! # When the interface breaks
+//!
+//! | what happens | what the halves do | afterwards |
+//! |---|---|---|
+//! | the link is lost | no error: nothing arrives, and what is sent is lost on the way or waits | the port goes on |
+//! | the interface is set down, its queues are changed | errors of the kind [`io::ErrorKind::NetworkDown`]; what is queued stays queued | the port goes on when it is up |
+//! | it is deleted, its driver unloaded | errors of the kind [`io::ErrorKind::NotConnected`], possibly after some of the kind above | close the port; another can be opened when the interface is back |
+//!
+//! Whatever happens, the frames add up ([`Port::balance`]).
 
 mod builder;
 mod ladder;
@@ -161,6 +171,16 @@ impl Port {
     }
 }
 
+/// What an error of a half says; the kernel's errno is its source.
+#[derive(Debug, thiserror::Error)]
+#[error("{interface} queue {queue}: {source}: {advice}")]
+struct Broken {
+    interface: String,
+    queue: u32,
+    advice: &'static str,
+    source: io::Error,
+}
+
 /// What the two halves of a port share.
 struct Inner {
     interface: String,
@@ -250,17 +270,20 @@ impl Inner {
         }
     }
 
-    /// Puts the kernel's errno into words a user can act on; the kind stays the kernel's.
-    fn explain(&self, error: io::Error) -> io::Error {
-        let Self { interface, queue, .. } = self;
-        let text = match error.raw_os_error() {
-            Some(libc::ENETDOWN) => {
-                "the interface is down; bring it up, or open the port again if it was deleted"
+    /// Puts the kernel's errno into words a user can act on.
+    fn explain(&self, source: io::Error) -> io::Error {
+        let (kind, advice) = match source.raw_os_error() {
+            Some(libc::ENETDOWN) => (
+                io::ErrorKind::NetworkDown,
+                "the interface is down; bring it up, or open the port again if it was deleted",
+            ),
+            Some(libc::ENXIO | libc::EBADF) => {
+                (io::ErrorKind::NotConnected, "the interface is gone; open a port on another one")
             }
-            Some(libc::ENXIO | libc::EBADF) => "the interface is gone; open a port on another one",
-            _ => return error,
+            _ => return source,
         };
-        io::Error::new(error.kind(), format!("{interface} queue {queue}: {error}: {text}"))
+        let Self { interface, queue, .. } = self;
+        io::Error::new(kind, Broken { interface: interface.clone(), queue: *queue, advice, source })
     }
 
     /// Keeps the pool of a half that is being dropped until the whole port is gone.
