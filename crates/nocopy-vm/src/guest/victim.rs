@@ -30,13 +30,17 @@ impl Victim {
         command.args(["victim", at.interface(), &address(at), &address(to), &first.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         // It begins in the namespace of the thread that starts it.
-        let mut victim = Self(at.namespace().run(|| command.spawn())?);
+        Ok(Self(at.namespace().run(|| command.spawn())?))
+    }
+
+    /// Waits until its port is open.
+    pub(crate) fn wait_until_open(&mut self) -> Result<(), Failure> {
         let mut said = String::new();
-        BufReader::new(victim.0.stdout.as_mut().expect("piped")).read_line(&mut said)?;
+        BufReader::new(self.0.stdout.as_mut().expect("piped")).read_line(&mut said)?;
         if said.trim_end() == OPEN {
-            return Ok(victim);
+            return Ok(());
         }
-        let status = victim.0.wait()?;
+        let status = self.0.wait()?;
         Err(Failure(format!("the program that was to be killed opened no port ({status})")))
     }
 

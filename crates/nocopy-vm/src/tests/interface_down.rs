@@ -1,13 +1,14 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use serde_json::json;
+use nocopy::port::OpenError;
 
 use crate::guest::{Guest, flow, traffic};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
-    proves: "an interface set down under traffic is an error that says so, and when it is up again the same port goes on",
+    proves: "an interface set down under traffic is an error that says so, and when it is up again the same port goes on; one \
+             that is down opens no port, and a port closed while it is down leaves nothing",
     on: &[Topology::Igb, Topology::Virtio],
     kernel: Kernel::Newest,
     run,
@@ -29,8 +30,13 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         }
         gauge.wait_for_traffic()
     })?;
-    guest.record(&json!({ "rounds": ROUNDS, "meanwhile": account }));
+    guest.record(&account);
     let says_so = |error: &String| error.contains("the interface is down");
     assert!(!account.errors.is_empty() && account.errors.iter().all(says_so), "{account:?}");
-    traffic::assert_unharmed(lab, left, right)
+    lab.left().set_down()?;
+    traffic::close(left);
+    let refused = traffic::open(lab.left()).expect_err("the interface is down");
+    assert!(matches!(refused, OpenError::Down { .. }), "{refused}");
+    lab.left().set_up()?;
+    traffic::assert_unharmed(lab, traffic::open(lab.left())?, right)
 }
