@@ -24,6 +24,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         gauge.wait_for_traffic()
     })?;
     guest.record(&account);
+    assert!(account.errors.is_empty(), "{account:?}");
     let second = traffic::open_queue(lab.left(), 1)?;
     lab.left().set_queues(1).expect_err("a queue with a port stays");
     traffic::close(second);

@@ -7,8 +7,8 @@
 //!
 //! | what happens | what the halves do | afterwards |
 //! |---|---|---|
-//! | the link is lost | no error: nothing arrives, and what is sent is lost on the way or waits | the port goes on |
-//! | the interface is set down, its queues are changed | errors of the kind [`io::ErrorKind::NetworkDown`]; what is queued stays queued | the port goes on when it is up |
+//! | the link is lost, or the driver starts its device anew (queues changed) | no error: nothing arrives, and what is sent is lost on the way or waits | the port goes on |
+//! | the interface is set down | errors of the kind [`io::ErrorKind::NetworkDown`]; what is queued stays queued | the port goes on when it is up |
 //! | it is deleted, its driver unloaded | errors of the kind [`io::ErrorKind::NotConnected`], possibly after some of the kind above | close the port; another can be opened when the interface is back |
 //!
 //! Whatever happens, the frames add up ([`Port::balance`]).
@@ -232,7 +232,7 @@ impl Inner {
     /// Makes the other side take what is on the tx ring.
     fn kick_tx(&self) -> io::Result<TxKick> {
         match self.backend() {
-            Backend::Xdp(xdp) => xdp.socket.kick_tx().map_err(|error| self.explain(error)),
+            Backend::Xdp(xdp) => xdp.kick_tx().map_err(|error| self.explain(error)),
             Backend::Memory(endpoint) => endpoint.transmit().map(|()| TxKick::Done),
         }
     }
@@ -248,7 +248,7 @@ impl Inner {
 
     fn kick_rx(&self) -> io::Result<()> {
         match self.backend() {
-            Backend::Xdp(xdp) => xdp.socket.kick_rx().map_err(|error| self.explain(error)),
+            Backend::Xdp(xdp) => xdp.kick_rx().map_err(|error| self.explain(error)),
             Backend::Memory(endpoint) => endpoint.clear_event(),
         }
     }
@@ -263,10 +263,10 @@ impl Inner {
     /// Asks whether the port broke while nobody made it talk: polling a ring in memory never finds out.
     #[cold]
     fn check(&self) -> io::Result<()> {
-        match self.socket() {
+        match self.backend() {
             // Of all calls, this one looks at the interface: poll and epoll never tell that it is down or gone.
-            Some(socket) => socket.kick_rx().map_err(|error| self.explain(error)),
-            None => Ok(()),
+            Backend::Xdp(xdp) => xdp.kick_rx().map_err(|error| self.explain(error)),
+            Backend::Memory(_) => Ok(()),
         }
     }
 

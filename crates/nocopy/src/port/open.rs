@@ -8,8 +8,8 @@ use super::ladder::Refusal;
 use super::redirect::Redirect;
 use super::{Backend, Inner, Mode, Port, PortBuilder, assemble};
 use crate::area::{Area, AreaError, Half, PACKET_HEADROOM_BYTES};
-use crate::sys::interface::{Interface, Promiscuous};
-use crate::sys::xsk::{Rings, XskSocket};
+use crate::sys::interface::{Inquiry, Interface, Promiscuous};
+use crate::sys::xsk::{Rings, TxKick, XskSocket};
 use crate::sys::{capability, kernel};
 use crate::xdp::{self, KernelVersion};
 
@@ -188,6 +188,7 @@ pub(super) struct XdpBackend {
     pub(super) socket: XskSocket,
     /// Whether the kernel's index of the tx ring may be behind what it has sent; see `Inner::silent_kicks`.
     pub(super) tx_index_lags: bool,
+    inquiry: Inquiry,
     _promiscuous: Option<Promiscuous>,
 }
 
@@ -195,6 +196,29 @@ impl XdpBackend {
     /// Ends receiving; true when it is certain that the kernel receives into none of the port's frames any more.
     pub(super) fn disconnect(&self) -> bool {
         self.redirect.clear(self.queue)
+    }
+
+    /// Makes the kernel look at the tx ring.
+    pub(super) fn kick_tx(&self) -> io::Result<TxKick> {
+        match self.socket.kick_tx() {
+            Err(error) if self.is_resetting(&error) => Ok(TxKick::Again),
+            done => done,
+        }
+    }
+
+    /// Makes the kernel look at the fill ring.
+    pub(super) fn kick_rx(&self) -> io::Result<()> {
+        match self.socket.kick_rx() {
+            Err(error) if self.is_resetting(&error) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Whether the driver refuses only because it is just starting its device anew, as some do when queues are changed, or
+    /// when carrier goes while frames wait to be sent (igb): the interface is up all the same.
+    #[cold]
+    fn is_resetting(&self, error: &io::Error) -> bool {
+        error.raw_os_error() == Some(libc::ENETDOWN) && self.inquiry.is_up()
     }
 }
 
@@ -217,12 +241,20 @@ pub(super) fn open(mut settings: PortBuilder) -> Result<Port, OpenError> {
     let tx_index_lags = mode != Mode::XdpZeroCopy && !socket.raise_tx_budget(settings.rings.tx);
     let promiscuous = settings.promiscuous.then(|| Promiscuous::on(interface.index)).transpose();
     let promiscuous = promiscuous.map_err(|error| settings.system("turn on promiscuous mode", error))?;
+    let inquiry = Inquiry::of(&settings.interface)
+        .map_err(|error| settings.system("open a socket to ask about the interface", error))?;
     let pools = (area.pool(Half::Receive, settings.rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
     redirect
         .set(settings.queue, rustix::fd::AsFd::as_fd(&socket))
         .map_err(|error| settings.system("put the socket into the XDP map", error))?;
-    let backend =
-        XdpBackend { redirect, queue: settings.queue, socket, tx_index_lags, _promiscuous: promiscuous };
+    let backend = XdpBackend {
+        redirect,
+        queue: settings.queue,
+        socket,
+        tx_index_lags,
+        inquiry,
+        _promiscuous: promiscuous,
+    };
     let inner = Inner {
         interface: settings.interface.clone(),
         queue: settings.queue,

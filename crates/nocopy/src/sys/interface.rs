@@ -128,6 +128,32 @@ pub(crate) fn joins_received(name: &str) -> Option<bool> {
     Some(flags.value & ETH_FLAG_LRO != 0)
 }
 
+/// Asks about an interface later on, from whatever network namespace the thread is in by then.
+#[derive(Debug)]
+pub(crate) struct Inquiry {
+    name: String,
+    socket: OwnedFd,
+}
+
+impl Inquiry {
+    /// For the interface of that name in the calling thread's namespace.
+    pub(crate) fn of(name: &str) -> io::Result<Self> {
+        Ok(Self { name: name.to_owned(), socket: control_socket()? })
+    }
+
+    /// Whether it is there, and administratively up.
+    pub(crate) fn is_up(&self) -> bool {
+        let flags = Request::new(&self.name).and_then(|mut request| {
+            // SAFETY: the call fills the union's `ifru_flags`.
+            unsafe {
+                request.call(self.socket.as_fd(), libc::SIOCGIFFLAGS)?;
+                Ok(i32::from(request.0.ifr_ifru.ifru_flags))
+            }
+        });
+        flags.is_ok_and(|flags| flags & libc::IFF_UP != 0)
+    }
+}
+
 /// The hardware address of an interface.
 pub(crate) fn hardware_address(name: &str) -> io::Result<[u8; 6]> {
     let socket = control_socket()?;
