@@ -15,7 +15,7 @@ use std::fs;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::CapabilitySet;
 
-use crate::port::{OpenError, Port};
+use crate::port::{OpenError, Port, PortBuilder};
 use crate::sys::interface::{self, Interface};
 use crate::sys::netdev::XdpFeatures;
 use crate::sys::xsk::XskSocket;
@@ -54,7 +54,7 @@ pub struct Gate {
     pub found: String,
     /// What would open it, or make it wider: a command, or a setting.
     pub fix: Option<String>,
-    /// Whether no port opens while it is closed, whatever its mode.
+    /// Whether no port of default settings opens while it is closed, whatever its mode.
     pub needed: bool,
 }
 
@@ -262,7 +262,7 @@ fn joining(interface: &Interface) -> Gate {
 fn mtu(interface: &Interface) -> Gate {
     let (port, mtu_bytes) = (Port::builder(&interface.name), interface.mtu_bytes);
     let frame_bytes = port.frame_bytes_for(interface);
-    let fits = port.fits(interface, frame_bytes, 0);
+    let fits = PortBuilder::fits(interface, frame_bytes, 0);
     let found = match fits {
         true => format!("{mtu_bytes}: frames of {frame_bytes} B"),
         false => format!("{mtu_bytes}: more than a frame holds"),
@@ -288,9 +288,13 @@ const MODES: [&str; 3] = ["xdp zero-copy", "xdp copy native", "xdp copy generic"
 /// The modes, by what the driver says of itself.
 fn modes(interface: &Interface) -> [Gate; 3] {
     let generic = Gate::new(MODES[2], State::Open, "works on every interface");
-    let Ok(features) = XdpFeatures::of(interface.index) else {
-        let unknown = |name| Gate::new(name, State::Unknown, "the kernel does not say (before Linux 6.3)");
-        return [unknown(MODES[0]), unknown(MODES[1]), generic];
+    let features = match XdpFeatures::of(interface.index) {
+        Ok(features) => features,
+        Err(error) => {
+            // No such family before Linux 6.3.
+            let unknown = |name| Gate::new(name, State::Unknown, format!("the kernel does not say: {error}"));
+            return [unknown(MODES[0]), unknown(MODES[1]), generic];
+        }
     };
     let driver = interface.driver_words();
     let zero_copy = match features.zero_copy() {

@@ -327,6 +327,9 @@ pub struct Reservation<'ring, T: Copy> {
     end: u64,
 }
 
+// SAFETY: `entries` points into the ring that `ring` borrows exclusively.
+unsafe impl<T: Copy + Send> Send for Reservation<'_, T> {}
+
 impl<T: Copy> Reservation<'_, T> {
     /// Slots still free in this reservation.
     #[inline]
@@ -338,11 +341,14 @@ impl<T: Copy> Reservation<'_, T> {
     ///
     /// # Panics
     /// If there are more of them than slots left.
+    ///
+    /// # Safety
+    /// There are as many entries as their iterator says.
     #[inline]
-    pub(crate) fn fill(&mut self, entries: impl ExactSizeIterator<Item = T>) {
+    pub(crate) unsafe fn fill(&mut self, entries: impl ExactSizeIterator<Item = T>) {
         assert!(entries.len() <= self.left() as usize, "more entries than slots");
         for entry in entries {
-            // SAFETY: a slot is left for each (asserted; the iterators of slices do not lie).
+            // SAFETY: a slot is left for each: asserted, and the iterator does not lie.
             unsafe { self.push_unchecked(entry) };
         }
     }

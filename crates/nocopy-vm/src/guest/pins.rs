@@ -11,7 +11,7 @@ pub(crate) fn wait_for_none() -> Result<(), Failure> {
 }
 
 /// Pinned at the moment, by whatever process.
-fn count() -> Result<i64, Failure> {
+pub(crate) fn count() -> Result<i64, Failure> {
     fs::write("/proc/sys/vm/stat_refresh", "1")?; // each processor counts by itself, and tells now and then
     let statistics = fs::read_to_string("/proc/vmstat")?;
     let value = |name: &str| -> Result<i64, Failure> {

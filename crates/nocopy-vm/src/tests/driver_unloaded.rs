@@ -24,7 +24,10 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         Ok(())
     })?;
     guest.record(&account);
-    assert!(account.errors.iter().any(|error| error.contains("the interface is gone")), "{account:?}");
+    let gone = |error: &String| error.contains("the interface is gone");
+    let down = |error: &String| error.contains("the interface is down");
+    assert!(account.errors.iter().any(gone), "{account:?}");
+    assert!(account.errors.iter().all(|error| gone(error) || down(error)), "{account:?}");
     for port in [left, right] {
         let balance = port.balance();
         assert!(balance.is_whole() && balance.yours == 0, "{balance}");

@@ -207,10 +207,21 @@ impl<'guest> Link<'guest> {
 
     /// Closes both ports and opens them over another area. What the program keeps stays good, and the area it lies in.
     fn reopen(&mut self) -> Result<(), Failure> {
+        self.close()?;
+        (self.area, self.ports) = open(self.ends)?;
+        Ok(())
+    }
+
+    /// Closes both ports with nothing on its way; what the program kept is all that is not at home, or retired.
+    fn close(&mut self) -> Result<(), Failure> {
         self.receive_all()?;
         self.drain()?;
         self.ports.clear();
-        (self.area, self.ports) = open(self.ends)?;
+        let balance = self.area.balance();
+        let kept = i64::try_from(self.kept.len()).expect("a few");
+        let closed = balance.is_whole() && (balance.lent_rx, balance.lent_tx) == (0, 0);
+        // Of the kept frames some may be of an earlier area.
+        assert!(closed && (0..=kept).contains(&balance.yours), "{balance}, {kept} kept");
         Ok(())
     }
 
@@ -244,7 +255,7 @@ impl<'guest> Link<'guest> {
         self.check_balance()?;
         let balance = self.area.balance();
         assert!(balance.yours == 0 && balance.lent_tx == 0, "{balance}");
-        Ok(())
+        self.close()
     }
 }
 

@@ -41,8 +41,8 @@ impl Pool {
         assert!(bytes <= self.packet_bytes_max(), "packet longer than a frame");
         let free_count = self.free_count.get();
         let left = slots.left().min(free_count);
-        // Out of the cache until drop puts back what was not used: a batch that is forgotten loses its frames, until the
-        // pool closes, where one that took them singly would leave the queued ones in the cache.
+        // Out of the cache until drop puts back what was not used: a batch that is forgotten loses its frames, as a
+        // forgotten `Frame` is lost, where one that took them singly would leave the queued ones in the cache.
         self.free_count.set(free_count - left);
         let (view, frames, start) = (self.view, &self.free[..free_count as usize], self.shared.data_offset);
         Drafts { slots, pool: self, view, frames, free_count, start, bytes, left }

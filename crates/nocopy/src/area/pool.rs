@@ -213,7 +213,7 @@ impl Pool {
 
     /// Fetches frames that were dropped elsewhere; a plain load when there are none.
     #[inline]
-    fn fetch(&self) {
+    pub(crate) fn fetch(&self) {
         let returns = &self.shared.record(self.id).returns;
         if returns.count() > 0 {
             self.fetch_chain(returns.take(&self.shared.links));
@@ -247,12 +247,14 @@ impl Pool {
         let count = slots.left();
         let view = self.view;
         let lent = &self.free[(free - count) as usize..free as usize];
-        slots.fill(lent.iter().rev().map(|frame| {
-            // the warmest first
+        let entries = lent.iter().rev().map(|frame| {
+            // The warmest first.
             // SAFETY: `shared` keeps the area alive; free frames are its frames.
             unsafe { view.lend(frame.get()) };
             view.address(frame.get(), 0)
-        }));
+        });
+        // SAFETY: an iterator over a slice tells its true length.
+        unsafe { slots.fill(entries) };
         self.free_count.set(free - count);
         drop(slots);
         self.lent.set(self.lent.get() + u64::from(count));

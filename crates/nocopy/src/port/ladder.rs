@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::redirect::Redirect;
 use super::{Mode, OpenError, PortBuilder};
+use crate::area::Area;
 use crate::sys::interface::Interface;
 use crate::sys::xsk::{Binding, XskSocket};
 use crate::xdp::{self, Attach};
@@ -23,7 +24,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 pub struct Refusal {
     /// The mode.
     pub mode: Mode,
-    /// What the kernel said.
+    /// What the kernel said, or why it was not asked.
     pub reason: io::Error,
     step: Step,
     interface: String,
@@ -34,6 +35,8 @@ pub struct Refusal {
 /// How far it got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
+    /// The frames would not do: nothing was asked of the kernel.
+    Frames,
     /// The XDP program was refused.
     Attach,
     /// The socket was refused.
@@ -44,9 +47,16 @@ impl Refusal {
     /// What the reason means here, and what would open this mode; `None` where it cannot be told.
     pub fn remedy(&self) -> Option<String> {
         let Self { interface, driver, .. } = self;
+        if self.step == Step::Frames {
+            return Some(format!(
+                "lower the MTU with 'ip link set dev {interface} mtu 1500', or use frames of 4096 B"
+            ));
+        }
         Some(match (self.step, self.mode, self.reason.raw_os_error()?) {
             (Step::Attach, _, libc::EOPNOTSUPP) => {
-                format!("{driver} has no native XDP; an interface whose driver has it would do")
+                format!(
+                    "{driver} has no native XDP, or not as it is set up now (offloads); 'nocopy doctor' tells which"
+                )
             }
             (Step::Attach, _, libc::ERANGE) => {
                 format!("the MTU is more than {driver} gives to XDP; 'ip link set dev {interface} mtu 1500'")
@@ -74,6 +84,7 @@ impl PortBuilder {
     pub(super) fn climb(
         &self,
         interface: &Interface,
+        area: &Area,
         socket: &XskSocket,
     ) -> Result<(Arc<Redirect>, Mode, Vec<Refusal>), OpenError> {
         let refusal = |mode, step, reason| {
@@ -83,6 +94,13 @@ impl PortBuilder {
         let mut refusals = Vec::new();
         let mut native: Option<Arc<Redirect>> = None;
         for mode in LADDER.into_iter().filter(|mode| self.mode.is_none_or(|wanted| wanted == *mode)) {
+            if mode == Mode::XdpZeroCopy
+                && Self::zero_copy_frame_bytes(interface, area.headroom_bytes()) > area.frame_bytes()
+                && !interface.loopback
+            {
+                refusals.push(refusal(mode, Step::Frames, spread(interface)));
+                continue;
+            }
             let at = if mode == Mode::XdpCopyGeneric { Attach::Generic } else { Attach::Native };
             // An interface runs its program in one place only.
             let reused = native.take().filter(|redirect| redirect.at == at);
@@ -138,6 +156,14 @@ impl PortBuilder {
             (false, Attach::Generic) => Mode::XdpCopyGeneric,
         })
     }
+}
+
+fn spread(interface: &Interface) -> io::Error {
+    let (driver, mtu_bytes) = (interface.driver_words(), interface.mtu_bytes);
+    let words = format!(
+        "{driver} counts buffers in KiB and would spread packets of MTU {mtu_bytes} over several frames"
+    );
+    io::Error::new(io::ErrorKind::InvalidInput, words)
 }
 
 /// What the kernel said, if it refused the program in the driver for a reason that may not hold outside it.

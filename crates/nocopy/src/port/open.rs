@@ -230,7 +230,7 @@ pub(super) fn open(mut settings: PortBuilder) -> Result<Port, OpenError> {
     // Also before: a port that was just closed, or refused, has reset the link of some drivers.
     settings.wait_for_carrier(false)?;
     let (socket, rings) = settings.socket(&area)?;
-    let (redirect, mode, refusals) = settings.climb(&interface, &socket)?;
+    let (redirect, mode, refusals) = settings.climb(&interface, &area, &socket)?;
     settings.wait_for_carrier(true)?;
     if let Some((duration, packets)) = settings.busy_poll {
         socket
@@ -265,7 +265,7 @@ pub(super) fn open(mut settings: PortBuilder) -> Result<Port, OpenError> {
         parked: std::sync::Mutex::default(),
     };
     let port = assemble(inner, rings, pools, &settings);
-    port.receiver.start().map_err(|error| settings.system("hand the frames to the device", error))?;
+    port.receiver.start().map_err(|error| settings.broken("hand the frames to the device", error))?;
     Ok(port)
 }
 
@@ -274,18 +274,29 @@ pub(super) fn open(mut settings: PortBuilder) -> Result<Port, OpenError> {
 /// Linux 7.2: 1024 bytes and the rest).
 const BUFFERS_IN_KIB: [&str; 1] = ["igb"];
 
+fn frame_bytes(packet_bytes: u32, headroom_bytes: u32) -> u32 {
+    packet_bytes.saturating_add(PACKET_HEADROOM_BYTES).saturating_add(headroom_bytes)
+}
+
 impl PortBuilder {
-    /// The smaller frame that holds a packet of the interface's MTU.
+    /// The smaller frame that holds a packet of the interface's MTU in every mode wanted.
     pub(crate) fn frame_bytes_for(&self, interface: &Interface) -> u32 {
-        if self.frame_bytes_needed(interface, self.headroom_bytes) <= 2048 { 2048 } else { PAGE_BYTES }
+        let copies = matches!(self.mode, Some(Mode::XdpCopyNative | Mode::XdpCopyGeneric));
+        let needed = if copies { Self::frame_bytes_needed } else { Self::zero_copy_frame_bytes };
+        if needed(interface, self.headroom_bytes) <= 2048 { 2048 } else { PAGE_BYTES }
     }
 
-    fn frame_bytes_needed(&self, interface: &Interface, headroom_bytes: u32) -> u32 {
-        let copies = matches!(self.mode, Some(Mode::XdpCopyNative | Mode::XdpCopyGeneric));
+    fn frame_bytes_needed(interface: &Interface, headroom_bytes: u32) -> u32 {
+        frame_bytes(interface.mtu_bytes.saturating_add(LINK_HEADER_BYTES), headroom_bytes)
+    }
+
+    /// The same where the device itself writes into frames.
+    pub(super) fn zero_copy_frame_bytes(interface: &Interface, headroom_bytes: u32) -> u32 {
         let in_kib = interface.driver.as_deref().is_some_and(|driver| BUFFERS_IN_KIB.contains(&driver));
         let packet_bytes = interface.mtu_bytes.saturating_add(LINK_HEADER_BYTES);
-        let packet_bytes = if in_kib && !copies { packet_bytes.next_multiple_of(1024) } else { packet_bytes };
-        packet_bytes.saturating_add(PACKET_HEADROOM_BYTES).saturating_add(headroom_bytes)
+        let packet_bytes =
+            if in_kib { packet_bytes.saturating_add(1023) / 1024 * 1024 } else { packet_bytes };
+        frame_bytes(packet_bytes, headroom_bytes)
     }
 
     /// Looks at the interface and refuses what cannot work, before anything is changed.
@@ -312,9 +323,9 @@ impl PortBuilder {
     }
 
     /// Whether a packet of the interface's MTU fits a frame.
-    pub(crate) fn fits(&self, interface: &Interface, frame_bytes: u32, headroom_bytes: u32) -> bool {
+    pub(crate) fn fits(interface: &Interface, frame_bytes: u32, headroom_bytes: u32) -> bool {
         // The MTU of the loopback interface bounds nothing that a port on it receives in practice.
-        self.frame_bytes_needed(interface, headroom_bytes) <= frame_bytes || interface.loopback
+        Self::frame_bytes_needed(interface, headroom_bytes) <= frame_bytes || interface.loopback
     }
 
     fn check_area(&self, interface: &Interface, area: &Area) -> Result<(), OpenError> {
@@ -322,8 +333,8 @@ impl PortBuilder {
         if frame_bytes > PAGE_BYTES {
             return Err(OpenError::FrameSize { frame_bytes });
         }
-        if !self.fits(interface, frame_bytes, headroom_bytes) {
-            let needed_bytes = self.frame_bytes_needed(interface, headroom_bytes);
+        if !Self::fits(interface, frame_bytes, headroom_bytes) {
+            let needed_bytes = Self::frame_bytes_needed(interface, headroom_bytes);
             let (interface, mtu_bytes) = (interface.name.clone(), interface.mtu_bytes);
             return Err(OpenError::Mtu { interface, mtu_bytes, needed_bytes, frame_bytes });
         }
@@ -351,6 +362,16 @@ impl PortBuilder {
         })?;
         let rings = socket.make_rings(self.rings).map_err(|error| self.system("make the rings", error))?;
         Ok((socket, rings))
+    }
+
+    /// What an error of the port's own half means while opening.
+    fn broken(&self, operation: &'static str, error: io::Error) -> OpenError {
+        let interface = self.interface.clone();
+        match error.kind() {
+            io::ErrorKind::NetworkDown => OpenError::Down { interface },
+            io::ErrorKind::NotConnected => OpenError::NoInterface { interface },
+            _ => self.system(operation, error),
+        }
     }
 
     fn wait_for_carrier(&self, after_attach: bool) -> Result<(), OpenError> {

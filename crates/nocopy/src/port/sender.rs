@@ -108,6 +108,7 @@ impl Sender {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         if self.pool.free_count() < count {
             self.reap();
+            self.pool.fetch();
         }
         Ok(self.pool.drafts(self.tx.reserve(count), bytes as u32))
     }
