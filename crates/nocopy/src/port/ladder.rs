@@ -35,8 +35,8 @@ pub struct Refusal {
 /// How far it got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// The frames would not do: nothing was asked of the kernel.
-    Frames,
+    /// Frames of this size would not do: nothing was asked of the kernel.
+    Frames { bytes: u32 },
     /// The XDP program was refused.
     Attach,
     /// The socket was refused.
@@ -47,10 +47,9 @@ impl Refusal {
     /// What the reason means here, and what would open this mode; `None` where it cannot be told.
     pub fn remedy(&self) -> Option<String> {
         let Self { interface, driver, .. } = self;
-        if self.step == Step::Frames {
-            return Some(format!(
-                "lower the MTU with 'ip link set dev {interface} mtu 1500', or use frames of 4096 B"
-            ));
+        if let Step::Frames { bytes } = self.step {
+            let lower = || format!("lower it with 'ip link set dev {interface} mtu 1500'");
+            return Some(if bytes < 4096 { "use frames of 4096 B".to_owned() } else { lower() });
         }
         Some(match (self.step, self.mode, self.reason.raw_os_error()?) {
             (Step::Attach, _, libc::EOPNOTSUPP) => {
@@ -98,7 +97,7 @@ impl PortBuilder {
                 && Self::zero_copy_frame_bytes(interface, area.headroom_bytes()) > area.frame_bytes()
                 && !interface.loopback
             {
-                refusals.push(refusal(mode, Step::Frames, spread(interface)));
+                refusals.push(refusal(mode, Step::Frames { bytes: area.frame_bytes() }, spread(interface)));
                 continue;
             }
             let at = if mode == Mode::XdpCopyGeneric { Attach::Generic } else { Attach::Native };
