@@ -1,6 +1,6 @@
 // Counts the bytes that the kernel copies, at the functions through which packet data passes on its way between a
-// program and a card: those that are not inlined. A function is one line below: its number in crates/nocopy-vm/src/guest/meter.rs, the way it copies,
-// and where its length stands among its arguments.
+// program and a card: those that are not inlined. A function is one line below: its number in
+// crates/nocopy-vm/src/guest/meter.rs, the way it copies, and where its length stands among its arguments.
 //
 // Built into copies.bpf.o by `cargo xtask bpf`. No headers: of the kernel's, only the three fields below are needed, and
 // where they lie is found out when the programs are loaded.

@@ -1,10 +1,9 @@
 //! The BPF programs in C: built by clang into object files that are committed, so that only who changes them needs clang.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::step::{Failed, Step, root, run_all};
+use crate::step::{Failed, Step, files, install, root, run_all};
 
 /// One version for all, since another writes another object: the one of Debian 12.
 const CLANG: &str = "clang-14";
@@ -38,13 +37,7 @@ pub(crate) fn check() -> Result<(), Failed> {
 }
 
 fn sources() -> Result<Vec<PathBuf>, Failed> {
-    let directory = root().join("bpf");
-    let failed = |error| Failed(format!("{}: {error}", directory.display()));
-    let files = fs::read_dir(&directory).map_err(failed)?;
-    let paths: Result<Vec<_>, _> = files.map(|file| Ok(file?.path())).collect();
-    let mut paths = paths.map_err(failed)?;
-    paths.retain(|path| path.extension() == Some(OsStr::new("c")));
-    Ok(paths)
+    files("bpf", ".bpf.c")
 }
 
 fn compile(source: &Path, object: &Path) -> Result<(), Failed> {
@@ -63,8 +56,5 @@ fn install_clang() -> Result<(), Failed> {
     {
         return Ok(());
     }
-    run_all(&[
-        Step::new("list Debian's packages", "apt-get", &["update", "-qq"]),
-        Step::new("install clang", "apt-get", &["install", "-y", "-qq", CLANG, "llvm-14"]),
-    ])
+    install(&[CLANG, "llvm-14"])
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::step::{Failed, Step, root, run_all};
+use crate::step::{Failed, Step, install, root};
 
 /// Each measured twice, with so many batches; the difference leaves out the start-up.
 const BATCHES: [u32; 2] = [100, 300];
@@ -27,10 +27,7 @@ const SHOWN: &[&str] = &["receive-trusting", "send-trusting", "send-library-fram
 
 pub(crate) fn install_and_compare() -> Result<(), Failed> {
     if !Step::new("valgrind there", "valgrind", &["--version"]).succeeds_quietly() {
-        run_all(&[
-            Step::new("list Debian's packages", "apt-get", &["update", "-qq"]),
-            Step::new("install valgrind", "apt-get", &["install", "-y", "-qq", "valgrind"]),
-        ])?;
+        install(&["valgrind"])?;
     }
     let program = build()?;
     let mut slow = Vec::new();

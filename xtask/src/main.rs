@@ -98,11 +98,8 @@ fn check() -> Result<(), Failed> {
 
 /// cargo fmt does not see files that a build script makes modules.
 fn vm_tests_formatting() -> Result<Step, Failed> {
-    let directory = step::root().join("crates/nocopy-vm/src/tests");
-    let failed = |error| Failed(format!("{}: {error}", directory.display()));
-    let files = std::fs::read_dir(&directory).map_err(failed)?;
-    let paths: Vec<String> =
-        files.map(|file| Ok(file?.path().display().to_string())).collect::<Result<_, _>>().map_err(failed)?;
+    let files = step::files("crates/nocopy-vm/src/tests", ".rs")?;
+    let paths: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
     let options = ["--check", "--edition", "2024"];
     let all: Vec<&str> = options.into_iter().chain(paths.iter().map(String::as_str)).collect();
     Ok(Step::new("formatting of the VM lab's tests", "rustfmt", &all))

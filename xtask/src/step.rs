@@ -80,3 +80,24 @@ impl Step {
 pub(crate) fn run_all(steps: &[Step]) -> Result<(), Failed> {
     steps.iter().try_for_each(Step::run)
 }
+
+/// Installs packages of Debian's.
+pub(crate) fn install(packages: &[&str]) -> Result<(), Failed> {
+    let name = format!("install {}", packages.join(" "));
+    run_all(&[
+        Step::new("list Debian's packages", "apt-get", &["update", "-qq"]),
+        Step::new(&name, "apt-get", &[&["install", "-y", "-qq"], packages].concat()),
+    ])
+}
+
+/// The files of a directory of the repository whose names end so, in the order of their names.
+pub(crate) fn files(directory: &str, end: &str) -> Result<Vec<PathBuf>, Failed> {
+    let directory = root().join(directory);
+    let failed = |error| Failed(format!("{}: {error}", directory.display()));
+    let entries = fs::read_dir(&directory).map_err(failed)?;
+    let paths: Result<Vec<_>, _> = entries.map(|entry| Ok(entry?.path())).collect();
+    let mut paths = paths.map_err(failed)?;
+    paths.retain(|path| path.to_string_lossy().ends_with(end));
+    paths.sort();
+    Ok(paths)
+}

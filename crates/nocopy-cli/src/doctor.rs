@@ -43,55 +43,42 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<Outcome, Failure> {
     }
     let blocked = gates.iter().any(|gate| gate.needed && gate.state == State::Closed);
     let mode = probe::first_mode(&gates).filter(|_| !blocked);
+    let interface = arguments.interface.as_deref();
+    let report = Report { schema: SCHEMA, interface, gates: gates.iter().map(GateRow::from).collect(), mode };
     let output = io::stdout().lock();
-    match arguments.json {
-        true => print_json(output, arguments, &gates, mode),
-        false => print_table(output, arguments, &gates, mode),
-    }
-    .map_err(Failure::Print)?;
+    let printed = if arguments.json { report.print_json(output) } else { report.print_table(output) };
+    printed.map_err(Failure::Print)?;
     Ok(if blocked { Outcome::Negative } else { Outcome::Positive })
 }
 
-fn print_json(
-    mut output: impl Write,
-    arguments: &DoctorArguments,
-    gates: &[Gate],
-    mode: Option<&'static str>,
-) -> io::Result<()> {
-    let rows = gates.iter().map(|Gate { name, state, found, fix, needed }| GateRow {
-        name,
-        state: state.to_string(),
-        found,
-        fix: fix.as_deref(),
-        needed: *needed,
-    });
-    let report =
-        Report { schema: SCHEMA, interface: arguments.interface.as_deref(), gates: rows.collect(), mode };
-    serde_json::to_writer_pretty(&mut output, &report)?;
-    writeln!(output)
+impl<'a> From<&'a Gate> for GateRow<'a> {
+    fn from(Gate { name, state, found, fix, needed }: &'a Gate) -> Self {
+        Self { name, state: state.to_string(), found, fix: fix.as_deref(), needed: *needed }
+    }
 }
 
-fn print_table(
-    mut output: impl Write,
-    arguments: &DoctorArguments,
-    gates: &[Gate],
-    mode: Option<&'static str>,
-) -> io::Result<()> {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_width(TABLE_COLUMNS).set_header(["", "gate", "found", "to open or widen it"]);
-    for gate in gates {
-        let fix = gate.fix.as_deref().unwrap_or_default();
-        table.add_row([&gate.state.to_string(), gate.name, &gate.found, fix]);
+impl Report<'_> {
+    fn print_json(&self, mut output: impl Write) -> io::Result<()> {
+        serde_json::to_writer_pretty(&mut output, self)?;
+        writeln!(output)
     }
-    writeln!(output, "{table}")?;
-    match (&arguments.interface, mode) {
-        (None, _) => writeln!(output, "Name an interface to see what a port on it would be."),
-        (Some(interface), Some(mode)) => {
-            writeln!(output, "A port on {interface} would be in the mode '{mode}', if the kernel agrees.")
+
+    fn print_table(&self, mut output: impl Write) -> io::Result<()> {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(TABLE_COLUMNS).set_header(["", "gate", "found", "to open or widen it"]);
+        for gate in &self.gates {
+            table.add_row([&gate.state, gate.name, gate.found, gate.fix.unwrap_or_default()]);
         }
-        (Some(interface), None) => {
-            writeln!(output, "A port on {interface} cannot be opened: see the closed gates above.")
+        writeln!(output, "{table}")?;
+        match (self.interface, self.mode) {
+            (None, _) => writeln!(output, "Name an interface to see what a port on it would be."),
+            (Some(interface), Some(mode)) => {
+                writeln!(output, "A port on {interface} would be in the mode '{mode}', if the kernel agrees.")
+            }
+            (Some(interface), None) => {
+                writeln!(output, "A port on {interface} cannot be opened: see the closed gates above.")
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ use std::fs;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::CapabilitySet;
 
-use crate::port::{OpenError, Port, PortBuilder};
+use crate::port::{LADDER, Mode, OpenError, Port, PortBuilder};
 use crate::sys::interface::{self, Interface};
 use crate::sys::netdev::XdpFeatures;
 use crate::sys::xsk::XskSocket;
@@ -171,7 +171,8 @@ fn io_uring() -> Gate {
 
 /// The mode that a port would try first with a chance, by the gates of its interface.
 pub fn first_mode(gates: &[Gate]) -> Option<&'static str> {
-    let open = |gate: &&Gate| MODES.contains(&gate.name) && gate.state != State::Closed;
+    let is_mode = |gate: &Gate| LADDER.iter().any(|mode| mode.name() == gate.name);
+    let open = |gate: &&Gate| is_mode(gate) && gate.state != State::Closed;
     gates.iter().find(open).map(|gate| gate.name)
 }
 
@@ -180,15 +181,7 @@ pub fn first_mode(gates: &[Gate]) -> Option<&'static str> {
 /// # Errors
 /// No such interface.
 pub fn interface(name: &str) -> Result<Vec<Gate>, OpenError> {
-    let interface = Interface::named(name).map_err(|source| match source.raw_os_error() {
-        Some(libc::ENODEV) => OpenError::NoInterface { interface: name.to_owned() },
-        _ => OpenError::System {
-            interface: name.to_owned(),
-            queue: 0,
-            operation: "look up the interface",
-            source,
-        },
-    })?;
+    let interface = Port::builder(name).look_up()?;
     let mut gates = vec![up(&interface).needed(), carrier(&interface).needed(), mtu(&interface).needed()];
     gates.extend([program(&interface).needed(), driver(&interface), queues(&interface)]);
     gates.extend([card_ring(&interface), joining(&interface)]);
@@ -282,29 +275,27 @@ fn program(interface: &Interface) -> Gate {
     }
 }
 
-/// As [`Mode`](crate::Mode) prints them, from the fastest down.
-const MODES: [&str; 3] = ["xdp zero-copy", "xdp copy native", "xdp copy generic"];
-
 /// The modes, by what the driver says of itself.
 fn modes(interface: &Interface) -> [Gate; 3] {
-    let generic = Gate::new(MODES[2], State::Open, "works on every interface");
+    let [zero_copy, native, generic] = LADDER.map(Mode::name);
+    let generic = Gate::new(generic, State::Open, "works on every interface");
     let features = match XdpFeatures::of(interface.index) {
         Ok(features) => features,
         Err(error) => {
             // No such family before Linux 6.3.
             let unknown = |name| Gate::new(name, State::Unknown, format!("the kernel does not say: {error}"));
-            return [unknown(MODES[0]), unknown(MODES[1]), generic];
+            return [unknown(zero_copy), unknown(native), generic];
         }
     };
     let driver = interface.driver_words();
     let zero_copy = match features.zero_copy() {
-        true => Gate::new(MODES[0], State::Open, format!("{driver} says it has it")),
-        false => Gate::new(MODES[0], State::Closed, format!("{driver} has none in this kernel"))
+        true => Gate::new(zero_copy, State::Open, format!("{driver} says it has it")),
+        false => Gate::new(zero_copy, State::Closed, format!("{driver} has none in this kernel"))
             .or_fix("a newer kernel or another card may"),
     };
     let native = match features.native() {
-        true => Gate::new(MODES[1], State::Open, format!("{driver} runs XDP programs")),
-        false => Gate::new(MODES[1], State::Closed, format!("{driver} runs no XDP programs"))
+        true => Gate::new(native, State::Open, format!("{driver} runs XDP programs")),
+        false => Gate::new(native, State::Closed, format!("{driver} runs no XDP programs"))
             .or_fix("an interface whose driver does"),
     };
     [zero_copy, native, generic]

@@ -21,13 +21,7 @@ const TEST_POLL: Duration = Duration::from_millis(10);
 const WORDS_LINES_MAX: usize = 30;
 
 pub(crate) fn main(arguments: &GuestArguments) -> ExitCode {
-    match run_all(arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("nocopy-vm guest: {failure}");
-            ExitCode::FAILURE
-        }
-    }
+    super::exit("nocopy-vm guest", run_all(arguments))
 }
 
 fn run_all(arguments: &GuestArguments) -> Result<(), Failure> {

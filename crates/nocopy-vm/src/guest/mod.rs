@@ -65,9 +65,11 @@ impl Guest {
         self.random.soak
     }
 
-    /// What random operations shall start from, if it was said.
-    pub(crate) fn seed(&self) -> Option<u64> {
-        self.random.seed
+    /// What random operations start from: said by the user or another every time, and printed should the test fail.
+    pub(crate) fn seed(&self) -> u64 {
+        let seed = self.random.seed.unwrap_or_else(|| fastrand::u64(..));
+        eprintln!("to repeat it: --seed {seed}");
+        seed
     }
 
     /// Adds a measurement to the result of the test: it goes into the host's report.
@@ -90,10 +92,15 @@ pub(crate) fn run_test(arguments: &TestArguments) -> ExitCode {
             Failure(format!("no test of the name '{}'; 'nocopy-vm list' lists them", arguments.name))
         })
         .and_then(|test| (test.run)(&Guest::enter(arguments.topology, arguments.random)?));
+    exit("nocopy-vm test", result)
+}
+
+/// What a process of the guest ends with; its failure goes to standard error.
+fn exit(who: &str, result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("{failure}");
+            eprintln!("{who}: {failure}");
             ExitCode::FAILURE
         }
     }

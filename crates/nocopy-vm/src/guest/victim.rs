@@ -64,13 +64,7 @@ impl Drop for Victim {
 
 /// The program itself.
 pub(crate) fn main(arguments: &VictimArguments) -> ExitCode {
-    match live(arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("nocopy-vm victim: {failure}");
-            ExitCode::FAILURE
-        }
-    }
+    super::exit("nocopy-vm victim", live(arguments))
 }
 
 fn live(arguments: &VictimArguments) -> Result<(), Failure> {

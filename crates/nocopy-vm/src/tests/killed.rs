@@ -40,8 +40,7 @@ const fn opening_ms(topology: Topology) -> u64 {
 fn run(guest: &Guest) -> Result<(), Failure> {
     let (left, right) = (guest.lab().left(), guest.lab().right());
     let kills = if guest.topology() == Topology::Igb && !guest.soak() { KILLS_QUICK_ON_IGB } else { KILLS };
-    let seed = guest.seed().unwrap_or_else(|| fastrand::u64(..));
-    eprintln!("to repeat it: --seed {seed}");
+    let seed = guest.seed();
     let mut random = Rng::with_seed(seed);
     let mut port = traffic::open(right)?;
     let (mut out, mut back) = (Flow::new(left.mac(), 0), Flow::new(right.mac(), 0));

@@ -38,8 +38,7 @@ const BYTES_MIN: usize = 64;
 const BYTES_MAX: usize = 1514;
 
 fn run(guest: &Guest) -> Result<(), Failure> {
-    let seed = guest.seed().unwrap_or_else(|| fastrand::u64(..));
-    eprintln!("to repeat it: --seed {seed}");
+    let seed = guest.seed();
     let end = Instant::now() + if guest.soak() { SOAK_DURATION } else { DURATION };
     let mut link = Link::open(guest, Rng::with_seed(seed))?;
     let mut operations = 0_u64;

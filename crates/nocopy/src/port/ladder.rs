@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::open::PAGE_BYTES;
 use super::redirect::Redirect;
 use super::{Mode, OpenError, PortBuilder};
 use crate::area::Area;
@@ -13,7 +14,7 @@ use crate::sys::xsk::{Binding, XskSocket};
 use crate::xdp::{self, Attach};
 
 /// From the fastest down.
-const LADDER: [Mode; 3] = [Mode::XdpZeroCopy, Mode::XdpCopyNative, Mode::XdpCopyGeneric];
+pub(crate) const LADDER: [Mode; 3] = [Mode::XdpZeroCopy, Mode::XdpCopyNative, Mode::XdpCopyGeneric];
 
 /// How long to wait for the kernel to let go of a queue whose socket was just closed: that is done by a worker.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -49,7 +50,7 @@ impl Refusal {
         let Self { interface, driver, .. } = self;
         if let Step::Frames { bytes } = self.step {
             let lower = || format!("lower it with 'ip link set dev {interface} mtu 1500'");
-            return Some(if bytes < 4096 { "use frames of 4096 B".to_owned() } else { lower() });
+            return Some(if bytes < PAGE_BYTES { format!("use frames of {PAGE_BYTES} B") } else { lower() });
         }
         Some(match (self.step, self.mode, self.reason.raw_os_error()?) {
             (Step::Attach, _, libc::EOPNOTSUPP) => {

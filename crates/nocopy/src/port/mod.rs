@@ -30,6 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use builder::PortBuilder;
+pub(crate) use ladder::LADDER;
 pub use ladder::Refusal;
 pub use open::OpenError;
 pub use receiver::{Batch, Receiver};
@@ -56,14 +57,20 @@ pub enum Mode {
     Memory,
 }
 
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Mode {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
             Self::XdpZeroCopy => "xdp zero-copy",
             Self::XdpCopyNative => "xdp copy native",
             Self::XdpCopyGeneric => "xdp copy generic",
             Self::Memory => "memory",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

@@ -19,7 +19,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
 
 /// What a native XDP driver keeps free behind a packet in a page (`struct skb_shared_info` and alignment).
-const PAGE_BYTES: u32 = 4096;
+pub(super) const PAGE_BYTES: u32 = 4096;
 
 /// Why a port could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -299,16 +299,21 @@ impl PortBuilder {
         frame_bytes(packet_bytes, headroom_bytes)
     }
 
+    /// The interface as it is now.
+    pub(crate) fn look_up(&self) -> Result<Interface, OpenError> {
+        Interface::named(&self.interface).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENODEV) => OpenError::NoInterface { interface: self.interface.clone() },
+            _ => self.system("look up the interface", error),
+        })
+    }
+
     /// Looks at the interface and refuses what cannot work, before anything is changed.
     fn examine(&self) -> Result<Interface, OpenError> {
         let name = || self.interface.clone();
         if self.mode == Some(Mode::Memory) {
             return Err(OpenError::MemoryMode);
         }
-        let interface = Interface::named(&self.interface).map_err(|error| match error.raw_os_error() {
-            Some(libc::ENODEV) => OpenError::NoInterface { interface: name() },
-            _ => self.system("look up the interface", error),
-        })?;
+        let interface = self.look_up()?;
         if !interface.up {
             return Err(OpenError::Down { interface: name() });
         }
