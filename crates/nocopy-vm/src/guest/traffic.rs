@@ -2,7 +2,7 @@
 
 use std::panic::resume_unwind;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nocopy::port::{OpenError, PortBuilder};
 use nocopy::{Mode, Port};
@@ -91,11 +91,13 @@ pub(crate) fn cross(
             frame.fill(packet).expect("a packet fits a frame");
             from.sender().send(frame)?;
         }
-        from.sender().flush()?;
         let mut received = 0;
+        let mut heard = Instant::now();
         while received < window.len() {
-            let before = received;
-            for packet in to.receiver().receive_timeout(ARRIVAL_MAX)? {
+            // Again and again: a socket's send buffer (`SO_SNDBUF`) holds fewer long packets than a window.
+            from.sender().flush()?;
+            for packet in to.receiver().receive_timeout(SILENCE)? {
+                heard = Instant::now();
                 let number = sent as usize + received;
                 let wanted = window.get(received).map_or(&[][..], |packet| packet);
                 assert!(
@@ -107,7 +109,7 @@ pub(crate) fn cross(
                 );
                 received += 1;
             }
-            if received == before {
+            if heard.elapsed() > ARRIVAL_MAX {
                 let (number, accounts) = (sent as usize + received, accounts(from, to)?);
                 return Err(Failure(format!(
                     "{bytes} B: packet {number} of {count} did not arrive; {accounts}"

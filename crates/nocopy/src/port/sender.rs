@@ -167,7 +167,8 @@ impl Sender {
     }
 
     /// Shows the queued frames to the kernel and makes it send them, then takes back what it has finished. One system
-    /// call for the whole batch where the kernel allows; frames it could not take now stay queued.
+    /// call for the whole batch where the kernel allows; frames it could not take now (in copy mode the socket's send
+    /// buffer limits how much is on its way) stay queued until the next flush.
     ///
     /// # Errors
     /// The interface is down or gone; the frames stay queued.
