@@ -104,14 +104,11 @@ pub fn halves(operations: &[Operation]) {
             }
             3 | 4 => {
                 for descriptor in rx.peek(u32::from(amount % 8)) {
-                    match receive.claims().claim(descriptor) {
-                        Ok(packet) => {
-                            receive.claimed(1);
-                            if what % 10 == 3 {
-                                mine.push(packet.take());
-                            }
+                    if let Some(packet) = receive.claims().claim(descriptor, &mut faults) {
+                        receive.claimed(1);
+                        if what % 10 == 3 {
+                            mine.push(packet.take());
                         }
-                        Err(fault) => faults.count(fault),
                     }
                 }
             }

@@ -276,15 +276,16 @@ fn program(interface: &Interface) -> Gate {
 }
 
 /// The modes, by what the driver says of itself.
-fn modes(interface: &Interface) -> [Gate; 3] {
-    let [zero_copy, native, generic] = LADDER.map(Mode::name);
+fn modes(interface: &Interface) -> [Gate; 4] {
+    let [zero_copy, native, generic, ring] = LADDER.map(Mode::name);
     let generic = Gate::new(generic, State::Open, "works on every interface");
+    let ring = Gate::new(ring, State::Open, "works on every interface; the host has the packets too");
     let features = match XdpFeatures::of(interface.index) {
         Ok(features) => features,
         Err(error) => {
             // No such family before Linux 6.3.
             let unknown = |name| Gate::new(name, State::Unknown, format!("the kernel does not say: {error}"));
-            return [unknown(zero_copy), unknown(native), generic];
+            return [unknown(zero_copy), unknown(native), generic, ring];
         }
     };
     let driver = interface.driver_words();
@@ -298,5 +299,5 @@ fn modes(interface: &Interface) -> [Gate; 3] {
         false => Gate::new(native, State::Closed, format!("{driver} runs no XDP programs"))
             .or_fix("an interface whose driver does"),
     };
-    [zero_copy, native, generic]
+    [zero_copy, native, generic, ring]
 }

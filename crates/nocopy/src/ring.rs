@@ -167,6 +167,15 @@ pub fn pair<T: Copy + Default + Send + 'static>(capacity: u32) -> (Producer<T>, 
     (Producer::new(shared.clone()), Consumer::new(shared))
 }
 
+/// The producer of a ring that never has room, and always wants a wake-up: where there is nothing to be handed over.
+pub(crate) fn closed<T: Copy + Default + Send + 'static>() -> Producer<T> {
+    let (mut producer, _) = pair(1);
+    let _ = producer.push(T::default()); // there is room for one
+    producer.publish();
+    producer.shared.flags().store(NEED_WAKEUP, Ordering::Relaxed);
+    producer
+}
+
 /// The end that writes entries: of the fill and tx rings towards the kernel.
 pub struct Producer<T> {
     shared: Shared<T>,

@@ -1,80 +1,18 @@
 //! Ports over AF_XDP on real traffic: veth pairs in private namespaces.
 #![allow(missing_docs)]
 
+mod common;
+
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::time::Duration;
+
+use common::{SECOND, assert_settled, lab, open, open_with, packet, receive, send};
 
 use nocopy::port::{OpenError, PortBuilder, RejectedReason};
 use nocopy::xdp::{self, Attach, Generator, Program};
 use nocopy::{Cause, Evidence, Frame, Mode, Port, Wait, probe};
 use nocopy_lab::{End, Lab};
-
-const SECOND: Duration = Duration::from_secs(1);
-
-/// Enters a lab or leaves the test with a skip that names what is missing.
-macro_rules! lab {
-    () => {
-        match nocopy_lab::lab_or_skip() {
-            Some(lab) => lab,
-            None => return,
-        }
-    };
-    ($builder:expr) => {
-        match $builder.build_or_skip() {
-            Some(lab) => lab,
-            None => return,
-        }
-    };
-}
-
-fn open(end: &End) -> Port {
-    open_with(end, |builder| builder).expect("opened")
-}
-
-fn open_with(end: &End, set: impl FnOnce(PortBuilder) -> PortBuilder + Send) -> Result<Port, OpenError> {
-    end.namespace().run(|| set(Port::builder(end.interface())).open())
-}
-
-/// An Ethernet frame of `bytes` bytes with a number in it and a pattern that depends on the number.
-fn packet(to: &End, number: u32, bytes: usize) -> Vec<u8> {
-    let mut packet = vec![0; bytes];
-    packet[..6].copy_from_slice(&to.mac());
-    packet[6] = 2;
-    packet[12..14].copy_from_slice(&0x88b5_u16.to_be_bytes());
-    packet[14..18].copy_from_slice(&number.to_be_bytes());
-    for (i, byte) in packet[18..].iter_mut().enumerate() {
-        *byte = (number as usize + i) as u8;
-    }
-    packet
-}
-
-fn send(port: &mut Port, packets: &[Vec<u8>]) {
-    for packet in packets {
-        let mut frame = port.sender().frame().expect("a free frame");
-        frame.fill(packet).expect("fits");
-        port.sender().send(frame).expect("sent");
-    }
-    port.sender().flush().expect("flushed");
-}
-
-fn receive(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
-    let mut received = Vec::new();
-    while received.len() < count {
-        let batch = port.receiver().receive_timeout(SECOND).expect("received");
-        let before = received.len();
-        received.extend(batch.map(|packet| packet.to_vec()));
-        assert!(received.len() > before, "only {} of {count} packets came", received.len());
-    }
-    received
-}
-
-fn assert_settled(port: &mut Port) {
-    assert!(port.sender().drain(SECOND).expect("drained"), "frames stuck with the kernel");
-    let balance = port.balance();
-    assert!(balance.is_whole() && balance.yours == 0 && balance.lent_tx == 0, "{balance}");
-    assert_eq!(port.receiver().faults().total() + port.sender().faults().total(), 0);
-}
 
 /// Which program is on an interface, by the name of the error that attaching another one gives.
 fn is_occupied(end: &End, at: Attach) -> bool {
@@ -415,92 +353,6 @@ fn bad_interfaces_are_named_with_the_cause_and_the_way_out() {
     let error = open_with(end, |builder| builder.mode(Mode::XdpZeroCopy)).unwrap_err();
     assert!(error.to_string().contains("xdp zero-copy"), "{error}");
     assert!(!is_occupied(end, Attach::Native), "a failed opening leaves nothing attached");
-}
-
-#[test]
-fn the_capability_that_is_missing_is_named() {
-    use rustix::thread::CapabilitySet as Capabilities;
-    let lab = lab!();
-    let end = lab.left();
-    let cases = [
-        (Capabilities::NET_RAW, "CAP_NET_RAW"),
-        (Capabilities::NET_ADMIN, "CAP_NET_ADMIN"),
-        (Capabilities::BPF | Capabilities::SYS_ADMIN, "CAP_BPF"), // the older one stands in for the newer
-    ];
-    for (dropped, name) in cases {
-        let error = end.namespace().run(|| {
-            let mut sets = rustix::thread::capabilities(None).unwrap();
-            sets.effective.remove(dropped);
-            rustix::thread::set_capabilities(None, sets).unwrap(); // of this thread only
-            Port::open(end.interface()).unwrap_err()
-        });
-        assert!(matches!(error, OpenError::Capability { capability, .. } if capability == name), "{error}");
-    }
-    assert!(!is_occupied(end, Attach::Native));
-}
-
-#[test]
-fn an_interface_that_goes_down_is_an_error_and_comes_back() {
-    let lab = lab!();
-    let (mut left, mut right) = (open(lab.left()), open(lab.right()));
-    lab.left().set_down().unwrap();
-    let mut frame = left.sender().frame().unwrap();
-    frame.fill(&packet(lab.right(), 1, 100)).unwrap();
-    left.sender().send(frame).unwrap();
-    let error = left.sender().flush().unwrap_err();
-    assert!(error.to_string().contains("the interface is down"), "{error}");
-    assert_eq!(error.kind(), std::io::ErrorKind::NetworkDown);
-    assert!(left.balance().is_whole(), "{}", left.balance());
-    lab.left().set_up().unwrap();
-    lab.wait_for_carrier().unwrap();
-    left.sender().flush().unwrap();
-    assert_eq!(receive(&mut right, 1).len(), 1, "what was queued goes out when the interface is back");
-    assert_settled(&mut left);
-}
-
-#[test]
-fn a_receiver_blocked_without_a_timeout_learns_that_the_interface_is_down_or_gone() {
-    for wait in [Wait::Spin, Wait::Interrupt] {
-        let lab = lab!();
-        let mut port = open_with(lab.right(), |builder| builder.wait(wait)).unwrap();
-        let waiting =
-            std::thread::spawn(move || port.receiver().receive().err().map(|error| error.to_string()));
-        std::thread::sleep(Duration::from_millis(20));
-        lab.right().set_down().unwrap();
-        let error = waiting.join().unwrap().expect("an error");
-        assert!(error.contains("the interface is down"), "{wait:?}: {error}");
-    }
-}
-
-#[test]
-fn an_interface_deleted_in_use_is_an_error_for_every_way_of_waiting() {
-    for wait in [Wait::Spin, Wait::Interrupt, Wait::Coalesced { packets: 8, delay: Duration::from_millis(1) }]
-    {
-        let lab = lab!();
-        let (mut left, mut right) =
-            (open(lab.left()), open_with(lab.right(), |builder| builder.wait(wait)).unwrap());
-        send(&mut left, &[packet(lab.right(), 1, 100)]);
-        let kept = loop {
-            if let Some(packet) = right.receiver().receive_timeout(SECOND).unwrap().next() {
-                break packet.take();
-            }
-        };
-        lab.delete_pair().unwrap();
-        let error = (0..20).find_map(|_| right.receiver().receive_timeout(SECOND).err());
-        assert!(error.is_some(), "{wait:?}: nothing said that the interface is gone");
-        let error = right.receiver().receive().expect_err("not said only once");
-        assert_eq!(error.kind(), std::io::ErrorKind::NotConnected, "{wait:?}: {error}");
-        let mut frame = left.sender().frame().unwrap();
-        frame.fill(&packet(lab.right(), 2, 100)).unwrap();
-        left.sender().send(frame).unwrap();
-        assert!(left.sender().flush().is_err());
-        let area = right.area().clone();
-        assert!(left.balance().is_whole() && right.balance().is_whole());
-        drop((left, right));
-        assert_eq!((area.balance().yours, area.balance().is_whole()), (1, true), "{}", area.balance());
-        drop(kept);
-        assert_eq!(area.balance().yours, 0);
-    }
 }
 
 #[test]

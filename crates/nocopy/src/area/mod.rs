@@ -37,6 +37,7 @@ pub(crate) use pool::{Half, Lent, Pool};
 use crate::sync::AtomicU32;
 use crate::sys::memory::Mapping;
 pub use crate::sys::memory::Pages;
+use crate::sys::packet::Outgoing;
 use crate::sys::xsk::Descriptor;
 use returns::{FRAME_COUNT_MAX, ReturnList};
 
@@ -197,6 +198,20 @@ impl Area {
         Some(Descriptor { address: target, ..packet })
     }
 
+    /// Adds a packet that is lent to a packet socket to a batch of it: false if the batch is full, `None` if its words are not
+    /// good. The batch is sent and cleared before the frames are given back.
+    pub(crate) fn add_lent(&self, pieces: &[Descriptor], batch: &mut Outgoing) -> Option<bool> {
+        if !pieces.iter().all(|piece| self.shared.locate(piece.address, piece.len).is_some()) {
+            return None;
+        }
+        let pointers = pieces.iter().map(|piece| {
+            let data = self.shared.locate(piece.address, piece.len).expect("looked at just now");
+            (data.as_ptr().cast_const(), piece.len as usize)
+        });
+        // SAFETY: the pieces lie inside frames (`locate`) that are lent, so no half touches them until they are given back.
+        Some(unsafe { batch.push(pointers) })
+    }
+
     /// Takes `frames` frames out of the area as a pool of one half.
     pub(crate) fn pool(&self, half: Half, frames: u32) -> Result<Pool, AreaError> {
         Pool::take_from(Arc::clone(&self.shared), half, frames)
@@ -338,7 +353,7 @@ impl Shared {
     fn pointer(&self, frame: u32, start: u16) -> NonNull<u8> {
         debug_assert!(frame < self.frame_count && u32::from(start) <= self.frame_bytes());
         // SAFETY: frame numbers are below the count and starts within a frame wherever they are made
-        // (`View::claim`, `Frame`'s own edits), and the mapping covers all frames (`Shared::new`).
+        // (`View::start`, `Frame`'s own edits), and the mapping covers all frames (`Shared::new`).
         unsafe { self.memory.base().add(((frame as usize) << self.frame_shift) + start as usize) }
     }
 

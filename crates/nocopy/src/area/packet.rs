@@ -5,8 +5,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use super::Frame;
-use super::pool::{Fault, Pool};
-use super::view::{Place, View};
+use super::pool::{Fault, Faults, Pool};
+use super::view::View;
 use crate::sys::xsk::Descriptor;
 
 /// Takes received packets from the kernel: a pool with its [`View`] in a local, for the length of a batch.
@@ -25,16 +25,22 @@ impl Pool {
 }
 
 impl<'half> Claims<'half> {
-    /// Takes one packet, if its word is good.
+    /// Takes one packet, if its word is good; counts a fault otherwise.
     #[inline]
-    pub(crate) fn claim(self, descriptor: Descriptor) -> Result<Packet<'half>, Fault> {
+    pub(crate) fn claim(self, descriptor: Descriptor, faults: &mut Faults) -> Option<Packet<'half>> {
+        let Descriptor { address, len, options } = descriptor;
         // SAFETY: the pool keeps the area alive.
-        match unsafe { self.view.claim(descriptor.address, descriptor.len) } {
-            Ok(Place { data, frame, start }) => {
-                Ok(Packet { pool: self.pool, data, frame, start, len: descriptor.len as u16 })
-            }
-            Err((fault, frame)) => Err(self.pool.refuse(fault, frame)),
-        }
+        let Some(frame) = (unsafe { self.view.reclaim(address) }) else {
+            let Reserved { data, frame } = not_lent(self.pool, faults, address, len);
+            // What is announced in blocks is shorter than a frame.
+            let (start, len) = ((options >> 16) as u16, len as u16);
+            return Some(Packet { pool: self.pool, data: NonNull::new(data)?, frame, start, len });
+        };
+        let Some(start) = self.view.start(address, len) else {
+            misaligned(self.pool, faults, frame);
+            return None;
+        };
+        Some(Packet { pool: self.pool, data: self.view.data(address), frame, start, len: len as u16 })
     }
 
     /// Asks for the first bytes of a packet that will be claimed soon.
@@ -56,6 +62,36 @@ impl fmt::Debug for Claims<'_> {
     }
 }
 
+/// Where a packet lies, null for nowhere, and the frame reserved for it.
+#[repr(C)]
+struct Reserved {
+    data: *mut u8,
+    frame: u32,
+}
+
+/// What an address means that names no frame lent here: a packet in the blocks of a packet ring, or a fault. Like
+/// [`misaligned`] a call that cannot unwind: for one that could, every loop over packets would pay in registers.
+#[cold]
+#[inline(never)]
+extern "C" fn not_lent(pool: &Pool, faults: &mut Faults, address: u64, len: u32) -> Reserved {
+    if let Some((data, frame)) = pool.reserve_for(address, len) {
+        return Reserved { data: data.as_ptr(), frame };
+    }
+    // SAFETY: the pool keeps the area alive.
+    let inside = unsafe { pool.view.frame_at(address) }.is_some();
+    faults.count(if inside { Fault::NotLent } else { Fault::OutOfRange });
+    Reserved { data: std::ptr::null_mut(), frame: 0 }
+}
+
+/// Takes a frame back whose packet runs over its end.
+#[cold]
+#[inline(never)]
+extern "C" fn misaligned(pool: &Pool, faults: &mut Faults, frame: u32) {
+    faults.count(Fault::Misaligned);
+    pool.claimed(1);
+    pool.push(frame);
+}
+
 /// A received packet, borrowed from its batch's half: read it, edit it in place, or [`take`](Packet::take) it.
 ///
 /// Dropped, its frame goes back to the kernel with the next batch, at no cost worth counting. It stays on its thread, since
@@ -70,19 +106,35 @@ impl fmt::Debug for Claims<'_> {
 pub struct Packet<'half> {
     pool: &'half Pool,
     data: NonNull<u8>,
+    /// The frame it lies in; in a packet ring, the one it would be taken into.
     frame: u32,
+    /// Where in the frame; in a packet ring, how far behind the kernel's header.
     start: u16,
     len: u16,
 }
 
 impl Packet<'_> {
-    /// Makes the frame yours. Costs nothing in AF_XDP modes: no byte moves.
+    /// Makes the packet's frame yours. Costs nothing in AF_XDP modes: no byte moves. From a packet ring it is a copy, which
+    /// [`Receiver::copied`](crate::Receiver::copied) counts.
     #[inline]
     pub fn take(self) -> Frame {
+        if self.pool.has_blocks() {
+            return self.copy_out();
+        }
         let packet = std::mem::ManuallyDrop::new(self);
         let shared = packet.pool.area();
         // SAFETY: the packet was the only owner of its frame, and is given up without being dropped.
         unsafe { Frame::new(shared, packet.data, packet.frame, packet.start, packet.len) }
+    }
+
+    #[cold]
+    fn copy_out(self) -> Frame {
+        let packet = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the packet was the only owner of its frame, and is given up without being dropped.
+        let mut frame = unsafe { packet.pool.empty_frame(packet.frame) };
+        frame.fill(&packet).expect("packet rings announce pieces that fit a frame");
+        packet.pool.count_copy();
+        frame
     }
 }
 

@@ -9,6 +9,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::view::View;
 use super::{AreaError, Frame, Home, PoolId, RETIRED, Shared, bring_home, counted, home_of, lent_to, state};
 use crate::ring::{Consumer, Producer};
+use crate::sys::memory::Mapping;
+use crate::sys::packet::IN_BLOCKS;
 use crate::sys::xsk::Descriptor;
 
 /// Number of the pool left behind by [`Pool::take`]: nobody's.
@@ -101,6 +103,10 @@ pub(crate) struct Pool {
     fetched: Cell<u64>,
     strays: Cell<u64>,
     on_close: Cell<Lent>,
+    /// The blocks of a packet ring, where there is one.
+    blocks: Option<Arc<Mapping>>,
+    /// Packets copied out of them.
+    copied: Cell<u64>,
 }
 
 // SAFETY: `view` points into what `shared` keeps alive; all else is `Send` by itself.
@@ -135,6 +141,8 @@ impl Pool {
             fetched: Cell::new(0),
             strays: Cell::new(0),
             on_close: Cell::new(Lent::Retire),
+            blocks: None,
+            copied: Cell::new(0),
             shared,
         };
         pool.publish();
@@ -263,22 +271,50 @@ impl Pool {
         count
     }
 
-    /// Takes the frame back, if the kernel gave one, whose packet cannot be believed. Inlined although it never happens: a
-    /// call could unwind, for all the compiler knows, and would cost every loop over packets its registers.
-    #[inline]
-    pub(super) fn refuse(&self, fault: Fault, frame: Option<u32>) -> Fault {
-        if let Some(frame) = frame {
-            self.claimed(1);
-            self.push(frame);
-        }
-        fault
-    }
-
     /// Books `count` packets as claimed.
     #[inline]
     pub(crate) fn claimed(&self, count: u64) {
         self.lent.set(self.lent.get() - count);
         self.yours.set(self.yours.get() + counted(count));
+    }
+
+    // ---- receiving from a packet ring ------------------------------------------------------------------------
+
+    /// Makes packets come out of blocks: those announced in them are this half's until it asks for more.
+    pub(crate) fn receive_from(&mut self, blocks: &Arc<Mapping>) {
+        self.blocks = Some(Arc::clone(blocks));
+    }
+
+    /// Whether packets come out of blocks.
+    #[inline]
+    pub(crate) fn has_blocks(&self) -> bool {
+        self.blocks.is_some()
+    }
+
+    /// Where a packet announced in the blocks lies, with a free frame to take it into; `None` if it lies elsewhere, or if no
+    /// frame is free.
+    #[inline]
+    pub(super) fn reserve_for(&self, address: u64, len: u32) -> Option<(NonNull<u8>, u32)> {
+        let blocks = self.blocks.as_ref()?;
+        let (offset, bytes) = (address ^ IN_BLOCKS, blocks.bytes() as u64);
+        if offset >= bytes || u64::from(len) > bytes - offset {
+            return None;
+        }
+        let frame = self.pop()?;
+        // As if the frame had been lent: it will be booked as claimed.
+        self.lent.set(self.lent.get() + 1);
+        self.yours.set(self.yours.get() - 1);
+        // SAFETY: inside the blocks, just checked.
+        Some((unsafe { blocks.base().add(offset as usize) }, frame))
+    }
+
+    /// Packets copied out of the blocks of a packet ring.
+    pub(crate) fn copied(&self) -> u64 {
+        self.copied.get()
+    }
+
+    pub(super) fn count_copy(&self) {
+        self.copied.set(self.copied.get() + 1);
     }
 
     // ---- sending ---------------------------------------------------------------------------------------------
@@ -290,10 +326,20 @@ impl Pool {
             Some(frame) => frame,
             None => self.fetch_one()?,
         };
+        // SAFETY: popped from the cache, so it is ours and now the caller's.
+        Some(unsafe { self.empty_frame(frame) })
+    }
+
+    /// A frame, given to the caller.
+    ///
+    /// # Safety
+    /// It is this pool's, and nobody else has it.
+    #[inline]
+    pub(super) unsafe fn empty_frame(&self, frame: u32) -> Frame {
         let offset = self.shared.data_offset;
         let data = self.view.data(self.view.address(frame, offset));
-        // SAFETY: popped from the cache, so it is ours and now the caller's; the offset lies in every frame.
-        Some(unsafe { Frame::new(self.area(), data, frame, offset, 0) })
+        // SAFETY: the caller owned it; the offset lies in every frame.
+        unsafe { Frame::new(self.area(), data, frame, offset, 0) }
     }
 
     #[cold]
@@ -392,6 +438,8 @@ impl Pool {
             fetched: Cell::new(0),
             strays: Cell::new(0),
             on_close: Cell::new(Lent::Retire),
+            blocks: None,
+            copied: Cell::new(0),
         };
         std::mem::replace(self, hollow)
     }

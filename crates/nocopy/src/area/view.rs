@@ -3,7 +3,6 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32 as PlainU32, Ordering::Relaxed};
 
-use super::pool::Fault;
 use super::{PoolId, Shared, state};
 
 /// A copy of the few words of [`Shared`] that the hot path reads, so that it does not go through two pointers.
@@ -19,13 +18,6 @@ pub(super) struct View {
     /// State words of this half's frames: lent to the kernel, and at home or yours.
     lent_here: u32,
     owned: u32,
-}
-
-/// Where a packet lies that the kernel handed over.
-pub(super) struct Place {
-    pub(super) data: NonNull<u8>,
-    pub(super) frame: u32,
-    pub(super) start: u16,
 }
 
 impl View {
@@ -71,22 +63,11 @@ impl View {
         Some(frame)
     }
 
-    /// Takes a received packet from the kernel. On [`Fault::Misaligned`] the frame is taken back all the same, and named.
-    ///
-    /// # Safety
-    /// The area is alive.
+    /// Where in its frame a packet starts; `None` if it runs over the frame's end.
     #[inline]
-    pub(super) unsafe fn claim(self, address: u64, len: u32) -> Result<Place, (Fault, Option<u32>)> {
-        // SAFETY: alive by contract.
-        let Some(frame) = (unsafe { self.reclaim(address) }) else {
-            let inside = address >> self.shift < u64::from(self.frame_count);
-            return Err((if inside { Fault::NotLent } else { Fault::OutOfRange }, None));
-        };
+    pub(super) fn start(self, address: u64, len: u32) -> Option<u16> {
         let start = address as u32 & self.mask;
-        if u64::from(start) + u64::from(len) > u64::from(self.mask) + 1 {
-            return Err((Fault::Misaligned, Some(frame)));
-        }
-        Ok(Place { data: self.data(address), frame, start: start as u16 })
+        (u64::from(start) + u64::from(len) <= u64::from(self.mask) + 1).then_some(start as u16)
     }
 
     /// Lends one of this half's own frames to the kernel.
@@ -110,7 +91,7 @@ impl View {
     #[inline]
     pub(super) fn data(self, address: u64) -> NonNull<u8> {
         let data = self.base.as_ptr().wrapping_add(address as usize);
-        // SAFETY: an address in the area is far from wrapping around to null; others are not kept (`claim`, `lend`).
+        // SAFETY: an address in the area is far from wrapping around to null; others are not kept (`reclaim`, `lend`).
         unsafe { NonNull::new_unchecked(data) }
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::{Mode, OpenError, Port, Wait, memory, open};
+use super::{Fanout, Mode, OpenError, Port, Purpose, Wait, memory, open};
 use crate::area::{Area, AreaConfig};
 use crate::sys::xsk::RingSizes;
 
@@ -26,6 +26,10 @@ pub struct PortBuilder {
     pub(super) promiscuous: bool,
     pub(super) displace: bool,
     pub(super) carrier_timeout: Duration,
+    pub(super) purpose: Purpose,
+    pub(super) fanout: Option<(u16, Fanout)>,
+    pub(super) outgoing: bool,
+    pub(super) block_timeout: Option<Duration>,
     /// Not a setting: found out while opening.
     pub(super) mtu_bytes: u32,
 }
@@ -49,6 +53,10 @@ impl PortBuilder {
             promiscuous: false,
             displace: false,
             carrier_timeout: Duration::from_secs(5),
+            purpose: Purpose::default(),
+            fanout: None,
+            outgoing: false,
+            block_timeout: None,
             mtu_bytes: 0,
         }
     }
@@ -60,7 +68,15 @@ impl PortBuilder {
         self
     }
 
-    /// Takes this mode or none. By default a port tries `xdp zero-copy`, `xdp copy native`, `xdp copy generic`.
+    /// What the port is for: it decides the order in which modes are tried (default [`Purpose::Exchange`]: `xdp zero-copy`,
+    /// `xdp copy native`, `xdp copy generic`, `packet ring`).
+    #[must_use]
+    pub fn purpose(mut self, purpose: Purpose) -> Self {
+        self.purpose = purpose;
+        self
+    }
+
+    /// Takes this mode or none: strict, where by default a port steps down until a mode works.
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = Some(mode);
@@ -154,6 +170,29 @@ impl PortBuilder {
     #[must_use]
     pub fn carrier_timeout(mut self, timeout: Duration) -> Self {
         self.carrier_timeout = timeout;
+        self
+    }
+
+    /// In packet ring mode: shares the interface's packets with the other ports of a group, told by its number, as `fanout` says
+    /// (default: this port has all packets of its queue).
+    #[must_use]
+    pub fn fanout(mut self, group: u16, fanout: Fanout) -> Self {
+        self.fanout = Some((group, fanout));
+        self
+    }
+
+    /// In packet ring mode: receives what the host sends on the interface, too (default false).
+    #[must_use]
+    pub fn outgoing(mut self, on: bool) -> Self {
+        self.outgoing = on;
+        self
+    }
+
+    /// In packet ring mode: how long a packet may wait in a block that is not full, in whole milliseconds (default: the delay of
+    /// [`Wait::Coalesced`], otherwise 1 ms).
+    #[must_use]
+    pub fn block_timeout(mut self, timeout: Duration) -> Self {
+        self.block_timeout = Some(timeout);
         self
     }
 

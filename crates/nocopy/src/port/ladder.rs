@@ -1,24 +1,64 @@
-//! The ladder: the modes of AF_XDP, tried from the fastest down until one works.
+//! The ladder: the modes, tried from the fastest for an interface and a purpose down until one works.
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use super::open::PAGE_BYTES;
-use super::redirect::Redirect;
 use super::{Mode, OpenError, PortBuilder};
-use crate::area::Area;
 use crate::sys::interface::Interface;
-use crate::sys::xsk::{Binding, XskSocket};
-use crate::xdp::{self, Attach};
+use crate::xdp;
 
-/// From the fastest down.
-pub(crate) const LADDER: [Mode; 3] = [Mode::XdpZeroCopy, Mode::XdpCopyNative, Mode::XdpCopyGeneric];
+/// The usual order, from the fastest down.
+pub(crate) const LADDER: [Mode; 4] =
+    [Mode::XdpZeroCopy, Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
 
-/// How long to wait for the kernel to let go of a queue whose socket was just closed: that is done by a worker.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
-const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+/// What a port is for: it decides which mode is the fastest.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Purpose {
+    /// To receive and to answer. The packets are the port's alone where the mode allows: all modes of AF_XDP.
+    #[default]
+    Exchange,
+    /// To look at packets that come in. Whether the host has them too does not matter.
+    Capture,
+    /// To send.
+    Send,
+}
+
+/// Drivers whose packets come from sockets of this machine or pass through its bridge, as socket buffers: XDP has to copy each
+/// into a page first, and the packet ring is faster (`nocopy bench capture`, its rows of packets from sockets).
+const FED_BY_SOCKETS: [&str; 4] = ["veth", "tun", "bridge", "dummy"];
+
+/// From this length on a packet is sent faster by a packet socket than by AF_XDP in copy mode (`nocopy bench packet-send`).
+const LONG_PACKET_BYTES: u32 = 4096;
+
+/// The modes to try, and why in this order where it is not the usual one.
+#[derive(Debug)]
+pub(super) struct Order {
+    pub(super) modes: Vec<Mode>,
+    pub(super) why: Option<&'static str>,
+    purpose: Purpose,
+}
+
+impl Order {
+    /// Whether there may be a mode that works although AF_XDP does not, in any of its modes.
+    pub(super) fn goes_on_after(&self, error: &OpenError) -> bool {
+        let others_there = matches!(
+            error,
+            OpenError::QueueTaken { .. }
+                | OpenError::Xdp(xdp::Error::Occupied { .. } | xdp::Error::Held { .. })
+        );
+        let not_for_us = matches!(
+            error,
+            OpenError::Capability { .. }
+                | OpenError::Kernel { .. }
+                | OpenError::PinnedMemory { .. }
+                | OpenError::Xdp(xdp::Error::Capability { .. } | xdp::Error::Kernel { .. })
+        );
+        // A capture does not mind who else has the packets.
+        not_for_us || (others_there && self.purpose == Purpose::Capture)
+    }
+}
 
 /// A mode that was tried and refused.
 #[derive(Debug)]
@@ -35,13 +75,17 @@ pub struct Refusal {
 
 /// How far it got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     /// Frames of this size would not do: nothing was asked of the kernel.
     Frames { bytes: u32 },
     /// The XDP program was refused.
     Attach,
-    /// The socket was refused.
+    /// The binding was refused.
     Bind,
+    /// The packet sockets were refused.
+    Socket,
+    /// AF_XDP was refused altogether; the reason says it all.
+    Whole,
 }
 
 impl Refusal {
@@ -64,6 +108,9 @@ impl Refusal {
             (Step::Attach, _, libc::EINVAL) => {
                 format!("{driver} takes no XDP as it is set up now; the kernel log may say why: 'dmesg'")
             }
+            (Step::Socket, _, libc::EPERM | libc::EACCES) => {
+                "run as root, or grant CAP_NET_RAW with 'setcap cap_net_raw+ep PROGRAM'".to_owned()
+            }
             (Step::Bind, Mode::XdpZeroCopy, libc::EOPNOTSUPP) => {
                 format!("{driver} has no AF_XDP zero-copy in this kernel; a newer kernel or another card may")
             }
@@ -80,102 +127,41 @@ impl fmt::Display for Refusal {
 }
 
 impl PortBuilder {
-    /// Walks the modes from the fastest down, or takes the one asked for, and keeps each refusal.
-    pub(super) fn climb(
-        &self,
-        interface: &Interface,
-        area: &Area,
-        socket: &XskSocket,
-    ) -> Result<(Arc<Redirect>, Mode, Vec<Refusal>), OpenError> {
-        let refusal = |mode, step, reason| {
-            let (interface, driver) = (interface.name.clone(), interface.driver_words());
-            Refusal { mode, reason, step, interface, driver }
+    /// The modes to try on an interface.
+    pub(super) fn order(&self, interface: &Interface) -> Order {
+        let [zero_copy, native, generic, ring] = LADDER;
+        let fed_by_sockets = interface.loopback
+            || interface.driver.as_deref().is_some_and(|driver| FED_BY_SOCKETS.contains(&driver));
+        let (modes, why) = match self.purpose {
+            _ if self.mode.is_some() => (self.mode.into_iter().collect(), None),
+            Purpose::Capture if fed_by_sockets => (
+                vec![ring, zero_copy, native, generic],
+                Some(
+                    "the packet ring first: packets come from sockets here, and XDP would copy them once more",
+                ),
+            ),
+            Purpose::Capture => (vec![zero_copy, native, ring, generic], None),
+            Purpose::Send if interface.mtu_bytes >= LONG_PACKET_BYTES => (
+                vec![zero_copy, ring, native, generic],
+                Some("the packet socket before the copy modes of AF_XDP: it sends long packets faster"),
+            ),
+            Purpose::Exchange | Purpose::Send => (LADDER.to_vec(), None),
         };
-        let mut refusals = Vec::new();
-        let mut native: Option<Arc<Redirect>> = None;
-        for mode in LADDER.into_iter().filter(|mode| self.mode.is_none_or(|wanted| wanted == *mode)) {
-            if mode == Mode::XdpZeroCopy
-                && Self::zero_copy_frame_bytes(interface, area.headroom_bytes()) > area.frame_bytes()
-                && !interface.loopback
-            {
-                refusals.push(refusal(mode, Step::Frames { bytes: area.frame_bytes() }, spread(interface)));
-                continue;
-            }
-            let at = if mode == Mode::XdpCopyGeneric { Attach::Generic } else { Attach::Native };
-            // An interface runs its program in one place only.
-            let reused = native.take().filter(|redirect| redirect.at == at);
-            let redirect = match reused.map_or_else(|| Redirect::on(interface, at, self.displace), Ok) {
-                Ok(redirect) => redirect,
-                Err(error) => {
-                    refusals.push(refusal(mode, Step::Attach, refused_here(at, error)?));
-                    continue;
-                }
-            };
-            match self.bind(interface, socket, mode == Mode::XdpZeroCopy)? {
-                Ok(()) => return Ok((redirect, self.reported_mode(socket, at)?, refusals)),
-                Err(reason) => refusals.push(refusal(mode, Step::Bind, reason)),
-            }
-            native = Some(redirect);
-        }
-        Err(OpenError::NoMode { interface: self.interface.clone(), queue: self.queue, refusals })
+        Order { modes, why, purpose: self.purpose }
     }
 
-    /// Binds; a refusal of this mode is the inner error, anything worse the outer one.
-    fn bind(
+    pub(super) fn refusal(
         &self,
         interface: &Interface,
-        socket: &XskSocket,
-        zero_copy: bool,
-    ) -> Result<Result<(), io::Error>, OpenError> {
-        let (interface_index, queue, need_wakeup) = (interface.index, self.queue, self.need_wakeup);
-        let give_up = Instant::now() + RELEASE_TIMEOUT;
-        loop {
-            let Err(error) = socket.bind(Binding { interface_index, queue, zero_copy, need_wakeup }) else {
-                return Ok(Ok(()));
-            };
-            match error.raw_os_error() {
-                Some(libc::EBUSY) if Instant::now() < give_up => std::thread::sleep(RETRY_INTERVAL),
-                Some(libc::EBUSY) => {
-                    return Err(OpenError::QueueTaken { interface: self.interface.clone(), queue });
-                }
-                Some(libc::ENETDOWN) => return Err(OpenError::Down { interface: self.interface.clone() }),
-                Some(libc::ENODEV) => {
-                    return Err(OpenError::NoInterface { interface: self.interface.clone() });
-                }
-                _ => return Ok(Err(error)),
-            }
-        }
+        mode: Mode,
+        step: Step,
+        reason: io::Error,
+    ) -> Refusal {
+        let (interface, driver) = (interface.name.clone(), interface.driver_words());
+        Refusal { mode, reason, step, interface, driver }
     }
 
-    /// The mode by the kernel's own word.
-    fn reported_mode(&self, socket: &XskSocket, at: Attach) -> Result<Mode, OpenError> {
-        let zero_copy = socket.is_zero_copy().map_err(|error| self.system("read XDP_OPTIONS", error))?;
-        Ok(match (zero_copy, at) {
-            (true, _) => Mode::XdpZeroCopy,
-            (false, Attach::Native) => Mode::XdpCopyNative,
-            (false, Attach::Generic) => Mode::XdpCopyGeneric,
-        })
-    }
-}
-
-fn spread(interface: &Interface) -> io::Error {
-    let (driver, mtu_bytes) = (interface.driver_words(), interface.mtu_bytes);
-    let words = format!(
-        "{driver} counts buffers in KiB and would spread packets of MTU {mtu_bytes} over several frames"
-    );
-    io::Error::new(io::ErrorKind::InvalidInput, words)
-}
-
-/// What the kernel said, if it refused the program in the driver for a reason that may not hold outside it.
-fn refused_here(at: Attach, error: xdp::Error) -> Result<io::Error, OpenError> {
-    match error {
-        xdp::Error::NoNative { source, .. }
-        | xdp::Error::Mtu { source, .. }
-        | xdp::Error::System { source, .. }
-            if at == Attach::Native =>
-        {
-            Ok(source)
-        }
-        error => Err(error.into()),
+    pub(super) fn no_mode(&self, refusals: Vec<Refusal>) -> OpenError {
+        OpenError::NoMode { interface: self.interface.clone(), queue: self.queue, refusals }
     }
 }

@@ -202,6 +202,7 @@ fn port(settings: &PortBuilder, area: Area, rings: Rings, endpoint: Endpoint) ->
         interface: settings.interface.clone(),
         queue: 0,
         mode: Mode::Memory,
+        order: None,
         refusals: Vec::new(),
         area,
         backend: Some(Backend::Memory(endpoint)),

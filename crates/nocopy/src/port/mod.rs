@@ -17,11 +17,13 @@ mod builder;
 mod ladder;
 mod memory;
 mod open;
+mod packet_ring;
 mod receiver;
 mod redirect;
 mod report;
 mod sender;
 mod wait;
+mod xdp;
 
 use std::fmt;
 use std::io;
@@ -31,7 +33,7 @@ use std::time::Duration;
 
 pub use builder::PortBuilder;
 pub(crate) use ladder::LADDER;
-pub use ladder::Refusal;
+pub use ladder::{Purpose, Refusal};
 pub use open::OpenError;
 pub use receiver::{Batch, Receiver};
 pub use report::Report;
@@ -40,6 +42,7 @@ pub use wait::Wait;
 
 use crate::area::{Area, Balance, Lent, Pool};
 use crate::evidence::{Cause, Evidence};
+pub use crate::sys::packet::Fanout;
 pub use crate::sys::xsk::Statistics;
 use crate::sys::xsk::{TX_BUDGET, TxKick, Wakeup, XskSocket};
 
@@ -53,6 +56,9 @@ pub enum Mode {
     XdpCopyNative,
     /// AF_XDP, copied by the kernel, with XDP on socket buffers: works on every interface.
     XdpCopyGeneric,
+    /// A packet socket: packets come in blocks into which the kernel copies them, and the host has them too. Packets are read
+    /// where they lie; taking one copies it.
+    PacketRing,
     /// A linked pair in one process.
     Memory,
 }
@@ -63,6 +69,7 @@ impl Mode {
             Self::XdpZeroCopy => "xdp zero-copy",
             Self::XdpCopyNative => "xdp copy native",
             Self::XdpCopyGeneric => "xdp copy generic",
+            Self::PacketRing => "packet ring",
             Self::Memory => "memory",
         }
     }
@@ -193,6 +200,8 @@ struct Inner {
     interface: String,
     queue: u32,
     mode: Mode,
+    /// Why the modes were tried in another than the usual order.
+    order: Option<&'static str>,
     refusals: Vec<Refusal>,
     area: Area,
     /// `None` only while dropping: it must go before the pools.
@@ -204,7 +213,9 @@ struct Inner {
 /// What stands behind a port's rings.
 enum Backend {
     /// The kernel.
-    Xdp(open::XdpBackend),
+    Xdp(xdp::XdpBackend),
+    /// The kernel, by packet sockets.
+    PacketRing(packet_ring::PacketRing),
     /// Another port of this process.
     Memory(memory::Endpoint),
 }
@@ -218,6 +229,7 @@ impl Inner {
         match self.mode {
             Mode::XdpZeroCopy => Evidence::ZeroCopy,
             Mode::XdpCopyNative | Mode::XdpCopyGeneric => Evidence::Copied(Cause::XdpCopyMode),
+            Mode::PacketRing => Evidence::Copied(Cause::PacketRing),
             Mode::Memory => Evidence::Copied(Cause::MemoryPort),
         }
     }
@@ -225,13 +237,14 @@ impl Inner {
     fn socket(&self) -> Option<&XskSocket> {
         match self.backend() {
             Backend::Xdp(xdp) => Some(&xdp.socket),
-            Backend::Memory(_) => None,
+            Backend::PacketRing(_) | Backend::Memory(_) => None,
         }
     }
 
     fn statistics(&self) -> io::Result<Statistics> {
         match self.backend() {
             Backend::Xdp(xdp) => xdp.socket.statistics(),
+            Backend::PacketRing(ring) => ring.statistics(),
             Backend::Memory(endpoint) => Ok(endpoint.statistics()),
         }
     }
@@ -240,6 +253,7 @@ impl Inner {
     fn kick_tx(&self) -> io::Result<TxKick> {
         match self.backend() {
             Backend::Xdp(xdp) => xdp.kick_tx().map_err(|error| self.explain(error)),
+            Backend::PacketRing(ring) => ring.transmit().map_err(|error| self.explain(error)),
             Backend::Memory(endpoint) => endpoint.transmit().map(|()| TxKick::Done),
         }
     }
@@ -256,6 +270,10 @@ impl Inner {
     fn kick_rx(&self) -> io::Result<()> {
         match self.backend() {
             Backend::Xdp(xdp) => xdp.kick_rx().map_err(|error| self.explain(error)),
+            Backend::PacketRing(ring) => {
+                ring.pull();
+                Ok(())
+            }
             Backend::Memory(endpoint) => endpoint.clear_event(),
         }
     }
@@ -263,6 +281,7 @@ impl Inner {
     fn wait_readable(&self, timeout: Duration) -> io::Result<Wakeup> {
         match self.backend() {
             Backend::Xdp(xdp) => xdp.socket.wait_readable(timeout),
+            Backend::PacketRing(ring) => ring.wait_readable(timeout).map_err(|error| self.explain(error)),
             Backend::Memory(endpoint) => endpoint.wait_readable(timeout),
         }
     }
@@ -273,6 +292,7 @@ impl Inner {
         match self.backend() {
             // Of all calls, this one looks at the interface: poll and epoll never tell that it is down or gone.
             Backend::Xdp(xdp) => xdp.kick_rx().map_err(|error| self.explain(error)),
+            Backend::PacketRing(ring) => ring.check().map_err(|error| self.explain(error)),
             Backend::Memory(_) => Ok(()),
         }
     }
@@ -303,6 +323,7 @@ impl AsFd for Inner {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self.backend() {
             Backend::Xdp(xdp) => xdp.socket.as_fd(),
+            Backend::PacketRing(ring) => ring.as_fd(),
             Backend::Memory(endpoint) => endpoint.as_fd(),
         }
     }
@@ -331,7 +352,8 @@ impl Inner {
     /// (`IFF_TX_SKB_NO_LINEAR`) and the socket's closing does not wait for them.
     fn kernel_is_done_with(&self, pool: &Pool) -> bool {
         match self.mode {
-            Mode::Memory => true,
+            // Nothing is lent to receive, and what was sent was copied.
+            Mode::PacketRing | Mode::Memory => true,
             Mode::XdpCopyNative | Mode::XdpCopyGeneric => pool.receives(),
             Mode::XdpZeroCopy => false,
         }

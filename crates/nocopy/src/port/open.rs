@@ -1,16 +1,14 @@
-//! Opening a port over AF_XDP, rung by rung.
+//! Opening a port: what it needs of the interface and the area, whatever its mode.
 
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::ladder::Refusal;
-use super::redirect::Redirect;
-use super::{Backend, Inner, Mode, Port, PortBuilder, assemble};
-use crate::area::{Area, AreaError, Half, PACKET_HEADROOM_BYTES};
+use super::ladder::{Refusal, Step};
+use super::xdp::XdpRungs;
+use super::{Mode, Port, PortBuilder, packet_ring};
+use crate::area::{Area, AreaError, PACKET_HEADROOM_BYTES};
+use crate::sys::capability;
 use crate::sys::interface::{Inquiry, Interface, Promiscuous};
-use crate::sys::xsk::{Rings, TxKick, XskSocket};
-use crate::sys::{capability, kernel};
 use crate::xdp::{self, KernelVersion};
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
@@ -180,48 +178,7 @@ fn next_size(entries: u32) -> u32 {
     entries.max(2).checked_next_power_of_two().unwrap_or(1 << 15).min(1 << 15)
 }
 
-/// An AF_XDP socket with what feeds it.
-#[derive(Debug)]
-pub(super) struct XdpBackend {
-    redirect: Arc<Redirect>,
-    queue: u32,
-    pub(super) socket: XskSocket,
-    /// Whether the kernel's index of the tx ring may be behind what it has sent; see `Inner::silent_kicks`.
-    pub(super) tx_index_lags: bool,
-    inquiry: Inquiry,
-    _promiscuous: Option<Promiscuous>,
-}
-
-impl XdpBackend {
-    /// Ends receiving; true when it is certain that the kernel receives into none of the port's frames any more.
-    pub(super) fn disconnect(&self) -> bool {
-        self.redirect.clear(self.queue)
-    }
-
-    /// Makes the kernel look at the tx ring.
-    pub(super) fn kick_tx(&self) -> io::Result<TxKick> {
-        match self.socket.kick_tx() {
-            Err(error) if self.is_resetting(&error) => Ok(TxKick::Again),
-            done => done,
-        }
-    }
-
-    /// Makes the kernel look at the fill ring.
-    pub(super) fn kick_rx(&self) -> io::Result<()> {
-        match self.socket.kick_rx() {
-            Err(error) if self.is_resetting(&error) => Ok(()),
-            done => done,
-        }
-    }
-
-    /// Whether the driver refuses only because it is just starting its device anew, as some do when queues are changed, or
-    /// when carrier goes while frames wait to be sent (igb): the interface is up all the same.
-    #[cold]
-    fn is_resetting(&self, error: &io::Error) -> bool {
-        error.raw_os_error() == Some(libc::ENETDOWN) && self.inquiry.is_up()
-    }
-}
-
+/// Walks down the modes, in the order that is fastest for this interface and purpose, to the first that works.
 pub(super) fn open(mut settings: PortBuilder) -> Result<Port, OpenError> {
     let interface = settings.examine()?;
     settings.mtu_bytes = interface.mtu_bytes;
@@ -229,44 +186,31 @@ pub(super) fn open(mut settings: PortBuilder) -> Result<Port, OpenError> {
     settings.check_area(&interface, &area)?;
     // Also before: a port that was just closed, or refused, has reset the link of some drivers.
     settings.wait_for_carrier(false)?;
-    let (socket, rings) = settings.socket(&area)?;
-    let (redirect, mode, refusals) = settings.climb(&interface, &area, &socket)?;
-    settings.wait_for_carrier(true)?;
-    if let Some((duration, packets)) = settings.busy_poll {
-        socket
-            .set_busy_poll(duration, packets)
-            .map_err(|error| settings.system("turn on busy polling", error))?;
+    let order = settings.order(&interface);
+    let mut refusals = Vec::new();
+    let mut xdp = XdpRungs::default();
+    let mut blocked: Option<OpenError> = None;
+    for &mode in &order.modes {
+        if mode == Mode::PacketRing {
+            if let (Some(error), Some(mode)) = (&blocked, xdp.mode) {
+                let reason = io::Error::other(error.to_string());
+                refusals.push(settings.refusal(&interface, mode, Step::Whole, reason));
+            }
+            match packet_ring::open(&settings, &interface, &area, &order, &mut refusals)? {
+                Ok(port) => return Ok(port),
+                Err(reason) => refusals.push(settings.refusal(&interface, mode, Step::Socket, reason)),
+            }
+        } else if blocked.is_none() {
+            match xdp.climb(&settings, &interface, &area, mode) {
+                Ok(Ok(standing)) => return standing.open(settings, &interface, area, &order, refusals),
+                Ok(Err(refusal)) => refusals.push(refusal),
+                Err(error) if order.goes_on_after(&error) => blocked = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
     }
-    // The option came one version after the index stopped lagging.
-    let tx_index_lags = mode != Mode::XdpZeroCopy && !socket.raise_tx_budget(settings.rings.tx);
-    let promiscuous = settings.promiscuous.then(|| Promiscuous::on(interface.index)).transpose();
-    let promiscuous = promiscuous.map_err(|error| settings.system("turn on promiscuous mode", error))?;
-    let inquiry = Inquiry::of(&settings.interface)
-        .map_err(|error| settings.system("open a socket to ask about the interface", error))?;
-    let pools = (area.pool(Half::Receive, settings.rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
-    redirect
-        .set(settings.queue, rustix::fd::AsFd::as_fd(&socket))
-        .map_err(|error| settings.system("put the socket into the XDP map", error))?;
-    let backend = XdpBackend {
-        redirect,
-        queue: settings.queue,
-        socket,
-        tx_index_lags,
-        inquiry,
-        _promiscuous: promiscuous,
-    };
-    let inner = Inner {
-        interface: settings.interface.clone(),
-        queue: settings.queue,
-        mode,
-        refusals,
-        area,
-        backend: Some(Backend::Xdp(backend)),
-        parked: std::sync::Mutex::default(),
-    };
-    let port = assemble(inner, rings, pools, &settings);
-    port.receiver.start().map_err(|error| settings.broken("hand the frames to the device", error))?;
-    Ok(port)
+    // What keeps AF_XDP out altogether says more than that the packet ring did not do either.
+    Err(blocked.unwrap_or_else(|| settings.no_mode(refusals)))
 }
 
 /// Drivers whose device counts receive buffers in KiB: what a frame has beyond whole ones is not used. A packet that needs
@@ -321,9 +265,6 @@ impl PortBuilder {
             let (queue, queues) = (self.queue, interface.rx_queues);
             return Err(OpenError::QueueOutOfRange { interface: name(), queue, queues });
         }
-        if let Some(capability) = capability::missing(capability::PORT) {
-            return Err(OpenError::Capability { interface: name(), capability });
-        }
         Ok(interface)
     }
 
@@ -346,40 +287,16 @@ impl PortBuilder {
         Ok(())
     }
 
-    fn socket(&self, area: &Area) -> Result<(XskSocket, Rings), OpenError> {
-        let socket = XskSocket::new().map_err(|error| match (error.raw_os_error(), kernel::running()) {
-            (Some(libc::EAFNOSUPPORT), Some(running)) => {
-                OpenError::Kernel { running, needed: xdp::KERNEL_MIN }
-            }
-            _ => self.system("make an AF_XDP socket", error),
-        })?;
-        let memory = area.memory();
-        socket.register(memory, area.frame_bytes(), area.headroom_bytes()).map_err(|source| match source
-            .raw_os_error()
-        {
-            Some(libc::ENOBUFS | libc::ENOMEM) => OpenError::PinnedMemory {
-                interface: self.interface.clone(),
-                queue: self.queue,
-                bytes: memory.1,
-                source,
-            },
-            _ => self.system("register the area", source),
-        })?;
-        let rings = socket.make_rings(self.rings).map_err(|error| self.system("make the rings", error))?;
-        Ok((socket, rings))
+    /// What a port of any mode needs besides its sockets.
+    pub(super) fn attend(&self, interface: &Interface) -> Result<(Option<Promiscuous>, Inquiry), OpenError> {
+        let promiscuous = self.promiscuous.then(|| Promiscuous::on(interface.index)).transpose();
+        let promiscuous = promiscuous.map_err(|error| self.system("turn on promiscuous mode", error))?;
+        let inquiry = Inquiry::of(interface.index)
+            .map_err(|error| self.system("open a socket to ask about the interface", error))?;
+        Ok((promiscuous, inquiry))
     }
 
-    /// What an error of the port's own half means while opening.
-    fn broken(&self, operation: &'static str, error: io::Error) -> OpenError {
-        let interface = self.interface.clone();
-        match error.kind() {
-            io::ErrorKind::NetworkDown => OpenError::Down { interface },
-            io::ErrorKind::NotConnected => OpenError::NoInterface { interface },
-            _ => self.system(operation, error),
-        }
-    }
-
-    fn wait_for_carrier(&self, after_attach: bool) -> Result<(), OpenError> {
+    pub(super) fn wait_for_carrier(&self, after_attach: bool) -> Result<(), OpenError> {
         let started = Instant::now();
         loop {
             let interface = Interface::named(&self.interface)

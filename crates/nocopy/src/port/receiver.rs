@@ -71,7 +71,7 @@ impl Receiver {
     /// # Errors
     /// The interface is down or gone.
     pub fn receive(&mut self) -> io::Result<Batch<'_>> {
-        if self.rx.available(1) == 0 {
+        if !self.is_ready() {
             self.wait_for_packets(None)?;
         }
         Ok(self.take_batch())
@@ -82,7 +82,7 @@ impl Receiver {
     /// # Errors
     /// The interface is down or gone.
     pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
-        if self.rx.available(1) == 0 {
+        if !self.is_ready() {
             self.wait_for_packets(Instant::now().checked_add(timeout))?;
         }
         Ok(self.take_batch())
@@ -100,10 +100,23 @@ impl Receiver {
         Ok(self.take_batch())
     }
 
+    /// Whether there are packets that a batch can be made of.
+    #[inline]
+    fn is_ready(&mut self) -> bool {
+        self.rx.available(1) > 0 && !self.is_starved()
+    }
+
+    /// Whether packets must wait in the blocks of a packet ring, because no frame is free to take one into.
+    #[inline]
+    fn is_starved(&self) -> bool {
+        self.pool.has_blocks() && self.pool.free_count() == 0
+    }
+
     #[inline]
     fn take_batch(&mut self) -> Batch<'_> {
+        let batch = if self.pool.has_blocks() { self.batch.min(self.pool.free_count()) } else { self.batch };
         Batch {
-            packets: self.rx.peek(self.batch),
+            packets: self.rx.peek(batch),
             fill: &mut self.fill,
             claims: self.pool.claims(),
             faults: &mut self.faults,
@@ -126,14 +139,15 @@ impl Receiver {
     /// The interface is down or gone.
     pub fn arm(&mut self) -> io::Result<bool> {
         self.pool.refill(&mut self.fill);
-        if self.rx.available(1) > 0 {
+        if self.is_ready() {
             return Ok(true);
         }
         self.inner.kick_rx()?; // also tells whether the interface is still there
-        Ok(self.rx.available(1) > 0)
+        Ok(self.is_ready())
     }
 
     fn wait_for_packets(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+        drop(self.rx.peek(0)); // gives back the slots of a batch that was forgotten
         match self.wait {
             Wait::Spin => self.spin(deadline).map(drop),
             Wait::Interrupt => self.sleep(deadline),
@@ -156,7 +170,7 @@ impl Receiver {
             // Frames that came home otherwise than by a batch: without them there may never be another batch.
             self.pool.refill(&mut self.fill);
             for _ in 0..SPINS_PER_CLOCK {
-                if self.rx.available(1) > 0 {
+                if self.is_ready() {
                     return Ok(true);
                 }
                 if self.fill.needs_wakeup() {
@@ -179,7 +193,15 @@ impl Receiver {
         while !self.arm()? {
             let left = deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
             // Neither frames that come home nor an interface that goes end the kernel's wait.
-            let nap = if self.pool.lent_count() == 0 { STARVED_INTERVAL } else { CHECK_INTERVAL };
+            let starved = self.pool.lent_count() == 0 && self.pool.free_count() == 0;
+            let nap = if starved { STARVED_INTERVAL } else { CHECK_INTERVAL };
+            if self.is_starved() {
+                std::thread::sleep(nap.min(left)); // what waits in the blocks would end any other wait at once
+                if left <= nap {
+                    return Ok(());
+                }
+                continue;
+            }
             let wakeup = self.inner.wait_readable(nap.min(left))?;
             if wakeup == Wakeup::Interrupted || (wakeup == Wakeup::TimedOut && left <= nap) {
                 return Ok(());
@@ -202,10 +224,10 @@ impl Receiver {
             let read = self.rx.read();
             let received = read.wrapping_sub(std::mem::replace(&mut self.read_at_sleep, read));
             let lent = u32::try_from(self.pool.lent_count()).unwrap_or(u32::MAX);
-            let ring = self.rx.capacity().min(lent);
+            let ring = if self.pool.has_blocks() { self.rx.capacity() } else { self.rx.capacity().min(lent) };
             let sleep = self.coalescer.sleep(now, received.into(), ring, packets, delay);
             std::thread::sleep(sleep.clamp(SLEEP_MIN, CHECK_INTERVAL).min(left));
-            if self.rx.available(1) > 0 {
+            if self.is_ready() {
                 return Ok(());
             }
             self.inner.check()?;
@@ -230,6 +252,11 @@ impl Receiver {
     /// The kernel's refusal.
     pub fn statistics(&self) -> io::Result<Statistics> {
         self.inner.statistics()
+    }
+
+    /// Packets that [`Packet::take`] copied out of the blocks of a packet ring.
+    pub fn copied(&self) -> u64 {
+        self.pool.copied()
     }
 
     /// Words from the kernel's rings that this half refused.
@@ -296,12 +323,9 @@ impl<'half> Iterator for Batch<'half> {
             if let Some(ahead) = self.packets.glance(PREFETCH_AHEAD) {
                 self.claims.prefetch(ahead.address);
             }
-            match self.claims.claim(descriptor) {
-                Ok(packet) => {
-                    self.claimed += 1;
-                    return Some(packet);
-                }
-                Err(fault) => self.faults.count(fault),
+            if let Some(packet) = self.claims.claim(descriptor, self.faults) {
+                self.claimed += 1;
+                return Some(packet);
             }
         }
     }

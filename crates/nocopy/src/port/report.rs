@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Inner;
+use super::{Inner, Mode};
 
 /// Prints the port's mode, what is known of copies, each better mode with the reason it was refused and what would open it,
 /// and the memory; see [`Port::report`](super::Port::report).
@@ -11,8 +11,14 @@ pub struct Report<'port>(pub(super) &'port Inner);
 
 impl fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { interface, queue, mode, refusals, area, .. } = self.0;
+        let Inner { interface, queue, mode, order, refusals, area, .. } = self.0;
         writeln!(f, "{interface} queue {queue}: {mode}, {}", self.0.evidence())?;
+        if let Some(why) = order {
+            writeln!(f, "  order    {why}")?;
+        }
+        if *mode == Mode::PacketRing {
+            writeln!(f, "  host     has every packet too: this mode only looks on")?;
+        }
         for refusal in refusals {
             writeln!(f, "  refused  {refusal}")?;
         }

@@ -128,29 +128,44 @@ pub(crate) fn joins_received(name: &str) -> Option<bool> {
     Some(flags.value & ETH_FLAG_LRO != 0)
 }
 
-/// Asks about an interface later on, from whatever network namespace the thread is in by then.
+/// Asks about an interface later on, from whatever network namespace the thread is in by then, and whatever its name is.
 #[derive(Debug)]
 pub(crate) struct Inquiry {
-    name: String,
+    index: u32,
     socket: OwnedFd,
 }
 
+/// What became of an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Condition {
+    Up,
+    Down,
+    /// Deleted, or moved to another network namespace.
+    Gone,
+}
+
 impl Inquiry {
-    /// For the interface of that name in the calling thread's namespace.
-    pub(crate) fn of(name: &str) -> io::Result<Self> {
-        Ok(Self { name: name.to_owned(), socket: control_socket()? })
+    /// For the interface of that index in the calling thread's namespace.
+    pub(crate) fn of(index: u32) -> io::Result<Self> {
+        Ok(Self { index, socket: control_socket()? })
     }
 
-    /// Whether it is there, and administratively up.
-    pub(crate) fn is_up(&self) -> bool {
-        let flags = Request::new(&self.name).and_then(|mut request| {
+    /// What became of it, as far as the kernel says.
+    pub(crate) fn condition(&self) -> Condition {
+        let name = rustix::net::netdevice::index_to_name(&self.socket, self.index);
+        let flags = name.map_err(io::Error::from).and_then(|name| {
+            let mut request = Request::new(&name)?;
             // SAFETY: the call fills the union's `ifru_flags`.
             unsafe {
                 request.call(self.socket.as_fd(), libc::SIOCGIFFLAGS)?;
                 Ok(i32::from(request.0.ifr_ifru.ifru_flags))
             }
         });
-        flags.is_ok_and(|flags| flags & libc::IFF_UP != 0)
+        match flags {
+            Ok(flags) if flags & libc::IFF_UP != 0 => Condition::Up,
+            Ok(_) => Condition::Down,
+            Err(_) => Condition::Gone,
+        }
     }
 }
 

@@ -7,5 +7,6 @@ pub(crate) mod interface;
 pub(crate) mod kernel;
 pub(crate) mod memory;
 pub(crate) mod netdev;
+pub(crate) mod packet;
 pub(crate) mod route;
 pub(crate) mod xsk;

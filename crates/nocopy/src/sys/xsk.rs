@@ -19,6 +19,9 @@ use crate::ring::{self, Consumer, Producer, RingLayout};
 /// `XDP_MAX_TX_SKB_BUDGET` of `linux/if_xdp.h`, since Linux 6.18: frames one system call may send in copy mode.
 const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
 
+/// `XDP_PKT_CONTD` of `linux/if_xdp.h`: the packet goes on in the next entry.
+pub(crate) const PACKET_CONTINUES: u32 = 1;
+
 /// One entry of an rx or tx ring (`struct xdp_desc`).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -48,7 +51,7 @@ pub(crate) struct Rings {
     pub(crate) tx: Producer<Descriptor>,
 }
 
-/// What the kernel counts for one AF_XDP socket, under the kernel's names (`struct xdp_statistics`).
+/// What the kernel counts for the socket of one port, under the kernel's names (`struct xdp_statistics`, and `tp_…`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -65,13 +68,17 @@ pub struct Statistics {
     pub rx_fill_ring_empty_descs: u64,
     /// Times the kernel looked for something to send and found nothing.
     pub tx_ring_empty_descs: u64,
+    /// Packets dropped because every block of a packet ring was full (`struct tpacket_stats_v3`).
+    pub tp_drops: u64,
+    /// Times that happened.
+    pub tp_freeze_q_cnt: u64,
 }
 
 impl Statistics {
     /// Packets that reached this socket and were dropped there (`xsk_rcv` in the kernel's `net/xdp/xsk.c`: the other
     /// terms are reasons, not further packets).
     pub fn rx_lost(&self) -> u64 {
-        self.rx_dropped + self.rx_ring_full
+        self.rx_dropped + self.rx_ring_full + self.tp_drops
     }
 }
 
@@ -208,6 +215,7 @@ impl XskSocket {
             rx_ring_full: kernel.rx_ring_full.unwrap_or(0),
             rx_fill_ring_empty_descs: kernel.rx_fill_ring_empty_descs.unwrap_or(0),
             tx_ring_empty_descs: kernel.tx_ring_empty_descs.unwrap_or(0),
+            ..Statistics::default()
         })
     }
 

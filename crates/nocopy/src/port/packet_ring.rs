@@ -1,0 +1,255 @@
+//! The packet ring mode: packets come in the blocks of a packet socket, and go out through another.
+//!
+//! The halves work on the same rings as with AF_XDP. What stands at the kernel's ends of them is here: an [`Announcer`] that says
+//! on the rx ring what lies in the blocks, and [`Sending`], which hands what is on the tx ring to the socket straight from
+//! its frames. Nothing is lent to receive into: a packet is read where it lies, and a frame is kept free for taking it.
+//!
+//! Packets are sent by `sendmmsg` and not through a ring of their own (`PACKET_TX_RING`): that copies each packet once more,
+//! into its slot, and is slower at every length (`nocopy bench packet-send`).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::ladder::Order;
+use super::{Backend, Inner, Mode, OpenError, Port, PortBuilder, Refusal, Statistics, Wait, assemble};
+use crate::area::{Area, Half};
+use crate::ring::{self, Consumer, Producer};
+use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous};
+use crate::sys::packet::{Announcer, Capture, Outgoing, PacketSocket, Share};
+use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Rings, TxKick, Wakeup};
+
+/// Bytes of a block, of which a ring has several: the best of what was tried at full rate (`nocopy bench capture`; with 64 KiB a
+/// third is lost at 1400 bytes, with 256 KiB a tenth).
+const BLOCK_BYTES: u32 = 1 << 20;
+const BLOCKS_MIN: u32 = 4;
+
+/// How long a packet may wait in a block that is not full, if the receiver does not say that it has time.
+const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
+
+/// A receiving and a sending packet socket.
+pub(super) struct PacketRing {
+    receiving: PacketSocket,
+    announcer: Mutex<Announcer>,
+    sending: Mutex<Sending>,
+    dropped: Mutex<Dropped>,
+    inquiry: Inquiry,
+    _promiscuous: Option<Promiscuous>,
+}
+
+/// What the kernel dropped, added up: it forgets what it was asked for.
+#[derive(Debug, Default)]
+struct Dropped {
+    drops: u64,
+    freezes: u64,
+}
+
+/// The kernel's ends of the rings of the sending half.
+struct Sending {
+    socket: PacketSocket,
+    tx: Consumer<Descriptor>,
+    completion: Producer<u64>,
+    area: Area,
+    batch: Outgoing,
+    /// Pieces of each packet in the batch.
+    counts: Vec<u32>,
+    /// Those of the packet being added.
+    pieces: Vec<Descriptor>,
+    invalid: u64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sending {
+    /// Hands what is on the tx ring to the kernel, as far as it takes it.
+    fn run(&mut self) -> io::Result<TxKick> {
+        loop {
+            self.gather();
+            if self.counts.is_empty() {
+                return Ok(TxKick::Done);
+            }
+            let sent = match self.batch.is_empty() {
+                true => Err(io::ErrorKind::InvalidData.into()), // the first packet's own words are wrong
+                false => self.socket.send(&mut self.batch),
+            };
+            self.batch.clear();
+            match sent {
+                Ok(sent) => self.complete(sent),
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => return Ok(TxKick::Again),
+                    // As an AF_XDP socket does: a packet that the interface cannot take is done with, and counted.
+                    None | Some(libc::EMSGSIZE | libc::EINVAL) => {
+                        self.invalid += 1;
+                        self.complete(1);
+                    }
+                    Some(_) => return Err(error),
+                },
+            }
+        }
+    }
+
+    /// Gathers packets from the front of the tx ring, for which completions can be given; takes none off it.
+    fn gather(&mut self) {
+        self.counts.clear();
+        let room = self.completion.free(u32::MAX) as usize;
+        let waiting = self.tx.peek(u32::MAX);
+        let (mut next, mut given) = (0, 0);
+        while let Some(descriptor) = waiting.look(next) {
+            next += 1;
+            self.pieces.push(descriptor);
+            if descriptor.options & PACKET_CONTINUES != 0 {
+                continue;
+            }
+            given += self.pieces.len();
+            let added = given <= room
+                && match self.area.add_lent(&self.pieces, &mut self.batch) {
+                    Some(added) => added,
+                    None => self.counts.is_empty(), // alone, to be refused
+                };
+            if !added {
+                break;
+            }
+            self.counts.push(self.pieces.len() as u32);
+            self.pieces.clear();
+            if self.batch.is_empty() {
+                break;
+            }
+        }
+        self.pieces.clear();
+    }
+
+    /// Gives back the frames of the first `packets` packets gathered.
+    fn complete(&mut self, packets: usize) {
+        let frames = self.counts[..packets].iter().sum();
+        for descriptor in self.tx.peek(frames) {
+            let _ = self.completion.push(descriptor.address); // there is room (`gather`)
+        }
+        self.completion.publish();
+    }
+}
+
+impl PacketRing {
+    /// Announces packets that have arrived.
+    pub(super) fn pull(&self) {
+        lock(&self.announcer).run();
+    }
+
+    /// Makes the kernel send what is on the tx ring.
+    pub(super) fn transmit(&self) -> io::Result<TxKick> {
+        lock(&self.sending).run()
+    }
+
+    pub(super) fn wait_readable(&self, timeout: Duration) -> io::Result<Wakeup> {
+        let wakeup = self.receiving.wait_readable(timeout)?;
+        if wakeup == Wakeup::TimedOut {
+            self.check()?;
+        }
+        Ok(wakeup)
+    }
+
+    /// Whether the interface is still there and up: its going is told only once, to whoever asks first.
+    pub(super) fn check(&self) -> io::Result<()> {
+        match self.inquiry.condition() {
+            Condition::Up => Ok(()),
+            Condition::Down => Err(io::Error::from_raw_os_error(libc::ENETDOWN)),
+            Condition::Gone => Err(io::Error::from_raw_os_error(libc::ENXIO)),
+        }
+    }
+
+    pub(super) fn statistics(&self) -> io::Result<Statistics> {
+        let mut dropped = lock(&self.dropped);
+        let counts = self.receiving.counts()?;
+        dropped.drops += u64::from(counts.drops);
+        dropped.freezes += u64::from(counts.freezes);
+        Ok(Statistics {
+            tx_invalid_descs: lock(&self.sending).invalid,
+            tp_drops: dropped.drops,
+            tp_freeze_q_cnt: dropped.freezes,
+            ..Statistics::default()
+        })
+    }
+}
+
+impl AsFd for PacketRing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.receiving.as_fd()
+    }
+}
+
+/// Opens a port in this mode; a refusal of the sockets is the inner error.
+pub(super) fn open(
+    settings: &PortBuilder,
+    interface: &Interface,
+    area: &Area,
+    order: &Order,
+    refusals: &mut Vec<Refusal>,
+) -> Result<Result<Port, io::Error>, OpenError> {
+    let (rx_end, rx) = ring::pair(settings.rings.rx);
+    let (tx, tx_end) = ring::pair(settings.rings.tx);
+    let (completion_end, completion) = ring::pair(settings.rings.completion);
+    let opened = PacketSocket::receiving(&settings.capture(interface), rx_end, area.packet_bytes_max())
+        .and_then(|receiving| Ok((receiving, PacketSocket::sending(interface.index)?)));
+    let ((receiving, announcer), socket) = match opened {
+        Ok(opened) => opened,
+        Err(refused) => return Ok(Err(refused)),
+    };
+    let (mut receive, send) =
+        (area.pool(Half::Receive, settings.rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
+    receive.receive_from(announcer.memory());
+    let (promiscuous, inquiry) = settings.attend(interface)?;
+    let sending = Sending {
+        socket,
+        tx: tx_end,
+        completion: completion_end,
+        area: area.clone(),
+        batch: Outgoing::new(),
+        counts: Vec::new(),
+        pieces: Vec::new(),
+        invalid: 0,
+    };
+    let backend = PacketRing {
+        receiving,
+        announcer: Mutex::new(announcer),
+        sending: Mutex::new(sending),
+        dropped: Mutex::default(),
+        inquiry,
+        _promiscuous: promiscuous,
+    };
+    let rings = Rings { fill: ring::closed(), completion, rx, tx };
+    let inner = Inner {
+        interface: settings.interface.clone(),
+        queue: settings.queue,
+        mode: Mode::PacketRing,
+        order: order.why,
+        refusals: std::mem::take(refusals),
+        area: area.clone(),
+        backend: Some(Backend::PacketRing(backend)),
+        parked: Mutex::default(),
+    };
+    Ok(Ok(assemble(inner, rings, (receive, send), settings)))
+}
+
+impl PortBuilder {
+    /// The receiving socket's settings: as much memory as an AF_XDP port of the same size has frames.
+    fn capture(&self, interface: &Interface) -> Capture {
+        let bytes = u64::from(self.rings.rx) * 2048;
+        let block_timeout = match (self.block_timeout, self.wait) {
+            (Some(timeout), _) => timeout,
+            (None, Wait::Coalesced { delay, .. }) => delay,
+            (None, _) => BLOCK_TIMEOUT,
+        };
+        let queues = interface.rx_queues;
+        Capture {
+            interface_index: interface.index,
+            share: (queues > 1 && self.fanout.is_none()).then_some(Share { queue: self.queue, queues }),
+            fanout: self.fanout,
+            outgoing: self.outgoing,
+            block_bytes: BLOCK_BYTES,
+            block_count: u32::try_from(bytes / u64::from(BLOCK_BYTES)).unwrap_or(u32::MAX).max(BLOCKS_MIN),
+            block_timeout,
+        }
+    }
+}

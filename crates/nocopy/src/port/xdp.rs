@@ -1,0 +1,270 @@
+//! The modes of AF_XDP: socket, program, binding.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::fd::AsFd;
+
+use super::ladder::{Order, Refusal, Step};
+use super::redirect::Redirect;
+use super::{Backend, Inner, Mode, OpenError, Port, PortBuilder, assemble};
+use crate::area::{Area, Half};
+use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous};
+use crate::sys::xsk::{Binding, Rings, TxKick, XskSocket};
+use crate::sys::{capability, kernel};
+use crate::xdp::{self, Attach};
+
+/// How long to wait for the kernel to let go of a queue whose socket was just closed: that is done by a worker.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+
+/// An AF_XDP socket with what feeds it.
+#[derive(Debug)]
+pub(super) struct XdpBackend {
+    redirect: Arc<Redirect>,
+    queue: u32,
+    pub(super) socket: XskSocket,
+    /// Whether the kernel's index of the tx ring may be behind what it has sent; see `Inner::silent_kicks`.
+    pub(super) tx_index_lags: bool,
+    inquiry: Inquiry,
+    _promiscuous: Option<Promiscuous>,
+}
+
+impl XdpBackend {
+    /// Ends receiving; true when it is certain that the kernel receives into none of the port's frames any more.
+    pub(super) fn disconnect(&self) -> bool {
+        self.redirect.clear(self.queue)
+    }
+
+    /// Makes the kernel look at the tx ring.
+    pub(super) fn kick_tx(&self) -> io::Result<TxKick> {
+        match self.socket.kick_tx() {
+            Err(error) if self.is_resetting(&error) => Ok(TxKick::Again),
+            done => done,
+        }
+    }
+
+    /// Makes the kernel look at the fill ring.
+    pub(super) fn kick_rx(&self) -> io::Result<()> {
+        match self.socket.kick_rx() {
+            Err(error) if self.is_resetting(&error) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Whether the driver refuses only because it is just starting its device anew, as some do when queues are changed, or
+    /// when carrier goes while frames wait to be sent (igb): the interface is up all the same.
+    #[cold]
+    fn is_resetting(&self, error: &io::Error) -> bool {
+        error.raw_os_error() == Some(libc::ENETDOWN) && self.inquiry.condition() == Condition::Up
+    }
+}
+
+/// The modes of AF_XDP as rungs of the ladder: what one leaves for the next.
+#[derive(Default)]
+pub(super) struct XdpRungs {
+    socket: Option<(XskSocket, Rings)>,
+    /// The program of the rung before.
+    redirect: Option<Arc<Redirect>>,
+    /// The mode that was tried last.
+    pub(super) mode: Option<Mode>,
+}
+
+/// A socket that is bound in a mode that works.
+pub(super) struct Standing {
+    socket: XskSocket,
+    rings: Rings,
+    redirect: Arc<Redirect>,
+    mode: Mode,
+}
+
+impl XdpRungs {
+    /// Tries a mode. What the driver refuses is the inner error, what would be refused in any mode the outer one.
+    pub(super) fn climb(
+        &mut self,
+        settings: &PortBuilder,
+        interface: &Interface,
+        area: &Area,
+        mode: Mode,
+    ) -> Result<Result<Standing, Refusal>, OpenError> {
+        self.mode = Some(mode);
+        let refuse = |step, reason| Ok(Err(settings.refusal(interface, mode, step, reason)));
+        if mode == Mode::XdpZeroCopy
+            && PortBuilder::zero_copy_frame_bytes(interface, area.headroom_bytes()) > area.frame_bytes()
+            && !interface.loopback
+        {
+            return refuse(Step::Frames { bytes: area.frame_bytes() }, spread(interface));
+        }
+        let (socket, rings) = match self.socket.take() {
+            Some(made) => made,
+            None => settings.socket(area)?,
+        };
+        let at = if mode == Mode::XdpCopyGeneric { Attach::Generic } else { Attach::Native };
+        // An interface runs its program in one place only.
+        let reused = self.redirect.take().filter(|redirect| redirect.at == at);
+        let redirect = match reused.map_or_else(|| Redirect::on(interface, at, settings.displace), Ok) {
+            Ok(redirect) => redirect,
+            Err(error) => {
+                self.socket = Some((socket, rings));
+                return refuse(Step::Attach, refused_here(at, error)?);
+            }
+        };
+        match settings.bind(interface, &socket, mode == Mode::XdpZeroCopy)? {
+            Ok(()) => {
+                let mode = settings.reported_mode(&socket, at)?;
+                Ok(Ok(Standing { socket, rings, redirect, mode }))
+            }
+            Err(reason) => {
+                (self.socket, self.redirect) = (Some((socket, rings)), Some(redirect));
+                refuse(Step::Bind, reason)
+            }
+        }
+    }
+}
+
+impl Standing {
+    /// Makes a port of it.
+    pub(super) fn open(
+        self,
+        settings: PortBuilder,
+        interface: &Interface,
+        area: Area,
+        order: &Order,
+        refusals: Vec<Refusal>,
+    ) -> Result<Port, OpenError> {
+        let Self { socket, rings, redirect, mode } = self;
+        settings.wait_for_carrier(true)?;
+        if let Some((duration, packets)) = settings.busy_poll {
+            socket
+                .set_busy_poll(duration, packets)
+                .map_err(|error| settings.system("turn on busy polling", error))?;
+        }
+        // The option came one version after the index stopped lagging.
+        let tx_index_lags = mode != Mode::XdpZeroCopy && !socket.raise_tx_budget(settings.rings.tx);
+        let (promiscuous, inquiry) = settings.attend(interface)?;
+        let pools =
+            (area.pool(Half::Receive, settings.rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
+        redirect
+            .set(settings.queue, socket.as_fd())
+            .map_err(|error| settings.system("put the socket into the XDP map", error))?;
+        let backend = XdpBackend {
+            redirect,
+            queue: settings.queue,
+            socket,
+            tx_index_lags,
+            inquiry,
+            _promiscuous: promiscuous,
+        };
+        let inner = Inner {
+            interface: settings.interface.clone(),
+            queue: settings.queue,
+            mode,
+            order: order.why,
+            refusals,
+            area,
+            backend: Some(Backend::Xdp(backend)),
+            parked: Mutex::default(),
+        };
+        let port = assemble(inner, rings, pools, &settings);
+        port.receiver.start().map_err(|error| settings.broken("hand the frames to the device", error))?;
+        Ok(port)
+    }
+}
+
+impl PortBuilder {
+    fn socket(&self, area: &Area) -> Result<(XskSocket, Rings), OpenError> {
+        if let Some(capability) = capability::missing(capability::PORT) {
+            return Err(OpenError::Capability { interface: self.interface.clone(), capability });
+        }
+        let socket = XskSocket::new().map_err(|error| match (error.raw_os_error(), kernel::running()) {
+            (Some(libc::EAFNOSUPPORT), Some(running)) => {
+                OpenError::Kernel { running, needed: xdp::KERNEL_MIN }
+            }
+            _ => self.system("make an AF_XDP socket", error),
+        })?;
+        let memory = area.memory();
+        socket.register(memory, area.frame_bytes(), area.headroom_bytes()).map_err(|source| match source
+            .raw_os_error()
+        {
+            Some(libc::ENOBUFS | libc::ENOMEM) => OpenError::PinnedMemory {
+                interface: self.interface.clone(),
+                queue: self.queue,
+                bytes: memory.1,
+                source,
+            },
+            _ => self.system("register the area", source),
+        })?;
+        let rings = socket.make_rings(self.rings).map_err(|error| self.system("make the rings", error))?;
+        Ok((socket, rings))
+    }
+
+    /// What an error of the port's own half means while opening.
+    fn broken(&self, operation: &'static str, error: io::Error) -> OpenError {
+        let interface = self.interface.clone();
+        match error.kind() {
+            io::ErrorKind::NetworkDown => OpenError::Down { interface },
+            io::ErrorKind::NotConnected => OpenError::NoInterface { interface },
+            _ => self.system(operation, error),
+        }
+    }
+
+    /// Binds; a refusal of this mode is the inner error, anything worse the outer one.
+    fn bind(
+        &self,
+        interface: &Interface,
+        socket: &XskSocket,
+        zero_copy: bool,
+    ) -> Result<Result<(), io::Error>, OpenError> {
+        let (interface_index, queue, need_wakeup) = (interface.index, self.queue, self.need_wakeup);
+        let give_up = Instant::now() + RELEASE_TIMEOUT;
+        loop {
+            let Err(error) = socket.bind(Binding { interface_index, queue, zero_copy, need_wakeup }) else {
+                return Ok(Ok(()));
+            };
+            match error.raw_os_error() {
+                Some(libc::EBUSY) if Instant::now() < give_up => std::thread::sleep(RETRY_INTERVAL),
+                Some(libc::EBUSY) => {
+                    return Err(OpenError::QueueTaken { interface: self.interface.clone(), queue });
+                }
+                Some(libc::ENETDOWN) => return Err(OpenError::Down { interface: self.interface.clone() }),
+                Some(libc::ENODEV) => {
+                    return Err(OpenError::NoInterface { interface: self.interface.clone() });
+                }
+                _ => return Ok(Err(error)),
+            }
+        }
+    }
+
+    /// The mode by the kernel's own word.
+    fn reported_mode(&self, socket: &XskSocket, at: Attach) -> Result<Mode, OpenError> {
+        let zero_copy = socket.is_zero_copy().map_err(|error| self.system("read XDP_OPTIONS", error))?;
+        Ok(match (zero_copy, at) {
+            (true, _) => Mode::XdpZeroCopy,
+            (false, Attach::Native) => Mode::XdpCopyNative,
+            (false, Attach::Generic) => Mode::XdpCopyGeneric,
+        })
+    }
+}
+
+fn spread(interface: &Interface) -> io::Error {
+    let (driver, mtu_bytes) = (interface.driver_words(), interface.mtu_bytes);
+    let words = format!(
+        "{driver} counts buffers in KiB and would spread packets of MTU {mtu_bytes} over several frames"
+    );
+    io::Error::new(io::ErrorKind::InvalidInput, words)
+}
+
+/// What the kernel said, if it refused the program in the driver for a reason that may not hold outside it.
+fn refused_here(at: Attach, error: xdp::Error) -> Result<io::Error, OpenError> {
+    match error {
+        xdp::Error::NoNative { source, .. }
+        | xdp::Error::Mtu { source, .. }
+        | xdp::Error::System { source, .. }
+            if at == Attach::Native =>
+        {
+            Ok(source)
+        }
+        error => Err(error.into()),
+    }
+}

@@ -1,0 +1,240 @@
+//! Packet sockets and their rings (kernel: Documentation/networking/packet_mmap.rst, `linux/if_packet.h`).
+
+mod blocks;
+mod outgoing;
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use blocks::Blocks;
+pub(crate) use blocks::{Announcer, IN_BLOCKS};
+pub(crate) use outgoing::Outgoing;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use super::memory::Mapping;
+use super::xsk::{Descriptor, Wakeup};
+use crate::ring::Producer;
+
+/// Every protocol, as the kernel wants it: in network byte order.
+const EVERYTHING: u16 = (libc::ETH_P_ALL as u16).to_be();
+/// A socket that only sends is handed no packets.
+const NOTHING: u16 = 0;
+
+/// Room that the kernel leaves in front of a packet, for the VLAN tag that it has taken out.
+const VLAN_TAG_BYTES: u32 = 4;
+
+/// Only bounds a block from below in version 3: packets lie as close as they fit.
+const FRAME_BYTES: u32 = 2048;
+
+/// How packets are shared out among the sockets of a fanout group (`PACKET_FANOUT_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fanout {
+    /// By flow: packets of one connection go to one socket.
+    Hash,
+    /// By the processor that received the packet.
+    Cpu,
+    /// To one socket until its ring is full, then to the next.
+    Rollover,
+}
+
+impl Fanout {
+    const fn number(self) -> u32 {
+        match self {
+            Self::Hash => libc::PACKET_FANOUT_HASH,
+            Self::Cpu => libc::PACKET_FANOUT_CPU,
+            Self::Rollover => libc::PACKET_FANOUT_ROLLOVER,
+        }
+    }
+}
+
+/// What a packet socket is to receive, and into how much memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Capture {
+    pub(crate) interface_index: u32,
+    /// Packets of one receive queue only.
+    pub(crate) share: Option<Share>,
+    pub(crate) fanout: Option<(u16, Fanout)>,
+    /// Packets that leave the interface, too.
+    pub(crate) outgoing: bool,
+    pub(crate) block_bytes: u32,
+    pub(crate) block_count: u32,
+    /// When a block that is not full is handed over.
+    pub(crate) block_timeout: Duration,
+}
+
+/// One receive queue of several.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Share {
+    pub(crate) queue: u32,
+    pub(crate) queues: u32,
+}
+
+/// What the kernel counted for a packet socket since it was last asked (`struct tpacket_stats_v3`).
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) drops: u32,
+    pub(crate) freezes: u32,
+}
+
+/// A packet socket.
+#[derive(Debug)]
+pub(crate) struct PacketSocket {
+    fd: OwnedFd,
+}
+
+impl PacketSocket {
+    fn new() -> io::Result<Self> {
+        let fd =
+            rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        Ok(Self { fd })
+    }
+
+    /// A socket that receives into blocks, and announces what comes on `rx`, in pieces of at most `piece_bytes_max` bytes.
+    pub(crate) fn receiving(
+        capture: &Capture,
+        rx: Producer<Descriptor>,
+        piece_bytes_max: u32,
+    ) -> io::Result<(Self, Announcer)> {
+        let socket = Self::new()?;
+        let Capture { block_bytes, block_count, .. } = *capture;
+        let timeout_ms = u32::try_from(capture.block_timeout.as_millis()).unwrap_or(u32::MAX).max(1);
+        socket.set(libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V3)?;
+        socket.set(libc::PACKET_RESERVE, &VLAN_TAG_BYTES)?;
+        let request = libc::tpacket_req3 {
+            tp_block_size: block_bytes,
+            tp_block_nr: block_count,
+            tp_frame_size: FRAME_BYTES,
+            tp_frame_nr: block_count * (block_bytes / FRAME_BYTES),
+            tp_retire_blk_tov: timeout_ms,
+            tp_sizeof_priv: 0,
+            tp_feature_req_word: libc::TP_FT_REQ_FILL_RXHASH,
+        };
+        socket.set(libc::PACKET_RX_RING, &request)?;
+        let memory = Mapping::ring(socket.as_fd(), 0, block_bytes as usize * block_count as usize)?;
+        if !capture.outgoing {
+            socket.set(libc::PACKET_IGNORE_OUTGOING, &1_i32)?;
+        }
+        if let Some(share) = capture.share {
+            socket.accept_only(share)?;
+        }
+        socket.bind(capture.interface_index, EVERYTHING)?;
+        if let Some((group, fanout)) = capture.fanout {
+            socket.set(libc::PACKET_FANOUT, &(u32::from(group) | fanout.number() << 16))?;
+        }
+        let blocks = Blocks::new(memory, block_bytes, block_count);
+        Ok((socket, Announcer::new(blocks, rx, piece_bytes_max)))
+    }
+
+    /// A socket that sends, past the queueing discipline.
+    pub(crate) fn sending(interface_index: u32) -> io::Result<Self> {
+        let socket = Self::new()?;
+        socket.set(libc::PACKET_QDISC_BYPASS, &1_i32)?;
+        socket.bind(interface_index, NOTHING)?;
+        Ok(socket)
+    }
+
+    /// Receives packets of one queue only, by a classic filter on the queue that the driver noted: each packet is one
+    /// queue's, also where the driver noted none (queue 0's), or one that there is not.
+    fn accept_only(&self, Share { queue, queues }: Share) -> io::Result<()> {
+        let instruction = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+        let load_queue = (libc::SKF_AD_OFF + libc::SKF_AD_QUEUE).cast_unsigned();
+        let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+        let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+        let calculate = libc::BPF_ALU | libc::BPF_K;
+        let give = libc::BPF_RET | libc::BPF_K;
+        let mut program = [
+            instruction(load, 0, 0, load_queue),
+            instruction(equals, 2, 0, 0), // none noted; otherwise the kernel keeps one more than the queue
+            instruction(calculate | libc::BPF_SUB, 0, 0, 1),
+            instruction(calculate | libc::BPF_MOD, 0, 0, queues),
+            instruction(equals, 1, 0, queue),
+            instruction(give, 0, 0, 0),
+            instruction(give, 0, 0, u32::MAX),
+        ];
+        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        self.set_at(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+    }
+
+    fn bind(&self, interface_index: u32, protocol: u16) -> io::Result<()> {
+        let address = libc::sockaddr_ll {
+            sll_family: libc::AF_PACKET as u16,
+            sll_protocol: protocol,
+            sll_ifindex: interface_index.cast_signed(),
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        };
+        let bytes = libc::socklen_t::try_from(size_of_val(&address)).expect("small");
+        // SAFETY: the pointer and length describe `address`, which outlives the call.
+        let result = unsafe { libc::bind(self.fd.as_raw_fd(), (&raw const address).cast(), bytes) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// What was dropped since this was last asked: the kernel starts anew each time.
+    pub(crate) fn counts(&self) -> io::Result<Counts> {
+        let mut counts = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
+        let mut bytes = libc::socklen_t::try_from(size_of_val(&counts)).expect("small");
+        // SAFETY: the pointers describe `counts` and its length, which outlive the call.
+        let result = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
+                (&raw mut counts).cast(),
+                &raw mut bytes,
+            )
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Counts { drops: counts.tp_drops, freezes: counts.tp_freeze_q_cnt })
+    }
+
+    /// Sleeps until a block is handed over or `timeout` passed. Readable also counts an error, which is then the result.
+    pub(crate) fn wait_readable(&self, timeout: Duration) -> io::Result<Wakeup> {
+        let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+        let mut waited = [PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN)];
+        match rustix::event::poll(&mut waited, Some(&timeout)) {
+            Ok(0) => Ok(Wakeup::TimedOut),
+            Ok(_) if waited[0].revents().contains(PollFlags::ERR) => match sockopt::socket_error(&self.fd)? {
+                Err(errno) => Err(errno.into()),
+                Ok(()) => Ok(Wakeup::Ready),
+            },
+            Ok(_) => Ok(Wakeup::Ready),
+            Err(rustix::io::Errno::INTR) => Ok(Wakeup::Interrupted),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Sends packets from the front of `batch`, and returns how many.
+    ///
+    /// # Errors
+    /// What the kernel said of the first packet. It was not sent.
+    pub(crate) fn send(&self, batch: &mut Outgoing) -> io::Result<usize> {
+        batch.send(self.fd.as_fd())
+    }
+
+    fn set<T>(&self, option: i32, value: &T) -> io::Result<()> {
+        self.set_at(libc::SOL_PACKET, option, value)
+    }
+
+    fn set_at<T>(&self, level: i32, option: i32, value: &T) -> io::Result<()> {
+        let bytes = libc::socklen_t::try_from(size_of::<T>()).expect("small");
+        // SAFETY: the pointer and length describe `value`, which outlives the call, as does what it points to.
+        let result = unsafe {
+            libc::setsockopt(self.fd.as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), bytes)
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,72 @@
+//! Packets to be sent by one system call, straight from where they lie.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Packets a system call (`sendmmsg`).
+const BATCH: usize = 64;
+
+/// Pieces of all the packets of a batch: what the longest packets have, or one for each short one.
+const PIECES: usize = 1024;
+
+/// A batch of packets, each in one piece or several.
+pub(crate) struct Outgoing {
+    /// Pointed to by `packets`; never grows beyond its capacity.
+    pieces: Vec<libc::iovec>,
+    packets: Vec<libc::mmsghdr>,
+}
+
+// SAFETY: the pointers are used by `send` only, whose caller vouches for what they point to.
+unsafe impl Send for Outgoing {}
+
+impl Outgoing {
+    pub(crate) fn new() -> Self {
+        Self { pieces: Vec::with_capacity(PIECES), packets: Vec::with_capacity(BATCH) }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.pieces.clear();
+        self.packets.clear();
+    }
+
+    /// Adds a packet in pieces; false, and no change, if the batch is full.
+    ///
+    /// # Safety
+    /// The pieces stay readable, and nobody writes to them, until the batch is cleared.
+    pub(crate) unsafe fn push(&mut self, pieces: impl ExactSizeIterator<Item = (*const u8, usize)>) -> bool {
+        let count = pieces.len();
+        if self.packets.len() == BATCH || self.pieces.len() + count > PIECES {
+            return false;
+        }
+        let first = self.pieces.len();
+        self.pieces.extend(
+            pieces
+                .take(count)
+                .map(|(base, len)| libc::iovec { iov_base: base.cast_mut().cast(), iov_len: len }),
+        );
+        // SAFETY: all-zero is a valid `mmsghdr`.
+        let mut packet: libc::mmsghdr = unsafe { std::mem::zeroed() };
+        packet.msg_hdr.msg_iov = &raw mut self.pieces[first];
+        packet.msg_hdr.msg_iovlen = count as _;
+        self.packets.push(packet);
+        true
+    }
+
+    pub(super) fn send(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        // SAFETY: as many messages as there are, each pointing at its pieces in `self.pieces`, which has not moved since
+        // (its capacity is fixed), and those at readable bytes (`push`).
+        let sent = unsafe {
+            libc::sendmmsg(
+                socket.as_raw_fd(),
+                self.packets.as_mut_ptr(),
+                self.packets.len() as u32,
+                libc::MSG_DONTWAIT,
+            )
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+}

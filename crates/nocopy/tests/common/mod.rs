@@ -1,0 +1,79 @@
+//! What the tests of ports on real traffic share.
+#![allow(dead_code, unused_macros)] // no test file uses all of it
+
+use std::time::Duration;
+
+use nocopy::Port;
+use nocopy::port::{OpenError, PortBuilder};
+use nocopy_lab::End;
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+
+/// Enters a lab or leaves the test with a skip that names what is missing.
+macro_rules! lab {
+    () => {
+        match nocopy_lab::lab_or_skip() {
+            Some(lab) => lab,
+            None => return,
+        }
+    };
+    ($builder:expr) => {
+        match $builder.build_or_skip() {
+            Some(lab) => lab,
+            None => return,
+        }
+    };
+}
+
+pub(crate) fn open(end: &End) -> Port {
+    open_with(end, |builder| builder).expect("opened")
+}
+
+pub(crate) fn open_with(
+    end: &End,
+    set: impl FnOnce(PortBuilder) -> PortBuilder + Send,
+) -> Result<Port, OpenError> {
+    end.namespace().run(|| set(Port::builder(end.interface())).open())
+}
+
+/// An Ethernet frame of `bytes` bytes with a number in it and a pattern that depends on the number.
+pub(crate) fn packet(to: &End, number: u32, bytes: usize) -> Vec<u8> {
+    let mut packet = vec![0; bytes];
+    packet[..6].copy_from_slice(&to.mac());
+    packet[6] = 2;
+    packet[12..14].copy_from_slice(&0x88b5_u16.to_be_bytes());
+    packet[14..18].copy_from_slice(&number.to_be_bytes());
+    for (i, byte) in packet[18..].iter_mut().enumerate() {
+        *byte = (number as usize + i) as u8;
+    }
+    packet
+}
+
+pub(crate) fn send(port: &mut Port, packets: &[Vec<u8>]) {
+    for packet in packets {
+        let mut frame = port.sender().frame().expect("a free frame");
+        frame.fill(packet).expect("fits");
+        port.sender().send(frame).expect("sent");
+    }
+    port.sender().flush().expect("flushed");
+}
+
+pub(crate) fn receive(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
+    let mut received = Vec::new();
+    while received.len() < count {
+        let batch = port.receiver().receive_timeout(SECOND).expect("received");
+        let before = received.len();
+        received.extend(batch.map(|packet| packet.to_vec()));
+        assert!(received.len() > before, "only {} of {count} packets came", received.len());
+    }
+    received
+}
+
+pub(crate) fn assert_settled(port: &mut Port) {
+    assert!(port.sender().drain(SECOND).expect("drained"), "frames stuck with the kernel");
+    let balance = port.balance();
+    assert!(balance.is_whole() && balance.yours == 0 && balance.lent_tx == 0, "{balance}");
+    assert_eq!(port.receiver().faults().total() + port.sender().faults().total(), 0);
+}
+
+pub(crate) use lab;

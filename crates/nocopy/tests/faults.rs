@@ -1,0 +1,107 @@
+//! What goes wrong around a port, in every mode that a veth pair has: each a clear error, and every frame accounted for.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{SECOND, assert_settled, lab, open_with, packet, receive, send};
+use nocopy::port::OpenError;
+use nocopy::{Mode, Port, Wait};
+use nocopy_lab::End;
+
+const MODES: [Mode; 3] = [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
+
+fn open_in(end: &End, mode: Mode) -> Port {
+    open_with(end, |builder| builder.mode(mode)).expect("opened")
+}
+
+#[test]
+fn an_interface_that_goes_down_is_an_error_and_comes_back() {
+    for mode in MODES {
+        let lab = lab!();
+        let (mut left, mut right) = (open_in(lab.left(), mode), open_in(lab.right(), mode));
+        lab.left().set_down().unwrap();
+        let mut frame = left.sender().frame().unwrap();
+        frame.fill(&packet(lab.right(), 1, 100)).unwrap();
+        left.sender().send(frame).unwrap();
+        let error = left.sender().flush().unwrap_err();
+        assert!(error.to_string().contains("the interface is down"), "{error}");
+        assert_eq!(error.kind(), std::io::ErrorKind::NetworkDown);
+        assert!(left.balance().is_whole(), "{}", left.balance());
+        lab.left().set_up().unwrap();
+        lab.wait_for_carrier().unwrap();
+        left.sender().flush().unwrap();
+        assert_eq!(receive(&mut right, 1).len(), 1, "what was queued goes out when the interface is back");
+        assert_settled(&mut left);
+    }
+}
+
+#[test]
+fn a_receiver_blocked_without_a_timeout_learns_that_the_interface_is_down_or_gone() {
+    for (mode, wait) in MODES.into_iter().flat_map(|mode| [(mode, Wait::Spin), (mode, Wait::Interrupt)]) {
+        let lab = lab!();
+        let mut port = open_with(lab.right(), |builder| builder.mode(mode).wait(wait)).unwrap();
+        let waiting =
+            std::thread::spawn(move || port.receiver().receive().err().map(|error| error.to_string()));
+        std::thread::sleep(Duration::from_millis(20));
+        lab.right().set_down().unwrap();
+        let error = waiting.join().unwrap().expect("an error");
+        assert!(error.contains("the interface is down"), "{mode}, {wait:?}: {error}");
+    }
+}
+
+#[test]
+fn an_interface_deleted_in_use_is_an_error_for_every_way_of_waiting() {
+    let coalesced = Wait::Coalesced { packets: 8, delay: Duration::from_millis(1) };
+    let waits = [Wait::Spin, Wait::Interrupt, coalesced];
+    for (mode, wait) in MODES.into_iter().flat_map(|mode| waits.map(|wait| (mode, wait))) {
+        let lab = lab!();
+        let (mut left, mut right) = (
+            open_in(lab.left(), mode),
+            open_with(lab.right(), |builder| builder.mode(mode).wait(wait)).unwrap(),
+        );
+        send(&mut left, &[packet(lab.right(), 1, 100)]);
+        let kept = loop {
+            if let Some(packet) = right.receiver().receive_timeout(SECOND).unwrap().next() {
+                break packet.take();
+            }
+        };
+        lab.delete_pair().unwrap();
+        let error = (0..20).find_map(|_| right.receiver().receive_timeout(SECOND).err());
+        assert!(error.is_some(), "{mode}, {wait:?}: nothing said that the interface is gone");
+        let error = right.receiver().receive().expect_err("not said only once");
+        assert_eq!(error.kind(), std::io::ErrorKind::NotConnected, "{mode}, {wait:?}: {error}");
+        let mut frame = left.sender().frame().unwrap();
+        frame.fill(&packet(lab.right(), 2, 100)).unwrap();
+        left.sender().send(frame).unwrap();
+        assert!(left.sender().flush().is_err());
+        let area = right.area().clone();
+        assert!(left.balance().is_whole() && right.balance().is_whole());
+        drop((left, right));
+        assert_eq!((area.balance().yours, area.balance().is_whole()), (1, true), "{}", area.balance());
+        drop(kept);
+        assert_eq!(area.balance().yours, 0);
+    }
+}
+
+#[test]
+fn the_capability_that_is_missing_is_named() {
+    use rustix::thread::CapabilitySet as Capabilities;
+    let lab = lab!();
+    let end = lab.left();
+    let cases = [
+        (Capabilities::NET_RAW, "CAP_NET_RAW"),
+        (Capabilities::NET_ADMIN, "CAP_NET_ADMIN"),
+        (Capabilities::BPF | Capabilities::SYS_ADMIN, "CAP_BPF"), // the older one stands in for the newer
+    ];
+    for (dropped, name) in cases {
+        let error = end.namespace().run(|| {
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective.remove(dropped);
+            rustix::thread::set_capabilities(None, sets).unwrap(); // of this thread only
+            Port::builder(end.interface()).mode(Mode::XdpCopyNative).open().unwrap_err()
+        });
+        assert!(matches!(error, OpenError::Capability { capability, .. } if capability == name), "{error}");
+    }
+}
