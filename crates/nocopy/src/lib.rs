@@ -38,7 +38,7 @@ mod sync;
 mod sys;
 pub mod xdp;
 
-pub use area::{Area, Draft, Drafts, Frame, Packet, SharedFrame};
+pub use area::{Area, Chain, Draft, Drafts, Frame, Packet, SharedFrame};
 pub use evidence::{Cause, Evidence};
 pub use port::{Mode, Port, Receiver, Sender, Wait};
 

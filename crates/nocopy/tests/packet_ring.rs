@@ -206,6 +206,6 @@ fn a_vlan_tag_stays_where_it_was_on_the_wire() {
     let (mut left, mut right) = (open(lab.left()), open_ring(lab.right()));
     let mut tagged = packet(lab.right(), 1, 100);
     tagged.splice(12..12, [0x81, 0x00, 0x01, 0x23]);
-    send(&mut left, &[tagged.clone()]);
+    send(&mut left, std::slice::from_ref(&tagged));
     assert_eq!(receive(&mut right, 1), [tagged]);
 }

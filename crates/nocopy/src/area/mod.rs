@@ -13,6 +13,7 @@
 #![allow(unsafe_code)]
 
 mod balance;
+mod chain;
 mod draft;
 mod frame;
 mod packet;
@@ -27,6 +28,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32 as PlainU32, AtomicU64 as PlainU64,
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use balance::Balance;
+pub use chain::Chain;
 pub use draft::{Draft, Drafts};
 pub use frame::{Frame, SharedFrame};
 pub(crate) use packet::Claims;

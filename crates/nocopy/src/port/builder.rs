@@ -27,6 +27,7 @@ pub struct PortBuilder {
     pub(super) displace: bool,
     pub(super) carrier_timeout: Duration,
     pub(super) purpose: Purpose,
+    pub(super) multi_buffer: bool,
     pub(super) fanout: Option<(u16, Fanout)>,
     pub(super) outgoing: bool,
     pub(super) block_timeout: Option<Duration>,
@@ -54,6 +55,7 @@ impl PortBuilder {
             displace: false,
             carrier_timeout: Duration::from_secs(5),
             purpose: Purpose::default(),
+            multi_buffer: false,
             fanout: None,
             outgoing: false,
             block_timeout: None,
@@ -170,6 +172,19 @@ impl PortBuilder {
     #[must_use]
     pub fn carrier_timeout(mut self, timeout: Duration) -> Self {
         self.carrier_timeout = timeout;
+        self
+    }
+
+    /// Receives and sends packets longer than a frame as a [`Chain`] of several (default false): for an MTU of more than 3,818
+    /// bytes, and in packet ring mode for packets that the kernel has joined. Receive with [`Batch::next_chain`], send with
+    /// [`Sender::send_chain`]. Needs Linux 6.6 for AF_XDP.
+    ///
+    /// [`Batch::next_chain`]: super::Batch::next_chain
+    /// [`Chain`]: crate::Chain
+    /// [`Sender::send_chain`]: super::Sender::send_chain
+    #[must_use]
+    pub fn multi_buffer(mut self, on: bool) -> Self {
+        self.multi_buffer = on;
         self
     }
 

@@ -71,6 +71,7 @@ pub struct Refusal {
     interface: String,
     /// As the subject of a sentence.
     driver: String,
+    multi_buffer: bool,
 }
 
 /// How far it got.
@@ -91,7 +92,7 @@ pub(super) enum Step {
 impl Refusal {
     /// What the reason means here, and what would open this mode; `None` where it cannot be told.
     pub fn remedy(&self) -> Option<String> {
-        let Self { interface, driver, .. } = self;
+        let Self { interface, driver, multi_buffer, .. } = self;
         if let Step::Frames { bytes } = self.step {
             let lower = || format!("lower it with 'ip link set dev {interface} mtu 1500'");
             return Some(if bytes < PAGE_BYTES { format!("use frames of {PAGE_BYTES} B") } else { lower() });
@@ -110,6 +111,14 @@ impl Refusal {
             }
             (Step::Socket, _, libc::EPERM | libc::EACCES) => {
                 "run as root, or grant CAP_NET_RAW with 'setcap cap_net_raw+ep PROGRAM'".to_owned()
+            }
+            (Step::Bind, _, libc::EINVAL) if *multi_buffer => {
+                "packets of several frames need Linux 6.6; open without 'multi_buffer'".to_owned()
+            }
+            (Step::Bind, Mode::XdpZeroCopy, libc::EOPNOTSUPP) if *multi_buffer => {
+                format!(
+                    "{driver} has no AF_XDP zero-copy in this kernel, or not for packets of several frames"
+                )
             }
             (Step::Bind, Mode::XdpZeroCopy, libc::EOPNOTSUPP) => {
                 format!("{driver} has no AF_XDP zero-copy in this kernel; a newer kernel or another card may")
@@ -158,7 +167,7 @@ impl PortBuilder {
         reason: io::Error,
     ) -> Refusal {
         let (interface, driver) = (interface.name.clone(), interface.driver_words());
-        Refusal { mode, reason, step, interface, driver }
+        Refusal { mode, reason, step, interface, driver, multi_buffer: self.multi_buffer }
     }
 
     pub(super) fn no_mode(&self, refusals: Vec<Refusal>) -> OpenError {

@@ -16,7 +16,7 @@ use super::{Backend, Inner};
 use super::{Mode, OpenError, Port, PortBuilder, Statistics, assemble};
 use crate::area::{Area, Half};
 use crate::ring::{self, Consumer, Producer};
-use crate::sys::xsk::{Descriptor, Rings, Wakeup, wait_readable};
+use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Rings, Wakeup, wait_readable};
 
 /// One direction of a link: the kernel's ends of the rings it moves packets between.
 struct Wire {
@@ -37,30 +37,41 @@ impl Wire {
     fn run(&mut self) -> u64 {
         let mut delivered = 0;
         let room = self.completion.free(u32::MAX);
-        for descriptor in self.tx.peek(room) {
-            // The frame goes back either way: like the kernel, a wire completes what it drops.
-            let _ = self.completion.push(descriptor.address);
-            if !self.linked {
-                self.received.rx_dropped += 1;
-                continue;
+        let mut waiting = self.tx.peek(room);
+        loop {
+            let continues = |piece: Descriptor| piece.options & PACKET_CONTINUES != 0;
+            let more = (0..).take_while(|place| waiting.look(*place).is_some_and(continues)).count() as u32;
+            if waiting.look(more).is_none() {
+                break; // nothing left, or a packet that is not all there
             }
-            if self.rx.free(1) == 0 {
-                self.received.rx_ring_full += 1;
-                continue;
-            }
-            let Some(address) = self.fill.peek(1).next() else {
+            // Like the kernel, a wire takes a packet whole or not at all, and completes what it drops.
+            let refusal = if !self.linked {
+                Some(&mut self.received.rx_dropped)
+            } else if self.rx.free(more + 1) <= more {
+                Some(&mut self.received.rx_ring_full)
+            } else if self.fill.available(more + 1) <= more {
                 self.received.rx_fill_ring_empty_descs += 1;
-                self.received.rx_dropped += 1;
-                continue;
+                Some(&mut self.received.rx_dropped)
+            } else {
+                None
             };
-            match self.from.copy_lent(descriptor, &self.to, address) {
-                Some(received) => {
-                    let _ = self.rx.push(received);
-                    delivered += 1;
+            let takes = refusal.is_none();
+            if let Some(dropped) = refusal {
+                *dropped += 1;
+            }
+            for piece in waiting.by_ref().take(more as usize + 1) {
+                let _ = self.completion.push(piece.address);
+                let Some(address) = takes.then(|| self.fill.peek(1).next()).flatten() else { continue };
+                match self.from.copy_lent(piece, &self.to, address) {
+                    Some(received) => {
+                        let _ = self.rx.push(received);
+                        delivered += u64::from(!continues(piece));
+                    }
+                    None => self.sent.tx_invalid_descs += 1,
                 }
-                None => self.sent.tx_invalid_descs += 1,
             }
         }
+        drop(waiting);
         self.completion.publish();
         self.rx.publish();
         delivered
@@ -157,7 +168,10 @@ pub(super) fn pair(settings: &PortBuilder) -> Result<(Port, Port), OpenError> {
     let (left, right) = (Ends::new(settings), Ends::new(settings));
     let (left_area, right_area) = (settings.area_or_new(2048)?, settings.area_or_new(2048)?);
     // As on a link: no packet is sent that the other end has no room for.
-    let mtu_bytes = right_area.packet_bytes_max() - LINK_HEADER_BYTES;
+    let mtu_bytes = match settings.multi_buffer {
+        true => u32::from(u16::MAX),
+        false => right_area.packet_bytes_max() - LINK_HEADER_BYTES,
+    };
     let settings = &PortBuilder { mtu_bytes, ..settings.clone() };
     let (left_event, right_event) = (event()?, event()?);
     let wire = |tx, completion, fill, rx, from: &Area, to: &Area| {
@@ -203,6 +217,7 @@ fn port(settings: &PortBuilder, area: Area, rings: Rings, endpoint: Endpoint) ->
         queue: 0,
         mode: Mode::Memory,
         order: None,
+        chain_frames_max: usize::MAX,
         refusals: Vec::new(),
         area,
         backend: Some(Backend::Memory(endpoint)),

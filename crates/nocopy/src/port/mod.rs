@@ -37,7 +37,7 @@ pub use ladder::{Purpose, Refusal};
 pub use open::OpenError;
 pub use receiver::{Batch, Receiver};
 pub use report::Report;
-pub use sender::{Rejected, RejectedReason, Sender};
+pub use sender::{Rejected, RejectedChain, RejectedReason, Sender};
 pub use wait::Wait;
 
 use crate::area::{Area, Balance, Lent, Pool};
@@ -202,6 +202,8 @@ struct Inner {
     mode: Mode,
     /// Why the modes were tried in another than the usual order.
     order: Option<&'static str>,
+    /// The most frames a packet to be sent may lie in, where it may lie in several.
+    chain_frames_max: usize,
     refusals: Vec<Refusal>,
     area: Area,
     /// `None` only while dropping: it must go before the pools.
@@ -215,7 +217,7 @@ enum Backend {
     /// The kernel.
     Xdp(xdp::XdpBackend),
     /// The kernel, by packet sockets.
-    PacketRing(packet_ring::PacketRing),
+    PacketRing(Box<packet_ring::PacketRing>),
     /// Another port of this process.
     Memory(memory::Endpoint),
 }

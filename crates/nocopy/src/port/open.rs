@@ -50,7 +50,11 @@ pub enum OpenError {
     /// A packet of the interface's MTU does not fit a frame.
     #[error(
         "{interface}: MTU {mtu_bytes} needs frames of {needed_bytes} B, they have {frame_bytes} B; {}",
-        if *needed_bytes <= PAGE_BYTES { "use a frame size of 4096" } else { "lower the MTU to 3,818 or less" }
+        if *needed_bytes <= PAGE_BYTES {
+            "use a frame size of 4096"
+        } else {
+            "receive packets in several frames (PortBuilder::multi_buffer), or lower the MTU to 3,818 or less"
+        }
     )]
     Mtu {
         /// The interface.
@@ -279,7 +283,7 @@ impl PortBuilder {
         if frame_bytes > PAGE_BYTES {
             return Err(OpenError::FrameSize { frame_bytes });
         }
-        if !Self::fits(interface, frame_bytes, headroom_bytes) {
+        if !self.multi_buffer && !Self::fits(interface, frame_bytes, headroom_bytes) {
             let needed_bytes = Self::frame_bytes_needed(interface, headroom_bytes);
             let (interface, mtu_bytes) = (interface.name.clone(), interface.mtu_bytes);
             return Err(OpenError::Mtu { interface, mtu_bytes, needed_bytes, frame_bytes });

@@ -165,6 +165,7 @@ impl PacketRing {
         dropped.drops += u64::from(counts.drops);
         dropped.freezes += u64::from(counts.freezes);
         Ok(Statistics {
+            rx_dropped: lock(&self.announcer).too_long(),
             tx_invalid_descs: lock(&self.sending).invalid,
             tp_drops: dropped.drops,
             tp_freeze_q_cnt: dropped.freezes,
@@ -224,9 +225,10 @@ pub(super) fn open(
         queue: settings.queue,
         mode: Mode::PacketRing,
         order: order.why,
+        chain_frames_max: Outgoing::PIECES_MAX,
         refusals: std::mem::take(refusals),
         area: area.clone(),
-        backend: Some(Backend::PacketRing(backend)),
+        backend: Some(Backend::PacketRing(Box::new(backend))),
         parked: Mutex::default(),
     };
     Ok(Ok(assemble(inner, rings, (receive, send), settings)))
@@ -247,6 +249,7 @@ impl PortBuilder {
             share: (queues > 1 && self.fanout.is_none()).then_some(Share { queue: self.queue, queues }),
             fanout: self.fanout,
             outgoing: self.outgoing,
+            in_pieces: self.multi_buffer,
             block_bytes: BLOCK_BYTES,
             block_count: u32::try_from(bytes / u64::from(BLOCK_BYTES)).unwrap_or(u32::MAX).max(BLOCKS_MIN),
             block_timeout,

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::wait::Coalescer;
 use super::{Inner, PortBuilder, Statistics, Wait};
-use crate::area::{Balance, Claims, Faults, Frame, Packet, Pool};
+use crate::area::{Balance, Chain, Claims, Faults, Frame, Packet, Pool};
 use crate::evidence::Evidence;
 use crate::ring::{Consumer, Peek, Producer};
-use crate::sys::xsk::{Descriptor, Wakeup};
+use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Wakeup};
 
 /// How far ahead of the packet being handed out the next ones are prefetched. Measured on one machine with 64-byte packets
 /// at full rate: 3.4 M/s with 4 and 8, 3.7 M/s with 16, no more with 32 (`nocopy bench capture`).
@@ -36,6 +36,7 @@ pub struct Receiver {
     pool: Pool,
     faults: Faults,
     batch: u32,
+    multi_buffer: bool,
     wait: Wait,
     coalescer: Coalescer,
     /// `rx.read()` when the coalescer was last asked.
@@ -54,9 +55,9 @@ impl Receiver {
     ) -> Self {
         pool.refill(&mut fill);
         let read_at_sleep = rx.read();
-        let (batch, wait) = (settings.batch, settings.wait);
+        let (batch, wait, multi_buffer) = (settings.batch, settings.wait, settings.multi_buffer);
         let (faults, coalescer) = (Faults::default(), Coalescer::default());
-        Self { inner, rx, fill, pool, faults, batch, wait, coalescer, read_at_sleep }
+        Self { inner, rx, fill, pool, faults, batch, multi_buffer, wait, coalescer, read_at_sleep }
     }
 
     /// Makes the device take frames to receive into, when it must be asked to: otherwise what arrives between opening and
@@ -112,9 +113,28 @@ impl Receiver {
         self.pool.has_blocks() && self.pool.free_count() == 0
     }
 
+    /// How many words to take so that the batch ends with a packet, and a frame is free for each where packets lie in blocks.
+    #[cold]
+    fn whole_packets(&mut self) -> u32 {
+        let room = if self.pool.has_blocks() { self.pool.free_count() } else { u32::MAX };
+        if !self.multi_buffer {
+            return self.batch.min(room);
+        }
+        let words = self.rx.peek(u32::MAX);
+        let (mut whole, mut next) = (0, 0);
+        while let Some(word) = words.look(next).filter(|_| next < room && whole < self.batch) {
+            next += 1;
+            if word.options & PACKET_CONTINUES == 0 {
+                whole = next;
+            }
+        }
+        whole
+    }
+
     #[inline]
     fn take_batch(&mut self) -> Batch<'_> {
-        let batch = if self.pool.has_blocks() { self.batch.min(self.pool.free_count()) } else { self.batch };
+        let batch =
+            if self.pool.has_blocks() || self.multi_buffer { self.whole_packets() } else { self.batch };
         Batch {
             packets: self.rx.peek(batch),
             fill: &mut self.fill,
@@ -310,6 +330,32 @@ impl Batch<'_> {
     /// Whether nothing is left in the batch.
     pub fn is_empty(&self) -> bool {
         self.packets.len() == 0
+    }
+}
+
+impl<'half> Batch<'half> {
+    /// The next packet of a port opened with [`multi_buffer`](PortBuilder::multi_buffer), whole: as a chain of the buffers it lies
+    /// in, which iterating over the batch would give one by one. On other ports each packet is a chain of one.
+    pub fn next_chain(&mut self) -> Option<Chain<Packet<'half>>> {
+        loop {
+            let (mut chain, mut is_whole) = (Chain::new(), true);
+            loop {
+                let descriptor = self.packets.next()?; // batches end with a packet
+                match self.claims.claim(descriptor, self.faults) {
+                    Some(packet) => {
+                        self.claimed += 1;
+                        chain.push(packet);
+                    }
+                    None => is_whole = false,
+                }
+                if descriptor.options & PACKET_CONTINUES == 0 {
+                    break;
+                }
+            }
+            if is_whole {
+                return Some(chain);
+            }
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use super::PortBuilder;
 use crate::sys::interface::Interface;
 use crate::xdp::{Attach, Attachment, Error, Program, SocketMap};
 
@@ -18,6 +19,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Redirect {
     pub(super) at: Attach,
+    /// Whether it takes packets of several buffers.
+    fragments: bool,
     sockets: SocketMap,
     /// Taken away before the map: no packet may look up a socket that is going.
     _attachment: Attachment,
@@ -35,7 +38,7 @@ static ATTACHED: Mutex<Option<HashMap<Key, Weak<Redirect>>>> = Mutex::new(None);
 
 impl Redirect {
     /// The program of this interface: the one this process has there already, or a new one.
-    pub(super) fn on(interface: &Interface, at: Attach, displace: bool) -> Result<Arc<Self>, Error> {
+    pub(super) fn on(interface: &Interface, at: Attach, settings: &PortBuilder) -> Result<Arc<Self>, Error> {
         let namespace = current_namespace()
             .map_err(|source| Error::System { operation: "find out the network namespace", source })?;
         let key = Key { namespace, interface_index: interface.index };
@@ -43,19 +46,20 @@ impl Redirect {
         let attached = attached.get_or_insert_default();
         if let Some(redirect) = attached.get(&key).and_then(Weak::upgrade)
             && redirect.at == at
+            && redirect.fragments >= settings.multi_buffer
         {
             return Ok(redirect);
         }
-        let redirect = Arc::new(Self::attach(interface, at, displace)?);
+        let redirect = Arc::new(Self::attach(interface, at, settings.multi_buffer, settings.displace)?);
         attached.retain(|_, redirect| redirect.strong_count() > 0);
         attached.insert(key, Arc::downgrade(&redirect));
         Ok(redirect)
     }
 
-    fn attach(interface: &Interface, at: Attach, displace: bool) -> Result<Self, Error> {
+    fn attach(interface: &Interface, at: Attach, fragments: bool, displace: bool) -> Result<Self, Error> {
         // Not of those there are now: the program stays when queues are added, and ports are opened on them.
         let sockets = SocketMap::new(interface.rx_queues_max)?;
-        let program = Program::redirect_to(&sockets)?;
+        let program = Program::redirect_to(&sockets, fragments)?;
         let give_up = Instant::now() + RELEASE_TIMEOUT;
         loop {
             let attached = if displace {
@@ -64,7 +68,7 @@ impl Redirect {
                 program.attach(&interface.name, at)
             };
             match attached {
-                Ok(attachment) => return Ok(Self { at, sockets, _attachment: attachment }),
+                Ok(attachment) => return Ok(Self { at, fragments, sockets, _attachment: attachment }),
                 Err(Error::Occupied { .. }) if Instant::now() < give_up => std::thread::sleep(RETRY_INTERVAL),
                 Err(error) => return Err(error),
             }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Inner, Mode, PortBuilder, Statistics};
-use crate::area::{Balance, Drafts, Faults, Frame, Pool};
+use crate::area::{Balance, Chain, Drafts, Faults, Frame, Pool};
 use crate::evidence::Evidence;
 use crate::ring::{Consumer, Producer};
-use crate::sys::xsk::{Descriptor, TxKick};
+use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, TxKick};
 
 /// How long dropping a sender waits for frames the kernel still has.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -34,6 +34,10 @@ pub struct Sender {
     frame_bytes_max: usize,
     /// The longest packet to write in place: that, behind the headroom.
     packet_bytes_max: usize,
+    /// The longest packet the interface takes, in however many frames.
+    chain_bytes_max: usize,
+    /// The most frames a packet may lie in.
+    chain_frames_max: usize,
     /// Last, so that the rings are unmapped before the socket is closed: a mapping keeps it open.
     inner: Arc<Inner>,
 }
@@ -47,8 +51,9 @@ impl Sender {
         settings: &PortBuilder,
     ) -> Self {
         let booked = Cell::new(tx.written());
-        let frame_bytes_max =
-            settings.mtu_bytes.saturating_add(LINK_HEADER_BYTES).min(pool.frame_bytes()) as usize;
+        let chain_bytes_max = settings.mtu_bytes.saturating_add(LINK_HEADER_BYTES) as usize;
+        let frame_bytes_max = chain_bytes_max.min(pool.frame_bytes() as usize);
+        let chain_frames_max = if settings.multi_buffer { inner.chain_frames_max } else { 1 };
         let packet_bytes_max = frame_bytes_max.min(pool.packet_bytes_max() as usize);
         Self {
             inner,
@@ -60,6 +65,8 @@ impl Sender {
             booked,
             frame_bytes_max,
             packet_bytes_max,
+            chain_bytes_max,
+            chain_frames_max,
         }
     }
 
@@ -131,6 +138,55 @@ impl Sender {
             Err(frame) => return Err(Rejected { frame, reason: RejectedReason::ForeignArea }),
         }
         Ok(())
+    }
+
+    /// A packet copied into as many frames as it needs, to be sent by [`Sender::send_chain`]; `None` when too few are free.
+    pub fn chain(&mut self, packet: &[u8]) -> Option<Chain<Frame>> {
+        let mut chain = Chain::new();
+        for piece in packet.chunks(self.pool.packet_bytes_max() as usize) {
+            let mut frame = self.frame()?;
+            frame.fill(piece)?;
+            chain.push(frame);
+        }
+        Some(chain)
+    }
+
+    /// Like [`Sender::send`], for a packet in one or several frames: all go out as one packet, or none does. On ports not
+    /// opened with [`multi_buffer`](PortBuilder::multi_buffer) a chain of one frame can be sent.
+    ///
+    /// # Errors
+    /// Gives the chain back: the ring is full (flush first), or the packet cannot be sent here at all.
+    #[expect(clippy::result_large_err, reason = "gives back what it was given")]
+    pub fn send_chain(&mut self, chain: Chain<Frame>) -> Result<(), RejectedChain> {
+        if let Some(reason) = self.refusal_of(&chain) {
+            return Err(RejectedChain { chain, reason });
+        }
+        let last = chain.buffers().len() - 1;
+        for (place, frame) in chain.into_iter().enumerate() {
+            let (Some(slot), Ok(descriptor)) = (self.tx.vacant(), self.pool.lend(frame)) else {
+                unreachable!("room and area were looked at");
+            };
+            let options = if place < last { PACKET_CONTINUES } else { 0 };
+            slot.write(Descriptor { options, ..descriptor });
+        }
+        Ok(())
+    }
+
+    /// Why a chain cannot be sent.
+    fn refusal_of(&mut self, chain: &Chain<Frame>) -> Option<RejectedReason> {
+        let count = chain.buffers().len();
+        if chain.buffers().iter().any(|frame| frame.is_empty()) || count == 0 {
+            Some(RejectedReason::Empty)
+        } else if chain.len() > self.chain_bytes_max {
+            Some(RejectedReason::TooLong { bytes_max: self.chain_bytes_max })
+        } else if count > self.chain_frames_max {
+            Some(RejectedReason::TooManyFrames { frames_max: self.chain_frames_max })
+        } else if !chain.buffers().iter().all(|frame| self.pool.owns(frame)) {
+            Some(RejectedReason::ForeignArea)
+        } else {
+            let count = u32::try_from(count).expect("few");
+            (self.tx.free(count) < count).then_some(RejectedReason::RingFull)
+        }
     }
 
     /// Sends as many frames from the front of `frames` as fit, flushes, and returns how many; the rest stay.
@@ -304,6 +360,16 @@ pub struct Rejected {
     pub reason: RejectedReason,
 }
 
+/// A packet in several frames that was not sent, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("packet of {} bytes in {} frames not sent: {reason}", chain.len(), chain.buffers().len())]
+pub struct RejectedChain {
+    /// The packet, still yours.
+    pub chain: Chain<Frame>,
+    /// What stood in the way.
+    pub reason: RejectedReason,
+}
+
 /// Why a frame was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -317,6 +383,14 @@ pub enum RejectedReason {
     /// The frame holds no bytes.
     #[error("it holds no bytes; fill it first")]
     Empty,
+    /// The packet lies in more frames than this mode takes.
+    #[error(
+        "a packet may lie in {frames_max} frame(s) here; use fewer, larger ones, or open the port with multi_buffer"
+    )]
+    TooManyFrames {
+        /// The most frames for one packet.
+        frames_max: usize,
+    },
     /// The frame is longer than the interface's MTU allows; the kernel would drop it without a word.
     #[error("the interface's MTU or the frame allows {bytes_max} bytes; raise the MTU or send less")]
     TooLong {

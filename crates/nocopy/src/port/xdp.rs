@@ -19,6 +19,10 @@ use crate::xdp::{self, Attach};
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
+/// Frames a packet may lie in when copied: what a socket buffer takes (`MAX_SKB_FRAGS` of the kernel's default configuration;
+/// one more where the driver takes linear ones, `xsk_build_skb`).
+const CHAIN_FRAMES_MAX: usize = 17;
+
 /// An AF_XDP socket with what feeds it.
 #[derive(Debug)]
 pub(super) struct XdpBackend {
@@ -91,6 +95,7 @@ impl XdpRungs {
         self.mode = Some(mode);
         let refuse = |step, reason| Ok(Err(settings.refusal(interface, mode, step, reason)));
         if mode == Mode::XdpZeroCopy
+            && !settings.multi_buffer
             && PortBuilder::zero_copy_frame_bytes(interface, area.headroom_bytes()) > area.frame_bytes()
             && !interface.loopback
         {
@@ -103,7 +108,7 @@ impl XdpRungs {
         let at = if mode == Mode::XdpCopyGeneric { Attach::Generic } else { Attach::Native };
         // An interface runs its program in one place only.
         let reused = self.redirect.take().filter(|redirect| redirect.at == at);
-        let redirect = match reused.map_or_else(|| Redirect::on(interface, at, settings.displace), Ok) {
+        let redirect = match reused.map_or_else(|| Redirect::on(interface, at, settings), Ok) {
             Ok(redirect) => redirect,
             Err(error) => {
                 self.socket = Some((socket, rings));
@@ -161,6 +166,7 @@ impl Standing {
             queue: settings.queue,
             mode,
             order: order.why,
+            chain_frames_max: CHAIN_FRAMES_MAX,
             refusals,
             area,
             backend: Some(Backend::Xdp(backend)),
@@ -216,10 +222,13 @@ impl PortBuilder {
         socket: &XskSocket,
         zero_copy: bool,
     ) -> Result<Result<(), io::Error>, OpenError> {
-        let (interface_index, queue, need_wakeup) = (interface.index, self.queue, self.need_wakeup);
+        let Self { queue, need_wakeup, multi_buffer, .. } = *self;
+        let interface_index = interface.index;
         let give_up = Instant::now() + RELEASE_TIMEOUT;
         loop {
-            let Err(error) = socket.bind(Binding { interface_index, queue, zero_copy, need_wakeup }) else {
+            let Err(error) =
+                socket.bind(Binding { interface_index, queue, zero_copy, need_wakeup, multi_buffer })
+            else {
                 return Ok(Ok(()));
             };
             match error.raw_os_error() {

@@ -16,6 +16,7 @@ const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
 /// Send the result of a test run as real packets (Linux 5.18).
 const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
+const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 
 /// Kinds of map used here.
 #[derive(Debug, Clone, Copy)]
@@ -209,7 +210,10 @@ pub(crate) fn possible_cpus() -> io::Result<usize> {
 }
 
 /// Loads an XDP program. On refusal the error carries the last line of the verifier's log.
-pub(crate) fn load_xdp(instructions: &[Instruction]) -> Result<OwnedFd, (io::Error, String)> {
+pub(crate) fn load_xdp(
+    instructions: &[Instruction],
+    fragments: bool,
+) -> Result<OwnedFd, (io::Error, String)> {
     let mut log = vec![0_u8; 1 << 16];
     let mut argument = ProgramLoad {
         kind: BPF_PROG_TYPE_XDP,
@@ -220,7 +224,7 @@ pub(crate) fn load_xdp(instructions: &[Instruction]) -> Result<OwnedFd, (io::Err
         log_bytes: length(log.len()),
         log: log.as_mut_ptr() as u64,
         kernel_version: 0,
-        flags: 0,
+        flags: if fragments { BPF_F_XDP_HAS_FRAGS } else { 0 },
         name: object_name("nocopy"),
         interface_index: 0,
         attach_type: BPF_XDP,

@@ -89,6 +89,8 @@ pub(crate) struct Binding {
     pub(crate) queue: u32,
     pub(crate) zero_copy: bool,
     pub(crate) need_wakeup: bool,
+    /// Packets of several frames (`XDP_USE_SG`, since Linux 6.6).
+    pub(crate) multi_buffer: bool,
 }
 
 /// How a wait ended.
@@ -198,6 +200,7 @@ impl XskSocket {
         let mut flags =
             if binding.zero_copy { SocketAddrXdpFlags::XDP_ZEROCOPY } else { SocketAddrXdpFlags::XDP_COPY };
         flags.set(SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP, binding.need_wakeup);
+        flags.set(SocketAddrXdpFlags::XDP_USE_SG, binding.multi_buffer);
         Ok(rustix::net::bind(&self.fd, &SocketAddrXdp::new(flags, binding.interface_index, binding.queue))?)
     }
 

@@ -28,7 +28,12 @@ pub struct Program {
 
 impl Program {
     fn load(instructions: &[Instruction]) -> Result<Self, Error> {
-        bpf::load_xdp(instructions).map(|fd| Self { fd }).map_err(|(source, log)| {
+        Self::load_for(instructions, false)
+    }
+
+    /// Loads a program, possibly for packets of several buffers (`BPF_F_XDP_HAS_FRAGS`, since Linux 5.18).
+    fn load_for(instructions: &[Instruction], fragments: bool) -> Result<Self, Error> {
+        bpf::load_xdp(instructions, fragments).map(|fd| Self { fd }).map_err(|(source, log)| {
             if log.is_empty() {
                 Error::from_refusal("load an XDP program", source)
             } else {
@@ -71,16 +76,17 @@ impl Program {
     }
 
     /// Hands packets to the AF_XDP socket of the queue they arrived on, and to the host where no socket is.
-    pub(crate) fn redirect_to(sockets: &SocketMap) -> Result<Self, Error> {
+    pub(crate) fn redirect_to(sockets: &SocketMap, fragments: bool) -> Result<Self, Error> {
         let [map_low, map_high] = map(R1, descriptor(&sockets.map));
-        Self::load(&[
+        let instructions = [
             load_u32(R2, R1, RX_QUEUE_INDEX_BYTES),
             map_low,
             map_high,
             set(R3, XDP_PASS),
             call(Helper::RedirectMap),
             exit(),
-        ])
+        ];
+        Self::load_for(&instructions, fragments)
     }
 
     /// Sends packets that carry metadata out of an interface, and lets all others pass: a generator's frames carry some,

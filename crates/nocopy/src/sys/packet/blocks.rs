@@ -177,16 +177,29 @@ impl Blocks {
 pub(crate) struct Announcer {
     blocks: Blocks,
     rx: Producer<Descriptor>,
-    /// Longer packets are announced in pieces.
     piece_bytes_max: u32,
+    /// Whether longer packets are announced in pieces, or not at all.
+    in_pieces: bool,
+    /// Packets not announced.
+    too_long: u64,
     /// What is left of a packet to be announced.
     rest: Option<Arrival>,
 }
 
 impl Announcer {
-    pub(super) fn new(blocks: Blocks, rx: Producer<Descriptor>, piece_bytes_max: u32) -> Self {
+    pub(super) fn new(
+        blocks: Blocks,
+        rx: Producer<Descriptor>,
+        piece_bytes_max: u32,
+        in_pieces: bool,
+    ) -> Self {
         assert!(piece_bytes_max > 0, "packets in pieces of nothing");
-        Self { blocks, rx, piece_bytes_max, rest: None }
+        Self { blocks, rx, piece_bytes_max, in_pieces, too_long: 0, rest: None }
+    }
+
+    /// Packets not announced because they were too long.
+    pub(crate) fn too_long(&self) -> u64 {
+        self.too_long
     }
 
     /// The memory of the blocks: addresses announced are offsets in it, marked by [`IN_BLOCKS`].
@@ -205,6 +218,10 @@ impl Announcer {
         }
         while self.rx.free(1) > 0 {
             let Some(next) = self.rest.take().map(Ok).or_else(|| self.blocks.next()) else { break };
+            if !self.in_pieces && next.is_ok_and(|arrival| arrival.len > self.piece_bytes_max) {
+                self.too_long += 1;
+                continue;
+            }
             let word = next.map_or(NOWHERE, |arrival| self.announce(arrival));
             let _ = self.rx.push(word); // there is room
         }

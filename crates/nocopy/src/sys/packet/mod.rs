@@ -60,6 +60,8 @@ pub(crate) struct Capture {
     pub(crate) fanout: Option<(u16, Fanout)>,
     /// Packets that leave the interface, too.
     pub(crate) outgoing: bool,
+    /// Packets longer than a frame, too.
+    pub(crate) in_pieces: bool,
     pub(crate) block_bytes: u32,
     pub(crate) block_count: u32,
     /// When a block that is not full is handed over.
@@ -93,7 +95,8 @@ impl PacketSocket {
         Ok(Self { fd })
     }
 
-    /// A socket that receives into blocks, and announces what comes on `rx`, in pieces of at most `piece_bytes_max` bytes.
+    /// A socket that receives into blocks, and announces what comes on `rx`, in pieces of at most `piece_bytes_max` bytes where
+    /// packets may lie in several.
     pub(crate) fn receiving(
         capture: &Capture,
         rx: Producer<Descriptor>,
@@ -126,7 +129,7 @@ impl PacketSocket {
             socket.set(libc::PACKET_FANOUT, &(u32::from(group) | fanout.number() << 16))?;
         }
         let blocks = Blocks::new(memory, block_bytes, block_count);
-        Ok((socket, Announcer::new(blocks, rx, piece_bytes_max)))
+        Ok((socket, Announcer::new(blocks, rx, piece_bytes_max, capture.in_pieces)))
     }
 
     /// A socket that sends, past the queueing discipline.

@@ -6,9 +6,6 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// Packets a system call (`sendmmsg`).
 const BATCH: usize = 64;
 
-/// Pieces of all the packets of a batch: what the longest packets have, or one for each short one.
-const PIECES: usize = 1024;
-
 /// A batch of packets, each in one piece or several.
 pub(crate) struct Outgoing {
     /// Pointed to by `packets`; never grows beyond its capacity.
@@ -20,8 +17,11 @@ pub(crate) struct Outgoing {
 unsafe impl Send for Outgoing {}
 
 impl Outgoing {
+    /// The most pieces of a packet, and of all the packets of a batch (`UIO_MAXIOV`).
+    pub(crate) const PIECES_MAX: usize = 1024;
+
     pub(crate) fn new() -> Self {
-        Self { pieces: Vec::with_capacity(PIECES), packets: Vec::with_capacity(BATCH) }
+        Self { pieces: Vec::with_capacity(Self::PIECES_MAX), packets: Vec::with_capacity(BATCH) }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -39,7 +39,7 @@ impl Outgoing {
     /// The pieces stay readable, and nobody writes to them, until the batch is cleared.
     pub(crate) unsafe fn push(&mut self, pieces: impl ExactSizeIterator<Item = (*const u8, usize)>) -> bool {
         let count = pieces.len();
-        if self.packets.len() == BATCH || self.pieces.len() + count > PIECES {
+        if self.packets.len() == BATCH || self.pieces.len() + count > Self::PIECES_MAX {
             return false;
         }
         let first = self.pieces.len();

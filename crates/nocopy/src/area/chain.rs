@@ -1,0 +1,160 @@
+//! A packet that lies in several buffers.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use smallvec::SmallVec;
+
+use super::{Frame, Packet};
+
+/// Buffers of a chain that cost no allocation: enough for 9,000 bytes in frames of 2048.
+const INLINE: usize = 8;
+
+/// One packet as a chain of buffers: of [`Packet`]s as received, or of [`Frame`]s, taken or to be sent.
+///
+/// Where a packet is cut is not part of it: AF_XDP cuts what it sends elsewhere than what it receives. Never empty of buffers
+/// when received.
+///
+/// ```
+/// # let (mut left, mut right) = nocopy::Port::builder("memory").multi_buffer(true).memory_pair()?;
+/// let jumbo: Vec<u8> = (0..9000).map(|i| i as u8).collect();
+/// let chain = left.sender().chain(&jumbo).expect("free frames");
+/// left.sender().send_chain(chain)?;
+/// left.sender().flush()?;
+/// let mut batch = right.receiver().receive()?;
+/// let mut packet = batch.next_chain().expect("one packet");
+/// assert_eq!(packet.len(), 9000);
+/// packet.write_at(8000, &[1, 2, 3]); // edited where it lies
+/// let kept = packet.take();
+/// assert_eq!(kept.to_vec()[8000..8003], [1, 2, 3]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Chain<B> {
+    buffers: SmallVec<[B; INLINE]>,
+}
+
+impl<B: Deref<Target = [u8]>> Chain<B> {
+    pub(crate) fn new() -> Self {
+        Self { buffers: SmallVec::new() }
+    }
+
+    pub(crate) fn push(&mut self, buffer: B) {
+        self.buffers.push(buffer);
+    }
+
+    /// The bytes of all buffers together.
+    pub fn len(&self) -> usize {
+        self.buffers.iter().map(|buffer| buffer.len()).sum()
+    }
+
+    /// Whether there is not one byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The buffers, from the front of the packet.
+    pub fn buffers(&self) -> &[B] {
+        &self.buffers
+    }
+
+    /// The buffers, to be edited.
+    pub fn buffers_mut(&mut self) -> &mut [B] {
+        &mut self.buffers
+    }
+
+    /// The packet in one piece: a copy.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect()
+    }
+
+    /// Copies the bytes from `offset` on into `bytes`, and returns how many there were.
+    pub fn read_at(&self, offset: usize, bytes: &mut [u8]) -> usize {
+        let (mut done, mut start) = (0, 0);
+        for buffer in &self.buffers {
+            if let Some(piece) = (offset + done).checked_sub(start).and_then(|from| buffer.get(from..)) {
+                let count = piece.len().min(bytes.len() - done);
+                bytes[done..done + count].copy_from_slice(&piece[..count]);
+                done += count;
+            }
+            start += buffer.len();
+        }
+        done
+    }
+}
+
+impl<B: DerefMut<Target = [u8]>> Chain<B> {
+    /// Writes over the packet's bytes from `offset` on, across buffers, and returns how many fitted before its end.
+    pub fn write_at(&mut self, offset: usize, bytes: &[u8]) -> usize {
+        let (mut done, mut start) = (0, 0);
+        for buffer in &mut self.buffers {
+            let len = buffer.len();
+            if let Some(piece) = (offset + done).checked_sub(start).and_then(|from| buffer.get_mut(from..)) {
+                let count = piece.len().min(bytes.len() - done);
+                piece[..count].copy_from_slice(&bytes[done..done + count]);
+                done += count;
+            }
+            start += len;
+        }
+        done
+    }
+}
+
+impl Chain<Packet<'_>> {
+    /// Makes the packet's frames yours, as [`Packet::take`] does.
+    pub fn take(self) -> Chain<Frame> {
+        self.buffers.into_iter().map(Packet::take).collect()
+    }
+}
+
+impl<B> FromIterator<B> for Chain<B> {
+    fn from_iter<I: IntoIterator<Item = B>>(buffers: I) -> Self {
+        Self { buffers: buffers.into_iter().collect() }
+    }
+}
+
+impl<B> IntoIterator for Chain<B> {
+    type Item = B;
+    type IntoIter = smallvec::IntoIter<[B; INLINE]>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.buffers.into_iter()
+    }
+}
+
+impl From<Frame> for Chain<Frame> {
+    fn from(frame: Frame) -> Self {
+        std::iter::once(frame).collect()
+    }
+}
+
+impl<B: Deref<Target = [u8]>> fmt::Debug for Chain<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lens: Vec<usize> = self.buffers.iter().map(|buffer| buffer.len()).collect();
+        f.debug_struct("Chain").field("buffer_bytes", &lens).finish()
+    }
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reading_and_writing_cross_buffers_and_end_with_the_packet() {
+        let mut chain: Chain<Vec<u8>> =
+            [vec![0, 1, 2], vec![3], vec![], vec![4, 5, 6, 7]].into_iter().collect();
+        assert_eq!((chain.len(), chain.to_vec()), (8, (0..8).collect()));
+        for offset in 0..10 {
+            for len in 0..10 {
+                let mut bytes = vec![0xff; len];
+                let read = chain.read_at(offset, &mut bytes);
+                let expected: Vec<u8> = (0..8_u8).skip(offset).take(len).collect();
+                assert_eq!((read, &bytes[..read]), (expected.len(), &expected[..]), "{offset} {len}");
+                let before = chain.to_vec();
+                assert_eq!(chain.write_at(offset, &bytes), expected.len());
+                assert_eq!(chain.to_vec(), before, "the same bytes again");
+            }
+        }
+        assert_eq!(chain.write_at(2, &[20, 30, 40]), 3);
+        assert_eq!(chain.to_vec(), [0, 1, 20, 30, 40, 5, 6, 7]);
+    }
+}
