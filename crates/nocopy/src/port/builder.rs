@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{Fanout, Mode, OpenError, Port, Purpose, Wait, memory, open};
 use crate::area::{Area, AreaConfig};
+use crate::sys::interface::Interface;
 use crate::sys::xsk::RingSizes;
 
 /// Prepares to open a port; see [`Port::builder`].
@@ -247,9 +248,14 @@ impl PortBuilder {
         Ok(())
     }
 
-    /// The area asked for, or a new one with room for this port.
-    pub(super) fn area_or_new(&self, frame_bytes: u32) -> Result<Area, OpenError> {
-        let frame_count = self.rx_frames.saturating_add(self.tx_frames);
+    /// The area asked for, or a new one with room for `ports` such ports on an interface.
+    pub(super) fn area_for(&self, interface: &Interface, ports: u32) -> Result<Area, OpenError> {
+        self.area_or_new(self.frame_bytes_for(interface), ports)
+    }
+
+    /// The area asked for, or a new one with room for `ports` such ports.
+    pub(super) fn area_or_new(&self, frame_bytes: u32, ports: u32) -> Result<Area, OpenError> {
+        let frame_count = self.rx_frames.saturating_add(self.tx_frames).saturating_mul(ports);
         match &self.area {
             Some(area) => Ok(area.clone()),
             None => {

@@ -1,6 +1,6 @@
 //! Ports: where frames enter and leave.
 //!
-//! A port is one queue of one interface. It comes as two halves that may live on two threads: a [`Receiver`] and a
+//! A port is one queue of one interface ([`Queues`]: several). It comes as two halves that may live on two threads: a [`Receiver`] and a
 //! [`Sender`], each with a pool of frames of its own in the port's area.
 //!
 //! # When the interface breaks
@@ -18,6 +18,7 @@ mod ladder;
 mod memory;
 mod open;
 mod packet_ring;
+pub mod queues;
 mod receiver;
 mod redirect;
 mod report;
@@ -35,6 +36,7 @@ pub use builder::PortBuilder;
 pub(crate) use ladder::LADDER;
 pub use ladder::{Purpose, Refusal};
 pub use open::OpenError;
+pub use queues::Queues;
 pub use receiver::{Batch, Receiver};
 pub use report::Report;
 pub use sender::{Rejected, RejectedChain, RejectedReason, Sender};
@@ -139,6 +141,11 @@ impl Port {
     /// Both halves at once, for loops that answer what they receive.
     pub fn halves(&mut self) -> (&mut Receiver, &mut Sender) {
         (&mut self.receiver, &mut self.sender)
+    }
+
+    /// The queue it is on.
+    pub fn queue(&self) -> u32 {
+        self.inner().queue
     }
 
     /// How the port moves frames.

@@ -80,6 +80,12 @@ pub enum OpenError {
         /// Queues there are.
         queues: u32,
     },
+    /// No queue was asked for.
+    #[error("{interface}: no queue: the range is empty; queues count from 0, '..' means all")]
+    NoQueue {
+        /// The interface.
+        interface: String,
+    },
     /// Another AF_XDP socket has the queue.
     #[error(
         "{interface} queue {queue}: another AF_XDP socket is bound to it; close that port, or take another queue"
@@ -186,7 +192,7 @@ fn next_size(entries: u32) -> u32 {
 pub(super) fn open(mut settings: PortBuilder) -> Result<Port, OpenError> {
     let interface = settings.examine()?;
     settings.mtu_bytes = interface.mtu_bytes;
-    let area = settings.area_or_new(settings.frame_bytes_for(&interface))?;
+    let area = settings.area_for(&interface, 1)?;
     settings.check_area(&interface, &area)?;
     // Also before: a port that was just closed, or refused, has reset the link of some drivers.
     settings.wait_for_carrier(false)?;

@@ -17,16 +17,13 @@ use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Wakeup};
 const PREFETCH_AHEAD: u32 = 16;
 
 /// Empty looks between two looks at the clock while spinning; a look at the clock costs as much as some 50 of them.
-const SPINS_PER_CLOCK: u32 = 64;
+pub(super) const SPINS_PER_CLOCK: u32 = 64;
 
 /// How often a waiting receiver asks the kernel whether the port still works.
-const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often a receiver looks for frames coming home while the kernel has none to receive into.
-const STARVED_INTERVAL: Duration = Duration::from_millis(1);
-
-/// The shortest sleep on purpose: below it, the kernel's timers make no difference.
-const SLEEP_MIN: Duration = Duration::from_micros(20);
+pub(super) const STARVED_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The receiving half of a port.
 #[derive(Debug)]
@@ -103,7 +100,7 @@ impl Receiver {
 
     /// Whether there are packets that a batch can be made of.
     #[inline]
-    fn is_ready(&mut self) -> bool {
+    pub(super) fn is_ready(&mut self) -> bool {
         self.rx.available(1) > 0 && !self.is_starved()
     }
 
@@ -111,6 +108,27 @@ impl Receiver {
     #[inline]
     fn is_starved(&self) -> bool {
         self.pool.has_blocks() && self.pool.free_count() == 0
+    }
+
+    /// Whether nothing can come before a frame comes home.
+    pub(super) fn has_no_frames(&self) -> bool {
+        self.pool.lent_count() == 0 && self.pool.free_count() == 0
+    }
+
+    /// Lends the frames that came home, and makes the kernel look at them if it wants to be told: what a wait without the kernel
+    /// does now and then.
+    pub(super) fn refresh(&mut self) -> io::Result<()> {
+        self.pool.refill(&mut self.fill);
+        if self.fill.needs_wakeup() { self.inner.kick_rx() } else { Ok(()) }
+    }
+
+    /// Packets read since this was last asked, and how many may come before they are dropped.
+    pub(super) fn progress(&mut self) -> (u32, u32) {
+        let read = self.rx.read();
+        let received = read.wrapping_sub(std::mem::replace(&mut self.read_at_sleep, read));
+        let lent = u32::try_from(self.pool.lent_count()).unwrap_or(u32::MAX);
+        let room = if self.pool.has_blocks() { self.rx.capacity() } else { self.rx.capacity().min(lent) };
+        (received, room)
     }
 
     /// How many words to take so that the batch ends with a packet, and a frame is free for each where packets lie in blocks.
@@ -213,8 +231,7 @@ impl Receiver {
         while !self.arm()? {
             let left = deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
             // Neither frames that come home nor an interface that goes end the kernel's wait.
-            let starved = self.pool.lent_count() == 0 && self.pool.free_count() == 0;
-            let nap = if starved { STARVED_INTERVAL } else { CHECK_INTERVAL };
+            let nap = if self.has_no_frames() { STARVED_INTERVAL } else { CHECK_INTERVAL };
             if self.is_starved() {
                 std::thread::sleep(nap.min(left)); // what waits in the blocks would end any other wait at once
                 if left <= nap {
@@ -237,16 +254,10 @@ impl Receiver {
             if left.is_zero() {
                 return Ok(());
             }
-            self.pool.refill(&mut self.fill);
-            if self.fill.needs_wakeup() {
-                self.inner.kick_rx()?;
-            }
-            let read = self.rx.read();
-            let received = read.wrapping_sub(std::mem::replace(&mut self.read_at_sleep, read));
-            let lent = u32::try_from(self.pool.lent_count()).unwrap_or(u32::MAX);
-            let ring = if self.pool.has_blocks() { self.rx.capacity() } else { self.rx.capacity().min(lent) };
-            let sleep = self.coalescer.sleep(now, received.into(), ring, packets, delay);
-            std::thread::sleep(sleep.clamp(SLEEP_MIN, CHECK_INTERVAL).min(left));
+            self.refresh()?;
+            let (received, room) = self.progress();
+            let sleep = self.coalescer.sleep_for(now, received.into(), room, packets, delay);
+            std::thread::sleep(sleep.min(left));
             if self.is_ready() {
                 return Ok(());
             }

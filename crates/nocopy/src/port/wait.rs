@@ -2,6 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use super::receiver::CHECK_INTERVAL;
+
+/// The shortest sleep on purpose: below it, the kernel's timers make no difference.
+const SLEEP_MIN: Duration = Duration::from_micros(20);
+
 /// How a receiver waits for packets; may be changed at any time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -38,9 +43,8 @@ pub(super) struct Coalescer {
 }
 
 impl Coalescer {
-    /// How long to sleep now that `received` packets have come since the last sleep was decided, into rings that hold
-    /// `ring` of them.
-    pub(super) fn sleep(
+    /// Like [`Coalescer::sleep`], within what is worth sleeping and what a broken port may take to be noticed.
+    pub(super) fn sleep_for(
         &mut self,
         now: Instant,
         received: u64,
@@ -48,6 +52,12 @@ impl Coalescer {
         packets: u32,
         delay: Duration,
     ) -> Duration {
+        self.sleep(now, received, ring, packets, delay).clamp(SLEEP_MIN, CHECK_INTERVAL)
+    }
+
+    /// How long to sleep now that `received` packets have come since the last sleep was decided, into rings that hold
+    /// `ring` of them.
+    fn sleep(&mut self, now: Instant, received: u64, ring: u32, packets: u32, delay: Duration) -> Duration {
         let safe = f64::from(ring) / 2.0;
         let rate_per_s = match self.since.replace(now) {
             Some(since) => received as f64 / now.duration_since(since).as_secs_f64().max(1e-6),

@@ -1,0 +1,255 @@
+//! Several queues of one interface over one area.
+//!
+//! # Which queue a packet comes to
+//!
+//! The card decides, and a port changes nothing about it. Usually it hashes addresses and ports of each packet (receive-side
+//! scaling), so that a flow stays on one queue and in order, and looks the queue up in a table. Shown and changed by:
+//!
+//! | | |
+//! |---|---|
+//! | `ethtool -l eth0`, `ethtool -L eth0 combined 4` | how many queues there are |
+//! | `ethtool -x eth0`, `ethtool -X eth0 equal 2` | the table: here, the first two queues share everything |
+//! | `ethtool -n eth0 rx-flow-hash udp4`, `ethtool -N eth0 rx-flow-hash udp4 sdfn` | what is hashed; for UDP often only the addresses |
+//! | `ethtool -N eth0 flow-type udp4 dst-port 9000 action 3` | one flow to one queue: the rest stays with the host on the others |
+//!
+//! Packets that are not IP come to queue 0 on most cards.
+
+use std::io;
+use std::ops::{Bound, RangeBounds};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, epoll};
+
+use super::receiver::{Batch, CHECK_INTERVAL, SPINS_PER_CLOCK, STARVED_INTERVAL};
+use super::wait::Coalescer;
+use super::{OpenError, Port, PortBuilder, Wait};
+use crate::area::{Area, Balance};
+
+/// Ports on several queues of one interface, over one area: as one, or, by [`Queues::into_ports`], one for each thread.
+///
+/// Frames received on any of them may be sent on any other.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut queues = nocopy::Port::builder("eth0").open_queues(..)?;
+/// loop {
+///     let (queue, batch) = queues.receive()?;
+///     println!("{} packets on queue {queue}", batch.count());
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Queues {
+    ports: Vec<Port>,
+    /// Readable when packets are there on any of them.
+    poll: OwnedFd,
+    /// Whose turn it is.
+    next: usize,
+    wait: Wait,
+    coalescer: Coalescer,
+}
+
+impl PortBuilder {
+    /// Opens a port on each of several queues of the interface, `..` for all, over one area with a pool for each half of each.
+    /// Frame counts and ring sizes are those of each port; [`PortBuilder::queue`] does not matter.
+    ///
+    /// # Errors
+    /// As [`PortBuilder::open`]; none stays open if one cannot be opened.
+    pub fn open_queues(self, queues: impl RangeBounds<u32>) -> Result<Queues, OpenError> {
+        let interface = self.look_up()?;
+        let first = match queues.start_bound() {
+            Bound::Included(first) => *first,
+            Bound::Excluded(before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match queues.end_bound() {
+            Bound::Included(last) => last.saturating_add(1),
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => interface.rx_queues,
+        };
+        if first >= end {
+            return Err(OpenError::NoQueue { interface: self.interface });
+        }
+        let area = self.area_for(&interface, end - first)?;
+        let ports: Vec<Port> = (first..end)
+            .map(|queue| self.clone().area(&area).queue(queue).open())
+            .collect::<Result<_, _>>()?;
+        let poll = watch(&ports).map_err(|error| self.system("make an epoll descriptor", error))?;
+        Ok(Queues { ports, poll, next: 0, wait: self.wait, coalescer: Coalescer::default() })
+    }
+}
+
+/// An epoll descriptor on all ports.
+fn watch(ports: &[Port]) -> io::Result<OwnedFd> {
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for (place, port) in (0..).zip(ports) {
+        epoll::add(&poll, &port.receiver, epoll::EventData::new_u64(place), epoll::EventFlags::IN)?;
+    }
+    Ok(poll)
+}
+
+impl Queues {
+    /// One port for each queue, to go to threads of their own; [`Port::pin`] puts a thread where its queue's interrupt runs.
+    pub fn into_ports(self) -> Vec<Port> {
+        self.ports
+    }
+
+    /// The ports, one for each queue, in the order of the queues.
+    pub fn ports(&mut self) -> &mut [Port] {
+        &mut self.ports
+    }
+
+    /// The area of them all.
+    pub fn area(&self) -> &Area {
+        self.ports[0].area()
+    }
+
+    /// Waits for packets on any queue and returns the queue with a batch of its packets; queues take turns. A signal may end the
+    /// wait early, with an empty batch.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn receive(&mut self) -> io::Result<(u32, Batch<'_>)> {
+        self.receive_until(None)
+    }
+
+    /// Like [`Queues::receive`], but returns an empty batch when nothing came for `timeout`.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<(u32, Batch<'_>)> {
+        self.receive_until(Instant::now().checked_add(timeout))
+    }
+
+    fn receive_until(&mut self, deadline: Option<Instant>) -> io::Result<(u32, Batch<'_>)> {
+        let count = self.ports.len();
+        let turn = match self.look() {
+            Some(turn) => turn,
+            None => self.wait_for_packets(deadline)?.unwrap_or(self.next),
+        };
+        self.next = (turn + 1) % count;
+        let port = &mut self.ports[turn];
+        Ok((port.queue(), port.receiver.try_receive()?))
+    }
+
+    /// The next queue in turn that has packets.
+    fn look(&mut self) -> Option<usize> {
+        let count = self.ports.len();
+        (self.next..self.next + count)
+            .map(|turn| turn % count)
+            .find(|turn| self.ports[*turn].receiver.is_ready())
+    }
+
+    /// Prepares all ports for a wait on [`AsFd`] by other means than ours, as [`Receiver::arm`](super::Receiver::arm) does one,
+    /// and says whether packets are there already.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn arm(&mut self) -> io::Result<bool> {
+        let mut ready = false;
+        for port in &mut self.ports {
+            ready |= port.receiver.arm()?;
+        }
+        Ok(ready)
+    }
+
+    fn wait_for_packets(&mut self, deadline: Option<Instant>) -> io::Result<Option<usize>> {
+        match self.wait {
+            Wait::Spin => self.spin(deadline),
+            Wait::Interrupt => self.sleep(deadline),
+            Wait::Adaptive { spin } => {
+                let limit = Instant::now().checked_add(spin);
+                match self.spin([limit, deadline].into_iter().flatten().min())? {
+                    Some(turn) => Ok(Some(turn)),
+                    None => self.sleep(deadline),
+                }
+            }
+            Wait::Coalesced { packets, delay } => self.coalesce(packets, delay, deadline),
+        }
+    }
+
+    fn spin(&mut self, deadline: Option<Instant>) -> io::Result<Option<usize>> {
+        let mut last_check = Instant::now();
+        loop {
+            for port in &mut self.ports {
+                port.receiver.refresh()?;
+            }
+            for _ in 0..SPINS_PER_CLOCK {
+                if let Some(turn) = self.look() {
+                    return Ok(Some(turn));
+                }
+                std::hint::spin_loop();
+            }
+            let now = Instant::now();
+            if deadline.is_some_and(|end| now >= end) {
+                return Ok(None);
+            }
+            if now.duration_since(last_check) >= CHECK_INTERVAL {
+                self.check()?;
+                last_check = now;
+            }
+        }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.ports.iter().try_for_each(|port| port.inner().check())
+    }
+
+    fn sleep(&mut self, deadline: Option<Instant>) -> io::Result<Option<usize>> {
+        while !self.arm()? {
+            let left = deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+            let starved = self.ports.iter().any(|port| port.receiver.has_no_frames());
+            let nap = if starved { STARVED_INTERVAL } else { CHECK_INTERVAL }.min(left);
+            let timeout = Timespec::try_from(nap).expect("short");
+            let mut events = Vec::with_capacity(self.ports.len());
+            match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
+                Ok(0) if left <= nap => return Ok(None),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(self.look())
+    }
+
+    fn coalesce(
+        &mut self,
+        packets: u32,
+        delay: Duration,
+        deadline: Option<Instant>,
+    ) -> io::Result<Option<usize>> {
+        loop {
+            let now = Instant::now();
+            let left = deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(now));
+            if left.is_zero() {
+                return Ok(None);
+            }
+            // All may come to one queue: its ring must not overflow.
+            let (mut received, mut ring) = (0, u32::MAX);
+            for port in &mut self.ports {
+                port.receiver.refresh()?;
+                let (since, capacity) = port.receiver.progress();
+                (received, ring) = (received + u64::from(since), ring.min(capacity));
+            }
+            thread::sleep(self.coalescer.sleep_for(now, received, ring, packets, delay).min(left));
+            if let Some(turn) = self.look() {
+                return Ok(Some(turn));
+            }
+            self.check()?;
+        }
+    }
+
+    /// Where every frame of the area is.
+    pub fn balance(&self) -> Balance {
+        self.ports.iter().map(Port::balance).last().expect("at least one queue")
+    }
+}
+
+impl AsFd for Queues {
+    /// Readable when packets are there on any queue; call [`Queues::arm`] before waiting for it.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poll.as_fd()
+    }
+}

@@ -1,0 +1,147 @@
+//! Several queues of one interface as one, on veth pairs with as many queues.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use common::{SECOND, lab, open_with, packet, send};
+use nocopy::port::{OpenError, PortBuilder, Queues};
+use nocopy::{Mode, Port, Wait};
+use nocopy_lab::{End, Lab};
+
+fn open_queues(end: &End, set: impl FnOnce(PortBuilder) -> PortBuilder + Send) -> Queues {
+    end.namespace().run(|| set(Port::builder(end.interface())).open_queues(..)).expect("opened")
+}
+
+/// Sends packets with numbers from `first` on through a queue of the other end.
+fn send_on(end: &End, queue: u32, to: &End, first: u32, count: u32) {
+    let mut port = open_with(end, |builder| builder.queue(queue)).unwrap();
+    let packets: Vec<_> = (first..first + count).map(|number| packet(to, number, 100)).collect();
+    send(&mut port, &packets);
+    assert!(port.sender().drain(SECOND).unwrap());
+}
+
+#[test]
+fn every_queues_packets_come_in_turns_through_every_way_of_waiting() {
+    let coalesced = Wait::Coalesced { packets: 64, delay: Duration::from_millis(2) };
+    let adaptive = Wait::Adaptive { spin: Duration::from_micros(100) };
+    for wait in [Wait::Interrupt, Wait::Spin, adaptive, coalesced] {
+        let lab = lab!(Lab::builder().queues(3));
+        let mut queues = open_queues(lab.right(), |builder| builder.wait(wait).batch(8));
+        for queue in 0..3 {
+            send_on(lab.left(), queue, lab.right(), queue * 100, 40);
+        }
+        let (mut numbers, mut order) = (Vec::new(), Vec::new());
+        while numbers.len() < 120 {
+            let before = numbers.len();
+            let (queue, batch) = queues.receive_timeout(SECOND).unwrap();
+            for packet in batch {
+                let number = u32::from_be_bytes(packet[14..18].try_into().unwrap());
+                assert_eq!(number / 100, queue, "{wait:?}: on the queue it was sent to");
+                numbers.push(number);
+            }
+            assert!(numbers.len() > before, "{wait:?}: only {before} of 120 came");
+            order.push(queue);
+        }
+        numbers.sort_unstable();
+        let all: Vec<u32> = (0..3).flat_map(|queue| queue * 100..queue * 100 + 40).collect();
+        assert_eq!(numbers, all, "{wait:?}");
+        assert!(order.windows(2).take(6).all(|pair| pair[0] != pair[1]), "{wait:?}: not in turns: {order:?}");
+        assert!(queues.receive_timeout(Duration::from_millis(5)).unwrap().1.is_empty());
+        let balance = queues.balance();
+        assert!(balance.is_whole() && balance.yours == 0, "{balance}");
+    }
+}
+
+#[test]
+fn frames_of_one_queue_leave_through_another() {
+    let lab = lab!(Lab::builder().queues(2));
+    let mut queues = open_queues(lab.right(), |builder| builder);
+    let mut back = open_queues(lab.left(), |builder| builder);
+    send_to(&mut back, lab.right());
+    let (queue, batch) = queues.receive_timeout(SECOND).unwrap();
+    assert_eq!(queue, 0);
+    let frames: Vec<_> = batch.map(|packet| packet.take()).collect();
+    assert_eq!(frames.len(), 10);
+    let other = &mut queues.ports()[1];
+    frames.into_iter().for_each(|frame| other.sender().send(frame).unwrap());
+    assert!(other.sender().drain(SECOND).unwrap());
+    let (queue, batch) = back.receive_timeout(SECOND).unwrap();
+    assert_eq!((queue, batch.count()), (1, 10));
+    let area = queues.area().clone();
+    assert!(queues.balance().is_whole());
+    drop(queues);
+    assert_eq!(area.balance().free + u64::from(area.balance().retired), u64::from(area.frame_count()));
+}
+
+fn send_to(queues: &mut Queues, to: &End) {
+    let packets: Vec<_> = (0..10).map(|number| packet(to, number, 64)).collect();
+    send(&mut queues.ports()[0], &packets);
+}
+
+#[test]
+fn each_queue_can_have_a_thread() {
+    let lab = lab!(Lab::builder().queues(2));
+    let ports = open_queues(lab.right(), |builder| builder).into_ports();
+    let threads: Vec<_> = ports
+        .into_iter()
+        .map(|mut port| {
+            std::thread::spawn(move || {
+                let mut count = 0;
+                while count < 50 {
+                    count += port.receiver().receive_timeout(SECOND).unwrap().count();
+                }
+                (port.queue(), count)
+            })
+        })
+        .collect();
+    for queue in 0..2 {
+        send_on(lab.left(), queue, lab.right(), 0, 50);
+    }
+    let counts: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    assert_eq!(counts, [(0, 50), (1, 50)]);
+}
+
+#[test]
+fn one_descriptor_tells_of_all_queues() {
+    use rustix::event::{PollFd, PollFlags, Timespec};
+    let lab = lab!(Lab::builder().queues(2));
+    let mut queues = open_queues(lab.right(), |builder| builder);
+    let ready = |queues: &Queues, ms: i64| {
+        let timeout = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
+        let waited = PollFd::from_borrowed_fd(queues.as_fd(), PollFlags::IN);
+        rustix::event::poll(&mut [waited], Some(&timeout)).unwrap() > 0
+    };
+    assert!(!queues.arm().unwrap() && !ready(&queues, 1));
+    send_on(lab.left(), 1, lab.right(), 0, 1);
+    assert!(ready(&queues, 1000) && queues.arm().unwrap());
+    assert_eq!(queues.receive().unwrap().0, 1);
+}
+
+#[test]
+fn a_range_of_queues_and_what_is_wrong_with_others() {
+    let lab = lab!(Lab::builder().queues(3));
+    let end = lab.right();
+    let open = |range| end.namespace().run(|| Port::builder(end.interface()).open_queues(range));
+    let mut some = open(1..3).unwrap();
+    assert_eq!(some.ports().iter().map(Port::queue).collect::<Vec<_>>(), [1, 2]);
+    assert!(matches!(open(2..2).unwrap_err(), OpenError::NoQueue { .. }));
+    assert!(matches!(open(0..4).unwrap_err(), OpenError::QueueTaken { queue: 1, .. }));
+    assert!(matches!(open(3..5).unwrap_err(), OpenError::QueueOutOfRange { queue: 3, queues: 3, .. }));
+    let ring = open_queues(end, |builder| builder.mode(Mode::PacketRing));
+    assert_eq!(ring.into_ports().len(), 3);
+}
+
+#[test]
+fn a_lost_interface_is_an_error_for_all_of_them() {
+    for wait in [Wait::Spin, Wait::Interrupt, Wait::Coalesced { packets: 8, delay: Duration::from_millis(1) }]
+    {
+        let lab = lab!(Lab::builder().queues(2));
+        let mut queues = open_queues(lab.right(), |builder| builder.wait(wait));
+        lab.delete_pair().unwrap();
+        let error = (0..20).find_map(|_| queues.receive_timeout(SECOND).err()).expect("an error");
+        assert!(error.to_string().contains("the interface is"), "{wait:?}: {error}");
+    }
+}
