@@ -227,6 +227,25 @@ impl End {
         link::set_up(&self.namespace, self.interface, self.index, false)
     }
 
+    /// Gives the interface another name; this end goes on under the old one, which nothing has then.
+    ///
+    /// # Errors
+    /// [`Error::Netlink`]; `EBUSY` while it is up, before Linux 6.2.
+    pub fn rename(&self, name: &str) -> Result<(), Error> {
+        link::rename(&self.namespace, self.interface, self.index, name)
+    }
+
+    /// Moves the interface into another namespace, where it is down; this end has none then.
+    ///
+    /// # Errors
+    /// [`Error::Netlink`].
+    pub fn move_to(&self, there: &Namespace) -> Result<(), Error> {
+        self.namespace.run(|| {
+            let interface = Interface::find(self.interface)?;
+            link::move_and_rename(&interface, there, self.interface)
+        })
+    }
+
     /// Changes the interface's MTU, in bytes.
     ///
     /// # Errors

@@ -86,6 +86,59 @@ fn an_interface_deleted_in_use_is_an_error_for_every_way_of_waiting() {
 }
 
 #[test]
+fn a_renamed_interface_goes_on_and_a_moved_one_is_gone() {
+    for mode in MODES {
+        let lab = lab!();
+        let (mut left, mut right) = (open_in(lab.left(), mode), open_in(lab.right(), mode));
+        lab.right().rename("other0").unwrap();
+        send(&mut left, &[packet(lab.right(), 1, 100)]);
+        assert_eq!(receive(&mut right, 1), [packet(lab.right(), 1, 100)], "{mode}");
+        assert!(right.receiver().receive_timeout(Duration::from_millis(250)).unwrap().is_empty(), "{mode}");
+        lab.right().rename(lab.right().interface()).unwrap();
+        let elsewhere = nocopy_lab::Namespace::new().unwrap();
+        lab.right().move_to(&elsewhere).unwrap();
+        let error = (0..20).find_map(|_| right.receiver().receive_timeout(SECOND).err()).expect("an error");
+        assert!(error.to_string().contains("the interface is"), "{mode}: {error}");
+        let error = right.receiver().receive().expect_err("not said only once");
+        assert_eq!(error.kind(), std::io::ErrorKind::NotConnected, "{mode}: {error}");
+        assert!(right.balance().is_whole(), "{mode}: {}", right.balance());
+        let area = right.area().clone();
+        drop(right);
+        assert!(area.balance().is_whole() && area.balance().yours == 0, "{mode}: {}", area.balance());
+    }
+}
+
+#[test]
+fn too_little_locked_memory_is_named_with_the_limit_to_raise_and_leaves_the_packet_ring() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use rustix::thread::CapabilitySet as Capabilities;
+    let lab = lab!();
+    let end = lab.left();
+    let before = getrlimit(Resource::Memlock);
+    // Of the whole process, but every other thread has the capability that lifts it.
+    setrlimit(Resource::Memlock, Rlimit { current: Some(64 << 10), ..before.clone() }).unwrap();
+    let limited = |mode: Option<Mode>| {
+        end.namespace().run(|| {
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective.remove(Capabilities::IPC_LOCK);
+            rustix::thread::set_capabilities(None, sets).unwrap();
+            let builder = Port::builder(end.interface());
+            mode.map_or(builder.clone(), |mode| builder.mode(mode)).open()
+        })
+    };
+    let strict = limited(Some(Mode::XdpCopyNative));
+    let stepped_down = limited(None);
+    setrlimit(Resource::Memlock, before).unwrap();
+    let error = strict.unwrap_err();
+    assert!(matches!(error, OpenError::PinnedMemory { .. }), "{error}");
+    assert!(error.to_string().contains("ulimit -l"), "{error}");
+    let port = stepped_down.unwrap();
+    assert_eq!(port.mode(), Mode::PacketRing);
+    assert!(port.report().to_string().contains("ulimit -l"), "{}", port.report());
+    assert!(lab.left().xdp_program().unwrap().is_none(), "a refused rung leaves nothing attached");
+}
+
+#[test]
 fn the_capability_that_is_missing_is_named() {
     use rustix::thread::CapabilitySet as Capabilities;
     let lab = lab!();

@@ -147,6 +147,13 @@ pub(crate) fn move_and_rename(interface: &Interface, there: &Namespace, name: &s
     change(&Namespace::current()?, RouteNetlinkMessage::SetLink(message), 0, operation)
 }
 
+pub(crate) fn rename(namespace: &Namespace, name: &str, index: u32, to: &str) -> Result<(), Error> {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.attributes = vec![LinkAttribute::IfName(to.into())];
+    change(namespace, RouteNetlinkMessage::SetLink(message), 0, format!("rename {name} to {to}"))
+}
+
 pub(crate) fn set_up(namespace: &Namespace, name: &str, index: u32, up: bool) -> Result<(), Error> {
     let mut message = LinkMessage::default();
     message.header.index = index;
