@@ -176,6 +176,32 @@ fn the_ladder_follows_interface_and_purpose_and_says_so() {
 }
 
 #[test]
+fn a_measurement_on_real_traffic_chooses_the_mode_and_is_reported() {
+    let lab = lab!();
+    let (left, right) = (lab.left(), lab.right());
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let source = left.namespace().spawn({
+        let (stop, interface, frame) = (stop.clone(), left.interface(), packet(right, 1, 200));
+        move || {
+            let mut port = Port::builder(interface).mode(Mode::PacketRing).open().unwrap();
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                send(&mut port, std::slice::from_ref(&frame));
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+    });
+    let port = open_with(right, |builder| builder.measure(Duration::from_millis(100)));
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    source.join().unwrap();
+    let port = port.unwrap();
+    let modes: Vec<_> = port.measurements().iter().map(|one| one.mode).collect();
+    assert_eq!(modes, [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing]);
+    assert!(port.measurements().iter().all(|one| one.packets > 0), "{:?}", port.measurements());
+    assert!(modes.contains(&port.mode()));
+    assert_eq!(port.report().to_string().matches("  measured ").count(), 3, "{}", port.report());
+}
+
+#[test]
 fn a_port_without_the_capabilities_of_xdp_steps_down_to_the_packet_ring_and_without_any_says_which() {
     use rustix::thread::CapabilitySet as Capabilities;
     let lab = lab!();

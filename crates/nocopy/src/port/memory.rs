@@ -219,6 +219,7 @@ fn port(settings: &PortBuilder, area: Area, rings: Rings, endpoint: Endpoint) ->
         order: None,
         chain_frames_max: usize::MAX,
         refusals: Vec::new(),
+        measured: Vec::new(),
         area,
         backend: Some(Backend::Memory(endpoint)),
         parked: std::sync::Mutex::default(),

@@ -15,6 +15,7 @@
 
 mod builder;
 mod ladder;
+mod measure;
 mod memory;
 mod open;
 mod packet_ring;
@@ -35,6 +36,7 @@ use std::time::Duration;
 pub use builder::PortBuilder;
 pub(crate) use ladder::LADDER;
 pub use ladder::{Purpose, Refusal};
+pub use measure::Measurement;
 pub use open::OpenError;
 pub use queues::Queues;
 pub use receiver::{Batch, Receiver};
@@ -163,6 +165,11 @@ impl Port {
         &self.inner().refusals
     }
 
+    /// What was measured before the mode was chosen, if that was asked for ([`PortBuilder::measure`]).
+    pub fn measurements(&self) -> &[Measurement] {
+        &self.inner().measured
+    }
+
     /// What the port is and how it came to be that, for people.
     pub fn report(&self) -> Report<'_> {
         Report(self.inner())
@@ -212,6 +219,7 @@ struct Inner {
     /// The most frames a packet to be sent may lie in, where it may lie in several.
     chain_frames_max: usize,
     refusals: Vec<Refusal>,
+    measured: Vec<Measurement>,
     area: Area,
     /// `None` only while dropping: it must go before the pools.
     backend: Option<Backend>,

@@ -227,6 +227,7 @@ pub(super) fn open(
         order: order.why,
         chain_frames_max: Outgoing::PIECES_MAX,
         refusals: std::mem::take(refusals),
+        measured: settings.measured.clone(),
         area: area.clone(),
         backend: Some(Backend::PacketRing(Box::new(backend))),
         parked: Mutex::default(),

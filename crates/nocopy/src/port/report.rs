@@ -11,13 +11,16 @@ pub struct Report<'port>(pub(super) &'port Inner);
 
 impl fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { interface, queue, mode, order, refusals, area, .. } = self.0;
+        let Inner { interface, queue, mode, order, refusals, measured, area, .. } = self.0;
         writeln!(f, "{interface} queue {queue}: {mode}, {}", self.0.evidence())?;
         if let Some(why) = order {
             writeln!(f, "  order    {why}")?;
         }
         if *mode == Mode::PacketRing {
             writeln!(f, "  host     has every packet too: this mode only looks on")?;
+        }
+        for measurement in measured {
+            writeln!(f, "  measured {measurement}")?;
         }
         for refusal in refusals {
             writeln!(f, "  refused  {refusal}")?;

@@ -168,6 +168,7 @@ impl Standing {
             order: order.why,
             chain_frames_max: CHAIN_FRAMES_MAX,
             refusals,
+            measured: settings.measured.clone(),
             area,
             backend: Some(Backend::Xdp(backend)),
             parked: Mutex::default(),

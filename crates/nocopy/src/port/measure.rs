@@ -1,0 +1,96 @@
+//! A short measurement, for those who would rather not believe what is known of drivers.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::ladder::LADDER;
+use super::{Mode, OpenError, Port, PortBuilder, open};
+
+/// Modes that receive so nearly as many packets as the best are told apart by processor time.
+const AS_MANY: f64 = 0.97;
+
+/// What a port in one mode received while it was measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Measurement {
+    /// The mode.
+    pub mode: Mode,
+    /// Packets received.
+    pub packets: u64,
+    /// How long it was measured.
+    pub elapsed: Duration,
+    /// Processor time of the receiving thread.
+    pub cpu: Duration,
+}
+
+impl Measurement {
+    fn packets_per_s(&self) -> f64 {
+        self.packets as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    fn cpu_ns(&self) -> f64 {
+        self.cpu.as_nanos() as f64 / (self.packets as f64).max(1.0)
+    }
+}
+
+impl fmt::Display for Measurement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {:.0} packets/s, {:.0} ns of CPU each", self.mode, self.packets_per_s(), self.cpu_ns())
+    }
+}
+
+/// Opens the port in each mode that works, one after the other, and then in the best.
+pub(super) fn open_best(settings: &PortBuilder, duration: Duration) -> Result<Port, OpenError> {
+    let plain = PortBuilder { measure: None, ..settings.clone() };
+    let modes = settings.mode.map_or(LADDER.to_vec(), |mode| vec![mode]);
+    let measured: Vec<Measurement> = modes
+        .into_iter()
+        .filter_map(|mode| measure(open::open(plain.clone().mode(mode)).ok()?, duration))
+        .collect();
+    let chosen = best(&measured).map_or(settings.mode, Some);
+    open::open(PortBuilder { mode: chosen, measured, ..plain })
+}
+
+/// `None` if it broke.
+fn measure(mut port: Port, duration: Duration) -> Option<Measurement> {
+    let (started, cpu) = (Instant::now(), thread_time());
+    let mut packets = 0;
+    while let Some(left) = duration.checked_sub(started.elapsed()) {
+        packets += port.receiver().receive_timeout(left).ok()?.count() as u64;
+    }
+    let (elapsed, cpu) = (started.elapsed(), thread_time().saturating_sub(cpu));
+    Some(Measurement { mode: port.mode(), packets, elapsed, cpu })
+}
+
+/// The mode that received most, and of those that received about as many the one that took the least time; `None` if
+/// nothing came.
+fn best(measured: &[Measurement]) -> Option<Mode> {
+    let most = measured.iter().map(Measurement::packets_per_s).fold(0.0, f64::max);
+    let as_many = measured.iter().filter(|one| one.packets > 0 && one.packets_per_s() >= most * AS_MANY);
+    as_many.min_by(|one, other| one.cpu_ns().total_cmp(&other.cpu_ns())).map(|one| one.mode)
+}
+
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use super::*;
+
+    fn measured(mode: Mode, packets: u64, cpu_us: u64) -> Measurement {
+        let (elapsed, cpu) = (Duration::from_millis(100), Duration::from_micros(cpu_us));
+        Measurement { mode, packets, elapsed, cpu }
+    }
+
+    #[test]
+    fn more_packets_win_and_then_less_time() {
+        let (native, ring) = (Mode::XdpCopyNative, Mode::PacketRing);
+        assert_eq!(best(&[measured(native, 1000, 900), measured(ring, 1400, 5000)]), Some(ring));
+        assert_eq!(best(&[measured(native, 1000, 900), measured(ring, 1010, 100)]), Some(ring));
+        assert_eq!(best(&[measured(native, 1000, 100), measured(ring, 1010, 900)]), Some(native));
+        assert_eq!(best(&[measured(native, 0, 10), measured(ring, 0, 20)]), None);
+    }
+}
