@@ -116,7 +116,7 @@ fn too_little_locked_memory_is_named_with_the_limit_to_raise_and_leaves_the_pack
     let end = lab.left();
     let before = getrlimit(Resource::Memlock);
     // Of the whole process, but every other thread has the capability that lifts it.
-    setrlimit(Resource::Memlock, Rlimit { current: Some(64 << 10), ..before.clone() }).unwrap();
+    setrlimit(Resource::Memlock, Rlimit { current: Some(64 << 10), ..before }).unwrap();
     let limited = |mode: Option<Mode>| {
         end.namespace().run(|| {
             let mut sets = rustix::thread::capabilities(None).unwrap();
