@@ -341,8 +341,11 @@ fn bad_interfaces_are_named_with_the_cause_and_the_way_out() {
     lab.right().set_down().unwrap();
     end.set_down().unwrap();
     assert!(text(end.interface()).contains("the interface is down"));
-    let area =
-        nocopy::Area::new(nocopy::area::AreaConfig { frame_bytes: 8192, frame_count: 64, headroom_bytes: 0 });
+    let area = nocopy::Area::new(nocopy::area::AreaConfig {
+        frame_bytes: 8192,
+        frame_count: 64,
+        ..Default::default()
+    });
     lab.right().set_up().unwrap();
     end.set_up().unwrap();
     lab.wait_for_carrier().unwrap();

@@ -89,6 +89,14 @@ pub enum AreaError {
         /// What `mmap` or `madvise` said.
         source: io::Error,
     },
+    /// No such NUMA node.
+    #[error(
+        "NUMA node {node}: this machine has no such node; 'numactl --hardware' lists them, or leave it out"
+    )]
+    NumaNode {
+        /// The node asked for.
+        node: u32,
+    },
     /// Too few frames are left for another pool.
     #[error(
         "area of {total} frames: {wanted} frames wanted for a pool, {free} are free; make the area larger"
@@ -115,11 +123,14 @@ pub struct AreaConfig {
     pub frame_bytes: u32,
     /// Bytes kept free in front of every packet, beyond the kernel's own [`PACKET_HEADROOM_BYTES`].
     pub headroom_bytes: u32,
+    /// The NUMA node to take the memory from, as far as it has any left; `None` leaves it to the kernel, which takes the
+    /// calling thread's.
+    pub numa_node: Option<u32>,
 }
 
 impl Default for AreaConfig {
     fn default() -> Self {
-        Self { frame_count: 8192, frame_bytes: 2048, headroom_bytes: 0 }
+        Self { frame_count: 8192, frame_bytes: 2048, headroom_bytes: 0, numa_node: None }
     }
 }
 
@@ -137,7 +148,7 @@ impl Area {
     /// # Errors
     /// A shape that cannot work, or no memory.
     pub fn new(config: AreaConfig) -> Result<Self, AreaError> {
-        let AreaConfig { frame_count, frame_bytes, headroom_bytes } = config;
+        let AreaConfig { frame_count, frame_bytes, headroom_bytes, numa_node } = config;
         if !frame_bytes.is_power_of_two() || !(FRAME_BYTES_MIN..=FRAME_BYTES_MAX).contains(&frame_bytes) {
             return Err(AreaError::FrameBytes(frame_bytes));
         }
@@ -149,7 +160,11 @@ impl Area {
             return Err(AreaError::Headroom { headroom_bytes, frame_bytes });
         }
         let bytes = frame_count as usize * frame_bytes as usize;
-        let (memory, pages) = Mapping::area(bytes).map_err(|source| AreaError::Memory { bytes, source })?;
+        let (memory, pages) =
+            Mapping::area(bytes, numa_node).map_err(|source| match (source.kind(), numa_node) {
+                (io::ErrorKind::InvalidInput, Some(node)) => AreaError::NumaNode { node },
+                _ => AreaError::Memory { bytes, source },
+            })?;
         Ok(Self { shared: Arc::new(Shared::new(memory, pages, config)) })
     }
 
@@ -176,6 +191,11 @@ impl Area {
     /// The kind of pages the memory lies on.
     pub fn pages(&self) -> Pages {
         self.shared.pages
+    }
+
+    /// The NUMA node that the memory begins on; `None` where the kernel knows of no nodes.
+    pub fn numa_node(&self) -> Option<u32> {
+        self.shared.memory.node()
     }
 
     /// Where every frame is: exact when the halves are at rest, a snapshot while they run.

@@ -21,7 +21,7 @@ proptest! {
 #[test]
 fn shapes_that_cannot_work_are_refused() {
     let with = |frame_count, frame_bytes, headroom_bytes| {
-        Area::new(AreaConfig { frame_count, frame_bytes, headroom_bytes }).unwrap_err()
+        Area::new(AreaConfig { frame_count, frame_bytes, headroom_bytes, numa_node: None }).unwrap_err()
     };
     assert!(matches!(with(8, 2000, 0), AreaError::FrameBytes(2000)));
     assert!(matches!(with(8, 1024, 0), AreaError::FrameBytes(1024)));
@@ -32,7 +32,8 @@ fn shapes_that_cannot_work_are_refused() {
 
 #[test]
 fn no_memory_is_an_error_with_the_size() {
-    let huge = Area::new(AreaConfig { frame_count: u32::MAX - 4, frame_bytes: 32768, headroom_bytes: 0 });
+    let huge =
+        Area::new(AreaConfig { frame_count: u32::MAX - 4, frame_bytes: 32768, ..AreaConfig::default() });
     let text = huge.unwrap_err().to_string();
     assert!(text.contains("gave no memory"), "{text}");
 }
@@ -202,4 +203,18 @@ fn a_frame_home_after_its_pool_closed_belongs_to_nobody() {
     assert_eq!(area.balance().free, 8);
     drop(area);
     assert!(weak.upgrade().is_none(), "area leaked");
+}
+
+#[test]
+fn memory_comes_from_the_node_asked_for_or_the_error_names_it() {
+    let on = |node| Area::new(AreaConfig { frame_count: 8, numa_node: Some(node), ..AreaConfig::default() });
+    let node = small_area().numa_node();
+    assert_eq!(node.is_some(), std::path::Path::new("/sys/devices/system/node/node0").exists());
+    if let Some(node) = node {
+        assert_eq!(on(node).unwrap().numa_node(), Some(node));
+    }
+    for none in [1000, u32::MAX] {
+        let error = on(none).unwrap_err(); // of the kernel without NUMA: its own words
+        assert!(node.is_none() || matches!(error, AreaError::NumaNode { node } if node == none), "{error}");
+    }
 }

@@ -17,6 +17,7 @@ pub struct PortBuilder {
     pub(super) area: Option<Area>,
     pub(super) frame_bytes: Option<u32>,
     pub(super) headroom_bytes: u32,
+    pub(super) numa_node: Option<u32>,
     pub(super) rx_frames: u32,
     pub(super) tx_frames: u32,
     pub(super) rings: RingSizes,
@@ -48,6 +49,7 @@ impl PortBuilder {
             area: None,
             frame_bytes: None,
             headroom_bytes: 0,
+            numa_node: None,
             rx_frames: 4096,
             tx_frames: 2048,
             rings: ring_sizes(4096, 2048),
@@ -120,6 +122,13 @@ impl PortBuilder {
     #[must_use]
     pub fn headroom(mut self, bytes: u32) -> Self {
         self.headroom_bytes = bytes;
+        self
+    }
+
+    /// The NUMA node to take the area's memory from (default: the card's own, where the machine has several).
+    #[must_use]
+    pub fn numa_node(mut self, node: u32) -> Self {
+        self.numa_node = Some(node);
         self
     }
 
@@ -278,8 +287,8 @@ impl PortBuilder {
             Some(area) => Ok(area.clone()),
             None => {
                 let frame_bytes = self.frame_bytes.unwrap_or(frame_bytes);
-                let headroom_bytes = self.headroom_bytes;
-                Ok(Area::new(AreaConfig { frame_count, frame_bytes, headroom_bytes })?)
+                let Self { headroom_bytes, numa_node, .. } = *self;
+                Ok(Area::new(AreaConfig { frame_count, frame_bytes, headroom_bytes, numa_node })?)
             }
         }
     }

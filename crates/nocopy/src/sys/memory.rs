@@ -45,14 +45,17 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Anonymous, populated, zeroed memory on the largest pages to be had, kept out of forked children.
-    pub(crate) fn area(bytes: usize) -> io::Result<(Self, Pages)> {
+    /// Anonymous, populated, zeroed memory on the largest pages to be had, kept out of forked children; of one NUMA node as far
+    /// as it has memory left, if that matters.
+    pub(crate) fn area(bytes: usize, node: Option<u32>) -> io::Result<(Self, Pages)> {
         if let Ok(mapping) = Self::anonymous(bytes.next_multiple_of(HUGE_PAGE_BYTES), MapFlags::HUGETLB) {
+            node.map_or(Ok(()), |node| mapping.prefer(node))?;
             mapping.advise(Advice::LinuxDontFork)?;
             return Ok((mapping, Pages::Huge));
         }
         let mapping = Self::anonymous(bytes, MapFlags::empty())?;
         // Advice comes before the first touch, or the base pages are there already.
+        node.map_or(Ok(()), |node| mapping.prefer(node))?;
         let pages = match mapping.advise(Advice::LinuxHugepage) {
             Ok(()) => Pages::Transparent,
             Err(_) => Pages::Base,
@@ -87,6 +90,42 @@ impl Mapping {
         // SAFETY: the range is exactly this mapping, and none of the advice used here discards contents.
         unsafe { mm::madvise(self.base.as_ptr().cast(), self.bytes, advice)? };
         Ok(())
+    }
+
+    /// Takes the pages of the mapping from a NUMA node as they are touched (mbind(2)).
+    fn prefer(&self, node: u32) -> io::Result<()> {
+        const WORD_BITS: u32 = libc::c_ulong::BITS;
+        let mut nodes: [libc::c_ulong; 16] = [0; 16];
+        let word = nodes.get_mut((node / WORD_BITS) as usize);
+        *word.ok_or(io::ErrorKind::InvalidInput)? = 1 << (node % WORD_BITS);
+        // SAFETY: the range is exactly this mapping, whose contents the call leaves alone; the mask outlives it. (The kernel
+        // reads one bit less than it is told of.)
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.base.as_ptr(),
+                self.bytes,
+                libc::MPOL_PREFERRED,
+                nodes.as_ptr(),
+                libc::c_ulong::from(WORD_BITS) * nodes.len() as libc::c_ulong + 1,
+                0,
+            )
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// The NUMA node that the first page lies on; `None` where the kernel knows of no nodes.
+    pub(crate) fn node(&self) -> Option<u32> {
+        const MPOL_F_NODE: libc::c_ulong = 1 << 0;
+        const MPOL_F_ADDR: libc::c_ulong = 1 << 1;
+        let mut node: libc::c_int = 0;
+        let no_mask = std::ptr::null_mut::<libc::c_ulong>();
+        // SAFETY: the kernel writes an integer to `node`, which outlives the call, and nothing else.
+        let result = unsafe {
+            let (how, address) = (MPOL_F_NODE | MPOL_F_ADDR, self.base.as_ptr());
+            libc::syscall(libc::SYS_get_mempolicy, &raw mut node, no_mask, 0, address, how)
+        };
+        if result == 0 { node.try_into().ok() } else { None }
     }
 
     pub(crate) const fn base(&self) -> NonNull<u8> {
