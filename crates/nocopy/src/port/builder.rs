@@ -262,7 +262,7 @@ impl PortBuilder {
         memory::pair(&self)
     }
 
-    fn check(&self) -> Result<(), OpenError> {
+    pub(super) fn check(&self) -> Result<(), OpenError> {
         let RingSizes { fill, rx, tx, completion } = self.rings;
         for (ring, entries) in [("rx", rx), ("tx", tx), ("fill", fill), ("completion", completion)] {
             if !entries.is_power_of_two() {

@@ -14,6 +14,7 @@
 //! Whatever happens, the frames add up ([`Port::balance`]).
 
 mod builder;
+mod grant;
 mod ladder;
 mod measure;
 mod memory;
@@ -34,6 +35,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use builder::PortBuilder;
+pub use grant::{Grant, GrantError};
 pub(crate) use ladder::LADDER;
 pub use ladder::{Purpose, Refusal};
 pub use measure::Measurement;

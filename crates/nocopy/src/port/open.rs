@@ -3,6 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use super::grant::Grant;
 use super::ladder::{Refusal, Step};
 use super::xdp::XdpRungs;
 use super::{Mode, Port, PortBuilder, packet_ring};
@@ -164,6 +165,18 @@ pub enum OpenError {
         /// Each mode with the reason.
         refusals: Vec<Refusal>,
     },
+    /// A setting that cannot go with a grant.
+    #[error("{interface} queue {queue}: a granted port cannot have '{setting}': {advice}")]
+    NotGranted {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+        /// The method of [`PortBuilder`] that asked for it.
+        setting: &'static str,
+        /// Why, and what to do.
+        advice: &'static str,
+    },
     /// The area could not be made or shared.
     #[error(transparent)]
     Area(#[from] AreaError),
@@ -189,16 +202,24 @@ fn next_size(entries: u32) -> u32 {
 }
 
 /// Walks down the modes, in the order that is fastest for this interface and purpose, to the first that works.
-pub(super) fn open(mut settings: PortBuilder) -> Result<Port, OpenError> {
+pub(super) fn open(settings: PortBuilder) -> Result<Port, OpenError> {
+    open_by(settings, None)
+}
+
+/// [`open`]; with a grant only the modes of AF_XDP, and what takes privileges is the grant's.
+pub(super) fn open_by(mut settings: PortBuilder, grant: Option<Grant>) -> Result<Port, OpenError> {
     let interface = settings.examine()?;
     settings.mtu_bytes = interface.mtu_bytes;
     let area = settings.area_for(&interface, 1)?;
     settings.check_area(&interface, &area)?;
     // Also before: a port that was just closed, or refused, has reset the link of some drivers.
     settings.wait_for_carrier(false)?;
-    let order = settings.order(&interface);
+    let mut order = settings.order(&interface);
+    if grant.is_some() {
+        order.modes.retain(|mode| *mode != Mode::PacketRing);
+    }
     let mut refusals = Vec::new();
-    let mut xdp = XdpRungs::default();
+    let mut xdp = XdpRungs::of(grant);
     let mut blocked: Option<OpenError> = None;
     for &mode in &order.modes {
         if mode == Mode::PacketRing {
@@ -262,7 +283,7 @@ impl PortBuilder {
     }
 
     /// Looks at the interface and refuses what cannot work, before anything is changed.
-    fn examine(&self) -> Result<Interface, OpenError> {
+    pub(super) fn examine(&self) -> Result<Interface, OpenError> {
         let name = || self.interface.clone();
         if self.mode == Some(Mode::Memory) {
             return Err(OpenError::MemoryMode);
@@ -299,11 +320,15 @@ impl PortBuilder {
 
     /// What a port of any mode needs besides its sockets.
     pub(super) fn attend(&self, interface: &Interface) -> Result<(Option<Promiscuous>, Inquiry), OpenError> {
-        let promiscuous = self.promiscuous.then(|| Promiscuous::on(interface.index)).transpose();
-        let promiscuous = promiscuous.map_err(|error| self.system("turn on promiscuous mode", error))?;
+        let promiscuous = self.promiscuous_on(interface)?;
         let inquiry = Inquiry::of(interface.index)
             .map_err(|error| self.system("open a socket to ask about the interface", error))?;
         Ok((promiscuous, inquiry))
+    }
+
+    pub(super) fn promiscuous_on(&self, interface: &Interface) -> Result<Option<Promiscuous>, OpenError> {
+        let promiscuous = self.promiscuous.then(|| Promiscuous::on(interface.index)).transpose();
+        promiscuous.map_err(|error| self.system("turn on promiscuous mode", error))
     }
 
     pub(super) fn wait_for_carrier(&self, after_attach: bool) -> Result<(), OpenError> {

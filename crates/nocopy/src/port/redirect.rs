@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ pub(super) struct Redirect {
     fragments: bool,
     sockets: SocketMap,
     /// Taken away before the map: no packet may look up a socket that is going.
-    _attachment: Attachment,
+    attachment: Attachment,
 }
 
 /// An interface, told apart from those of other network namespaces.
@@ -68,11 +68,26 @@ impl Redirect {
                 program.attach(&interface.name, at)
             };
             match attached {
-                Ok(attachment) => return Ok(Self { at, fragments, sockets, _attachment: attachment }),
+                Ok(attachment) => return Ok(Self { at, fragments, sockets, attachment }),
                 Err(Error::Occupied { .. }) if Instant::now() < give_up => std::thread::sleep(RETRY_INTERVAL),
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// The program that another process attached, by the descriptors of its map and its link.
+    pub(super) fn adopt(at: Attach, map: OwnedFd, link: OwnedFd) -> Arc<Self> {
+        Arc::new(Self { at, fragments: false, sockets: map.into(), attachment: Attachment::by(link) })
+    }
+
+    /// Map and link.
+    pub(super) fn descriptors(&self) -> (BorrowedFd<'_>, BorrowedFd<'_>) {
+        (self.sockets.as_fd(), self.attachment.link())
+    }
+
+    /// As [`Redirect::set`], unless the queue is another socket's: `EEXIST`.
+    pub(super) fn reserve(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.sockets.reserve(queue, socket)
     }
 
     /// Sends the packets of `queue` to `socket` from now on.
@@ -83,14 +98,16 @@ impl Redirect {
     /// Sends the packets of `queue` to the host from now on, and waits until no XDP program still running can have
     /// seen the socket. Closing the socket would do both, unless the user has a duplicate of its descriptor.
     ///
-    /// Returns whether both were done; some kernels have no such barrier (`nohz_full`).
+    /// Returns whether both were done: a process without privileges may be refused bpf(2), and some kernels have no such
+    /// barrier (`nohz_full`).
     pub(super) fn clear(&self, queue: u32) -> bool {
         self.sockets.clear(queue).is_ok()
             && rustix::thread::membarrier(rustix::thread::MembarrierCommand::Global).is_ok() // an RCU grace period
     }
 }
 
-fn current_namespace() -> io::Result<(u64, u64)> {
+/// Device and inode of the calling thread's network namespace.
+pub(super) fn current_namespace() -> io::Result<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     let file = std::fs::metadata("/proc/thread-self/ns/net")?;
     Ok((file.dev(), file.ino()))

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fd::AsFd;
 
+use super::grant::{Grant, Granted};
 use super::ladder::{Order, Refusal, Step};
 use super::redirect::Redirect;
 use super::{Backend, Inner, Mode, OpenError, Port, PortBuilder, assemble};
@@ -73,6 +74,9 @@ pub(super) struct XdpRungs {
     redirect: Option<Arc<Redirect>>,
     /// The mode that was tried last.
     pub(super) mode: Option<Mode>,
+    /// What another process made, as long as it is not used.
+    granted_socket: Option<XskSocket>,
+    granted: Option<Granted>,
 }
 
 /// A socket that is bound in a mode that works.
@@ -81,9 +85,15 @@ pub(super) struct Standing {
     rings: Rings,
     redirect: Arc<Redirect>,
     mode: Mode,
+    granted: Option<Granted>,
 }
 
 impl XdpRungs {
+    pub(super) fn of(grant: Option<Grant>) -> Self {
+        let (granted_socket, granted) = grant.map(|grant| (grant.socket, grant.rest)).unzip();
+        Self { granted_socket, granted, ..Self::default() }
+    }
+
     /// Tries a mode. What the driver refuses is the inner error, what would be refused in any mode the outer one.
     pub(super) fn climb(
         &mut self,
@@ -103,22 +113,30 @@ impl XdpRungs {
         }
         let (socket, rings) = match self.socket.take() {
             Some(made) => made,
-            None => settings.socket(area)?,
+            None => settings.socket(self.granted_socket.take(), area)?,
         };
         let at = if mode == Mode::XdpCopyGeneric { Attach::Generic } else { Attach::Native };
         // An interface runs its program in one place only.
         let reused = self.redirect.take().filter(|redirect| redirect.at == at);
-        let redirect = match reused.map_or_else(|| Redirect::on(interface, at, settings), Ok) {
+        let attached = match (reused, &self.granted) {
+            (Some(redirect), _) => Ok(redirect),
+            (None, Some(granted)) => granted.redirect_at(at),
+            (None, None) => match Redirect::on(interface, at, settings) {
+                Ok(redirect) => Ok(redirect),
+                Err(error) => Err(refused_here(at, error)?),
+            },
+        };
+        let redirect = match attached {
             Ok(redirect) => redirect,
-            Err(error) => {
+            Err(reason) => {
                 self.socket = Some((socket, rings));
-                return refuse(Step::Attach, refused_here(at, error)?);
+                return refuse(Step::Attach, reason);
             }
         };
         match settings.bind(interface, &socket, mode == Mode::XdpZeroCopy)? {
             Ok(()) => {
                 let mode = settings.reported_mode(&socket, at)?;
-                Ok(Ok(Standing { socket, rings, redirect, mode }))
+                Ok(Ok(Standing { socket, rings, redirect, mode, granted: self.granted.take() }))
             }
             Err(reason) => {
                 (self.socket, self.redirect) = (Some((socket, rings)), Some(redirect));
@@ -138,28 +156,26 @@ impl Standing {
         order: &Order,
         refusals: Vec<Refusal>,
     ) -> Result<Port, OpenError> {
-        let Self { socket, rings, redirect, mode } = self;
+        let Self { socket, rings, redirect, mode, granted } = self;
         settings.wait_for_carrier(true)?;
-        if let Some((duration, packets)) = settings.busy_poll {
-            socket
-                .set_busy_poll(duration, packets)
-                .map_err(|error| settings.system("turn on busy polling", error))?;
-        }
+        settings.busy_poll_on(&socket)?;
         // The option came one version after the index stopped lagging.
         let tx_index_lags = mode != Mode::XdpZeroCopy && !socket.raise_tx_budget(settings.rings.tx);
         let (promiscuous, inquiry) = settings.attend(interface)?;
         let pools =
             (area.pool(Half::Receive, settings.rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
-        redirect
-            .set(settings.queue, socket.as_fd())
-            .map_err(|error| settings.system("put the socket into the XDP map", error))?;
+        if granted.is_none() {
+            redirect
+                .set(settings.queue, socket.as_fd())
+                .map_err(|error| settings.system("put the socket into the XDP map", error))?;
+        }
         let backend = XdpBackend {
             redirect,
             queue: settings.queue,
             socket,
             tx_index_lags,
             inquiry,
-            _promiscuous: promiscuous,
+            _promiscuous: promiscuous.or(granted.and_then(|granted| granted.promiscuous)),
         };
         let inner = Inner {
             interface: settings.interface.clone(),
@@ -180,16 +196,9 @@ impl Standing {
 }
 
 impl PortBuilder {
-    fn socket(&self, area: &Area) -> Result<(XskSocket, Rings), OpenError> {
-        if let Some(capability) = capability::missing(capability::PORT) {
-            return Err(OpenError::Capability { interface: self.interface.clone(), capability });
-        }
-        let socket = XskSocket::new().map_err(|error| match (error.raw_os_error(), kernel::running()) {
-            (Some(libc::EAFNOSUPPORT), Some(running)) => {
-                OpenError::Kernel { running, needed: xdp::KERNEL_MIN }
-            }
-            _ => self.system("make an AF_XDP socket", error),
-        })?;
+    /// The socket that was granted, or one of our own, with its memory and its rings.
+    fn socket(&self, granted: Option<XskSocket>, area: &Area) -> Result<(XskSocket, Rings), OpenError> {
+        let socket = granted.map_or_else(|| self.make_socket(), Ok)?;
         let memory = area.memory();
         socket.register(memory, area.frame_bytes(), area.headroom_bytes()).map_err(|source| match source
             .raw_os_error()
@@ -204,6 +213,24 @@ impl PortBuilder {
         })?;
         let rings = socket.make_rings(self.rings).map_err(|error| self.system("make the rings", error))?;
         Ok((socket, rings))
+    }
+
+    /// Makes a socket: that takes privileges.
+    pub(super) fn make_socket(&self) -> Result<XskSocket, OpenError> {
+        if let Some(capability) = capability::missing(capability::PORT) {
+            return Err(OpenError::Capability { interface: self.interface.clone(), capability });
+        }
+        XskSocket::new().map_err(|error| match (error.raw_os_error(), kernel::running()) {
+            (Some(libc::EAFNOSUPPORT), Some(running)) => {
+                OpenError::Kernel { running, needed: xdp::KERNEL_MIN }
+            }
+            _ => self.system("make an AF_XDP socket", error),
+        })
+    }
+
+    pub(super) fn busy_poll_on(&self, socket: &XskSocket) -> Result<(), OpenError> {
+        let Some((duration, packets)) = self.busy_poll else { return Ok(()) };
+        socket.set_busy_poll(duration, packets).map_err(|error| self.system("turn on busy polling", error))
     }
 
     /// What an error of the port's own half means while opening.
@@ -266,7 +293,7 @@ fn spread(interface: &Interface) -> io::Error {
 }
 
 /// What the kernel said, if it refused the program in the driver for a reason that may not hold outside it.
-fn refused_here(at: Attach, error: xdp::Error) -> Result<io::Error, OpenError> {
+pub(super) fn refused_here(at: Attach, error: xdp::Error) -> Result<io::Error, OpenError> {
     match error {
         xdp::Error::NoNative { source, .. }
         | xdp::Error::Mtu { source, .. }

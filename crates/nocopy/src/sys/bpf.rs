@@ -176,11 +176,26 @@ pub(crate) fn create_map(kind: MapKind, value_bytes: u32, entries: u32) -> io::R
     unsafe { bpf_fd(BPF_MAP_CREATE, &mut argument) }
 }
 
+/// Which slots [`set_map_descriptor`] sets.
+#[derive(Debug, Clone, Copy)]
+#[repr(u64)]
+pub(crate) enum Slot {
+    /// `BPF_ANY`.
+    Any = 0,
+    /// `BPF_NOEXIST`.
+    Empty = 1,
+}
+
 /// Puts a descriptor into slot `key` of a map of descriptors.
-pub(crate) fn set_map_descriptor(map: BorrowedFd<'_>, key: u32, value: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn set_map_descriptor(
+    map: BorrowedFd<'_>,
+    key: u32,
+    value: BorrowedFd<'_>,
+    slot: Slot,
+) -> io::Result<()> {
     let value = number(&value);
     let (key, value) = ((&raw const key) as u64, (&raw const value) as u64);
-    let mut argument = MapElement { map: number(&map), padding: 0, key, value, flags: 0 };
+    let mut argument = MapElement { map: number(&map), padding: 0, key, value, flags: slot as u64 };
     // SAFETY: key and value are four bytes each, as the map was created, and outlive the call.
     unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut argument).map(drop) }
 }

@@ -184,7 +184,7 @@ pub(crate) fn hardware_address(name: &str) -> io::Result<[u8; 6]> {
 /// Keeps an interface in promiscuous mode while it lives; the kernel ends it with the descriptor, also after kill -9.
 #[derive(Debug)]
 pub(crate) struct Promiscuous {
-    _socket: OwnedFd,
+    socket: OwnedFd,
 }
 
 impl Promiscuous {
@@ -197,18 +197,45 @@ impl Promiscuous {
             mr_alen: 0,
             mr_address: [0; 8],
         };
-        // SAFETY: the pointer and length describe `membership`, which outlives the call.
-        let result = unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_PACKET,
-                libc::PACKET_ADD_MEMBERSHIP,
-                (&raw const membership).cast(),
-                libc::socklen_t::try_from(size_of::<libc::packet_mreq>()).expect("small"),
-            )
-        };
-        if result == 0 { Ok(Self { _socket: socket }) } else { Err(io::Error::last_os_error()) }
+        deafen(&socket)?;
+        // SAFETY: the option takes a `packet_mreq`.
+        unsafe { set_option(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)? };
+        Ok(Self { socket })
     }
+}
+
+impl From<OwnedFd> for Promiscuous {
+    fn from(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+}
+
+impl AsFd for Promiscuous {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Makes a socket receive nothing, for good: whoever is given it could otherwise bind it and listen on any interface.
+fn deafen(socket: &OwnedFd) -> io::Result<()> {
+    let mut nothing = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut nothing };
+    // SAFETY: the first option takes a `sock_fprog`, whose one instruction outlives the call; the second an `int`.
+    unsafe {
+        set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+        set_option(socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1_i32)
+    }
+}
+
+/// # Safety
+/// `option` takes a `T`, and every pointer in it is good for the call.
+unsafe fn set_option<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
+    let bytes = libc::socklen_t::try_from(size_of::<T>()).expect("options are small");
+    // SAFETY: pointer and length describe `value`, which outlives the call; the rest by contract.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), bytes)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn control_socket() -> io::Result<OwnedFd> {
@@ -262,5 +289,50 @@ impl Request {
         // SAFETY: a live descriptor and an `ifreq` that outlives the call; the rest by contract.
         let result = unsafe { libc::ioctl(socket.as_raw_fd(), call, &raw mut self.0) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use std::net::UdpSocket;
+
+    use rustix::net::{RecvFlags, recv};
+
+    use super::*;
+
+    /// What anybody can do with a packet socket that was passed on, without any capability.
+    fn listen(socket: &OwnedFd, interface_index: u32) {
+        // SAFETY: all-zero is a valid address.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET.try_into().unwrap();
+        address.sll_protocol = u16::try_from(libc::ETH_P_ALL).unwrap().to_be();
+        address.sll_ifindex = interface_index.cast_signed();
+        let bytes = size_of::<libc::sockaddr_ll>().try_into().unwrap();
+        // SAFETY: pointer and length describe `address`, which outlives the call.
+        let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) };
+        assert_eq!(bound, 0);
+    }
+
+    #[test]
+    fn a_promiscuous_membership_cannot_be_listened_to() {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let (left, right) = (lab.left(), lab.right());
+        right.namespace().run(|| {
+            let membership = Promiscuous::on(right.index()).unwrap().socket;
+            let (family, kind) = (AddressFamily::PACKET, SocketType::RAW);
+            let other = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+            listen(&other, right.index());
+            listen(&membership, right.index()); // bound last is served first
+            let socket = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
+            socket.send_to(b"confidential", (right.ipv4(), 9)).unwrap();
+            let (_, bytes) = recv(&other, &mut [0_u8; 64], RecvFlags::empty()).unwrap();
+            assert!(bytes > 0);
+            let heard = recv(&membership, &mut [0_u8; 64], RecvFlags::DONTWAIT);
+            assert_eq!(heard.unwrap_err(), rustix::io::Errno::AGAIN);
+            // SAFETY: the option takes an `int`.
+            let detached =
+                unsafe { set_option(&membership, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32) };
+            assert_eq!(detached.unwrap_err().raw_os_error(), Some(libc::EPERM));
+        });
     }
 }

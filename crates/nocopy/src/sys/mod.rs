@@ -3,6 +3,7 @@
 
 pub(crate) mod bpf;
 pub(crate) mod capability;
+pub(crate) mod descriptor;
 pub(crate) mod interface;
 pub(crate) mod kernel;
 pub(crate) mod memory;

@@ -275,6 +275,12 @@ impl XskSocket {
     }
 }
 
+impl From<OwnedFd> for XskSocket {
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+}
+
 impl AsFd for XskSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

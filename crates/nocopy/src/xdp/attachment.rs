@@ -1,7 +1,7 @@
 //! Attaching a program, by link, and putting back what was displaced.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -40,6 +40,17 @@ impl Attach {
 pub struct Attachment {
     link: Option<OwnedFd>,
     displaced: Option<Displaced>,
+}
+
+impl Attachment {
+    /// That of a link made elsewhere.
+    pub(crate) fn by(link: OwnedFd) -> Self {
+        Self { link: Some(link), displaced: None }
+    }
+
+    pub(crate) fn link(&self) -> BorrowedFd<'_> {
+        self.link.as_ref().expect("taken only by drop").as_fd()
+    }
 }
 
 /// A program that was there before, attached without a link.

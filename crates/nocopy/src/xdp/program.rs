@@ -8,7 +8,7 @@ use super::assembler::{
     FRAME_POINTER, Helper, R0, R1, R2, R3, add, call, copy, exit, load_u32, load_u64, map, set,
     skip_if_equal, skip_if_zero, store_u32, store_u64,
 };
-use crate::sys::bpf::{self, Instruction, MapKind};
+use crate::sys::bpf::{self, Instruction, MapKind, Slot};
 
 const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
@@ -156,10 +156,27 @@ impl SocketMap {
     }
 
     pub(crate) fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
-        bpf::set_map_descriptor(self.map.as_fd(), queue, socket)
+        bpf::set_map_descriptor(self.map.as_fd(), queue, socket, Slot::Any)
+    }
+
+    /// As [`SocketMap::set`], unless another socket is there: `EEXIST`.
+    pub(crate) fn reserve(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        bpf::set_map_descriptor(self.map.as_fd(), queue, socket, Slot::Empty)
     }
 
     pub(crate) fn clear(&self, queue: u32) -> io::Result<()> {
         bpf::clear_map_slot(self.map.as_fd(), queue)
+    }
+}
+
+impl AsFd for SocketMap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
+    }
+}
+
+impl From<OwnedFd> for SocketMap {
+    fn from(map: OwnedFd) -> Self {
+        Self { map }
     }
 }

@@ -1,0 +1,411 @@
+//! Ports for processes without privileges: one that has them *grants* a port to another over a Unix socket.
+//!
+//! ```text
+//!   opener (privileged)                                 client (no capabilities)
+//!   socket, program, map, link; socket into the map
+//!   Grant::send ── unbound socket, map, link ─────────▶ Grant::receive: everything is checked
+//!   (its copies are closed)                             registers its memory, maps the rings, binds: a Port
+//! ```
+//!
+//! The socket is passed unbound, because kernels before 6.4 refuse to map the rings of one that is bound, and the
+//! memory must be the client's. It is in the map before it is passed, so that the client needs no bpf(2), which kernels
+//! before 5.19 and many sandboxes refuse it; the kernel drops the queue's packets until it is bound
+//! (`xsk_rcv_check`). The link is the client's alone: when the client ends, however, the program is gone.
+
+mod message;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use message::{MESSAGE_BYTES, Message, VERSION};
+
+use super::redirect::{Redirect, current_namespace};
+use super::xdp::refused_here;
+use super::{Mode, OpenError, Port, PortBuilder, Purpose, open};
+use crate::sys::bpf::MapKind;
+use crate::sys::descriptor::{self, Description};
+use crate::sys::interface::{Interface, Promiscuous};
+use crate::sys::kernel;
+use crate::sys::xsk::XskSocket;
+use crate::xdp::{self, Attach, KernelVersion};
+
+/// The oldest kernel that takes an unbound socket into an XDP map.
+const KERNEL_MIN: KernelVersion = KernelVersion(5, 10);
+
+const FIND_NAMESPACE: &str = "find out the network namespace";
+
+const OF_XDP: &str = "only the modes of AF_XDP can be granted";
+
+/// Socket, map, link.
+const DESCRIPTORS: usize = 3;
+
+/// What a process without privileges needs to open one port: made by [`PortBuilder::grant`] in a process that has them,
+/// used up by [`PortBuilder::open_granted`].
+///
+/// Until it is used, packets of the queue are dropped. Dropped unused, everything is undone.
+///
+/// # What is given away
+/// The client can receive the packets of the queue. It can send on *every* interface of the network namespace, because it is
+/// the client that binds the socket, and, if promiscuous mode was granted, put each into that mode. It can take the
+/// program off the interface, and other queues of it back from whoever they were granted to: grants that one process
+/// makes on an interface share their program. It cannot receive anything else.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use nocopy::{Port, port::Grant};
+/// let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+/// // In the opener:
+/// Port::builder("eth0").queue(1).grant()?.send(&ours)?;
+/// // In the client:
+/// let mut port = Port::open_granted(Grant::receive(&theirs)?)?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Grant {
+    /// Of the interface: device and inode.
+    namespace: (u64, u64),
+    interface: String,
+    interface_index: u32,
+    queue: u32,
+    pub(super) socket: XskSocket,
+    pub(super) rest: Granted,
+}
+
+/// What a port needs beside its socket.
+#[derive(Debug)]
+pub(super) struct Granted {
+    redirect: Arc<Redirect>,
+    /// The errno of native XDP, where it was refused before generic was taken.
+    native_refused: Option<i32>,
+    pub(super) promiscuous: Option<Promiscuous>,
+}
+
+/// Why a grant could not be passed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GrantError {
+    /// The other end went away.
+    #[error("no port was granted: the other end closed the connection; look at what the opener says")]
+    Closed,
+    /// The message is not whole.
+    #[error("a grant of {bytes} B: a whole one has {MESSAGE_BYTES}; connect to a program that grants ports")]
+    Truncated {
+        /// Bytes that came.
+        bytes: usize,
+    },
+    /// The message is something else.
+    #[error("not a grant: the message does not begin like one; connect to a program that grants ports")]
+    Foreign,
+    /// The message is of another version of this library.
+    #[error(
+        "a grant of version {theirs}: this program reads version {VERSION}; build the opener and the client with the same \
+         nocopy"
+    )]
+    Version {
+        /// The version that came.
+        theirs: u32,
+    },
+    /// A field has a value that none can have.
+    #[error(
+        "a grant with an impossible {field}: its sender is at fault; connect to a program that grants ports"
+    )]
+    Field {
+        /// Which one.
+        field: &'static str,
+    },
+    /// Too many or too few descriptors.
+    #[error(
+        "a grant with {received} descriptor(s){}: {expected} belong to it; connect to a program that grants ports, and see \
+         that this process may open more files ('ulimit -n')",
+        if *cut { " or more" } else { "" }
+    )]
+    Descriptors {
+        /// How many came.
+        received: usize,
+        /// Whether more were sent than came.
+        cut: bool,
+        /// How many should have.
+        expected: usize,
+    },
+    /// A descriptor is open on something else.
+    #[error(
+        "a grant whose {descriptor} is {found}: its sender is at fault; connect to a program that grants ports"
+    )]
+    Kind {
+        /// Which one.
+        descriptor: &'static str,
+        /// What it is.
+        found: String,
+    },
+    /// The interface is in another network namespace.
+    #[error(
+        "{interface}: granted in another network namespace than this thread's; start the client in the opener's, or grant \
+         the port from the client's"
+    )]
+    Namespace {
+        /// The interface.
+        interface: String,
+    },
+    /// The program is not on the interface any more.
+    #[error(
+        "{interface}: the granted XDP program is not attached to it as it was said; the interface was deleted, or the \
+         program detached: grant the port anew"
+    )]
+    Detached {
+        /// The interface.
+        interface: String,
+    },
+    /// The kernel would not say what was received.
+    #[error("{interface}: cannot {operation}: {source}; a client needs /proc")]
+    Check {
+        /// The interface.
+        interface: String,
+        /// What was to be done.
+        operation: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The message could not be sent.
+    #[error("cannot send the grant: {0}; see that the client is there and reads")]
+    Send(#[source] io::Error),
+    /// The message could not be received.
+    #[error("cannot receive a grant: {0}; give a Unix socket that is connected to the opener")]
+    Receive(#[source] io::Error),
+}
+
+impl Grant {
+    /// The interface's name.
+    pub fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    /// The queue.
+    pub fn queue(&self) -> u32 {
+        self.queue
+    }
+
+    /// Passes the grant on, and closes this process's copies of it: one message, which fits any socket buffer.
+    ///
+    /// # Errors
+    /// The kernel's refusal; then everything is undone.
+    pub fn send(self, stream: &UnixStream) -> Result<(), GrantError> {
+        let bytes = self.message().emit();
+        let (map, link) = self.rest.redirect.descriptors();
+        let mut descriptors = vec![self.socket.as_fd(), map, link];
+        descriptors.extend(self.rest.promiscuous.as_ref().map(AsFd::as_fd));
+        match descriptor::send(stream.as_fd(), &bytes, &descriptors) {
+            Ok(MESSAGE_BYTES) => Ok(()),
+            Ok(_) => Err(GrantError::Send(io::ErrorKind::WriteZero.into())),
+            Err(error) => Err(GrantError::Send(error)),
+        }
+    }
+
+    fn message(&self) -> Message {
+        let Granted { redirect, native_refused, promiscuous } = &self.rest;
+        Message {
+            namespace: self.namespace,
+            interface_index: self.interface_index,
+            interface: self.interface.clone(),
+            queue: self.queue,
+            at: redirect.at,
+            native_refused: *native_refused,
+            promiscuous: promiscuous.is_some(),
+        }
+    }
+
+    /// Receives a grant. Waits for it as long as the stream does ([`UnixStream::set_read_timeout`]). Nothing of what comes is
+    /// believed: each field, and what each descriptor is open on, is checked.
+    ///
+    /// # Errors
+    /// [`GrantError`] says what is wrong with it. All descriptors that came are closed then.
+    pub fn receive(stream: &UnixStream) -> Result<Self, GrantError> {
+        let mut bytes = [0; MESSAGE_BYTES];
+        let received = descriptor::receive(stream.as_fd(), &mut bytes).map_err(GrantError::Receive)?;
+        match received.bytes {
+            0 => return Err(GrantError::Closed),
+            MESSAGE_BYTES => {}
+            bytes => return Err(GrantError::Truncated { bytes }),
+        }
+        let message = Message::parse(&bytes)?;
+        let (count, expected) = (received.descriptors.len(), DESCRIPTORS + usize::from(message.promiscuous));
+        if received.cut || count != expected {
+            return Err(GrantError::Descriptors { received: count, cut: received.cut, expected });
+        }
+        let mut descriptors = received.descriptors.into_iter();
+        let mut next = || descriptors.next().expect("counted");
+        let (socket, map, link) = (next(), next(), next());
+        is_socket("AF_XDP socket", &socket, libc::AF_XDP)?;
+        let promiscuous = descriptors.next();
+        if let Some(membership) = &promiscuous {
+            is_socket("promiscuous membership", membership, libc::AF_PACKET)?;
+        }
+        Self::check_program(&message, &map, &link)?;
+        let Message { namespace, interface, interface_index, queue, at, native_refused, .. } = message;
+        let (redirect, promiscuous) = (Redirect::adopt(at, map, link), promiscuous.map(Promiscuous::from));
+        let rest = Granted { redirect, native_refused, promiscuous };
+        Ok(Self { namespace, interface, interface_index, queue, socket: socket.into(), rest })
+    }
+
+    /// Whether map and link are what they should be, and the link's program is where it is said to be.
+    fn check_program(message: &Message, map: &OwnedFd, link: &OwnedFd) -> Result<(), GrantError> {
+        let interface = || message.interface.clone();
+        let check = |operation| {
+            move |source| GrantError::Check { interface: message.interface.clone(), operation, source }
+        };
+        let looked_at = Description::of(map).map_err(check("look at the map"))?;
+        if looked_at.number("map_type") != Some(MapKind::XskMap as u32) {
+            return Err(GrantError::Kind { descriptor: "map", found: descriptor::name(map) });
+        }
+        if looked_at.number("max_entries").is_none_or(|entries| message.queue >= entries) {
+            return Err(GrantError::Field { field: "queue" });
+        }
+        let looked_at = Description::of(link).map_err(check("look at the link"))?;
+        if looked_at.word("link_type") != Some("xdp") {
+            return Err(GrantError::Kind { descriptor: "link", found: descriptor::name(link) });
+        }
+        if current_namespace().map_err(check(FIND_NAMESPACE))? != message.namespace {
+            return Err(GrantError::Namespace { interface: interface() });
+        }
+        let attached = xdp::attached(message.interface_index).map_err(check("look for the XDP program"))?;
+        let said = (looked_at.number("ifindex"), looked_at.number("prog_id").map(|id| (id, message.at)));
+        if said.1.is_none() || said != (Some(message.interface_index), attached) {
+            return Err(GrantError::Detached { interface: interface() });
+        }
+        Ok(())
+    }
+}
+
+impl Granted {
+    /// The granted program, if it runs at that place.
+    pub(super) fn redirect_at(&self, at: Attach) -> Result<Arc<Redirect>, io::Error> {
+        if self.redirect.at == at {
+            return Ok(Arc::clone(&self.redirect));
+        }
+        Err(match (at, self.native_refused) {
+            (Attach::Native, Some(errno)) => io::Error::from_raw_os_error(errno),
+            _ => io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the port was granted for another mode; ask for this one where it is granted",
+            ),
+        })
+    }
+}
+
+fn is_socket(descriptor: &'static str, socket: &OwnedFd, family: i32) -> Result<(), GrantError> {
+    match descriptor::socket_family(socket) {
+        Some(found) if i32::from(found) == family => Ok(()),
+        Some(found) => Err(GrantError::Kind { descriptor, found: format!("a socket of family {found}") }),
+        None => Err(GrantError::Kind { descriptor, found: descriptor::name(socket) }),
+    }
+}
+
+impl Port {
+    /// Opens a granted port with the defaults of [`Port::builder`]; needs no privileges.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what is in the way and how to remove it.
+    pub fn open_granted(grant: Grant) -> Result<Self, OpenError> {
+        Self::builder(grant.interface()).open_granted(grant)
+    }
+}
+
+impl PortBuilder {
+    /// Does what needs privileges, so that another process can open the port without any: makes the socket, attaches the
+    /// program, and puts the socket into its map. Of the settings, [`queue`](Self::queue), [`mode`](Self::mode),
+    /// [`promiscuous`](Self::promiscuous), [`busy_poll`](Self::busy_poll) and
+    /// [`carrier_timeout`](Self::carrier_timeout) count here, all others where the port is opened.
+    ///
+    /// # Errors
+    /// As [`PortBuilder::open`]; and a program that is there already cannot be displaced, because the client could not
+    /// put it back.
+    pub fn grant(self) -> Result<Grant, OpenError> {
+        if self.mode == Some(Mode::PacketRing) {
+            return Err(self.not_granted("mode", OF_XDP));
+        }
+        if self.displace {
+            return Err(self.not_granted(
+                "displace",
+                "the client could not put the other program back; detach it first",
+            ));
+        }
+        let namespace = current_namespace().map_err(|error| self.system(FIND_NAMESPACE, error))?;
+        let interface = self.examine()?;
+        self.wait_for_carrier(false)?;
+        let socket = self.make_socket()?;
+        self.busy_poll_on(&socket)?;
+        let (redirect, native_refused) = self.attach_somewhere(&interface)?;
+        redirect.reserve(self.queue, socket.as_fd()).map_err(|error| self.no_slot(error))?;
+        let promiscuous = self.promiscuous_on(&interface)?;
+        let Interface { name, index, .. } = interface;
+        let queue = self.queue;
+        let rest = Granted { redirect, native_refused, promiscuous };
+        Ok(Grant { namespace, interface: name, interface_index: index, queue, socket, rest })
+    }
+
+    /// Opens a port that another process granted; needs no privileges. The interface and the queue are the grant's.
+    ///
+    /// # Errors
+    /// As [`PortBuilder::open`]. The area counts against the user's limit of locked memory (`ulimit -l`): see
+    /// [`frame_count`](Self::frame_count). Displacing and busy polling can be asked for only where the port is granted;
+    /// promiscuous mode too.
+    pub fn open_granted(mut self, grant: Grant) -> Result<Port, OpenError> {
+        self.interface.clone_from(&grant.interface);
+        self.queue = grant.queue;
+        self.check()?;
+        let elsewhere = "it needs privileges; ask for it where the port is granted";
+        let refused = [
+            ("displace", self.displace, elsewhere),
+            ("busy_poll", self.busy_poll.is_some(), elsewhere),
+            ("promiscuous", self.promiscuous && grant.rest.promiscuous.is_none(), elsewhere),
+            ("mode", self.mode == Some(Mode::PacketRing), OF_XDP),
+            (
+                "measure",
+                self.measure.is_some(),
+                "its socket is bound once; measure before, and grant the best mode",
+            ),
+        ];
+        if let Some((setting, _, advice)) = refused.into_iter().find(|(_, wanted, _)| *wanted) {
+            return Err(self.not_granted(setting, advice));
+        }
+        let namespace = current_namespace().map_err(|error| self.system(FIND_NAMESPACE, error))?;
+        if namespace != grant.namespace || self.look_up()?.index != grant.interface_index {
+            return Err(OpenError::NoInterface { interface: self.interface });
+        }
+        self.promiscuous = false; // or it is on already
+        self.purpose = Purpose::default(); // the packet ring is not on this ladder
+        open::open_by(self, Some(grant))
+    }
+
+    fn not_granted(&self, setting: &'static str, advice: &'static str) -> OpenError {
+        OpenError::NotGranted { interface: self.interface.clone(), queue: self.queue, setting, advice }
+    }
+
+    /// Attaches in the driver or, where that is refused, outside it; with the errno of the refusal.
+    fn attach_somewhere(&self, interface: &Interface) -> Result<(Arc<Redirect>, Option<i32>), OpenError> {
+        let mut native_refused = None;
+        if self.mode != Some(Mode::XdpCopyGeneric) {
+            match Redirect::on(interface, Attach::Native, self) {
+                Ok(redirect) => return Ok((redirect, None)),
+                Err(error) if self.mode.is_some() => return Err(error.into()),
+                Err(error) => native_refused = refused_here(Attach::Native, error)?.raw_os_error(),
+            }
+        }
+        Ok((Redirect::on(interface, Attach::Generic, self)?, native_refused))
+    }
+
+    /// Why the map does not take an unbound socket.
+    fn no_slot(&self, error: io::Error) -> OpenError {
+        match (error.raw_os_error(), kernel::running()) {
+            (Some(libc::EEXIST), _) => {
+                OpenError::QueueTaken { interface: self.interface.clone(), queue: self.queue }
+            }
+            (Some(libc::EOPNOTSUPP), Some(running)) if running < KERNEL_MIN => {
+                let operation = "put an unbound socket into the XDP map";
+                xdp::Error::Kernel { operation, running, needed: KERNEL_MIN }.into()
+            }
+            _ => self.system("put the socket into the XDP map", error),
+        }
+    }
+}

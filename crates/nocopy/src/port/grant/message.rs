@@ -1,0 +1,155 @@
+//! What a grant says beside its descriptors: one message of a fixed size.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..8 | [`MAGIC`] |
+//! | 8..12 | [`VERSION`] |
+//! | 12..20, 20..28 | device and inode of the network namespace |
+//! | 28..32 | number of the interface in it |
+//! | 32..36 | queue |
+//! | 36..40 | errno of native XDP, should it have been refused; otherwise 0 |
+//! | 40 | where the program runs: 1 native, 2 generic |
+//! | 41 | 1 with a promiscuous membership, otherwise 0 |
+//! | 42..48 | 0 |
+//! | 48..64 | name of the interface, padded with zeroes |
+//!
+//! Numbers are in the machine's own order: both ends are on one.
+
+use super::GrantError;
+use crate::xdp::Attach;
+
+pub(super) const MESSAGE_BYTES: usize = 64;
+const MAGIC: [u8; 8] = *b"nocopy\0g";
+pub(super) const VERSION: u32 = 1;
+
+const NAME_BYTES_MAX: usize = 15;
+/// Of Linux (`MAX_ERRNO`).
+const ERRNO_MAX: i32 = 4095;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Message {
+    pub(super) namespace: (u64, u64),
+    pub(super) interface_index: u32,
+    pub(super) interface: String,
+    pub(super) queue: u32,
+    pub(super) at: Attach,
+    pub(super) native_refused: Option<i32>,
+    pub(super) promiscuous: bool,
+}
+
+impl Message {
+    pub(super) fn emit(&self) -> [u8; MESSAGE_BYTES] {
+        let mut bytes = [0; MESSAGE_BYTES];
+        let name = self.interface.as_bytes();
+        assert!(name.len() <= NAME_BYTES_MAX, "the kernel has no longer names");
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_ne_bytes());
+        bytes[12..20].copy_from_slice(&self.namespace.0.to_ne_bytes());
+        bytes[20..28].copy_from_slice(&self.namespace.1.to_ne_bytes());
+        bytes[28..32].copy_from_slice(&self.interface_index.to_ne_bytes());
+        bytes[32..36].copy_from_slice(&self.queue.to_ne_bytes());
+        bytes[36..40].copy_from_slice(&self.native_refused.unwrap_or(0).to_ne_bytes());
+        bytes[40] = match self.at {
+            Attach::Native => 1,
+            Attach::Generic => 2,
+        };
+        bytes[41] = self.promiscuous.into();
+        bytes[48..48 + name.len()].copy_from_slice(name);
+        bytes
+    }
+
+    pub(super) fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Result<Self, GrantError> {
+        let invalid = |field| GrantError::Field { field };
+        let u64_at = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        if bytes[..8] != MAGIC {
+            return Err(GrantError::Foreign);
+        }
+        if u32_at(8) != VERSION {
+            return Err(GrantError::Version { theirs: u32_at(8) });
+        }
+        let at = match bytes[40] {
+            1 => Attach::Native,
+            2 => Attach::Generic,
+            _ => return Err(invalid("place of the program")),
+        };
+        let native_refused = match u32_at(36).cast_signed() {
+            0 => None,
+            errno if (1..=ERRNO_MAX).contains(&errno) => Some(errno),
+            _ => return Err(invalid("errno")),
+        };
+        if bytes[41] > 1 || bytes[42..48] != [0; 6] {
+            return Err(invalid("flag"));
+        }
+        let interface = name(&bytes[48..]).ok_or(invalid("name of the interface"))?;
+        let (namespace, promiscuous) = ((u64_at(12), u64_at(20)), bytes[41] == 1);
+        let (interface_index, queue) = (u32_at(28), u32_at(32));
+        Ok(Self { namespace, interface_index, interface, queue, at, native_refused, promiscuous })
+    }
+}
+
+/// A name followed by nothing but zeroes, at least one.
+fn name(padded: &[u8]) -> Option<String> {
+    let end = padded.iter().position(|byte| *byte == 0).filter(|end| *end > 0)?;
+    let (name, padding) = padded.split_at(end);
+    padding.iter().all(|byte| *byte == 0).then(|| String::from_utf8(name.to_vec()).ok())?
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn message() -> Message {
+        Message {
+            namespace: (4, u64::MAX),
+            interface_index: 7,
+            interface: "enp0s31f6".into(),
+            queue: 3,
+            at: Attach::Generic,
+            native_refused: Some(libc::EOPNOTSUPP),
+            promiscuous: true,
+        }
+    }
+
+    #[test]
+    fn what_was_said_is_understood() {
+        assert_eq!(Message::parse(&message().emit()).unwrap(), message());
+        let other = Message { native_refused: None, promiscuous: false, at: Attach::Native, ..message() };
+        assert_eq!(Message::parse(&other.emit()).unwrap(), other);
+    }
+
+    #[test]
+    fn every_field_is_checked() {
+        let with = |at: usize, byte: u8| {
+            let mut bytes = message().emit();
+            bytes[at] = byte;
+            Message::parse(&bytes).unwrap_err().to_string()
+        };
+        for (at, byte, said) in [
+            (0, 0, "not a grant"),
+            (8, 9, "version"),
+            (39, 0x80, "errno"),
+            (40, 3, "place of the program"),
+            (41, 2, "flag"),
+            (45, 1, "flag"),
+            (48, 0, "name of the interface"),
+            (49, 0xff, "name of the interface"),
+            (63, b'x', "name of the interface"),
+        ] {
+            assert!(with(at, byte).contains(said), "byte {at}: {}", with(at, byte));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_are_read_as_what_would_be_written_otherwise(noise in any::<[u8; 32]>(), at in 8..=32_usize) {
+            let mut bytes = message().emit();
+            bytes[at..at + 32].copy_from_slice(&noise);
+            if let Ok(read) = Message::parse(&bytes) {
+                prop_assert_eq!(read.emit(), bytes);
+            }
+        }
+    }
+}
