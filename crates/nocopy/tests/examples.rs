@@ -104,6 +104,23 @@ fn receive_prints_packets_and_a_whole_balance() {
 }
 
 #[test]
+fn unprivileged_receives_as_a_user_who_may_do_nothing() {
+    let Some(lab) = lab() else { return };
+    let mut example = Example::start("unprivileged", lab.right(), &["5"]);
+    let (mut line, mut output) = example.first_line();
+    assert!(line.contains("xdp copy native"), "{line}");
+    while !line.contains("receiving as user 65534") {
+        line.clear();
+        assert!(output.read_line(&mut line).unwrap() > 0, "it ended early");
+    }
+    send(&mut open(lab.left()), lab.right(), 5);
+    let text = rest(output);
+    assert_eq!(text.matches("64 B").count(), 5, "{text}");
+    assert!(text.contains("0 yours") && !text.contains("does not add up"), "{text}");
+    example.succeeds();
+}
+
+#[test]
 fn send_reaches_an_ordinary_socket() {
     let Some(lab) = lab() else { return };
     let (left, right) = (lab.left(), lab.right());
