@@ -7,7 +7,7 @@ use nocopy::probe::{self, Gate, State};
 use serde::Serialize;
 
 use crate::arguments::DoctorArguments;
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, capability};
 
 /// Changes when a field changes its meaning or goes.
 const SCHEMA: &str = "nocopy.doctor/1";
@@ -37,10 +37,12 @@ struct GateRow<'a> {
 }
 
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<Outcome, Failure> {
+    capability::drop_all_but(capability::NETWORK)?;
     let mut gates = probe::machine();
     if let Some(interface) = &arguments.interface {
         gates.extend(probe::interface(interface)?);
     }
+    capability::drop_all_but(capability::NONE)?;
     let blocked = gates.iter().any(|gate| gate.needed && gate.state == State::Closed);
     let mode = probe::first_mode(&gates).filter(|_| !blocked);
     let interface = arguments.interface.as_deref();

@@ -15,6 +15,8 @@ pub(crate) enum Failure {
     Output { path: PathBuf, source: io::Error },
     #[error("cannot print: {0}: check where the output goes")]
     Print(#[source] io::Error),
+    #[error("cannot give up capabilities: {0}: start it where capset(2) and prctl(2) are allowed")]
+    Capabilities(#[source] io::Error),
     #[error("no manual page for '{name}': nocopy has no such command: see 'nocopy --help'")]
     NoSuchCommand { name: String },
     #[error(

@@ -4,6 +4,7 @@
 
 mod arguments;
 mod bench;
+mod capability;
 mod doctor;
 mod failure;
 mod manual;
@@ -26,8 +27,8 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
-        Command::Man { command } => manual::print_page(command.as_deref()),
-        Command::Completions { shell } => manual::print_completions(shell),
+        Command::Man { command } => unprivileged(|| manual::print_page(command.as_deref())),
+        Command::Completions { shell } => unprivileged(|| manual::print_completions(shell)),
     };
     match outcome {
         Ok(Outcome::Positive) => ExitCode::SUCCESS,
@@ -39,4 +40,9 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+fn unprivileged(print: impl FnOnce() -> Result<Outcome, Failure>) -> Result<Outcome, Failure> {
+    capability::drop_all_but(capability::NONE)?;
+    print()
 }

@@ -26,7 +26,7 @@ mod xdp;
 use std::time::{Duration, Instant};
 
 use crate::arguments::{BenchArguments, WorkloadName};
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, capability};
 use export::json::JsonFile;
 use export::table::{self, Section};
 use progress::Progress;
@@ -131,6 +131,8 @@ impl<'a> Plan<'a> {
 
 pub(crate) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let json = arguments.json.as_deref().map(JsonFile::create).transpose()?;
+    // Only now: to write where the file is to be may have taken one more.
+    capability::drop_all_but(capability::NETWORK)?;
     let plan = Plan::new(arguments);
     // What cannot work fails now, not after the first workload; and before anybody reads a warning.
     drop(plan.stage(false)?);
@@ -141,6 +143,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         sections.extend(measure(&plan, workload, &progress)?);
     }
     drop(progress);
+    capability::drop_all_but(capability::NONE)?;
     if sections.is_empty() {
         return Err(Failure::NothingToMeasure);
     }

@@ -1,5 +1,6 @@
 //! Conducts one trial: starts its threads, opens and closes the window, reads the counters around it.
 
+use std::ffi::CStr;
 use std::io;
 use std::thread::{self, ScopedJoinHandle, sleep};
 use std::time::{Duration, Instant};
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::cpu;
 use super::stage::{Site, Stage};
 use super::window::{Gauge, Phase, Reading, Window};
+use crate::capability;
 
 /// Long enough for the caches, the branch predictor and a sleeping receiver.
 const WARM_UP: Duration = Duration::from_millis(25);
@@ -60,9 +62,9 @@ pub(crate) fn conduct(
     let window = Window::new();
     thread::scope(|scope| {
         let window = &window;
-        let start = |site, work| scope.spawn(move || follow(site, work, window));
-        let receiver = receive.map(|work| start(&stage.receiver, work));
-        let sender = start(&stage.sender, send);
+        let start = |role, site, work| scope.spawn(move || follow(role, site, work, window));
+        let receiver = receive.map(|work| start(c"receiver", &stage.receiver, work));
+        let sender = start(c"sender", &stage.sender, send);
         let probes = observe(window, duration, sink);
         // From here on nothing may return before the phase says stop: the threads would wait for it, and
         // the scope for the threads.
@@ -82,8 +84,11 @@ pub(crate) fn conduct(
     })
 }
 
-fn follow(site: &Site, work: Work<'_>, window: &Window) -> io::Result<Reading> {
+fn follow(role: &CStr, site: &Site, work: Work<'_>, window: &Window) -> io::Result<Reading> {
     site.enter()?;
+    // Everything is open: whoever looks at packets needs no privileges any more.
+    capability::narrow(capability::NONE)?;
+    rustix::thread::set_name(role)?; // as top(1) and the tests show it
     let mut gauge = window.gauge();
     work(&mut gauge)?;
     Ok(gauge.finish())

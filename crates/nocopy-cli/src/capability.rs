@@ -1,0 +1,36 @@
+//! Capabilities, given up as soon as they are not needed.
+
+use std::io;
+
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
+
+use crate::Failure;
+
+/// What opens ports and packet sockets, and enters and furnishes a lab (`CAP_SYS_ADMIN`). The doctor looks for the same.
+pub(crate) const NETWORK: CapabilitySet = CapabilitySet::NET_RAW
+    .union(CapabilitySet::NET_ADMIN)
+    .union(CapabilitySet::BPF)
+    .union(CapabilitySet::SYS_ADMIN)
+    .union(CapabilitySet::IPC_LOCK);
+
+/// Of whoever only computes, prints, or uses what is open.
+pub(crate) const NONE: CapabilitySet = CapabilitySet::empty();
+
+/// Gives up every capability of the calling thread but these, for good: no program it starts gets any back either.
+///
+/// The kernel keeps capabilities by thread, and a new thread has those of the one that starts it: so a command calls this
+/// while it has one thread, and threads call it once more for themselves.
+pub(crate) fn drop_all_but(kept: CapabilitySet) -> Result<(), Failure> {
+    narrow(kept).map_err(Failure::Capabilities)
+}
+
+/// [`drop_all_but`], for threads whose errors are the kernel's own.
+pub(crate) fn narrow(kept: CapabilitySet) -> io::Result<()> {
+    set_no_new_privs(true)?;
+    let held = capabilities(None)?;
+    let effective = held.effective & kept;
+    Ok(set_capabilities(
+        None,
+        CapabilitySets { effective, permitted: held.permitted & kept, inheritable: NONE },
+    )?)
+}

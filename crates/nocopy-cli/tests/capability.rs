@@ -1,0 +1,115 @@
+//! What the command may still do while it runs, by the kernel's word: `/proc/PID/task/*/status`.
+
+use std::fs;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// `CAP_NET_ADMIN`, `CAP_NET_RAW`, `CAP_IPC_LOCK`, `CAP_SYS_ADMIN`, `CAP_BPF`, by their numbers in linux/capability.h.
+const NETWORK: u64 = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 21 | 1 << 39;
+
+/// A running command, ended with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A thread of another process.
+#[derive(Debug)]
+struct Thread {
+    name: String,
+    /// Permitted or effective; there is nothing to inherit.
+    capabilities: u64,
+    no_new_privileges: bool,
+}
+
+impl Running {
+    fn start(arguments: &[&str], output: impl Into<Stdio>) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
+        Self(command.args(arguments).stdout(output).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    /// Its threads now; those that end meanwhile are left out.
+    fn threads(&self) -> Vec<Thread> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
+        let statuses = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("status")).ok());
+        statuses.map(|status| Thread::parse(&status)).collect()
+    }
+}
+
+impl Thread {
+    fn parse(status: &str) -> Self {
+        let word = |key: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key));
+            line.unwrap_or_else(|| panic!("no {key} in {status}")).trim().to_owned()
+        };
+        let set = |key| u64::from_str_radix(&word(key), 16).unwrap();
+        Self {
+            name: word("Name:"),
+            capabilities: set("CapPrm:") | set("CapEff:") | set("CapInh:") | set("CapAmb:"),
+            no_new_privileges: word("NoNewPrivs:") == "1",
+        }
+    }
+}
+
+/// Waits until something is so.
+fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
+    let give_up = Instant::now() + PATIENCE;
+    while !is_so() {
+        if Instant::now() > give_up {
+            return false;
+        }
+        sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+/// Proves that what only prints has no capability any more when it does: its output goes where there is no room.
+#[test]
+fn what_prints_has_no_capabilities() {
+    for arguments in [&["man"][..], &["completions", "bash"], &["doctor"], &["doctor", "lo", "--json"]] {
+        let (mut full, _reader) = UnixStream::pair().unwrap();
+        full.set_nonblocking(true).unwrap();
+        while full.write(&[0; 4096]).is_ok() {}
+        full.set_nonblocking(false).unwrap();
+        let running = Running::start(arguments, OwnedFd::from(full));
+        let mut threads = Vec::new();
+        let powerless = wait_until(|| {
+            threads = running.threads();
+            threads.iter().all(|thread| thread.capabilities == 0 && thread.no_new_privileges)
+        });
+        assert!(powerless && !threads.is_empty(), "{arguments:?}: {threads:?}");
+    }
+}
+
+/// Proves that the bench keeps no more than it opens things with, and the threads that see packets keep nothing.
+#[test]
+fn threads_that_see_packets_have_no_capabilities() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    let running = Running::start(&["bench", "capture", "--quick"], Stdio::null());
+    let mut threads = Vec::new();
+    let narrowed = wait_until(|| {
+        threads = running.threads();
+        threads.iter().all(|thread| thread.capabilities & !NETWORK == 0 && thread.no_new_privileges)
+    });
+    assert!(narrowed && !threads.is_empty(), "{threads:?}");
+    for role in ["sender", "receiver"] {
+        let powerless = wait_until(|| {
+            threads = running.threads();
+            assert!(threads.iter().all(|thread| thread.capabilities & !NETWORK == 0), "{threads:?}");
+            threads.iter().any(|thread| thread.name == role && thread.capabilities == 0)
+        });
+        assert!(powerless, "{role}: {threads:?}");
+    }
+}
