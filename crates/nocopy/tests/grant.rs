@@ -143,7 +143,7 @@ fn grant(end: &End, set: impl FnOnce(PortBuilder) -> PortBuilder + Send) -> Resu
 /// A client at the right end with its port open.
 fn served(lab: &Lab, role: &str) -> Client {
     let mut client = Client::start(lab.right(), role);
-    grant(lab.right(), |builder| builder).unwrap().send(&client.stream).unwrap();
+    grant(lab.right(), small).unwrap().send(&client.stream).unwrap();
     assert_eq!(client.says(), "open xdp copy native");
     client
 }
@@ -181,7 +181,7 @@ fn held_links(program: u32) -> usize {
 fn a_process_without_privileges_receives_and_sends() {
     let lab = lab!();
     let mut client = Client::start(lab.right(), ECHO);
-    let granted = grant(lab.right(), |builder| builder).unwrap();
+    let granted = grant(lab.right(), small).unwrap();
     let program = lab.right().xdp_program().unwrap().expect("attached");
     assert_eq!(held_links(program), 1, "before it is passed on");
     granted.send(&client.stream).unwrap();

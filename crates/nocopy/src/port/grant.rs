@@ -69,6 +69,8 @@ pub struct Grant {
     interface: String,
     interface_index: u32,
     queue: u32,
+    /// Of the rx ring: it is there already, or the map would not take the socket.
+    rx_entries: u32,
     pub(super) socket: XskSocket,
     pub(super) rest: Granted,
 }
@@ -212,6 +214,7 @@ impl Grant {
             at: redirect.at,
             native_refused: *native_refused,
             promiscuous: promiscuous.is_some(),
+            rx_entries: self.rx_entries,
         }
     }
 
@@ -242,10 +245,11 @@ impl Grant {
             is_socket("promiscuous membership", membership, libc::AF_PACKET)?;
         }
         Self::check_program(&message, &map, &link)?;
-        let Message { namespace, interface, interface_index, queue, at, native_refused, .. } = message;
+        let Message { namespace, interface, interface_index, queue, at, native_refused, rx_entries, .. } =
+            message;
         let (redirect, promiscuous) = (Redirect::adopt(at, map, link), promiscuous.map(Promiscuous::from));
         let rest = Granted { redirect, native_refused, promiscuous };
-        Ok(Self { namespace, interface, interface_index, queue, socket: socket.into(), rest })
+        Ok(Self { namespace, interface, interface_index, queue, rx_entries, socket: socket.into(), rest })
     }
 
     /// Whether map and link are what they should be, and the link's program is where it is said to be.
@@ -314,8 +318,8 @@ impl Port {
 impl PortBuilder {
     /// Does what needs privileges, so that another process can open the port without any: makes the socket, attaches the
     /// program, and puts the socket into its map. Of the settings, [`queue`](Self::queue), [`mode`](Self::mode),
-    /// [`promiscuous`](Self::promiscuous), [`busy_poll`](Self::busy_poll) and
-    /// [`carrier_timeout`](Self::carrier_timeout) count here, all others where the port is opened.
+    /// [`promiscuous`](Self::promiscuous), [`busy_poll`](Self::busy_poll), [`carrier_timeout`](Self::carrier_timeout) and the
+    /// rx ring's size ([`ring_sizes`](Self::ring_sizes)) count here, all others where the port is opened.
     ///
     /// # Errors
     /// As [`PortBuilder::open`]; and a program that is there already cannot be displaced, because the client could not
@@ -330,6 +334,7 @@ impl PortBuilder {
                 "the client could not put the other program back; detach it first",
             ));
         }
+        self.check()?;
         let namespace = current_namespace().map_err(|error| self.system(FIND_NAMESPACE, error))?;
         let interface = self.examine()?;
         self.wait_for_carrier(false)?;
@@ -339,12 +344,13 @@ impl PortBuilder {
         redirect.reserve(self.queue, socket.as_fd()).map_err(|error| self.no_slot(error))?;
         let promiscuous = self.promiscuous_on(&interface)?;
         let Interface { name, index, .. } = interface;
-        let queue = self.queue;
+        let (queue, rx_entries) = (self.queue, self.rings.rx);
         let rest = Granted { redirect, native_refused, promiscuous };
-        Ok(Grant { namespace, interface: name, interface_index: index, queue, socket, rest })
+        Ok(Grant { namespace, interface: name, interface_index: index, queue, rx_entries, socket, rest })
     }
 
-    /// Opens a port that another process granted; needs no privileges. The interface and the queue are the grant's.
+    /// Opens a port that another process granted; needs no privileges. Interface, queue and the rx ring's size are the
+    /// grant's.
     ///
     /// # Errors
     /// As [`PortBuilder::open`]. The area counts against the user's limit of locked memory (`ulimit -l`): see
@@ -353,6 +359,7 @@ impl PortBuilder {
     pub fn open_granted(mut self, grant: Grant) -> Result<Port, OpenError> {
         self.interface.clone_from(&grant.interface);
         self.queue = grant.queue;
+        (self.rings.rx, self.rings.fill) = (grant.rx_entries, grant.rx_entries.saturating_mul(2));
         self.check()?;
         let elsewhere = "it needs privileges; ask for it where the port is granted";
         let refused = [

@@ -220,12 +220,14 @@ impl PortBuilder {
         if let Some(capability) = capability::missing(capability::PORT) {
             return Err(OpenError::Capability { interface: self.interface.clone(), capability });
         }
-        XskSocket::new().map_err(|error| match (error.raw_os_error(), kernel::running()) {
+        let socket = XskSocket::new().map_err(|error| match (error.raw_os_error(), kernel::running()) {
             (Some(libc::EAFNOSUPPORT), Some(running)) => {
                 OpenError::Kernel { running, needed: xdp::KERNEL_MIN }
             }
             _ => self.system("make an AF_XDP socket", error),
-        })
+        })?;
+        socket.make_rx_ring(self.rings.rx).map_err(|error| self.system("make the rx ring", error))?;
+        Ok(socket)
     }
 
     pub(super) fn busy_poll_on(&self, socket: &XskSocket) -> Result<(), OpenError> {

@@ -144,11 +144,16 @@ impl XskSocket {
         Ok(sockopt::set_xdp_umem_reg(&self.fd, registration)?)
     }
 
-    /// Sizes the four rings and maps them; before binding, because kernels before 6.4 refuse afterwards.
+    /// Sizes the rx ring: a socket without one is not taken into an XDP map (since Linux 7.1, and older ones that are
+    /// maintained: "xskmap: reject TX-only AF_XDP sockets").
+    pub(crate) fn make_rx_ring(&self, entries: u32) -> io::Result<()> {
+        Ok(sockopt::set_xdp_rx_ring_size(&self.fd, entries)?)
+    }
+
+    /// Sizes the other three rings and maps all of them; before binding, because kernels before 6.4 refuse afterwards.
     pub(crate) fn make_rings(&self, sizes: RingSizes) -> io::Result<Rings> {
         sockopt::set_xdp_umem_fill_ring_size(&self.fd, sizes.fill)?;
         sockopt::set_xdp_umem_completion_ring_size(&self.fd, sizes.completion)?;
-        sockopt::set_xdp_rx_ring_size(&self.fd, sizes.rx)?;
         sockopt::set_xdp_tx_ring_size(&self.fd, sizes.tx)?;
         let offsets = sockopt::xdp_mmap_offsets(&self.fd)?;
         let map = |at: XdpRingOffset, page_offset: u64, capacity: u32, entry_bytes: usize| {
