@@ -28,6 +28,9 @@ pub(crate) enum Command {
     /// Inside a machine: run one test in this process.
     #[command(hide = true)]
     Test(TestArguments),
+    /// Inside a machine: open the port that is granted on standard input, and send every packet back.
+    #[command(hide = true)]
+    Client,
     /// Inside a machine: open a port, send and receive, until a test kills this process.
     #[command(hide = true)]
     Victim(VictimArguments),

@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         Command::Prepare => host::prepare(),
         Command::Guest(arguments) => return guest::main(&arguments),
         Command::Test(arguments) => return guest::run_test(&arguments),
+        Command::Client => return guest::unprivileged::main(),
         Command::Victim(arguments) => return guest::victim::main(&arguments),
     };
     match done {

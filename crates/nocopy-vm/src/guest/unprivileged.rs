@@ -1,0 +1,154 @@
+//! A program of a user without privileges, with a port that is granted to it.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use nocopy::port::{Grant, PortBuilder};
+use nocopy::{Mode, Port};
+use nocopy_lab::End;
+use serde_json::json;
+
+use super::patience::wait_until;
+use super::{Guest, pins, traffic};
+use crate::registry::Failure;
+
+/// The user that has no privileges anywhere.
+const NOBODY: u32 = 65534;
+
+/// Should nobody kill it: it must not outlive its test for long.
+const LIFE_MAX: Duration = Duration::from_secs(60);
+
+/// Of each size: more than the rings hold several times over.
+const PACKETS: u32 = 1024;
+/// Packets on their way at a time.
+const WINDOW: u32 = 32;
+const SIZES_BYTES: [usize; 3] = [64, 1000, 1514];
+
+/// The program, running; killed when dropped.
+struct Client {
+    process: Child,
+    stream: UnixStream,
+}
+
+impl Client {
+    fn start(at: &End) -> Result<Self, Failure> {
+        let (stream, theirs) = UnixStream::pair()?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("client").stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        command.uid(NOBODY).gid(NOBODY);
+        // It begins in the namespace of the thread that starts it.
+        let process = at.namespace().run(|| command.spawn())?;
+        Ok(Self { process, stream })
+    }
+
+    /// What it says, once its port is open.
+    fn says(&self) -> Result<String, Failure> {
+        let mut line = String::new();
+        BufReader::new(&self.stream).read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
+    }
+
+    fn assert_powerless(&self) -> Result<(), Failure> {
+        for task in fs::read_dir(format!("/proc/{}/task", self.process.id()))? {
+            let status = fs::read_to_string(task?.path().join("status"))?;
+            for none in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+                assert!(status.contains(&format!("{none}\t{:016x}\n", 0)), "{status}");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The program itself: sends every packet back, byte for byte.
+pub(crate) fn main() -> ExitCode {
+    super::exit("nocopy-vm client", live())
+}
+
+fn live() -> Result<(), Failure> {
+    let mut opener = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let grant = Grant::receive(&opener)?;
+    let mut port = small(grant.interface()).open_granted(grant)?;
+    let refusals: Vec<_> = port.refusals().iter().map(ToString::to_string).collect();
+    writeln!(opener, "{}; {}", port.mode(), refusals.join("; "))?;
+    let end = Instant::now() + LIFE_MAX;
+    let (receiver, sender) = port.halves();
+    while Instant::now() < end {
+        for packet in receiver.receive_timeout(Duration::from_millis(20))? {
+            sender.send(packet.take())?;
+        }
+        sender.flush()?;
+    }
+    Ok(())
+}
+
+fn small(interface: &str) -> PortBuilder {
+    Port::builder(interface).ring_sizes(256, 256).frame_count(512, 256)
+}
+
+/// Grants a port at the left end, and checks that its client, in that mode, carries packets both ways, and that nothing is
+/// left of it when it is killed.
+pub(crate) fn check(guest: &Guest, mode: Mode) -> Result<(), Failure> {
+    let (left, right) = (guest.lab().left(), guest.lab().right());
+    let client = Client::start(left)?;
+    let granted = left.namespace().run(|| small(left.interface()).promiscuous(true).grant())?;
+    granted.send(&client.stream)?;
+    // What comes back is addressed to the left end still.
+    let mut port = right.namespace().run(|| small(right.interface()).mode(mode).promiscuous(true).open())?;
+    let said = client.says()?;
+    guest.record(&json!({ "client": said }));
+    assert!(said.starts_with(&format!("{mode};")), "{mode} expected: {said}");
+    client.assert_powerless()?;
+    for bytes in SIZES_BYTES {
+        exchange(&mut port, left, bytes)?;
+    }
+    traffic::assert_settled(&mut port)?;
+    drop(client);
+    wait_until("the XDP program of the killed client is gone", || Ok(left.xdp_program()?.is_none()))?;
+    traffic::close(port);
+    pins::wait_for_none()
+}
+
+/// Sends packets to the end `at`, a window at a time, and checks that each comes back, in order and with its bytes.
+fn exchange(port: &mut Port, at: &End, bytes: usize) -> Result<(), Failure> {
+    for first in (0..PACKETS).step_by(WINDOW as usize) {
+        let window: Vec<_> =
+            (first..first + WINDOW).map(|number| traffic::packet(at, number, bytes)).collect();
+        for packet in &window {
+            let mut frame = port.sender().frame().expect("more frames than a window");
+            frame.fill(packet).expect("a packet fits a frame");
+            port.sender().send(frame)?;
+        }
+        let (mut back, mut heard) = (0, Instant::now());
+        while back < window.len() {
+            // Again and again: a socket's send buffer (`SO_SNDBUF`) holds fewer long packets than a window.
+            port.sender().flush()?;
+            for packet in port.receiver().receive_timeout(Duration::from_millis(100))? {
+                let number = first as usize + back;
+                assert!(window.get(back).is_some_and(|sent| *packet == **sent), "{bytes} B: packet {number}");
+                (back, heard) = (back + 1, Instant::now());
+            }
+            assert!(
+                heard.elapsed() < traffic::ARRIVAL_MAX,
+                "{bytes} B: {back} of {WINDOW} from {first} came back"
+            );
+        }
+        assert!(
+            port.sender().drain(traffic::ARRIVAL_MAX)?,
+            "frames stay with the kernel: {}",
+            port.balance()
+        );
+    }
+    Ok(())
+}
