@@ -19,7 +19,7 @@
 //! # }
 //! ```
 //!
-//! * [`port`]: opening, receiving, sending, waiting.
+//! * [`port`]: opening, receiving, sending, waiting; granting to processes without privileges.
 //! * [`area`]: the memory, who owns which frame of it, the balance.
 //! * [`ring`]: the queues shared with the kernel.
 //! * [`probe`]: what this machine and an interface would let a port do, looked at without changing anything.
