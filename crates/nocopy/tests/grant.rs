@@ -272,6 +272,7 @@ fn promiscuous_mode_and_busy_polling_are_the_openers_to_give() {
         ("displace", (|builder: PortBuilder| builder.displace(true)) as fn(PortBuilder) -> PortBuilder),
         ("busy_poll", |builder| builder.busy_poll(Duration::from_micros(20), 64)),
         ("promiscuous", |builder| builder.promiscuous(true)),
+        ("multi_buffer", |builder| builder.multi_buffer(true)),
         ("mode", |builder| builder.mode(Mode::PacketRing)),
         ("measure", |builder| builder.measure(SECOND)),
     ] {
@@ -284,6 +285,24 @@ fn promiscuous_mode_and_busy_polling_are_the_openers_to_give() {
     assert!(error.to_string().contains("put the other program back"), "{error}");
     let error = grant(right, |builder| builder.mode(Mode::PacketRing)).unwrap_err();
     assert!(error.to_string().contains("only the modes of AF_XDP"), "{error}");
+}
+
+#[test]
+fn packets_of_several_frames_can_be_granted() {
+    let lab = lab!(Lab::builder().mtu(9000));
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let several = |builder: PortBuilder| builder.multi_buffer(true);
+    grant(lab.right(), several).unwrap().send(&ours).unwrap();
+    let received = || several(Port::builder("")).open_granted(Grant::receive(&theirs).unwrap()).unwrap();
+    let mut right = lab.right().namespace().run(received);
+    let mut left = open_with(lab.left(), several).unwrap();
+    let sent = packet(lab.right(), 1, 9014);
+    let chain = left.sender().chain(&sent).unwrap();
+    left.sender().send_chain(chain).unwrap();
+    left.sender().flush().unwrap();
+    let mut batch = right.receiver().receive_timeout(SECOND).unwrap();
+    let whole = batch.next_chain().expect("a packet");
+    assert!(whole.buffers().len() > 1 && whole.to_vec() == sent);
 }
 
 #[test]

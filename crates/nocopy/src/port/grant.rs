@@ -214,6 +214,7 @@ impl Grant {
             at: redirect.at,
             native_refused: *native_refused,
             promiscuous: promiscuous.is_some(),
+            fragments: redirect.fragments,
             rx_entries: self.rx_entries,
         }
     }
@@ -247,7 +248,8 @@ impl Grant {
         Self::check_program(&message, &map, &link)?;
         let Message { namespace, interface, interface_index, queue, at, native_refused, rx_entries, .. } =
             message;
-        let (redirect, promiscuous) = (Redirect::adopt(at, map, link), promiscuous.map(Promiscuous::from));
+        let redirect = Redirect::adopt(at, message.fragments, map, link);
+        let promiscuous = promiscuous.map(Promiscuous::from);
         let rest = Granted { redirect, native_refused, promiscuous };
         Ok(Self { namespace, interface, interface_index, queue, rx_entries, socket: socket.into(), rest })
     }
@@ -319,7 +321,8 @@ impl PortBuilder {
     /// Does what needs privileges, so that another process can open the port without any: makes the socket, attaches the
     /// program, and puts the socket into its map. Of the settings, [`queue`](Self::queue), [`mode`](Self::mode),
     /// [`promiscuous`](Self::promiscuous), [`busy_poll`](Self::busy_poll), [`carrier_timeout`](Self::carrier_timeout) and the
-    /// rx ring's size ([`ring_sizes`](Self::ring_sizes)) count here, all others where the port is opened.
+    /// rx ring's size ([`ring_sizes`](Self::ring_sizes)) count here, [`multi_buffer`](Self::multi_buffer) here and where the
+    /// port is opened, all others there.
     ///
     /// # Errors
     /// As [`PortBuilder::open`]; and a program that is there already cannot be displaced, because the client could not
@@ -366,6 +369,7 @@ impl PortBuilder {
             ("displace", self.displace, elsewhere),
             ("busy_poll", self.busy_poll.is_some(), elsewhere),
             ("promiscuous", self.promiscuous && grant.rest.promiscuous.is_none(), elsewhere),
+            ("multi_buffer", self.multi_buffer && !grant.rest.redirect.fragments, elsewhere),
             ("mode", self.mode == Some(Mode::PacketRing), OF_XDP),
             (
                 "measure",

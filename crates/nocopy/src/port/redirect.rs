@@ -20,7 +20,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) struct Redirect {
     pub(super) at: Attach,
     /// Whether it takes packets of several buffers.
-    fragments: bool,
+    pub(super) fragments: bool,
     sockets: SocketMap,
     /// Taken away before the map: no packet may look up a socket that is going.
     attachment: Attachment,
@@ -76,8 +76,8 @@ impl Redirect {
     }
 
     /// The program that another process attached, by the descriptors of its map and its link.
-    pub(super) fn adopt(at: Attach, map: OwnedFd, link: OwnedFd) -> Arc<Self> {
-        Arc::new(Self { at, fragments: false, sockets: map.into(), attachment: Attachment::by(link) })
+    pub(super) fn adopt(at: Attach, fragments: bool, map: OwnedFd, link: OwnedFd) -> Arc<Self> {
+        Arc::new(Self { at, fragments, sockets: map.into(), attachment: Attachment::by(link) })
     }
 
     /// Map and link.

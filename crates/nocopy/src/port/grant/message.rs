@@ -10,7 +10,8 @@
 //! | 36..40 | errno of native XDP, should it have been refused; otherwise 0 |
 //! | 40 | where the program runs: 1 native, 2 generic |
 //! | 41 | 1 with a promiscuous membership, otherwise 0 |
-//! | 42..44 | 0 |
+//! | 42 | 1 with a program that takes packets of several buffers, otherwise 0 |
+//! | 43 | 0 |
 //! | 44..48 | entries of the rx ring |
 //! | 48..64 | name of the interface, padded with zeroes |
 //!
@@ -36,6 +37,7 @@ pub(super) struct Message {
     pub(super) at: Attach,
     pub(super) native_refused: Option<i32>,
     pub(super) promiscuous: bool,
+    pub(super) fragments: bool,
     pub(super) rx_entries: u32,
 }
 
@@ -56,6 +58,7 @@ impl Message {
             Attach::Generic => 2,
         };
         bytes[41] = self.promiscuous.into();
+        bytes[42] = self.fragments.into();
         bytes[44..48].copy_from_slice(&self.rx_entries.to_ne_bytes());
         bytes[48..48 + name.len()].copy_from_slice(name);
         bytes
@@ -81,16 +84,27 @@ impl Message {
             errno if (1..=ERRNO_MAX).contains(&errno) => Some(errno),
             _ => return Err(invalid("errno")),
         };
-        if bytes[41] > 1 || bytes[42..44] != [0; 2] {
+        if bytes[41] > 1 || bytes[42] > 1 || bytes[43] != 0 {
             return Err(invalid("flag"));
         }
         let interface = name(&bytes[48..]).ok_or(invalid("name of the interface"))?;
-        let (namespace, promiscuous) = ((u64_at(12), u64_at(20)), bytes[41] == 1);
+        let namespace = (u64_at(12), u64_at(20));
+        let (promiscuous, fragments) = (bytes[41] == 1, bytes[42] == 1);
         let (interface_index, queue, rx_entries) = (u32_at(28), u32_at(32), u32_at(44));
         if !rx_entries.is_power_of_two() {
             return Err(invalid("size of the rx ring"));
         }
-        Ok(Self { namespace, interface_index, interface, queue, at, native_refused, promiscuous, rx_entries })
+        Ok(Self {
+            namespace,
+            interface_index,
+            interface,
+            queue,
+            at,
+            native_refused,
+            promiscuous,
+            fragments,
+            rx_entries,
+        })
     }
 }
 
@@ -116,6 +130,7 @@ mod tests {
             at: Attach::Generic,
             native_refused: Some(libc::EOPNOTSUPP),
             promiscuous: true,
+            fragments: false,
             rx_entries: 4096,
         }
     }
@@ -123,7 +138,13 @@ mod tests {
     #[test]
     fn what_was_said_is_understood() {
         assert_eq!(Message::parse(&message().emit()).unwrap(), message());
-        let other = Message { native_refused: None, promiscuous: false, at: Attach::Native, ..message() };
+        let other = Message {
+            native_refused: None,
+            promiscuous: false,
+            fragments: true,
+            at: Attach::Native,
+            ..message()
+        };
         assert_eq!(Message::parse(&other.emit()).unwrap(), other);
     }
 
@@ -140,6 +161,7 @@ mod tests {
             (39, 0x80, "errno"),
             (40, 3, "place of the program"),
             (41, 2, "flag"),
+            (42, 2, "flag"),
             (43, 1, "flag"),
             (44, 1, "size of the rx ring"),
             (48, 0, "name of the interface"),
