@@ -25,6 +25,8 @@ pub enum Cause {
     SocketCall,
     /// The kernel copies received packets into the blocks of a packet ring.
     PacketRing,
+    /// A packet handed to the host: the kernel copies it into a buffer of its own.
+    ToHost,
 }
 
 impl fmt::Display for Evidence {
@@ -44,6 +46,7 @@ impl fmt::Display for Cause {
             Self::MemoryPort => "memory port",
             Self::SocketCall => "socket call",
             Self::PacketRing => "packet ring",
+            Self::ToHost => "to host",
         })
     }
 }

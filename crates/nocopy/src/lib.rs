@@ -40,7 +40,7 @@ pub mod xdp;
 
 pub use area::{Area, Chain, Draft, Drafts, Frame, Packet, SharedFrame};
 pub use evidence::{Cause, Evidence};
-pub use port::{Mode, Port, Receiver, Sender, Wait};
+pub use port::{Mode, Port, Receiver, Sender, ToHost, Wait};
 
 /// The hardware (MAC) address of an interface of the calling thread's network namespace.
 ///

@@ -21,13 +21,14 @@ use std::sync::Arc;
 
 use message::{MESSAGE_BYTES, Message, VERSION};
 
-use super::redirect::{Redirect, current_namespace};
+use super::redirect::Redirect;
 use super::xdp::refused_here;
 use super::{Mode, OpenError, Port, PortBuilder, Purpose, open};
 use crate::sys::bpf::MapKind;
 use crate::sys::descriptor::{self, Description};
 use crate::sys::interface::{Interface, Promiscuous};
 use crate::sys::kernel;
+use crate::sys::namespace::NamespaceId;
 use crate::sys::xsk::XskSocket;
 use crate::xdp::{self, Attach, KernelVersion};
 
@@ -271,7 +272,7 @@ impl Grant {
         if looked_at.word("link_type") != Some("xdp") {
             return Err(GrantError::Kind { descriptor: "link", found: descriptor::name(link) });
         }
-        if current_namespace().map_err(check(FIND_NAMESPACE))? != message.namespace {
+        if namespace_numbers().map_err(check(FIND_NAMESPACE))? != message.namespace {
             return Err(GrantError::Namespace { interface: interface() });
         }
         let attached = xdp::attached(message.interface_index).map_err(check("look for the XDP program"))?;
@@ -338,7 +339,7 @@ impl PortBuilder {
             ));
         }
         self.check()?;
-        let namespace = current_namespace().map_err(|error| self.system(FIND_NAMESPACE, error))?;
+        let namespace = namespace_numbers().map_err(|error| self.system(FIND_NAMESPACE, error))?;
         let interface = self.examine()?;
         self.wait_for_carrier(false)?;
         let socket = self.make_socket()?;
@@ -380,7 +381,7 @@ impl PortBuilder {
         if let Some((setting, _, advice)) = refused.into_iter().find(|(_, wanted, _)| *wanted) {
             return Err(self.not_granted(setting, advice));
         }
-        let namespace = current_namespace().map_err(|error| self.system(FIND_NAMESPACE, error))?;
+        let namespace = namespace_numbers().map_err(|error| self.system(FIND_NAMESPACE, error))?;
         if namespace != grant.namespace || self.look_up()?.index != grant.interface_index {
             return Err(OpenError::NoInterface { interface: self.interface });
         }
@@ -419,4 +420,9 @@ impl PortBuilder {
             _ => self.system("put the socket into the XDP map", error),
         }
     }
+}
+
+/// Device and inode of the calling thread's network namespace.
+fn namespace_numbers() -> io::Result<(u64, u64)> {
+    NamespaceId::of_thread().map(NamespaceId::numbers)
 }

@@ -25,6 +25,7 @@ mod receiver;
 mod redirect;
 mod report;
 mod sender;
+mod to_host;
 mod wait;
 mod xdp;
 
@@ -44,6 +45,7 @@ pub use queues::Queues;
 pub use receiver::{Batch, Receiver};
 pub use report::Report;
 pub use sender::{Rejected, RejectedChain, RejectedReason, Sender};
+pub use to_host::{ToHost, ToHostError};
 pub use wait::Wait;
 
 use crate::area::{Area, Balance, Lent, Pool};
@@ -188,6 +190,14 @@ impl Port {
     /// The kernel's refusal.
     pub fn statistics(&self) -> io::Result<Statistics> {
         self.inner().statistics()
+    }
+
+    /// The way back for packets that are the host's business after all; see [`ToHost`].
+    ///
+    /// # Errors
+    /// As [`Receiver::to_host`].
+    pub fn to_host(&self) -> Result<ToHost, ToHostError> {
+        self.receiver.to_host()
     }
 
     /// Where every frame of the area is.

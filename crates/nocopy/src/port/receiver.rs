@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::wait::Coalescer;
-use super::{Inner, PortBuilder, Statistics, Wait};
+use super::{Inner, PortBuilder, Statistics, ToHost, ToHostError, Wait};
 use crate::area::{Balance, Chain, Claims, Faults, Frame, Packet, Pool};
 use crate::evidence::Evidence;
 use crate::ring::{Consumer, Peek, Producer};
@@ -270,6 +270,16 @@ impl Receiver {
     #[inline]
     pub fn recycle(&mut self, frame: Frame) {
         self.pool.recycle(frame);
+    }
+
+    /// The way back for packets that are the host's business after all: a value of its own, for any thread of the
+    /// port's network namespace.
+    ///
+    /// # Errors
+    /// A kernel before 5.18, a missing capability, an interface that is gone; a port in packet ring mode, which leaves the host
+    /// its packets anyway, or in memory mode.
+    pub fn to_host(&self) -> Result<ToHost, ToHostError> {
+        ToHost::of(&self.inner)
     }
 
     /// What is known of copies between the wire and the area.

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::PortBuilder;
 use crate::sys::interface::Interface;
-use crate::xdp::{Attach, Attachment, Error, Program, SocketMap};
+use crate::sys::namespace::NamespaceId;
+use crate::xdp::{Attach, Attachment, Error, PassHeader, Program, SocketMap};
 
 /// How long to wait for a program that is on its way out: the kernel removes that of a killed process a moment after
 /// its death (0.3 s measured).
@@ -22,6 +23,8 @@ pub(super) struct Redirect {
     /// Whether it takes packets of several buffers.
     pub(super) fragments: bool,
     sockets: SocketMap,
+    /// In front of what is handed to the host, where the program sees that too; not known of a program that was granted.
+    pub(super) pass: Option<PassHeader>,
     /// Taken away before the map: no packet may look up a socket that is going.
     attachment: Attachment,
 }
@@ -29,7 +32,7 @@ pub(super) struct Redirect {
 /// An interface, told apart from those of other network namespaces.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Key {
-    namespace: (u64, u64),
+    namespace: NamespaceId,
     interface_index: u32,
 }
 
@@ -39,7 +42,7 @@ static ATTACHED: Mutex<Option<HashMap<Key, Weak<Redirect>>>> = Mutex::new(None);
 impl Redirect {
     /// The program of this interface: the one this process has there already, or a new one.
     pub(super) fn on(interface: &Interface, at: Attach, settings: &PortBuilder) -> Result<Arc<Self>, Error> {
-        let namespace = current_namespace()
+        let namespace = NamespaceId::of_thread()
             .map_err(|source| Error::System { operation: "find out the network namespace", source })?;
         let key = Key { namespace, interface_index: interface.index };
         let mut attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,7 +62,9 @@ impl Redirect {
     fn attach(interface: &Interface, at: Attach, fragments: bool, displace: bool) -> Result<Self, Error> {
         // Not of those there are now: the program stays when queues are added, and ports are opened on them.
         let sockets = SocketMap::new(interface.rx_queues_max)?;
-        let program = Program::redirect_to(&sockets, fragments)?;
+        let pass = (at == Attach::Generic).then(PassHeader::new).transpose();
+        let pass = pass.map_err(|source| Error::System { operation: "draw a random number", source })?;
+        let program = Program::redirect_to(&sockets, fragments, pass.as_ref())?;
         let give_up = Instant::now() + RELEASE_TIMEOUT;
         loop {
             let attached = if displace {
@@ -68,7 +73,7 @@ impl Redirect {
                 program.attach(&interface.name, at)
             };
             match attached {
-                Ok(attachment) => return Ok(Self { at, fragments, sockets, attachment }),
+                Ok(attachment) => return Ok(Self { at, fragments, sockets, pass, attachment }),
                 Err(Error::Occupied { .. }) if Instant::now() < give_up => std::thread::sleep(RETRY_INTERVAL),
                 Err(error) => return Err(error),
             }
@@ -77,7 +82,7 @@ impl Redirect {
 
     /// The program that another process attached, by the descriptors of its map and its link.
     pub(super) fn adopt(at: Attach, fragments: bool, map: OwnedFd, link: OwnedFd) -> Arc<Self> {
-        Arc::new(Self { at, fragments, sockets: map.into(), attachment: Attachment::by(link) })
+        Arc::new(Self { at, fragments, sockets: map.into(), pass: None, attachment: Attachment::by(link) })
     }
 
     /// Map and link.
@@ -104,11 +109,4 @@ impl Redirect {
         self.sockets.clear(queue).is_ok()
             && rustix::thread::membarrier(rustix::thread::MembarrierCommand::Global).is_ok() // an RCU grace period
     }
-}
-
-/// Device and inode of the calling thread's network namespace.
-pub(super) fn current_namespace() -> io::Result<(u64, u64)> {
-    use std::os::unix::fs::MetadataExt;
-    let file = std::fs::metadata("/proc/thread-self/ns/net")?;
-    Ok((file.dev(), file.ino()))
 }

@@ -27,12 +27,12 @@ const CHAIN_FRAMES_MAX: usize = 17;
 /// An AF_XDP socket with what feeds it.
 #[derive(Debug)]
 pub(super) struct XdpBackend {
-    redirect: Arc<Redirect>,
+    pub(super) redirect: Arc<Redirect>,
     queue: u32,
     pub(super) socket: XskSocket,
     /// Whether the kernel's index of the tx ring may be behind what it has sent; see `Inner::silent_kicks`.
     pub(super) tx_index_lags: bool,
-    inquiry: Inquiry,
+    pub(super) inquiry: Inquiry,
     _promiscuous: Option<Promiscuous>,
 }
 

@@ -14,7 +14,7 @@ const BPF_LINK_CREATE: libc::c_int = 28;
 
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
-/// Send the result of a test run as real packets (Linux 5.18).
+/// Do with the packets of a test run what the program returns (Linux 5.18).
 const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
 const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use super::namespace::NamespaceId;
 use super::route;
 
 const ETHTOOL_GDRVINFO: u32 = 0x0000_0003;
@@ -148,6 +149,16 @@ impl Inquiry {
     /// For the interface of that index in the calling thread's namespace.
     pub(crate) fn of(index: u32) -> io::Result<Self> {
         Ok(Self { index, socket: control_socket()? })
+    }
+
+    /// Its index, for as long as it is there.
+    pub(crate) const fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The network namespace it was in.
+    pub(crate) fn namespace(&self) -> io::Result<NamespaceId> {
+        NamespaceId::of_socket(&self.socket)
     }
 
     /// What became of it, as far as the kernel says.

@@ -7,6 +7,7 @@ pub(crate) mod descriptor;
 pub(crate) mod interface;
 pub(crate) mod kernel;
 pub(crate) mod memory;
+pub(crate) mod namespace;
 pub(crate) mod netdev;
 pub(crate) mod packet;
 pub(crate) mod route;

@@ -10,6 +10,10 @@ pub(super) const R0: Register = Register(0);
 pub(super) const R1: Register = Register(1);
 pub(super) const R2: Register = Register(2);
 pub(super) const R3: Register = Register(3);
+pub(super) const R4: Register = Register(4);
+pub(super) const R5: Register = Register(5);
+/// Kept over calls, as the others above are not.
+pub(super) const R6: Register = Register(6);
 pub(super) const FRAME_POINTER: Register = Register(10);
 
 /// Functions of the kernel, by their number in `linux/bpf.h`.
@@ -18,6 +22,7 @@ pub(super) const FRAME_POINTER: Register = Register(10);
 pub(super) enum Helper {
     MapLookup = 1,
     Redirect = 23,
+    AdjustHead = 44,
     RedirectMap = 51,
 }
 
@@ -35,6 +40,14 @@ pub(super) const fn set(to: Register, value: i32) -> Instruction {
 /// `to = from`
 pub(super) const fn copy(to: Register, from: Register) -> Instruction {
     instruction(0xbf, to, from, 0, 0)
+}
+
+/// `to = value`, of 64 bits: two instructions, the second carries the upper half.
+pub(super) const fn set_u64(to: Register, value: u64) -> [Instruction; 2] {
+    [
+        instruction(0x18, to, R0, 0, value.cast_signed() as i32),
+        instruction(0, R0, R0, 0, (value >> 32).cast_signed() as i32),
+    ]
 }
 
 /// `to += value`
@@ -70,6 +83,16 @@ pub(super) const fn skip_if_zero(tested: Register, count: i16) -> Instruction {
 /// `if left == right skip `count` instructions`
 pub(super) const fn skip_if_equal(left: Register, right: Register, count: i16) -> Instruction {
     instruction(0x1d, left, right, count, 0)
+}
+
+/// `if left != right skip `count` instructions`
+pub(super) const fn skip_unless_equal(left: Register, right: Register, count: i16) -> Instruction {
+    instruction(0x5d, left, right, count, 0)
+}
+
+/// `if left > right skip `count` instructions`
+pub(super) const fn skip_if_greater(left: Register, right: Register, count: i16) -> Instruction {
+    instruction(0x2d, left, right, count, 0)
 }
 
 /// `to = map`: two instructions, the second carries the upper half of a value that a map does not have.

@@ -7,6 +7,7 @@
 mod assembler;
 mod attachment;
 mod generator;
+mod pass_header;
 mod program;
 
 use std::io;
@@ -14,11 +15,15 @@ use std::io;
 pub(crate) use attachment::attached;
 pub use attachment::{Attach, Attachment};
 pub use generator::Generator;
+pub(crate) use pass_header::PassHeader;
 pub(crate) use program::SocketMap;
 pub use program::{Counter, Program};
 
 pub use crate::sys::kernel::KernelVersion;
 use crate::sys::{capability, kernel};
+
+/// The oldest kernel that makes real packets of a program's test run.
+pub(crate) const LIVE_FRAMES_KERNEL_MIN: KernelVersion = KernelVersion(5, 18);
 
 /// The oldest kernel that attaches XDP programs by link, and so takes them away when a process dies.
 pub const KERNEL_MIN: KernelVersion = KernelVersion(5, 9);

@@ -4,17 +4,19 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::Error;
+use super::PassHeader;
 use super::assembler::{
-    FRAME_POINTER, Helper, R0, R1, R2, R3, add, call, copy, exit, load_u32, load_u64, map, set,
-    skip_if_equal, skip_if_zero, store_u32, store_u64,
+    FRAME_POINTER, Helper, R0, R1, R2, R3, R4, R5, R6, add, call, copy, exit, load_u32, load_u64, map, set,
+    set_u64, skip_if_equal, skip_if_greater, skip_if_zero, skip_unless_equal, store_u32, store_u64,
 };
 use crate::sys::bpf::{self, Instruction, MapKind, Slot};
 
 const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
 
-/// Offsets of `data` and `data_meta` in `struct xdp_md`.
+/// Offsets of `data`, `data_end` and `data_meta` in `struct xdp_md`.
 const DATA_BYTES: i16 = 0;
+const DATA_END_BYTES: i16 = 4;
 const DATA_META_BYTES: i16 = 8;
 
 /// Offset of `rx_queue_index` in `struct xdp_md`.
@@ -75,18 +77,53 @@ impl Program {
         Ok((program, counter))
     }
 
-    /// Hands packets to the AF_XDP socket of the queue they arrived on, and to the host where no socket is.
-    pub(crate) fn redirect_to(sockets: &SocketMap, fragments: bool) -> Result<Self, Error> {
+    /// Hands packets to the AF_XDP socket of the queue they arrived on, and to the host where no socket is. Those that
+    /// carry `pass` go to the host without it: a generic program sees again what the port handed to the host.
+    pub(crate) fn redirect_to(
+        sockets: &SocketMap,
+        fragments: bool,
+        pass: Option<&PassHeader>,
+    ) -> Result<Self, Error> {
         let [map_low, map_high] = map(R1, descriptor(&sockets.map));
-        let instructions = [
+        let mut instructions = pass.map(Self::pass_marked).unwrap_or_default();
+        instructions.extend([
             load_u32(R2, R1, RX_QUEUE_INDEX_BYTES),
             map_low,
             map_high,
             set(R3, XDP_PASS),
             call(Helper::RedirectMap),
             exit(),
-        ];
+        ]);
         Self::load_for(&instructions, fragments)
+    }
+
+    /// Lets packets that begin with the secret of `pass` go on to the host without it, and falls through for all others,
+    /// with the context in its register.
+    fn pass_marked(pass: &PassHeader) -> Vec<Instruction> {
+        let (first, second) = pass.secret();
+        let ([first_low, first_high], [second_low, second_high]) = (set_u64(R5, first), set_u64(R5, second));
+        vec![
+            copy(R6, R1),
+            load_u32(R2, R1, DATA_BYTES),
+            load_u32(R3, R1, DATA_END_BYTES),
+            copy(R4, R2),
+            add(R4, PassHeader::BYTES),
+            skip_if_greater(R4, R3, 13),
+            load_u64(R4, R2, 0),
+            first_low,
+            first_high,
+            skip_unless_equal(R4, R5, 9),
+            load_u64(R4, R2, 6),
+            second_low,
+            second_high,
+            skip_unless_equal(R4, R5, 5),
+            copy(R1, R6),
+            set(R2, PassHeader::BYTES),
+            call(Helper::AdjustHead),
+            set(R0, XDP_PASS),
+            exit(),
+            copy(R1, R6),
+        ]
     }
 
     /// Sends packets that carry metadata out of an interface, and lets all others pass: a generator's frames carry some,

@@ -1,0 +1,252 @@
+//! Handing a packet to the host's own network stack.
+
+use std::io;
+use std::ops::Deref;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Weak};
+
+use super::redirect::Redirect;
+use super::{Backend, Inner};
+use crate::area::Chain;
+use crate::evidence::{Cause, Evidence};
+use crate::sys::interface::Condition;
+use crate::sys::namespace::NamespaceId;
+use crate::sys::{bpf, kernel};
+use crate::xdp::{self, Attach, LIVE_FRAMES_KERNEL_MIN, Program};
+
+/// An Ethernet header: less is no packet.
+const PACKET_BYTES_MIN: usize = 14;
+
+/// What every kernel takes: a page less 256 bytes of headroom, the kernel's own notes in front (some 170) and
+/// `struct skb_shared_info` behind (320); see `bpf_prog_test_run_xdp` in its `net/bpf/test_run.c`.
+const PACKET_BYTES_SURE: usize = 3072;
+
+/// Hands packets that a port took to the host's network stack, as if they had just arrived on the port's interface: for
+/// ARP, pings and whatever else the program does not answer itself. Made by [`Receiver::to_host`](super::Receiver::to_host).
+///
+/// Each packet costs a system call and a copy ([`ToHost::evidence`]); where all of some queue's packets are for the host,
+/// leave it the queue. The packet is borrowed, so its frame stays yours whatever becomes of it. Nothing is left on the
+/// machine: the kernel runs a program that lets the packet pass, once, and that program is attached nowhere
+/// (`BPF_PROG_TEST_RUN` with live frames, the kernel's Documentation/bpf/bpf_prog_run.rst).
+///
+/// The kernel keeps a small pool of pages for each packet until the host is done with it. Of a packet that a socket of the host
+/// leaves unread for a minute, the kernel log says `stalled pool shutdown`: nothing is wrong, and it goes when it is read.
+///
+/// The host verifies checksums. A virtual interface such as veth may bring packets whose checksum the sender left to a
+/// device that never was; the host drops those ('ethtool -K INTERFACE tx off' at the sender makes them whole).
+///
+/// ```no_run
+/// # fn is_ours(packet: &[u8]) -> bool { packet.len() > 100 }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut port = nocopy::Port::open("eth0")?;
+/// let mut host = port.to_host()?;
+/// for packet in port.receiver().receive()? {
+///     if !is_ours(&packet) {
+///         host.hand_over(&packet)?;
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct ToHost {
+    program: Program,
+    interface: String,
+    interface_index: u32,
+    namespace: NamespaceId,
+    /// Its header is in use as long as the port's program is on the interface; not kept there by this.
+    redirect: Weak<Redirect>,
+    /// For packets behind a header; kept to allocate once.
+    buffer: Vec<u8>,
+    /// For packets in one piece that came in several.
+    whole: Vec<u8>,
+    handed_over: u64,
+    refused: u64,
+}
+
+/// Why packets cannot be handed to the host, or one was not.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ToHostError {
+    /// The program that passes them cannot be had: the kernel is too old, or a capability missing.
+    #[error(transparent)]
+    Program(#[from] xdp::Error),
+    /// A memory port has no host behind it.
+    #[error("a memory port has no interface of the host behind it; open a port on an interface")]
+    MemoryPort,
+    /// The calling thread is in another network namespace than the port's interface.
+    #[error(
+        "{interface}: not handed to the host: this thread is in another network namespace than the port, and the kernel \
+         would look for the interface there; call from a thread in the namespace the port was opened in"
+    )]
+    OtherNamespace {
+        /// The port's interface.
+        interface: String,
+    },
+    /// In packet ring mode the port has copies; the host receives every packet itself.
+    #[error(
+        "{interface}: a port in packet ring mode leaves every packet to the host anyway; hand nothing over"
+    )]
+    HostHasThem {
+        /// The port's interface.
+        interface: String,
+    },
+    /// A granted program in generic mode would take the packet again.
+    #[error(
+        "{interface}: a granted port in generic mode cannot hand packets to the host: it does not know the secret by which the \
+         program tells them from others; grant a port in another mode"
+    )]
+    Granted {
+        /// The port's interface.
+        interface: String,
+    },
+    /// The interface is gone.
+    #[error("{interface}: not handed to the host: the interface is gone; open a port on another one")]
+    Gone {
+        /// The port's interface.
+        interface: String,
+    },
+    /// The packet is longer than the kernel takes this way.
+    #[error(
+        "{interface}: a packet of {bytes} B was not handed to the host: the kernel takes one page, less what it needs \
+         itself (some 3,300 B); lower the interface's MTU"
+    )]
+    TooLong {
+        /// The port's interface.
+        interface: String,
+        /// Bytes of the packet.
+        bytes: usize,
+    },
+    /// The packet is shorter than an Ethernet header.
+    #[error(
+        "{interface}: a packet of {bytes} B was not handed to the host: an Ethernet header has 14; drop it"
+    )]
+    TooShort {
+        /// The port's interface.
+        interface: String,
+        /// Bytes of the packet.
+        bytes: usize,
+    },
+    /// Anything else the kernel refused.
+    #[error("{interface}: {operation}: {source}")]
+    System {
+        /// The port's interface.
+        interface: String,
+        /// What was to be done.
+        operation: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl ToHost {
+    pub(super) fn of(port: &Inner) -> Result<Self, ToHostError> {
+        let interface = port.interface.clone();
+        let backend = match port.backend() {
+            Backend::Xdp(backend) => backend,
+            Backend::PacketRing(_) => return Err(ToHostError::HostHasThem { interface }),
+            Backend::Memory(_) => return Err(ToHostError::MemoryPort),
+        };
+        if let Some(running) = kernel::running()
+            && running < LIVE_FRAMES_KERNEL_MIN
+        {
+            let (operation, needed) = ("hand packets to the host", LIVE_FRAMES_KERNEL_MIN);
+            return Err(xdp::Error::Kernel { operation, running, needed }.into());
+        }
+        if backend.redirect.at == Attach::Generic && backend.redirect.pass.is_none() {
+            return Err(ToHostError::Granted { interface });
+        }
+        if backend.inquiry.condition() == Condition::Gone {
+            return Err(ToHostError::Gone { interface });
+        }
+        let namespace = backend.inquiry.namespace().map_err(|source| ToHostError::System {
+            interface: interface.clone(),
+            operation: "find out the port's network namespace",
+            source,
+        })?;
+        Ok(Self {
+            program: Program::pass()?,
+            interface,
+            interface_index: backend.inquiry.index(),
+            namespace,
+            redirect: Arc::downgrade(&backend.redirect),
+            buffer: Vec::new(),
+            whole: Vec::new(),
+            handed_over: 0,
+            refused: 0,
+        })
+    }
+
+    /// Hands one packet, from its Ethernet header on, to the host, which has dealt with it or queued it when this returns.
+    ///
+    /// # Errors
+    /// The thread is in another network namespace than the port; the interface is gone; the packet is shorter than an
+    /// Ethernet header or longer than a page leaves (some 3,300 B). Nothing was handed over then.
+    pub fn hand_over(&mut self, packet: &[u8]) -> Result<(), ToHostError> {
+        let done = self.run(packet);
+        match done {
+            Ok(()) => self.handed_over += 1,
+            Err(_) => self.refused += 1,
+        }
+        done
+    }
+
+    /// Hands over a packet that lies in several buffers.
+    ///
+    /// # Errors
+    /// As [`ToHost::hand_over`].
+    pub fn hand_over_chain<B: Deref<Target = [u8]>>(&mut self, packet: &Chain<B>) -> Result<(), ToHostError> {
+        let mut whole = std::mem::take(&mut self.whole);
+        whole.clear();
+        packet.buffers().iter().for_each(|buffer| whole.extend_from_slice(buffer));
+        let done = self.hand_over(&whole);
+        self.whole = whole;
+        done
+    }
+
+    fn run(&mut self, packet: &[u8]) -> Result<(), ToHostError> {
+        let here = NamespaceId::of_thread()
+            .map_err(|source| self.refusal("find out the thread's network namespace", packet, source))?;
+        if here != self.namespace {
+            return Err(ToHostError::OtherNamespace { interface: self.interface.clone() });
+        }
+        if packet.len() < PACKET_BYTES_MIN {
+            let (interface, bytes) = (self.interface.clone(), packet.len());
+            return Err(ToHostError::TooShort { interface, bytes });
+        }
+        let redirect = self.redirect.upgrade(); // held for the call: the program must not go meanwhile
+        let data = match redirect.as_ref().and_then(|redirect| redirect.pass.as_ref()) {
+            Some(header) => {
+                header.in_front_of(packet, &mut self.buffer);
+                &self.buffer
+            }
+            None => packet,
+        };
+        bpf::run_live(self.program.as_fd(), self.interface_index, data, 0, 1, 1)
+            .map_err(|source| self.refusal("hand a packet to the host", packet, source))
+    }
+
+    #[cold]
+    fn refusal(&self, operation: &'static str, packet: &[u8], source: io::Error) -> ToHostError {
+        let (interface, bytes) = (self.interface.clone(), packet.len());
+        match source.raw_os_error() {
+            Some(libc::ENODEV) => ToHostError::Gone { interface },
+            Some(libc::EINVAL) if bytes > PACKET_BYTES_SURE => ToHostError::TooLong { interface, bytes },
+            _ => ToHostError::System { interface, operation, source },
+        }
+    }
+
+    /// What is known of copies on this way: always one, into a buffer of the kernel.
+    pub fn evidence(&self) -> Evidence {
+        Evidence::Copied(Cause::ToHost)
+    }
+
+    /// Packets handed over. What the host did with them it counts itself.
+    pub fn handed_over(&self) -> u64 {
+        self.handed_over
+    }
+
+    /// Packets refused, each with an error.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+}

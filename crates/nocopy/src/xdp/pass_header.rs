@@ -1,0 +1,36 @@
+//! How a generic program tells a packet handed to the host from one that arrived.
+
+/// A secret in the shape of an Ethernet header, in front of what a port in generic mode hands to the host. The kernel runs
+/// generic programs late, on everything the host receives, and keeps no other mark: without it the packet would come back
+/// to the port. The port's own program takes it off.
+#[derive(Debug)]
+pub(crate) struct PassHeader([u8; Self::BYTES as usize]);
+
+/// For local experiments (IEEE 802): no host takes a packet of this type for anything, should one ever meet it.
+const ETHER_TYPE: [u8; 2] = [0x88, 0xb5];
+
+impl PassHeader {
+    pub(crate) const BYTES: i32 = 14;
+
+    /// A new one that nobody on the wire can guess.
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let mut bytes = [0; Self::BYTES as usize];
+        // Never short: so few bytes come at once (getrandom(2)).
+        rustix::rand::getrandom(&mut bytes[..12], rustix::rand::GetRandomFlags::empty())?;
+        bytes[12..].copy_from_slice(&ETHER_TYPE);
+        Ok(Self(bytes))
+    }
+
+    /// The packet behind the header.
+    pub(crate) fn in_front_of(&self, packet: &[u8], buffer: &mut Vec<u8>) {
+        buffer.clear();
+        buffer.extend_from_slice(&self.0);
+        buffer.extend_from_slice(packet);
+    }
+
+    /// Its first eight bytes and its last eight, as a program loads them.
+    pub(super) fn secret(&self) -> (u64, u64) {
+        let word = |at: usize| u64::from_ne_bytes(self.0[at..at + 8].try_into().expect("eight"));
+        (word(0), word(6))
+    }
+}
