@@ -10,8 +10,8 @@ use crate::{Error, Interface, Namespace};
 /// The prefix of the lab's network, 10.77.0.0/24.
 pub const PREFIX_BITS: u8 = 24;
 
-const LEFT_IPV4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-const RIGHT_IPV4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+pub(crate) const LEFT_IPV4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub(crate) const RIGHT_IPV4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
 /// What either end is called, whatever it was before.
 const NAMES: [&str; 2] = ["nc0", "nc1"];
@@ -171,7 +171,7 @@ impl Builder {
 }
 
 impl End {
-    fn configure(
+    pub(crate) fn configure(
         namespace: Namespace,
         interface: &'static str,
         mac: [u8; 6],
@@ -271,6 +271,15 @@ impl End {
         ethtool::set_combined_queues(&self.namespace, self.interface, count)
     }
 
+    /// Whether the interface leaves the checksums of what its host sends to the device. On veth, which computes none, they
+    /// are never finished: AF_XDP receives packets with wrong ones. The lab leaves it on, as the kernel does.
+    ///
+    /// # Errors
+    /// [`Error::Netlink`].
+    pub fn set_tx_checksum(&self, on: bool) -> Result<(), Error> {
+        ethtool::set_feature(&self.namespace, self.interface, "tx-checksum-ip-generic", on)
+    }
+
     /// The number of the XDP program on the interface, if there is one.
     ///
     /// # Errors
@@ -287,7 +296,7 @@ impl End {
         Ok(self.namespace.run(|| Interface::find(self.interface))?.carrier)
     }
 
-    fn wait_for_carrier(&self) -> Result<(), Error> {
+    pub(crate) fn wait_for_carrier(&self) -> Result<(), Error> {
         let start = Instant::now();
         while !self.has_carrier()? {
             if start.elapsed() > CARRIER_WAIT_MAX {
@@ -301,7 +310,7 @@ impl End {
 }
 
 /// A new namespace with its loopback up and nothing to say.
-fn quiet_namespace() -> Result<Namespace, Error> {
+pub(crate) fn quiet_namespace() -> Result<Namespace, Error> {
     let namespace = Namespace::new()?;
     silence_ipv6(&namespace)?;
     link::set_up(&namespace, "lo", 1, true)?;

@@ -23,12 +23,14 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod chain;
 mod error;
 mod lab;
 mod missing;
 mod namespace;
 mod netlink;
 
+pub use chain::Chain;
 pub use error::Error;
 pub use lab::{Builder, End, Lab, PREFIX_BITS};
 pub use missing::{ALLOWED_SKIPS, AllowedSkip, Missing, lab_or_skip, skip};

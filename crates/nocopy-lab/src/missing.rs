@@ -80,14 +80,28 @@ impl crate::Builder {
     /// # Panics
     /// As [`lab_or_skip`].
     pub fn build_or_skip(self) -> Option<Lab> {
-        match self.build() {
-            Ok(lab) => Some(lab),
-            Err(Error::Missing(missing)) => {
-                skip(&missing);
-                None
-            }
-            Err(error) => panic!("{error}"),
+        made_or_skip(self.build())
+    }
+}
+
+impl crate::Chain {
+    /// A chain for a test, or `None` after saying what is missing.
+    ///
+    /// # Panics
+    /// As [`lab_or_skip`].
+    pub fn new_or_skip() -> Option<Self> {
+        made_or_skip(Self::new())
+    }
+}
+
+fn made_or_skip<T>(made: Result<T, Error>) -> Option<T> {
+    match made {
+        Ok(made) => Some(made),
+        Err(Error::Missing(missing)) => {
+            skip(&missing);
+            None
         }
+        Err(error) => panic!("{error}"),
     }
 }
 

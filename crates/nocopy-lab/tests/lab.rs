@@ -13,7 +13,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nocopy_lab::{Error, Interface, Lab, Missing, Namespace, lab_or_skip};
+use nocopy_lab::{Chain, Error, Interface, Lab, Missing, Namespace, lab_or_skip};
 
 const PORT: u16 = 7007;
 
@@ -41,6 +41,19 @@ fn ping(lab: &Lab) -> std::io::Result<()> {
 fn a_datagram_goes_there_and_back() {
     let Some(lab) = lab_or_skip() else { return };
     ping(&lab).unwrap();
+}
+
+/// Proves that nothing forwards by itself in the middle of a chain, and what does is all there.
+#[test]
+fn a_chain_has_a_middle_that_forwards_nothing() {
+    let Some(chain) = Chain::new_or_skip() else { return };
+    assert_eq!(names(chain.middle()), ["lo", "nc1", "nc2"]);
+    assert!(chain.middle().interfaces().unwrap().iter().all(|interface| interface.carrier));
+    let (left, right) = (bind(chain.left()), bind(chain.right()));
+    right.set_nonblocking(true).unwrap();
+    left.send_to(b"lost", (chain.right().ipv4(), PORT)).unwrap();
+    // Delivered on the sender's thread, if at all.
+    assert_eq!(right.recv(&mut [0; 16]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
 }
 
 /// Proves that options reach the kernel.

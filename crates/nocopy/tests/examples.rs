@@ -2,26 +2,31 @@
 #![allow(missing_docs)]
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use nocopy::Port;
-use nocopy_lab::{End, Lab};
+use nocopy_lab::{Chain, End, Lab, Namespace};
 
 /// A running example, ended with the test whatever happens.
 struct Example(Child);
 
 impl Example {
     fn start(name: &str, end: &End, arguments: &[&str]) -> Self {
+        Self::start_in(end.namespace(), name, &[&[end.interface()], arguments].concat())
+    }
+
+    fn start_in(namespace: &Namespace, name: &str, arguments: &[&str]) -> Self {
         build();
         // Test binaries lie in target/PROFILE/deps, examples beside it.
         let test = std::env::current_exe().unwrap();
         let path: PathBuf = test.parent().unwrap().parent().unwrap().join("examples").join(name);
         let mut command = Command::new(path);
-        command.arg(end.interface()).args(arguments).stdout(Stdio::piped());
-        Self(end.namespace().run(|| command.spawn().unwrap()))
+        command.args(arguments).stdout(Stdio::piped());
+        Self(namespace.run(|| command.spawn().unwrap()))
     }
 
     /// Waits for the first line: the port is open.
@@ -30,6 +35,10 @@ impl Example {
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
         (line, output)
+    }
+
+    fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.0)
     }
 
     fn succeeds(mut self) {
@@ -124,7 +133,7 @@ fn unprivileged_receives_as_a_user_who_may_do_nothing() {
 fn send_reaches_an_ordinary_socket() {
     let Some(lab) = lab() else { return };
     let (left, right) = (lab.left(), lab.right());
-    let socket = right.namespace().run(|| std::net::UdpSocket::bind((right.ipv4(), 9000)).unwrap());
+    let socket = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 9000)).unwrap());
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let mac = right.mac().map(|byte| format!("{byte:02x}")).join(":");
     let (from, to) = (left.ipv4().to_string(), right.ipv4().to_string());
@@ -167,4 +176,46 @@ fn tokio_receives_without_missing_a_wakeup() {
     }
     assert_eq!(rest(output).lines().count(), 50);
     example.succeeds();
+}
+
+/// Proves that two hosts' ordinary sockets talk through the bridge, and that it ends with every frame accounted for.
+///
+/// ```text
+///   left host ──── nc1 [bridge] nc2 ──── right host
+/// ```
+#[test]
+fn two_hosts_talk_through_the_bridge() {
+    let Some(chain) = Chain::new_or_skip() else { return };
+    let bind = |end: &End| {
+        let socket = end.namespace().run(|| UdpSocket::bind((end.ipv4(), 7000)).unwrap());
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket
+    };
+    let (left, right) = (bind(chain.left()), bind(chain.right()));
+    let mut bridge = Example::start_in(chain.middle(), "bridge", &Chain::MIDDLE);
+    let (line, output) = bridge.first_line();
+    assert!(line.contains("forwarding"), "{line}");
+    let (mut sent, mut buffer) = ([0; 1400], [0; 2048]);
+    for number in 0..200_u32 {
+        // Less at once than what a socket's buffer holds; answered one by one.
+        for at in 0..50 {
+            sent[..4].copy_from_slice(&(number * 50 + at).to_be_bytes());
+            left.send_to(&sent[..64 + 13 * at as usize], (chain.right().ipv4(), 7000)).unwrap();
+        }
+        for at in 0..50 {
+            let (bytes, from) = right.recv_from(&mut buffer).unwrap();
+            assert_eq!((bytes, from.ip()), (64 + 13 * at, chain.left().ipv4().into()));
+            assert_eq!(buffer[..4], (number * 50 + at as u32).to_be_bytes());
+            right.send_to(&buffer[..bytes], from).unwrap();
+            assert_eq!(left.recv(&mut sent).unwrap(), bytes);
+            assert!(sent[..bytes] == buffer[..bytes]);
+        }
+    }
+    rustix::process::kill_process(bridge.pid(), rustix::process::Signal::INT).unwrap();
+    let text = rest(output);
+    assert!(text.contains("left to right: 10000 packets, 0 dropped"), "{text}");
+    assert!(text.contains("right to left: 10000 packets, 0 dropped"), "{text}");
+    assert!(text.contains(" 0 yours") && text.contains(" 0 lent to send"), "{text}");
+    assert!(!text.contains("does not add up"), "{text}");
+    bridge.succeeds();
 }

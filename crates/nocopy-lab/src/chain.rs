@@ -1,0 +1,73 @@
+use crate::lab::{LEFT_IPV4, RIGHT_IPV4, quiet_namespace};
+use crate::missing::require_capabilities;
+use crate::netlink::link;
+use crate::{Builder, End, Error, Interface, Lab, Namespace};
+
+/// Two hosts with a machine between them, for what forwards:
+///
+/// ```text
+///   left                   middle                    right
+///   nc0  10.77.0.1/24 ──── nc1   (no address)   nc2 ──── 10.77.0.2/24  nc3
+/// ```
+///
+/// Nothing forwards in the middle unless somebody does. The hosts know each other's hardware address, and compute their
+/// checksums themselves, since nothing on the way would finish them. Gone with the process, as a [`Lab`] is.
+#[derive(Debug)]
+pub struct Chain {
+    left: End,
+    middle: Namespace,
+    right: End,
+}
+
+const NAMES: [&str; 4] = ["nc0", "nc1", "nc2", "nc3"];
+
+impl Chain {
+    /// The interfaces in the middle: toward the left, and toward the right.
+    pub const MIDDLE: [&str; 2] = [NAMES[1], NAMES[2]];
+
+    /// A chain with an MTU of 1500 and one queue.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] names what the machine lacks; the others are the kernel's refusals.
+    pub fn new() -> Result<Self, Error> {
+        require_capabilities()?;
+        let (options, number) = (Lab::builder(), |number| [0x02, 0x6e, 0x63, 0, 0, number]);
+        let plan = |at: usize, options: &Builder| link::Plan::new(NAMES[at], number(at as u8 + 1), options);
+        let plans: [link::Plan; 4] = std::array::from_fn(|at| plan(at, &options));
+        let (left, middle, right) = (quiet_namespace()?, quiet_namespace()?, quiet_namespace()?);
+        link::create_pair(&left, &plans[0], &middle, &plans[1])?;
+        link::create_pair(&middle, &plans[2], &right, &plans[3])?;
+        let macs = [plans[0].mac, plans[3].mac];
+        let chain = Self {
+            left: End::configure(left, NAMES[0], macs[0], LEFT_IPV4, (RIGHT_IPV4, macs[1]))?,
+            right: End::configure(right, NAMES[3], macs[1], RIGHT_IPV4, (LEFT_IPV4, macs[0]))?,
+            middle,
+        };
+        for name in Self::MIDDLE {
+            let index = chain.middle.run(|| Interface::find(name))?.index;
+            link::set_up(&chain.middle, name, index, true)?;
+        }
+        for end in [&chain.left, &chain.right] {
+            end.set_up()?;
+            end.set_tx_checksum(false)?;
+        }
+        chain.left.wait_for_carrier()?;
+        chain.right.wait_for_carrier()?;
+        Ok(chain)
+    }
+
+    /// The host `nc0`, 10.77.0.1.
+    pub fn left(&self) -> &End {
+        &self.left
+    }
+
+    /// Where [`Chain::MIDDLE`] is.
+    pub fn middle(&self) -> &Namespace {
+        &self.middle
+    }
+
+    /// The host `nc3`, 10.77.0.2.
+    pub fn right(&self) -> &End {
+        &self.right
+    }
+}
