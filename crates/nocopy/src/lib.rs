@@ -23,10 +23,12 @@
 //! * [`area`]: the memory, who owns which frame of it, the balance.
 //! * [`ring`]: the queues shared with the kernel.
 //! * [`probe`]: what this machine and an interface would let a port do, looked at without changing anything.
+//! * [`statistics`]: everything counted for an interface and the ports on it, also those of other processes.
 //! * [`xdp`]: programs on an interface; the kernel as a packet source.
 //! * [`Evidence`]: whether bytes were copied: *zero-copy*, *copied* with the cause, or *unknown*.
 
 pub mod area;
+mod counter;
 mod evidence;
 #[cfg(any(feature = "fuzzing", all(test, not(nocopy_loom))))]
 #[doc(hidden)]
@@ -34,6 +36,7 @@ pub mod model;
 pub mod port;
 pub mod probe;
 pub mod ring;
+pub mod statistics;
 mod sync;
 mod sys;
 pub mod xdp;

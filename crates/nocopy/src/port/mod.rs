@@ -154,6 +154,14 @@ impl Port {
         self.inner().queue
     }
 
+    pub(crate) fn halves_ref(&self) -> (&Receiver, &Sender) {
+        (&self.receiver, &self.sender)
+    }
+
+    pub(crate) fn interface(&self) -> &str {
+        &self.inner().interface
+    }
+
     /// How the port moves frames.
     pub fn mode(&self) -> Mode {
         self.inner().mode

@@ -129,6 +129,11 @@ pub(crate) fn joins_received(name: &str) -> Option<bool> {
     Some(flags.value & ETH_FLAG_LRO != 0)
 }
 
+/// The index of an interface.
+pub(crate) fn index(name: &str) -> io::Result<u32> {
+    Ok(rustix::net::netdevice::name_to_index(&control_socket()?, name)?)
+}
+
 /// Asks about an interface later on, from whatever network namespace the thread is in by then, and whatever its name is.
 #[derive(Debug)]
 pub(crate) struct Inquiry {
@@ -249,7 +254,7 @@ unsafe fn set_option<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) ->
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn control_socket() -> io::Result<OwnedFd> {
+pub(super) fn control_socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
 
@@ -272,7 +277,7 @@ fn driver(socket: &OwnedFd, name: &str) -> Option<String> {
 
 /// # Safety
 /// `command` points at the structure its first word names, which outlives the call.
-unsafe fn ethtool(socket: &OwnedFd, name: &str, command: *mut libc::c_char) -> io::Result<()> {
+pub(super) unsafe fn ethtool(socket: &OwnedFd, name: &str, command: *mut libc::c_char) -> io::Result<()> {
     let mut request = Request::new(name)?;
     request.0.ifr_ifru.ifru_data = command;
     // SAFETY: by contract of this function.

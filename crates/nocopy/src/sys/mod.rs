@@ -4,6 +4,8 @@
 pub(crate) mod bpf;
 pub(crate) mod capability;
 pub(crate) mod descriptor;
+pub(crate) mod diag;
+pub(crate) mod driver_counters;
 pub(crate) mod interface;
 pub(crate) mod kernel;
 pub(crate) mod memory;

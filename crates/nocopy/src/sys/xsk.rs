@@ -14,6 +14,7 @@ use rustix::net::xdp::{
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
 use super::memory::Mapping;
+use crate::counter::counters;
 use crate::ring::{self, Consumer, Producer, RingLayout};
 
 /// `XDP_MAX_TX_SKB_BUDGET` of `linux/if_xdp.h`, since Linux 6.18: frames one system call may send in copy mode.
@@ -51,27 +52,27 @@ pub(crate) struct Rings {
     pub(crate) tx: Producer<Descriptor>,
 }
 
-/// What the kernel counts for the socket of one port, under the kernel's names (`struct xdp_statistics`, and `tp_…`).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Statistics {
-    /// Packets dropped for want of a frame to receive into, or because they were longer than one.
-    pub rx_dropped: u64,
-    /// Addresses on the fill ring that were refused.
-    pub rx_invalid_descs: u64,
-    /// Sends refused because the tx ring named a bad frame.
-    pub tx_invalid_descs: u64,
-    /// Packets dropped because the rx ring was full.
-    pub rx_ring_full: u64,
-    /// Times the kernel looked for a frame and found the fill ring empty: the usual cause of `rx_dropped` in copy mode.
-    /// In zero-copy mode the device drops by itself and counts on the interface.
-    pub rx_fill_ring_empty_descs: u64,
-    /// Times the kernel looked for something to send and found nothing.
-    pub tx_ring_empty_descs: u64,
-    /// Packets dropped because every block of a packet ring was full (`struct tpacket_stats_v3`).
-    pub tp_drops: u64,
-    /// Times that happened.
-    pub tp_freeze_q_cnt: u64,
+counters! {
+    /// What the kernel counts for the socket of one port, under the kernel's names (`struct xdp_statistics`, and `tp_…`).
+    pub struct Statistics {
+        /// Packets dropped for want of a frame to receive into, or because they were longer than one.
+        rx_dropped,
+        /// Addresses on the fill ring that were refused.
+        rx_invalid_descs,
+        /// Sends refused because the tx ring named a bad frame.
+        tx_invalid_descs,
+        /// Packets dropped because the rx ring was full.
+        rx_ring_full,
+        /// Times the kernel looked for a frame and found the fill ring empty: the usual cause of `rx_dropped` in copy mode.
+        /// In zero-copy mode the device drops by itself and counts on the interface.
+        rx_fill_ring_empty_descs,
+        /// Times the kernel looked for something to send and found nothing.
+        tx_ring_empty_descs,
+        /// Packets dropped because every block of a packet ring was full (`struct tpacket_stats_v3`).
+        tp_drops,
+        /// Times every block of a packet ring was full.
+        tp_freeze_q_cnt,
+    }
 }
 
 impl Statistics {

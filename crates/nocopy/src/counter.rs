@@ -1,0 +1,52 @@
+//! Groups of counters under their kernel names.
+
+use std::borrow::Cow;
+
+/// One counter: monotonic as long as what counts lives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counter {
+    /// Its name: the kernel's, the driver's, or this library's field.
+    pub name: Cow<'static, str>,
+    /// What it counts; empty where only its driver knows.
+    pub meaning: &'static str,
+    /// How many.
+    pub value: u64,
+}
+
+impl Counter {
+    /// What was counted since it stood at `earlier`. One that went back began anew, so all of it is new.
+    pub(crate) fn since(value: u64, earlier: u64) -> u64 {
+        value.checked_sub(earlier).unwrap_or(value)
+    }
+}
+
+/// Makes a struct of counters whose documentation is also what the counters say of themselves.
+macro_rules! counters {
+    ($(#[$about:meta])* pub struct $group:ident { $($(#[doc = $meaning:literal])+ $name:ident,)+ }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct $group {
+            $($(#[doc = $meaning])+ pub $name: u64,)+
+        }
+
+        impl $group {
+            /// Each counter with its name and meaning.
+            pub fn counters(&self) -> impl Iterator<Item = $crate::statistics::Counter> + use<> {
+                [$($crate::statistics::Counter {
+                    name: std::borrow::Cow::Borrowed(stringify!($name)),
+                    meaning: concat!($($meaning),+).trim_ascii(),
+                    value: self.$name,
+                },)+]
+                .into_iter()
+            }
+
+            /// What was counted since `earlier`; a counter that went back began anew, so all of it is new.
+            #[must_use]
+            pub fn since(&self, earlier: &Self) -> Self {
+                Self { $($name: $crate::statistics::Counter::since(self.$name, earlier.$name),)+ }
+            }
+        }
+    };
+}
+pub(crate) use counters;

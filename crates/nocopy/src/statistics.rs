@@ -1,0 +1,473 @@
+//! Everything that is counted for an interface and the ports on it, at one moment and between two.
+//!
+//! ```no_run
+//! use nocopy::statistics::Snapshot;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let before = Snapshot::of("eth0")?;
+//! std::thread::sleep(std::time::Duration::from_secs(1));
+//! let change = Snapshot::of("eth0")?.since(&before);
+//! println!("{:.0} packets/s received", change.per_second(change.counted.link.rx_packets));
+//! for socket in change.counted.sockets.iter().flatten() {
+//!     println!("queue {}: {} lost", socket.queue, socket.statistics.rx_lost()); // also another process's
+//! }
+//! # Ok(()) }
+//! ```
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io;
+use std::time::{Duration, Instant};
+
+pub use crate::counter::Counter;
+use crate::counter::counters;
+use crate::port::{Port, Receiver, Sender};
+use crate::sys::diag::xdp_sockets;
+use crate::sys::driver_counters::driver_counters;
+use crate::sys::netdev::queue_counters;
+pub use crate::sys::xsk::Statistics;
+use crate::sys::{interface, route};
+
+counters! {
+    /// What the kernel counts for an interface, under its names (`struct rtnl_link_stats64`, the kernel's
+    /// Documentation/networking/statistics.rst). What a driver counts where differs: the sums may count a packet twice.
+    pub struct LinkCounters {
+        /// Packets received and passed on by the device.
+        rx_packets,
+        /// Packets given to the device to be sent.
+        tx_packets,
+        /// Bytes in packets received.
+        rx_bytes,
+        /// Bytes in packets sent.
+        tx_bytes,
+        /// Bad packets received.
+        rx_errors,
+        /// Packets that could not be sent for an error of the device.
+        tx_errors,
+        /// Packets received and then dropped by the host: no memory, no taker, or an XDP program.
+        rx_dropped,
+        /// Packets dropped on their way out.
+        tx_dropped,
+        /// Multicast packets received.
+        multicast,
+        /// Collisions while sending.
+        collisions,
+        /// Packets dropped for their length.
+        rx_length_errors,
+        /// Packets dropped because the device's receive queue ran over.
+        rx_over_errors,
+        /// Packets with a wrong frame check sequence.
+        rx_crc_errors,
+        /// Packets that do not end on a byte.
+        rx_frame_errors,
+        /// Packets lost in the device's FIFO.
+        rx_fifo_errors,
+        /// Packets the device lost because the host gave it no buffers in time: the usual loss of a busy receiver.
+        rx_missed_errors,
+        /// Sends given up.
+        tx_aborted_errors,
+        /// Sends that failed because carrier was lost.
+        tx_carrier_errors,
+        /// Sends that failed because the device's FIFO ran empty.
+        tx_fifo_errors,
+        /// Heartbeat errors of old Ethernet.
+        tx_heartbeat_errors,
+        /// Late collisions.
+        tx_window_errors,
+        /// Compressed packets received.
+        rx_compressed,
+        /// Compressed packets sent.
+        tx_compressed,
+        /// Packets dropped because the interface is an inactive part of a bond or team.
+        rx_nohandler,
+        /// Packets dropped because they were for another host.
+        rx_otherhost_dropped,
+    }
+}
+
+counters! {
+    /// What the receiving half of a port counts: words from the kernel's rings that it refused (`Faults`).
+    pub struct ReceiverCounters {
+        /// Addresses outside the area.
+        rx_fault_out_of_range,
+        /// Packets that do not lie inside one frame.
+        rx_fault_misaligned,
+        /// Frames that were not lent to the kernel: duplicates above all.
+        rx_fault_not_lent,
+        /// Ring indices that claim the impossible.
+        rx_fault_bad_index,
+    }
+}
+
+counters! {
+    /// What the sending half of a port counts.
+    pub struct SenderCounters {
+        /// Frames the interface took in copy mode and dropped.
+        tx_dropped,
+        /// Addresses outside the area.
+        tx_fault_out_of_range,
+        /// Frames that do not begin where one can.
+        tx_fault_misaligned,
+        /// Frames that were not lent to the kernel: duplicates above all.
+        tx_fault_not_lent,
+        /// Ring indices that claim the impossible.
+        tx_fault_bad_index,
+    }
+}
+
+impl From<&Receiver> for ReceiverCounters {
+    fn from(receiver: &Receiver) -> Self {
+        let faults = receiver.faults();
+        Self {
+            rx_fault_out_of_range: faults.out_of_range,
+            rx_fault_misaligned: faults.misaligned,
+            rx_fault_not_lent: faults.not_lent,
+            rx_fault_bad_index: faults.bad_index,
+        }
+    }
+}
+
+impl From<&Sender> for SenderCounters {
+    fn from(sender: &Sender) -> Self {
+        let faults = sender.faults();
+        Self {
+            tx_dropped: sender.dropped(),
+            tx_fault_out_of_range: faults.out_of_range,
+            tx_fault_misaligned: faults.misaligned,
+            tx_fault_not_lent: faults.not_lent,
+            tx_fault_bad_index: faults.bad_index,
+        }
+    }
+}
+
+/// Which way a queue carries packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// In.
+    Receive,
+    /// Out.
+    Send,
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Receive => "rx",
+            Self::Send => "tx",
+        })
+    }
+}
+
+/// What one queue of the device counted, as far as its driver keeps count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Queue {
+    /// Which way.
+    pub direction: Direction,
+    /// Its number, from 0.
+    pub number: u32,
+    /// Under the names of the kernel's `netdev` family (Documentation/netlink/specs/netdev.yaml).
+    pub counters: Vec<Counter>,
+}
+
+/// An AF_XDP socket on the interface, of whatever process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Socket {
+    /// Its number in the kernel, as `ss --xdp -e` and `/proc/PID/fd` show it.
+    pub inode: u32,
+    /// The queue it is bound to.
+    pub queue: u32,
+    /// Whether the device reads and writes its frames itself.
+    pub zero_copy: bool,
+    /// What the kernel counted for it.
+    pub statistics: Statistics,
+}
+
+impl Socket {
+    /// Each counter of an AF_XDP socket with its name and meaning.
+    pub fn counters(&self) -> impl Iterator<Item = Counter> + use<> {
+        // Those of packet rings are in the same structure, and none of an AF_XDP socket's.
+        self.statistics.counters().filter(|counter| !counter.name.starts_with("tp_"))
+    }
+
+    /// The process that has it, number and name, as far as this one may look into others; it searches all of `/proc`.
+    pub fn process(&self) -> Option<(u32, String)> {
+        let wanted = format!("socket:[{}]", self.inode);
+        let processes = std::fs::read_dir("/proc").ok()?.flatten();
+        processes
+            .filter_map(|process| Some((process.path(), process.file_name().to_str()?.parse().ok()?)))
+            .find(|(path, _)| {
+                let descriptors = std::fs::read_dir(path.join("fd")).into_iter().flatten().flatten();
+                descriptors
+                    .filter_map(|descriptor| std::fs::read_link(descriptor.path()).ok())
+                    .any(|target| target.as_os_str() == wanted.as_str())
+            })
+            .map(|(path, id)| {
+                let name = std::fs::read_to_string(path.join("comm")).unwrap_or_default();
+                (id, name.trim_end().to_owned())
+            })
+    }
+}
+
+/// Everything counted for one interface up to a moment.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// The interface.
+    pub interface: String,
+    /// When.
+    pub taken: Instant,
+    /// By the kernel, for the interface.
+    pub link: LinkCounters,
+    /// By the device, for each queue; empty where the driver or the kernel (before Linux 6.9) does not tell.
+    pub queues: Vec<Queue>,
+    /// By the driver, under names of its own (`ethtool -S`). Not all of them need be counters.
+    pub driver: Vec<Counter>,
+    /// By the kernel, for each AF_XDP socket on the interface, in the order of queues; `None` where it does not tell
+    /// (built without `CONFIG_XDP_SOCKETS_DIAG`).
+    pub sockets: Option<Vec<Socket>>,
+    /// By the kernel, for a port of this program in whatever mode, if it was added.
+    pub port: Option<Statistics>,
+    /// By the receiving half of a port of this program, if it was added.
+    pub receiver: Option<ReceiverCounters>,
+    /// By the sending half of a port of this program, if it was added.
+    pub sender: Option<SenderCounters>,
+}
+
+/// Why nothing could be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// No such interface in this network namespace.
+    #[error("{interface}: no such interface in this network namespace; 'ip link' lists them")]
+    NoInterface {
+        /// Name asked for.
+        interface: String,
+    },
+    /// Anything else the kernel refused.
+    #[error("{interface}: {operation}: {source}")]
+    System {
+        /// The interface.
+        interface: String,
+        /// What was to be read.
+        operation: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl Snapshot {
+    /// What is counted for `interface` of the calling thread's network namespace. Needs no privilege.
+    ///
+    /// # Errors
+    /// No such interface, or the kernel's refusal.
+    pub fn of(interface: &str) -> Result<Self, SnapshotError> {
+        let refused = |operation| {
+            move |source: io::Error| match source.raw_os_error() {
+                Some(libc::ENODEV) => SnapshotError::NoInterface { interface: interface.to_owned() },
+                _ => SnapshotError::System { interface: interface.to_owned(), operation, source },
+            }
+        };
+        let index = interface::index(interface).map_err(refused("look up the interface"))?;
+        let link = route::counters(index).map_err(refused("read its counters"))?;
+        let queues = queue_counters(index).map_err(refused("read the counters of its queues"))?;
+        let driver = driver_counters(interface).map_err(refused("read the counters of its driver"))?;
+        let sockets = xdp_sockets().map_err(refused("read the AF_XDP sockets on it"))?;
+        Ok(Self {
+            interface: interface.to_owned(),
+            taken: Instant::now(),
+            link: link.into(),
+            queues: queues.into_iter().map(Queue::from).collect(),
+            driver: driver
+                .into_iter()
+                .map(|(name, value)| Counter { name: Cow::Owned(name), meaning: "", value })
+                .collect(),
+            sockets: sockets.map(|all| sockets_on(index, all)),
+            port: None,
+            receiver: None,
+            sender: None,
+        })
+    }
+
+    /// The same with what a port of this program counted itself, in any mode. The calling thread must be in the port's network
+    /// namespace. For halves on threads of their own, each can be asked there ([`ReceiverCounters`] and [`SenderCounters`]
+    /// come from them) and put into the fields.
+    ///
+    /// # Errors
+    /// As [`Snapshot::of`].
+    pub fn of_port(port: &Port) -> Result<Self, SnapshotError> {
+        let mut snapshot = Self::of(port.interface())?;
+        let (receiver, sender) = port.halves_ref();
+        (snapshot.receiver, snapshot.sender) = (Some(receiver.into()), Some(sender.into()));
+        let statistics = port.statistics().map_err(|source| SnapshotError::System {
+            interface: snapshot.interface.clone(),
+            operation: "read the port's own counters",
+            source,
+        })?;
+        snapshot.port = Some(statistics);
+        Ok(snapshot)
+    }
+
+    /// What was counted since `earlier`. What is new since then counts in full; so does a counter that went back, since it
+    /// began anew.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Change {
+        let mut counted = self.clone();
+        counted.link = self.link.since(&earlier.link);
+        subtract(&mut counted.driver, &earlier.driver);
+        for queue in &mut counted.queues {
+            let same = |other: &&Queue| (other.direction, other.number) == (queue.direction, queue.number);
+            if let Some(earlier) = earlier.queues.iter().find(same) {
+                subtract(&mut queue.counters, &earlier.counters);
+            }
+        }
+        for socket in counted.sockets.iter_mut().flatten() {
+            let same = |other: &&Socket| other.inode == socket.inode;
+            if let Some(earlier) = earlier.sockets.iter().flatten().find(same) {
+                socket.statistics = socket.statistics.since(&earlier.statistics);
+            }
+        }
+        macro_rules! subtract_where_there {
+            ($($field:ident)+) => { $(
+                if let (Some(now), Some(earlier)) = (&mut counted.$field, &earlier.$field) {
+                    *now = now.since(earlier);
+                }
+            )+ };
+        }
+        subtract_where_there!(port receiver sender);
+        Change { elapsed: self.taken.saturating_duration_since(earlier.taken), counted }
+    }
+}
+
+/// What was counted between two snapshots; see [`Snapshot::since`].
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Change {
+    /// From the earlier to the later.
+    pub elapsed: Duration,
+    /// What was counted in that time.
+    pub counted: Snapshot,
+}
+
+impl Change {
+    /// A count as a rate; 0 over no time at all.
+    pub fn per_second(&self, count: u64) -> f64 {
+        let seconds = self.elapsed.as_secs_f64();
+        if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+    }
+}
+
+fn subtract(counters: &mut [Counter], earlier: &[Counter]) {
+    for counter in counters {
+        if let Some(earlier) = earlier.iter().find(|earlier| earlier.name == counter.name) {
+            counter.value = Counter::since(counter.value, earlier.value);
+        }
+    }
+}
+
+fn sockets_on(interface_index: u32, all: Vec<crate::sys::diag::XskDiagnosis>) -> Vec<Socket> {
+    let here = all.into_iter().filter(|socket| socket.interface_index == interface_index);
+    let mut sockets: Vec<Socket> = here
+        .map(|socket| Socket {
+            inode: socket.inode,
+            queue: socket.queue,
+            zero_copy: socket.zero_copy,
+            statistics: socket.statistics,
+        })
+        .collect();
+    sockets.sort_by_key(|socket| (socket.queue, socket.inode));
+    sockets
+}
+
+impl From<crate::sys::netdev::QueueCounters> for Queue {
+    fn from(queue: crate::sys::netdev::QueueCounters) -> Self {
+        let direction = if queue.receives { Direction::Receive } else { Direction::Send };
+        Self { direction, number: queue.queue, counters: queue.counters }
+    }
+}
+
+impl From<netlink_packet_route::link::Stats64> for LinkCounters {
+    fn from(kernel: netlink_packet_route::link::Stats64) -> Self {
+        Self {
+            rx_packets: kernel.rx_packets,
+            tx_packets: kernel.tx_packets,
+            rx_bytes: kernel.rx_bytes,
+            tx_bytes: kernel.tx_bytes,
+            rx_errors: kernel.rx_errors,
+            tx_errors: kernel.tx_errors,
+            rx_dropped: kernel.rx_dropped,
+            tx_dropped: kernel.tx_dropped,
+            multicast: kernel.multicast,
+            collisions: kernel.collisions,
+            rx_length_errors: kernel.rx_length_errors,
+            rx_over_errors: kernel.rx_over_errors,
+            rx_crc_errors: kernel.rx_crc_errors,
+            rx_frame_errors: kernel.rx_frame_errors,
+            rx_fifo_errors: kernel.rx_fifo_errors,
+            rx_missed_errors: kernel.rx_missed_errors,
+            tx_aborted_errors: kernel.tx_aborted_errors,
+            tx_carrier_errors: kernel.tx_carrier_errors,
+            tx_fifo_errors: kernel.tx_fifo_errors,
+            tx_heartbeat_errors: kernel.tx_heartbeat_errors,
+            tx_window_errors: kernel.tx_window_errors,
+            rx_compressed: kernel.rx_compressed,
+            tx_compressed: kernel.tx_compressed,
+            rx_nohandler: kernel.rx_nohandler,
+            rx_otherhost_dropped: kernel.rx_otherhost_dropped,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(link: LinkCounters, sockets: &[(u32, u64)]) -> Snapshot {
+        let socket = |&(inode, rx_dropped)| {
+            let statistics = Statistics { rx_dropped, ..Statistics::default() };
+            Socket { inode, queue: 0, zero_copy: false, statistics }
+        };
+        Snapshot {
+            interface: "eth0".into(),
+            taken: Instant::now(),
+            link,
+            queues: Vec::new(),
+            driver: Vec::new(),
+            sockets: Some(sockets.iter().map(socket).collect()),
+            port: None,
+            receiver: None,
+            sender: None,
+        }
+    }
+
+    #[test]
+    fn a_change_is_the_difference_and_what_is_new_or_began_anew_counts_in_full() {
+        let link =
+            |rx_packets, tx_packets| LinkCounters { rx_packets, tx_packets, ..LinkCounters::default() };
+        let before = snapshot(link(100, 100), &[(1, 5), (2, 5)]);
+        let mut after = snapshot(link(150, 20), &[(1, 8), (3, 4)]);
+        after.taken = before.taken + Duration::from_millis(500);
+        let change = after.since(&before);
+        let LinkCounters { rx_packets, tx_packets, .. } = change.counted.link;
+        assert_eq!((rx_packets, tx_packets), (50, 20));
+        let sockets = change.counted.sockets.as_ref().unwrap();
+        let lost: Vec<_> =
+            sockets.iter().map(|socket| (socket.inode, socket.statistics.rx_dropped)).collect();
+        assert_eq!(lost, [(1, 3), (3, 4)]);
+        assert!((change.per_second(rx_packets) - 100.0).abs() < 1e-9);
+        assert_eq!(before.since(&before).per_second(7).to_bits(), 0.0_f64.to_bits());
+    }
+
+    #[test]
+    fn counters_say_what_they_are() {
+        let all: Vec<Counter> =
+            LinkCounters { rx_missed_errors: 3, ..Default::default() }.counters().collect();
+        assert_eq!(all.len(), 25);
+        let missed = all.iter().find(|counter| counter.name == "rx_missed_errors").unwrap();
+        assert_eq!(missed.value, 3);
+        assert!(missed.meaning.starts_with("Packets the device lost"), "{}", missed.meaning);
+        let two_lines =
+            Statistics::default().counters().find(|counter| counter.name == "rx_fill_ring_empty_descs");
+        assert!(!two_lines.unwrap().meaning.contains("  "));
+    }
+}
