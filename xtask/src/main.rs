@@ -115,6 +115,8 @@ fn docs() -> Result<(), Failed> {
             .into_file("target/man/nocopy-bench.1"),
         Step::cargo("man page of doctor", &["run", "--quiet", "-p", "nocopy-cli", "--", "man", "doctor"])
             .into_file("target/man/nocopy-doctor.1"),
+        Step::cargo("man page of stats", &["run", "--quiet", "-p", "nocopy-cli", "--", "man", "stats"])
+            .into_file("target/man/nocopy-stats.1"),
         Step::cargo(
             "completions for bash",
             &["run", "--quiet", "-p", "nocopy-cli", "--", "completions", "bash"],

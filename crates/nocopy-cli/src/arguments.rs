@@ -1,6 +1,7 @@
 //! The command line; manual page and completions are made from the same definitions.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -29,6 +30,11 @@ pub(crate) enum Command {
     ///
     /// Looks, and changes nothing: it prints the commands that would. Exit code 1 if a port cannot be opened.
     Doctor(DoctorArguments),
+    /// Show what is counted for an interface, live: packets, drops, and AF_XDP sockets of every process.
+    ///
+    /// Under the names of the kernel and the driver, as rates and totals; a table on a terminal, one line a counter elsewhere.
+    /// Looks, and changes nothing. Ends when interrupted.
+    Stats(StatsArguments),
     /// Print the manual page.
     Man {
         /// Of this command instead of nocopy itself.
@@ -74,6 +80,36 @@ pub(crate) struct DoctorArguments {
     /// Print JSON instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatsArguments {
+    /// The interface, of this network namespace.
+    #[arg(value_name = "INTERFACE")]
+    pub(crate) interface: String,
+    /// Seconds from one refresh to the next.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub(crate) interval: Duration,
+    /// End after N refreshes.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    /// Print the totals as they are now, and end.
+    #[arg(long, conflicts_with_all = ["interval", "count"])]
+    pub(crate) once: bool,
+    /// Show also what has never counted anything.
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Print a line of JSON for each refresh.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print the totals as they are now as OpenMetrics text, and end.
+    #[arg(long, conflicts_with_all = ["interval", "count", "json"])]
+    pub(crate) openmetrics: bool,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "not a number of seconds from 0.01 to 86400".into())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -11,6 +11,8 @@ pub(crate) enum Failure {
     Xdp(#[from] nocopy::xdp::Error),
     #[error(transparent)]
     Open(#[from] nocopy::port::OpenError),
+    #[error(transparent)]
+    Statistics(#[from] nocopy::statistics::SnapshotError),
     #[error("cannot write {path}: {source}: name a file in a directory that exists and is writable", path = path.display())]
     Output { path: PathBuf, source: io::Error },
     #[error("cannot print: {0}: check where the output goes")]

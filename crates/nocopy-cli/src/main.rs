@@ -8,6 +8,7 @@ mod capability;
 mod doctor;
 mod failure;
 mod manual;
+mod stats;
 
 use std::process::ExitCode;
 
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Stats(arguments) => stats::run(&arguments),
         Command::Man { command } => unprivileged(|| manual::print_page(command.as_deref())),
         Command::Completions { shell } => unprivileged(|| manual::print_completions(shell)),
     };

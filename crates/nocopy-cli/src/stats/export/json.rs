@@ -1,0 +1,90 @@
+//! A refresh as one line of JSON; described in docs/stats.md.
+
+use serde::{Serialize, Serializer};
+
+use crate::stats::report::{Group, Report, Row, Source};
+
+/// Changes when a field changes its meaning or goes.
+const SCHEMA: &str = "nocopy.stats/1";
+
+#[derive(Serialize)]
+struct Refresh<'a> {
+    schema: &'static str,
+    interface: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<f64>,
+    link: Counters<'a>,
+    queues: Vec<Queue<'a>>,
+    driver: Counters<'a>,
+    /// `None` where the kernel does not tell.
+    sockets: Option<Vec<Socket<'a>>>,
+}
+
+#[derive(Serialize)]
+struct Queue<'a> {
+    direction: &'a str,
+    queue: u32,
+    counters: Counters<'a>,
+}
+
+#[derive(Serialize)]
+struct Socket<'a> {
+    inode: u32,
+    queue: u32,
+    zero_copy: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    process: Option<&'a str>,
+    counters: Counters<'a>,
+}
+
+#[derive(Serialize)]
+struct Count {
+    total: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    per_second: Option<f64>,
+}
+
+/// An object with a member for each counter, in their order.
+struct Counters<'a>(&'a [Row]);
+
+impl Serialize for Counters<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let count = |row: &Row| Count { total: row.counter.value, per_second: row.per_second };
+        serializer.collect_map(self.0.iter().map(|row| (&row.counter.name, count(row))))
+    }
+}
+
+pub(in crate::stats) fn line(report: &Report) -> String {
+    let mut refresh = Refresh {
+        schema: SCHEMA,
+        interface: &report.interface,
+        seconds: report.seconds,
+        link: Counters(&[]),
+        queues: Vec::new(),
+        driver: Counters(&[]),
+        sockets: report.knows_sockets.then(Vec::new),
+    };
+    for Group { source, rows } in &report.groups {
+        let counters = Counters(rows);
+        match source {
+            Source::Link => refresh.link = counters,
+            Source::Driver => refresh.driver = counters,
+            Source::Queue(direction, queue) => {
+                refresh.queues.push(Queue { direction, queue: *queue, counters });
+            }
+            Source::Socket(socket) => refresh.sockets.get_or_insert_default().push(Socket {
+                inode: socket.inode,
+                queue: socket.queue,
+                zero_copy: socket.zero_copy,
+                pid: socket.owner.as_ref().map(|(pid, _)| *pid),
+                process: socket.owner.as_ref().map(|(_, name)| &**name),
+                counters,
+            }),
+        }
+    }
+    let mut line = serde_json::to_string(&refresh).expect("numbers and strings are JSON");
+    line.push('\n');
+    line
+}

@@ -1,0 +1,3 @@
+pub(super) mod json;
+pub(super) mod openmetrics;
+pub(super) mod table;

@@ -1,0 +1,112 @@
+//! Totals as OpenMetrics text (the specification of OpenMetrics 1.0).
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::stats::report::{Report, Row, Source};
+
+type Labels = Vec<(&'static str, String)>;
+
+/// One counter of everyone who has it.
+#[derive(Debug)]
+struct Family {
+    name: String,
+    help: &'static str,
+    samples: Vec<(Labels, u64)>,
+}
+
+/// The driver's own: names it made up are no names of metrics, and it may count anything, also backwards.
+const DRIVER: &str = "nocopy_driver";
+const DRIVER_HELP: &str = "What the driver counts under a name of its own, as ethtool -S shows it.";
+
+#[derive(Debug, Default)]
+struct Families(Vec<Family>);
+
+impl Families {
+    fn of(report: &Report) -> Self {
+        let mut families = Self::default();
+        for group in &report.groups {
+            let (prefix, labels) = prefix_and_labels(&group.source);
+            let labels = [&[("interface", report.interface.clone())], &labels[..]].concat();
+            for Row { counter, .. } in &group.rows {
+                if matches!(group.source, Source::Driver) {
+                    let labels = [&labels[..], &[("name", counter.name.to_string())]].concat();
+                    families.add(prefix.into(), DRIVER_HELP, labels, counter.value);
+                } else {
+                    let name = format!("{prefix}_{}", counter.name);
+                    families.add(name, counter.meaning, labels.clone(), counter.value);
+                }
+            }
+        }
+        families
+    }
+
+    /// Samples of a family must stand together, wherever they come from.
+    fn add(&mut self, name: String, help: &'static str, labels: Labels, value: u64) {
+        match self.0.iter_mut().find(|family| family.name == name) {
+            Some(family) => family.samples.push((labels, value)),
+            None => self.0.push(Family { name, help, samples: vec![(labels, value)] }),
+        }
+    }
+}
+
+fn prefix_and_labels(source: &Source) -> (&'static str, Labels) {
+    match source {
+        Source::Link => ("nocopy_link", vec![]),
+        Source::Driver => (DRIVER, vec![]),
+        Source::Queue(_, number) => ("nocopy_queue", vec![("queue", number.to_string())]),
+        Source::Socket(socket) => {
+            let (pid, process) = socket.owner.clone().unzip();
+            let labels = vec![
+                ("queue", socket.queue.to_string()),
+                ("inode", socket.inode.to_string()),
+                ("pid", pid.map(|pid| pid.to_string()).unwrap_or_default()),
+                ("process", process.unwrap_or_default()),
+            ];
+            ("nocopy_socket", labels)
+        }
+    }
+}
+
+/// The name without the unit it ends in, which the encoder puts there itself.
+fn split_unit(name: &str) -> (&str, Option<Unit>) {
+    if let Some(stem) = name.strip_suffix("_bytes") {
+        (stem, Some(Unit::Bytes))
+    } else if let Some(stem) = name.strip_suffix("_packets") {
+        (stem, Some(Unit::Other("packets".into())))
+    } else {
+        (name, None)
+    }
+}
+
+impl Collector for Families {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for Family { name, help, samples } in &self.0 {
+            let ((stem, unit), is_driver) = (split_unit(name), name == DRIVER);
+            let kind = if is_driver { MetricType::Unknown } else { MetricType::Counter };
+            let mut family = encoder.encode_descriptor(stem, help, unit.as_ref(), kind)?;
+            for (labels, value) in samples {
+                let mut sample = family.encode_family(labels)?;
+                if is_driver {
+                    sample.encode_gauge(value)?; // written like a value of unknown type: a number, no suffix
+                } else {
+                    sample.encode_counter::<Labels, u64, f64>(value, None)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(in crate::stats) fn exposition(report: &Report) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Families::of(report)));
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("a string takes everything");
+    text
+}

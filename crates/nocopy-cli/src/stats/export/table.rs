@@ -1,0 +1,88 @@
+//! A refresh for people: a table on a terminal, lines of words elsewhere.
+
+use std::fmt::Write;
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use crate::stats::report::{Group, Report, Row, Source};
+
+/// Shown also while nothing was counted: that nothing arrives is worth knowing.
+const ALWAYS: [&str; 4] = ["rx_packets", "tx_packets", "rx_bytes", "tx_bytes"];
+
+const NO_SOCKETS: &str = "AF_XDP sockets: not told by this kernel (CONFIG_XDP_SOCKETS_DIAG).";
+
+fn shown(report: &Report, all: bool) -> impl Iterator<Item = (&Source, &Row)> {
+    let rows =
+        report.groups.iter().flat_map(|Group { source, rows }| rows.iter().map(move |row| (source, row)));
+    rows.filter(move |(source, row)| {
+        let always = matches!(source, Source::Link) && ALWAYS.contains(&&*row.counter.name);
+        all || always || row.counter.value > 0
+    })
+}
+
+pub(in crate::stats) fn table(report: &Report, all: bool) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header([&report.interface, "counter", "a second", "total"]);
+    for column in table.column_iter_mut().skip(2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let mut last = String::new();
+    for (source, row) in shown(report, all) {
+        let words = words(source);
+        let first = if words == last { "" } else { &words };
+        let rate = row.per_second.map(|rate| format!("{rate:.0}")).unwrap_or_default();
+        table.add_row([first, &row.counter.name, &rate, &row.counter.value.to_string()]);
+        last = words;
+    }
+    let note = if report.knows_sockets { String::new() } else { format!("{NO_SOCKETS}\n") };
+    format!("{table}\n{note}")
+}
+
+/// Who counted, for people.
+fn words(source: &Source) -> String {
+    match source {
+        Source::Link => "interface".into(),
+        Source::Driver => "driver".into(),
+        Source::Queue(direction, number) => format!("{direction} queue {number}"),
+        Source::Socket(socket) => {
+            let owner = socket.owner.as_ref();
+            let owner = owner.map(|(pid, name)| format!(" of {name} ({pid})")).unwrap_or_default();
+            format!("AF_XDP queue {}{owner}", socket.queue)
+        }
+    }
+}
+
+/// One line a counter: interface, who counted, counter, total, and the rate if there is one. An empty line ends a refresh.
+pub(in crate::stats) fn lines(report: &Report, all: bool) -> String {
+    let mut text = String::new();
+    for (source, row) in shown(report, all) {
+        let who = match source {
+            Source::Link => "link".into(),
+            Source::Driver => "driver".into(),
+            Source::Queue(direction, number) => format!("{direction}-queue-{number}"),
+            Source::Socket(socket) => format!("socket-{}-queue-{}", socket.inode, socket.queue),
+        };
+        let (name, total) = (&row.counter.name, row.counter.value);
+        let rate = row.per_second.map(|rate| format!(" {rate:.1}/s")).unwrap_or_default();
+        writeln!(text, "{} {who} {name} {total}{rate}", report.interface).expect("a string takes everything");
+    }
+    text.push('\n');
+    text
+}
+
+/// What fits a terminal without its scrolling.
+pub(in crate::stats) fn cut(text: &str, rows: usize, columns: usize) -> String {
+    let lines = text.lines().take(rows.saturating_sub(1));
+    lines.map(|line| line.chars().take(columns).chain(['\n']).collect::<String>()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_cut_to_the_terminal() {
+        assert_eq!(cut("one\ntwo\nthree\n", 3, 2), "on\ntw\n");
+        assert_eq!(cut("one\n", 0, 80), "");
+    }
+}

@@ -1,0 +1,64 @@
+//! `nocopy stats`: what is counted for an interface, live.
+
+mod export;
+mod report;
+
+use std::io::{self, Write};
+use std::thread::sleep;
+
+use console::Term;
+use nocopy::statistics::Snapshot;
+
+use crate::arguments::StatsArguments;
+use crate::{Failure, Outcome};
+use export::{json, openmetrics, table};
+use report::{Owners, Report};
+
+pub(crate) fn run(arguments: &StatsArguments) -> Result<Outcome, Failure> {
+    let mut owners = Owners::default();
+    let mut now = Snapshot::of(&arguments.interface)?;
+    if arguments.once || arguments.openmetrics {
+        print(arguments, &Report::new(&now, None, &mut owners))?;
+        return Ok(Outcome::Positive);
+    }
+    let mut refreshes = 0;
+    while arguments.count.is_none_or(|count| refreshes < count) {
+        sleep(arguments.interval);
+        let before = std::mem::replace(&mut now, Snapshot::of(&arguments.interface)?);
+        let report = Report::new(&now, Some(&now.since(&before)), &mut owners);
+        if Term::stdout().is_term() && !arguments.json {
+            redraw(&report, arguments.all, refreshes == 0)?;
+        } else {
+            print(arguments, &report)?;
+        }
+        refreshes += 1;
+    }
+    Ok(Outcome::Positive)
+}
+
+fn print(arguments: &StatsArguments, report: &Report) -> Result<(), Failure> {
+    let text = if arguments.json {
+        json::line(report)
+    } else if arguments.openmetrics {
+        openmetrics::exposition(report)
+    } else if Term::stdout().is_term() {
+        table::table(report, arguments.all)
+    } else {
+        table::lines(report, arguments.all)
+    };
+    let mut output = io::stdout().lock();
+    output.write_all(text.as_bytes()).and_then(|()| output.flush()).map_err(Failure::Print)
+}
+
+/// Draws the table over the last one, cut to what the terminal holds.
+fn redraw(report: &Report, all: bool, first: bool) -> Result<(), Failure> {
+    let terminal = Term::stdout();
+    let (rows, columns) = terminal.size();
+    let text = table::table(report, all);
+    let drawn = if first { terminal.clear_screen() } else { terminal.move_cursor_to(0, 0) };
+    drawn
+        .and_then(|()| terminal.clear_to_end_of_screen())
+        .and_then(|()| terminal.write_str(&table::cut(&text, rows.into(), columns.into())))
+        .and_then(|()| terminal.flush())
+        .map_err(Failure::Print)
+}

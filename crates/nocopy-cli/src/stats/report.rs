@@ -1,0 +1,93 @@
+//! One refresh: totals, and rates where there was a snapshot before.
+
+use std::collections::HashMap;
+
+use nocopy::statistics::{Change, Counter, Snapshot};
+
+/// A counter with its rate.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) counter: Counter,
+    pub(super) per_second: Option<f64>,
+}
+
+/// Who counted.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// The kernel, for the interface.
+    Link,
+    /// The device, for a queue: `rx` or `tx`, and its number.
+    Queue(String, u32),
+    /// The driver, under names of its own.
+    Driver,
+    /// The kernel, for an AF_XDP socket.
+    Socket(Socket),
+}
+
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub(super) inode: u32,
+    pub(super) queue: u32,
+    pub(super) zero_copy: bool,
+    pub(super) owner: Option<(u32, String)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) source: Source,
+    pub(super) rows: Vec<Row>,
+}
+
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) interface: String,
+    /// Since the snapshot before.
+    pub(super) seconds: Option<f64>,
+    pub(super) groups: Vec<Group>,
+    /// Whether the kernel tells of AF_XDP sockets at all.
+    pub(super) knows_sockets: bool,
+}
+
+/// Which process has which socket, by inode: found out once, because it takes a walk through all of /proc.
+pub(super) type Owners = HashMap<u32, Option<(u32, String)>>;
+
+impl Report {
+    pub(super) fn new(now: &Snapshot, change: Option<&Change>, owners: &mut Owners) -> Self {
+        let counted = change.map(|change| &change.counted);
+        // What changed has the shape of what is, so one goes beside the other.
+        let group = |source, totals: Vec<Counter>, counted: Option<Vec<Counter>>| {
+            let rate = |at: usize| Some(change?.per_second(counted.as_ref()?[at].value));
+            let rows = totals.into_iter().enumerate();
+            let rows = rows.map(|(at, counter)| Row { counter, per_second: rate(at) }).collect();
+            Group { source, rows }
+        };
+        let mut groups = vec![group(
+            Source::Link,
+            now.link.counters().collect(),
+            counted.map(|counted| counted.link.counters().collect()),
+        )];
+        for (at, queue) in now.queues.iter().enumerate() {
+            let source = Source::Queue(queue.direction.to_string(), queue.number);
+            let counted = counted.map(|counted| counted.queues[at].counters.clone());
+            groups.push(group(source, queue.counters.clone(), counted));
+        }
+        for (at, socket) in now.sockets.iter().flatten().enumerate() {
+            let counted = counted.and_then(|counted| counted.sockets.as_ref());
+            let counted = counted.map(|sockets| sockets[at].statistics.counters().collect());
+            let owner = owners.entry(socket.inode).or_insert_with(|| socket.process()).clone();
+            let nocopy::statistics::Socket { inode, queue, zero_copy, .. } = *socket;
+            let source = Source::Socket(Socket { inode, queue, zero_copy, owner });
+            groups.push(group(source, socket.statistics.counters().collect(), counted));
+        }
+        if !now.driver.is_empty() {
+            let counted = counted.map(|counted| counted.driver.clone());
+            groups.push(group(Source::Driver, now.driver.clone(), counted));
+        }
+        Self {
+            interface: now.interface.clone(),
+            seconds: change.map(|change| change.elapsed.as_secs_f64()),
+            groups,
+            knows_sockets: now.sockets.is_some(),
+        }
+    }
+}
