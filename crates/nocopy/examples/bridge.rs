@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let area = Area::new(AreaConfig { frame_count: 2 * (4096 + 2048), ..AreaConfig::default() })?;
     let open = |name: &String| Port::builder(name).area(&area).promiscuous(true).open();
     let (mut left_port, mut right_port) = (open(left)?, open(right)?);
-    println!("{left} - {right}: forwarding");
+    println!("{left} ({}) - {right} ({}): forwarding", left_port.mode(), right_port.mode());
     let ((left_in, left_out), (right_in, right_out)) = (left_port.halves(), right_port.halves());
     let run = |from, to| {
         let ended = forward(from, to, &stop);

@@ -73,11 +73,11 @@ impl Report {
         }
         for (at, socket) in now.sockets.iter().flatten().enumerate() {
             let counted = counted.and_then(|counted| counted.sockets.as_ref());
-            let counted = counted.map(|sockets| sockets[at].statistics.counters().collect());
+            let counted = counted.map(|sockets| sockets[at].counters().collect());
             let owner = owners.entry(socket.inode).or_insert_with(|| socket.process()).clone();
             let nocopy::statistics::Socket { inode, queue, zero_copy, .. } = *socket;
             let source = Source::Socket(Socket { inode, queue, zero_copy, owner });
-            groups.push(group(source, socket.statistics.counters().collect(), counted));
+            groups.push(group(source, socket.counters().collect(), counted));
         }
         if !now.driver.is_empty() {
             let counted = counted.map(|counted| counted.driver.clone());

@@ -2,12 +2,13 @@ use nocopy::port::OpenError;
 use nocopy::{Cause, Evidence, Mode, Port};
 use serde_json::json;
 
+use super::to_host;
 use crate::guest::{Guest, traffic};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
     proves: "where the driver has no zero-copy yet, a port steps down, says why, still carries every packet, and refuses \
-             to open when only zero-copy will do",
+             to open when only zero-copy will do; what it hands to the host arrives there, from native and generic mode",
     on: &[Topology::Igb],
     kernel: Kernel::Older,
     run,
@@ -35,6 +36,12 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         traffic::cross(&mut a, &mut b, right, bytes, PACKETS)?;
         traffic::cross(&mut b, &mut a, left, bytes, PACKETS)?;
     }
+    to_host::hand_over_requests(guest.lab(), &mut a, &mut b)?;
     traffic::assert_settled(&mut a)?;
+    traffic::assert_settled(&mut b)?;
+    drop(b);
+    let generic = || Port::builder(right.interface()).mode(Mode::XdpCopyGeneric).open();
+    let mut b = right.namespace().run(generic)?;
+    to_host::hand_over_requests(guest.lab(), &mut a, &mut b)?;
     traffic::assert_settled(&mut b)
 }
