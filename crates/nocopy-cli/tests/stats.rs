@@ -1,6 +1,7 @@
 //! `nocopy stats` as its users meet it, on known traffic in a private lab.
 
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -104,6 +105,32 @@ fn rates_add_up_to_what_the_totals_grew_by() {
     assert!(child.wait().unwrap().success());
     let lines = stats(lab.right(), &["--count", "1", "--interval", "0.01"]);
     assert!(lines.starts_with("nc1 link rx_packets 400 ") && lines.contains("/s\n"), "{lines}");
+}
+
+/// Proves that a terminal gets one table, drawn over at each refresh and cut to its size.
+#[test]
+fn on_a_terminal_a_table_is_drawn_over() {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let size = rustix::termios::Winsize { ws_row: 4, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    rustix::termios::tcsetwinsize(&terminal, size).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
+    let screen = File::options().read(true).write(true).open(name).unwrap();
+    let mut child = lab.right().namespace().run(|| {
+        let mut command = command(&["--count", "3", "--interval", "0.05", lab.right().interface()]);
+        command.stdout(screen).spawn().unwrap()
+    });
+    let (mut terminal, mut text) = (File::from(terminal), Vec::new());
+    // Ends with an error when nobody has the other end any more.
+    let _ = terminal.read_to_end(&mut text);
+    assert!(child.wait().unwrap().success());
+    let text = String::from_utf8(text).unwrap();
+    assert_eq!((text.matches("\x1b[2J").count(), text.matches("a second").count()), (1, 3), "{text:?}");
+    assert_eq!(text.matches("tx_packets").count(), 3, "{text:?}");
+    assert!(!text.contains("rx_bytes"), "a fifth line would scroll: {text:?}");
 }
 
 #[test]
