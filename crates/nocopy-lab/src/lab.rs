@@ -16,6 +16,9 @@ pub(crate) const RIGHT_IPV4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 /// What either end is called, whatever it was before.
 const NAMES: [&str; 2] = ["nc0", "nc1"];
 
+/// What a bond of an end is called; there is one in a namespace.
+const BOND: &str = "ncb";
+
 /// Real drivers negotiate: 2.5 s for an emulated igb.
 const CARRIER_WAIT_MAX: Duration = Duration::from_secs(10);
 const CARRIER_POLL: Duration = Duration::from_millis(2);
@@ -262,6 +265,29 @@ impl End {
         ethtool::set_feature(&self.namespace, self.interface, "rx-gro", on)
     }
 
+    /// Switches scatter-gather for sending; without it the kernel's sockets copy what they send.
+    ///
+    /// # Errors
+    /// As [`End::set_gro`].
+    pub fn set_scatter_gather(&self, on: bool) -> Result<(), Error> {
+        // Both, as 'ethtool -K sg' does.
+        ["tx-scatter-gather", "tx-scatter-gather-fraglist"]
+            .iter()
+            .try_for_each(|feature| ethtool::set_feature(&self.namespace, self.interface, feature, on))
+    }
+
+    /// Puts the interface into a bond of its own (active-backup), which has its hardware address but no address of IP, and
+    /// returns the bond's name once it has carrier.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] on a kernel without bonding, [`Error::Netlink`], [`Error::NoCarrier`].
+    pub fn bond(&self) -> Result<&'static str, Error> {
+        self.set_down()?;
+        link::create_bond(&self.namespace, BOND, self.interface, self.index)?;
+        self.wait_until_carrier(BOND)?;
+        Ok(BOND)
+    }
+
     /// Changes how many combined queues the interface has.
     ///
     /// # Errors
@@ -297,11 +323,15 @@ impl End {
     }
 
     pub(crate) fn wait_for_carrier(&self) -> Result<(), Error> {
+        self.wait_until_carrier(self.interface)
+    }
+
+    fn wait_until_carrier(&self, interface: &'static str) -> Result<(), Error> {
         let start = Instant::now();
-        while !self.has_carrier()? {
+        while !self.namespace.run(|| Interface::find(interface))?.carrier {
             if start.elapsed() > CARRIER_WAIT_MAX {
                 let waited_ms = start.elapsed().as_millis();
-                return Err(Error::NoCarrier { interface: self.interface, waited_ms });
+                return Err(Error::NoCarrier { interface, waited_ms });
             }
             sleep(CARRIER_POLL);
         }

@@ -6,12 +6,16 @@ use std::os::fd::{AsFd, AsRawFd};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
+    BondMode, InfoBond, InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    LinkXdp,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::{Connection, refused};
 use crate::{Builder, Error, Missing, Namespace};
+
+/// How often a bond looks whether its members have carrier.
+const BOND_LOOK_INTERVAL_MS: u32 = 20;
 
 /// What one end of a pair shall be.
 pub(crate) struct Plan {
@@ -132,6 +136,34 @@ pub(crate) fn create_pair(
         }
         other => other,
     })
+}
+
+/// Makes a bond of one interface, which must be down: a new interface with the member's hardware address.
+pub(crate) fn create_bond(namespace: &Namespace, name: &str, member: &str, index: u32) -> Result<(), Error> {
+    let mut bond = LinkMessage::default();
+    let settings = vec![InfoBond::Mode(BondMode::ActiveBackup), InfoBond::MiiMon(BOND_LOOK_INTERVAL_MS)];
+    bond.attributes = vec![
+        LinkAttribute::IfName(name.into()),
+        LinkAttribute::LinkInfo(vec![
+            LinkInfo::Kind(InfoKind::Bond),
+            LinkInfo::Data(InfoData::Bond(settings)),
+        ]),
+    ];
+    let flags = NLM_F_CREATE | NLM_F_EXCL;
+    change(namespace, RouteNetlinkMessage::NewLink(bond), flags, format!("make the bond {name}")).map_err(
+        |error| match error {
+            Error::Netlink { source, .. } if source.raw_os_error() == Some(nix::libc::EOPNOTSUPP) => {
+                Error::Missing(Missing::Kernel("bonded interfaces (CONFIG_BONDING)"))
+            }
+            other => other,
+        },
+    )?;
+    let bond = namespace.run(|| Interface::find(name))?.index;
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.attributes = vec![LinkAttribute::Controller(bond)];
+    change(namespace, RouteNetlinkMessage::SetLink(message), 0, format!("put {member} into {name}"))?;
+    set_up(namespace, name, bond, true)
 }
 
 /// Moves an interface of the calling thread's namespace into another one and gives it a new name there.

@@ -125,6 +125,19 @@ pub(crate) fn cross(
     Ok(())
 }
 
+/// Receives one packet, which must be `wanted`.
+pub(crate) fn expect(port: &mut Port, wanted: &[u8]) -> Result<(), Failure> {
+    let packet = port.receiver().receive_timeout(ARRIVAL_MAX)?.next().map(|packet| packet.to_vec());
+    match packet {
+        Some(packet) if packet == wanted => Ok(()),
+        Some(packet) => {
+            let shown = |bytes: &[u8]| format!("{} B, {:02x?}", bytes.len(), &bytes[..bytes.len().min(32)]);
+            Err(Failure(format!("received {} instead of {}", shown(&packet), shown(wanted))))
+        }
+        None => Err(Failure(format!("a packet of {} B did not arrive; {}", wanted.len(), port.balance()))),
+    }
+}
+
 /// Checks that every frame of an idle port is accounted for and that the kernel told it nothing wrong.
 pub(crate) fn assert_settled(port: &mut Port) -> Result<(), Failure> {
     assert!(port.sender().drain(ARRIVAL_MAX)?, "frames stay with the kernel: {}", port.balance());

@@ -36,6 +36,7 @@ pub struct PortBuilder {
     pub(super) fanout: Option<(u16, Fanout)>,
     pub(super) outgoing: bool,
     pub(super) block_timeout: Option<Duration>,
+    pub(super) probe_frame: Option<Duration>,
     /// Not a setting: found out while opening.
     pub(super) mtu_bytes: u32,
 }
@@ -67,6 +68,7 @@ impl PortBuilder {
             fanout: None,
             outgoing: false,
             block_timeout: None,
+            probe_frame: None,
             mtu_bytes: 0,
         }
     }
@@ -133,6 +135,10 @@ impl PortBuilder {
     }
 
     /// Frames for the receiving and the sending half (default 4096 and 2048).
+    ///
+    /// A port with 0 frames to receive into only sends: what arrives on its queue stays with the host. In zero-copy it lends the
+    /// card as many frames as the card's receive ring holds, beyond those asked for (an area of your own must have room for
+    /// them), and what arrives is copied out of those for the host: a queue in zero-copy has no other buffers.
     #[must_use]
     pub fn frame_count(mut self, receive: u32, send: u32) -> Self {
         self.rx_frames = receive;
@@ -236,6 +242,15 @@ impl PortBuilder {
         self
     }
 
+    /// Before zero-copy is believed, sends one frame of 60 B (to the interface itself, EtherType 0x88b5) and steps down if it is not
+    /// reported as sent within `timeout`. By default only where the driver is known to have taken a socket and sent nothing
+    /// (bonding: 1 s). A frame that does not come back is lost to the area.
+    #[must_use]
+    pub fn probe_frame(mut self, timeout: Duration) -> Self {
+        self.probe_frame = Some(timeout);
+        self
+    }
+
     /// Bytes of memory that a port of this size pins, on the smallest frames.
     pub(crate) fn memory_bytes(&self) -> u64 {
         u64::from(self.rx_frames + self.tx_frames) * u64::from(self.frame_bytes.unwrap_or(2048))
@@ -277,12 +292,18 @@ impl PortBuilder {
 
     /// The area asked for, or a new one with room for `ports` such ports on an interface.
     pub(super) fn area_for(&self, interface: &Interface, ports: u32) -> Result<Area, OpenError> {
-        self.area_or_new(self.frame_bytes_for(interface), ports)
+        let more = self.frames_to_lend(interface).saturating_add(self.proof_frames(interface));
+        let frame_count = self.own_frames().saturating_add(more).saturating_mul(ports);
+        self.area_or_new(self.frame_bytes_for(interface), frame_count)
     }
 
-    /// The area asked for, or a new one with room for `ports` such ports.
-    pub(super) fn area_or_new(&self, frame_bytes: u32, ports: u32) -> Result<Area, OpenError> {
-        let frame_count = self.rx_frames.saturating_add(self.tx_frames).saturating_mul(ports);
+    /// Frames of both halves.
+    pub(super) fn own_frames(&self) -> u32 {
+        self.rx_frames.saturating_add(self.tx_frames)
+    }
+
+    /// The area asked for, or a new one.
+    pub(super) fn area_or_new(&self, frame_bytes: u32, frame_count: u32) -> Result<Area, OpenError> {
         match &self.area {
             Some(area) => Ok(area.clone()),
             None => {

@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use message::{MESSAGE_BYTES, Message, VERSION};
 
+use super::drivers;
 use super::redirect::Redirect;
 use super::xdp::refused_here;
 use super::{Mode, OpenError, Port, PortBuilder, Purpose, open};
@@ -397,7 +398,8 @@ impl PortBuilder {
     /// Attaches in the driver or, where that is refused, outside it; with the errno of the refusal.
     fn attach_somewhere(&self, interface: &Interface) -> Result<(Arc<Redirect>, Option<i32>), OpenError> {
         let mut native_refused = None;
-        if self.mode != Some(Mode::XdpCopyGeneric) {
+        let receives = drivers::receives(interface.driver.as_deref(), Mode::XdpCopyNative);
+        if receives && self.mode != Some(Mode::XdpCopyGeneric) {
             match Redirect::on(interface, Attach::Native, self) {
                 Ok(redirect) => return Ok((redirect, None)),
                 Err(error) if self.mode.is_some() => return Err(error.into()),

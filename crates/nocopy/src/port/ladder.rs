@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use super::drivers::{self, Effect};
 use super::open::PAGE_BYTES;
 use super::{Mode, OpenError, PortBuilder};
 use crate::sys::interface::Interface;
@@ -24,10 +25,6 @@ pub enum Purpose {
     /// To send.
     Send,
 }
-
-/// Drivers whose packets come from sockets of this machine or pass through its bridge, as socket buffers: XDP has to copy each
-/// into a page first, and the packet ring is faster (`nocopy bench capture`, its rows of packets from sockets).
-const FED_BY_SOCKETS: [&str; 4] = ["veth", "tun", "bridge", "dummy"];
 
 /// From this length on a packet is sent faster by a packet socket than by AF_XDP in copy mode (`nocopy bench packet-send`).
 const LONG_PACKET_BYTES: u32 = 4096;
@@ -79,10 +76,14 @@ pub struct Refusal {
 pub(super) enum Step {
     /// Frames of this size would not do: nothing was asked of the kernel.
     Frames { bytes: u32 },
+    /// The program would run where the socket gets nothing from: nothing was asked of the kernel.
+    Members,
     /// The XDP program was refused.
     Attach,
     /// The binding was refused.
     Bind,
+    /// The socket was bound, and a frame sent as proof did not come back.
+    Proof,
     /// The packet sockets were refused.
     Socket,
     /// AF_XDP was refused altogether; the reason says it all.
@@ -96,6 +97,12 @@ impl Refusal {
         if let Step::Frames { bytes } = self.step {
             let lower = || format!("lower it with 'ip link set dev {interface} mtu 1500'");
             return Some(if bytes < PAGE_BYTES { format!("use frames of {PAGE_BYTES} B") } else { lower() });
+        }
+        if self.step == Step::Members {
+            return Some(format!("open a port on each member of {interface}"));
+        }
+        if self.step == Step::Proof {
+            return Some(format!("'nocopy doctor {interface}' tells what is known of {driver}"));
         }
         Some(match (self.step, self.mode, self.reason.raw_os_error()?) {
             (Step::Attach, _, libc::EOPNOTSUPP) => {
@@ -139,8 +146,8 @@ impl PortBuilder {
     /// The modes to try on an interface.
     pub(super) fn order(&self, interface: &Interface) -> Order {
         let [zero_copy, native, generic, ring] = LADDER;
-        let fed_by_sockets = interface.loopback
-            || interface.driver.as_deref().is_some_and(|driver| FED_BY_SOCKETS.contains(&driver));
+        let fed_by_sockets =
+            interface.loopback || drivers::has(interface.driver.as_deref(), Effect::FedBySockets);
         let (modes, why) = match self.purpose {
             _ if self.mode.is_some() => (self.mode.into_iter().collect(), None),
             Purpose::Capture if fed_by_sockets => (

@@ -14,16 +14,19 @@
 //! Whatever happens, the frames add up ([`Port::balance`]).
 
 mod builder;
+pub(crate) mod drivers;
 mod grant;
 mod ladder;
 mod measure;
 mod memory;
 mod open;
 mod packet_ring;
+mod proof;
 pub mod queues;
 mod receiver;
 mod redirect;
 mod report;
+mod send_only;
 mod sender;
 mod to_host;
 mod wait;

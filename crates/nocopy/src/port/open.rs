@@ -3,6 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use super::drivers::{self, Effect};
 use super::grant::Grant;
 use super::ladder::{Refusal, Step};
 use super::xdp::XdpRungs;
@@ -244,11 +245,6 @@ pub(super) fn open_by(mut settings: PortBuilder, grant: Option<Grant>) -> Result
     Err(blocked.unwrap_or_else(|| settings.no_mode(refusals)))
 }
 
-/// Drivers whose device counts receive buffers in KiB: what a frame has beyond whole ones is not used. A packet that needs
-/// it is spread over several frames, and zero-copy igb delivers those as packets (2048-byte frames, 1513-byte packets,
-/// Linux 7.2: 1024 bytes and the rest).
-const BUFFERS_IN_KIB: [&str; 1] = ["igb"];
-
 fn frame_bytes(packet_bytes: u32, headroom_bytes: u32) -> u32 {
     packet_bytes.saturating_add(PACKET_HEADROOM_BYTES).saturating_add(headroom_bytes)
 }
@@ -267,7 +263,7 @@ impl PortBuilder {
 
     /// The same where the device itself writes into frames.
     pub(super) fn zero_copy_frame_bytes(interface: &Interface, headroom_bytes: u32) -> u32 {
-        let in_kib = interface.driver.as_deref().is_some_and(|driver| BUFFERS_IN_KIB.contains(&driver));
+        let in_kib = drivers::has(interface.driver.as_deref(), Effect::WholeKib);
         let packet_bytes = interface.mtu_bytes.saturating_add(LINK_HEADER_BYTES);
         let packet_bytes =
             if in_kib { packet_bytes.saturating_add(1023) / 1024 * 1024 } else { packet_bytes };

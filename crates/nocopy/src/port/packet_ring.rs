@@ -247,6 +247,7 @@ impl PortBuilder {
         let queues = interface.rx_queues;
         Capture {
             interface_index: interface.index,
+            receives: !self.only_sends(),
             share: (queues > 1 && self.fanout.is_none()).then_some(Share { queue: self.queue, queues }),
             fanout: self.fanout,
             outgoing: self.outgoing,

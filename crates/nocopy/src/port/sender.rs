@@ -6,14 +6,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::drivers::DRAIN_TIMEOUT;
 use super::{Inner, Mode, PortBuilder, Statistics};
 use crate::area::{Balance, Chain, Drafts, Faults, Frame, Pool};
 use crate::evidence::Evidence;
 use crate::ring::{Consumer, Producer};
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, TxKick};
-
-/// How long dropping a sender waits for frames the kernel still has.
-const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Ethernet header and one VLAN tag: what a frame may have beyond the MTU.
 pub(super) const LINK_HEADER_BYTES: u32 = 14 + 4;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fd::AsFd;
 
+use super::drivers;
 use super::grant::{Grant, Granted};
 use super::ladder::{Order, Refusal, Step};
 use super::redirect::Redirect;
@@ -111,7 +112,10 @@ impl XdpRungs {
         {
             return refuse(Step::Frames { bytes: area.frame_bytes() }, spread(interface));
         }
-        let (socket, rings) = match self.socket.take() {
+        if !settings.only_sends() && !drivers::receives(interface.driver.as_deref(), mode) {
+            return refuse(Step::Members, members(interface));
+        }
+        let (socket, mut rings) = match self.socket.take() {
             Some(made) => made,
             None => settings.socket(self.granted_socket.take(), area)?,
         };
@@ -136,6 +140,13 @@ impl XdpRungs {
         match settings.bind(interface, &socket, mode == Mode::XdpZeroCopy)? {
             Ok(()) => {
                 let mode = settings.reported_mode(&socket, at)?;
+                if mode == Mode::XdpZeroCopy && !settings.is_proven(interface, area, &socket, &mut rings)? {
+                    let refusal = settings.refusal(interface, mode, Step::Proof, unproven());
+                    // The socket cannot be bound again: the next rung makes another. Only an opener could, of a granted one.
+                    self.redirect = Some(redirect);
+                    let stuck = self.granted.is_some();
+                    return if stuck { Err(settings.no_mode(vec![refusal])) } else { Ok(Err(refusal)) };
+                }
                 Ok(Ok(Standing { socket, rings, redirect, mode, granted: self.granted.take() }))
             }
             Err(reason) => {
@@ -162,9 +173,10 @@ impl Standing {
         // The option came one version after the index stopped lagging.
         let tx_index_lags = mode != Mode::XdpZeroCopy && !socket.raise_tx_budget(settings.rings.tx);
         let (promiscuous, inquiry) = settings.attend(interface)?;
-        let pools =
-            (area.pool(Half::Receive, settings.rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
-        if granted.is_none() {
+        let lent_frames = if mode == Mode::XdpZeroCopy { settings.frames_to_lend(interface) } else { 0 };
+        let rx_frames = settings.rx_frames.saturating_add(lent_frames);
+        let pools = (area.pool(Half::Receive, rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
+        if granted.is_none() && !settings.only_sends() {
             redirect
                 .set(settings.queue, socket.as_fd())
                 .map_err(|error| settings.system("put the socket into the XDP map", error))?;
@@ -236,7 +248,7 @@ impl PortBuilder {
     }
 
     /// What an error of the port's own half means while opening.
-    fn broken(&self, operation: &'static str, error: io::Error) -> OpenError {
+    pub(super) fn broken(&self, operation: &'static str, error: io::Error) -> OpenError {
         let interface = self.interface.clone();
         match error.kind() {
             io::ErrorKind::NetworkDown => OpenError::Down { interface },
@@ -292,6 +304,20 @@ fn spread(interface: &Interface) -> io::Error {
         "{driver} counts buffers in KiB and would spread packets of MTU {mtu_bytes} over several frames"
     );
     io::Error::new(io::ErrorKind::InvalidInput, words)
+}
+
+fn members(interface: &Interface) -> io::Error {
+    let words = format!(
+        "{} runs programs in the drivers of its members, whose packets no socket of {} gets",
+        interface.driver_words(),
+        interface.name
+    );
+    io::Error::new(io::ErrorKind::Unsupported, words)
+}
+
+fn unproven() -> io::Error {
+    let words = "the socket was bound, but a frame sent as proof was not reported as sent in time";
+    io::Error::new(io::ErrorKind::TimedOut, words)
 }
 
 /// What the kernel said, if it refused the program in the driver for a reason that may not hold outside it.

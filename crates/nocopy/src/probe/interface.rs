@@ -1,7 +1,7 @@
 //! The interface itself: whether packets flow, what is attached, whose driver it is.
 
 use super::{Gate, State};
-use crate::port::{Port, PortBuilder};
+use crate::port::{Port, PortBuilder, drivers};
 use crate::sys::interface::Interface;
 use crate::xdp;
 
@@ -20,23 +20,13 @@ fn carrier(interface: &Interface) -> Gate {
         .or_fix("check the cable, or that the other end is up")
 }
 
-/// What is known of drivers beyond what they say of themselves.
-const QUIRKS: [(&str, &str); 4] = [
-    (
-        "igb",
-        "resets its link when a program comes or goes (2.5 s); frames of 4096 B, since it counts buffers in KiB",
-    ),
-    ("veth", "copies always; packets that sockets sent are copied once more before XDP sees them"),
-    ("virtio_net", "zero-copy only where the device has VIRTIO_F_ACCESS_PLATFORM and guest offloads are off"),
-    ("bonding", "may take a zero-copy socket and deliver nothing"),
-];
-
+/// The driver, and what is known of it beyond what it says of itself.
 pub(super) fn driver(interface: &Interface) -> Gate {
     let Some(driver) = &interface.driver else {
         return Gate::new("driver", State::Unknown, "it does not say its name");
     };
-    let quirk = QUIRKS.iter().find(|(name, _)| name == driver).map(|(_, quirk)| format!(": {quirk}"));
-    Gate::new("driver", State::Open, format!("{driver}{}", quirk.unwrap_or_default()))
+    let known = drivers::known(Some(driver)).map(|entry| format!(". It {}: {}", entry.does, entry.port));
+    Gate::new("driver", State::Open, std::iter::once(driver.clone()).chain(known).collect::<String>())
 }
 
 fn mtu(interface: &Interface) -> Gate {

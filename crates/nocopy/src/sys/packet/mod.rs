@@ -55,6 +55,8 @@ impl Fanout {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Capture {
     pub(crate) interface_index: u32,
+    /// Whether any packet is to be received at all.
+    pub(crate) receives: bool,
     /// Packets of one receive queue only.
     pub(crate) share: Option<Share>,
     pub(crate) fanout: Option<(u16, Fanout)>,
@@ -124,8 +126,8 @@ impl PacketSocket {
         if let Some(share) = capture.share {
             socket.accept_only(share)?;
         }
-        socket.bind(capture.interface_index, EVERYTHING)?;
-        if let Some((group, fanout)) = capture.fanout {
+        socket.bind(capture.interface_index, if capture.receives { EVERYTHING } else { NOTHING })?;
+        if let Some((group, fanout)) = capture.fanout.filter(|_| capture.receives) {
             socket.set(libc::PACKET_FANOUT, &(u32::from(group) | fanout.number() << 16))?;
         }
         let blocks = Blocks::new(memory, block_bytes, block_count);

@@ -1,0 +1,46 @@
+use nocopy::port::OpenError;
+use nocopy::{Mode, Port, probe};
+use serde_json::json;
+
+use crate::guest::{Guest, traffic};
+use crate::registry::{Failure, Kernel, Test, Topology};
+
+pub(crate) const TEST: Test = Test {
+    proves: "on a bond, where sockets in native mode are taken and receive nothing, a port goes down to generic mode, says why, and \
+             carries every packet; one that only sends need not",
+    on: &[Topology::Igb],
+    kernel: Kernel::Newest,
+    run,
+};
+
+const PACKETS: u32 = 500;
+
+fn run(guest: &Guest) -> Result<(), Failure> {
+    let (left, right) = (guest.lab().left(), guest.lab().right());
+    let bond = left.bond()?;
+    let gates = left.namespace().run(|| probe::interface(bond))?;
+    let mut peer = traffic::open(right)?;
+    let mut port = left.namespace().run(|| Port::open(bond))?;
+    let report = port.report().to_string();
+    guest.record(&json!({ "report": report }));
+    assert_eq!(port.mode(), Mode::XdpCopyGeneric, "{report}");
+    assert_eq!(probe::first_mode(&gates), Some(port.mode().to_string().as_str()), "{gates:?}");
+    assert_eq!(report.matches("open a port on each member of ncb").count(), 2, "{report}");
+    for bytes in [64, 1514] {
+        traffic::cross(&mut port, &mut peer, right, bytes, PACKETS)?;
+        traffic::cross(&mut peer, &mut port, left, bytes, PACKETS)?;
+    }
+    traffic::assert_settled(&mut port)?;
+    traffic::close(port);
+    let native = Port::builder(bond).mode(Mode::XdpCopyNative);
+    let refused = left.namespace().run(|| native.open()).expect_err("nothing would arrive");
+    assert!(matches!(refused, OpenError::NoMode { .. }), "{refused}");
+    let only_sends = Port::builder(bond).frame_count(0, 256).ring_sizes(256, 256);
+    let mut port = left.namespace().run(|| only_sends.open())?;
+    assert_eq!(port.mode(), Mode::XdpCopyNative, "{}", port.report());
+    guest.lab().wait_for_carrier()?; // attaching went to the member, whose link it reset behind the bond's back
+    traffic::cross(&mut port, &mut peer, right, 1514, PACKETS)?;
+    traffic::assert_settled(&mut port)?;
+    traffic::close(port);
+    Ok(())
+}

@@ -1,0 +1,64 @@
+use std::time::Duration;
+
+use nocopy::port::OpenError;
+use nocopy::{Mode, Port};
+use serde_json::json;
+
+use crate::guest::{Guest, traffic};
+use crate::registry::{Failure, Kernel, Test, Topology};
+
+pub(crate) const TEST: Test = Test {
+    proves: "a zero-copy port that must first send a frame as proof is in zero-copy where the card sends it, and steps down with \
+             that reason where it is not sent in time; either carries every packet",
+    on: &[Topology::Igb, Topology::Virtio],
+    kernel: Kernel::Newest,
+    run,
+};
+
+const PACKETS: u32 = 500;
+
+fn run(guest: &Guest) -> Result<(), Failure> {
+    let (left, right) = (guest.lab().left(), guest.lab().right());
+    let open = |timeout| {
+        let builder = Port::builder(left.interface()).probe_frame(timeout);
+        left.namespace().run(|| builder.open())
+    };
+    // Cards take in what is for them; the proof is not.
+    let listener = traffic::small(right.interface()).promiscuous(true);
+    let mut peer = right.namespace().run(|| listener.open())?;
+    let mut port = open(Duration::from_secs(2))?;
+    assert_eq!(port.mode(), Mode::XdpZeroCopy, "{}", port.report());
+    // The proof itself: 60 bytes to the card it came from.
+    let mut proof = [0; 60];
+    proof[..6].copy_from_slice(&left.mac());
+    proof[6..12].copy_from_slice(&left.mac());
+    proof[12..14].copy_from_slice(&[0x88, 0xb5]);
+    traffic::expect(&mut peer, &proof)?;
+    both_ways(guest, &mut port, &mut peer)?;
+    traffic::close(port);
+    // No card is so fast.
+    let mut port = open(Duration::ZERO)?;
+    assert_ne!(port.mode(), Mode::XdpZeroCopy);
+    let report = port.report().to_string();
+    assert!(report.contains("a frame sent as proof was not reported as sent in time"), "{report}");
+    guest.record(&json!({ "refused": port.refusals()[0].to_string() }));
+    while let Some(packet) = peer.receiver().receive_timeout(Duration::from_millis(100))?.next() {
+        assert_eq!(*packet, proof);
+    }
+    both_ways(guest, &mut port, &mut peer)?;
+    traffic::close(port);
+    let strict = Port::builder(left.interface()).mode(Mode::XdpZeroCopy).probe_frame(Duration::ZERO);
+    let refused = left.namespace().run(|| strict.open()).expect_err("zero-copy or nothing");
+    assert!(matches!(refused, OpenError::NoMode { .. }), "{refused}");
+    traffic::close(peer);
+    Ok(())
+}
+
+fn both_ways(guest: &Guest, port: &mut Port, peer: &mut Port) -> Result<(), Failure> {
+    let (left, right) = (guest.lab().left(), guest.lab().right());
+    for bytes in [64, 1514] {
+        traffic::cross(port, peer, right, bytes, PACKETS)?;
+        traffic::cross(peer, port, left, bytes, PACKETS)?;
+    }
+    traffic::assert_settled(port)
+}

@@ -1,0 +1,58 @@
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use nocopy::{Mode, Port};
+use serde_json::json;
+
+use crate::guest::{Guest, sockets, traffic};
+use crate::registry::{Failure, Kernel, Test, Topology};
+
+pub(crate) const TEST: Test = Test {
+    proves: "a zero-copy port that only sends does so, lends the card frames all the same, and the host goes on hearing what \
+             arrives on its queue, for longer than the card's ring holds",
+    on: &[Topology::Igb, Topology::Virtio],
+    kernel: Kernel::Newest,
+    run,
+};
+
+const PACKETS: u32 = 1000;
+
+/// More than the receive ring of either card (256).
+const DATAGRAMS: u32 = 600;
+
+fn run(guest: &Guest) -> Result<(), Failure> {
+    let lab = guest.lab();
+    let (left, right) = (lab.left(), lab.right());
+    if guest.topology() == Topology::Igb {
+        // So that whatever arrives does so on the port's queue.
+        left.set_queues(1)?;
+        lab.wait_for_carrier()?;
+    }
+    let builder = Port::builder(left.interface()).mode(Mode::XdpZeroCopy);
+    let mut port = left.namespace().run(|| builder.frame_count(0, 128).ring_sizes(512, 256).open())?;
+    let lent = port.balance().lent_rx;
+    assert!(lent >= 256 && port.balance().is_whole(), "{}", port.balance());
+    let mut peer = traffic::open(right)?;
+    for bytes in [64, 1514] {
+        traffic::cross(&mut port, &mut peer, right, bytes, PACKETS)?;
+    }
+    traffic::close(peer);
+    lab.wait_for_carrier()?;
+    let host = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 9000)))?;
+    host.set_read_timeout(Some(Duration::from_secs(2)))?;
+    let sender = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 0)))?;
+    for number in 0..DATAGRAMS {
+        sender.send_to(&number.to_be_bytes(), host.local_addr()?)?;
+        let mut bytes = [0; 8];
+        let length = host.recv(&mut bytes).map_err(|error| {
+            Failure(format!("datagram {number} did not reach the host beside the port: {error}"))
+        })?;
+        assert_eq!(bytes[..length], number.to_be_bytes());
+    }
+    sockets::reach_across(lab)?;
+    assert_eq!(port.balance().lent_rx, lent, "none of them came to the port");
+    traffic::assert_settled(&mut port)?;
+    guest.record(&json!({ "lent": lent, "datagrams": DATAGRAMS }));
+    traffic::close(port);
+    Ok(())
+}

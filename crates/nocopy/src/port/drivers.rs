@@ -1,0 +1,206 @@
+//! What is known of drivers beyond what they say of themselves: the one place for it.
+//!
+//! An entry without an effect is told by `nocopy doctor` and dealt with for every driver alike; one with an effect changes
+//! what opening a port does.
+
+use std::time::Duration;
+
+use super::Mode;
+
+/// How long a sender that is dropped waits for the frames it has given to the kernel. Cards tell what they have sent when they
+/// interrupt, and may put interrupts off (`tx-usecs` of ethtool, some ms at most); where no carrier lets nothing out, waiting
+/// longer would not help either.
+pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// How long a card may take to send one frame, where it must show that it sends at all.
+pub(super) const PROBE_FRAME_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Something known of some drivers.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    drivers: &'static [&'static str],
+    effect: Effect,
+    /// What the driver does, as the predicate of a sentence.
+    pub(crate) does: &'static str,
+    /// What follows for a port.
+    pub(crate) port: &'static str,
+    /// Where it is known from: the kernel's source, or a thread.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for readers, and for the test that none lacks it"))]
+    source: &'static str,
+    /// `FILE` or `FILE: FUNCTION`, from the root of the repository: what shows it, or that it does no harm.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for readers, and for the test that it exists"))]
+    test: &'static str,
+}
+
+/// What an entry changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Nothing by itself: every driver is treated so.
+    None,
+    /// Of a frame, only whole KiB hold packets that the device writes.
+    WholeKib,
+    /// A socket that was bound in zero-copy sends a frame before it is believed.
+    ProbeFrame,
+    /// Packets come from sockets of this machine: a capture tries the packet ring first.
+    FedBySockets,
+    /// What arrives is received in generic mode only.
+    GenericOnly,
+}
+
+const KNOWN: &[Entry] = &[
+    Entry {
+        drivers: &["igb"],
+        effect: Effect::WholeKib,
+        does: "counts receive buffers in KiB, and zero-copy delivers what needs more as several packets",
+        port: "frames of 4096 B for an MTU of 1500, and no zero-copy where those do not do",
+        source: "linux drivers/net/ethernet/intel/igb/igb_main.c: igb_setup_srrctl (SRRCTL.BSIZEPKT)",
+        test: "crates/nocopy-vm/src/tests/large_mtu.rs",
+    },
+    Entry {
+        drivers: &["igb"],
+        effect: Effect::None,
+        does: "resets its link when a program comes or goes, and forgets what it has not sent by then",
+        port: "opening takes up to 2.5 s, and dropping a sender waits up to 100 ms for its frames",
+        source: "linux drivers/net/ethernet/intel/igb/igb_main.c: igb_xdp_setup (igb_close, igb_open)",
+        test: "crates/nocopy-vm/src/tests/drained.rs",
+    },
+    Entry {
+        drivers: &["igb"],
+        effect: Effect::None,
+        does: "says ENETDOWN while it starts its queues anew, although it is up",
+        port: "that is no error of the port",
+        source: "linux drivers/net/ethernet/intel/igb/igb_xsk.c: igb_xsk_wakeup",
+        test: "crates/nocopy-vm/src/tests/queue_count.rs",
+    },
+    Entry {
+        drivers: &["i40e", "ice", "igb", "ixgbe", "virtio_net"],
+        effect: Effect::None,
+        does: "takes the receive buffers of a zero-copy queue from the fill ring only, and may leak, stall, or leave the host deaf \
+               on that queue when it is empty",
+        port: "a port that only sends keeps it full, with frames of its own",
+        source: "github.com/anza-xyz/agave/pull/6836; linux drivers/net/ethernet/intel/igb/igb_xsk.c: igb_alloc_rx_buffers_zc; \
+                 the document that says to leave it empty: linux Documentation/networking/af_xdp.rst",
+        test: "crates/nocopy-vm/src/tests/send_only.rs",
+    },
+    Entry {
+        drivers: &["mlx5_core"],
+        effect: Effect::None,
+        does: "has returned the address of one frame twice (ConnectX-6 Dx, Linux 6.14)",
+        port: "the second is refused, and counted in Faults::not_lent",
+        source: "github.com/xdp-project/bpf-examples/issues/137",
+        test: "crates/nocopy/src/port/drivers.rs: an_address_that_comes_twice_is_counted_and_has_one_owner",
+    },
+    Entry {
+        drivers: &["bonding"],
+        effect: Effect::ProbeFrame,
+        does: "has said that it has zero-copy (Linux 6.3 to 6.7) without a way to make its members send",
+        port: "zero-copy must first send a frame within 1 s",
+        source: "linux drivers/net/bonding/bond_main.c: bond_xdp_set_features; \
+                 lore.kernel.org/r/20240207084737.20890-1-magnus.karlsson@gmail.com",
+        test: "crates/nocopy-vm/src/tests/probe_frame.rs",
+    },
+    Entry {
+        drivers: &["bonding"],
+        effect: Effect::GenericOnly,
+        does: "runs a program in the drivers of its members, and refuses a socket of the bond what they receive",
+        port: "a port that receives takes generic mode; one on each member is faster",
+        source: "linux drivers/net/bonding/bond_main.c: bond_xdp_set; net/xdp/xsk.c: xsk_rcv_check",
+        test: "crates/nocopy-vm/src/tests/bond.rs",
+    },
+    Entry {
+        drivers: &["veth", "tun", "bridge", "dummy"],
+        effect: Effect::FedBySockets,
+        does: "carries packets of this machine's own sockets, which XDP has to copy into pages first",
+        port: "a capture tries the packet ring first",
+        source: "linux drivers/net/veth.c: veth_convert_skb_to_xdp_buff; measured: nocopy bench capture, packets from sockets",
+        test: "crates/nocopy/tests/packet_ring.rs: the_ladder_follows_interface_and_purpose_and_says_so",
+    },
+    Entry {
+        drivers: &["virtio_net"],
+        effect: Effect::None,
+        does: "has zero-copy only where the device has VIRTIO_F_ACCESS_PLATFORM and guest offloads are off",
+        port: "elsewhere a port steps down",
+        source: "linux drivers/net/virtio_net.c: virtnet_xsk_pool_enable, virtnet_xdp_set",
+        test: "crates/nocopy-vm/src/tests/zero_copy.rs",
+    },
+];
+
+/// What is known of a driver.
+pub(crate) fn known(driver: Option<&str>) -> impl Iterator<Item = &'static Entry> {
+    KNOWN.iter().filter(move |entry| driver.is_some_and(|driver| entry.drivers.contains(&driver)))
+}
+
+/// Whether something is known of a driver that has this effect.
+pub(crate) fn has(driver: Option<&str>, effect: Effect) -> bool {
+    known(driver).any(|entry| entry.effect == effect)
+}
+
+/// Whether a port of that mode can receive anything, as far as is known.
+pub(crate) fn receives(driver: Option<&str>, mode: Mode) -> bool {
+    !matches!(mode, Mode::XdpZeroCopy | Mode::XdpCopyNative) || !has(driver, Effect::GenericOnly)
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::area::{Area, AreaConfig, Faults, Half};
+    use crate::ring;
+    use crate::sys::xsk::Descriptor;
+
+    #[test]
+    fn every_entry_has_a_source_and_a_test_that_exists() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for entry in KNOWN {
+            assert!(
+                entry.source.starts_with("linux ") || entry.source.starts_with("github.com/"),
+                "{entry:?}"
+            );
+            let (file, function) =
+                entry.test.split_once(": ").map_or((entry.test, None), |(file, name)| (file, Some(name)));
+            let text = fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+            let wanted =
+                function.map_or("pub(crate) const TEST: Test".to_owned(), |name| format!("fn {name}()"));
+            assert!(text.contains(&wanted), "{file} has no '{wanted}'");
+        }
+    }
+
+    #[test]
+    fn an_effect_is_of_the_drivers_named_only() {
+        assert!(has(Some("igb"), Effect::WholeKib) && !has(Some("ice"), Effect::WholeKib));
+        assert!(!has(None, Effect::ProbeFrame) && receives(None, Mode::XdpZeroCopy));
+        let bond = |mode| receives(Some("bonding"), mode);
+        assert!(bond(Mode::XdpCopyGeneric) && !bond(Mode::XdpCopyNative) && !bond(Mode::XdpZeroCopy));
+        assert_eq!(known(Some("mlx5_core")).count(), 1);
+    }
+
+    #[test]
+    fn an_address_that_comes_twice_is_counted_and_has_one_owner() {
+        let area = Area::new(AreaConfig { frame_count: 4, ..AreaConfig::default() }).unwrap();
+        let (receive, send) = (area.pool(Half::Receive, 2).unwrap(), area.pool(Half::Send, 2).unwrap());
+        let (mut fill, mut kernel_fill) = ring::pair::<u64>(4);
+        assert_eq!(receive.refill(&mut fill), 2);
+        let address = kernel_fill.peek(1).next().unwrap() + 256;
+        let received = Descriptor { address, len: 60, options: 0 };
+        let mut faults = Faults::default();
+        let first = receive.claims().claim(received, &mut faults).unwrap().take();
+        receive.claimed(1);
+        assert!(receive.claims().claim(received, &mut faults).is_none());
+        assert_eq!((faults.not_lent, faults.total()), (1, 1));
+        let (mut kernel_completion, mut completion) = ring::pair::<u64>(4);
+        let sent = send.lend(send.frame().unwrap()).unwrap();
+        send.sent(1);
+        for _ in 0..2 {
+            kernel_completion.push(sent.address).unwrap();
+        }
+        kernel_completion.publish();
+        assert_eq!(send.reap(&mut completion, &mut faults), 1);
+        assert_eq!((faults.not_lent, faults.total()), (2, 2));
+        drop(first);
+        receive.balance();
+        let balance = send.balance();
+        assert!(balance.is_whole() && balance.yours == 0 && balance.lent_rx == 1, "{balance}");
+    }
+}

@@ -1,0 +1,146 @@
+//! A frame that proves that a socket sends: some drivers take one and carry nothing.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::OpenError;
+use super::PortBuilder;
+use super::drivers::{self, Effect, PROBE_FRAME_TIMEOUT};
+use crate::area::{Area, AreaError, Faults, Half, Lent};
+use crate::ring::{Consumer, Producer};
+use crate::sys::interface::{self, Interface};
+use crate::sys::xsk::{Descriptor, Rings, XskSocket};
+
+/// An EtherType for experiments (IEEE 802 local experimental 1): no stack takes an interest in it.
+const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
+
+/// The shortest Ethernet frame, without its check sequence.
+const FRAME_BYTES: usize = 60;
+
+const LOOK_INTERVAL: Duration = Duration::from_micros(100);
+
+impl PortBuilder {
+    /// How long zero-copy may take to send a frame, where it must.
+    fn proof_timeout(&self, interface: &Interface) -> Option<Duration> {
+        let known = drivers::has(interface.driver.as_deref(), Effect::ProbeFrame);
+        self.probe_frame.or(known.then_some(PROBE_FRAME_TIMEOUT))
+    }
+
+    /// Frames that a proof costs an area if it fails.
+    pub(super) fn proof_frames(&self, interface: &Interface) -> u32 {
+        u32::from(self.proof_timeout(interface).is_some())
+    }
+
+    /// Whether a socket just bound in zero-copy sends. It is believed, except where the user or the table of drivers wants
+    /// a frame as proof: addressed to the interface itself, so that nobody else takes it in.
+    pub(super) fn is_proven(
+        &self,
+        interface: &Interface,
+        area: &Area,
+        socket: &XskSocket,
+        rings: &mut Rings,
+    ) -> Result<bool, OpenError> {
+        let Some(timeout) = self.proof_timeout(interface) else { return Ok(true) };
+        self.wait_for_carrier(true)?; // without one, no card sends
+        let mac = interface::hardware_address(&self.interface)
+            .map_err(|error| self.system("read the hardware address", error))?;
+        let kick = || socket.kick_tx().map(drop);
+        let proven = completes(area, &mut rings.tx, &mut rings.completion, mac, timeout, kick)?;
+        proven.map_err(|error| self.broken("send a frame as proof", error))
+    }
+}
+
+/// Sends one frame and waits until it comes back, for at most `timeout`. If it does not, it is retired with its pool.
+fn completes(
+    area: &Area,
+    tx: &mut Producer<Descriptor>,
+    completion: &mut Consumer<u64>,
+    mac: [u8; 6],
+    timeout: Duration,
+    mut kick: impl FnMut() -> io::Result<()>,
+) -> Result<io::Result<bool>, AreaError> {
+    let pool = area.pool(Half::Send, 1)?;
+    let mut frame = pool.frame().expect("the pool has one");
+    let bytes = frame.append(FRAME_BYTES).expect("a frame holds the shortest packet");
+    bytes.fill(0);
+    bytes[..6].copy_from_slice(&mac);
+    bytes[6..12].copy_from_slice(&mac);
+    bytes[12..14].copy_from_slice(&ETHERTYPE);
+    let descriptor = pool.lend(frame).expect("a frame of this area");
+    pool.sent(1);
+    tx.push(descriptor).expect("a new ring has room");
+    tx.publish();
+    let (started, mut faults) = (Instant::now(), Faults::default());
+    let proven = loop {
+        if started.elapsed() >= timeout {
+            break Ok(false);
+        }
+        if let Err(error) = kick() {
+            break Err(error);
+        }
+        if pool.reap(completion, &mut faults) > 0 {
+            break Ok(true);
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+    };
+    pool.close(Lent::Retire);
+    Ok(proven)
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use super::*;
+    use crate::area::AreaConfig;
+    use crate::ring;
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
+
+    /// A kernel that answers each kick with `answer`, given what is on its end of the tx ring.
+    fn run(
+        mut answer: impl FnMut(Option<Descriptor>) -> io::Result<Option<u64>>,
+    ) -> (io::Result<bool>, Area, Vec<Descriptor>) {
+        let area = Area::new(AreaConfig { frame_count: 4, ..AreaConfig::default() }).unwrap();
+        let (mut tx, mut kernel_tx) = ring::pair(4);
+        let (mut kernel_completion, mut completion) = ring::pair(4);
+        let mut seen = Vec::new();
+        let kick = || {
+            let descriptor = kernel_tx.peek(1).next();
+            seen.extend(descriptor);
+            if let Some(address) = answer(descriptor)? {
+                let _ = kernel_completion.push(address); // a full ring: the liar has said enough
+                kernel_completion.publish();
+            }
+            Ok(())
+        };
+        let proven = completes(&area, &mut tx, &mut completion, MAC, Duration::from_millis(5), kick).unwrap();
+        (proven, area, seen)
+    }
+
+    #[test]
+    fn a_frame_to_the_interface_itself_that_comes_back_is_proof() {
+        let (proven, area, seen) = run(|sent| Ok(sent.map(|sent| sent.address)));
+        assert!(proven.unwrap());
+        let [sent] = seen[..] else { panic!("one frame expected: {seen:?}") };
+        assert_eq!(sent.len as usize, FRAME_BYTES);
+        let balance = area.balance();
+        assert!(balance.free == 4 && balance.is_whole(), "{balance}");
+    }
+
+    #[test]
+    fn silence_and_invented_addresses_are_no_proof_and_cost_one_frame() {
+        let silence = |_| Ok(None);
+        let (proven, area, _) = run(silence);
+        assert!(!proven.unwrap());
+        assert_eq!((area.balance().free, area.balance().retired), (3, 1));
+        let (proven, area, _) = run(|_| Ok(Some(1 << 40)));
+        assert!(!proven.unwrap());
+        assert_eq!(area.balance().retired, 1);
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_told() {
+        let (proven, area, _) = run(|_| Err(io::Error::from_raw_os_error(libc::ENETDOWN)));
+        assert_eq!(proven.unwrap_err().raw_os_error(), Some(libc::ENETDOWN));
+        assert!(area.balance().is_whole());
+    }
+}
