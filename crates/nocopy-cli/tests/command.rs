@@ -60,6 +60,15 @@ fn the_doctor_tells_what_a_port_would_be_and_exits_1_when_none_opens() {
     let healthy = doctor(&[end.interface()]);
     let (table, warnings) = (text(&healthy.stdout), text(&healthy.stderr));
     assert!(healthy.status.success() && table.contains("in the mode 'xdp copy native'"), "{table}{warnings}");
+    for (gate, said) in [
+        ("driver", "veth. It carries"),
+        ("generic receive offload", "ethtool -K nc0 gro on"),
+        ("zero-copy receive", "mtu 4148"),
+        ("interrupts", "unknown"),
+    ] {
+        // A cell may be broken over several lines, but not within its first words.
+        assert!(table.contains(gate) && table.contains(said), "{gate}: {table}");
+    }
     end.set_down().unwrap();
     let down = doctor(&["--json", end.interface()]);
     assert_eq!(down.status.code(), Some(1));

@@ -23,7 +23,7 @@ use crate::counter::counters;
 use crate::port::{Port, Receiver, Sender};
 use crate::sys::diag::xdp_sockets;
 use crate::sys::driver_counters::driver_counters;
-use crate::sys::netdev::queue_counters;
+use crate::sys::queue_counters::queue_counters;
 pub use crate::sys::xsk::Statistics;
 use crate::sys::{interface, route};
 
@@ -379,8 +379,8 @@ fn sockets_on(interface_index: u32, all: Vec<crate::sys::diag::XskDiagnosis>) ->
     sockets
 }
 
-impl From<crate::sys::netdev::QueueCounters> for Queue {
-    fn from(queue: crate::sys::netdev::QueueCounters) -> Self {
+impl From<crate::sys::queue_counters::QueueCounters> for Queue {
+    fn from(queue: crate::sys::queue_counters::QueueCounters) -> Self {
         let direction = if queue.receives { Direction::Receive } else { Direction::Send };
         Self { direction, number: queue.queue, counters: queue.counters }
     }

@@ -1,7 +1,7 @@
 //! What this process may do.
 
-use super::Gate;
-use crate::sys::capability;
+use super::{Gate, State};
+use crate::sys::{capability, sockets};
 
 pub(super) fn capabilities() -> impl Iterator<Item = Gate> {
     capability::PORT.iter().map(|(wanted, name)| {
@@ -9,4 +9,18 @@ pub(super) fn capabilities() -> impl Iterator<Item = Gate> {
         Gate::of(name, held, if held { "held" } else { "this process lacks it" })
             .or_fix(format!("run as root, or {}", capability::GRANT))
     })
+}
+
+/// What a packet ring is made of.
+pub(super) fn packet_sockets() -> Gate {
+    const NAME: &str = "packet sockets";
+    match sockets::packet() {
+        Ok(()) => Gate::new(NAME, State::Open, "can be made: packet rings work on every interface"),
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            Gate::new(NAME, State::Closed, "this process lacks CAP_NET_RAW")
+                .or_fix(format!("run as root, or {}", capability::GRANT))
+        }
+        Err(error) => Gate::new(NAME, State::Closed, format!("this kernel makes none: {error}"))
+            .or_fix("use a kernel built with CONFIG_PACKET"),
+    }
 }

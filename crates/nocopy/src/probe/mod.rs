@@ -10,8 +10,10 @@
 //! ```
 
 mod capabilities;
+mod cpus;
 mod interface;
 mod machine;
+mod metadata;
 mod modes;
 mod offloads;
 mod queues;
@@ -20,6 +22,8 @@ mod sockets;
 use std::fmt;
 
 use crate::port::{LADDER, OpenError, Port};
+use crate::sys::ethtool;
+use crate::sys::netdev::XdpFeatures;
 
 /// Whether a gate lets a port through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +71,12 @@ impl Gate {
         Self::new(name, if open { State::Open } else { State::Closed }, found)
     }
 
+    /// The same gate under another name, which says something else of it when it is open.
+    fn named(self, name: &'static str, open: &str) -> Self {
+        let found = if self.state == State::Open { open.to_owned() } else { self.found };
+        Self { name, found, ..self }
+    }
+
     fn needed(mut self) -> Self {
         self.needed = true;
         self
@@ -90,9 +100,11 @@ impl fmt::Display for Gate {
 
 /// What holds for every interface: the kernel, what this process may do, memory.
 pub fn machine() -> Vec<Gate> {
-    let mut gates = vec![machine::kernel().needed(), machine::af_xdp().needed()];
-    gates.extend(capabilities::capabilities().map(Gate::needed));
-    gates.extend([machine::locked_memory(), machine::huge_pages(), sockets::io_uring()]);
+    let mut gates = vec![machine::kernel(), machine::af_xdp()];
+    gates.extend(capabilities::capabilities());
+    // The last rung of the ladder: without AF_XDP there is still this.
+    gates.extend([capabilities::packet_sockets().needed(), machine::locked_memory(), machine::huge_pages()]);
+    gates.extend([sockets::option_memory(), sockets::io_uring(), sockets::uring_receive()]);
     gates
 }
 
@@ -110,8 +122,16 @@ pub fn first_mode(gates: &[Gate]) -> Option<&'static str> {
 pub fn interface(name: &str) -> Result<Vec<Gate>, OpenError> {
     let interface = Port::builder(name).look_up()?;
     let mut gates = interface::flow(&interface).map(Gate::needed).to_vec();
-    gates.extend([interface::driver(&interface), queues::queues(&interface), queues::card_ring(&interface)]);
-    gates.push(offloads::joining(&interface));
-    gates.extend(modes::modes(&interface));
+    gates.push(interface::driver(&interface));
+    gates.extend([queues::queues(&interface), queues::card_ring(&interface)]);
+    gates.extend([queues::interrupts(&interface), queues::node(&interface)]);
+    let (splits, features) = (ethtool::splits_headers(name), XdpFeatures::of(interface.index));
+    let split = splits.as_ref().ok().copied().flatten();
+    gates.extend([offloads::joining(&interface), offloads::joining_for_sockets(&interface)]);
+    gates.push(offloads::header_split(&interface, split));
+    gates.extend(metadata::metadata(&features));
+    gates.extend([sockets::zero_copy_send(&interface), sockets::zero_copy_receive(&interface, split)]);
+    gates.push(sockets::uring_receive_on(&interface, splits));
+    gates.extend(modes::modes(&interface, &features));
     Ok(gates)
 }

@@ -1,42 +1,72 @@
 //! The modes of a port.
 
-use super::{Gate, State};
-use crate::port::{LADDER, Mode};
+use std::io;
+
+use super::{Gate, State, capabilities, machine};
+use crate::port::{LADDER, Mode, drivers};
+use crate::sys::capability;
 use crate::sys::interface::Interface;
 use crate::sys::netdev::XdpFeatures;
 
 /// The modes that a port tries, by what the driver says of itself.
-pub(super) fn modes(interface: &Interface) -> Vec<Gate> {
-    let features = XdpFeatures::of(interface.index);
-    let driver = interface.driver_words();
-    let of_driver = |mode: Mode, has: fn(XdpFeatures) -> bool, yes: &str, no: &str, fix: &str| match &features
-    {
-        Ok(features) if has(*features) => Gate::new(mode.name(), State::Open, format!("{driver} {yes}")),
-        Ok(_) => Gate::new(mode.name(), State::Closed, format!("{driver} {no}")).or_fix(fix),
-        // No such family before Linux 6.3.
-        Err(error) => Gate::new(mode.name(), State::Unknown, format!("the kernel does not say: {error}")),
-    };
-    let gate = |mode| match mode {
-        Mode::XdpZeroCopy => Some(of_driver(
-            mode,
-            XdpFeatures::zero_copy,
-            "says it has it",
-            "has none in this kernel",
-            "a newer kernel or another card may",
-        )),
-        Mode::XdpCopyNative => Some(of_driver(
-            mode,
-            XdpFeatures::native,
-            "runs XDP programs",
-            "runs no XDP programs",
-            "an interface whose driver does",
-        )),
-        Mode::XdpCopyGeneric => Some(Gate::new(mode.name(), State::Open, "works on every interface")),
+pub(super) fn modes(interface: &Interface, features: &io::Result<XdpFeatures>) -> Vec<Gate> {
+    LADDER.into_iter().filter_map(|mode| gate(interface, features, mode)).collect()
+}
+
+fn gate(interface: &Interface, features: &io::Result<XdpFeatures>, mode: Mode) -> Option<Gate> {
+    let name = mode.name();
+    let xdp = |gate: &dyn Fn() -> Gate| without_xdp(name).unwrap_or_else(gate);
+    match mode {
+        Mode::XdpZeroCopy => Some(xdp(&|| match features {
+            Ok(features) if features.zero_copy() => of_driver(interface, mode, "says it has it"),
+            Ok(_) => Gate::new(
+                name,
+                State::Closed,
+                format!("{} has none in this kernel", interface.driver_words()),
+            )
+            .or_fix("a newer kernel or another card may"),
+            Err(error) => unknown(name, error),
+        })),
+        Mode::XdpCopyNative => Some(xdp(&|| match features {
+            Ok(features) if features.native() => of_driver(interface, mode, "runs XDP programs"),
+            Ok(_) => {
+                Gate::new(name, State::Closed, format!("{} runs no XDP programs", interface.driver_words()))
+                    .or_fix("an interface whose driver does")
+            }
+            Err(error) => unknown(name, error),
+        })),
+        Mode::XdpCopyGeneric => Some(xdp(&|| Gate::new(name, State::Open, "works on every interface"))),
         Mode::PacketRing => {
             let found = "works on every interface; the host has the packets too";
-            Some(Gate::new(mode.name(), State::Open, found))
+            Some(capabilities::packet_sockets().named(name, found))
         }
         Mode::Memory => None,
-    };
-    LADDER.into_iter().filter_map(gate).collect()
+    }
+}
+
+/// What a driver says of itself, unless more is known.
+fn of_driver(interface: &Interface, mode: Mode, says: &str) -> Gate {
+    let (name, driver) = (mode.name(), interface.driver_words());
+    if drivers::receives(interface.driver.as_deref(), mode) {
+        return Gate::new(name, State::Open, format!("{driver} {says}"));
+    }
+    Gate::new(name, State::Closed, format!("{driver} takes a socket, and nothing would arrive"))
+        .or_fix(format!("a port on each member of {}", interface.name))
+}
+
+/// No such netlink family before Linux 6.3.
+fn unknown(name: &'static str, error: &io::Error) -> Gate {
+    Gate::new(name, State::Unknown, format!("the kernel does not say: {error}"))
+}
+
+/// Why no mode of AF_XDP is for this process, whatever the interface.
+fn without_xdp(name: &'static str) -> Option<Gate> {
+    if let Some(capability) = capability::missing(capability::PORT) {
+        return Some(
+            Gate::new(name, State::Closed, format!("this process lacks {capability}"))
+                .or_fix(format!("run as root, or {}", capability::GRANT)),
+        );
+    }
+    let sockets = machine::af_xdp();
+    (sockets.state == State::Closed).then_some(Gate { name, needed: false, ..sockets })
 }

@@ -1,13 +1,43 @@
-//! What the card does to packets on its own.
+//! What is done to packets between the card and whoever receives them.
 
 use super::{Gate, State};
 use crate::sys::interface::{self, Interface};
 
 /// Packets that the card joins are too long for a frame, and drivers refuse XDP meanwhile.
 pub(super) fn joining(interface: &Interface) -> Gate {
+    const NAME: &str = "large receive offload";
     match interface::joins_received(&interface.name) {
-        Some(joins) => Gate::of("large receive offload", !joins, if joins { "on" } else { "off" })
+        Some(joins) => Gate::of(NAME, !joins, if joins { "on" } else { "off" })
             .or_fix(format!("'ethtool -K {} lro off'", interface.name)),
-        None => Gate::new("large receive offload", State::Unknown, "the driver does not say"),
+        None => Gate::new(NAME, State::Unknown, "the driver does not say"),
+    }
+}
+
+/// A port sees packets before they are joined for sockets; but what is redirected to a veth needs it.
+pub(super) fn joining_for_sockets(interface: &Interface) -> Gate {
+    const NAME: &str = "generic receive offload";
+    let off = match interface.driver.as_deref() {
+        Some("veth") => {
+            "off: frames that XDP redirects to this end are lost, except while it has a program (as ports do)"
+        }
+        _ => "off: sockets get every packet alone; ports do so always",
+    };
+    match interface::joins_for_sockets(&interface.name) {
+        Some(true) => Gate::new(NAME, State::Open, "on: sockets get packets joined, ports one by one"),
+        Some(false) => {
+            Gate::new(NAME, State::Closed, off).or_fix(format!("'ethtool -K {} gro on'", interface.name))
+        }
+        None => Gate::new(NAME, State::Unknown, "the kernel does not say"),
+    }
+}
+
+/// Data in buffers of its own: what lets TCP map what it received, and io_uring receive without copies.
+pub(super) fn header_split(interface: &Interface, split: Option<bool>) -> Gate {
+    const NAME: &str = "header split";
+    match split {
+        Some(true) => Gate::new(NAME, State::Open, "headers and data of TCP lie in buffers of their own"),
+        Some(false) => Gate::new(NAME, State::Closed, "off")
+            .or_fix(format!("'ethtool -G {} tcp-data-split on'", interface.name)),
+        None => Gate::new(NAME, State::Unknown, "the driver does not say"),
     }
 }

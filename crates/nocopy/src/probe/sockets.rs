@@ -1,20 +1,145 @@
-//! What else than a port moves bytes without copies: sockets.
+//! What else than a port moves bytes without copies: sockets, and io_uring.
 
 use std::fs;
+use std::io;
 
 use rustix::thread::CapabilitySet;
 
 use super::{Gate, State};
-use crate::sys::capability;
+use crate::sys::interface::{self, Interface};
+use crate::sys::{capability, io_uring as uring, sockets};
+
+/// The kernel's default since Linux 6.7 (`net/core/sock.c`: `sysctl_optmem_max`); before, 20 KiB were enough for some 30 sends.
+const OPTMEM_BYTES: u64 = 128 * 1024;
+
+/// A page, and what TCP over IPv4 puts in front of it, with timestamps: 20 + 20 + 12.
+const PAGE_BYTES: u32 = 4096;
+const TCP_HEADERS_BYTES: u32 = 52;
 
 pub(super) fn io_uring() -> Gate {
     const NAME: &str = "io_uring";
-    match fs::read_to_string("/proc/sys/kernel/io_uring_disabled").as_deref().map(str::trim) {
-        Ok("0") => Gate::new(NAME, State::Open, "for every process"),
-        Ok("1") if capability::holds(CapabilitySet::SYS_ADMIN) => {
+    let switch = fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
+    let switch = switch.as_deref().map(str::trim).ok();
+    let enable = "'sysctl kernel.io_uring_disabled=0'";
+    match (uring::available(), switch) {
+        (Ok(()), Some("1")) if capability::holds(CapabilitySet::SYS_ADMIN) => {
             Gate::new(NAME, State::Open, "for privileged processes")
         }
-        Ok(_) => Gate::new(NAME, State::Closed, "turned off").or_fix("'sysctl kernel.io_uring_disabled=0'"),
-        Err(_) => Gate::new(NAME, State::Unknown, "the kernel has no switch to look at (before Linux 6.6)"),
+        (Ok(()), _) => Gate::new(NAME, State::Open, "works"),
+        (Err(_), Some("1" | "2")) => Gate::new(NAME, State::Closed, "turned off").or_fix(enable),
+        (Err(error), _) if error.raw_os_error() == Some(libc::ENOSYS) => {
+            Gate::new(NAME, State::Closed, "this kernel has none")
+                .or_fix("use a kernel built with CONFIG_IO_URING")
+        }
+        (Err(error), _) => Gate::new(NAME, State::Closed, format!("refused: {error}"))
+            .or_fix("allow it in the sandbox (seccomp) or container that this process runs in"),
+    }
+}
+
+/// io_uring's zero-copy receive, as far as the kernel goes.
+pub(super) fn uring_receive() -> Gate {
+    const NAME: &str = "io_uring zero-copy receive";
+    match uring::has_zero_copy_receive() {
+        Ok(true) => Gate::new(NAME, State::Open, "the kernel has it"),
+        Ok(false) => Gate::new(NAME, State::Closed, "the kernel does not have it")
+            .or_fix("Linux 6.15 or newer, built with CONFIG_IO_URING_ZCRX"),
+        Err(error) => Gate::new(NAME, State::Unknown, format!("the kernel does not say: {error}")),
+    }
+}
+
+/// Memory that sends without copies may take for telling when they are done.
+pub(super) fn option_memory() -> Gate {
+    const NAME: &str = "socket option memory";
+    let limit = fs::read_to_string("/proc/sys/net/core/optmem_max");
+    match limit.ok().and_then(|limit| limit.trim().parse::<u64>().ok()) {
+        Some(bytes) => {
+            let found = format!("{} KiB a socket: beyond it zero-copy sends fail with ENOBUFS", bytes / 1024);
+            Gate::of(NAME, bytes >= OPTMEM_BYTES, found)
+                .or_fix(format!("'sysctl net.core.optmem_max={OPTMEM_BYTES}'"))
+        }
+        // On older kernels, network namespaces other than the first have no such file.
+        None => Gate::new(NAME, State::Unknown, "not told in this network namespace"),
+    }
+}
+
+/// Whether sockets send from the program's memory through this interface.
+pub(super) fn zero_copy_send(interface: &Interface) -> Gate {
+    const NAME: &str = "zero-copy send";
+    if let Err(error) = sockets::zero_copy_send() {
+        return Gate::new(NAME, State::Closed, format!("this kernel has no MSG_ZEROCOPY: {error}"))
+            .or_fix("Linux 4.14 or newer");
+    }
+    let gathers = interface::gathers(&interface.name);
+    // These hand packets to sockets of this machine, and `skb_orphan_frags_rx` copies what such a socket is to keep.
+    let late = ["veth", "tun", "bridge"].iter().any(|driver| interface.driver.as_deref() == Some(driver));
+    if late || interface.loopback {
+        let at_once = if gathers == Some(false) { ", and at once: scatter-gather is off" } else { "" };
+        let found = format!("copied late: what it carries ends in a socket of this machine{at_once}");
+        return Gate::new(NAME, State::Closed, found)
+            .or_fix("an interface to another machine; here an ordinary send is faster");
+    }
+    match gathers {
+        Some(false) => Gate::new(NAME, State::Closed, "copied: scatter-gather is off")
+            .or_fix(format!("'ethtool -K {} sg on'", interface.name)),
+        Some(true) if interface::bus_address(&interface.name).is_some() => {
+            Gate::new(NAME, State::Open, "scatter-gather is on; every completion tells whether it was copied")
+        }
+        _ => Gate::new(NAME, State::Unknown, "it is no card: what is behind it may copy"),
+    }
+}
+
+/// Whether TCP maps what it received through this interface into the program's memory.
+pub(super) fn zero_copy_receive(interface: &Interface, split: Option<bool>) -> Gate {
+    const NAME: &str = "zero-copy receive";
+    if let Err(error) = sockets::zero_copy_receive() {
+        return Gate::new(NAME, State::Closed, format!("this kernel has no TCP_ZEROCOPY_RECEIVE: {error}"))
+            .or_fix("Linux 4.18 or newer");
+    }
+    let Interface { name, mtu_bytes, loopback, .. } = interface;
+    if *loopback {
+        return Gate::new(
+            NAME,
+            State::Unknown,
+            "only what was sent with MSG_ZEROCOPY lies on pages that can be mapped",
+        );
+    }
+    let data_bytes = mtu_bytes.saturating_sub(TCP_HEADERS_BYTES);
+    if data_bytes == 0 || data_bytes % PAGE_BYTES != 0 {
+        let (one, two) = (PAGE_BYTES + TCP_HEADERS_BYTES, 2 * PAGE_BYTES + TCP_HEADERS_BYTES);
+        return Gate::new(NAME, State::Closed, format!("MTU {mtu_bytes}: data do not fill whole pages"))
+            .or_fix(format!("'ip link set dev {name} mtu {one}', or {two}, at both ends"));
+    }
+    let found = format!("MTU {mtu_bytes}: data fill whole pages");
+    match split {
+        Some(true) => Gate::new(NAME, State::Open, found),
+        Some(false) => Gate::new(NAME, State::Closed, format!("{found}, but headers lie in front of them"))
+            .or_fix(format!("'ethtool -G {name} tcp-data-split on'")),
+        None => Gate::new(
+            NAME,
+            State::Unknown,
+            format!("{found}; the driver does not say whether it splits headers off"),
+        ),
+    }
+}
+
+/// Whether io_uring receives into the program's memory through this interface.
+pub(super) fn uring_receive_on(interface: &Interface, split: io::Result<Option<bool>>) -> Gate {
+    const NAME: &str = "zero-copy receive by io_uring";
+    let fix = format!("'ethtool -G {} tcp-data-split on'", interface.name);
+    match split {
+        Ok(Some(false)) => Gate::new(NAME, State::Closed, "it needs headers to be split off").or_fix(fix),
+        Ok(Some(true)) => Gate::new(
+            NAME,
+            State::Unknown,
+            "headers are split off; only trying tells whether the driver lends queues",
+        ),
+        Ok(None) => Gate::new(NAME, State::Unknown, "the driver does not say whether it splits headers off"),
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Gate::new(
+            NAME,
+            State::Closed,
+            "it needs headers to be split off, and the driver has no rings to set so",
+        )
+        .or_fix("a card whose driver splits headers"),
+        Err(error) => Gate::new(NAME, State::Unknown, format!("the kernel does not say: {error}")),
     }
 }

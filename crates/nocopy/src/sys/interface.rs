@@ -10,7 +10,9 @@ use super::route;
 
 const ETHTOOL_GDRVINFO: u32 = 0x0000_0003;
 const ETHTOOL_GRINGPARAM: u32 = 0x0000_0010;
+const ETHTOOL_GSG: u32 = 0x0000_0018;
 const ETHTOOL_GFLAGS: u32 = 0x0000_0025;
+const ETHTOOL_GGRO: u32 = 0x0000_002b;
 const ETHTOOL_GCHANNELS: u32 = 0x0000_003c;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 
@@ -75,7 +77,9 @@ struct Value {
 struct DriverInfo {
     command: u32,
     driver: [u8; 32],
-    rest: [u8; 160],
+    versions: [u8; 64],
+    bus: [u8; 32],
+    rest: [u8; 64],
 }
 
 impl Interface {
@@ -123,10 +127,32 @@ pub(crate) fn receive_ring(name: &str) -> Option<(u32, u32)> {
 
 /// Whether received packets are joined by the card (large receive offload), where the driver says.
 pub(crate) fn joins_received(name: &str) -> Option<bool> {
-    let mut flags = Value { command: ETHTOOL_GFLAGS, value: 0 };
-    // SAFETY: `Value` is the structure this command fills.
-    unsafe { ethtool(&control_socket().ok()?, name, (&raw mut flags).cast()).ok()? };
-    Some(flags.value & ETH_FLAG_LRO != 0)
+    Some(value(name, ETHTOOL_GFLAGS)? & ETH_FLAG_LRO != 0)
+}
+
+/// Whether received packets are joined by the kernel for its own sockets (generic receive offload).
+pub(crate) fn joins_for_sockets(name: &str) -> Option<bool> {
+    Some(value(name, ETHTOOL_GGRO)? != 0)
+}
+
+/// Whether what is sent may lie in several places (scatter-gather).
+pub(crate) fn gathers(name: &str) -> Option<bool> {
+    Some(value(name, ETHTOOL_GSG)? != 0)
+}
+
+/// One of ethtool's numbers, where the kernel says it.
+fn value(name: &str, command: u32) -> Option<u32> {
+    let mut value = Value { command, value: 0 };
+    // SAFETY: `Value` is the structure these commands fill.
+    unsafe { ethtool(&control_socket().ok()?, name, (&raw mut value).cast()).ok()? };
+    Some(value.value)
+}
+
+/// Where the card is on its bus, such as `0000:01:00.0`; `None` where there is none. Unlike its directory among the
+/// interfaces of sysfs, this does not depend on the network namespace that sysfs was mounted in.
+pub(crate) fn bus_address(name: &str) -> Option<String> {
+    let info = driver_info(&control_socket().ok()?, name)?;
+    word(&info.bus).filter(|bus| !bus.is_empty())
 }
 
 /// The index of an interface.
@@ -267,12 +293,27 @@ fn rx_queues(socket: &OwnedFd, name: &str) -> io::Result<(u32, u32)> {
 }
 
 fn driver(socket: &OwnedFd, name: &str) -> Option<String> {
-    let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
+    word(&driver_info(socket, name)?.driver)
+}
+
+fn driver_info(socket: &OwnedFd, name: &str) -> Option<DriverInfo> {
+    let mut info = DriverInfo {
+        command: ETHTOOL_GDRVINFO,
+        driver: [0; 32],
+        versions: [0; 64],
+        bus: [0; 32],
+        rest: [0; 64],
+    };
     // SAFETY: `DriverInfo` is the structure this command fills.
     unsafe { ethtool(socket, name, (&raw mut info).cast()).ok()? };
-    let _ = info.rest;
-    let end = info.driver.iter().position(|byte| *byte == 0)?;
-    String::from_utf8(info.driver[..end].to_vec()).ok()
+    let _ = (info.versions, info.rest);
+    Some(info)
+}
+
+/// A string of the kernel's, up to its zero.
+fn word(bytes: &[u8]) -> Option<String> {
+    let end = bytes.iter().position(|byte| *byte == 0)?;
+    String::from_utf8(bytes[..end].to_vec()).ok()
 }
 
 /// # Safety

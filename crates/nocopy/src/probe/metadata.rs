@@ -1,0 +1,59 @@
+//! What a driver does with XDP packets beyond moving them.
+
+use std::io;
+
+use super::{Gate, State};
+use crate::sys::netdev::{RECEIVE_METADATA, SEND_METADATA, XdpFeatures};
+
+pub(super) fn metadata(features: &io::Result<XdpFeatures>) -> [Gate; 3] {
+    const NAMES: [&str; 3] = ["packets in several buffers", "receive metadata", "send metadata"];
+    match features {
+        Ok(features) => [
+            several_buffers(NAMES[0], *features),
+            offered(NAMES[1], features.receive_metadata, &RECEIVE_METADATA),
+            offered(NAMES[2], features.send_metadata, &SEND_METADATA),
+        ],
+        Err(error) => {
+            NAMES.map(|name| Gate::new(name, State::Unknown, format!("the kernel does not say: {error}")))
+        }
+    }
+}
+
+fn several_buffers(name: &'static str, features: XdpFeatures) -> Gate {
+    let words = match (features.several_buffers(), features.zero_copy_buffers) {
+        (false, _) => "no: a packet must fit one".to_owned(),
+        (true, Some(count)) if features.zero_copy() => {
+            format!("XDP programs take them; in zero-copy at most {count}")
+        }
+        (true, _) => "XDP programs take them".to_owned(),
+    };
+    Gate::of(name, features.several_buffers(), words).or_fix("an MTU whose packets fit one buffer")
+}
+
+/// What of `names` is offered, by bit.
+fn offered(name: &'static str, bits: Option<u64>, names: &[&'static str]) -> Gate {
+    let Some(bits) = bits else {
+        return Gate::new(name, State::Unknown, "the kernel does not say (before Linux 6.8)");
+    };
+    let has: Vec<&str> =
+        (0..).zip(names).filter(|(bit, _)| bits >> bit & 1 != 0).map(|(_, name)| *name).collect();
+    let words = if has.is_empty() { "the driver offers none".to_owned() } else { has.join(", ") };
+    Gate::of(name, !has.is_empty(), words).or_fix("timestamps and checksums by software work everywhere")
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_named_and_none_at_all_is_closed() {
+        let gate = |bits| offered("send metadata", bits, &SEND_METADATA);
+        assert_eq!(
+            (gate(Some(5)).state, gate(Some(5)).found),
+            (State::Open, "timestamp, launch time".to_owned())
+        );
+        // A bit of a later kernel has no name yet.
+        assert_eq!(gate(Some(1 << 40)).state, State::Closed);
+        assert_eq!(gate(None).state, State::Unknown);
+    }
+}

@@ -1,0 +1,75 @@
+//! Whether io_uring is there, and its zero-copy receive: asked of the kernel by questions that it refuses.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+// linux/io_uring.h
+const IORING_SETUP_CQE32: u32 = 1 << 11;
+const IORING_SETUP_SINGLE_ISSUER: u32 = 1 << 12;
+const IORING_SETUP_DEFER_TASKRUN: u32 = 1 << 13;
+/// Since Linux 6.15.
+const IORING_REGISTER_ZCRX_IFQ: u32 = 32;
+
+/// `struct io_uring_params`.
+#[repr(C)]
+#[derive(Default)]
+struct Parameters {
+    entries: [u32; 2],
+    flags: u32,
+    rest: [u32; 27],
+}
+
+/// An instance that nothing is ever given to.
+fn instance(flags: u32) -> io::Result<OwnedFd> {
+    let mut parameters = Parameters { flags, ..Parameters::default() };
+    // SAFETY: `Parameters` is as large as the structure this call reads and writes (120 bytes), and outlives it.
+    let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, &raw mut parameters) };
+    let fd = i32::try_from(fd).expect("a descriptor or -1");
+    let _ = (parameters.entries, parameters.rest);
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just gave us this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Whether this process may use io_uring.
+///
+/// # Errors
+/// The kernel's refusal: `EPERM` where it is turned off, `ENOSYS` where it was left out.
+pub(crate) fn available() -> io::Result<()> {
+    instance(0).map(drop)
+}
+
+/// Whether the kernel has io_uring's zero-copy receive.
+///
+/// # Errors
+/// The kernel's refusal to say: `EPERM` without CAP_NET_ADMIN.
+pub(crate) fn has_zero_copy_receive() -> io::Result<bool> {
+    // Before Linux 6.1 there is no such instance: the flags are refused.
+    let ring = match instance(IORING_SETUP_CQE32 | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(false),
+        ring => ring?,
+    };
+    // SAFETY: the argument is no address of ours: the kernel that reads it answers EFAULT, one that does not know the
+    // operation or was built without it refuses before.
+    let result = unsafe {
+        libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), IORING_REGISTER_ZCRX_IFQ, usize::MAX, 1)
+    };
+    let error = io::Error::last_os_error();
+    match (result, error.raw_os_error()) {
+        (-1, Some(libc::EFAULT)) => Ok(true),
+        (-1, Some(libc::EINVAL | libc::EOPNOTSUPP)) => Ok(false),
+        _ => Err(error),
+    }
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_structure_is_as_large_as_the_kernels() {
+        assert_eq!(size_of::<Parameters>(), 120);
+    }
+}

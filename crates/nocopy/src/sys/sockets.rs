@@ -1,0 +1,65 @@
+//! What the kernel's own sockets can do without copies, asked of sockets that are never used.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+/// `TCP_ZEROCOPY_RECEIVE` of `linux/tcp.h`.
+const TCP_ZEROCOPY_RECEIVE: i32 = 35;
+
+/// Whether sockets take `MSG_ZEROCOPY`.
+///
+/// # Errors
+/// The kernel's refusal: `ENOPROTOOPT` where it does not know the option.
+pub(crate) fn zero_copy_send() -> io::Result<()> {
+    let (socket, on) = (tcp()?, 1_i32);
+    let length = libc::socklen_t::try_from(size_of::<i32>()).expect("four");
+    // SAFETY: pointer and length describe `on`, which outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ZEROCOPY,
+            (&raw const on).cast(),
+            length,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether TCP maps what it receives into the program's memory.
+///
+/// # Errors
+/// The kernel's refusal: `ENOPROTOOPT` where it does not know the option.
+pub(crate) fn zero_copy_receive() -> io::Result<()> {
+    /// The first members of `struct tcp_zerocopy_receive`: address, length, bytes to skip.
+    #[repr(C)]
+    struct Request(u64, u32, u32);
+    let (socket, mut request) = (tcp()?, Request(0, 0, 0));
+    let mut length = libc::socklen_t::try_from(size_of::<Request>()).expect("small");
+    // SAFETY: pointer and length describe `request`, which outlives the call; nothing was received, so nothing is mapped.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            TCP_ZEROCOPY_RECEIVE,
+            (&raw mut request).cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether this process may make packet sockets. One for no protocol receives nothing.
+///
+/// # Errors
+/// The kernel's refusal.
+pub(crate) fn packet() -> io::Result<()> {
+    rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    Ok(())
+}
+
+fn tcp() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
+}
