@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use common::{SECOND, lab, open_with, packet, send};
-use nocopy::port::{OpenError, PortBuilder, Queues};
+use nocopy::port::{OpenError, PinError, PortBuilder, Queues};
 use nocopy::{Mode, Port, Wait};
 use nocopy_lab::{End, Lab};
 
@@ -144,4 +144,14 @@ fn a_lost_interface_is_an_error_for_all_of_them() {
         let error = (0..20).find_map(|_| queues.receive_timeout(SECOND).err()).expect("an error");
         assert!(error.to_string().contains("the interface is"), "{wait:?}: {error}");
     }
+}
+
+#[test]
+fn a_queue_without_an_interrupt_pins_no_thread_and_says_so() {
+    let lab = lab!();
+    let port = open_with(lab.left(), |builder| builder).unwrap();
+    let before = rustix::thread::sched_getaffinity(None).unwrap();
+    let error = port.pin().unwrap_err();
+    assert!(matches!(error, PinError::NoInterrupt { queue: 0, .. }), "{error}");
+    assert_eq!(rustix::thread::sched_getaffinity(None).unwrap(), before);
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{Fanout, Measurement, Mode, OpenError, Port, Purpose, Wait, measure, memory, open};
 use crate::area::{Area, AreaConfig};
+use crate::probe::queues::node_of;
 use crate::sys::interface::Interface;
 use crate::sys::xsk::RingSizes;
 
@@ -294,7 +295,8 @@ impl PortBuilder {
     pub(super) fn area_for(&self, interface: &Interface, ports: u32) -> Result<Area, OpenError> {
         let more = self.frames_to_lend(interface).saturating_add(self.proof_frames(interface));
         let frame_count = self.own_frames().saturating_add(more).saturating_mul(ports);
-        self.area_or_new(self.frame_bytes_for(interface), frame_count)
+        let numa_node = self.numa_node.or_else(|| node_of(interface));
+        self.area_or_new(self.frame_bytes_for(interface), frame_count, numa_node)
     }
 
     /// Frames of both halves.
@@ -303,12 +305,17 @@ impl PortBuilder {
     }
 
     /// The area asked for, or a new one.
-    pub(super) fn area_or_new(&self, frame_bytes: u32, frame_count: u32) -> Result<Area, OpenError> {
+    pub(super) fn area_or_new(
+        &self,
+        frame_bytes: u32,
+        frame_count: u32,
+        numa_node: Option<u32>,
+    ) -> Result<Area, OpenError> {
         match &self.area {
             Some(area) => Ok(area.clone()),
             None => {
                 let frame_bytes = self.frame_bytes.unwrap_or(frame_bytes);
-                let Self { headroom_bytes, numa_node, .. } = *self;
+                let headroom_bytes = self.headroom_bytes;
                 Ok(Area::new(AreaConfig { frame_count, frame_bytes, headroom_bytes, numa_node })?)
             }
         }

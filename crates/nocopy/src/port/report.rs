@@ -26,6 +26,7 @@ impl fmt::Display for Report<'_> {
             writeln!(f, "  refused  {refusal}")?;
         }
         let (frames, bytes, pages) = (area.frame_count(), area.frame_bytes(), area.pages());
-        write!(f, "  memory   {frames} frames of {bytes} B on {pages}")
+        write!(f, "  memory   {frames} frames of {bytes} B on {pages}")?;
+        area.numa_node().map_or(Ok(()), |node| write!(f, "; NUMA node {node}"))
     }
 }

@@ -13,6 +13,7 @@ use super::redirect::Redirect;
 use super::{Backend, Inner, Mode, OpenError, Port, PortBuilder, assemble};
 use crate::area::{Area, Half};
 use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous};
+use crate::sys::netdev::XdpFeatures;
 use crate::sys::xsk::{Binding, Rings, TxKick, XskSocket};
 use crate::sys::{capability, kernel};
 use crate::xdp::{self, Attach};
@@ -194,7 +195,7 @@ impl Standing {
             queue: settings.queue,
             mode,
             order: order.why,
-            chain_frames_max: CHAIN_FRAMES_MAX,
+            chain_frames_max: chain_frames_max(mode, interface),
             refusals,
             measured: settings.measured.clone(),
             area,
@@ -296,6 +297,13 @@ impl PortBuilder {
             (false, Attach::Generic) => Mode::XdpCopyGeneric,
         })
     }
+}
+
+/// The most frames of one packet: in zero-copy the driver says.
+fn chain_frames_max(mode: Mode, interface: &Interface) -> usize {
+    let of_driver = || XdpFeatures::of(interface.index).ok()?.zero_copy_buffers?.try_into().ok();
+    let of_driver = (mode == Mode::XdpZeroCopy).then(of_driver).flatten();
+    of_driver.unwrap_or(CHAIN_FRAMES_MAX)
 }
 
 fn spread(interface: &Interface) -> io::Error {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-pub(super) type Cpus = BTreeSet<usize>;
+pub(crate) type Cpus = BTreeSet<usize>;
 
 /// Those this thread may run on; `None` where the kernel does not say.
 pub(super) fn allowed() -> Option<Cpus> {

@@ -16,7 +16,7 @@ mod machine;
 mod metadata;
 mod modes;
 mod offloads;
-mod queues;
+pub(crate) mod queues;
 mod sockets;
 
 use std::fmt;

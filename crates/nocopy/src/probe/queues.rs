@@ -51,12 +51,10 @@ fn device(interface: &Interface) -> Option<PathBuf> {
 /// Memory of another node than the card's is slower to reach, for the card and for the program.
 pub(super) fn node(interface: &Interface) -> Gate {
     const NAME: &str = "NUMA node";
-    let Some(device) = device(interface) else {
+    if device(interface).is_none() {
         return Gate::new(NAME, State::Unknown, "it is no card on a PCI bus");
-    };
-    let node = fs::read_to_string(device.join("numa_node")).unwrap_or_default();
-    // -1 where the machine has one node, or the firmware does not say.
-    let Ok(node) = node.trim().parse::<u32>() else {
+    }
+    let Some(node) = node_of(interface) else {
         return Gate::new(NAME, State::Open, "the card is as near to every CPU");
     };
     let list = fs::read_to_string(format!("/sys/devices/system/node/node{node}/cpulist")).unwrap_or_default();
@@ -64,6 +62,26 @@ pub(super) fn node(interface: &Interface) -> Gate {
         (Some(near), Some(allowed)) => near_cpus(NAME, node, list.trim(), &near, &allowed),
         _ => Gate::new(NAME, State::Unknown, format!("{node}; the kernel does not say which CPUs are there")),
     }
+}
+
+/// The NUMA node of a card; `None` where it is as near to every one, or nobody says.
+pub(crate) fn node_of(interface: &Interface) -> Option<u32> {
+    // -1 where the machine has one node, or the firmware does not say.
+    fs::read_to_string(device(interface)?.join("numa_node")).ok()?.trim().parse().ok()
+}
+
+/// The processors on which the interrupt of a queue runs; `None` where nobody says which that is.
+pub(crate) fn interrupt_cpus(interface: &Interface, queue: u32) -> Option<Cpus> {
+    cpus::parse(&cpu_list(interrupt_of(interface, queue)?))
+}
+
+/// Where an interrupt runs, in the kernel's notation.
+fn cpu_list(interrupt: u32) -> String {
+    let path = |file| format!("/proc/irq/{interrupt}/{file}");
+    let list = fs::read_to_string(path("effective_affinity_list"))
+        .or_else(|_| fs::read_to_string(path("smp_affinity_list")))
+        .unwrap_or_default();
+    list.trim().to_owned()
 }
 
 fn near_cpus(name: &'static str, node: u32, list: &str, near: &Cpus, allowed: &Cpus) -> Gate {
@@ -93,13 +111,7 @@ pub(super) fn interrupts(interface: &Interface) -> Gate {
             "neither the driver nor the interrupts' names say which queue has which",
         );
     }
-    let runs = |(queue, interrupt)| {
-        let path = |file| format!("/proc/irq/{interrupt}/{file}");
-        let list = fs::read_to_string(path("effective_affinity_list"))
-            .or_else(|_| fs::read_to_string(path("smp_affinity_list")))
-            .unwrap_or_default();
-        Interrupt { queue, number: interrupt, cpus: list.trim().to_owned() }
-    };
+    let runs = |(queue, number)| Interrupt { queue, number, cpus: cpu_list(number) };
     let interrupts: Vec<Interrupt> = found.into_iter().map(runs).collect();
     spread(NAME, &interrupts, cpus::allowed().map_or(0, |cpus| cpus.len()))
 }
