@@ -1,0 +1,105 @@
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::time::Instant;
+
+use nocopy::port::Queues;
+use nocopy::{Mode, Port};
+use nocopy_lab::End;
+use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame};
+
+use crate::guest::traffic::ARRIVAL_MAX;
+use crate::guest::{Guest, traffic};
+use crate::registry::{Failure, Kernel, Test, Topology};
+
+pub(crate) const TEST: Test = Test {
+    proves: "flows spread over the queues of a card come to the ports of all its queues, each packet once, in zero-copy and in the \
+             packet ring, and a thread is put where its queue's interrupt runs",
+    // The hub gives a virtio device one queue, and that is all it can have.
+    on: &[Topology::Igb],
+    kernel: Kernel::Newest,
+    run,
+};
+
+/// Flows, told apart by their addresses: the card hashes no more of a datagram than those.
+const FLOWS: u8 = 64;
+
+fn run(guest: &Guest) -> Result<(), Failure> {
+    let lab = guest.lab();
+    lab.right().set_queues(2)?;
+    lab.wait_for_carrier()?;
+    for mode in [Mode::XdpZeroCopy, Mode::PacketRing] {
+        let end = lab.right();
+        let open = || Port::builder(end.interface()).mode(mode).open_queues(..);
+        let mut queues = end.namespace().run(open)?;
+        lab.wait_for_carrier()?;
+        let mut sender = traffic::open(lab.left())?;
+        let cpus = pin_each(end, &mut queues)?;
+        for flow in 0..FLOWS {
+            let mut frame = sender.sender().frame().expect("a free frame");
+            frame.fill(&datagram(lab.left(), end, flow)).expect("a packet fits a frame");
+            sender.sender().send(frame)?;
+        }
+        assert!(sender.sender().drain(ARRIVAL_MAX)?, "{}", sender.balance());
+        let seen = receive(&mut queues)?;
+        let counts: Vec<usize> = seen.iter().map(BTreeSet::len).collect();
+        guest.record(&serde_json::json!({
+            "mode": mode.to_string(),
+            "flows on each queue": format!("{counts:?}"),
+            "interrupts on CPU": format!("{cpus:?}"),
+        }));
+        assert!(counts.iter().all(|count| *count > 0), "{mode}: all on one queue: {counts:?}");
+        assert_eq!(seen.iter().flatten().count(), usize::from(FLOWS), "{mode}: {counts:?}");
+        drop(queues);
+        drop(sender);
+        lab.wait_for_carrier()?;
+    }
+    Ok(())
+}
+
+/// Puts a thread beside each queue's interrupt, and asks the kernel whether it is there.
+fn pin_each(end: &End, queues: &mut Queues) -> Result<Vec<Vec<usize>>, Failure> {
+    let mut all = Vec::new();
+    for port in queues.ports() {
+        let (cpus, allowed) = end.namespace().run(move || {
+            let cpus = port.pin()?;
+            let set = rustix::thread::sched_getaffinity(None)?;
+            let allowed = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect::<Vec<_>>();
+            Ok::<_, Failure>((cpus, allowed))
+        })?;
+        assert_eq!(cpus, allowed);
+        all.push(cpus);
+    }
+    Ok(all)
+}
+
+/// The flows that come to each queue.
+fn receive(queues: &mut Queues) -> Result<Vec<BTreeSet<u8>>, Failure> {
+    let mut seen = vec![BTreeSet::new(); queues.ports().len()];
+    let started = Instant::now();
+    while seen.iter().map(BTreeSet::len).sum::<usize>() < FLOWS.into() && started.elapsed() < ARRIVAL_MAX {
+        let (queue, batch) = queues.receive_timeout(ARRIVAL_MAX / 10)?;
+        for packet in batch {
+            // The last byte of the source address.
+            assert!(seen[queue as usize].insert(packet[29]), "a packet came twice");
+        }
+    }
+    Ok(seen)
+}
+
+fn datagram(from: &End, to: &End, flow: u8) -> Vec<u8> {
+    let headers = UdpFrame {
+        source_mac: MacAddress(from.mac()),
+        destination_mac: MacAddress(to.mac()),
+        vlan: None,
+        addresses: IpAddresses::V4 { source: Ipv4Addr::new(10, 99, 0, flow), destination: to.ipv4() },
+        traffic_class: 0,
+        hop_limit: 64,
+        source_port: 7000,
+        destination_port: 7001,
+        checksum: UdpChecksum::Computed,
+    };
+    let mut packet = vec![0; headers.header_bytes() + 100];
+    let (head, payload) = packet.split_at_mut(headers.header_bytes());
+    headers.emit_headers(head, payload).expect("there is room for headers");
+    packet
+}
