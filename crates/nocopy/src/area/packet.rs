@@ -31,9 +31,10 @@ impl<'half> Claims<'half> {
         let Descriptor { address, len, options } = descriptor;
         // SAFETY: the pool keeps the area alive.
         let Some(frame) = (unsafe { self.view.reclaim(address) }) else {
-            let Reserved { data, frame } = not_lent(self.pool, faults, address, len);
             // What is announced in blocks is shorter than a frame.
-            let (start, len) = ((options >> 16) as u16, len as u16);
+            let words = u64::from(options) << 32 | u64::from(len);
+            let Reserved { data, words } = not_lent(self.pool, faults, address, words);
+            let (frame, start, len) = (words as u32, (words >> 48) as u16, (words >> 32) as u16);
             return Some(Packet { pool: self.pool, data: NonNull::new(data)?, frame, start, len });
         };
         let Some(start) = self.view.start(address, len) else {
@@ -62,25 +63,27 @@ impl fmt::Debug for Claims<'_> {
     }
 }
 
-/// Where a packet lies, null for nowhere, and the frame reserved for it.
+/// Where a packet lies, null for nowhere; and, from the lowest bit: the frame reserved for it, its length, its start.
 #[repr(C)]
 struct Reserved {
     data: *mut u8,
-    frame: u32,
+    words: u64,
 }
 
 /// What an address means that names no frame lent here: a packet in the blocks of a packet ring, or a fault. Like
 /// [`misaligned`] a call that cannot unwind: for one that could, every loop over packets would pay in registers.
 #[cold]
 #[inline(never)]
-extern "C" fn not_lent(pool: &Pool, faults: &mut Faults, address: u64, len: u32) -> Reserved {
+extern "C" fn not_lent(pool: &Pool, faults: &mut Faults, address: u64, words: u64) -> Reserved {
+    let len = words as u32;
     if let Some((data, frame)) = pool.reserve_for(address, len) {
-        return Reserved { data: data.as_ptr(), frame };
+        let words = words >> 48 << 48 | u64::from(len as u16) << 32 | u64::from(frame);
+        return Reserved { data: data.as_ptr(), words };
     }
     // SAFETY: the pool keeps the area alive.
     let inside = unsafe { pool.view.frame_at(address) }.is_some();
     faults.count(if inside { Fault::NotLent } else { Fault::OutOfRange });
-    Reserved { data: std::ptr::null_mut(), frame: 0 }
+    Reserved { data: std::ptr::null_mut(), words: 0 }
 }
 
 /// Takes a frame back whose packet runs over its end.
