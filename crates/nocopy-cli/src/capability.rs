@@ -13,6 +13,9 @@ pub(crate) const NETWORK: CapabilitySet = CapabilitySet::NET_RAW
     .union(CapabilitySet::SYS_ADMIN)
     .union(CapabilitySet::IPC_LOCK);
 
+/// What sees which process has which socket: `/proc/PID/fd` of others.
+pub(crate) const OTHERS: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH);
+
 /// Of whoever only computes, prints, or uses what is open.
 pub(crate) const NONE: CapabilitySet = CapabilitySet::empty();
 

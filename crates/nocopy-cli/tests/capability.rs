@@ -113,3 +113,16 @@ fn threads_that_see_packets_have_no_capabilities() {
         assert!(powerless, "{role}: {threads:?}");
     }
 }
+
+/// Proves that what counts keeps only what shows it the sockets of other processes.
+#[test]
+fn what_counts_keeps_only_the_means_to_look() {
+    const LOOK: u64 = 1 << 2 | 1 << 19; // CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE
+    let running = Running::start(&["stats", "lo"], Stdio::null());
+    let mut threads = Vec::new();
+    let narrowed = wait_until(|| {
+        threads = running.threads();
+        threads.iter().all(|thread| thread.capabilities & !LOOK == 0 && thread.no_new_privileges)
+    });
+    assert!(narrowed && !threads.is_empty(), "{threads:?}");
+}

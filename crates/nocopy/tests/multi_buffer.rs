@@ -168,8 +168,13 @@ fn what_cannot_be_sent_comes_back_with_the_reason() {
     drop(rejected);
     let ring = |builder: PortBuilder| builder.multi_buffer(true).ring_sizes(64, 2);
     let mut narrow = open_with(single.right(), ring).unwrap();
-    let three: Chain<Frame> = (0..3).map(|_| small(&mut narrow)).collect();
-    assert_eq!(narrow.sender().send_chain(three).unwrap_err().reason, RejectedReason::RingFull);
+    let some = |port: &mut Port, count| (0..count).map(|_| small(port)).collect::<Chain<Frame>>();
+    let three = some(&mut narrow, 3);
+    let reason = narrow.sender().send_chain(three).unwrap_err().reason;
+    assert_eq!(reason, RejectedReason::TooManyFrames { frames_max: 2 }, "the ring has no more");
+    let (two, one) = (some(&mut narrow, 2), some(&mut narrow, 1));
+    narrow.sender().send_chain(two).unwrap();
+    assert_eq!(narrow.sender().send_chain(one).unwrap_err().reason, RejectedReason::RingFull);
     assert_settled(&mut narrow);
     assert_settled(&mut plain);
     assert_settled(&mut port);
@@ -204,9 +209,47 @@ fn memory_ports_carry_chains_whole_or_not_at_all() {
         send_all(&mut left, some);
         assert_eq!(receive_all(&mut right, some.len()), some);
     }
+    // Frames with less room than the packet's: not as a hole, and no frame of the other end is lost by it.
+    let wide = |port: &mut Port| {
+        let mut frame = port.sender().frame().unwrap();
+        frame.fill(&[7; 1700]).unwrap();
+        frame.prepend(200).unwrap().fill(8);
+        Chain::from(frame)
+    };
+    for _ in 0..20 {
+        let chain = wide(&mut left);
+        left.sender().send_chain(chain).unwrap();
+    }
+    left.sender().flush().unwrap();
+    assert_eq!(right.statistics().unwrap().rx_lost(), 20);
+    send_all(&mut left, &[vec![3; 100]]);
+    assert_eq!(receive_all(&mut right, 1), [vec![3; 100]]);
     let few = Port::builder("memory").multi_buffer(true).frame_count(4, 64).memory_pair();
     let (mut left, mut right) = few.unwrap();
     send_all(&mut left, &[vec![1; 10_000], vec![2; 5000]]); // six frames, of which there are four; then three
     assert_eq!(receive_all(&mut right, 1), [vec![2; 5000]]);
     assert_eq!(right.statistics().unwrap().rx_lost(), 1);
+}
+
+#[test]
+fn a_packet_of_more_pieces_than_there_are_frames_is_counted_and_blocks_nothing() {
+    let lab = lab!(Lab::builder().mtu(9000));
+    let mut left = open_in(lab.left(), Mode::PacketRing);
+    let few = |builder: PortBuilder| {
+        builder.mode(Mode::PacketRing).multi_buffer(true).frame_size(2048).frame_count(4, 4).ring_sizes(64, 4)
+    };
+    let mut right = open_with(lab.right(), few).unwrap();
+    send_all(&mut left, &[packet(lab.right(), 1, 9014), packet(lab.right(), 2, 5000)]);
+    assert_eq!(receive_all(&mut right, 1), [packet(lab.right(), 2, 5000)]);
+    assert_eq!(right.statistics().unwrap().rx_lost(), 1);
+    assert_settled(&mut right);
+}
+
+#[test]
+fn a_second_port_that_wants_several_buffers_is_told_which_port_is_in_the_way() {
+    let lab = lab!(Lab::builder().queues(2));
+    let first = open_with(lab.left(), |builder| builder).unwrap();
+    let error = open_with(lab.left(), |builder| builder.queue(1).multi_buffer(true)).unwrap_err();
+    assert!(error.to_string().contains("open that port with multi_buffer"), "{error}");
+    drop(first);
 }

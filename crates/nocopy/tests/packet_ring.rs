@@ -235,3 +235,25 @@ fn a_vlan_tag_stays_where_it_was_on_the_wire() {
     send(&mut left, std::slice::from_ref(&tagged));
     assert_eq!(receive(&mut right, 1), [tagged]);
 }
+
+#[test]
+fn arming_tells_of_an_interface_that_is_down_or_gone_and_a_forgotten_batch_stops_nothing() {
+    let lab = lab!();
+    let (mut left, mut right) = (open_ring(lab.left()), open_ring(lab.right()));
+    send(&mut left, &[packet(lab.right(), 1, 100)]);
+    std::mem::forget(right.receiver().receive_timeout(SECOND).unwrap());
+    send(&mut left, &[packet(lab.right(), 2, 100)]);
+    let armed = (0..1000).any(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        right.receiver().arm().unwrap()
+    });
+    assert!(armed, "the packet behind a forgotten batch never came");
+    assert_eq!(receive(&mut right, 1), [packet(lab.right(), 2, 100)]);
+    lab.right().set_down().unwrap();
+    assert_eq!(right.receiver().arm().unwrap_err().kind(), std::io::ErrorKind::NetworkDown);
+    lab.right().set_up().unwrap();
+    lab.wait_for_carrier().unwrap();
+    assert!(!right.receiver().arm().unwrap(), "it goes on");
+    lab.delete_pair().unwrap();
+    assert_eq!(right.receiver().arm().unwrap_err().kind(), std::io::ErrorKind::NotConnected);
+}

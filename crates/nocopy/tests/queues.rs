@@ -128,22 +128,62 @@ fn a_range_of_queues_and_what_is_wrong_with_others() {
     let mut some = open(1..3).unwrap();
     assert_eq!(some.ports().iter().map(Port::queue).collect::<Vec<_>>(), [1, 2]);
     assert!(matches!(open(2..2).unwrap_err(), OpenError::NoQueue { .. }));
-    assert!(matches!(open(0..4).unwrap_err(), OpenError::QueueTaken { queue: 1, .. }));
+    assert!(matches!(open(0..3).unwrap_err(), OpenError::QueueTaken { queue: 1, .. }));
+    assert!(matches!(open(0..4).unwrap_err(), OpenError::QueueOutOfRange { queue: 3, queues: 3, .. }));
     assert!(matches!(open(3..5).unwrap_err(), OpenError::QueueOutOfRange { queue: 3, queues: 3, .. }));
     let ring = open_queues(end, |builder| builder.mode(Mode::PacketRing));
     assert_eq!(ring.into_ports().len(), 3);
 }
 
 #[test]
-fn a_lost_interface_is_an_error_for_all_of_them() {
-    for wait in [Wait::Spin, Wait::Interrupt, Wait::Coalesced { packets: 8, delay: Duration::from_millis(1) }]
-    {
-        let lab = lab!(Lab::builder().queues(2));
-        let mut queues = open_queues(lab.right(), |builder| builder.wait(wait));
-        lab.delete_pair().unwrap();
-        let error = (0..20).find_map(|_| queues.receive_timeout(SECOND).err()).expect("an error");
-        assert!(error.to_string().contains("the interface is"), "{wait:?}: {error}");
+fn a_lost_interface_is_an_error_for_all_of_them_in_every_mode() {
+    let coalesced = Wait::Coalesced { packets: 8, delay: Duration::from_millis(1) };
+    for mode in [Mode::XdpCopyNative, Mode::PacketRing] {
+        for wait in [Wait::Spin, Wait::Interrupt, coalesced] {
+            let lab = lab!(Lab::builder().queues(2));
+            let mut queues = open_queues(lab.right(), |builder| builder.mode(mode).wait(wait));
+            lab.right().set_down().unwrap();
+            let error = (0..20).find_map(|_| queues.receive_timeout(SECOND).err()).expect("an error");
+            assert!(error.to_string().contains("the interface is down"), "{mode}, {wait:?}: {error}");
+            lab.right().set_up().unwrap();
+            lab.wait_for_carrier().unwrap();
+            send_on(lab.left(), 0, lab.right(), 0, 5);
+            let mut count = 0;
+            while count < 5 {
+                let (_, batch) =
+                    queues.receive_timeout(SECOND).expect("it goes on, and tells of nothing that is past");
+                let came = batch.count();
+                assert!(came > 0, "{mode}, {wait:?}");
+                count += came;
+            }
+            lab.delete_pair().unwrap();
+            let error = (0..20).find_map(|_| queues.receive_timeout(SECOND).err()).expect("an error");
+            assert!(error.to_string().contains("the interface is"), "{mode}, {wait:?}: {error}");
+        }
     }
+}
+
+#[test]
+fn queues_in_packet_ring_mode_wait_for_frames_without_losing_packets_or_the_deadline() {
+    let lab = lab!(Lab::builder().queues(2));
+    let small = |builder: PortBuilder| builder.mode(Mode::PacketRing).frame_count(4, 4).ring_sizes(64, 4);
+    let mut queues = open_queues(lab.right(), small);
+    send_on(lab.left(), 0, lab.right(), 0, 10);
+    let mut taken = Vec::new();
+    while taken.len() < 4 {
+        taken.extend(queues.receive_timeout(SECOND).unwrap().1.map(|packet| packet.take()));
+    }
+    assert!(queues.receive_timeout(Duration::from_millis(20)).unwrap().1.is_empty(), "no frame is free");
+    std::mem::forget(queues.receive_timeout(Duration::from_millis(1)).unwrap().1); // a batch of none
+    let mut numbers: Vec<u32> = Vec::new();
+    let number = |packet: &[u8]| u32::from_be_bytes(packet[14..18].try_into().unwrap());
+    numbers.extend(taken.drain(..).map(|frame| number(&frame)));
+    while numbers.len() < 10 {
+        let before = numbers.len();
+        numbers.extend(queues.receive_timeout(SECOND).unwrap().1.map(|packet| number(&packet)));
+        assert!(numbers.len() > before, "only {before} of 10 came");
+    }
+    assert_eq!(numbers, (0..10).collect::<Vec<_>>());
 }
 
 #[test]

@@ -10,11 +10,12 @@ use console::Term;
 use nocopy::statistics::Snapshot;
 
 use crate::arguments::StatsArguments;
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, capability};
 use export::{json, openmetrics, table};
 use report::{Owners, Report};
 
 pub(crate) fn run(arguments: &StatsArguments) -> Result<Outcome, Failure> {
+    capability::drop_all_but(capability::OTHERS)?;
     let mut owners = Owners::default();
     let mut now = Snapshot::of(&arguments.interface)?;
     if arguments.once || arguments.openmetrics {

@@ -37,8 +37,8 @@ pub use pool::Faults;
 pub(crate) use pool::{Half, Lent, Pool};
 
 use crate::sync::AtomicU32;
-use crate::sys::memory::Mapping;
 pub use crate::sys::memory::Pages;
+use crate::sys::memory::{AreaRefused, Mapping};
 use crate::sys::packet::Outgoing;
 use crate::sys::xsk::Descriptor;
 use returns::{FRAME_COUNT_MAX, ReturnList};
@@ -48,7 +48,7 @@ use returns::{FRAME_COUNT_MAX, ReturnList};
 pub const PACKET_HEADROOM_BYTES: u32 = 256;
 
 /// Pools an area can have open at once: one for each half of each port.
-pub const POOL_COUNT_MAX: usize = 128;
+pub const POOL_COUNT_MAX: usize = 512;
 
 /// The smallest frame (`XDP_UMEM_MIN_CHUNK_SIZE` of the kernel's `xdp_umem.c`).
 const FRAME_BYTES_MIN: u32 = 2048;
@@ -89,13 +89,16 @@ pub enum AreaError {
         /// What `mmap` or `madvise` said.
         source: io::Error,
     },
-    /// No such NUMA node.
+    /// No memory can be had from the NUMA node.
     #[error(
-        "NUMA node {node}: this machine has no such node; 'numactl --hardware' lists them, or leave it out"
+        "NUMA node {node}: the kernel takes no memory from there ({source}); 'numactl --hardware' lists nodes, or leave \
+         it out"
     )]
     NumaNode {
         /// The node asked for.
         node: u32,
+        /// What `mbind` said.
+        source: io::Error,
     },
     /// Too few frames are left for another pool.
     #[error(
@@ -160,11 +163,10 @@ impl Area {
             return Err(AreaError::Headroom { headroom_bytes, frame_bytes });
         }
         let bytes = frame_count as usize * frame_bytes as usize;
-        let (memory, pages) =
-            Mapping::area(bytes, numa_node).map_err(|source| match (source.kind(), numa_node) {
-                (io::ErrorKind::InvalidInput, Some(node)) => AreaError::NumaNode { node },
-                _ => AreaError::Memory { bytes, source },
-            })?;
+        let (memory, pages) = Mapping::area(bytes, numa_node).map_err(|refused| match refused {
+            AreaRefused::Node(source) => AreaError::NumaNode { node: numa_node.unwrap_or(0), source },
+            AreaRefused::Memory(source) => AreaError::Memory { bytes, source },
+        })?;
         Ok(Self { shared: Arc::new(Shared::new(memory, pages, config)) })
     }
 

@@ -295,8 +295,14 @@ impl PortBuilder {
     pub(super) fn area_for(&self, interface: &Interface, ports: u32) -> Result<Area, OpenError> {
         let more = self.frames_to_lend(interface).saturating_add(self.proof_frames(interface));
         let frame_count = self.own_frames().saturating_add(more).saturating_mul(ports);
-        let numa_node = self.numa_node.or_else(|| node_of(interface));
-        self.area_or_new(self.frame_bytes_for(interface), frame_count, numa_node)
+        let frame_bytes = self.frame_bytes_for(interface);
+        match self.numa_node.or_else(|| node_of(interface)) {
+            // Nobody asked for that node: where it cannot be had, any will do.
+            Some(node) if self.numa_node.is_none() => self
+                .area_or_new(frame_bytes, frame_count, Some(node))
+                .or_else(|_| self.area_or_new(frame_bytes, frame_count, None)),
+            node => self.area_or_new(frame_bytes, frame_count, node),
+        }
     }
 
     /// Frames of both halves.

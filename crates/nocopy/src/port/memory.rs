@@ -45,8 +45,12 @@ impl Wire {
                 break; // nothing left, or a packet that is not all there
             }
             // Like the kernel, a wire takes a packet whole or not at all, and completes what it drops.
+            let bytes_max = self.to.packet_bytes_max();
+            let is_cut_for_it = |place| waiting.look(place).is_some_and(|piece| piece.len <= bytes_max);
             let refusal = if !self.linked {
                 Some(&mut self.received.rx_dropped)
+            } else if !(0..=more).all(is_cut_for_it) {
+                Some(&mut self.received.rx_dropped) // longer than the frames there
             } else if self.rx.free(more + 1) <= more {
                 Some(&mut self.received.rx_ring_full)
             } else if self.fill.available(more + 1) <= more {
@@ -221,9 +225,10 @@ fn port(settings: &PortBuilder, area: Area, rings: Rings, endpoint: Endpoint) ->
         chain_frames_max: usize::MAX,
         refusals: Vec::new(),
         measured: Vec::new(),
+        multi_buffer: settings.multi_buffer,
         area,
         backend: Some(Backend::Memory(endpoint)),
         parked: std::sync::Mutex::default(),
     };
-    Ok(assemble(inner, rings, pools, settings))
+    Ok(assemble(inner, rings, pools, None, settings))
 }

@@ -55,6 +55,7 @@ pub use wait::Wait;
 
 use crate::area::{Area, Balance, Lent, Pool};
 use crate::evidence::{Cause, Evidence};
+use crate::sys::packet::Announcer;
 pub use crate::sys::packet::Fanout;
 pub use crate::sys::xsk::Statistics;
 use crate::sys::xsk::{TX_BUDGET, TxKick, Wakeup, XskSocket};
@@ -70,7 +71,8 @@ pub enum Mode {
     /// AF_XDP, copied by the kernel, with XDP on socket buffers: works on every interface.
     XdpCopyGeneric,
     /// A packet socket: packets come in blocks into which the kernel copies them, and the host has them too. Packets are read
-    /// where they lie; taking one copies it.
+    /// where they lie; taking one copies it. Packets that the kernel has joined (GRO, GSO: most of TCP) may be longer than a frame:
+    /// they come as chains with [`multi_buffer`](PortBuilder::multi_buffer), and are dropped and counted without.
     PacketRing,
     /// A linked pair in one process.
     Memory,
@@ -245,6 +247,8 @@ struct Inner {
     chain_frames_max: usize,
     refusals: Vec<Refusal>,
     measured: Vec<Measurement>,
+    /// Packets may lie in several frames.
+    multi_buffer: bool,
     area: Area,
     /// `None` only while dropping: it must go before the pools.
     backend: Option<Backend>,
@@ -312,10 +316,7 @@ impl Inner {
     fn kick_rx(&self) -> io::Result<()> {
         match self.backend() {
             Backend::Xdp(xdp) => xdp.kick_rx().map_err(|error| self.explain(error)),
-            Backend::PacketRing(ring) => {
-                ring.pull();
-                Ok(())
-            }
+            Backend::PacketRing(_) => Ok(()), // the receiver has what stands there
             Backend::Memory(endpoint) => endpoint.clear_event(),
         }
     }
@@ -418,11 +419,12 @@ fn assemble(
     inner: Inner,
     rings: crate::sys::xsk::Rings,
     pools: (Pool, Pool),
+    announcer: Option<Announcer>,
     settings: &PortBuilder,
 ) -> Port {
     let inner = Arc::new(inner);
     let (receive_pool, send_pool) = pools;
-    let receiver = Receiver::new(Arc::clone(&inner), rings.rx, rings.fill, receive_pool, settings);
+    let receiver = Receiver::new(Arc::clone(&inner), rings.rx, rings.fill, receive_pool, announcer, settings);
     let sender = Sender::new(inner, rings.tx, rings.completion, send_pool, settings);
     Port { receiver, sender }
 }

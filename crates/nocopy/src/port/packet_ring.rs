@@ -1,7 +1,7 @@
 //! The packet ring mode: packets come in the blocks of a packet socket, and go out through another.
 //!
-//! The halves work on the same rings as with AF_XDP. What stands at the kernel's ends of them is here: an [`Announcer`] that says
-//! on the rx ring what lies in the blocks, and [`Sending`], which hands what is on the tx ring to the socket straight from
+//! The halves work on the same rings as with AF_XDP. What stands at the kernel's ends of them is here: an [`Announcer`](crate::sys::packet::Announcer) that says
+//! on the rx ring what lies in the blocks (the receiver has it, so that it runs only when no packet is borrowed), and [`Sending`], which hands what is on the tx ring to the socket straight from
 //! its frames. Nothing is lent to receive into: a packet is read where it lies, and a frame is kept free for taking it.
 //!
 //! Packets are sent by `sendmmsg` and not through a ring of their own (`PACKET_TX_RING`): that copies each packet once more,
@@ -9,7 +9,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::ladder::Order;
@@ -17,7 +18,7 @@ use super::{Backend, Inner, Mode, OpenError, Port, PortBuilder, Refusal, Statist
 use crate::area::{Area, Half};
 use crate::ring::{self, Consumer, Producer};
 use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous};
-use crate::sys::packet::{Announcer, Capture, Outgoing, PacketSocket, Share};
+use crate::sys::packet::{Capture, Outgoing, PacketSocket, Pieces, Share};
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Rings, TxKick, Wakeup};
 
 /// Bytes of a block, of which a ring has several: the best of what was tried at full rate (`nocopy bench capture`; with 64 KiB a
@@ -31,7 +32,8 @@ const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 /// A receiving and a sending packet socket.
 pub(super) struct PacketRing {
     receiving: PacketSocket,
-    announcer: Mutex<Announcer>,
+    /// Packets that the [`Announcer`] found too long.
+    too_long: Arc<AtomicU64>,
     sending: Mutex<Sending>,
     dropped: Mutex<Dropped>,
     inquiry: Inquiry,
@@ -132,26 +134,22 @@ impl Sending {
 }
 
 impl PacketRing {
-    /// Announces packets that have arrived.
-    pub(super) fn pull(&self) {
-        lock(&self.announcer).run();
-    }
-
     /// Makes the kernel send what is on the tx ring.
     pub(super) fn transmit(&self) -> io::Result<TxKick> {
         lock(&self.sending).run()
     }
 
     pub(super) fn wait_readable(&self, timeout: Duration) -> io::Result<Wakeup> {
-        let wakeup = self.receiving.wait_readable(timeout)?;
-        if wakeup == Wakeup::TimedOut {
+        let (wakeup, broken) = self.receiving.wait_readable(timeout)?;
+        if broken || wakeup == Wakeup::TimedOut {
             self.check()?;
         }
         Ok(wakeup)
     }
 
-    /// Whether the interface is still there and up: its going is told only once, to whoever asks first.
+    /// Whether the interface is still there and up. The socket's own word is read only to be forgotten: it may be of long ago.
     pub(super) fn check(&self) -> io::Result<()> {
+        self.receiving.forget_error()?;
         match self.inquiry.condition() {
             Condition::Up => Ok(()),
             Condition::Down => Err(io::Error::from_raw_os_error(libc::ENETDOWN)),
@@ -165,7 +163,7 @@ impl PacketRing {
         dropped.drops += u64::from(counts.drops);
         dropped.freezes += u64::from(counts.freezes);
         Ok(Statistics {
-            rx_dropped: lock(&self.announcer).too_long(),
+            rx_dropped: self.too_long.load(Relaxed),
             tx_invalid_descs: lock(&self.sending).invalid,
             tp_drops: dropped.drops,
             tp_freeze_q_cnt: dropped.freezes,
@@ -191,7 +189,9 @@ pub(super) fn open(
     let (rx_end, rx) = ring::pair(settings.rings.rx);
     let (tx, tx_end) = ring::pair(settings.rings.tx);
     let (completion_end, completion) = ring::pair(settings.rings.completion);
-    let opened = PacketSocket::receiving(&settings.capture(interface), rx_end, area.packet_bytes_max())
+    let count_max = if settings.multi_buffer { settings.rx_frames } else { 1 };
+    let pieces = Pieces { bytes_max: area.packet_bytes_max(), count_max };
+    let opened = PacketSocket::receiving(&settings.capture(interface), rx_end, pieces)
         .and_then(|receiving| Ok((receiving, PacketSocket::sending(interface.index)?)));
     let ((receiving, announcer), socket) = match opened {
         Ok(opened) => opened,
@@ -213,7 +213,7 @@ pub(super) fn open(
     };
     let backend = PacketRing {
         receiving,
-        announcer: Mutex::new(announcer),
+        too_long: announcer.too_long(),
         sending: Mutex::new(sending),
         dropped: Mutex::default(),
         inquiry,
@@ -228,11 +228,12 @@ pub(super) fn open(
         chain_frames_max: Outgoing::PIECES_MAX,
         refusals: std::mem::take(refusals),
         measured: settings.measured.clone(),
+        multi_buffer: settings.multi_buffer,
         area: area.clone(),
         backend: Some(Backend::PacketRing(Box::new(backend))),
         parked: Mutex::default(),
     };
-    Ok(Ok(assemble(inner, rings, (receive, send), settings)))
+    Ok(Ok(assemble(inner, rings, (receive, send), Some(announcer), settings)))
 }
 
 impl PortBuilder {
@@ -251,7 +252,6 @@ impl PortBuilder {
             share: (queues > 1 && self.fanout.is_none()).then_some(Share { queue: self.queue, queues }),
             fanout: self.fanout,
             outgoing: self.outgoing,
-            in_pieces: self.multi_buffer,
             block_bytes: BLOCK_BYTES,
             block_count: u32::try_from(bytes / u64::from(BLOCK_BYTES)).unwrap_or(u32::MAX).max(BLOCKS_MIN),
             block_timeout,

@@ -17,15 +17,15 @@
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 
-use super::receiver::{Batch, CHECK_INTERVAL, SPINS_PER_CLOCK, STARVED_INTERVAL};
-use super::wait::Coalescer;
+use super::receiver::{Batch, Receiver};
+use super::wait::{self, Coalescer, Waiting};
 use super::{OpenError, Port, PortBuilder, Wait};
 use crate::area::{Area, Balance};
+use crate::sys::xsk::Wakeup;
 
 /// Ports on several queues of one interface, over one area: as one, or, by [`Queues::into_ports`], one for each thread.
 ///
@@ -53,12 +53,14 @@ pub struct Queues {
 
 impl PortBuilder {
     /// Opens a port on each of several queues of the interface, `..` for all, over one area with a pool for each half of each.
-    /// Frame counts and ring sizes are those of each port; [`PortBuilder::queue`] does not matter.
+    /// Frame counts and ring sizes are those of each port; [`PortBuilder::queue`] does not matter. Each AF_XDP socket registers
+    /// the area: the kernel counts it as locked memory once for every queue, where that is limited (`ulimit -l`).
     ///
     /// # Errors
     /// As [`PortBuilder::open`]; none stays open if one cannot be opened.
     pub fn open_queues(self, queues: impl RangeBounds<u32>) -> Result<Queues, OpenError> {
-        let interface = self.look_up()?;
+        self.check()?;
+        let interface = self.examine()?;
         let first = match queues.start_bound() {
             Bound::Included(first) => *first,
             Bound::Excluded(before) => before.saturating_add(1),
@@ -71,6 +73,10 @@ impl PortBuilder {
         };
         if first >= end {
             return Err(OpenError::NoQueue { interface: self.interface });
+        }
+        if end > interface.rx_queues {
+            let (queue, queues) = (first.max(interface.rx_queues), interface.rx_queues);
+            return Err(OpenError::QueueOutOfRange { interface: self.interface, queue, queues });
         }
         let area = self.area_for(&interface, end - first)?;
         let ports: Vec<Port> = (first..end)
@@ -125,10 +131,10 @@ impl Queues {
 
     fn receive_until(&mut self, deadline: Option<Instant>) -> io::Result<(u32, Batch<'_>)> {
         let count = self.ports.len();
-        let turn = match self.look() {
-            Some(turn) => turn,
-            None => self.wait_for_packets(deadline)?.unwrap_or(self.next),
-        };
+        if !self.is_ready() {
+            wait::wait(self, self.wait, deadline)?;
+        }
+        let turn = self.look().unwrap_or(self.next);
         self.next = (turn + 1) % count;
         let port = &mut self.ports[turn];
         Ok((port.queue(), port.receiver.try_receive()?))
@@ -155,95 +161,65 @@ impl Queues {
         Ok(ready)
     }
 
-    fn wait_for_packets(&mut self, deadline: Option<Instant>) -> io::Result<Option<usize>> {
-        match self.wait {
-            Wait::Spin => self.spin(deadline),
-            Wait::Interrupt => self.sleep(deadline),
-            Wait::Adaptive { spin } => {
-                let limit = Instant::now().checked_add(spin);
-                match self.spin([limit, deadline].into_iter().flatten().min())? {
-                    Some(turn) => Ok(Some(turn)),
-                    None => self.sleep(deadline),
-                }
-            }
-            Wait::Coalesced { packets, delay } => self.coalesce(packets, delay, deadline),
-        }
-    }
-
-    fn spin(&mut self, deadline: Option<Instant>) -> io::Result<Option<usize>> {
-        let mut last_check = Instant::now();
-        loop {
-            for port in &mut self.ports {
-                port.receiver.refresh()?;
-            }
-            for _ in 0..SPINS_PER_CLOCK {
-                if let Some(turn) = self.look() {
-                    return Ok(Some(turn));
-                }
-                std::hint::spin_loop();
-            }
-            let now = Instant::now();
-            if deadline.is_some_and(|end| now >= end) {
-                return Ok(None);
-            }
-            if now.duration_since(last_check) >= CHECK_INTERVAL {
-                self.check()?;
-                last_check = now;
-            }
-        }
-    }
-
-    fn check(&self) -> io::Result<()> {
-        self.ports.iter().try_for_each(|port| port.inner().check())
-    }
-
-    fn sleep(&mut self, deadline: Option<Instant>) -> io::Result<Option<usize>> {
-        while !self.arm()? {
-            let left = deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-            let starved = self.ports.iter().any(|port| port.receiver.has_no_frames());
-            let nap = if starved { STARVED_INTERVAL } else { CHECK_INTERVAL }.min(left);
-            let timeout = Timespec::try_from(nap).expect("short");
-            let mut events = Vec::with_capacity(self.ports.len());
-            match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
-                Ok(0) if left <= nap => return Ok(None),
-                Ok(_) => {}
-                Err(rustix::io::Errno::INTR) => return Ok(None),
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        Ok(self.look())
-    }
-
-    fn coalesce(
-        &mut self,
-        packets: u32,
-        delay: Duration,
-        deadline: Option<Instant>,
-    ) -> io::Result<Option<usize>> {
-        loop {
-            let now = Instant::now();
-            let left = deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(now));
-            if left.is_zero() {
-                return Ok(None);
-            }
-            // All may come to one queue: its ring must not overflow.
-            let (mut received, mut ring) = (0, u32::MAX);
-            for port in &mut self.ports {
-                port.receiver.refresh()?;
-                let (since, capacity) = port.receiver.progress();
-                (received, ring) = (received + u64::from(since), ring.min(capacity));
-            }
-            thread::sleep(self.coalescer.sleep_for(now, received, ring, packets, delay).min(left));
-            if let Some(turn) = self.look() {
-                return Ok(Some(turn));
-            }
-            self.check()?;
-        }
+    fn receivers(&mut self) -> impl Iterator<Item = &mut Receiver> {
+        self.ports.iter_mut().map(|port| &mut port.receiver)
     }
 
     /// Where every frame of the area is.
     pub fn balance(&self) -> Balance {
         self.ports.iter().map(Port::balance).last().expect("at least one queue")
+    }
+}
+
+impl Waiting for Queues {
+    fn is_ready(&mut self) -> bool {
+        self.look().is_some()
+    }
+
+    fn arm(&mut self) -> io::Result<bool> {
+        Self::arm(self)
+    }
+
+    fn refresh(&mut self) -> io::Result<()> {
+        self.receivers().try_for_each(Waiting::refresh)
+    }
+
+    fn poke(&mut self) -> io::Result<()> {
+        self.receivers().try_for_each(Waiting::poke)
+    }
+
+    fn check(&mut self) -> io::Result<()> {
+        self.receivers().try_for_each(Waiting::check)
+    }
+
+    fn has_no_frames(&self) -> bool {
+        self.ports.iter().any(|port| port.receiver.has_no_frames())
+    }
+
+    fn is_starved(&mut self) -> bool {
+        self.receivers().any(Waiting::is_starved)
+    }
+
+    fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
+        let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+        let event = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        match epoll::wait(&self.poll, &mut [event; 1], Some(&timeout)) {
+            Ok(0) => Ok(Wakeup::TimedOut),
+            Ok(_) => Ok(Wakeup::Ready),
+            Err(rustix::io::Errno::INTR) => Ok(Wakeup::Interrupted),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn progress(&mut self) -> (u64, u32) {
+        // All may come to one queue: its ring must not overflow.
+        self.receivers()
+            .map(Waiting::progress)
+            .fold((0, u32::MAX), |(all, least), (received, room)| (all + received, least.min(room)))
+    }
+
+    fn coalescer(&mut self) -> &mut Coalescer {
+        &mut self.coalescer
     }
 }
 

@@ -5,25 +5,17 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::wait::Coalescer;
+use super::wait::{self, Coalescer, Waiting};
 use super::{Inner, PortBuilder, Statistics, ToHost, ToHostError, Wait};
 use crate::area::{Balance, Chain, Claims, Faults, Frame, Packet, Pool};
 use crate::evidence::Evidence;
 use crate::ring::{Consumer, Peek, Producer};
+use crate::sys::packet::Announcer;
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Wakeup};
 
 /// How far ahead of the packet being handed out the next ones are prefetched. Measured on one machine with 64-byte packets
 /// at full rate: 3.4 M/s with 4 and 8, 3.7 M/s with 16, no more with 32 (`nocopy bench capture`).
 const PREFETCH_AHEAD: u32 = 16;
-
-/// Empty looks between two looks at the clock while spinning; a look at the clock costs as much as some 50 of them.
-pub(super) const SPINS_PER_CLOCK: u32 = 64;
-
-/// How often a waiting receiver asks the kernel whether the port still works.
-pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-
-/// How often a receiver looks for frames coming home while the kernel has none to receive into.
-pub(super) const STARVED_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The receiving half of a port.
 #[derive(Debug)]
@@ -34,6 +26,8 @@ pub struct Receiver {
     faults: Faults,
     batch: u32,
     multi_buffer: bool,
+    /// In packet ring mode: what stands at the kernel's end of the rx ring. Ours, so that it runs only when no packet is borrowed.
+    announcer: Option<Announcer>,
     wait: Wait,
     coalescer: Coalescer,
     /// `rx.read()` when the coalescer was last asked.
@@ -48,19 +42,20 @@ impl Receiver {
         rx: Consumer<Descriptor>,
         mut fill: Producer<u64>,
         pool: Pool,
+        announcer: Option<Announcer>,
         settings: &PortBuilder,
     ) -> Self {
         pool.refill(&mut fill);
         let read_at_sleep = rx.read();
         let (batch, wait, multi_buffer) = (settings.batch, settings.wait, settings.multi_buffer);
         let (faults, coalescer) = (Faults::default(), Coalescer::default());
-        Self { inner, rx, fill, pool, faults, batch, multi_buffer, wait, coalescer, read_at_sleep }
+        Self { inner, rx, fill, pool, faults, batch, multi_buffer, announcer, wait, coalescer, read_at_sleep }
     }
 
     /// Makes the device take frames to receive into, when it must be asked to: otherwise what arrives between opening and
     /// the first [`Receiver::receive`] finds none.
-    pub(super) fn start(&self) -> io::Result<()> {
-        if self.fill.needs_wakeup() { self.inner.kick_rx() } else { Ok(()) }
+    pub(super) fn start(&mut self) -> io::Result<()> {
+        self.poke()
     }
 
     /// Waits for packets, in the way set by [`Receiver::set_wait`], and returns them as one batch. A signal may end the
@@ -70,7 +65,7 @@ impl Receiver {
     /// The interface is down or gone.
     pub fn receive(&mut self) -> io::Result<Batch<'_>> {
         if !self.is_ready() {
-            self.wait_for_packets(None)?;
+            wait::wait(self, self.wait, None)?;
         }
         Ok(self.take_batch())
     }
@@ -81,7 +76,7 @@ impl Receiver {
     /// The interface is down or gone.
     pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
         if !self.is_ready() {
-            self.wait_for_packets(Instant::now().checked_add(timeout))?;
+            wait::wait(self, self.wait, Instant::now().checked_add(timeout))?;
         }
         Ok(self.take_batch())
     }
@@ -92,43 +87,16 @@ impl Receiver {
     /// The interface is down or gone, if the kernel had to be asked for packets.
     #[inline]
     pub fn try_receive(&mut self) -> io::Result<Batch<'_>> {
-        if self.rx.available(1) == 0 && self.fill.needs_wakeup() {
-            self.inner.kick_rx()?;
+        if self.rx.available(1) == 0 {
+            self.poke()?;
         }
         Ok(self.take_batch())
     }
 
-    /// Whether there are packets that a batch can be made of.
+    /// Whether a batch is not simply as many words as there are.
     #[inline]
-    pub(super) fn is_ready(&mut self) -> bool {
-        self.rx.available(1) > 0 && !self.is_starved()
-    }
-
-    /// Whether packets must wait in the blocks of a packet ring, because no frame is free to take one into.
-    #[inline]
-    fn is_starved(&self) -> bool {
-        self.pool.has_blocks() && self.pool.free_count() == 0
-    }
-
-    /// Whether nothing can come before a frame comes home.
-    pub(super) fn has_no_frames(&self) -> bool {
-        self.pool.lent_count() == 0 && self.pool.free_count() == 0
-    }
-
-    /// Lends the frames that came home, and makes the kernel look at them if it wants to be told: what a wait without the kernel
-    /// does now and then.
-    pub(super) fn refresh(&mut self) -> io::Result<()> {
-        self.pool.refill(&mut self.fill);
-        if self.fill.needs_wakeup() { self.inner.kick_rx() } else { Ok(()) }
-    }
-
-    /// Packets read since this was last asked, and how many may come before they are dropped.
-    pub(super) fn progress(&mut self) -> (u32, u32) {
-        let read = self.rx.read();
-        let received = read.wrapping_sub(std::mem::replace(&mut self.read_at_sleep, read));
-        let lent = u32::try_from(self.pool.lent_count()).unwrap_or(u32::MAX);
-        let room = if self.pool.has_blocks() { self.rx.capacity() } else { self.rx.capacity().min(lent) };
-        (received, room)
+    fn counts_words(&self) -> bool {
+        self.pool.has_blocks() || self.multi_buffer
     }
 
     /// How many words to take so that the batch ends with a packet, and a frame is free for each where packets lie in blocks.
@@ -151,8 +119,7 @@ impl Receiver {
 
     #[inline]
     fn take_batch(&mut self) -> Batch<'_> {
-        let batch =
-            if self.pool.has_blocks() || self.multi_buffer { self.whole_packets() } else { self.batch };
+        let batch = if self.counts_words() { self.whole_packets() } else { self.batch };
         Batch {
             packets: self.rx.peek(batch),
             fill: &mut self.fill,
@@ -180,88 +147,26 @@ impl Receiver {
         if self.is_ready() {
             return Ok(true);
         }
-        self.inner.kick_rx()?; // also tells whether the interface is still there
-        Ok(self.is_ready())
-    }
-
-    fn wait_for_packets(&mut self, deadline: Option<Instant>) -> io::Result<()> {
-        drop(self.rx.peek(0)); // gives back the slots of a batch that was forgotten
-        match self.wait {
-            Wait::Spin => self.spin(deadline).map(drop),
-            Wait::Interrupt => self.sleep(deadline),
-            Wait::Adaptive { spin } => {
-                let limit = Instant::now().checked_add(spin);
-                let limit = deadline.map_or(limit, |end| Some(limit.map_or(end, |limit| limit.min(end))));
-                if self.spin(limit)? {
-                    return Ok(());
-                }
-                self.sleep(deadline)
-            }
-            Wait::Coalesced { packets, delay } => self.coalesce(packets, delay, deadline),
+        self.go_on()?;
+        if self.is_ready() {
+            return Ok(true);
         }
-    }
-
-    /// Spins until packets are there (true) or the time is up (false).
-    fn spin(&mut self, deadline: Option<Instant>) -> io::Result<bool> {
-        let mut last_check = Instant::now();
-        loop {
-            // Frames that came home otherwise than by a batch: without them there may never be another batch.
-            self.pool.refill(&mut self.fill);
-            for _ in 0..SPINS_PER_CLOCK {
-                if self.is_ready() {
-                    return Ok(true);
-                }
-                if self.fill.needs_wakeup() {
-                    self.inner.kick_rx()?;
-                }
-                std::hint::spin_loop();
-            }
-            let now = Instant::now();
-            if deadline.is_some_and(|end| now >= end) {
-                return Ok(false);
-            }
-            if now.duration_since(last_check) >= CHECK_INTERVAL {
-                self.inner.check()?;
-                last_check = now;
-            }
-        }
-    }
-
-    fn sleep(&mut self, deadline: Option<Instant>) -> io::Result<()> {
-        while !self.arm()? {
-            let left = deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-            // Neither frames that come home nor an interface that goes end the kernel's wait.
-            let nap = if self.has_no_frames() { STARVED_INTERVAL } else { CHECK_INTERVAL };
-            if self.is_starved() {
-                std::thread::sleep(nap.min(left)); // what waits in the blocks would end any other wait at once
-                if left <= nap {
-                    return Ok(());
-                }
-                continue;
-            }
-            let wakeup = self.inner.wait_readable(nap.min(left))?;
-            if wakeup == Wakeup::Interrupted || (wakeup == Wakeup::TimedOut && left <= nap) {
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
-    fn coalesce(&mut self, packets: u32, delay: Duration, deadline: Option<Instant>) -> io::Result<()> {
-        loop {
-            let now = Instant::now();
-            let left = deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(now));
-            if left.is_zero() {
-                return Ok(());
-            }
-            self.refresh()?;
-            let (received, room) = self.progress();
-            let sleep = self.coalescer.sleep_for(now, received.into(), room, packets, delay);
-            std::thread::sleep(sleep.min(left));
-            if self.is_ready() {
-                return Ok(());
-            }
+        // Making an AF_XDP socket go on has told whether the interface is still there.
+        if self.announcer.is_some() {
             self.inner.check()?;
+        }
+        Ok(false)
+    }
+
+    /// Makes the kernel's end of the rings go on. What it announced was read: no packet is borrowed now.
+    fn go_on(&mut self) -> io::Result<()> {
+        match &mut self.announcer {
+            Some(announcer) => {
+                drop(self.rx.peek(0)); // gives back the words of a batch that was forgotten
+                announcer.run();
+                Ok(())
+            }
+            None => self.inner.kick_rx(),
         }
     }
 
@@ -316,6 +221,55 @@ impl Receiver {
     }
 }
 
+impl Waiting for Receiver {
+    #[inline]
+    fn is_ready(&mut self) -> bool {
+        self.rx.available(1) > 0 && (!self.counts_words() || self.whole_packets() > 0)
+    }
+
+    fn arm(&mut self) -> io::Result<bool> {
+        Self::arm(self)
+    }
+
+    fn refresh(&mut self) -> io::Result<()> {
+        self.pool.refill(&mut self.fill);
+        self.poke()
+    }
+
+    #[inline]
+    fn poke(&mut self) -> io::Result<()> {
+        if self.fill.needs_wakeup() { self.go_on() } else { Ok(()) }
+    }
+
+    fn check(&mut self) -> io::Result<()> {
+        self.inner.check()
+    }
+
+    fn has_no_frames(&self) -> bool {
+        self.pool.lent_count() == 0 && self.pool.free_count() == 0
+    }
+
+    fn is_starved(&mut self) -> bool {
+        self.announcer.is_some() && self.rx.available(1) > 0 && self.whole_packets() == 0
+    }
+
+    fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
+        self.inner.wait_readable(timeout)
+    }
+
+    fn progress(&mut self) -> (u64, u32) {
+        let read = self.rx.read();
+        let received = read.wrapping_sub(std::mem::replace(&mut self.read_at_sleep, read));
+        let lent = u32::try_from(self.pool.lent_count()).unwrap_or(u32::MAX);
+        let room = if self.announcer.is_some() { u32::MAX } else { lent };
+        (received.into(), self.rx.capacity().min(room))
+    }
+
+    fn coalescer(&mut self) -> &mut Coalescer {
+        &mut self.coalescer
+    }
+}
+
 impl AsFd for Receiver {
     /// Readable when packets are there; call [`Receiver::arm`] before waiting for it.
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -356,7 +310,8 @@ impl Batch<'_> {
 
 impl<'half> Batch<'half> {
     /// The next packet of a port opened with [`multi_buffer`](PortBuilder::multi_buffer), whole: as a chain of the buffers it lies
-    /// in, which iterating over the batch would give one by one. On other ports each packet is a chain of one.
+    /// in, which iterating over the batch would give one by one (and after which the rest of that packet comes here). On other
+    /// ports each packet is a chain of one.
     pub fn next_chain(&mut self) -> Option<Chain<Packet<'half>>> {
         loop {
             let (mut chain, mut is_whole) = (Chain::new(), true);

@@ -49,9 +49,11 @@ impl Redirect {
         let attached = attached.get_or_insert_default();
         if let Some(redirect) = attached.get(&key).and_then(Weak::upgrade)
             && redirect.at == at
-            && redirect.fragments >= settings.multi_buffer
         {
-            return Ok(redirect);
+            return match redirect.fragments >= settings.multi_buffer {
+                true => Ok(redirect),
+                false => Err(Error::OneBuffer { interface: interface.name.clone() }),
+            };
         }
         let redirect = Arc::new(Self::attach(interface, at, settings.multi_buffer, settings.displace)?);
         attached.retain(|_, redirect| redirect.strong_count() > 0);

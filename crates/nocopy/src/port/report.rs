@@ -18,6 +18,10 @@ impl fmt::Display for Report<'_> {
         }
         if *mode == Mode::PacketRing {
             writeln!(f, "  host     has every packet too: this mode only looks on")?;
+            if !self.0.multi_buffer {
+                let joined = "packets that the kernel has joined (GRO, GSO) and no frame holds are dropped and counted";
+                writeln!(f, "  long     {joined}; 'multi_buffer' takes them")?;
+            }
         }
         for measurement in measured {
             writeln!(f, "  measured {measurement}")?;

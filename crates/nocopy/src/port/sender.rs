@@ -51,7 +51,10 @@ impl Sender {
         let booked = Cell::new(tx.written());
         let chain_bytes_max = settings.mtu_bytes.saturating_add(LINK_HEADER_BYTES) as usize;
         let frame_bytes_max = chain_bytes_max.min(pool.frame_bytes() as usize);
-        let chain_frames_max = if settings.multi_buffer { inner.chain_frames_max } else { 1 };
+        let chain_frames_max = match settings.multi_buffer {
+            true => inner.chain_frames_max.min(tx.capacity() as usize),
+            false => 1,
+        };
         let packet_bytes_max = frame_bytes_max.min(pool.packet_bytes_max() as usize);
         Self {
             inner,
@@ -182,7 +185,7 @@ impl Sender {
         } else if !chain.buffers().iter().all(|frame| self.pool.owns(frame)) {
             Some(RejectedReason::ForeignArea)
         } else {
-            let count = u32::try_from(count).expect("few");
+            let count = count as u32; // no more than a ring has entries
             (self.tx.free(count) < count).then_some(RejectedReason::RingFull)
         }
     }

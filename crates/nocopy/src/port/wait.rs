@@ -1,8 +1,18 @@
 //! How a receiver waits.
 
+use std::io;
 use std::time::{Duration, Instant};
 
-use super::receiver::CHECK_INTERVAL;
+use crate::sys::xsk::Wakeup;
+
+/// Empty looks between two looks at the clock while spinning; a look at the clock costs as much as some 50 of them.
+const SPINS_PER_CLOCK: u32 = 64;
+
+/// How often whoever waits asks the kernel whether the port still works.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How often to look for frames coming home while none is free for a packet.
+const STARVED_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The shortest sleep on purpose: below it, the kernel's timers make no difference.
 const SLEEP_MIN: Duration = Duration::from_micros(20);
@@ -31,6 +41,118 @@ pub enum Wait {
     },
 }
 
+/// What waits for packets: one receiver, or several as one.
+pub(super) trait Waiting {
+    /// Whether a batch can be made.
+    fn is_ready(&mut self) -> bool;
+    /// Prepares for a wait by the kernel; true if there is nothing to wait for.
+    fn arm(&mut self) -> io::Result<bool>;
+    /// Lends the frames that came home, and makes the kernel go on if it wants to be told: what a wait without the kernel does
+    /// now and then.
+    fn refresh(&mut self) -> io::Result<()>;
+    /// Makes the kernel go on if it wants to be told.
+    fn poke(&mut self) -> io::Result<()>;
+    /// Asks whether the port still works.
+    fn check(&mut self) -> io::Result<()>;
+    /// Whether no frame is left to receive into before one comes home.
+    fn has_no_frames(&self) -> bool;
+    /// Whether packets are there, and must wait for a frame: that would end any wait by the kernel at once.
+    fn is_starved(&mut self) -> bool;
+    /// Lets the kernel wait.
+    fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup>;
+    /// Packets read since this was last asked, and how many may come before they are dropped.
+    fn progress(&mut self) -> (u64, u32);
+    fn coalescer(&mut self) -> &mut Coalescer;
+}
+
+/// Waits until packets are there, the time is up, or a signal came.
+pub(super) fn wait(waiting: &mut impl Waiting, how: Wait, deadline: Option<Instant>) -> io::Result<()> {
+    match how {
+        Wait::Spin => spin(waiting, deadline).map(drop),
+        Wait::Interrupt => sleep(waiting, deadline),
+        Wait::Adaptive { spin: limit } => {
+            let limit = Instant::now().checked_add(limit);
+            match spin(waiting, [limit, deadline].into_iter().flatten().min())? {
+                true => Ok(()),
+                false => sleep(waiting, deadline),
+            }
+        }
+        Wait::Coalesced { packets, delay } => coalesce(waiting, packets, delay, deadline),
+    }
+}
+
+/// Spins until packets are there (true) or the time is up (false).
+fn spin(waiting: &mut impl Waiting, deadline: Option<Instant>) -> io::Result<bool> {
+    let mut last_check = Instant::now();
+    loop {
+        // Frames that came home otherwise than by a batch: without them there may never be another batch.
+        waiting.refresh()?;
+        for _ in 0..SPINS_PER_CLOCK {
+            if waiting.is_ready() {
+                return Ok(true);
+            }
+            waiting.poke()?;
+            std::hint::spin_loop();
+        }
+        let now = Instant::now();
+        if deadline.is_some_and(|end| now >= end) {
+            return Ok(false);
+        }
+        if now.duration_since(last_check) >= CHECK_INTERVAL {
+            waiting.check()?;
+            last_check = now;
+        }
+    }
+}
+
+fn sleep(waiting: &mut impl Waiting, deadline: Option<Instant>) -> io::Result<()> {
+    while !waiting.arm()? {
+        let left = time_left(deadline);
+        if left.is_zero() {
+            return Ok(());
+        }
+        // Neither frames that come home nor an interface that goes end the kernel's wait.
+        if waiting.is_starved() {
+            std::thread::sleep(STARVED_INTERVAL.min(left));
+            continue;
+        }
+        let nap = if waiting.has_no_frames() { STARVED_INTERVAL } else { CHECK_INTERVAL };
+        if waiting.wait_readable(nap.min(left))? == Wakeup::Interrupted {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn coalesce(
+    waiting: &mut impl Waiting,
+    packets: u32,
+    delay: Duration,
+    deadline: Option<Instant>,
+) -> io::Result<()> {
+    loop {
+        waiting.refresh()?;
+        if waiting.is_ready() {
+            return Ok(()); // a packet ring tells what came only when it is asked
+        }
+        let left = time_left(deadline);
+        if left.is_zero() {
+            return Ok(());
+        }
+        let (received, room) = waiting.progress();
+        let sleep = waiting.coalescer().sleep(Instant::now(), received, room, packets, delay);
+        std::thread::sleep(sleep.clamp(SLEEP_MIN, CHECK_INTERVAL).min(left));
+        if waiting.is_ready() {
+            return Ok(());
+        }
+        waiting.check()?;
+    }
+}
+
+fn time_left(deadline: Option<Instant>) -> Duration {
+    deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()))
+}
+
 /// The rate assumed before any was measured: 64-byte frames on a 10 Gbit/s link.
 const RATE_ASSUMED_PER_S: f64 = 14.88e6;
 
@@ -43,18 +165,6 @@ pub(super) struct Coalescer {
 }
 
 impl Coalescer {
-    /// Like [`Coalescer::sleep`], within what is worth sleeping and what a broken port may take to be noticed.
-    pub(super) fn sleep_for(
-        &mut self,
-        now: Instant,
-        received: u64,
-        ring: u32,
-        packets: u32,
-        delay: Duration,
-    ) -> Duration {
-        self.sleep(now, received, ring, packets, delay).clamp(SLEEP_MIN, CHECK_INTERVAL)
-    }
-
     /// How long to sleep now that `received` packets have come since the last sleep was decided, into rings that hold
     /// `ring` of them.
     fn sleep(&mut self, now: Instant, received: u64, ring: u32, packets: u32, delay: Duration) -> Duration {

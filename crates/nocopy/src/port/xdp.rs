@@ -198,11 +198,12 @@ impl Standing {
             chain_frames_max: chain_frames_max(mode, interface),
             refusals,
             measured: settings.measured.clone(),
+            multi_buffer: settings.multi_buffer,
             area,
             backend: Some(Backend::Xdp(backend)),
             parked: Mutex::default(),
         };
-        let port = assemble(inner, rings, pools, &settings);
+        let mut port = assemble(inner, rings, pools, None, &settings);
         port.receiver.start().map_err(|error| settings.broken("hand the frames to the device", error))?;
         Ok(port)
     }

@@ -13,17 +13,19 @@ pub(super) fn joining(interface: &Interface) -> Gate {
     }
 }
 
-/// A port sees packets before they are joined for sockets; but what is redirected to a veth needs it.
+/// AF_XDP sees packets before they are joined for sockets, a packet ring often after; and what is redirected to a veth needs it.
 pub(super) fn joining_for_sockets(interface: &Interface) -> Gate {
     const NAME: &str = "generic receive offload";
     let off = match interface.driver.as_deref() {
         Some("veth") => {
             "off: frames that XDP redirects to this end are lost, except while it has a program (as ports do)"
         }
-        _ => "off: sockets get every packet alone; ports do so always",
+        _ => "off: sockets get every packet alone; AF_XDP does so always",
     };
     match interface::joins_for_sockets(&interface.name) {
-        Some(true) => Gate::new(NAME, State::Open, "on: sockets get packets joined, ports one by one"),
+        Some(true) => {
+            Gate::new(NAME, State::Open, "on: sockets and packet rings get packets joined, AF_XDP one by one")
+        }
         Some(false) => {
             Gate::new(NAME, State::Closed, off).or_fix(format!("'ethtool -K {} gro on'", interface.name))
         }

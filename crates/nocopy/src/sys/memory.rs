@@ -32,6 +32,20 @@ impl fmt::Display for Pages {
     }
 }
 
+/// Why there is no memory for an area.
+#[derive(Debug)]
+pub(crate) enum AreaRefused {
+    Memory(io::Error),
+    /// The NUMA node cannot be had.
+    Node(io::Error),
+}
+
+impl From<io::Error> for AreaRefused {
+    fn from(error: io::Error) -> Self {
+        Self::Memory(error)
+    }
+}
+
 /// A mapping that lives until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -47,15 +61,15 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Anonymous, populated, zeroed memory on the largest pages to be had, kept out of forked children; of one NUMA node as far
     /// as it has memory left, if that matters.
-    pub(crate) fn area(bytes: usize, node: Option<u32>) -> io::Result<(Self, Pages)> {
+    pub(crate) fn area(bytes: usize, node: Option<u32>) -> Result<(Self, Pages), AreaRefused> {
         if let Ok(mapping) = Self::anonymous(bytes.next_multiple_of(HUGE_PAGE_BYTES), MapFlags::HUGETLB) {
-            node.map_or(Ok(()), |node| mapping.prefer(node))?;
+            node.map_or(Ok(()), |node| mapping.prefer(node)).map_err(AreaRefused::Node)?;
             mapping.advise(Advice::LinuxDontFork)?;
             return Ok((mapping, Pages::Huge));
         }
         let mapping = Self::anonymous(bytes, MapFlags::empty())?;
         // Advice comes before the first touch, or the base pages are there already.
-        node.map_or(Ok(()), |node| mapping.prefer(node))?;
+        node.map_or(Ok(()), |node| mapping.prefer(node)).map_err(AreaRefused::Node)?;
         let pages = match mapping.advise(Advice::LinuxHugepage) {
             Ok(()) => Pages::Transparent,
             Err(_) => Pages::Base,
@@ -65,7 +79,7 @@ impl Mapping {
             Ok(()) => {}
             // Before Linux 5.14 pages come with the first touch; the kernel touches them all when it pins the area.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
         Ok((mapping, pages))
     }

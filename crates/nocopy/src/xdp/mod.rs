@@ -70,6 +70,15 @@ pub enum Error {
         /// Kernel number of the program there, as bpftool shows it.
         program_id: u32,
     },
+    /// Another port of this process has its program there, which takes no packets of several buffers.
+    #[error(
+        "{interface}: a port of this process has an XDP program there that takes packets of one buffer only; open that port with \
+         multi_buffer, too"
+    )]
+    OneBuffer {
+        /// The interface.
+        interface: String,
+    },
     /// The program there is held by a link, which only its owner can undo.
     #[error(
         "{interface}: XDP program {program_id} is held by a bpf link and cannot be displaced; end the process that \

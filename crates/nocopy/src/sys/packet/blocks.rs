@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::VLAN_TAG_BYTES;
 use crate::ring::Producer;
@@ -94,7 +94,8 @@ impl Blocks {
     /// Its header cannot be believed.
     fn next(&mut self) -> Option<Result<Arrival, Incredible>> {
         let Cursor { header, packets_left } = self.cursor.filter(|cursor| cursor.packets_left > 0)?;
-        let read = self.read(header);
+        let is_last = packets_left == 1;
+        let read = self.read(header, is_last);
         let (next, packets_left) = match read {
             Some((_, next)) => (next, packets_left - 1),
             None => (0, 0),
@@ -103,8 +104,9 @@ impl Blocks {
         Some(read.map(|(arrival, _)| arrival).ok_or(Incredible))
     }
 
-    /// The packet of a header, and how far it is to the next header; `None` if it does not lie in the block.
-    fn read(&self, at: u32) -> Option<(Arrival, u32)> {
+    /// The packet of a header, and how far it is to the next header; `None` if it does not lie in the block, or the next header
+    /// not behind it: the same bytes would be two packets.
+    fn read(&self, at: u32, is_last: bool) -> Option<(Arrival, u32)> {
         let end = at.checked_add(size_of::<libc::tpacket3_hdr>() as u32)?;
         if end > self.block_bytes {
             return None;
@@ -114,6 +116,9 @@ impl Blocks {
         let (len, mut header_bytes) = (header.tp_snaplen, u32::from(header.tp_mac));
         let first = at.checked_add(header_bytes)?;
         if first < end || first.checked_add(len)? > self.block_bytes {
+            return None;
+        }
+        if !is_last && header.tp_next_offset < header_bytes + len {
             return None;
         }
         let mut len = len;
@@ -177,29 +182,31 @@ impl Blocks {
 pub(crate) struct Announcer {
     blocks: Blocks,
     rx: Producer<Descriptor>,
-    piece_bytes_max: u32,
-    /// Whether longer packets are announced in pieces, or not at all.
-    in_pieces: bool,
-    /// Packets not announced.
-    too_long: u64,
-    /// What is left of a packet to be announced.
-    rest: Option<Arrival>,
+    pieces: Pieces,
+    /// A packet that waits for room.
+    next: Option<Arrival>,
+    /// Packets not announced because they would be more pieces than there may be.
+    too_long: Arc<AtomicU64>,
+}
+
+/// How packets are cut.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pieces {
+    pub(crate) bytes_max: u32,
+    /// The most pieces of a packet.
+    pub(crate) count_max: u32,
 }
 
 impl Announcer {
-    pub(super) fn new(
-        blocks: Blocks,
-        rx: Producer<Descriptor>,
-        piece_bytes_max: u32,
-        in_pieces: bool,
-    ) -> Self {
-        assert!(piece_bytes_max > 0, "packets in pieces of nothing");
-        Self { blocks, rx, piece_bytes_max, in_pieces, too_long: 0, rest: None }
+    pub(super) fn new(blocks: Blocks, rx: Producer<Descriptor>, pieces: Pieces) -> Self {
+        let count_max = pieces.count_max.min(rx.capacity());
+        assert!(pieces.bytes_max > 0, "packets in pieces of nothing");
+        Self { blocks, rx, pieces: Pieces { count_max, ..pieces }, next: None, too_long: Arc::default() }
     }
 
     /// Packets not announced because they were too long.
-    pub(crate) fn too_long(&self) -> u64 {
-        self.too_long
+    pub(crate) fn too_long(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.too_long)
     }
 
     /// The memory of the blocks: addresses announced are offsets in it, marked by [`IN_BLOCKS`].
@@ -207,39 +214,50 @@ impl Announcer {
         &self.blocks.memory
     }
 
-    /// Announces packets that have arrived. To be called by the receiving half only, when it has borrowed none.
+    /// Announces packets that have arrived, each whole. Who calls it has borrowed none that was announced before.
     pub(crate) fn run(&mut self) {
         if self.rx.in_flight() > 0 {
             return;
         }
-        // SAFETY: what was announced was read, and the half that read it is the caller.
-        if self.rest.is_none() && !unsafe { self.blocks.turn() } {
+        // SAFETY: what was announced was read, and who read it has borrowed none of it (above).
+        if self.next.is_none() && !unsafe { self.blocks.turn() } {
             return;
         }
-        while self.rx.free(1) > 0 {
-            let Some(next) = self.rest.take().map(Ok).or_else(|| self.blocks.next()) else { break };
-            if !self.in_pieces && next.is_ok_and(|arrival| arrival.len > self.piece_bytes_max) {
-                self.too_long += 1;
-                continue;
+        while let Some(next) = self.next.take().map(Ok).or_else(|| self.blocks.next()) {
+            let arrival = match next {
+                Ok(arrival) => arrival,
+                Err(Incredible) => {
+                    // The rest of its block; counted one way or the other.
+                    let unsaid = self.rx.push(NOWHERE).is_err();
+                    self.too_long.fetch_add(unsaid.into(), Ordering::Relaxed);
+                    break;
+                }
+            };
+            let pieces = arrival.len.div_ceil(self.pieces.bytes_max).max(1);
+            if pieces > self.pieces.count_max {
+                self.too_long.fetch_add(1, Ordering::Relaxed);
+            } else if self.rx.free(pieces) < pieces {
+                self.next = Some(arrival);
+                break;
+            } else {
+                self.announce(arrival);
             }
-            let word = next.map_or(NOWHERE, |arrival| self.announce(arrival));
-            let _ = self.rx.push(word); // there is room
         }
         self.rx.publish();
     }
 
-    /// The word for a packet, or for its first piece; the rest is kept for later.
-    fn announce(&mut self, arrival: Arrival) -> Descriptor {
-        let Arrival { offset, header_bytes, len } = arrival;
-        let piece = len.min(self.piece_bytes_max);
-        self.rest = (piece < len).then(|| Arrival {
-            offset: offset + u64::from(piece),
-            header_bytes: 0,
-            len: len - piece,
-        });
-        let continues = if self.rest.is_some() { PACKET_CONTINUES } else { 0 };
-        let options = u32::from(header_bytes) << 16 | continues;
-        Descriptor { address: IN_BLOCKS | offset, len: piece, options }
+    /// Says where a packet lies, piece by piece; there is room.
+    fn announce(&mut self, Arrival { mut offset, mut header_bytes, mut len }: Arrival) {
+        loop {
+            let piece = len.min(self.pieces.bytes_max);
+            let continues = if piece < len { PACKET_CONTINUES } else { 0 };
+            let options = u32::from(header_bytes) << 16 | continues;
+            let _ = self.rx.push(Descriptor { address: IN_BLOCKS | offset, len: piece, options });
+            (offset, header_bytes, len) = (offset + u64::from(piece), 0, len - piece);
+            if len == 0 {
+                break;
+            }
+        }
     }
 }
 
@@ -298,9 +316,13 @@ mod tests {
         for lie in lies {
             assert_eq!(read_all(lie), [Err(Incredible)]);
         }
-        let circle = read_all(blocks(64, u32::MAX, Some((64, header(100, 60, u32::MAX)))));
-        assert_eq!(circle.len(), 2);
-        assert_eq!(circle[1], Err(Incredible));
+        let beyond = read_all(blocks(64, u32::MAX, Some((64, header(100, 60, u32::MAX)))));
+        assert_eq!((beyond.len(), beyond[1]), (2, Err(Incredible)));
+        // The next header inside the packet, or the same again: bytes of two packets.
+        for next in [0, 48, 159] {
+            assert_eq!(read_all(blocks(64, 3, Some((64, header(100, 60, next))))), [Err(Incredible)]);
+        }
+        assert!(read_all(blocks(64, 2, Some((64, header(100, 60, 160)))))[0].is_ok());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use blocks::Blocks;
-pub(crate) use blocks::{Announcer, IN_BLOCKS};
+pub(crate) use blocks::{Announcer, IN_BLOCKS, Pieces};
 pub(crate) use outgoing::Outgoing;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -62,8 +62,6 @@ pub(crate) struct Capture {
     pub(crate) fanout: Option<(u16, Fanout)>,
     /// Packets that leave the interface, too.
     pub(crate) outgoing: bool,
-    /// Packets longer than a frame, too.
-    pub(crate) in_pieces: bool,
     pub(crate) block_bytes: u32,
     pub(crate) block_count: u32,
     /// When a block that is not full is handed over.
@@ -97,12 +95,11 @@ impl PacketSocket {
         Ok(Self { fd })
     }
 
-    /// A socket that receives into blocks, and announces what comes on `rx`, in pieces of at most `piece_bytes_max` bytes where
-    /// packets may lie in several.
+    /// A socket that receives into blocks, and announces what comes on `rx`, in pieces.
     pub(crate) fn receiving(
         capture: &Capture,
         rx: Producer<Descriptor>,
-        piece_bytes_max: u32,
+        pieces: Pieces,
     ) -> io::Result<(Self, Announcer)> {
         let socket = Self::new()?;
         let Capture { block_bytes, block_count, .. } = *capture;
@@ -131,7 +128,7 @@ impl PacketSocket {
             socket.set(libc::PACKET_FANOUT, &(u32::from(group) | fanout.number() << 16))?;
         }
         let blocks = Blocks::new(memory, block_bytes, block_count);
-        Ok((socket, Announcer::new(blocks, rx, piece_bytes_max, capture.in_pieces)))
+        Ok((socket, Announcer::new(blocks, rx, pieces)))
     }
 
     /// A socket that sends, past the queueing discipline.
@@ -145,13 +142,12 @@ impl PacketSocket {
     /// Receives packets of one queue only, by a classic filter on the queue that the driver noted: each packet is one
     /// queue's, also where the driver noted none (queue 0's), or one that there is not.
     fn accept_only(&self, Share { queue, queues }: Share) -> io::Result<()> {
-        let instruction = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
         let load_queue = (libc::SKF_AD_OFF + libc::SKF_AD_QUEUE).cast_unsigned();
         let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
         let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
         let calculate = libc::BPF_ALU | libc::BPF_K;
         let give = libc::BPF_RET | libc::BPF_K;
-        let mut program = [
+        self.filter(&mut [
             instruction(load, 0, 0, load_queue),
             instruction(equals, 2, 0, 0), // none noted; otherwise the kernel keeps one more than the queue
             instruction(calculate | libc::BPF_SUB, 0, 0, 1),
@@ -159,8 +155,13 @@ impl PacketSocket {
             instruction(equals, 1, 0, queue),
             instruction(give, 0, 0, 0),
             instruction(give, 0, 0, u32::MAX),
-        ];
-        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        ])
+    }
+
+    /// Attaches a classic filter.
+    fn filter(&self, program: &mut [libc::sock_filter]) -> io::Result<()> {
+        let len = program.len().try_into().expect("a short program");
+        let program = libc::sock_fprog { len, filter: program.as_mut_ptr() };
         self.set_at(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
     }
 
@@ -200,20 +201,22 @@ impl PacketSocket {
         Ok(Counts { drops: counts.tp_drops, freezes: counts.tp_freeze_q_cnt })
     }
 
-    /// Sleeps until a block is handed over or `timeout` passed. Readable also counts an error, which is then the result.
-    pub(crate) fn wait_readable(&self, timeout: Duration) -> io::Result<Wakeup> {
+    /// Sleeps until a block is handed over or `timeout` passed; also says whether the socket has an error to tell.
+    pub(crate) fn wait_readable(&self, timeout: Duration) -> io::Result<(Wakeup, bool)> {
         let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
         let mut waited = [PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN)];
         match rustix::event::poll(&mut waited, Some(&timeout)) {
-            Ok(0) => Ok(Wakeup::TimedOut),
-            Ok(_) if waited[0].revents().contains(PollFlags::ERR) => match sockopt::socket_error(&self.fd)? {
-                Err(errno) => Err(errno.into()),
-                Ok(()) => Ok(Wakeup::Ready),
-            },
-            Ok(_) => Ok(Wakeup::Ready),
-            Err(rustix::io::Errno::INTR) => Ok(Wakeup::Interrupted),
+            Ok(0) => Ok((Wakeup::TimedOut, false)),
+            Ok(_) => Ok((Wakeup::Ready, waited[0].revents().contains(PollFlags::ERR))),
+            Err(rustix::io::Errno::INTR) => Ok((Wakeup::Interrupted, false)),
             Err(errno) => Err(errno.into()),
         }
+    }
+
+    /// Takes the socket's error away, which would end every wait.
+    pub(crate) fn forget_error(&self) -> io::Result<()> {
+        sockopt::socket_error(&self.fd)?.ok();
+        Ok(())
     }
 
     /// Sends packets from the front of `batch`, and returns how many.
@@ -236,6 +239,11 @@ impl PacketSocket {
         };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
+}
+
+/// An instruction of a classic filter.
+const fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt, jf, k }
 }
 
 impl AsFd for PacketSocket {
