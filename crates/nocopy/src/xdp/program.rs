@@ -3,16 +3,19 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::Error;
-use super::PassHeader;
 use super::assembler::{
     FRAME_POINTER, Helper, R0, R1, R2, R3, R4, R5, R6, add, call, copy, exit, load_u32, load_u64, map, set,
     set_u64, skip_if_equal, skip_if_greater, skip_if_zero, skip_unless_equal, store_u32, store_u64,
 };
+use super::{Error, KernelVersion, PassHeader};
 use crate::sys::bpf::{self, Instruction, MapKind, Slot};
+use crate::sys::kernel;
 
 const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
+
+/// The first kernel with programs for packets of several buffers (`BPF_F_XDP_HAS_FRAGS`).
+const FRAGMENTS_SINCE: KernelVersion = KernelVersion(5, 18);
 
 /// Offsets of `data`, `data_end` and `data_meta` in `struct xdp_md`.
 const DATA_BYTES: i16 = 0;
@@ -33,7 +36,7 @@ impl Program {
         Self::load_for(instructions, false)
     }
 
-    /// Loads a program, possibly for packets of several buffers (`BPF_F_XDP_HAS_FRAGS`, since Linux 5.18).
+    /// Loads a program, possibly for packets of several buffers ([`FRAGMENTS_SINCE`]).
     fn load_for(instructions: &[Instruction], fragments: bool) -> Result<Self, Error> {
         bpf::load_xdp(instructions, fragments).map(|fd| Self { fd }).map_err(|(source, log)| {
             if log.is_empty() {
@@ -59,7 +62,7 @@ impl Program {
     pub fn counting_drop() -> Result<(Self, Counter), Error> {
         let counter = Counter::new()?;
         let [map_low, map_high] = map(R1, descriptor(&counter.map));
-        let program = Self::load(&[
+        let instructions = [
             set(R2, 0),
             store_u32(FRAME_POINTER, -4, R2),
             copy(R2, FRAME_POINTER),
@@ -73,7 +76,9 @@ impl Program {
             store_u64(R0, 0, R1),
             set(R0, XDP_DROP),
             exit(),
-        ])?;
+        ];
+        // Otherwise drivers refuse it at a large MTU.
+        let program = Self::load_for(&instructions, kernel::running() >= Some(FRAGMENTS_SINCE))?;
         Ok((program, counter))
     }
 
