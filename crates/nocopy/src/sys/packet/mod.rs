@@ -113,7 +113,7 @@ impl PacketSocket {
             tp_frame_nr: block_count * (block_bytes / FRAME_BYTES),
             tp_retire_blk_tov: timeout_ms,
             tp_sizeof_priv: 0,
-            tp_feature_req_word: libc::TP_FT_REQ_FILL_RXHASH,
+            tp_feature_req_word: 0, // the receive hash would be calculated for each packet that has none
         };
         socket.set(libc::PACKET_RX_RING, &request)?;
         let memory = Mapping::ring(socket.as_fd(), 0, block_bytes as usize * block_count as usize)?;
