@@ -227,6 +227,24 @@ fn a_port_without_the_capabilities_of_xdp_steps_down_to_the_packet_ring_and_with
 }
 
 #[test]
+fn a_packet_of_a_large_mtu_lies_in_one_frame_that_the_mode_does_not_bound() {
+    let lab = lab!(Lab::builder().mtu(9000));
+    let (mut left, mut right) = (open_ring(lab.left()), open_ring(lab.right()));
+    let jumbo = packet(lab.right(), 1, 9014);
+    send(&mut left, std::slice::from_ref(&jumbo));
+    assert_eq!(receive(&mut right, 1), [jumbo]);
+    assert_settled(&mut left);
+    // Also where AF_XDP was tried before, with frames it can use; not where they were asked for.
+    let sending = |builder: PortBuilder| builder.purpose(Purpose::Send).multi_buffer(true);
+    let stepped_down = open_with(lab.left(), sending).unwrap();
+    assert_eq!((stepped_down.mode(), stepped_down.area().frame_bytes()), (Mode::PacketRing, 16_384));
+    let asked_for = open_with(lab.left(), |builder| sending(builder).frame_size(4096)).unwrap();
+    assert_eq!((asked_for.mode(), asked_for.area().frame_bytes()), (Mode::PacketRing, 4096));
+    let too_large = open_with(lab.left(), |builder| builder.frame_size(8192)).unwrap_err();
+    assert!(matches!(too_large, OpenError::FrameSize { frame_bytes: 8192 }), "{too_large}");
+}
+
+#[test]
 fn a_vlan_tag_stays_where_it_was_on_the_wire() {
     let lab = lab!();
     let (mut left, mut right) = (open(lab.left()), open_ring(lab.right()));

@@ -114,7 +114,8 @@ impl PortBuilder {
         self
     }
 
-    /// Bytes in a frame, 2048 or 4096 (default: the smaller that holds the interface's MTU).
+    /// Bytes in a frame, 2048 or 4096 (default: the smaller that holds the interface's MTU). In packet ring mode, and only there,
+    /// any power of two up to 32,768, by default one that holds an MTU of up to 16,000 bytes.
     #[must_use]
     pub fn frame_size(mut self, bytes: u32) -> Self {
         self.frame_bytes = Some(bytes);
@@ -295,7 +296,16 @@ impl PortBuilder {
     pub(super) fn area_for(&self, interface: &Interface, ports: u32) -> Result<Area, OpenError> {
         let more = self.frames_to_lend(interface).saturating_add(self.proof_frames(interface));
         let frame_count = self.own_frames().saturating_add(more).saturating_mul(ports);
-        let frame_bytes = self.frame_bytes_for(interface);
+        self.area_near(interface, self.frame_bytes_for(interface), frame_count)
+    }
+
+    /// The area asked for, or a new one on the card's own NUMA node if no other was asked for.
+    pub(super) fn area_near(
+        &self,
+        interface: &Interface,
+        frame_bytes: u32,
+        frame_count: u32,
+    ) -> Result<Area, OpenError> {
         match self.numa_node.or_else(|| node_of(interface)) {
             // Nobody asked for that node: where it cannot be had, any will do.
             Some(node) if self.numa_node.is_none() => self

@@ -21,6 +21,9 @@ const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
 /// What a native XDP driver keeps free behind a packet in a page (`struct skb_shared_info` and alignment).
 pub(super) const PAGE_BYTES: u32 = 4096;
 
+/// The largest frame chosen unasked: it holds 9,000 bytes and more, and larger ones would fill the memory.
+const LONG_FRAME_BYTES_MAX: u32 = 16 << 10;
+
 /// Why a port could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -147,7 +150,8 @@ pub enum OpenError {
     Batch,
     /// Frames larger than a page.
     #[error(
-        "frames of {frame_bytes} B: AF_XDP takes frames of at most a page ({PAGE_BYTES} B); use 2048 or 4096"
+        "frames of {frame_bytes} B: AF_XDP takes frames of at most a page ({PAGE_BYTES} B); use 2048 or 4096, or the mode \
+         'packet ring'"
     )]
     FrameSize {
         /// Bytes in a frame.
@@ -252,9 +256,30 @@ fn frame_bytes(packet_bytes: u32, headroom_bytes: u32) -> u32 {
 impl PortBuilder {
     /// The smaller frame that holds a packet of the interface's MTU in every mode wanted.
     pub(crate) fn frame_bytes_for(&self, interface: &Interface) -> u32 {
+        let headroom_bytes = self.headroom_bytes;
+        if self.mode == Some(Mode::PacketRing) && !Self::fits(interface, PAGE_BYTES, headroom_bytes) {
+            return Self::long_frame_bytes(interface, headroom_bytes);
+        }
         let copies = matches!(self.mode, Some(Mode::XdpCopyNative | Mode::XdpCopyGeneric));
         let needed = if copies { Self::frame_bytes_needed } else { Self::zero_copy_frame_bytes };
-        if needed(interface, self.headroom_bytes) <= 2048 { 2048 } else { PAGE_BYTES }
+        if needed(interface, headroom_bytes) <= 2048 { 2048 } else { PAGE_BYTES }
+    }
+
+    /// The same where AF_XDP does not bound it, for an MTU that is too much for a page.
+    fn long_frame_bytes(interface: &Interface, headroom_bytes: u32) -> u32 {
+        let needed = Self::frame_bytes_needed(interface, headroom_bytes);
+        needed.checked_next_power_of_two().unwrap_or(LONG_FRAME_BYTES_MAX).min(LONG_FRAME_BYTES_MAX)
+    }
+
+    /// An area for packet sockets alone, in place of one whose frames were made for AF_XDP, if the frames were not asked for and
+    /// do not hold a packet of the MTU: packets in one frame are sent faster than those in several.
+    pub(super) fn packet_area(&self, interface: &Interface, made: &Area) -> Result<Area, OpenError> {
+        let asked_for = self.area.is_some() || self.frame_bytes.is_some();
+        if asked_for || Self::fits(interface, made.frame_bytes(), made.headroom_bytes()) {
+            return Ok(made.clone());
+        }
+        let frame_bytes = Self::long_frame_bytes(interface, self.headroom_bytes);
+        self.area_near(interface, frame_bytes, self.own_frames())
     }
 
     fn frame_bytes_needed(interface: &Interface, headroom_bytes: u32) -> u32 {
@@ -303,7 +328,7 @@ impl PortBuilder {
 
     fn check_area(&self, interface: &Interface, area: &Area) -> Result<(), OpenError> {
         let (frame_bytes, headroom_bytes) = (area.frame_bytes(), area.headroom_bytes());
-        if frame_bytes > PAGE_BYTES {
+        if frame_bytes > PAGE_BYTES && self.mode != Some(Mode::PacketRing) {
             return Err(OpenError::FrameSize { frame_bytes });
         }
         if !self.multi_buffer && !Self::fits(interface, frame_bytes, headroom_bytes) {

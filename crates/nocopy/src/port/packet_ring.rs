@@ -186,6 +186,7 @@ pub(super) fn open(
     order: &Order,
     refusals: &mut Vec<Refusal>,
 ) -> Result<Result<Port, io::Error>, OpenError> {
+    let area = &settings.packet_area(interface, area)?;
     let (rx_end, rx) = ring::pair(settings.rings.rx);
     let (tx, tx_end) = ring::pair(settings.rings.tx);
     let (completion_end, completion) = ring::pair(settings.rings.completion);
