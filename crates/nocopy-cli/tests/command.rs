@@ -108,6 +108,13 @@ fn a_short_bench_measures_everything() {
     assert_eq!(report["schema"], "nocopy.bench/1");
     let rows = report["results"].as_array().unwrap();
     for (workload, method) in [
+        ("packet-send", "packet-tx-ring"),
+        ("packet-send", "ring"),
+        ("packet-send", "default"),
+        ("capture", "ring"),
+        ("capture", "default"),
+        ("capture", "packet-ring-fanout"),
+        ("capture", "ring-fanout"),
         ("packet-send", "packet-send"),
         ("packet-send", "sendmmsg"),
         ("packet-send", "xdp"),
@@ -125,6 +132,17 @@ fn a_short_bench_measures_everything() {
     let xdp = rows.iter().find(|row| row["workload"] == "packet-send" && row["method"] == "xdp").unwrap();
     assert_eq!((&xdp["evidence"], &xdp["baseline"]), (&"copied".into(), &"packet-send".into()), "{xdp}");
     assert!(xdp["ratio"].as_f64().unwrap() > 0.0 && xdp["p50_us"].is_null(), "{xdp}");
+    for (bytes, workload) in [(8192, "packet-send"), (9000, "capture")] {
+        let is_compared = |row: &&serde_json::Value| {
+            row["payload_bytes"] == bytes && row["workload"] == workload && row["method"] == "default"
+        };
+        let baselines: Vec<_> = rows.iter().filter(is_compared).map(|row| &row["baseline"]).collect();
+        assert_eq!(baselines.len(), 2, "the kernel's way, and the best mode: {baselines:?}");
+    }
+    let queues = rows.iter().find(|row| row["receivers"] == 2 && row["method"] == "xdp").unwrap();
+    assert!(queues["receiver_cpu_percent"].as_f64().unwrap() > 0.0, "{queues}");
+    let variant = queues["variant"].as_str().unwrap();
+    assert!(variant.contains("two-queues"), "{variant}");
 }
 
 /// Proves that a bench killed in the middle leaves no namespace, interface or program: nobody refers to its

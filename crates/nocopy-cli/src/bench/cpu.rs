@@ -47,11 +47,23 @@ fn idle_ticks(stat: &str) -> Option<(u64, u32)> {
 }
 
 /// Two processors for the two sides of a test; the same one twice where there is only one.
+///
+/// One with an even and one with an odd number where that can be, in this order: veth and packet sockets choose one of two
+/// queues by the processor's number.
 pub(crate) fn pair() -> io::Result<[usize; 2]> {
     let allowed = sched_getaffinity(None)?;
-    let mut indices = (0..CpuSet::MAX_CPU).filter(|&index| allowed.is_set(index));
-    let first = indices.next().unwrap_or(0);
-    Ok([first, indices.next().unwrap_or(first)])
+    let indices: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&index| allowed.is_set(index)).collect();
+    Ok(choose_pair(&indices))
+}
+
+fn choose_pair(indices: &[usize]) -> [usize; 2] {
+    let of_parity = |parity| indices.iter().copied().find(|index| index % 2 == parity);
+    match (of_parity(0), of_parity(1), indices) {
+        (Some(even), Some(odd), _) => [even, odd],
+        (_, _, [first, second, ..]) => [*first, *second],
+        (_, _, [only]) => [*only; 2],
+        (_, _, []) => [0; 2],
+    }
 }
 
 /// Keeps the calling thread on one processor.
@@ -71,6 +83,14 @@ mod tests {
         let stat = "cpu  100 20 30 4000 500 6 7 80 9 0\ncpu0 1 2 3\ncpu1 1 2 3\nintr 5\n";
         assert_eq!(idle_ticks(stat), Some((4580, 2)));
         assert_eq!(idle_ticks("intr 1"), None);
+    }
+
+    #[test]
+    fn a_pair_is_even_and_odd_where_it_can_be() {
+        assert_eq!(choose_pair(&[0, 1]), [0, 1]);
+        assert_eq!(choose_pair(&[3, 5, 6]), [6, 3]);
+        assert_eq!(choose_pair(&[2, 4]), [2, 4]);
+        assert_eq!(choose_pair(&[7]), [7, 7]);
     }
 
     #[test]

@@ -7,6 +7,12 @@ use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame};
 
 use super::stage::{Site, Stage};
 
+/// Most packets a sender hands over at a time.
+const BATCH_MAX: usize = 64;
+
+/// Most bytes of them: written and read again while they are in the nearest caches.
+const BATCH_BYTES: usize = 64 << 10;
+
 /// Ethernet, IPv4 and UDP without options.
 pub(crate) const HEADER_BYTES: usize = 14 + 20 + 8;
 
@@ -58,6 +64,11 @@ impl Template {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// Packets a sender hands over at a time, whatever the method.
+    pub(crate) fn batch(&self) -> usize {
+        (BATCH_BYTES / self.bytes.len()).clamp(1, BATCH_MAX)
     }
 
     /// Writes the whole frame into `buffer`, which is exactly as long.

@@ -16,24 +16,23 @@ pub(crate) const CAUSE: &str = "a template resent by the kernel: no program writ
 /// Frames a call at full rate: long enough for its fixed cost not to show, short enough to stop in time.
 const FULL_BURST: u32 = 16_384;
 
-/// The pace of the paced load.
-pub(crate) const PACE_PACKETS_PER_S: u32 = 300_000;
-const PACED_BURST: u32 = 300;
+/// From one burst of the paced load to the next.
+const INTERVAL: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Load {
     /// As fast as the kernel makes them.
     Full,
-    /// [`PACE_PACKETS_PER_S`], in bursts: that is how packets come, and a receiver that sleeps between is
+    /// So many thousands a second, in bursts: that is how packets come, and a receiver that sleeps between is
     /// not an idle one.
-    Paced,
+    Paced { kpps: u32 },
 }
 
 impl Load {
-    pub(crate) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> String {
         match self {
-            Load::Full => "full-rate",
-            Load::Paced => "300-kpps",
+            Load::Full => "full-rate".into(),
+            Load::Paced { kpps } => format!("{kpps}-kpps"),
         }
     }
 }
@@ -56,13 +55,12 @@ pub(crate) fn generate(
                 gauge.count(FULL_BURST.into());
             }
         }
-        Load::Paced => {
-            let interval = Duration::from_secs(1) * PACED_BURST / PACE_PACKETS_PER_S;
+        Load::Paced { kpps: burst } => {
             let mut next = Instant::now();
             while gauge.sending() {
-                generator.send(frame, PACED_BURST)?;
-                gauge.count(PACED_BURST.into());
-                next += interval;
+                generator.send(frame, burst)?;
+                gauge.count(burst.into());
+                next += INTERVAL;
                 sleep(next.saturating_duration_since(Instant::now()));
             }
         }

@@ -25,6 +25,8 @@ mod xdp;
 
 use std::time::{Duration, Instant};
 
+use nocopy_lab::{Builder, Lab};
+
 use crate::arguments::{BenchArguments, WorkloadName};
 use crate::{Failure, Outcome, capability};
 use export::json::JsonFile;
@@ -32,18 +34,23 @@ use export::table::{self, Section};
 use progress::Progress;
 use result::{Report, SCHEMA};
 use series::{Sample, Series};
-use stage::Stage;
+use stage::{LONG_MTU_BYTES, Stage};
 use workload::{capture, latency, packet_send};
 
 /// Every method of every workload, for `--method`.
-pub(crate) const METHODS: [&str; 13] = [
+pub(crate) const METHODS: [&str; 18] = [
     "packet-send",
     "sendmmsg",
+    "packet-tx-ring",
+    "ring",
     "xdp",
+    "default",
     "kernel-generator",
     "packet-ring",
     "recvmmsg",
     "xdp-drop",
+    "packet-ring-fanout",
+    "ring-fanout",
     "tcp-blocking",
     "tcp-spinning",
     "udp-blocking",
@@ -85,12 +92,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn budget(&self, workload: WorkloadName) -> Duration {
-        let whole = match workload {
-            WorkloadName::PacketSend => Duration::from_secs(30),
-            WorkloadName::Capture => Duration::from_secs(80),
-            WorkloadName::Latency => Duration::from_secs(30),
-        };
+    fn budget(&self, seconds: u64) -> Duration {
+        let whole = Duration::from_secs(seconds);
         if self.arguments.quick { whole / 2 } else { whole }
     }
 
@@ -99,11 +102,26 @@ impl<'a> Plan<'a> {
         methods.is_empty() || methods.iter().any(|wanted| wanted == method)
     }
 
-    fn stage(&self, gro: bool) -> Result<Stage, Failure> {
+    /// A private one as `lab` says, or that of the interfaces given.
+    fn stage(&self, lab: Builder) -> Result<Stage, Failure> {
         match (&self.arguments.interface, &self.arguments.peer) {
             (Some(interface), Some(peer)) => Stage::given(interface, peer),
-            _ => Stage::private(gro),
+            _ => Stage::private(lab),
         }
+    }
+
+    /// One that takes long frames; `None` if the interfaces given do not.
+    fn long_stage(&self) -> Result<Option<Stage>, Failure> {
+        let stage = self.stage(Lab::builder().mtu(LONG_MTU_BYTES))?;
+        Ok(Some(stage).filter(Stage::is_long))
+    }
+
+    /// One with two queues; only a private one: which queue a packet comes to is the card's decision.
+    fn two_queues_stage(&self) -> Result<Option<Stage>, Failure> {
+        if self.arguments.interface.is_some() {
+            return Ok(None);
+        }
+        Stage::of_two_queues(Lab::builder().gro_right(capture::WITH_GRO)).map(Some)
     }
 
     fn network(&self) -> String {
@@ -114,18 +132,25 @@ impl<'a> Plan<'a> {
     }
 
     fn notes(&self) -> Vec<String> {
-        let latency = self.workloads.contains(&WorkloadName::Latency);
-        match (&self.arguments.interface, latency) {
-            (None, _) => vec![
+        if self.arguments.interface.is_none() {
+            return vec![
                 "veth has no zero-copy: AF_XDP runs in copy mode here, and the sender's processor does the receiving \
                  softirq too.".into(),
-            ],
-            (Some(_), true) => vec![
-                "SKIP: tcp-* and udp-*: between two interfaces of one namespace the kernel delivers by loopback; \
-                 leave out --interface for them.".into(),
-            ],
-            (Some(_), false) => Vec::new(),
+            ];
         }
+        let skips = [
+            (
+                WorkloadName::Latency,
+                "SKIP: tcp-* and udp-*: between two interfaces of one namespace the kernel delivers by loopback; \
+                 leave out --interface for them.",
+            ),
+            (
+                WorkloadName::Capture,
+                "SKIP: two queues: which queue a packet comes to is the card's decision; leave out --interface for them.",
+            ),
+        ];
+        let chosen = skips.iter().filter(|(workload, _)| self.workloads.contains(workload));
+        chosen.map(|(_, skip)| (*skip).into()).collect()
     }
 }
 
@@ -135,7 +160,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     capability::drop_all_but(capability::NETWORK)?;
     let plan = Plan::new(arguments);
     // What cannot work fails now, not after the first workload; and before anybody reads a warning.
-    drop(plan.stage(false)?);
+    drop(plan.stage(Lab::builder())?);
     warn_if_busy();
     let progress = Progress::new();
     let mut sections = Vec::new();
@@ -170,20 +195,34 @@ fn warn_if_busy() {
 }
 
 fn measure(plan: &Plan<'_>, workload: WorkloadName, progress: &Progress) -> Result<Vec<Section>, Failure> {
-    let budget = plan.budget(workload);
+    let play = |series: Vec<Series<'_>>, seconds: u64| play(plan, series, plan.budget(seconds), progress);
     match workload {
         WorkloadName::PacketSend => {
-            let stage = plan.stage(false)?;
+            let stage = plan.stage(Lab::builder())?;
             let sink = packet_send::Sink::open(&stage)?;
-            play(plan, packet_send::series(&stage, &sink), budget, progress)
+            let mut sections = play(packet_send::series(&stage, &sink), 30)?;
+            if let Some(stage) = plan.long_stage()? {
+                let sink = packet_send::Sink::open(&stage)?;
+                sections.extend(play(packet_send::series_of_long_frames(&stage, &sink), 18)?);
+            }
+            Ok(sections)
         }
         WorkloadName::Capture => {
-            let stage = plan.stage(capture::WITH_GRO)?;
-            play(plan, capture::series(&stage), budget, progress)
+            let stage = plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
+            let mut sections = play(capture::series(&stage), 70)?;
+            let stage = plan.stage(Lab::builder())?;
+            sections.extend(play(capture::series_from_sockets(&stage), 38)?);
+            if let Some(stage) = plan.long_stage()? {
+                sections.extend(play(capture::series_of_long_frames(&stage), 16)?);
+            }
+            if let Some(stage) = plan.two_queues_stage()? {
+                sections.extend(play(capture::series_of_two_queues(&stage), 16)?);
+            }
+            Ok(sections)
         }
         WorkloadName::Latency => {
-            let stage = plan.stage(false)?;
-            play(plan, latency::series(&stage), budget, progress)
+            let stage = plan.stage(Lab::builder())?;
+            play(latency::series(&stage), 22)
         }
     }
 }

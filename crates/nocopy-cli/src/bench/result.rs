@@ -74,6 +74,11 @@ pub(crate) struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) receiver_cpu_ns_per_packet: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) receiver_cpu_percent: Option<f64>,
+    /// Receiving threads, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) receivers: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) machine_cpu_ns_per_packet: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p50_us: Option<f64>,
@@ -87,6 +92,9 @@ pub(crate) struct Row {
     pub(crate) cause: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) baseline: Option<&'static str>,
+    /// Which of several rows of the baseline, where it is not the only one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) baseline_variant: Option<String>,
     /// How many times better than the baseline: its cost over this one's, or this rate over its.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio: Option<f64>,

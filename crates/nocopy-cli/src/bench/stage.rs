@@ -3,15 +3,18 @@
 use std::io;
 use std::net::Ipv4Addr;
 
-use nocopy_lab::{End, Interface, Lab, Namespace};
+use nocopy_lab::{Builder, End, Interface, Lab, Namespace};
 
 use super::cpu;
 use crate::Failure;
 
-/// The largest frame any workload sends.
+/// The largest frame that fits the usual MTU.
 pub(crate) const FRAME_BYTES_MAX: usize = 1514;
 
-/// One side: an interface, the namespace it is in, and the processor its thread runs on.
+/// The MTU of stages for long frames.
+pub(crate) const LONG_MTU_BYTES: u32 = 9000;
+
+/// One side: an interface, the namespace it is in, and the processors its threads run on.
 #[derive(Debug)]
 pub(crate) struct Site {
     /// `None`: the namespace the command was started in.
@@ -20,7 +23,8 @@ pub(crate) struct Site {
     pub(crate) index: u32,
     pub(crate) mac: [u8; 6],
     pub(crate) ipv4: Ipv4Addr,
-    processor: usize,
+    mtu_bytes: u32,
+    processors: [usize; 2],
 }
 
 impl Site {
@@ -32,12 +36,12 @@ impl Site {
         }
     }
 
-    /// Moves the calling thread to this side for good.
-    pub(crate) fn enter(&self) -> io::Result<()> {
+    /// Moves the calling thread, the side's first or second, to this side for good.
+    pub(crate) fn enter(&self, place: usize) -> io::Result<()> {
         if let Some(namespace) = &self.namespace {
             namespace.enter()?;
         }
-        cpu::pin(self.processor)
+        cpu::pin(self.processors[place % 2])
     }
 }
 
@@ -50,13 +54,21 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A private lab. `gro` is for the receiving end: on veth it is what makes frames redirected by XDP
-    /// arrive although no XDP program is there.
-    pub(crate) fn private(gro: bool) -> Result<Self, Failure> {
-        let lab = Lab::builder().gro_right(gro).build()?;
+    /// A private lab.
+    pub(crate) fn private(lab: Builder) -> Result<Self, Failure> {
+        let lab = lab.build()?;
         let [first, second] = processors()?;
-        let (sender, receiver) = (lab_site(lab.left(), first), lab_site(lab.right(), second));
+        let sender = lab_site(lab.left(), [first, second])?;
+        let receiver = lab_site(lab.right(), [second, first])?;
         Ok(Self { lab: Some(lab), sender, receiver })
+    }
+
+    /// A private lab of two queues, and two threads on each side; each queue's receiver is on the processor that its packets
+    /// come in on: on veth, the sender's.
+    pub(crate) fn of_two_queues(lab: Builder) -> Result<Self, Failure> {
+        let stage = Self::private(lab.queues(2))?;
+        let receiver = Site { processors: stage.sender.processors, ..stage.receiver };
+        Ok(Self { receiver, ..stage })
     }
 
     /// Two interfaces of the namespace the command was started in.
@@ -67,9 +79,14 @@ impl Stage {
         let [first, second] = processors()?;
         Ok(Self {
             lab: None,
-            sender: given_site(interface, first, 1)?,
-            receiver: given_site(peer, second, 2)?,
+            sender: given_site(interface, [first, second], 1)?,
+            receiver: given_site(peer, [second, first], 2)?,
         })
+    }
+
+    /// Whether frames of [`LONG_MTU_BYTES`] fit.
+    pub(crate) fn is_long(&self) -> bool {
+        self.sender.mtu_bytes.min(self.receiver.mtu_bytes) >= LONG_MTU_BYTES
     }
 
     pub(crate) fn is_private(&self) -> bool {
@@ -81,18 +98,20 @@ fn processors() -> Result<[usize; 2], Failure> {
     cpu::pair().map_err(Failure::step("bench", "ask which processors it may use", "mount /proc"))
 }
 
-fn lab_site(end: &End, processor: usize) -> Site {
-    Site {
+fn lab_site(end: &End, processors: [usize; 2]) -> Result<Site, Failure> {
+    let found = end.namespace().run(|| Interface::find(end.interface()))?;
+    Ok(Site {
         namespace: Some(end.namespace().clone()),
         interface: end.interface().into(),
         index: end.index(),
         mac: end.mac(),
         ipv4: end.ipv4(),
-        processor,
-    }
+        mtu_bytes: found.mtu_bytes,
+        processors,
+    })
 }
 
-fn given_site(name: &str, processor: usize, host: u8) -> Result<Site, Failure> {
+fn given_site(name: &str, processors: [usize; 2], host: u8) -> Result<Site, Failure> {
     let found = Interface::find(name).map_err(|error| match error {
         nocopy_lab::Error::Netlink { source, .. } if source.raw_os_error() == Some(libc::ENODEV) => {
             Failure::NoInterface { interface: name.into() }
@@ -109,5 +128,13 @@ fn given_site(name: &str, processor: usize, host: u8) -> Result<Site, Failure> {
     // Addresses from the range reserved for benchmarks (RFC 2544), put into frames only: the interfaces'
     // own are nobody's business here, and may be missing.
     let ipv4 = Ipv4Addr::new(198, 18, 0, host);
-    Ok(Site { namespace: None, interface: found.name, index: found.index, mac: found.mac, ipv4, processor })
+    Ok(Site {
+        namespace: None,
+        interface: found.name,
+        index: found.index,
+        mac: found.mac,
+        ipv4,
+        mtu_bytes: found.mtu_bytes,
+        processors,
+    })
 }

@@ -21,11 +21,11 @@ pub(crate) type Work<'a> = Box<dyn FnOnce(&mut Gauge<'_>) -> io::Result<()> + Se
 /// A count kept by the kernel, such as the packets an XDP program dropped.
 pub(crate) type Sink<'a> = &'a dyn Fn() -> io::Result<u64>;
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Traffic {
-    pub(crate) sender: Reading,
-    /// Nothing when there is only a sink.
-    pub(crate) receiver: Option<Reading>,
+    pub(crate) senders: Vec<Reading>,
+    /// None when there is only a sink.
+    pub(crate) receivers: Vec<Reading>,
     /// Packets the sink counted in the window, and how long that was.
     pub(crate) sink: Option<(u64, Duration)>,
     pub(crate) machine_busy: Duration,
@@ -52,40 +52,43 @@ impl Probe {
     }
 }
 
+/// The threads of each side start on its processors, one after the other.
 pub(crate) fn conduct(
     stage: &Stage,
     duration: Duration,
     sink: Option<Sink<'_>>,
-    send: Work<'_>,
-    receive: Option<Work<'_>>,
+    send: Vec<Work<'_>>,
+    receive: Vec<Work<'_>>,
 ) -> io::Result<Traffic> {
     let window = Window::new();
     thread::scope(|scope| {
         let window = &window;
-        let start = |role, site, work| scope.spawn(move || follow(role, site, work, window));
-        let receiver = receive.map(|work| start(c"receiver", &stage.receiver, work));
-        let sender = start(c"sender", &stage.sender, send);
+        let start = |role, site, (place, work)| scope.spawn(move || follow(role, site, place, work, window));
+        let receive = receive.into_iter().enumerate();
+        let receivers: Vec<_> = receive.map(|work| start(c"receiver", &stage.receiver, work)).collect();
+        let send = send.into_iter().enumerate();
+        let senders: Vec<_> = send.map(|work| start(c"sender", &stage.sender, work)).collect();
         let probes = observe(window, duration, sink);
         // From here on nothing may return before the phase says stop: the threads would wait for it, and
         // the scope for the threads.
-        let sender = join(sender);
-        if receiver.is_some() {
+        let senders: Vec<_> = senders.into_iter().map(join).collect();
+        if !receivers.is_empty() {
             sleep(DRAIN);
         }
         window.advance(Phase::Stop);
-        let receiver = receiver.map(join).transpose();
+        let receivers: Vec<_> = receivers.into_iter().map(join).collect();
         let (before, after) = probes?;
         Ok(Traffic {
-            sender: sender?,
-            receiver: receiver?,
+            senders: senders.into_iter().collect::<Result<_, _>>()?,
+            receivers: receivers.into_iter().collect::<Result<_, _>>()?,
             sink: sink.map(|_| (after.packets.saturating_sub(before.packets), after.at - before.at)),
             machine_busy: after.machine_busy_since(&before),
         })
     })
 }
 
-fn follow(role: &CStr, site: &Site, work: Work<'_>, window: &Window) -> io::Result<Reading> {
-    site.enter()?;
+fn follow(role: &CStr, site: &Site, place: usize, work: Work<'_>, window: &Window) -> io::Result<Reading> {
+    site.enter(place)?;
     // Everything is open: whoever looks at packets needs no privileges any more.
     capability::narrow(capability::NONE)?;
     rustix::thread::set_name(role)?; // as top(1) and the tests show it

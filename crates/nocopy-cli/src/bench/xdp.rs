@@ -3,7 +3,8 @@
 use std::io;
 use std::time::Duration;
 
-use nocopy::port::{Port, Receiver, Sender, Wait};
+use nocopy::Mode;
+use nocopy::port::{Fanout, Port, PortBuilder, Purpose, Receiver, RejectedReason, Sender, Wait};
 
 use super::frame::{self, HEADER_BYTES, Template};
 use super::generator::Load;
@@ -16,11 +17,14 @@ use crate::Failure;
 /// Entries of the tx ring, with a frame for each.
 const TX_RING: u32 = 2048;
 
+/// The same in packet ring mode: as much memory as the baseline has.
+const RING_RX: u32 = 4096;
+
 /// Packets a batch: below a ring's worth, so that frames go back to the kernel while others are being read.
 const RX_BATCH: u32 = 256;
 
-/// Frames a flush.
-const BATCH: usize = 64;
+/// The fanout group of ports; those of the baseline are in another.
+const FANOUT_GROUP: u16 = 2;
 
 /// How long a receiver waits before it looks whether the trial is over.
 const PATIENCE: Duration = Duration::from_millis(10);
@@ -46,7 +50,7 @@ impl Waiting {
     /// unless the receiver is to sleep long.
     fn rx_ring(self) -> u32 {
         match self {
-            Waiting::Coalesced(Load::Paced) => 8192,
+            Waiting::Coalesced(Load::Paced { .. }) => 8192,
             _ => 2048,
         }
     }
@@ -59,7 +63,7 @@ impl Waiting {
             Waiting::Coalesced(Load::Full) => {
                 Wait::Coalesced { packets: 1024, delay: Duration::from_micros(200) }
             }
-            Waiting::Coalesced(Load::Paced) => {
+            Waiting::Coalesced(Load::Paced { .. }) => {
                 // As long as the packet ring's blocks wait.
                 Wait::Coalesced { packets: 4096, delay: Duration::from_millis(10) }
             }
@@ -67,14 +71,81 @@ impl Waiting {
     }
 }
 
-pub(crate) fn open(site: &Site, waiting: Waiting) -> Result<Port, Failure> {
-    // Promiscuous, as the packet sockets are: a card would drop frames to other hosts.
-    let builder = Port::builder(&site.interface).wait(waiting.wait()).promiscuous(true);
-    let builder = builder
-        .ring_sizes(waiting.rx_ring(), TX_RING)
-        .frame_count(waiting.rx_ring(), TX_RING)
-        .batch(RX_BATCH);
-    Ok(site.run(|| builder.open())?)
+/// A port to be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    choice: Choice,
+    /// Whether packets may be longer than a frame.
+    long: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    Xdp(Waiting),
+    Ring(Waiting),
+    Default(Purpose),
+}
+
+impl Wanted {
+    pub(crate) const fn xdp(waiting: Waiting) -> Self {
+        Self { choice: Choice::Xdp(waiting), long: false }
+    }
+
+    /// In packet ring mode. At full rate blocks fill before anybody has to wait; at a steady pace they wait as long as the
+    /// baseline's.
+    pub(crate) const fn ring(load: Load) -> Self {
+        let waiting = match load {
+            Load::Full => Waiting::Poll,
+            Load::Paced { .. } => Waiting::Coalesced(load),
+        };
+        Self { choice: Choice::Ring(waiting), long: false }
+    }
+
+    /// As it comes when nothing is said but what it is for.
+    pub(crate) const fn default_for(purpose: Purpose) -> Self {
+        Self { choice: Choice::Default(purpose), long: false }
+    }
+
+    pub(crate) const fn long(self, long: bool) -> Self {
+        Self { long, ..self }
+    }
+
+    pub(crate) const fn is_ring(self) -> bool {
+        matches!(self.choice, Choice::Ring(_))
+    }
+
+    /// How it waits, where that was chosen.
+    pub(crate) fn waiting(self) -> Option<Waiting> {
+        match self.choice {
+            Choice::Xdp(waiting) | Choice::Ring(waiting) => Some(waiting),
+            Choice::Default(_) => None,
+        }
+    }
+
+    fn builder(self, site: &Site) -> PortBuilder {
+        // Promiscuous, as the packet sockets are: a card would drop frames to other hosts.
+        let builder = Port::builder(&site.interface).multi_buffer(self.long).promiscuous(true);
+        let (builder, waiting, rx_ring) = match self.choice {
+            Choice::Default(purpose) => return builder.purpose(purpose),
+            Choice::Xdp(waiting) => (builder, waiting, waiting.rx_ring()),
+            Choice::Ring(waiting) => (builder.mode(Mode::PacketRing), waiting, RING_RX),
+        };
+        builder
+            .wait(waiting.wait())
+            .ring_sizes(rx_ring, TX_RING)
+            .frame_count(rx_ring, TX_RING)
+            .batch(RX_BATCH)
+    }
+
+    pub(crate) fn open(self, site: &Site) -> Result<Port, Failure> {
+        Ok(site.run(|| self.builder(site).open())?)
+    }
+
+    /// One for each queue; in packet ring mode each has what came in on a processor.
+    pub(crate) fn open_queues(self, site: &Site) -> Result<Vec<Port>, Failure> {
+        let builder = self.builder(site).fanout(FANOUT_GROUP, Fanout::Cpu);
+        Ok(site.run(|| builder.open_queues(..))?.into_ports())
+    }
 }
 
 /// What the port itself says.
@@ -91,9 +162,12 @@ pub(crate) fn send(port: Port, template: &Template, gauge: &mut Gauge<'_>) -> io
     let (_receiver, mut sender) = port.split();
     let length = template.bytes().len();
     let mut sequence = 0;
+    if sender.drafts(1, length).is_err() {
+        return send_chains(&mut sender, template, gauge);
+    }
     while gauge.sending() {
         let mut drafts = sender
-            .drafts(BATCH, length)
+            .drafts(template.batch(), length)
             .map_err(|reason| io::Error::new(io::ErrorKind::InvalidInput, reason))?;
         let first = sequence;
         while let Some(mut draft) = drafts.next_draft() {
@@ -102,6 +176,26 @@ pub(crate) fn send(port: Port, template: &Template, gauge: &mut Gauge<'_>) -> io
             sequence += 1;
         }
         drop(drafts);
+        sender.flush()?;
+        gauge.count(sequence - first);
+    }
+    Ok(())
+}
+
+/// The same with packets longer than a frame.
+fn send_chains(sender: &mut Sender, template: &Template, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    let mut sequence: u64 = 0;
+    while gauge.sending() {
+        let first = sequence;
+        for _ in 0..template.batch() {
+            let Some(mut chain) = sender.chain(template.bytes()) else { break };
+            chain.write_at(HEADER_BYTES, &sequence.to_be_bytes());
+            match sender.send_chain(chain) {
+                Ok(()) => sequence += 1,
+                Err(rejected) if rejected.reason == RejectedReason::RingFull => break,
+                Err(rejected) => return Err(io::Error::other(rejected.to_string())),
+            }
+        }
         sender.flush()?;
         gauge.count(sequence - first);
     }
@@ -126,6 +220,22 @@ pub(crate) fn receive(port: Port, gauge: &mut Gauge<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// The same where packets may lie in several frames.
+pub(crate) fn receive_chains(port: Port, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    let (mut receiver, _sender) = port.split();
+    while gauge.receiving() {
+        let mut count = 0;
+        let mut batch = receiver.receive_timeout(PATIENCE)?;
+        while let Some(packet) = batch.next_chain() {
+            packet.buffers().iter().for_each(|piece| frame::read(piece));
+            count += 1;
+        }
+        drop(batch);
+        gauge.count(count);
+    }
+    Ok(())
+}
+
 /// One end of a conversation in UDP frames.
 #[derive(Debug)]
 pub(crate) struct Talker {
@@ -144,7 +254,8 @@ pub(crate) fn pair(
         latency::Waiting::Blocking => Waiting::Poll,
         latency::Waiting::Spinning => Waiting::Spinning,
     };
-    let (asking, answering) = (open(&stage.sender, wait)?, open(&stage.receiver, wait)?);
+    let wanted = Wanted::xdp(wait);
+    let (asking, answering) = (wanted.open(&stage.sender)?, wanted.open(&stage.receiver)?);
     let evidence = evidence(&asking);
     let frame_bytes = HEADER_BYTES + PAYLOAD_BYTES;
     let talker = |port: Port, template| {

@@ -33,8 +33,9 @@ pub(crate) struct PacketRing {
 unsafe impl Send for PacketRing {}
 
 impl PacketRing {
-    /// On an interface of the calling thread's namespace.
-    pub(crate) fn open(interface_index: u32) -> io::Result<Self> {
+    /// On an interface of the calling thread's namespace; alone, or in a group that shares the packets out by the processor they
+    /// came in on.
+    pub(crate) fn open(interface_index: u32, fanout_group: Option<u16>) -> io::Result<Self> {
         let socket = open()?;
         set_option(&socket, libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V3)?;
         let request = libc::tpacket_req3 {
@@ -47,9 +48,13 @@ impl PacketRing {
             tp_feature_req_word: 0,
         };
         set_option(&socket, libc::PACKET_RX_RING, &request)?;
-        let memory = map(&socket)?;
+        let memory = map(&socket, BLOCKS * BLOCK_BYTES)?;
         let ring = Self { socket, memory, next_block: 0 };
         bind(&ring.socket, interface_index, EVERYTHING)?;
+        if let Some(group) = fanout_group {
+            let fanout = u32::from(group) | libc::PACKET_FANOUT_CPU << 16;
+            set_option(&ring.socket, libc::PACKET_FANOUT, &fanout)?;
+        }
         receive_everything(&ring.socket, interface_index)?;
         Ok(ring)
     }
@@ -118,13 +123,12 @@ impl Drop for PacketRing {
     }
 }
 
-fn map(socket: &OwnedFd) -> io::Result<NonNull<u8>> {
+/// Maps the ring that a socket was asked for, of so many bytes.
+pub(super) fn map(socket: &OwnedFd, bytes: usize) -> io::Result<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
     // SAFETY: a new mapping where the kernel likes; the ring was asked for with this size.
-    let memory = unsafe {
-        libc::mmap(std::ptr::null_mut(), BLOCKS * BLOCK_BYTES, protection, flags, socket.as_raw_fd(), 0)
-    };
+    let memory = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, socket.as_raw_fd(), 0) };
     if memory == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }

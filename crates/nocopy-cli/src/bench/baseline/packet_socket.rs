@@ -12,7 +12,7 @@ use crate::bench::frame::{self, Template};
 use crate::bench::stage::FRAME_BYTES_MAX;
 use crate::bench::window::Gauge;
 
-/// Packets a `sendmmsg` or `recvmmsg` call.
+/// Packets a `recvmmsg` call, and from one look at the gauge to the next.
 const BATCH: usize = 64;
 
 /// Longer bursts than the default 208 KiB holds are normal at a million packets a second.
@@ -24,7 +24,7 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(10);
 /// Every protocol, as the kernel wants it: in network byte order.
 pub(super) const EVERYTHING: u16 = (libc::ETH_P_ALL as u16).to_be();
 /// Sockets that only send must not be handed packets.
-const NOTHING: u16 = 0;
+pub(super) const NOTHING: u16 = 0;
 
 /// A socket bound to an interface of the calling thread's namespace, to send whole frames.
 pub(crate) fn sender(interface_index: u32) -> io::Result<OwnedFd> {
@@ -60,7 +60,8 @@ pub(crate) fn send_singly(socket: &OwnedFd, template: &Template, gauge: &mut Gau
 
 /// Writes a batch of frames and sends it by `sendmmsg`.
 pub(crate) fn send_batches(socket: &OwnedFd, template: &Template, gauge: &mut Gauge<'_>) -> io::Result<()> {
-    let mut batch = Batch::new(template.bytes().len());
+    let count = template.batch();
+    let mut batch = Batch::new(count, template.bytes().len());
     let mut sequence = 0;
     while gauge.sending() {
         for buffer in batch.buffers() {
@@ -68,23 +69,23 @@ pub(crate) fn send_batches(socket: &OwnedFd, template: &Template, gauge: &mut Ga
             sequence += 1;
         }
         let mut sent = 0;
-        while sent < BATCH {
+        while sent < count {
             let messages = &mut batch.messages[sent..];
             // SAFETY: `messages` is a live array of that length, and every message in it points to one
             // part, and that to a buffer, all owned by `batch` (Batch::new).
-            let count = unsafe {
+            let now = unsafe {
                 libc::sendmmsg(socket.as_raw_fd(), messages.as_mut_ptr(), messages.len() as u32, 0)
             };
-            sent += usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+            sent += usize::try_from(now).map_err(|_| io::Error::last_os_error())?;
         }
-        gauge.count(BATCH as u64);
+        gauge.count(count as u64);
     }
     Ok(())
 }
 
 /// Receives batches by `recvmmsg` and reads every byte.
 pub(crate) fn receive_batches(socket: &OwnedFd, gauge: &mut Gauge<'_>) -> io::Result<()> {
-    let mut batch = Batch::new(FRAME_BYTES_MAX.next_multiple_of(64));
+    let mut batch = Batch::new(BATCH, FRAME_BYTES_MAX.next_multiple_of(64));
     while gauge.receiving() {
         let messages = batch.messages.as_mut_ptr();
         // SAFETY: as in send_batches; the kernel writes at most each buffer's length into it. A null
@@ -118,8 +119,8 @@ struct Batch {
 }
 
 impl Batch {
-    fn new(buffer_bytes: usize) -> Self {
-        let mut memory = vec![0_u8; buffer_bytes * BATCH];
+    fn new(count: usize, buffer_bytes: usize) -> Self {
+        let mut memory = vec![0_u8; buffer_bytes * count];
         let part =
             |buffer: &mut [u8]| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         let mut parts: Vec<_> = memory.chunks_exact_mut(buffer_bytes).map(part).collect();

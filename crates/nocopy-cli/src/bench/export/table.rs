@@ -54,7 +54,7 @@ fn write_section(text: &mut String, section: &Section, causes: &mut Causes) {
     for row in &section.rows {
         let name = name(row, &section.title);
         let cells = if latency { latency_cells(name, row) } else { packet_cells(name, row) };
-        table.add_row(cells.into_iter().chain([ratio(row), evidence(row, causes)]));
+        table.add_row(cells.into_iter().chain([ratio(row, &section.title), evidence(row, causes)]));
     }
     for index in 1..table.column_count().saturating_sub(2) {
         if let Some(column) = table.column_mut(index) {
@@ -86,7 +86,7 @@ fn packet_cells(name: String, row: &Row) -> Vec<String> {
         number(row.gbit_per_s, 2),
         number(row.ns_per_packet, 0),
         number(row.sender_cpu_ns_per_packet, 0),
-        number(row.receiver_cpu_ns_per_packet, 0),
+        receiver_text(row),
         number(row.machine_cpu_ns_per_packet, 0),
     ]
 }
@@ -95,11 +95,24 @@ fn latency_cells(name: String, row: &Row) -> Vec<String> {
     vec![name, number(row.p50_us, 1), number(row.p99_us, 1), number(row.p99_9_us, 1)]
 }
 
-/// Method and variant, without the words of the variant that the whole section has in its title.
 fn name(row: &Row, title: &str) -> String {
-    let variant = row.variant.as_deref().unwrap_or_default();
-    let words = variant.split(' ').filter(|word| !word.is_empty() && !title.contains(word));
-    std::iter::once(row.method).chain(words).collect::<Vec<_>>().join(" ")
+    name_of(row.method, row.variant.as_deref(), title)
+}
+
+/// Method and variant, without the words of the variant that the whole section has in its title.
+fn name_of(method: &str, variant: Option<&str>, title: &str) -> String {
+    let words =
+        variant.unwrap_or_default().split(' ').filter(|word| !word.is_empty() && !title.contains(word));
+    std::iter::once(method).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// What a packet costs the receiving threads and, of several, how busy the busiest was.
+fn receiver_text(row: &Row) -> String {
+    let cost = number(row.receiver_cpu_ns_per_packet, 0);
+    match (row.receivers, row.receiver_cpu_percent) {
+        (Some(_), Some(percent)) => format!("{cost} ({percent:.0} % each)"),
+        _ => cost,
+    }
 }
 
 fn rate_text(rate: f64, dropped_percent: Option<f64>) -> String {
@@ -110,9 +123,10 @@ fn rate_text(rate: f64, dropped_percent: Option<f64>) -> String {
     }
 }
 
-fn ratio(row: &Row) -> String {
+fn ratio(row: &Row, title: &str) -> String {
     match (row.ratio, row.ratio_low, row.ratio_high, row.baseline) {
         (Some(ratio), Some(low), Some(high), Some(baseline)) => {
+            let baseline = name_of(baseline, row.baseline_variant.as_deref(), title);
             format!("{ratio:.2} [{low:.2}–{high:.2}] × {baseline}")
         }
         _ => dash(),
@@ -151,8 +165,9 @@ fn write_notes(text: &mut String, report: &Report, causes: &Causes, notes: &[Str
     let _ = writeln!(
         text,
         "Medians of {rounds} rounds; rates are counted where packets arrive. sender, receiver: CPU ns per packet of \
-         that thread;\nmachine: of all processors, softirqs included. ratio: times better than the baseline in the \
-         same round, with its {:.0} %\nconfidence interval (all values, when there are fewer than 6 rounds).",
+         that thread\n(of several: and how much of a processor the busiest uses); machine: of all processors, softirqs \
+         included.\nratio: times better than the baseline in the same round, with its {:.0} % confidence interval (all \
+         values, when\nthere are fewer than 6 rounds).",
         CONFIDENCE * 100.0
     );
     for note in notes {

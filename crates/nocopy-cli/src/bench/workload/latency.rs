@@ -140,7 +140,7 @@ fn converse<E: Exchange>(
     let ask_all: Work<'_> =
         Box::new(|gauge| ask(&mut asking, looks, gauge, &mut times.lock().expect("nobody panicked with it")));
     let answer_all: Work<'_> = Box::new(|gauge| answer(&mut answering, gauge));
-    conduct(stage, duration, None, ask_all, Some(answer_all)).map_err(Failure::step(
+    conduct(stage, duration, None, vec![ask_all], vec![answer_all]).map_err(Failure::step(
         method,
         "exchange messages",
         "check that both interfaces are still up",

@@ -3,24 +3,31 @@
 
 use std::time::Duration;
 
+use nocopy::port::Purpose;
 use nocopy::xdp::{Attach, Attachment, Counter, Program};
 
 use super::FRAME_BYTES;
 use crate::Failure;
 use crate::bench::baseline::packet_socket;
+use crate::bench::baseline::packet_tx_ring::PacketTxRing;
 use crate::bench::frame::Template;
 use crate::bench::generator::{self, Load};
 use crate::bench::result::Evidence;
-use crate::bench::series::{Figure, Sample, Series, Trial};
+use crate::bench::series::{BEST_MODE, Figure, Sample, Series, Trial};
 use crate::bench::stage::Stage;
 use crate::bench::traffic::{Work, conduct};
-use crate::bench::xdp;
+use crate::bench::xdp::{self, Waiting, Wanted};
 
 pub(crate) const NAME: &str = "packet-send";
 const SINK: &str = "XDP_DROP on the peer";
 /// What `pcap_inject` does.
 const BASELINE: &str = "packet-send";
 
+/// Long frames, at an MTU of 9000.
+const LONG_FRAME_BYTES: usize = 8192;
+
+const TX_RING_CAUSE: &str =
+    "packet tx ring: the socket buffer refers to the ring, and who copies later does not say so";
 const SOCKET_CAUSE: &str = "socket call: the kernel copies each frame into a socket buffer";
 
 /// The sink, for as long as the workload runs.
@@ -43,44 +50,58 @@ pub(crate) fn series<'a>(stage: &'a Stage, sink: &'a Sink) -> Vec<Series<'a>> {
     FRAME_BYTES.iter().map(|&bytes| one_length(stage, sink, bytes)).collect()
 }
 
+pub(crate) fn series_of_long_frames<'a>(stage: &'a Stage, sink: &'a Sink) -> Vec<Series<'a>> {
+    vec![one_length(stage, sink, LONG_FRAME_BYTES)]
+}
+
 fn one_length<'a>(stage: &'a Stage, sink: &'a Sink, frame_bytes: usize) -> Series<'a> {
     let template = Template::to_peer(stage, frame_bytes);
-    let trial = |method, baselines, run: fn(&Context<'_>, Duration) -> Result<Sample, Failure>| {
-        let context = Context { stage, sink, template: template.clone(), method };
+    let long = frame_bytes == LONG_FRAME_BYTES;
+    let trial = |method, baselines, wanted: Option<Wanted>, run: Run| {
+        let wanted = wanted.map(|wanted| wanted.long(long));
+        let context = Context { stage, sink, template: template.clone(), method, wanted };
         let run = Box::new(move |duration| run(&context, duration));
         Trial { method, variant: None, baselines, run }
     };
+    let port = |method, baselines, wanted| trial(method, baselines, Some(wanted), send_by_port);
+    let mut trials = vec![
+        trial(BASELINE, &[], None, send_singly as Run),
+        trial("sendmmsg", &[BASELINE], None, send_batches),
+        trial("packet-tx-ring", &[BASELINE], None, send_tx_ring),
+        port("ring", &[BASELINE], Wanted::ring(Load::Full)),
+        port("xdp", &[BASELINE], Wanted::xdp(Waiting::Poll)),
+    ];
+    if long {
+        trials.push(port("default", &[BASELINE, BEST_MODE], Wanted::default_for(Purpose::Send)));
+    } else {
+        // No ratio: nobody writes these frames, of which a page is the longest.
+        trials.push(trial("kernel-generator", &[], None, generate));
+    }
     Series {
         workload: NAME,
         title: format!("{NAME}, {frame_bytes}-byte frames"),
         sink: Some(SINK),
         payload_bytes: frame_bytes,
         figure: Figure::PacketsPerSecond,
-        trials: vec![
-            trial(BASELINE, &[], send_singly),
-            trial("sendmmsg", &[BASELINE], send_batches),
-            trial("xdp", &[BASELINE], send_xdp),
-            // No ratio: nobody writes these frames.
-            trial("kernel-generator", &[], generate),
-        ],
+        trials,
     }
 }
+
+type Run = fn(&Context<'_>, Duration) -> Result<Sample, Failure>;
 
 struct Context<'a> {
     stage: &'a Stage,
     sink: &'a Sink,
     template: Template,
     method: &'static str,
+    wanted: Option<Wanted>,
 }
 
 impl Context<'_> {
     fn conduct(&self, duration: Duration, send: Work<'_>, evidence: Evidence) -> Result<Sample, Failure> {
         let count = || self.sink.counter.packets();
-        let traffic = conduct(self.stage, duration, Some(&count), send, None).map_err(Failure::step(
-            self.method,
-            "send",
-            "check that the interface is still up",
-        ))?;
+        let traffic = conduct(self.stage, duration, Some(&count), vec![send], Vec::new())
+            .map_err(Failure::step(self.method, "send", "check that the interface is still up"))?;
         Ok(Sample { traffic, latency: None, evidence })
     }
 
@@ -106,8 +127,20 @@ fn send_batches(context: &Context<'_>, duration: Duration) -> Result<Sample, Fai
     context.conduct(duration, work, Evidence::copied(SOCKET_CAUSE))
 }
 
-fn send_xdp(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
-    let port = xdp::open(&context.stage.sender, xdp::Waiting::Poll)?;
+fn send_tx_ring(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
+    let (sender, bytes) = (&context.stage.sender, context.template.bytes().len());
+    let mut ring = sender.run(|| PacketTxRing::open(sender.index, bytes)).map_err(Failure::step(
+        context.method,
+        "open a packet ring to send",
+        "run it as root or grant CAP_NET_RAW",
+    ))?;
+    let work: Work<'_> = Box::new(move |gauge| ring.send(&context.template, gauge));
+    context.conduct(duration, work, Evidence::unknown(TX_RING_CAUSE))
+}
+
+fn send_by_port(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
+    let wanted = context.wanted.expect("trials of ports want one");
+    let port = wanted.open(&context.stage.sender)?;
     let evidence = xdp::evidence(&port);
     let work: Work<'_> = Box::new(move |gauge| xdp::send(port, &context.template, gauge));
     context.conduct(duration, work, evidence)
