@@ -1,5 +1,7 @@
 //! The Internet checksum: the 16-bit ones' complement sum of IP, UDP and TCP (RFC 1071).
 
+use thiserror::Error;
+
 /// A ones' complement sum over bytes that need not lie together.
 ///
 /// Slices are summed as if they were joined, also when one of odd length is followed by another.
@@ -55,6 +57,59 @@ impl Sum {
     #[inline]
     pub const fn is_valid(self) -> bool {
         self.native == 0xffff
+    }
+}
+
+/// Where in a packet a checksum goes that is not computed yet, in the way in which it is left to a device: the field holds the
+/// sum of the pseudo-header ([`UdpChecksum::Offloaded`](super::UdpChecksum::Offloaded)), and what is to be summed reaches from
+/// `start` to the end of the packet.
+///
+/// The kernel calls them `csum_start` and `csum_offset` (Documentation/networking/checksum-offloads.rst).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Bytes in front of what is summed: usually the transport header.
+    pub start: u16,
+    /// From there to the checksum field: 6 for UDP, 16 for TCP.
+    pub offset: u16,
+}
+
+/// A checksum field that does not lie in its packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the checksum field at byte {} + {} does not lie in the packet of {packet_bytes} bytes; count from its first byte", .place.start, .place.offset)]
+pub struct PlaceOutside {
+    /// Where the field would be.
+    pub place: Place,
+    /// Bytes in the packet.
+    pub packet_bytes: usize,
+}
+
+impl Place {
+    /// Checks that the field lies in a packet of `packet_bytes` bytes.
+    ///
+    /// # Errors
+    /// It does not.
+    pub const fn check(self, packet_bytes: usize) -> Result<(), PlaceOutside> {
+        if self.start as usize + self.offset as usize + 2 > packet_bytes {
+            return Err(PlaceOutside { place: self, packet_bytes });
+        }
+        Ok(())
+    }
+
+    /// Does what the device would do: sums up, and puts the checksum in its place. A sum of 0 becomes 0xffff, its other
+    /// representation, as in the kernel (`skb_checksum_help`).
+    ///
+    /// # Errors
+    /// The field does not lie in the packet, which is unchanged.
+    pub fn complete(self, packet: &mut [u8]) -> Result<(), PlaceOutside> {
+        self.check(packet.len())?;
+        let summed = &mut packet[usize::from(self.start)..];
+        let checksum = match Sum::new().with(summed).checksum() {
+            0 => 0xffff,
+            checksum => checksum,
+        };
+        let field = usize::from(self.offset);
+        summed[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
+        Ok(())
     }
 }
 
@@ -137,6 +192,26 @@ mod tests {
             assert_eq!(u64::from(fold(sum)) % 0xffff, sum % 0xffff);
             assert_eq!(fold(sum) == 0, sum == 0);
         }
+    }
+
+    #[test]
+    fn a_place_outside_the_packet_is_refused_and_changes_nothing() {
+        let place = Place { start: 4, offset: 6 };
+        for bytes in 0..12 {
+            let mut packet = vec![1; bytes];
+            let refused = place.complete(&mut packet).unwrap_err();
+            assert_eq!((refused.packet_bytes, packet), (bytes, vec![1; bytes]));
+        }
+        assert_eq!(place.complete(&mut [1; 12]), Ok(()));
+        let far = Place { start: u16::MAX, offset: u16::MAX };
+        assert!(far.complete(&mut [0; 65536]).is_err());
+    }
+
+    #[test]
+    fn a_sum_of_zero_is_sent_in_its_other_representation() {
+        let mut packet = [0xff, 0xff, 0, 0];
+        Place { start: 0, offset: 2 }.complete(&mut packet).unwrap();
+        assert_eq!(packet, [0xff; 4]);
     }
 
     proptest! {

@@ -11,10 +11,13 @@ use super::{IpAddresses, IpProtocol};
 /// Bytes of the header: two ports, length and checksum.
 pub const HEADER_BYTES: usize = 8;
 
+/// From the header's first byte to its checksum.
+pub const CHECKSUM_OFFSET: u16 = 6;
+
 type SourcePort = Field<0, 2>;
 type DestinationPort = Field<2, 2>;
 type LengthBytes = Field<4, 2>;
-type Checksum = Field<6, 2>;
+type Checksum = Field<{ CHECKSUM_OFFSET as usize }, 2>;
 
 /// View of a UDP datagram.
 #[derive(Clone, Copy, Debug)]
@@ -227,6 +230,25 @@ impl Repr {
         let length = length_with_header(HEADER_BYTES as u16, payload_bytes)?;
         let payload_bytes = length - HEADER_BYTES as u16;
         Ok(Self { source_port, destination_port, payload_bytes, checksum: None })
+    }
+
+    /// The header for a payload of `payload_bytes` whose checksum is left to a device: its field holds the sum of the
+    /// pseudo-header, to be completed at [`CHECKSUM_OFFSET`] bytes from the header's start.
+    ///
+    /// # Errors
+    ///
+    /// When that is more than 65,527.
+    pub fn with_partial_checksum(
+        source_port: u16,
+        destination_port: u16,
+        addresses: &IpAddresses,
+        payload_bytes: usize,
+    ) -> Result<Self, PayloadTooLong> {
+        let repr = Self::without_checksum(source_port, destination_port, payload_bytes)?;
+        let length = u32::from(HEADER_BYTES as u16 + repr.payload_bytes);
+        // The sum itself, not its complement. It is never 0, because the protocol's number is not.
+        let sum = !addresses.pseudo_header_sum(IpProtocol::UDP, length).checksum();
+        Ok(Self { checksum: NonZeroU16::new(sum), ..repr })
     }
 
     /// Writes the header into the first [`HEADER_BYTES`] of `buffer`.

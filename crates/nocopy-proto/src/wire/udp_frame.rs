@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 
+use super::checksum::Place;
 use super::emit::{BufferTooSmall, EmitError, PayloadTooLong, length_with_header};
 use super::vlan::{self, TagControl};
 use super::{EtherType, IpAddresses, IpProtocol, MacAddress, ethernet, ipv4, ipv6, udp};
@@ -39,6 +40,9 @@ pub enum UdpChecksum {
     Computed,
     /// Left out, which only IPv4 permits.
     Omitted,
+    /// Left to the device that sends the frame: only the part of it that needs no payload is there, to be completed where
+    /// [`UdpFrame::checksum_place`] says. Nobody accepts the frame as it is.
+    Offloaded,
 }
 
 /// Why the headers of a UDP frame were not written.
@@ -69,6 +73,12 @@ impl UdpFrame {
     pub const fn header_bytes(&self) -> usize {
         let vlan = if self.vlan.is_some() { vlan::TAG_BYTES } else { 0 };
         ethernet::HEADER_BYTES + vlan + self.ip_header_bytes() + udp::HEADER_BYTES
+    }
+
+    /// Where in the frame the UDP checksum goes: what a device is told that shall complete it.
+    pub const fn checksum_place(&self) -> Place {
+        let start = (self.header_bytes() - udp::HEADER_BYTES) as u16; // at most 58
+        Place { start, offset: udp::CHECKSUM_OFFSET }
     }
 
     /// Bytes of payload that fit one packet, whatever the link allows: 65,507 on IPv4, 65,527 on IPv6.
@@ -126,6 +136,9 @@ impl UdpFrame {
             }
             (UdpChecksum::Omitted, IpAddresses::V4 { .. }) => {
                 Ok(udp::Repr::without_checksum(source, destination, payload.len())?)
+            }
+            (UdpChecksum::Offloaded, _) => {
+                Ok(udp::Repr::with_partial_checksum(source, destination, &self.addresses, payload.len())?)
             }
             (UdpChecksum::Omitted, IpAddresses::V6 { .. }) => Err(UdpFrameError::ChecksumOmittedOnIpv6),
         }
@@ -286,6 +299,16 @@ mod tests {
             let mut bytes = frame_of(&template, &payload);
             bytes.extend(vec![0xee; padding]);
             oracle::check_udp_frame(&template, &payload, &bytes);
+        }
+
+        #[test]
+        fn an_offloaded_checksum_completed_is_the_computed_one(
+            template in templates(), payload in vec(any::<u8>(), 0..1500),
+        ) {
+            let mut frame = frame_of(&UdpFrame { checksum: UdpChecksum::Offloaded, ..template }, &payload);
+            prop_assert_eq!(template.checksum_place().complete(&mut frame), Ok(()));
+            let computed = UdpFrame { checksum: UdpChecksum::Computed, ..template };
+            prop_assert_eq!(frame, frame_of(&computed, &payload));
         }
 
         #[test]
