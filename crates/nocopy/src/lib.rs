@@ -25,11 +25,13 @@
 //! * [`probe`]: what this machine and an interface would let a port do, looked at without changing anything.
 //! * [`statistics`]: everything counted for an interface and the ports on it, also those of other processes.
 //! * [`xdp`]: programs on an interface; the kernel as a packet source.
+//! * [`metadata`]: checksums and times, left to the card or told by it.
 //! * [`Evidence`]: whether bytes were copied: *zero-copy*, *copied* with the cause, or *unknown*.
 
 pub mod area;
 mod counter;
 mod evidence;
+pub mod metadata;
 #[cfg(any(feature = "fuzzing", all(test, not(nocopy_loom))))]
 #[doc(hidden)]
 pub mod model;

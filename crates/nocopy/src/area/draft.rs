@@ -6,9 +6,11 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use super::Pool;
+use super::metadata::put_request;
 use super::view::View;
+use crate::metadata::{ChecksumBy, Place, PlaceOutside, Request};
 use crate::ring::Reservation;
-use crate::sys::xsk::Descriptor;
+use crate::sys::xsk::{Descriptor, REQUESTED};
 
 /// Free frames and as many slots of the tx ring, set aside to be written: a batch of [`Draft`]s.
 ///
@@ -96,10 +98,33 @@ impl Draft<'_, '_> {
     /// Queues the packet to be sent with the next flush. An empty one is not: no interface takes it.
     #[inline]
     pub fn queue(self) {
+        self.queue_as(0);
+    }
+
+    /// Like [`Draft::queue`], for a packet whose checksum is still to be completed at `place`: by card or kernel where the port was
+    /// opened for it ([`Sender::offers`](crate::Sender::offers)), in software where not. Returns who does it.
+    ///
+    /// # Errors
+    /// The checksum would lie outside the packet, which is not queued.
+    pub fn queue_checksummed(mut self, place: Place) -> Result<ChecksumBy, PlaceOutside> {
+        place.check(self.len())?;
+        let Ok(by) = self.batch.pool.offers().checksum else {
+            place.complete(&mut self)?;
+            self.queue();
+            return Ok(ChecksumBy::Software);
+        };
+        // SAFETY: drafts start at least `PACKET_HEADROOM_BYTES` into their frame, which is free.
+        unsafe { put_request(self.data, &Request::new().checksum(place)) };
+        self.queue_as(REQUESTED);
+        Ok(by)
+    }
+
+    #[inline]
+    fn queue_as(self, options: u32) {
         if self.bytes == 0 {
             return;
         }
-        let descriptor = Descriptor { address: self.address, len: self.bytes, options: 0 };
+        let descriptor = Descriptor { address: self.address, len: self.bytes, options };
         // SAFETY: the pool keeps the area alive, and its free frames are frames of the area. There are no more drafts than
         // slots (`Pool::drafts`).
         unsafe {

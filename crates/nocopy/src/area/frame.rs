@@ -65,6 +65,10 @@ impl Frame {
         self.shared
     }
 
+    pub(super) fn first_byte(&self) -> NonNull<u8> {
+        self.data
+    }
+
     #[inline]
     fn shared(&self) -> &Shared {
         // SAFETY: alive as long as the frame is (field documentation).

@@ -130,6 +130,19 @@ impl Packet<'_> {
         unsafe { Frame::new(shared, packet.data, packet.frame, packet.start, packet.len) }
     }
 
+    pub(super) fn pool(&self) -> &Pool {
+        self.pool
+    }
+
+    pub(super) fn first_byte(&self) -> NonNull<u8> {
+        self.data
+    }
+
+    /// Where in its frame it starts, or how far behind the header that announced it in a block.
+    pub(super) fn start(&self) -> u16 {
+        self.start
+    }
+
     #[cold]
     fn copy_out(self) -> Frame {
         let packet = std::mem::ManuallyDrop::new(self);

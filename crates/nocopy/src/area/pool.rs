@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::metadata::Metadata;
 use super::view::View;
 use super::{AreaError, Frame, Home, PoolId, RETIRED, Shared, bring_home, counted, home_of, lent_to, state};
 use crate::ring::{Consumer, Producer};
@@ -107,6 +108,7 @@ pub(crate) struct Pool {
     blocks: Option<Arc<Mapping>>,
     /// Packets copied out of them.
     copied: Cell<u64>,
+    pub(super) metadata: Metadata,
 }
 
 // SAFETY: `view` points into what `shared` keeps alive; all else is `Send` by itself.
@@ -143,6 +145,7 @@ impl Pool {
             on_close: Cell::new(Lent::Retire),
             blocks: None,
             copied: Cell::new(0),
+            metadata: Metadata::NONE,
             shared,
         };
         pool.publish();
@@ -154,6 +157,10 @@ impl Pool {
     pub(super) fn area(&self) -> NonNull<Shared> {
         // SAFETY: what an `Arc` points at is never at address zero.
         unsafe { NonNull::new_unchecked(Arc::as_ptr(&self.shared).cast_mut()) }
+    }
+
+    pub(super) fn id(&self) -> PoolId {
+        self.id
     }
 
     /// Frames the kernel has from this half.
@@ -244,6 +251,18 @@ impl Pool {
     /// inlined it makes dropping a batch too large to inline, and a batch whose drop is a call is kept in memory.
     #[inline(never)]
     pub(crate) fn refill(&self, fill: &mut Producer<u64>) -> u32 {
+        if self.metadata.is_marked() { self.refill_erased(fill) } else { self.lend_free::<false>(fill) }
+    }
+
+    /// The same, with what lies in front of packets erased.
+    #[cold]
+    #[inline(never)]
+    fn refill_erased(&self, fill: &mut Producer<u64>) -> u32 {
+        self.lend_free::<true>(fill)
+    }
+
+    #[inline(always)] // twice, so that neither costs the other a register
+    fn lend_free<const ERASE: bool>(&self, fill: &mut Producer<u64>) -> u32 {
         self.fetch();
         self.settle();
         let free = self.free_count.get();
@@ -255,6 +274,9 @@ impl Pool {
         let count = slots.left();
         let view = self.view;
         let lent = &self.free[(free - count) as usize..free as usize];
+        if ERASE {
+            lent.iter().for_each(|frame| self.erase_hints(frame));
+        }
         let entries = lent.iter().rev().map(|frame| {
             // The warmest first.
             // SAFETY: `shared` keeps the area alive; free frames are its frames.
@@ -392,11 +414,16 @@ impl Pool {
     /// Takes back what the kernel has finished sending: own frames into the cache, others home in chains. Only the frame
     /// that an address lies in matters: where in it the packet started was ours to say.
     pub(crate) fn reap(&self, completion: &mut Consumer<u64>, faults: &mut Faults) -> u32 {
+        self.reap_some(completion, u32::MAX, faults)
+    }
+
+    /// The same, for no more than `count` completions.
+    pub(crate) fn reap_some(&self, completion: &mut Consumer<u64>, count: u32, faults: &mut Faults) -> u32 {
         self.settle();
         let mut strays = Strays::new(self);
         let (view, free, before) = (self.view, &self.free[..], self.free_count.get());
         let (mut free_count, mut stray_count) = (before, 0);
-        for address in completion.peek(u32::MAX) {
+        for address in completion.peek(count) {
             // SAFETY: `shared` keeps the area alive.
             match unsafe { view.reclaim(address) } {
                 Some(frame) => {
@@ -440,6 +467,7 @@ impl Pool {
             on_close: Cell::new(Lent::Retire),
             blocks: None,
             copied: Cell::new(0),
+            metadata: Metadata::NONE,
         };
         std::mem::replace(self, hollow)
     }

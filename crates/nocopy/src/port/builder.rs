@@ -34,6 +34,8 @@ pub struct PortBuilder {
     /// Not a setting: what was measured before opening for good.
     pub(super) measured: Vec<Measurement>,
     pub(super) multi_buffer: bool,
+    pub(super) receive_metadata: bool,
+    pub(super) send_metadata: bool,
     pub(super) fanout: Option<(u16, Fanout)>,
     pub(super) outgoing: bool,
     pub(super) block_timeout: Option<Duration>,
@@ -66,6 +68,8 @@ impl PortBuilder {
             measure: None,
             measured: Vec::new(),
             multi_buffer: false,
+            receive_metadata: false,
+            send_metadata: false,
             fanout: None,
             outgoing: false,
             block_timeout: None,
@@ -218,6 +222,28 @@ impl PortBuilder {
     #[must_use]
     pub fn multi_buffer(mut self, on: bool) -> Self {
         self.multi_buffer = on;
+        self
+    }
+
+    /// Asks the card about each packet that arrives: when, its hash, its VLAN tag ([`Packet::arrival`]; default false). Where the
+    /// card, the kernel or the mode cannot tell, the port opens all the same, and each answer says why there is none.
+    ///
+    /// [`Packet::arrival`]: crate::Packet::arrival
+    #[must_use]
+    pub fn receive_metadata(mut self, on: bool) -> Self {
+        self.receive_metadata = on;
+        self
+    }
+
+    /// Lets packets be sent with a request to the card or the kernel: complete the checksum, tell when it left
+    /// ([`Sender::send_with`]; default false). Where neither can, the port opens all the same, and [`Sender::offers`] says why. Every
+    /// packet then needs 16 free bytes in front, as those that are written into fresh frames have.
+    ///
+    /// [`Sender::offers`]: super::Sender::offers
+    /// [`Sender::send_with`]: super::Sender::send_with
+    #[must_use]
+    pub fn send_metadata(mut self, on: bool) -> Self {
+        self.send_metadata = on;
         self
     }
 

@@ -14,7 +14,7 @@ use rustix::event::EventfdFlags;
 use super::sender::LINK_HEADER_BYTES;
 use super::{Backend, Inner};
 use super::{Mode, OpenError, Port, PortBuilder, Statistics, assemble};
-use crate::area::{Area, Half};
+use crate::area::{Area, Half, none_in};
 use crate::ring::{self, Consumer, Producer};
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Rings, Wakeup, wait_readable};
 
@@ -47,10 +47,8 @@ impl Wire {
             // Like the kernel, a wire takes a packet whole or not at all, and completes what it drops.
             let bytes_max = self.to.packet_bytes_max();
             let is_cut_for_it = |place| waiting.look(place).is_some_and(|piece| piece.len <= bytes_max);
-            let refusal = if !self.linked {
-                Some(&mut self.received.rx_dropped)
-            } else if !(0..=more).all(is_cut_for_it) {
-                Some(&mut self.received.rx_dropped) // longer than the frames there
+            let refusal = if !self.linked || !(0..=more).all(is_cut_for_it) {
+                Some(&mut self.received.rx_dropped) // nobody there, or longer than the frames there
             } else if self.rx.free(more + 1) <= more {
                 Some(&mut self.received.rx_ring_full)
             } else if self.fill.available(more + 1) <= more {
@@ -216,7 +214,11 @@ pub(super) fn pair(settings: &PortBuilder) -> Result<(Port, Port), OpenError> {
 }
 
 fn port(settings: &PortBuilder, area: Area, rings: Rings, endpoint: Endpoint) -> Result<Port, OpenError> {
-    let pools = (area.pool(Half::Receive, settings.rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
+    let (mut receive, mut send) =
+        (area.pool(Half::Receive, settings.rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
+    let (arrivals, offers) = none_in(Mode::Memory);
+    receive.set_arrivals(arrivals);
+    send.set_offers(offers);
     let inner = Inner {
         interface: settings.interface.clone(),
         queue: 0,
@@ -230,5 +232,5 @@ fn port(settings: &PortBuilder, area: Area, rings: Rings, endpoint: Endpoint) ->
         backend: Some(Backend::Memory(endpoint)),
         parked: std::sync::Mutex::default(),
     };
-    Ok(assemble(inner, rings, pools, None, settings))
+    Ok(assemble(inner, rings, (receive, send), None, settings))
 }

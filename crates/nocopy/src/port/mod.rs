@@ -19,6 +19,7 @@ mod grant;
 mod ladder;
 mod measure;
 mod memory;
+mod metadata;
 mod open;
 mod packet_ring;
 mod pin;
@@ -278,6 +279,11 @@ impl Inner {
             Mode::PacketRing => Evidence::Copied(Cause::PacketRing),
             Mode::Memory => Evidence::Copied(Cause::MemoryPort),
         }
+    }
+
+    /// Whether the kernel wants room for a request in front of every packet.
+    fn sends_with_requests(&self) -> bool {
+        self.socket().is_some_and(|socket| socket.takes_requests)
     }
 
     fn socket(&self) -> Option<&XskSocket> {

@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use super::ladder::Order;
 use super::{Backend, Inner, Mode, OpenError, Port, PortBuilder, Refusal, Statistics, Wait, assemble};
-use crate::area::{Area, Half};
+use crate::area::{Area, Arrivals, Half, none_in};
+use crate::metadata::Unsupported;
 use crate::ring::{self, Consumer, Producer};
 use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous};
 use crate::sys::packet::{Capture, Outgoing, PacketSocket, Pieces, Share};
@@ -198,9 +199,14 @@ pub(super) fn open(
         Ok(opened) => opened,
         Err(refused) => return Ok(Err(refused)),
     };
-    let (mut receive, send) =
+    let (mut receive, mut send) =
         (area.pool(Half::Receive, settings.rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
     receive.receive_from(announcer.memory());
+    receive.set_arrivals(Arrivals::Unknown(match settings.receive_metadata {
+        true => Unsupported::Absent,
+        false => Unsupported::NotRequested,
+    }));
+    send.set_offers(none_in(Mode::PacketRing).1);
     let (promiscuous, inquiry) = settings.attend(interface)?;
     let sending = Sending {
         socket,
@@ -253,6 +259,7 @@ impl PortBuilder {
             share: (queues > 1 && self.fanout.is_none()).then_some(Share { queue: self.queue, queues }),
             fanout: self.fanout,
             outgoing: self.outgoing,
+            hash: self.receive_metadata,
             block_bytes: BLOCK_BYTES,
             block_count: u32::try_from(bytes / u64::from(BLOCK_BYTES)).unwrap_or(u32::MAX).max(BLOCKS_MIN),
             block_timeout,

@@ -7,8 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::PortBuilder;
+use crate::area::Arrivals;
+use crate::metadata::Unsupported;
 use crate::sys::interface::Interface;
 use crate::sys::namespace::NamespaceId;
+use crate::sys::netdev::XdpFeatures;
 use crate::xdp::{Attach, Attachment, Error, PassHeader, Program, SocketMap};
 
 /// How long to wait for a program that is on its way out: the kernel removes that of a killed process a moment after
@@ -25,6 +28,8 @@ pub(super) struct Redirect {
     sockets: SocketMap,
     /// In front of what is handed to the host, where the program sees that too; not known of a program that was granted.
     pub(super) pass: Option<PassHeader>,
+    /// Where it notes what the driver tells of packets.
+    pub(super) arrivals: Arrivals,
     /// Taken away before the map: no packet may look up a socket that is going.
     attachment: Attachment,
 }
@@ -55,18 +60,27 @@ impl Redirect {
                 false => Err(Error::OneBuffer { interface: interface.name.clone() }),
             };
         }
-        let redirect = Arc::new(Self::attach(interface, at, settings.multi_buffer, settings.displace)?);
+        let redirect = Arc::new(Self::attach(interface, at, settings)?);
         attached.retain(|_, redirect| redirect.strong_count() > 0);
         attached.insert(key, Arc::downgrade(&redirect));
         Ok(redirect)
     }
 
-    fn attach(interface: &Interface, at: Attach, fragments: bool, displace: bool) -> Result<Self, Error> {
+    fn attach(interface: &Interface, at: Attach, settings: &PortBuilder) -> Result<Self, Error> {
+        let PortBuilder { multi_buffer: fragments, displace, .. } = *settings;
         // Not of those there are now: the program stays when queues are added, and ports are opened on them.
         let sockets = SocketMap::new(interface.rx_queues_max)?;
         let pass = (at == Attach::Generic).then(PassHeader::new).transpose();
         let pass = pass.map_err(|source| Error::System { operation: "draw a random number", source })?;
-        let program = Program::redirect_to(&sockets, fragments, pass.as_ref())?;
+        let plain = || Program::redirect_to(&sockets, fragments, pass.as_ref());
+        let hinting = match settings.receive_metadata && at == Attach::Native {
+            true => with_hints(&sockets, fragments, interface),
+            false => Err(Unsupported::OtherProgram), // said to ports that ask later
+        };
+        let (mut program, mut arrivals) = match hinting {
+            Ok((program, mark)) => (program, Arrivals::Marked(mark)),
+            Err(reason) => (plain()?, Arrivals::Unknown(reason)),
+        };
         let give_up = Instant::now() + RELEASE_TIMEOUT;
         loop {
             let attached = if displace {
@@ -75,8 +89,14 @@ impl Redirect {
                 program.attach(&interface.name, at)
             };
             match attached {
-                Ok(attachment) => return Ok(Self { at, fragments, sockets, pass, attachment }),
+                Ok(attachment) => {
+                    return Ok(Self { at, fragments, sockets, pass, arrivals, attachment });
+                }
                 Err(Error::Occupied { .. }) if Instant::now() < give_up => std::thread::sleep(RETRY_INTERVAL),
+                Err(_) if matches!(arrivals, Arrivals::Marked(_)) => {
+                    // A program that is bound to the device may be refused where another is not.
+                    (program, arrivals) = (plain()?, Arrivals::Unknown(Unsupported::Refused));
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -84,7 +104,15 @@ impl Redirect {
 
     /// The program that another process attached, by the descriptors of its map and its link.
     pub(super) fn adopt(at: Attach, fragments: bool, map: OwnedFd, link: OwnedFd) -> Arc<Self> {
-        Arc::new(Self { at, fragments, sockets: map.into(), pass: None, attachment: Attachment::by(link) })
+        let arrivals = Arrivals::Unknown(Unsupported::OtherProgram);
+        Arc::new(Self {
+            at,
+            fragments,
+            sockets: map.into(),
+            pass: None,
+            arrivals,
+            attachment: Attachment::by(link),
+        })
     }
 
     /// Map and link.
@@ -111,4 +139,22 @@ impl Redirect {
         self.sockets.clear(queue).is_ok()
             && rustix::thread::membarrier(rustix::thread::MembarrierCommand::Global).is_ok() // an RCU grace period
     }
+}
+
+/// A program that also asks the driver about packets, and the mark of its notes.
+fn with_hints(
+    sockets: &SocketMap,
+    fragments: bool,
+    interface: &Interface,
+) -> Result<(Program, u64), Unsupported> {
+    // Asked first: a program that asks in vain would cost every packet, and refusals by the verifier tell nothing.
+    if XdpFeatures::of(interface.index).is_ok_and(|features| features.receive_metadata == Some(0)) {
+        return Err(Unsupported::Driver);
+    }
+    let mut mark = [0; size_of::<u64>()];
+    // Never short: so few bytes come at once (getrandom(2)).
+    rustix::rand::getrandom(&mut mark, rustix::rand::GetRandomFlags::empty())
+        .map_err(|_| Unsupported::Refused)?;
+    let mark = u64::from_ne_bytes(mark) | 1; // not what frames are erased with
+    Ok((Program::redirect_with_hints(sockets, fragments, interface.index, mark)?, mark))
 }

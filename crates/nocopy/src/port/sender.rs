@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use super::drivers::DRAIN_TIMEOUT;
 use super::{Inner, Mode, PortBuilder, Statistics};
-use crate::area::{Balance, Chain, Drafts, Faults, Frame, Pool};
+use crate::area::{Balance, Chain, Departures, Drafts, Faults, Frame, Pool};
 use crate::evidence::Evidence;
+use crate::metadata::{PlaceOutside, Unsupported};
 use crate::ring::{Consumer, Producer};
-use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, TxKick};
+use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, SEND_METADATA_BYTES, TxKick};
 
 /// Ethernet header and one VLAN tag: what a frame may have beyond the MTU.
 pub(super) const LINK_HEADER_BYTES: u32 = 14 + 4;
@@ -21,14 +22,15 @@ pub(super) const LINK_HEADER_BYTES: u32 = 14 + 4;
 /// [`send`](Sender::send) only writes the ring; [`flush`](Sender::flush) makes the kernel look, once for a whole batch.
 #[derive(Debug)]
 pub struct Sender {
-    tx: Producer<Descriptor>,
-    completion: Consumer<u64>,
-    pool: Pool,
-    faults: Faults,
+    pub(super) tx: Producer<Descriptor>,
+    pub(super) completion: Consumer<u64>,
+    pub(super) pool: Pool,
+    pub(super) faults: Faults,
     dropped: u64,
     /// `tx.written()` as last booked in the pool.
     booked: Cell<u32>,
-    /// The longest frame the interface takes.
+    /// The longest frame that may be sent without further looks: that the interface takes, or none where the kernel wants room in
+    /// front of each.
     frame_bytes_max: usize,
     /// The longest packet to write in place: that, behind the headroom.
     packet_bytes_max: usize,
@@ -36,6 +38,7 @@ pub struct Sender {
     chain_bytes_max: usize,
     /// The most frames a packet may lie in.
     chain_frames_max: usize,
+    pub(super) departures: Departures,
     /// Last, so that the rings are unmapped before the socket is closed: a mapping keeps it open.
     inner: Arc<Inner>,
 }
@@ -50,12 +53,13 @@ impl Sender {
     ) -> Self {
         let booked = Cell::new(tx.written());
         let chain_bytes_max = settings.mtu_bytes.saturating_add(LINK_HEADER_BYTES) as usize;
-        let frame_bytes_max = chain_bytes_max.min(pool.frame_bytes() as usize);
+        let longest_frame = chain_bytes_max.min(pool.frame_bytes() as usize);
+        let frame_bytes_max = if inner.sends_with_requests() { 0 } else { longest_frame };
         let chain_frames_max = match settings.multi_buffer {
             true => inner.chain_frames_max.min(tx.capacity() as usize),
             false => 1,
         };
-        let packet_bytes_max = frame_bytes_max.min(pool.packet_bytes_max() as usize);
+        let packet_bytes_max = longest_frame.min(pool.packet_bytes_max() as usize);
         Self {
             inner,
             tx,
@@ -68,7 +72,13 @@ impl Sender {
             packet_bytes_max,
             chain_bytes_max,
             chain_frames_max,
+            departures: Departures::default(),
         }
+    }
+
+    /// The longest frame the interface takes.
+    pub(super) fn longest_frame(&self) -> usize {
+        self.chain_bytes_max.min(self.pool.frame_bytes() as usize)
     }
 
     /// An empty frame to fill and send, with headroom in front; `None` when all are on their way (flush, and try again).
@@ -129,8 +139,14 @@ impl Sender {
     #[inline]
     pub fn send(&mut self, frame: Frame) -> Result<(), Rejected> {
         if !self.fits(&frame) {
-            return Err(self.refuse(frame));
+            return self.send_on_sight(frame);
         }
+        self.put(frame)
+    }
+
+    /// Sends a frame that was looked at.
+    #[inline]
+    pub(super) fn put(&mut self, frame: Frame) -> Result<(), Rejected> {
         let Some(slot) = self.tx.vacant() else {
             return Err(Rejected { frame, reason: RejectedReason::RingFull });
         };
@@ -184,6 +200,9 @@ impl Sender {
             Some(RejectedReason::TooManyFrames { frames_max: self.chain_frames_max })
         } else if !chain.buffers().iter().all(|frame| self.pool.owns(frame)) {
             Some(RejectedReason::ForeignArea)
+        } else if self.inner.sends_with_requests() && !chain.buffers().iter().all(Frame::has_room_for_request)
+        {
+            Some(RejectedReason::NoRoomForRequest)
         } else {
             let count = count as u32; // no more than a ring has entries
             (self.tx.free(count) < count).then_some(RejectedReason::RingFull)
@@ -197,7 +216,8 @@ impl Sender {
     /// tells why.
     pub fn send_all(&mut self, frames: &mut Vec<Frame>) -> io::Result<usize> {
         let room = self.tx.free(u32::try_from(frames.len()).unwrap_or(u32::MAX)) as usize;
-        let sendable = |frame: &&Frame| self.fits(frame) && self.pool.owns(frame);
+        let fits = |frame: &Frame| self.fits(frame) || self.refusal_on_sight(frame).is_none();
+        let sendable = |frame: &&Frame| fits(frame) && self.pool.owns(frame);
         let count = frames.iter().take(room).take_while(sendable).count();
         for frame in frames.drain(..count) {
             let sent = self.send(frame);
@@ -207,20 +227,10 @@ impl Sender {
         Ok(count)
     }
 
-    /// Whether a frame has bytes, and no more than the interface takes.
+    /// Whether a frame has bytes, and no more than can be sent without further looks.
     #[inline]
     fn fits(&self, frame: &Frame) -> bool {
         frame.len().wrapping_sub(1) < self.frame_bytes_max
-    }
-
-    #[cold]
-    fn refuse(&self, frame: Frame) -> Rejected {
-        let reason = if frame.is_empty() {
-            RejectedReason::Empty
-        } else {
-            RejectedReason::TooLong { bytes_max: self.frame_bytes_max }
-        };
-        Rejected { frame, reason }
     }
 
     /// Shows the queued frames to the kernel and makes it send them, then takes back what it has finished. One system
@@ -258,6 +268,9 @@ impl Sender {
     /// it runs out, by [`Sender::frame`].
     pub fn reap(&mut self) -> usize {
         self.book();
+        if self.departures.is_awaiting() {
+            return self.reap_departures() as usize;
+        }
         self.pool.reap(&mut self.completion, &mut self.faults) as usize
     }
 
@@ -384,6 +397,17 @@ pub enum RejectedReason {
     /// The frame holds no bytes.
     #[error("it holds no bytes; fill it first")]
     Empty,
+    /// What was asked for the packet cannot be done here.
+    #[error("what was asked for it cannot be done: {0}")]
+    Unsupported(Unsupported),
+    /// The checksum that was to be completed lies outside the packet.
+    #[error(transparent)]
+    ChecksumOutside(PlaceOutside),
+    /// A port opened with [`send_metadata`](PortBuilder::send_metadata) needs room in front of each packet.
+    #[error(
+        "this port needs {SEND_METADATA_BYTES} free bytes in front of the packet; leave them, or copy it with Frame::fill"
+    )]
+    NoRoomForRequest,
     /// The packet lies in more frames than this mode takes.
     #[error(
         "a packet may lie in {frames_max} frame(s) here; use fewer, larger ones, or open the port with multi_buffer"

@@ -116,9 +116,15 @@ impl XdpRungs {
         if !settings.only_sends() && !drivers::receives(interface.driver.as_deref(), mode) {
             return refuse(Step::Members, members(interface));
         }
-        let (socket, mut rings) = match self.socket.take() {
+        // A granted socket is all there is: it is registered once.
+        let requests = match &self.granted {
+            Some(_) => settings.send_metadata,
+            None => settings.registers_requests(interface, mode),
+        };
+        let made = self.socket.take().filter(|(socket, _)| socket.asked_for_requests == requests);
+        let (mut socket, mut rings) = match made {
             Some(made) => made,
-            None => settings.socket(self.granted_socket.take(), area)?,
+            None => settings.socket(self.granted_socket.take(), area, requests)?,
         };
         let at = if mode == Mode::XdpCopyGeneric { Attach::Generic } else { Attach::Native };
         // An interface runs its program in one place only.
@@ -138,7 +144,15 @@ impl XdpRungs {
                 return refuse(Step::Attach, reason);
             }
         };
-        match settings.bind(interface, &socket, mode == Mode::XdpZeroCopy)? {
+        let zero_copy = mode == Mode::XdpZeroCopy;
+        let mut bound = settings.bind(interface, &socket, zero_copy)?;
+        let unsupported = |error: &io::Error| error.raw_os_error() == Some(libc::EOPNOTSUPP);
+        if bound.as_ref().is_err_and(unsupported) && socket.takes_requests && self.granted.is_none() {
+            // Some drivers' packets cannot carry requests in any mode (virtio_net, `IFF_TX_SKB_NO_LINEAR`); a port can do without.
+            (socket, rings) = settings.socket(None, area, false)?;
+            bound = settings.bind(interface, &socket, zero_copy)?;
+        }
+        match bound {
             Ok(()) => {
                 let mode = settings.reported_mode(&socket, at)?;
                 if mode == Mode::XdpZeroCopy && !settings.is_proven(interface, area, &socket, &mut rings)? {
@@ -176,7 +190,8 @@ impl Standing {
         let (promiscuous, inquiry) = settings.attend(interface)?;
         let lent_frames = if mode == Mode::XdpZeroCopy { settings.frames_to_lend(interface) } else { 0 };
         let rx_frames = settings.rx_frames.saturating_add(lent_frames);
-        let pools = (area.pool(Half::Receive, rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
+        let mut pools = (area.pool(Half::Receive, rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
+        settings.equip(&mut pools, mode, interface, &redirect, &socket);
         if granted.is_none() && !settings.only_sends() {
             redirect
                 .set(settings.queue, socket.as_fd())
@@ -211,12 +226,16 @@ impl Standing {
 
 impl PortBuilder {
     /// The socket that was granted, or one of our own, with its memory and its rings.
-    fn socket(&self, granted: Option<XskSocket>, area: &Area) -> Result<(XskSocket, Rings), OpenError> {
-        let socket = granted.map_or_else(|| self.make_socket(), Ok)?;
+    fn socket(
+        &self,
+        granted: Option<XskSocket>,
+        area: &Area,
+        requests: bool,
+    ) -> Result<(XskSocket, Rings), OpenError> {
+        let mut socket = granted.map_or_else(|| self.make_socket(), Ok)?;
         let memory = area.memory();
-        socket.register(memory, area.frame_bytes(), area.headroom_bytes()).map_err(|source| match source
-            .raw_os_error()
-        {
+        let registered = socket.register(memory, area.frame_bytes(), area.headroom_bytes(), requests);
+        registered.map_err(|source| match source.raw_os_error() {
             Some(libc::ENOBUFS | libc::ENOMEM) => OpenError::PinnedMemory {
                 interface: self.interface.clone(),
                 queue: self.queue,

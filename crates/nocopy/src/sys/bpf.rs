@@ -17,6 +17,7 @@ const BPF_XDP: u32 = 37;
 /// Do with the packets of a test run what the program returns (Linux 5.18).
 const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
 const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
+const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
 
 /// Kinds of map used here.
 #[derive(Debug, Clone, Copy)]
@@ -224,11 +225,13 @@ pub(crate) fn possible_cpus() -> io::Result<usize> {
     last.map(|last| last + 1).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// Loads an XDP program. On refusal the error carries the last line of the verifier's log.
+/// Loads an XDP program, possibly bound to an interface. On refusal the error carries the last line of the verifier's log.
 pub(crate) fn load_xdp(
     instructions: &[Instruction],
     fragments: bool,
+    bound_to: Option<u32>,
 ) -> Result<OwnedFd, (io::Error, String)> {
+    let flags = if fragments { BPF_F_XDP_HAS_FRAGS } else { 0 };
     let mut log = vec![0_u8; 1 << 16];
     let mut argument = ProgramLoad {
         kind: BPF_PROG_TYPE_XDP,
@@ -239,9 +242,9 @@ pub(crate) fn load_xdp(
         log_bytes: length(log.len()),
         log: log.as_mut_ptr() as u64,
         kernel_version: 0,
-        flags: if fragments { BPF_F_XDP_HAS_FRAGS } else { 0 },
+        flags: flags | if bound_to.is_some() { BPF_F_XDP_DEV_BOUND_ONLY } else { 0 },
         name: object_name("nocopy"),
-        interface_index: 0,
+        interface_index: bound_to.unwrap_or(0),
         attach_type: BPF_XDP,
     };
     // SAFETY: instructions, licence and log are described by pointer and size and outlive the call.

@@ -15,6 +15,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use super::memory::Mapping;
 use crate::counter::counters;
+use crate::metadata::Request;
 use crate::ring::{self, Consumer, Producer, RingLayout};
 
 /// `XDP_MAX_TX_SKB_BUDGET` of `linux/if_xdp.h`, since Linux 6.18: frames one system call may send in copy mode.
@@ -22,6 +23,41 @@ const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
 
 /// `XDP_PKT_CONTD` of `linux/if_xdp.h`: the packet goes on in the next entry.
 pub(crate) const PACKET_CONTINUES: u32 = 1;
+
+/// `XDP_TX_METADATA` of `linux/if_xdp.h`: in front of the packet lies a [`SendMetadata`].
+pub(crate) const REQUESTED: u32 = 1 << 1;
+
+// linux/if_xdp.h
+const XDP_UMEM_TX_SW_CSUM: u32 = 1 << 1;
+const XDP_UMEM_TX_METADATA_LEN: u32 = 1 << 2;
+const XDP_TXMD_FLAGS_TIMESTAMP: u64 = 1 << 0;
+const XDP_TXMD_FLAGS_CHECKSUM: u64 = 1 << 1;
+
+/// What the kernel or the card is to do for a packet, in front of it (`struct xsk_tx_metadata` as far as it goes back to the first
+/// kernels that had it: without launch time).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SendMetadata {
+    flags: u64,
+    /// Where the checksum is (`csum_start`, `csum_offset`); once the packet has left, when it did.
+    pub(crate) answer: u64,
+}
+
+/// Bytes of a [`SendMetadata`]: what must be free in front of every packet of a socket that may have one.
+pub(crate) const SEND_METADATA_BYTES: u32 = size_of::<SendMetadata>() as u32;
+
+impl SendMetadata {
+    pub(crate) fn of(request: &Request) -> Self {
+        let Request { checksum, timestamp } = request;
+        let flags = checksum.map_or(0, |_| XDP_TXMD_FLAGS_CHECKSUM)
+            | timestamp.map_or(0, |_| XDP_TXMD_FLAGS_TIMESTAMP);
+        let answer = checksum.map_or(0, |place| {
+            let ([a, b], [c, d]) = (place.start.to_ne_bytes(), place.offset.to_ne_bytes());
+            u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0])
+        });
+        Self { flags, answer }
+    }
+}
 
 /// One entry of an rx or tx ring (`struct xdp_desc`).
 #[repr(C)]
@@ -118,23 +154,28 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result
 #[derive(Debug)]
 pub(crate) struct XskSocket {
     fd: OwnedFd,
+    /// Whether packets were to be sent with a [`SendMetadata`], and whether they can.
+    pub(crate) asked_for_requests: bool,
+    pub(crate) takes_requests: bool,
 }
 
 impl XskSocket {
     pub(crate) fn new() -> io::Result<Self> {
         let fd = rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-        Ok(Self { fd })
+        Ok(Self { fd, asked_for_requests: false, takes_requests: false })
     }
 
     /// Registers an area as this socket's umem. The kernel pins the pages itself, so they stay valid for it whatever
-    /// happens to the mapping.
+    /// happens to the mapping. If asked, and the kernel can (Linux 6.11), packets may then be sent with requests; the kernel itself
+    /// completes their checksums in copy mode. (Left to the driver there, veth and others would pass them on incomplete.)
     pub(crate) fn register(
-        &self,
+        &mut self,
         (base, bytes): (NonNull<u8>, usize),
         frame_bytes: u32,
         headroom_bytes: u32,
+        requests: bool,
     ) -> io::Result<()> {
-        let registration = XdpUmemReg {
+        let plain = XdpUmemReg {
             addr: base.as_ptr().addr() as u64,
             len: bytes as u64,
             chunk_size: frame_bytes,
@@ -142,7 +183,22 @@ impl XskSocket {
             flags: XdpUmemRegFlags::empty(),
             tx_metadata_len: 0,
         };
-        Ok(sockopt::set_xdp_umem_reg(&self.fd, registration)?)
+        let with_requests = XdpUmemReg {
+            flags: XdpUmemRegFlags::from_bits_retain(XDP_UMEM_TX_METADATA_LEN | XDP_UMEM_TX_SW_CSUM),
+            tx_metadata_len: SEND_METADATA_BYTES,
+            ..plain
+        };
+        self.asked_for_requests = requests;
+        if requests {
+            match sockopt::set_xdp_umem_reg(&self.fd, with_requests) {
+                Err(rustix::io::Errno::INVAL) => {} // flags of a later kernel, or a mistake that will show once more
+                done => {
+                    self.takes_requests = done.is_ok();
+                    return Ok(done?);
+                }
+            }
+        }
+        Ok(sockopt::set_xdp_umem_reg(&self.fd, plain)?)
     }
 
     /// Sizes the rx ring: a socket without one is not taken into an XDP map (since Linux 7.1, and older ones that are
@@ -283,7 +339,7 @@ impl XskSocket {
 
 impl From<OwnedFd> for XskSocket {
     fn from(fd: OwnedFd) -> Self {
-        Self { fd }
+        Self { fd, asked_for_requests: false, takes_requests: false }
     }
 }
 

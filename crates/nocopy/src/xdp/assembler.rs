@@ -14,6 +14,7 @@ pub(super) const R4: Register = Register(4);
 pub(super) const R5: Register = Register(5);
 /// Kept over calls, as the others above are not.
 pub(super) const R6: Register = Register(6);
+pub(super) const R7: Register = Register(7);
 pub(super) const FRAME_POINTER: Register = Register(10);
 
 /// Functions of the kernel, by their number in `linux/bpf.h`.
@@ -24,9 +25,11 @@ pub(super) enum Helper {
     Redirect = 23,
     AdjustHead = 44,
     RedirectMap = 51,
+    AdjustMeta = 54,
 }
 
 const BPF_PSEUDO_MAP_FD: u8 = 1;
+const BPF_PSEUDO_KFUNC_CALL: u8 = 2;
 
 const fn instruction(code: u8, to: Register, from: Register, offset: i16, immediate: i32) -> Instruction {
     Instruction { code, registers: from.0 << 4 | to.0, offset, immediate }
@@ -55,6 +58,11 @@ pub(super) const fn add(to: Register, value: i32) -> Instruction {
     instruction(0x07, to, R0, 0, value)
 }
 
+/// `register = -register`
+pub(super) const fn negate(register: Register) -> Instruction {
+    instruction(0x87, register, R0, 0, 0)
+}
+
 /// `to = *(u32 *)(from + offset)`
 pub(super) const fn load_u32(to: Register, from: Register, offset: i16) -> Instruction {
     instruction(0x61, to, from, offset, 0)
@@ -63,6 +71,11 @@ pub(super) const fn load_u32(to: Register, from: Register, offset: i16) -> Instr
 /// `to = *(u64 *)(from + offset)`
 pub(super) const fn load_u64(to: Register, from: Register, offset: i16) -> Instruction {
     instruction(0x79, to, from, offset, 0)
+}
+
+/// `*(u8 *)(to + offset) = from`
+pub(super) const fn store_u8(to: Register, offset: i16, from: Register) -> Instruction {
+    instruction(0x73, to, from, offset, 0)
 }
 
 /// `*(u32 *)(to + offset) = from`
@@ -80,6 +93,11 @@ pub(super) const fn skip_if_zero(tested: Register, count: i16) -> Instruction {
     instruction(0x15, tested, R0, count, 0)
 }
 
+/// `if tested != value skip `count` instructions`
+pub(super) const fn skip_unless(tested: Register, value: i32, count: i16) -> Instruction {
+    instruction(0x55, tested, R0, count, value)
+}
+
 /// `if left == right skip `count` instructions`
 pub(super) const fn skip_if_equal(left: Register, right: Register, count: i16) -> Instruction {
     instruction(0x1d, left, right, count, 0)
@@ -93,6 +111,11 @@ pub(super) const fn skip_unless_equal(left: Register, right: Register, count: i1
 /// `if left > right skip `count` instructions`
 pub(super) const fn skip_if_greater(left: Register, right: Register, count: i16) -> Instruction {
     instruction(0x2d, left, right, count, 0)
+}
+
+/// `r0 = function(r1, …)`, by its number in the kernel's type information
+pub(super) const fn call_kernel(function: i32) -> Instruction {
+    instruction(0x85, R0, Register(BPF_PSEUDO_KFUNC_CALL), 0, function)
 }
 
 /// `to = map`: two instructions, the second carries the upper half of a value that a map does not have.

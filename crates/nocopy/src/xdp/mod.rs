@@ -7,6 +7,7 @@
 mod assembler;
 mod attachment;
 mod generator;
+mod hints;
 mod pass_header;
 mod program;
 
@@ -15,6 +16,7 @@ use std::io;
 pub(crate) use attachment::attached;
 pub use attachment::{Attach, Attachment};
 pub use generator::Generator;
+pub(crate) use hints::{ANSWER_OLD_KERNEL, Hints, VLAN_KERNEL_MIN};
 pub(crate) use pass_header::PassHeader;
 pub(crate) use program::SocketMap;
 pub use program::{Counter, Program};

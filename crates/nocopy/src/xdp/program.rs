@@ -12,18 +12,18 @@ use crate::sys::bpf::{self, Instruction, MapKind, Slot};
 use crate::sys::kernel;
 
 const XDP_DROP: i32 = 1;
-const XDP_PASS: i32 = 2;
+pub(super) const XDP_PASS: i32 = 2;
 
 /// The first kernel with programs for packets of several buffers (`BPF_F_XDP_HAS_FRAGS`).
 const FRAGMENTS_SINCE: KernelVersion = KernelVersion(5, 18);
 
 /// Offsets of `data`, `data_end` and `data_meta` in `struct xdp_md`.
-const DATA_BYTES: i16 = 0;
+pub(super) const DATA_BYTES: i16 = 0;
 const DATA_END_BYTES: i16 = 4;
-const DATA_META_BYTES: i16 = 8;
+pub(super) const DATA_META_BYTES: i16 = 8;
 
 /// Offset of `rx_queue_index` in `struct xdp_md`.
-const RX_QUEUE_INDEX_BYTES: i16 = 16;
+pub(super) const RX_QUEUE_INDEX_BYTES: i16 = 16;
 
 /// A loaded XDP program.
 #[derive(Debug)]
@@ -38,13 +38,24 @@ impl Program {
 
     /// Loads a program, possibly for packets of several buffers ([`FRAGMENTS_SINCE`]).
     fn load_for(instructions: &[Instruction], fragments: bool) -> Result<Self, Error> {
-        bpf::load_xdp(instructions, fragments).map(|fd| Self { fd }).map_err(|(source, log)| {
+        bpf::load_xdp(instructions, fragments, None).map(|fd| Self { fd }).map_err(|(source, log)| {
             if log.is_empty() {
                 Error::from_refusal("load an XDP program", source)
             } else {
                 Error::Verifier { log, source }
             }
         })
+    }
+
+    /// Loads a program bound to an interface of the calling thread's network namespace: it may ask the driver about packets, and can
+    /// be attached there only, in the driver (`BPF_F_XDP_DEV_BOUND_ONLY`, since Linux 6.3).
+    pub(super) fn load_bound(
+        instructions: &[Instruction],
+        fragments: bool,
+        interface_index: u32,
+    ) -> io::Result<Self> {
+        let loaded = bpf::load_xdp(instructions, fragments, Some(interface_index));
+        loaded.map(|fd| Self { fd }).map_err(|(source, _)| source)
     }
 
     /// Lets every packet pass to the host. On veth its presence makes the driver take packets by NAPI.
@@ -153,7 +164,7 @@ impl AsFd for Program {
     }
 }
 
-fn descriptor(fd: &impl AsFd) -> i32 {
+pub(super) fn descriptor(fd: &impl AsFd) -> i32 {
     bpf::number(fd).cast_signed()
 }
 
@@ -187,7 +198,7 @@ impl Counter {
 /// Which AF_XDP socket takes the packets of which queue (`BPF_MAP_TYPE_XSKMAP`).
 #[derive(Debug)]
 pub(crate) struct SocketMap {
-    map: OwnedFd,
+    pub(super) map: OwnedFd,
 }
 
 impl SocketMap {

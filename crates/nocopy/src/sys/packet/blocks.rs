@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::VLAN_TAG_BYTES;
+use super::arrival::vlan_tag;
+use crate::metadata::VlanTag;
 use crate::ring::Producer;
 use crate::sys::memory::Mapping;
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES};
@@ -122,11 +124,11 @@ impl Blocks {
             return None;
         }
         let mut len = len;
-        if header.tp_status & libc::TP_STATUS_VLAN_VALID != 0
+        if let Some(tag) = vlan_tag(&header)
             && first - VLAN_TAG_BYTES >= end
             && len as usize >= ADDRESSES_BYTES
         {
-            self.insert_tag(first, &header);
+            self.insert_tag(first, tag);
             header_bytes -= VLAN_TAG_BYTES;
             len += VLAN_TAG_BYTES;
         }
@@ -136,12 +138,7 @@ impl Blocks {
     }
 
     /// Puts the tag that the kernel has taken out of a packet back behind the addresses, which move to the front.
-    fn insert_tag(&self, first: u32, header: &libc::tpacket3_hdr) {
-        let protocol = match header.tp_status & libc::TP_STATUS_VLAN_TPID_VALID {
-            0 => libc::ETH_P_8021Q as u16,
-            _ => header.hv1.tp_vlan_tpid,
-        };
-        let control = header.hv1.tp_vlan_tci as u16;
+    fn insert_tag(&self, first: u32, VlanTag { protocol, control }: VlanTag) {
         let addresses = self.pointer(first);
         // SAFETY: the caller checked that the addresses, and room for a tag in front of them, lie in the block, which is
         // ours; nobody has seen the packet yet.

@@ -1,5 +1,6 @@
 //! Packet sockets and their rings (kernel: Documentation/networking/packet_mmap.rst, `linux/if_packet.h`).
 
+mod arrival;
 mod blocks;
 mod outgoing;
 
@@ -7,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+pub(crate) use arrival::arrival;
 use blocks::Blocks;
 pub(crate) use blocks::{Announcer, IN_BLOCKS, Pieces};
 pub(crate) use outgoing::Outgoing;
@@ -62,6 +64,8 @@ pub(crate) struct Capture {
     pub(crate) fanout: Option<(u16, Fanout)>,
     /// Packets that leave the interface, too.
     pub(crate) outgoing: bool,
+    /// The flow's hash in each packet's header.
+    pub(crate) hash: bool,
     pub(crate) block_bytes: u32,
     pub(crate) block_count: u32,
     /// When a block that is not full is handed over.
@@ -113,7 +117,8 @@ impl PacketSocket {
             tp_frame_nr: block_count * (block_bytes / FRAME_BYTES),
             tp_retire_blk_tov: timeout_ms,
             tp_sizeof_priv: 0,
-            tp_feature_req_word: 0, // the receive hash would be calculated for each packet that has none
+            // It is calculated for each packet that has none.
+            tp_feature_req_word: if capture.hash { libc::TP_FT_REQ_FILL_RXHASH } else { 0 },
         };
         socket.set(libc::PACKET_RX_RING, &request)?;
         let memory = Mapping::ring(socket.as_fd(), 0, block_bytes as usize * block_count as usize)?;

@@ -1,0 +1,153 @@
+//! The redirecting program that also asks the driver what it knows of each packet, and notes it in front of the packet (kernel:
+//! Documentation/networking/xdp-rx-metadata.rst).
+//!
+//! Functions of the kernel that answer such questions are no helpers with a number but *kfuncs*: called by the number that the
+//! kernel's own type information (BTF) gives them, from a program that is bound to one device, whose driver puts its own in place.
+
+use std::mem::offset_of;
+
+use aya_obj::btf::{Btf, BtfKind};
+
+use super::assembler::{
+    FRAME_POINTER, Helper, R0, R1, R2, R3, R6, R7, add, call, call_kernel, copy, exit, load_u32, load_u64,
+    map, negate, set, set_u64, skip_if_greater, skip_unless, store_u8, store_u64,
+};
+use super::program::{DATA_BYTES, DATA_META_BYTES, RX_QUEUE_INDEX_BYTES, XDP_PASS, descriptor};
+use super::{KernelVersion, Program, SocketMap};
+use crate::metadata::Unsupported;
+use crate::sys::bpf::Instruction;
+
+/// What the program notes: the bytes in front of the packet. Not more than 32, the most that every kernel allows
+/// (`xdp_metalen_invalid`).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hints {
+    pub(crate) timestamp: u64,
+    pub(crate) hash: u32,
+    /// What was hashed (`enum xdp_rss_hash_type`).
+    pub(crate) hash_kind: u32,
+    /// In network byte order.
+    pub(crate) vlan_protocol: u16,
+    pub(crate) vlan_control: u16,
+    /// The driver's answers to the questions for timestamp, hash and VLAN tag: 0, or an errno.
+    pub(crate) refusals: [u8; 3],
+    pub(crate) padding: u8,
+    /// The random number that tells a note of this program.
+    pub(crate) mark: u64,
+}
+
+/// In place of an answer: the kernel does not know the question.
+pub(crate) const ANSWER_OLD_KERNEL: u8 = u8::MAX;
+
+/// The first kernel with hints, and the first that tells of VLAN tags.
+const HINTS_KERNEL_MIN: KernelVersion = KernelVersion(6, 3);
+pub(crate) const VLAN_KERNEL_MIN: KernelVersion = KernelVersion(6, 8);
+
+const HINTS_BYTES: i32 = size_of::<Hints>() as i32;
+const _: () = assert!(HINTS_BYTES == 32, "as the program lays them out");
+
+/// Numbers of the kernel's functions.
+#[derive(Debug, Clone, Copy)]
+struct Questions {
+    timestamp: i32,
+    hash: i32,
+    vlan: Option<i32>,
+}
+
+impl Questions {
+    fn find() -> Result<Self, Unsupported> {
+        let kernel = Btf::from_sys_fs().map_err(|_| Unsupported::Kernel(HINTS_KERNEL_MIN))?;
+        let number = |name| kernel.id_by_type_name_kind(name, BtfKind::Func).ok().map(u32::cast_signed);
+        let needed = |name| number(name).ok_or(Unsupported::Kernel(HINTS_KERNEL_MIN));
+        Ok(Self {
+            timestamp: needed("bpf_xdp_metadata_rx_timestamp")?,
+            hash: needed("bpf_xdp_metadata_rx_hash")?,
+            vlan: number("bpf_xdp_metadata_rx_vlan_tag"),
+        })
+    }
+}
+
+impl Program {
+    /// Does what [`Program::redirect_to`] does, and notes in front of each packet that it redirects what the interface's driver knows
+    /// of it, with `mark`. Packets that go to the host stay as they are: notes that differ would keep it from joining them (GRO).
+    ///
+    /// Where there is no room for a note the packet is redirected all the same.
+    pub(crate) fn redirect_with_hints(
+        sockets: &SocketMap,
+        fragments: bool,
+        interface_index: u32,
+        mark: u64,
+    ) -> Result<Self, Unsupported> {
+        let instructions = instructions(Questions::find()?, descriptor(&sockets.map), mark);
+        // Refused by the verifier, or because the device has no such functions.
+        Self::load_bound(&instructions, fragments, interface_index).map_err(|source| {
+            match source.raw_os_error() {
+                Some(libc::EOPNOTSUPP) => Unsupported::Driver,
+                _ => Unsupported::Refused,
+            }
+        })
+    }
+}
+
+/// The note as it is made up on the stack, below the frame pointer.
+const fn field(offset: usize) -> i16 {
+    offset as i16 - HINTS_BYTES as i16
+}
+
+fn instructions(questions: Questions, sockets: i32, mark: u64) -> Vec<Instruction> {
+    let [map_low, map_high] = map(R1, sockets);
+    let mut program = vec![
+        copy(R6, R1),
+        load_u32(R2, R1, RX_QUEUE_INDEX_BYTES),
+        map_low,
+        map_high,
+        set(R3, XDP_PASS),
+        call(Helper::RedirectMap),
+        skip_unless(R0, XDP_PASS, 1),
+        exit(),
+        copy(R7, R0),
+        set(R1, 0),
+    ];
+    program.extend((0..4).map(|word| store_u64(FRAME_POINTER, field(word * 8), R1)));
+    let refusals = offset_of!(Hints, refusals);
+    ask(&mut program, Some(questions.timestamp), &[offset_of!(Hints, timestamp)], refusals);
+    let hash = [offset_of!(Hints, hash), offset_of!(Hints, hash_kind)];
+    ask(&mut program, Some(questions.hash), &hash, refusals + 1);
+    let vlan = [offset_of!(Hints, vlan_protocol), offset_of!(Hints, vlan_control)];
+    ask(&mut program, questions.vlan, &vlan, refusals + 2);
+    program.extend(set_u64(R1, mark));
+    program.push(store_u64(FRAME_POINTER, field(offset_of!(Hints, mark)), R1));
+    program.extend([copy(R1, R6), set(R2, -HINTS_BYTES), call(Helper::AdjustMeta)]);
+    let note: Vec<_> = (0..4)
+        .flat_map(|word| {
+            let offset = word * 8;
+            [load_u64(R3, FRAME_POINTER, field(offset)), store_u64(R1, offset as i16, R3)]
+        })
+        .collect();
+    let placing = [
+        load_u32(R1, R6, DATA_META_BYTES),
+        load_u32(R2, R6, DATA_BYTES),
+        copy(R3, R1),
+        add(R3, HINTS_BYTES),
+        skip_if_greater(R3, R2, note.len() as i16), // for the verifier: there is room
+    ];
+    program.push(skip_unless(R0, 0, (placing.len() + note.len()) as i16));
+    program.extend(placing.into_iter().chain(note));
+    program.extend([copy(R0, R7), exit()]);
+    program
+}
+
+/// Asks the driver a question about the packet, whose answers go to the fields of the note at `into`, and the errno to `refusal`.
+fn ask(program: &mut Vec<Instruction>, question: Option<i32>, into: &[usize], refusal: usize) {
+    match question {
+        Some(question) => {
+            program.push(copy(R1, R6));
+            for (register, offset) in [R2, R3].into_iter().zip(into) {
+                program.extend([copy(register, FRAME_POINTER), add(register, field(*offset).into())]);
+            }
+            program.extend([call_kernel(question), negate(R0)]);
+        }
+        None => program.push(set(R0, ANSWER_OLD_KERNEL.into())),
+    }
+    program.push(store_u8(FRAME_POINTER, field(refusal), R0));
+}
