@@ -1,0 +1,134 @@
+use nocopy::metadata::{ChecksumBy, Clock, Offers, Request, Unsupported};
+use nocopy::port::OpenError;
+use nocopy::{Mode, Port};
+use nocopy_lab::End;
+use nocopy_proto::wire::udp::{Datagram, Integrity};
+use nocopy_proto::wire::{ethernet, ipv4};
+use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame};
+use serde_json::json;
+
+use crate::guest::{Guest, traffic};
+use crate::registry::{Failure, Kernel, Test, Topology};
+
+pub(crate) const TEST: Test = Test {
+    proves: "what a card does for a packet is offered, the rest typed as unsupported; with requests allowed every packet still \
+             arrives, and one whose checksum is left to whoever can has the right one, in zero-copy and in copy mode",
+    on: &[Topology::Igb, Topology::Virtio],
+    kernel: Kernel::Newest,
+    run,
+};
+
+const PACKETS: u32 = 600;
+const PAYLOADS_BYTES: [usize; 6] = [0, 1, 18, 19, 1000, 1472];
+
+fn run(guest: &Guest) -> Result<(), Failure> {
+    let (left, right) = (guest.lab().left(), guest.lab().right());
+    if guest.topology() == Topology::Igb {
+        // Otherwise it would send the flow's packets to either of two queues.
+        for end in guest.ends() {
+            end.set_queues(1)?;
+        }
+    }
+    for mode in [Mode::XdpZeroCopy, Mode::XdpCopyNative] {
+        let (mut a, mut b) = (open(left, mode)?, open(right, mode)?);
+        let offers = a.sender().offers();
+        assert_plausible(guest.topology(), mode, offers);
+        traffic::cross(&mut a, &mut b, right, 64, PACKETS)?;
+        traffic::cross(&mut b, &mut a, left, 1514, PACKETS)?;
+        let done_by = send_checksummed(guest, &mut a, &mut b)?;
+        assert_eq!(done_by, offers.checksum.unwrap_or(ChecksumBy::Software));
+        let arrivals = arrivals(guest, &mut a, &mut b)?;
+        traffic::assert_settled(&mut a)?;
+        traffic::assert_settled(&mut b)?;
+        guest.record(&json!({
+            "mode": mode.to_string(), "offers": format!("{offers:?}"), "checksums by": format!("{done_by:?}"),
+            "arrival": arrivals,
+        }));
+    }
+    Ok(())
+}
+
+fn open(end: &End, mode: Mode) -> Result<Port, OpenError> {
+    let settings = traffic::small(end.interface()).mode(mode).receive_metadata(true).send_metadata(true);
+    end.namespace().run(|| settings.open())
+}
+
+/// In copy mode the kernel does everything; in zero-copy the driver, or nobody.
+fn assert_plausible(topology: Topology, mode: Mode, Offers { checksum, timestamp, .. }: Offers) {
+    match mode {
+        Mode::XdpZeroCopy => {
+            assert!(matches!(checksum, Ok(ChecksumBy::Device) | Err(Unsupported::Driver)), "{checksum:?}");
+            assert!(matches!(timestamp, Ok(Clock::Device) | Err(Unsupported::Driver)), "{timestamp:?}");
+        }
+        // virtio_net's packets are sent from the area itself (`IFF_TX_SKB_NO_LINEAR`): the kernel cannot sum them up.
+        _ if topology == Topology::Virtio => assert_eq!(checksum, Err(Unsupported::Driver)),
+        _ => assert_eq!((checksum, timestamp), (Ok(ChecksumBy::Kernel), Ok(Clock::Tai))),
+    }
+}
+
+/// A flow that both ends know: its checksum is left to whoever can.
+fn flow(guest: &Guest) -> UdpFrame {
+    let (left, right) = (guest.lab().left(), guest.lab().right());
+    UdpFrame {
+        source_mac: MacAddress(left.mac()),
+        destination_mac: MacAddress(right.mac()),
+        vlan: None,
+        addresses: IpAddresses::V4 { source: left.ipv4(), destination: right.ipv4() },
+        traffic_class: 0,
+        hop_limit: 64,
+        source_port: 7,
+        destination_port: 4660,
+        checksum: UdpChecksum::Offloaded,
+    }
+}
+
+/// Sends a datagram of each length, checks its sum where it arrives, and returns who computed it.
+fn send_checksummed(guest: &Guest, from: &mut Port, to: &mut Port) -> Result<ChecksumBy, Failure> {
+    let flow = flow(guest);
+    let mut by = Vec::new();
+    for bytes in PAYLOADS_BYTES {
+        let mut packet = vec![bytes as u8; flow.header_bytes() + bytes];
+        let (headers, payload) = packet.split_at_mut(flow.header_bytes());
+        flow.emit_headers(headers, payload)?;
+        let mut frame = from.sender().frame().expect("more frames than packets");
+        frame.fill(&packet).expect("a packet fits a frame");
+        by.push(from.sender().send_checksummed(frame, flow.checksum_place())?);
+        from.sender().flush()?;
+        let arrived = next_datagram(to)?;
+        let ip = ethernet::Frame::parse(&arrived).expect("Ethernet").payload().to_vec();
+        let ip = ipv4::Packet::parse(&ip).expect("IPv4");
+        let datagram = Datagram::parse(ip.payload()).expect("UDP");
+        assert_eq!(datagram.payload().len(), bytes);
+        assert_eq!(datagram.verify_checksum(&flow.addresses), Ok(Integrity::Verified), "{bytes} B");
+        // What is not offered is refused, and nothing leaves.
+        if from.sender().offers().timestamp.is_err() {
+            let frame = from.sender().frame().expect("more frames than packets");
+            assert!(from.sender().send_with(frame, Request::new().timestamp(1)).is_err());
+        }
+    }
+    by.dedup();
+    let [by] = by[..] else { panic!("different ones computed: {by:?}") };
+    Ok(by)
+}
+
+/// The next packet that arrives.
+fn next_datagram(port: &mut Port) -> Result<Vec<u8>, Failure> {
+    let mut batch = port.receiver().receive_timeout(traffic::ARRIVAL_MAX)?;
+    let packet = batch.next().ok_or_else(|| Failure("a datagram did not arrive".to_owned()))?;
+    Ok(packet.to_vec())
+}
+
+/// What comes with a packet: told, or said why not by what the driver says.
+fn arrivals(guest: &Guest, from: &mut Port, to: &mut Port) -> Result<String, Failure> {
+    let mut frame = from.sender().frame().expect("more frames than packets");
+    frame.fill(&traffic::packet(guest.lab().right(), 1, 64)).expect("fits");
+    from.sender().send(frame)?;
+    from.sender().flush()?;
+    let mut batch = to.receiver().receive_timeout(traffic::ARRIVAL_MAX)?;
+    let arrival = batch.next().ok_or_else(|| Failure("a packet did not arrive".to_owned()))?.arrival();
+    let reasons = [arrival.timestamp.err(), arrival.hash.err(), arrival.vlan.err()];
+    for reason in reasons.into_iter().flatten() {
+        assert!(matches!(reason, Unsupported::Driver | Unsupported::Absent), "{reason:?}");
+    }
+    Ok(format!("{arrival:?}"))
+}
