@@ -54,8 +54,5 @@ fn run(guest: &Guest) -> Result<(), Failure> {
 
 fn zero_copy_send(end: &End) -> Result<Gate, Failure> {
     let gates = end.namespace().run(|| probe::interface(end.interface()))?;
-    gates
-        .into_iter()
-        .find(|gate| gate.name == "zero-copy send")
-        .ok_or_else(|| Failure("no such gate".into()))
+    gates.into_iter().find(|gate| gate.name == "zero-copy send").ok_or_else(|| Failure("no such gate".into()))
 }

@@ -63,7 +63,8 @@ fn pin_each(end: &End, queues: &mut Queues) -> Result<Vec<Vec<usize>>, Failure> 
         let (cpus, allowed) = end.namespace().run(move || {
             let cpus = port.pin()?;
             let set = rustix::thread::sched_getaffinity(None)?;
-            let allowed = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect::<Vec<_>>();
+            let allowed =
+                (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect::<Vec<_>>();
             Ok::<_, Failure>((cpus, allowed))
         })?;
         assert_eq!(cpus, allowed);
