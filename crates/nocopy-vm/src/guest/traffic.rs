@@ -176,7 +176,7 @@ pub(crate) fn assert_unharmed(lab: &Lab, mut left: Port, mut right: Port) -> Res
 }
 
 /// Receives what is on its way still.
-fn discard(port: &mut Port) -> Result<(), Failure> {
+pub(crate) fn discard(port: &mut Port) -> Result<(), Failure> {
     while port.receiver().receive_timeout(SILENCE)?.next().is_some() {}
     Ok(())
 }

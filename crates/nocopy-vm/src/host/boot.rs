@@ -3,6 +3,9 @@
 use crate::arguments::RunArguments;
 use crate::registry::{Kernel, TESTS, Topology};
 
+/// Tests of one machine, so that two of them have about as much to do.
+const TESTS_MAX: usize = 10;
+
 /// One machine: a kernel, a topology, and the tests to run there.
 pub(crate) struct Boot {
     pub(crate) kernel: Kernel,
@@ -24,7 +27,10 @@ impl Boot {
                 {
                     continue;
                 }
-                match boots.iter_mut().find(|boot| (boot.kernel, boot.topology) == (kernel, topology)) {
+                let like = |boot: &&mut Self| {
+                    (boot.kernel, boot.topology) == (kernel, topology) && boot.tests.len() < TESTS_MAX
+                };
+                match boots.iter_mut().find(like) {
                     Some(boot) => boot.tests.push(name),
                     None => boots.push(Self { kernel, topology, tests: vec![name] }),
                 }

@@ -1,7 +1,11 @@
+use std::time::{Duration, Instant};
+
 use nocopy::port::OpenError;
 use nocopy::{Mode, Port, probe};
+use nocopy_lab::End;
 use serde_json::json;
 
+use crate::guest::traffic::ARRIVAL_MAX;
 use crate::guest::{Guest, traffic};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
@@ -14,6 +18,8 @@ pub(crate) const TEST: Test = Test {
 };
 
 const PACKETS: u32 = 500;
+
+const PAUSE: Duration = Duration::from_millis(50);
 
 fn run(guest: &Guest) -> Result<(), Failure> {
     let (left, right) = (guest.lab().left(), guest.lab().right());
@@ -38,9 +44,29 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let only_sends = Port::builder(bond).frame_count(0, 256).ring_sizes(256, 256);
     let mut port = left.namespace().run(|| only_sends.open())?;
     assert_eq!(port.mode(), Mode::XdpCopyNative, "{}", port.report());
-    guest.lab().wait_for_carrier()?; // attaching went to the member, whose link it reset behind the bond's back
+    // Attaching went to the member, whose link it reset behind the bond's back.
+    guest.lab().wait_for_carrier()?;
+    wait_for_passage(&mut port, &mut peer, right)?;
     traffic::cross(&mut port, &mut peer, right, 1514, PACKETS)?;
     traffic::assert_settled(&mut port)?;
     traffic::close(port);
     Ok(())
+}
+
+/// Sends until something arrives: a bond looks at its members' links in its own time.
+fn wait_for_passage(port: &mut Port, peer: &mut Port, to: &End) -> Result<(), Failure> {
+    let started = Instant::now();
+    loop {
+        let mut frame = port.sender().frame().expect("a free frame");
+        frame.fill(&traffic::packet(to, 0, 64)).expect("a packet fits a frame");
+        port.sender().send(frame)?;
+        port.sender().flush()?;
+        if peer.receiver().receive_timeout(PAUSE)?.next().is_some() {
+            port.sender().drain(ARRIVAL_MAX)?;
+            return traffic::discard(peer);
+        }
+        if started.elapsed() > ARRIVAL_MAX {
+            return Err(Failure(format!("nothing passes the bond for {} s", ARRIVAL_MAX.as_secs())));
+        }
+    }
 }

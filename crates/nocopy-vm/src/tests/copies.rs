@@ -27,6 +27,10 @@ const HEADER_BYTES: usize = 14 + 20 + 8;
 /// How far the instrument may be off where the figure is known.
 const TOLERANCE: f64 = 0.01;
 
+/// What generic mode may lack of two: the driver copies headers into a buffer of their own by itself, which the instrument does not
+/// see (virtio_net: 1.98 to 1.99).
+const GENERIC_HEADERS_MAX: f64 = 0.03;
+
 /// What a socket may show above one: headers that the stack moves to where it wants them are copied once more.
 const HEADERS_MAX: f64 = 0.02;
 
@@ -44,7 +48,10 @@ fn run(guest: &Guest) -> Result<(), Failure> {
             Mode::XdpZeroCopy => measured == [0.0, 0.0],
             Mode::XdpCopyNative => measured.iter().all(|copies| (copies - 1.0).abs() <= TOLERANCE),
             // The drivers' buffers have too little headroom for generic XDP, so received packets are copied once before.
-            _ => measured.iter().zip([1.0, 2.0]).all(|(copies, known)| (copies - known).abs() <= TOLERANCE),
+            _ => {
+                (measured[0] - 1.0).abs() <= TOLERANCE
+                    && (2.0 - GENERIC_HEADERS_MAX..=2.0 + TOLERANCE).contains(&measured[1])
+            }
         };
         assert!(as_known, "{mode}: copies per byte sent and received {measured:?}: {copies:?}");
     }

@@ -20,7 +20,7 @@ pub(crate) const TEST: Test = Test {
     run,
 };
 
-const DURATION: Duration = Duration::from_secs(30);
+const DURATION: Duration = Duration::from_secs(12);
 const SOAK_DURATION: Duration = Duration::from_secs(600);
 
 /// Packets on their way to one end at a time: fewer than a ring holds, so that nothing may be lost.
