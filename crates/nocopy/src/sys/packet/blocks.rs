@@ -230,7 +230,9 @@ impl Announcer {
                     break;
                 }
             };
-            let pieces = arrival.len.div_ceil(self.pieces.bytes_max).max(1);
+            // A division for long packets only.
+            let is_short = arrival.len <= self.pieces.bytes_max;
+            let pieces = if is_short { 1 } else { arrival.len.div_ceil(self.pieces.bytes_max) };
             if pieces > self.pieces.count_max {
                 self.too_long.fetch_add(1, Ordering::Relaxed);
             } else if self.rx.free(pieces) < pieces {
