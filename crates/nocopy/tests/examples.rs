@@ -1,6 +1,8 @@
 //! The examples run, as programs, on real traffic in a lab.
 #![allow(missing_docs)]
 
+mod common;
+
 use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;
 use std::path::PathBuf;
@@ -77,15 +79,7 @@ fn open(end: &End) -> Port {
 }
 
 fn send(port: &mut Port, to: &End, count: usize) {
-    let mut drafts = port.sender().drafts(count, 64).unwrap();
-    assert_eq!(drafts.left(), count);
-    while let Some(mut draft) = drafts.next_draft() {
-        draft.fill(0);
-        draft[..6].copy_from_slice(&to.mac());
-        draft[12..14].copy_from_slice(&[0x88, 0xb5]);
-        draft.queue();
-    }
-    drop(drafts);
+    common::queue_alike(port, to, count, 64);
     port.sender().flush().unwrap();
 }
 

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use common::{SECOND, assert_settled, lab, open, open_with, packet, receive, send};
+use common::{SECOND, assert_settled, lab, open, open_with, packet, packets_of_many_lengths, receive, send};
 use nocopy::port::{Fanout, OpenError, PortBuilder, Purpose};
 use nocopy::{Cause, Evidence, Frame, Mode, Port};
 use nocopy_lab::{End, Lab};
@@ -38,14 +38,8 @@ fn packets_cross_both_ways_across_many_blocks() {
     let lab = lab!();
     let (mut left, mut right) = (open_ring(lab.left()), open_ring(lab.right()));
     assert_eq!((right.mode(), right.evidence()), (Mode::PacketRing, Evidence::Copied(Cause::PacketRing)));
-    let mut number = 0;
     for round in 0..100 {
-        let packets: Vec<_> = (0..100)
-            .map(|i| {
-                number += 1;
-                packet(lab.right(), number, 60 + (round * 37 + i * 101) % 1455)
-            })
-            .collect();
+        let packets = packets_of_many_lengths(lab.right(), round);
         send(&mut left, &packets);
         assert_eq!(receive(&mut right, 100), packets);
     }

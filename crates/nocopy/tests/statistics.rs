@@ -1,6 +1,8 @@
 //! Snapshots of everything counted, on known traffic in a private lab.
 #![allow(missing_docs)]
 
+mod common;
+
 use std::time::Duration;
 
 use nocopy::statistics::{ReceiverCounters, Snapshot, SnapshotError};
@@ -18,14 +20,7 @@ fn open(end: &End) -> Port {
 }
 
 fn send(port: &mut Port, to: &End, count: usize) {
-    let mut drafts = port.sender().drafts(count, 100).unwrap();
-    while let Some(mut draft) = drafts.next_draft() {
-        draft.fill(0);
-        draft[..6].copy_from_slice(&to.mac());
-        draft[12..14].copy_from_slice(&[0x88, 0xb5]);
-        draft.queue();
-    }
-    drop(drafts);
+    common::queue_alike(port, to, count, 100);
     assert!(port.sender().drain(Duration::from_secs(1)).unwrap());
 }
 

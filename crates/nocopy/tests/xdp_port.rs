@@ -7,7 +7,10 @@ use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use common::{SECOND, assert_settled, is_promiscuous, lab, open, open_with, packet, receive, send};
+use common::{
+    SECOND, assert_settled, is_promiscuous, lab, open, open_with, packet, packets_of_many_lengths, receive,
+    send,
+};
 
 use nocopy::port::{OpenError, PortBuilder, RejectedReason};
 use nocopy::xdp::{self, Attach, Generator, Program};
@@ -38,14 +41,8 @@ fn packets_cross_a_veth_pair_across_many_ring_wraps() {
     {
         assert!(report.contains(said), "{report}");
     }
-    let mut number = 0;
     for round in 0..200 {
-        let packets: Vec<_> = (0..100)
-            .map(|i| {
-                number += 1;
-                packet(lab.right(), number, 60 + (round * 37 + i * 101) % 1455)
-            })
-            .collect();
+        let packets = packets_of_many_lengths(lab.right(), round);
         send(&mut left, &packets);
         assert_eq!(receive(&mut right, 100), packets);
     }

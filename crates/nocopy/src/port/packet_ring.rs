@@ -20,7 +20,7 @@ use crate::metadata::Unsupported;
 use crate::ring::{self, Consumer, Producer};
 use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous};
 use crate::sys::packet::{Capture, Outgoing, PacketSocket, Pieces, Share};
-use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Rings, TxKick, Wakeup};
+use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Rings, TxKick, Wakeup, wait_readable_or_broken};
 
 /// Bytes of a block, of which a ring has several: the best of what was tried at full rate (`nocopy bench capture`; with 64 KiB a
 /// third is lost at 1400 bytes, with 256 KiB a tenth).
@@ -141,7 +141,7 @@ impl PacketRing {
     }
 
     pub(super) fn wait_readable(&self, timeout: Duration) -> io::Result<Wakeup> {
-        let (wakeup, broken) = self.receiving.wait_readable(timeout)?;
+        let (wakeup, broken) = wait_readable_or_broken(self.receiving.as_fd(), timeout)?;
         if broken || wakeup == Wakeup::TimedOut {
             self.check()?;
         }

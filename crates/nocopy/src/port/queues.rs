@@ -19,13 +19,13 @@ use std::ops::{Bound, RangeBounds};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 
 use super::receiver::{Batch, Receiver};
 use super::wait::{self, Coalescer, Waiting};
 use super::{OpenError, Port, PortBuilder, Wait};
 use crate::area::{Area, Balance};
-use crate::sys::xsk::Wakeup;
+use crate::sys::xsk::{Wakeup, wait_readable};
 
 /// Ports on several queues of one interface, over one area: as one, or, by [`Queues::into_ports`], one for each thread.
 ///
@@ -201,14 +201,7 @@ impl Waiting for Queues {
     }
 
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
-        let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
-        let event = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
-        match epoll::wait(&self.poll, &mut [event; 1], Some(&timeout)) {
-            Ok(0) => Ok(Wakeup::TimedOut),
-            Ok(_) => Ok(Wakeup::Ready),
-            Err(rustix::io::Errno::INTR) => Ok(Wakeup::Interrupted),
-            Err(errno) => Err(errno.into()),
-        }
+        wait_readable(self.poll.as_fd(), timeout)
     }
 
     fn progress(&mut self) -> (u64, u32) {

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::namespace::NamespaceId;
+use super::option;
 use super::route;
 
 const ETHTOOL_GDRVINFO: u32 = 0x0000_0003;
@@ -241,7 +242,7 @@ impl Promiscuous {
         };
         deafen(&socket)?;
         // SAFETY: the option takes a `packet_mreq`.
-        unsafe { set_option(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)? };
+        unsafe { option::set(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)? };
         Ok(Self { socket })
     }
 }
@@ -260,24 +261,9 @@ impl AsFd for Promiscuous {
 
 /// Makes a socket receive nothing, for good: whoever is given it could otherwise bind it and listen on any interface.
 fn deafen(socket: &OwnedFd) -> io::Result<()> {
-    let mut nothing = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
-    let program = libc::sock_fprog { len: 1, filter: &raw mut nothing };
-    // SAFETY: the first option takes a `sock_fprog`, whose one instruction outlives the call; the second an `int`.
-    unsafe {
-        set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
-        set_option(socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1_i32)
-    }
-}
-
-/// # Safety
-/// `option` takes a `T`, and every pointer in it is good for the call.
-unsafe fn set_option<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
-    let bytes = libc::socklen_t::try_from(size_of::<T>()).expect("options are small");
-    // SAFETY: pointer and length describe `value`, which outlives the call; the rest by contract.
-    let result = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), bytes)
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    option::deafen(socket)?;
+    // SAFETY: the option takes an `int`.
+    unsafe { option::set(socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1_i32) }
 }
 
 pub(super) fn control_socket() -> io::Result<OwnedFd> {
@@ -388,7 +374,7 @@ mod tests {
             assert_eq!(heard.unwrap_err(), rustix::io::Errno::AGAIN);
             // SAFETY: the option takes an `int`.
             let detached =
-                unsafe { set_option(&membership, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32) };
+                unsafe { option::set(&membership, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32) };
             assert_eq!(detached.unwrap_err().raw_os_error(), Some(libc::EPERM));
         });
     }

@@ -14,6 +14,7 @@ pub(crate) mod kernel;
 pub(crate) mod memory;
 pub(crate) mod namespace;
 pub(crate) mod netdev;
+mod option;
 pub(crate) mod packet;
 pub(crate) mod queue_counters;
 pub(crate) mod route;

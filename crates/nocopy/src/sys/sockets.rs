@@ -5,6 +5,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use super::option;
+
 /// `TCP_ZEROCOPY_RECEIVE` of `linux/tcp.h`.
 const TCP_ZEROCOPY_RECEIVE: i32 = 35;
 
@@ -13,19 +15,8 @@ const TCP_ZEROCOPY_RECEIVE: i32 = 35;
 /// # Errors
 /// The kernel's refusal: `ENOPROTOOPT` where it does not know the option.
 pub(crate) fn zero_copy_send() -> io::Result<()> {
-    let (socket, on) = (tcp()?, 1_i32);
-    let length = libc::socklen_t::try_from(size_of::<i32>()).expect("four");
-    // SAFETY: pointer and length describe `on`, which outlives the call.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ZEROCOPY,
-            (&raw const on).cast(),
-            length,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    // SAFETY: the option takes an `int`.
+    unsafe { option::set(&tcp()?, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1_i32) }
 }
 
 /// Whether TCP maps what it receives into the program's memory.

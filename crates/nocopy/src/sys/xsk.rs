@@ -1,7 +1,7 @@
 //! The AF_XDP socket: registration, rings, binding, wake-ups (kernel: Documentation/networking/af_xdp.rst).
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use rustix::net::xdp::{
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
 use super::memory::Mapping;
+use super::option;
 use crate::counter::counters;
 use crate::metadata::Request;
 use crate::ring::{self, Consumer, Producer, RingLayout};
@@ -141,11 +142,17 @@ pub(crate) enum Wakeup {
 
 /// Waits until a descriptor is readable.
 pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<Wakeup> {
+    Ok(wait_readable_or_broken(fd, timeout)?.0)
+}
+
+/// Waits until a descriptor is readable, or a socket has an error to tell, which the second value says.
+pub(crate) fn wait_readable_or_broken(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<(Wakeup, bool)> {
     let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
-    match rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&timeout)) {
-        Ok(0) => Ok(Wakeup::TimedOut),
-        Ok(_) => Ok(Wakeup::Ready),
-        Err(rustix::io::Errno::INTR) => Ok(Wakeup::Interrupted),
+    let mut waited = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    match rustix::event::poll(&mut waited, Some(&timeout)) {
+        Ok(0) => Ok((Wakeup::TimedOut, false)),
+        Ok(_) => Ok((Wakeup::Ready, waited[0].revents().contains(PollFlags::ERR))),
+        Err(rustix::io::Errno::INTR) => Ok((Wakeup::Interrupted, false)),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -298,18 +305,10 @@ impl XskSocket {
         self.set_option(libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, budget)
     }
 
+    /// Sets an option that takes a number.
     fn set_option(&self, level: i32, option: i32, value: u32) -> io::Result<()> {
-        // SAFETY: the pointer and length describe `value`, which outlives the call.
-        let result = unsafe {
-            libc::setsockopt(
-                self.fd.as_raw_fd(),
-                level,
-                option,
-                (&raw const value).cast(),
-                libc::socklen_t::try_from(size_of::<u32>()).expect("four"),
-            )
-        };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        // SAFETY: the options used here take a number of 32 bits.
+        unsafe { option::set(&self.fd, level, option, &value) }
     }
 
     /// Makes the kernel look at the tx ring. Its "try again" answers are not errors: what was not sent stays in the ring.

@@ -1,5 +1,5 @@
 //! What the tests of ports on real traffic share.
-#![allow(dead_code, unused_macros)] // no test file uses all of it
+#![allow(dead_code, unused_imports, unused_macros)] // no test file uses all of it
 
 use std::time::Duration;
 
@@ -47,6 +47,11 @@ pub(crate) fn packet(to: &End, number: u32, bytes: usize) -> Vec<u8> {
         *byte = (number as usize + i) as u8;
     }
     packet
+}
+
+/// A hundred packets of many lengths up to the MTU of 1500, others in each round, numbered through from 1.
+pub(crate) fn packets_of_many_lengths(to: &End, round: usize) -> Vec<Vec<u8>> {
+    (0..100).map(|i| packet(to, (round * 100 + i) as u32 + 1, 60 + (round * 37 + i * 101) % 1455)).collect()
 }
 
 pub(crate) fn send(port: &mut Port, packets: &[Vec<u8>]) {
@@ -100,6 +105,18 @@ pub(crate) fn is_promiscuous(end: &End) -> bool {
         panic!("no link")
     };
     link.attributes.iter().any(|attribute| matches!(attribute, LinkAttribute::Promiscuity(1..)))
+}
+
+/// Drafts packets of `bytes` bytes for `to`, all alike, and queues them.
+pub(crate) fn queue_alike(port: &mut Port, to: &End, count: usize, bytes: usize) {
+    let mut drafts = port.sender().drafts(count, bytes).unwrap();
+    assert_eq!(drafts.left(), count);
+    while let Some(mut draft) = drafts.next_draft() {
+        draft.fill(0);
+        draft[..6].copy_from_slice(&to.mac());
+        draft[12..14].copy_from_slice(&[0x88, 0xb5]);
+        draft.queue();
+    }
 }
 
 pub(crate) use lab;

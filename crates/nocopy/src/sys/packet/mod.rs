@@ -13,11 +13,11 @@ use blocks::Blocks;
 pub(crate) use blocks::{Announcer, IN_BLOCKS, Pieces};
 pub(crate) use outgoing::Outgoing;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::memory::Mapping;
-use super::xsk::{Descriptor, Wakeup};
+use super::option::{self, instruction};
+use super::xsk::Descriptor;
 use crate::ring::Producer;
 
 /// Every protocol, as the kernel wants it: in network byte order.
@@ -152,7 +152,7 @@ impl PacketSocket {
         let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
         let calculate = libc::BPF_ALU | libc::BPF_K;
         let give = libc::BPF_RET | libc::BPF_K;
-        self.filter(&mut [
+        let program = &mut [
             instruction(load, 0, 0, load_queue),
             instruction(equals, 2, 0, 0), // none noted; otherwise the kernel keeps one more than the queue
             instruction(calculate | libc::BPF_SUB, 0, 0, 1),
@@ -160,14 +160,8 @@ impl PacketSocket {
             instruction(equals, 1, 0, queue),
             instruction(give, 0, 0, 0),
             instruction(give, 0, 0, u32::MAX),
-        ])
-    }
-
-    /// Attaches a classic filter.
-    fn filter(&self, program: &mut [libc::sock_filter]) -> io::Result<()> {
-        let len = program.len().try_into().expect("a short program");
-        let program = libc::sock_fprog { len, filter: program.as_mut_ptr() };
-        self.set_at(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+        ];
+        option::filter(&self.fd, program)
     }
 
     fn bind(&self, interface_index: u32, protocol: u16) -> io::Result<()> {
@@ -206,18 +200,6 @@ impl PacketSocket {
         Ok(Counts { drops: counts.tp_drops, freezes: counts.tp_freeze_q_cnt })
     }
 
-    /// Sleeps until a block is handed over or `timeout` passed; also says whether the socket has an error to tell.
-    pub(crate) fn wait_readable(&self, timeout: Duration) -> io::Result<(Wakeup, bool)> {
-        let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
-        let mut waited = [PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN)];
-        match rustix::event::poll(&mut waited, Some(&timeout)) {
-            Ok(0) => Ok((Wakeup::TimedOut, false)),
-            Ok(_) => Ok((Wakeup::Ready, waited[0].revents().contains(PollFlags::ERR))),
-            Err(rustix::io::Errno::INTR) => Ok((Wakeup::Interrupted, false)),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-
     /// Takes the socket's error away, which would end every wait.
     pub(crate) fn forget_error(&self) -> io::Result<()> {
         sockopt::socket_error(&self.fd)?.ok();
@@ -232,23 +214,11 @@ impl PacketSocket {
         batch.send(self.fd.as_fd())
     }
 
+    /// Sets one of the options of packet(7), which take numbers and structures of numbers.
     fn set<T>(&self, option: i32, value: &T) -> io::Result<()> {
-        self.set_at(libc::SOL_PACKET, option, value)
+        // SAFETY: this file gives each option the type that `linux/if_packet.h` says; none holds a pointer.
+        unsafe { option::set(&self.fd, libc::SOL_PACKET, option, value) }
     }
-
-    fn set_at<T>(&self, level: i32, option: i32, value: &T) -> io::Result<()> {
-        let bytes = libc::socklen_t::try_from(size_of::<T>()).expect("small");
-        // SAFETY: the pointer and length describe `value`, which outlives the call, as does what it points to.
-        let result = unsafe {
-            libc::setsockopt(self.fd.as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), bytes)
-        };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    }
-}
-
-/// An instruction of a classic filter.
-const fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
-    libc::sock_filter { code: code as u16, jt, jf, k }
 }
 
 impl AsFd for PacketSocket {

@@ -12,7 +12,7 @@ use nocopy::xdp::{Attach, Attachment, Program};
 use super::FRAME_BYTES;
 use crate::Failure;
 use crate::bench::generator::Load;
-use crate::bench::series::Series;
+use crate::bench::series::{Figure, Series};
 use crate::bench::stage::Stage;
 
 pub(crate) use queues::series as series_of_two_queues;
@@ -86,6 +86,14 @@ fn admit(stage: &Stage, source: Source) -> Result<Option<Attachment>, Failure> {
     let receiver = &stage.receiver;
     let program = Program::pass()?;
     Ok(Some(receiver.run(|| program.attach(&receiver.interface, Attach::Native))?))
+}
+
+/// At full rate packets per second count, at a steady pace the receiver's processor time does.
+fn figure(load: Load) -> Figure {
+    match load {
+        Load::Full => Figure::PacketsPerSecond,
+        Load::Paced { .. } => Figure::ReceiverCpuPerPacket,
+    }
 }
 
 fn failed(method: &'static str) -> impl FnOnce(std::io::Error) -> Failure {

@@ -5,14 +5,14 @@ use std::time::Duration;
 use nocopy::port::Purpose;
 use nocopy::xdp::{Attach, Program};
 
-use super::{ACTION, BASELINE, LONG_FRAME_BYTES, NAME, RING_CAUSE, SINK, Source, admit, failed};
+use super::{ACTION, BASELINE, LONG_FRAME_BYTES, NAME, RING_CAUSE, SINK, Source, admit, failed, figure};
 use crate::Failure;
 use crate::bench::baseline::packet_ring::PacketRing;
 use crate::bench::baseline::packet_socket;
 use crate::bench::frame::Template;
 use crate::bench::generator::{self, Load};
 use crate::bench::result::Evidence;
-use crate::bench::series::{BEST_MODE, Figure, Sample, Series, Trial};
+use crate::bench::series::{BEST_MODE, Sample, Series, Trial};
 use crate::bench::stage::Stage;
 use crate::bench::traffic::{Sink, Work, conduct};
 use crate::bench::xdp::{self, Waiting, Wanted};
@@ -49,16 +49,12 @@ pub(super) fn series(stage: &Stage, source: Source, frame_bytes: usize) -> Serie
             trials.push(port("default", &[BASELINE, BEST_MODE], Wanted::default_for(Purpose::Capture)));
         }
     }
-    let figure = match load {
-        Load::Full => Figure::PacketsPerSecond,
-        Load::Paced { .. } => Figure::ReceiverCpuPerPacket,
-    };
     Series {
         workload: NAME,
         title: format!("{NAME}, {frame_bytes}-byte frames, {}", source.name()),
         sink: Some(SINK),
         payload_bytes: frame_bytes,
-        figure,
+        figure: figure(load),
         trials,
     }
 }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::{ACTION, NAME, RING_CAUSE, SINK, Source, admit, failed};
+use super::{ACTION, NAME, RING_CAUSE, SINK, Source, admit, failed, figure};
 use crate::Failure;
 use crate::bench::baseline::packet_ring::PacketRing;
 use crate::bench::frame::Template;
 use crate::bench::generator::{self, Load};
 use crate::bench::result::Evidence;
-use crate::bench::series::{Figure, Sample, Series, Trial};
+use crate::bench::series::{Sample, Series, Trial};
 use crate::bench::stage::Stage;
 use crate::bench::traffic::{Work, conduct};
 use crate::bench::xdp::{self, Waiting, Wanted};
@@ -42,10 +42,7 @@ fn one_load(stage: &Stage, load: Load) -> Series<'_> {
         title: format!("{NAME}, {FRAME_BYTES}-byte frames, {name}"),
         sink: Some(SINK),
         payload_bytes: FRAME_BYTES,
-        figure: match load {
-            Load::Full => Figure::PacketsPerSecond,
-            Load::Paced { .. } => Figure::ReceiverCpuPerPacket,
-        },
+        figure: figure(load),
         trials: vec![
             trial(BASELINE, &[], None, receive_rings),
             port("ring-fanout", Wanted::ring(load)),
