@@ -128,9 +128,15 @@ impl PacketSocket {
         if let Some(share) = capture.share {
             socket.accept_only(share)?;
         }
+        let fanout = capture.fanout.filter(|_| capture.receives);
+        if fanout.is_some() {
+            option::deafen(&socket.fd)?; // until it is a member: before, it would have what the others have
+        }
         socket.bind(capture.interface_index, if capture.receives { EVERYTHING } else { NOTHING })?;
-        if let Some((group, fanout)) = capture.fanout.filter(|_| capture.receives) {
+        if let Some((group, fanout)) = fanout {
             socket.set(libc::PACKET_FANOUT, &(u32::from(group) | fanout.number() << 16))?;
+            // SAFETY: the option takes an `int`, and does not look at it.
+            unsafe { option::set(&socket.fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)? };
         }
         let blocks = Blocks::new(memory, block_bytes, block_count);
         Ok((socket, Announcer::new(blocks, rx, pieces)))
