@@ -6,7 +6,9 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use nocopy_proto::filter::Program;
 
+use crate::Failure;
 use crate::bench::METHODS;
 
 /// Measure and move packets without the copies you did not ask for.
@@ -35,6 +37,12 @@ pub(crate) enum Command {
     /// Under the names of the kernel and the driver, as rates and totals; a table on a terminal, one line a counter elsewhere.
     /// Looks, and changes nothing. Ends when interrupted.
     Stats(StatsArguments),
+    /// Print the packets of an interface, one a line.
+    Sniff(SniffArguments),
+    /// Record the packets of an interface into a file, without loss.
+    Record(RecordArguments),
+    /// Send packets out of an interface: made, or replayed from a file.
+    Send(SendArguments),
     /// Print the manual page.
     Man {
         /// Of this command instead of nocopy itself.
@@ -105,6 +113,49 @@ pub(crate) struct StatsArguments {
     /// Print the totals as they are now as OpenMetrics text, and end.
     #[arg(long, conflicts_with_all = ["interval", "count", "json"])]
     pub(crate) openmetrics: bool,
+}
+
+/// Which packets a capture is of.
+#[derive(Debug, Args)]
+pub(crate) struct FilterArguments {
+    /// Only packets that match, in the words of pcap-filter(7): 'udp port 9000 and host 10.0.0.1'.
+    #[arg(value_name = "FILTER")]
+    words: Vec<String>,
+    /// Only packets that match the filter in FILE, compiled as by 'tcpdump -ddd'.
+    #[arg(long, value_name = "FILE", conflicts_with = "words")]
+    bytecode: Option<PathBuf>,
+}
+
+impl FilterArguments {
+    /// The filter, compiled.
+    pub(crate) fn program(&self) -> Result<Option<Program>, Failure> {
+        todo!("the library compiles it")
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SniffArguments {
+    /// The interface, of this network namespace.
+    #[arg(value_name = "INTERFACE")]
+    pub(crate) interface: String,
+    #[command(flatten)]
+    pub(crate) filter: FilterArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RecordArguments {
+    /// The interface, of this network namespace.
+    #[arg(value_name = "INTERFACE")]
+    pub(crate) interface: String,
+    #[command(flatten)]
+    pub(crate) filter: FilterArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SendArguments {
+    /// The interface, of this network namespace.
+    #[arg(value_name = "INTERFACE")]
+    pub(crate) interface: String,
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

@@ -19,6 +19,8 @@ pub(crate) enum Failure {
     Print(#[source] io::Error),
     #[error("cannot give up capabilities: {0}: start it where capset(2) and prctl(2) are allowed")]
     Capabilities(#[source] io::Error),
+    #[error("cannot catch signals: {0}: start it where sigaction(2) is allowed")]
+    Signals(#[source] io::Error),
     #[error("no manual page for '{name}': nocopy has no such command: see 'nocopy --help'")]
     NoSuchCommand { name: String },
     #[error(

@@ -7,7 +7,13 @@ mod bench;
 mod capability;
 mod doctor;
 mod failure;
+mod interrupt;
+mod live;
 mod manual;
+mod quantity;
+mod record;
+mod send;
+mod sniff;
 mod stats;
 
 use std::process::ExitCode;
@@ -29,6 +35,9 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),
+        Command::Sniff(arguments) => sniff::run(&arguments),
+        Command::Record(arguments) => record::run(&arguments),
+        Command::Send(arguments) => send::run(&arguments),
         Command::Man { command } => unprivileged(|| manual::print_page(command.as_deref())),
         Command::Completions { shell } => unprivileged(|| manual::print_completions(shell)),
     };

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod filter;
 pub mod wire;
 
 pub use wire::{EtherType, IpAddresses, IpProtocol, MacAddress, UdpChecksum, UdpFrame};
