@@ -25,12 +25,14 @@
 //! * [`probe`]: what this machine and an interface would let a port do, looked at without changing anything.
 //! * [`statistics`]: everything counted for an interface and the ports on it, also those of other processes.
 //! * [`xdp`]: programs on an interface; the kernel as a packet source.
+//! * [`filter`]: which packets come to a port, decided before they are copied.
 //! * [`metadata`]: checksums and times, left to the card or told by it.
 //! * [`Evidence`]: whether bytes were copied: *zero-copy*, *copied* with the cause, or *unknown*.
 
 pub mod area;
 mod counter;
 mod evidence;
+pub mod filter;
 pub mod metadata;
 #[cfg(any(feature = "fuzzing", all(test, not(nocopy_loom))))]
 #[doc(hidden)]

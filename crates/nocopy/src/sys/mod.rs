@@ -16,6 +16,7 @@ pub(crate) mod namespace;
 pub(crate) mod netdev;
 mod option;
 pub(crate) mod packet;
+pub(crate) mod pcap;
 pub(crate) mod queue_counters;
 pub(crate) mod route;
 pub(crate) mod sockets;

@@ -1,0 +1,92 @@
+//! Filters: which packets a port receives, decided before they are copied.
+//!
+//! A filter is a classic BPF program over the frame as it is on the wire, VLAN tags included: compiled from an expression of
+//! pcap-filter(7) by the system's libpcap, or given as bytecode ([`Program::parse`] reads what `tcpdump -ddd` prints). A port
+//! ([`PortBuilder::filter`](crate::port::PortBuilder::filter)) runs it where it costs least:
+//!
+//! | mode | where | what does not match |
+//! |---|---|---|
+//! | AF_XDP | in front of the redirect, translated to eBPF | goes to the host, untouched and uncopied |
+//! | packet ring | at the socket, as classic BPF | is not copied into the ring |
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let filter = nocopy::filter::compile("udp port 9000 and host 10.0.0.1")?;
+//! let mut port = nocopy::Port::builder("eth0").filter(&filter).open()?;
+//! for packet in port.receiver().receive()? {
+//!     println!("{} bytes", packet.len()); // everything else is still the host's
+//! }
+//! # Ok(()) }
+//! ```
+
+use std::ffi::CString;
+
+pub use nocopy_proto::filter::{Instruction, InvalidProgram, Program};
+
+use crate::sys::pcap::{self, Refusal};
+
+/// Why an expression was not compiled.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompileError {
+    /// There is no libpcap.
+    #[error(
+        "filter '{expression}': libpcap compiles expressions, and cannot be loaded ({reason}): install it ('apt install \
+         libpcap0.8'), or give the filter as bytecode"
+    )]
+    NoLibrary {
+        /// The expression.
+        expression: String,
+        /// The loader's words.
+        reason: String,
+    },
+    /// It is not an expression.
+    #[error("filter '{expression}': {reason}: see pcap-filter(7)")]
+    Expression {
+        /// The expression.
+        expression: String,
+        /// libpcap's words.
+        reason: String,
+    },
+    /// What libpcap made of it is not a program that the kernel would take.
+    #[error("filter '{expression}': {source}")]
+    Program {
+        /// The expression.
+        expression: String,
+        /// What is wrong with the program.
+        source: InvalidProgram,
+    },
+}
+
+/// Compiles an expression of pcap-filter(7) for Ethernet frames, by the system's libpcap, which is loaded when first needed. A name
+/// of a host in it is looked up.
+///
+/// # Errors
+/// libpcap is not there, or refuses the expression.
+pub fn compile(expression: &str) -> Result<Program, CompileError> {
+    let given = || expression.to_owned();
+    let text = CString::new(expression).map_err(|_| CompileError::Expression {
+        expression: expression.replace('\0', "\\0"),
+        reason: "it contains a zero byte".into(),
+    })?;
+    let instructions = pcap::compile(&text).map_err(|refusal| match refusal {
+        Refusal::NoLibrary(reason) => CompileError::NoLibrary { expression: given(), reason },
+        Refusal::Expression(reason) => CompileError::Expression { expression: given(), reason },
+    })?;
+    Program::new(instructions).map_err(|source| CompileError::Program { expression: given(), source })
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expressions_become_programs_and_nonsense_an_error_of_one_line() {
+        let program = compile("udp port 9000 and host 10.0.0.1").unwrap();
+        assert!(program.instructions().len() > 10);
+        for nonsense in ["udp prot 9000", "host", "ip and and tcp", "a\0b", "port 99999"] {
+            let message = compile(nonsense).unwrap_err().to_string();
+            assert!(message.contains("pcap-filter(7)") && message.lines().count() == 1, "{message}");
+        }
+    }
+}
