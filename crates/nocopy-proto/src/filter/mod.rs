@@ -1,32 +1,24 @@
-//! Packet filters: classic BPF programs, as libpcap compiles them.
+//! Packet filters: classic BPF programs, as libpcap compiles them, with the meaning that Linux gives them
+//! (Documentation/networking/filter.rst, net/core/filter.c).
+//!
+//! A [`Program`] is one the kernel would take. It is read from text ([`Program::parse`]).
 
-/// An instruction of classic BPF, laid out as the kernel wants it (`struct sock_filter`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub struct Instruction {
-    /// Class, size, mode and operation.
-    pub code: u16,
-    /// Instructions to skip if a condition is true.
-    pub jump_true: u8,
-    /// Instructions to skip if it is not.
-    pub jump_false: u8,
-    /// The constant.
-    pub constant: u32,
-}
+mod check;
+mod instruction;
+mod parse;
+#[cfg(test)]
+mod tests;
+
+pub use check::{INSTRUCTIONS_MAX, InvalidProgram};
+pub use instruction::{Extension, Instruction};
+pub use parse::ParseError;
 
 /// A program that the kernel would take (`bpf_check_classic`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     instructions: Vec<Instruction>,
-}
-
-/// Why instructions are not a program.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum InvalidProgram {
-    /// There is none.
-    #[error("no instructions: a filter ends with a return; give the output of 'tcpdump -ddd EXPRESSION'")]
-    Empty,
+    /// What the instructions mean, one for each.
+    operations: Vec<instruction::Operation>,
 }
 
 impl Program {
@@ -35,10 +27,8 @@ impl Program {
     /// # Errors
     /// The kernel would refuse them.
     pub fn new(instructions: Vec<Instruction>) -> Result<Self, InvalidProgram> {
-        if instructions.is_empty() {
-            return Err(InvalidProgram::Empty);
-        }
-        Ok(Self { instructions })
+        let operations = check::check(&instructions)?;
+        Ok(Self { instructions, operations })
     }
 
     /// The instructions.

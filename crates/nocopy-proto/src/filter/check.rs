@@ -1,0 +1,157 @@
+//! What the kernel checks before it takes a program (`bpf_check_classic` and `check_load_and_stores` in net/core/filter.c).
+
+use super::instruction::{Arithmetic, Instruction, Operand, Operation};
+
+/// Instructions a program has at most (`BPF_MAXINSNS`).
+pub const INSTRUCTIONS_MAX: usize = 4096;
+
+/// Scratch slots there are (`BPF_MEMWORDS`).
+pub(super) const SLOTS: u32 = 16;
+
+/// Why instructions are not a program. Instructions are counted from 0, as `tcpdump -d` prints them.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidProgram {
+    /// There is none.
+    #[error("no instructions: a filter ends with a return; give the output of 'tcpdump -ddd EXPRESSION'")]
+    Empty,
+    /// There are more than [`INSTRUCTIONS_MAX`].
+    #[error("{count} instructions: the kernel takes at most {INSTRUCTIONS_MAX}; shorten the filter")]
+    TooLong {
+        /// How many.
+        count: usize,
+    },
+    /// Classic BPF has no such instruction.
+    #[error("instruction {index}: code {code:#06x} is none of classic BPF")]
+    UnknownCode {
+        /// Which instruction.
+        index: usize,
+        /// Its code.
+        code: u16,
+    },
+    /// A load asks for something beside the packet that Linux does not know.
+    #[error("instruction {index}: Linux has nothing at offset {}, which is none of a packet", .offset.cast_signed())]
+    UnknownExtension {
+        /// Which instruction.
+        index: usize,
+        /// The offset.
+        offset: u32,
+    },
+    /// A constant division or remainder by 0.
+    #[error("instruction {index}: division by 0")]
+    DivisionByZero {
+        /// Which instruction.
+        index: usize,
+    },
+    /// A constant shift by 32 or more.
+    #[error("instruction {index}: shift by {bits} bits: registers have 32")]
+    ShiftTooFar {
+        /// Which instruction.
+        index: usize,
+        /// How far.
+        bits: u32,
+    },
+    /// A scratch slot that does not exist.
+    #[error("instruction {index}: scratch slot {slot} does not exist: there are {SLOTS}, counted from 0")]
+    NoSuchSlot {
+        /// Which instruction.
+        index: usize,
+        /// The slot.
+        slot: u32,
+    },
+    /// A load from a scratch slot that was not stored to on every way there.
+    #[error("instruction {index}: scratch slot {slot} is read, but not stored to on every way there")]
+    SlotNotStored {
+        /// Which instruction.
+        index: usize,
+        /// The slot.
+        slot: u32,
+    },
+    /// A jump past the last instruction.
+    #[error("instruction {index}: jumps to {target}, past the last instruction ({})", .count - 1)]
+    JumpPastEnd {
+        /// Which instruction.
+        index: usize,
+        /// Where it jumps.
+        target: usize,
+        /// How many instructions there are.
+        count: usize,
+    },
+    /// The last instruction is not a return.
+    #[error("instruction {index}: the last one, but not a return")]
+    NoReturn {
+        /// Which instruction.
+        index: usize,
+    },
+}
+
+/// Reads and checks a program.
+pub(super) fn check(instructions: &[Instruction]) -> Result<Vec<Operation>, InvalidProgram> {
+    let count = instructions.len();
+    match count {
+        0 => return Err(InvalidProgram::Empty),
+        ..=INSTRUCTIONS_MAX => {}
+        _ => return Err(InvalidProgram::TooLong { count }),
+    }
+    let mut operations = Vec::with_capacity(count);
+    for (index, &instruction) in instructions.iter().enumerate() {
+        let operation = Operation::decode(index, instruction)?;
+        check_operation(index, count, operation)?;
+        operations.push(operation);
+    }
+    match operations[count - 1] {
+        Operation::ReturnConstant(_) | Operation::ReturnA => check_slots(&operations)?,
+        _ => return Err(InvalidProgram::NoReturn { index: count - 1 }),
+    }
+    Ok(operations)
+}
+
+fn check_operation(index: usize, count: usize, operation: Operation) -> Result<(), InvalidProgram> {
+    let inside = |distance: u32| {
+        let target = index.saturating_add(1).saturating_add(distance as usize);
+        if target < count { Ok(()) } else { Err(InvalidProgram::JumpPastEnd { index, target, count }) }
+    };
+    match operation {
+        Operation::Arithmetic(Arithmetic::Divide | Arithmetic::Remainder, Operand::Constant(0)) => {
+            Err(InvalidProgram::DivisionByZero { index })
+        }
+        Operation::Arithmetic(
+            Arithmetic::ShiftLeft | Arithmetic::ShiftRight,
+            Operand::Constant(bits @ 32..),
+        ) => Err(InvalidProgram::ShiftTooFar { index, bits }),
+        Operation::LoadScratch(_, slot @ SLOTS..) | Operation::Store(_, slot @ SLOTS..) => {
+            Err(InvalidProgram::NoSuchSlot { index, slot })
+        }
+        Operation::Jump(distance) => inside(distance),
+        Operation::Branch { jump_true, jump_false, .. } => {
+            inside(jump_true.into())?;
+            inside(jump_false.into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// As the kernel does it: also for instructions that no jump reaches, which it takes to follow the one before.
+fn check_slots(operations: &[Operation]) -> Result<(), InvalidProgram> {
+    let (mut at, mut stored) = (vec![u16::MAX; operations.len()], 0_u16);
+    for (index, &operation) in operations.iter().enumerate() {
+        stored &= at[index];
+        match operation {
+            Operation::Store(_, slot) => stored |= 1 << slot,
+            Operation::LoadScratch(_, slot) if stored & 1 << slot == 0 => {
+                return Err(InvalidProgram::SlotNotStored { index, slot });
+            }
+            Operation::Jump(distance) => {
+                at[index + 1 + distance as usize] &= stored;
+                stored = u16::MAX;
+            }
+            Operation::Branch { jump_true, jump_false, .. } => {
+                at[index + 1 + usize::from(jump_true)] &= stored;
+                at[index + 1 + usize::from(jump_false)] &= stored;
+                stored = u16::MAX;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! Programs that are none, and the words for it.
+
+use super::instruction::code;
+use super::{INSTRUCTIONS_MAX, Instruction, InvalidProgram, ParseError, Program};
+
+const RETURN: Instruction = Instruction::plain(code::RETURN_CONSTANT, 1);
+
+fn refusal(instructions: &[Instruction]) -> InvalidProgram {
+    Program::new(instructions.to_vec()).unwrap_err()
+}
+
+fn branch(jump_true: u8, jump_false: u8) -> Instruction {
+    Instruction { code: 0x15, jump_true, jump_false, constant: 0 }
+}
+
+#[test]
+fn every_fault_has_its_name() {
+    let plain = Instruction::plain;
+    assert_eq!(refusal(&[]), InvalidProgram::Empty);
+    assert_eq!(refusal(&[RETURN; 4097]), InvalidProgram::TooLong { count: 4097 });
+    assert!(Program::new(vec![RETURN; INSTRUCTIONS_MAX]).is_ok());
+    for code in [0xff, 0x8001, 0x8c, 0x0d, 0x55, 0xb4, 0x18, 0x38, 0x29, 0x0106] {
+        assert_eq!(refusal(&[plain(code, 0), RETURN]), InvalidProgram::UnknownCode { index: 0, code });
+    }
+    for offset in [0xffff_f001, 0xffff_f040, 0xffff_ffff] {
+        let load = plain(code::LOAD_HALF, offset);
+        assert_eq!(refusal(&[RETURN, load, RETURN]), InvalidProgram::UnknownExtension { index: 1, offset });
+    }
+    for code in [0x34, 0x94] {
+        assert_eq!(refusal(&[plain(code, 0), RETURN]), InvalidProgram::DivisionByZero { index: 0 });
+        assert!(Program::new(vec![plain(code | code::WITH_X, 0), RETURN]).is_ok());
+    }
+    for code in [0x64, 0x74] {
+        assert_eq!(refusal(&[plain(code, 32), RETURN]), InvalidProgram::ShiftTooFar { index: 0, bits: 32 });
+        assert!(Program::new(vec![plain(code, 31), RETURN]).is_ok());
+    }
+    for code in [code::STORE, code::STORE_X, code::LOAD_SCRATCH, code::LOAD_X_SCRATCH] {
+        assert_eq!(refusal(&[plain(code, 16), RETURN]), InvalidProgram::NoSuchSlot { index: 0, slot: 16 });
+    }
+    let past = |target| InvalidProgram::JumpPastEnd { index: 0, target, count: 2 };
+    assert_eq!(refusal(&[branch(0, 1), RETURN]), past(2));
+    assert_eq!(refusal(&[branch(255, 0), RETURN]), past(256));
+    assert_eq!(refusal(&[plain(code::JUMP, 1), RETURN]), past(2));
+    assert_eq!(refusal(&[plain(code::JUMP, u32::MAX), RETURN]), past(1 << 32));
+    assert_eq!(refusal(&[RETURN, plain(code::NEGATE, 0)]), InvalidProgram::NoReturn { index: 1 });
+}
+
+#[test]
+fn a_slot_is_read_only_where_every_way_has_stored_to_it() {
+    let (store, load) = (Instruction::plain(code::STORE, 3), Instruction::plain(code::LOAD_SCRATCH, 3));
+    assert_eq!(refusal(&[load, RETURN]), InvalidProgram::SlotNotStored { index: 0, slot: 3 });
+    assert!(Program::new(vec![store, load, RETURN]).is_ok());
+    assert_eq!(
+        refusal(&[branch(0, 1), store, load, RETURN]),
+        InvalidProgram::SlotNotStored { index: 2, slot: 3 }
+    );
+    assert!(Program::new(vec![branch(1, 0), store, RETURN]).is_ok());
+    assert!(
+        Program::new(vec![branch(0, 2), store, Instruction::plain(code::JUMP, 1), store, load, RETURN])
+            .is_ok()
+    );
+}
+
+#[test]
+fn both_forms_of_text_are_read() {
+    let lines = "4\n40 0 0 12\n21 0 1 2048\n6 0 0 262144\n6 0 0 0\n";
+    let program = Program::parse(lines).unwrap();
+    assert_eq!(program.instructions().len(), 4);
+    assert_eq!(
+        program.instructions()[1],
+        Instruction { code: 21, jump_true: 0, jump_false: 1, constant: 2048 }
+    );
+    assert_eq!(Program::parse("4,40 0 0 12,21 0 1 2048,6 0 0 262144,6 0 0 0"), Ok(program.clone()));
+    assert_eq!(Program::parse(" 4, 40 0 0 12,21 0 1 2048,6 0 0 262144,6 0 0 0,\n"), Ok(program.clone()));
+    assert_eq!(Program::parse(&lines.replace('\n', "\r\n")), Ok(program));
+}
+
+#[test]
+fn text_that_is_no_program_is_told_what_it_is() {
+    let message = |text: &str| Program::parse(text).unwrap_err().to_string();
+    let advice = "give the output of 'tcpdump -ddd EXPRESSION'";
+    assert_eq!(message(""), format!("\"\" is not the number of instructions: {advice}"));
+    assert_eq!(
+        message("(000) ldh [12]"),
+        format!("\"(000) ldh [12]\" is not the number of instructions: {advice}")
+    );
+    assert_eq!(Program::parse("2\n6 0 0 1"), Err(ParseError::WrongCount { count: 2, found: 1 }));
+    assert_eq!(Program::parse("1\n6 0 0 1\n6 0 0 1"), Err(ParseError::WrongCount { count: 1, found: 2 }));
+    for bad in ["6 0 0", "6 0 0 1 2", "6 0 256 1", "6 0 0 -1", "x 0 0 1", "65536 0 0 1", "6 0 0 4294967296"] {
+        let found = bad.to_owned();
+        assert_eq!(
+            Program::parse(&format!("1,{bad}")),
+            Err(ParseError::NotAnInstruction { index: 0, found })
+        );
+    }
+    assert_eq!(
+        Program::parse("99999999"),
+        Err(ParseError::Invalid(InvalidProgram::TooLong { count: 99_999_999 }))
+    );
+    assert_eq!(Program::parse("0"), Err(ParseError::Invalid(InvalidProgram::Empty)));
+    assert!(message("1,4 0 0 1").starts_with("instruction 0: the last one"));
+}
