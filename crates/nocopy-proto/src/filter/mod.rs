@@ -1,14 +1,18 @@
 //! Packet filters: classic BPF programs, as libpcap compiles them, with the meaning that Linux gives them
 //! (Documentation/networking/filter.rst, net/core/filter.c).
 //!
-//! A [`Program`] is one the kernel would take. It is read from text ([`Program::parse`]).
+//! A [`Program`] is one the kernel would take. It is read from text ([`Program::parse`]) and run over packets in
+//! user space ([`Program::run`]).
 
+mod ancillary;
 mod check;
 mod instruction;
 mod parse;
+mod run;
 #[cfg(test)]
 mod tests;
 
+pub use ancillary::{Ancillary, Headers, Unanswerable, VlanTag};
 pub use check::{INSTRUCTIONS_MAX, InvalidProgram};
 pub use instruction::{Extension, Instruction};
 pub use parse::ParseError;

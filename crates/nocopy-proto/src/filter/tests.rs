@@ -1,7 +1,10 @@
 //! Programs that are none, and the words for it.
 
-use super::instruction::code;
-use super::{INSTRUCTIONS_MAX, Instruction, InvalidProgram, ParseError, Program};
+use super::instruction::{LINK, NETWORK, code};
+use super::{
+    Ancillary, Extension, INSTRUCTIONS_MAX, Instruction, InvalidProgram, ParseError, Program, Unanswerable,
+    VlanTag,
+};
 
 const RETURN: Instruction = Instruction::plain(code::RETURN_CONSTANT, 1);
 
@@ -99,4 +102,87 @@ fn text_that_is_no_program_is_told_what_it_is() {
     );
     assert_eq!(Program::parse("0"), Err(ParseError::Invalid(InvalidProgram::Empty)));
     assert!(message("1,4 0 0 1").starts_with("instruction 0: the last one"));
+}
+
+/// Instructions by code, both jumps and constant.
+fn program(instructions: &[(u16, u8, u8, u32)]) -> Program {
+    let instructions = instructions.iter().map(|&(code, jump_true, jump_false, constant)| Instruction {
+        code,
+        jump_true,
+        jump_false,
+        constant,
+    });
+    Program::new(instructions.collect()).unwrap()
+}
+
+/// What is in A after one instruction, started with A and X.
+fn result(a: u32, x: u32, code: u16, constant: u32, packet: &[&[u8]]) -> u32 {
+    program(&[(0x01, 0, 0, x), (0x00, 0, 0, a), (code, 0, 0, constant), (0x16, 0, 0, 0)])
+        .run(packet, &Ancillary::default())
+}
+
+#[test]
+fn arithmetic_is_that_of_32_bits() {
+    let a = |a, x, code, constant| result(a, x, code, constant, &[]);
+    assert_eq!(a(u32::MAX, 0, 0x04, 2), 1);
+    assert_eq!(a(1, 2, 0x1c, 0), u32::MAX);
+    assert_eq!(a(0x1_0001, 0x1_0001, 0x2c, 0), 0x2_0001);
+    assert_eq!((a(7, 2, 0x3c, 0), a(7, 2, 0x9c, 0)), (3, 1));
+    assert_eq!((a(7, 0, 0x3c, 0), a(7, 0, 0x9c, 0)), (0, 0));
+    assert_eq!((a(1, 33, 0x6c, 0), a(4, 33, 0x7c, 0)), (2, 2), "distances are masked");
+    assert_eq!((a(1, 0, 0x84, 0), a(0, 0, 0x84, 0)), (u32::MAX, 0));
+}
+
+#[test]
+fn loads_cross_pieces_and_end_with_the_packet() {
+    let packet: [&[u8]; 4] = [&[1, 2], &[], &[3], &[4, 5]];
+    let a = |x, code, constant| result(9, x, code, constant, &packet);
+    assert_eq!((a(0, code::LOAD_WORD, 0), a(0, code::LOAD_WORD, 1)), (0x0102_0304, 0x0203_0405));
+    assert_eq!((a(0, code::LOAD_WORD, 2), a(0, code::LOAD_BYTE, 5), a(0, code::LOAD_BYTE, 4)), (0, 0, 5));
+    assert_eq!(a(u32::MAX, code::LOAD_HALF_INDIRECT, 2), 0x0203, "the sum is of 32 bits");
+    assert_eq!(a(0, code::LOAD_LENGTH, 0), 5);
+    assert_eq!(a(0, code::LOAD_HALF, LINK), 0x0102);
+    assert_eq!(a(0, code::LOAD_HALF, LINK + 1), 0, "only the linear part");
+    assert_eq!(a(0, code::LOAD_BYTE, LINK - 1), 0);
+}
+
+#[test]
+fn the_network_header_is_behind_a_tag() {
+    let (mut frame, load) = ([0; 20], |frame: &[u8]| result(0, 0, code::LOAD_BYTE, NETWORK + 1, &[frame]));
+    (frame[15], frame[19]) = (15, 19);
+    assert_eq!(load(&frame), 15);
+    frame[12] = 0x81;
+    assert_eq!(load(&frame), 19);
+    assert_eq!(load(&frame[..13]), 0);
+}
+
+#[test]
+fn questions_nobody_can_answer_are_named() {
+    let ask = |extension: Extension| program(&[(0x20, 0, 0, extension.offset()), (0x16, 0, 0, 0)]);
+    assert_eq!(ask(Extension::Cpu).check_answerable(), Ok(()));
+    let refusal = ask(Extension::ReceiveHash).check_answerable().unwrap_err();
+    assert_eq!(refusal, Unanswerable { index: 0, extension: Extension::ReceiveHash });
+    assert_eq!(
+        refusal.to_string(),
+        "instruction 0: asks for the receive hash, which is computed by the device or later; only a packet socket can run this filter"
+    );
+    let beside = Ancillary {
+        cpu: 3,
+        queue: 2,
+        vlan: Some(VlanTag { protocol: 0x88a8, control: 5 }),
+        interface_index: Some(7),
+        ..Ancillary::default()
+    };
+    let answers = [
+        (Extension::Cpu, 3),
+        (Extension::Queue, 2),
+        (Extension::VlanProtocol, 0x88a8),
+        (Extension::VlanTag, 5),
+        (Extension::VlanTagPresent, 1),
+        (Extension::InterfaceIndex, 7),
+        (Extension::HardwareType, 1),
+    ];
+    for (extension, answer) in answers {
+        assert_eq!(ask(extension).run(&[], &beside), answer, "{extension}");
+    }
 }

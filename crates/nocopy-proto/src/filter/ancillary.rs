@@ -1,0 +1,114 @@
+//! What is known of a packet beside its bytes.
+
+use super::instruction::Operation;
+use super::{Extension, Program};
+
+/// What is known of a packet beside its bytes; the default is a frame as it was on the wire, from an unknown device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ancillary {
+    /// Where the headers are.
+    pub headers: Headers,
+    /// The number of the interface; `None` if no device received the packet: the kernel then ends the filter at such a
+    /// question, with what is in A.
+    pub interface_index: Option<u32>,
+    /// The socket buffer's queue: one more than the number of the device's queue, 0 if that is unknown.
+    pub queue: u16,
+    /// The socket buffer's mark.
+    pub mark: u32,
+    /// The processor the filter runs on.
+    pub cpu: u32,
+    /// What the filter gets as a random number.
+    pub random: u32,
+    /// The VLAN tag taken out of the frame.
+    pub vlan: Option<VlanTag>,
+}
+
+/// Where the headers are, for loads relative to them (`SKF_LL_OFF`, `SKF_NET_OFF`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Headers {
+    /// An Ethernet frame as a packet socket sees it: what follows Ethernet's header, and a tag in the frame unless one
+    /// was taken out before (`skb_vlan_untag`), is the network header.
+    #[default]
+    Ethernet,
+    /// No link header, and the network header at the beginning: a datagram of a Unix socket.
+    Datagram,
+}
+
+/// A VLAN tag beside the frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VlanTag {
+    /// The type that announced it, such as 0x8100.
+    pub protocol: u16,
+    /// Priority and VLAN.
+    pub control: u16,
+}
+
+/// A filter asks for what only the kernel's socket buffer tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("instruction {index}: asks for {extension}, which {}; only a packet socket can run this filter", .extension.reason())]
+pub struct Unanswerable {
+    /// Which instruction.
+    pub index: usize,
+    /// What it asks for.
+    pub extension: Extension,
+}
+
+impl Extension {
+    /// Why neither [`Program::run`] nor an XDP program knows it, or nothing if they do.
+    const fn unknown(self) -> Option<&'static str> {
+        Some(match self {
+            Self::PacketType => "depends on the device's addresses",
+            Self::ReceiveHash => "is computed by the device or later",
+            Self::PayloadOffset => "takes the kernel's flow dissector",
+            Self::NetlinkAttribute | Self::NestedNetlinkAttribute => "no packet of a network has",
+            Self::Protocol => "the kernel decides when it has taken the packet apart",
+            _ => return None,
+        })
+    }
+
+    const fn reason(self) -> &'static str {
+        match self.unknown() {
+            Some(reason) => reason,
+            None => "is known",
+        }
+    }
+}
+
+impl std::fmt::Display for Extension {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Protocol => "the protocol",
+            Self::PacketType => "the packet's type",
+            Self::InterfaceIndex => "the interface",
+            Self::NetlinkAttribute | Self::NestedNetlinkAttribute => "a netlink attribute",
+            Self::Mark => "the mark",
+            Self::Queue => "the queue",
+            Self::HardwareType => "the hardware type",
+            Self::ReceiveHash => "the receive hash",
+            Self::Cpu => "the processor",
+            Self::XorX => "A xor X",
+            Self::VlanTag => "the VLAN tag",
+            Self::VlanTagPresent => "whether there is a VLAN tag",
+            Self::PayloadOffset => "the payload's offset",
+            Self::Random => "a random number",
+            Self::VlanProtocol => "the VLAN protocol",
+        })
+    }
+}
+
+impl Program {
+    /// Checks that [`Program::run`] and [`Program::to_xdp`] can answer everything the filter asks for.
+    ///
+    /// # Errors
+    /// The first question that only the kernel's socket buffer answers.
+    pub fn check_answerable(&self) -> Result<(), Unanswerable> {
+        for (index, operation) in self.operations.iter().enumerate() {
+            if let &Operation::LoadExtension(extension) = operation
+                && extension.unknown().is_some()
+            {
+                return Err(Unanswerable { index, extension });
+            }
+        }
+        Ok(())
+    }
+}

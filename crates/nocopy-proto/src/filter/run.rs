@@ -1,0 +1,196 @@
+//! A filter run in user space, exactly as the kernel runs it.
+
+use super::Program;
+use super::ancillary::{Ancillary, Headers};
+use super::check::SLOTS;
+use super::instruction::{Arithmetic, Condition, Extension, Operand, Operation, Place, Register, Width};
+
+/// Bytes of Ethernet's header, where in it the type is, and bytes of a VLAN tag.
+pub(super) const ETHERNET_BYTES: u32 = 14;
+pub(super) const TYPE_OFFSET: u32 = 12;
+pub(super) const TAG_BYTES: u32 = 4;
+
+/// The types that announce a VLAN tag the kernel takes out (`eth_type_vlan`).
+pub(super) const VLAN_TYPES: [u16; 2] = [0x8100, 0x88a8];
+
+/// `ARPHRD_ETHER`
+pub(super) const ETHERNET_HARDWARE: u32 = 1;
+
+/// The filter ends, and this is what it returns.
+struct End(u32);
+
+impl Program {
+    /// Runs the filter over a packet in one or several pieces: how many bytes of it to keep, 0 if it does not match. May be more than
+    /// the packet has.
+    ///
+    /// What is wrong at run time ends it with 0, as in the kernel: a load beyond the packet, a division by X = 0. Loads relative to a
+    /// header see the first piece only, as the kernel's see only the linear part of a packet. So does a question
+    /// that nobody can answer here: ask [`Program::check_answerable`] once before.
+    pub fn run(&self, pieces: &[&[u8]], ancillary: &Ancillary) -> u32 {
+        let mut machine = Machine { a: 0, x: 0, scratch: [0; SLOTS as usize], pieces, ancillary };
+        let mut index = 0;
+        loop {
+            // Jumps go forward only, and the last instruction returns: both are checked.
+            let Some(&operation) = self.operations.get(index) else { return 0 };
+            match machine.step(operation) {
+                Ok(skipped) => index += 1 + skipped as usize,
+                Err(End(value)) => return value,
+            }
+        }
+    }
+}
+
+struct Machine<'a> {
+    a: u32,
+    x: u32,
+    scratch: [u32; SLOTS as usize],
+    pieces: &'a [&'a [u8]],
+    ancillary: &'a Ancillary,
+}
+
+impl Machine<'_> {
+    /// Does one instruction: how many are skipped after it.
+    fn step(&mut self, operation: Operation) -> Result<u32, End> {
+        match operation {
+            Operation::Load(width, offset) => self.a = self.load(width, offset)?,
+            Operation::LoadIndirect(width, offset) => {
+                self.a = self.load(width, self.x.wrapping_add(offset))?
+            }
+            Operation::LoadHeader(offset) => self.x = (self.load(Width::Byte, offset)? & 0xf) << 2,
+            Operation::LoadExtension(extension) => self.a = self.extension(extension)?,
+            Operation::LoadConstant(to, value) => *self.register(to) = value,
+            Operation::LoadScratch(to, slot) => *self.register(to) = self.scratch[slot as usize],
+            Operation::LoadLength(to) => *self.register(to) = self.packet_bytes(),
+            Operation::Store(from, slot) => self.scratch[slot as usize] = *self.register(from),
+            Operation::Arithmetic(arithmetic, operand) => {
+                self.a = compute(arithmetic, self.a, self.operand(operand))?;
+            }
+            Operation::Negate => self.a = self.a.wrapping_neg(),
+            Operation::MoveTo(Register::A) => self.a = self.x,
+            Operation::MoveTo(Register::X) => self.x = self.a,
+            Operation::Jump(distance) => return Ok(distance),
+            Operation::Branch { condition, operand, jump_true, jump_false } => {
+                let holds = holds(condition, self.a, self.operand(operand));
+                return Ok(if holds { jump_true } else { jump_false }.into());
+            }
+            Operation::ReturnConstant(value) => return Err(End(value)),
+            Operation::ReturnA => return Err(End(self.a)),
+        }
+        Ok(0)
+    }
+
+    const fn register(&mut self, register: Register) -> &mut u32 {
+        match register {
+            Register::A => &mut self.a,
+            Register::X => &mut self.x,
+        }
+    }
+
+    const fn operand(&self, operand: Operand) -> u32 {
+        match operand {
+            Operand::Constant(value) => value,
+            Operand::X => self.x,
+        }
+    }
+
+    fn packet_bytes(&self) -> u32 {
+        let bytes: usize = self.pieces.iter().map(|piece| piece.len()).sum();
+        u32::try_from(bytes).unwrap_or(u32::MAX)
+    }
+
+    fn load(&self, width: Width, offset: u32) -> Result<u32, End> {
+        let value = match Place::of(offset) {
+            Place::Frame(offset) => {
+                self.linear(width, offset).or_else(|| self.scattered(width, offset as usize))
+            }
+            Place::Link(offset) => match self.ancillary.headers {
+                Headers::Ethernet => self.linear(width, offset),
+                Headers::Datagram => None,
+            },
+            Place::Network(offset) => {
+                self.network_offset().and_then(|start| self.linear(width, start + offset))
+            }
+            Place::Nowhere => None,
+        };
+        value.ok_or(End(0))
+    }
+
+    /// Loads from the first piece.
+    fn linear(&self, width: Width, offset: u32) -> Option<u32> {
+        let bytes = self.pieces.first()?.get(offset as usize..)?;
+        Some(match width {
+            Width::Byte => u32::from(*bytes.first()?),
+            Width::Half => u32::from(u16::from_be_bytes(*bytes.first_chunk()?)),
+            Width::Word => u32::from_be_bytes(*bytes.first_chunk()?),
+        })
+    }
+
+    /// Loads byte by byte, from wherever each is.
+    fn scattered(&self, width: Width, offset: usize) -> Option<u32> {
+        (offset..offset + width as usize).try_fold(0, |value, offset| {
+            let byte = self.pieces.iter().try_fold(offset, |rest, piece| match piece.get(rest) {
+                Some(&byte) => Err(byte),
+                None => Ok(rest - piece.len()),
+            });
+            Some(value << 8 | u32::from(byte.err()?))
+        })
+    }
+
+    fn network_offset(&self) -> Option<u32> {
+        match (self.ancillary.headers, self.ancillary.vlan) {
+            (Headers::Datagram, _) => Some(0),
+            (Headers::Ethernet, Some(_)) => Some(ETHERNET_BYTES),
+            (Headers::Ethernet, None) => {
+                let tagged = VLAN_TYPES.map(u32::from).contains(&self.linear(Width::Half, TYPE_OFFSET)?);
+                Some(if tagged { ETHERNET_BYTES + TAG_BYTES } else { ETHERNET_BYTES })
+            }
+        }
+    }
+
+    fn extension(&self, extension: Extension) -> Result<u32, End> {
+        let Ancillary { interface_index, vlan, .. } = *self.ancillary;
+        Ok(match extension {
+            Extension::InterfaceIndex => interface_index.ok_or(End(self.a))?,
+            Extension::HardwareType => interface_index.map(|_| ETHERNET_HARDWARE).ok_or(End(self.a))?,
+            Extension::Mark => self.ancillary.mark,
+            Extension::Queue => self.ancillary.queue.into(),
+            Extension::Cpu => self.ancillary.cpu,
+            Extension::Random => self.ancillary.random,
+            Extension::XorX => self.a ^ self.x,
+            Extension::VlanTag => vlan.map_or(0, |tag| tag.control.into()),
+            Extension::VlanTagPresent => vlan.is_some().into(),
+            Extension::VlanProtocol => vlan.map_or(0, |tag| tag.protocol.into()),
+            Extension::Protocol
+            | Extension::PacketType
+            | Extension::NetlinkAttribute
+            | Extension::NestedNetlinkAttribute
+            | Extension::ReceiveHash
+            | Extension::PayloadOffset => return Err(End(0)),
+        })
+    }
+}
+
+fn compute(arithmetic: Arithmetic, a: u32, operand: u32) -> Result<u32, End> {
+    Ok(match arithmetic {
+        Arithmetic::Add => a.wrapping_add(operand),
+        Arithmetic::Subtract => a.wrapping_sub(operand),
+        Arithmetic::Multiply => a.wrapping_mul(operand),
+        Arithmetic::Divide => a.checked_div(operand).ok_or(End(0))?,
+        Arithmetic::Remainder => a.checked_rem(operand).ok_or(End(0))?,
+        Arithmetic::Or => a | operand,
+        Arithmetic::And => a & operand,
+        Arithmetic::Xor => a ^ operand,
+        // Of the distance the lowest 5 bits count, as for the kernel's 32-bit shifts.
+        Arithmetic::ShiftLeft => a.wrapping_shl(operand),
+        Arithmetic::ShiftRight => a.wrapping_shr(operand),
+    })
+}
+
+const fn holds(condition: Condition, a: u32, operand: u32) -> bool {
+    match condition {
+        Condition::Equal => a == operand,
+        Condition::Greater => a > operand,
+        Condition::GreaterOrEqual => a >= operand,
+        Condition::AnyBit => a & operand != 0,
+    }
+}
