@@ -90,7 +90,7 @@ pub(super) fn check(instructions: &[Instruction]) -> Result<Vec<Operation>, Inva
     let count = instructions.len();
     match count {
         0 => return Err(InvalidProgram::Empty),
-        ..=INSTRUCTIONS_MAX => {}
+        1..=INSTRUCTIONS_MAX => {}
         _ => return Err(InvalidProgram::TooLong { count }),
     }
     let mut operations = Vec::with_capacity(count);

@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use nocopy_proto::ebpf::Instruction;
+
 const BPF_MAP_CREATE: libc::c_int = 0;
 const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
@@ -25,17 +27,6 @@ const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
 pub(crate) enum MapKind {
     PerCpuArray = 6,
     XskMap = 17,
-}
-
-/// One eBPF instruction (`struct bpf_insn`).
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Instruction {
-    pub(crate) code: u8,
-    /// Destination register in the low half, source in the high half.
-    pub(crate) registers: u8,
-    pub(crate) offset: i16,
-    pub(crate) immediate: i32,
 }
 
 #[repr(C)]

@@ -7,15 +7,14 @@
 use std::mem::offset_of;
 
 use aya_obj::btf::{Btf, BtfKind};
-
-use super::assembler::{
-    FRAME_POINTER, Helper, R0, R1, R2, R3, R6, R7, add, call, call_kernel, copy, exit, load_u32, load_u64,
-    map, negate, set, set_u64, skip_if_greater, skip_unless, store_u8, store_u64,
+use nocopy_proto::ebpf::{
+    FRAME_POINTER, Helper, Instruction, R0, R1, R2, R3, R6, R7, add, call, call_kernel, copy, exit, load_u32,
+    load_u64, map, negate, set, set_u64, skip_if_greater, skip_unless, store_u8, store_u64,
 };
+
 use super::program::{DATA_BYTES, DATA_META_BYTES, RX_QUEUE_INDEX_BYTES, XDP_PASS, descriptor};
 use super::{KernelVersion, Program, SocketMap};
 use crate::metadata::Unsupported;
-use crate::sys::bpf::Instruction;
 
 /// What the program notes: the bytes in front of the packet. Not more than 32, the most that every kernel allows
 /// (`xdp_metalen_invalid`).

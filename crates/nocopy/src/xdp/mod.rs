@@ -4,7 +4,6 @@
 //! detaches the program. A program that is already there is never displaced unless asked
 //! ([`Program::displace`]), and then put back.
 
-mod assembler;
 mod attachment;
 mod generator;
 mod hints;

@@ -3,12 +3,14 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::assembler::{
-    FRAME_POINTER, Helper, R0, R1, R2, R3, R4, R5, R6, add, call, copy, exit, load_u32, load_u64, map, set,
-    set_u64, skip_if_equal, skip_if_greater, skip_if_zero, skip_unless_equal, store_u32, store_u64,
+use nocopy_proto::ebpf::{
+    FRAME_POINTER, Helper, Instruction, R0, R1, R2, R3, R4, R5, R6, add, call, copy, exit, load_u32,
+    load_u64, map, set, set_u64, skip_if_equal, skip_if_greater, skip_if_zero, skip_unless_equal, store_u32,
+    store_u64,
 };
+
 use super::{Error, KernelVersion, PassHeader};
-use crate::sys::bpf::{self, Instruction, MapKind, Slot};
+use crate::sys::bpf::{self, MapKind, Slot};
 use crate::sys::kernel;
 
 const XDP_DROP: i32 = 1;
