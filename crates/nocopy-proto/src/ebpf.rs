@@ -47,6 +47,10 @@ pub const FRAME_POINTER: Register = Register(10);
 pub enum Helper {
     /// `bpf_map_lookup_elem`
     MapLookup = 1,
+    /// `bpf_get_prandom_u32`
+    Random = 7,
+    /// `bpf_get_smp_processor_id`
+    Cpu = 8,
     /// `bpf_redirect`
     Redirect = 23,
     /// `bpf_xdp_adjust_head`
@@ -55,6 +59,10 @@ pub enum Helper {
     RedirectMap = 51,
     /// `bpf_xdp_adjust_meta`
     AdjustMeta = 54,
+    /// `bpf_xdp_get_buff_len`, since Linux 5.18
+    PacketBytes = 188,
+    /// `bpf_xdp_load_bytes`, since Linux 5.18
+    LoadBytes = 189,
 }
 
 const BPF_PSEUDO_MAP_FD: u8 = 1;
@@ -160,4 +168,91 @@ pub const fn call(helper: Helper) -> Instruction {
 /// `return r0`
 pub const fn exit() -> Instruction {
     instruction(0x95, R0, R0, 0, 0)
+}
+
+/// `to += from`
+pub const fn add_register(to: Register, from: Register) -> Instruction {
+    instruction(0x0f, to, from, 0, 0)
+}
+
+/// `to = *(u8 *)(from + offset)`
+pub const fn load_u8(to: Register, from: Register, offset: i16) -> Instruction {
+    instruction(0x71, to, from, offset, 0)
+}
+
+/// `to = *(u16 *)(from + offset)`
+pub const fn load_u16(to: Register, from: Register, offset: i16) -> Instruction {
+    instruction(0x69, to, from, offset, 0)
+}
+
+/// `register = ` its lowest 16 or 32 `bits`, turned between network and host byte order
+pub const fn network_order(register: Register, bits: i32) -> Instruction {
+    instruction(0xdc, register, R0, 0, bits)
+}
+
+/// Operations on the lower halves of registers, by their bits in a code; the upper half of the result is 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "names that say what is done")]
+pub enum Arithmetic {
+    Add = 0x00,
+    Subtract = 0x10,
+    Multiply = 0x20,
+    Divide = 0x30,
+    Or = 0x40,
+    And = 0x50,
+    ShiftLeft = 0x60,
+    ShiftRight = 0x70,
+    Negate = 0x80,
+    Remainder = 0x90,
+    Xor = 0xa0,
+    Set = 0xb0,
+}
+
+/// `to = to operation value`, of 32 bits
+pub const fn compute_u32(operation: Arithmetic, to: Register, value: u32) -> Instruction {
+    instruction(0x04 | operation as u8, to, R0, 0, value.cast_signed())
+}
+
+/// `to = to operation from`, of 32 bits
+pub const fn compute_u32_with(operation: Arithmetic, to: Register, from: Register) -> Instruction {
+    instruction(0x0c | operation as u8, to, from, 0, 0)
+}
+
+/// Conditions, by their bits in a code; unsigned unless they say otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "names that say what is tested")]
+pub enum Condition {
+    Equal = 0x10,
+    Greater = 0x20,
+    GreaterOrEqual = 0x30,
+    AnyBit = 0x40,
+    NotEqual = 0x50,
+    Less = 0xa0,
+    LessOrEqual = 0xb0,
+    SignedGreaterOrEqual = 0x70,
+}
+
+/// `if the lower halves of tested condition value skip `count` instructions`
+pub const fn skip_if_u32(condition: Condition, tested: Register, value: u32, count: i16) -> Instruction {
+    instruction(0x06 | condition as u8, tested, R0, count, value.cast_signed())
+}
+
+/// `if the lower halves of left condition right skip `count` instructions`
+pub const fn skip_if_u32_with(
+    condition: Condition,
+    left: Register,
+    right: Register,
+    count: i16,
+) -> Instruction {
+    instruction(0x0e | condition as u8, left, right, count, 0)
+}
+
+/// `skip `count` instructions`
+pub const fn skip(count: i16) -> Instruction {
+    instruction(0x05, R0, R0, count, 0)
+}
+
+/// `if tested > value skip `count` instructions`, of 64 bits
+pub const fn skip_if_above(tested: Register, value: i32, count: i16) -> Instruction {
+    instruction(0x25, tested, R0, count, value)
 }

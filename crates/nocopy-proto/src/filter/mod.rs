@@ -1,8 +1,8 @@
 //! Packet filters: classic BPF programs, as libpcap compiles them, with the meaning that Linux gives them
 //! (Documentation/networking/filter.rst, net/core/filter.c).
 //!
-//! A [`Program`] is one the kernel would take. It is read from text ([`Program::parse`]) and run over packets in
-//! user space ([`Program::run`]).
+//! A [`Program`] is one the kernel would take. It is read from text ([`Program::parse`]) run over packets in user space
+//! ([`Program::run`]), and translated to stand in front of an XDP program ([`Program::to_xdp`]).
 
 mod ancillary;
 mod check;
@@ -11,11 +11,13 @@ mod parse;
 mod run;
 #[cfg(test)]
 mod tests;
+mod xdp;
 
 pub use ancillary::{Ancillary, Headers, Unanswerable, VlanTag};
 pub use check::{INSTRUCTIONS_MAX, InvalidProgram};
 pub use instruction::{Extension, Instruction};
 pub use parse::ParseError;
+pub use xdp::Untranslatable;
 
 /// A program that the kernel would take (`bpf_check_classic`).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,0 +1,70 @@
+//! eBPF with jumps to places that are not known yet.
+
+use crate::ebpf::{Instruction, skip};
+
+/// A place to jump to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Label(usize);
+
+/// A jump spans more instructions than its 16 bits can say.
+#[derive(Debug)]
+pub(super) struct TooFar;
+
+/// Instructions, and which of them jump where.
+#[derive(Debug, Default)]
+pub(super) struct Code {
+    instructions: Vec<Instruction>,
+    /// Where each label is, once it is placed.
+    places: Vec<Option<usize>>,
+    jumps: Vec<(usize, Label)>,
+}
+
+impl Code {
+    pub(super) fn label(&mut self) -> Label {
+        self.places.push(None);
+        Label(self.places.len() - 1)
+    }
+
+    /// Puts a label here.
+    pub(super) fn place(&mut self, label: Label) {
+        self.places[label.0] = Some(self.instructions.len());
+    }
+
+    pub(super) fn push(&mut self, instruction: Instruction) {
+        self.instructions.push(instruction);
+    }
+
+    pub(super) fn extend<const COUNT: usize>(&mut self, instructions: [Instruction; COUNT]) {
+        self.instructions.extend(instructions);
+    }
+
+    /// Jumps on the condition of `instruction`, whose offset is filled in later.
+    pub(super) fn branch(&mut self, instruction: Instruction, to: Label) {
+        self.jumps.push((self.instructions.len(), to));
+        self.push(instruction);
+    }
+
+    pub(super) fn jump(&mut self, to: Label) {
+        self.branch(skip(0), to);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.instructions.len()
+    }
+
+    /// Whether something jumps there.
+    pub(super) fn is_used(&self, label: Label) -> bool {
+        self.jumps.iter().any(|&(_, to)| to == label)
+    }
+
+    /// The instructions with all offsets.
+    pub(super) fn finish(mut self) -> Result<Vec<Instruction>, TooFar> {
+        for (from, label) in self.jumps {
+            let to = self.places[label.0].expect("every label is placed");
+            // The places are small, so no difference overflows.
+            let distance = to as isize - from as isize - 1;
+            self.instructions[from].offset = i16::try_from(distance).map_err(|_| TooFar)?;
+        }
+        Ok(self.instructions)
+    }
+}

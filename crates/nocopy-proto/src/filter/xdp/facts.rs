@@ -1,0 +1,141 @@
+//! What is certain before each instruction, on every way there: so that the translation leaves out what it need not check.
+
+use crate::filter::check::SLOTS;
+use crate::filter::instruction::{Arithmetic, Extension, Operand, Operation, Place, Register, Width};
+
+/// What holds before an instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Facts {
+    /// The largest values of the registers and the scratch slots.
+    a_max: u32,
+    pub(super) x_max: u32,
+    slots_max: [u32; SLOTS as usize],
+    /// The linear part of the packet has been found to have this many bytes.
+    pub(super) linear_bytes: u32,
+}
+
+impl Facts {
+    const START: Self = Self { a_max: 0, x_max: 0, slots_max: [0; SLOTS as usize], linear_bytes: 0 };
+
+    /// The facts before each instruction; none where no way leads. Jumps go forward only, so one pass finds them.
+    pub(super) fn of(operations: &[Operation]) -> Vec<Option<Self>> {
+        let mut all = vec![None; operations.len()];
+        all[0] = Some(Self::START);
+        for (index, &operation) in operations.iter().enumerate() {
+            let Some(before): Option<Self> = all[index] else { continue };
+            let after = before.after(operation);
+            let mut reach = |distance: usize| {
+                let target: &mut Option<Self> = &mut all[index + 1 + distance];
+                *target = Some(target.map_or(after, |facts| facts.or(after)));
+            };
+            match operation {
+                Operation::ReturnConstant(_) | Operation::ReturnA => {}
+                _ if never_succeeds(operation) => {}
+                Operation::Jump(distance) => reach(distance as usize),
+                Operation::Branch { jump_true, jump_false, .. } => {
+                    reach(jump_true.into());
+                    reach(jump_false.into());
+                }
+                _ => reach(0),
+            }
+        }
+        all
+    }
+
+    /// What holds where two ways meet.
+    fn or(mut self, other: Self) -> Self {
+        self.a_max = self.a_max.max(other.a_max);
+        self.x_max = self.x_max.max(other.x_max);
+        for (slot, other) in self.slots_max.iter_mut().zip(other.slots_max) {
+            *slot = (*slot).max(other);
+        }
+        self.linear_bytes = self.linear_bytes.min(other.linear_bytes);
+        self
+    }
+
+    fn after(mut self, operation: Operation) -> Self {
+        match operation {
+            Operation::Load(width, offset) => {
+                self.a_max = largest(width);
+                if let Place::Frame(offset) = Place::of(offset) {
+                    self.linear_bytes = self.linear_bytes.max(offset.saturating_add(width as u32));
+                }
+            }
+            Operation::LoadIndirect(width, _) => self.a_max = largest(width),
+            Operation::LoadHeader(offset) => {
+                self.x_max = 60;
+                if let Place::Frame(offset) = Place::of(offset) {
+                    self.linear_bytes = self.linear_bytes.max(offset.saturating_add(1));
+                }
+            }
+            Operation::LoadExtension(Extension::XorX) => self.a_max = ones(self.a_max | self.x_max),
+            Operation::LoadExtension(_) | Operation::Negate => self.a_max = u32::MAX,
+            Operation::LoadConstant(to, value) => *self.register(to) = value,
+            Operation::LoadScratch(to, slot) => *self.register(to) = self.slots_max[slot as usize],
+            Operation::LoadLength(to) => *self.register(to) = u32::MAX,
+            Operation::Store(from, slot) => self.slots_max[slot as usize] = *self.register(from),
+            Operation::Arithmetic(arithmetic, operand) => self.a_max = self.computed(arithmetic, operand),
+            Operation::MoveTo(Register::A) => self.a_max = self.x_max,
+            Operation::MoveTo(Register::X) => self.x_max = self.a_max,
+            Operation::Jump(_)
+            | Operation::Branch { .. }
+            | Operation::ReturnConstant(_)
+            | Operation::ReturnA => {}
+        }
+        self
+    }
+
+    const fn register(&mut self, register: Register) -> &mut u32 {
+        match register {
+            Register::A => &mut self.a_max,
+            Register::X => &mut self.x_max,
+        }
+    }
+
+    /// The largest value of A after arithmetic.
+    const fn computed(&self, arithmetic: Arithmetic, operand: Operand) -> u32 {
+        let a = self.a_max;
+        let (most, known) = match operand {
+            Operand::Constant(value) => (value, Some(value)),
+            Operand::X => (self.x_max, None),
+        };
+        let exact = match (arithmetic, known) {
+            (Arithmetic::Add, _) => a.checked_add(most),
+            (Arithmetic::Multiply, _) => a.checked_mul(most),
+            (Arithmetic::And, _) => Some(if a < most { a } else { most }),
+            (Arithmetic::Or | Arithmetic::Xor, _) => Some(ones(a | most)),
+            (Arithmetic::Divide, Some(value)) => a.checked_div(value),
+            (Arithmetic::Remainder, Some(value)) => value.checked_sub(1),
+            (Arithmetic::ShiftLeft, Some(bits)) => a.checked_mul(1 << (bits & 31)),
+            (Arithmetic::ShiftRight, Some(bits)) => Some(a >> (bits & 31)),
+            (Arithmetic::Divide | Arithmetic::Remainder | Arithmetic::ShiftRight, None) => Some(a),
+            (Arithmetic::Subtract | Arithmetic::ShiftLeft, _) => None,
+        };
+        match exact {
+            Some(value) => value,
+            None => u32::MAX,
+        }
+    }
+}
+
+/// Whether this is a load that always ends the filter.
+pub(super) const fn never_succeeds(operation: Operation) -> bool {
+    matches!(operation, Operation::Load(_, offset) | Operation::LoadHeader(offset)
+        if matches!(Place::of(offset), Place::Nowhere))
+}
+
+const fn largest(width: Width) -> u32 {
+    match width {
+        Width::Byte => 0xff,
+        Width::Half => 0xffff,
+        Width::Word => u32::MAX,
+    }
+}
+
+/// The largest number of no more bits than `value`.
+const fn ones(value: u32) -> u32 {
+    match value.checked_ilog2() {
+        Some(bit) => u32::MAX >> (31 - bit),
+        None => 0,
+    }
+}

@@ -1,0 +1,277 @@
+//! Filters translated to eBPF, to run in an XDP program before packets are copied or taken.
+
+mod code;
+mod facts;
+mod load;
+
+use self::code::{Code, Label};
+use self::facts::{Facts, never_succeeds};
+use self::load::{DATA_BYTES, END_MAX};
+use super::Program;
+use super::ancillary::Unanswerable;
+use super::instruction::{Arithmetic, Condition, Extension, Operand, Operation, Place, Register, Width};
+use super::run::ETHERNET_HARDWARE;
+use crate::ebpf::{
+    self, FRAME_POINTER, Helper, Instruction, R0, R1, R6, R7, R8, R9, call, compute_u32, compute_u32_with,
+    copy, exit, load_u32, set, skip_if_u32, skip_if_u32_with, store_u32,
+};
+
+/// What an XDP program returns for packets that go on to the host.
+const XDP_PASS: i32 = 2;
+
+/// Offsets of `ingress_ifindex` and `rx_queue_index` in `struct xdp_md`.
+const INTERFACE_INDEX_BYTES: i16 = 12;
+const RX_QUEUE_INDEX_BYTES: i16 = 16;
+
+/// Registers that last: the context, the filter's A and X, and, without fragments, where the packet begins.
+const CONTEXT: ebpf::Register = R6;
+const A: ebpf::Register = R7;
+const X: ebpf::Register = R8;
+const DATA: ebpf::Register = R9;
+
+/// Why a filter cannot become part of an XDP program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Untranslatable {
+    /// It asks for what is not known there.
+    #[error(transparent)]
+    Unanswerable(#[from] Unanswerable),
+    /// It reads farther into the packet than XDP programs can.
+    #[error("instruction {index}: reads up to byte {end}; an XDP program reads at most {END_MAX}")]
+    TooFar {
+        /// Which instruction.
+        index: usize,
+        /// Where what it reads ends.
+        end: u32,
+    },
+    /// A jump spans more instructions than eBPF's 16 bits can say.
+    #[error("{instructions} instructions: jumps become too long for eBPF; shorten the filter")]
+    TooLong {
+        /// How many there are.
+        instructions: usize,
+    },
+}
+
+impl Program {
+    /// Translates the filter to the beginning of an XDP program: it expects the context in R1; on a match it falls through, with
+    /// the context in R1 again, otherwise it returns `XDP_PASS`, so the packet goes to the host untouched.
+    ///
+    /// R6 to R9 and the uppermost 72 bytes of the stack are its own. With `fragments` it is for a program loaded with
+    /// `BPF_F_XDP_HAS_FRAGS`, and sees packets of several buffers whole. What it needs: Linux 5.18 with `fragments` or if the filter
+    /// asks for the length, and 5.1 otherwise; `CAP_BPF` and `CAP_NET_ADMIN`, not `CAP_PERFMON`.
+    ///
+    /// It matches when [`Program::run`] gives more than 0, with these limits: an offset above 65,535 that is computed from X
+    /// is beyond the packet; a VLAN tag that the device has already taken out of the frame is not seen.
+    ///
+    /// # Errors
+    /// XDP does not know what the filter asks for, or the filter is too long. (The kernel's verifier may still find it too complex.)
+    pub fn to_xdp(&self, fragments: bool) -> Result<Vec<Instruction>, Untranslatable> {
+        self.check_answerable()?;
+        let facts = Facts::of(&self.operations);
+        let mut translation = Translation::new(&self.operations, fragments);
+        if !self.can_match(&facts) {
+            translation.pretend_to_match();
+        }
+        for (index, (&operation, facts)) in self.operations.iter().zip(&facts).enumerate() {
+            // What no way leads to, the verifier would refuse.
+            if let &Some(facts) = facts {
+                check_reach(index, operation)?;
+                translation.translate(index, operation, facts);
+            }
+        }
+        translation.finish()
+    }
+
+    /// Whether some way leads to a return of something else than 0.
+    fn can_match(&self, facts: &[Option<Facts>]) -> bool {
+        self.operations.iter().zip(facts).any(|(operation, facts)| match operation {
+            Operation::ReturnConstant(value) => facts.is_some() && *value != 0,
+            Operation::ReturnA => facts.is_some(),
+            _ => false,
+        })
+    }
+}
+
+fn check_reach(index: usize, operation: Operation) -> Result<(), Untranslatable> {
+    let (offset, width) = match operation {
+        Operation::Load(width, offset) => (offset, width),
+        Operation::LoadHeader(offset) => (offset, Width::Byte),
+        _ => return Ok(()),
+    };
+    let end = offset.saturating_add(width as u32);
+    match Place::of(offset) {
+        Place::Frame(_) if end > END_MAX => Err(Untranslatable::TooFar { index, end }),
+        _ => Ok(()),
+    }
+}
+
+/// A translation under way.
+struct Translation {
+    code: Code,
+    fragments: bool,
+    /// Where the translation of each instruction begins.
+    labels: Vec<Label>,
+    matched: Label,
+    no_match: Label,
+}
+
+impl Translation {
+    fn new(operations: &[Operation], fragments: bool) -> Self {
+        let mut code = Code::default();
+        let labels = operations.iter().map(|_| code.label()).collect();
+        let (matched, no_match) = (code.label(), code.label());
+        code.push(copy(CONTEXT, R1));
+        if !fragments {
+            code.push(load_u32(DATA, R1, DATA_BYTES));
+        }
+        code.extend([set(A, 0), set(X, 0)]);
+        Self { code, fragments, labels, matched, no_match }
+    }
+
+    /// A jump that is never taken, to what follows the filter: the verifier refuses instructions that no jump reaches.
+    fn pretend_to_match(&mut self) {
+        self.code.branch(skip_if_u32(ebpf::Condition::NotEqual, A, 0, 0), self.matched);
+    }
+
+    fn translate(&mut self, index: usize, operation: Operation, facts: Facts) {
+        self.code.place(self.labels[index]);
+        if never_succeeds(operation) {
+            return self.code.jump(self.no_match);
+        }
+        match operation {
+            Operation::Load(width, offset) => self.load(A, width, offset, facts.linear_bytes),
+            Operation::LoadIndirect(width, offset) => self.load_indirect(width, offset, facts.x_max),
+            Operation::LoadHeader(offset) => {
+                self.load(X, Width::Byte, offset, facts.linear_bytes);
+                self.code.push(compute_u32(ebpf::Arithmetic::And, X, 0xf));
+                self.code.push(compute_u32(ebpf::Arithmetic::ShiftLeft, X, 2));
+            }
+            Operation::LoadExtension(extension) => self.extension(extension),
+            Operation::LoadConstant(to, value) => {
+                self.code.push(compute_u32(ebpf::Arithmetic::Set, register(to), value));
+            }
+            Operation::LoadScratch(to, slot) => {
+                self.code.push(load_u32(register(to), FRAME_POINTER, place(slot)));
+            }
+            Operation::Store(from, slot) => {
+                self.code.push(store_u32(FRAME_POINTER, place(slot), register(from)));
+            }
+            Operation::LoadLength(to) => {
+                // Not data_end - data: a difference of pointers takes CAP_PERFMON.
+                self.code.extend([copy(R1, CONTEXT), call(Helper::PacketBytes)]);
+                self.code.push(compute_u32_with(ebpf::Arithmetic::Set, register(to), R0));
+            }
+            Operation::Arithmetic(arithmetic, operand) => self.arithmetic(arithmetic, operand),
+            Operation::Negate => self.code.push(compute_u32(ebpf::Arithmetic::Negate, A, 0)),
+            Operation::MoveTo(Register::A) => self.code.push(compute_u32_with(ebpf::Arithmetic::Set, A, X)),
+            Operation::MoveTo(Register::X) => self.code.push(compute_u32_with(ebpf::Arithmetic::Set, X, A)),
+            Operation::Jump(distance) => self.code.jump(self.labels[index + 1 + distance as usize]),
+            Operation::Branch { condition, operand, jump_true, jump_false } => {
+                let target = |distance: u8| self.labels[index + 1 + usize::from(distance)];
+                let (if_true, if_false) = (target(jump_true), target(jump_false));
+                self.branch(condition, operand, (jump_true, if_true), (jump_false, if_false));
+            }
+            Operation::ReturnConstant(0) => self.code.jump(self.no_match),
+            Operation::ReturnConstant(_) => self.code.jump(self.matched),
+            Operation::ReturnA => {
+                self.code.branch(skip_if_u32(ebpf::Condition::NotEqual, A, 0, 0), self.matched);
+                self.code.jump(self.no_match);
+            }
+        }
+    }
+
+    fn arithmetic(&mut self, arithmetic: Arithmetic, operand: Operand) {
+        if let (Arithmetic::Divide | Arithmetic::Remainder, Operand::X) = (arithmetic, operand) {
+            self.code.branch(skip_if_u32(ebpf::Condition::Equal, X, 0, 0), self.no_match);
+        }
+        let operation = match arithmetic {
+            Arithmetic::Add => ebpf::Arithmetic::Add,
+            Arithmetic::Subtract => ebpf::Arithmetic::Subtract,
+            Arithmetic::Multiply => ebpf::Arithmetic::Multiply,
+            Arithmetic::Divide => ebpf::Arithmetic::Divide,
+            Arithmetic::Or => ebpf::Arithmetic::Or,
+            Arithmetic::And => ebpf::Arithmetic::And,
+            Arithmetic::ShiftLeft => ebpf::Arithmetic::ShiftLeft,
+            Arithmetic::ShiftRight => ebpf::Arithmetic::ShiftRight,
+            Arithmetic::Remainder => ebpf::Arithmetic::Remainder,
+            Arithmetic::Xor => ebpf::Arithmetic::Xor,
+        };
+        self.code.push(match operand {
+            Operand::Constant(value) => compute_u32(operation, A, value),
+            Operand::X => compute_u32_with(operation, A, X),
+        });
+    }
+
+    /// One jump where a way goes straight on, as nearly all do; two otherwise.
+    fn branch(
+        &mut self,
+        condition: Condition,
+        operand: Operand,
+        (jump_true, if_true): (u8, Label),
+        (jump_false, if_false): (u8, Label),
+    ) {
+        let (positive, negative) = match condition {
+            Condition::Equal => (ebpf::Condition::Equal, Some(ebpf::Condition::NotEqual)),
+            Condition::Greater => (ebpf::Condition::Greater, Some(ebpf::Condition::LessOrEqual)),
+            Condition::GreaterOrEqual => (ebpf::Condition::GreaterOrEqual, Some(ebpf::Condition::Less)),
+            Condition::AnyBit => (ebpf::Condition::AnyBit, None),
+        };
+        let test = |condition| match operand {
+            Operand::Constant(value) => skip_if_u32(condition, A, value, 0),
+            Operand::X => skip_if_u32_with(condition, A, X, 0),
+        };
+        match negative {
+            Some(negative) if jump_true == 0 => self.code.branch(test(negative), if_false),
+            _ => {
+                self.code.branch(test(positive), if_true);
+                if jump_false != 0 {
+                    self.code.jump(if_false);
+                }
+            }
+        }
+    }
+
+    /// What the kernel knows beside the bytes, as it will be in the socket buffer.
+    fn extension(&mut self, extension: Extension) {
+        let constant = |value| compute_u32(ebpf::Arithmetic::Set, A, value);
+        match extension {
+            Extension::InterfaceIndex => self.code.push(load_u32(A, CONTEXT, INTERFACE_INDEX_BYTES)),
+            Extension::Queue => {
+                self.code.push(load_u32(A, CONTEXT, RX_QUEUE_INDEX_BYTES));
+                self.code.push(compute_u32(ebpf::Arithmetic::Add, A, 1));
+                self.code.push(compute_u32(ebpf::Arithmetic::And, A, 0xffff));
+            }
+            Extension::Cpu | Extension::Random => {
+                let helper = if extension == Extension::Cpu { Helper::Cpu } else { Helper::Random };
+                self.code.extend([call(helper), compute_u32_with(ebpf::Arithmetic::Set, A, R0)]);
+            }
+            Extension::XorX => self.code.push(compute_u32_with(ebpf::Arithmetic::Xor, A, X)),
+            Extension::HardwareType => self.code.push(constant(ETHERNET_HARDWARE)),
+            // The tag is in the data; the mark comes later; and what nobody can answer was refused.
+            _ => self.code.push(constant(0)),
+        }
+    }
+
+    fn finish(mut self) -> Result<Vec<Instruction>, Untranslatable> {
+        self.code.place(self.no_match);
+        if self.code.is_used(self.no_match) {
+            self.code.extend([set(R0, XDP_PASS), exit()]);
+        }
+        self.code.place(self.matched);
+        self.code.push(copy(R1, CONTEXT));
+        let instructions = self.code.len();
+        self.code.finish().map_err(|_| Untranslatable::TooLong { instructions })
+    }
+}
+
+const fn register(register: Register) -> ebpf::Register {
+    match register {
+        Register::A => A,
+        Register::X => X,
+    }
+}
+
+/// Where on the stack a scratch slot is.
+const fn place(slot: u32) -> i16 {
+    -4 * (slot as i16 + 1)
+}
