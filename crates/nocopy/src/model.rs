@@ -2,6 +2,8 @@
 //!
 //! Every operation is a pair (what, how much), so any bytes are a list of operations.
 
+pub mod filter;
+
 use std::collections::{HashSet, VecDeque};
 
 use crate::area::{Area, AreaConfig, Faults, Frame, Half};

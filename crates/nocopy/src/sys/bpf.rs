@@ -292,3 +292,22 @@ pub(crate) fn run_live(
     // SAFETY: data and context are described by pointer and size and outlive the call.
     unsafe { bpf(BPF_PROG_TEST_RUN, &mut argument).map(drop) }
 }
+
+/// Runs an XDP program over a frame of at least 14 bytes, without sending anything: what it returns. The first `linear_bytes`
+/// are the linear part, the rest lies in fragments (Linux 6.18; earlier ones say `EINVAL` unless that is all of them).
+#[cfg(any(feature = "fuzzing", all(test, not(nocopy_loom))))]
+pub(crate) fn run_dry(program: BorrowedFd<'_>, data: &[u8], linear_bytes: usize) -> io::Result<u32> {
+    let context = XdpContext { data_end: length(linear_bytes), ..XdpContext::default() };
+    let mut argument = TestRun {
+        program: number(&program),
+        data_in_bytes: length(data.len()),
+        data_in: data.as_ptr() as u64,
+        repeat: 1,
+        context_in_bytes: length(size_of::<XdpContext>()),
+        context_in: (&raw const context) as u64,
+        ..TestRun::default()
+    };
+    // SAFETY: data and context are described by pointer and size and outlive the call.
+    unsafe { bpf(BPF_PROG_TEST_RUN, &mut argument) }?;
+    Ok(argument.returned)
+}

@@ -14,7 +14,7 @@ pub(crate) mod kernel;
 pub(crate) mod memory;
 pub(crate) mod namespace;
 pub(crate) mod netdev;
-mod option;
+pub(crate) mod option;
 pub(crate) mod packet;
 pub(crate) mod pcap;
 pub(crate) mod queue_counters;

@@ -32,3 +32,15 @@ pub(super) fn deafen(socket: &impl AsFd) -> io::Result<()> {
 pub(super) const fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt, jf, k }
 }
+
+/// Attaches a classic filter, in place of the one there.
+#[cfg(any(feature = "fuzzing", all(test, not(nocopy_loom))))]
+pub(crate) fn attach(socket: &impl AsFd, program: &nocopy_proto::filter::Program) -> io::Result<()> {
+    let to_kernel = |instruction: &nocopy_proto::filter::Instruction| libc::sock_filter {
+        code: instruction.code,
+        jt: instruction.jump_true,
+        jf: instruction.jump_false,
+        k: instruction.constant,
+    };
+    filter(socket, &mut program.instructions().iter().map(to_kernel).collect::<Vec<_>>())
+}

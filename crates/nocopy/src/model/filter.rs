@@ -1,0 +1,141 @@
+//! A filter run three ways: by the kernel as classic BPF on a socket, by our interpreter, and by the kernel as the XDP program
+//! we translate it to. They agree, on every packet.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use nocopy_proto::ebpf::{Instruction, R0, exit, set};
+use nocopy_proto::filter::{Ancillary, Headers, Program, Untranslatable};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+use crate::sys::{bpf, option};
+
+/// What the XDP program returns on a match: nothing that XDP knows.
+const MATCHED: u32 = 77;
+const XDP_PASS: u32 = 2;
+
+/// Pieces of packets are cut like this in test runs: the kernel wants Ethernet's header, and not more than a page less its
+/// own needs, in the first.
+const LINEAR_BYTES_MAX: usize = 2048;
+
+/// A filter in all three forms.
+#[derive(Debug)]
+pub struct Filter {
+    program: Program,
+    socket: Socket,
+    /// For packets of one buffer and of several; `None` if the kernel's verifier finds it too complex.
+    xdp: [Option<OwnedFd>; 2],
+}
+
+/// A pair of sockets, the second with the filter.
+#[derive(Debug)]
+struct Socket {
+    sender: OwnedFd,
+    receiver: OwnedFd,
+}
+
+impl Filter {
+    /// Attaches and loads a filter. `None` if XDP cannot express it, and says why.
+    ///
+    /// # Errors
+    /// The kernel refuses sockets or programs, for want of a capability.
+    ///
+    /// # Panics
+    /// When the kernel refuses a translation as wrong, rather than as too complex.
+    pub fn new(program: &Program) -> io::Result<Option<Self>> {
+        let loaded = |fragments| match program.to_xdp(fragments) {
+            Ok(prefix) => load(prefix, fragments).map(Some),
+            Err(Untranslatable::Unanswerable(_) | Untranslatable::TooFar { .. }) => Ok(None),
+            Err(error) => panic!("{error}"),
+        };
+        let (Some(plain), Some(fragments)) = (loaded(false)?, loaded(true)?) else { return Ok(None) };
+        Ok(Some(Self { program: program.clone(), socket: Socket::new(program)?, xdp: [plain, fragments] }))
+    }
+
+    /// Runs the filter all ways over a packet of at least 14 bytes. `cut` says where its first piece ends.
+    ///
+    /// # Panics
+    /// When two of them disagree.
+    pub fn check(&self, packet: &[u8], cut: u16) {
+        self.check_kernel(packet);
+        let whole = packet.len() <= LINEAR_BYTES_MAX;
+        if whole {
+            self.check_xdp(0, packet, packet.len());
+        }
+        let cut = (14 + usize::from(cut) % LINEAR_BYTES_MAX).min(packet.len());
+        self.check_xdp(1, packet, if whole && cut % 4 == 0 { packet.len() } else { cut });
+    }
+
+    fn check_kernel(&self, packet: &[u8]) {
+        let ancillary = Ancillary { headers: Headers::Datagram, ..Ancillary::default() };
+        let (linear, rest) = packet.split_at(datagram_linear_bytes(packet.len()));
+        let kept = self.program.run(&[linear, rest], &ancillary) as usize;
+        let by_kernel = self.socket.pass(packet).expect("a datagram to a socket of our own");
+        assert_eq!(
+            by_kernel,
+            kept.min(packet.len()),
+            "bytes kept by the kernel, and by run: {}",
+            self.show(packet)
+        );
+    }
+
+    fn check_xdp(&self, fragments: usize, packet: &[u8], linear_bytes: usize) {
+        let Some(program) = &self.xdp[fragments] else { return };
+        // Test runs pretend to come from lo.
+        let ancillary = Ancillary { interface_index: Some(1), queue: 1, ..Ancillary::default() };
+        let (linear, rest) = packet.split_at(linear_bytes);
+        let kept = self.program.run(&[linear, rest], &ancillary);
+        let expected = if kept == 0 { XDP_PASS } else { MATCHED };
+        let returned = match bpf::run_dry(program.as_fd(), packet, linear_bytes) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && linear_bytes < packet.len() => return,
+            returned => returned.expect("a test run"),
+        };
+        assert_eq!(returned, expected, "by XDP, and by run; {linear_bytes} linear: {}", self.show(packet));
+    }
+
+    fn show(&self, packet: &[u8]) -> String {
+        format!("{:?} over {packet:02x?}", self.program.instructions())
+    }
+}
+
+/// Loads a translation with an end of its own; `None` if it is too complex for the verifier.
+fn load(mut prefix: Vec<Instruction>, fragments: bool) -> io::Result<Option<OwnedFd>> {
+    prefix.extend([set(R0, MATCHED.cast_signed()), exit()]);
+    match bpf::load_xdp(&prefix, fragments, None) {
+        Ok(program) => Ok(Some(program)),
+        Err((error, _)) if error.raw_os_error() == Some(libc::E2BIG) => Ok(None),
+        Err((error, _)) if error.raw_os_error() == Some(libc::EPERM) => Err(error),
+        Err((error, log)) => panic!("{error}: {log}: {prefix:x?}"),
+    }
+}
+
+/// Bytes of a datagram that are in the linear part of its socket buffer (`unix_dgram_sendmsg`): all, unless it is large.
+fn datagram_linear_bytes(bytes: usize) -> usize {
+    /// `sizeof(struct skb_shared_info)`, aligned, on 64-bit machines.
+    const SHARED_INFO_BYTES: usize = 320;
+    let page_bytes = rustix::param::page_size();
+    bytes - bytes.saturating_sub(4 * page_bytes - SHARED_INFO_BYTES).next_multiple_of(page_bytes)
+}
+
+impl Socket {
+    fn new(program: &Program) -> io::Result<Self> {
+        let (sender, receiver) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        option::attach(&receiver, program)?;
+        Ok(Self { sender, receiver })
+    }
+
+    /// Sends a packet through the filter: how many bytes of it come out.
+    fn pass(&self, packet: &[u8]) -> io::Result<usize> {
+        rustix::net::send(&self.sender, packet, SendFlags::empty())?;
+        match rustix::net::recv(&self.receiver, &mut [0_u8; 1][..], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+            Ok((_, bytes)) => Ok(bytes),
+            Err(Errno::AGAIN) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
