@@ -27,11 +27,15 @@ pub struct Ancillary {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Headers {
     /// An Ethernet frame as a packet socket sees it: what follows Ethernet's header, and a tag in the frame unless one
-    /// was taken out before (`skb_vlan_untag`), is the network header.
+    /// was taken out before (`skb_vlan_untag`), is the network header. The kernel lets such loads see the linear part of the
+    /// packet, which is up to the driver; here they see the whole.
     #[default]
     Ethernet,
-    /// No link header, and the network header at the beginning: a datagram of a Unix socket.
-    Datagram,
+    /// A datagram of a Unix socket: no link header, and the network header at the beginning.
+    Datagram {
+        /// The linear part.
+        linear_bytes: u32,
+    },
 }
 
 /// A VLAN tag beside the frame.

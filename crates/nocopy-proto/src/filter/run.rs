@@ -23,9 +23,8 @@ impl Program {
     /// Runs the filter over a packet in one or several pieces: how many bytes of it to keep, 0 if it does not match. May be more than
     /// the packet has.
     ///
-    /// What is wrong at run time ends it with 0, as in the kernel: a load beyond the packet, a division by X = 0. Loads relative to a
-    /// header see the first piece only, as the kernel's see only the linear part of a packet. So does a question
-    /// that nobody can answer here: ask [`Program::check_answerable`] once before.
+    /// What is wrong at run time ends it with 0, as in the kernel: a load beyond the packet, a division by X = 0. So does a
+    /// question that nobody can answer here: ask [`Program::check_answerable`] once before.
     pub fn run(&self, pieces: &[&[u8]], ancillary: &Ancillary) -> u32 {
         let mut machine = Machine { a: 0, x: 0, scratch: [0; SLOTS as usize], pieces, ancillary };
         let mut index = 0;
@@ -99,25 +98,25 @@ impl Machine<'_> {
     }
 
     fn load(&self, width: Width, offset: u32) -> Result<u32, End> {
-        let value = match Place::of(offset) {
-            Place::Frame(offset) => {
-                self.linear(width, offset).or_else(|| self.scattered(width, offset as usize))
+        let bytes = width as u32;
+        let offset = match (Place::of(offset), self.ancillary.headers) {
+            (Place::Frame(offset), _) | (Place::Link(offset), Headers::Ethernet) => Some(offset),
+            (Place::Network(offset), Headers::Ethernet) => self.network_offset()?.checked_add(offset),
+            (Place::Network(offset), Headers::Datagram { linear_bytes }) => {
+                Some(offset).filter(|offset| offset + bytes <= linear_bytes)
             }
-            Place::Link(offset) => match self.ancillary.headers {
-                Headers::Ethernet => self.linear(width, offset),
-                Headers::Datagram => None,
-            },
-            Place::Network(offset) => {
-                self.network_offset().and_then(|start| self.linear(width, start + offset))
-            }
-            Place::Nowhere => None,
+            (Place::Link(_), Headers::Datagram { .. }) | (Place::Nowhere, _) => None,
         };
-        value.ok_or(End(0))
+        offset.and_then(|offset| self.read(width, offset as usize)).ok_or(End(0))
+    }
+
+    fn read(&self, width: Width, offset: usize) -> Option<u32> {
+        self.linear(width, offset).or_else(|| self.scattered(width, offset))
     }
 
     /// Loads from the first piece.
-    fn linear(&self, width: Width, offset: u32) -> Option<u32> {
-        let bytes = self.pieces.first()?.get(offset as usize..)?;
+    fn linear(&self, width: Width, offset: usize) -> Option<u32> {
+        let bytes = self.pieces.first()?.get(offset..)?;
         Some(match width {
             Width::Byte => u32::from(*bytes.first()?),
             Width::Half => u32::from(u16::from_be_bytes(*bytes.first_chunk()?)),
@@ -136,15 +135,14 @@ impl Machine<'_> {
         })
     }
 
-    fn network_offset(&self) -> Option<u32> {
-        match (self.ancillary.headers, self.ancillary.vlan) {
-            (Headers::Datagram, _) => Some(0),
-            (Headers::Ethernet, Some(_)) => Some(ETHERNET_BYTES),
-            (Headers::Ethernet, None) => {
-                let tagged = VLAN_TYPES.map(u32::from).contains(&self.linear(Width::Half, TYPE_OFFSET)?);
-                Some(if tagged { ETHERNET_BYTES + TAG_BYTES } else { ETHERNET_BYTES })
-            }
+    /// Where the network header of a frame is: behind a tag, if there is one.
+    fn network_offset(&self) -> Result<u32, End> {
+        if self.ancillary.vlan.is_some() {
+            return Ok(ETHERNET_BYTES);
         }
+        let announced = self.read(Width::Half, TYPE_OFFSET as usize).ok_or(End(0))?;
+        let tagged = VLAN_TYPES.map(u32::from).contains(&announced);
+        Ok(if tagged { ETHERNET_BYTES + TAG_BYTES } else { ETHERNET_BYTES })
     }
 
     fn extension(&self, extension: Extension) -> Result<u32, End> {

@@ -68,24 +68,30 @@ impl Filter {
     }
 
     fn check_kernel(&self, packet: &[u8]) {
-        let ancillary = Ancillary { headers: Headers::Datagram, ..Ancillary::default() };
-        let (linear, rest) = packet.split_at(datagram_linear_bytes(packet.len()));
-        let kept = self.program.run(&[linear, rest], &ancillary) as usize;
+        let headers = Headers::Datagram { linear_bytes: datagram_linear_bytes(packet.len()) };
+        let kept = self.program.run(&[packet], &Ancillary { headers, ..Ancillary::default() }) as usize;
         let by_kernel = self.socket.pass(packet).expect("a datagram to a socket of our own");
         assert_eq!(
             by_kernel,
             kept.min(packet.len()),
-            "bytes kept by the kernel, and by run: {}",
+            "bytes kept, by kernel and by run: {}",
             self.show(packet)
         );
     }
 
     fn check_xdp(&self, fragments: usize, packet: &[u8], linear_bytes: usize) {
-        let Some(program) = &self.xdp[fragments] else { return };
         // Test runs pretend to come from lo.
         let ancillary = Ancillary { interface_index: Some(1), queue: 1, ..Ancillary::default() };
+        let kept = self.program.run(&[packet], &ancillary);
         let (linear, rest) = packet.split_at(linear_bytes);
-        let kept = self.program.run(&[linear, rest], &ancillary);
+        assert_eq!(
+            kept,
+            self.program.run(&[linear, rest], &ancillary),
+            "in one piece, and in two: {}",
+            self.show(packet)
+        );
+
+        let Some(program) = &self.xdp[fragments] else { return };
         let expected = if kept == 0 { XDP_PASS } else { MATCHED };
         let returned = match bpf::run_dry(program.as_fd(), packet, linear_bytes) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) && linear_bytes < packet.len() => return,
@@ -111,11 +117,12 @@ fn load(mut prefix: Vec<Instruction>, fragments: bool) -> io::Result<Option<Owne
 }
 
 /// Bytes of a datagram that are in the linear part of its socket buffer (`unix_dgram_sendmsg`): all, unless it is large.
-fn datagram_linear_bytes(bytes: usize) -> usize {
+fn datagram_linear_bytes(bytes: usize) -> u32 {
     /// `sizeof(struct skb_shared_info)`, aligned, on 64-bit machines.
     const SHARED_INFO_BYTES: usize = 320;
     let page_bytes = rustix::param::page_size();
-    bytes - bytes.saturating_sub(4 * page_bytes - SHARED_INFO_BYTES).next_multiple_of(page_bytes)
+    let outside = bytes.saturating_sub(4 * page_bytes - SHARED_INFO_BYTES).next_multiple_of(page_bytes);
+    u32::try_from(bytes - outside).expect("datagrams are small")
 }
 
 impl Socket {

@@ -3,12 +3,15 @@
 use crate::filter::check::SLOTS;
 use crate::filter::instruction::{Arithmetic, Extension, Operand, Operation, Place, Register, Width};
 
+/// The largest length of an IPv4 header: 4 bits, in words.
+const HEADER_BYTES_MAX: u32 = 60;
+
 /// What holds before an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Facts {
     /// The largest values of the registers and the scratch slots.
     a_max: u32,
-    pub(super) x_max: u32,
+    x_max: u32,
     slots_max: [u32; SLOTS as usize],
     /// The linear part of the packet has been found to have this many bytes.
     pub(super) linear_bytes: u32,
@@ -42,6 +45,16 @@ impl Facts {
         all
     }
 
+    /// Whether X seems to be the length of an IPv4 header.
+    pub(super) const fn x_is_header(&self) -> bool {
+        self.x_max == HEADER_BYTES_MAX
+    }
+
+    /// Whether X plus `offset` may be more than 31 bits.
+    pub(super) fn x_may_wrap(&self, offset: u32) -> bool {
+        self.x_max.checked_add(offset).is_none_or(|sum| sum.cast_signed() < 0)
+    }
+
     /// What holds where two ways meet.
     fn or(mut self, other: Self) -> Self {
         self.a_max = self.a_max.max(other.a_max);
@@ -57,14 +70,14 @@ impl Facts {
         match operation {
             Operation::Load(width, offset) => {
                 self.a_max = largest(width);
-                if let Place::Frame(offset) = Place::of(offset) {
+                if let Place::Frame(offset) | Place::Link(offset) = Place::of(offset) {
                     self.linear_bytes = self.linear_bytes.max(offset.saturating_add(width as u32));
                 }
             }
             Operation::LoadIndirect(width, _) => self.a_max = largest(width),
             Operation::LoadHeader(offset) => {
-                self.x_max = 60;
-                if let Place::Frame(offset) = Place::of(offset) {
+                self.x_max = HEADER_BYTES_MAX;
+                if let Place::Frame(offset) | Place::Link(offset) = Place::of(offset) {
                     self.linear_bytes = self.linear_bytes.max(offset.saturating_add(1));
                 }
             }

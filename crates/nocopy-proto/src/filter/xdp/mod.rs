@@ -57,8 +57,8 @@ impl Program {
     /// the context in R1 again, otherwise it returns `XDP_PASS`, so the packet goes to the host untouched.
     ///
     /// R6 to R9 and the uppermost 72 bytes of the stack are its own. With `fragments` it is for a program loaded with
-    /// `BPF_F_XDP_HAS_FRAGS`, and sees packets of several buffers whole. What it needs: Linux 5.18 with `fragments` or if the filter
-    /// asks for the length, and 5.1 otherwise; `CAP_BPF` and `CAP_NET_ADMIN`, not `CAP_PERFMON`.
+    /// `BPF_F_XDP_HAS_FRAGS`, and sees packets of several buffers whole. It needs `CAP_BPF` and `CAP_NET_ADMIN`, not `CAP_PERFMON`;
+    /// and Linux 5.18 if it asks for the length, loads relative to X (as for ports behind an IPv4 header), or has `fragments`.
     ///
     /// It matches when [`Program::run`] gives more than 0, with these limits: an offset above 65,535 that is computed from X
     /// is beyond the packet; a VLAN tag that the device has already taken out of the frame is not seen.
@@ -98,9 +98,10 @@ fn check_reach(index: usize, operation: Operation) -> Result<(), Untranslatable>
         Operation::LoadHeader(offset) => (offset, Width::Byte),
         _ => return Ok(()),
     };
-    let end = offset.saturating_add(width as u32);
     match Place::of(offset) {
-        Place::Frame(_) if end > END_MAX => Err(Untranslatable::TooFar { index, end }),
+        Place::Frame(offset) | Place::Link(offset) if offset + width as u32 > END_MAX => {
+            Err(Untranslatable::TooFar { index, end: offset + width as u32 })
+        }
         _ => Ok(()),
     }
 }
@@ -139,10 +140,10 @@ impl Translation {
             return self.code.jump(self.no_match);
         }
         match operation {
-            Operation::Load(width, offset) => self.load(A, width, offset, facts.linear_bytes),
-            Operation::LoadIndirect(width, offset) => self.load_indirect(width, offset, facts.x_max),
+            Operation::Load(width, offset) => self.load(A, width, offset, facts),
+            Operation::LoadIndirect(width, offset) => self.load_indirect(width, offset, facts),
             Operation::LoadHeader(offset) => {
-                self.load(X, Width::Byte, offset, facts.linear_bytes);
+                self.load(X, Width::Byte, offset, facts);
                 self.code.push(compute_u32(ebpf::Arithmetic::And, X, 0xf));
                 self.code.push(compute_u32(ebpf::Arithmetic::ShiftLeft, X, 2));
             }
