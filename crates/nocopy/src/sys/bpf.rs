@@ -222,16 +222,32 @@ pub(crate) fn load_xdp(
     fragments: bool,
     bound_to: Option<u32>,
 ) -> Result<OwnedFd, (io::Error, String)> {
+    // Asked for a log, the verifier also writes one of programs it finds good, and refuses those whose log is too long.
+    load_logging(instructions, fragments, bound_to, &mut []).map_err(|error| {
+        let mut log = vec![0_u8; 1 << 16];
+        let _refused_again = load_logging(instructions, fragments, bound_to, &mut log);
+        let text = String::from_utf8_lossy(&log);
+        let last =
+            text.trim_end_matches('\0').lines().rfind(|line| !line.starts_with("processed")).unwrap_or("");
+        (error, last.to_owned())
+    })
+}
+
+fn load_logging(
+    instructions: &[Instruction],
+    fragments: bool,
+    bound_to: Option<u32>,
+    log: &mut [u8],
+) -> io::Result<OwnedFd> {
     let flags = if fragments { BPF_F_XDP_HAS_FRAGS } else { 0 };
-    let mut log = vec![0_u8; 1 << 16];
     let mut argument = ProgramLoad {
         kind: BPF_PROG_TYPE_XDP,
         instruction_count: length(instructions.len()),
         instructions: instructions.as_ptr() as u64,
         license: c"Dual MIT/GPL".as_ptr() as u64,
-        log_level: 1,
+        log_level: u32::from(!log.is_empty()),
         log_bytes: length(log.len()),
-        log: log.as_mut_ptr() as u64,
+        log: if log.is_empty() { 0 } else { log.as_mut_ptr() as u64 },
         kernel_version: 0,
         flags: flags | if bound_to.is_some() { BPF_F_XDP_DEV_BOUND_ONLY } else { 0 },
         name: object_name("nocopy"),
@@ -239,12 +255,7 @@ pub(crate) fn load_xdp(
         attach_type: BPF_XDP,
     };
     // SAFETY: instructions, licence and log are described by pointer and size and outlive the call.
-    unsafe { bpf_fd(BPF_PROG_LOAD, &mut argument) }.map_err(|error| {
-        let text = String::from_utf8_lossy(&log);
-        let last =
-            text.trim_end_matches('\0').lines().rfind(|line| !line.starts_with("processed")).unwrap_or("");
-        (error, last.to_owned())
-    })
+    unsafe { bpf_fd(BPF_PROG_LOAD, &mut argument) }
 }
 
 /// Attaches an XDP program by a link: it is gone when the descriptor is closed.
