@@ -7,6 +7,8 @@
 mod ancillary;
 mod check;
 mod instruction;
+#[doc(hidden)]
+pub mod oracle;
 mod parse;
 mod run;
 #[cfg(test)]

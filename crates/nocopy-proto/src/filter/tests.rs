@@ -186,3 +186,19 @@ fn questions_nobody_can_answer_are_named() {
         assert_eq!(ask(extension).run(&[], &beside), answer, "{extension}");
     }
 }
+
+#[test]
+fn filters_of_the_corpus_know_packets() {
+    let packets = super::oracle::packets();
+    let matches = |expression: &str| {
+        let (_, program) = super::oracle::corpus().into_iter().find(|(text, _)| *text == expression).unwrap();
+        packets.iter().filter(|packet| program.run(&[packet], &Ancillary::default()) > 0).count()
+    };
+    for (expression, program) in super::oracle::corpus() {
+        assert!(program.check_answerable().is_ok(), "{expression}");
+    }
+    assert_eq!(matches("ip") + matches("not (ip or ip6)") + matches("ip6"), packets.len());
+    for expression in ["udp port 9000", "vlan 5 and udp", "tcp[tcpflags] == tcp-syn", "mpls", "stp"] {
+        assert!((1..packets.len()).contains(&matches(expression)), "{expression}");
+    }
+}

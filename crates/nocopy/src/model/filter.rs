@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use nocopy_proto::ebpf::{Instruction, R0, exit, set};
-use nocopy_proto::filter::{Ancillary, Headers, Program, Untranslatable};
+use nocopy_proto::filter::{Ancillary, Headers, Program, Untranslatable, oracle};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
@@ -14,6 +14,7 @@ use crate::sys::{bpf, option};
 /// What the XDP program returns on a match: nothing that XDP knows.
 const MATCHED: u32 = 77;
 const XDP_PASS: u32 = 2;
+const ETHERNET_BYTES: usize = 14;
 
 /// Pieces of packets are cut like this in test runs: the kernel wants Ethernet's header, and not more than a page less its
 /// own needs, in the first.
@@ -63,8 +64,13 @@ impl Filter {
         if whole {
             self.check_xdp(0, packet, packet.len());
         }
-        let cut = (14 + usize::from(cut) % LINEAR_BYTES_MAX).min(packet.len());
+        let cut = (ETHERNET_BYTES + usize::from(cut) % LINEAR_BYTES_MAX).min(packet.len());
         self.check_xdp(1, packet, if whole && cut % 4 == 0 { packet.len() } else { cut });
+    }
+
+    /// Whether the kernel's verifier refused the translation as too complex.
+    pub fn is_too_complex(&self) -> bool {
+        self.xdp.iter().any(Option::is_none)
     }
 
     fn check_kernel(&self, packet: &[u8]) {
@@ -103,6 +109,26 @@ impl Filter {
     fn show(&self, packet: &[u8]) -> String {
         format!("{:?} over {packet:02x?}", self.program.instructions())
     }
+}
+
+/// Checks a program made of any bytes over `packet`, and over packets of the usual shape; with `long`, the packet is padded to that
+/// many bytes. Then once more over `packet`, comparing what A is in the end.
+///
+/// # Panics
+/// When the ways to run a filter disagree, or privileges for XDP are missing.
+pub fn check(instructions: &[u8], mut packet: Vec<u8>, long: usize, cut: u16) {
+    packet.resize(packet.len().max(long).max(ETHERNET_BYTES), 0x5a);
+    let program = oracle::program(instructions);
+    let filter = |program| Filter::new(program).expect("the privileges that XDP takes");
+    let Some(loaded) = filter(&program) else { return };
+    loaded.check(&packet, cut);
+    let shapes = oracle::packets();
+    for shift in 0..4 {
+        loaded.check(&shapes[(usize::from(cut) + 101 * shift) % shapes.len()], cut);
+    }
+    let result = program.run(&[&packet], &Ancillary { interface_index: Some(1), ..Ancillary::default() });
+    let comparing = oracle::comparing(&program, result).expect("ends with a return of A");
+    filter(&comparing).expect("as the program it is made of").check(&packet, cut);
 }
 
 /// Loads a translation with an end of its own; `None` if it is too complex for the verifier.

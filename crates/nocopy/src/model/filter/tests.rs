@@ -1,29 +1,51 @@
 //! Real filters over real packets, and random ones over random ones.
 
-use nocopy_proto::filter::Program;
+use nocopy_proto::filter::{Program, oracle};
+use proptest::collection::vec;
+use proptest::prelude::*;
 
-use super::Filter;
+use super::{Filter, check};
+
+fn filter(program: &Program) -> Option<Filter> {
+    Filter::new(program).expect("the privileges that XDP takes")
+}
 
 #[test]
-fn a_filter_by_hand() {
-    for text in [
-        "1,6 0 0 0",
-        "1,6 0 0 262144",
-        "2,128 0 0 0,22 0 0 0",
-        "2,40 0 0 12,22 0 0 0",
-        "3,177 0 0 14,80 0 0 14,22 0 0 0",
-        "4,40 0 0 0,7 0 0 0,80 0 0 0,22 0 0 0",
-        "4,32 0 0 0,7 0 0 0,80 0 0 0,22 0 0 0",
-        "2,32 0 0 4293918720,22 0 0 0",
-        "2,32 0 0 4292870150,22 0 0 0",
-    ] {
-        let program = Program::parse(text).unwrap();
-        let filter = Filter::new(&program).unwrap().unwrap();
-        for bytes in [14, 60, 100, 3000, 9000, 40000, 65000] {
-            let packet: Vec<u8> = (1..=bytes).map(|at: u32| at as u8).collect();
-            for cut in [0, 1, 2, 50, 51] {
-                filter.check(&packet, cut);
-            }
+fn filters_of_the_corpus_agree_on_every_packet() {
+    let (packets, mut too_complex) = (oracle::packets(), Vec::new());
+    for (expression, program) in oracle::corpus() {
+        let Some(filter) = filter(&program) else {
+            assert!(expression.contains("ether[70000]"), "{expression}");
+            continue;
+        };
+        if filter.is_too_complex() {
+            too_complex.push(expression);
         }
+        for (number, packet) in packets.iter().enumerate() {
+            filter.check(packet, (number * 7) as u16);
+        }
+    }
+    assert_eq!(too_complex, [""; 0], "too complex for the verifier");
+}
+
+#[test]
+fn returns_of_nothing_and_of_everything() {
+    for text in ["1,6 0 0 0", "1,6 0 0 262144", "2,128 0 0 0,22 0 0 0", "3,5 0 0 1,6 0 0 1,6 0 0 0"] {
+        let filter = filter(&Program::parse(text).unwrap()).expect("an XDP program");
+        for packet in oracle::packets() {
+            filter.check(&packet, 50);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn random_filters_agree_on_random_packets(
+        instructions in vec(any::<u8>(), 0..300),
+        packet in vec(any::<u8>(), 14..200),
+        long in 0..20_000_usize,
+        cut in any::<u16>(),
+    ) {
+        check(&instructions, packet, if long < 18_000 { 0 } else { long }, cut);
     }
 }
