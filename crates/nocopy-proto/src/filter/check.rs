@@ -67,6 +67,12 @@ pub enum InvalidProgram {
         /// The slot.
         slot: u32,
     },
+    /// To be rewritten the program needs a scratch slot, and uses all of them.
+    #[error("instruction {index}: to be rewritten it needs a scratch slot, and all {SLOTS} are in use")]
+    NoSlotLeft {
+        /// Which instruction.
+        index: usize,
+    },
     /// A jump past the last instruction.
     #[error("instruction {index}: jumps to {target}, past the last instruction ({})", .count - 1)]
     JumpPastEnd {

@@ -2,14 +2,18 @@
 //! (Documentation/networking/filter.rst, net/core/filter.c).
 //!
 //! A [`Program`] is one the kernel would take. It is read from text ([`Program::parse`]) run over packets in user space
-//! ([`Program::run`]), and translated to stand in front of an XDP program ([`Program::to_xdp`]).
+//! ([`Program::run`]), and translated to stand in front of an XDP program ([`Program::to_xdp`])
+//! or on a packet socket ([`Program::for_packet_socket`]).
 
 mod ancillary;
 mod check;
+mod facts;
 mod instruction;
 #[doc(hidden)]
 pub mod oracle;
+mod packet_socket;
 mod parse;
+mod rewriting;
 mod run;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 //! Not part of the interface.
 
 use super::instruction::{LINK, NETWORK, code};
-use super::{Extension, Instruction, Program};
+use super::{Ancillary, Extension, Instruction, InvalidProgram, Program, VlanTag};
 use crate::wire::{IpAddresses, MacAddress, UdpChecksum, UdpFrame, vlan::TagControl};
 
 /// Real filters: the expression each was compiled from, and the program.
@@ -275,4 +275,36 @@ fn links() -> Vec<Vec<u8>> {
         vec![0xff; 14],
         vec![0xff; 64],
     ]
+}
+
+/// A filter rewritten for packet sockets says of a frame without its tag, with the tag beside it, what the filter said of the frame
+/// with the tag; and of frames that never had one, what it said of them.
+///
+/// # Panics
+/// When it does not.
+pub fn check_packet_socket(program: &Program, packets: &[Vec<u8>], control: u16) {
+    let rewritten = match program.for_packet_socket() {
+        Ok(rewritten) => rewritten,
+        Err(error) => {
+            assert!(
+                matches!(error, InvalidProgram::TooLong { .. } | InvalidProgram::NoSlotLeft { .. }),
+                "{error}"
+            );
+            return;
+        }
+    };
+    for packet in packets.iter().filter(|packet| packet.len() >= 14) {
+        let untagged = Ancillary { interface_index: Some(1), ..Ancillary::default() };
+        assert_eq!(rewritten.run(&[packet], &untagged), program.run(&[packet], &untagged), "{packet:02x?}");
+        for protocol in [0x8100_u16, 0x88a8] {
+            let tag = [protocol.to_be_bytes(), control.to_be_bytes()].concat();
+            let on_wire = program.run(&[&packet[..12], &tag, &packet[12..]], &untagged);
+            let beside = Ancillary { vlan: Some(VlanTag { protocol, control }), ..untagged };
+            assert_eq!(
+                rewritten.run(&[packet], &beside),
+                on_wire,
+                "tag {tag:02x?}: {program:?} over {packet:02x?}"
+            );
+        }
+    }
 }

@@ -1,9 +1,12 @@
 //! Programs that are none, and the words for it.
 
+use proptest::collection::vec;
+use proptest::prelude::*;
+
 use super::instruction::{LINK, NETWORK, code};
 use super::{
     Ancillary, Extension, INSTRUCTIONS_MAX, Instruction, InvalidProgram, ParseError, Program, Unanswerable,
-    VlanTag,
+    VlanTag, oracle,
 };
 
 const RETURN: Instruction = Instruction::plain(code::RETURN_CONSTANT, 1);
@@ -189,16 +192,93 @@ fn questions_nobody_can_answer_are_named() {
 
 #[test]
 fn filters_of_the_corpus_know_packets() {
-    let packets = super::oracle::packets();
+    let packets = oracle::packets();
     let matches = |expression: &str| {
-        let (_, program) = super::oracle::corpus().into_iter().find(|(text, _)| *text == expression).unwrap();
+        let (_, program) = oracle::corpus().into_iter().find(|(text, _)| *text == expression).unwrap();
         packets.iter().filter(|packet| program.run(&[packet], &Ancillary::default()) > 0).count()
     };
-    for (expression, program) in super::oracle::corpus() {
+    for (expression, program) in oracle::corpus() {
         assert!(program.check_answerable().is_ok(), "{expression}");
     }
     assert_eq!(matches("ip") + matches("not (ip or ip6)") + matches("ip6"), packets.len());
     for expression in ["udp port 9000", "vlan 5 and udp", "tcp[tcpflags] == tcp-syn", "mpls", "stp"] {
         assert!((1..packets.len()).contains(&matches(expression)), "{expression}");
+    }
+}
+
+#[test]
+fn filters_for_packet_sockets_see_the_tag_where_it_was() {
+    let packets = oracle::packets();
+    for (expression, program) in oracle::corpus() {
+        let rewritten = program.for_packet_socket().unwrap();
+        assert_ne!(rewritten, program, "{expression}");
+        assert_eq!(rewritten.for_packet_socket(), Ok(rewritten), "{expression}: asks for the tag now");
+        oracle::check_packet_socket(&program, &packets, 5);
+        oracle::check_packet_socket(&program, &packets, 0x6f64);
+    }
+}
+
+#[test]
+fn a_filter_without_a_slot_left_is_not_rewritten() {
+    let mut instructions: Vec<_> = (0..16).map(|slot| (code::STORE, 0, 0, slot)).collect();
+    instructions.extend([(code::LOAD_X_LENGTH, 0, 0, 0), (code::RETURN_A, 0, 0, 0)]);
+    assert_eq!(program(&instructions).for_packet_socket(), Err(InvalidProgram::NoSlotLeft { index: 16 }));
+}
+
+proptest! {
+    #[test]
+    fn any_instructions_are_refused_or_run(
+        instructions in vec(any::<(u16, u8, u8, u32)>(), 0..8),
+        codes in vec(0..0xb2_u16, 8),
+        packet in vec(any::<u8>(), 0..64),
+    ) {
+        let known = instructions.iter().zip(codes).map(|(&(_, jump_true, jump_false, constant), code)| Instruction {
+            code,
+            jump_true: jump_true % 4,
+            jump_false: jump_false % 4,
+            constant: if jump_true < 128 { constant % 64 } else { constant },
+        });
+        let anything = instructions.iter().map(|&(code, jump_true, jump_false, constant)| Instruction {
+            code,
+            jump_true,
+            jump_false,
+            constant,
+        });
+        for mut instructions in [known.collect::<Vec<_>>(), anything.collect()] {
+            instructions.push(Instruction::plain(code::RETURN_A, 0));
+            let Ok(program) = Program::new(instructions) else { continue };
+            program.run(&[&packet], &Ancillary::default());
+            let _ = (program.to_xdp(false), program.to_xdp(true));
+            oracle::check_packet_socket(&program, std::slice::from_ref(&packet), 5);
+        }
+    }
+
+    #[test]
+    fn any_text_is_refused_or_read(text in "[0-9, \n]{0,60}", anything in ".{0,40}") {
+        for text in [text, anything] {
+            if let Ok(program) = Program::parse(&text) {
+                prop_assert!(!program.instructions().is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn random_filters_for_packet_sockets_see_the_tag_where_it_was(
+        bytes in vec(any::<u8>(), 0..300), packets in vec(vec(any::<u8>(), 14..100), 1..4), control in any::<u16>(),
+    ) {
+        oracle::check_packet_socket(&oracle::program(&bytes), &packets, control);
+    }
+
+    #[test]
+    fn translations_jump_inside(bytes in vec(any::<u8>(), 0..300), fragments in any::<bool>()) {
+        let Ok(code) = oracle::program(&bytes).to_xdp(fragments) else { return Ok(()) };
+        for (at, instruction) in code.iter().enumerate() {
+            let is_jump = matches!(instruction.code & 7, 5 | 6) && !matches!(instruction.code, 0x85 | 0x95);
+            if is_jump {
+                let target = at as isize + 1 + isize::from(instruction.offset);
+                prop_assert!((0..code.len() as isize).contains(&target), "{at}: {instruction:x?}");
+            }
+        }
+        prop_assert_eq!(code.last(), Some(&crate::ebpf::copy(crate::ebpf::R1, crate::ebpf::R6)));
     }
 }

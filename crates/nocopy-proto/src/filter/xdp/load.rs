@@ -3,13 +3,13 @@
 //! By pointer only at constant offsets: a pointer that moves by X takes CAP_PERFMON (the verifier calls it "pointer arithmetic
 //! prohibited for !root"). So X-relative loads go through `bpf_xdp_load_bytes`.
 
-use super::facts::Facts;
 use super::{A, CONTEXT, DATA, Translation, X};
 use crate::ebpf::{
     Arithmetic, Condition, FRAME_POINTER, Helper, Instruction, R0, R1, R2, R3, R4, Register, add, call,
     compute_u32, compute_u32_with, copy, load_u8, load_u16, load_u32, network_order, set, skip_if_greater,
     skip_if_u32, store_u32,
 };
+use crate::filter::facts::Facts;
 use crate::filter::instruction::{LINK, NETWORK, Place, Width};
 use crate::filter::run::{ETHERNET_BYTES, TAG_BYTES, TYPE_OFFSET, VLAN_TYPES};
 

@@ -1,14 +1,14 @@
 //! Filters translated to eBPF, to run in an XDP program before packets are copied or taken.
 
 mod code;
-mod facts;
+
 mod load;
 
 use self::code::{Code, Label};
-use self::facts::{Facts, never_succeeds};
 use self::load::{DATA_BYTES, END_MAX};
 use super::Program;
 use super::ancillary::Unanswerable;
+use super::facts::{Facts, never_succeeds};
 use super::instruction::{Arithmetic, Condition, Extension, Operand, Operation, Place, Register, Width};
 use super::run::ETHERNET_HARDWARE;
 use crate::ebpf::{

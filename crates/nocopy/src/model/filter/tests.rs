@@ -29,6 +29,16 @@ fn filters_of_the_corpus_agree_on_every_packet() {
 }
 
 #[test]
+fn the_kernel_takes_filters_rewritten_for_packet_sockets() {
+    let packets = oracle::packets();
+    for (expression, program) in oracle::corpus() {
+        let rewritten = program.for_packet_socket().unwrap_or_else(|error| panic!("{expression}: {error}"));
+        let Some(filter) = filter(&rewritten) else { continue };
+        packets.iter().step_by(17).for_each(|packet| filter.check(packet, 50));
+    }
+}
+
+#[test]
 fn returns_of_nothing_and_of_everything() {
     for text in ["1,6 0 0 0", "1,6 0 0 262144", "2,128 0 0 0,22 0 0 0", "3,5 0 0 1,6 0 0 1,6 0 0 0"] {
         let filter = filter(&Program::parse(text).unwrap()).expect("an XDP program");

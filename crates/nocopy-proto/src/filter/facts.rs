@@ -1,27 +1,27 @@
-//! What is certain before each instruction, on every way there: so that the translation leaves out what it need not check.
+//! What is certain before each instruction, on every way there: so that translations leave out what need not be checked.
 
-use crate::filter::check::SLOTS;
-use crate::filter::instruction::{Arithmetic, Extension, Operand, Operation, Place, Register, Width};
+use super::check::SLOTS;
+use super::instruction::{Arithmetic, Extension, Operand, Operation, Place, Register, Width};
 
 /// The largest length of an IPv4 header: 4 bits, in words.
 const HEADER_BYTES_MAX: u32 = 60;
 
 /// What holds before an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(in crate::filter) struct Facts {
     /// The largest values of the registers and the scratch slots.
     a_max: u32,
     x_max: u32,
     slots_max: [u32; SLOTS as usize],
     /// The linear part of the packet has been found to have this many bytes.
-    pub(super) linear_bytes: u32,
+    pub(in crate::filter) linear_bytes: u32,
 }
 
 impl Facts {
     const START: Self = Self { a_max: 0, x_max: 0, slots_max: [0; SLOTS as usize], linear_bytes: 0 };
 
     /// The facts before each instruction; none where no way leads. Jumps go forward only, so one pass finds them.
-    pub(super) fn of(operations: &[Operation]) -> Vec<Option<Self>> {
+    pub(in crate::filter) fn of(operations: &[Operation]) -> Vec<Option<Self>> {
         let mut all = vec![None; operations.len()];
         all[0] = Some(Self::START);
         for (index, &operation) in operations.iter().enumerate() {
@@ -46,12 +46,12 @@ impl Facts {
     }
 
     /// Whether X seems to be the length of an IPv4 header.
-    pub(super) const fn x_is_header(&self) -> bool {
+    pub(in crate::filter) const fn x_is_header(&self) -> bool {
         self.x_max == HEADER_BYTES_MAX
     }
 
     /// Whether X plus `offset` may be more than 31 bits.
-    pub(super) fn x_may_wrap(&self, offset: u32) -> bool {
+    pub(in crate::filter) fn x_may_wrap(&self, offset: u32) -> bool {
         self.x_max.checked_add(offset).is_none_or(|sum| sum.cast_signed() < 0)
     }
 
@@ -132,7 +132,7 @@ impl Facts {
 }
 
 /// Whether this is a load that always ends the filter.
-pub(super) const fn never_succeeds(operation: Operation) -> bool {
+pub(in crate::filter) const fn never_succeeds(operation: Operation) -> bool {
     matches!(operation, Operation::Load(_, offset) | Operation::LoadHeader(offset)
         if matches!(Place::of(offset), Place::Nowhere))
 }

@@ -1,0 +1,124 @@
+//! Classic BPF with jumps to places that are not known yet, which may get farther than 8 bits say.
+
+use super::Instruction;
+use super::instruction::code;
+
+/// A place to jump to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Label(usize);
+
+#[derive(Debug, Clone, Copy)]
+enum Item {
+    Plain(Instruction),
+    Jump(Label),
+    /// `wide`: the condition skips one of two jumps.
+    Branch {
+        test: Instruction,
+        if_true: Label,
+        if_false: Label,
+        wide: bool,
+    },
+}
+
+impl Item {
+    const fn instructions(&self) -> usize {
+        match self {
+            Self::Branch { wide: true, .. } => 3,
+            _ => 1,
+        }
+    }
+}
+
+/// Instructions in the making.
+#[derive(Debug, Default)]
+pub(super) struct Rewriting {
+    items: Vec<Item>,
+    /// Before which item each label is.
+    labels: Vec<usize>,
+}
+
+impl Rewriting {
+    pub(super) fn label(&mut self) -> Label {
+        self.labels.push(usize::MAX);
+        Label(self.labels.len() - 1)
+    }
+
+    /// Puts a label here.
+    pub(super) fn place(&mut self, label: Label) {
+        self.labels[label.0] = self.items.len();
+    }
+
+    pub(super) fn push(&mut self, code: u16, constant: u32) {
+        self.items.push(Item::Plain(Instruction::plain(code, constant)));
+    }
+
+    pub(super) fn extend(&mut self, instructions: &[Instruction]) {
+        self.items.extend(instructions.iter().copied().map(Item::Plain));
+    }
+
+    pub(super) fn jump(&mut self, to: Label) {
+        self.items.push(Item::Jump(to));
+    }
+
+    /// Jumps on the condition of `test`.
+    pub(super) fn branch(&mut self, test: Instruction, if_true: Label, if_false: Label) {
+        self.items.push(Item::Branch { test, if_true, if_false, wide: false });
+    }
+
+    pub(super) fn finish(mut self) -> Vec<Instruction> {
+        let places = loop {
+            let places = self.places();
+            if !self.widen(&places) {
+                break places;
+            }
+        };
+        let mut instructions = Vec::new();
+        for item in &self.items {
+            let here = instructions.len();
+            let distance = |label: &Label, from: usize| places[self.labels[label.0]] - from - 1;
+            let jump = |label, from| Instruction::plain(code::JUMP, distance(label, from) as u32);
+            match item {
+                Item::Plain(instruction) => instructions.push(*instruction),
+                Item::Jump(to) => instructions.push(jump(to, here)),
+                Item::Branch { test, if_true, if_false, wide: false } => instructions.push(Instruction {
+                    jump_true: distance(if_true, here) as u8,
+                    jump_false: distance(if_false, here) as u8,
+                    ..*test
+                }),
+                Item::Branch { test, if_true, if_false, wide: true } => {
+                    instructions.push(Instruction { jump_true: 0, jump_false: 1, ..*test });
+                    instructions.extend([jump(if_true, here + 1), jump(if_false, here + 2)]);
+                }
+            }
+        }
+        instructions
+    }
+
+    /// Where each item begins, and the end.
+    fn places(&self) -> Vec<usize> {
+        let mut at = 0;
+        let mut places: Vec<usize> = self
+            .items
+            .iter()
+            .map(|item| {
+                at += item.instructions();
+                at - item.instructions()
+            })
+            .collect();
+        places.push(at);
+        places
+    }
+
+    /// Makes the branches wide that go too far; whether there were any.
+    fn widen(&mut self, places: &[usize]) -> bool {
+        let mut widened = false;
+        for (index, item) in self.items.iter_mut().enumerate() {
+            if let Item::Branch { if_true, if_false, wide: wide @ false, .. } = item {
+                let fits = |label: &Label| places[self.labels[label.0]] - places[index] - 1 <= u8::MAX.into();
+                *wide = !(fits(if_true) && fits(if_false));
+                widened |= *wide;
+            }
+        }
+        widened
+    }
+}
