@@ -102,7 +102,7 @@ fn any_instruction(choices: &mut Choices<'_>, left: usize) -> Instruction {
         _ => {}
     }
     // Now and then the filter ends early.
-    if choices.byte() % 32 == 0 {
+    if choices.byte().is_multiple_of(32) {
         return Instruction::plain(code::RETURN_CONSTANT, u32::from(choices.byte()) % 3 * 20);
     }
     instruction

@@ -247,7 +247,7 @@ impl<'a> Shift<'a> {
 fn pieces(mut at: u32, end: u32) -> Vec<(u32, u32)> {
     let mut pieces = Vec::new();
     while at < end {
-        let is_field = (TAG..TAG_END).contains(&at) && at % 2 == 0 && at + 2 <= end;
+        let is_field = (TAG..TAG_END).contains(&at) && at.is_multiple_of(2) && at + 2 <= end;
         let bytes = if is_field { 2 } else { 1 };
         pieces.push((at, bytes));
         at += bytes;

@@ -65,7 +65,7 @@ impl Filter {
             self.check_xdp(0, packet, packet.len());
         }
         let cut = (ETHERNET_BYTES + usize::from(cut) % LINEAR_BYTES_MAX).min(packet.len());
-        self.check_xdp(1, packet, if whole && cut % 4 == 0 { packet.len() } else { cut });
+        self.check_xdp(1, packet, if whole && cut.is_multiple_of(4) { packet.len() } else { cut });
     }
 
     /// Whether the kernel's verifier refused the translation as too complex.
