@@ -21,7 +21,7 @@
 
 use std::ffi::CString;
 
-pub use nocopy_proto::filter::{Instruction, InvalidProgram, Program};
+pub use nocopy_proto::filter::{Ancillary, Instruction, InvalidProgram, ParseError, Program, Untranslatable};
 
 use crate::sys::pcap::{self, Refusal};
 

@@ -124,6 +124,32 @@ fn unprivileged_receives_as_a_user_who_may_do_nothing() {
 }
 
 #[test]
+fn filter_counts_what_matches_while_sockets_of_the_host_go_on() {
+    let Some(lab) = lab() else { return };
+    let (left, right) = (lab.left(), lab.right());
+    let mut example = Example::start("filter", right, &["udp port 9000 and udp[8] = 7", "20"]);
+    let (line, output) = example.first_line();
+    assert!(line.contains("xdp copy native"), "{line}");
+    let answering = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 9000)).unwrap());
+    let asking = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
+    answering.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    for number in 0..40 {
+        asking.send_to(&[6 + number % 2, number], (right.ipv4(), 9000)).unwrap();
+    }
+    let mut datagram = [0; 2];
+    for number in (0..40).step_by(2) {
+        answering.recv(&mut datagram).unwrap();
+        assert_eq!(datagram, [6, number]);
+    }
+    let text = rest(output);
+    assert!(
+        text.contains("filter   in front of the redirect") && text.contains("20 packets, 880 bytes"),
+        "{text}"
+    );
+    example.succeeds();
+}
+
+#[test]
 fn send_reaches_an_ordinary_socket() {
     let Some(lab) = lab() else { return };
     let (left, right) = (lab.left(), lab.right());

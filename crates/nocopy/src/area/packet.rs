@@ -44,6 +44,23 @@ impl<'half> Claims<'half> {
         Some(Packet { pool: self.pool, data: self.view.data(address), frame, start, len: len as u16 })
     }
 
+    /// The bytes of a packet that is not claimed yet, if its word is good.
+    #[cold]
+    pub(crate) fn look(self, Descriptor { address, len, .. }: Descriptor) -> Option<&'half [u8]> {
+        let data = match self.pool.in_blocks(address, len) {
+            Some(data) => data,
+            None => {
+                // SAFETY: the pool keeps the area alive.
+                unsafe { self.view.is_lent(address) }.then_some(())?;
+                self.view.start(address, len)?;
+                self.view.data(address)
+            }
+        };
+        // SAFETY: the bytes lie in one frame or in the blocks (just checked), which live as long as the pool; announced and not
+        // claimed, the kernel writes them no more and nobody else has them.
+        Some(unsafe { std::slice::from_raw_parts(data.as_ptr(), len as usize) })
+    }
+
     /// Asks for the first bytes of a packet that will be claimed soon.
     #[inline]
     pub(crate) fn prefetch(self, address: u64) {

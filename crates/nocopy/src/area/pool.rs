@@ -317,17 +317,24 @@ impl Pool {
     /// frame is free.
     #[inline]
     pub(super) fn reserve_for(&self, address: u64, len: u32) -> Option<(NonNull<u8>, u32)> {
+        let data = self.in_blocks(address, len)?;
+        let frame = self.pop()?;
+        // As if the frame had been lent: it will be booked as claimed.
+        self.lent.set(self.lent.get() + 1);
+        self.yours.set(self.yours.get() - 1);
+        Some((data, frame))
+    }
+
+    /// Where a packet announced in the blocks lies.
+    #[inline]
+    pub(super) fn in_blocks(&self, address: u64, len: u32) -> Option<NonNull<u8>> {
         let blocks = self.blocks.as_ref()?;
         let (offset, bytes) = (address ^ IN_BLOCKS, blocks.bytes() as u64);
         if offset >= bytes || u64::from(len) > bytes - offset {
             return None;
         }
-        let frame = self.pop()?;
-        // As if the frame had been lent: it will be booked as claimed.
-        self.lent.set(self.lent.get() + 1);
-        self.yours.set(self.yours.get() - 1);
         // SAFETY: inside the blocks, just checked.
-        Some((unsafe { blocks.base().add(offset as usize) }, frame))
+        Some(unsafe { blocks.base().add(offset as usize) })
     }
 
     /// Packets copied out of the blocks of a packet ring.

@@ -63,6 +63,15 @@ impl View {
         Some(frame)
     }
 
+    /// Whether an address names one of this half's own frames that the kernel has.
+    ///
+    /// # Safety
+    /// The area is alive.
+    pub(super) unsafe fn is_lent(self, address: u64) -> bool {
+        // SAFETY: alive by contract.
+        unsafe { self.frame_at(address) }.is_some_and(|(_, word)| word.load(Relaxed) == self.lent_here)
+    }
+
     /// Where in its frame a packet starts; `None` if it runs over the frame's end.
     #[inline]
     pub(super) fn start(self, address: u64, len: u32) -> Option<u16> {

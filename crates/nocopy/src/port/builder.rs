@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{Fanout, Measurement, Mode, OpenError, Port, Purpose, Wait, measure, memory, open};
 use crate::area::{Area, AreaConfig};
+use crate::filter::Program;
 use crate::probe::queues::node_of;
 use crate::sys::interface::Interface;
 use crate::sys::xsk::RingSizes;
@@ -34,6 +35,7 @@ pub struct PortBuilder {
     /// Not a setting: what was measured before opening for good.
     pub(super) measured: Vec<Measurement>,
     pub(super) multi_buffer: bool,
+    pub(super) filter: Option<Program>,
     pub(super) receive_metadata: bool,
     pub(super) send_metadata: bool,
     pub(super) fanout: Option<(u16, Fanout)>,
@@ -68,6 +70,7 @@ impl PortBuilder {
             measure: None,
             measured: Vec::new(),
             multi_buffer: false,
+            filter: None,
             receive_metadata: false,
             send_metadata: false,
             fanout: None,
@@ -222,6 +225,15 @@ impl PortBuilder {
     #[must_use]
     pub fn multi_buffer(mut self, on: bool) -> Self {
         self.multi_buffer = on;
+        self
+    }
+
+    /// Receives packets that match only; see [`filter`](crate::filter) (default: all). In the modes of AF_XDP the filter is that of the
+    /// interface: ports on several of its queues in one process must have the same. Where the kernel does not take it, it runs in
+    /// user space, and [`Port::filter`] says so and why.
+    #[must_use]
+    pub fn filter(mut self, filter: &Program) -> Self {
+        self.filter = Some(filter.clone());
         self
     }
 

@@ -24,7 +24,7 @@ use message::{MESSAGE_BYTES, Message, VERSION};
 use super::drivers;
 use super::redirect::Redirect;
 use super::xdp::refused_here;
-use super::{Mode, OpenError, Port, PortBuilder, Purpose, open};
+use super::{FilterPlace, Mode, OpenError, Port, PortBuilder, Purpose, open};
 use crate::sys::bpf::MapKind;
 use crate::sys::descriptor::{self, Description};
 use crate::sys::interface::{Interface, Promiscuous};
@@ -346,6 +346,9 @@ impl PortBuilder {
         let socket = self.make_socket()?;
         self.busy_poll_on(&socket)?;
         let (redirect, native_refused) = self.attach_somewhere(&interface)?;
+        if let Some((_, FilterPlace::UserSpace(_))) = &redirect.filter {
+            return Err(self.not_granted("filter", "the kernel does not take it; give a shorter one"));
+        }
         redirect.reserve(self.queue, socket.as_fd()).map_err(|error| self.no_slot(error))?;
         let promiscuous = self.promiscuous_on(&interface)?;
         let Interface { name, index, .. } = interface;
@@ -372,6 +375,11 @@ impl PortBuilder {
             ("busy_poll", self.busy_poll.is_some(), elsewhere),
             ("promiscuous", self.promiscuous && grant.rest.promiscuous.is_none(), elsewhere),
             ("multi_buffer", self.multi_buffer && !grant.rest.redirect.fragments, elsewhere),
+            (
+                "filter",
+                self.filter.is_some(),
+                "the program is there already; give it where the port is granted",
+            ),
             ("mode", self.mode == Some(Mode::PacketRing), OF_XDP),
             (
                 "measure",

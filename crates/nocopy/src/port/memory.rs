@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rustix::event::EventfdFlags;
 
+use super::filter::{FilterPlace, Rest, UserFilter};
 use super::sender::LINK_HEADER_BYTES;
 use super::{Backend, Inner};
 use super::{Mode, OpenError, Port, PortBuilder, Statistics, assemble};
@@ -227,10 +228,18 @@ fn port(settings: &PortBuilder, area: Area, rings: Rings, endpoint: Endpoint) ->
         chain_frames_max: usize::MAX,
         refusals: Vec::new(),
         measured: Vec::new(),
+        filter: settings
+            .filter
+            .as_ref()
+            .map(|_| FilterPlace::UserSpace("a memory port has no kernel behind it".into())),
         multi_buffer: settings.multi_buffer,
         area,
         backend: Some(Backend::Memory(endpoint)),
         parked: std::sync::Mutex::default(),
     };
-    Ok(assemble(inner, rings, (receive, send), None, settings))
+    let mut port = assemble(inner, rings, (receive, send), None, settings);
+    if let Some(program) = &settings.filter {
+        port.receiver.filter_by(UserFilter::new(program.clone(), 0, 0, Rest::Nobody));
+    }
+    Ok(port)
 }

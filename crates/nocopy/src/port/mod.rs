@@ -15,6 +15,7 @@
 
 mod builder;
 pub(crate) mod drivers;
+mod filter;
 mod grant;
 mod ladder;
 mod measure;
@@ -41,6 +42,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use builder::PortBuilder;
+pub use filter::{FilterPlace, TurnedAway};
 pub use grant::{Grant, GrantError};
 pub(crate) use ladder::LADDER;
 pub use ladder::{Purpose, Refusal};
@@ -195,6 +197,11 @@ impl Port {
         Report(self.inner())
     }
 
+    /// Where its filter runs, if it has one ([`PortBuilder::filter`]).
+    pub fn filter(&self) -> Option<&FilterPlace> {
+        self.inner().filter.as_ref()
+    }
+
     /// The area the port's frames lie in.
     pub fn area(&self) -> &Area {
         &self.inner().area
@@ -250,6 +257,8 @@ struct Inner {
     measured: Vec<Measurement>,
     /// Packets may lie in several frames.
     multi_buffer: bool,
+    /// Where the filter runs.
+    filter: Option<FilterPlace>,
     area: Area,
     /// `None` only while dropping: it must go before the pools.
     backend: Option<Backend>,

@@ -7,7 +7,7 @@ use super::drivers::{self, Effect};
 use super::grant::Grant;
 use super::ladder::{Refusal, Step};
 use super::xdp::XdpRungs;
-use super::{Mode, Port, PortBuilder, packet_ring};
+use super::{Mode, Port, PortBuilder, ToHostError, packet_ring};
 use crate::area::{Area, AreaError, PACKET_HEADROOM_BYTES};
 use crate::sys::capability;
 use crate::sys::interface::{Inquiry, Interface, Promiscuous};
@@ -181,6 +181,14 @@ pub enum OpenError {
         setting: &'static str,
         /// Why, and what to do.
         advice: &'static str,
+    },
+    /// The kernel does not take the filter, and in user space it would cost the host its packets.
+    #[error(
+        "the filter was to run in user space, but what does not match cannot be handed to the host: {source}"
+    )]
+    Filter {
+        /// Why not.
+        source: Box<ToHostError>,
     },
     /// The area could not be made or shared.
     #[error(transparent)]

@@ -13,9 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::filter::{Rest, UserFilter};
 use super::ladder::Order;
-use super::{Backend, Inner, Mode, OpenError, Port, PortBuilder, Refusal, Statistics, Wait, assemble};
+use super::{
+    Backend, FilterPlace, Inner, Mode, OpenError, Port, PortBuilder, Refusal, Statistics, Wait, assemble,
+};
 use crate::area::{Area, Arrivals, Half, none_in};
+use crate::filter::Instruction;
 use crate::metadata::Unsupported;
 use crate::ring::{self, Consumer, Producer};
 use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous};
@@ -193,7 +197,9 @@ pub(super) fn open(
     let (completion_end, completion) = ring::pair(settings.rings.completion);
     let count_max = if settings.multi_buffer { settings.rx_frames } else { 1 };
     let pieces = Pieces { bytes_max: area.packet_bytes_max(), count_max };
-    let opened = PacketSocket::receiving(&settings.capture(interface), rx_end, pieces)
+    let (filter, place) = settings.socket_filter();
+    let capture = settings.capture(interface);
+    let opened = PacketSocket::receiving(&capture, &filter, rx_end, pieces)
         .and_then(|receiving| Ok((receiving, PacketSocket::sending(interface.index)?)));
     let ((receiving, announcer), socket) = match opened {
         Ok(opened) => opened,
@@ -236,14 +242,42 @@ pub(super) fn open(
         refusals: std::mem::take(refusals),
         measured: settings.measured.clone(),
         multi_buffer: settings.multi_buffer,
+        filter: place,
         area: area.clone(),
         backend: Some(Backend::PacketRing(Box::new(backend))),
         parked: Mutex::default(),
     };
-    Ok(Ok(assemble(inner, rings, (receive, send), Some(announcer), settings)))
+    let in_user_space = matches!(inner.filter, Some(FilterPlace::UserSpace(_)));
+    let mut port = assemble(inner, rings, (receive, send), Some(announcer), settings);
+    if let Some(program) = settings.filter.as_ref().filter(|_| in_user_space) {
+        port.receiver.filter_by(UserFilter::new(
+            program.clone(),
+            interface.index,
+            settings.queue,
+            Rest::HostHas,
+        ));
+    }
+    Ok(Ok(port))
 }
 
 impl PortBuilder {
+    /// The filter as the kernel is to run it, and where it runs.
+    fn socket_filter(&self) -> (Vec<Instruction>, Option<FilterPlace>) {
+        let Some(program) = &self.filter else { return (Vec::new(), None) };
+        let instructions = match program.for_packet_socket() {
+            Ok(program) => program.instructions().to_vec(),
+            Err(error) => return (Vec::new(), Some(FilterPlace::UserSpace(error.to_string()))),
+        };
+        match PacketSocket::takes(&instructions) {
+            Ok(()) => (instructions, Some(FilterPlace::Socket)),
+            Err(error) => {
+                let (count, advice) = (instructions.len(), "'sysctl net.core.optmem_max' bounds it");
+                let why = format!("the kernel refused its {count} instructions ({error}); {advice}");
+                (Vec::new(), Some(FilterPlace::UserSpace(why)))
+            }
+        }
+    }
+
     /// The receiving socket's settings: as much memory as an AF_XDP port of the same size has frames.
     fn capture(&self, interface: &Interface) -> Capture {
         let bytes = u64::from(self.rings.rx) * 2048;

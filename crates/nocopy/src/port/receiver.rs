@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::filter::{TurnedAway, UserFilter};
 use super::wait::{self, Coalescer, Waiting};
 use super::{Inner, PortBuilder, Statistics, ToHost, ToHostError, Wait};
 use crate::area::{Balance, Chain, Claims, Faults, Frame, Packet, Pool};
@@ -28,6 +29,8 @@ pub struct Receiver {
     multi_buffer: bool,
     /// In packet ring mode: what stands at the kernel's end of the rx ring. Ours, so that it runs only when no packet is borrowed.
     announcer: Option<Announcer>,
+    /// Where the kernel does not run the port's filter.
+    filter: Option<Box<UserFilter>>,
     wait: Wait,
     coalescer: Coalescer,
     /// `rx.read()` when the coalescer was last asked.
@@ -49,7 +52,20 @@ impl Receiver {
         let read_at_sleep = rx.read();
         let (batch, wait, multi_buffer) = (settings.batch, settings.wait, settings.multi_buffer);
         let (faults, coalescer) = (Faults::default(), Coalescer::default());
-        Self { inner, rx, fill, pool, faults, batch, multi_buffer, announcer, wait, coalescer, read_at_sleep }
+        Self {
+            inner,
+            rx,
+            fill,
+            pool,
+            faults,
+            batch,
+            multi_buffer,
+            announcer,
+            filter: None,
+            wait,
+            coalescer,
+            read_at_sleep,
+        }
     }
 
     /// Makes the device take frames to receive into, when it must be asked to: otherwise what arrives between opening and
@@ -96,13 +112,16 @@ impl Receiver {
     /// Whether a batch is not simply as many words as there are.
     #[inline]
     fn counts_words(&self) -> bool {
-        self.pool.has_blocks() || self.multi_buffer
+        self.pool.has_blocks() || self.multi_buffer || self.filter.is_some()
     }
 
     /// How many words to take so that the batch ends with a packet, and a frame is free for each where packets lie in blocks.
     #[cold]
     fn whole_packets(&mut self) -> u32 {
-        let room = if self.pool.has_blocks() { self.pool.free_count() } else { u32::MAX };
+        if let Some(filter) = self.filter.take() {
+            return self.matching_packets(filter);
+        }
+        let room = self.room();
         if !self.multi_buffer {
             return self.batch.min(room);
         }
@@ -117,11 +136,50 @@ impl Receiver {
         whole
     }
 
+    /// How many words there is room for, where each needs a free frame.
+    fn room(&self) -> u32 {
+        if self.pool.has_blocks() { self.pool.free_count() } else { u32::MAX }
+    }
+
+    /// As [`Receiver::whole_packets`], for packets that match, up to one that does not; turns those away that come before.
+    fn matching_packets(&mut self, mut filter: Box<UserFilter>) -> u32 {
+        let words = loop {
+            let room = self.room().min(self.batch);
+            let (claims, words) = (self.pool.claims(), self.rx.peek(u32::MAX));
+            let unmatched = filter.run_of(false, claims, |at| words.look(at), room);
+            if unmatched == 0 {
+                break filter.run_of(true, claims, |at| words.look(at), room);
+            }
+            drop(words);
+            let mut batch = self.batch_of(unmatched);
+            while let Some(packet) = batch.next_chain() {
+                filter.turn_away(&packet);
+            }
+        };
+        self.filter = Some(filter);
+        words
+    }
+
+    /// Runs a filter that the kernel does not.
+    pub(super) fn filter_by(&mut self, filter: UserFilter) {
+        self.filter = Some(Box::new(filter));
+    }
+
+    /// Packets turned away by a filter that runs in user space ([`FilterPlace::UserSpace`](super::FilterPlace::UserSpace)).
+    pub fn turned_away(&self) -> TurnedAway {
+        self.filter.as_ref().map(|filter| filter.turned_away).unwrap_or_default()
+    }
+
     #[inline]
     fn take_batch(&mut self) -> Batch<'_> {
-        let batch = if self.counts_words() { self.whole_packets() } else { self.batch };
+        let words = if self.counts_words() { self.whole_packets() } else { self.batch };
+        self.batch_of(words)
+    }
+
+    #[inline]
+    fn batch_of(&mut self, words: u32) -> Batch<'_> {
         Batch {
-            packets: self.rx.peek(batch),
+            packets: self.rx.peek(words),
             fill: &mut self.fill,
             claims: self.pool.claims(),
             faults: &mut self.faults,

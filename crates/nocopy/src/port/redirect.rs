@@ -1,18 +1,20 @@
 //! The XDP program of an interface, shared by the ports of this process on its queues.
 
 use std::collections::HashMap;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
-use super::PortBuilder;
+use super::{FilterPlace, PortBuilder};
 use crate::area::Arrivals;
+use crate::filter::{Program, Untranslatable};
 use crate::metadata::Unsupported;
 use crate::sys::interface::Interface;
 use crate::sys::namespace::NamespaceId;
 use crate::sys::netdev::XdpFeatures;
-use crate::xdp::{Attach, Attachment, Error, PassHeader, Program, SocketMap};
+use crate::xdp::{Attach, Attachment, Error, PassHeader, Program as XdpProgram, SocketMap};
+use nocopy_proto::ebpf::Instruction;
 
 /// How long to wait for a program that is on its way out: the kernel removes that of a killed process a moment after
 /// its death (0.3 s measured).
@@ -30,6 +32,8 @@ pub(super) struct Redirect {
     pub(super) pass: Option<PassHeader>,
     /// Where it notes what the driver tells of packets.
     pub(super) arrivals: Arrivals,
+    /// What it lets through to the sockets, and where that is decided.
+    pub(super) filter: Option<(Program, FilterPlace)>,
     /// Taken away before the map: no packet may look up a socket that is going.
     attachment: Attachment,
 }
@@ -55,9 +59,11 @@ impl Redirect {
         if let Some(redirect) = attached.get(&key).and_then(Weak::upgrade)
             && redirect.at == at
         {
-            return match redirect.fragments >= settings.multi_buffer {
-                true => Ok(redirect),
-                false => Err(Error::OneBuffer { interface: interface.name.clone() }),
+            let interface = interface.name.clone();
+            return match (redirect.fragments, redirect.filter.as_ref().map(|(program, _)| program)) {
+                (false, _) if settings.multi_buffer => Err(Error::OneBuffer { interface }),
+                (_, filter) if filter != settings.filter.as_ref() => Err(Error::OtherFilter { interface }),
+                _ => Ok(redirect),
             };
         }
         let redirect = Arc::new(Self::attach(interface, at, settings)?);
@@ -72,9 +78,10 @@ impl Redirect {
         let sockets = SocketMap::new(interface.rx_queues_max)?;
         let pass = (at == Attach::Generic).then(PassHeader::new).transpose();
         let pass = pass.map_err(|source| Error::System { operation: "draw a random number", source })?;
-        let plain = || Program::redirect_to(&sockets, fragments, pass.as_ref());
+        let (filter, place) = in_front(settings.filter.as_ref(), &sockets, fragments)?;
+        let plain = || XdpProgram::redirect_to(&sockets, fragments, &filter, pass.as_ref());
         let hinting = match settings.receive_metadata && at == Attach::Native {
-            true => with_hints(&sockets, fragments, interface),
+            true => with_hints(&sockets, fragments, &filter, interface),
             false => Err(Unsupported::OtherProgram), // said to ports that ask later
         };
         let (mut program, mut arrivals) = match hinting {
@@ -90,7 +97,8 @@ impl Redirect {
             };
             match attached {
                 Ok(attachment) => {
-                    return Ok(Self { at, fragments, sockets, pass, arrivals, attachment });
+                    let filter = settings.filter.clone().zip(place);
+                    return Ok(Self { at, fragments, sockets, pass, arrivals, filter, attachment });
                 }
                 Err(Error::Occupied { .. }) if Instant::now() < give_up => std::thread::sleep(RETRY_INTERVAL),
                 Err(_) if matches!(arrivals, Arrivals::Marked(_)) => {
@@ -111,6 +119,7 @@ impl Redirect {
             sockets: map.into(),
             pass: None,
             arrivals,
+            filter: None,
             attachment: Attachment::by(link),
         })
     }
@@ -141,12 +150,39 @@ impl Redirect {
     }
 }
 
+/// The instructions of a filter in front of a redirect, none if it is to run in user space, and where it runs.
+fn in_front(
+    filter: Option<&Program>,
+    sockets: &SocketMap,
+    fragments: bool,
+) -> Result<(Vec<Instruction>, Option<FilterPlace>), Error> {
+    let Some(filter) = filter else { return Ok((Vec::new(), None)) };
+    let in_user_space =
+        |why: &dyn fmt::Display| Ok((Vec::new(), Some(FilterPlace::UserSpace(why.to_string()))));
+    let instructions = match filter.to_xdp(fragments) {
+        Ok(instructions) => instructions,
+        Err(error @ (Untranslatable::TooFar { .. } | Untranslatable::TooLong { .. })) => {
+            return in_user_space(&error);
+        }
+        Err(source) => return Err(Error::Filter { source }),
+    };
+    // The filter is to blame for a refusal only if a program without it would do.
+    match XdpProgram::redirect_to(sockets, fragments, &instructions, None) {
+        Ok(_) => Ok((instructions, Some(FilterPlace::Xdp))),
+        Err(error) => match XdpProgram::redirect_to(sockets, fragments, &[], None) {
+            Ok(_) => in_user_space(&error),
+            Err(_) => Err(error),
+        },
+    }
+}
+
 /// A program that also asks the driver about packets, and the mark of its notes.
 fn with_hints(
     sockets: &SocketMap,
     fragments: bool,
+    filter: &[Instruction],
     interface: &Interface,
-) -> Result<(Program, u64), Unsupported> {
+) -> Result<(XdpProgram, u64), Unsupported> {
     // Asked first: a program that asks in vain would cost every packet, and refusals by the verifier tell nothing.
     if XdpFeatures::of(interface.index).is_ok_and(|features| features.receive_metadata == Some(0)) {
         return Err(Unsupported::Driver);
@@ -156,5 +192,5 @@ fn with_hints(
     rustix::rand::getrandom(&mut mark, rustix::rand::GetRandomFlags::empty())
         .map_err(|_| Unsupported::Refused)?;
     let mark = u64::from_ne_bytes(mark) | 1; // not what frames are erased with
-    Ok((Program::redirect_with_hints(sockets, fragments, interface.index, mark)?, mark))
+    Ok((XdpProgram::redirect_with_hints(sockets, fragments, filter, interface.index, mark)?, mark))
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Inner, Mode};
+use super::{FilterPlace, Inner, Mode};
 
 /// Prints the port's mode, what is known of copies, each better mode with the reason it was refused and what would open it,
 /// and the memory; see [`Port::report`](super::Port::report).
@@ -22,6 +22,19 @@ impl fmt::Display for Report<'_> {
                 let joined = "packets that the kernel has joined (GRO, GSO) and no frame holds are dropped and counted";
                 writeln!(f, "  long     {joined}; 'multi_buffer' takes them")?;
             }
+        }
+        match &self.0.filter {
+            None => {}
+            Some(FilterPlace::Xdp) => {
+                writeln!(
+                    f,
+                    "  filter   in front of the redirect: what does not match goes to the host, uncopied"
+                )?;
+            }
+            Some(FilterPlace::Socket) => {
+                writeln!(f, "  filter   at the socket: what does not match is not copied")?;
+            }
+            Some(FilterPlace::UserSpace(why)) => writeln!(f, "  filter   in user space: {why}")?,
         }
         for measurement in measured {
             writeln!(f, "  measured {measurement}")?;

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use rustix::fd::AsFd;
 
 use super::drivers;
+use super::filter::{Rest, UserFilter};
 use super::grant::{Grant, Granted};
 use super::ladder::{Order, Refusal, Step};
 use super::redirect::Redirect;
-use super::{Backend, Inner, Mode, OpenError, Port, PortBuilder, assemble};
+use super::{Backend, FilterPlace, Inner, Mode, OpenError, Port, PortBuilder, assemble};
 use crate::area::{Area, Half};
 use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous};
 use crate::sys::netdev::XdpFeatures;
@@ -197,6 +198,7 @@ impl Standing {
                 .set(settings.queue, socket.as_fd())
                 .map_err(|error| settings.system("put the socket into the XDP map", error))?;
         }
+        let (program, place) = redirect.filter.clone().unzip();
         let backend = XdpBackend {
             redirect,
             queue: settings.queue,
@@ -214,11 +216,22 @@ impl Standing {
             refusals,
             measured: settings.measured.clone(),
             multi_buffer: settings.multi_buffer,
+            filter: place,
             area,
             backend: Some(Backend::Xdp(backend)),
             parked: Mutex::default(),
         };
+        let in_user_space = matches!(inner.filter, Some(FilterPlace::UserSpace(_)));
         let mut port = assemble(inner, rings, pools, None, &settings);
+        if let Some(program) = program.filter(|_| in_user_space) {
+            let host = port.to_host().map_err(|source| OpenError::Filter { source: Box::new(source) })?;
+            port.receiver.filter_by(UserFilter::new(
+                program,
+                interface.index,
+                settings.queue,
+                Rest::HandOver(Box::new(host)),
+            ));
+        }
         port.receiver.start().map_err(|error| settings.broken("hand the frames to the device", error))?;
         Ok(port)
     }
@@ -358,6 +371,7 @@ pub(super) fn refused_here(at: Attach, error: xdp::Error) -> Result<io::Error, O
         {
             Ok(source)
         }
+        xdp::Error::Filter { .. } => Ok(io::Error::new(io::ErrorKind::Unsupported, error)),
         error => Err(error.into()),
     }
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
+use nocopy_proto::filter::Instruction;
+
 /// Sets an option.
 ///
 /// # Safety
@@ -16,31 +18,26 @@ pub(super) unsafe fn set<T>(socket: &impl AsFd, level: i32, option: i32, value: 
 }
 
 /// Attaches a classic filter, in place of the one there.
-pub(super) fn filter(socket: &impl AsFd, program: &mut [libc::sock_filter]) -> io::Result<()> {
-    let len = program.len().try_into().expect("a short program");
-    let program = libc::sock_fprog { len, filter: program.as_mut_ptr() };
-    // SAFETY: the option takes a `sock_fprog`, whose instructions outlive the call.
+pub(super) fn filter(socket: &impl AsFd, program: &[Instruction]) -> io::Result<()> {
+    let Ok(len) = program.len().try_into() else { return Err(io::ErrorKind::InvalidInput.into()) };
+    // The kernel only reads them.
+    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut().cast() };
+    // SAFETY: the option takes a `sock_fprog`, whose instructions outlive the call and are laid out as `sock_filter` is.
     unsafe { set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program) }
 }
 
 /// Attaches a filter that lets nothing through.
 pub(super) fn deafen(socket: &impl AsFd) -> io::Result<()> {
-    filter(socket, &mut [instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0)])
+    filter(socket, &[classic(libc::BPF_RET | libc::BPF_K, 0, 0, 0)])
 }
 
 /// An instruction of a classic filter.
-pub(super) const fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
-    libc::sock_filter { code: code as u16, jt, jf, k }
+pub(super) const fn classic(code: u32, jump_true: u8, jump_false: u8, constant: u32) -> Instruction {
+    Instruction { code: code as u16, jump_true, jump_false, constant }
 }
 
 /// Attaches a classic filter, in place of the one there.
 #[cfg(any(feature = "fuzzing", all(test, not(nocopy_loom))))]
 pub(crate) fn attach(socket: &impl AsFd, program: &nocopy_proto::filter::Program) -> io::Result<()> {
-    let to_kernel = |instruction: &nocopy_proto::filter::Instruction| libc::sock_filter {
-        code: instruction.code,
-        jt: instruction.jump_true,
-        jf: instruction.jump_false,
-        k: instruction.constant,
-    };
-    filter(socket, &mut program.instructions().iter().map(to_kernel).collect::<Vec<_>>())
+    filter(socket, program.instructions())
 }

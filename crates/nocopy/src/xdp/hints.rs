@@ -74,10 +74,12 @@ impl Program {
     pub(crate) fn redirect_with_hints(
         sockets: &SocketMap,
         fragments: bool,
+        filter: &[Instruction],
         interface_index: u32,
         mark: u64,
     ) -> Result<Self, Unsupported> {
-        let instructions = instructions(Questions::find()?, descriptor(&sockets.map), mark);
+        let noting = instructions(Questions::find()?, descriptor(&sockets.map), mark);
+        let instructions = [filter, &noting].concat();
         // Refused by the verifier, or because the device has no such functions.
         Self::load_bound(&instructions, fragments, interface_index).map_err(|source| {
             match source.raw_os_error() {

@@ -20,6 +20,7 @@ pub(crate) use pass_header::PassHeader;
 pub(crate) use program::SocketMap;
 pub use program::{Counter, Program};
 
+use crate::filter::Untranslatable;
 pub use crate::sys::kernel::KernelVersion;
 use crate::sys::{capability, kernel};
 
@@ -79,6 +80,20 @@ pub enum Error {
     OneBuffer {
         /// The interface.
         interface: String,
+    },
+    /// Another port of this process has its program there, which has another filter or none.
+    #[error(
+        "{interface}: a port of this process has an XDP program there with another filter, or none; ports on queues of one interface          share the program: give them one filter, or close that port"
+    )]
+    OtherFilter {
+        /// The interface.
+        interface: String,
+    },
+    /// A filter asks for what an XDP program cannot know.
+    #[error("{source}; the packet ring's sockets can")]
+    Filter {
+        /// What it asks for.
+        source: Untranslatable,
     },
     /// The program there is held by a link, which only its owner can undo.
     #[error(

@@ -95,15 +95,18 @@ impl Program {
         Ok((program, counter))
     }
 
-    /// Hands packets to the AF_XDP socket of the queue they arrived on, and to the host where no socket is. Those that
-    /// carry `pass` go to the host without it: a generic program sees again what the port handed to the host.
+    /// Hands packets that `filter` lets through to the AF_XDP socket of the queue they arrived on, and all others, and those where
+    /// no socket is, to the host. Those that carry `pass` go to the host without it: a generic program sees again what the port
+    /// handed to the host.
     pub(crate) fn redirect_to(
         sockets: &SocketMap,
         fragments: bool,
+        filter: &[Instruction],
         pass: Option<&PassHeader>,
     ) -> Result<Self, Error> {
         let [map_low, map_high] = map(R1, descriptor(&sockets.map));
         let mut instructions = pass.map(Self::pass_marked).unwrap_or_default();
+        instructions.extend_from_slice(filter);
         instructions.extend([
             load_u32(R2, R1, RX_QUEUE_INDEX_BYTES),
             map_low,

@@ -14,12 +14,15 @@ fn filter(program: &Program) -> Option<Filter> {
 
 /// Whether programs may be loaded here: a test that may not is skipped, and says so.
 fn loads() -> bool {
-    let missing = capability::missing(capability::PROGRAM);
+    let missing = capability::missing(LOAD);
     if let Some(name) = missing {
         nocopy_lab::skip(&nocopy_lab::Missing::Capability(name));
     }
     missing.is_none()
 }
+
+const LOAD: &[(CapabilitySet, &str)] =
+    &[(CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"), (CapabilitySet::BPF, "CAP_BPF")];
 
 /// Does it in a thread that has no other capabilities than filters in XDP take.
 fn with_capabilities_to_load(check: impl FnOnce() + Send) {

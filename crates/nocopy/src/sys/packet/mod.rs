@@ -13,10 +13,11 @@ use blocks::Blocks;
 pub(crate) use blocks::{Announcer, IN_BLOCKS, Pieces};
 pub(crate) use outgoing::Outgoing;
 
+use nocopy_proto::filter::Instruction;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::memory::Mapping;
-use super::option::{self, instruction};
+use super::option::{self, classic};
 use super::xsk::Descriptor;
 use crate::ring::Producer;
 
@@ -79,6 +80,27 @@ pub(crate) struct Share {
     pub(crate) queues: u32,
 }
 
+impl Share {
+    /// Goes on to the instructions behind it with packets of the queue, by what the driver noted: each packet is one queue's, also
+    /// where the driver noted none (queue 0's), or one that there is not.
+    fn filter(self) -> Vec<Instruction> {
+        let Self { queue, queues } = self;
+        let load_queue = (libc::SKF_AD_OFF + libc::SKF_AD_QUEUE).cast_unsigned();
+        let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+        let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+        let calculate = libc::BPF_ALU | libc::BPF_K;
+        vec![
+            classic(load, 0, 0, load_queue),
+            classic(equals, 2, 0, 0), // none noted; otherwise the kernel keeps one more than the queue
+            classic(calculate | libc::BPF_SUB, 0, 0, 1),
+            classic(calculate | libc::BPF_MOD, 0, 0, queues),
+            classic(equals, 1, 0, queue),
+            classic(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+            classic(libc::BPF_LD | libc::BPF_IMM, 0, 0, 0), // as a program finds it at its start
+        ]
+    }
+}
+
 /// What the kernel counted for a packet socket since it was last asked (`struct tpacket_stats_v3`).
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
@@ -99,9 +121,10 @@ impl PacketSocket {
         Ok(Self { fd })
     }
 
-    /// A socket that receives into blocks, and announces what comes on `rx`, in pieces.
+    /// A socket that receives into blocks what `filter` lets through, if there is one, and announces it on `rx`, in pieces.
     pub(crate) fn receiving(
         capture: &Capture,
+        filter: &[Instruction],
         rx: Producer<Descriptor>,
         pieces: Pieces,
     ) -> io::Result<(Self, Announcer)> {
@@ -125,21 +148,38 @@ impl PacketSocket {
         if !capture.outgoing {
             socket.set(libc::PACKET_IGNORE_OUTGOING, &1_i32)?;
         }
-        if let Some(share) = capture.share {
-            socket.accept_only(share)?;
-        }
+        let everything = [classic(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX)];
+        let filter = match capture.share {
+            Some(share) if filter.is_empty() => [&share.filter()[..], &everything].concat(),
+            Some(share) => [&share.filter(), filter].concat(),
+            None => filter.to_vec(),
+        };
         let fanout = capture.fanout.filter(|_| capture.receives);
         if fanout.is_some() {
             option::deafen(&socket.fd)?; // until it is a member: before, it would have what the others have
+        } else if !filter.is_empty() {
+            option::filter(&socket.fd, &filter)?;
         }
         socket.bind(capture.interface_index, if capture.receives { EVERYTHING } else { NOTHING })?;
         if let Some((group, fanout)) = fanout {
             socket.set(libc::PACKET_FANOUT, &(u32::from(group) | fanout.number() << 16))?;
-            // SAFETY: the option takes an `int`, and does not look at it.
-            unsafe { option::set(&socket.fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)? };
+            match filter.is_empty() {
+                // SAFETY: the option takes an `int`, and does not look at it.
+                true => unsafe {
+                    option::set(&socket.fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)?;
+                },
+                false => option::filter(&socket.fd, &filter)?,
+            }
         }
         let blocks = Blocks::new(memory, block_bytes, block_count);
         Ok((socket, Announcer::new(blocks, rx, pieces)))
+    }
+
+    /// Whether the kernel takes a filter, on a socket that receives nothing.
+    pub(crate) fn takes(filter: &[Instruction]) -> io::Result<()> {
+        let fd =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        option::filter(&fd, filter)
     }
 
     /// A socket that sends, past the queueing discipline.
@@ -148,26 +188,6 @@ impl PacketSocket {
         socket.set(libc::PACKET_QDISC_BYPASS, &1_i32)?;
         socket.bind(interface_index, NOTHING)?;
         Ok(socket)
-    }
-
-    /// Receives packets of one queue only, by a classic filter on the queue that the driver noted: each packet is one
-    /// queue's, also where the driver noted none (queue 0's), or one that there is not.
-    fn accept_only(&self, Share { queue, queues }: Share) -> io::Result<()> {
-        let load_queue = (libc::SKF_AD_OFF + libc::SKF_AD_QUEUE).cast_unsigned();
-        let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-        let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-        let calculate = libc::BPF_ALU | libc::BPF_K;
-        let give = libc::BPF_RET | libc::BPF_K;
-        let program = &mut [
-            instruction(load, 0, 0, load_queue),
-            instruction(equals, 2, 0, 0), // none noted; otherwise the kernel keeps one more than the queue
-            instruction(calculate | libc::BPF_SUB, 0, 0, 1),
-            instruction(calculate | libc::BPF_MOD, 0, 0, queues),
-            instruction(equals, 1, 0, queue),
-            instruction(give, 0, 0, 0),
-            instruction(give, 0, 0, u32::MAX),
-        ];
-        option::filter(&self.fd, program)
     }
 
     fn bind(&self, interface_index: u32, protocol: u16) -> io::Result<()> {
