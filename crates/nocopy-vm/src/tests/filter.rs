@@ -1,0 +1,43 @@
+use nocopy::filter::Program;
+use nocopy::port::{FilterPlace, OpenError, TurnedAway};
+use nocopy::{Mode, Port};
+use nocopy_lab::End;
+use serde_json::json;
+
+use crate::guest::{Guest, sockets, traffic};
+use crate::registry::{Failure, Kernel, Test, Topology};
+
+pub(crate) const TEST: Test = Test {
+    proves: "a filter runs in front of the redirect of a zero-copy port: what matches crosses byte for byte, and the sockets of the \
+             hosts at either end talk to each other through the same interfaces meanwhile",
+    on: &[Topology::Igb, Topology::Virtio],
+    kernel: Kernel::Newest,
+    run,
+};
+
+/// `ether proto 0x88b5`: the packets of [`traffic`].
+const FILTER: &str = "4,40 0 0 12,21 0 1 34997,6 0 0 262144,6 0 0 0";
+const PACKETS: u32 = 600;
+
+fn run(guest: &Guest) -> Result<(), Failure> {
+    let lab = guest.lab();
+    let filter = Program::parse(FILTER)?;
+    let (mut left, mut right) = (open(lab.left(), &filter)?, open(lab.right(), &filter)?);
+    for port in [&left, &right] {
+        assert_eq!((port.mode(), port.filter()), (Mode::XdpZeroCopy, Some(&FilterPlace::Xdp)));
+    }
+    traffic::cross(&mut left, &mut right, lab.right(), 1514, PACKETS)?;
+    sockets::reach_across(lab)?;
+    traffic::cross(&mut right, &mut left, lab.left(), 64, PACKETS)?;
+    for mut port in [left, right] {
+        assert_eq!(port.receiver().turned_away(), TurnedAway::default());
+        traffic::assert_settled(&mut port)?;
+        traffic::close(port);
+    }
+    guest.record(&json!({ "packets": PACKETS * 2 }));
+    Ok(())
+}
+
+fn open(end: &End, filter: &Program) -> Result<Port, OpenError> {
+    end.namespace().run(|| traffic::small(end.interface()).mode(Mode::XdpZeroCopy).filter(filter).open())
+}
