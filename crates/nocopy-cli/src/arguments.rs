@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use nocopy_proto::filter::Program;
+use nocopy::filter::{self, Program};
 
 use crate::Failure;
 use crate::bench::METHODS;
@@ -129,7 +129,16 @@ pub(crate) struct FilterArguments {
 impl FilterArguments {
     /// The filter, compiled.
     pub(crate) fn program(&self) -> Result<Option<Program>, Failure> {
-        todo!("the library compiles it")
+        if let Some(path) = &self.bytecode {
+            let text = std::fs::read_to_string(path)
+                .map_err(|source| Failure::Input { path: path.clone(), source })?;
+            let parsed = Program::parse(&text);
+            return parsed.map(Some).map_err(|source| Failure::Bytecode { path: path.clone(), source });
+        }
+        match self.words.join(" ") {
+            words if words.trim().is_empty() => Ok(None),
+            words => Ok(Some(filter::compile(&words)?)),
+        }
     }
 }
 
@@ -169,6 +178,8 @@ pub(crate) enum WorkloadName {
     PacketSend,
     /// Frames made by the kernel, received in user space.
     Capture,
+    /// Frames made by the kernel, recorded into files.
+    Record,
     /// A message there and back.
     Latency,
 }

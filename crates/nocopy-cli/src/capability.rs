@@ -16,6 +16,10 @@ pub(crate) const NETWORK: CapabilitySet = CapabilitySet::NET_RAW
 /// What sees which process has which socket: `/proc/PID/fd` of others.
 pub(crate) const OTHERS: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH);
 
+/// What other programs that record want besides when they run as root: to become somebody, be it root again, and to write files.
+pub(crate) const RECORDERS: CapabilitySet =
+    CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::DAC_OVERRIDE);
+
 /// Of whoever only computes, prints, or uses what is open.
 pub(crate) const NONE: CapabilitySet = CapabilitySet::empty();
 

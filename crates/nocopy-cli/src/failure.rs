@@ -15,6 +15,12 @@ pub(crate) enum Failure {
     Statistics(#[from] nocopy::statistics::SnapshotError),
     #[error("cannot write {path}: {source}: name a file in a directory that exists and is writable", path = path.display())]
     Output { path: PathBuf, source: io::Error },
+    #[error("cannot read {path}: {source}: name a file that exists and is readable", path = path.display())]
+    Input { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Filter(#[from] nocopy::filter::CompileError),
+    #[error("{path}: not a filter: {source}", path = path.display())]
+    Bytecode { path: PathBuf, source: nocopy::filter::ParseError },
     #[error("cannot print: {0}: check where the output goes")]
     Print(#[source] io::Error),
     #[error("cannot give up capabilities: {0}: start it where capset(2) and prctl(2) are allowed")]

@@ -22,6 +22,15 @@ const OTHER_HOST: [u8; 6] = [0x02, 0x6e, 0x63, 0x0f, 0xff, 0xff];
 
 const UDP_PORT: u16 = 7070;
 
+const WANTED_PORT: u16 = 7071;
+
+/// Where in a frame it stands.
+const DESTINATION_PORT_AT: usize = 14 + 20 + 2;
+
+/// `udp dst port 7071`, as `tcpdump -ddd` compiles it.
+pub(crate) const FILTER: &str = "16,40 0 0 12,21 0 4 34525,48 0 0 20,21 0 11 17,40 0 0 56,21 8 9 7071,21 0 8 2048,\
+    48 0 0 23,21 0 6 17,40 0 0 20,69 4 0 8191,177 0 0 14,72 0 0 16,21 0 1 7071,6 0 0 262144,6 0 0 0";
+
 /// What a frame looks like before its sequence number.
 #[derive(Debug, Clone)]
 pub(crate) struct Template {
@@ -42,6 +51,13 @@ impl Template {
     /// To a host that is not there.
     pub(crate) fn to_other_host(stage: &Stage, frame_bytes: usize) -> Self {
         Self::udp(&stage.sender, &stage.receiver, OTHER_HOST, frame_bytes)
+    }
+
+    /// The same, to the port that [`FILTER`] lets through.
+    pub(crate) fn wanted_by_filter(stage: &Stage, frame_bytes: usize) -> Self {
+        let mut template = Self::to_other_host(stage, frame_bytes);
+        template.bytes[DESTINATION_PORT_AT..][..2].copy_from_slice(&WANTED_PORT.to_be_bytes());
+        template
     }
 
     fn udp(from: &Site, to: &Site, destination_mac: [u8; 6], frame_bytes: usize) -> Self {

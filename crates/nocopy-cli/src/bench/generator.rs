@@ -41,24 +41,32 @@ pub(crate) fn open(site: &Site) -> Result<Generator, Failure> {
     Ok(site.run(|| Generator::new(&site.interface))?)
 }
 
-/// Sends until the gauge says stop; must run on a thread that entered the generator's site.
+/// Where a receiver wants some packets only: one of how many.
+pub(crate) const WANTED_ONE_IN: u32 = 100;
+
+/// Sends until the gauge says stop, and among the frames those that are wanted, if they are others; must run on a thread that entered the generator's site.
 pub(crate) fn generate(
     generator: &Generator,
-    frame: &[u8],
+    (frame, wanted): (&[u8], Option<&[u8]>),
     load: Load,
     gauge: &mut Gauge<'_>,
 ) -> io::Result<()> {
+    let send = |burst: u32| {
+        let Some(wanted) = wanted else { return generator.send(frame, burst) };
+        generator.send(frame, burst - burst / WANTED_ONE_IN)?;
+        generator.send(wanted, burst / WANTED_ONE_IN)
+    };
     match load {
         Load::Full => {
             while gauge.sending() {
-                generator.send(frame, FULL_BURST)?;
+                send(FULL_BURST)?;
                 gauge.count(FULL_BURST.into());
             }
         }
         Load::Paced { kpps: burst } => {
             let mut next = Instant::now();
             while gauge.sending() {
-                generator.send(frame, burst)?;
+                send(burst)?;
                 gauge.count(burst.into());
                 next += INTERVAL;
                 sleep(next.saturating_duration_since(Instant::now()));

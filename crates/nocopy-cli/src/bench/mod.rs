@@ -35,10 +35,10 @@ use progress::Progress;
 use result::{Report, SCHEMA};
 use series::{Sample, Series};
 use stage::{LONG_MTU_BYTES, Stage};
-use workload::{capture, latency, packet_send};
+use workload::{capture, latency, packet_send, record};
 
 /// Every method of every workload, for `--method`.
-pub(crate) const METHODS: [&str; 18] = [
+pub(crate) const METHODS: [&str; 23] = [
     "packet-send",
     "sendmmsg",
     "packet-tx-ring",
@@ -49,8 +49,13 @@ pub(crate) const METHODS: [&str; 18] = [
     "packet-ring",
     "recvmmsg",
     "xdp-drop",
+    "xdp-filter",
+    "ring-filter",
     "packet-ring-fanout",
     "ring-fanout",
+    "record",
+    "tcpdump",
+    "dumpcap",
     "tcp-blocking",
     "tcp-spinning",
     "udp-blocking",
@@ -81,7 +86,8 @@ struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     fn new(arguments: &'a BenchArguments) -> Self {
-        let all = [WorkloadName::PacketSend, WorkloadName::Capture, WorkloadName::Latency];
+        let all =
+            [WorkloadName::PacketSend, WorkloadName::Capture, WorkloadName::Record, WorkloadName::Latency];
         let chosen =
             |name: &WorkloadName| arguments.workloads.is_empty() || arguments.workloads.contains(name);
         let rounds = if arguments.quick { ROUNDS_QUICK } else { ROUNDS };
@@ -132,6 +138,13 @@ impl<'a> Plan<'a> {
     }
 
     fn notes(&self) -> Vec<String> {
+        let records = self.workloads.contains(&WorkloadName::Record);
+        let mut notes = if records { record::skips() } else { Vec::new() };
+        notes.extend(self.network_notes());
+        notes
+    }
+
+    fn network_notes(&self) -> Vec<String> {
         if self.arguments.interface.is_none() {
             return vec![
                 "veth has no zero-copy: AF_XDP runs in copy mode here, and the sender's processor does the receiving \
@@ -157,8 +170,10 @@ impl<'a> Plan<'a> {
 pub(crate) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let json = arguments.json.as_deref().map(JsonFile::create).transpose()?;
     // Only now: to write where the file is to be may have taken one more.
-    capability::drop_all_but(capability::NETWORK)?;
     let plan = Plan::new(arguments);
+    let records = plan.workloads.contains(&WorkloadName::Record);
+    let others = if records { capability::RECORDERS } else { capability::NONE };
+    capability::drop_all_but(capability::NETWORK.union(others))?;
     // What cannot work fails now, not after the first workload; and before anybody reads a warning.
     drop(plan.stage(Lab::builder())?);
     warn_if_busy();
@@ -209,7 +224,7 @@ fn measure(plan: &Plan<'_>, workload: WorkloadName, progress: &Progress) -> Resu
         }
         WorkloadName::Capture => {
             let stage = plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
-            let mut sections = play(capture::series(&stage), 70)?;
+            let mut sections = play(capture::series(&stage), 78)?;
             let stage = plan.stage(Lab::builder())?;
             sections.extend(play(capture::series_from_sockets(&stage), 38)?);
             if let Some(stage) = plan.long_stage()? {
@@ -219,6 +234,10 @@ fn measure(plan: &Plan<'_>, workload: WorkloadName, progress: &Progress) -> Resu
                 sections.extend(play(capture::series_of_two_queues(&stage), 16)?);
             }
             Ok(sections)
+        }
+        WorkloadName::Record => {
+            let stage = plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
+            play(record::series(&stage), 150)
         }
         WorkloadName::Latency => {
             let stage = plan.stage(Lab::builder())?;

@@ -13,6 +13,8 @@ use crate::Failure;
 pub(crate) enum Figure {
     PacketsPerSecond,
     ReceiverCpuPerPacket,
+    /// Of a processor's time, whatever the packets it gets.
+    ReceiverCpu,
     MedianLatency,
 }
 
@@ -21,6 +23,7 @@ impl Figure {
         match self {
             Figure::PacketsPerSecond => "packets/s",
             Figure::ReceiverCpuPerPacket => "receiver CPU per packet",
+            Figure::ReceiverCpu => "receiver CPU",
             Figure::MedianLatency => "p50",
         }
     }
@@ -30,6 +33,7 @@ impl Figure {
         match self {
             Figure::PacketsPerSecond => sample.packets_per_s().unwrap_or(0.0),
             Figure::ReceiverCpuPerPacket => sample.receiver_cpu_ns().map_or(0.0, f64::recip),
+            Figure::ReceiverCpu => sample.receiver_cpu_percent().map_or(0.0, f64::recip),
             Figure::MedianLatency => sample.latency.map_or(0.0, |latency| latency.p50_us.recip()),
         }
     }
@@ -73,6 +77,8 @@ pub(crate) struct Sample {
     pub(crate) traffic: Traffic,
     pub(crate) latency: Option<Latency>,
     pub(crate) evidence: Evidence,
+    /// Of the packets sent, those that the receiver asks for.
+    pub(crate) wanted_share: f64,
 }
 
 impl Sample {
@@ -112,7 +118,8 @@ impl Sample {
         let total = |readings: &[Reading]| readings.iter().map(|reading| reading.packets_total).sum::<u64>();
         let (sent, received) = (total(&self.traffic.senders), total(&self.traffic.receivers));
         let measurable = sent > 0 && !self.traffic.receivers.is_empty();
-        measurable.then(|| sent.saturating_sub(received) as f64 / sent as f64 * 100.0)
+        let wanted = sent as f64 * self.wanted_share;
+        measurable.then(|| (wanted - received as f64).max(0.0) / wanted * 100.0)
     }
 }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use nocopy::Mode;
+use nocopy::filter::Program;
 use nocopy::port::{Fanout, Port, PortBuilder, Purpose, Receiver, RejectedReason, Sender, Wait};
 
 use super::frame::{self, HEADER_BYTES, Template};
@@ -71,12 +72,21 @@ impl Waiting {
     }
 }
 
+/// How long to sleep where one packet in a hundred is wanted.
+const SPARSE_DELAY: Duration = Duration::from_millis(10);
+
+fn filter() -> Program {
+    Program::parse(frame::FILTER).expect("what tcpdump compiled")
+}
+
 /// A port to be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wanted {
     choice: Choice,
     /// Whether packets may be longer than a frame.
     long: bool,
+    /// Whether only packets that [`frame::FILTER`] lets through are wanted.
+    filtered: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,8 +97,12 @@ enum Choice {
 }
 
 impl Wanted {
+    const fn of(choice: Choice) -> Self {
+        Self { choice, long: false, filtered: false }
+    }
+
     pub(crate) const fn xdp(waiting: Waiting) -> Self {
-        Self { choice: Choice::Xdp(waiting), long: false }
+        Self::of(Choice::Xdp(waiting))
     }
 
     /// In packet ring mode. At full rate blocks fill before anybody has to wait; at a steady pace they wait as long as the
@@ -98,16 +112,24 @@ impl Wanted {
             Load::Full => Waiting::Poll,
             Load::Paced { .. } => Waiting::Coalesced(load),
         };
-        Self { choice: Choice::Ring(waiting), long: false }
+        Self::of(Choice::Ring(waiting))
     }
 
     /// As it comes when nothing is said but what it is for.
     pub(crate) const fn default_for(purpose: Purpose) -> Self {
-        Self { choice: Choice::Default(purpose), long: false }
+        Self::of(Choice::Default(purpose))
     }
 
     pub(crate) const fn long(self, long: bool) -> Self {
         Self { long, ..self }
+    }
+
+    pub(crate) const fn filtered(self) -> Self {
+        Self { filtered: true, ..self }
+    }
+
+    pub(crate) const fn is_filtered(self) -> bool {
+        self.filtered
     }
 
     pub(crate) const fn is_ring(self) -> bool {
@@ -130,11 +152,12 @@ impl Wanted {
             Choice::Xdp(waiting) => (builder, waiting, waiting.rx_ring()),
             Choice::Ring(waiting) => (builder.mode(Mode::PacketRing), waiting, RING_RX),
         };
-        builder
-            .wait(waiting.wait())
-            .ring_sizes(rx_ring, TX_RING)
-            .frame_count(rx_ring, TX_RING)
-            .batch(RX_BATCH)
+        let (builder, wait) = match self.filtered {
+            // Few come: the ring has room for those of a longer sleep.
+            true => (builder.filter(&filter()), Wait::Coalesced { packets: 1024, delay: SPARSE_DELAY }),
+            false => (builder, waiting.wait()),
+        };
+        builder.wait(wait).ring_sizes(rx_ring, TX_RING).frame_count(rx_ring, TX_RING).batch(RX_BATCH)
     }
 
     pub(crate) fn open(self, site: &Site) -> Result<Port, Failure> {

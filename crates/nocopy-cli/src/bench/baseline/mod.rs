@@ -7,5 +7,6 @@
 pub(crate) mod packet_ring;
 pub(crate) mod packet_socket;
 pub(crate) mod packet_tx_ring;
+pub(crate) mod recorder;
 pub(crate) mod tcp;
 pub(crate) mod udp;

@@ -146,7 +146,7 @@ fn converse<E: Exchange>(
         "check that both interfaces are still up",
     ))?;
     let times = times.into_inner().expect("nobody panicked with it");
-    Ok(Sample { traffic: Traffic::default(), latency: percentiles(&times), evidence })
+    Ok(Sample { traffic: Traffic::default(), latency: percentiles(&times), evidence, wanted_share: 1.0 })
 }
 
 /// 1 ns to 1 s, three digits.

@@ -102,7 +102,7 @@ impl Context<'_> {
         let count = || self.sink.counter.packets();
         let traffic = conduct(self.stage, duration, Some(&count), vec![send], Vec::new())
             .map_err(Failure::step(self.method, "send", "check that the interface is still up"))?;
-        Ok(Sample { traffic, latency: None, evidence })
+        Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
     }
 
     fn socket(&self) -> Result<std::os::fd::OwnedFd, Failure> {
@@ -149,6 +149,6 @@ fn send_by_port(context: &Context<'_>, duration: Duration) -> Result<Sample, Fai
 fn generate(context: &Context<'_>, duration: Duration) -> Result<Sample, Failure> {
     let generator = generator::open(&context.stage.sender)?;
     let frame = context.template.bytes();
-    let work: Work<'_> = Box::new(|gauge| generator::generate(&generator, frame, Load::Full, gauge));
+    let work: Work<'_> = Box::new(|gauge| generator::generate(&generator, (frame, None), Load::Full, gauge));
     context.conduct(duration, work, Evidence::unknown(generator::CAUSE))
 }

@@ -1,9 +1,10 @@
 //! Packets addressed to another host, as on a mirror port, to a program that reads every byte.
 //!
 //! From the kernel generator, which makes them look like those of a card with XDP: at full rate, where packets per second
-//! count, and at a steady pace, where the receiver's processor time does ([`one`]); on two queues for two threads ([`queues`]).
+//! count, and at a steady pace, where the receiver's processor time does ([`one`]), also for a few of many packets ([`filtered`]); on two queues for two threads ([`queues`]).
 //! From a packet socket of the other end, as veth sees packets of programs: short ones, and at an MTU of 9000 long ones.
 
+mod filtered;
 mod one;
 mod queues;
 
@@ -64,7 +65,9 @@ impl Source {
 pub(crate) fn series(stage: &Stage) -> Vec<Series<'_>> {
     let loads = [Load::Full, PACE];
     let cases = loads.iter().flat_map(|&load| FRAME_BYTES.iter().map(move |&bytes| (load, bytes)));
-    cases.map(|(load, bytes)| one::series(stage, Source::Generator(load), bytes)).collect()
+    let all = cases.map(|(load, bytes)| one::series(stage, Source::Generator(load), bytes));
+    let [short, _] = FRAME_BYTES;
+    all.chain(loads.map(|load| filtered::series(stage, load, short))).collect()
 }
 
 /// Packets that a program on the other end sends.

@@ -82,7 +82,7 @@ impl Context<'_> {
         let traffic = match self.source {
             Source::Generator(load) => {
                 let generator = generator::open(sender)?;
-                conduct(Box::new(|gauge| generator::generate(&generator, frame, load, gauge)))
+                conduct(Box::new(|gauge| generator::generate(&generator, (frame, None), load, gauge)))
             }
             Source::Sockets => {
                 let socket = sender.run(|| packet_socket::sender(sender.index));
@@ -90,7 +90,12 @@ impl Context<'_> {
                 conduct(Box::new(|gauge| packet_socket::send_batches(&socket, &self.template, gauge)))
             }
         };
-        Ok(Sample { traffic: traffic.map_err(failed(self.method))?, latency: None, evidence })
+        Ok(Sample {
+            traffic: traffic.map_err(failed(self.method))?,
+            latency: None,
+            evidence,
+            wanted_share: 1.0,
+        })
     }
 }
 

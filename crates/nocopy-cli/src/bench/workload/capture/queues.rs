@@ -70,11 +70,12 @@ impl Context<'_> {
     ) -> Result<Sample, Failure> {
         let generator = generator::open(&self.stage.sender)?;
         let frame = self.template.bytes();
-        let send =
-            || -> Work<'_> { Box::new(|gauge| generator::generate(&generator, frame, self.load, gauge)) };
+        let send = || -> Work<'_> {
+            Box::new(|gauge| generator::generate(&generator, (frame, None), self.load, gauge))
+        };
         let senders = (0..QUEUES).map(|_| send()).collect();
         let traffic = conduct(self.stage, duration, None, senders, receive).map_err(failed(self.method))?;
-        Ok(Sample { traffic, latency: None, evidence })
+        Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
     }
 }
 
