@@ -13,6 +13,8 @@ pub(crate) enum Failure {
     Open(#[from] nocopy::port::OpenError),
     #[error(transparent)]
     Statistics(#[from] nocopy::statistics::SnapshotError),
+    #[error(transparent)]
+    Send(#[from] crate::send::Error),
     #[error("cannot write {path}: {source}: name a file in a directory that exists and is writable", path = path.display())]
     Output { path: PathBuf, source: io::Error },
     #[error("cannot read {path}: {source}: name a file that exists and is readable", path = path.display())]

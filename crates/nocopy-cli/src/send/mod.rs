@@ -1,8 +1,237 @@
-//! `nocopy send`.
+//! `nocopy send`: packets out of an interface, generated or replayed from a file.
 
-use crate::arguments::SendArguments;
-use crate::{Failure, Outcome};
+mod conveyor;
+mod error;
+mod export;
+mod flow;
+mod kernel;
+mod pacer;
+mod pause;
+mod queue;
+mod replay;
+mod run;
+mod source;
+mod summary;
+mod template;
 
-pub(crate) fn run(_arguments: &SendArguments) -> Result<Outcome, Failure> {
-    todo!()
+use std::fs;
+use std::io::{self, Write};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nocopy::Port;
+use nocopy::port::Purpose;
+use nocopy::statistics::Snapshot;
+use nocopy::xdp::Generator;
+use nocopy_lab::Interface;
+use rustix::thread::CapabilitySet;
+
+use crate::arguments::{GeneratorName, PayloadArgument, Rounds, SendArguments, TimingName};
+use crate::interrupt::Interrupt;
+use crate::{Failure, Outcome, capability};
+use conveyor::Conveyor;
+pub(crate) use error::Error;
+use export::{json, table};
+use kernel::KernelBelt;
+use pacer::{Pace, Pacer};
+use queue::{Goal, Queue, Tally, longest_frame};
+use replay::Replay;
+use run::Run;
+use source::Source;
+use summary::Summary;
+use template::{Payload, Template};
+
+/// Frames of a port, and entries of its tx ring.
+const FRAMES: u32 = 2048;
+
+/// What a frame of a page holds: with a longer MTU packets may lie in several.
+const ONE_FRAME_MTU_BYTES: u32 = 3818;
+
+/// How long the kernel may take to finish with what was handed over.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+pub(crate) fn run(arguments: &SendArguments) -> Result<Outcome, Failure> {
+    let interrupt = Interrupt::listen()?;
+    let pace = pace(arguments)?;
+    // Files are opened with all that whoever started this may read.
+    match (&arguments.replay, arguments.generator) {
+        (Some(path), _) => {
+            let replay = Replay::open(path, arguments.rounds.unwrap_or(Rounds::Times(1)))?;
+            let sending = Sending::prepare(arguments, pace, interrupt)?;
+            sending.replay(replay)
+        }
+        (None, generator) => {
+            let payload = load(arguments.payload.as_ref())?;
+            let sending = Sending::prepare(arguments, pace, interrupt)?;
+            match generator {
+                GeneratorName::Program => sending.generate(payload),
+                GeneratorName::Kernel => sending.resend(payload),
+            }
+        }
+    }
+}
+
+fn pace(arguments: &SendArguments) -> Result<Pace, Error> {
+    let speed = arguments.speed;
+    match (arguments.rate, arguments.replay.is_some(), arguments.timing) {
+        (Some(rate), ..) => Ok(Pace::Rate(rate)),
+        (None, true, None | Some(TimingName::Recorded)) => Ok(Pace::Recorded { speed: speed.unwrap_or(1.0) }),
+        (None, true, Some(TimingName::FlatOut)) if speed.is_some() => Err(Error::SpeedOfFlatOut),
+        (None, ..) => Ok(Pace::FlatOut),
+    }
+}
+
+fn load(payload: Option<&PayloadArgument>) -> Result<Option<Payload>, Error> {
+    Ok(match payload {
+        None => None,
+        Some(PayloadArgument::Sequence) => Some(Payload::Sequence),
+        Some(PayloadArgument::Zeros) => Some(Payload::Bytes(Vec::new())),
+        Some(PayloadArgument::Bytes(bytes)) => Some(Payload::Bytes(bytes.clone())),
+        Some(PayloadArgument::File(path)) => {
+            let bytes = fs::read(path).map_err(|source| Error::PayloadFile { path: path.clone(), source })?;
+            Some(Payload::Bytes(bytes))
+        }
+    })
+}
+
+/// What every way of sending needs.
+struct Sending<'a> {
+    arguments: &'a SendArguments,
+    interface: Interface,
+    pace: Pace,
+    interrupt: Interrupt,
+}
+
+impl<'a> Sending<'a> {
+    fn prepare(arguments: &'a SendArguments, pace: Pace, interrupt: Interrupt) -> Result<Self, Failure> {
+        capability::drop_all_but(capability::NETWORK)?;
+        let interface = Interface::find(&arguments.target).map_err(|error| match error {
+            nocopy_lab::Error::Netlink { source, .. } if source.raw_os_error() == Some(libc::ENODEV) => {
+                Failure::NoInterface { interface: arguments.target.clone() }
+            }
+            other => other.into(),
+        })?;
+        Ok(Self { arguments, interface, pace, interrupt })
+    }
+
+    fn replay(&self, replay: Replay) -> Result<Outcome, Failure> {
+        let port = self.open(false)?;
+        let belt = Conveyor::new(port, self.queue(replay), usize::MAX, None);
+        self.send(belt, |summary, replay| summary.add_replay(replay))
+    }
+
+    fn generate(&self, payload: Option<Payload>) -> Result<Outcome, Failure> {
+        let template = self.template(payload)?;
+        let (frame_bytes, checksum) = (template.frame_bytes(), template.left_checksum());
+        let mut port = self.open(checksum.is_some())?;
+        if checksum.is_some()
+            && let Err(source) = port.sender().offers().checksum
+        {
+            return Err(Error::DeviceChecksum { interface: self.interface.name.clone(), source }.into());
+        }
+        self.send(Conveyor::new(port, self.queue(template), frame_bytes, checksum), |_, _| {})
+    }
+
+    fn resend(&self, payload: Option<Payload>) -> Result<Outcome, Failure> {
+        kernel::check(self.arguments)?;
+        let template = self.template(Some(payload.unwrap_or(kernel::PAYLOAD)))?;
+        let name = &self.interface.name;
+        let generator = Generator::new(name)?;
+        // With its descriptor a program may be run; before Linux 5.19 that took CAP_BPF where bpf(2) is not for everybody.
+        capability::drop_all_but(CapabilitySet::BPF)?;
+        let mut belt = KernelBelt::new(name, generator, self.queue(template));
+        let before = Snapshot::of(name)?;
+        let run = run::run(&mut belt, &self.interrupt);
+        let mut summary = Summary::of_kernel(name, &belt, self.pace, &run);
+        summary.add_missing(counted_since(name, &before, summary.packets));
+        self.finish(summary, &before, run)
+    }
+
+    fn template(&self, payload: Option<Payload>) -> Result<Template, Error> {
+        let Interface { name, mac, mtu_bytes, .. } = &self.interface;
+        let headers = flow::of(self.arguments, *mac)?;
+        let bytes_max = longest_frame(*mtu_bytes as usize, headers.vlan.is_some());
+        let too_long = |frame_bytes| Error::FrameTooLong {
+            interface: name.clone(),
+            mtu_bytes: *mtu_bytes,
+            frame_bytes,
+            bytes_max,
+        };
+        if let Some(frame_bytes) = self.arguments.size.filter(|&bytes| bytes > bytes_max as u64) {
+            return Err(too_long(frame_bytes));
+        }
+        let template = Template::new(&headers, payload, self.arguments.size, self.arguments.flows)?;
+        match template.frame_bytes() {
+            frame_bytes if frame_bytes > bytes_max => Err(too_long(frame_bytes as u64)),
+            _ => Ok(template),
+        }
+    }
+
+    fn queue<S>(&self, source: S) -> Queue<S> {
+        Queue {
+            source,
+            pacer: Pacer::new(self.pace),
+            goal: Goal { packets: self.arguments.count, duration: self.arguments.duration },
+            mtu_bytes: self.interface.mtu_bytes as usize,
+            tally: Tally::default(),
+        }
+    }
+
+    /// A port that only sends: what arrives stays with the host.
+    fn open(&self, leaves_checksum: bool) -> Result<Port, Failure> {
+        let SendArguments { queue, mode, .. } = self.arguments;
+        let builder = Port::builder(&self.interface.name)
+            .queue(*queue)
+            .purpose(Purpose::Send)
+            .frame_count(0, FRAMES)
+            .ring_sizes(FRAMES, FRAMES)
+            .multi_buffer(self.interface.mtu_bytes > ONE_FRAME_MTU_BYTES)
+            .send_metadata(leaves_checksum);
+        let port = match mode {
+            Some(mode) => builder.mode((*mode).into()).open()?,
+            None => builder.open()?,
+        };
+        capability::drop_all_but(capability::NONE)?;
+        Ok(port)
+    }
+
+    fn send<S: Source>(
+        &self,
+        mut belt: Conveyor<S>,
+        add: impl FnOnce(&mut Summary, &S),
+    ) -> Result<Outcome, Failure> {
+        let name = &self.interface.name;
+        let before = Snapshot::of(name)?;
+        let mut run = run::run(&mut belt, &self.interrupt);
+        run.finish(&mut belt, self.pace == Pace::FlatOut, PATIENCE);
+        let mut summary = Summary::of_port(name, &mut belt, self.pace, &run);
+        add(&mut summary, &belt.queue().source);
+        self.finish(summary, &before, run)
+    }
+
+    fn finish(&self, mut summary: Summary, before: &Snapshot, run: Run) -> Result<Outcome, Failure> {
+        // Without an interface there is nothing to tell.
+        if let Ok(after) = Snapshot::of(&self.interface.name) {
+            summary.add_interface(&after.since(before).counted.link);
+        }
+        let text = if self.arguments.json { json::text(&summary) } else { table::text(&summary) };
+        let mut output = io::stdout().lock();
+        output.write_all(text.as_bytes()).and_then(|()| output.flush()).map_err(Failure::Print)?;
+        match run.failure {
+            Some(failure) => Err(failure),
+            None => Ok(summary.outcome()),
+        }
+    }
+}
+
+/// Packets the interface has counted as sent since `before`, once they are that many or it was given the time.
+fn counted_since(interface: &str, before: &Snapshot, packets: u64) -> u64 {
+    let start = Instant::now();
+    loop {
+        let counted = Snapshot::of(interface).map_or(0, |now| now.since(before).counted.link.tx_packets);
+        if counted >= packets || start.elapsed() >= PATIENCE {
+            return counted;
+        }
+        sleep(Duration::from_millis(20));
+    }
 }

@@ -1,0 +1,133 @@
+//! Packets from a source to a port, each when it is due.
+
+use nocopy::metadata::Place;
+use nocopy::port::RejectedReason;
+use nocopy::{Port, Sender};
+
+use super::error::Error;
+use super::queue::{Next, Queue, Step, Tally};
+use super::source::Source;
+use crate::Failure;
+
+/// Most packets and bytes handed over at a time: written while they are in the nearest caches.
+const BATCH_MAX: usize = 64;
+const BATCH_BYTES: usize = 64 << 10;
+
+/// What carries packets out, step by step.
+pub(super) trait Belt {
+    /// Hands over what is due, up to a batch.
+    fn step(&mut self, now_ns: u64) -> Result<Step, Failure>;
+
+    fn tally(&self) -> Tally;
+}
+
+/// A port and what it is to send.
+#[derive(Debug)]
+pub(super) struct Conveyor<S> {
+    queue: Queue<S>,
+    port: Port,
+    /// The longest packet that lies in one frame.
+    draft_bytes_max: usize,
+    batch: usize,
+    /// The checksum left to the device.
+    checksum: Option<Place>,
+    /// For packets longer than a frame.
+    long: Vec<u8>,
+}
+
+impl<S: Source> Conveyor<S> {
+    /// Packets of the source are at most `bytes_max` long, if that is known.
+    pub(super) fn new(mut port: Port, queue: Queue<S>, bytes_max: usize, checksum: Option<Place>) -> Self {
+        // Nothing is as long as that: the refusal says what is.
+        let draft_bytes_max = match port.sender().drafts(0, usize::MAX) {
+            Err(RejectedReason::TooLong { bytes_max: longest }) => longest.min(bytes_max),
+            _ => bytes_max,
+        };
+        let batch = (BATCH_BYTES / draft_bytes_max).clamp(1, BATCH_MAX);
+        Self { queue, port, draft_bytes_max, batch, checksum, long: Vec::new() }
+    }
+
+    pub(super) fn queue(&self) -> &Queue<S> {
+        &self.queue
+    }
+
+    pub(super) fn port(&mut self) -> &mut Port {
+        &mut self.port
+    }
+}
+
+impl<S: Source> Belt for Conveyor<S> {
+    fn step(&mut self, now_ns: u64) -> Result<Step, Failure> {
+        let step = self.fill(now_ns);
+        self.port.sender().flush().map_err(Error::Port)?;
+        step
+    }
+
+    fn tally(&self) -> Tally {
+        self.queue.tally
+    }
+}
+
+impl<S: Source> Conveyor<S> {
+    fn fill(&mut self, now_ns: u64) -> Result<Step, Failure> {
+        let Self { queue, port, draft_bytes_max, batch, checksum, long, .. } = self;
+        let sender = port.sender();
+        let mut drafts = sender.drafts(*batch, *draft_bytes_max).map_err(Error::Rejected)?;
+        if drafts.left() == 0 {
+            return Ok(if queue.is_over(now_ns) { Step::Done } else { Step::NoRoom });
+        }
+        for _ in 0..*batch {
+            let bytes = match queue.next(now_ns)? {
+                Next::Stop(step) => return Ok(step),
+                Next::Skip => continue,
+                Next::Send(bytes) => bytes,
+            };
+            if bytes > *draft_bytes_max {
+                drop(drafts);
+                return send_long(queue, sender, bytes, long);
+            }
+            let Some(mut draft) = drafts.next_draft() else { break };
+            draft.truncate(bytes);
+            queue.source.write(&mut draft);
+            match checksum {
+                None => draft.queue(),
+                Some(place) => {
+                    draft
+                        .queue_checksummed(*place)
+                        .map_err(RejectedReason::ChecksumOutside)
+                        .map_err(Error::Rejected)?;
+                }
+            }
+            queue.sent(bytes, 1);
+        }
+        Ok(Step::Sent)
+    }
+}
+
+/// Sends a packet that lies in several frames.
+fn send_long<S: Source>(
+    queue: &mut Queue<S>,
+    sender: &mut Sender,
+    bytes: usize,
+    long: &mut Vec<u8>,
+) -> Result<Step, Failure> {
+    long.resize(bytes, 0);
+    queue.source.write(long);
+    let Some(chain) = sender.chain(long) else { return Ok(Step::NoRoom) };
+    let frames = chain.buffers().len();
+    match sender.send_chain(chain) {
+        Ok(()) => queue.sent(bytes, frames),
+        Err(rejected) if rejected.reason == RejectedReason::RingFull => return Ok(Step::NoRoom),
+        Err(rejected)
+            if matches!(
+                rejected.reason,
+                RejectedReason::TooLong { .. } | RejectedReason::TooManyFrames { .. }
+            ) =>
+        {
+            queue.tally.too_long += 1;
+            queue.source.advance();
+        }
+        Err(rejected) => return Err(Error::Rejected(rejected.reason).into()),
+    }
+    Ok(Step::Sent)
+}

@@ -1,0 +1,4 @@
+//! The summary in its forms.
+
+pub(super) mod json;
+pub(super) mod table;

@@ -1,0 +1,114 @@
+//! The summary for people.
+
+use comfy_table::{Table, presets};
+
+use crate::quantity::short;
+use crate::send::summary::{Counts, Ended, Summary};
+
+pub(in crate::send) fn text(summary: &Summary) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    for (name, said) in rows(summary) {
+        table.add_row([name, said]);
+    }
+    let report: String = summary.report.iter().skip(1).map(|line| format!("   {line}\n")).collect();
+    format!("{}\n{report}", table.trim_fmt())
+}
+
+fn rows(summary: &Summary) -> Vec<(String, String)> {
+    let Summary { packets, bytes, .. } = summary;
+    let mut rows = vec![
+        (place(summary), mode(summary)),
+        (
+            "handed over".into(),
+            format!("{packets} packets, {bytes} bytes in {:.3} s{}", summary.seconds, end(summary)),
+        ),
+        ("completed".into(), completed(summary)),
+        ("rate".into(), rate(summary)),
+    ];
+    if let Some(asked) = asked(summary) {
+        rows.push(("asked for".into(), asked));
+    }
+    if let Some(replay) = &summary.replay {
+        let cut = match replay.cut {
+            0 => String::new(),
+            cut => format!(", {cut} packets cut when recorded and sent as they are"),
+        };
+        let said = format!("{} ({}), {} times whole{cut}", replay.file, replay.format, replay.rounds);
+        rows.push(("replayed".into(), said));
+    }
+    rows.push(("not sent".into(), list(&summary.not_sent)));
+    rows.push(("dropped".into(), list(&summary.dropped)));
+    rows.push(("interface counted".into(), format!("{} (whoever sent)", list(&summary.interface_counters))));
+    if let Some(balance) = &summary.balance {
+        rows.push(("balance".into(), balance.words.clone()));
+    }
+    rows
+}
+
+fn place(summary: &Summary) -> String {
+    let queue = summary.queue.map(|queue| format!(" queue {queue}")).unwrap_or_default();
+    format!("{}{queue}", summary.interface)
+}
+
+fn mode(summary: &Summary) -> String {
+    let cause = summary.evidence.cause.as_ref().map(|cause| format!(" ({cause})")).unwrap_or_default();
+    format!("{}, {}{cause}", summary.mode, summary.evidence.copies)
+}
+
+fn end(summary: &Summary) -> &'static str {
+    match summary.ended {
+        Ended::Done => "",
+        Ended::Interrupted => ", interrupted",
+        Ended::Failed => ", then it failed",
+    }
+}
+
+fn completed(summary: &Summary) -> String {
+    let known = match (summary.completed, &summary.balance) {
+        (Some(completed), _) => format!("{completed} packets"),
+        (None, Some(_)) => "not all packets".into(),
+        (None, None) => return "not told by the kernel's generator".into(),
+    };
+    format!("{known}: the kernel is done with them; whether they arrived only the receiver knows")
+}
+
+fn rate(summary: &Summary) -> String {
+    let (Some(packets), Some(bits)) = (summary.packets_per_second, summary.bits_per_second) else {
+        return "none: too few packets".into();
+    };
+    format!("{} packets/s, {}bit/s", short(packets), short(bits))
+}
+
+fn asked(summary: &Summary) -> Option<String> {
+    let asked = &summary.asked;
+    let reached = match summary.rate_reached {
+        Some(true) => ", reached",
+        Some(false) => ", NOT reached",
+        None => "",
+    };
+    let behind = match summary.behind_seconds {
+        0.0 => String::new(),
+        seconds => {
+            format!(" ({seconds:.3} s of the schedule given up: the mode, or this machine, is too slow)")
+        }
+    };
+    let all = [
+        asked.packets.map(|packets| format!("{packets} packets")),
+        asked.seconds.map(|seconds| format!("{seconds} s")),
+        asked.packets_per_second.map(|rate| format!("{} packets/s{reached}{behind}", short(rate))),
+        asked.bits_per_second.map(|rate| format!("{}bit/s of frames{reached}{behind}", short(rate))),
+    ];
+    let all: Vec<_> = all.into_iter().flatten().collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
+/// What was counted at all.
+fn list(counts: &Counts) -> String {
+    let some: Vec<_> = counts
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(name, count)| format!("{name} {count}"))
+        .collect();
+    if some.is_empty() { "nothing".into() } else { some.join(", ") }
+}

@@ -1,0 +1,56 @@
+//! What the headers of generated packets say, as asked for on the command line.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame};
+
+use super::error::Error;
+use crate::arguments::{ChecksumName, SendArguments};
+
+/// Reserved for benchmarks between devices: RFC 2544, RFC 5180.
+const IPV4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
+const IPV6: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2)];
+
+/// Nobody here: what is sent by mistake burdens no host. Locally administered, unicast.
+const NOBODY: MacAddress = MacAddress([0x02, 0x6e, 0x63, 0x0f, 0xff, 0xff]);
+
+const HOP_LIMIT: u8 = 64;
+
+/// The headers of the first flow.
+pub(super) fn of(arguments: &SendArguments, own_mac: [u8; 6]) -> Result<UdpFrame, Error> {
+    let addresses = addresses(arguments)?;
+    let checksum = match (arguments.checksum, addresses) {
+        (ChecksumName::None, IpAddresses::V6 { .. }) => return Err(Error::NoChecksumOnIpv6),
+        (ChecksumName::None, IpAddresses::V4 { .. }) => UdpChecksum::Omitted,
+        (ChecksumName::Computed, _) => UdpChecksum::Computed,
+        (ChecksumName::Device, _) => UdpChecksum::Offloaded,
+    };
+    Ok(UdpFrame {
+        source_mac: arguments.source_mac.unwrap_or(MacAddress(own_mac)),
+        destination_mac: arguments.destination_mac.unwrap_or(NOBODY),
+        vlan: arguments.vlan,
+        addresses,
+        traffic_class: 0,
+        hop_limit: HOP_LIMIT,
+        source_port: arguments.source_port,
+        destination_port: arguments.destination_port,
+        checksum,
+    })
+}
+
+/// Both addresses, of the family that is asked for or that one of them is of.
+fn addresses(arguments: &SendArguments) -> Result<IpAddresses, Error> {
+    let (source, destination) = (arguments.source, arguments.destination);
+    let given = [source, destination].into_iter().flatten();
+    if let Some(address) = given.clone().find(|address| arguments.ipv4 && address.is_ipv6()) {
+        return Err(Error::Family { address, family: "IPv4" });
+    }
+    if let Some(address) = given.clone().find(|address| arguments.ipv6 && address.is_ipv4()) {
+        return Err(Error::Family { address, family: "IPv6" });
+    }
+    let ipv6 = arguments.ipv6 || given.clone().any(|address| address.is_ipv6());
+    let [from, to] = if ipv6 { IPV6.map(IpAddr::V6) } else { IPV4.map(IpAddr::V4) };
+    let (source_address, destination) = (source.unwrap_or(from), destination.unwrap_or(to));
+    IpAddresses::new(source_address, destination).ok_or(Error::Families { source_address, destination })
+}

@@ -1,0 +1,83 @@
+//! The kernel as the generator: one frame, resent as it is.
+
+use nocopy::xdp::Generator;
+
+use super::conveyor::Belt;
+use super::error::Error;
+use super::queue::{Next, Queue, Step, Tally};
+use super::source::Source;
+use super::template::{Payload, Template};
+use crate::Failure;
+use crate::arguments::{ChecksumName, PayloadArgument, SendArguments};
+
+/// Frames a call at most: enough for its fixed cost not to show, few enough to end in time.
+const BURST: u32 = 16_384;
+
+pub(super) const CAUSE: &str = "a template resent by the kernel: no program writes these frames";
+
+/// Refuses what takes a look at each packet, or a port.
+pub(super) fn check(arguments: &SendArguments) -> Result<(), Error> {
+    let refused = [
+        (arguments.flows > 1, "--flows"),
+        (arguments.payload == Some(PayloadArgument::Sequence), "--payload sequence"),
+        (arguments.checksum == ChecksumName::Device, "--checksum device"),
+        (arguments.mode.is_some(), "--mode"),
+        (arguments.queue > 0, "--queue"),
+    ];
+    match refused.into_iter().find(|(asked, _)| *asked) {
+        Some((_, option)) => Err(Error::NotByKernel { option }),
+        None => Ok(()),
+    }
+}
+
+/// What it sends unless told: nothing that would be different in each packet.
+pub(super) const PAYLOAD: Payload = Payload::Bytes(Vec::new());
+
+#[derive(Debug)]
+pub(super) struct KernelBelt {
+    interface: String,
+    generator: Generator,
+    frame: Vec<u8>,
+    queue: Queue<Template>,
+}
+
+impl KernelBelt {
+    pub(super) fn new(interface: &str, generator: Generator, mut queue: Queue<Template>) -> Self {
+        let mut frame = vec![0; queue.source.frame_bytes()];
+        queue.source.write(&mut frame);
+        Self { interface: interface.into(), generator, frame, queue }
+    }
+
+    pub(super) fn queue(&self) -> &Queue<Template> {
+        &self.queue
+    }
+}
+
+impl Belt for KernelBelt {
+    fn step(&mut self, now_ns: u64) -> Result<Step, Failure> {
+        let before = self.queue.tally;
+        let (mut count, mut step) = (0, Step::Sent);
+        while count < BURST {
+            match self.queue.next(now_ns)? {
+                Next::Send(bytes) => self.queue.sent(bytes, 1),
+                Next::Skip => continue,
+                Next::Stop(stop) => {
+                    step = stop;
+                    break;
+                }
+            }
+            count += 1;
+        }
+        if count > 0
+            && let Err(source) = self.generator.send(&self.frame, count)
+        {
+            self.queue.tally = before;
+            return Err(Error::Generator { interface: self.interface.clone(), source }.into());
+        }
+        Ok(step)
+    }
+
+    fn tally(&self) -> Tally {
+        self.queue.tally
+    }
+}

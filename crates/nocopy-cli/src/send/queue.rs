@@ -1,0 +1,111 @@
+//! What is to be sent next, and when: decided by count, time and length, without a port.
+
+use std::time::Duration;
+
+use nocopy_proto::wire::{ethernet, vlan};
+
+use super::pacer::{CATCH_UP_NS_MAX, Pacer};
+use super::source::Source;
+use crate::Failure;
+
+/// When to end, whatever comes first; the source may end before.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Goal {
+    pub(super) packets: Option<u64>,
+    pub(super) duration: Option<Duration>,
+}
+
+/// What was handed over, and what could not be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+    /// Frames these packets lay in.
+    pub(super) frames: u64,
+    /// Length of the last one.
+    pub(super) last_bytes: u64,
+    /// Packets longer than the port sends.
+    pub(super) too_long: u64,
+    /// Packets that are no frames.
+    pub(super) too_short: u64,
+}
+
+/// How a step ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// There may be more to do at once.
+    Sent,
+    /// The next packet is due then.
+    Early { due_ns: u64 },
+    /// Every frame is on its way.
+    NoRoom,
+    /// Everything was handed over.
+    Done,
+}
+
+/// What is to become of the next packet.
+pub(super) enum Next {
+    Send(usize),
+    Skip,
+    Stop(Step),
+}
+
+/// What decides over packets.
+#[derive(Debug)]
+pub(super) struct Queue<S> {
+    pub(super) source: S,
+    pub(super) pacer: Pacer,
+    pub(super) goal: Goal,
+    pub(super) mtu_bytes: usize,
+    pub(super) tally: Tally,
+}
+
+impl<S: Source> Queue<S> {
+    #[inline]
+    pub(super) fn next(&mut self, now_ns: u64) -> Result<Next, Failure> {
+        if self.goal.packets.is_some_and(|packets| self.tally.packets >= packets) {
+            return Ok(Next::Stop(Step::Done));
+        }
+        let Some(upcoming) = self.source.upcoming()? else { return Ok(Next::Stop(Step::Done)) };
+        let due_ns = self.pacer.due_ns(upcoming.recorded_ns, now_ns);
+        if self.goal.duration.is_some_and(|duration| u128::from(due_ns) >= duration.as_nanos()) {
+            return Ok(Next::Stop(Step::Done));
+        }
+        if due_ns > now_ns {
+            return Ok(Next::Stop(Step::Early { due_ns }));
+        }
+        let bytes_max = longest_frame(self.mtu_bytes, upcoming.tagged);
+        if (ethernet::HEADER_BYTES..=bytes_max).contains(&upcoming.bytes) {
+            return Ok(Next::Send(upcoming.bytes));
+        }
+        match upcoming.bytes < ethernet::HEADER_BYTES {
+            true => self.tally.too_short += 1,
+            false => self.tally.too_long += 1,
+        }
+        self.source.advance();
+        Ok(Next::Skip)
+    }
+
+    /// Whether the time is up also for who is behind, and waits for room.
+    pub(super) fn is_over(&self, now_ns: u64) -> bool {
+        let end_ns = self.goal.duration.map(|duration| duration.as_nanos() + u128::from(CATCH_UP_NS_MAX));
+        end_ns.is_some_and(|end_ns| u128::from(now_ns) >= end_ns)
+    }
+
+    /// Counts the packet as handed over, and goes on.
+    #[inline]
+    pub(super) fn sent(&mut self, bytes: usize, frames: usize) {
+        self.pacer.sent(bytes);
+        self.source.advance();
+        self.tally.packets += 1;
+        self.tally.bytes += bytes as u64;
+        self.tally.frames += frames as u64;
+        self.tally.last_bytes = bytes as u64;
+    }
+}
+
+/// The longest frame, without FCS, that an MTU allows.
+pub(super) fn longest_frame(mtu_bytes: usize, tagged: bool) -> usize {
+    let tag_bytes = if tagged { vlan::TAG_BYTES } else { 0 };
+    ethernet::HEADER_BYTES + tag_bytes + mtu_bytes
+}

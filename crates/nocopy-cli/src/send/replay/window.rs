@@ -1,0 +1,116 @@
+//! The part of a file that is being looked at: files larger than memory pass through it.
+
+use std::io::{self, Read};
+
+/// Bytes to begin with: many packets a read.
+const BYTES: usize = 256 << 10;
+
+#[derive(Debug)]
+pub(super) struct Window<R> {
+    input: R,
+    buffer: Vec<u8>,
+    /// What of the buffer is still to be looked at.
+    start: usize,
+    end: usize,
+    /// Where in the file `start` is.
+    offset: u64,
+}
+
+impl<R: Read> Window<R> {
+    pub(super) fn new(input: R) -> Self {
+        Self { input, buffer: vec![0; BYTES], start: 0, end: 0, offset: 0 }
+    }
+
+    /// Where in the file it begins.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The next `bytes` bytes, or as many as there are before the file ends. Memory grows with what is read, not with what is
+    /// asked for.
+    pub(super) fn look(&mut self, bytes: usize) -> io::Result<&[u8]> {
+        while self.end - self.start < bytes && self.read_more(bytes)? > 0 {}
+        let end = self.end.min(self.start + bytes);
+        Ok(&self.buffer[self.start..end])
+    }
+
+    /// What was looked at, from a place in it on.
+    pub(super) fn part(&self, from: usize, bytes: usize) -> &[u8] {
+        &self.buffer[self.start + from..][..bytes]
+    }
+
+    /// Goes on behind the next `bytes` bytes, which were looked at.
+    pub(super) fn skip(&mut self, bytes: usize) {
+        self.start += bytes;
+        self.offset += bytes as u64;
+    }
+
+    fn read_more(&mut self, wanted: usize) -> io::Result<usize> {
+        if self.start + wanted > self.buffer.len() {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if self.end == self.buffer.len() {
+            self.buffer.resize(self.buffer.len() * 2, 0);
+        }
+        loop {
+            match self.input.read(&mut self.buffer[self.end..]) {
+                Ok(count) => {
+                    self.end += count;
+                    return Ok(count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Begins anew with an input that stands at its start.
+    pub(super) fn restart(&mut self) {
+        (self.start, self.end, self.offset) = (0, 0, 0);
+    }
+
+    pub(super) fn input(&mut self) -> &mut R {
+        &mut self.input
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives a few bytes a call, as a pipe may.
+    struct Trickle(Vec<u8>);
+
+    impl Read for Trickle {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let count = self.0.len().min(buffer.len()).min(7000);
+            buffer[..count].copy_from_slice(&self.0[..count]);
+            self.0.drain(..count);
+            Ok(count)
+        }
+    }
+
+    #[test]
+    fn every_byte_passes_in_order_whatever_is_looked_at() {
+        let file: Vec<u8> =
+            (0..3_000_000_u32).map(|place| (place.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let mut window = Window::new(Trickle(file.clone()));
+        let mut offset = 0;
+        for bytes in [1, 100_000, BYTES - 3, 7, 900_000, 0, 1_000_000].into_iter().chain([65_000; 20]) {
+            let expected = &file[offset..file.len().min(offset + bytes)];
+            assert_eq!(window.look(bytes).unwrap(), expected);
+            assert_eq!((window.part(0, expected.len()), window.offset()), (expected, offset as u64));
+            window.skip(expected.len());
+            offset += expected.len();
+        }
+        assert_eq!(offset, file.len());
+    }
+
+    #[test]
+    fn memory_is_that_of_what_is_there() {
+        let mut window = Window::new(&[1, 2, 3][..]);
+        assert_eq!(window.look(usize::MAX / 4).unwrap(), [1, 2, 3]);
+        assert_eq!(window.buffer.len(), BYTES);
+    }
+}

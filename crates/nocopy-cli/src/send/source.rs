@@ -1,0 +1,24 @@
+//! Where packets come from: generated, or replayed from a file.
+
+use crate::Failure;
+
+/// A packet that is to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Upcoming {
+    pub(super) bytes: usize,
+    /// Whether it has a VLAN tag, which the MTU does not count.
+    pub(super) tagged: bool,
+    /// How long after the first packet it was recorded; never less than the one before.
+    pub(super) recorded_ns: u64,
+}
+
+pub(super) trait Source {
+    /// The next packet, the same until [`Source::advance`]; `None` at the end.
+    fn upcoming(&mut self) -> Result<Option<Upcoming>, Failure>;
+
+    /// Writes the next packet into a buffer of its length.
+    fn write(&mut self, buffer: &mut [u8]);
+
+    /// Goes on to the packet after.
+    fn advance(&mut self);
+}
