@@ -5,6 +5,8 @@
 
 mod capture;
 mod damage;
+#[cfg(test)]
+mod tests;
 mod window;
 
 use std::fs::File;
@@ -20,6 +22,11 @@ use super::source::{Source, Upcoming};
 use crate::Failure;
 use crate::arguments::Rounds;
 
+/// Opens a file, and does not look into it yet.
+pub(super) fn open(path: &Path) -> Result<File, Error> {
+    File::open(path).map_err(|source| Error::Replay { path: path.into(), source: Damage::Read(source) })
+}
+
 /// The source of recorded packets.
 #[derive(Debug)]
 pub(super) struct Replay {
@@ -28,10 +35,9 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    /// Opens a file and reads its first packet.
-    pub(super) fn open(path: &Path, rounds: Rounds) -> Result<Self, Error> {
-        let reel = File::open(path).map_err(Damage::Read).and_then(|file| Reel::new(file, rounds));
-        let reel = reel.map_err(|source| Error::Replay { path: path.into(), source })?;
+    /// Reads the first packet of an open file.
+    pub(super) fn new(path: &Path, file: File, rounds: Rounds) -> Result<Self, Error> {
+        let reel = Reel::new(file, rounds).map_err(|source| Error::Replay { path: path.into(), source })?;
         Ok(Self { path: path.into(), reel })
     }
 
