@@ -117,6 +117,8 @@ fn docs() -> Result<(), Failed> {
             .into_file("target/man/nocopy-doctor.1"),
         Step::cargo("man page of stats", &["run", "--quiet", "-p", "nocopy-cli", "--", "man", "stats"])
             .into_file("target/man/nocopy-stats.1"),
+        Step::cargo("man page of send", &["run", "--quiet", "-p", "nocopy-cli", "--", "man", "send"])
+            .into_file("target/man/nocopy-send.1"),
         Step::cargo(
             "completions for bash",
             &["run", "--quiet", "-p", "nocopy-cli", "--", "completions", "bash"],

@@ -126,3 +126,20 @@ fn what_counts_keeps_only_the_means_to_look() {
     });
     assert!(narrowed && !threads.is_empty(), "{threads:?}");
 }
+
+/// Proves that who sends has nothing left, and who lets the kernel send only what older kernels ask for that.
+#[test]
+fn what_sends_has_no_capabilities() {
+    const BPF: u64 = 1 << 39;
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    for (generator, kept) in [("program", 0), ("kernel", BPF)] {
+        let arguments = ["send", lab.left().interface(), "--rate=1kpps", "--generator", generator];
+        let running = lab.left().namespace().run(|| Running::start(&arguments, Stdio::null()));
+        let mut threads = Vec::new();
+        let narrowed = wait_until(|| {
+            threads = running.threads();
+            threads.iter().all(|thread| thread.capabilities & !kept == 0 && thread.no_new_privileges)
+        });
+        assert!(narrowed && !threads.is_empty(), "{generator}: {threads:?}");
+    }
+}

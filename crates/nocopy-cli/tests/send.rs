@@ -1,7 +1,9 @@
 //! `nocopy send` as its users meet it, in a private lab: what arrives at the other end is what was asked for.
 
+mod recording;
+
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -12,6 +14,7 @@ use nocopy_lab::{End, Lab};
 use nocopy_proto::IpAddresses;
 use nocopy_proto::wire::udp::{Datagram, Integrity};
 use nocopy_proto::wire::{ethernet, ipv4, ipv6, vlan};
+use recording::{ETHERNET, Packet, pcap, pcapng};
 use serde_json::Value;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -206,7 +209,9 @@ fn every_field_is_as_asked_for() {
             "--checksum=none",
         ],
     );
-    for packet in received(&mut right) {
+    let packets = received(&mut right);
+    assert_eq!(packets.len(), 2);
+    for packet in packets {
         assert_eq!((packet.len(), &packet[..12]), (64, &[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1][..]));
         let expected = Seen {
             tag: Some((5, 3)),
@@ -331,6 +336,310 @@ fn what_nobody_takes_from_the_kernels_generator_is_counted() {
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &summary["packets"]), (Some(1), &1000.into()), "{summary}");
     assert!(summary["dropped"]["not_taken"].as_u64().unwrap() > 900, "{summary}");
+}
+
+/// Frames of many lengths, numbered; EtherType for experiments.
+fn recorded(count: u32) -> Vec<Packet> {
+    let frame = |number: u32| {
+        let bytes = 60 + number as usize * 101 % 1455;
+        let mut frame: Vec<u8> = (0..bytes).map(|place| (number as usize + place) as u8).collect();
+        frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
+        frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+        frame[14..18].copy_from_slice(&number.to_be_bytes());
+        frame
+    };
+    let start_ns = 1_700_000_000_000_000_000;
+    (0..count).map(|number| Packet::new(start_ns + u64::from(number) * 10_000, frame(number))).collect()
+}
+
+fn frames(packets: &[Packet]) -> Vec<Vec<u8>> {
+    packets.iter().map(|packet| packet.bytes.clone()).collect()
+}
+
+/// Proves that what a file holds arrives byte for byte and in order, from every kind of file and in every mode.
+#[test]
+fn a_recording_arrives_byte_for_byte() {
+    let lab = lab!();
+    let mut right = receiver(lab.right());
+    let mut packets = recorded(500);
+    packets.iter_mut().zip(0..).for_each(|(packet, number)| packet.interface = number % 2);
+    let files = [
+        pcap(false, false, 1, &packets),
+        pcap(true, true, 1, &packets),
+        pcapng(false, &[ETHERNET; 2], &packets),
+        pcapng(true, &[ETHERNET; 2], &packets),
+    ];
+    for (file, mode) in files.iter().zip(MODES.iter().cycle()) {
+        let file = Scratch::new("whole", file);
+        for how in
+            [&["--timing=recorded"][..], &["--speed=0.5x"], &["--timing=flat-out"], &["--rate=200kpps"]]
+        {
+            let summary = sent(&lab, &[&["--replay", file.path(), "--mode", mode], how].concat());
+            assert!(received(&mut right) == frames(&packets), "{mode} {how:?}");
+            assert_eq!((&summary["packets"], &summary["replay"]["rounds"]), (&500.into(), &1.into()));
+        }
+    }
+}
+
+#[test]
+fn a_recording_is_sent_as_often_and_as_far_as_asked() {
+    let lab = lab!();
+    let mut right = receiver(lab.right());
+    let packets = recorded(100);
+    let file = Scratch::new("loop", &pcap(false, true, 1, &packets));
+    let replayed = |arguments: &[&str]| {
+        sent(&lab, &[&["--replay", file.path(), "--timing=flat-out"], arguments].concat())
+    };
+    assert_eq!(replayed(&["--loop=3"])["replay"]["rounds"], 3);
+    assert!(received(&mut right) == vec![frames(&packets); 3].concat());
+    replayed(&["--loop=forever", "--count=250"]);
+    assert!(received(&mut right) == vec![frames(&packets); 3].concat()[..250]);
+    replayed(&["--count=7"]);
+    assert!(received(&mut right) == frames(&packets)[..7]);
+    let too_few = run(&lab, &["--replay", file.path(), "--count=101", "--json"]);
+    assert_eq!(too_few.status.code(), Some(1), "fewer packets than asked for");
+}
+
+/// Proves that packets which cannot be sent are counted by cause, and that those around them are sent.
+#[test]
+fn what_cannot_be_sent_of_a_recording_is_counted() {
+    let lab = lab!();
+    let mut right = receiver(lab.right());
+    let mut packets = recorded(6);
+    packets[1].bytes.resize(1515, 0);
+    packets[2].bytes.truncate(13);
+    packets[3].bytes.clear();
+    packets[4].cut_bytes = 1000;
+    let mut tagged = packets[5].bytes.clone();
+    tagged.resize(1518, 0);
+    tagged[12..14].copy_from_slice(&[0x81, 0]);
+    packets[5].bytes = tagged;
+    let file = Scratch::new("misfits", &pcapng(true, &[ETHERNET], &packets));
+    let output = run(&lab, &["--replay", file.path(), "--json"]);
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &summary["packets"]), (Some(1), &3.into()), "{summary}");
+    assert_eq!(summary["not_sent"], serde_json::json!({ "too_long": 1, "too_short": 2 }));
+    assert_eq!(summary["replay"]["cut"], 1);
+    assert!(received(&mut right) == frames(&[packets[0].clone(), packets[4].clone(), packets[5].clone()]));
+    let table = text(&run(&lab, &["--replay", file.path()]).stdout);
+    assert!(
+        table.contains("too_long 1, too_short 2") && table.contains("1 packets cut when recorded"),
+        "{table}"
+    );
+}
+
+/// Proves that a file which is no good from the start sends nothing, and one that is damaged later what comes before.
+#[test]
+fn damaged_recordings_end_with_an_error_that_names_the_place() {
+    let lab = lab!();
+    let mut right = receiver(lab.right());
+    let packets = recorded(10);
+    let (whole, blocks) = (pcap(false, false, 1, &packets), pcapng(false, &[ETHERNET], &packets));
+    let last = whole.len() - packets[9].bytes.len() - 16;
+    let mut huge = whole.clone();
+    huge[last + 8..last + 12].copy_from_slice(&[0xff; 4]);
+    let mut torn = blocks.clone();
+    let end = torn.len();
+    torn[end - 4..].fill(0xff);
+    let cases: [(&str, &[u8], usize, &[&str]); 7] = [
+        ("empty", b"", 0, &["it is empty", "record it again"]),
+        ("text", b"not a capture file at all", 0, &["it is no capture file", "6e 6f 74 20"]),
+        ("header", &whole[..24], 0, &["it holds no packets"]),
+        ("link", &pcap(false, false, 113, &packets), 0, &["packet 1 (byte 24)", "link type 113"]),
+        ("truncated", &whole[..whole.len() - 5], 9, &["ends inside packet 10", "5 bytes short"]),
+        ("huge", &huge, 9, &["packet 10", "claims 4294967295 bytes"]),
+        ("corrupt", &torn, 9, &["packet 10", "two lengths of a block differ"]),
+    ];
+    for (name, bytes, count, words) in cases {
+        let file = Scratch::new(name, bytes);
+        let output = run(&lab, &["--replay", file.path(), "--timing=flat-out", "--json"]);
+        assert_error(&output, &[&["cannot replay ", file.path()], words].concat());
+        assert!(received(&mut right) == frames(&packets[..count]), "{name}");
+        // What was sent before the damage is summed up all the same.
+        assert_eq!(output.stdout.is_empty(), count == 0, "{name}");
+        if count > 0 {
+            let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!((&summary["packets"], &summary["ended"]), (&9.into(), &"failed".into()));
+        }
+    }
+    assert_error(&run(&lab, &["--replay=/nonexistent"]), &["cannot replay /nonexistent", "name a file"]);
+}
+
+/// A run in the background, ended with the test.
+struct Running(Child);
+
+impl Running {
+    fn start(lab: &Lab, arguments: &[&str]) -> Self {
+        let spawn = || command(lab, arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Self(lab.left().namespace().run(spawn))
+    }
+
+    fn interrupt(&self) {
+        let id = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
+    }
+
+    fn end(&mut self) -> Output {
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        self.0.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
+        self.0.stderr.take().unwrap().read_to_end(&mut stderr).unwrap();
+        Output { status: self.0.wait().unwrap(), stdout, stderr }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Receives until so many packets have come.
+fn wait_for_packets(port: &mut Port, count: usize) -> usize {
+    let (mut came, deadline) = (0, Instant::now() + PATIENCE);
+    while came < count {
+        assert!(Instant::now() < deadline, "only {came} of {count} packets came");
+        came += port.receiver().receive_timeout(SECOND / 10).unwrap().count();
+    }
+    came
+}
+
+/// Proves that Ctrl-C ends a run in order: with a summary of exactly what arrived, and every frame at home.
+#[test]
+fn an_interrupt_ends_it_with_a_summary() {
+    let lab = lab!();
+    let mut right = receiver(lab.right());
+    for (more, code) in [(&[][..], 0), (&["--count=1M"], 1), (&["--duration=1h"], 1)] {
+        let mut running = Running::start(&lab, &[&["--rate=5kpps", "--json"], more].concat());
+        let came = wait_for_packets(&mut right, 100);
+        running.interrupt();
+        let output = running.end();
+        let came = came + received(&mut right).len();
+        let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(
+            (output.status.code(), &summary["ended"]),
+            (Some(code), &"interrupted".into()),
+            "{summary}"
+        );
+        assert_eq!((&summary["packets"], &summary["completed"]), (&came.into(), &came.into()));
+        assert_eq!(summary["balance"]["free"], summary["balance"]["total"]);
+    }
+}
+
+/// Proves that whoever waits long for the next packet is asleep, and that Ctrl-C wakes it.
+#[test]
+fn a_slow_sender_sleeps() {
+    let lab = lab!();
+    let mut right = receiver(lab.right());
+    let mut running = Running::start(&lab, &["--rate=2pps"]);
+    wait_for_packets(&mut right, 3);
+    let stat = fs::read_to_string(format!("/proc/{}/stat", running.0.id())).unwrap();
+    // proc(5): user and system time are the 14th and 15th field, in hundredths of a second; the name before has no blanks.
+    let ticks: u64 = stat.split(' ').skip(13).take(2).map(|field| field.parse::<u64>().unwrap()).sum();
+    assert!(ticks < 50, "{ticks} ticks in one second: {stat}");
+    running.interrupt();
+    let table = text(&running.end().stdout);
+    for words in
+        ["handed over", "interrupted", "completed", "only the receiver knows", "balance", "asked for"]
+    {
+        assert!(table.contains(words), "{words}: {table}");
+    }
+}
+
+/// Proves that the time ends it after exactly its packets, and that a rate beyond everybody is said to be missed.
+#[test]
+fn the_time_ends_it_and_a_missed_rate_is_said() {
+    let lab = lab!();
+    sent(&lab, &["--duration=200ms"]);
+    let output = run(&lab, &["--duration=200ms", "--rate=10kpps", "--json"]);
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    // A machine that stood still has missed some, and says so.
+    assert!(summary["packets"] == 2000 || summary["behind_seconds"].as_f64().unwrap() > 0.0, "{summary}");
+    let output = run(&lab, &["--duration=300ms", "--rate=500Mpps", "--json"]);
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &summary["rate_reached"]), (Some(1), &false.into()), "{summary}");
+    assert!(summary["behind_seconds"].as_f64().unwrap() > 0.0);
+    let table = text(&run(&lab, &["--duration=300ms", "--rate=500Mpps"]).stdout);
+    assert!(table.contains("500 M packets/s, NOT reached") && table.contains("given up"), "{table}");
+}
+
+#[test]
+fn an_interface_that_breaks_ends_it_in_the_ports_words() {
+    for (mode, delete) in MODES.iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+        let lab = lab!();
+        let mut right = receiver(lab.right());
+        let mut running = Running::start(&lab, &["--rate=10kpps", "--json", "--mode", mode]);
+        wait_for_packets(&mut right, 100);
+        drop(right);
+        let (break_it, words) = match delete {
+            true => (lab.delete_pair(), "interface is"),
+            false => (lab.left().set_down(), "the interface is down"),
+        };
+        break_it.unwrap();
+        let output = running.end();
+        assert_error(&output, &["nc0 queue 0", words]);
+        let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(
+            (&summary["ended"], &summary["balance"]["whole"]),
+            (&"failed".into(), &true.into()),
+            "{mode}"
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_sent_is_an_error_of_one_line() {
+    let lab = lab!();
+    for (arguments, words) in [
+        (&["--size=41"][..], &["41 bytes are too short", "42"][..]),
+        (&["--size=1515"], &["1515", "MTU of 1500", "1514"]),
+        (&["--size=70", "--payload=text:0123456789abcdef0123456789abcdef"], &["too short", "74"]),
+        (&["--source=10.0.0.1", "--destination=fd00::1"], &["two families"]),
+        (&["-4", "--source=fd00::1"], &["fd00::1 is no IPv4 address"]),
+        (&["-6", "--checksum=none"], &["IPv6 packets need a UDP checksum"]),
+        (&["--payload=file:/nonexistent"], &["cannot read /nonexistent"]),
+        (&["--mode=xdp-zero-copy"], &["nc0 queue 0", "xdp zero-copy"]),
+        (&["--queue=1"], &["nc0 queue 1", "1 queue(s)"]),
+    ] {
+        assert_error(&run(&lab, arguments), words);
+    }
+    let mut elsewhere = Command::new(env!("CARGO_BIN_EXE_nocopy"));
+    assert_error(&elsewhere.args(["send", "nc-none"]).output().unwrap(), &["nc-none", "no such interface"]);
+}
+
+#[test]
+fn wrong_arguments_are_errors_too() {
+    for arguments in [
+        &["--count=0"][..],
+        &["--rate=fast"],
+        &["--flows=0"],
+        &["--vlan=4096"],
+        &["--vlan=1:8"],
+        &["--payload=hex:abc"],
+        &["--payload=other"],
+        &["-4", "-6"],
+        &["--loop=2"],
+        &["--timing=recorded"],
+        &["--replay=x", "--size=64"],
+        &["--replay=x", "--rate=1pps", "--timing=recorded"],
+        &["--replay=x", "--generator=kernel"],
+        &["--replay=x", "--loop=0"],
+        &["--replay=x", "--speed=0x"],
+        &["--replay=x", "--speed=2x", "--timing=flat-out"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
+        let output = command.args(["send", "lo"]).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
+fn manual_and_completions_know_it() {
+    let output = |arguments: &[&str]| {
+        text(&Command::new(env!("CARGO_BIN_EXE_nocopy")).args(arguments).output().unwrap().stdout)
+    };
+    assert!(output(&["man", "send"]).contains("replay"));
+    assert!(output(&["completions", "bash"]).contains("--source-mac"));
 }
 
 fn assert_error(output: &Output, words: &[&str]) {

@@ -174,7 +174,7 @@ impl<R: Read> Capture<R> {
         if claimed < BLOCK_BYTES_MIN {
             return Err(self.corrupt("a block is shorter than its own header"));
         }
-        if claimed % 4 != 0 {
+        if !claimed.is_multiple_of(4) {
             return Err(self.corrupt("a block has a length that is no multiple of 4"));
         }
         self.check_claim(claimed, BLOCK_BYTES_MAX)?;

@@ -12,7 +12,7 @@ pub(crate) enum Damage {
     Empty,
     #[error("it holds no packets: there is nothing to send: record it again")]
     NoPackets,
-    #[error("it is no capture file: it begins with {}: give a pcap or pcapng file", hex(.0))]
+    #[error("it is no capture file: it begins with {}: give a pcap or pcapng file, unpacked", hex(.0))]
     NotACapture(Vec<u8>),
     #[error("version {major} of pcap is unknown: this reads version 2: convert it with 'editcap -F pcap'")]
     Version { major: u16 },
