@@ -47,6 +47,9 @@ pub(crate) enum Command {
     /// Record the packets of an interface into a file, without loss.
     Record(RecordArguments),
     /// Send packets out of an interface: made, or replayed from a file.
+    ///
+    /// Ends after a count or a time, at the end of the file, or when interrupted, and prints what was handed over, completed and
+    /// lost. Completed is not delivered: only the receiver knows that. Exit code 1 if fewer packets were sent than asked for.
     Send(SendArguments),
     /// Print the manual page.
     Man {

@@ -81,7 +81,7 @@ pub(super) struct EvidenceRow {
     pub(super) cause: Option<String>,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 pub(super) struct Asked {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) packets: Option<u64>,
@@ -140,6 +140,18 @@ impl EvidenceRow {
     }
 }
 
+impl Asked {
+    fn new(goal: Goal, pace: Pace) -> Self {
+        let (packets_per_second, bits_per_second) = match pace {
+            Pace::Rate(Rate::Packets(rate)) => (Some(rate), None),
+            Pace::Rate(Rate::Bits(rate)) => (None, Some(rate)),
+            Pace::FlatOut | Pace::Recorded { .. } => (None, None),
+        };
+        let seconds = goal.duration.as_ref().map(Duration::as_secs_f64);
+        Self { packets: goal.packets, seconds, packets_per_second, bits_per_second }
+    }
+}
+
 impl Summary {
     /// Of packets sent through a port, which was drained.
     pub(super) fn of_port<S: Source>(interface: &str, belt: &mut Conveyor<S>, pace: Pace, run: &Run) -> Self {
@@ -170,23 +182,11 @@ impl Summary {
     }
 
     fn new(interface: &str, tally: Tally, pacer: &Pacer, goal: Goal, pace: Pace, run: &Run) -> Self {
-        let mut asked = Asked {
-            packets: goal.packets,
-            seconds: goal.duration.as_ref().map(Duration::as_secs_f64),
-            ..Asked::default()
-        };
         let [packets_per_second, bits_per_second] = achieved(tally, pace, run.duration);
-        let rate_reached = match pace {
-            Pace::Rate(Rate::Packets(rate)) => {
-                asked.packets_per_second = Some(rate);
-                packets_per_second.map(|achieved| achieved >= REACHED * rate)
-            }
-            Pace::Rate(Rate::Bits(rate)) => {
-                asked.bits_per_second = Some(rate);
-                bits_per_second.map(|achieved| achieved >= REACHED * rate)
-            }
-            Pace::FlatOut | Pace::Recorded { .. } => None,
-        };
+        let asked = Asked::new(goal, pace);
+        let reached = |asked: Option<f64>, achieved: Option<f64>| Some(achieved? >= REACHED * asked?);
+        let rate_reached = reached(asked.packets_per_second, packets_per_second)
+            .or_else(|| reached(asked.bits_per_second, bits_per_second));
         let not_sent = [("too_long", tally.too_long), ("too_short", tally.too_short)];
         Self {
             schema: SCHEMA,

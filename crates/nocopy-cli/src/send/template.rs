@@ -123,13 +123,7 @@ impl Template {
             _ => Payload::Sequence,
         });
         let bytes_min = header_bytes + payload.bytes_min();
-        let frame_bytes = match frame_bytes {
-            Some(frame_bytes) if frame_bytes < bytes_min as u64 => {
-                return Err(Error::FrameTooShort { frame_bytes, bytes_min });
-            }
-            Some(frame_bytes) => frame_bytes as usize,
-            None => bytes_min.max(FRAME_BYTES),
-        };
+        let frame_bytes = length(frame_bytes, bytes_min)?;
         let mut bytes = vec![0; frame_bytes];
         if let Payload::Bytes(content) = &payload {
             bytes[header_bytes..bytes_min].copy_from_slice(content);
@@ -213,6 +207,17 @@ impl Flows {
             source_at,
             header_checksum,
         }
+    }
+}
+
+/// As many bytes as asked for, or as are needed.
+fn length(frame_bytes: Option<u64>, bytes_min: usize) -> Result<usize, Error> {
+    match frame_bytes {
+        Some(frame_bytes) if frame_bytes < bytes_min as u64 => {
+            Err(Error::FrameTooShort { frame_bytes, bytes_min })
+        }
+        Some(frame_bytes) => Ok(frame_bytes as usize),
+        None => Ok(bytes_min.max(FRAME_BYTES)),
     }
 }
 

@@ -21,7 +21,7 @@ fn rows(summary: &Summary) -> Vec<(String, String)> {
         (place(summary), mode(summary)),
         (
             "handed over".into(),
-            format!("{packets} packets, {bytes} bytes in {:.3} s{}", summary.seconds, end(summary)),
+            format!("{packets} packets, {bytes} bytes in {:.6} s{}", summary.seconds, end(summary)),
         ),
         ("completed".into(), completed(summary)),
         ("rate".into(), rate(summary)),
@@ -34,7 +34,7 @@ fn rows(summary: &Summary) -> Vec<(String, String)> {
             0 => String::new(),
             cut => format!(", {cut} packets cut when recorded and sent as they are"),
         };
-        let said = format!("{} ({}), {} times whole{cut}", replay.file, replay.format, replay.rounds);
+        let said = format!("{} ({}), {} round(s) done{cut}", replay.file, replay.format, replay.rounds);
         rows.push(("replayed".into(), said));
     }
     rows.push(("not sent".into(), list(&summary.not_sent)));
