@@ -5,7 +5,7 @@
 //!
 //! * [`ebpf`]: the instructions of XDP programs.
 //! * [`filter`]: packet filters, checked, run and translated.
-//! * [`wire`]: Ethernet, VLAN tags, ARP, IPv4, IPv6, UDP and the Internet checksum.
+//! * [`wire`]: Ethernet, VLAN tags, ARP, IPv4, IPv6, ICMP, ICMPv6, TCP, UDP and the Internet checksum.
 
 #![forbid(unsafe_code)]
 

@@ -101,14 +101,26 @@ impl<'a> Frame<'a> {
     ///
     /// When the frame is shorter than its header or than its 802.3 length.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        let frame = Self::parse_cut(bytes)?;
+        let (declared_bytes, present_bytes) = (frame.ether_type().declared_bytes(), frame.payload.len());
+        match declared_bytes {
+            Some(declared_bytes) if present_bytes < declared_bytes => {
+                Err(ParseError::LengthBeyondFrame { declared_bytes, present_bytes })
+            }
+            _ => Ok(frame),
+        }
+    }
+
+    /// Checks the header of a frame that may have been cut behind it: the payload is what there is.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes end inside the header.
+    pub fn parse_cut(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let frame_bytes = bytes.len();
         let (header, rest) = bytes.split_first_chunk().ok_or(ParseError::TooShort { frame_bytes })?;
-        let payload = match EtherType(Type::number(header)).declared_bytes() {
-            None => rest,
-            Some(declared_bytes) => rest
-                .get(..declared_bytes)
-                .ok_or(ParseError::LengthBeyondFrame { declared_bytes, present_bytes: rest.len() })?,
-        };
+        let declared_bytes = EtherType(Type::number(header)).declared_bytes();
+        let payload = declared_bytes.and_then(|declared_bytes| rest.get(..declared_bytes)).unwrap_or(rest);
         Ok(Self { header, payload })
     }
 

@@ -122,6 +122,21 @@ impl<'a> Packet<'a> {
     ///
     /// When the packet is cut, its lengths contradict each other, or it is not version 4.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        let packet = Self::parse_cut(bytes)?;
+        let total_bytes = usize::from(packet.total_bytes());
+        if packet.header_bytes() + packet.payload.len() < total_bytes {
+            return Err(ParseError::TotalBeyondPacket { total_bytes, packet_bytes: bytes.len() });
+        }
+        Ok(packet)
+    }
+
+    /// Checks the header of a packet that may have been cut behind it: the payload is what there is.
+    /// [`total_bytes`](Self::total_bytes) tells what there was.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes end inside the header, its lengths contradict each other, or it is not version 4.
+    pub fn parse_cut(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let packet_bytes = bytes.len();
         let (header, rest) =
             bytes.split_first_chunk::<HEADER_BYTES>().ok_or(ParseError::TooShort { packet_bytes })?;
@@ -140,9 +155,7 @@ impl<'a> Packet<'a> {
         let payload_bytes = total_bytes
             .checked_sub(header_bytes)
             .ok_or(ParseError::TotalBelowHeader { total_bytes, header_bytes })?;
-        let payload =
-            rest.get(..payload_bytes).ok_or(ParseError::TotalBeyondPacket { total_bytes, packet_bytes })?;
-        Ok(Self { header, options, payload })
+        Ok(Self { header, options, payload: rest.get(..payload_bytes).unwrap_or(rest) })
     }
 
     /// Bytes of the header with its options: 20 to 60.

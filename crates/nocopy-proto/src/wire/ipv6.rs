@@ -94,6 +94,21 @@ impl<'a> Packet<'a> {
     ///
     /// When the packet is cut, a jumbogram, or not version 6.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        let packet = Self::parse_cut(bytes)?;
+        let (declared_bytes, present_bytes) = (usize::from(packet.payload_bytes()), packet.payload.len());
+        if present_bytes < declared_bytes {
+            return Err(ParseError::PayloadBeyondPacket { declared_bytes, present_bytes });
+        }
+        Ok(packet)
+    }
+
+    /// Checks the fixed header of a packet that may have been cut behind it: the payload is what there is.
+    /// [`payload_bytes`](Self::payload_bytes) tells what there was.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes end inside the header, the packet is a jumbogram, or not version 6.
+    pub fn parse_cut(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let packet_bytes = bytes.len();
         let (header, rest) =
             bytes.split_first_chunk::<HEADER_BYTES>().ok_or(ParseError::TooShort { packet_bytes })?;
@@ -106,10 +121,7 @@ impl<'a> Packet<'a> {
         if declared_bytes == 0 && NextHeader::get(header) == [IpProtocol::HOP_BY_HOP.0] {
             return Err(ParseError::Jumbogram);
         }
-        let payload = rest
-            .get(..declared_bytes)
-            .ok_or(ParseError::PayloadBeyondPacket { declared_bytes, present_bytes: rest.len() })?;
-        Ok(Self { header, payload })
+        Ok(Self { header, payload: rest.get(..declared_bytes).unwrap_or(rest) })
     }
 
     /// Differentiated services (6 bits) and congestion notification (2 bits).

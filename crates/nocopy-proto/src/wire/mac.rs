@@ -29,11 +29,17 @@ impl MacAddress {
     }
 }
 
+const HEX_DIGITS: [u8; 16] = *b"0123456789abcdef";
+
 impl fmt::Display for MacAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        // Formatted whole before padding, so that `{:20}` aligns columns of addresses.
-        f.pad(&format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}"))
+        let mut text = *b"00:00:00:00:00:00";
+        for (place, byte) in (0..).step_by(3).zip(self.0) {
+            text[place] = HEX_DIGITS[usize::from(byte >> 4)];
+            text[place + 1] = HEX_DIGITS[usize::from(byte & 0xf)];
+        }
+        // Whole, so that `{:20}` aligns columns of addresses.
+        f.pad(std::str::from_utf8(&text).expect("hex digits and colons"))
     }
 }
 

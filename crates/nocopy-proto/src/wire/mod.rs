@@ -8,7 +8,8 @@
 //! What is not checked by `parse` is what a receiver may have reason to tolerate: checksums (a device may have
 //! checked them, or may still have to fill them in) and field values. They have methods of their own.
 //!
-//! Packets that were cut, by a capture length for example, are refused rather than shown as shorter than they were.
+//! Packets that were cut, by a capture length for example, are refused rather than shown as shorter than they were. Who can do with
+//! the headers says so, and calls `parse_cut`: accessors tell what was declared, `payload()` is what there is.
 //!
 //! ```
 //! use nocopy_proto::wire::{EtherType, IpAddresses, IpProtocol, MacAddress, UdpChecksum, UdpFrame};
@@ -43,10 +44,13 @@
 pub mod arp;
 pub mod checksum;
 pub mod ethernet;
+pub mod icmp;
+pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
 #[doc(hidden)]
 pub mod oracle;
+pub mod tcp;
 pub mod udp;
 pub mod vlan;
 
@@ -57,7 +61,7 @@ mod mac;
 mod udp_frame;
 
 #[cfg(test)]
-mod captured;
+pub(crate) mod captured;
 
 pub use emit::{BufferTooSmall, EmitError, PayloadTooLong};
 pub use ethernet::EtherType;

@@ -7,7 +7,8 @@ use std::hint::black_box;
 
 use super::udp::Integrity;
 use super::{
-    EtherType, IpAddresses, IpProtocol, UdpChecksum, UdpFrame, arp, ethernet, ipv4, ipv6, udp, vlan,
+    EtherType, IpAddresses, IpProtocol, UdpChecksum, UdpFrame, arp, ethernet, icmp, icmpv6, ipv4, ipv6, tcp,
+    udp, vlan,
 };
 
 /// Reads `bytes` as every format there is, follows what each announces inside, and calls every accessor.
@@ -27,8 +28,54 @@ pub fn walk_views(bytes: &[u8]) {
     }
     let (source, destination) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
     walk_datagram(&IpAddresses::V4 { source, destination }, bytes);
+    walk_segment(&IpAddresses::V4 { source, destination }, bytes);
+    walk_icmp(bytes);
     let (source, destination) = (1.into(), 2.into());
     walk_datagram(&IpAddresses::V6 { source, destination }, bytes);
+    walk_segment(&IpAddresses::V6 { source, destination }, bytes);
+    walk_icmpv6(&IpAddresses::V6 { source, destination }, bytes);
+    walk_cut(bytes);
+}
+
+/// What may be cut: a view of a part, where a view of the whole is refused, shows that part and no more.
+fn walk_cut(bytes: &[u8]) {
+    if let Ok(frame) = ethernet::Frame::parse_cut(bytes) {
+        assert_within(bytes, frame.payload());
+        let whole =
+            frame.ether_type().declared_bytes().is_none_or(|declared| declared == frame.payload().len());
+        assert_eq!(ethernet::Frame::parse(bytes).is_ok(), whole);
+    }
+    if let Ok(tag) = vlan::Tag::parse_cut(bytes) {
+        assert_within(bytes, tag.payload());
+        let whole = tag.ether_type().declared_bytes().is_none_or(|declared| declared == tag.payload().len());
+        assert_eq!(vlan::Tag::parse(bytes).is_ok(), whole);
+    }
+    if let Ok(packet) = ipv4::Packet::parse_cut(bytes) {
+        assert_within(bytes, packet.payload());
+        let present_bytes = packet.header_bytes() + packet.payload().len();
+        assert!(present_bytes <= usize::from(packet.total_bytes()));
+        assert_eq!(ipv4::Packet::parse(bytes).is_ok(), present_bytes == usize::from(packet.total_bytes()));
+    }
+    if let Ok(packet) = ipv6::Packet::parse_cut(bytes) {
+        assert_within(bytes, packet.payload());
+        let (present_bytes, declared_bytes) = (packet.payload().len(), usize::from(packet.payload_bytes()));
+        assert!(present_bytes <= declared_bytes);
+        assert_eq!(ipv6::Packet::parse(bytes).is_ok(), present_bytes == declared_bytes);
+    }
+    if let Ok(datagram) = udp::Datagram::parse_cut(bytes) {
+        assert_within(bytes, datagram.payload());
+        let present_bytes = udp::HEADER_BYTES + datagram.payload().len();
+        assert!(present_bytes <= usize::from(datagram.length_bytes()));
+        let whole = present_bytes == usize::from(datagram.length_bytes());
+        assert_eq!(udp::Datagram::parse(bytes).is_ok(), whole);
+    }
+    if let Ok(segment) = tcp::Segment::parse_cut(bytes) {
+        assert_within(bytes, segment.option_bytes());
+        let present_bytes = tcp::HEADER_BYTES + segment.option_bytes().len();
+        assert!(present_bytes <= segment.header_bytes());
+        assert_eq!(tcp::Segment::parse(bytes).is_ok(), present_bytes == segment.header_bytes());
+        assert!(segment.payload().is_empty() || present_bytes == segment.header_bytes());
+    }
 }
 
 fn walk_frame(bytes: &[u8]) {
@@ -78,8 +125,14 @@ fn walk_ipv4(bytes: &[u8]) {
     read((packet.checksum(), packet.checksum_is_valid(), packet.fragmentation().dont_fragment()));
     assert_eq!(packet.addresses().source(), packet.source());
     assert_eq!(packet.addresses().destination(), packet.destination());
-    if packet.protocol() == IpProtocol::UDP && !packet.fragmentation().is_fragment() {
-        walk_datagram(&packet.addresses(), packet.payload());
+    if packet.fragmentation().is_fragment() {
+        return;
+    }
+    match packet.protocol() {
+        IpProtocol::UDP => walk_datagram(&packet.addresses(), packet.payload()),
+        IpProtocol::TCP => walk_segment(&packet.addresses(), packet.payload()),
+        IpProtocol::ICMP => walk_icmp(packet.payload()),
+        _ => {}
     }
 }
 
@@ -104,9 +157,59 @@ fn walk_ipv6(bytes: &[u8]) {
     assert_eq!(announced, upper.protocol());
     assert_eq!(walked_bytes + upper.payload().len(), packet.payload().len());
     assert!(upper.extensions().len() <= ipv6::EXTENSIONS_MAX);
-    if upper.protocol() == IpProtocol::UDP && upper.fragmentation().is_none() {
-        walk_datagram(&packet.addresses(), upper.payload());
+    if upper.fragmentation().is_some() {
+        return;
     }
+    match upper.protocol() {
+        IpProtocol::UDP => walk_datagram(&packet.addresses(), upper.payload()),
+        IpProtocol::TCP => walk_segment(&packet.addresses(), upper.payload()),
+        IpProtocol::ICMPV6 => walk_icmpv6(&packet.addresses(), upper.payload()),
+        _ => {}
+    }
+}
+
+fn walk_segment(addresses: &IpAddresses, bytes: &[u8]) {
+    let Ok(segment) = tcp::Segment::parse(bytes) else { return };
+    assert_within(bytes, segment.option_bytes());
+    assert_within(bytes, segment.payload());
+    assert_eq!(segment.header_bytes() + segment.payload().len(), bytes.len());
+    assert_eq!(segment.header_bytes(), tcp::HEADER_BYTES + segment.option_bytes().len());
+    // Every option takes at least a byte, so they end.
+    let mut options = 0;
+    for option in segment.options() {
+        options += 1;
+        match option {
+            Ok(tcp::TcpOption::Other { data, .. }) => assert_within(segment.option_bytes(), data),
+            Ok(tcp::TcpOption::Sack(blocks)) => assert!(blocks.iter().len() <= 4),
+            other => read(other),
+        }
+    }
+    assert!(options <= segment.option_bytes().len());
+    read((segment.window(), segment.urgent_pointer(), segment.flags(), segment.acknowledgement_number()));
+    if segment.option_bytes().is_empty() {
+        let sent = tcp::Repr::parse(&segment).with_checksum(addresses, segment.payload());
+        assert!(segment.checksum_is_valid(addresses) || sent.checksum != segment.checksum());
+    }
+}
+
+fn walk_icmp(bytes: &[u8]) {
+    let Ok(message) = icmp::Message::parse(bytes) else { return };
+    assert_within(bytes, message.payload());
+    assert_eq!(message.payload().len() + icmp::HEADER_BYTES, bytes.len());
+    read((message.body(), message.code(), message.message_type().is_error()));
+    let sent = icmp::Repr::parse(&message).with_checksum(message.payload());
+    assert!(message.checksum_is_valid() || sent.checksum != message.checksum());
+}
+
+fn walk_icmpv6(addresses: &IpAddresses, bytes: &[u8]) {
+    let Ok(message) = icmpv6::Message::parse(bytes) else { return };
+    assert_within(bytes, message.payload());
+    assert_eq!(message.payload().len() + icmpv6::HEADER_BYTES, bytes.len());
+    if let Ok(icmpv6::Body::Error { packet, .. }) = message.body() {
+        assert_within(message.payload(), packet);
+    }
+    let sent = icmpv6::Repr::parse(&message).with_checksum(addresses, message.payload());
+    assert!(message.checksum_is_valid(addresses) || sent.checksum != message.checksum());
 }
 
 fn walk_datagram(addresses: &IpAddresses, bytes: &[u8]) {
@@ -157,6 +260,25 @@ pub fn check_round_trips(bytes: &[u8]) {
         assert!(
             bytes.starts_with(&written(udp::HEADER_BYTES, datagram.payload(), |buffer| repr.emit(buffer)))
         );
+    }
+    check_upper_round_trips(bytes);
+}
+
+fn check_upper_round_trips(bytes: &[u8]) {
+    if let Ok(segment) = tcp::Segment::parse(bytes) {
+        let repr = tcp::Repr::parse(&segment);
+        let written = written(tcp::HEADER_BYTES, segment.payload(), |buffer| repr.emit(buffer));
+        let again = tcp::Segment::parse(&written).expect("what was written can be read");
+        assert_eq!((tcp::Repr::parse(&again), again.payload()), (repr, segment.payload()));
+        assert!(!segment.option_bytes().is_empty() || written == bytes);
+    }
+    if let Ok(message) = icmp::Message::parse(bytes) {
+        let repr = icmp::Repr::parse(&message);
+        assert_eq!(bytes, written(icmp::HEADER_BYTES, message.payload(), |buffer| repr.emit(buffer)));
+    }
+    if let Ok(message) = icmpv6::Message::parse(bytes) {
+        let repr = icmpv6::Repr::parse(&message);
+        assert_eq!(bytes, written(icmpv6::HEADER_BYTES, message.payload(), |buffer| repr.emit(buffer)));
     }
 }
 
@@ -285,13 +407,15 @@ mod tests {
 
     #[test]
     fn every_cut_of_captured_frames() {
-        let frames: [&[u8]; 6] = [
+        let frames: [&[u8]; 8] = [
             &captured::ARP_REQUEST,
             &captured::UDP_V4,
             &captured::UDP_V4_NO_CHECKSUM,
             &captured::UDP_V6,
             &captured::MLD_REPORT,
             &captured::UDP_V6_SECOND_FRAGMENT_HEADERS,
+            &captured::TCP_SYN,
+            &captured::PORT_UNREACHABLE,
         ];
         for frame in frames {
             for start in 0..frame.len() {
@@ -320,6 +444,8 @@ mod tests {
                 b"\x60\x00\x00\x00\x00\x20\x2c",
                 b"\x60\x00\x00\x00\x00\x20\x3c",
                 b"\x00\x01\x08\x00\x06\x04",
+                b"\x9c\x40\x1e\x61\x48\xde\x29\x91\x00\x00\x00\x00\x80\x02",
+                b"\x87\x00\x00\x00",
                 b"\x02\x00\x00\x00\x00\x01\x02\x00\x00\x00\x00\x02\x88\xa8\x00\x01\x81\x00",
             ]),
             rest in vec(any::<u8>(), 0..200),

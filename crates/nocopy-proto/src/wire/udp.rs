@@ -91,6 +91,21 @@ impl<'a> Datagram<'a> {
     ///
     /// When the datagram is cut, or its length contradicts the header or is 0.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        let datagram = Self::parse_cut(bytes)?;
+        let (length_bytes, datagram_bytes) = (usize::from(datagram.length_bytes()), bytes.len());
+        if HEADER_BYTES + datagram.payload.len() < length_bytes {
+            return Err(ParseError::LengthBeyondDatagram { length_bytes, datagram_bytes });
+        }
+        Ok(datagram)
+    }
+
+    /// Checks the header of a datagram that may have been cut behind it, or is a first fragment: the payload is what there is.
+    /// [`length_bytes`](Self::length_bytes) tells what there was.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes end inside the header, or the length contradicts it or is 0.
+    pub fn parse_cut(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let datagram_bytes = bytes.len();
         let (header, rest) =
             bytes.split_first_chunk::<HEADER_BYTES>().ok_or(ParseError::TooShort { datagram_bytes })?;
@@ -100,10 +115,7 @@ impl<'a> Datagram<'a> {
         }
         let payload_bytes =
             length_bytes.checked_sub(HEADER_BYTES).ok_or(ParseError::LengthBelowHeader { length_bytes })?;
-        let payload = rest
-            .get(..payload_bytes)
-            .ok_or(ParseError::LengthBeyondDatagram { length_bytes, datagram_bytes })?;
-        Ok(Self { header, payload })
+        Ok(Self { header, payload: rest.get(..payload_bytes).unwrap_or(rest) })
     }
 
     /// The sender's port; 0 if it expects no answer.

@@ -109,14 +109,26 @@ impl<'a> Tag<'a> {
     ///
     /// When the bytes are fewer than a tag, or than the 802.3 length in it.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        let tag = Self::parse_cut(bytes)?;
+        let (declared_bytes, present_bytes) = (tag.ether_type().declared_bytes(), tag.payload.len());
+        match declared_bytes {
+            Some(declared_bytes) if present_bytes < declared_bytes => {
+                Err(ParseError::LengthBeyondFrame { declared_bytes, present_bytes })
+            }
+            _ => Ok(tag),
+        }
+    }
+
+    /// Checks a tag of a frame that may have been cut behind it: the payload is what there is.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes are fewer than a tag.
+    pub fn parse_cut(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let (header, rest) =
             bytes.split_first_chunk().ok_or(ParseError::TooShort { present_bytes: bytes.len() })?;
-        let payload = match EtherType(Type::number(header)).declared_bytes() {
-            None => rest,
-            Some(declared_bytes) => rest
-                .get(..declared_bytes)
-                .ok_or(ParseError::LengthBeyondFrame { declared_bytes, present_bytes: rest.len() })?,
-        };
+        let declared_bytes = EtherType(Type::number(header)).declared_bytes();
+        let payload = declared_bytes.and_then(|declared_bytes| rest.get(..declared_bytes)).unwrap_or(rest);
         Ok(Self { header, payload })
     }
 

@@ -1,0 +1,249 @@
+//! ICMP for IPv4 (RFC 792): echo, and what became of packets.
+
+use std::net::Ipv4Addr;
+
+use thiserror::Error;
+
+use super::checksum::Sum;
+use super::emit::{BufferTooSmall, header_of};
+use super::field::Field;
+
+/// Bytes of the header: type, code, checksum, and four that depend on the type.
+pub const HEADER_BYTES: usize = 8;
+
+type Type = Field<0, 1>;
+type Code = Field<1, 1>;
+type Checksum = Field<2, 2>;
+type Rest = Field<4, 4>;
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MessageType(pub u8);
+
+impl MessageType {
+    /// The answer to an echo request.
+    pub const ECHO_REPLY: Self = Self(0);
+    /// A packet could not be delivered.
+    pub const UNREACHABLE: Self = Self(3);
+    /// There is a better way.
+    pub const REDIRECT: Self = Self(5);
+    /// Is anybody there?
+    pub const ECHO_REQUEST: Self = Self(8);
+    /// A packet, or a fragment, took too long.
+    pub const TIME_EXCEEDED: Self = Self(11);
+    /// A packet's header is wrong.
+    pub const PARAMETER_PROBLEM: Self = Self(12);
+
+    /// Whether the payload is the start of the packet that the message is about.
+    pub const fn is_error(self) -> bool {
+        matches!(self, Self::UNREACHABLE | Self::REDIRECT | Self::TIME_EXCEEDED | Self::PARAMETER_PROBLEM)
+    }
+}
+
+/// What the type says of the four bytes behind the checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Body {
+    /// Is anybody there?
+    EchoRequest {
+        /// What requests of one sender have in common.
+        identifier: u16,
+        /// Which one.
+        sequence: u16,
+    },
+    /// The answer.
+    EchoReply {
+        /// As in the request.
+        identifier: u16,
+        /// As in the request.
+        sequence: u16,
+    },
+    /// A packet could not be delivered; the code says why.
+    Unreachable {
+        /// With code 4, the largest packet that would have passed (RFC 1191); 0 from those that do not tell.
+        next_hop_mtu_bytes: u16,
+    },
+    /// There is a better way.
+    Redirect {
+        /// By there.
+        gateway: Ipv4Addr,
+    },
+    /// A packet, or a fragment, took too long.
+    TimeExceeded,
+    /// Anything else.
+    Other,
+}
+
+/// View of an ICMP message.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    header: &'a [u8; HEADER_BYTES],
+    payload: &'a [u8],
+}
+
+/// The bytes end inside the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the ICMP header has 8 bytes, the message has {message_bytes}")]
+pub struct TooShort {
+    /// Bytes there are.
+    pub message_bytes: usize,
+}
+
+impl<'a> Message<'a> {
+    /// Checks that `bytes`, the payload of an IPv4 packet, hold the header. The checksum is not looked at.
+    ///
+    /// # Errors
+    ///
+    /// When the message is shorter than its header.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, TooShort> {
+        let (header, payload) = bytes.split_first_chunk().ok_or(TooShort { message_bytes: bytes.len() })?;
+        Ok(Self { header, payload })
+    }
+
+    /// What the message is.
+    #[inline]
+    pub fn message_type(&self) -> MessageType {
+        let [number] = Type::get(self.header);
+        MessageType(number)
+    }
+
+    /// Which of its type.
+    #[inline]
+    pub fn code(&self) -> u8 {
+        let [code] = Code::get(self.header);
+        code
+    }
+
+    /// The checksum as it was sent.
+    #[inline]
+    pub fn checksum(&self) -> u16 {
+        Checksum::number(self.header)
+    }
+
+    /// Whether header and payload are what was sent.
+    #[inline]
+    pub fn checksum_is_valid(&self) -> bool {
+        Sum::new().with(self.header).with(self.payload).is_valid()
+    }
+
+    /// The four bytes behind the checksum, unparsed.
+    #[inline]
+    pub fn rest(&self) -> [u8; 4] {
+        Rest::get(self.header)
+    }
+
+    /// What the type says of the four bytes behind the checksum.
+    pub fn body(&self) -> Body {
+        let [a, b, c, d] = self.rest();
+        let (first, second) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        match self.message_type() {
+            MessageType::ECHO_REQUEST => Body::EchoRequest { identifier: first, sequence: second },
+            MessageType::ECHO_REPLY => Body::EchoReply { identifier: first, sequence: second },
+            MessageType::UNREACHABLE => Body::Unreachable { next_hop_mtu_bytes: second },
+            MessageType::REDIRECT => Body::Redirect { gateway: [a, b, c, d].into() },
+            MessageType::TIME_EXCEEDED => Body::TimeExceeded,
+            _ => Body::Other,
+        }
+    }
+
+    /// The bytes after the header: of an error ([`MessageType::is_error`]), the start of the packet it is about.
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+}
+
+/// An ICMP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Repr {
+    /// What the message is.
+    pub message_type: MessageType,
+    /// Which of its type.
+    pub code: u8,
+    /// The checksum.
+    pub checksum: u16,
+    /// The four bytes behind it.
+    pub rest: [u8; 4],
+}
+
+impl Repr {
+    /// Copies the header out of a view.
+    pub fn parse(message: &Message<'_>) -> Self {
+        let (message_type, code) = (message.message_type(), message.code());
+        Self { message_type, code, checksum: message.checksum(), rest: message.rest() }
+    }
+
+    /// The same header with the checksum that fits `payload`.
+    #[must_use]
+    pub fn with_checksum(self, payload: &[u8]) -> Self {
+        let mut header = [0; HEADER_BYTES];
+        Self { checksum: 0, ..self }.put(&mut header);
+        Self { checksum: Sum::new().with(&header).with(payload).checksum(), ..self }
+    }
+
+    /// Writes the header into the first [`HEADER_BYTES`] of `buffer`.
+    ///
+    /// # Errors
+    ///
+    /// When `buffer` is shorter than that; it is then unchanged.
+    #[inline]
+    pub fn emit(&self, buffer: &mut [u8]) -> Result<(), BufferTooSmall> {
+        self.put(header_of(buffer)?);
+        Ok(())
+    }
+
+    fn put(&self, header: &mut [u8; HEADER_BYTES]) {
+        Type::put(header, [self.message_type.0]);
+        Code::put(header, [self.code]);
+        Checksum::put_number(header, self.checksum);
+        Rest::put(header, self.rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{captured, ipv4};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    #[test]
+    fn captured_unreachable() {
+        let packet = ipv4::Packet::parse(&captured::PORT_UNREACHABLE[14..]).unwrap();
+        let message = Message::parse(packet.payload()).unwrap();
+        assert_eq!((message.message_type(), message.code()), (MessageType::UNREACHABLE, 3));
+        assert!(message.checksum_is_valid() && message.message_type().is_error());
+        assert_eq!(message.body(), Body::Unreachable { next_hop_mtu_bytes: 0 });
+        let about = ipv4::Packet::parse(message.payload()).unwrap();
+        assert_eq!((about.source(), about.destination()), (packet.destination(), packet.source()));
+        assert_eq!(Repr::parse(&message).with_checksum(message.payload()), Repr::parse(&message));
+        assert_eq!(Message::parse(&packet.payload()[..7]).unwrap_err(), TooShort { message_bytes: 7 });
+    }
+
+    #[test]
+    fn bodies_by_type() {
+        let body = |number, rest: [u8; 4]| {
+            let bytes = [&[number, 0, 0, 0][..], &rest].concat();
+            Message::parse(&bytes).unwrap().body()
+        };
+        assert_eq!(body(8, [0, 1, 0, 2]), Body::EchoRequest { identifier: 1, sequence: 2 });
+        assert_eq!(body(0, [0, 1, 0, 2]), Body::EchoReply { identifier: 1, sequence: 2 });
+        assert_eq!(body(3, [0, 0, 5, 0]), Body::Unreachable { next_hop_mtu_bytes: 1280 });
+        assert_eq!(body(5, [10, 0, 0, 9]), Body::Redirect { gateway: [10, 0, 0, 9].into() });
+        assert_eq!((body(11, [0; 4]), body(13, [0; 4])), (Body::TimeExceeded, Body::Other));
+    }
+
+    proptest! {
+        #[test]
+        fn emit_then_parse(number: u8, code: u8, rest: [u8; 4], payload in vec(any::<u8>(), 0..100)) {
+            let repr = Repr { message_type: MessageType(number), code, checksum: 0, rest };
+            let repr = repr.with_checksum(&payload);
+            let mut bytes = vec![0; HEADER_BYTES];
+            repr.emit(&mut bytes).unwrap();
+            bytes.extend(&payload);
+            let message = Message::parse(&bytes).unwrap();
+            prop_assert_eq!(Repr::parse(&message), repr);
+            prop_assert!(message.checksum_is_valid());
+        }
+    }
+}
