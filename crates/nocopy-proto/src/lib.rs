@@ -3,12 +3,14 @@
 //! Nothing here opens a socket, reads a clock or draws a random number, and nothing is `unsafe`. Bytes come in,
 //! typed views and bytes go out, so every part runs in a simulation and under a fuzzer as it runs on a port.
 //!
+//! * [`describe`]: one line of text for a packet.
 //! * [`ebpf`]: the instructions of XDP programs.
 //! * [`filter`]: packet filters, checked, run and translated.
 //! * [`wire`]: Ethernet, VLAN tags, ARP, IPv4, IPv6, ICMP, ICMPv6, TCP, UDP and the Internet checksum.
 
 #![forbid(unsafe_code)]
 
+pub mod describe;
 pub mod ebpf;
 pub mod filter;
 pub mod wire;

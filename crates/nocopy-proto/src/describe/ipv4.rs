@@ -1,0 +1,96 @@
+//! IPv4, its options and fragments.
+
+use std::fmt::{self, Write};
+
+use super::{Line, Part, ProtocolName, icmp, refuse, tcp, udp};
+use crate::wire::IpProtocol;
+use crate::wire::ipv4::{Packet, ParseError};
+
+pub(super) fn describe(line: &mut Line<'_>, part: Part<'_>) -> fmt::Result {
+    line.write_str("IP ")?;
+    let packet = match Packet::parse_cut(part.bytes) {
+        Ok(packet) => packet,
+        Err(error) => {
+            use ParseError::{HeaderBeyondPacket, TooShort};
+            return refuse(line, "ip", matches!(error, TooShort { .. } | HeaderBeyondPacket { .. }), error);
+        }
+    };
+    let total_bytes = usize::from(packet.total_bytes());
+    let declared_bytes = total_bytes - packet.header_bytes();
+    upper(line, &packet, Part { bytes: packet.payload(), declared_bytes })?;
+    options(line, packet.options())?;
+    match total_bytes.saturating_sub(part.declared_bytes) {
+        0 => Ok(()),
+        missing => write!(line, ", truncated: {missing} bytes missing"),
+    }
+}
+
+fn upper(line: &mut Line<'_>, packet: &Packet<'_>, part: Part<'_>) -> fmt::Result {
+    let (source, destination, fragmentation) =
+        (packet.source(), packet.destination(), packet.fragmentation());
+    if fragmentation.offset_bytes() > 0 {
+        write!(line, "{source} > {destination}: {}", ProtocolName(packet.protocol()))?;
+    } else {
+        match packet.protocol() {
+            IpProtocol::TCP => tcp::describe(line, &source, &destination, part)?,
+            IpProtocol::UDP => udp::describe(line, &source, &destination, part, fragmentation.is_fragment())?,
+            IpProtocol::ICMP => {
+                write!(line, "{source} > {destination}: ")?;
+                icmp::describe(line, part)?;
+            }
+            protocol => {
+                write!(line, "{source} > {destination}: {}", ProtocolName(protocol))?;
+                write!(line, ", length {}", part.declared_bytes)?;
+            }
+        }
+    }
+    if fragmentation.is_fragment() {
+        let (offset, more) = (fragmentation.offset_bytes(), fragmentation.more_fragments());
+        write!(line, ", fragment {} at {offset}, {} bytes", packet.identification(), part.declared_bytes)?;
+        line.write_str(if more { ", more follow" } else { ", the last" })?;
+    }
+    Ok(())
+}
+
+/// The options by name (RFC 791); those of one byte that only align are left out.
+fn options(line: &mut Line<'_>, mut bytes: &[u8]) -> fmt::Result {
+    let mut separator = ", ip options [";
+    while let Some((&kind, rest)) = bytes.split_first() {
+        match kind {
+            0 => break,
+            1 => {
+                bytes = rest;
+                continue;
+            }
+            _ => {}
+        }
+        line.write_str(separator)?;
+        separator = ",";
+        let length = rest.first().map_or(0, |length| usize::from(*length));
+        match name(kind) {
+            Some(name) => line.write_str(name)?,
+            None => write!(line, "opt-{kind}")?,
+        }
+        match bytes.get(length..) {
+            Some(rest) if length >= 2 => bytes = rest,
+            _ => {
+                line.write_str("[|opt]")?;
+                break;
+            }
+        }
+    }
+    if separator == "," { line.write_str("]") } else { Ok(()) }
+}
+
+const fn name(kind: u8) -> Option<&'static str> {
+    Some(match kind {
+        7 => "RR",
+        68 => "TS",
+        130 => "SEC",
+        131 => "LSRR",
+        134 => "CIPSO",
+        137 => "SSRR",
+        148 => "RA",
+        _ => return None,
+    })
+}

@@ -1,0 +1,143 @@
+//! One line of text for a packet, in the manner of tcpdump's short form.
+//!
+//! Pure: text from bytes, into a string that the caller reuses. It never fails. Where the captured bytes end before a header does,
+//! the line ends in `[|udp]`; where a header contradicts itself, in `[bad udp: …]` with the reason. Lengths are those that headers
+//! declare, so a packet cut by a capture length is described as it was.
+//!
+//! ```
+//! use nocopy_proto::describe::{Captured, Style};
+//!
+//! let frame = [
+//!     0x02, 0, 0, 0, 0, 2, 0x02, 0, 0, 0, 0, 1, 0x08, 0x00, // Ethernet
+//!     0x45, 0, 0, 32, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, // IPv4
+//!     0x23, 0x28, 0, 7, 0, 12, 0, 0, // UDP; four bytes of payload were not captured
+//! ];
+//! let mut line = String::new();
+//! Captured { bytes: &frame, packet_bytes: 46 }.describe(Style::default(), &mut line);
+//! assert_eq!(line, "IP 10.0.0.1.9000 > 10.0.0.2.7: UDP, length 4");
+//! ```
+
+mod arp;
+mod icmp;
+mod icmpv6;
+mod ipv4;
+mod ipv6;
+mod link;
+mod ports;
+mod tcp;
+mod udp;
+
+use std::fmt;
+
+use crate::wire::IpProtocol;
+use ports::Port;
+
+/// A packet from its Ethernet header on, as far as it was captured.
+#[derive(Debug, Clone, Copy)]
+pub struct Captured<'a> {
+    /// What was captured, from the first byte.
+    pub bytes: &'a [u8],
+    /// Bytes the packet had.
+    pub packet_bytes: usize,
+}
+
+/// What a line shows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Style {
+    /// The link-level header: addresses, type, length.
+    pub link: bool,
+    /// Well-known ports by name.
+    pub names: bool,
+}
+
+impl Style {
+    /// Shows the link-level header.
+    #[must_use]
+    pub const fn link(self, on: bool) -> Self {
+        Self { link: on, ..self }
+    }
+
+    /// Shows well-known ports by name.
+    #[must_use]
+    pub const fn names(self, on: bool) -> Self {
+        Self { names: on, ..self }
+    }
+}
+
+impl Captured<'_> {
+    /// Appends the description to `line`: without line feed, and without any other control character.
+    pub fn describe(self, style: Style, line: &mut String) {
+        let part = Part { bytes: self.bytes, declared_bytes: self.packet_bytes.max(self.bytes.len()) };
+        // A string takes everything.
+        let _ = link::describe(&mut Line { text: line, style }, part);
+    }
+}
+
+/// The line being written.
+struct Line<'a> {
+    text: &'a mut String,
+    style: Style,
+}
+
+impl fmt::Write for Line<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.text.push_str(text);
+        Ok(())
+    }
+}
+
+impl Line<'_> {
+    fn port(&self, number: u16) -> Port {
+        Port { number, named: self.style.names }
+    }
+}
+
+/// A part of a packet: what was captured of it, and how long it was by the header in front of it.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    bytes: &'a [u8],
+    declared_bytes: usize,
+}
+
+impl<'a> Part<'a> {
+    /// What lies behind a header of `header_bytes`, of which `bytes` was captured.
+    fn behind(&self, header_bytes: usize, bytes: &'a [u8]) -> Self {
+        Self { bytes, declared_bytes: self.declared_bytes.saturating_sub(header_bytes) }
+    }
+}
+
+/// Ends the line at a header that cannot be read: it was cut, or it contradicts itself.
+fn refuse(line: &mut Line<'_>, name: &str, is_cut: bool, why: impl fmt::Display) -> fmt::Result {
+    use fmt::Write;
+    if is_cut { write!(line, "[|{name}]") } else { write!(line, "[bad {name}: {why}]") }
+}
+
+/// Protocols as they are called in a line.
+struct ProtocolName(IpProtocol);
+
+impl fmt::Display for ProtocolName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            IpProtocol::ICMP => "ICMP",
+            IpProtocol::TCP => "TCP",
+            IpProtocol::UDP => "UDP",
+            IpProtocol::ICMPV6 => "ICMP6",
+            IpProtocol::NO_NEXT_HEADER => "no next header",
+            IpProtocol(2) => "IGMP",
+            IpProtocol(4) => "IPIP",
+            IpProtocol(41) => "IP6-in-IP",
+            IpProtocol(47) => "GRE",
+            IpProtocol(50) => "ESP",
+            IpProtocol(51) => "AH",
+            IpProtocol(89) => "OSPF",
+            IpProtocol(103) => "PIM",
+            IpProtocol(112) => "VRRP",
+            IpProtocol(132) => "SCTP",
+            IpProtocol(number) => return write!(f, "ip-proto-{number}"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
