@@ -119,6 +119,8 @@ fn docs() -> Result<(), Failed> {
             .into_file("target/man/nocopy-stats.1"),
         Step::cargo("man page of send", &["run", "--quiet", "-p", "nocopy-cli", "--", "man", "send"])
             .into_file("target/man/nocopy-send.1"),
+        Step::cargo("man page of sniff", &["run", "--quiet", "-p", "nocopy-cli", "--", "man", "sniff"])
+            .into_file("target/man/nocopy-sniff.1"),
         Step::cargo(
             "completions for bash",
             &["run", "--quiet", "-p", "nocopy-cli", "--", "completions", "bash"],

@@ -43,6 +43,8 @@ pub(crate) enum Command {
     /// Looks, and changes nothing. Ends when interrupted.
     Stats(StatsArguments),
     /// Print the packets of an interface, one a line.
+    ///
+    /// Looks on, and the host keeps its traffic, unless told to take it. Ends when interrupted, with a summary on standard error.
     Sniff(SniffArguments),
     /// Record the packets of an interface into a file, without loss.
     Record(RecordArguments),
@@ -135,6 +137,11 @@ pub(crate) struct FilterArguments {
 }
 
 impl FilterArguments {
+    /// Whether every packet matches: no filter was given.
+    pub(crate) fn is_none(&self) -> bool {
+        self.words.is_empty() && self.bytecode.is_none()
+    }
+
     /// The filter, compiled.
     pub(crate) fn program(&self) -> Result<Option<Program>, Failure> {
         if let Some(path) = &self.bytecode {
@@ -157,6 +164,74 @@ pub(crate) struct SniffArguments {
     pub(crate) interface: String,
     #[command(flatten)]
     pub(crate) filter: FilterArguments,
+    /// End after N packets.
+    #[arg(short, long, value_name = "N", value_parser = quantity::count)]
+    pub(crate) count: Option<u64>,
+    /// End after this time: 10s, 200ms, 5m.
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    pub(crate) duration: Option<Duration>,
+    /// Look at no more than N bytes of each packet.
+    #[arg(short, long, value_name = "N", value_parser = quantity::bytes)]
+    pub(crate) snap: Option<u64>,
+    /// Print the link-level header.
+    #[arg(short = 'e', long)]
+    pub(crate) link: bool,
+    /// Print each packet's bytes, too.
+    #[arg(short = 'x', long)]
+    pub(crate) hex: bool,
+    /// Print well-known ports by name.
+    #[arg(long)]
+    pub(crate) names: bool,
+    /// Print no packets, but rates while it runs (on a terminal), and the summary.
+    #[arg(short, long, conflicts_with_all = ["link", "hex", "names", "time", "relative"])]
+    pub(crate) quiet: bool,
+    /// How to print times.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "local")]
+    pub(crate) time: TimeFormat,
+    /// Print times since the first packet: '--time relative'.
+    #[arg(long, conflicts_with = "time")]
+    pub(crate) relative: bool,
+    /// Print a line of JSON for each packet, and for the summary.
+    #[arg(long, conflicts_with_all = ["time", "relative"])]
+    pub(crate) json: bool,
+    /// Only what comes in.
+    #[arg(long, conflicts_with = "outgoing")]
+    pub(crate) incoming: bool,
+    /// Only what the host sends.
+    #[arg(long)]
+    pub(crate) outgoing: bool,
+    /// Leave the interface as it is: no packets for other hosts.
+    #[arg(long)]
+    pub(crate) no_promiscuous: bool,
+    /// Take the packets away from the host: all of them, or those that match.
+    #[arg(long, conflicts_with = "outgoing")]
+    pub(crate) take: bool,
+    /// Take them in this mode or not at all.
+    #[arg(long, value_enum, value_name = "MODE", requires = "take")]
+    pub(crate) mode: Option<TakingMode>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TimeFormat {
+    /// Clock time, here.
+    Local,
+    /// Clock time, in UTC.
+    Utc,
+    /// Seconds since 1970.
+    Epoch,
+    /// Seconds since the first packet.
+    Relative,
+}
+
+/// The modes in which the host does not have what a port has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TakingMode {
+    /// The card writes into the memory itself.
+    XdpZeroCopy,
+    /// The kernel copies, in the driver.
+    XdpCopyNative,
+    /// The kernel copies, on any interface.
+    XdpCopyGeneric,
 }
 
 #[derive(Debug, Args)]

@@ -49,6 +49,10 @@ pub(crate) enum Failure {
         "nothing to measure: no method of the chosen workloads is among those given by --method: leave one out"
     )]
     NothingToMeasure,
+    #[error(transparent)]
+    Receive(io::Error),
+    #[error("{interface}: its packets cannot be taken: {why}: leave out '--take' to look on")]
+    NotTaken { interface: String, why: String },
     #[error("{method}: cannot {doing}: {source}: {action}")]
     Step { method: &'static str, doing: &'static str, source: io::Error, action: &'static str },
 }

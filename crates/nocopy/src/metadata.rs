@@ -122,6 +122,16 @@ pub struct VlanTag {
     pub control: u16,
 }
 
+/// Which way a packet goes through the interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Direction {
+    /// It came in.
+    Incoming,
+    /// The host sends it ([`PortBuilder::outgoing`](crate::port::PortBuilder::outgoing)).
+    Outgoing,
+}
+
 /// What came with a received packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -132,12 +142,19 @@ pub struct Arrival {
     pub hash: Result<u32, Unsupported>,
     /// The VLAN tag, if it was taken out of the packet. From a packet ring it is back in the packet as well.
     pub vlan: Result<VlanTag, Unsupported>,
+    /// Which way it goes.
+    pub direction: Result<Direction, Unsupported>,
 }
 
 impl Arrival {
     /// Nothing is known, and why.
     pub(crate) const fn unknown(reason: Unsupported) -> Self {
-        Self { timestamp: Err(reason), hash: Err(reason), vlan: Err(reason) }
+        Self { timestamp: Err(reason), hash: Err(reason), vlan: Err(reason), direction: Err(reason) }
+    }
+
+    /// Nothing is known but that it came in, and why.
+    pub(crate) const fn incoming(reason: Unsupported) -> Self {
+        Self { direction: Ok(Direction::Incoming), ..Self::unknown(reason) }
     }
 }
 

@@ -1,8 +1,143 @@
-//! `nocopy sniff`.
+//! `nocopy sniff`: the packets of an interface, one a line.
+
+mod clock;
+mod export;
+mod source;
+mod summary;
+
+use std::io::{self, BufWriter, Write};
+use std::time::{Duration, Instant};
 
 use crate::arguments::SniffArguments;
-use crate::{Failure, Outcome};
+use crate::interrupt::Interrupt;
+use crate::live::LiveLine;
+use crate::{Failure, Outcome, capability, quantity};
+use export::Exporter;
+use source::{Seen, Source};
+use summary::{Ending, Summary};
 
-pub(crate) fn run(_arguments: &SniffArguments) -> Result<Outcome, Failure> {
-    todo!()
+/// How long to wait for packets before looking whether it is time to end, or to draw the live line.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Printed lines are written in pieces of this size while packets keep coming.
+const OUTPUT_BYTES: usize = 64 << 10;
+
+pub(crate) fn run(arguments: &SniffArguments) -> Result<Outcome, Failure> {
+    capability::drop_all_but(capability::NETWORK)?;
+    let interrupt = Interrupt::listen()?;
+    let mut source = Source::open(arguments)?;
+    capability::drop_all_but(capability::NONE)?;
+    eprintln!("listening on {}: {}", arguments.interface, source.manner());
+    let mut sniffing = Sniffing::new(arguments, source, interrupt);
+    let mut output = BufWriter::with_capacity(OUTPUT_BYTES, io::stdout().lock());
+    let ended = sniffing.run(&mut output);
+    if !ended.as_ref().is_err_and(Failure::is_broken_pipe) {
+        sniffing.finish(&mut output)?;
+    }
+    ended.map(|()| Outcome::Positive)
+}
+
+/// A capture under way.
+struct Sniffing<'a> {
+    arguments: &'a SniffArguments,
+    source: Source,
+    interrupt: Interrupt,
+    exporter: Exporter,
+    summary: Summary,
+    began: Instant,
+}
+
+impl<'a> Sniffing<'a> {
+    fn new(arguments: &'a SniffArguments, source: Source, interrupt: Interrupt) -> Self {
+        let (exporter, summary) = (Exporter::new(arguments), Summary::default());
+        Self { arguments, source, interrupt, exporter, summary, began: Instant::now() }
+    }
+
+    /// Prints packets until there were enough, the time is up, the user has had enough, or the interface breaks.
+    fn run(&mut self, output: &mut impl Write) -> Result<(), Failure> {
+        let mut live = self.arguments.quiet.then(|| Live::new(&mut self.source));
+        while !self.interrupt.came() && !self.is_enough() {
+            let Some(left) = self.time_left() else { break };
+            // What was printed is shown before anything is waited for, and not before.
+            let seen = match self.round(Duration::ZERO, output)? {
+                Seen::Nothing => {
+                    output.flush().map_err(Failure::Print)?;
+                    self.round(left.min(PATIENCE), output)?
+                }
+                seen => seen,
+            };
+            if let Some(live) = &mut live {
+                live.update(&mut self.source, &self.summary);
+            }
+            if seen == Seen::Nothing && left.is_zero() {
+                break;
+            }
+        }
+        output.flush().map_err(Failure::Print)
+    }
+
+    /// Whether as many packets were seen as were asked for.
+    fn is_enough(&self) -> bool {
+        self.arguments.count.is_some_and(|count| self.summary.packets >= count)
+    }
+
+    /// `None` when the time is up.
+    fn time_left(&self) -> Option<Duration> {
+        match self.arguments.duration {
+            Some(duration) => duration.checked_sub(self.began.elapsed()),
+            None => Some(Duration::MAX),
+        }
+    }
+
+    /// One batch of packets.
+    fn round(&mut self, timeout: Duration, output: &mut impl Write) -> Result<Seen, Failure> {
+        let Self { arguments, source, exporter, summary, .. } = self;
+        source.look(timeout, &mut |sighting| {
+            if arguments.count.is_some_and(|count| summary.packets >= count) {
+                return Ok(());
+            }
+            summary.count(&sighting);
+            exporter.print(&sighting, output).map_err(Failure::Print)
+        })
+    }
+
+    /// Says what happened, also when it ended badly.
+    fn finish(&mut self, output: &mut impl Write) -> Result<(), Failure> {
+        let Self { arguments, source, summary, began, .. } = self;
+        let ending =
+            Ending { interface: &arguments.interface, elapsed: began.elapsed(), drops: source.drops() };
+        if arguments.json {
+            let line = summary.json(&ending, source);
+            return writeln!(output, "{line}").and_then(|()| output.flush()).map_err(Failure::Print);
+        }
+        eprint!("{}", summary.text(&ending, source));
+        Ok(())
+    }
+}
+
+/// The rates since they were last drawn.
+struct Live {
+    line: LiveLine,
+    packets: u64,
+    bytes: u64,
+    dropped: u64,
+}
+
+impl Live {
+    fn new(source: &mut Source) -> Self {
+        Self { line: LiveLine::new(), packets: 0, bytes: 0, dropped: source.drops().lost() }
+    }
+
+    fn update(&mut self, source: &mut Source, summary: &Summary) {
+        let Self { line, packets, bytes, dropped } = self;
+        line.update(Instant::now(), |since| {
+            let seconds = since.as_secs_f64();
+            let rate = |now: u64, before: &mut u64| (now - std::mem::replace(before, now)) as f64 / seconds;
+            let packet_rate = quantity::short(rate(summary.packets, packets));
+            let bit_rate = quantity::short(rate(summary.bytes, bytes) * 8.0);
+            let lost = source.drops().lost();
+            let drop_rate = quantity::short(rate(lost, dropped));
+            format!("{packet_rate} packets/s  {bit_rate} bit/s  {drop_rate} drops/s  {lost} dropped in all")
+        });
+    }
 }

@@ -8,7 +8,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Frame, Packet, Pool, lent_to};
-use crate::metadata::{Arrival, Clock, Departure, Offers, Request, Timestamp, Unsupported, VlanTag};
+use crate::metadata::{
+    Arrival, Clock, Departure, Direction, Offers, Request, Timestamp, Unsupported, VlanTag,
+};
 use crate::port::Mode;
 use crate::sys::packet;
 use crate::sys::xsk::{Descriptor, REQUESTED, SEND_METADATA_BYTES, SendMetadata};
@@ -123,7 +125,7 @@ impl Packet<'_> {
             };
             // SAFETY: so far in front of the packet lies the header that announced it, in a block that is ours as long as the
             // packet is borrowed.
-            let arrival = unsafe { packet::arrival(self.first_byte().sub(header)) };
+            let arrival = unsafe { packet::arrival(self.first_byte().sub(header), header) };
             return match pool.metadata.arrivals {
                 Arrivals::Unknown(reason) => Arrival { hash: arrival.hash.map_err(|_| reason), ..arrival },
                 Arrivals::Marked(_) => arrival,
@@ -131,15 +133,15 @@ impl Packet<'_> {
         }
         let mark = match pool.metadata.arrivals {
             Arrivals::Marked(mark) => mark,
-            Arrivals::Unknown(reason) => return Arrival::unknown(reason),
+            Arrivals::Unknown(reason) => return Arrival::incoming(reason),
         };
         let usual = pool.shared.data_offset;
         if !(usual..=usual + SHIFT_BYTES_MAX).contains(&self.start()) {
-            return Arrival::unknown(Unsupported::Absent);
+            return Arrival::incoming(Unsupported::Absent);
         }
         // SAFETY: the packet starts at least `PACKET_HEADROOM_BYTES` into its frame, which is ours; any bytes will do.
         let hints = unsafe { self.first_byte().sub(size_of::<Hints>()).cast::<Hints>().read_unaligned() };
-        if hints.mark != mark { Arrival::unknown(Unsupported::Absent) } else { read(&hints) }
+        if hints.mark != mark { Arrival::incoming(Unsupported::Absent) } else { read(&hints) }
     }
 }
 
@@ -165,6 +167,7 @@ fn read(hints: &Hints) -> Arrival {
         hash: hash.and_then(|()| present(hints.hash != 0)).map(|()| hints.hash),
         vlan: vlan
             .map(|()| VlanTag { protocol: u16::from_be(hints.vlan_protocol), control: hints.vlan_control }),
+        direction: Ok(Direction::Incoming),
     }
 }
 
@@ -254,7 +257,7 @@ mod tests {
         let (pool, mut rings) = one_frame();
         for shift in [0, 8, 16, 40, 64, 65, 100] {
             let packet = receive(&pool, &mut rings, shift);
-            assert_eq!(packet.arrival(), Arrival::unknown(Unsupported::Absent), "left by the packet before");
+            assert_eq!(packet.arrival(), Arrival::incoming(Unsupported::Absent), "left by the packet before");
             put(&packet, note(shift + 1));
             if shift <= SHIFT_BYTES_MAX.into() {
                 let arrival = packet.arrival();
@@ -265,13 +268,13 @@ mod tests {
             }
             assert_eq!(
                 packet.arrival(),
-                Arrival::unknown(Unsupported::Absent),
+                Arrival::incoming(Unsupported::Absent),
                 "another mark, or too far behind"
             );
             put(&packet, note(shift));
             drop(packet);
             let again = receive(&pool, &mut rings, shift);
-            assert_eq!(again.arrival(), Arrival::unknown(Unsupported::Absent), "left in the frame");
+            assert_eq!(again.arrival(), Arrival::incoming(Unsupported::Absent), "left in the frame");
         }
     }
 

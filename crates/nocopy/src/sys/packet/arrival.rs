@@ -1,16 +1,23 @@
-//! What the header in front of a packet in a block tells of it (`struct tpacket3_hdr`).
+//! What the header in front of a packet in a block tells of it (`struct tpacket3_hdr`, and `struct sockaddr_ll` behind it).
 
 use std::ptr::NonNull;
 
-use crate::metadata::{Arrival, Clock, Timestamp, Unsupported, VlanTag};
+use crate::metadata::{Arrival, Clock, Direction, Timestamp, Unsupported, VlanTag};
 
-/// Reads a packet's header.
+/// Where the kernel notes whom a packet is from, behind its header.
+const LINK_OFFSET: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
+
+/// Reads a packet's header, which is `header_bytes` in front of it.
 ///
 /// # Safety
-/// `header` points at a [`libc::tpacket3_hdr`] in a block that is ours.
-pub(crate) unsafe fn arrival(header: NonNull<u8>) -> Arrival {
+/// `header` points at a [`libc::tpacket3_hdr`] in a block that is ours, and so do the `header_bytes` from there.
+pub(crate) unsafe fn arrival(header: NonNull<u8>, header_bytes: usize) -> Arrival {
+    let link = (header_bytes >= LINK_OFFSET + size_of::<libc::sockaddr_ll>()).then(|| {
+        // SAFETY: it ends in front of the packet (just checked); it has no invalid bit patterns.
+        unsafe { header.add(LINK_OFFSET).cast::<libc::sockaddr_ll>().read_unaligned() }
+    });
     // SAFETY: by contract; it has no invalid bit patterns.
-    read(&unsafe { header.cast::<libc::tpacket3_hdr>().read_unaligned() })
+    read(&unsafe { header.cast::<libc::tpacket3_hdr>().read_unaligned() }, link.as_ref())
 }
 
 /// The tag's EtherType, where the kernel does not tell (before Linux 3.14) that of a customer's tag.
@@ -23,7 +30,7 @@ pub(super) fn vlan_tag(header: &libc::tpacket3_hdr) -> Option<VlanTag> {
     is_there.then_some(VlanTag { protocol, control: header.hv1.tp_vlan_tci as u16 })
 }
 
-fn read(header: &libc::tpacket3_hdr) -> Arrival {
+fn read(header: &libc::tpacket3_hdr, link: Option<&libc::sockaddr_ll>) -> Arrival {
     // The card's own time is there only if somebody has asked for it (`SO_TIMESTAMPING`, `PACKET_TIMESTAMP`): we have not.
     let ns = u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec);
     let hash = header.hv1.tp_rxhash;
@@ -32,6 +39,10 @@ fn read(header: &libc::tpacket3_hdr) -> Arrival {
         // The kernel makes one up where the card gave none; 0 is for packets without a flow.
         hash: if hash == 0 { Err(Unsupported::Absent) } else { Ok(hash) },
         vlan: vlan_tag(header).ok_or(Unsupported::Absent),
+        direction: link.ok_or(Unsupported::Absent).map(|link| match link.sll_pkttype {
+            libc::PACKET_OUTGOING => Direction::Outgoing,
+            _ => Direction::Incoming,
+        }),
     }
 }
 
@@ -46,10 +57,16 @@ mod tests {
         (header.tp_sec, header.tp_nsec) = (u32::MAX, 999_999_999);
         let timestamp = Ok(Timestamp { ns: 4_294_967_295_999_999_999, clock: Clock::Realtime });
         let (hash, vlan) = (Err(Unsupported::Absent), Err(Unsupported::Absent));
-        assert_eq!(read(&header), Arrival { timestamp, hash, vlan });
+        let direction = Err(Unsupported::Absent);
+        assert_eq!(read(&header, None), Arrival { timestamp, hash, vlan, direction });
         header.hv1.tp_rxhash = 7;
         (header.hv1.tp_vlan_tci, header.tp_status) = (0x2005, libc::TP_STATUS_VLAN_VALID);
         let vlan = Ok(VlanTag { protocol: 0x8100, control: 0x2005 });
-        assert_eq!(read(&header), Arrival { timestamp, hash: Ok(7), vlan });
+        // SAFETY: plain numbers.
+        let mut link: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let direction = Ok(Direction::Incoming);
+        assert_eq!(read(&header, Some(&link)), Arrival { timestamp, hash: Ok(7), vlan, direction });
+        link.sll_pkttype = libc::PACKET_OUTGOING;
+        assert_eq!(read(&header, Some(&link)).direction, Ok(Direction::Outgoing));
     }
 }

@@ -1,0 +1,73 @@
+//! Packets for programs: an object each; described in docs/sniff.md.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use nocopy::metadata::Direction;
+use nocopy_proto::describe::{Captured, Style};
+use serde::Serialize;
+
+use super::SCHEMA;
+use crate::arguments::SniffArguments;
+use crate::sniff::source::Sighting;
+
+pub(in crate::sniff) struct JsonExporter {
+    style: Style,
+    hex: bool,
+    /// One of each for all packets.
+    line: String,
+    digits: String,
+}
+
+#[derive(Serialize)]
+struct Object<'a> {
+    schema: &'static str,
+    kind: &'static str,
+    time_ns: u64,
+    time_by: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    direction: Option<&'static str>,
+    bytes: usize,
+    line: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hex: Option<&'a str>,
+}
+
+impl JsonExporter {
+    pub(super) fn new(arguments: &SniffArguments) -> Self {
+        let style = Style::default().link(arguments.link).names(arguments.names);
+        Self { style, hex: arguments.hex, line: String::new(), digits: String::new() }
+    }
+
+    pub(super) fn print(&mut self, sighting: &Sighting<'_>, output: &mut impl Write) -> io::Result<()> {
+        let Self { style, hex, line, digits } = self;
+        let Sighting { bytes, packet_bytes, .. } = *sighting;
+        line.clear();
+        Captured { bytes, packet_bytes }.describe(*style, line);
+        digits.clear();
+        if *hex {
+            // A string takes everything.
+            let _ = bytes.iter().try_for_each(|byte| write!(digits, "{byte:02x}"));
+        }
+        let object = Object {
+            schema: SCHEMA,
+            kind: "packet",
+            time_ns: sighting.stamp.ns,
+            time_by: sighting.stamp.origin.name(),
+            direction: sighting.direction.and_then(name),
+            bytes: packet_bytes,
+            line,
+            hex: hex.then_some(digits),
+        };
+        serde_json::to_writer(&mut *output, &object)?;
+        output.write_all(b"\n")
+    }
+}
+
+const fn name(direction: Direction) -> Option<&'static str> {
+    match direction {
+        Direction::Incoming => Some("in"),
+        Direction::Outgoing => Some("out"),
+        _ => None,
+    }
+}

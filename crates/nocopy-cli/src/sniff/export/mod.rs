@@ -1,0 +1,38 @@
+mod json;
+mod text;
+
+use std::io::{self, Write};
+
+use json::JsonExporter;
+use text::TextExporter;
+
+use super::source::Sighting;
+use crate::arguments::SniffArguments;
+
+/// Changes when a field changes its meaning or goes.
+pub(super) const SCHEMA: &str = "nocopy.sniff/1";
+
+/// How packets are printed.
+pub(super) enum Exporter {
+    Text(Box<TextExporter>),
+    Json(JsonExporter),
+    Nothing,
+}
+
+impl Exporter {
+    pub(super) fn new(arguments: &SniffArguments) -> Self {
+        match arguments {
+            SniffArguments { quiet: true, .. } => Self::Nothing,
+            SniffArguments { json: true, .. } => Self::Json(JsonExporter::new(arguments)),
+            _ => Self::Text(Box::new(TextExporter::new(arguments))),
+        }
+    }
+
+    pub(super) fn print(&mut self, sighting: &Sighting<'_>, output: &mut impl Write) -> io::Result<()> {
+        match self {
+            Self::Text(text) => text.print(sighting, output),
+            Self::Json(json) => json.print(sighting, output),
+            Self::Nothing => Ok(()),
+        }
+    }
+}

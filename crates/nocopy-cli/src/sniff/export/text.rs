@@ -1,0 +1,78 @@
+//! Packets for people: a line each, and their bytes on request.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use nocopy_proto::describe::{Captured, Style};
+
+use crate::arguments::{SniffArguments, TimeFormat};
+use crate::sniff::clock::Clock;
+use crate::sniff::source::Sighting;
+
+const BYTES_PER_LINE: usize = 16;
+
+pub(in crate::sniff) struct TextExporter {
+    clock: Clock,
+    style: Style,
+    hex: bool,
+    /// One for all packets.
+    line: String,
+}
+
+impl TextExporter {
+    pub(super) fn new(arguments: &SniffArguments) -> Self {
+        let format = if arguments.relative { TimeFormat::Relative } else { arguments.time };
+        let style = Style::default().link(arguments.link).names(arguments.names);
+        Self { clock: Clock::new(format), style, hex: arguments.hex, line: String::new() }
+    }
+
+    pub(super) fn print(&mut self, sighting: &Sighting<'_>, output: &mut impl Write) -> io::Result<()> {
+        let Self { clock, style, hex, line } = self;
+        let Sighting { bytes, packet_bytes, .. } = *sighting;
+        line.clear();
+        clock.write(sighting.stamp.ns, line);
+        line.push(' ');
+        Captured { bytes, packet_bytes }.describe(*style, line);
+        line.push('\n');
+        if *hex {
+            dump(bytes, line);
+        }
+        output.write_all(line.as_bytes())
+    }
+}
+
+/// Bytes from the link-level header on: offset, pairs of hex, and what is printable.
+fn dump(bytes: &[u8], text: &mut String) {
+    for (number, row) in bytes.chunks(BYTES_PER_LINE).enumerate() {
+        // A string takes everything.
+        let _ = write!(text, "\t0x{:04x}: ", number * BYTES_PER_LINE);
+        for place in 0..BYTES_PER_LINE {
+            let gap = if place % 2 == 0 { " " } else { "" };
+            let _ = match row.get(place) {
+                Some(byte) => write!(text, "{gap}{byte:02x}"),
+                None => write!(text, "{gap}  "),
+            };
+        }
+        text.push_str("  ");
+        text.extend(row.iter().map(|byte| if byte.is_ascii_graphic() { char::from(*byte) } else { '.' }));
+        text.push('\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_line_up() {
+        let bytes: Vec<u8> = (0x38..0x38 + 18).collect();
+        let mut text = String::new();
+        dump(&bytes, &mut text);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "\t0x0000:  3839 3a3b 3c3d 3e3f 4041 4243 4445 4647  89:;<=>?@ABCDEFG");
+        assert_eq!(lines[1], "\t0x0010:  4849                                     HI");
+        let mut control = String::new();
+        dump(b"\x1b[2J \n", &mut control);
+        assert!(control.ends_with(".[2J..\n"), "{control}");
+    }
+}

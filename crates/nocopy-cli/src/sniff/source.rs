@@ -1,0 +1,280 @@
+//! Where packets come from: the one place that knows ports.
+
+use std::borrow::Cow;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nocopy::area::Faults;
+use nocopy::metadata::{Clock, Direction};
+use nocopy::port::{OpenError, PortBuilder, Purpose, Queues, Statistics};
+use nocopy::{Chain, Evidence, Mode, Packet, Port};
+
+use crate::Failure;
+use crate::arguments::{SniffArguments, TakingMode};
+
+/// Bytes that are joined for a description where a packet lies in pieces: more than all headers together.
+const DESCRIBED_BYTES: usize = 2048;
+
+/// The interface that every namespace has: what is sent on it comes in on it, and would be seen twice.
+const LOOPBACK: &str = "lo";
+
+/// A packet, as it was seen.
+pub(super) struct Sighting<'a> {
+    /// As many bytes as are looked at, from the first.
+    pub(super) bytes: &'a [u8],
+    /// Bytes the packet has.
+    pub(super) packet_bytes: usize,
+    pub(super) stamp: Stamp,
+    /// `None` where nobody can tell.
+    pub(super) direction: Option<Direction>,
+}
+
+/// When a packet was there.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stamp {
+    /// Since 1970.
+    pub(super) ns: u64,
+    pub(super) origin: Origin,
+}
+
+/// Who looked at the clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    Kernel,
+    Card,
+    /// We did, when the packet was read.
+    Reading,
+}
+
+impl Origin {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Card => "card",
+            Self::Reading => "reading",
+        }
+    }
+}
+
+/// What a look found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seen {
+    Packets,
+    Nothing,
+}
+
+/// Of which packets how much is to be seen.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wish {
+    /// Of each packet, no more bytes than these.
+    snap_bytes: usize,
+    /// Of packets in pieces, no more than these: the rest would be a copy for nothing.
+    joined_bytes: usize,
+    /// Only this way.
+    direction: Option<Direction>,
+}
+
+impl Wish {
+    fn of(arguments: &SniffArguments) -> Self {
+        let snap_bytes = arguments.snap.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
+        let joined_bytes = if arguments.hex { snap_bytes } else { snap_bytes.min(DESCRIBED_BYTES) };
+        let direction = match (arguments.incoming, arguments.outgoing) {
+            (true, _) => Some(Direction::Incoming),
+            (_, true) => Some(Direction::Outgoing),
+            _ => None,
+        };
+        Self { snap_bytes, joined_bytes, direction }
+    }
+}
+
+/// All queues of an interface.
+pub(super) struct Source {
+    queues: Queues,
+    wish: Wish,
+    /// The pieces of a packet, joined.
+    joined: Vec<u8>,
+}
+
+impl Source {
+    pub(super) fn open(arguments: &SniffArguments) -> Result<Self, Failure> {
+        let queues = if arguments.take { take(arguments)? } else { look_on(arguments)? };
+        Ok(Self { queues, wish: Wish::of(arguments), joined: Vec::new() })
+    }
+
+    /// Waits for packets, and shows those of one batch.
+    pub(super) fn look(
+        &mut self,
+        timeout: Duration,
+        show: &mut impl FnMut(Sighting<'_>) -> Result<(), Failure>,
+    ) -> Result<Seen, Failure> {
+        let (_, mut batch) = self.queues.receive_timeout(timeout).map_err(Failure::Receive)?;
+        if batch.is_empty() {
+            return Ok(Seen::Nothing);
+        }
+        let mut now = None;
+        while let Some(packet) = batch.next_chain() {
+            let arrival = packet.buffers().first().map(Packet::arrival);
+            let direction = arrival.and_then(|arrival| arrival.direction.ok());
+            if self.wish.direction.is_some_and(|wanted| direction != Some(wanted)) {
+                continue;
+            }
+            let stamp = match arrival.and_then(|arrival| arrival.timestamp.ok()) {
+                Some(time) if time.clock == Clock::Realtime => Stamp { ns: time.ns, origin: Origin::Kernel },
+                Some(time) => Stamp { ns: time.ns, origin: Origin::Card },
+                None => Stamp { ns: *now.get_or_insert_with(now_ns), origin: Origin::Reading },
+            };
+            let (bytes, packet_bytes) = (bytes_of(&packet, self.wish, &mut self.joined), packet.len());
+            show(Sighting { bytes, packet_bytes, stamp, direction })?;
+        }
+        Ok(Seen::Packets)
+    }
+
+    /// How packets get here, in a line.
+    pub(super) fn manner(&mut self) -> String {
+        let port = self.first();
+        let host = match port.mode() {
+            Mode::PacketRing => "the host has its packets too",
+            _ => "taken from the host",
+        };
+        format!("{}, {}; {host}", port.mode(), port.evidence())
+    }
+
+    /// The mode, by its name.
+    pub(super) fn mode(&mut self) -> String {
+        self.first().mode().to_string()
+    }
+
+    /// What is known of copies.
+    pub(super) fn evidence(&mut self) -> Evidence {
+        self.first().evidence()
+    }
+
+    /// How the ports came to be what they are: of each that is not like the first.
+    pub(super) fn reports(&mut self) -> Vec<String> {
+        let first = self.first().mode();
+        let ports = self.queues.ports().iter().enumerate();
+        ports
+            .filter(|(place, port)| *place == 0 || port.mode() != first)
+            .map(|(_, port)| port.report().to_string())
+            .collect()
+    }
+
+    /// What was lost, by its name, over all queues.
+    pub(super) fn drops(&mut self) -> Drops {
+        let mut drops = Drops::default();
+        for port in self.queues.ports() {
+            // A port that is gone has no more to say; what it said last is lost with it.
+            drops.add(&port.statistics().unwrap_or_default(), port.receiver().faults());
+        }
+        drops
+    }
+
+    fn first(&mut self) -> &mut Port {
+        &mut self.queues.ports()[0]
+    }
+}
+
+/// What looking on and taking have in common.
+fn builder(arguments: &SniffArguments) -> Result<PortBuilder, Failure> {
+    let builder = Port::builder(&arguments.interface);
+    let builder = builder.promiscuous(!arguments.no_promiscuous).receive_metadata(true);
+    if arguments.filter.is_none() {
+        return Ok(builder);
+    }
+    // HERE the program goes in: `builder.filter(program)`.
+    arguments.filter.program().map(|_program| builder)
+}
+
+/// The host keeps its traffic.
+fn look_on(arguments: &SniffArguments) -> Result<Queues, Failure> {
+    let outgoing = !arguments.incoming && (arguments.outgoing || arguments.interface != LOOPBACK);
+    let builder = builder(arguments)?.purpose(Purpose::Capture).mode(Mode::PacketRing);
+    Ok(builder.multi_buffer(true).outgoing(outgoing).open_queues(..)?)
+}
+
+/// The host has what is left.
+fn take(arguments: &SniffArguments) -> Result<Queues, Failure> {
+    let mut builder = builder(arguments)?.purpose(Purpose::Exchange);
+    if let Some(mode) = arguments.mode {
+        builder = builder.mode(mode.into());
+    }
+    let mut queues = match builder.clone().open_queues(..) {
+        // Not otherwise: it needs a newer kernel, and not every driver has it in zero-copy.
+        Err(OpenError::Mtu { .. }) => builder.multi_buffer(true).open_queues(..)?,
+        opened => opened?,
+    };
+    match queues.ports().iter().find(|port| port.mode() == Mode::PacketRing) {
+        None => Ok(queues),
+        Some(port) => {
+            let why = port.refusals().iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            Err(Failure::NotTaken { interface: arguments.interface.clone(), why })
+        }
+    }
+}
+
+impl From<TakingMode> for Mode {
+    fn from(mode: TakingMode) -> Self {
+        match mode {
+            TakingMode::XdpZeroCopy => Self::XdpZeroCopy,
+            TakingMode::XdpCopyNative => Self::XdpCopyNative,
+            TakingMode::XdpCopyGeneric => Self::XdpCopyGeneric,
+        }
+    }
+}
+
+/// Packets that did not get here, under the kernel's names, and words from its rings that were refused.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Drops {
+    counters: Vec<(Cow<'static, str>, u64)>,
+    lost: u64,
+}
+
+impl Drops {
+    fn add(&mut self, statistics: &Statistics, faults: Faults) {
+        self.lost += statistics.rx_lost();
+        let faults = [
+            ("out_of_range", faults.out_of_range),
+            ("not_lent", faults.not_lent),
+            ("misaligned", faults.misaligned),
+            ("bad_index", faults.bad_index),
+        ];
+        let counters = statistics.counters().map(|counter| (counter.name, counter.value));
+        // Of what is sent, nothing is: this only listens.
+        let counters = counters.filter(|(name, _)| !name.starts_with("tx_"));
+        for (name, value) in counters.chain(faults.map(|(name, value)| (name.into(), value))) {
+            match self.counters.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, sum)) => *sum += value,
+                None => self.counters.push((name, value)),
+            }
+        }
+    }
+
+    /// Packets that reached the port and were dropped.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Each counter with its name.
+    pub(super) fn counters(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.counters.iter().map(|(name, value)| (&**name, *value))
+    }
+}
+
+/// As much of a packet as is wanted: where it lies if it lies in one piece.
+fn bytes_of<'a>(packet: &'a Chain<Packet<'_>>, wish: Wish, joined: &'a mut Vec<u8>) -> &'a [u8] {
+    let [first, rest @ ..] = packet.buffers() else { return &[] };
+    if rest.is_empty() || first.len() >= wish.joined_bytes {
+        return &first[..first.len().min(wish.snap_bytes)];
+    }
+    joined.clear();
+    for piece in packet.buffers() {
+        let room = wish.joined_bytes - joined.len();
+        joined.extend(&piece[..piece.len().min(room)]);
+    }
+    joined
+}
+
+fn now_ns() -> u64 {
+    // A clock before 1970 or after 2554 is wrong anyway.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
