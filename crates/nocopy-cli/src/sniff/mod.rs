@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &SniffArguments) -> Result<Outcome, Failure> {
     let interrupt = Interrupt::listen()?;
     let mut source = Source::open(arguments)?;
     capability::drop_all_but(capability::NONE)?;
-    eprintln!("listening on {}: {}", arguments.interface, source.manner());
+    say(&format!("listening on {}: {}\n", arguments.interface, source.manner()));
     let mut sniffing = Sniffing::new(arguments, source, interrupt);
     let mut output = BufWriter::with_capacity(OUTPUT_BYTES, io::stdout().lock());
     let ended = sniffing.run(&mut output);
@@ -35,6 +35,11 @@ pub(crate) fn run(arguments: &SniffArguments) -> Result<Outcome, Failure> {
         sniffing.finish(&mut output)?;
     }
     ended.map(|()| Outcome::Positive)
+}
+
+/// Tells the user, who may have closed standard error.
+fn say(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 /// A capture under way.
@@ -59,18 +64,12 @@ impl<'a> Sniffing<'a> {
         while !self.interrupt.came() && !self.is_enough() {
             let Some(left) = self.time_left() else { break };
             // What was printed is shown before anything is waited for, and not before.
-            let seen = match self.round(Duration::ZERO, output)? {
-                Seen::Nothing => {
-                    output.flush().map_err(Failure::Print)?;
-                    self.round(left.min(PATIENCE), output)?
-                }
-                seen => seen,
-            };
+            if self.round(Duration::ZERO, output)? == Seen::Nothing {
+                output.flush().map_err(Failure::Print)?;
+                self.round(left.min(PATIENCE), output)?;
+            }
             if let Some(live) = &mut live {
                 live.update(&mut self.source, &self.summary);
-            }
-            if seen == Seen::Nothing && left.is_zero() {
-                break;
             }
         }
         output.flush().map_err(Failure::Print)
@@ -110,7 +109,7 @@ impl<'a> Sniffing<'a> {
             let line = summary.json(&ending, source);
             return writeln!(output, "{line}").and_then(|()| output.flush()).map_err(Failure::Print);
         }
-        eprint!("{}", summary.text(&ending, source));
+        say(&summary.text(&ending, source));
         Ok(())
     }
 }

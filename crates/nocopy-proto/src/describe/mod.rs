@@ -113,6 +113,22 @@ fn refuse(line: &mut Line<'_>, name: &str, is_cut: bool, why: impl fmt::Display)
     if is_cut { write!(line, "[|{name}]") } else { write!(line, "[bad {name}: {why}]") }
 }
 
+/// What must hold for any bytes whatever, for the property tests here and the fuzz targets in `fuzz/`.
+///
+/// # Panics
+/// When a description is not one line of printable text.
+#[doc(hidden)]
+pub fn check_one_line(bytes: &[u8]) {
+    for style in [Style::default(), Style::default().link(true).names(true)] {
+        // Whole; cut; and longer than anybody says.
+        for packet_bytes in [bytes.len(), bytes.len() + 1, 1 << 20, 0] {
+            let mut line = String::new();
+            Captured { bytes, packet_bytes }.describe(style, &mut line);
+            assert!(!line.is_empty() && line.chars().all(|c| c == ' ' || c.is_ascii_graphic()), "{line:?}");
+        }
+    }
+}
+
 /// Protocols as they are called in a line.
 struct ProtocolName(IpProtocol);
 

@@ -1,0 +1,425 @@
+//! `nocopy sniff` as its users meet it, on known traffic in a private lab.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nocopy::{Mode, Port};
+use nocopy_lab::{End, Lab};
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// As long as it takes to be sure that nothing comes.
+const SILENCE: Duration = Duration::from_millis(300);
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
+    command.arg("sniff").args(arguments).stdin(Stdio::null()).env("TZ", "UTC");
+    command
+}
+
+/// A running capture that listens already; ended with the test.
+struct Sniffer {
+    child: Child,
+    /// Of standard output.
+    lines: Receiver<String>,
+    errors: BufReader<std::process::ChildStderr>,
+}
+
+/// What is left of a capture.
+struct Ended {
+    status: ExitStatus,
+    /// Not asked for before.
+    lines: Vec<String>,
+    errors: String,
+}
+
+impl Sniffer {
+    fn start(end: &End, arguments: &[&str]) -> Self {
+        Self::start_on(end, end.interface(), arguments)
+    }
+
+    fn start_on(end: &End, interface: &str, arguments: &[&str]) -> Self {
+        let mut command = command(&[&[interface], arguments].concat());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = end.namespace().run(|| command.spawn().unwrap());
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        let mut first = String::new();
+        errors.read_line(&mut first).unwrap();
+        assert!(first.starts_with(&format!("listening on {interface}: ")), "{first}");
+        let (sender, lines) = mpsc::channel();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        Self { child, lines, errors }
+    }
+
+    /// The next line with all of these words, within patience.
+    fn expect(&self, words: &[&str]) -> String {
+        let (give_up, mut others) = (Instant::now() + PATIENCE, Vec::new());
+        loop {
+            match self.lines.recv_timeout(give_up.saturating_duration_since(Instant::now())) {
+                Ok(line) if words.iter().all(|word| line.contains(word)) => return line,
+                Ok(line) => others.push(line),
+                Err(error) => panic!("{error}: no line with {words:?} in {others:#?}"),
+            }
+        }
+    }
+
+    fn interrupt(&self) {
+        let process = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
+    }
+
+    fn wait(mut self) -> Ended {
+        let mut errors = String::new();
+        self.errors.read_to_string(&mut errors).unwrap();
+        let status = self.child.wait().unwrap();
+        Ended { status, lines: self.lines.iter().collect(), errors }
+    }
+}
+
+impl Drop for Sniffer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends frames just as they are.
+fn send(end: &End, frames: &[Vec<u8>]) {
+    end.namespace().run(|| {
+        let opening = Port::builder(end.interface()).mode(Mode::PacketRing).frame_count(0, 64);
+        let mut port = opening.ring_sizes(64, 64).open().unwrap();
+        for bytes in frames {
+            let mut frame = port.sender().frame().unwrap();
+            frame.fill(bytes).unwrap();
+            port.sender().send(frame).unwrap();
+        }
+        assert!(port.sender().drain(PATIENCE).unwrap());
+    });
+}
+
+/// A frame for `lab`'s right end that nobody understands, told by `mark`.
+fn frame(lab: &Lab, mark: u16) -> Vec<u8> {
+    let header = [&lab.right().mac()[..], &lab.left().mac(), &mark.to_be_bytes()].concat();
+    [header, vec![7; 86]].concat()
+}
+
+fn udp(end: &End, port: u16) -> UdpSocket {
+    end.namespace().run(|| UdpSocket::bind((end.ipv4(), port)).unwrap())
+}
+
+/// Proves that what two kernels say to each other is printed as it was, in both directions, while they have it, too.
+#[test]
+fn what_kernels_say_is_printed() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let sniffer = Sniffer::start(lab.right(), &["--time", "epoch"]);
+    let (left, right) = (udp(lab.left(), 9000), udp(lab.right(), 9001));
+    right.set_read_timeout(Some(PATIENCE)).unwrap();
+
+    left.send_to(&[1; 1372], right.local_addr().unwrap()).unwrap();
+    let line = sniffer.expect(&[" IP 10.77.0.1.9000 > 10.77.0.2.9001: UDP, length 1372"]);
+    assert_eq!(right.recv(&mut [0; 2000]).unwrap(), 1372, "the host has it, too");
+    let time: f64 = line.split(' ').next().unwrap().parse().unwrap();
+    let after = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    assert!((before.as_secs_f64()..=after.as_secs_f64()).contains(&time), "{line}");
+
+    left.send_to(&[1; 3000], right.local_addr().unwrap()).unwrap();
+    sniffer.expect(&[
+        "10.77.0.1.9000 > 10.77.0.2.9001: UDP, length 3000, fragment ",
+        " at 0, ",
+        ", more follow",
+    ]);
+    sniffer.expect(&["10.77.0.1 > 10.77.0.2: UDP, fragment ", " at 2960, 48 bytes, the last"]);
+
+    left.send_to(b"nobody", (Ipv4Addr::new(10, 77, 0, 2), 7)).unwrap();
+    sniffer.expect(&["IP 10.77.0.2 > 10.77.0.1: ICMP 10.77.0.2 udp port 7 unreachable, length 42"]);
+
+    let listener = lab.right().namespace().run(|| TcpListener::bind("10.77.0.2:8080").unwrap());
+    let there: SocketAddr = listener.local_addr().unwrap();
+    let mut stream = lab.left().namespace().run(|| TcpStream::connect(there).unwrap());
+    stream.write_all(b"hello").unwrap();
+    drop(stream);
+    let syn = sniffer.expect(&["> 10.77.0.2.8080: Flags [S], seq ", "options [mss 1460,sackOK,TS val "]);
+    let number: u32 = syn.split_once("seq ").unwrap().1.split(',').next().unwrap().parse().unwrap();
+    let next = number.wrapping_add(1);
+    sniffer.expect(&["10.77.0.2.8080 > ", "Flags [S.], ", &format!("ack {next}")]);
+    sniffer.expect(&["Flags [P.]", &format!("seq {next}:{}", next.wrapping_add(5)), "length 5"]);
+    sniffer.expect(&["Flags [F.]"]);
+
+    sniffer.interrupt();
+    let Ended { status, errors, .. } = sniffer.wait();
+    assert_eq!(status.code(), Some(0), "{errors}");
+    for words in [
+        "packets captured",
+        "0 packets dropped by the kernel",
+        "when the kernel had the packet",
+        "packet ring",
+    ] {
+        assert!(errors.contains(words), "{words}: {errors}");
+    }
+}
+
+/// Proves that tags that the kernel takes out of packets are printed, and link-level headers, bytes and names on request.
+#[test]
+fn tags_headers_and_bytes() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let plain = frame(&lab, 0x0800);
+    let tagged = [&plain[..12], &[0x81, 0, 0x60, 5, 0x88, 0xb5], &plain[14..]].concat();
+    let stacked = [&plain[..12], &[0x88, 0xa8, 0, 100], &tagged[12..]].concat();
+    let sniffer = Sniffer::start(lab.right(), &["-e", "-x", "--snap", "40", "--count", "2", "--time", "utc"]);
+    send(lab.left(), &[tagged, stacked]);
+    let Ended { status, lines, errors } = sniffer.wait();
+    assert_eq!((status.code(), lines.len()), (Some(0), 8), "{lines:#?} {errors}");
+    let (time, line) = lines[0].split_once(' ').unwrap();
+    assert!(time.len() == 18 && time.as_bytes()[8] == b'.', "{time}");
+    assert_eq!(
+        line,
+        "02:6e:63:00:00:01 > 02:6e:63:00:00:02, ethertype 802.1Q (0x8100), length 104: vlan 5, p 3, ethertype 0x88b5, \
+         ethertype 0x88b5, length 86"
+    );
+    assert_eq!(lines[1], "\t0x0000:  026e 6300 0002 026e 6300 0001 8100 6005  .nc....nc.....`.");
+    assert_eq!(lines[3].trim_end(), "\t0x0020:  0707 0707 0707 0707                      ........");
+    assert!(
+        lines[4].contains("service vlan 100, p 0, ethertype 802.1Q (0x8100), vlan 5, p 3, "),
+        "{}",
+        lines[4]
+    );
+}
+
+/// Proves that as many packets are printed as were asked for, all of them, and that programs read what people do.
+#[test]
+fn counted_as_text_json_and_in_silence() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let sniff = |arguments: &[&str]| {
+        let sniffer = Sniffer::start(lab.right(), arguments);
+        send(lab.left(), &vec![frame(&lab, 0x88b5); 20]);
+        let ended = sniffer.wait();
+        assert_eq!(ended.status.code(), Some(0), "{}", ended.errors);
+        ended
+    };
+    let text = sniff(&["--count", "7", "--relative"]);
+    assert_eq!(text.lines.len(), 7);
+    assert_eq!(text.lines[0], "0.000000000 ethertype 0x88b5, length 86");
+    assert!(text.errors.starts_with("7 packets captured, 700 bytes, in "), "{}", text.errors);
+
+    let json = sniff(&["--count", "20", "--json", "--hex"]);
+    let objects: Vec<Value> = json.lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (summary, packets) = objects.split_last().unwrap();
+    assert_eq!(packets.len(), 20);
+    for packet in packets {
+        assert_eq!((&packet["schema"], &packet["kind"]), (&"nocopy.sniff/1".into(), &"packet".into()));
+        assert_eq!((&packet["bytes"], &packet["direction"]), (&100.into(), &"in".into()));
+        assert_eq!((&packet["time_by"], packet["hex"].as_str().unwrap().len()), (&"kernel".into(), 200));
+        assert_eq!(packet["line"], "ethertype 0x88b5, length 86");
+    }
+    assert_eq!((&summary["kind"], &summary["packets"]), (&"summary".into(), &20.into()));
+    assert_eq!((&summary["dropped"], &summary["counters"]["tp_drops"]), (&0.into(), &0.into()));
+    assert_eq!((&summary["mode"], &summary["times"]["kernel"]), (&"packet ring".into(), &20.into()));
+    assert!(json.errors.is_empty(), "{}", json.errors);
+
+    let quiet = sniff(&["--count", "20", "--quiet", "--json"]);
+    assert_eq!(quiet.lines.len(), 1, "{:?}", quiet.lines);
+    assert!(quiet.lines[0].contains(r#""packets":20,"bytes":2000"#), "{}", quiet.lines[0]);
+    let silent = sniff(&["--count", "20", "-q"]);
+    assert!(silent.lines.is_empty() && silent.errors.starts_with("20 packets captured"), "{}", silent.errors);
+}
+
+#[test]
+fn one_direction_only() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let (left, right) = (udp(lab.left(), 9000), udp(lab.right(), 9001));
+    for (option, shown, hidden) in [("--incoming", &left, &right), ("--outgoing", &right, &left)] {
+        let sniffer = Sniffer::start(lab.right(), &[option, "--json"]);
+        let there = |socket: &UdpSocket| socket.local_addr().unwrap();
+        hidden.send_to(b"hidden", there(shown)).unwrap();
+        shown.send_to(b"shown!!", there(hidden)).unwrap();
+        let line = sniffer.expect(&["UDP, length"]);
+        assert!(line.contains("UDP, length 7"), "{option}: {line}");
+    }
+}
+
+/// Proves that what is taken the host does not have, and that it has its packets back afterwards.
+#[test]
+fn what_is_taken_the_host_does_not_have() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let (left, right) = (udp(lab.left(), 9000), udp(lab.right(), 9001));
+    let there = right.local_addr().unwrap();
+    let sniffer = Sniffer::start(lab.right(), &["--take", "--mode", "xdp-copy-native"]);
+    left.send_to(b"taken", there).unwrap();
+    sniffer.expect(&["10.77.0.1.9000 > 10.77.0.2.9001: UDP, length 5"]);
+    right.set_read_timeout(Some(SILENCE)).unwrap();
+    assert!(right.recv(&mut [0; 100]).is_err(), "the capture has it alone");
+    sniffer.interrupt();
+    let Ended { status, errors, .. } = sniffer.wait();
+    assert_eq!(status.code(), Some(0), "{errors}");
+    for words in ["1 packets captured", "when the packet was read", "xdp copy native, copied (xdp copy mode)"]
+    {
+        assert!(errors.contains(words), "{words}: {errors}");
+    }
+    right.set_read_timeout(Some(PATIENCE)).unwrap();
+    // The program goes with the process, asynchronously.
+    let (give_up, mut back) = (Instant::now() + PATIENCE, false);
+    right.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+    while !back && Instant::now() < give_up {
+        left.send_to(b"back", there).unwrap();
+        back = right.recv(&mut [0; 100]).is_ok();
+    }
+    assert!(back);
+}
+
+/// Proves that a mode that cannot be had is an error, and no other is taken instead.
+#[test]
+fn a_mode_asked_for_or_none() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let mut command = command(&[lab.right().interface(), "--take", "--mode", "xdp-zero-copy"]);
+    let output = lab.right().namespace().run(|| command.output().unwrap());
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
+    assert!(message.contains("zero-copy"), "{message}");
+}
+
+/// Proves that `nocopy sniff … | head -1` ends, without a word more.
+#[test]
+fn a_reader_that_has_enough_ends_it() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let mut sniffer = Sniffer::start(lab.right(), &[]);
+    send(lab.left(), &[frame(&lab, 0x88b5)]);
+    sniffer.expect(&["0x88b5"]);
+    // The thread that reads ends with the next line that nobody wants.
+    drop(std::mem::replace(&mut sniffer.lines, mpsc::channel().1));
+    let give_up = Instant::now() + PATIENCE;
+    let status = loop {
+        send(lab.left(), &[frame(&lab, 0x88b5)]);
+        if let Some(status) = sniffer.child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < give_up, "it goes on");
+    };
+    let mut errors = String::new();
+    sniffer.errors.read_to_string(&mut errors).unwrap();
+    assert_eq!((status.code(), &*errors), (Some(0), ""));
+}
+
+/// Proves that a deleted interface, or one set down, ends it with what was seen, and an error.
+#[test]
+fn an_interface_that_goes_ends_it_with_its_summary() {
+    for delete in [true, false] {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let sniffer = Sniffer::start(lab.right(), &[]);
+        send(lab.left(), &[frame(&lab, 0x88b5)]);
+        sniffer.expect(&["0x88b5"]);
+        if delete {
+            lab.delete_pair().unwrap()
+        } else {
+            lab.right().set_down().unwrap()
+        }
+        let Ended { status, errors, .. } = sniffer.wait();
+        assert_eq!(status.code(), Some(2), "{errors}");
+        let last = errors.lines().last().unwrap();
+        let cause = if delete { "the interface is" } else { "the interface is down" };
+        assert!(last.starts_with("nocopy: nc1 queue 0: ") && last.contains(cause), "{errors}");
+        assert!(errors.contains("1 packets captured"), "{errors}");
+    }
+}
+
+/// Proves that it ends when its time is up, also while packets never cease, and that what is not shown is counted.
+#[test]
+fn it_ends_when_the_time_is_up() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let sniffer = Sniffer::start(lab.right(), &["--duration", "200ms", "--quiet"]);
+    let give_up = Instant::now() + PATIENCE;
+    let mut sniffer = sniffer;
+    let mut sent = 0_u64;
+    while sniffer.child.try_wait().unwrap().is_none() {
+        send(lab.left(), &vec![frame(&lab, 0x88b5); 50]);
+        sent += 50;
+        assert!(Instant::now() < give_up, "it goes on");
+    }
+    let errors = sniffer.wait().errors;
+    let captured: u64 = errors.split(' ').next().unwrap().parse().unwrap();
+    assert!((1..=sent).contains(&captured), "{captured} of {sent}: {errors}");
+}
+
+/// Proves that whoever looks at packets has no capability.
+#[test]
+fn it_has_no_capabilities() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    for arguments in [&[][..], &["--take"]] {
+        let sniffer = Sniffer::start(lab.right(), arguments);
+        for task in fs::read_dir(format!("/proc/{}/task", sniffer.child.id())).unwrap() {
+            let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+            for set in ["CapPrm:\t", "CapEff:\t", "CapInh:\t"] {
+                assert!(status.contains(&format!("{set}0000000000000000")), "{status}");
+            }
+        }
+    }
+}
+
+/// Proves that on the loopback interface each packet is seen once.
+#[test]
+fn loopback_is_seen_once() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let sniffer = Sniffer::start_on(lab.right(), "lo", &["--count", "2"]);
+    let socket = lab.right().namespace().run(|| UdpSocket::bind("127.0.0.1:9000").unwrap());
+    for text in [&b"one"[..], b"second"] {
+        socket.send_to(text, socket.local_addr().unwrap()).unwrap();
+    }
+    let lines = sniffer.wait().lines;
+    assert!(lines[0].ends_with("IP 127.0.0.1.9000 > 127.0.0.1.9000: UDP, length 3"), "{lines:?}");
+    assert!(lines[1].ends_with("UDP, length 6"), "{lines:?}");
+}
+
+/// Proves that on a terminal, and in silence, a line says how it goes, and is gone in the end.
+#[test]
+fn on_a_terminal_a_line_shows_rates() {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let size = rustix::termios::Winsize { ws_row: 24, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
+    rustix::termios::tcsetwinsize(&terminal, size).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
+    let screen = fs::File::options().read(true).write(true).open(name).unwrap();
+    let mut command = command(&[lab.right().interface(), "--quiet", "--duration", "1500ms"]);
+    command.stdout(Stdio::null()).stderr(screen);
+    let mut child = lab.right().namespace().run(|| command.spawn().unwrap());
+    drop(command); // it holds the other end of the terminal
+    let (mut terminal, mut text) = (fs::File::from(terminal), Vec::new());
+    // Ends with an error when nobody has the other end any more.
+    let _ = terminal.read_to_end(&mut text);
+    assert!(child.wait().unwrap().success());
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("0 packets/s  0 bit/s  0 drops/s  0 dropped in all"), "{text:?}");
+}
+
+#[test]
+fn what_cannot_be_done_is_an_error_of_one_line() {
+    let missing = command(&["nc-none"]).output().unwrap();
+    let message = String::from_utf8(missing.stderr).unwrap();
+    assert_eq!((missing.status.code(), message.lines().count()), (Some(2), 1), "{message}");
+    assert!(message.contains("nc-none: no such interface"), "{message}");
+    for arguments in [
+        &["lo", "--count", "0"][..],
+        &["lo", "--snap", "0"],
+        &["lo", "--duration", "soon"],
+        &["lo", "--incoming", "--outgoing"],
+        &["lo", "--take", "--outgoing"],
+        &["lo", "--mode", "xdp-zero-copy"],
+        &["lo", "--take", "--mode", "packet-ring"],
+        &["lo", "--time", "sundial"],
+        &["lo", "--time", "utc", "--relative"],
+        &["lo", "--quiet", "--hex"],
+        &[],
+    ] {
+        assert_eq!(command(arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
+    }
+}
