@@ -227,11 +227,14 @@ pub(crate) enum TimeFormat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TakingMode {
     /// The card writes into the memory itself.
-    XdpZeroCopy,
+    #[value(name = "xdp-zero-copy")]
+    ZeroCopy,
     /// The kernel copies, in the driver.
-    XdpCopyNative,
+    #[value(name = "xdp-copy-native")]
+    CopyNative,
     /// The kernel copies, on any interface.
-    XdpCopyGeneric,
+    #[value(name = "xdp-copy-generic")]
+    CopyGeneric,
 }
 
 #[derive(Debug, Args)]

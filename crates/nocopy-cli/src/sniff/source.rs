@@ -214,9 +214,9 @@ fn take(arguments: &SniffArguments) -> Result<Queues, Failure> {
 impl From<TakingMode> for Mode {
     fn from(mode: TakingMode) -> Self {
         match mode {
-            TakingMode::XdpZeroCopy => Self::XdpZeroCopy,
-            TakingMode::XdpCopyNative => Self::XdpCopyNative,
-            TakingMode::XdpCopyGeneric => Self::XdpCopyGeneric,
+            TakingMode::ZeroCopy => Self::XdpZeroCopy,
+            TakingMode::CopyNative => Self::XdpCopyNative,
+            TakingMode::CopyGeneric => Self::XdpCopyGeneric,
         }
     }
 }

@@ -59,11 +59,11 @@ fn logical_link(line: &mut Line<'_>, part: Part<'_>, declared_bytes: usize) -> f
     let missing = declared_bytes.saturating_sub(part.declared_bytes);
     line.write_str("802.3, ")?;
     match part.bytes {
-        &[0x42, 0x42, 0x03, ..] => line.write_str("STP")?,
-        &[0xaa, 0xaa, 0x03, a, b, c, d, e, ..] => {
+        [0x42, 0x42, 0x03, ..] => line.write_str("STP")?,
+        [0xaa, 0xaa, 0x03, a, b, c, d, e, ..] => {
             write!(line, "SNAP, oui 0x{a:02x}{b:02x}{c:02x}, type 0x{d:02x}{e:02x}")?;
         }
-        &[destination, source, control, ..] => {
+        [destination, source, control, ..] => {
             write!(line, "LLC, dsap 0x{destination:02x}, ssap 0x{source:02x}, control 0x{control:02x}")?;
         }
         _ => line.write_str("[|llc]")?,

@@ -72,7 +72,7 @@ fn segment(flags: tcp::Flags, options: &[u8], payload: &[u8]) -> Vec<u8> {
         urgent_pointer: 3,
     };
     repr.with_checksum(&V4, payload).emit(&mut bytes).unwrap();
-    bytes[12] = ((tcp::HEADER_BYTES + options.len()) / 4 << 4) as u8;
+    bytes[12] = (((tcp::HEADER_BYTES + options.len()) / 4) << 4) as u8;
     [&bytes, options, payload].concat()
 }
 
