@@ -106,35 +106,24 @@ fn vm_tests_formatting() -> Result<Step, Failed> {
 }
 
 fn docs() -> Result<(), Failed> {
-    run_all(&[
-        Step::cargo("API documentation", &["doc", "--workspace", "--no-deps"])
-            .with("RUSTDOCFLAGS", "-D warnings"),
-        Step::cargo("man page", &["run", "--quiet", "-p", "nocopy-cli", "--", "man"])
-            .into_file("target/man/nocopy.1"),
-        Step::cargo("man page of bench", &["run", "--quiet", "-p", "nocopy-cli", "--", "man", "bench"])
-            .into_file("target/man/nocopy-bench.1"),
-        Step::cargo("man page of doctor", &["run", "--quiet", "-p", "nocopy-cli", "--", "man", "doctor"])
-            .into_file("target/man/nocopy-doctor.1"),
-        Step::cargo("man page of stats", &["run", "--quiet", "-p", "nocopy-cli", "--", "man", "stats"])
-            .into_file("target/man/nocopy-stats.1"),
-        Step::cargo("man page of send", &["run", "--quiet", "-p", "nocopy-cli", "--", "man", "send"])
-            .into_file("target/man/nocopy-send.1"),
-        Step::cargo("man page of sniff", &["run", "--quiet", "-p", "nocopy-cli", "--", "man", "sniff"])
-            .into_file("target/man/nocopy-sniff.1"),
-        Step::cargo(
-            "completions for bash",
-            &["run", "--quiet", "-p", "nocopy-cli", "--", "completions", "bash"],
-        )
-        .into_file("target/completions/nocopy.bash"),
-        Step::cargo(
-            "completions for zsh",
-            &["run", "--quiet", "-p", "nocopy-cli", "--", "completions", "zsh"],
-        )
-        .into_file("target/completions/_nocopy"),
-        Step::cargo(
-            "completions for fish",
-            &["run", "--quiet", "-p", "nocopy-cli", "--", "completions", "fish"],
-        )
-        .into_file("target/completions/nocopy.fish"),
-    ])
+    let print = |what: &str, arguments: &[&str], file: &str| {
+        let nocopy = ["run", "--quiet", "-p", "nocopy-cli", "--"];
+        Step::cargo(what, &[&nocopy, arguments].concat()).into_file(&format!("target/{file}"))
+    };
+    let page = |command: &&str| {
+        print(&format!("man page of {command}"), &["man", command], &format!("man/nocopy-{command}.1"))
+    };
+    let completions = |(shell, file): (&str, &str)| {
+        let arguments = ["completions", shell];
+        print(&format!("completions for {shell}"), &arguments, &format!("completions/{file}"))
+    };
+    let api = Step::cargo("API documentation", &["doc", "--workspace", "--no-deps"])
+        .with("RUSTDOCFLAGS", "-D warnings");
+    let shells = [("bash", "nocopy.bash"), ("zsh", "_nocopy"), ("fish", "nocopy.fish")];
+    let all: Vec<Step> = [api, print("man page", &["man"], "man/nocopy.1")]
+        .into_iter()
+        .chain(["bench", "doctor", "stats", "sniff", "record", "send"].iter().map(page))
+        .chain(shells.map(completions))
+        .collect();
+    run_all(&all)
 }

@@ -137,11 +137,6 @@ pub(crate) struct FilterArguments {
 }
 
 impl FilterArguments {
-    /// Whether every packet matches: no filter was given.
-    pub(crate) fn is_none(&self) -> bool {
-        self.words.is_empty() && self.bytecode.is_none()
-    }
-
     /// The filter, compiled.
     pub(crate) fn program(&self) -> Result<Option<Program>, Failure> {
         if let Some(path) = &self.bytecode {

@@ -423,3 +423,50 @@ fn what_cannot_be_done_is_an_error_of_one_line() {
         assert_eq!(command(arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
     }
 }
+
+#[test]
+fn only_what_matches_is_shown_or_taken_and_the_host_has_the_rest() {
+    for way in [&["--take", "--mode", "xdp-copy-native"][..], &[]] {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let (left, others) = (udp(lab.left(), 9000), udp(lab.right(), 9002));
+        let wanted = SocketAddr::from((lab.right().ipv4(), 9001));
+        let sniffer = Sniffer::start(lab.right(), &[way, &["udp port 9001", "and udp[8] = 7"]].concat());
+        others.set_read_timeout(Some(PATIENCE)).unwrap();
+        for number in [6, 7, 8, 7] {
+            left.send_to(&[number; 5], wanted).unwrap();
+            left.send_to(b"others", others.local_addr().unwrap()).unwrap();
+            others.recv(&mut [0; 10]).expect("the host has what does not match");
+        }
+        for _ in 0..2 {
+            sniffer.expect(&["9000 > 10.77.0.2.9001: UDP, length 5"]);
+        }
+        sniffer.interrupt();
+        let Ended { lines, errors, .. } = sniffer.wait();
+        assert!(lines.is_empty() && errors.contains("2 packets captured"), "{lines:?} {errors}");
+        assert!(errors.contains("  filter "), "says where it runs: {errors}");
+    }
+}
+
+#[test]
+fn a_filter_comes_as_bytecode_too_and_a_bad_one_is_an_error_of_one_line() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let place = std::env::temp_dir().join(format!("nocopy-filter-{}", std::process::id()));
+    let path = place.to_str().unwrap();
+    let failure = |arguments: &[&str]| {
+        let mut command = command(&[&[lab.right().interface()], arguments].concat());
+        let output = lab.right().namespace().run(|| command.output().unwrap());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && said.lines().count() == 1, "{said}");
+        said
+    };
+    assert!(failure(&["--bytecode", path]).contains("cannot read"));
+    fs::write(&place, "2\n40 0 0 12\n6 0 0 many\n").unwrap();
+    assert!(failure(&["--bytecode", path]).contains("not a filter"));
+    fs::write(&place, "4\n40 0 0 12\n21 0 1 34997\n6 0 0 262144\n6 0 0 0\n").unwrap(); // ether proto 0x88b5
+    let sniffer = Sniffer::start(lab.right(), &["--bytecode", path, "--count", "1"]);
+    fs::remove_file(&place).unwrap();
+    send(lab.left(), &[frame(&lab, 0x88b6), frame(&lab, 0x88b5)]);
+    let Ended { lines, .. } = sniffer.wait();
+    assert!(lines.len() == 1 && lines[0].contains("88b5"), "{lines:?}");
+    assert!(failure(&["udp prot 9"]).contains("pcap-filter(7)"));
+}

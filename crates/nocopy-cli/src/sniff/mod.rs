@@ -23,9 +23,10 @@ const PATIENCE: Duration = Duration::from_millis(100);
 const OUTPUT_BYTES: usize = 64 << 10;
 
 pub(crate) fn run(arguments: &SniffArguments) -> Result<Outcome, Failure> {
+    let filter = arguments.filter.program()?;
     capability::drop_all_but(capability::NETWORK)?;
     let interrupt = Interrupt::listen()?;
-    let mut source = Source::open(arguments)?;
+    let mut source = Source::open(arguments, filter.as_ref())?;
     capability::drop_all_but(capability::NONE)?;
     say(&format!("listening on {}: {}\n", arguments.interface, source.manner()));
     let mut sniffing = Sniffing::new(arguments, source, interrupt);

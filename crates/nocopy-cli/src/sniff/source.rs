@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nocopy::area::Faults;
+use nocopy::filter::Program;
 use nocopy::metadata::{Clock, Direction};
 use nocopy::port::{OpenError, PortBuilder, Purpose, Queues, Statistics};
 use nocopy::{Chain, Evidence, Mode, Packet, Port};
@@ -16,6 +17,13 @@ const DESCRIBED_BYTES: usize = 2048;
 
 /// The interface that every namespace has: what is sent on it comes in on it, and would be seen twice.
 const LOOPBACK: &str = "lo";
+
+/// How long a packet may wait in the kernel: short for an eye; and a ring of blocks that each wait so long, though hardly filled,
+/// outlasts the moments in which nobody looks.
+const BLOCK_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// What the ring has room for, of 2 KiB each.
+const RING_PACKETS: u32 = 16_384;
 
 /// A packet, as it was seen.
 pub(super) struct Sighting<'a> {
@@ -95,8 +103,8 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) fn open(arguments: &SniffArguments) -> Result<Self, Failure> {
-        let queues = if arguments.take { take(arguments)? } else { look_on(arguments)? };
+    pub(super) fn open(arguments: &SniffArguments, filter: Option<&Program>) -> Result<Self, Failure> {
+        let queues = if arguments.take { take(arguments, filter)? } else { look_on(arguments, filter)? };
         Ok(Self { queues, wish: Wish::of(arguments), joined: Vec::new() })
     }
 
@@ -174,26 +182,22 @@ impl Source {
 }
 
 /// What looking on and taking have in common.
-fn builder(arguments: &SniffArguments) -> Result<PortBuilder, Failure> {
-    let builder = Port::builder(&arguments.interface);
-    let builder = builder.promiscuous(!arguments.no_promiscuous).receive_metadata(true);
-    if arguments.filter.is_none() {
-        return Ok(builder);
-    }
-    // HERE the program goes in: `builder.filter(program)`.
-    arguments.filter.program().map(|_program| builder)
+fn builder(arguments: &SniffArguments, filter: Option<&Program>) -> PortBuilder {
+    let builder = Port::builder(&arguments.interface).promiscuous(!arguments.no_promiscuous);
+    filter.into_iter().fold(builder.receive_metadata(true), PortBuilder::filter)
 }
 
 /// The host keeps its traffic.
-fn look_on(arguments: &SniffArguments) -> Result<Queues, Failure> {
+fn look_on(arguments: &SniffArguments, filter: Option<&Program>) -> Result<Queues, Failure> {
     let outgoing = !arguments.incoming && (arguments.outgoing || arguments.interface != LOOPBACK);
-    let builder = builder(arguments)?.purpose(Purpose::Capture).mode(Mode::PacketRing);
+    let builder = builder(arguments, filter).purpose(Purpose::Capture).mode(Mode::PacketRing);
+    let builder = builder.block_timeout(BLOCK_TIMEOUT).ring_sizes(RING_PACKETS, 64).frame_count(4096, 64);
     Ok(builder.multi_buffer(true).outgoing(outgoing).open_queues(..)?)
 }
 
 /// The host has what is left.
-fn take(arguments: &SniffArguments) -> Result<Queues, Failure> {
-    let mut builder = builder(arguments)?.purpose(Purpose::Exchange);
+fn take(arguments: &SniffArguments, filter: Option<&Program>) -> Result<Queues, Failure> {
+    let mut builder = builder(arguments, filter).purpose(Purpose::Exchange);
     if let Some(mode) = arguments.mode {
         builder = builder.mode(mode.into());
     }
