@@ -2,7 +2,7 @@
 //!
 //! Not part of the interface.
 
-use super::instruction::{LINK, NETWORK, code};
+use super::instruction::{ANCILLARY, LINK, NETWORK, code};
 use super::{Ancillary, Extension, Instruction, InvalidProgram, Program, VlanTag};
 use crate::wire::{IpAddresses, MacAddress, UdpChecksum, UdpFrame, vlan::TagControl};
 
@@ -38,14 +38,16 @@ impl Choices<'_> {
     fn constant(&mut self) -> u32 {
         let small = u32::from(self.byte());
         match self.byte() % 16 {
-            0..8 => small % 64,
-            8 => small << 8 | u32::from(self.byte()),
+            0..6 | 13.. if small < 240 => small % 20,
+            0..6 => small,
+            6 => small % 64,
+            7 | 8 if small < 250 => small % 4,
+            7 | 8 => small << 8 | u32::from(self.byte()),
             9 => 0_u32.wrapping_sub(small),
             10 => u32::from_be_bytes([self.byte(), self.byte(), self.byte(), self.byte()]),
             11 => LINK.wrapping_add(small).wrapping_sub(4),
             12 => NETWORK.wrapping_add(small % 80).wrapping_sub(4),
-            13 => [0x8100, 0x88a8, 0x0800, 0x86dd][small as usize % 4],
-            _ => small,
+            _ => [0x8100, 0x88a8, 0x0800, 0x86dd][small as usize % 4],
         }
     }
 }
@@ -62,31 +64,53 @@ const CODES: [u16; 56] = [
 const EXTENSIONS: [Extension; 4] =
     [Extension::XorX, Extension::HardwareType, Extension::InterfaceIndex, Extension::Mark];
 
+/// Bytes that one instruction of [`program`] is made of.
+const CHOICE_BYTES: usize = 12;
+
 /// A valid program out of any bytes. It ends with a return of A.
 ///
 /// # Panics
 /// When what is valid by construction is refused.
 pub fn program(bytes: &[u8]) -> Program {
-    let count = 1 + bytes.len() / 6;
-    let mut choices = Choices(bytes);
+    let chunks = bytes.chunks_exact(CHOICE_BYTES).take(100);
     // Only slots that are stored to first are loaded from.
     let mut instructions = vec![Instruction::plain(code::STORE, 0), Instruction::plain(code::STORE_X, 1)];
-    for index in 0..count.min(200) {
-        let left = count.min(200) - index;
-        instructions.push(any_instruction(&mut choices, left));
+    let count = chunks.len();
+    for (index, chunk) in chunks.enumerate() {
+        instructions.extend(any_instructions(&mut Choices(chunk), count - index));
     }
     instructions.push(Instruction::plain(code::RETURN_A, 0));
     Program::new(instructions).expect("valid by construction")
 }
 
-/// An instruction with `left` more behind it.
+/// An instruction with at least `left` more from it on, and mostly one in front of it that lets it succeed.
+fn any_instructions(choices: &mut Choices<'_>, left: usize) -> Vec<Instruction> {
+    let (luck, x) = (choices.byte(), choices.byte());
+    // Now and then the filter ends early.
+    if luck == 1 {
+        return vec![Instruction::plain(code::RETURN_CONSTANT, u32::from(x) % 3 * 20)];
+    }
+    let instruction = any_instruction(choices, left);
+    let needs_x = matches!(
+        instruction.code,
+        code::LOAD_BYTE_INDIRECT | code::LOAD_HALF_INDIRECT | code::LOAD_WORD_INDIRECT | 0x3c | 0x9c
+    );
+    let front = match luck % 16 {
+        0..8 => Instruction::plain(code::LOAD_X_CONSTANT, u32::from(x) % 24),
+        8..15 => Instruction::plain(code::LOAD_X_HEADER, u32::from(x) % 16),
+        _ => return vec![instruction],
+    };
+    if needs_x { vec![front, instruction] } else { vec![instruction] }
+}
+
 fn any_instruction(choices: &mut Choices<'_>, left: usize) -> Instruction {
     let mut instruction = Instruction::plain(CODES[choices.below(CODES.len())], choices.constant());
-    let distance = |choices: &mut Choices<'_>| (choices.below(8.min(left))) as u8;
+    let distance = |choices: &mut Choices<'_>| usize::from(choices.byte()) % 8.min(left);
     match instruction.code {
-        code::JUMP => instruction.constant = distance(choices).into(),
+        code::JUMP => instruction.constant = distance(choices) as u32,
         code if code & 7 == code::BRANCH => {
-            (instruction.jump_true, instruction.jump_false) = (distance(choices), distance(choices));
+            (instruction.jump_true, instruction.jump_false) =
+                (distance(choices) as u8, distance(choices) as u8);
         }
         code::LOAD_SCRATCH | code::LOAD_X_SCRATCH => instruction.constant %= 2,
         code::STORE | code::STORE_X => instruction.constant %= 16,
@@ -96,16 +120,40 @@ fn any_instruction(choices: &mut Choices<'_>, left: usize) -> Instruction {
             instruction.constant = EXTENSIONS[choices.below(EXTENSIONS.len())].offset();
         }
         // Offsets just below 0 would be questions.
-        code::LOAD_WORD | code::LOAD_HALF | code::LOAD_BYTE if instruction.constant >= 0xffff_f000 => {
+        code::LOAD_WORD | code::LOAD_HALF | code::LOAD_BYTE if instruction.constant >= ANCILLARY => {
             instruction.constant &= 0xff;
         }
         _ => {}
     }
-    // Now and then the filter ends early.
-    if choices.byte().is_multiple_of(32) {
-        return Instruction::plain(code::RETURN_CONSTANT, u32::from(choices.byte()) % 3 * 20);
-    }
     instruction
+}
+
+/// Every load at every offset around the tag and the headers, constant and from X, and a packet for each: X is certain, or comes
+/// from the packet as a byte or a word, so that it may be anything.
+pub fn loads() -> Vec<(Program, Vec<u8>)> {
+    let mut loads = Vec::new();
+    for (offset, base) in (0..24).flat_map(|offset| [0, LINK, NETWORK].map(|base| (offset, base))) {
+        for load in [code::LOAD_BYTE, code::LOAD_HALF, code::LOAD_WORD, code::LOAD_X_HEADER] {
+            loads.push((0, vec![(load, base + offset)]));
+        }
+        for load in [code::LOAD_BYTE_INDIRECT, code::LOAD_HALF_INDIRECT, code::LOAD_WORD_INDIRECT] {
+            for constant in [0, 2, 14, offset] {
+                let x = base.wrapping_add(offset).wrapping_sub(constant);
+                loads.push((x, vec![(code::LOAD_X_CONSTANT, x), (load, constant)]));
+                loads.push((x, vec![(code::LOAD_WORD, 0), (code::A_TO_X, 0), (load, constant)]));
+                if x < 256 {
+                    loads.push((x, vec![(code::LOAD_BYTE, 3), (code::A_TO_X, 0), (load, constant)]));
+                }
+            }
+        }
+    }
+    // What a load leaves alone shows too: both registers make the result.
+    let around = |load: Vec<(u16, u32)>| {
+        let load = load.into_iter().chain([(0x24, 31), (0x0c, 0), (code::RETURN_A, 0)]);
+        Program::new(load.map(|(code, constant)| Instruction::plain(code, constant)).collect())
+    };
+    let packet = |x: u32| [&x.to_be_bytes()[..], &(0xb0..0xda).collect::<Vec<u8>>()].concat();
+    loads.into_iter().map(|(x, load)| (around(load).expect("a load and a return"), packet(x))).collect()
 }
 
 /// A program that returns all ones where `program`, which ends with a return of A, returns `value` from there, and 0 elsewhere: so

@@ -2,6 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 
 use super::instruction::{LINK, NETWORK, code};
 use super::{
@@ -219,6 +220,29 @@ fn filters_for_packet_sockets_see_the_tag_where_it_was() {
 }
 
 #[test]
+fn every_load_around_the_tag_gets_what_was_there() {
+    for (program, packet) in oracle::loads() {
+        for end in [14, 15, 16, 20, packet.len()] {
+            oracle::check_packet_socket(&program, &[packet[..end].to_vec()], 0x6f64);
+        }
+    }
+}
+
+#[test]
+fn random_filters_run_to_their_ends() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let (filters, packets) = (vec(any::<u8>(), 0..250), vec(any::<u8>(), 40..100));
+    let mut results = std::collections::HashSet::new();
+    for _ in 0..1000 {
+        let mut any = |strategy: &proptest::collection::VecStrategy<_>| {
+            strategy.new_tree(&mut runner).unwrap().current()
+        };
+        results.insert(oracle::program(&any(&filters)).run(&[&any(&packets)], &Ancillary::default()));
+    }
+    assert!(results.len() > 300, "{} results of 1000: they would hide what is wrong", results.len());
+}
+
+#[test]
 fn a_filter_without_a_slot_left_is_not_rewritten() {
     let mut instructions: Vec<_> = (0..16).map(|slot| (code::STORE, 0, 0, slot)).collect();
     instructions.extend([(code::LOAD_X_LENGTH, 0, 0, 0), (code::RETURN_A, 0, 0, 0)]);
@@ -264,13 +288,13 @@ proptest! {
 
     #[test]
     fn random_filters_for_packet_sockets_see_the_tag_where_it_was(
-        bytes in vec(any::<u8>(), 0..300), packets in vec(vec(any::<u8>(), 14..100), 1..4), control in any::<u16>(),
+        bytes in vec(any::<u8>(), 0..250), packets in vec(vec(any::<u8>(), 14..100), 1..4), control in any::<u16>(),
     ) {
         oracle::check_packet_socket(&oracle::program(&bytes), &packets, control);
     }
 
     #[test]
-    fn translations_jump_inside(bytes in vec(any::<u8>(), 0..300), fragments in any::<bool>()) {
+    fn translations_jump_inside(bytes in vec(any::<u8>(), 0..800), fragments in any::<bool>()) {
         let Ok(code) = oracle::program(&bytes).to_xdp(fragments) else { return Ok(()) };
         for (at, instruction) in code.iter().enumerate() {
             let is_jump = matches!(instruction.code & 7, 5 | 6) && !matches!(instruction.code, 0x85 | 0x95);
