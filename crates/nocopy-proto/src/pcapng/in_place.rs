@@ -1,0 +1,268 @@
+//! Blocks made around packets in the memory that these lie in: no packet moves.
+
+use std::ops::Range;
+
+use super::{
+    Counts, FILLER_BYTES_MIN, PACKET_HEAD_BYTES, PACKET_TAIL_BYTES, Packet, STATISTICS_BYTES, around, filler,
+    filler_head, statistics,
+};
+
+/// Makes blocks in place, packet by packet in the order in which they lie in memory.
+///
+/// The memory begins with [`InPlace::HEAD_BYTES`] that are not touched but told by [`InPlace::finish`]: in them may lie a word that
+/// somebody else reads.
+#[derive(Debug)]
+pub struct InPlace<'a> {
+    /// Without the head.
+    bytes: &'a mut [u8],
+    counts: Option<Counts>,
+    snap_bytes: u32,
+    first_bytes: usize,
+    last: Option<Last>,
+    moved: u32,
+}
+
+/// The packet whose block ends where the next begins.
+#[derive(Debug, Clone, Copy)]
+struct Last {
+    packet: Packet,
+    start: usize,
+    len: usize,
+}
+
+/// What the memory has become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Laid {
+    /// What belongs into the first bytes of the memory. The four bytes behind are free.
+    pub head: [u8; 8],
+    /// Whole blocks, from the beginning of the memory on.
+    pub bytes: usize,
+    /// Packets moved by a few bytes because they did not lie as the format wants it.
+    pub moved: u32,
+}
+
+/// There is not enough room in front of a packet, or it does not lie in the memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no room for a block around a packet: it lies too close to the one before it, or outside")]
+pub struct TooClose;
+
+impl<'a> InPlace<'a> {
+    /// At the beginning of the memory: eight of the first block, and four that stay as they are.
+    pub const HEAD_BYTES: usize = 12;
+
+    /// Begins with the memory behind its head; with counts in front of the packets, if there are any. No more than `snap_bytes`
+    /// of a packet are kept.
+    pub fn new(bytes: &'a mut [u8], counts: Option<Counts>, snap_bytes: u32) -> Self {
+        Self { bytes, counts, snap_bytes, first_bytes: 0, last: None, moved: 0 }
+    }
+
+    /// Makes a block around the packet at `place`, counted from the beginning of the memory. Everything between this packet and the
+    /// one before it may be overwritten.
+    ///
+    /// # Errors
+    /// It cannot be done; nothing has changed.
+    pub fn add(&mut self, packet: &Packet, place: Range<usize>) -> Result<(), TooClose> {
+        let end = self.bytes.len() + Self::HEAD_BYTES;
+        if place.start > place.end || place.end > end {
+            return Err(TooClose);
+        }
+        let len = place.len().min(self.snap_bytes as usize);
+        let last_start = end.checked_sub(PACKET_TAIL_BYTES + len).ok_or(TooClose)?;
+        // Rounded down: also so that the padding fits.
+        let start = place.start.min(last_start) / 4 * 4;
+        let block = start.checked_sub(PACKET_HEAD_BYTES).filter(|block| *block >= self.free_from());
+        let block = block.ok_or(TooClose)?;
+        self.end_at(block);
+        if start != place.start {
+            let from = place.start - Self::HEAD_BYTES;
+            self.bytes.copy_within(from..from + len, start - Self::HEAD_BYTES);
+            self.moved += 1;
+        }
+        self.last = Some(Last { packet: *packet, start, len });
+        Ok(())
+    }
+
+    /// The memory from `at` on, counted from its beginning: what is added next is to be looked for there.
+    pub fn behind(&mut self, at: usize) -> Option<&mut [u8]> {
+        self.bytes.get_mut(at.checked_sub(Self::HEAD_BYTES)?..)
+    }
+
+    /// Ends the last block, and fills up to a multiple of `unit` if the memory is as long.
+    pub fn finish(mut self, unit: usize) -> Laid {
+        let memory = self.bytes.len() + Self::HEAD_BYTES;
+        let used = self.free_from();
+        let whole = used.next_multiple_of(unit).min(memory / 4 * 4);
+        let end = if whole - used >= FILLER_BYTES_MIN && self.last.is_some() { used } else { whole };
+        self.end_at(end);
+        filler(&mut self.bytes[end - Self::HEAD_BYTES..whole - Self::HEAD_BYTES]);
+        let head = filler_head(u32::try_from(self.first_bytes).expect("blocks are shorter"));
+        Laid { head, bytes: whole, moved: self.moved }
+    }
+
+    /// Where the next block can begin at the earliest.
+    fn free_from(&self) -> usize {
+        match self.last {
+            Some(Last { start, len, .. }) => start + len.next_multiple_of(4) + PACKET_TAIL_BYTES,
+            None => Self::HEAD_BYTES + 4 + self.counts.map_or(0, |_| STATISTICS_BYTES),
+        }
+    }
+
+    /// Ends the last packet's block, or what stands in front of the first, at `end`.
+    fn end_at(&mut self, end: usize) {
+        if let Some(Last { packet, start, len }) = self.last {
+            around(self.within(start - PACKET_HEAD_BYTES..end), &packet, len);
+            return;
+        }
+        let mut first = end;
+        if let Some(counts) = self.counts {
+            first -= STATISTICS_BYTES;
+            statistics(self.within(first..end), &counts);
+        }
+        self.first_bytes = first;
+        let rest = self.within(Self::HEAD_BYTES..first);
+        let (body, tail) = rest.split_at_mut(rest.len() - 4);
+        body.fill(0);
+        tail.copy_from_slice(&(first as u32).to_le_bytes());
+    }
+
+    /// By places counted from the beginning of the memory.
+    fn within(&mut self, place: Range<usize>) -> &mut [u8] {
+        &mut self.bytes[place.start - Self::HEAD_BYTES..place.end - Self::HEAD_BYTES]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::reader::{Read, read};
+    use super::super::{Direction, packet, packet_bytes};
+    use super::*;
+
+    const UNIT: usize = 512;
+    /// From the end of one packet to the beginning of the next, at least: what the kernel's ring has is more.
+    const GAP_BYTES: usize = 80;
+    /// The word that somebody else reads.
+    const WORD: [u8; 4] = [1, 0, 0, 0x55];
+
+    fn of(number: u8) -> Packet {
+        let direction = if number.is_multiple_of(2) { Direction::In } else { Direction::Out };
+        Packet { time_ns: u64::from(number) << 31, original_bytes: 2000, direction }
+    }
+
+    fn lay(memory: &mut [u8], counts: Option<Counts>, snap: u32, places: &[Range<usize>]) -> Laid {
+        memory[8..12].copy_from_slice(&WORD);
+        let mut blocks = InPlace::new(&mut memory[InPlace::HEAD_BYTES..], counts, snap);
+        for (number, place) in (0..).zip(places) {
+            blocks.add(&of(number), place.clone()).unwrap();
+        }
+        let laid = blocks.finish(UNIT);
+        memory[..8].copy_from_slice(&laid.head);
+        laid
+    }
+
+    #[test]
+    fn a_block_of_the_ring_becomes_exactly_this() {
+        let mut memory = vec![0xaa; 1024];
+        let (first, second): (Vec<u8>, Vec<u8>) = ((0..61).collect(), (100..170).collect());
+        memory[132..193].copy_from_slice(&first);
+        memory[284..354].copy_from_slice(&second);
+        let laid = lay(&mut memory, None, 1 << 18, &[132..193, 284..354]);
+        assert_eq!((laid.bytes, laid.moved), (512, 0));
+
+        let mut expected = Vec::new();
+        let word = |expected: &mut Vec<u8>, word: u32| expected.extend(word.to_le_bytes());
+        word(&mut expected, 0x8000_6e63); // a filler of 104 bytes, with the word of somebody else
+        word(&mut expected, 104);
+        expected.extend(WORD);
+        expected.resize(100, 0);
+        word(&mut expected, 104);
+        word(&mut expected, 6); // a packet, up to the next at 256
+        word(&mut expected, 152);
+        for field in [0, 0, 0, 61, 2000] {
+            word(&mut expected, field);
+        }
+        expected.extend(&first);
+        expected.extend([0, 0, 0]);
+        expected.extend([2, 0, 4, 0, 1, 0, 0, 0]); // inwards
+        expected.extend([0x63, 0x8e, 40, 0]); // filled
+        expected.resize(252, 0);
+        word(&mut expected, 152);
+        let mut last = vec![0; packet_bytes(70)];
+        packet(&mut last, &of(1), &second);
+        expected.extend(last);
+        word(&mut expected, 0x8000_6e63);
+        word(&mut expected, 140);
+        expected.resize(508, 0);
+        word(&mut expected, 140);
+        assert_eq!(memory[..512], expected);
+        assert!(memory[512..].iter().all(|byte| *byte == 0xaa), "what is behind is left alone");
+    }
+
+    #[test]
+    fn packets_that_do_not_fit_are_refused() {
+        let mut memory = [0; 1024];
+        let mut blocks = InPlace::new(&mut memory, None, 1 << 18);
+        for place in [0..10, 40..50, 1030..1037, Range { start: 200, end: 100 }, usize::MAX - 5..usize::MAX] {
+            assert_eq!(blocks.add(&of(0), place.clone()), Err(TooClose), "{place:?}");
+        }
+        blocks.add(&of(0), 100..200).unwrap();
+        for place in [200..210, 243..250, 100..200] {
+            assert_eq!(blocks.add(&of(0), place), Err(TooClose));
+        }
+        blocks.add(&of(0), 244..250).unwrap();
+    }
+
+    #[test]
+    fn memory_without_packets_is_one_filler_or_counts() {
+        let counts = Counts { time_ns: 1, received: 2, dropped: 3 };
+        let mut memory = [0xaa; 1024];
+        let laid = lay(&mut memory, None, 100, &[]);
+        assert_eq!(read(&memory[..laid.bytes]), [Read::Filler]);
+        let laid = lay(&mut memory, Some(counts), 100, &[]);
+        assert_eq!(read(&memory[..laid.bytes]), [Read::Filler, Read::Counts(counts)]);
+    }
+
+    proptest! {
+        /// Whatever lies wherever: each packet is read back as it was, and the blocks end with a unit.
+        #[test]
+        fn packets_are_read_back_as_they_lay(
+            shape in prop::collection::vec((0..12_usize, 0..400_usize), 0..20),
+            behind in 0..40_usize,
+            counted in any::<bool>(),
+            snap in prop_oneof![Just(1_u32 << 18), 1..100_u32],
+        ) {
+            let (mut places, mut end) = (Vec::new(), 60);
+            for (more, len) in shape {
+                let start = end + GAP_BYTES + more;
+                end = start + len;
+                places.push(start..end);
+            }
+            // As close to the end as the kernel comes, or closer.
+            let mut memory = vec![0; (end + behind).next_multiple_of(UNIT).max(UNIT)];
+            for (at, byte) in memory.iter_mut().enumerate() {
+                *byte = (at * 7 + at / 256) as u8;
+            }
+            let data = |place: &Range<usize>| {
+                let mut data = memory[place.clone()].to_vec();
+                data.truncate(snap as usize);
+                data
+            };
+            let mut expected = vec![Read::Filler];
+            let counts = counted.then_some(Counts { time_ns: 5, received: 6, dropped: 7 });
+            expected.extend(counts.map(Read::Counts));
+            expected.extend((0..).zip(&places).map(|(number, place)| {
+                let packet = Packet { original_bytes: 2000, ..of(number) };
+                Read::Packet { packet, data: data(place) }
+            }));
+            let laid = lay(&mut memory, counts, snap, &places);
+            prop_assert_eq!(laid.bytes % UNIT, 0);
+            prop_assert_eq!(&memory[8..12], &WORD);
+            let mut found = read(&memory[..laid.bytes]);
+            if found.len() > expected.len() {
+                prop_assert_eq!(found.pop(), Some(Read::Filler));
+            }
+            prop_assert_eq!(found, expected);
+        }
+    }
+}

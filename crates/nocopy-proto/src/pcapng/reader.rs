@@ -1,0 +1,78 @@
+//! A reader for tests: as strict as the format, and it knows only what is written here.
+
+use super::*;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Read {
+    Packet { packet: Packet, data: Vec<u8> },
+    Counts(Counts),
+    Filler,
+    Other(u32),
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
+fn time_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(word(bytes, at)) << 32 | u64::from(word(bytes, at + 4))
+}
+
+/// Every block of `bytes`, which end with one.
+pub(super) fn read(mut bytes: &[u8]) -> Vec<Read> {
+    let mut blocks = Vec::new();
+    while !bytes.is_empty() {
+        let len = word(bytes, 4) as usize;
+        assert!(len >= 12 && len.is_multiple_of(4), "a block of {len} bytes");
+        assert_eq!(word(bytes, len - 4) as usize, len, "a block ends as it begins");
+        let (block, rest) = bytes.split_at(len);
+        blocks.push(match word(block, 0) {
+            ENHANCED_PACKET => packet(&block[8..len - 4]),
+            INTERFACE_STATISTICS => counts(&block[8..len - 4]),
+            FILLER => Read::Filler,
+            kind => Read::Other(kind),
+        });
+        bytes = rest;
+    }
+    blocks
+}
+
+fn packet(body: &[u8]) -> Read {
+    assert_eq!(word(body, 0), INTERFACE);
+    let captured = word(body, 12) as usize;
+    let options = options(&body[20 + captured.next_multiple_of(4)..]);
+    assert!(options[1..].iter().all(|(code, _)| *code == OPTION_FILLER));
+    let direction = match options[0] {
+        (PACKET_FLAGS, [1, 0, 0, 0]) => Direction::In,
+        (PACKET_FLAGS, [2, 0, 0, 0]) => Direction::Out,
+        other => panic!("{other:?}"),
+    };
+    let packet = Packet { time_ns: time_at(body, 4), original_bytes: word(body, 16), direction };
+    Read::Packet { packet, data: body[20..20 + captured].to_vec() }
+}
+
+fn counts(body: &[u8]) -> Read {
+    let options = options(&body[12..]);
+    let number = |at: usize, code| {
+        assert_eq!(options[at].0, code);
+        u64::from_le_bytes(options[at].1.try_into().unwrap())
+    };
+    let (received, dropped) = (number(0, STATISTICS_RECEIVED), number(1, STATISTICS_DROPPED));
+    Read::Counts(Counts { time_ns: time_at(body, 4), received, dropped })
+}
+
+/// Options up to their end, which is the end of the block.
+fn options(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
+    let mut options = Vec::new();
+    loop {
+        let half = |at| u16::from_le_bytes(bytes[at..at + 2].try_into().unwrap());
+        let (code, len) = (half(0), usize::from(half(2)));
+        let end = 4 + len.next_multiple_of(4);
+        if code == OPTION_END {
+            assert_eq!((len, bytes.len()), (0, 4));
+            return options;
+        }
+        options.push((code, &bytes[4..4 + len]));
+        bytes = &bytes[end..];
+    }
+}
