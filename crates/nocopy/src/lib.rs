@@ -21,6 +21,8 @@
 //!
 //! * [`port`]: opening, receiving, sending, waiting; granting to processes without privileges.
 //! * [`area`]: the memory, who owns which frame of it, the balance.
+//! * [`capture`]: all packets of an interface that leaves them to the host, in blocks that are owned.
+//! * [`disk`]: files written past the page cache from where packets lie.
 //! * [`ring`]: the queues shared with the kernel.
 //! * [`probe`]: what this machine and an interface would let a port do, looked at without changing anything.
 //! * [`statistics`]: everything counted for an interface and the ports on it, also those of other processes.
@@ -30,7 +32,9 @@
 //! * [`Evidence`]: whether bytes were copied: *zero-copy*, *copied* with the cause, or *unknown*.
 
 pub mod area;
+pub mod capture;
 mod counter;
+pub mod disk;
 mod evidence;
 pub mod filter;
 pub mod metadata;

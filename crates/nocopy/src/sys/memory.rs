@@ -84,6 +84,11 @@ impl Mapping {
         Ok((mapping, pages))
     }
 
+    /// Anonymous, zeroed pages.
+    pub(crate) fn pages(bytes: usize) -> io::Result<Self> {
+        Self::anonymous(bytes, MapFlags::empty())
+    }
+
     fn anonymous(bytes: usize, extra: MapFlags) -> io::Result<Self> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.

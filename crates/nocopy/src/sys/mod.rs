@@ -5,6 +5,7 @@ pub(crate) mod bpf;
 pub(crate) mod capability;
 pub(crate) mod descriptor;
 pub(crate) mod diag;
+pub(crate) mod disk;
 pub(crate) mod driver_counters;
 pub(crate) mod ethtool;
 mod generic;

@@ -2,7 +2,8 @@
 
 use std::ptr::NonNull;
 
-use crate::metadata::{Arrival, Clock, Direction, Timestamp, Unsupported, VlanTag};
+use super::header::{time_ns, vlan_tag};
+use crate::metadata::{Arrival, Clock, Direction, Timestamp, Unsupported};
 
 /// Where the kernel notes whom a packet is from, behind its header.
 const LINK_OFFSET: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
@@ -20,19 +21,8 @@ pub(crate) unsafe fn arrival(header: NonNull<u8>, header_bytes: usize) -> Arriva
     read(&unsafe { header.cast::<libc::tpacket3_hdr>().read_unaligned() }, link.as_ref())
 }
 
-/// The tag's EtherType, where the kernel does not tell (before Linux 3.14) that of a customer's tag.
-pub(super) fn vlan_tag(header: &libc::tpacket3_hdr) -> Option<VlanTag> {
-    let protocol = match header.tp_status & libc::TP_STATUS_VLAN_TPID_VALID {
-        0 => libc::ETH_P_8021Q as u16,
-        _ => header.hv1.tp_vlan_tpid,
-    };
-    let is_there = header.tp_status & libc::TP_STATUS_VLAN_VALID != 0;
-    is_there.then_some(VlanTag { protocol, control: header.hv1.tp_vlan_tci as u16 })
-}
-
 fn read(header: &libc::tpacket3_hdr, link: Option<&libc::sockaddr_ll>) -> Arrival {
-    // The card's own time is there only if somebody has asked for it (`SO_TIMESTAMPING`, `PACKET_TIMESTAMP`): we have not.
-    let ns = u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec);
+    let ns = time_ns(header);
     let hash = header.hv1.tp_rxhash;
     Arrival {
         timestamp: Ok(Timestamp { ns, clock: Clock::Realtime }),
@@ -49,6 +39,7 @@ fn read(header: &libc::tpacket3_hdr, link: Option<&libc::sockaddr_ll>) -> Arriva
 #[cfg(all(test, not(nocopy_loom)))]
 mod tests {
     use super::*;
+    use crate::metadata::VlanTag;
 
     #[test]
     fn a_header_without_hash_and_tag_says_so() {

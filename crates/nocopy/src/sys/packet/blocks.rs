@@ -1,13 +1,10 @@
 //! The receiving ring: the kernel copies packets into blocks and hands over whole ones (`TPACKET_V3`).
 
-use std::mem::offset_of;
-use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::VLAN_TAG_BYTES;
-use super::arrival::vlan_tag;
-use crate::metadata::VlanTag;
+use super::header::{self, FRONT_BYTES, VLAN_TAG_BYTES};
+use super::memory::{BlockMemory, Contents};
 use crate::ring::Producer;
 use crate::sys::memory::Mapping;
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES};
@@ -18,26 +15,14 @@ pub(crate) const IN_BLOCKS: u64 = 1 << 63;
 /// What is announced in place of a packet whose header cannot be believed: it lies nowhere, and is counted as such.
 const NOWHERE: Descriptor = Descriptor { address: u64::MAX, len: 1, options: 0 };
 
-/// Two hardware addresses: what stands in front of a VLAN tag.
-const ADDRESSES_BYTES: usize = 12;
-
 /// The blocks of a receiving ring, of which the one being read is ours.
 #[derive(Debug)]
 pub(super) struct Blocks {
-    memory: Arc<Mapping>,
-    block_bytes: u32,
-    block_count: u32,
+    memory: BlockMemory,
     /// The block that is ours, or comes next.
     block: u32,
-    /// Where reading goes on in a block that is ours.
-    cursor: Option<Cursor>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Cursor {
-    /// The next packet's header, from the start of the block.
-    header: u32,
-    packets_left: u32,
+    /// What is left of a block that is ours.
+    cursor: Option<Contents>,
 }
 
 /// Where a packet lies in the memory of the blocks.
@@ -55,10 +40,8 @@ struct Arrival {
 struct Incredible;
 
 impl Blocks {
-    pub(super) fn new(memory: Mapping, block_bytes: u32, block_count: u32) -> Self {
-        assert!(memory.bytes() >= block_bytes as usize * block_count as usize, "less memory than blocks");
-        let memory = Arc::new(memory);
-        Self { memory, block_bytes, block_count, block: 0, cursor: None }
+    pub(super) fn new(memory: BlockMemory) -> Self {
+        Self { memory, block: 0, cursor: None }
     }
 
     /// Gives a block back that was read to its end and takes the next, if the kernel has handed it over; returns whether
@@ -68,25 +51,18 @@ impl Blocks {
     /// Nobody reads packets of the block any more.
     unsafe fn turn(&mut self) -> bool {
         match self.cursor {
-            Some(Cursor { packets_left: 1.., .. }) => return true,
+            Some(Contents { packets: 1.., .. }) => return true,
             Some(_) => {
-                // Release: pairs with the kernel's read of the status before it writes into the block again.
-                self.status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
-                self.block = (self.block + 1) % self.block_count;
+                self.memory.give_back(self.block);
+                self.block = (self.block + 1) % self.memory.block_count();
                 self.cursor = None;
             }
             None => {}
         }
-        // Acquire: pairs with the kernel's write of the status after those of the packets.
-        if self.status().load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
+        if !self.memory.is_ours(self.block) {
             return false;
         }
-        let description = offset_of!(libc::tpacket_block_desc, hdr) as u32;
-        let word = |field: usize| self.word(description + field as u32);
-        self.cursor = Some(Cursor {
-            header: word(offset_of!(libc::tpacket_hdr_v1, offset_to_first_pkt)),
-            packets_left: word(offset_of!(libc::tpacket_hdr_v1, num_pkts)),
-        });
+        self.cursor = Some(self.memory.contents(self.block));
         true
     }
 
@@ -95,82 +71,39 @@ impl Blocks {
     /// # Errors
     /// Its header cannot be believed.
     fn next(&mut self) -> Option<Result<Arrival, Incredible>> {
-        let Cursor { header, packets_left } = self.cursor.filter(|cursor| cursor.packets_left > 0)?;
-        let is_last = packets_left == 1;
+        let Contents { header, packets } = self.cursor.filter(|left| left.packets > 0)?;
+        let is_last = packets == 1;
         let read = self.read(header, is_last);
-        let (next, packets_left) = match read {
-            Some((_, next)) => (next, packets_left - 1),
+        let (next, packets) = match read {
+            Some((_, next)) => (next, packets - 1),
             None => (0, 0),
         };
-        self.cursor = Some(Cursor { header: header.saturating_add(next), packets_left });
+        self.cursor = Some(Contents { header: header.saturating_add(next), packets });
         Some(read.map(|(arrival, _)| arrival).ok_or(Incredible))
     }
 
-    /// The packet of a header, and how far it is to the next header; `None` if it does not lie in the block, or the next header
-    /// not behind it: the same bytes would be two packets.
+    /// The packet of a header, and how far it is to the next header; `None` if the header cannot be believed.
     fn read(&self, at: u32, is_last: bool) -> Option<(Arrival, u32)> {
-        let end = at.checked_add(size_of::<libc::tpacket3_hdr>() as u32)?;
-        if end > self.block_bytes {
+        let block_bytes = self.memory.block_bytes();
+        if at.checked_add(header::BYTES)? > block_bytes {
             return None;
         }
+        let pointer = |at| self.memory.pointer(self.block, at);
         // SAFETY: the header lies in the block (just checked), which is ours; it has no invalid bit patterns.
-        let header: libc::tpacket3_hdr = unsafe { self.pointer(at).cast().read_unaligned() };
-        let (len, mut header_bytes) = (header.tp_snaplen, u32::from(header.tp_mac));
-        let first = at.checked_add(header_bytes)?;
-        if first < end || first.checked_add(len)? > self.block_bytes {
-            return None;
-        }
-        if !is_last && header.tp_next_offset < header_bytes + len {
-            return None;
-        }
-        let mut len = len;
-        if let Some(tag) = vlan_tag(&header)
-            && first - VLAN_TAG_BYTES >= end
-            && len as usize >= ADDRESSES_BYTES
-        {
-            self.insert_tag(first, tag);
+        let header: libc::tpacket3_hdr = unsafe { pointer(at).cast().read_unaligned() };
+        let first = header::first_byte(&header, at, block_bytes, is_last)?;
+        let (mut len, mut header_bytes) = (header.tp_snaplen, u32::from(header.tp_mac));
+        if let Some(tag) = header::tag_to_put_back(&header) {
+            // SAFETY: the addresses, and room for a tag in front of them, lie in the block (`tag_to_put_back`), which is ours;
+            // nobody has seen the packet yet.
+            let front = unsafe { pointer(first - VLAN_TAG_BYTES).cast::<[u8; FRONT_BYTES]>().as_mut() };
+            header::put_back(front, tag);
             header_bytes -= VLAN_TAG_BYTES;
             len += VLAN_TAG_BYTES;
         }
-        let offset = u64::from(self.block) * u64::from(self.block_bytes) + u64::from(at + header_bytes);
+        let offset = u64::from(self.block) * u64::from(block_bytes) + u64::from(at + header_bytes);
         let header_bytes = u16::try_from(header_bytes).ok()?;
         Some((Arrival { offset, header_bytes, len }, header.tp_next_offset))
-    }
-
-    /// Puts the tag that the kernel has taken out of a packet back behind the addresses, which move to the front.
-    fn insert_tag(&self, first: u32, VlanTag { protocol, control }: VlanTag) {
-        let addresses = self.pointer(first);
-        // SAFETY: the caller checked that the addresses, and room for a tag in front of them, lie in the block, which is
-        // ours; nobody has seen the packet yet.
-        unsafe {
-            let moved = addresses.sub(VLAN_TAG_BYTES as usize);
-            moved.copy_from(addresses, ADDRESSES_BYTES);
-            let tag = moved.add(ADDRESSES_BYTES);
-            tag.cast::<[u8; 2]>().write(protocol.to_be_bytes());
-            tag.add(2).cast::<[u8; 2]>().write(control.to_be_bytes());
-        }
-    }
-
-    /// The word by which a block changes hands.
-    fn status(&self) -> &AtomicU32 {
-        let offset =
-            offset_of!(libc::tpacket_block_desc, hdr) + offset_of!(libc::tpacket_hdr_v1, block_status);
-        // SAFETY: inside the block's header, aligned, mapped as long as `self` lives; the kernel and we access it
-        // atomically only.
-        unsafe { AtomicU32::from_ptr(self.pointer(offset as u32).cast().as_ptr()) }
-    }
-
-    /// A word of the block's header.
-    fn word(&self, at: u32) -> u32 {
-        // SAFETY: inside the block's header, aligned; the block is ours.
-        unsafe { self.pointer(at).cast::<u32>().read() }
-    }
-
-    /// A byte of the block that is ours.
-    fn pointer(&self, at: u32) -> NonNull<u8> {
-        debug_assert!(at < self.block_bytes && self.block < self.block_count);
-        // SAFETY: inside the mapping, which is as long as all blocks (`new`).
-        unsafe { self.memory.base().add(self.block as usize * self.block_bytes as usize + at as usize) }
     }
 }
 
@@ -208,7 +141,7 @@ impl Announcer {
 
     /// The memory of the blocks: addresses announced are offsets in it, marked by [`IN_BLOCKS`].
     pub(crate) fn memory(&self) -> &Arc<Mapping> {
-        &self.blocks.memory
+        self.blocks.memory.mapping()
     }
 
     /// Announces packets that have arrived, each whole. Who calls it has borrowed none that was announced before.
@@ -262,6 +195,9 @@ impl Announcer {
 
 #[cfg(all(test, not(nocopy_loom)))]
 mod tests {
+    use std::mem::offset_of;
+    use std::ptr::NonNull;
+
     use super::*;
 
     const BLOCK_BYTES: u32 = 4096;
@@ -269,18 +205,18 @@ mod tests {
     /// One block that holds what a kernel would never write.
     fn blocks(first: u32, packets: u32, header: Option<(u32, libc::tpacket3_hdr)>) -> Blocks {
         let (memory, _) = Mapping::area(BLOCK_BYTES as usize, None).unwrap();
-        let blocks = Blocks::new(memory, BLOCK_BYTES, 1);
+        let blocks = Blocks::new(BlockMemory::new(memory, BLOCK_BYTES, 1));
         let description = offset_of!(libc::tpacket_block_desc, hdr);
         let write = |field: usize, value: u32| {
             // SAFETY: inside the block, which nobody else knows.
-            unsafe { blocks.pointer((description + field) as u32).cast::<u32>().write(value) };
+            unsafe { blocks.memory.pointer(0, (description + field) as u32).cast::<u32>().write(value) };
         };
         write(offset_of!(libc::tpacket_hdr_v1, num_pkts), packets);
         write(offset_of!(libc::tpacket_hdr_v1, offset_to_first_pkt), first);
         write(offset_of!(libc::tpacket_hdr_v1, block_status), libc::TP_STATUS_USER);
         if let Some((at, header)) = header {
             // SAFETY: as above.
-            unsafe { blocks.pointer(at).cast().write_unaligned(header) };
+            unsafe { blocks.memory.pointer(0, at).cast().write_unaligned(header) };
         }
         blocks
     }
@@ -332,13 +268,13 @@ mod tests {
         let mut blocks = blocks(64, 1, Some((64, tagged)));
         let packet: Vec<u8> = (0..60).collect();
         // SAFETY: as in `blocks`.
-        unsafe { blocks.pointer(164).copy_from(NonNull::from(&packet[0]), packet.len()) };
+        unsafe { blocks.memory.pointer(0, 164).copy_from(NonNull::from(&packet[0]), packet.len()) };
         // SAFETY: as in `read_all`.
         assert!(unsafe { blocks.turn() });
         let arrival = blocks.next().unwrap().unwrap();
         assert_eq!(arrival, Arrival { offset: 160, header_bytes: 96, len: 64 });
         // SAFETY: the packet lies in the block.
-        let bytes = unsafe { std::slice::from_raw_parts(blocks.pointer(160).as_ptr(), 64) };
+        let bytes = unsafe { std::slice::from_raw_parts(blocks.memory.pointer(0, 160).as_ptr(), 64) };
         assert_eq!(bytes, [&packet[..12], &[0x88, 0xa8, 0x01, 0x23], &packet[12..]].concat());
     }
 }

@@ -2,7 +2,10 @@
 
 mod arrival;
 mod blocks;
+mod header;
+mod memory;
 mod outgoing;
+mod owned;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -11,7 +14,11 @@ use std::time::Duration;
 pub(crate) use arrival::arrival;
 use blocks::Blocks;
 pub(crate) use blocks::{Announcer, IN_BLOCKS, Pieces};
+use header::VLAN_TAG_BYTES;
+use memory::BlockMemory;
 pub(crate) use outgoing::Outgoing;
+pub(crate) use owned::OwnedBlocks;
+pub use owned::{Block, Captured, Contents, Packets, PcapngBlock, PcapngLayout};
 
 use nocopy_proto::filter::Instruction;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -26,8 +33,9 @@ const EVERYTHING: u16 = (libc::ETH_P_ALL as u16).to_be();
 /// A socket that only sends is handed no packets.
 const NOTHING: u16 = 0;
 
-/// Room that the kernel leaves in front of a packet, for the VLAN tag that it has taken out.
-const VLAN_TAG_BYTES: u32 = 4;
+/// Room in front of a packet whose block becomes part of a file: it puts packets with an Ethernet header, also a tagged one, onto a
+/// multiple of four; for a tag there is room anyway (kernel: `tpacket_rcv` rounds up to 16 before adding this).
+const ALIGNING_BYTES: u32 = 2;
 
 /// Only bounds a block from below in version 3: packets lie as close as they fit.
 const FRAME_BYTES: u32 = 2048;
@@ -104,6 +112,8 @@ impl Share {
 /// What the kernel counted for a packet socket since it was last asked (`struct tpacket_stats_v3`).
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
+    /// All that the filter let through, also what was dropped then.
+    pub(crate) packets: u32,
     pub(crate) drops: u32,
     pub(crate) freezes: u32,
 }
@@ -128,11 +138,25 @@ impl PacketSocket {
         rx: Producer<Descriptor>,
         pieces: Pieces,
     ) -> io::Result<(Self, Announcer)> {
+        let (socket, memory) = Self::with_ring(capture, VLAN_TAG_BYTES)?;
+        socket.start(capture, filter)?;
+        Ok((socket, Announcer::new(Blocks::new(memory), rx, pieces)))
+    }
+
+    /// A socket that receives what a filter lets through into blocks, to be had one by one.
+    pub(crate) fn lending(capture: &Capture, filter: &[Instruction]) -> io::Result<(Self, OwnedBlocks)> {
+        let (socket, memory) = Self::with_ring(capture, ALIGNING_BYTES)?;
+        socket.start(capture, filter)?;
+        Ok((socket, OwnedBlocks::new(memory)))
+    }
+
+    /// A socket with a receiving ring, that hears nothing yet.
+    fn with_ring(capture: &Capture, reserve_bytes: u32) -> io::Result<(Self, BlockMemory)> {
         let socket = Self::new()?;
         let Capture { block_bytes, block_count, .. } = *capture;
         let timeout_ms = u32::try_from(capture.block_timeout.as_millis()).unwrap_or(u32::MAX).max(1);
         socket.set(libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V3)?;
-        socket.set(libc::PACKET_RESERVE, &VLAN_TAG_BYTES)?;
+        socket.set(libc::PACKET_RESERVE, &reserve_bytes)?;
         let request = libc::tpacket_req3 {
             tp_block_size: block_bytes,
             tp_block_nr: block_count,
@@ -148,6 +172,11 @@ impl PacketSocket {
         if !capture.outgoing {
             socket.set(libc::PACKET_IGNORE_OUTGOING, &1_i32)?;
         }
+        Ok((socket, BlockMemory::new(memory, block_bytes, block_count)))
+    }
+
+    /// Makes it hear what `filter` lets through, if there is one.
+    fn start(&self, capture: &Capture, filter: &[Instruction]) -> io::Result<()> {
         let everything = [classic(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX)];
         let filter = match capture.share {
             Some(share) if filter.is_empty() => [&share.filter()[..], &everything].concat(),
@@ -156,23 +185,27 @@ impl PacketSocket {
         };
         let fanout = capture.fanout.filter(|_| capture.receives);
         if fanout.is_some() {
-            option::deafen(&socket.fd)?; // until it is a member: before, it would have what the others have
+            self.deafen()?; // until it is a member: before, it would have what the others have
         } else if !filter.is_empty() {
-            option::filter(&socket.fd, &filter)?;
+            option::filter(&self.fd, &filter)?;
         }
-        socket.bind(capture.interface_index, if capture.receives { EVERYTHING } else { NOTHING })?;
+        self.bind(capture.interface_index, if capture.receives { EVERYTHING } else { NOTHING })?;
         if let Some((group, fanout)) = fanout {
-            socket.set(libc::PACKET_FANOUT, &(u32::from(group) | fanout.number() << 16))?;
+            self.set(libc::PACKET_FANOUT, &(u32::from(group) | fanout.number() << 16))?;
             match filter.is_empty() {
                 // SAFETY: the option takes an `int`, and does not look at it.
                 true => unsafe {
-                    option::set(&socket.fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)?;
+                    option::set(&self.fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)?;
                 },
-                false => option::filter(&socket.fd, &filter)?,
+                false => option::filter(&self.fd, &filter)?,
             }
         }
-        let blocks = Blocks::new(memory, block_bytes, block_count);
-        Ok((socket, Announcer::new(blocks, rx, pieces)))
+        Ok(())
+    }
+
+    /// Lets nothing more in.
+    pub(crate) fn deafen(&self) -> io::Result<()> {
+        option::deafen(&self.fd)
     }
 
     /// Whether the kernel takes a filter, on a socket that receives nothing.
@@ -223,7 +256,7 @@ impl PacketSocket {
         if result != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Counts { drops: counts.tp_drops, freezes: counts.tp_freeze_q_cnt })
+        Ok(Counts { packets: counts.tp_packets, drops: counts.tp_drops, freezes: counts.tp_freeze_q_cnt })
     }
 
     /// Takes the socket's error away, which would end every wait.

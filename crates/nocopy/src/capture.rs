@@ -1,0 +1,397 @@
+//! Passive capture of a whole interface, in blocks of packets that are owned.
+//!
+//! The host keeps its traffic. The kernel copies each packet once, into a block of memory that it shares with the program, and
+//! hands over whole blocks: nothing is called or copied for a packet. A block can go to any thread, and goes back to the kernel when
+//! it is dropped. While every block is away or waits to be taken, what arrives is dropped, and counted.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut blocks = nocopy::capture::Blocks::builder("eth0").open()?;
+//! while let Some(mut block) = blocks.next(Duration::from_secs(1))? {
+//!     for packet in block.packets() {
+//!         println!("{} bytes at {}", packet.original_bytes, packet.time_ns);
+//!     }
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! [`Block::into_pcapng`] makes a block a piece of a capture file where it lies, for a [`Writer`](crate::disk::Writer) to take to the
+//! disk.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nocopy_proto::filter::{Instruction, InvalidProgram, Program};
+pub use nocopy_proto::pcapng::Counts;
+use nocopy_proto::pcapng::SNAP_BYTES_MAX;
+
+use crate::evidence::{Cause, Evidence};
+use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous};
+pub use crate::sys::packet::{Block, Captured, Contents, Packets, PcapngBlock, PcapngLayout};
+use crate::sys::packet::{Capture, OwnedBlocks, PacketSocket};
+use crate::sys::xsk::wait_readable_or_broken;
+
+/// A block is made of pages.
+const PAGE_BYTES: u32 = 4096;
+/// The kernel's limit of a ring is 4 GiB less a page, of a block what memory it finds in one piece.
+const BLOCK_BYTES_MAX: u32 = 64 << 20;
+
+/// How long a wait looks away while the kernel says that there are blocks and means those that are away.
+const GLANCE: Duration = Duration::from_millis(1);
+
+/// How long a wait goes without a look at the interface: poll never tells that it is gone.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Prepares to capture; see [`Blocks::builder`].
+#[derive(Debug, Clone)]
+pub struct BlocksBuilder {
+    interface: String,
+    block_bytes: u32,
+    block_count: u32,
+    block_timeout: Duration,
+    snap_bytes: u32,
+    promiscuous: bool,
+    outgoing: bool,
+    filter: Option<Program>,
+}
+
+/// Why there is no capture.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CaptureError {
+    /// No such interface.
+    #[error("{interface}: no such interface in this network namespace; 'ip link' lists them")]
+    NoInterface {
+        /// Name asked for.
+        interface: String,
+    },
+    /// The interface is down.
+    #[error("{interface}: the interface is down; bring it up with 'ip link set dev {interface} up'")]
+    Down {
+        /// The interface.
+        interface: String,
+    },
+    /// A capability is missing.
+    #[error(
+        "{interface}: capturing needs CAP_NET_RAW, which this process lacks; run as root, or grant it with 'setcap'"
+    )]
+    Capability {
+        /// The interface.
+        interface: String,
+    },
+    /// Blocks that the kernel does not make.
+    #[error(
+        "{count} blocks of {bytes} B: a block is a power of two from {PAGE_BYTES} B to {BLOCK_BYTES_MAX} B, there are at least 2, and \
+         they are less than 4 GiB; ask for others"
+    )]
+    Blocks {
+        /// Blocks asked for.
+        count: u32,
+        /// Bytes of each.
+        bytes: u32,
+    },
+    /// No memory for the blocks.
+    #[error("{interface}: the kernel has no {bytes} B for the blocks ({source}); ask for less")]
+    Memory {
+        /// The interface.
+        interface: String,
+        /// Bytes of all blocks.
+        bytes: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The filter cannot be made to see VLAN tags, which the kernel has taken out.
+    #[error("{interface}: the filter does not do for a packet socket: {source}")]
+    Filter {
+        /// The interface.
+        interface: String,
+        /// What is in the way.
+        source: InvalidProgram,
+    },
+    /// Anything else the kernel refused.
+    #[error("{interface}: cannot {operation}: {source}")]
+    System {
+        /// The interface.
+        interface: String,
+        /// What was to be done.
+        operation: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl BlocksBuilder {
+    /// Bytes of a block, a power of two from 4096 (default 1 MiB), and how many there are (default 64).
+    #[must_use]
+    pub fn blocks(mut self, bytes: u32, count: u32) -> Self {
+        (self.block_bytes, self.block_count) = (bytes, count);
+        self
+    }
+
+    /// How long a packet may wait in a block that is not full, in whole milliseconds (default 100 ms).
+    #[must_use]
+    pub fn block_timeout(mut self, timeout: Duration) -> Self {
+        self.block_timeout = timeout;
+        self
+    }
+
+    /// The most bytes of a packet that the kernel copies (default, and most: 262,144).
+    #[must_use]
+    pub fn snap(mut self, bytes: u32) -> Self {
+        self.snap_bytes = bytes.clamp(1, SNAP_BYTES_MAX);
+        self
+    }
+
+    /// Captures packets addressed to other hosts too (default false).
+    #[must_use]
+    pub fn promiscuous(mut self, on: bool) -> Self {
+        self.promiscuous = on;
+        self
+    }
+
+    /// Captures what the host sends, too (default false).
+    #[must_use]
+    pub fn outgoing(mut self, on: bool) -> Self {
+        self.outgoing = on;
+        self
+    }
+
+    /// Captures only packets that match, which the kernel decides before it copies (default: all).
+    #[must_use]
+    pub fn filter(mut self, filter: Option<&Program>) -> Self {
+        self.filter = filter.cloned();
+        self
+    }
+
+    /// Opens the capture, on an interface of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// [`CaptureError`] says what is in the way.
+    pub fn open(self) -> Result<Blocks, CaptureError> {
+        self.check()?;
+        let system = |operation| {
+            let interface = self.interface.clone();
+            move |source| CaptureError::System { interface, operation, source }
+        };
+        let interface = Interface::named(&self.interface).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENODEV) => CaptureError::NoInterface { interface: self.interface.clone() },
+            _ => system("look it up")(error),
+        })?;
+        if !interface.up {
+            return Err(CaptureError::Down { interface: self.interface.clone() });
+        }
+        let instructions = self.instructions()?;
+        let (socket, blocks) = PacketSocket::lending(&self.capture(interface.index), &instructions)
+            .map_err(|error| self.refused(error))?;
+        let promiscuous = self.promiscuous.then(|| Promiscuous::on(interface.index)).transpose();
+        Ok(Blocks {
+            blocks,
+            socket,
+            total: Totals::default(),
+            inquiry: Inquiry::of(interface.index).map_err(system("look after it"))?,
+            _promiscuous: promiscuous.map_err(system("make it promiscuous"))?,
+            block_timeout: self.block_timeout,
+        })
+    }
+
+    fn check(&self) -> Result<(), CaptureError> {
+        let (bytes, count) = (self.block_bytes, self.block_count);
+        let is_block = bytes.is_power_of_two() && (PAGE_BYTES..=BLOCK_BYTES_MAX).contains(&bytes);
+        let fits = u64::from(bytes) * u64::from(count) < 4 << 30;
+        if is_block && count >= 2 && fits { Ok(()) } else { Err(CaptureError::Blocks { count, bytes }) }
+    }
+
+    fn refused(&self, source: io::Error) -> CaptureError {
+        let interface = self.interface.clone();
+        match source.raw_os_error() {
+            Some(libc::EPERM) => CaptureError::Capability { interface },
+            Some(libc::ENOMEM) => {
+                let bytes = u64::from(self.block_bytes) * u64::from(self.block_count);
+                CaptureError::Memory { interface, bytes, source }
+            }
+            _ => CaptureError::System { interface, operation: "open a packet socket on it", source },
+        }
+    }
+
+    fn capture(&self, interface_index: u32) -> Capture {
+        Capture {
+            interface_index,
+            receives: true,
+            share: None,
+            fanout: None,
+            outgoing: self.outgoing,
+            hash: false,
+            block_bytes: self.block_bytes,
+            block_count: self.block_count,
+            block_timeout: self.block_timeout,
+        }
+    }
+
+    /// The filter, or one that takes everything; what it gives is how many bytes are kept.
+    fn instructions(&self) -> Result<Vec<Instruction>, CaptureError> {
+        const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+        let everything = [Instruction { code: RETURN, jump_true: 0, jump_false: 0, constant: u32::MAX }];
+        let filter = self.filter.as_ref().map(Program::for_packet_socket).transpose();
+        let interface = self.interface.clone();
+        let filter = filter.map_err(|source| CaptureError::Filter { interface, source })?;
+        let instructions = filter.as_ref().map_or(&everything[..], Program::instructions);
+        let limited = instructions.iter().map(|&instruction| match instruction {
+            Instruction { code: RETURN, constant, .. } => {
+                Instruction { constant: constant.min(self.snap_bytes), ..instruction }
+            }
+            other => other,
+        });
+        Ok(limited.collect())
+    }
+}
+
+/// What the kernel counted for a capture since it was opened, under its names (`struct tpacket_stats_v3`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Totals {
+    /// Packets that matched the filter, also those that were dropped then.
+    pub tp_packets: u64,
+    /// Packets dropped because no block was free.
+    pub tp_drops: u64,
+    /// How often the kernel came to a block that was not free.
+    pub tp_freeze_q_cnt: u64,
+}
+
+/// How many blocks the kernel cannot write to now: they are away, or wait to be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fill {
+    /// Those.
+    pub used: u32,
+    /// All.
+    pub total: u32,
+}
+
+impl Fill {
+    /// The part of all, from 0 to 1.
+    pub fn ratio(&self) -> f64 {
+        f64::from(self.used) / f64::from(self.total.max(1))
+    }
+}
+
+/// A capture that hands out blocks.
+#[derive(Debug)]
+pub struct Blocks {
+    blocks: OwnedBlocks,
+    socket: PacketSocket,
+    total: Totals,
+    inquiry: Inquiry,
+    _promiscuous: Option<Promiscuous>,
+    block_timeout: Duration,
+}
+
+impl Blocks {
+    /// Prepares to capture an interface: all its queues, in the order in which packets come.
+    pub fn builder(interface: &str) -> BlocksBuilder {
+        BlocksBuilder {
+            interface: interface.to_owned(),
+            block_bytes: 1 << 20,
+            block_count: 64,
+            block_timeout: Duration::from_millis(100),
+            snap_bytes: SNAP_BYTES_MAX,
+            promiscuous: false,
+            outgoing: false,
+            filter: None,
+        }
+    }
+
+    /// The next block; `None` if there is none for so long, or a signal came.
+    ///
+    /// # Errors
+    /// The interface is down ([`io::ErrorKind::NetworkDown`]) or gone ([`io::ErrorKind::NotConnected`]).
+    pub fn next(&mut self, timeout: Duration) -> io::Result<Option<Block>> {
+        let end = Instant::now().checked_add(timeout);
+        loop {
+            if let Some(block) = self.blocks.take() {
+                return Ok(Some(block));
+            }
+            let left = end.map_or(LOOK, |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Ok(None);
+            }
+            if !self.wait(left.min(LOOK))? {
+                return Ok(self.blocks.take());
+            }
+        }
+    }
+
+    /// Waits; false if a signal came.
+    fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        use crate::sys::xsk::Wakeup;
+        // The kernel calls a socket readable while the block before the one it writes to is not its own (`packet_poll`): one
+        // that is away makes every poll return at once.
+        if self.blocks.last_is_away() {
+            sleep(timeout.min(GLANCE));
+            return Ok(true);
+        }
+        let (wakeup, broken) = wait_readable_or_broken(self.socket.as_fd(), timeout)?;
+        if broken || wakeup == Wakeup::TimedOut {
+            self.check()?;
+        }
+        Ok(wakeup != Wakeup::Interrupted)
+    }
+
+    /// Whether the interface is still there and up.
+    ///
+    /// # Errors
+    /// As [`Blocks::next`].
+    pub fn check(&self) -> io::Result<()> {
+        self.socket.forget_error()?;
+        let (kind, errno) = match self.inquiry.condition() {
+            Condition::Up => return Ok(()),
+            Condition::Down => (io::ErrorKind::NetworkDown, libc::ENETDOWN),
+            Condition::Gone => (io::ErrorKind::NotConnected, libc::ENXIO),
+        };
+        Err(io::Error::new(kind, io::Error::from_raw_os_error(errno)))
+    }
+
+    /// Ends the capture: nothing more comes in. What is there already comes from [`Blocks::next`]; a block that is not full within
+    /// twice the time that is set for it.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn stop(&mut self) -> io::Result<()> {
+        self.socket.deafen()
+    }
+
+    /// How long a packet may wait in a block that is not full.
+    pub fn block_timeout(&self) -> Duration {
+        self.block_timeout
+    }
+
+    /// What the kernel counted so far.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn totals(&mut self) -> io::Result<Totals> {
+        let since = self.socket.counts()?; // the kernel starts anew each time
+        self.total.tp_packets += u64::from(since.packets);
+        self.total.tp_drops += u64::from(since.drops);
+        self.total.tp_freeze_q_cnt += u64::from(since.freezes);
+        Ok(self.total)
+    }
+
+    /// How full the blocks are.
+    pub fn fill(&self) -> Fill {
+        Fill { used: self.blocks.in_use(), total: self.blocks.count() }
+    }
+
+    /// What is known of copies between the wire and the blocks.
+    pub fn evidence(&self) -> Evidence {
+        Evidence::Copied(Cause::PacketRing)
+    }
+}
+
+impl AsFd for Blocks {
+    /// Readable when there is a block, and while the block before the next is away.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

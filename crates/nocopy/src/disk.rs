@@ -1,0 +1,332 @@
+//! Files that grow by whole sectors, written past the page cache straight from the memory that the packets lie in.
+//!
+//! One write is under way while the next is gathered. The file never holds more than was written, and after a failed write it is
+//! cut back to what was written whole.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use crate::sys::disk::{self, WriteRing};
+pub use crate::sys::disk::{SectorBuffer, Sectors};
+
+/// What every write must be a multiple of: no disk has larger sectors.
+pub const SECTOR_BYTES: usize = 4096;
+
+/// The most pieces in a write.
+pub const PIECES_MAX: usize = disk::PIECES_MAX;
+
+/// How a file is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Method {
+    /// Past the page cache (`O_DIRECT`): the disk reads the packets' memory itself. Otherwise each write is copied.
+    pub direct: bool,
+    /// While the program does something else (io_uring). Otherwise the program waits (`pwritev`).
+    pub in_background: bool,
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.in_background, self.direct) {
+            (true, true) => "io_uring, direct",
+            (true, false) => "io_uring, through the page cache",
+            (false, true) => "pwritev, direct",
+            (false, false) => "pwritev, through the page cache",
+        })
+    }
+}
+
+/// A write that is over.
+#[derive(Debug)]
+pub struct Written {
+    /// What was to be written.
+    pub sectors: Vec<Sectors>,
+    /// How many of them, from the first on, are in the file.
+    pub whole: usize,
+    /// Why the rest is not.
+    pub error: Option<io::Error>,
+}
+
+/// Appends to one file after the other.
+#[derive(Debug)]
+pub struct Writer {
+    file: File,
+    /// Up to where the file is written.
+    end: u64,
+    direct: bool,
+    /// `None` where io_uring is not to be had, for this reason.
+    ring: Result<WriteRing, io::Error>,
+    under_way: Option<UnderWay>,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    /// Bytes of it that are written.
+    done: usize,
+    total: usize,
+    /// Where no ring has them.
+    sectors: Option<(Vec<Sectors>, io::Result<usize>)>,
+}
+
+impl Writer {
+    /// Makes a file and opens it; one that exists is emptied if `overwrite`, otherwise an error.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn create(path: &Path, overwrite: bool) -> io::Result<Self> {
+        let (file, direct) = create(path, overwrite)?;
+        Ok(Self { file, end: 0, direct, ring: WriteRing::new(), under_way: None })
+    }
+
+    /// The same without io_uring.
+    ///
+    /// # Errors
+    /// As [`Writer::create`].
+    pub fn create_waiting(path: &Path, overwrite: bool) -> io::Result<Self> {
+        let (file, direct) = create(path, overwrite)?;
+        let ring = Err(io::ErrorKind::Unsupported.into());
+        Ok(Self { file, end: 0, direct, ring, under_way: None })
+    }
+
+    /// Goes on with another file.
+    ///
+    /// # Errors
+    /// As [`Writer::create`]; it goes on with the old one.
+    ///
+    /// # Panics
+    /// While a write is under way.
+    pub fn next_file(&mut self, path: &Path, overwrite: bool) -> io::Result<()> {
+        assert!(self.under_way.is_none(), "a write is under way");
+        let (file, direct) = create(path, overwrite)?;
+        (self.file, self.direct, self.end) = (file, direct, 0);
+        Ok(())
+    }
+
+    /// How the file is written, as far as is known now.
+    pub fn method(&self) -> Method {
+        Method { direct: self.direct, in_background: self.ring.is_ok() }
+    }
+
+    /// The file being written.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Why io_uring is not used.
+    pub fn ring_refused(&self) -> Option<&io::Error> {
+        self.ring.as_ref().err()
+    }
+
+    /// Bytes in the file.
+    pub fn file_bytes(&self) -> u64 {
+        self.end
+    }
+
+    /// Whether a write is under way.
+    pub fn is_busy(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// Starts to append sectors, at most [`PIECES_MAX`], each of a multiple of [`SECTOR_BYTES`].
+    ///
+    /// # Panics
+    /// While a write is under way.
+    pub fn start(&mut self, sectors: Vec<Sectors>) {
+        assert!(self.under_way.is_none(), "a write is under way");
+        let total = sectors.iter().map(|sectors| sectors.as_ref().len()).sum();
+        self.under_way = Some(UnderWay { done: 0, total, sectors: None });
+        self.go_on(sectors, 0);
+    }
+
+    /// Hands what is left of a write to the kernel.
+    fn go_on(&mut self, sectors: Vec<Sectors>, done: usize) {
+        let offset = self.end + done as u64;
+        let over = match &mut self.ring {
+            Ok(ring) => match ring.start(self.file.as_fd(), sectors, done, offset) {
+                Ok(()) => None,
+                Err((sectors, error)) => {
+                    self.ring = Err(error);
+                    Some(sectors)
+                }
+            },
+            Err(_) => Some(sectors),
+        };
+        let over = over.map(|sectors| {
+            let slices: Vec<_> = disk::pieces(&sectors, done).map(IoSlice::new).collect();
+            let result = rustix::io::retry_on_intr(|| rustix::io::pwritev(&self.file, &slices, offset));
+            (sectors, result.map_err(io::Error::from))
+        });
+        let under_way = self.under_way.as_mut().expect("begun");
+        (under_way.sectors, under_way.done) = (over, done);
+    }
+
+    /// The write under way, if it is over now.
+    pub fn poll(&mut self) -> Option<Written> {
+        loop {
+            let under_way = self.under_way.as_mut()?;
+            let (sectors, result) = match (under_way.sectors.take(), &mut self.ring) {
+                (Some(over), _) => over,
+                (None, Ok(ring)) => ring.finished()?,
+                (None, Err(_)) => unreachable!("without a ring a write is over at once"),
+            };
+            let (done, total) = (under_way.done, under_way.total);
+            match result {
+                Ok(0) if done < total => {
+                    return Some(self.cut(sectors, done, io::ErrorKind::WriteZero.into()));
+                }
+                Ok(bytes) if done + bytes < total => self.go_on(sectors, done + bytes),
+                Ok(_) => {
+                    self.under_way = None;
+                    self.end += total as u64;
+                    return Some(Written { whole: sectors.len(), sectors, error: None });
+                }
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => {
+                    self.go_on(sectors, done);
+                }
+                // Refused only now, or what was left is no multiple of a sector.
+                Err(error) if self.direct && error.raw_os_error() == Some(libc::EINVAL) => {
+                    match self.leave_direct() {
+                        Ok(()) => self.go_on(sectors, done),
+                        Err(_) => return Some(self.cut(sectors, done, error)),
+                    }
+                }
+                Err(error) => return Some(self.cut(sectors, done, error)),
+            }
+        }
+    }
+
+    fn leave_direct(&mut self) -> io::Result<()> {
+        fcntl_setfl(&self.file, fcntl_getfl(&self.file)? - OFlags::DIRECT)?;
+        self.direct = false;
+        Ok(())
+    }
+
+    /// Ends a failed write: what is whole stays, the rest is cut off.
+    fn cut(&mut self, sectors: Vec<Sectors>, done: usize, error: io::Error) -> Written {
+        let (mut whole, mut bytes) = (0, 0);
+        for len in sectors.iter().map(|sectors| sectors.as_ref().len()) {
+            if bytes + len > done {
+                break;
+            }
+            (whole, bytes) = (whole + 1, bytes + len);
+        }
+        self.under_way = None;
+        self.end += bytes as u64;
+        let error = self.file.set_len(self.end).err().unwrap_or(error);
+        Written { sectors, whole, error: Some(error) }
+    }
+
+    /// Waits until the write under way is over, but not longer. A signal may end the wait early.
+    ///
+    /// # Errors
+    /// The kernel's refusal to wait.
+    pub fn wait(&self, timeout: Duration) -> io::Result<()> {
+        match (&self.under_way, &self.ring) {
+            (Some(UnderWay { sectors: None, .. }), Ok(ring)) => ring.wait(timeout),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the file as long as its contents, where its last sector is not full.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    ///
+    /// # Panics
+    /// While a write is under way, or if that is longer than the file.
+    pub fn set_end(&mut self, bytes: u64) -> io::Result<()> {
+        assert!(self.under_way.is_none() && bytes <= self.end, "no end of the file");
+        self.file.set_len(bytes)?;
+        self.end = bytes;
+        Ok(())
+    }
+}
+
+/// Opens a file for direct writes if its file system has them.
+fn create(path: &Path, overwrite: bool) -> io::Result<(File, bool)> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(OFlags::DIRECT.bits() as i32);
+    match overwrite {
+        true => options.create(true).truncate(true),
+        false => options.create_new(true),
+    };
+    match options.open(path) {
+        // Some file systems make the file and then refuse.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            let plain = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+            Ok((plain, false))
+        }
+        opened => {
+            let file = opened?;
+            let direct = !is_memory(&file)?;
+            Ok((file, direct))
+        }
+    }
+}
+
+/// Whether a file system is nothing but page cache: since Linux 6.6 tmpfs takes direct writes, and copies them all the same.
+fn is_memory(file: &File) -> io::Result<bool> {
+    const TMPFS: i64 = 0x0102_1994;
+    const RAMFS: i64 = 0x8584_58f6;
+    Ok([TMPFS, RAMFS].contains(&rustix::fs::fstatfs(file)?.f_type))
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use super::*;
+
+    fn sectors(byte: u8, count: usize) -> Sectors {
+        let mut buffer = SectorBuffer::new(count * SECTOR_BYTES).unwrap();
+        buffer.as_mut().fill(byte);
+        Sectors::Memory(buffer)
+    }
+
+    fn finish(writer: &mut Writer) -> Written {
+        loop {
+            if let Some(written) = writer.poll() {
+                return written;
+            }
+            writer.wait(Duration::from_secs(1)).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_appended_is_in_the_file_by_either_way() {
+        for waiting in [false, true] {
+            let path = std::env::temp_dir().join(format!("nocopy-disk-{waiting}-{}", std::process::id()));
+            let mut writer = match waiting {
+                true => Writer::create_waiting(&path, false).unwrap(),
+                false => Writer::create(&path, false).unwrap(),
+            };
+            assert_eq!(Writer::create(&path, false).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+            writer.start(vec![sectors(1, 1), sectors(2, 300)]);
+            assert!(writer.is_busy());
+            let written = finish(&mut writer);
+            assert_eq!((written.whole, written.sectors.len(), written.error.is_none()), (2, 2, true));
+            writer.start(vec![sectors(3, 2)]);
+            finish(&mut writer);
+            writer.set_end(writer.file_bytes() - 100).unwrap();
+            let expected = [vec![1; 4096], vec![2; 300 * 4096], vec![3; 2 * 4096 - 100]].concat();
+            assert!(std::fs::read(&path).unwrap() == expected);
+            writer.next_file(&path, true).unwrap();
+            assert_eq!((writer.file_bytes(), std::fs::metadata(&path).unwrap().len()), (0, 0));
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_write_that_is_dropped_under_way_ends_before_its_memory() {
+        let path = std::env::temp_dir().join(format!("nocopy-disk-dropped-{}", std::process::id()));
+        let mut writer = Writer::create(&path, true).unwrap();
+        writer.start(vec![sectors(7, 2000)]);
+        drop(writer);
+        assert!(std::fs::read(&path).unwrap() == vec![7; 2000 * 4096]);
+        std::fs::remove_file(&path).unwrap();
+    }
+}

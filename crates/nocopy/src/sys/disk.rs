@@ -1,0 +1,203 @@
+//! Writing owned memory to a file past the page cache, one write at a time, by io_uring.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use io_uring::{IoUring, opcode, types};
+
+use super::memory::Mapping;
+use super::packet::PcapngBlock;
+use super::xsk::wait_readable;
+
+/// The most pieces of memory in a write (`UIO_MAXIOV`).
+pub(crate) const PIECES_MAX: usize = 1024;
+
+/// Memory that begins on a page, for writes past the page cache.
+#[derive(Debug)]
+pub struct SectorBuffer {
+    mapping: Mapping,
+    bytes: usize,
+}
+
+impl SectorBuffer {
+    /// Of so many bytes, zeroed.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(bytes: usize) -> io::Result<Self> {
+        let mapping = Mapping::pages(bytes.max(1))?;
+        Ok(Self { mapping, bytes })
+    }
+
+    /// Makes it shorter: what is behind is not written.
+    ///
+    /// # Panics
+    /// If it is not as long.
+    pub fn truncate(&mut self, bytes: usize) {
+        assert!(bytes <= self.bytes, "longer than before");
+        self.bytes = bytes;
+    }
+
+    /// How long it was made.
+    pub fn capacity(&self) -> usize {
+        self.mapping.bytes()
+    }
+
+    /// Makes it as long as it was made.
+    pub fn restore(&mut self) {
+        self.bytes = self.mapping.bytes();
+    }
+}
+
+impl AsRef<[u8]> for SectorBuffer {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: inside the mapping, which is initialised by the kernel and borrowed with `self`.
+        unsafe { std::slice::from_raw_parts(self.mapping.base().as_ptr(), self.bytes) }
+    }
+}
+
+impl AsMut<[u8]> for SectorBuffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.mapping.base().as_ptr(), self.bytes) }
+    }
+}
+
+/// Memory for a write: it stays where it is, wherever its owner goes.
+#[derive(Debug)]
+pub enum Sectors {
+    /// A block of a capture, written from where the kernel put it.
+    Block(PcapngBlock),
+    /// Anything else.
+    Memory(SectorBuffer),
+}
+
+impl AsRef<[u8]> for Sectors {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Block(block) => block.as_ref(),
+            Self::Memory(buffer) => buffer.as_ref(),
+        }
+    }
+}
+
+/// An io_uring for one write at a time.
+pub(crate) struct WriteRing {
+    uring: IoUring,
+    flight: Option<Flight>,
+}
+
+/// A write that the kernel works on.
+struct Flight {
+    sectors: Vec<Sectors>,
+    /// What the kernel reads: pieces of `sectors`.
+    pieces: Vec<libc::iovec>,
+}
+
+// SAFETY: the pointers are into the sectors beside them, which are `Send`, and used by the kernel only.
+unsafe impl Send for Flight {}
+
+impl WriteRing {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { uring: IoUring::new(2)?, flight: None })
+    }
+
+    /// Starts to write what of the sectors is behind their first `skipped` bytes.
+    ///
+    /// # Errors
+    /// The kernel takes nothing; the sectors come back.
+    ///
+    /// # Panics
+    /// If another write is under way.
+    pub(crate) fn start(
+        &mut self,
+        file: BorrowedFd<'_>,
+        sectors: Vec<Sectors>,
+        skipped: usize,
+        offset: u64,
+    ) -> Result<(), (Vec<Sectors>, io::Error)> {
+        assert!(self.flight.is_none(), "one write at a time");
+        let pieces: Vec<_> = pieces(&sectors, skipped)
+            .map(|piece| libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() })
+            .collect();
+        let file = types::Fd(file.as_raw_fd());
+        let write = opcode::Writev::new(file, pieces.as_ptr(), pieces.len() as u32).offset(offset).build();
+        // SAFETY: the pieces, and the sectors they point into, which do not move, are kept until the write is done: they are
+        // given away only then (`finished`), and leaked if nobody learns of it (`drop`).
+        let pushed = unsafe { self.uring.submission().push(&write) };
+        assert!(pushed.is_ok(), "the queue has room for one");
+        let flight = self.flight.insert(Flight { sectors, pieces });
+        debug_assert!(flight.pieces.len() <= PIECES_MAX);
+        match self.submit() {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                // Not taken, and never will be: the ring is not used again.
+                let flight = self.flight.take().expect("just put there");
+                Err((flight.sectors, error))
+            }
+        }
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        loop {
+            match self.uring.submit() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {
+                    std::thread::yield_now();
+                }
+                submitted => return submitted.map(drop),
+            }
+        }
+    }
+
+    /// The sectors of a write that is done, and how many bytes of them were written.
+    pub(crate) fn finished(&mut self) -> Option<(Vec<Sectors>, io::Result<usize>)> {
+        let entry = self.uring.completion().next()?;
+        let result = usize::try_from(entry.result())
+            .map_err(|_| io::Error::from_raw_os_error(entry.result().saturating_neg()));
+        let flight = self.flight.take().expect("a completion is of a write");
+        Some((flight.sectors, result))
+    }
+
+    /// Waits until the write is done, but not longer.
+    pub(crate) fn wait(&self, timeout: Duration) -> io::Result<()> {
+        wait_readable(self.as_fd(), timeout).map(drop)
+    }
+}
+
+impl AsFd for WriteRing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring has it open, and is borrowed as long.
+        unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
+    }
+}
+
+impl Drop for WriteRing {
+    fn drop(&mut self) {
+        while self.flight.is_some() {
+            if self.finished().is_none() && self.wait(Duration::from_secs(1)).is_err() {
+                std::mem::forget(self.flight.take()); // the kernel may still read it
+            }
+        }
+    }
+}
+
+impl fmt::Debug for WriteRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let busy = self.flight.is_some();
+        f.debug_struct("WriteRing").field("busy", &busy).finish_non_exhaustive()
+    }
+}
+
+/// The sectors' memory, without the first bytes.
+pub(crate) fn pieces(sectors: &[Sectors], mut skipped: usize) -> impl Iterator<Item = &[u8]> {
+    let pieces = sectors.iter().map(move |sectors| {
+        let bytes = sectors.as_ref();
+        let (before, behind) = bytes.split_at(skipped.min(bytes.len()));
+        skipped -= before.len();
+        behind
+    });
+    pieces.filter(|piece| !piece.is_empty())
+}

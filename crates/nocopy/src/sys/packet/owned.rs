@@ -1,0 +1,312 @@
+//! Blocks of a receiving ring that are owned one by one, wherever they go.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nocopy_proto::pcapng::{self, Counts, InPlace};
+
+use super::header::{self, BYTES, FRONT_BYTES, VLAN_TAG_BYTES};
+use super::memory::{self, BlockMemory, STATUS_OFFSET};
+use crate::metadata::VlanTag;
+
+/// From the beginning of a block to what is only ours while the block is: behind the word that the kernel reads.
+const OURS_OFFSET: u32 = STATUS_OFFSET + 4;
+
+const _: () = assert!(OURS_OFFSET as usize == InPlace::HEAD_BYTES);
+
+/// Put into a header whose packet has its tag back. The kernel clears that byte.
+const PUT_BACK: u8 = 0x6e;
+
+/// The blocks of a ring, each of which is handed out once at a time.
+#[derive(Debug)]
+pub(crate) struct OwnedBlocks {
+    ring: Arc<Ring>,
+    next: u32,
+}
+
+#[derive(Debug)]
+struct Ring {
+    memory: BlockMemory,
+    /// Which blocks are handed out: the ring comes round to one that is, and the kernel's word for it still stands.
+    away: Box<[AtomicBool]>,
+}
+
+impl OwnedBlocks {
+    pub(super) fn new(memory: BlockMemory) -> Self {
+        let away = (0..memory.block_count()).map(|_| AtomicBool::new(false)).collect();
+        Self { ring: Arc::new(Ring { memory, away }), next: 0 }
+    }
+
+    /// The next block, if the kernel has handed it over.
+    pub(crate) fn take(&mut self) -> Option<Block> {
+        let Ring { memory, away } = &*self.ring;
+        let block = self.next;
+        // Acquire: pairs with the release in `Block::drop`, behind which the block is the kernel's or newly ours.
+        if away[block as usize].load(Ordering::Acquire) || !memory.is_ours(block) {
+            return None;
+        }
+        away[block as usize].store(true, Ordering::Relaxed); // only this half reads it
+        self.next = (block + 1) % memory.block_count();
+        let contents = memory.contents(block);
+        Some(Block { ring: Arc::clone(&self.ring), block, contents })
+    }
+
+    /// Whether the block before the next is handed out.
+    pub(crate) fn last_is_away(&self) -> bool {
+        let count = self.count();
+        self.ring.away[((self.next + count - 1) % count) as usize].load(Ordering::Relaxed)
+    }
+
+    /// Blocks that the kernel cannot write to now.
+    pub(crate) fn in_use(&self) -> u32 {
+        let memory = &self.ring.memory;
+        (0..memory.block_count()).filter(|block| memory.is_ours(*block)).count() as u32
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.ring.memory.block_count()
+    }
+}
+
+/// A block of packets as the kernel filled it. It goes back to the kernel when it is dropped, on any thread, in any order, also
+/// after the [`Blocks`](crate::capture::Blocks) it came from.
+#[derive(Debug)]
+pub struct Block {
+    ring: Arc<Ring>,
+    block: u32,
+    contents: memory::Contents,
+}
+
+impl Block {
+    /// Packets in it, by the kernel's word.
+    pub fn packet_count(&self) -> u32 {
+        self.contents.packets
+    }
+
+    /// Its packets, in the order of their arrival.
+    pub fn packets(&mut self) -> Packets<'_> {
+        let memory::Contents { header, packets } = self.contents;
+        let first = header.checked_sub(OURS_OFFSET).map_or(usize::MAX, |first| first as usize);
+        let rest = self.bytes_mut().get_mut(first..).unwrap_or_default();
+        Packets { rest, left: packets, unreadable: 0 }
+    }
+
+    /// Makes it a piece of a pcapng file, where it lies: no packet is copied.
+    #[must_use]
+    pub fn into_pcapng(mut self, layout: &PcapngLayout) -> PcapngBlock {
+        let memory::Contents { header, packets } = self.contents;
+        let (laid, contents) = lay(self.bytes_mut(), header, packets, layout);
+        let start = self.ring.memory.pointer(self.block, 0);
+        // SAFETY: the first eight bytes of the block, which is ours; the kernel does not read them (the status is behind).
+        unsafe { start.cast::<[u8; 8]>().write(laid.head) };
+        PcapngBlock { block: self, bytes: laid.bytes, contents }
+    }
+
+    /// All of it but its beginning, which the kernel reads.
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        let memory = &self.ring.memory;
+        let bytes = (memory.block_bytes() - OURS_OFFSET) as usize;
+        let start = memory.pointer(self.block, OURS_OFFSET);
+        // SAFETY: inside the block, which is handed out once (`OwnedBlocks::take`) and stays ours until it is dropped; the
+        // kernel neither reads nor writes there meanwhile.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.ring.memory.give_back(self.block);
+        // Release: pairs with the acquire in `OwnedBlocks::take`.
+        self.ring.away[self.block as usize].store(false, Ordering::Release);
+    }
+}
+
+/// A packet in a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Captured<'block> {
+    /// What was kept of it, with its VLAN tag where it was on the wire.
+    pub bytes: &'block [u8],
+    /// How long it was.
+    pub original_bytes: u32,
+    /// When it came, in nanoseconds since 1970 (`CLOCK_REALTIME`).
+    pub time_ns: u64,
+    /// The VLAN tag that the card or the kernel had taken out.
+    pub vlan: Option<VlanTag>,
+    /// Whether the host sent it.
+    pub outgoing: bool,
+}
+
+/// The packets of a [`Block`].
+#[derive(Debug)]
+pub struct Packets<'block> {
+    /// Begins with the next packet's header.
+    rest: &'block mut [u8],
+    left: u32,
+    unreadable: u32,
+}
+
+impl Packets<'_> {
+    /// Packets that are lost because the kernel's words for them contradict themselves; none, on any kernel known.
+    pub fn unreadable(&self) -> u32 {
+        self.unreadable
+    }
+}
+
+impl<'block> Iterator for Packets<'block> {
+    type Item = Captured<'block>;
+
+    fn next(&mut self) -> Option<Captured<'block>> {
+        let left = self.left.checked_sub(1)?;
+        let rest = std::mem::take(&mut self.rest);
+        let Some(Place { first, len, next, original_bytes, time_ns, vlan, outgoing }) =
+            settle(rest, left == 0)
+        else {
+            self.unreadable += std::mem::take(&mut self.left);
+            return None;
+        };
+        let (packet, rest) = rest.split_at_mut(next);
+        (self.rest, self.left) = (rest, left);
+        Some(Captured { bytes: &packet[first..first + len], original_bytes, time_ns, vlan, outgoing })
+    }
+}
+
+/// What is believed of a packet, counted from its header.
+#[derive(Debug)]
+struct Place {
+    first: usize,
+    len: usize,
+    /// The next packet's header, or the end.
+    next: usize,
+    original_bytes: u32,
+    time_ns: u64,
+    vlan: Option<VlanTag>,
+    outgoing: bool,
+}
+
+/// Reads the header in front of `rest`, and puts a tag back into its packet if that was not done yet; `None` if it cannot be believed.
+fn settle(rest: &mut [u8], is_last: bool) -> Option<Place> {
+    let mut header = header::read(rest)?;
+    let end = u32::try_from(rest.len()).ok()?;
+    let first = header::first_byte(&header, 0, end, is_last)?;
+    let outgoing = was_sent(&rest[..first as usize]);
+    let vlan = header::vlan_tag(&header);
+    let marked = header.tp_padding[7] == PUT_BACK;
+    if let Some(tag) = header::tag_to_put_back(&header).filter(|_| !marked) {
+        let front = (first - VLAN_TAG_BYTES) as usize;
+        let front: &mut [u8; FRONT_BYTES] =
+            (&mut rest[front..front + FRONT_BYTES]).try_into().expect("as long");
+        header::put_back(front, tag);
+        header.tp_mac -= VLAN_TAG_BYTES as u16;
+        header.tp_snaplen += VLAN_TAG_BYTES;
+        header.tp_len = header.tp_len.saturating_add(VLAN_TAG_BYTES);
+        header.tp_padding[7] = PUT_BACK;
+        header::write(rest, &header);
+    }
+    Some(Place {
+        first: usize::from(header.tp_mac),
+        len: header.tp_snaplen as usize,
+        next: if is_last { rest.len() } else { rest.len().min(header.tp_next_offset as usize) },
+        original_bytes: header.tp_len,
+        time_ns: header::time_ns(&header),
+        vlan,
+        outgoing,
+    })
+}
+
+/// Whether an address (`struct sockaddr_ll`) behind a header is of a packet that left.
+fn was_sent(header: &[u8]) -> bool {
+    let kind = BYTES as usize + std::mem::offset_of!(libc::sockaddr_ll, sll_pkttype);
+    header.get(kind) == Some(&libc::PACKET_OUTGOING)
+}
+
+/// How a block becomes a piece of a file.
+#[derive(Debug, Clone, Copy)]
+pub struct PcapngLayout {
+    /// What was counted so far, if the file is to say so here.
+    pub counts: Option<Counts>,
+    /// The most bytes of a packet that are kept.
+    pub snap_bytes: u32,
+    /// The most packets that are kept.
+    pub packets_max: u64,
+    /// The piece is a multiple of so many bytes, a power of two up to a page.
+    pub unit_bytes: usize,
+}
+
+/// What a piece of a file holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Contents {
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub packet_bytes: u64,
+    /// Packets that are lost because the kernel's words for them contradict themselves; none, on any kernel known.
+    pub unreadable: u64,
+    /// Packets beyond those wanted.
+    pub left_out: u64,
+    /// Packets moved by a few bytes, because they did not lie on a multiple of four.
+    pub moved: u64,
+    /// When its first packet came, in nanoseconds since 1970.
+    pub first_ns: Option<u64>,
+    /// When its last packet came.
+    pub last_ns: Option<u64>,
+}
+
+/// A [`Block`] that is a piece of a pcapng file.
+#[derive(Debug)]
+pub struct PcapngBlock {
+    block: Block,
+    bytes: usize,
+    contents: Contents,
+}
+
+impl PcapngBlock {
+    /// What is in it.
+    pub fn contents(&self) -> &Contents {
+        &self.contents
+    }
+}
+
+impl AsRef<[u8]> for PcapngBlock {
+    /// Whole blocks of the format.
+    fn as_ref(&self) -> &[u8] {
+        let memory = &self.block.ring.memory;
+        assert!(self.bytes <= memory.block_bytes() as usize, "more than a block");
+        let start = memory.pointer(self.block.block, 0);
+        // SAFETY: inside the block, which is ours; the kernel only reads in it meanwhile.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), self.bytes) }
+    }
+}
+
+/// Lays a block's packets out, header by header.
+fn lay(bytes: &mut [u8], mut at: u32, packets: u32, layout: &PcapngLayout) -> (pcapng::Laid, Contents) {
+    let mut blocks = InPlace::new(bytes, layout.counts, layout.snap_bytes);
+    let mut contents = Contents::default();
+    let wanted = u64::from(packets).min(layout.packets_max);
+    for number in 0..wanted {
+        let is_last = number + 1 == u64::from(packets);
+        let place = blocks.behind(at as usize).and_then(|rest| settle(rest, is_last));
+        let added = place.and_then(|place| {
+            let direction = if place.outgoing { pcapng::Direction::Out } else { pcapng::Direction::In };
+            let packet =
+                pcapng::Packet { time_ns: place.time_ns, original_bytes: place.original_bytes, direction };
+            let first = at as usize + place.first;
+            blocks.add(&packet, first..first + place.len).ok()?;
+            Some(place)
+        });
+        let Some(Place { len, next, time_ns, .. }) = added else {
+            contents.unreadable = wanted - number;
+            break;
+        };
+        contents.packets += 1;
+        contents.packet_bytes += len.min(layout.snap_bytes as usize) as u64;
+        contents.first_ns.get_or_insert(time_ns);
+        contents.last_ns = Some(time_ns);
+        at = at.saturating_add(next as u32);
+    }
+    contents.left_out = u64::from(packets) - wanted;
+    let laid = blocks.finish(layout.unit_bytes);
+    contents.moved = laid.moved.into();
+    (laid, contents)
+}
