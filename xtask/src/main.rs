@@ -54,7 +54,13 @@ fn main() -> ExitCode {
     }
 }
 
+/// Programs that read what `nocopy record` writes.
+const READERS: [&str; 2] = ["tshark", "tcpdump"];
+
 fn test() -> Result<(), Failed> {
+    if !READERS.iter().all(|reader| Step::new(reader, reader, &["--version"]).succeeds_quietly()) {
+        step::install(&READERS)?;
+    }
     run_all(&[
         // The binary first: tests of the command line start it.
         Step::cargo("build the workspace", &["build", "--workspace", "--all-targets"]),

@@ -15,6 +15,7 @@ use nocopy_proto::wire::vlan::TagControl;
 use crate::Failure;
 use crate::bench::METHODS;
 use crate::quantity::{self, Rate};
+use crate::record::Field;
 
 /// Measure and move packets without the copies you did not ask for.
 #[derive(Debug, Parser)]
@@ -47,7 +48,13 @@ pub(crate) enum Command {
     /// Looks on, and the host keeps its traffic, unless told to take it. Ends when interrupted, with a summary on standard error.
     Sniff(SniffArguments),
     /// Record the packets of an interface into a file, without loss.
+    ///
+    /// The host keeps its traffic. The kernel's blocks of packets become a pcapng file where they lie, and the disk reads them there.
+    /// Ends when interrupted, and says what was received, written and lost. Exit code 1 if packets were lost.
     Record(RecordArguments),
+    /// Part of `record`: cuts its file back if it is killed.
+    #[command(hide = true)]
+    RecordGuard,
     /// Send packets out of an interface: made, or replayed from a file.
     ///
     /// Ends after a count or a time, at the end of the file, or when interrupted, and prints what was handed over, completed and
@@ -137,6 +144,11 @@ pub(crate) struct FilterArguments {
 }
 
 impl FilterArguments {
+    /// The filter, as it was given.
+    pub(crate) fn words(&self) -> Option<String> {
+        (!self.words.is_empty()).then(|| self.words.join(" "))
+    }
+
     /// The filter, compiled.
     pub(crate) fn program(&self) -> Result<Option<Program>, Failure> {
         if let Some(path) = &self.bytecode {
@@ -239,6 +251,73 @@ pub(crate) struct RecordArguments {
     pub(crate) interface: String,
     #[command(flatten)]
     pub(crate) filter: FilterArguments,
+    /// Record into FILE; with rotation, into files whose names have a number and a time added.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// Overwrite files that exist.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// What is written.
+    #[arg(long, value_enum, default_value_t = RecordFormat::Pcapng)]
+    pub(crate) format: RecordFormat,
+    /// In payloads, the place of a counter whose gaps are counted: bytes from the beginning, width in bytes (1, 2, 4, 8), byte order.
+    #[arg(long, value_name = "OFFSET:WIDTH:be|le", value_parser = Field::parse)]
+    pub(crate) sequence: Option<Field>,
+    /// Take the packets from the host instead of looking at them: through AF_XDP.
+    #[arg(long)]
+    pub(crate) take: bool,
+    /// Record what the host sends, too.
+    #[arg(long, conflicts_with = "take")]
+    pub(crate) outgoing: bool,
+    /// Record packets addressed to other hosts, too.
+    #[arg(long)]
+    pub(crate) promiscuous: bool,
+    /// Keep at most so many bytes of a packet.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=262_144), default_value = "262144")]
+    pub(crate) snap: u32,
+    /// End after so many packets.
+    #[arg(long, value_name = "N", value_parser = quantity::count)]
+    pub(crate) count: Option<u64>,
+    /// End after so long.
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    pub(crate) duration: Option<Duration>,
+    /// Begin a new file before this one is larger; at least 1 MiB.
+    #[arg(long, value_name = "BYTES", value_parser = rotate_size)]
+    pub(crate) rotate_size: Option<u64>,
+    /// Begin a new file after so long.
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    pub(crate) rotate_time: Option<Duration>,
+    /// Keep the last N files, and delete those before.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) files: Option<u32>,
+    /// Memory for packets that are not written yet.
+    #[arg(long, value_name = "BYTES", value_parser = buffer_size, default_value = "256MiB")]
+    pub(crate) buffer: u64,
+    /// Print the summary as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RecordFormat {
+    /// Packets, with nanosecond times and drop counts.
+    Pcapng,
+    /// What UDP datagrams carry, back to back.
+    Payload,
+}
+
+fn rotate_size(text: &str) -> Result<u64, String> {
+    quantity::bytes(text).and_then(|bytes| match bytes {
+        ..1_048_576 => Err("less than 1 MiB".into()),
+        _ => Ok(bytes),
+    })
+}
+
+fn buffer_size(text: &str) -> Result<u64, String> {
+    quantity::bytes(text).and_then(|bytes| match bytes {
+        1_048_576..=3_221_225_472 => Ok(bytes),
+        _ => Err("not from 1MiB to 3GiB".into()),
+    })
 }
 
 #[derive(Debug, Args)]

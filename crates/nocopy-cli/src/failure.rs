@@ -23,6 +23,18 @@ pub(crate) enum Failure {
     Filter(#[from] nocopy::filter::CompileError),
     #[error("{path}: not a filter: {source}", path = path.display())]
     Bytecode { path: PathBuf, source: nocopy::filter::ParseError },
+    #[error(transparent)]
+    Capture(#[from] nocopy::capture::CaptureError),
+    #[error("{path}: the file exists: give --force to overwrite it, or another name", path = path.display())]
+    Exists { path: PathBuf },
+    #[error("cannot record to standard output: a pipe takes no direct writes: name a file")]
+    RecordToPipe,
+    #[error("{option} goes with {needed} only: {action}")]
+    Needs { option: &'static str, needed: &'static str, action: &'static str },
+    #[error("{path}: the recording ended early: {source}: {}: what the file has is whole", advice(source), path = path.display())]
+    RecordWrite { path: PathBuf, source: io::Error },
+    #[error("{interface}: the recording ended early: {source}: what the file has is whole")]
+    RecordSource { interface: String, source: io::Error },
     #[error("cannot print: {0}: check where the output goes")]
     Print(#[source] io::Error),
     #[error("cannot give up capabilities: {0}: start it where capset(2) and prctl(2) are allowed")]
@@ -69,5 +81,16 @@ impl Failure {
         action: &'static str,
     ) -> impl FnOnce(io::Error) -> Failure {
         move |source| Failure::Step { method, doing, source, action }
+    }
+}
+
+/// What to do when a file cannot be written.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "free space, or keep only the last files with --rotate-size and --files"
+        }
+        io::ErrorKind::FileTooLarge => "raise 'ulimit -f', or use --rotate-size",
+        _ => "check the disk",
     }
 }

@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         Command::Stats(arguments) => stats::run(&arguments),
         Command::Sniff(arguments) => sniff::run(&arguments),
         Command::Record(arguments) => record::run(&arguments),
+        Command::RecordGuard => unprivileged(record::guard::run),
         Command::Send(arguments) => send::run(&arguments),
         Command::Man { command } => unprivileged(|| manual::print_page(command.as_deref())),
         Command::Completions { shell } => unprivileged(|| manual::print_completions(shell)),

@@ -1,8 +1,196 @@
-//! `nocopy record`.
+//! `nocopy record`: packets into files, without loss.
 
-use crate::arguments::RecordArguments;
-use crate::{Failure, Outcome};
+mod files;
+mod gather;
+pub(crate) mod guard;
+mod passive;
+mod progress;
+mod sequence;
+mod sink;
+mod summary;
+mod taken;
 
-pub(crate) fn run(_arguments: &RecordArguments) -> Result<Outcome, Failure> {
-    todo!()
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use nocopy::capture::Blocks;
+use nocopy::port::Queues;
+use nocopy_proto::pcapng::{self, Interface};
+
+use crate::arguments::{RecordArguments, RecordFormat};
+use crate::interrupt::Interrupt;
+use crate::{Failure, Outcome, capability};
+use files::Files;
+use gather::Gather;
+use passive::Passive;
+use progress::Progress;
+pub(crate) use sequence::Field;
+use sequence::Gaps;
+use sink::Sink;
+use summary::{Loss, Summary};
+use taken::Taken;
+
+pub(crate) fn run(arguments: &RecordArguments) -> Result<Outcome, Failure> {
+    check(arguments)?;
+    // A file that is too large is an error of the write, and not the end of the process.
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false)))
+        .map_err(Failure::Signals)?;
+    let interrupt = Interrupt::listen()?;
+    let source = Source::open(arguments)?;
+    capability::drop_all_but(capability::NONE)?;
+    let mut sink = Sink::new(Files::new(arguments), head(arguments))?;
+    let recorded = match source {
+        Source::Blocks(blocks) => record(Passive::new(blocks, arguments), &mut sink, arguments, interrupt),
+        Source::Ports(queues) => record(Taken::new(queues, arguments), &mut sink, arguments, interrupt),
+    }?;
+    report(arguments, sink, recorded)
+}
+
+/// Where packets come from.
+#[derive(Debug)]
+enum Source {
+    Blocks(Blocks),
+    Ports(Queues),
+}
+
+impl Source {
+    fn open(arguments: &RecordArguments) -> Result<Self, Failure> {
+        match arguments.take {
+            true => taken::open(arguments).map(Self::Ports),
+            false => passive::open(arguments).map(Self::Blocks),
+        }
+    }
+}
+
+/// A way to record.
+trait Recording {
+    /// Records until it is to end.
+    fn run(&mut self, sink: &mut Sink, progress: &mut Progress) -> io::Result<()>;
+    /// Takes no more, and counts.
+    fn stop(&mut self, sink: &mut Sink) -> io::Result<Loss>;
+    /// Where packets are copied together.
+    fn gather(&mut self) -> Option<&mut Gather>;
+    fn describe(&mut self) -> Description;
+}
+
+/// How packets came.
+#[derive(Debug)]
+struct Description {
+    mode: String,
+    evidence: String,
+    balance: Option<String>,
+    highest_fill: f64,
+}
+
+/// A recording that is over.
+#[derive(Debug)]
+struct Recorded {
+    elapsed: Duration,
+    loss: Loss,
+    gaps: Option<Gaps>,
+    description: Description,
+    /// Why it ended, if it was not asked to.
+    ended: io::Result<()>,
+}
+
+fn record(
+    mut recording: impl Recording,
+    sink: &mut Sink,
+    arguments: &RecordArguments,
+    interrupt: Interrupt,
+) -> Result<Recorded, Failure> {
+    let mut progress = Progress::new(arguments, interrupt);
+    let ended = recording.run(sink, &mut progress);
+    let elapsed = progress.elapsed();
+    let broken = |source| gone(arguments, source);
+    let loss = recording.stop(sink).map_err(broken)?;
+    let (mut surplus, mut gaps) = (None, None);
+    if let Some(gather) = recording.gather() {
+        (surplus, gaps) = (gather.finish(sink).map_err(broken)?, gather.gaps());
+    }
+    sink.finish();
+    if let Some(bytes) = surplus {
+        sink.cut(bytes);
+    }
+    Ok(Recorded { elapsed, loss, gaps, description: recording.describe(), ended })
+}
+
+/// Says what the recording was, and whether it is whole.
+fn report(arguments: &RecordArguments, sink: Sink, recorded: Recorded) -> Result<Outcome, Failure> {
+    let Recorded { elapsed, loss, gaps, description, ended } = recorded;
+    let summary = Summary {
+        interface: &arguments.interface,
+        elapsed,
+        mode: description.mode,
+        evidence: description.evidence,
+        balance: description.balance,
+        write_method: write_method(&sink),
+        loss,
+        written: sink.written,
+        not_written: sink.not_written,
+        cause: sink.failed.as_ref().map(io::Error::to_string),
+        gaps,
+        highest_fill: description.highest_fill,
+        files: &sink.files.all,
+    };
+    print(arguments, &summary)?;
+    let whole = summary.is_without_loss();
+    let path = sink.files.path().to_owned();
+    if let Some(source) = sink.failed {
+        return Err(Failure::RecordWrite { path, source });
+    }
+    ended.map_err(|source| gone(arguments, source))?;
+    Ok(if whole { Outcome::Positive } else { Outcome::Negative })
+}
+
+/// What cannot be is refused before anything is opened.
+fn check(arguments: &RecordArguments) -> Result<(), Failure> {
+    let needs = |option, needed, action| Err(Failure::Needs { option, needed, action });
+    if arguments.output == Path::new("-") {
+        return Err(Failure::RecordToPipe);
+    }
+    if arguments.sequence.is_some() && arguments.format != RecordFormat::Payload {
+        return needs("--sequence", "--format payload", "the counter is looked for in payloads");
+    }
+    if arguments.files.is_some() && arguments.rotate_size.is_none() && arguments.rotate_time.is_none() {
+        return needs("--files", "--rotate-size or --rotate-time", "without rotation there is one file");
+    }
+    Ok(())
+}
+
+fn gone(arguments: &RecordArguments, source: io::Error) -> Failure {
+    Failure::RecordSource { interface: arguments.interface.clone(), source }
+}
+
+/// What each file begins with.
+fn head(arguments: &RecordArguments) -> Vec<u8> {
+    let application = concat!("nocopy ", env!("CARGO_PKG_VERSION"));
+    let words = arguments.filter.words();
+    let interface = Interface {
+        name: &arguments.interface,
+        filter: words.as_deref(),
+        snap_bytes: arguments.snap,
+        application,
+    };
+    match arguments.format {
+        RecordFormat::Pcapng => pcapng::head(&interface, nocopy::disk::SECTOR_BYTES),
+        RecordFormat::Payload => Vec::new(),
+    }
+}
+
+fn write_method(sink: &Sink) -> String {
+    let method = sink.writer().method();
+    match sink.writer().ring_refused() {
+        Some(reason) => format!("{method} (io_uring refused: {reason})"),
+        None => method.to_string(),
+    }
+}
+
+fn print(arguments: &RecordArguments, summary: &Summary<'_>) -> Result<(), Failure> {
+    let text = if arguments.json { summary.json() } else { summary.table() };
+    let mut output = io::stdout().lock();
+    output.write_all(text.as_bytes()).and_then(|()| output.flush()).map_err(Failure::Print)
 }

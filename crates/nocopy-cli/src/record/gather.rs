@@ -1,0 +1,215 @@
+//! Packets, or what they carry, copied together into whole sectors.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+use nocopy::disk::{SECTOR_BYTES, SectorBuffer, Sectors};
+use nocopy_proto::pcapng::{self, FILLER_BYTES_MIN, Packet};
+use nocopy_proto::wire::{EtherType, IpProtocol, ethernet, ipv4, ipv6, udp, vlan};
+
+use super::sequence::{Gaps, Sequence};
+use super::sink::{Amount, Piece, Sink, now_ns};
+use crate::arguments::{RecordArguments, RecordFormat};
+
+/// Bytes of a buffer.
+pub(super) const BUFFER_BYTES: usize = 1 << 20;
+
+/// How long what was gathered waits for more.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+#[derive(Debug)]
+pub(super) struct Gather {
+    format: Format,
+    buffer: Option<SectorBuffer>,
+    used: usize,
+    /// When the first packet in the buffer came, and when it was put there.
+    begun: Option<(u64, Instant)>,
+    amount: Amount,
+    pub(super) no_payload: u64,
+}
+
+#[derive(Debug)]
+enum Format {
+    Pcapng { snap_bytes: usize },
+    Payload(Payloads),
+}
+
+#[derive(Debug)]
+struct Payloads {
+    sequence: Option<Sequence>,
+    /// Bytes gathered since the beginning, and of these put into pieces.
+    gathered: u64,
+    given: u64,
+    /// Where payloads end that are not in a piece to their end.
+    ends: VecDeque<(u64, usize)>,
+}
+
+impl Gather {
+    /// What the arguments ask for, where packets are copied.
+    pub(super) fn new(arguments: &RecordArguments) -> Self {
+        let format = match arguments.format {
+            RecordFormat::Pcapng => Format::Pcapng { snap_bytes: arguments.snap as usize },
+            RecordFormat::Payload => Format::Payload(Payloads {
+                sequence: arguments.sequence.map(Sequence::new),
+                gathered: 0,
+                given: 0,
+                ends: VecDeque::new(),
+            }),
+        };
+        Self { format, buffer: None, used: 0, begun: None, amount: Amount::default(), no_payload: 0 }
+    }
+
+    pub(super) fn gaps(&self) -> Option<Gaps> {
+        match &self.format {
+            Format::Payload(Payloads { sequence: Some(sequence), .. }) => Some(sequence.gaps()),
+            _ => None,
+        }
+    }
+
+    /// Adds a packet, or what it carries; false if it carries nothing that is wanted.
+    pub(super) fn add(&mut self, sink: &mut Sink, packet: &Packet, bytes: &[u8]) -> io::Result<bool> {
+        match &mut self.format {
+            Format::Pcapng { snap_bytes } => {
+                let bytes = &bytes[..bytes.len().min(*snap_bytes)];
+                self.add_block(sink, packet, bytes)?;
+            }
+            Format::Payload(payloads) => {
+                let Some(payload) = payload(bytes) else {
+                    self.no_payload += 1;
+                    return Ok(false);
+                };
+                if let Some(sequence) = &mut payloads.sequence {
+                    sequence.follow(payload);
+                }
+                payloads.gathered += payload.len() as u64;
+                payloads.ends.push_back((payloads.gathered, payload.len()));
+                self.add_bytes(sink, packet, payload)?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn add_block(&mut self, sink: &mut Sink, packet: &Packet, bytes: &[u8]) -> io::Result<()> {
+        let needed = pcapng::packet_bytes(bytes.len());
+        if self.used + needed + FILLER_BYTES_MIN > BUFFER_BYTES {
+            self.flush(sink, true)?;
+        }
+        let at = self.used;
+        pcapng::packet(&mut self.room(sink, packet)?.as_mut()[at..], packet, bytes);
+        self.used += needed;
+        self.amount.add(Amount { packets: 1, bytes: bytes.len() as u64 });
+        Ok(())
+    }
+
+    fn add_bytes(&mut self, sink: &mut Sink, packet: &Packet, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let at = self.used;
+            let room = &mut self.room(sink, packet)?.as_mut()[at..];
+            let (now, later) = bytes.split_at(bytes.len().min(room.len()));
+            room[..now.len()].copy_from_slice(now);
+            self.used += now.len();
+            bytes = later;
+            if self.used == BUFFER_BYTES {
+                self.flush(sink, false)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn room(&mut self, sink: &mut Sink, packet: &Packet) -> io::Result<&mut SectorBuffer> {
+        self.begun.get_or_insert_with(|| (packet.time_ns, Instant::now()));
+        Ok(match &mut self.buffer {
+            Some(buffer) => buffer,
+            empty => empty.insert(sink.buffer(BUFFER_BYTES)?),
+        })
+    }
+
+    /// Hands over what has waited long enough.
+    pub(super) fn flush_old(&mut self, sink: &mut Sink) -> io::Result<()> {
+        match self.begun {
+            Some((_, since)) if since.elapsed() >= PATIENCE => self.flush(sink, false),
+            _ => Ok(()),
+        }
+    }
+
+    /// Hands everything over; returns where the file is to end, if not with a sector.
+    pub(super) fn finish(&mut self, sink: &mut Sink) -> io::Result<Option<u64>> {
+        let rest = (self.used % SECTOR_BYTES) as u64;
+        self.flush(sink, true)?;
+        let is_cut = rest > 0 && matches!(self.format, Format::Payload(_));
+        Ok(is_cut.then_some(SECTOR_BYTES as u64 - rest))
+    }
+
+    /// Hands over what is gathered. Of payloads, what does not fill a sector stays, unless this is `all`.
+    fn flush(&mut self, sink: &mut Sink, all: bool) -> io::Result<()> {
+        let Some(mut buffer) = self.buffer.take() else { return Ok(()) };
+        let (used, whole) = match &self.format {
+            Format::Pcapng { .. } => (self.used, pcapng::filled(self.used, SECTOR_BYTES)),
+            Format::Payload(_) if all => (self.used, self.used.next_multiple_of(SECTOR_BYTES)),
+            Format::Payload(_) => {
+                let whole = self.used / SECTOR_BYTES * SECTOR_BYTES;
+                (whole, whole)
+            }
+        };
+        let rest = buffer.as_ref()[used..self.used].to_vec();
+        if whole == 0 {
+            self.buffer = Some(buffer);
+            return Ok(());
+        }
+        match &mut self.format {
+            Format::Pcapng { .. } => pcapng::filler(&mut buffer.as_mut()[used..whole]),
+            Format::Payload(payloads) => {
+                buffer.as_mut()[used..whole].fill(0);
+                self.amount = payloads.give(used as u64);
+            }
+        }
+        buffer.truncate(whole);
+        let time_ns = self.begun.take().map_or_else(now_ns, |(time_ns, _)| time_ns);
+        let amount = std::mem::take(&mut self.amount);
+        sink.push(Piece { sectors: Sectors::Memory(buffer), amount, time_ns });
+        self.used = rest.len();
+        if !rest.is_empty() {
+            let mut buffer = sink.buffer(BUFFER_BYTES)?;
+            buffer.as_mut()[..rest.len()].copy_from_slice(&rest);
+            (self.buffer, self.begun) = (Some(buffer), Some((time_ns, Instant::now())));
+        }
+        Ok(())
+    }
+}
+
+impl Payloads {
+    /// Which payloads end in the next bytes.
+    fn give(&mut self, bytes: u64) -> Amount {
+        self.given += bytes;
+        let mut amount = Amount::default();
+        while let Some((end, len)) = self.ends.front().copied()
+            && end <= self.given
+        {
+            amount.add(Amount { packets: 1, bytes: len as u64 });
+            self.ends.pop_front();
+        }
+        amount
+    }
+}
+
+/// What a UDP datagram carries that is whole and alone in its packet.
+fn payload(packet: &[u8]) -> Option<&[u8]> {
+    let frame = ethernet::Frame::parse(packet).ok()?;
+    let stack = vlan::Stack::parse(&frame).ok()?;
+    let datagram = match stack.ether_type() {
+        EtherType::IPV4 => {
+            let packet = ipv4::Packet::parse(stack.payload()).ok()?;
+            let is_udp = packet.protocol() == IpProtocol::UDP && !packet.fragmentation().is_fragment();
+            is_udp.then(|| packet.payload())?
+        }
+        EtherType::IPV6 => {
+            let packet = ipv6::Packet::parse(stack.payload()).ok()?;
+            let upper = packet.upper_layer().ok()?;
+            let is_udp = upper.protocol() == IpProtocol::UDP && upper.fragmentation().is_none();
+            is_udp.then(|| upper.payload())?
+        }
+        _ => return None,
+    };
+    Some(udp::Datagram::parse(datagram).ok()?.payload())
+}

@@ -1,0 +1,99 @@
+//! A second process that outlives a killed recording, and cuts its file back to what was written whole.
+//!
+//! Only where writes go through the page cache: there the kernel stops a killed process between two pages. A direct write is one
+//! piece of work of the disk.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use crate::{Failure, Outcome};
+
+/// The name of the command that is the other process.
+const COMMAND: &str = "record-guard";
+
+/// The other process, seen from the recording.
+#[derive(Debug)]
+pub(super) struct Guard {
+    child: Child,
+    /// `None` once it is to end.
+    line: Option<ChildStdin>,
+}
+
+impl Guard {
+    /// Starts it for a file.
+    pub(super) fn start(file: &File) -> io::Result<Self> {
+        let mut child = Command::new("/proc/self/exe")
+            .arg(COMMAND)
+            .stdin(Stdio::piped())
+            .stdout(file.try_clone()?)
+            .stderr(Stdio::null())
+            .process_group(0) // Ctrl-C is not for it
+            .spawn()?;
+        let line = child.stdin.take();
+        Ok(Self { child, line })
+    }
+
+    /// Tells it how much of the file is whole.
+    pub(super) fn tell(&mut self, bytes: u64) -> io::Result<()> {
+        self.line.as_mut().map_or(Ok(()), |line| line.write_all(&bytes.to_le_bytes()))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        drop(self.line.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// Is the other process: standard input tells how much is whole, standard output is the file.
+pub(crate) fn run() -> Result<Outcome, Failure> {
+    let (mut input, mut whole) = (io::stdin().lock(), None);
+    let mut word = [0; 8];
+    while input.read_exact(&mut word).is_ok() {
+        whole = Some(u64::from_le_bytes(word));
+    }
+    let file = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(Failure::Print)?);
+    if let Some(whole) = whole {
+        cut(&file, whole).map_err(Failure::Print)?;
+    }
+    Ok(Outcome::Positive)
+}
+
+/// Cuts a file behind its last whole block; up to `whole` it is known to be.
+fn cut(file: &File, mut whole: u64) -> io::Result<()> {
+    let end = file.metadata()?.len();
+    let mut head = [0; 8];
+    while whole < end && file.read_exact_at(&mut head, whole).is_ok() {
+        let [.., a, b, c, d] = head;
+        let len = u64::from(u32::from_le_bytes([a, b, c, d]));
+        if len == 0 || whole + len > end {
+            break;
+        }
+        whole += len;
+    }
+    if whole < end { file.set_len(whole) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_cut_behind_its_last_whole_block() {
+        let path = std::env::temp_dir().join(format!("nocopy-guard-{}", std::process::id()));
+        let block = [&[6, 0, 0, 0, 16, 0, 0, 0][..], &[1, 2, 3, 4, 16, 0, 0, 0]].concat();
+        let blocks = block.repeat(4);
+        for end in 0..=blocks.len() {
+            std::fs::write(&path, &blocks[..end]).unwrap();
+            let file = File::options().read(true).write(true).open(&path).unwrap();
+            cut(&file, 0).unwrap();
+            assert_eq!(file.metadata().unwrap().len(), end as u64 / 16 * 16, "{end}");
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+}

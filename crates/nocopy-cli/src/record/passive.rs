@@ -1,0 +1,236 @@
+//! Recording the kernel's blocks where they lie.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use nocopy::capture::{Block, Blocks, Contents, Counts, PcapngLayout, Totals};
+use nocopy::disk::{SECTOR_BYTES, Sectors};
+
+use nocopy_proto::pcapng::{Direction, Packet};
+
+use super::gather::{BUFFER_BYTES, Gather};
+use super::progress::Progress;
+use super::sink::{Amount, Piece, Sink, now_ns};
+use super::summary::Loss;
+use super::{Description, Recording};
+use crate::Failure;
+use crate::arguments::{RecordArguments, RecordFormat};
+
+/// How long to look away while a write is under way.
+const GLANCE: Duration = Duration::from_millis(2);
+/// The longest wait: Ctrl-C and the live line are looked after in between.
+const WAIT: Duration = Duration::from_millis(100);
+/// From one block with counts to the next.
+const COUNTS_EVERY: Duration = Duration::from_secs(1);
+
+/// A capture whose blocks become pieces of files.
+#[derive(Debug)]
+pub(super) struct Passive {
+    blocks: Blocks,
+    snap_bytes: u32,
+    /// Packets that are wanted still.
+    wanted: u64,
+    taken: Taken,
+    counted: Instant,
+    /// Counts that no block says yet.
+    fresh: Option<Counts>,
+    /// Where blocks are not written as they lie.
+    gather: Option<Gather>,
+    /// Gathered buffers that may wait to be written.
+    buffers_max: usize,
+    highest_fill: f64,
+}
+
+/// What the blocks held.
+#[derive(Debug, Clone, Copy, Default)]
+struct Taken {
+    packets: u64,
+    unreadable: u64,
+    left_out: u64,
+    moved: u64,
+}
+
+/// Opens the capture that the arguments ask for.
+pub(super) fn open(arguments: &RecordArguments) -> Result<Blocks, Failure> {
+    let small = arguments.rotate_size.map_or(1 << 20, |bytes| (bytes / 8).clamp(1 << 17, 1 << 20));
+    let block_bytes = 1_u32 << small.min(arguments.buffer / 4).ilog2();
+    let block_count = u32::try_from(arguments.buffer / u64::from(block_bytes)).unwrap_or(u32::MAX);
+    let filter = arguments.filter.program()?;
+    let builder = Blocks::builder(&arguments.interface)
+        .blocks(block_bytes, block_count)
+        .snap(arguments.snap)
+        .promiscuous(arguments.promiscuous)
+        .outgoing(arguments.outgoing)
+        .filter(filter.as_ref());
+    Ok(builder.open()?)
+}
+
+impl Passive {
+    pub(super) fn new(blocks: Blocks, arguments: &RecordArguments) -> Self {
+        Self {
+            blocks,
+            snap_bytes: arguments.snap,
+            wanted: arguments.count.unwrap_or(u64::MAX),
+            taken: Taken::default(),
+            counted: Instant::now(),
+            fresh: None,
+            gather: (arguments.format == RecordFormat::Payload).then(|| Gather::new(arguments)),
+            buffers_max: (arguments.buffer / BUFFER_BYTES as u64 / 4).max(2) as usize,
+            highest_fill: 0.0,
+        }
+    }
+
+    /// Packets that are neither dropped nor taken yet.
+    fn missing(&self, totals: &Totals) -> u64 {
+        let Taken { packets, unreadable, left_out, .. } = self.taken;
+        totals.tp_packets.saturating_sub(totals.tp_drops + packets + unreadable + left_out)
+    }
+
+    /// Takes every block that is ready, and waits for the first.
+    fn take_all(&mut self, sink: &mut Sink, mut timeout: Duration) -> io::Result<()> {
+        // What is gathered must not outgrow its memory: packets wait in their blocks instead.
+        while self.gather.is_none() || sink.backlog() < self.buffers_max {
+            let next = self.blocks.next(timeout);
+            self.highest_fill = self.highest_fill.max(self.blocks.fill().ratio());
+            match next {
+                Ok(Some(block)) => match self.gather.take() {
+                    Some(gather) => self.copy(block, sink, gather)?,
+                    None => self.take(block, sink),
+                },
+                Ok(None) => return Ok(()),
+                Err(error) => return down_is_no_end(error),
+            }
+            timeout = Duration::ZERO;
+        }
+        Ok(())
+    }
+
+    /// Copies what a block's packets carry.
+    fn copy(&mut self, mut block: Block, sink: &mut Sink, mut gather: Gather) -> io::Result<()> {
+        let mut packets = block.packets();
+        for packet in packets.by_ref() {
+            self.taken.packets += 1;
+            if self.wanted == 0 {
+                (self.taken.packets, self.taken.left_out) = (self.taken.packets - 1, self.taken.left_out + 1);
+                continue;
+            }
+            let direction = if packet.outgoing { Direction::Out } else { Direction::In };
+            let (time_ns, original_bytes) = (packet.time_ns, packet.original_bytes);
+            let about = Packet { time_ns, original_bytes, direction };
+            if gather.add(sink, &about, packet.bytes)? {
+                self.wanted -= 1;
+            }
+        }
+        self.taken.unreadable += u64::from(packets.unreadable());
+        self.gather = Some(gather);
+        Ok(())
+    }
+
+    fn take(&mut self, block: Block, sink: &mut Sink) {
+        let layout = PcapngLayout {
+            counts: self.fresh.take(),
+            snap_bytes: self.snap_bytes,
+            packets_max: self.wanted,
+            unit_bytes: SECTOR_BYTES,
+        };
+        let piece = block.into_pcapng(&layout);
+        let Contents { packets, packet_bytes, unreadable, left_out, moved, first_ns, .. } = *piece.contents();
+        self.taken.packets += packets;
+        self.taken.unreadable += unreadable;
+        self.taken.left_out += left_out;
+        self.taken.moved += moved;
+        self.wanted -= packets;
+        let amount = Amount { packets, bytes: packet_bytes };
+        let time_ns = first_ns.unwrap_or_else(now_ns);
+        sink.push(Piece { sectors: Sectors::Block(piece), amount, time_ns });
+    }
+
+    /// Asks the kernel for its counts, now and then.
+    fn count(&mut self, sink: &mut Sink) -> io::Result<()> {
+        if sink.counts.time_ns == 0 || self.counted.elapsed() >= COUNTS_EVERY {
+            sink.counts = counts(&self.blocks.totals()?);
+            self.fresh = Some(sink.counts);
+            self.counted = Instant::now();
+        }
+        Ok(())
+    }
+}
+
+impl Recording for Passive {
+    fn run(&mut self, sink: &mut Sink, progress: &mut Progress) -> io::Result<()> {
+        while !progress.is_over() && self.wanted > 0 && sink.failed.is_none() {
+            self.count(sink)?;
+            let timeout = if sink.is_busy() { Duration::ZERO } else { WAIT };
+            self.take_all(sink, timeout)?;
+            if let Some(gather) = &mut self.gather {
+                gather.flush_old(sink)?;
+            }
+            sink.turn();
+            if sink.is_busy() {
+                sink.wait(GLANCE)?;
+                sink.turn();
+            }
+            progress.show(sink, self.blocks.fill().ratio());
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, sink: &mut Sink) -> io::Result<Loss> {
+        self.blocks.stop()?;
+        let patience = 3 * self.blocks.block_timeout() + WAIT;
+        let mut totals = self.blocks.totals()?;
+        let (mut missing, mut since) = (u64::MAX, Instant::now());
+        while self.wanted > 0 && self.missing(&totals) > 0 && since.elapsed() < patience {
+            if self.missing(&totals) < missing {
+                (missing, since) = (self.missing(&totals), Instant::now());
+            }
+            // Also of an interface that is gone there may be a block still.
+            if self.take_all(sink, GLANCE).is_err() || sink.is_busy() {
+                sink.wait(GLANCE)?;
+            }
+            sink.turn();
+            totals = self.blocks.totals()?;
+        }
+        if self.wanted == 0 {
+            self.taken.left_out += self.missing(&totals);
+        }
+        sink.counts = counts(&totals);
+        Ok(Loss {
+            received: totals.tp_packets,
+            tp_drops: totals.tp_drops,
+            tp_freeze_q_cnt: totals.tp_freeze_q_cnt,
+            unreadable: self.taken.unreadable,
+            left_out: self.taken.left_out,
+            moved: self.taken.moved,
+            no_payload: self.gather.as_ref().map_or(0, |gather| gather.no_payload),
+            ..Loss::default()
+        })
+    }
+
+    fn gather(&mut self) -> Option<&mut Gather> {
+        self.gather.as_mut()
+    }
+
+    fn describe(&mut self) -> Description {
+        let how = if self.gather.is_some() {
+            "; gathered into whole sectors: a copy more"
+        } else {
+            "; written as it lay"
+        };
+        Description {
+            mode: "packet ring".into(),
+            evidence: format!("{}{how}", self.blocks.evidence()),
+            balance: None,
+            highest_fill: self.highest_fill,
+        }
+    }
+}
+
+/// An interface that is down may come up again.
+fn down_is_no_end(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NetworkDown { Ok(()) } else { Err(error) }
+}
+
+fn counts(totals: &Totals) -> Counts {
+    Counts { time_ns: now_ns(), received: totals.tp_packets, dropped: totals.tp_drops }
+}

@@ -1,0 +1,57 @@
+//! When a recording is to end, and how it goes meanwhile.
+
+use std::time::{Duration, Instant};
+
+use super::sink::{Amount, Sink};
+use crate::arguments::RecordArguments;
+use crate::interrupt::Interrupt;
+use crate::live::LiveLine;
+use crate::quantity::short;
+
+#[derive(Debug)]
+pub(super) struct Progress {
+    interrupt: Interrupt,
+    start: Instant,
+    end: Option<Instant>,
+    line: LiveLine,
+    shown: Amount,
+}
+
+impl Progress {
+    pub(super) fn new(arguments: &RecordArguments, interrupt: Interrupt) -> Self {
+        let start = Instant::now();
+        let end = arguments.duration.and_then(|duration| start.checked_add(duration));
+        Self { interrupt, start, end, line: LiveLine::new(), shown: Amount::default() }
+    }
+
+    /// Whether the user has asked for the end, or the time is over.
+    pub(super) fn is_over(&self) -> bool {
+        self.interrupt.came() || self.end.is_some_and(|end| Instant::now() >= end)
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Draws the live line anew if it is time.
+    pub(super) fn show(&mut self, sink: &Sink, fill: f64) {
+        let Self { line, shown, .. } = self;
+        line.update(Instant::now(), |since| {
+            let before = std::mem::replace(shown, sink.written);
+            let rate = |now: u64, before: u64| short((now - before) as f64 / since.as_secs_f64());
+            format!(
+                "{} packets/s, {}B/s, buffer {:.0} %, dropped {}, file {}B",
+                rate(sink.written.packets, before.packets),
+                spaced(rate(sink.written.bytes, before.bytes)),
+                100.0 * fill,
+                sink.counts.dropped,
+                spaced(short(sink.writer().file_bytes() as f64)),
+            )
+        });
+    }
+}
+
+/// A number that a unit follows: `1.23 M` has its space already.
+fn spaced(number: String) -> String {
+    if number.contains(' ') { number } else { number + " " }
+}

@@ -1,0 +1,203 @@
+//! Gaps in a counter that every datagram carries.
+
+use serde::Serialize;
+
+/// Where a counter is in a payload, and how it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Field {
+    offset: usize,
+    width: usize,
+    big_endian: bool,
+}
+
+impl Field {
+    /// From `OFFSET:WIDTH:be|le`.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let wrong = || "not OFFSET:WIDTH:be|le, such as 0:8:be; the width is 1, 2, 4 or 8 bytes".to_owned();
+        let [offset, width, order] = text.split(':').collect::<Vec<_>>()[..] else { return Err(wrong()) };
+        let offset = offset.parse::<u16>().map_err(|_| wrong())?.into();
+        let width = width.parse().ok().filter(|width| [1, 2, 4, 8].contains(width)).ok_or_else(wrong)?;
+        match order {
+            "be" | "le" => Ok(Self { offset, width, big_endian: order == "be" }),
+            _ => Err(wrong()),
+        }
+    }
+
+    fn bits(self) -> u32 {
+        self.width as u32 * 8
+    }
+
+    fn read(self, payload: &[u8]) -> Option<u64> {
+        let bytes = payload.get(self.offset..self.offset + self.width)?;
+        let next = |value: u64, byte: &u8| value << 8 | u64::from(*byte);
+        Some(if self.big_endian { bytes.iter().fold(0, next) } else { bytes.iter().rev().fold(0, next) })
+    }
+}
+
+/// What became of the counter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Gaps {
+    /// Values that never came.
+    pub(super) missing: u64,
+    /// Times that values were left out.
+    pub(super) gaps: u64,
+    /// Values that came more than once, as far back as is remembered.
+    pub(super) duplicate: u64,
+    /// Values that came after later ones, each taken off the missing.
+    pub(super) reordered: u64,
+    /// Times that it began anew at 0.
+    pub(super) wraps: u64,
+    /// Jumps backwards too far to be a late value: the sender began anew.
+    pub(super) restarts: u64,
+    /// Payloads that end before it.
+    pub(super) too_short: u64,
+}
+
+impl Gaps {
+    pub(super) fn rows(&self) -> impl Iterator<Item = (&'static str, String, String)> + use<> {
+        let all = [
+            ("sequence missing", self.missing, "values that never came"),
+            ("sequence gaps", self.gaps, "times that values were left out"),
+            ("sequence duplicate", self.duplicate, "values that came again"),
+            ("sequence reordered", self.reordered, "values that came late"),
+            ("sequence wraps", self.wraps, "times that it went round to 0"),
+            ("sequence restarts", self.restarts, "jumps back too far to be a late value"),
+            ("sequence too short", self.too_short, "payloads that end before it"),
+        ];
+        let shown = all.into_iter().enumerate().filter(|(place, (_, count, _))| *place == 0 || *count > 0);
+        shown.map(|(_, (name, count, meaning))| (name, count.to_string(), meaning.to_owned()))
+    }
+}
+
+/// How far back values are remembered.
+const WINDOW: u64 = 4096;
+
+/// Follows a counter from payload to payload.
+#[derive(Debug)]
+pub(super) struct Sequence {
+    field: Field,
+    /// The value that comes next.
+    next: Option<u64>,
+    /// Which of the last values came, by value modulo the window.
+    seen: Box<[bool]>,
+    gaps: Gaps,
+}
+
+impl Sequence {
+    pub(super) fn new(field: Field) -> Self {
+        let window = WINDOW.min(1 << (field.bits() - 1).min(62));
+        Self { field, next: None, seen: vec![false; window as usize].into(), gaps: Gaps::default() }
+    }
+
+    pub(super) fn gaps(&self) -> Gaps {
+        self.gaps
+    }
+
+    pub(super) fn follow(&mut self, payload: &[u8]) {
+        let Some(value) = self.field.read(payload) else {
+            self.gaps.too_short += 1;
+            return;
+        };
+        let Some(next) = self.next else { return self.begin(value) };
+        let mask = u64::MAX >> (64 - self.field.bits());
+        let ahead = value.wrapping_sub(next) & mask;
+        let behind = next.wrapping_sub(value) & mask;
+        if ahead <= mask / 2 {
+            self.advance(value, ahead, mask);
+        } else if behind <= self.seen.len() as u64 {
+            let seen = &mut self.seen[(value % self.seen.len() as u64) as usize];
+            match std::mem::replace(seen, true) {
+                true => self.gaps.duplicate += 1,
+                false => {
+                    self.gaps.reordered += 1;
+                    self.gaps.missing = self.gaps.missing.saturating_sub(1);
+                }
+            }
+        } else {
+            self.gaps.restarts += 1;
+            self.begin(value);
+        }
+    }
+
+    /// Values before the first are taken for seen: nobody knows that they were to come.
+    fn begin(&mut self, value: u64) {
+        self.seen.fill(true);
+        let mask = u64::MAX >> (64 - self.field.bits());
+        self.next = Some(value.wrapping_add(1) & mask);
+    }
+
+    fn advance(&mut self, value: u64, left_out: u64, mask: u64) {
+        self.gaps.missing += left_out;
+        self.gaps.gaps += u64::from(left_out > 0);
+        let window = self.seen.len() as u64;
+        for back in 1..=left_out.min(window) {
+            self.seen[(value.wrapping_sub(back) % window) as usize] = false;
+        }
+        self.seen[(value % window) as usize] = true;
+        let next = value.wrapping_add(1) & mask;
+        // The one after it is 0, or the values left out went past it.
+        self.gaps.wraps += u64::from(self.next.is_some_and(|expected| value < expected || next == 0));
+        self.next = Some(next);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gaps(width: usize, values: impl IntoIterator<Item = u64>) -> Gaps {
+        let field = Field { offset: 2, width, big_endian: true };
+        let mut sequence = Sequence::new(field);
+        for value in values {
+            let payload = [&[0xff; 2], &value.to_be_bytes()[8 - width..], &[0xff]].concat();
+            sequence.follow(&payload);
+        }
+        sequence.gaps()
+    }
+
+    #[test]
+    fn a_field_is_read_as_written() {
+        let field = Field::parse("1:4:le").unwrap();
+        assert_eq!((field.read(&[9, 1, 2, 0, 0]), field.read(&[9, 1, 2, 0])), (Some(513), None));
+        assert_eq!(Field::parse("0:2:be").unwrap().read(&[1, 2, 3]), Some(258));
+        for wrong in ["", "0:3:be", "0:8", "0:8:xe", "-1:8:be", "70000:8:be", "0:8:be:1"] {
+            assert!(Field::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_late_or_twice_is_counted() {
+        assert_eq!(gaps(8, 5..100), Gaps::default());
+        assert_eq!(gaps(8, [1, 2, 5, 6, 9]), Gaps { missing: 4, gaps: 2, ..Gaps::default() });
+        assert_eq!(gaps(8, [1, 3, 2, 4]), Gaps { gaps: 1, reordered: 1, ..Gaps::default() });
+        assert_eq!(gaps(8, [1, 2, 2, 1, 3]), Gaps { duplicate: 2, ..Gaps::default() });
+        let late_twice = Gaps { gaps: 1, reordered: 1, duplicate: 1, ..Gaps::default() };
+        assert_eq!(gaps(8, [1, 3, 2, 2, 4]), late_twice);
+        assert_eq!(gaps(8, [1_000_000, 1_000_001, 0, 1, 2]), Gaps { restarts: 1, ..Gaps::default() });
+        let far = Gaps { missing: 999_999, gaps: 1, ..Gaps::default() };
+        assert_eq!(gaps(8, [0, 1_000_000]), far);
+    }
+
+    #[test]
+    fn a_counter_that_goes_round_leaves_nothing_out() {
+        let round = |width: usize, from: u64, count: u64| {
+            let mask = u64::MAX >> (64 - 8 * width);
+            gaps(width, (0..count).map(move |step| from.wrapping_add(step) & mask))
+        };
+        for width in [1, 2, 4, 8] {
+            let mask = u64::MAX >> (64 - 8 * width);
+            assert_eq!(round(width, mask - 5, 20), Gaps { wraps: 1, ..Gaps::default() }, "{width}");
+        }
+        assert_eq!(round(1, 0, 1000), Gaps { wraps: 3, ..Gaps::default() });
+        let over = Gaps { missing: 1, gaps: 1, wraps: 1, ..Gaps::default() };
+        assert_eq!(gaps(1, [254, 255, 1, 2]), over);
+        assert_eq!(gaps(1, [254, 0, 1, 255]), Gaps { gaps: 1, reordered: 1, wraps: 1, ..Gaps::default() });
+    }
+
+    #[test]
+    fn payloads_that_end_before_it_are_counted() {
+        let mut sequence = Sequence::new(Field { offset: 0, width: 8, big_endian: false });
+        sequence.follow(&[0; 7]);
+        assert_eq!(sequence.gaps().too_short, 1);
+    }
+}

@@ -1,0 +1,317 @@
+//! Where pieces of files go: one write under way, the next gathered meanwhile.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nocopy::capture::Counts;
+use nocopy::disk::{PIECES_MAX, SECTOR_BYTES, SectorBuffer, Sectors, Writer, Written};
+use nocopy_proto::pcapng;
+
+use super::files::Files;
+use super::guard::Guard;
+use crate::Failure;
+
+/// Bytes of a write, if so many wait.
+const WRITE_BYTES_MAX: usize = 8 << 20;
+
+/// Packets and their bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Amount {
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+}
+
+impl Amount {
+    pub(super) fn add(&mut self, more: Amount) {
+        self.packets += more.packets;
+        self.bytes += more.bytes;
+    }
+}
+
+/// A piece of a file.
+#[derive(Debug)]
+pub(super) struct Piece {
+    pub(super) sectors: Sectors,
+    pub(super) amount: Amount,
+    /// When its first packet came.
+    pub(super) time_ns: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Sink {
+    writer: Writer,
+    pub(super) files: Files,
+    /// What every file begins with; nothing, where it is not made of blocks.
+    head: Vec<u8>,
+    waiting: VecDeque<Piece>,
+    /// What each piece of the write under way holds.
+    under_way: Vec<Amount>,
+    /// What this file was given so far.
+    state: State,
+    /// Cuts the file back if this process is killed, where a write may then be half done.
+    guard: Option<Guard>,
+    pub(super) counts: Counts,
+    pub(super) written: Amount,
+    pub(super) not_written: Amount,
+    pub(super) failed: Option<io::Error>,
+    /// Memory to gather into that was written.
+    spare: Vec<SectorBuffer>,
+}
+
+/// What a file was given so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Nothing,
+    /// Its beginning, and maybe packets.
+    Begun {
+        has_pieces: bool,
+    },
+    /// The counts that every file ends with.
+    Closed,
+}
+
+impl Sink {
+    pub(super) fn new(mut files: Files, head: Vec<u8>) -> Result<Self, Failure> {
+        let writer = files.first(now_ns())?;
+        Ok(Self {
+            writer,
+            files,
+            head,
+            waiting: VecDeque::new(),
+            under_way: Vec::new(),
+            state: State::Nothing,
+            guard: None,
+            counts: Counts { time_ns: 0, received: 0, dropped: 0 },
+            written: Amount::default(),
+            not_written: Amount::default(),
+            failed: None,
+            spare: Vec::new(),
+        })
+    }
+
+    pub(super) fn writer(&self) -> &Writer {
+        &self.writer
+    }
+
+    /// Memory to gather into, of `bytes`, which is always the same.
+    pub(super) fn buffer(&mut self, bytes: usize) -> io::Result<SectorBuffer> {
+        match self.spare.pop() {
+            Some(mut buffer) => {
+                buffer.restore();
+                Ok(buffer)
+            }
+            None => SectorBuffer::new(bytes),
+        }
+    }
+
+    pub(super) fn push(&mut self, piece: Piece) {
+        match self.failed {
+            Some(_) => self.not_written.add(piece.amount),
+            None => self.waiting.push_back(piece),
+        }
+    }
+
+    /// Pieces that are not written yet.
+    pub(super) fn backlog(&self) -> usize {
+        self.waiting.len() + self.under_way.len()
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.writer.is_busy()
+    }
+
+    /// Waits until the write under way is over, but not longer.
+    pub(super) fn wait(&self, timeout: Duration) -> io::Result<()> {
+        self.writer.wait(timeout)
+    }
+
+    /// Takes note of a write that is over, and starts the next.
+    pub(super) fn turn(&mut self) {
+        if let Some(written) = self.writer.poll() {
+            self.settle(written);
+        }
+        if self.writer.is_busy() || self.failed.is_some() {
+            return;
+        }
+        let Some(next) = self.waiting.front() else { return };
+        if self.fits(next, 0) {
+            return self.start();
+        }
+        if self.close() {
+            match self.files.next(&mut self.writer, now_ns()) {
+                Ok(()) => {
+                    (self.state, self.guard) = (State::Nothing, None);
+                    self.start();
+                }
+                Err(error) => self.fail(error),
+            }
+        }
+    }
+
+    /// Writes everything that waits, and the end of the file.
+    pub(super) fn finish(&mut self) {
+        while self.backlog() > 0 && self.failed.is_none() || self.is_busy() {
+            self.turn();
+            self.settle_wait();
+        }
+        if self.state == State::Nothing {
+            self.start(); // a file without packets is one all the same
+        }
+        while self.is_busy() || self.failed.is_none() && !self.close() {
+            if let Some(written) = self.writer.poll() {
+                self.settle(written);
+            }
+            self.settle_wait();
+        }
+    }
+
+    fn settle_wait(&mut self) {
+        if let Err(error) = self.wait(Duration::from_millis(100)) {
+            self.fail(error);
+        }
+    }
+
+    /// Cuts the last bytes off the file, which only filled its last sector.
+    pub(super) fn cut(&mut self, bytes: u64) {
+        let end = self.writer.file_bytes().saturating_sub(bytes);
+        if self.failed.is_none()
+            && let Err(error) = self.writer.set_end(end)
+        {
+            self.fail(error);
+        }
+        self.files.current().bytes = self.writer.file_bytes();
+    }
+
+    /// Whether a piece belongs into this file, behind `before` bytes that are not written yet.
+    fn fits(&self, piece: &Piece, before: usize) -> bool {
+        let (size, more) = (self.writer.file_bytes() + before as u64, piece.len() as u64);
+        match self.state {
+            State::Nothing | State::Begun { has_pieces: false } => true,
+            State::Begun { has_pieces: true } => !self.files.is_full(size, more, piece.time_ns),
+            State::Closed => false,
+        }
+    }
+
+    /// Starts a write of what waits and fits the file.
+    fn start(&mut self) {
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        if self.state == State::Nothing {
+            self.state = State::Begun { has_pieces: false };
+            let head = std::mem::take(&mut self.head);
+            bytes += self.add_copied(&mut batch, &head);
+            self.head = head;
+        }
+        while let Some(next) = self.waiting.front() {
+            let has_room = batch.len() < PIECES_MAX && (bytes == 0 || bytes + next.len() <= WRITE_BYTES_MAX);
+            if !has_room || !self.fits(next, bytes) {
+                break;
+            }
+            self.state = State::Begun { has_pieces: true };
+            let piece = self.waiting.pop_front().expect("seen");
+            bytes += piece.len();
+            batch.push(piece.sectors);
+            self.under_way.push(piece.amount);
+        }
+        if !batch.is_empty() {
+            self.watch();
+            self.writer.start(batch);
+        }
+    }
+
+    /// Tells the guard what is whole before more is written. Of payloads nothing is ever half.
+    fn watch(&mut self) {
+        if self.writer.method().direct || self.head.is_empty() {
+            return;
+        }
+        let told = match &mut self.guard {
+            Some(guard) => guard.tell(self.writer.file_bytes()),
+            empty => Guard::start(self.writer.file())
+                .and_then(|guard| empty.insert(guard).tell(self.writer.file_bytes())),
+        };
+        if let Err(error) = told {
+            self.fail(error);
+        }
+    }
+
+    /// Writes what was counted as the end of a file that is made of blocks; whether that is done.
+    fn close(&mut self) -> bool {
+        if self.state == State::Closed || self.head.is_empty() {
+            return true;
+        }
+        let mut sector = [0; SECTOR_BYTES];
+        let (counts, rest) = sector.split_at_mut(pcapng::STATISTICS_BYTES);
+        pcapng::statistics(counts, &self.counts);
+        pcapng::filler(rest);
+        let mut batch = Vec::new();
+        self.add_copied(&mut batch, &sector);
+        self.state = State::Closed;
+        if !batch.is_empty() {
+            self.watch();
+            self.writer.start(batch);
+        }
+        false
+    }
+
+    /// Adds bytes of our own to a write, and returns how many.
+    fn add_copied(&mut self, batch: &mut Vec<Sectors>, bytes: &[u8]) -> usize {
+        if bytes.is_empty() {
+            return 0;
+        }
+        match SectorBuffer::new(bytes.len()) {
+            Ok(mut buffer) => {
+                buffer.as_mut().copy_from_slice(bytes);
+                batch.push(Sectors::Memory(buffer));
+                self.under_way.push(Amount::default());
+                bytes.len()
+            }
+            Err(error) => {
+                self.fail(error);
+                0
+            }
+        }
+    }
+
+    fn settle(&mut self, Written { sectors, whole, error }: Written) {
+        let mut packets = 0;
+        for (place, amount) in self.under_way.drain(..).enumerate() {
+            let tally = if place < whole { &mut self.written } else { &mut self.not_written };
+            tally.add(amount);
+            packets += if place < whole { amount.packets } else { 0 };
+        }
+        if self.guard.is_some() {
+            self.watch(); // what is whole stays, also at the end
+        }
+        let file = self.files.current();
+        (file.bytes, file.packets) = (self.writer.file_bytes(), file.packets + packets);
+        for sectors in sectors {
+            match sectors {
+                Sectors::Memory(buffer) if buffer.capacity() > self.head.len() => self.spare.push(buffer),
+                _ => {}
+            }
+        }
+        if let Some(error) = error {
+            self.fail(error);
+        }
+    }
+
+    /// Nothing is written any more; what waits is lost, and counted.
+    fn fail(&mut self, error: io::Error) {
+        self.failed.get_or_insert(error);
+        for piece in self.waiting.drain(..) {
+            self.not_written.add(piece.amount);
+        }
+    }
+}
+
+impl Piece {
+    fn len(&self) -> usize {
+        self.sectors.as_ref().len()
+    }
+}
+
+/// Nanoseconds since 1970.
+pub(super) fn now_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}

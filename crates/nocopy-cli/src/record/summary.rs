@@ -1,0 +1,215 @@
+//! What a recording was, for people and as JSON; described in docs/record.md.
+
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+use super::files::Recorded;
+use super::sequence::Gaps;
+use super::sink::Amount;
+use crate::quantity::short;
+
+/// Changes when a field changes its meaning or goes.
+const SCHEMA: &str = "nocopy.record/1";
+
+/// Where packets went that are not in the files, by cause; under the kernel's names where the kernel counts.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub(super) struct Loss {
+    /// Packets that matched the filter, whatever became of them.
+    pub(super) received: u64,
+    pub(super) tp_drops: u64,
+    pub(super) tp_freeze_q_cnt: u64,
+    pub(super) rx_dropped: u64,
+    pub(super) rx_ring_full: u64,
+    pub(super) rx_fill_ring_empty_descs: u64,
+    /// The kernel's words for them contradicted themselves.
+    pub(super) unreadable: u64,
+    /// Packets without a payload to record.
+    pub(super) no_payload: u64,
+    /// Beyond those asked for.
+    pub(super) left_out: u64,
+    /// Not lost, but moved by a few bytes before they were written.
+    #[serde(skip)]
+    pub(super) moved: u64,
+}
+
+impl Loss {
+    /// Packets that were dropped before they could be recorded.
+    fn dropped(&self) -> u64 {
+        self.tp_drops + self.rx_dropped + self.rx_ring_full + self.unreadable
+    }
+}
+
+/// Everything about a recording that is over.
+#[derive(Debug)]
+pub(super) struct Summary<'a> {
+    pub(super) interface: &'a str,
+    pub(super) elapsed: Duration,
+    pub(super) mode: String,
+    pub(super) evidence: String,
+    /// Where the frames are, in modes that have some.
+    pub(super) balance: Option<String>,
+    pub(super) write_method: String,
+    pub(super) loss: Loss,
+    pub(super) written: Amount,
+    pub(super) not_written: Amount,
+    /// Why.
+    pub(super) cause: Option<String>,
+    pub(super) gaps: Option<Gaps>,
+    pub(super) highest_fill: f64,
+    pub(super) files: &'a [Recorded],
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    schema: &'static str,
+    interface: &'a str,
+    seconds: f64,
+    mode: &'a str,
+    evidence: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    balance: Option<&'a str>,
+    write_method: &'a str,
+    #[serde(flatten)]
+    loss: Loss,
+    written: u64,
+    written_bytes: u64,
+    not_written: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_written_cause: Option<&'a str>,
+    /// What is neither written nor accounted for.
+    missing: i128,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sequence: Option<Gaps>,
+    buffer_fill_highest: f64,
+    files: Vec<File>,
+}
+
+#[derive(Serialize)]
+struct File {
+    path: String,
+    bytes: u64,
+    packets: u64,
+    deleted: bool,
+}
+
+impl Summary<'_> {
+    /// Whether every packet that was to be recorded is.
+    pub(super) fn is_without_loss(&self) -> bool {
+        let lost = self.loss.dropped() + self.not_written.packets;
+        lost == 0 && self.missing() == 0 && self.gaps.is_none_or(|gaps| gaps.missing == 0)
+    }
+
+    /// What is neither written nor accounted for; none, or something is wrong.
+    fn missing(&self) -> i128 {
+        let Loss { received, no_payload, left_out, .. } = self.loss;
+        let known =
+            [self.written.packets, self.not_written.packets, self.loss.dropped(), no_payload, left_out];
+        i128::from(received) - known.map(i128::from).iter().sum::<i128>()
+    }
+
+    pub(super) fn json(&self) -> String {
+        let file = |file: &Recorded| File {
+            path: file.path.display().to_string(),
+            bytes: file.bytes,
+            packets: file.packets,
+            deleted: file.deleted,
+        };
+        let json = Json {
+            schema: SCHEMA,
+            interface: self.interface,
+            seconds: self.elapsed.as_secs_f64(),
+            mode: &self.mode,
+            evidence: &self.evidence,
+            balance: self.balance.as_deref(),
+            write_method: &self.write_method,
+            loss: self.loss,
+            written: self.written.packets,
+            written_bytes: self.written.bytes,
+            not_written: self.not_written.packets,
+            not_written_cause: self.cause.as_deref(),
+            missing: self.missing(),
+            sequence: self.gaps,
+            buffer_fill_highest: self.highest_fill,
+            files: self.files.iter().map(file).collect(),
+        };
+        serde_json::to_string(&json).expect("numbers and strings are JSON") + "\n"
+    }
+
+    pub(super) fn table(&self) -> String {
+        let mut rows = vec![
+            ("received", self.loss.received.to_string(), self.rate()),
+            ("written", self.written.packets.to_string(), bytes(self.written.bytes)),
+        ];
+        let loss = &self.loss;
+        for (name, count, meaning) in [
+            (
+                "tp_drops",
+                loss.tp_drops,
+                "dropped by the kernel: every block was full; a larger --buffer, a faster disk",
+            ),
+            ("tp_freeze_q_cnt", loss.tp_freeze_q_cnt, "times that the kernel found no free block"),
+            ("rx_dropped", loss.rx_dropped, "dropped by the kernel"),
+            ("rx_ring_full", loss.rx_ring_full, "dropped by the kernel: the rx ring was full"),
+            (
+                "rx_fill_ring_empty_descs",
+                loss.rx_fill_ring_empty_descs,
+                "dropped by the kernel: no free frame",
+            ),
+            ("unreadable", loss.unreadable, "the kernel's words for them contradict themselves"),
+            ("no payload", loss.no_payload, "not UDP, a fragment, or cut"),
+            ("left out", loss.left_out, "beyond --count"),
+            ("not written", self.not_written.packets, self.cause.as_deref().unwrap_or_default()),
+        ] {
+            if count > 0 {
+                rows.push((name, count.to_string(), meaning.to_owned()));
+            }
+        }
+        if self.missing() != 0 {
+            rows.push(("missing", self.missing().to_string(), "unaccounted for: please report this".into()));
+        }
+        if let Some(gaps) = self.gaps {
+            rows.extend(gaps.rows());
+        }
+        let fill = format!("{:.0} %", 100.0 * self.highest_fill);
+        rows.push(("buffer", fill, "full at most".into()));
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        for (name, value, note) in rows {
+            table.add_row([name.to_owned(), value, note]);
+        }
+        if let Some(column) = table.column_mut(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        format!("{table}\n{}", self.lines())
+    }
+
+    fn rate(&self) -> String {
+        let seconds = self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+        format!("in {seconds:.1} s: {} packets/s", short(self.loss.received as f64 / seconds))
+    }
+
+    fn lines(&self) -> String {
+        let moved = match self.loss.moved {
+            0 => String::new(),
+            moved => format!("; {moved} packets moved by a few bytes"),
+        };
+        let mut lines =
+            format!(" mode: {}, {}{moved}\n written by: {}\n", self.mode, self.evidence, self.write_method);
+        if let Some(balance) = &self.balance {
+            lines += &format!(" frames: {balance}\n");
+        }
+        for file in self.files {
+            let deleted = if file.deleted { ", deleted" } else { "" };
+            let (path, packets) = (file.path.display(), file.packets);
+            lines += &format!(" {path}: {}, {packets} packets{deleted}\n", bytes(file.bytes));
+        }
+        lines
+    }
+}
+
+fn bytes(count: u64) -> String {
+    let short = short(count as f64);
+    if short.contains(' ') { format!("{short}B") } else { format!("{short} B") }
+}

@@ -1,0 +1,167 @@
+//! Recording packets taken from the host, by ports on all queues.
+
+use std::io;
+use std::time::Duration;
+
+use nocopy::metadata::Clock;
+use nocopy::port::{Queues, Statistics};
+use nocopy::{Mode, Port};
+use nocopy_proto::pcapng::{Counts, Direction, Packet};
+
+use super::gather::{BUFFER_BYTES, Gather};
+use super::progress::Progress;
+use super::sink::{Sink, now_ns};
+use super::summary::Loss;
+use super::{Description, Recording};
+use crate::Failure;
+use crate::arguments::RecordArguments;
+
+/// Frames, and ring entries, of each queue.
+const FRAMES: u32 = 16_384;
+const GLANCE: Duration = Duration::from_millis(2);
+const WAIT: Duration = Duration::from_millis(100);
+
+/// Ports whose packets are gathered.
+#[derive(Debug)]
+pub(super) struct Taken {
+    queues: Queues,
+    gather: Gather,
+    /// Packets that are wanted still.
+    wanted: u64,
+    received: u64,
+    left_out: u64,
+    /// Times by the card.
+    timed: u64,
+    /// Buffers that may wait to be written.
+    buffers_max: usize,
+    highest_fill: f64,
+}
+
+/// Opens the ports that the arguments ask for.
+pub(super) fn open(arguments: &RecordArguments) -> Result<Queues, Failure> {
+    let filter = arguments.filter.program()?;
+    let builder = Port::builder(&arguments.interface)
+        .frame_count(FRAMES, 64)
+        .ring_sizes(FRAMES, 64)
+        .promiscuous(arguments.promiscuous)
+        .receive_metadata(true);
+    let builder = match &filter {
+        Some(filter) => builder.filter(filter),
+        None => builder,
+    };
+    let mut queues = builder.open_queues(..)?;
+    if let Some(port) = queues.ports().iter().find(|port| port.mode() == Mode::PacketRing) {
+        let reasons: Vec<_> = port.refusals().iter().map(ToString::to_string).collect();
+        let interface = arguments.interface.clone();
+        return Err(Failure::NotTaken { interface, why: reasons.join("; ") });
+    }
+    Ok(queues)
+}
+
+impl Taken {
+    pub(super) fn new(queues: Queues, arguments: &RecordArguments) -> Self {
+        Self {
+            queues,
+            gather: Gather::new(arguments),
+            wanted: arguments.count.unwrap_or(u64::MAX),
+            received: 0,
+            left_out: 0,
+            timed: 0,
+            buffers_max: (arguments.buffer / BUFFER_BYTES as u64) as usize,
+            highest_fill: 0.0,
+        }
+    }
+
+    /// Takes a batch.
+    fn take(&mut self, sink: &mut Sink, timeout: Duration) -> io::Result<()> {
+        let now = now_ns();
+        let (_, batch) = self.queues.receive_timeout(timeout)?;
+        for packet in batch {
+            self.received += 1;
+            if self.wanted == 0 {
+                self.left_out += 1;
+                continue;
+            }
+            let time = packet.arrival().timestamp.ok().filter(|time| time.clock != Clock::Tai);
+            self.timed += u64::from(time.is_some());
+            let original_bytes = packet.len() as u32;
+            let time_ns = time.map_or(now, |time| time.ns);
+            let about = Packet { time_ns, original_bytes, direction: Direction::In };
+            if self.gather.add(sink, &about, &packet)? {
+                self.wanted -= 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the kernel counted, of all queues.
+    fn statistics(&mut self) -> Statistics {
+        let mut all = Statistics::default();
+        for one in self.queues.ports().iter().filter_map(|port| port.statistics().ok()) {
+            all.rx_dropped += one.rx_dropped;
+            all.rx_ring_full += one.rx_ring_full;
+            all.rx_fill_ring_empty_descs += one.rx_fill_ring_empty_descs;
+        }
+        all
+    }
+}
+
+impl Recording for Taken {
+    fn run(&mut self, sink: &mut Sink, progress: &mut Progress) -> io::Result<()> {
+        while !progress.is_over() && self.wanted > 0 && sink.failed.is_none() {
+            let has_room = sink.backlog() < self.buffers_max;
+            if has_room {
+                let timeout = if sink.is_busy() { GLANCE } else { WAIT };
+                match self.take(sink, timeout) {
+                    Err(error) if error.kind() != io::ErrorKind::NetworkDown => return Err(error),
+                    _ => {}
+                }
+            } else {
+                sink.wait(GLANCE)?;
+            }
+            self.gather.flush_old(sink)?;
+            sink.turn();
+            let fill = sink.backlog() as f64 / self.buffers_max as f64;
+            self.highest_fill = self.highest_fill.max(fill);
+            progress.show(sink, fill);
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, sink: &mut Sink) -> io::Result<Loss> {
+        // What arrives from now on is nobody's; it is bounded by what the rings hold.
+        for _ in 0..FRAMES {
+            let before = self.received;
+            if self.wanted == 0 || self.take(sink, Duration::ZERO).is_err() || self.received == before {
+                break;
+            }
+        }
+        let counted = self.statistics();
+        let received = self.received + counted.rx_lost();
+        sink.counts = Counts { time_ns: now_ns(), received, dropped: counted.rx_lost() };
+        Ok(Loss {
+            received,
+            rx_dropped: counted.rx_dropped,
+            rx_ring_full: counted.rx_ring_full,
+            rx_fill_ring_empty_descs: counted.rx_fill_ring_empty_descs,
+            left_out: self.left_out,
+            no_payload: self.gather.no_payload,
+            ..Loss::default()
+        })
+    }
+
+    fn gather(&mut self) -> Option<&mut Gather> {
+        Some(&mut self.gather)
+    }
+
+    fn describe(&mut self) -> Description {
+        let port = &self.queues.ports()[0];
+        let times = if self.timed > 0 { "times by the card" } else { "times when a batch was taken" };
+        Description {
+            mode: format!("{}, taken from the host; {times}", port.mode()),
+            evidence: format!("{}; gathered into whole sectors: a copy more", port.evidence()),
+            balance: Some(self.queues.balance().to_string()),
+            highest_fill: self.highest_fill,
+        }
+    }
+}

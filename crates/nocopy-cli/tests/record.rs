@@ -1,0 +1,634 @@
+//! `nocopy record` as its users meet it: what was sent is in the files, other programs read them, and whatever goes wrong leaves them
+//! whole.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use nocopy::Port;
+use nocopy_lab::{End, Lab, Missing};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A directory that goes with the test.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("nocopy-record-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let mut files: Vec<_> = fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        files
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A recording that runs, ended with the test.
+struct Recording(Option<Child>);
+
+impl Recording {
+    /// Returns when it captures: its file is made after that.
+    fn start(end: &End, output: &Path, arguments: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
+        command.args(["record", end.interface(), "--json", "-o"]).arg(output).args(arguments);
+        Self::run(end, command, output)
+    }
+
+    fn run(end: &End, mut command: Command, output: &Path) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut recording = Self(Some(end.namespace().run(|| command.spawn().unwrap())));
+        let directory = output.parent().unwrap();
+        let before_ready = || fs::read_dir(directory).unwrap().count() == 0;
+        wait_until("it records", || {
+            let child = recording.0.as_mut().unwrap();
+            assert!(child.try_wait().unwrap().is_none(), "it ended");
+            !before_ready()
+        });
+        recording
+    }
+
+    fn interrupt(&self) {
+        let id = Pid::from_child(self.0.as_ref().unwrap());
+        kill_process(id, Signal::INT).unwrap();
+    }
+
+    fn kill(mut self) {
+        let mut child = self.0.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    fn end(mut self) -> Output {
+        self.0.take().unwrap().wait_with_output().unwrap()
+    }
+
+    /// Its summary, after Ctrl-C.
+    fn summary(self) -> Value {
+        self.interrupt();
+        let output = self.end();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{message}{}", String::from_utf8_lossy(&output.stdout));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let give_up = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < give_up, "never: {what}");
+        sleep(Duration::from_millis(2));
+    }
+}
+
+/// A packet with a number in it and a pattern that depends on the number; tagged, if the number is odd.
+fn packet(to: &End, number: usize, bytes: usize) -> Vec<u8> {
+    let mut packet: Vec<u8> = (0..bytes).map(|at| (number * 31 + at) as u8).collect();
+    packet[..6].copy_from_slice(&to.mac());
+    packet[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
+    let tag: &[u8] = if number % 2 == 1 { &[0x81, 0x00, 0x00, 0x64] } else { &[] };
+    let kind = [tag, &[0x88, 0xb5], &(number as u32).to_be_bytes()].concat();
+    packet[12..12 + kind.len()].copy_from_slice(&kind);
+    packet
+}
+
+fn port(end: &End) -> Port {
+    end.namespace().run(|| Port::open(end.interface())).unwrap()
+}
+
+fn send(port: &mut Port, packets: &[Vec<u8>]) {
+    for batch in packets.chunks(512) {
+        for packet in batch {
+            let mut frame = port.sender().frame().unwrap();
+            frame.fill(packet).unwrap();
+            port.sender().send(frame).unwrap();
+        }
+        port.sender().flush().unwrap();
+        assert!(port.sender().drain(PATIENCE).unwrap());
+    }
+}
+
+/// Packets of a pcapng file: original length and bytes. It is read as strictly as the format is.
+fn read_packets(path: &Path) -> Vec<(usize, Vec<u8>)> {
+    let file = fs::read(path).unwrap();
+    let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap()) as usize;
+    let (mut at, mut packets) = (0, Vec::new());
+    while at < file.len() {
+        let len = word(at + 4);
+        assert!(len >= 12 && len % 4 == 0 && word(at + len - 4) == len, "{len} at {at}");
+        if word(at) == 6 {
+            packets.push((word(at + 24), file[at + 28..][..word(at + 20)].to_vec()));
+        }
+        at += len;
+    }
+    packets
+}
+
+/// Whether a pcapng file ends with a block.
+fn is_whole(file: &[u8]) -> bool {
+    let word =
+        |at: usize| file.get(at..at + 4).map(|word| u32::from_le_bytes(word.try_into().unwrap()) as usize);
+    let mut at = 0;
+    while at < file.len() {
+        match word(at + 4) {
+            Some(len) if len >= 12 => at += len,
+            _ => return false,
+        }
+    }
+    at == file.len()
+}
+
+fn only_bytes(packets: Vec<(usize, Vec<u8>)>) -> Vec<Vec<u8>> {
+    packets
+        .into_iter()
+        .map(|(original, bytes)| {
+            assert_eq!(original, bytes.len());
+            bytes
+        })
+        .collect()
+}
+
+/// Runs a program of others on a file, which must find nothing to say against it, and returns what it prints.
+fn read_by(program: &str, arguments: &[&str], path: &Path) -> Option<String> {
+    let output = Command::new(program).args(arguments).arg(path).output();
+    let Ok(output) = output else {
+        nocopy_lab::skip(&Missing::Device("tshark, capinfos and tcpdump"));
+        return None;
+    };
+    let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{program}: {complaints}");
+    for word in ["cut short", "damaged", "corrupt", "truncated", "malformed", "isn't", "bad "] {
+        assert!(!complaints.contains(word), "{program}: {complaints}");
+    }
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+/// How many packets each of the usual readers finds, which must be the same number.
+fn packets_found_by_others(path: &Path) -> Option<usize> {
+    let tcpdump = read_by("tcpdump", &["-nn", "--count", "-r"], path)?;
+    let capinfos = read_by("capinfos", &["-T", "-M", "-r", "-c"], path)?;
+    let tshark = read_by("tshark", &["-n", "-T", "fields", "-e", "frame.len", "-r"], path)?;
+    let by_tcpdump: usize = tcpdump.split_whitespace().next().unwrap().parse().unwrap();
+    let by_capinfos: usize = capinfos.split_whitespace().last().unwrap().parse().unwrap();
+    assert_eq!((by_tcpdump, by_capinfos), (tshark.lines().count(), tshark.lines().count()));
+    Some(by_tcpdump)
+}
+
+/// Sends packets as fast as it can until it is dropped, or has sent 20 million.
+struct Load {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(lab: &Lab, bytes: usize) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (interface, packet, stopped) =
+            (lab.left().interface(), packet(lab.right(), 0, bytes), stop.clone());
+        let thread = lab.left().namespace().spawn(move || {
+            let mut port = Port::open(interface).unwrap();
+            let batch = vec![packet; 512];
+            let mut batches = 0..40_000;
+            while !stopped.load(Ordering::Relaxed) && batches.next().is_some() {
+                send(&mut port, &batch);
+            }
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().unwrap().join();
+        assert!(ended.is_ok() || std::thread::panicking());
+    }
+}
+
+#[test]
+fn what_was_sent_is_in_the_file_and_others_read_it() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let directory = Directory::new("whole");
+    let path = directory.file("out.pcapng");
+    let packets: Vec<_> =
+        (0..3000).map(|number| packet(lab.right(), number, 60 + number * 7 % 1455)).collect();
+    let recording = Recording::start(lab.right(), &path, &[]);
+    send(&mut port(lab.left()), &packets);
+    let summary = recording.summary();
+    assert_eq!(only_bytes(read_packets(&path)), packets);
+    assert_eq!(
+        (&summary["schema"], &summary["written"]),
+        (&"nocopy.record/1".into(), &3000.into()),
+        "{summary}"
+    );
+    for none in ["missing", "tp_drops", "not_written", "left_out", "unreadable"] {
+        assert_eq!(summary[none], 0, "{none}: {summary}");
+    }
+    assert_eq!(summary["received"], 3000, "{summary}");
+    assert!(summary["evidence"].as_str().unwrap().starts_with("copied (packet ring); "), "{summary}");
+    assert_eq!(summary["files"][0]["bytes"], fs::metadata(&path).unwrap().len());
+    if let Some(count) = packets_found_by_others(&path) {
+        assert_eq!(count, 3000);
+        let about = read_by("capinfos", &[], &path).unwrap();
+        for said in ["nanoseconds (9)", "Name = nc1", "Strict time order:   True", "application: nocopy"] {
+            assert!(about.contains(said), "{said}: {about}");
+        }
+        let counted = read_by("tshark", &["-q", "-z", "io,stat,0", "-r"], &path).unwrap();
+        assert!(counted.contains("3000"), "{counted}");
+    }
+}
+
+/// Proves that a recording killed at any time, under load, leaves a file that everybody reads to its end.
+#[test]
+fn a_killed_recording_leaves_a_readable_file() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let _load = Load::start(&lab, 1400);
+    for round in 0..8 {
+        let directory = Directory::new(&format!("killed-{round}"));
+        kill_and_read(&lab, &directory, round);
+    }
+}
+
+/// Proves the same where writes go through the page cache, and a killed one stops half-way.
+#[test]
+fn a_killed_recording_in_memory_leaves_a_readable_file() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let _load = Load::start(&lab, 1400);
+    for round in 0..8 {
+        let path = Path::new("/dev/shm").join(format!("nocopy-record-{round}-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        kill_and_read(&lab, &Directory(path), round);
+    }
+}
+
+fn kill_and_read(lab: &Lab, directory: &Directory, round: u64) {
+    {
+        let path = directory.file("out.pcapng");
+        let recording = Recording::start(lab.right(), &path, &["--buffer", "64MiB"]);
+        wait_until("it writes", || fs::metadata(&path).unwrap().len() > (1 + round) << 20);
+        sleep(Duration::from_micros(round * 777)); // not always right behind a write
+        recording.kill();
+        // Where a second process has to cut the file back, that takes a moment.
+        wait_until("it is whole", || is_whole(&fs::read(&path).unwrap()));
+        let packets = read_packets(&path);
+        assert!(packets.len() > 500, "{}", packets.len());
+        if let Some(count) = packets_found_by_others(&path) {
+            assert_eq!(count, packets.len());
+        }
+    }
+}
+
+/// Runs a recording to its end under a script, as which it has to fail, and returns its message and summary.
+fn failed(end: &End, script: &str) -> (String, Value) {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script]).env("NOCOPY", env!("CARGO_BIN_EXE_nocopy"));
+    let output = end.namespace().run(|| command.output().unwrap());
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
+    (message, serde_json::from_slice(&output.stdout).unwrap())
+}
+
+fn assert_whole(path: &Path, summary: &Value) {
+    let packets = read_packets(path).len();
+    assert_eq!(summary["written"], packets, "{summary}");
+    assert!(packets > 100 && summary["not_written"].as_u64().unwrap() > 0, "{summary}");
+    assert_eq!(summary["missing"], 0, "{summary}");
+    assert_eq!(summary["files"][0]["bytes"], fs::metadata(path).unwrap().len(), "{summary}");
+    if let Some(count) = packets_found_by_others(path) {
+        assert_eq!(count, packets);
+    }
+}
+
+#[test]
+fn a_full_disk_ends_it_with_a_whole_file_and_counted_loss() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let directory = Directory::new("full");
+    let small = directory.file("small");
+    fs::create_dir(&small).unwrap();
+    let _load = Load::start(&lab, 1400);
+    let (small, kept) = (small.display(), directory.file("kept.pcapng"));
+    let script = format!(
+        "mount -t tmpfs -o size=5500k none {small} || exit 9
+         $NOCOPY record nc1 --json --buffer 32MiB -o {small}/out.pcapng
+         code=$?; cp {small}/out.pcapng {}; exit $code",
+        kept.display()
+    );
+    let (message, summary) = failed(lab.right(), &script);
+    assert!(message.contains("No space left") && message.contains("--files"), "{message}");
+    assert!(summary["not_written_cause"].as_str().unwrap().contains("No space left"), "{summary}");
+    assert_whole(&kept, &summary);
+}
+
+#[test]
+fn a_limit_of_the_file_size_ends_it_the_same_way() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let _load = Load::start(&lab, 1400);
+    for blocks in [6000, 6001] {
+        let directory = Directory::new(&format!("limit-{blocks}")); // with and without whole sectors
+        let path = directory.file("out.pcapng");
+        let script = format!(
+            "ulimit -f {blocks}; exec $NOCOPY record nc1 --json --buffer 32MiB -o {}",
+            path.display()
+        );
+        let (message, summary) = failed(lab.right(), &script);
+        assert!(message.contains("File too large") && message.contains("ulimit -f"), "{message}");
+        assert_whole(&path, &summary);
+    }
+}
+
+#[test]
+fn files_follow_each_other_by_size_each_complete_in_itself() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let packets: Vec<_> = (0..6000).map(|number| packet(lab.right(), number, 1000)).collect();
+    let directory = Directory::new("size");
+    let path = directory.file("out.pcapng");
+    let recording = Recording::start(lab.right(), &path, &["--rotate-size", "1MiB"]);
+    send(&mut port(lab.left()), &packets);
+    let summary = recording.summary();
+    let files = directory.files();
+    assert!(files.len() > 5, "{files:?}");
+    assert_eq!(summary["files"].as_array().unwrap().len(), files.len());
+    let mut recorded = Vec::new();
+    for (number, file) in files.iter().enumerate() {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        assert!(
+            name.starts_with(&format!("out-{:05}-20", number + 1)) && name.ends_with("Z.pcapng"),
+            "{name}"
+        );
+        assert!(fs::metadata(file).unwrap().len() <= (1 << 20) + 4096, "{name}");
+        recorded.extend(only_bytes(read_packets(file)));
+    }
+    assert_eq!(recorded, packets);
+    packets_found_by_others(&files[2]);
+
+    let directory = Directory::new("kept");
+    let path = directory.file("out.pcapng");
+    let arguments = ["--rotate-size", "1MiB", "--files", "2"];
+    let recording = Recording::start(lab.right(), &path, &arguments);
+    send(&mut port(lab.left()), &packets);
+    let summary = recording.summary();
+    let kept: Vec<_> = directory.files().iter().flat_map(|file| only_bytes(read_packets(file))).collect();
+    assert_eq!(directory.files().len(), 2);
+    assert!(packets.ends_with(&kept) && !kept.is_empty());
+    let deleted = summary["files"].as_array().unwrap().iter().filter(|file| file["deleted"] == true).count();
+    assert!(deleted > 3, "{summary}");
+}
+
+#[test]
+fn files_follow_each_other_by_time() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let directory = Directory::new("time");
+    let path = directory.file("out.pcapng");
+    let recording = Recording::start(lab.right(), &path, &["--rotate-time", "50ms"]);
+    let mut left = port(lab.left());
+    let mut sent = Vec::new();
+    wait_until("three files", || {
+        let next = packet(lab.right(), sent.len(), 100);
+        send(&mut left, std::slice::from_ref(&next));
+        sent.push(next);
+        sleep(Duration::from_millis(10));
+        directory.files().len() >= 3
+    });
+    recording.summary();
+    let recorded: Vec<_> = directory.files().iter().flat_map(|file| only_bytes(read_packets(file))).collect();
+    assert_eq!(recorded, sent);
+}
+
+#[test]
+fn it_ends_by_itself_after_so_many_packets_or_so_long_and_cuts_them_on_request() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let directory = Directory::new("count");
+    let path = directory.file("out.pcapng");
+    let packets: Vec<_> = (0..50).map(|number| packet(lab.right(), number, 500)).collect();
+    let recording = Recording::start(lab.right(), &path, &["--count", "20", "--snap", "99"]);
+    send(&mut port(lab.left()), &packets);
+    let output = recording.end();
+    assert_eq!(output.status.code(), Some(0));
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&summary["written"], &summary["written_bytes"]),
+        (&20.into(), &(20 * 99).into()),
+        "{summary}"
+    );
+    assert_eq!(summary["missing"], 0, "{summary}");
+    let expected: Vec<_> = packets[..20].iter().map(|packet| (500, packet[..99].to_vec())).collect();
+    assert_eq!(read_packets(&path), expected);
+    let table = lab.right().namespace().run(|| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
+        command.args(["record", "nc1", "--duration", "50ms", "--force", "-o"]).arg(&path).output().unwrap()
+    });
+    let table = String::from_utf8(table.stdout).unwrap();
+    for said in ["received", "written", "packet ring, copied (packet ring)", "out.pcapng", "full at most"] {
+        assert!(table.contains(said), "{said}: {table}");
+    }
+    assert_eq!(read_packets(&path), []);
+    assert_eq!(packets_found_by_others(&path).unwrap_or(0), 0, "a file without packets is one");
+}
+
+/// Proves that packets longer than the MTU, as the kernel hands them about, and those the host sends are recorded whole.
+#[test]
+fn joined_packets_and_outgoing_ones_are_whole() {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let directory = Directory::new("tcp");
+    let path = directory.file("out.pcapng");
+    let recording = Recording::start(lab.right(), &path, &["--outgoing"]);
+    let (left, right) = (lab.left(), lab.right());
+    let listener = right.namespace().run(|| TcpListener::bind((right.ipv4(), 0)).unwrap());
+    let address = listener.local_addr().unwrap();
+    let data: Vec<u8> = (0..4_000_000_u32).map(|at| (at / 7) as u8).collect();
+    let sender = left.namespace().spawn({
+        let data = data.clone();
+        move || TcpStream::connect(address).unwrap().write_all(&data).unwrap()
+    });
+    let mut received = Vec::new();
+    listener.accept().unwrap().0.read_to_end(&mut received).unwrap();
+    sender.join().unwrap();
+    assert!(received == data);
+    let summary = recording.summary();
+    let packets = read_packets(&path);
+    assert_eq!(summary["written"], packets.len());
+    let longest = packets.iter().map(|(original, _)| *original).max().unwrap();
+    assert!(longest > 3000, "no packet was joined: {longest}");
+    let from = |mac: [u8; 6]| packets.iter().filter(move |(_, bytes)| bytes[6..12] == mac);
+    assert!(from(right.mac()).count() > 0, "what the host sent");
+    // In order, without loss on the way, what was sent is what the segments carry.
+    let carried: Vec<u8> = from(left.mac())
+        .flat_map(|(original, bytes)| {
+            assert_eq!(*original, bytes.len());
+            let header = 14 + 20 + usize::from(bytes[46] >> 4) * 4;
+            let end = 14 + usize::from(u16::from_be_bytes([bytes[16], bytes[17]]));
+            bytes[header..end].to_vec()
+        })
+        .collect();
+    assert!(carried == data, "{} bytes of {}", carried.len(), data.len());
+    if let Some(count) = packets_found_by_others(&path) {
+        assert_eq!(count, packets.len());
+    }
+}
+
+#[test]
+fn payloads_lie_back_to_back_and_gaps_of_their_counter_are_counted() {
+    use std::net::UdpSocket;
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let (left, right) = (lab.left(), lab.right());
+    let directory = Directory::new("payload");
+    let path = directory.file("out.bin");
+    let arguments = ["--format", "payload", "--sequence", "2:4:be"];
+    let recording = Recording::start(right, &path, &arguments);
+    let _host = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 9001)).unwrap());
+    let sender = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
+    send(&mut port(left), &[packet(right, 0, 100), packet(right, 1, 100)]); // not UDP
+    let mut expected = Vec::new();
+    let numbers = (u32::MAX - 999..=u32::MAX).chain(0..2000).flat_map(|number| match number {
+        100..110 => vec![],    // missing
+        200 => vec![201, 200], // late
+        201 => vec![],
+        300 => vec![300, 300], // twice
+        other => vec![other],
+    });
+    for number in numbers {
+        let mut payload = vec![number as u8; 900 + number as usize % 100];
+        payload[2..6].copy_from_slice(&number.to_be_bytes());
+        sender.send_to(&payload, (right.ipv4(), 9001)).unwrap();
+        expected.extend(payload);
+    }
+    recording.interrupt();
+    let output = recording.end();
+    assert_eq!(output.status.code(), Some(1), "values are missing");
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(fs::read(&path).unwrap() == expected, "{summary}");
+    let gaps = serde_json::json!({
+        "missing": 10, "gaps": 2, "duplicate": 1, "reordered": 1, "wraps": 1, "restarts": 0, "too_short": 0
+    });
+    assert_eq!(summary["sequence"], gaps, "{summary}");
+    assert_eq!((&summary["no_payload"], &summary["missing"]), (&2.into(), &0.into()), "{summary}");
+    assert_eq!((&summary["written"], &summary["written_bytes"]), (&2991.into(), &expected.len().into()));
+    assert!(summary["evidence"].as_str().unwrap().contains("gathered into whole sectors"), "{summary}");
+}
+
+#[test]
+fn taken_packets_are_recorded_and_their_frames_add_up() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let directory = Directory::new("take");
+    let path = directory.file("out.pcapng");
+    let packets: Vec<_> =
+        (0..3000).map(|number| packet(lab.right(), number, 60 + number * 7 % 1455)).collect();
+    let recording = Recording::start(lab.right(), &path, &["--take"]);
+    send(&mut port(lab.left()), &packets);
+    let summary = recording.summary();
+    assert_eq!(only_bytes(read_packets(&path)), packets);
+    assert_eq!((&summary["received"], &summary["missing"]), (&3000.into(), &0.into()), "{summary}");
+    let said = |field: &str| summary[field].as_str().unwrap().to_owned();
+    assert!(said("mode").starts_with("xdp copy native, taken from the host"), "{summary}");
+    assert!(said("evidence").starts_with("copied (xdp copy mode); gathered"), "{summary}");
+    assert!(said("balance").contains("0 yours"), "{summary}");
+    if let Some(count) = packets_found_by_others(&path) {
+        assert_eq!(count, 3000);
+    }
+}
+
+/// Proves that only matches are recorded, whichever way, with the tag seen where it was on the wire.
+#[test]
+fn a_filter_decides_which_packets_are_recorded() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let packets: Vec<_> = (0..100).map(|number| packet(lab.right(), number, 200)).collect();
+    let tagged: Vec<_> = packets.iter().skip(1).step_by(2).cloned().collect();
+    let bytecode = Directory::new("bytecode");
+    let program = bytecode.file("tagged");
+    fs::write(&program, "4\n40 0 0 12\n21 0 1 33024\n6 0 0 262144\n6 0 0 0\n").unwrap(); // the EtherType is 0x8100
+    for take in [&[][..], &["--take"]] {
+        let directory = Directory::new("filter");
+        let path = directory.file("out.pcapng");
+        let arguments = [&["--bytecode", program.to_str().unwrap()], take].concat();
+        let recording = Recording::start(lab.right(), &path, &arguments);
+        send(&mut port(lab.left()), &packets);
+        let summary = recording.summary();
+        assert_eq!(summary["received"], 50, "{summary}");
+        assert_eq!(only_bytes(read_packets(&path)), tagged);
+    }
+}
+
+#[test]
+fn what_cannot_be_recorded_is_an_error_of_one_line() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let directory = Directory::new("errors");
+    let path = directory.file("out.pcapng");
+    fs::write(&path, "precious").unwrap();
+    let path = path.to_str().unwrap();
+    for (arguments, words) in [
+        (&["nc1", "-o", path][..], &["file exists", "--force"][..]),
+        (&["nc1", "-o", "-"], &["pipe"]),
+        (&["nc1", "-o", "/nonexistent/file"], &["/nonexistent/file", "directory"]),
+        (&["nc-none", "-o", "new"], &["nc-none: no such interface"]),
+        (&["nc1", "-o", "new", "--sequence", "0:8:be"], &["--format payload"]),
+        (&["nc1", "-o", "new", "--files", "2"], &["--rotate-size"]),
+    ] {
+        let output = lab.right().namespace().run(|| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
+            command.current_dir(&directory.0).arg("record").args(arguments).output().unwrap()
+        });
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
+        assert!(words.iter().all(|word| message.contains(word)), "{message}");
+    }
+    assert_eq!(fs::read(path).unwrap(), b"precious");
+    assert_eq!(directory.files().len(), 1, "nothing else was made");
+}
+
+#[test]
+fn an_interface_that_goes_ends_it_with_an_error_and_a_whole_file() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let directory = Directory::new("gone");
+    let path = directory.file("out.pcapng");
+    let recording = Recording::start(lab.right(), &path, &[]);
+    let packets: Vec<_> = (0..10).map(|number| packet(lab.right(), number, 100)).collect();
+    send(&mut port(lab.left()), &packets);
+    lab.delete_pair().unwrap();
+    let output = recording.end();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
+    assert!(message.contains("nc1: the recording ended early"), "{message}");
+    assert_eq!(only_bytes(read_packets(&path)), packets);
+}
+
+#[test]
+fn while_it_records_it_has_no_capabilities() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let directory = Directory::new("capabilities");
+    let recording = Recording::start(lab.right(), &directory.file("out.pcapng"), &[]);
+    let status = format!("/proc/{}/status", recording.0.as_ref().unwrap().id());
+    let status = fs::read_to_string(status).unwrap();
+    for line in ["CapEff:\t0000000000000000", "CapPrm:\t0000000000000000", "NoNewPrivs:\t1"] {
+        assert!(status.contains(line), "{status}");
+    }
+}
