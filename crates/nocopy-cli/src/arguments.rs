@@ -25,6 +25,9 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
 }
 
+/// The interface that every namespace has: what is sent on it comes in on it, and would be seen twice.
+pub(crate) const LOOPBACK: &str = "lo";
+
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 a negative result, 2 an error.";
 
 #[derive(Debug, Subcommand)]
@@ -266,19 +269,19 @@ pub(crate) struct RecordArguments {
     /// Take the packets from the host instead of looking at them: through AF_XDP.
     #[arg(long)]
     pub(crate) take: bool,
-    /// Record what the host sends, too.
-    #[arg(long, conflicts_with = "take")]
-    pub(crate) outgoing: bool,
-    /// Record packets addressed to other hosts, too.
+    /// Only what comes in, and not what the host sends.
     #[arg(long)]
-    pub(crate) promiscuous: bool,
+    pub(crate) incoming: bool,
+    /// Leave the interface as it is: no packets for other hosts.
+    #[arg(long)]
+    pub(crate) no_promiscuous: bool,
     /// Keep at most so many bytes of a packet.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=262_144), default_value = "262144")]
     pub(crate) snap: u32,
-    /// End after so many packets.
-    #[arg(long, value_name = "N", value_parser = quantity::count)]
+    /// End after N packets.
+    #[arg(short, long, value_name = "N", value_parser = quantity::count)]
     pub(crate) count: Option<u64>,
-    /// End after so long.
+    /// End after this time: 10s, 5m.
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub(crate) duration: Option<Duration>,
     /// Begin a new file before this one is larger; at least 1 MiB.
@@ -327,7 +330,7 @@ pub(crate) struct SendArguments {
     #[arg(value_name = "INTERFACE")]
     pub(crate) target: String,
     /// End after N packets.
-    #[arg(long, value_name = "N", value_parser = quantity::count)]
+    #[arg(short, long, value_name = "N", value_parser = quantity::count)]
     pub(crate) count: Option<u64>,
     /// End after this time: 10s, 5m.
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]

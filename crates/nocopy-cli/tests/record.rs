@@ -461,7 +461,7 @@ fn joined_packets_and_outgoing_ones_are_whole() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let directory = Directory::new("tcp");
     let path = directory.file("out.pcapng");
-    let recording = Recording::start(lab.right(), &path, &["--outgoing"]);
+    let recording = Recording::start(lab.right(), &path, &[]);
     let (left, right) = (lab.left(), lab.right());
     let listener = right.namespace().run(|| TcpListener::bind((right.ipv4(), 0)).unwrap());
     let address = listener.local_addr().unwrap();

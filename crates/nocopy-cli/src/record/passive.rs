@@ -14,7 +14,7 @@ use super::sink::{Amount, Piece, Sink, now_ns};
 use super::summary::Loss;
 use super::{Description, Recording};
 use crate::Failure;
-use crate::arguments::{RecordArguments, RecordFormat};
+use crate::arguments::{LOOPBACK, RecordArguments, RecordFormat};
 
 /// How long to look away while a write is under way.
 const GLANCE: Duration = Duration::from_millis(2);
@@ -56,11 +56,12 @@ pub(super) fn open(arguments: &RecordArguments) -> Result<Blocks, Failure> {
     let block_bytes = 1_u32 << small.min(arguments.buffer / 4).ilog2();
     let block_count = u32::try_from(arguments.buffer / u64::from(block_bytes)).unwrap_or(u32::MAX);
     let filter = arguments.filter.program()?;
+    let outgoing = !arguments.incoming && arguments.interface != LOOPBACK;
     let builder = Blocks::builder(&arguments.interface)
         .blocks(block_bytes, block_count)
         .snap(arguments.snap)
-        .promiscuous(arguments.promiscuous)
-        .outgoing(arguments.outgoing)
+        .promiscuous(!arguments.no_promiscuous)
+        .outgoing(outgoing)
         .filter(filter.as_ref());
     Ok(builder.open()?)
 }

@@ -43,7 +43,7 @@ pub(super) fn open(arguments: &RecordArguments) -> Result<Queues, Failure> {
     let builder = Port::builder(&arguments.interface)
         .frame_count(FRAMES, 64)
         .ring_sizes(FRAMES, 64)
-        .promiscuous(arguments.promiscuous)
+        .promiscuous(!arguments.no_promiscuous)
         .receive_metadata(true);
     let builder = match &filter {
         Some(filter) => builder.filter(filter),

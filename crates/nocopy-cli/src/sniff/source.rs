@@ -10,13 +10,10 @@ use nocopy::port::{OpenError, PortBuilder, Purpose, Queues, Statistics};
 use nocopy::{Chain, Evidence, Mode, Packet, Port};
 
 use crate::Failure;
-use crate::arguments::{SniffArguments, TakingMode};
+use crate::arguments::{LOOPBACK, SniffArguments, TakingMode};
 
 /// Bytes that are joined for a description where a packet lies in pieces: more than all headers together.
 const DESCRIBED_BYTES: usize = 2048;
-
-/// The interface that every namespace has: what is sent on it comes in on it, and would be seen twice.
-const LOOPBACK: &str = "lo";
 
 /// How long a packet may wait in the kernel: short for an eye; and a ring of blocks that each wait so long, though hardly filled,
 /// outlasts the moments in which nobody looks.

@@ -53,7 +53,7 @@ impl Recorder {
         let mib = BUFFER_MIB.to_string();
         match self {
             Recorder::Nocopy => command
-                .args(["record", interface, "--force", "--buffer", &format!("{mib}MiB"), "-o"])
+                .args(["record", interface, "--force", "--json", "--buffer", &format!("{mib}MiB"), "-o"])
                 .arg(file),
             // Its buffer is in KiB; it stays root, or it could not write the file.
             Recorder::Tcpdump => {
@@ -75,10 +75,9 @@ impl Recorder {
             Recorder::Nocopy => {
                 let summary: serde_json::Value =
                     serde_json::from_str(said.lines().find(|line| line.starts_with('{'))?).ok()?;
-                Some(Recorded {
-                    packets: summary["written"]["packets"].as_u64()?,
-                    dropped: summary["dropped"]["total"].as_u64()?,
-                })
+                let lost = ["tp_drops", "unreadable", "left_out", "not_written", "missing"];
+                let lost: Option<u64> = lost.iter().map(|name| summary[*name].as_u64()).sum();
+                Some(Recorded { packets: summary["written"].as_u64()?, dropped: lost? })
             }
             Recorder::Tcpdump => {
                 Some(Recorded { packets: before("captured")?, dropped: before("dropped by kernel")? })
