@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use nocopy::Mode;
@@ -217,8 +217,8 @@ pub(crate) struct SniffArguments {
     #[arg(long, conflicts_with = "outgoing")]
     pub(crate) take: bool,
     /// Take them in this mode or not at all.
-    #[arg(long, value_enum, value_name = "MODE", requires = "take")]
-    pub(crate) mode: Option<TakingMode>,
+    #[arg(long, value_name = "MODE", requires = "take", value_parser = taking_mode())]
+    pub(crate) mode: Option<ModeName>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -231,20 +231,6 @@ pub(crate) enum TimeFormat {
     Epoch,
     /// Seconds since the first packet.
     Relative,
-}
-
-/// The modes in which the host does not have what a port has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum TakingMode {
-    /// The card writes into the memory itself.
-    #[value(name = "xdp-zero-copy")]
-    ZeroCopy,
-    /// The kernel copies, in the driver.
-    #[value(name = "xdp-copy-native")]
-    CopyNative,
-    /// The kernel copies, on any interface.
-    #[value(name = "xdp-copy-generic")]
-    CopyGeneric,
 }
 
 #[derive(Debug, Args)]
@@ -450,6 +436,13 @@ impl From<ModeName> for Mode {
     }
 }
 
+/// Of those, the ones in which the host does not have what a port has.
+fn taking_mode() -> impl TypedValueParser<Value = ModeName> {
+    let taking = ModeName::value_variants().iter().filter(|mode| **mode != ModeName::PacketRing);
+    let names = PossibleValuesParser::new(taking.filter_map(ValueEnum::to_possible_value));
+    names.map(|name| ModeName::from_str(&name, false).expect("one of them"))
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum GeneratorName {
     /// This program writes each one.
@@ -540,6 +533,19 @@ mod tests {
     #[test]
     fn the_definitions_are_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn packets_are_taken_in_every_mode_but_that_which_leaves_them_to_the_host() {
+        for mode in ModeName::value_variants() {
+            let name = mode.to_possible_value().unwrap();
+            let parsed =
+                Arguments::try_parse_from(["nocopy", "sniff", "a", "--take", "--mode", name.get_name()]);
+            match parsed.map(|arguments| arguments.command) {
+                Ok(Command::Sniff(sniff)) => assert_eq!(sniff.mode, Some(*mode)),
+                _ => assert_eq!(*mode, ModeName::PacketRing),
+            }
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use nocopy::port::{OpenError, PortBuilder, Purpose, Queues, Statistics};
 use nocopy::{Chain, Evidence, Mode, Packet, Port};
 
 use crate::Failure;
-use crate::arguments::{LOOPBACK, SniffArguments, TakingMode};
+use crate::arguments::{LOOPBACK, SniffArguments};
 
 /// Bytes that are joined for a description where a packet lies in pieces: more than all headers together.
 const DESCRIBED_BYTES: usize = 2048;
@@ -208,16 +208,6 @@ fn take(arguments: &SniffArguments, filter: Option<&Program>) -> Result<Queues, 
         Some(port) => {
             let why = port.refusals().iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
             Err(Failure::NotTaken { interface: arguments.interface.clone(), why })
-        }
-    }
-}
-
-impl From<TakingMode> for Mode {
-    fn from(mode: TakingMode) -> Self {
-        match mode {
-            TakingMode::ZeroCopy => Self::XdpZeroCopy,
-            TakingMode::CopyNative => Self::XdpCopyNative,
-            TakingMode::CopyGeneric => Self::XdpCopyGeneric,
         }
     }
 }
