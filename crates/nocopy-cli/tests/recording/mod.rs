@@ -62,9 +62,12 @@ pub(crate) struct Interface {
     pub(crate) link_type: u16,
     pub(crate) resolution: Option<u8>,
     pub(crate) offset_s: Option<i64>,
+    /// The option `if_fcslen`.
+    pub(crate) fcs: Option<u8>,
 }
 
-pub(crate) const ETHERNET: Interface = Interface { link_type: 1, resolution: None, offset_s: None };
+pub(crate) const ETHERNET: Interface =
+    Interface { link_type: 1, resolution: None, offset_s: None, fcs: None };
 
 pub(crate) fn block(order: Order, kind: u32, content: &[u8]) -> Vec<u8> {
     let padding = content.len().next_multiple_of(4) - content.len();
@@ -86,6 +89,9 @@ pub(crate) fn interface(order: Order, interface: Interface) -> Vec<u8> {
     };
     if let Some(resolution) = interface.resolution {
         option(9, &[resolution]);
+    }
+    if let Some(fcs) = interface.fcs {
+        option(13, &[fcs]);
     }
     if let Some(offset) = interface.offset_s {
         option(14, &order.u64(offset as u64));

@@ -11,7 +11,10 @@ use pcap_parser::pcapng::{
     parse_simplepacketblock_le,
 };
 use pcap_parser::traits::PcapNGPacketBlock;
-use pcap_parser::{parse_pcap_frame, parse_pcap_frame_be, parse_pcap_frame_modified, parse_pcap_header};
+use pcap_parser::{
+    OptionCode, PcapNGOption, parse_pcap_frame, parse_pcap_frame_be, parse_pcap_frame_modified,
+    parse_pcap_header,
+};
 
 use super::damage::Damage;
 use super::window::Window;
@@ -37,18 +40,22 @@ const OBSOLETE_PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const ENHANCED_PACKET: u32 = 6;
 
+// Options that say how long the frame check sequence of packets is: sections 4.2 and 4.3.
+const INTERFACE_FCS: OptionCode = OptionCode(13);
+const PACKET_FLAGS: OptionCode = OptionCode(2);
+
 /// What a file says of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Recorded {
     /// Since 1970; none if it was not noted.
     pub(super) time_ns: Option<i128>,
-    /// Whether it was longer on the wire than in the file.
+    /// Whether it was longer on the wire than in the file, without its frame check sequence.
     pub(super) cut: bool,
 }
 
 #[derive(Debug)]
 enum Format {
-    Pcap { big_endian: bool, modified: bool, ns_per_fraction: u32, link_type: i64 },
+    Pcap { big_endian: bool, modified: bool, ns_per_fraction: u32, link_type: i64, fcs_bytes: u32 },
     PcapNg { big_endian: bool, interfaces: Vec<Interface> },
 }
 
@@ -59,6 +66,7 @@ struct Interface {
     snap_bytes: u32,
     resolution: u8,
     offset_s: i64,
+    fcs_bytes: u32,
 }
 
 /// An open file.
@@ -111,7 +119,7 @@ impl<R: Read> Capture<R> {
     }
 
     fn next_of_pcap(&mut self) -> Result<Option<Recorded>, Damage> {
-        let Format::Pcap { big_endian, modified, ns_per_fraction, link_type } = self.format else {
+        let Format::Pcap { big_endian, modified, ns_per_fraction, link_type, fcs_bytes } = self.format else {
             return Ok(None);
         };
         let header_bytes = if modified { 24 } else { 16 };
@@ -128,10 +136,10 @@ impl<R: Read> Capture<R> {
         let Ok((_, frame)) = parse(block) else { return Err(self.corrupt("its header makes no sense")) };
         let seconds_ns = i128::from(frame.ts_sec) * 1_000_000_000;
         let time_ns = seconds_ns + i128::from(frame.ts_usec) * i128::from(ns_per_fraction);
-        let recorded = Recorded { time_ns: Some(time_ns), cut: frame.origlen > frame.caplen };
+        let (bytes, cut) = without_fcs(bytes_claimed, frame.origlen, fcs_bytes);
         self.check_link_type(link_type)?;
-        (self.packet, self.block_bytes) = (header_bytes..block_bytes, block_bytes);
-        Ok(Some(recorded))
+        (self.packet, self.block_bytes) = (header_bytes..header_bytes + bytes, block_bytes);
+        Ok(Some(Recorded { time_ns: Some(time_ns), cut }))
     }
 
     fn next_of_pcapng(&mut self) -> Result<Option<Recorded>, Damage> {
@@ -207,6 +215,7 @@ impl<R: Read> Capture<R> {
             resolution: interface.if_tsresol,
             // The parser takes it for little-endian.
             offset_s: if *big_endian { interface.if_tsoffset.swap_bytes() } else { interface.if_tsoffset },
+            fcs_bytes: fcs_of_interface(&interface.options),
         });
         match interface {
             Ok(interface) => {
@@ -231,8 +240,9 @@ impl<R: Read> Capture<R> {
             return Err(self.corrupt("it is longer than its block, or than packets are"));
         }
         let ticks = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
-        let recorded =
-            Recorded { time_ns: Some(interface.time_ns(ticks)), cut: packet.origlen > packet.caplen };
+        let fcs_bytes = fcs_of_packet(&packet.options, *big_endian).unwrap_or(interface.fcs_bytes);
+        let (bytes, cut) = without_fcs(packet.caplen, packet.origlen, fcs_bytes);
+        let recorded = Recorded { time_ns: Some(interface.time_ns(ticks)), cut };
         self.check_link_type(interface.link_type)?;
         self.packet = DATA_AT..DATA_AT + bytes;
         Ok(recorded)
@@ -252,10 +262,10 @@ impl<R: Read> Capture<R> {
         if bytes as usize > packet.data.len() || bytes > PACKET_BYTES_MAX {
             return Err(self.corrupt("it is longer than its block, or than packets are"));
         }
-        let recorded = Recorded { time_ns: None, cut: packet.origlen > bytes };
+        let (bytes, cut) = without_fcs(bytes, packet.origlen, interface.fcs_bytes);
         self.check_link_type(interface.link_type)?;
-        self.packet = DATA_AT..DATA_AT + bytes as usize;
-        Ok(recorded)
+        self.packet = DATA_AT..DATA_AT + bytes;
+        Ok(Recorded { time_ns: None, cut })
     }
 
     /// The next `bytes` bytes; `None` if the file ends exactly here.
@@ -334,10 +344,11 @@ fn recognize<R: Read>(window: &mut Window<R>) -> Result<(Format, usize), Damage>
         Ok((_, found)) if found.version_major != 2 => Err(Damage::Version { major: found.version_major }),
         Ok((_, found)) => {
             let ns_per_fraction = if found.is_nanosecond_precision() { 1 } else { 1000 };
-            // The upper half is about frame check sequences.
             let link_type = i64::from(found.network.0 & 0xffff);
+            let fcs_bytes = fcs_of_file(found.network.0 as u32);
             let big_endian = found.is_bigendian();
-            Ok((Format::Pcap { big_endian, modified, ns_per_fraction, link_type }, PCAP_HEADER_BYTES))
+            let format = Format::Pcap { big_endian, modified, ns_per_fraction, link_type, fcs_bytes };
+            Ok((format, PCAP_HEADER_BYTES))
         }
         Err(error) if error.is_incomplete() && bytes >= 4 => {
             let bytes_missing = (PCAP_HEADER_BYTES - bytes) as u64;
@@ -345,6 +356,36 @@ fn recognize<R: Read>(window: &mut Window<R>) -> Result<(Format, usize), Damage>
         }
         Err(_) => Err(Damage::NotACapture(magic)),
     }
+}
+
+/// The upper half of a file's link type: the length in units of 16 bits, if a bit says that it is known.
+fn fcs_of_file(link_type: u32) -> u32 {
+    const IS_KNOWN: u32 = 1 << 26;
+    if link_type & IS_KNOWN == 0 { 0 } else { 2 * (link_type >> 28) }
+}
+
+/// Option if_fcslen, in bits; the example of early drafts, 4, can only be bytes.
+fn fcs_of_interface(options: &[PcapNGOption<'_>]) -> u32 {
+    let option = options.iter().find(|option| option.code == INTERFACE_FCS);
+    match option.and_then(|option| option.value.first()) {
+        Some(&bytes @ ..8) => bytes.into(),
+        Some(&bits) => u32::from(bits) / 8,
+        None => 0,
+    }
+}
+
+/// Option epb_flags, bits 5 to 8: in bytes, for packets that are not like the others of the interface.
+fn fcs_of_packet(options: &[PcapNGOption<'_>], big_endian: bool) -> Option<u32> {
+    let option = options.iter().find(|option| option.code == PACKET_FLAGS && option.value.len() >= 4)?;
+    let fcs_bytes = word(&option.value, big_endian) >> 5 & 0xf;
+    (fcs_bytes > 0).then_some(fcs_bytes)
+}
+
+/// How many of the recorded bytes are not the frame check sequence at the end of the wire's, which an interface adds itself; and
+/// whether some are missing.
+fn without_fcs(recorded_bytes: u32, wire_bytes: u32, fcs_bytes: u32) -> (usize, bool) {
+    let frame_bytes = wire_bytes.max(recorded_bytes).saturating_sub(fcs_bytes);
+    (recorded_bytes.min(frame_bytes) as usize, recorded_bytes < frame_bytes)
 }
 
 fn word(bytes: &[u8], big_endian: bool) -> u32 {

@@ -107,6 +107,39 @@ fn simple_packets_have_no_time_and_no_interface_of_their_own() {
     assert!(matches!(read(&of_none).1, Some(Damage::Corrupt { packet: 1, .. })));
 }
 
+/// Proves that a frame check sequence is left out wherever a file says that there is one, also if some or all of it was cut off.
+#[test]
+fn frame_check_sequences_are_left_out() {
+    for big_endian in [false, true] {
+        let order = Order { big_endian };
+        let packet = |bytes, cut_bytes| Packet { cut_bytes, ..Packet::new(0, vec![7; bytes]) };
+        let packets = [packet(64, 0), packet(64, 2), packet(64, 4), packet(64, 5), packet(3, 0)];
+        let one = |fcs| Interface { fcs, ..ETHERNET };
+        let of_packet = |flags: u32| {
+            let option = [&order.u16(2)[..], &order.u16(4), &order.u32(flags), &[0; 4]].concat();
+            let words = [0, 0, 0, 64, 64].map(|word| order.u32(word));
+            let content = [words.as_flattened(), &[7; 64], &option].concat();
+            [section(order), interface(order, one(Some(16))), block(order, 6, &content)].concat()
+        };
+        let simple = block(order, 3, &[&order.u32(64)[..], &[7; 64]].concat());
+        let kept = |file: Vec<u8>| -> Vec<_> {
+            let (found, damage) = read(&file);
+            assert!(damage.is_none(), "{damage:?}");
+            found.iter().map(|(recorded, bytes)| (bytes.len(), recorded.cut)).collect()
+        };
+        let whole = [(64, false), (64, true), (64, true), (64, true), (3, false)];
+        let without = [(60, false), (62, false), (64, false), (64, true), (0, false)];
+        assert_eq!(kept(pcap(big_endian, false, 0x2400_0001, &packets)), without);
+        assert_eq!(kept(pcap(big_endian, false, 0x2000_0001, &packets)), whole, "it is not said to be known");
+        for (fcs, expected) in [(Some(32), without), (Some(4), without), (Some(0), whole), (None, whole)] {
+            assert_eq!(kept(pcapng(big_endian, &[one(fcs)], &packets)), expected, "{fcs:?}");
+        }
+        assert_eq!(kept(of_packet(4 << 5 | 1)), [(60, false)], "the packet's own");
+        assert_eq!(kept(of_packet(1)), [(62, false)], "the interface's");
+        assert_eq!(kept([section(order), interface(order, one(Some(32))), simple].concat()), [(60, false)]);
+    }
+}
+
 #[test]
 fn what_is_no_recording_of_ethernet_is_refused() {
     let packets = packets(1);
