@@ -3,7 +3,7 @@
 mod recording;
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -474,6 +474,27 @@ impl Running {
         Self(lab.left().namespace().run(spawn))
     }
 
+    /// Sends what is written into it.
+    fn start_with_pipe(lab: &Lab, arguments: &[&str]) -> Self {
+        let mut command = command(lab, &[&["--replay=/dev/stdin"], arguments].concat());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(lab.left().namespace().run(|| command.spawn().unwrap()))
+    }
+
+    /// Waits until it catches the signal of Ctrl-C.
+    fn wait_for_listening(&self) {
+        let (path, deadline) = (format!("/proc/{}/status", self.0.id()), Instant::now() + PATIENCE);
+        loop {
+            let status = fs::read_to_string(&path).unwrap();
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+            if u64::from_str_radix(caught, 16).unwrap() & 1 << (libc::SIGINT - 1) != 0 {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{status}");
+            std::thread::sleep(SECOND / 100);
+        }
+    }
+
     fn interrupt(&self) {
         let id = rustix::process::Pid::from_child(&self.0);
         rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
@@ -524,6 +545,40 @@ fn an_interrupt_ends_it_with_a_summary() {
         assert_eq!((&summary["packets"], &summary["completed"]), (&came.into(), &came.into()));
         assert_eq!(summary["balance"]["free"], summary["balance"]["total"]);
     }
+}
+
+/// Proves that packets of a pipe go out while it stays open, and that neither Ctrl-C nor the end of time waits for its end.
+#[test]
+fn a_pipe_that_pauses_holds_up_nothing() {
+    let lab = lab!();
+    let mut right = receiver(lab.right());
+    let packets = recorded(5);
+    let file = pcap(false, true, 1, &packets);
+    for (arguments, interrupts, ended) in
+        [(&[][..], true, "interrupted"), (&["--duration=700ms", "--timing=flat-out"], false, "done")]
+    {
+        let mut running = Running::start_with_pipe(&lab, &[arguments, &["--json"]].concat());
+        let mut pipe = running.0.stdin.take().unwrap();
+        // Half of a packet's header ends what is there.
+        pipe.write_all(&[&file[..], &[0; 7]].concat()).unwrap();
+        if interrupts {
+            assert_eq!(wait_for_packets(&mut right, 5), 5);
+            running.interrupt();
+        }
+        let output = running.end();
+        let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&summary["packets"], &summary["ended"]), (&5.into(), &ended.into()), "{summary}");
+        drop(pipe);
+    }
+    let silent = Running::start_with_pipe(&lab, &[]);
+    silent.wait_for_listening();
+    silent.interrupt();
+    assert_error(&{ silent }.end(), &["/dev/stdin", "nothing came of it before the interrupt"]);
+    received(&mut right);
+    let mut twice = Running::start_with_pipe(&lab, &["--loop=2"]);
+    let _ = twice.0.stdin.take().unwrap().write_all(&file);
+    assert_error(&twice.end(), &["/dev/stdin", "cannot be read twice", "--loop"]);
+    assert!(received(&mut right).is_empty(), "nothing of what cannot be sent as asked");
 }
 
 /// Proves that whoever waits long for the next packet is asleep, and that Ctrl-C wakes it.

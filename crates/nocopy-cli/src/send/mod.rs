@@ -56,9 +56,9 @@ pub(crate) fn run(arguments: &SendArguments) -> Result<Outcome, Failure> {
     // Files are opened with all that whoever started this may read.
     match (&arguments.replay, arguments.generator) {
         (Some(path), _) => {
-            let file = replay::open(path)?;
+            let input = replay::open(path, &interrupt)?;
             let sending = Sending::prepare(arguments, pace, interrupt)?;
-            sending.replay(Replay::new(path, file, arguments.rounds.unwrap_or(Rounds::Times(1)))?)
+            sending.replay(Replay::new(path, input, arguments.rounds.unwrap_or(Rounds::Times(1)))?)
         }
         (None, generator) => {
             let payload = load(arguments.payload.as_ref())?;

@@ -14,6 +14,9 @@ const ASLEEP_MAX: Duration = Duration::from_millis(50);
 /// How long to leave the interface alone that has no room.
 const NO_ROOM: Duration = Duration::from_micros(20);
 
+/// How long to leave a pipe alone that has nothing.
+const NO_INPUT: Duration = Duration::from_millis(1);
+
 /// Waits until `until`, or some time less: whoever waits looks around now and then.
 pub(super) fn toward(until: Instant) {
     let left = until.saturating_duration_since(Instant::now());
@@ -29,4 +32,9 @@ pub(super) fn toward(until: Instant) {
 /// Waits for the interface to take what it has.
 pub(super) fn for_room() {
     sleep(NO_ROOM);
+}
+
+/// Waits for somebody to write what is to be sent.
+pub(super) fn for_input() {
+    sleep(NO_INPUT);
 }

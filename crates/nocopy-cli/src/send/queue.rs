@@ -5,7 +5,7 @@ use std::time::Duration;
 use nocopy_proto::wire::{ethernet, vlan};
 
 use super::pacer::{CATCH_UP_NS_MAX, Pacer};
-use super::source::Source;
+use super::source::{Ahead, Source};
 use crate::Failure;
 
 /// When to end, whatever comes first; the source may end before.
@@ -37,6 +37,8 @@ pub(super) enum Step {
     Sent,
     /// The next packet is due then.
     Early { due_ns: u64 },
+    /// The source has nothing yet.
+    Silence,
     /// Every frame is on its way.
     NoRoom,
     /// Everything was handed over.
@@ -63,12 +65,16 @@ pub(super) struct Queue<S> {
 impl<S: Source> Queue<S> {
     #[inline]
     pub(super) fn next(&mut self, now_ns: u64) -> Result<Next, Failure> {
-        if self.goal.packets.is_some_and(|packets| self.tally.packets >= packets) {
+        if self.is_enough() {
             return Ok(Next::Stop(Step::Done));
         }
-        let Some(upcoming) = self.source.upcoming()? else { return Ok(Next::Stop(Step::Done)) };
+        let upcoming = match self.source.ahead()? {
+            Ahead::Packet(upcoming) => upcoming,
+            Ahead::Silence if !self.is_late(now_ns) => return Ok(Next::Stop(Step::Silence)),
+            Ahead::Silence | Ahead::End => return Ok(Next::Stop(Step::Done)),
+        };
         let due_ns = self.pacer.due_ns(upcoming.recorded_ns, now_ns);
-        if self.goal.duration.is_some_and(|duration| u128::from(due_ns) >= duration.as_nanos()) {
+        if self.is_late(due_ns) {
             return Ok(Next::Stop(Step::Done));
         }
         if due_ns > now_ns {
@@ -86,10 +92,19 @@ impl<S: Source> Queue<S> {
         Ok(Next::Skip)
     }
 
-    /// Whether the time is up also for who is behind, and waits for room.
+    /// Whether no room is needed any more: the count is reached, or the time is up also for who is behind.
     pub(super) fn is_over(&self, now_ns: u64) -> bool {
-        let end_ns = self.goal.duration.map(|duration| duration.as_nanos() + u128::from(CATCH_UP_NS_MAX));
-        end_ns.is_some_and(|end_ns| u128::from(now_ns) >= end_ns)
+        self.is_enough() || self.is_late(now_ns.saturating_sub(CATCH_UP_NS_MAX))
+    }
+
+    #[inline]
+    fn is_enough(&self) -> bool {
+        self.goal.packets.is_some_and(|packets| self.tally.packets >= packets)
+    }
+
+    #[inline]
+    fn is_late(&self, time_ns: u64) -> bool {
+        self.goal.duration.is_some_and(|duration| u128::from(time_ns) >= duration.as_nanos())
     }
 
     /// Counts the packet as handed over, and goes on.

@@ -12,9 +12,19 @@ pub(super) struct Upcoming {
     pub(super) recorded_ns: u64,
 }
 
+/// What a source has next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ahead {
+    Packet(Upcoming),
+    /// Nothing yet.
+    Silence,
+    /// Nothing any more.
+    End,
+}
+
 pub(super) trait Source {
-    /// The next packet, the same until [`Source::advance`]; `None` at the end.
-    fn upcoming(&mut self) -> Result<Option<Upcoming>, Failure>;
+    /// What is next, a packet the same until [`Source::advance`].
+    fn ahead(&mut self) -> Result<Ahead, Failure>;
 
     /// Writes the next packet into a buffer of its length.
     fn write(&mut self, buffer: &mut [u8]);

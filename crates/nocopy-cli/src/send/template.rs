@@ -7,7 +7,7 @@ use nocopy_proto::wire::{ethernet, ipv4, udp, vlan};
 use nocopy_proto::{IpAddresses, IpProtocol, UdpChecksum, UdpFrame};
 
 use super::error::Error;
-use super::source::{Source, Upcoming};
+use super::source::{Ahead, Source, Upcoming};
 use crate::Failure;
 
 /// Unless a payload or headers need more.
@@ -243,8 +243,8 @@ fn udp_sum(headers: &UdpFrame, segment: &[u8]) -> Option<Sum> {
 
 impl Source for Template {
     #[inline]
-    fn upcoming(&mut self) -> Result<Option<Upcoming>, Failure> {
-        Ok(Some(Upcoming { bytes: self.bytes.len(), tagged: self.tagged, recorded_ns: 0 }))
+    fn ahead(&mut self) -> Result<Ahead, Failure> {
+        Ok(Ahead::Packet(Upcoming { bytes: self.bytes.len(), tagged: self.tagged, recorded_ns: 0 }))
     }
 
     #[inline]

@@ -111,6 +111,10 @@ impl<R: Read> Capture<R> {
         self.packets
     }
 
+    pub(super) fn input(&mut self) -> &mut R {
+        self.window.input()
+    }
+
     pub(super) fn format(&self) -> &'static str {
         match self.format {
             Format::Pcap { .. } => "pcap",
@@ -271,7 +275,7 @@ impl<R: Read> Capture<R> {
     /// The next `bytes` bytes; `None` if the file ends exactly here.
     fn look(&mut self, bytes: usize) -> Result<Option<&[u8]>, Damage> {
         let (packet, byte) = self.place();
-        match self.window.look(bytes).map_err(Damage::Read)? {
+        match self.window.look(bytes)? {
             [] => Ok(None),
             found if found.len() < bytes => {
                 let bytes_missing = (bytes - found.len()) as u64;
@@ -306,7 +310,7 @@ impl<R: Read> Capture<R> {
 impl<R: Read + Seek> Capture<R> {
     /// Begins anew.
     pub(super) fn rewind(&mut self) -> Result<(), Damage> {
-        self.window.input().rewind().map_err(Damage::Rewind)?;
+        self.input().rewind().map_err(Damage::Rewind)?;
         self.window.restart();
         let (format, header_bytes) = recognize(&mut self.window)?;
         self.window.skip(header_bytes);
@@ -330,7 +334,7 @@ impl Interface {
 
 /// What a file is, and how long the header is that says so.
 fn recognize<R: Read>(window: &mut Window<R>) -> Result<(Format, usize), Damage> {
-    let header = window.look(PCAP_HEADER_BYTES).map_err(Damage::Read)?;
+    let header = window.look(PCAP_HEADER_BYTES)?;
     if header.is_empty() {
         return Err(Damage::Empty);
     }

@@ -6,6 +6,10 @@ use std::io;
 pub(crate) enum Damage {
     #[error("{0}: name a file that exists and may be read")]
     Read(#[source] io::Error),
+    #[error(
+        "nothing came of it before the interrupt: it is a pipe that nobody writes a packet to: nothing was sent"
+    )]
+    Silence,
     #[error("it cannot be read twice: {0}: leave out --loop, or name a file")]
     Rewind(#[source] io::Error),
     #[error("it is empty: whatever wrote it wrote nothing: record it again")]
@@ -39,6 +43,15 @@ pub(crate) enum Damage {
         "packet {packet} (byte {byte}) is in a block of the obsolete type 2: convert the file with 'editcap'"
     )]
     Obsolete { packet: u64, byte: u64 },
+}
+
+impl From<io::Error> for Damage {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => Damage::Silence,
+            _ => Damage::Read(error),
+        }
+    }
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -5,39 +5,44 @@
 
 mod capture;
 mod damage;
+mod input;
 #[cfg(test)]
 mod tests;
 mod window;
 
-use std::fs::File;
 use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 
 use capture::{Capture, Recorded};
 pub(crate) use damage::Damage;
+pub(super) use input::Input;
 use nocopy_proto::wire::ethernet::Frame;
 
 use super::error::Error;
-use super::source::{Source, Upcoming};
+use super::source::{Ahead, Source, Upcoming};
 use crate::Failure;
 use crate::arguments::Rounds;
+use crate::interrupt::Interrupt;
 
 /// Opens a file, and does not look into it yet.
-pub(super) fn open(path: &Path) -> Result<File, Error> {
-    File::open(path).map_err(|source| Error::Replay { path: path.into(), source: Damage::Read(source) })
+pub(super) fn open(path: &Path, interrupt: &Interrupt) -> Result<Input, Error> {
+    Input::open(path, interrupt)
+        .map_err(|source| Error::Replay { path: path.into(), source: Damage::Read(source) })
 }
 
 /// The source of recorded packets.
 #[derive(Debug)]
 pub(super) struct Replay {
     path: PathBuf,
-    reel: Reel<File>,
+    reel: Reel<Input>,
 }
 
 impl Replay {
     /// Reads the first packet of an open file.
-    pub(super) fn new(path: &Path, file: File, rounds: Rounds) -> Result<Self, Error> {
-        let reel = Reel::new(file, rounds).map_err(|source| Error::Replay { path: path.into(), source })?;
+    pub(super) fn new(path: &Path, input: Input, rounds: Rounds) -> Result<Self, Error> {
+        let mut reel =
+            Reel::new(input, rounds).map_err(|source| Error::Replay { path: path.into(), source })?;
+        reel.capture.input().wait_no_more();
         Ok(Self { path: path.into(), reel })
     }
 
@@ -65,9 +70,9 @@ impl Replay {
 }
 
 impl Source for Replay {
-    fn upcoming(&mut self) -> Result<Option<Upcoming>, Failure> {
-        match self.reel.upcoming() {
-            Ok(upcoming) => Ok(upcoming),
+    fn ahead(&mut self) -> Result<Ahead, Failure> {
+        match self.reel.ahead() {
+            Ok(ahead) => Ok(ahead),
             Err(source) => Err(Error::Replay { path: self.path.clone(), source }.into()),
         }
     }
@@ -99,7 +104,10 @@ struct Reel<R> {
 }
 
 impl<R: Read + Seek> Reel<R> {
-    fn new(input: R, rounds: Rounds) -> Result<Self, Damage> {
+    fn new(mut input: R, rounds: Rounds) -> Result<Self, Damage> {
+        if rounds != Rounds::Times(1) {
+            input.rewind().map_err(Damage::Rewind)?;
+        }
         let mut reel = Self {
             capture: Capture::open(input)?,
             rounds,
@@ -111,23 +119,28 @@ impl<R: Read + Seek> Reel<R> {
             round_ns: 0,
             current_ns: 0,
         };
-        match reel.upcoming()? {
-            Some(_) => Ok(reel),
-            None => Err(Damage::NoPackets),
+        match reel.ahead()? {
+            Ahead::Packet(_) => Ok(reel),
+            Ahead::Silence => Err(Damage::Silence),
+            Ahead::End => Err(Damage::NoPackets),
         }
     }
 
-    fn upcoming(&mut self) -> Result<Option<Upcoming>, Damage> {
-        while self.current.is_none() && !self.ended {
-            match self.capture.next()? {
-                Some(recorded) => self.place_in_time(recorded),
-                None => self.begin_round()?,
+    fn ahead(&mut self) -> Result<Ahead, Damage> {
+        while self.current.is_none() {
+            if self.ended {
+                return Ok(Ahead::End);
+            }
+            match self.capture.next() {
+                Ok(Some(recorded)) => self.place_in_time(recorded),
+                Ok(None) => self.begin_round()?,
+                Err(Damage::Silence) => return Ok(Ahead::Silence),
+                Err(damage) => return Err(damage),
             }
         }
         let packet = self.capture.packet();
         let tagged = Frame::parse(packet).is_ok_and(|frame| frame.ether_type().is_vlan());
-        let upcoming = Upcoming { bytes: packet.len(), tagged, recorded_ns: self.current_ns };
-        Ok(self.current.map(|_| upcoming))
+        Ok(Ahead::Packet(Upcoming { bytes: packet.len(), tagged, recorded_ns: self.current_ns }))
     }
 
     fn advance(&mut self) {

@@ -229,7 +229,7 @@ fn blocks_that_contradict_themselves_are_refused() {
 /// Packets of a reel, as their lengths and times.
 fn unreel(mut reel: Reel<Cursor<Vec<u8>>>, count: usize) -> Vec<(usize, u64)> {
     let mut all = Vec::new();
-    while let Some(upcoming) = reel.upcoming().unwrap() {
+    while let Ahead::Packet(upcoming) = reel.ahead().unwrap() {
         if all.len() == count {
             break;
         }
@@ -250,7 +250,7 @@ fn rounds_follow_each_other_on_one_time_scale() {
     assert_eq!(unreel(reel(Rounds::Times(2)), 99), [once, again].concat());
     assert_eq!(unreel(reel(Rounds::Forever), 10_000).len(), 10_000);
     let mut reel = reel(Rounds::Times(3));
-    while reel.upcoming().unwrap().is_some() {
+    while reel.ahead().unwrap() != Ahead::End {
         reel.advance();
     }
     assert_eq!(reel.rounds_done, 3);
@@ -282,7 +282,7 @@ proptest! {
         prop_assert!(found.iter().map(|(_, bytes)| bytes.len() + 16).sum::<usize>() <= file.len());
         if let Ok(mut reel) = Reel::new(Cursor::new(file), Rounds::Times(2)) {
             let mut before_ns = 0;
-            while let Ok(Some(upcoming)) = reel.upcoming() {
+            while let Ok(Ahead::Packet(upcoming)) = reel.ahead() {
                 prop_assert!(upcoming.recorded_ns >= before_ns);
                 before_ns = upcoming.recorded_ns;
                 reel.advance();

@@ -1,0 +1,69 @@
+//! What a recording is read from: a file, or a pipe, which may have nothing yet.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::interrupt::Interrupt;
+
+/// How long a pipe is waited for before looking whether the user has had enough; a signal wakes whoever waits.
+const LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+#[derive(Debug)]
+pub(in crate::send) struct Input {
+    file: File,
+    /// Whether it may have nothing now, and something later.
+    may_pause: bool,
+    /// Who ends the wait for it; none once it does not wait any more.
+    patience: Option<Interrupt>,
+}
+
+impl Input {
+    /// Opens it, and does not look into it yet.
+    pub(in crate::send) fn open(path: &Path, interrupt: &Interrupt) -> io::Result<Self> {
+        // A named pipe is open at once, and not only when somebody writes.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        let may_pause = !file.metadata()?.is_file();
+        Ok(Self { file, may_pause, patience: Some(interrupt.clone()) })
+    }
+
+    /// From here on it is [`io::ErrorKind::WouldBlock`] at once where there is nothing yet: whoever sends has other things to do.
+    pub(super) fn wait_no_more(&mut self) {
+        self.patience = None;
+    }
+
+    /// Whether there is something to read, or the end, perhaps after waiting.
+    fn is_ready(&self) -> io::Result<bool> {
+        loop {
+            let timeout = if self.patience.is_some() { LOOK_INTERVAL } else { NOW };
+            match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&timeout)) {
+                Ok(1..) => return Ok(true),
+                Ok(0) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if self.patience.as_ref().is_none_or(Interrupt::came) {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+impl Read for Input {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.may_pause && !self.is_ready()? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.file.read(buffer)
+    }
+}
+
+impl Seek for Input {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
+}
