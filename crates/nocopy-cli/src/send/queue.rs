@@ -124,3 +124,50 @@ pub(super) fn longest_frame(mtu_bytes: usize, tagged: bool) -> usize {
     let tag_bytes = if tagged { vlan::TAG_BYTES } else { 0 };
     ethernet::HEADER_BYTES + tag_bytes + mtu_bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::send::pacer::Pace;
+    use crate::send::source::Upcoming;
+
+    /// Packets of 60 bytes, as many as there are, and then silence.
+    struct Pipe(u64);
+
+    impl Source for Pipe {
+        fn ahead(&mut self) -> Result<Ahead, Failure> {
+            let upcoming = Upcoming { bytes: 60, tagged: false, recorded_ns: 0 };
+            Ok(if self.0 > 0 { Ahead::Packet(upcoming) } else { Ahead::Silence })
+        }
+
+        fn write(&mut self, _: &mut [u8]) {}
+
+        fn advance(&mut self) {
+            self.0 -= 1;
+        }
+    }
+
+    fn queue(packets: u64, goal: Goal) -> Queue<Pipe> {
+        let (pacer, tally) = (Pacer::new(Pace::FlatOut), Tally::default());
+        Queue { source: Pipe(packets), pacer, goal, mtu_bytes: 1500, tally }
+    }
+
+    #[test]
+    fn who_has_sent_the_count_waits_for_no_room() {
+        let mut queue = queue(9, Goal { packets: Some(2), duration: None });
+        for sent in 0..2 {
+            assert!(!queue.is_over(u64::MAX), "{sent} of 2");
+            assert!(matches!(queue.next(0), Ok(Next::Send(60))));
+            queue.sent(60, 1);
+        }
+        assert!(queue.is_over(0) && matches!(queue.next(0), Ok(Next::Stop(Step::Done))));
+    }
+
+    #[test]
+    fn a_source_that_is_silent_ends_when_the_time_is_up() {
+        let mut queue = queue(0, Goal { packets: None, duration: Some(Duration::from_nanos(10)) });
+        assert!(matches!(queue.next(9), Ok(Next::Stop(Step::Silence))));
+        assert!(matches!(queue.next(10), Ok(Next::Stop(Step::Done))));
+        assert!(!queue.is_over(CATCH_UP_NS_MAX + 9) && queue.is_over(CATCH_UP_NS_MAX + 10));
+    }
+}
