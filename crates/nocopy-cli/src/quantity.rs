@@ -70,9 +70,10 @@ pub(crate) fn rate(text: &str) -> Result<Rate, String> {
     rate.ok_or_else(|| "not a rate: write 300kpps, 1.5Mpps, 10Gbit/s".into())
 }
 
-/// A number for people: `842`, `1.23 M`, `45.6 k`.
+/// A number for people: `0.50`, `842`, `1.23 M`, `45.6 k`.
 pub(crate) fn short(value: f64) -> String {
     let (value, prefix) = match value {
+        _ if value < 9.995 && value.fract() != 0.0 => (value, ""),
         _ if value >= 1e12 => (value / 1e12, " T"),
         _ if value >= 1e9 => (value / 1e9, " G"),
         _ if value >= 1e6 => (value / 1e6, " M"),
@@ -121,7 +122,7 @@ mod tests {
 
     #[test]
     fn numbers_are_short_for_people() {
-        let said = [842.0, 12_345.0, 1_234_567.0, 99.4e6, 456e9].map(short);
-        assert_eq!(said, ["842", "12.3 k", "1.23 M", "99.4 M", "456 G"]);
+        let said = [0.0, 0.5, 9.0, 9.99, 9.999, 842.0, 12_345.0, 1_234_567.0, 99.4e6, 456e9].map(short);
+        assert_eq!(said, ["0", "0.50", "9", "9.99", "10", "842", "12.3 k", "1.23 M", "99.4 M", "456 G"]);
     }
 }

@@ -257,11 +257,13 @@ impl Summary {
     }
 }
 
-/// Packets and bits a second. At a rate, the time from the first packet to the last is that of all gaps, one fewer than packets.
+/// Packets and bits a second. On a schedule, the time from the first packet to the last is that of all gaps, one fewer than packets.
 fn achieved(tally: Tally, pace: Pace, duration: Duration) -> [Option<f64>; 2] {
     let (packets, bytes) = match pace {
-        Pace::Rate(_) => (tally.packets.saturating_sub(1), tally.bytes - tally.last_bytes),
-        Pace::FlatOut | Pace::Recorded { .. } => (tally.packets, tally.bytes),
+        Pace::Rate(_) | Pace::Recorded { .. } => {
+            (tally.packets.saturating_sub(1), tally.bytes - tally.last_bytes)
+        }
+        Pace::FlatOut => (tally.packets, tally.bytes),
     };
     let seconds = duration.as_secs_f64();
     let a_second = |count: u64| (packets > 0 && seconds > 0.0).then(|| count as f64 / seconds);

@@ -37,6 +37,10 @@ fn rows(summary: &Summary) -> Vec<(String, String)> {
         let said = format!("{} ({}), {} round(s) done{cut}", replay.file, replay.format, replay.rounds);
         rows.push(("replayed".into(), said));
     }
+    if summary.behind_seconds > 0.0 {
+        let said = "of the schedule given up: the mode, this machine, or what is replayed was too slow";
+        rows.push(("behind".into(), format!("{:.3} s {said}", summary.behind_seconds)));
+    }
     rows.push(("not sent".into(), list(&summary.not_sent)));
     rows.push(("dropped".into(), list(&summary.dropped)));
     rows.push(("interface counted".into(), format!("{} (whoever sent)", list(&summary.interface_counters))));
@@ -87,17 +91,11 @@ fn asked(summary: &Summary) -> Option<String> {
         Some(false) => ", NOT reached",
         None => "",
     };
-    let behind = match summary.behind_seconds {
-        0.0 => String::new(),
-        seconds => {
-            format!(" ({seconds:.3} s of the schedule given up: the mode, or this machine, is too slow)")
-        }
-    };
     let all = [
         asked.packets.map(|packets| format!("{packets} packets")),
         asked.seconds.map(|seconds| format!("{seconds} s")),
-        asked.packets_per_second.map(|rate| format!("{} packets/s{reached}{behind}", short(rate))),
-        asked.bits_per_second.map(|rate| format!("{}bit/s of frames{reached}{behind}", short(rate))),
+        asked.packets_per_second.map(|rate| format!("{} packets/s{reached}", short(rate))),
+        asked.bits_per_second.map(|rate| format!("{}bit/s of frames{reached}", short(rate))),
     ];
     let all: Vec<_> = all.into_iter().flatten().collect();
     (!all.is_empty()).then(|| all.join(", "))
