@@ -502,7 +502,7 @@ impl Running {
 
     fn end(&mut self) -> Output {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        self.0.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
+        self.0.stdout.take().map(|mut pipe| pipe.read_to_end(&mut stdout).unwrap());
         self.0.stderr.take().unwrap().read_to_end(&mut stderr).unwrap();
         Output { status: self.0.wait().unwrap(), stdout, stderr }
     }
@@ -581,6 +581,41 @@ fn a_pipe_that_pauses_holds_up_nothing() {
     assert!(received(&mut right).is_empty(), "nothing of what cannot be sent as asked");
 }
 
+/// Proves that the kernel's generator, too, ends in order, and not in the middle of a call of which nobody knows what it did.
+#[test]
+fn an_interrupt_ends_the_kernels_generator() {
+    let lab = lab!(Lab::builder().gro_right(true));
+    let mut right = receiver(lab.right());
+    let mut running = Running::start(&lab, &["--generator=kernel", "--json"]);
+    wait_for_packets(&mut right, 1000);
+    running.interrupt();
+    let output = running.end();
+    assert_eq!(text(&output.stderr), "");
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["ended"], "interrupted", "{summary}");
+    assert!(summary["packets"].as_u64().unwrap() >= 1000, "{summary}");
+}
+
+/// Proves that a reader who has gone does not change how it went.
+#[test]
+fn a_broken_pipe_hides_no_result() {
+    let lab = lab!();
+    for (break_it, code, words) in [(false, 1, ""), (true, 2, "the interface is down")] {
+        lab.left().set_up().unwrap();
+        let mut right = receiver(lab.right());
+        let mut running = Running::start(&lab, &["--rate=10kpps", "--count=1M"]);
+        drop(running.0.stdout.take());
+        wait_for_packets(&mut right, 100);
+        match break_it {
+            true => lab.left().set_down().unwrap(),
+            false => running.interrupt(),
+        }
+        let Output { status, stderr, .. } = running.end();
+        assert_eq!(status.code(), Some(code), "{}", text(&stderr));
+        assert!(text(&stderr).contains(words) && text(&stderr).is_empty() == words.is_empty());
+    }
+}
+
 /// Proves that whoever waits long for the next packet is asleep, and that Ctrl-C wakes it.
 #[test]
 fn a_slow_sender_sleeps() {
@@ -614,6 +649,12 @@ fn the_time_ends_it_and_a_missed_rate_is_said() {
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &summary["rate_reached"]), (Some(1), &false.into()), "{summary}");
     assert!(summary["behind_seconds"].as_f64().unwrap() > 0.0);
+    let at_once = [Packet::new(0, vec![0; 60]), Packet::new(500_000_000, vec![0; 60])];
+    let file = Scratch::new("gap", &pcap(false, false, 1, &at_once));
+    let summary = sent(&lab, &["--replay", file.path()]);
+    let rate = summary["packets_per_second"].as_f64().unwrap();
+    assert!(rate > 0.0 && rate <= 2.0, "one gap of half a second: {summary}");
+    assert!(text(&run(&lab, &["--count=2", "--rate=2.5pps"]).stdout).contains("2.50 packets/s, reached"));
     let table = text(&run(&lab, &["--duration=300ms", "--rate=500Mpps"]).stdout);
     assert!(table.contains("500 M packets/s, NOT reached") && table.contains("given up"), "{table}");
 }
@@ -653,13 +694,16 @@ fn what_cannot_be_sent_is_an_error_of_one_line() {
         (&["-4", "--source=fd00::1"], &["fd00::1 is no IPv4 address"]),
         (&["-6", "--checksum=none"], &["IPv6 packets need a UDP checksum"]),
         (&["--payload=file:/nonexistent"], &["cannot read /nonexistent"]),
+        (&["--payload=file:/dev/zero"], &["/dev/zero has more than the 65527 bytes"]),
         (&["--mode=xdp-zero-copy"], &["nc0 queue 0", "xdp zero-copy"]),
         (&["--queue=1"], &["nc0 queue 1", "1 queue(s)"]),
     ] {
         assert_error(&run(&lab, arguments), words);
     }
-    let mut elsewhere = Command::new(env!("CARGO_BIN_EXE_nocopy"));
-    assert_error(&elsewhere.args(["send", "nc-none"]).output().unwrap(), &["nc-none", "no such interface"]);
+    for name in ["nc-none", "longer-than-any-name"] {
+        let mut elsewhere = Command::new(env!("CARGO_BIN_EXE_nocopy"));
+        assert_error(&elsewhere.args(["send", name]).output().unwrap(), &[name, "no such interface"]);
+    }
 }
 
 #[test]

@@ -37,6 +37,8 @@ pub(crate) enum Error {
     DeviceChecksum { interface: String, source: Unsupported },
     #[error("cannot read {path}: {source}: name a file that exists and may be read", path = path.display())]
     PayloadFile { path: PathBuf, source: io::Error },
+    #[error("{path} has more than the {bytes_max} bytes a datagram carries: name a shorter file", path = path.display())]
+    LongPayload { path: PathBuf, bytes_max: usize },
     #[error(
         "the kernel's generator cannot do {option}: it resends one frame as it is: leave it out, or use --generator program"
     )]

@@ -14,9 +14,11 @@ mod source;
 mod summary;
 mod template;
 
-use std::fs;
-use std::io::{self, Write};
-use std::thread::sleep;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::panic::resume_unwind;
+use std::path::Path;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use nocopy::Port;
@@ -24,6 +26,7 @@ use nocopy::port::Purpose;
 use nocopy::statistics::Snapshot;
 use nocopy::xdp::Generator;
 use nocopy_lab::Interface;
+use nocopy_proto::wire::udp;
 use rustix::thread::CapabilitySet;
 
 use crate::arguments::{GeneratorName, PayloadArgument, Rounds, SendArguments, TimingName};
@@ -46,6 +49,9 @@ const FRAMES: u32 = 2048;
 
 /// What a frame of a page holds: with a longer MTU packets may lie in several.
 const ONE_FRAME_MTU_BYTES: u32 = 3818;
+
+/// What a datagram carries at most, in IPv6; its length has 16 bits.
+const PAYLOAD_BYTES_MAX: usize = u16::MAX as usize - udp::HEADER_BYTES;
 
 /// How long the kernel may take to finish with what was handed over.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -88,10 +94,20 @@ fn load(payload: Option<&PayloadArgument>) -> Result<Option<Payload>, Error> {
         Some(PayloadArgument::Zeros) => Some(Payload::Bytes(Vec::new())),
         Some(PayloadArgument::Bytes(bytes)) => Some(Payload::Bytes(bytes.clone())),
         Some(PayloadArgument::File(path)) => {
-            let bytes = fs::read(path).map_err(|source| Error::PayloadFile { path: path.clone(), source })?;
+            let bytes = read(path).map_err(|source| Error::PayloadFile { path: path.clone(), source })?;
+            if bytes.len() > PAYLOAD_BYTES_MAX {
+                return Err(Error::LongPayload { path: path.clone(), bytes_max: PAYLOAD_BYTES_MAX });
+            }
             Some(Payload::Bytes(bytes))
         }
     })
+}
+
+/// As much of a file as says whether it is too long.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(PAYLOAD_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// What every way of sending needs.
@@ -106,7 +122,10 @@ impl<'a> Sending<'a> {
     fn prepare(arguments: &'a SendArguments, pace: Pace, interrupt: Interrupt) -> Result<Self, Failure> {
         capability::drop_all_but(capability::NETWORK)?;
         let interface = Interface::find(&arguments.target).map_err(|error| match error {
-            nocopy_lab::Error::Netlink { source, .. } if source.raw_os_error() == Some(libc::ENODEV) => {
+            nocopy_lab::Error::Netlink { source, .. }
+                if matches!(source.raw_os_error(), Some(libc::ENODEV | libc::ERANGE)) =>
+            {
+                // `ERANGE`: no interface has so long a name.
                 Failure::NoInterface { interface: arguments.target.clone() }
             }
             other => other.into(),
@@ -141,7 +160,7 @@ impl<'a> Sending<'a> {
         capability::drop_all_but(CapabilitySet::BPF)?;
         let mut belt = KernelBelt::new(name, generator, self.queue(template));
         let before = Snapshot::of(name)?;
-        let run = run::run(&mut belt, &self.interrupt);
+        let run = undisturbed(|| run::run(&mut belt, &self.interrupt));
         let mut summary = Summary::of_kernel(name, &belt, self.pace, &run);
         summary.add_missing(counted_since(name, &before, summary.packets));
         self.finish(summary, &before, run)
@@ -216,12 +235,20 @@ impl<'a> Sending<'a> {
         }
         let text = if self.arguments.json { json::text(&summary) } else { table::text(&summary) };
         let mut output = io::stdout().lock();
-        output.write_all(text.as_bytes()).and_then(|()| output.flush()).map_err(Failure::Print)?;
-        match run.failure {
-            Some(failure) => Err(failure),
-            None => Ok(summary.outcome()),
+        let printed = output.write_all(text.as_bytes()).and_then(|()| output.flush()).map_err(Failure::Print);
+        match (run.failure, printed) {
+            (Some(failure), _) => Err(failure),
+            (None, Err(failure)) if !failure.is_broken_pipe() => Err(failure),
+            // Whether or not anybody reads it, it went as it went.
+            (None, _) => Ok(summary.outcome()),
         }
     }
+}
+
+/// Runs on a thread of its own: the kernel gives signals to the main thread. It would break off a call of its generator for one, and
+/// not tell how many frames it had made.
+fn undisturbed<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| scope.spawn(act).join()).unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// Packets the interface has counted as sent since `before`, once they are that many or it was given the time.
