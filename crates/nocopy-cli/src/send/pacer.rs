@@ -1,9 +1,17 @@
 //! When the next packet is due: a pure decision, told the time by whoever asks.
 
+use std::ops::Range;
+
 use crate::quantity::Rate;
 
 /// How far sending may be behind its schedule and still catch up, by a burst; what is more is given up.
 pub(super) const CATCH_UP_NS_MAX: u64 = 100_000_000;
+
+/// Gaps, in the middle of a long run, that are not worth a wait each: what comes due in a short sleep is sent together. Not where
+/// gaps are so long that each packet can be on time, nor so short that a sleep's packets are more than receivers have room for
+/// (veth: 256). Nor in the beginning: there the last packet's being late, by a sleep, would be seen in the rate.
+const BUNCHED_GAP_NS: Range<f64> = 1_500.0..100_000.0;
+const EXACT_NS: u64 = 20_000_000;
 
 /// How packets follow each other.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -22,8 +30,9 @@ pub(super) struct Pacer {
     pace: Pace,
     /// Of a packet or a bit, if there is a rate.
     ns_per_unit: f64,
-    /// Packets or bits sent.
+    /// Packets or bits sent, in all and by the last packet.
     units: u64,
+    last_units: u64,
     given_up_ns: u64,
 }
 
@@ -33,7 +42,7 @@ impl Pacer {
             Pace::Rate(Rate::Packets(per_second) | Rate::Bits(per_second)) => 1e9 / per_second,
             Pace::FlatOut | Pace::Recorded { .. } => 0.0,
         };
-        Self { pace, ns_per_unit, units: 0, given_up_ns: 0 }
+        Self { pace, ns_per_unit, units: 0, last_units: 0, given_up_ns: 0 }
     }
 
     /// When the next packet is due, `recorded_ns` after the first of the recording; both times are nanoseconds since the start.
@@ -56,10 +65,17 @@ impl Pacer {
     /// Tells that the packet went out.
     #[inline]
     pub(super) fn sent(&mut self, bytes: usize) {
-        self.units += match self.pace {
+        self.last_units = match self.pace {
             Pace::Rate(Rate::Bits(_)) => 8 * bytes as u64,
             _ => 1,
         };
+        self.units += self.last_units;
+    }
+
+    /// Whether the next packet, which is not due yet, had better go together with others.
+    pub(super) fn bunches(&self, now_ns: u64) -> bool {
+        let gap_ns = self.last_units as f64 * self.ns_per_unit;
+        now_ns > EXACT_NS && BUNCHED_GAP_NS.contains(&gap_ns)
     }
 
     /// By how much the schedule was put off because sending could not keep up with it.
@@ -111,6 +127,25 @@ mod tests {
         }
         due.push(pacer.due_ns(0, 0));
         assert_eq!(due, [0, 64_000, 1_564_000, 1_624_000]);
+    }
+
+    #[test]
+    fn packets_are_bunched_where_neither_they_nor_their_rate_suffer() {
+        let bunches = |rate, bytes, now_ns| {
+            let mut pacer = Pacer::new(Pace::Rate(rate));
+            pacer.sent(bytes);
+            pacer.bunches(now_ns)
+        };
+        for (rate, expected) in [(1e3, false), (9e3, false), (20e3, true), (600e3, true), (1e6, false)] {
+            assert_eq!(bunches(Rate::Packets(rate), 64, SECOND_NS), expected, "{rate} packets/s");
+            assert_eq!(
+                bunches(Rate::Bits(rate * 512.0), 64, SECOND_NS),
+                expected,
+                "{rate} packets/s, in bits"
+            );
+            assert!(!bunches(Rate::Packets(rate), 64, EXACT_NS), "{rate} packets/s, in the beginning");
+        }
+        assert!(!Pacer::new(Pace::Recorded { speed: 1.0 }).bunches(SECOND_NS));
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub(super) enum Step {
     Sent,
     /// The next packet is due then.
     Early { due_ns: u64 },
+    /// The next packets are due soon, and are to go together.
+    Bunch,
     /// The source has nothing yet.
     Silence,
     /// Every frame is on its way.
@@ -78,7 +80,8 @@ impl<S: Source> Queue<S> {
             return Ok(Next::Stop(Step::Done));
         }
         if due_ns > now_ns {
-            return Ok(Next::Stop(Step::Early { due_ns }));
+            let bunches = self.pacer.bunches(now_ns);
+            return Ok(Next::Stop(if bunches { Step::Bunch } else { Step::Early { due_ns } }));
         }
         let bytes_max = longest_frame(self.mtu_bytes, upcoming.tagged);
         if (ethernet::HEADER_BYTES..=bytes_max).contains(&upcoming.bytes) {

@@ -63,6 +63,7 @@ pub(super) fn run(belt: &mut impl Belt, interrupt: &Interrupt) -> Run {
         match step {
             Ok(Step::Sent) => {}
             Ok(Step::Early { due_ns }) => pause::toward(start + Duration::from_nanos(due_ns)),
+            Ok(Step::Bunch) => pause::for_a_bunch(),
             Ok(Step::Silence) => pause::for_input(),
             Ok(Step::NoRoom) => pause::for_room(),
             Ok(Step::Done) => return run,
