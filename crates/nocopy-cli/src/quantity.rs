@@ -74,9 +74,9 @@ pub(crate) fn rate(text: &str) -> Result<Rate, String> {
 pub(crate) fn short(value: f64) -> String {
     let (value, prefix) = match value {
         _ if value < 9.995 && value.fract() != 0.0 => (value, ""),
-        _ if value >= 1e12 => (value / 1e12, " T"),
-        _ if value >= 1e9 => (value / 1e9, " G"),
-        _ if value >= 1e6 => (value / 1e6, " M"),
+        _ if value >= 999.5e9 => (value / 1e12, " T"),
+        _ if value >= 999.5e6 => (value / 1e9, " G"),
+        _ if value >= 999.5e3 => (value / 1e6, " M"),
         _ if value >= 1e4 => (value / 1e3, " k"),
         _ => return format!("{value:.0}"),
     };
@@ -122,7 +122,12 @@ mod tests {
 
     #[test]
     fn numbers_are_short_for_people() {
-        let said = [0.0, 0.5, 9.0, 9.99, 9.999, 842.0, 12_345.0, 1_234_567.0, 99.4e6, 456e9].map(short);
-        assert_eq!(said, ["0", "0.50", "9", "9.99", "10", "842", "12.3 k", "1.23 M", "99.4 M", "456 G"]);
+        let said =
+            [0.0, 0.5, 9.0, 9.99, 9.999, 842.0, 12_345.0, 999_499.0, 999_999.0, 1_234_567.0, 99.4e6, 456e9]
+                .map(short);
+        assert_eq!(
+            said,
+            ["0", "0.50", "9", "9.99", "10", "842", "12.3 k", "999 k", "1.00 M", "1.23 M", "99.4 M", "456 G"]
+        );
     }
 }
