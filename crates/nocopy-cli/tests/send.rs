@@ -394,8 +394,10 @@ fn a_recording_is_sent_as_often_and_as_far_as_asked() {
     assert!(received(&mut right) == vec![frames(&packets); 3].concat());
     replayed(&["--loop=forever", "--count=250"]);
     assert!(received(&mut right) == vec![frames(&packets); 3].concat()[..250]);
-    replayed(&["--count=7"]);
-    assert!(received(&mut right) == frames(&packets)[..7]);
+    for (count, rounds) in [("--count=7", 0), ("--count=100", 1)] {
+        assert_eq!(replayed(&[count])["replay"]["rounds"], rounds, "{count}");
+    }
+    assert!(received(&mut right) == [&frames(&packets)[..7], &frames(&packets)].concat());
     let too_few = run(&lab, &["--replay", file.path(), "--count=101", "--json"]);
     assert_eq!(too_few.status.code(), Some(1), "fewer packets than asked for");
 }

@@ -51,6 +51,10 @@ impl<S: Source> Conveyor<S> {
         &self.queue
     }
 
+    pub(super) fn source(&mut self) -> &mut S {
+        &mut self.queue.source
+    }
+
     pub(super) fn port(&mut self) -> &mut Port {
         &mut self.port
     }

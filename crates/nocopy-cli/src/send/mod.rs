@@ -217,14 +217,14 @@ impl<'a> Sending<'a> {
     fn send<S: Source>(
         &self,
         mut belt: Conveyor<S>,
-        add: impl FnOnce(&mut Summary, &S),
+        add: impl FnOnce(&mut Summary, &mut S),
     ) -> Result<Outcome, Failure> {
         let name = &self.interface.name;
         let before = Snapshot::of(name)?;
         let mut run = run::run(&mut belt, &self.interrupt);
         run.finish(&mut belt, self.pace == Pace::FlatOut, PATIENCE);
         let mut summary = Summary::of_port(name, &mut belt, self.pace, &run);
-        add(&mut summary, &belt.queue().source);
+        add(&mut summary, belt.source());
         self.finish(summary, &before, run)
     }
 

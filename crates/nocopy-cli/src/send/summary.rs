@@ -217,7 +217,7 @@ impl Summary {
         }
     }
 
-    pub(super) fn add_replay(&mut self, replay: &Replay) {
+    pub(super) fn add_replay(&mut self, replay: &mut Replay) {
         self.replay = Some(ReplayRow {
             file: replay.path().display().to_string(),
             format: replay.format(),

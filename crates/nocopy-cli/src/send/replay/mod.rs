@@ -63,8 +63,10 @@ impl Replay {
         self.reel.rounds == Rounds::Forever
     }
 
-    /// How often the file was sent as a whole.
-    pub(super) fn rounds_done(&self) -> u64 {
+    /// How often the file was sent as a whole. Looks whether the last packet that was sent ends it; what is wrong with it there does
+    /// not matter any more.
+    pub(super) fn rounds_done(&mut self) -> u64 {
+        let _ = self.reel.ahead();
         self.reel.rounds_done
     }
 }
