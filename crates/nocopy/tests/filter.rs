@@ -138,6 +138,39 @@ fn a_filter_in_user_space_keeps_packets_of_several_frames_whole() {
     assert_settled(&mut right);
 }
 
+/// Proves that neither a batch that is less than a packet, nor packets without end that do not match, keep the caller for ever.
+#[test]
+fn a_filter_in_user_space_gives_the_caller_a_turn() {
+    let memory = |batch| {
+        let builder = Port::builder("memory").multi_buffer(true).frame_size(2048).batch(batch);
+        builder.filter(&compile("ether[0] = 1").unwrap()).memory_pair().unwrap()
+    };
+    let queue = |port: &mut Port, kind, bytes| {
+        let mut packet = vec![0; bytes];
+        packet[0] = kind;
+        let chain = port.sender().chain(&packet).unwrap();
+        port.sender().send_chain(chain).unwrap();
+    };
+    let (mut left, mut right) = memory(1);
+    for kind in [0, 1] {
+        queue(&mut left, kind, 5000);
+    }
+    left.sender().flush().unwrap();
+    let chain = right.receiver().receive_timeout(SECOND).unwrap().next_chain().map(|chain| chain.len());
+    assert_eq!(chain, Some(5000));
+    assert_eq!(right.receiver().turned_away().lost, 1);
+
+    let (mut left, mut right) = memory(16);
+    (0..200).for_each(|_| queue(&mut left, 0, 60));
+    queue(&mut left, 1, 60);
+    left.sender().flush().unwrap();
+    assert!(right.receiver().try_receive().unwrap().is_empty());
+    assert!((16..32).contains(&right.receiver().turned_away().lost), "{:?}", right.receiver().turned_away());
+    assert_eq!(receive(&mut right, 1).len(), 1);
+    assert_eq!(right.receiver().turned_away().lost, 200);
+    assert_settled(&mut right);
+}
+
 #[test]
 fn filters_read_behind_the_first_buffer_of_long_packets() {
     for mode in MODES {

@@ -59,18 +59,19 @@ impl UserFilter {
         Self { program, ancillary, rest, turned_away: TurnedAway::default() }
     }
 
-    /// How many words from the front are of whole packets that match, or that do not; at most `room`.
+    /// How many words from the front are of whole packets that match, or that do not: at most `room`, and of packets of several no
+    /// more than it takes to have `enough`.
     pub(super) fn run_of(
         &self,
         matching: bool,
         claims: Claims<'_>,
         word: impl Fn(u32) -> Option<Descriptor>,
-        room: u32,
+        (room, enough): (u32, u32),
     ) -> u32 {
         let (mut whole, mut next) = (0, 0);
         let mut pieces = SmallVec::<[&[u8]; 4]>::new();
         let mut readable = true;
-        while let Some(descriptor) = word(next).filter(|_| next < room) {
+        while let Some(descriptor) = word(next).filter(|_| next < room && whole < enough) {
             next += 1;
             match claims.look(descriptor) {
                 Some(bytes) => pieces.push(bytes),

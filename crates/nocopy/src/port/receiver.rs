@@ -142,14 +142,21 @@ impl Receiver {
     }
 
     /// As [`Receiver::whole_packets`], for packets that match, up to one that does not; turns those away that come before.
+    ///
+    /// AF_XDP goes on filling the ring meanwhile: after a batch of those the caller has a look at the clock. An announcer does not.
     fn matching_packets(&mut self, mut filter: Box<UserFilter>) -> u32 {
+        let mut patience = if self.announcer.is_some() { u32::MAX } else { self.batch };
         let words = loop {
-            let room = self.room().min(self.batch);
+            let limits = (self.room(), self.batch);
             let (claims, words) = (self.pool.claims(), self.rx.peek(u32::MAX));
-            let unmatched = filter.run_of(false, claims, |at| words.look(at), room);
+            let unmatched = filter.run_of(false, claims, |at| words.look(at), limits);
             if unmatched == 0 {
-                break filter.run_of(true, claims, |at| words.look(at), room);
+                break filter.run_of(true, claims, |at| words.look(at), limits);
             }
+            if patience == 0 {
+                break 0;
+            }
+            patience = patience.saturating_sub(unmatched);
             drop(words);
             let mut batch = self.batch_of(unmatched);
             while let Some(packet) = batch.next_chain() {
