@@ -171,6 +171,62 @@ fn a_filter_in_user_space_gives_the_caller_a_turn() {
     assert_settled(&mut right);
 }
 
+/// Proves that a filter chooses packets, and does not cut them: a packet socket would, where a filter says.
+#[test]
+fn what_matches_is_whole_whatever_the_filter_returns() {
+    let length_as_a = "3,48 0 0 17,84 0 0 1,22 0 0 0"; // A, which is 1 if the byte is odd
+    for filter in ["5,48 0 0 17,69 0 1 1,6 0 0 40,6 0 0 0,6 0 0 1", length_as_a] {
+        for mode in MODES {
+            let lab = lab!();
+            let mut left = open(lab.left());
+            let mut port = open_filtered(lab.right(), mode, &Program::parse(filter).unwrap());
+            let packets = [packet(lab.right(), 0, 200), packet(lab.right(), 1, 200)];
+            send(&mut left, &packets);
+            // Not what the host says.
+            let ours = |packet: &Vec<u8>| packet.get(12..14).is_none_or(|kind| kind == [0x88, 0xb5]);
+            let received = loop {
+                if let Some(packet) = receive(&mut port, 1).into_iter().find(ours) {
+                    break packet;
+                }
+            };
+            assert!(received == packets[1], "{mode}: {} bytes", received.len());
+        }
+    }
+}
+
+fn with(first: Instruction, program: &Program) -> Program {
+    Program::new([&[first], program.instructions()].concat()).unwrap()
+}
+
+/// Proves that what the queue's share takes of a program's room is thought of.
+#[test]
+fn a_filter_with_no_room_for_the_share_of_a_queue_runs_in_user_space() {
+    let lab = lab!(Lab::builder().queues(2));
+    // Not rewritten, because it asks for the tag itself.
+    let tag = Instruction { code: 0x20, jump_true: 0, jump_false: 0, constant: 0xffff_f030 };
+    let mut filter = with(tag, &too_long_for_xdp(u32::MAX, 0));
+    while filter.instructions().len() < 4095 {
+        filter = with(tag, &filter);
+    }
+    let mut right = open_filtered(lab.right(), Mode::PacketRing, &filter);
+    assert!(matches!(right.filter(), Some(FilterPlace::UserSpace(_))), "{}", right.report());
+    let mut left = open(lab.left());
+    send(&mut left, &(0..10).map(|number| packet(lab.right(), number, 100)).collect::<Vec<_>>());
+    assert_eq!(numbers(&receive(&mut right, 5)), [1, 3, 5, 7, 9]);
+}
+
+/// Proves that what only the kernel can answer is refused where the kernel does not run the filter, and not answered wrongly.
+#[test]
+fn user_space_does_not_pretend_to_know() {
+    let packet_type = Instruction { code: 0x28, jump_true: 0, jump_false: 0, constant: 0xffff_f004 };
+    let filter = with(packet_type, &too_long_for_xdp(1, 0));
+    let error = Port::builder("memory").filter(&filter).memory_pair().unwrap_err();
+    assert!(error.to_string().contains("only a packet socket"), "{error}");
+    let lab = lab!();
+    let error = open_with(lab.right(), |builder| builder.filter(&filter)).unwrap_err();
+    assert!(matches!(error, OpenError::NoMode { .. }) && error.to_string().lines().count() == 1, "{error}");
+}
+
 #[test]
 fn filters_read_behind_the_first_buffer_of_long_packets() {
     for mode in MODES {

@@ -42,6 +42,35 @@ impl Program {
         rewriting.push(code::LOAD_CONSTANT, 0); // A, as at the start
         Shift::new(self, rewriting).shift(original)
     }
+
+    /// The same filter, keeping `bytes` of each packet that matches: what a filter returns is where a packet socket cuts the packet.
+    ///
+    /// # Errors
+    /// The filter gets too long.
+    pub fn keeping(&self, bytes: u32) -> Result<Self, InvalidProgram> {
+        let mut rewriting = Rewriting::default();
+        let labels: Vec<Label> = self.operations.iter().map(|_| rewriting.label()).collect();
+        for (index, (&operation, &instruction)) in self.operations.iter().zip(&self.instructions).enumerate()
+        {
+            rewriting.place(labels[index]);
+            match operation {
+                Operation::Jump(_) | Operation::Branch { .. } => {
+                    rewriting.jump_as(operation, instruction, &labels[index + 1..]);
+                }
+                Operation::ReturnConstant(1..) => rewriting.push(code::RETURN_CONSTANT, bytes),
+                Operation::ReturnA => {
+                    let [nothing, something] = std::array::from_fn(|_| rewriting.label());
+                    rewriting.branch(Instruction::plain(IF_EQUAL, 0), nothing, something);
+                    rewriting.place(nothing);
+                    rewriting.push(code::RETURN_CONSTANT, 0);
+                    rewriting.place(something);
+                    rewriting.push(code::RETURN_CONSTANT, bytes);
+                }
+                _ => rewriting.extend(&[instruction]),
+            }
+        }
+        Self::new(rewriting.finish())
+    }
 }
 
 const fn asks_for_tag(operation: &Operation) -> bool {
@@ -74,12 +103,9 @@ impl<'a> Shift<'a> {
         let labels: Vec<Label> = operations.iter().map(|_| self.rewriting.label()).collect();
         for (index, facts) in Facts::of(operations).into_iter().enumerate() {
             self.rewriting.place(labels[index]);
-            let target = |distance: u32| labels[index + 1 + distance as usize];
             match operations[index] {
-                Operation::Jump(distance) => self.rewriting.jump(target(distance)),
-                Operation::Branch { jump_true, jump_false, .. } => {
-                    let (if_true, if_false) = (target(jump_true.into()), target(jump_false.into()));
-                    self.rewriting.branch(instructions[index], if_true, if_false);
+                operation @ (Operation::Jump(_) | Operation::Branch { .. }) => {
+                    self.rewriting.jump_as(operation, instructions[index], &labels[index + 1..]);
                 }
                 operation => match facts {
                     Some(facts) => self.instruction(index, operation, facts),

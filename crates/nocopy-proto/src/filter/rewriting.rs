@@ -1,7 +1,7 @@
 //! Classic BPF with jumps to places that are not known yet, which may get farther than 8 bits say.
 
 use super::Instruction;
-use super::instruction::code;
+use super::instruction::{Operation, code};
 
 /// A place to jump to.
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +63,17 @@ impl Rewriting {
     /// Jumps on the condition of `test`.
     pub(super) fn branch(&mut self, test: Instruction, if_true: Label, if_false: Label) {
         self.items.push(Item::Branch { test, if_true, if_false, wide: false });
+    }
+
+    /// Jumps as an instruction of another program does, whose following instructions begin at `labels`.
+    pub(super) fn jump_as(&mut self, operation: Operation, instruction: Instruction, labels: &[Label]) {
+        match operation {
+            Operation::Jump(distance) => self.jump(labels[distance as usize]),
+            Operation::Branch { jump_true, jump_false, .. } => {
+                self.branch(instruction, labels[usize::from(jump_true)], labels[usize::from(jump_false)]);
+            }
+            _ => {}
+        }
     }
 
     pub(super) fn finish(mut self) -> Vec<Instruction> {

@@ -306,3 +306,21 @@ proptest! {
         prop_assert_eq!(code.last(), Some(&crate::ebpf::copy(crate::ebpf::R1, crate::ebpf::R6)));
     }
 }
+
+#[test]
+fn a_filter_that_keeps_so_many_bytes_matches_what_it_did() {
+    for (expression, program) in oracle::corpus() {
+        let keeping = program.keeping(7).unwrap_or_else(|error| panic!("{expression}: {error}"));
+        for packet in oracle::packets() {
+            let matches = program.run(&[&packet], &Ancillary::default()) > 0;
+            assert_eq!(
+                keeping.run(&[&packet], &Ancillary::default()),
+                u32::from(matches) * 7,
+                "{expression}"
+            );
+        }
+    }
+    let whatever = Program::parse("2,48 0 0 0,22 0 0 0").unwrap().keeping(7).unwrap(); // returns the first byte
+    let kept = [0, 1, 255].map(|byte| whatever.run(&[&[byte]], &Ancillary::default()));
+    assert_eq!(kept, [0, 7, 7]);
+}

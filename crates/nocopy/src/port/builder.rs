@@ -230,7 +230,7 @@ impl PortBuilder {
 
     /// Receives packets that match only; see [`filter`](crate::filter) (default: all). In the modes of AF_XDP the filter is that of the
     /// interface: ports on several of its queues in one process must have the same. Where the kernel does not take it, it runs in
-    /// user space, and [`Port::filter`] says so and why.
+    /// user space, and [`Port::filter`] says so and why. Packets that match come whole, whatever length the filter returns.
     #[must_use]
     pub fn filter(mut self, filter: &Program) -> Self {
         self.filter = Some(filter.clone());

@@ -16,8 +16,10 @@ use super::sender::LINK_HEADER_BYTES;
 use super::{Backend, Inner};
 use super::{Mode, OpenError, Port, PortBuilder, Statistics, assemble};
 use crate::area::{Area, Half, none_in};
+use crate::filter::Program;
 use crate::ring::{self, Consumer, Producer};
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Rings, Wakeup, wait_readable};
+use crate::xdp;
 
 /// One direction of a link: the kernel's ends of the rings it moves packets between.
 struct Wire {
@@ -163,6 +165,9 @@ impl Ends {
 }
 
 pub(super) fn pair(settings: &PortBuilder) -> Result<(Port, Port), OpenError> {
+    if let Some(Err(source)) = settings.filter.as_ref().map(Program::check_answerable) {
+        return Err(xdp::Error::Filter { source: source.into() }.into());
+    }
     let event = || {
         rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map(Arc::new)

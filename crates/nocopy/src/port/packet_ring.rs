@@ -197,8 +197,11 @@ pub(super) fn open(
     let (completion_end, completion) = ring::pair(settings.rings.completion);
     let count_max = if settings.multi_buffer { settings.rx_frames } else { 1 };
     let pieces = Pieces { bytes_max: area.packet_bytes_max(), count_max };
-    let (filter, place) = settings.socket_filter();
     let capture = settings.capture(interface);
+    let (filter, place) = match settings.socket_filter(&capture) {
+        Ok(filter) => filter,
+        Err(refused) => return Ok(Err(refused)),
+    };
     let opened = PacketSocket::receiving(&capture, &filter, rx_end, pieces)
         .and_then(|receiving| Ok((receiving, PacketSocket::sending(interface.index)?)));
     let ((receiving, announcer), socket) = match opened {
@@ -262,19 +265,26 @@ pub(super) fn open(
 
 impl PortBuilder {
     /// The filter as the kernel is to run it, and where it runs.
-    fn socket_filter(&self) -> (Vec<Instruction>, Option<FilterPlace>) {
-        let Some(program) = &self.filter else { return (Vec::new(), None) };
-        let instructions = match program.for_packet_socket() {
-            Ok(program) => program.instructions().to_vec(),
-            Err(error) => return (Vec::new(), Some(FilterPlace::UserSpace(error.to_string()))),
+    ///
+    /// # Errors
+    /// The kernel does not take it, and nobody else can run it.
+    fn socket_filter(&self, capture: &Capture) -> io::Result<(Vec<Instruction>, Option<FilterPlace>)> {
+        let Some(program) = &self.filter else { return Ok((Vec::new(), None)) };
+        // Packets that match come whole, as in the other modes.
+        let why = match program.keeping(u32::MAX).and_then(|program| program.for_packet_socket()) {
+            Ok(program) => match PacketSocket::takes(capture, program.instructions()) {
+                Ok(()) => return Ok((program.instructions().to_vec(), Some(FilterPlace::Socket))),
+                Err(error) => {
+                    let (count, advice) =
+                        (program.instructions().len(), "'sysctl net.core.optmem_max' bounds it");
+                    format!("the kernel refused its {count} instructions ({error}); {advice}")
+                }
+            },
+            Err(error) => error.to_string(),
         };
-        match PacketSocket::takes(&instructions) {
-            Ok(()) => (instructions, Some(FilterPlace::Socket)),
-            Err(error) => {
-                let (count, advice) = (instructions.len(), "'sysctl net.core.optmem_max' bounds it");
-                let why = format!("the kernel refused its {count} instructions ({error}); {advice}");
-                (Vec::new(), Some(FilterPlace::UserSpace(why)))
-            }
+        match program.check_answerable() {
+            Ok(()) => Ok((Vec::new(), Some(FilterPlace::UserSpace(why)))),
+            Err(error) => Err(io::Error::new(io::ErrorKind::Unsupported, format!("{why}; {error}"))),
         }
     }
 

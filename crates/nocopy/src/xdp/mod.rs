@@ -83,14 +83,15 @@ pub enum Error {
     },
     /// Another port of this process has its program there, which has another filter or none.
     #[error(
-        "{interface}: a port of this process has an XDP program there with another filter, or none; ports on queues of one interface          share the program: give them one filter, or close that port"
+        "{interface}: a port of this process has an XDP program there with another filter, or none; ports on queues of one interface share \
+         the program: give them one filter, or close that port"
     )]
     OtherFilter {
         /// The interface.
         interface: String,
     },
     /// A filter asks for what an XDP program cannot know.
-    #[error("{source}; the packet ring's sockets can")]
+    #[error("{source}: use the mode 'packet ring'")]
     Filter {
         /// What it asks for.
         source: Untranslatable,

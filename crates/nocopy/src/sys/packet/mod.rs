@@ -81,6 +81,18 @@ pub(crate) struct Capture {
     pub(crate) block_timeout: Duration,
 }
 
+impl Capture {
+    /// What the socket is to run, when that is `filter` for packets of its share, or nothing.
+    fn filter(&self, filter: &[Instruction]) -> Vec<Instruction> {
+        let everything = [classic(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX)];
+        match self.share {
+            Some(share) if filter.is_empty() => [&share.filter()[..], &everything].concat(),
+            Some(share) => [&share.filter(), filter].concat(),
+            None => filter.to_vec(),
+        }
+    }
+}
+
 /// One receive queue of several.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Share {
@@ -177,12 +189,7 @@ impl PacketSocket {
 
     /// Makes it hear what `filter` lets through, if there is one.
     fn start(&self, capture: &Capture, filter: &[Instruction]) -> io::Result<()> {
-        let everything = [classic(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX)];
-        let filter = match capture.share {
-            Some(share) if filter.is_empty() => [&share.filter()[..], &everything].concat(),
-            Some(share) => [&share.filter(), filter].concat(),
-            None => filter.to_vec(),
-        };
+        let filter = capture.filter(filter);
         let fanout = capture.fanout.filter(|_| capture.receives);
         if fanout.is_some() {
             self.deafen()?; // until it is a member: before, it would have what the others have
@@ -208,11 +215,11 @@ impl PacketSocket {
         option::deafen(&self.fd)
     }
 
-    /// Whether the kernel takes a filter, on a socket that receives nothing.
-    pub(crate) fn takes(filter: &[Instruction]) -> io::Result<()> {
+    /// Whether the kernel takes a filter, and what goes before it, on a socket that receives nothing.
+    pub(crate) fn takes(capture: &Capture, filter: &[Instruction]) -> io::Result<()> {
         let fd =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        option::filter(&fd, filter)
+        option::filter(&fd, &capture.filter(filter))
     }
 
     /// A socket that sends, past the queueing discipline.
