@@ -9,6 +9,10 @@
 //! | AF_XDP | in front of the redirect, translated to eBPF | goes to the host, untouched and uncopied |
 //! | packet ring | at the socket, as classic BPF | is not copied into the ring |
 //!
+//! AF_XDP sees the frame as the device hands it over: a VLAN tag that the card takes out is not there, for the filter and for the
+//! port ('ethtool -K INTERFACE rxvlan off' leaves it in). Before Linux 5.18 an XDP program cannot run every filter (none that asks for
+//! the length, or loads relative to X, as for ports); the port is a packet ring then.
+//!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let filter = nocopy::filter::compile("udp port 9000 and host 10.0.0.1")?;

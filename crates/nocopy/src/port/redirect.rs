@@ -11,9 +11,13 @@ use crate::area::Arrivals;
 use crate::filter::{Program, Untranslatable};
 use crate::metadata::Unsupported;
 use crate::sys::interface::Interface;
+use crate::sys::kernel;
 use crate::sys::namespace::NamespaceId;
 use crate::sys::netdev::XdpFeatures;
-use crate::xdp::{Attach, Attachment, Error, PassHeader, Program as XdpProgram, SocketMap};
+use crate::xdp::{
+    Attach, Attachment, Error, KernelVersion, LIVE_FRAMES_KERNEL_MIN, PassHeader, Program as XdpProgram,
+    SocketMap,
+};
 use nocopy_proto::ebpf::Instruction;
 
 /// How long to wait for a program that is on its way out: the kernel removes that of a killed process a moment after
@@ -158,7 +162,7 @@ fn in_front(
 ) -> Result<(Vec<Instruction>, Option<FilterPlace>), Error> {
     let Some(filter) = filter else { return Ok((Vec::new(), None)) };
     let in_user_space =
-        |why: &dyn fmt::Display| Ok((Vec::new(), Some(FilterPlace::UserSpace(why.to_string()))));
+        |why: &dyn fmt::Display| Ok((Vec::new(), Some(in_user_space(why, kernel::running())?)));
     let instructions = match filter.to_xdp(fragments) {
         Ok(instructions) => instructions,
         Err(error @ (Untranslatable::TooFar { .. } | Untranslatable::TooLong { .. })) => {
@@ -173,6 +177,19 @@ fn in_front(
             Ok(_) => in_user_space(&error),
             Err(_) => Err(error),
         },
+    }
+}
+
+/// Where a filter runs that the kernel does not take. What it turns away must get to the host: a kernel that cannot take it back
+/// is refused here, before a packet is taken, so that a packet ring may be opened instead.
+fn in_user_space(why: &dyn fmt::Display, running: Option<KernelVersion>) -> Result<FilterPlace, Error> {
+    match running {
+        Some(running) if running < LIVE_FRAMES_KERNEL_MIN => Err(Error::Kernel {
+            operation: "run the filter in user space, and hand the host the rest",
+            running,
+            needed: LIVE_FRAMES_KERNEL_MIN,
+        }),
+        _ => Ok(FilterPlace::UserSpace(why.to_string())),
     }
 }
 
@@ -193,4 +210,17 @@ fn with_hints(
         .map_err(|_| Unsupported::Refused)?;
     let mark = u64::from_ne_bytes(mark) | 1; // not what frames are erased with
     Ok((XdpProgram::redirect_with_hints(sockets, fragments, filter, interface.index, mark)?, mark))
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_takes_nothing_back_runs_no_filter_in_user_space() {
+        let place = |minor| in_user_space(&"why", Some(KernelVersion(5, minor)));
+        assert_eq!(place(18).unwrap(), FilterPlace::UserSpace("why".into()));
+        let error = place(17).unwrap_err();
+        assert!(matches!(error, Error::Kernel { .. }), "a packet ring is tried after this: {error}");
+    }
 }
