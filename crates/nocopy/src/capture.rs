@@ -74,6 +74,17 @@ pub enum CaptureError {
         /// The interface.
         interface: String,
     },
+    /// The interface's packets do not begin with an Ethernet header.
+    #[error(
+        "{interface}: its packets have no Ethernet header (hardware type {hardware}), which captures are said to have; capture on an \
+         interface of type 1 (ether), for a tunnel the one that it goes over"
+    )]
+    NotEthernet {
+        /// The interface.
+        interface: String,
+        /// Its type (`ARPHRD_*` of `linux/if_arp.h`).
+        hardware: u16,
+    },
     /// A capability is missing.
     #[error(
         "{interface}: capturing needs CAP_NET_RAW, which this process lacks; run as root, or grant it with 'setcap'"
@@ -180,6 +191,10 @@ impl BlocksBuilder {
             Some(libc::ENODEV) => CaptureError::NoInterface { interface: self.interface.clone() },
             _ => system("look it up")(error),
         })?;
+        if !interface.is_ethernet() {
+            let hardware = interface.hardware;
+            return Err(CaptureError::NotEthernet { interface: self.interface.clone(), hardware });
+        }
         if !interface.up {
             return Err(CaptureError::Down { interface: self.interface.clone() });
         }

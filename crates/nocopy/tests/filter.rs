@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{SECOND, assert_settled, lab, open, open_with, packet, receive, send};
@@ -225,6 +226,31 @@ fn user_space_does_not_pretend_to_know() {
     let lab = lab!();
     let error = open_with(lab.right(), |builder| builder.filter(&filter)).unwrap_err();
     assert!(matches!(error, OpenError::NoMode { .. }) && error.to_string().lines().count() == 1, "{error}");
+}
+
+/// Proves that a filter for Ethernet is not run over what has no such header.
+#[test]
+fn an_interface_without_ethernet_headers_is_refused() {
+    let lab = lab!();
+    let name = "nctun";
+    let refused = lab.right().namespace().run(|| {
+        let made = Command::new("ip")
+            .args(["tuntap", "add", "dev", name, "mode", "tun"])
+            .stderr(Stdio::null())
+            .status();
+        if !made.is_ok_and(|status| status.success()) {
+            nocopy_lab::skip(&nocopy_lab::Missing::Device("'ip tuntap'"));
+            return None;
+        }
+        Some((Port::open(name).unwrap_err(), nocopy::capture::Blocks::builder(name).open().unwrap_err()))
+    });
+    let Some((port, capture)) = refused else { return };
+    assert!(matches!(port, OpenError::NotEthernet { hardware: 0xfffe, .. }), "{port}");
+    for said in [port.to_string(), capture.to_string()] {
+        assert!(said.contains("no Ethernet header") && said.lines().count() == 1, "{said}");
+    }
+    let loopback = lab.right().namespace().run(|| Port::builder("lo").mode(Mode::PacketRing).open());
+    assert!(loopback.is_ok(), "its packets have one: {loopback:?}");
 }
 
 #[test]

@@ -40,6 +40,17 @@ pub enum OpenError {
         /// The interface.
         interface: String,
     },
+    /// The interface's packets do not begin with an Ethernet header.
+    #[error(
+        "{interface}: its packets have no Ethernet header (hardware type {hardware}): filters and descriptions would mislead; use \
+         an interface of type 1 (ether), for a tunnel the one that it goes over"
+    )]
+    NotEthernet {
+        /// The interface.
+        interface: String,
+        /// Its type (`ARPHRD_*` of `linux/if_arp.h`).
+        hardware: u16,
+    },
     /// The interface has no carrier.
     #[error("{interface}: no carrier{}; check the cable, or that the other end is up", if *.after_attach {
         " since XDP was attached (some drivers reset the link)"
@@ -318,6 +329,9 @@ impl PortBuilder {
             return Err(OpenError::MemoryMode);
         }
         let interface = self.look_up()?;
+        if !interface.is_ethernet() {
+            return Err(OpenError::NotEthernet { interface: name(), hardware: interface.hardware });
+        }
         if !interface.up {
             return Err(OpenError::Down { interface: name() });
         }

@@ -28,6 +28,8 @@ pub(crate) struct Interface {
     /// Has carrier; see [`route::carrier`].
     pub(crate) carrier: bool,
     pub(crate) loopback: bool,
+    /// What its packets begin with (`ARPHRD_*`).
+    pub(crate) hardware: u16,
     /// Receive queues in use; 1 where the driver has no channels to count.
     pub(crate) rx_queues: u32,
     /// The most there can be, should somebody change their number (`ethtool -L`).
@@ -90,11 +92,13 @@ impl Interface {
         let mut request = Request::new(name)?;
         let index = rustix::net::netdevice::name_to_index(&socket, name)?;
         // SAFETY: each of these calls fills the union member named after it.
-        let (flags, mtu) = unsafe {
+        let (flags, hardware, mtu) = unsafe {
             request.call(socket.as_fd(), libc::SIOCGIFFLAGS)?;
             let flags = i32::from(request.0.ifr_ifru.ifru_flags);
+            request.call(socket.as_fd(), libc::SIOCGIFHWADDR)?;
+            let hardware = request.0.ifr_ifru.ifru_hwaddr.sa_family;
             request.call(socket.as_fd(), libc::SIOCGIFMTU)?;
-            (flags, request.0.ifr_ifru.ifru_mtu)
+            (flags, hardware, request.0.ifr_ifru.ifru_mtu)
         };
         let (rx_queues, rx_queues_max) = rx_queues(&socket, name).unwrap_or((1, 1));
         Ok(Self {
@@ -104,6 +108,7 @@ impl Interface {
             up: flags & libc::IFF_UP != 0,
             carrier: route::carrier(index).unwrap_or(flags & libc::IFF_RUNNING != 0),
             loopback: flags & libc::IFF_LOOPBACK != 0,
+            hardware,
             rx_queues: rx_queues.max(1),
             rx_queues_max: rx_queues_max.max(rx_queues).max(1),
             driver: driver(&socket, name),
@@ -112,6 +117,11 @@ impl Interface {
 }
 
 impl Interface {
+    /// Whether its packets begin with an Ethernet header; those of the loopback interface do.
+    pub(crate) const fn is_ethernet(&self) -> bool {
+        matches!(self.hardware, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK)
+    }
+
     /// Its driver, as the subject of a sentence.
     pub(crate) fn driver_words(&self) -> String {
         self.driver.as_ref().map_or_else(|| "its driver".to_owned(), |driver| format!("the driver {driver}"))
