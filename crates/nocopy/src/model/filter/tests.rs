@@ -3,10 +3,13 @@
 use nocopy_proto::filter::{Ancillary, Program, oracle};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+use rustix::fd::AsFd;
+use rustix::thread::{
+    CapabilitySet, CpuSet, capabilities, sched_getaffinity, sched_setaffinity, set_capabilities,
+};
 
-use super::{Filter, check};
-use crate::sys::capability;
+use super::{Filter, MATCHED, check, load};
+use crate::sys::{bpf, capability};
 
 fn filter(program: &Program) -> Option<Filter> {
     Filter::new(program).expect("the privileges that XDP takes")
@@ -100,6 +103,40 @@ fn returns_of_nothing_and_of_everything() {
             filter.check(&packet, 50);
         }
     }
+}
+
+/// How often a filter matches as an XDP program, in both forms.
+fn matches_as_xdp(text: &str, runs: usize) -> [usize; 2] {
+    [false, true].map(|fragments| {
+        let prefix = Program::parse(text).unwrap().to_xdp(fragments).unwrap();
+        let program = load(prefix, fragments).expect("the privileges that XDP takes").expect("it is short");
+        let matched = |_: &usize| bpf::run_dry(program.as_fd(), &[0; 64], 64).unwrap() == MATCHED;
+        (0..runs).filter(matched).count()
+    })
+}
+
+/// Proves that helpers of the kernel are called for what is another thing each time, which no comparison of runs could show.
+#[test]
+fn the_processor_and_random_numbers_are_the_kernels() {
+    if !loads() {
+        return;
+    }
+    with_capabilities_to_load(|| {
+        let allowed = sched_getaffinity(None).unwrap();
+        let cpu = (0..CpuSet::MAX_CPU).rfind(|&cpu| allowed.is_set(cpu)).expect("at least one");
+        let mut only = CpuSet::new();
+        only.set(cpu);
+        sched_setaffinity(None, &only).unwrap(); // of this thread, which ends with the check
+        for (wanted, matches) in [(cpu, 3), (cpu + 1, 0)] {
+            let text = format!("4,32 0 0 4294963236,21 0 1 {wanted},6 0 0 1,6 0 0 0");
+            assert_eq!(matches_as_xdp(&text, 3), [matches; 2], "{wanted} on {cpu}");
+        }
+        for bit in [1_u32, 1 << 31] {
+            let text = format!("4,32 0 0 4294963256,69 0 1 {bit},6 0 0 1,6 0 0 0");
+            let matches = matches_as_xdp(&text, 200);
+            assert!(matches.iter().all(|matches| (1..200).contains(matches)), "{bit:#x}: {matches:?} of 200");
+        }
+    });
 }
 
 proptest! {
