@@ -249,7 +249,7 @@ fn what_was_sent_is_in_the_file_and_others_read_it() {
         (&"nocopy.record/1".into(), &3000.into()),
         "{summary}"
     );
-    for none in ["missing", "tp_drops", "not_written", "left_out", "unreadable"] {
+    for none in ["missing", "tp_drops", "not_written", "left_out", "unreadable", "filter_lost"] {
         assert_eq!(summary[none], 0, "{none}: {summary}");
     }
     assert_eq!(summary["received"], 3000, "{summary}");

@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use nocopy::port::Purpose;
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
 use serde_json::Value;
@@ -469,4 +470,99 @@ fn a_filter_comes_as_bytecode_too_and_a_bad_one_is_an_error_of_one_line() {
     let Ended { lines, .. } = sniffer.wait();
     assert!(lines.len() == 1 && lines[0].contains("88b5"), "{lines:?}");
     assert!(failure(&["udp prot 9"]).contains("pcap-filter(7)"));
+}
+
+/// A filter for odd bytes 17, as bytecode, that is too long for XDP: a jump leads over more than it can say.
+fn too_long_for_xdp() -> String {
+    let loads = "80 0 0 3\n".repeat(4000);
+    format!("4005\n48 0 0 17\n69 0 1 1\n5 0 0 4001\n{loads}6 0 0 0\n6 0 0 262144\n")
+}
+
+/// Proves that without a capability the host still gets what a filter in user space turns away, or that it is said to be lost.
+#[test]
+fn what_a_filter_in_user_space_turns_away_is_accounted_for() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let place = std::env::temp_dir().join(format!("nocopy-long-filter-{}", std::process::id()));
+    fs::write(&place, too_long_for_xdp()).unwrap();
+    let host = Sniffer::start(lab.right(), &["ether proto 0x88b5"]);
+    let taking = ["--take", "--mode", "xdp-copy-native", "--bytecode", place.to_str().unwrap(), "--json"];
+    let sniffer = Sniffer::start(lab.right(), &taking);
+    fs::remove_file(&place).unwrap();
+    let of_kind = |byte: u8| [&frame(&lab, 0x88b5)[..14], &[0, 0, 0, byte], &[7; 42]].concat();
+    send(lab.left(), &[of_kind(2), of_kind(3)]);
+    sniffer.expect(&["0x88b5"]);
+    sniffer.interrupt();
+    let ended = sniffer.wait();
+    let summary: Value = serde_json::from_str(ended.lines.last().unwrap()).unwrap();
+    assert_eq!(
+        (&summary["dropped"], &summary["counters"]["filter_lost"]),
+        (&0.into(), &0.into()),
+        "{summary}"
+    );
+    host.expect(&["0x88b5"]);
+}
+
+/// Proves that packets of all queues are shown, both ways, looking on and taking, and each once.
+#[test]
+fn an_interface_of_several_queues() {
+    for (taking, ways) in [(&[][..], 2), (&["--take", "--mode", "xdp-copy-native"], 1)] {
+        let Some(lab) = Lab::builder().queues(2).build_or_skip() else { return };
+        let sniffer = Sniffer::start(
+            lab.right(),
+            &[taking, &["ether proto 0x88b5 or udp port 9001", "--hex", "--json"]].concat(),
+        );
+        let send_by = |end: &End, queue: u32, number: u8| {
+            end.namespace().run(|| {
+                let builder = Port::builder(end.interface()).queue(queue).mode(Mode::XdpCopyNative);
+                let mut port =
+                    builder.frame_count(0, 64).ring_sizes(64, 64).purpose(Purpose::Send).open().unwrap();
+                let mut packet = port.sender().frame().unwrap();
+                packet.fill(&[&frame(&lab, 0x88b5)[..], &[number]].concat()).unwrap();
+                port.sender().send(packet).unwrap();
+                assert!(port.sender().drain(PATIENCE).unwrap());
+            });
+        };
+        let mut expected = Vec::new();
+        for (queue, number) in [(0, 1), (1, 2)] {
+            send_by(lab.left(), queue, number);
+            expected.push(number);
+        }
+        if ways == 2 {
+            // Through the kernel: what passes the queueing discipline by is not shown to anyone.
+            udp(lab.right(), 9001).send_to(&[3; 20], (lab.left().ipv4(), 9000)).unwrap();
+            expected.push(3);
+        }
+        let mut seen: Vec<u8> =
+            expected.iter().map(|_| number_of(&sniffer.expect(&["\"packet\""]))).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, expected, "{taking:?}");
+        sniffer.interrupt();
+        let ended = sniffer.wait();
+        assert!(ended.lines.len() == 1 && ended.lines[0].contains("summary"), "each once: {:?}", ended.lines);
+    }
+}
+
+/// The last byte of a packet, as it was printed.
+fn number_of(line: &str) -> u8 {
+    let packet: Value = serde_json::from_str(line).unwrap();
+    let hex = packet["hex"].as_str().unwrap();
+    u8::from_str_radix(&hex[hex.len() - 2..], 16).unwrap()
+}
+
+/// Proves that packets without an Ethernet header are not described as if they had one.
+#[test]
+fn an_interface_without_ethernet_headers_is_an_error_of_one_line() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    lab.right().namespace().run(|| {
+        let made = Command::new("ip").args(["tuntap", "add", "dev", "nctun", "mode", "tun"]).status();
+        if !made.is_ok_and(|status| status.success()) {
+            return nocopy_lab::skip(&nocopy_lab::Missing::Device("'ip tuntap'"));
+        }
+        for arguments in [&["nctun"][..], &["nctun", "--take"], &["nctun", "udp"]] {
+            let output = command(arguments).output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.code() == Some(2) && said.lines().count() == 1, "{said}");
+            assert!(said.starts_with("nocopy: nctun: its packets have no Ethernet header"), "{said}");
+        }
+    });
 }

@@ -29,6 +29,8 @@ pub(super) struct Loss {
     pub(super) no_payload: u64,
     /// Beyond those asked for.
     pub(super) left_out: u64,
+    /// Packets that did not match, and that the host could not be handed either, where the filter runs in user space: its loss.
+    pub(super) filter_lost: u64,
     /// Not lost, but moved by a few bytes before they were written.
     #[serde(skip)]
     pub(super) moved: u64,
@@ -160,6 +162,7 @@ impl Summary<'_> {
             ("unreadable", loss.unreadable, "the kernel's words for them contradict themselves"),
             ("no payload", loss.no_payload, "not UDP, a fragment, or cut"),
             ("left out", loss.left_out, "beyond --count"),
+            ("filter lost", loss.filter_lost, "did not match, and could not be handed to the host"),
             ("not written", self.not_written.packets, self.cause.as_deref().unwrap_or_default()),
         ] {
             if count > 0 {

@@ -146,6 +146,7 @@ impl Recording for Taken {
             rx_fill_ring_empty_descs: counted.rx_fill_ring_empty_descs,
             left_out: self.left_out,
             no_payload: self.gather.no_payload,
+            filter_lost: self.queues.ports().iter_mut().map(|port| port.receiver().turned_away().lost).sum(),
             ..Loss::default()
         })
     }

@@ -132,7 +132,9 @@ impl Live {
         let Self { line, packets, bytes, dropped } = self;
         line.update(Instant::now(), |since| {
             let seconds = since.as_secs_f64();
-            let rate = |now: u64, before: &mut u64| (now - std::mem::replace(before, now)) as f64 / seconds;
+            let rate = |now: u64, before: &mut u64| {
+                now.saturating_sub(std::mem::replace(before, now)) as f64 / seconds
+            };
             let packet_rate = quantity::short(rate(summary.packets, packets));
             let bit_rate = quantity::short(rate(summary.bytes, bytes) * 8.0);
             let lost = source.drops().lost();

@@ -169,6 +169,8 @@ impl Source {
         for port in self.queues.ports() {
             // A port that is gone has no more to say; what it said last is lost with it.
             drops.add(&port.statistics().unwrap_or_default(), port.receiver().faults());
+            // The host's loss: they did not match.
+            drops.count("filter_lost".into(), port.receiver().turned_away().lost);
         }
         drops
     }
@@ -232,10 +234,14 @@ impl Drops {
         // Of what is sent, nothing is: this only listens.
         let counters = counters.filter(|(name, _)| !name.starts_with("tx_"));
         for (name, value) in counters.chain(faults.map(|(name, value)| (name.into(), value))) {
-            match self.counters.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, sum)) => *sum += value,
-                None => self.counters.push((name, value)),
-            }
+            self.count(name, value);
+        }
+    }
+
+    fn count(&mut self, name: Cow<'static, str>, value: u64) {
+        match self.counters.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, sum)) => *sum += value,
+            None => self.counters.push((name, value)),
         }
     }
 
