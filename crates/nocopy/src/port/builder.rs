@@ -260,7 +260,8 @@ impl PortBuilder {
     }
 
     /// In packet ring mode: shares the interface's packets with the other ports of a group, told by its number, as `fanout` says
-    /// (default: this port has all packets of its queue).
+    /// (default: this port has all packets of its queue). A port that joins while others receive has none of its share yet for the
+    /// moment between two system calls, and what comes then is not counted: open all of a group before it matters.
     #[must_use]
     pub fn fanout(mut self, group: u16, fanout: Fanout) -> Self {
         self.fanout = Some((group, fanout));

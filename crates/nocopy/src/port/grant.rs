@@ -322,7 +322,7 @@ impl Port {
 impl PortBuilder {
     /// Does what needs privileges, so that another process can open the port without any: makes the socket, attaches the
     /// program, and puts the socket into its map. Of the settings, [`queue`](Self::queue), [`mode`](Self::mode),
-    /// [`promiscuous`](Self::promiscuous), [`busy_poll`](Self::busy_poll), [`carrier_timeout`](Self::carrier_timeout) and the
+    /// [`filter`](Self::filter), [`promiscuous`](Self::promiscuous), [`busy_poll`](Self::busy_poll), [`carrier_timeout`](Self::carrier_timeout) and the
     /// rx ring's size ([`ring_sizes`](Self::ring_sizes)) count here, [`multi_buffer`](Self::multi_buffer) here and where the
     /// port is opened, all others there.
     ///
