@@ -276,7 +276,7 @@ impl PortBuilder {
                 Ok(()) => return Ok((program.instructions().to_vec(), Some(FilterPlace::Socket))),
                 Err(error) => {
                     let (count, advice) =
-                        (program.instructions().len(), "'sysctl net.core.optmem_max' bounds it");
+                        (program.instructions().len(), "4096 and 'sysctl net.core.optmem_max' bound them");
                     format!("the kernel refused its {count} instructions ({error}); {advice}")
                 }
             },
