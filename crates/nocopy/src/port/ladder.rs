@@ -43,7 +43,12 @@ impl Order {
         let others_there = matches!(
             error,
             OpenError::QueueTaken { .. }
-                | OpenError::Xdp(xdp::Error::Occupied { .. } | xdp::Error::Held { .. })
+                | OpenError::Xdp(
+                    xdp::Error::Occupied { .. }
+                        | xdp::Error::Held { .. }
+                        | xdp::Error::OtherFilter { .. }
+                        | xdp::Error::OneBuffer { .. }
+                )
         );
         let not_for_us = matches!(
             error,
@@ -179,5 +184,19 @@ impl PortBuilder {
 
     pub(super) fn no_mode(&self, refusals: Vec<Refusal>) -> OpenError {
         OpenError::NoMode { interface: self.interface.clone(), queue: self.queue, refusals }
+    }
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_capture_goes_on_where_others_have_the_packets() {
+        let interface = "eth0".to_owned();
+        let other_filter = OpenError::Xdp(xdp::Error::OtherFilter { interface });
+        let order = |purpose| Order { modes: LADDER.to_vec(), why: None, purpose };
+        assert!(order(Purpose::Capture).goes_on_after(&other_filter));
+        assert!(!order(Purpose::Exchange).goes_on_after(&other_filter));
     }
 }
