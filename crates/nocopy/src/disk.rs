@@ -251,23 +251,18 @@ impl Writer {
 /// Opens a file for direct writes if its file system has them.
 fn create(path: &Path, overwrite: bool) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).custom_flags(OFlags::DIRECT.bits() as i32);
+    options.read(true).write(true).custom_flags(OFlags::NOCTTY.bits() as i32);
     match overwrite {
         true => options.create(true).truncate(true),
         false => options.create_new(true),
     };
-    match options.open(path) {
-        // Some file systems make the file and then refuse.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            let plain = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
-            Ok((plain, false))
-        }
-        opened => {
-            let file = opened?;
-            let direct = !is_memory(&file)?;
-            Ok((file, direct))
-        }
+    let file = options.open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
+    // Not asked for when it is opened: some file systems make the file and then refuse, and to open it again may be to open another.
+    let direct = !is_memory(&file)? && fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::DIRECT).is_ok();
+    Ok((file, direct))
 }
 
 /// Whether a file system is nothing but page cache: since Linux 6.6 tmpfs takes direct writes, and copies them all the same.
