@@ -15,6 +15,7 @@ mod record;
 mod send;
 mod sniff;
 mod stats;
+mod taking;
 
 use std::process::ExitCode;
 

@@ -1,11 +1,12 @@
 //! Recording packets taken from the host, by ports on all queues.
 
 use std::io;
+use std::thread::sleep;
 use std::time::Duration;
 
 use nocopy::metadata::Clock;
 use nocopy::port::{Queues, Statistics};
-use nocopy::{Mode, Port};
+use nocopy::{Chain, Packet as Received, Port};
 use nocopy_proto::pcapng::{Counts, Direction, Packet};
 
 use super::gather::{BUFFER_BYTES, Gather};
@@ -13,8 +14,8 @@ use super::progress::Progress;
 use super::sink::{Sink, now_ns};
 use super::summary::Loss;
 use super::{Description, Recording};
-use crate::Failure;
 use crate::arguments::RecordArguments;
+use crate::{Failure, taking};
 
 /// Frames, and ring entries, of each queue.
 const FRAMES: u32 = 16_384;
@@ -35,6 +36,8 @@ pub(super) struct Taken {
     /// Buffers that may wait to be written.
     buffers_max: usize,
     highest_fill: f64,
+    /// The pieces of a packet, joined.
+    joined: Vec<u8>,
 }
 
 /// Opens the ports that the arguments ask for.
@@ -49,13 +52,7 @@ pub(super) fn open(arguments: &RecordArguments) -> Result<Queues, Failure> {
         Some(filter) => builder.filter(filter),
         None => builder,
     };
-    let mut queues = builder.open_queues(..)?;
-    if let Some(port) = queues.ports().iter().find(|port| port.mode() == Mode::PacketRing) {
-        let reasons: Vec<_> = port.refusals().iter().map(ToString::to_string).collect();
-        let interface = arguments.interface.clone();
-        return Err(Failure::NotTaken { interface, why: reasons.join("; ") });
-    }
-    Ok(queues)
+    taking::open(builder, &arguments.interface)
 }
 
 impl Taken {
@@ -69,25 +66,28 @@ impl Taken {
             timed: 0,
             buffers_max: (arguments.buffer / BUFFER_BYTES as u64) as usize,
             highest_fill: 0.0,
+            joined: Vec::new(),
         }
     }
 
     /// Takes a batch.
     fn take(&mut self, sink: &mut Sink, timeout: Duration) -> io::Result<()> {
         let now = now_ns();
-        let (_, batch) = self.queues.receive_timeout(timeout)?;
-        for packet in batch {
+        let (_, mut batch) = self.queues.receive_timeout(timeout)?;
+        while let Some(packet) = batch.next_chain() {
             self.received += 1;
             if self.wanted == 0 {
                 self.left_out += 1;
                 continue;
             }
-            let time = packet.arrival().timestamp.ok().filter(|time| time.clock != Clock::Tai);
+            let arrival = packet.buffers().first().map(Received::arrival);
+            let time = arrival.and_then(|arrival| arrival.timestamp.ok());
+            let time = time.filter(|time| time.clock != Clock::Tai);
             self.timed += u64::from(time.is_some());
             let original_bytes = packet.len() as u32;
             let time_ns = time.map_or(now, |time| time.ns);
             let about = Packet { time_ns, original_bytes, direction: Direction::In };
-            if self.gather.add(sink, &about, &packet)? {
+            if self.gather.add(sink, &about, in_one_piece(&packet, &mut self.joined))? {
                 self.wanted -= 1;
             }
         }
@@ -106,6 +106,16 @@ impl Taken {
     }
 }
 
+/// A packet where it lies, or, if that is in several frames, joined.
+fn in_one_piece<'a>(packet: &'a Chain<Received<'_>>, joined: &'a mut Vec<u8>) -> &'a [u8] {
+    if let [whole] = packet.buffers() {
+        return whole;
+    }
+    joined.clear();
+    joined.extend(packet.buffers().iter().flat_map(|piece| piece.iter()));
+    joined
+}
+
 impl Recording for Taken {
     fn run(&mut self, sink: &mut Sink, progress: &mut Progress) -> io::Result<()> {
         while !progress.is_over() && self.wanted > 0 && sink.failed.is_none() {
@@ -113,8 +123,9 @@ impl Recording for Taken {
             if has_room {
                 let timeout = if sink.is_busy() { GLANCE } else { WAIT };
                 match self.take(sink, timeout) {
-                    Err(error) if error.kind() != io::ErrorKind::NetworkDown => return Err(error),
-                    _ => {}
+                    // It may come up again; meanwhile there is nothing to wait for.
+                    Err(error) if error.kind() == io::ErrorKind::NetworkDown => sleep(timeout),
+                    taken => taken?,
                 }
             } else {
                 sink.wait(GLANCE)?;
@@ -158,9 +169,11 @@ impl Recording for Taken {
     fn describe(&mut self) -> Description {
         let port = &self.queues.ports()[0];
         let times = if self.timed > 0 { "times by the card" } else { "times when a batch was taken" };
+        let one_frame = self.joined.is_empty();
+        let copies = if one_frame { "a copy more" } else { "a copy more, two of packets in several frames" };
         Description {
             mode: format!("{}, taken from the host; {times}", port.mode()),
-            evidence: format!("{}; gathered into whole sectors: a copy more", port.evidence()),
+            evidence: format!("{}; gathered into whole sectors: {copies}", port.evidence()),
             balance: Some(self.queues.balance().to_string()),
             highest_fill: self.highest_fill,
         }

@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nocopy::area::Faults;
 use nocopy::filter::Program;
 use nocopy::metadata::{Clock, Direction};
-use nocopy::port::{OpenError, PortBuilder, Purpose, Queues, Statistics};
+use nocopy::port::{PortBuilder, Purpose, Queues, Statistics};
 use nocopy::{Chain, Evidence, Mode, Packet, Port};
 
-use crate::Failure;
 use crate::arguments::{LOOPBACK, SniffArguments};
+use crate::{Failure, taking};
 
 /// Bytes that are joined for a description where a packet lies in pieces: more than all headers together.
 const DESCRIBED_BYTES: usize = 2048;
@@ -200,18 +200,7 @@ fn take(arguments: &SniffArguments, filter: Option<&Program>) -> Result<Queues, 
     if let Some(mode) = arguments.mode {
         builder = builder.mode(mode.into());
     }
-    let mut queues = match builder.clone().open_queues(..) {
-        // Not otherwise: it needs a newer kernel, and not every driver has it in zero-copy.
-        Err(OpenError::Mtu { .. }) => builder.multi_buffer(true).open_queues(..)?,
-        opened => opened?,
-    };
-    match queues.ports().iter().find(|port| port.mode() == Mode::PacketRing) {
-        None => Ok(queues),
-        Some(port) => {
-            let why = port.refusals().iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-            Err(Failure::NotTaken { interface: arguments.interface.clone(), why })
-        }
-    }
+    taking::open(builder, &arguments.interface)
 }
 
 /// Packets that did not get here, under the kernel's names, and words from its rings that were refused.

@@ -1,0 +1,22 @@
+//! Ports that take an interface's packets from the host.
+
+use nocopy::Mode;
+use nocopy::port::{OpenError, PortBuilder, Queues};
+
+use crate::Failure;
+
+/// Opens ports on all queues of an interface; one that the host would keep its packets beside is refused.
+pub(crate) fn open(builder: PortBuilder, interface: &str) -> Result<Queues, Failure> {
+    let mut queues = match builder.clone().open_queues(..) {
+        // Not otherwise: it needs a newer kernel, and not every driver has it in zero-copy.
+        Err(OpenError::Mtu { .. }) => builder.multi_buffer(true).open_queues(..)?,
+        opened => opened?,
+    };
+    match queues.ports().iter().find(|port| port.mode() == Mode::PacketRing) {
+        None => Ok(queues),
+        Some(port) => {
+            let why = port.refusals().iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            Err(Failure::NotTaken { interface: interface.to_owned(), why })
+        }
+    }
+}
