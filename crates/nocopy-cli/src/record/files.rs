@@ -36,7 +36,7 @@ pub(super) struct Files {
     /// Those that are not deleted, the one being written last.
     kept: VecDeque<usize>,
     pub(super) all: Vec<Recorded>,
-    /// When the first packet of this file came, or, without packets, the file was begun.
+    /// When this file was begun.
     begun_ns: u64,
 }
 
@@ -71,8 +71,10 @@ impl Files {
         self.begin(path, now_ns);
         while self.keep.is_some_and(|keep| self.kept.len() > keep as usize) {
             let oldest = self.kept.pop_front().expect("more than none");
-            std::fs::remove_file(&self.all[oldest].path)?;
-            self.all[oldest].deleted = true;
+            // Somebody may have taken it away. One that stays is no reason to end the recording: the summary tells.
+            let removed = std::fs::remove_file(&self.all[oldest].path);
+            let is_gone = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
+            self.all[oldest].deleted = removed.map_or_else(is_gone, |()| true);
         }
         Ok(())
     }

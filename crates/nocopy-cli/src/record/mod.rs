@@ -182,11 +182,14 @@ fn head(arguments: &RecordArguments) -> Vec<u8> {
 }
 
 fn write_method(sink: &Sink) -> String {
-    let method = sink.writer().method();
-    match sink.writer().ring_refused() {
-        Some(reason) => format!("{method} (io_uring refused: {reason})"),
-        None => method.to_string(),
+    let mut words = sink.writer().method().to_string();
+    if let Some(reason) = sink.writer().ring_refused() {
+        words += &format!(" (io_uring refused: {reason})");
     }
+    if let Some(reason) = &sink.unguarded {
+        words += &format!(" (nobody would have cut a file back after kill -9: {reason})");
+    }
+    words
 }
 
 fn print(arguments: &RecordArguments, summary: &Summary<'_>) -> Result<(), Failure> {

@@ -51,6 +51,8 @@ pub(super) struct Sink {
     state: State,
     /// Cuts the file back if this process is killed, where a write may then be half done.
     guard: Option<Guard>,
+    /// Why there is none where there should be.
+    pub(super) unguarded: Option<io::Error>,
     pub(super) counts: Counts,
     pub(super) written: Amount,
     pub(super) not_written: Amount,
@@ -82,6 +84,7 @@ impl Sink {
             under_way: Vec::new(),
             state: State::Nothing,
             guard: None,
+            unguarded: None,
             counts: Counts { time_ns: 0, received: 0, dropped: 0 },
             written: Amount::default(),
             not_written: Amount::default(),
@@ -221,7 +224,7 @@ impl Sink {
 
     /// Tells the guard what is whole before more is written. Of payloads nothing is ever half.
     fn watch(&mut self) {
-        if self.writer.method().direct || self.head.is_empty() {
+        if self.writer.method().direct || self.head.is_empty() || self.unguarded.is_some() {
             return;
         }
         let told = match &mut self.guard {
@@ -230,7 +233,7 @@ impl Sink {
                 .and_then(|guard| empty.insert(guard).tell(self.writer.file_bytes())),
         };
         if let Err(error) = told {
-            self.fail(error);
+            (self.guard, self.unguarded) = (None, Some(error));
         }
     }
 
