@@ -1,7 +1,7 @@
 //! Blocks of a receiving ring that are owned one by one, wherever they go.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use nocopy_proto::pcapng::{self, Counts, InPlace};
 
@@ -29,23 +29,26 @@ struct Ring {
     memory: BlockMemory,
     /// Which blocks are handed out: the ring comes round to one that is, and the kernel's word for it still stands.
     away: Box<[AtomicBool]>,
+    /// How many.
+    away_count: AtomicU32,
 }
 
 impl OwnedBlocks {
     pub(super) fn new(memory: BlockMemory) -> Self {
         let away = (0..memory.block_count()).map(|_| AtomicBool::new(false)).collect();
-        Self { ring: Arc::new(Ring { memory, away }), next: 0 }
+        Self { ring: Arc::new(Ring { memory, away, away_count: AtomicU32::new(0) }), next: 0 }
     }
 
     /// The next block, if the kernel has handed it over.
     pub(crate) fn take(&mut self) -> Option<Block> {
-        let Ring { memory, away } = &*self.ring;
+        let Ring { memory, away, away_count } = &*self.ring;
         let block = self.next;
         // Acquire: pairs with the release in `Block::drop`, behind which the block is the kernel's or newly ours.
         if away[block as usize].load(Ordering::Acquire) || !memory.is_ours(block) {
             return None;
         }
         away[block as usize].store(true, Ordering::Relaxed); // only this half reads it
+        away_count.fetch_add(1, Ordering::Relaxed);
         self.next = (block + 1) % memory.block_count();
         let contents = memory.contents(block);
         Some(Block { ring: Arc::clone(&self.ring), block, contents })
@@ -57,10 +60,16 @@ impl OwnedBlocks {
         self.ring.away[((self.next + count - 1) % count) as usize].load(Ordering::Relaxed)
     }
 
-    /// Blocks that the kernel cannot write to now.
+    /// Blocks that the kernel cannot write to now. Not counted one by one: each look at a block misses the cache.
     pub(crate) fn in_use(&self) -> u32 {
-        let memory = &self.ring.memory;
-        (0..memory.block_count()).filter(|block| memory.is_ours(*block)).count() as u32
+        let Ring { memory, away, away_count } = &*self.ring;
+        let waits = |behind: &u32| {
+            let block = (self.next + behind) % memory.block_count();
+            memory.is_ours(block) && !away[block as usize].load(Ordering::Relaxed)
+        };
+        let waiting = (0..self.count()).take_while(waits).count() as u32;
+        // Only a number: one that comes back meanwhile is counted or not.
+        away_count.load(Ordering::Relaxed) + waiting
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -116,6 +125,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         self.ring.memory.give_back(self.block);
+        self.ring.away_count.fetch_sub(1, Ordering::Relaxed);
         // Release: pairs with the acquire in `OwnedBlocks::take`.
         self.ring.away[self.block as usize].store(false, Ordering::Release);
     }
