@@ -193,7 +193,7 @@ impl Payloads {
     }
 }
 
-/// What a UDP datagram carries that is whole and alone in its packet.
+/// What a UDP datagram carries that is whole and alone in its packet, if anything.
 fn payload(packet: &[u8]) -> Option<&[u8]> {
     let frame = ethernet::Frame::parse(packet).ok()?;
     let stack = vlan::Stack::parse(&frame).ok()?;
@@ -211,5 +211,5 @@ fn payload(packet: &[u8]) -> Option<&[u8]> {
         }
         _ => return None,
     };
-    Some(udp::Datagram::parse(datagram).ok()?.payload())
+    Some(udp::Datagram::parse(datagram).ok()?.payload()).filter(|payload| !payload.is_empty())
 }

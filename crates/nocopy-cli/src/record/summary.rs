@@ -160,7 +160,7 @@ impl Summary<'_> {
                 "dropped by the kernel: no free frame",
             ),
             ("unreadable", loss.unreadable, "the kernel's words for them contradict themselves"),
-            ("no payload", loss.no_payload, "not UDP, a fragment, or cut"),
+            ("no payload", loss.no_payload, "not UDP, empty, a fragment, or cut"),
             ("left out", loss.left_out, "beyond --count"),
             ("filter lost", loss.filter_lost, "did not match, and could not be handed to the host"),
             ("not written", self.not_written.packets, self.cause.as_deref().unwrap_or_default()),
