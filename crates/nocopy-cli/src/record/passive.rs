@@ -1,6 +1,7 @@
 //! Recording the kernel's blocks where they lie.
 
 use std::io;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nocopy::capture::{Block, Blocks, Contents, Counts, PcapngLayout, Totals};
@@ -87,27 +88,40 @@ impl Passive {
         totals.tp_packets.saturating_sub(totals.tp_drops + packets + unreadable + left_out)
     }
 
+    /// Whether what is gathered may become more.
+    fn has_room(&self, sink: &Sink) -> bool {
+        self.gather.is_none() || sink.backlog() < self.buffers_max
+    }
+
     /// Takes every block that is ready, and waits for the first.
     fn take_all(&mut self, sink: &mut Sink, mut timeout: Duration) -> io::Result<()> {
         // What is gathered must not outgrow its memory: packets wait in their blocks instead.
-        while self.gather.is_none() || sink.backlog() < self.buffers_max {
-            let next = self.blocks.next(timeout);
-            self.highest_fill = self.highest_fill.max(self.blocks.fill().ratio());
-            match next {
+        self.see_fill();
+        while self.has_room(sink) {
+            match self.blocks.next(timeout) {
                 Ok(Some(block)) => match self.gather.take() {
-                    Some(gather) => self.copy(block, sink, gather)?,
+                    Some(mut gather) => {
+                        let copied = self.copy(block, sink, &mut gather);
+                        self.gather = Some(gather); // also without memory for more: what follows is no piece of a file
+                        copied?;
+                    }
                     None => self.take(block, sink),
                 },
-                Ok(None) => return Ok(()),
+                Ok(None) => break,
                 Err(error) => return down_is_no_end(error),
             }
             timeout = Duration::ZERO;
         }
+        self.see_fill();
         Ok(())
     }
 
+    fn see_fill(&mut self) {
+        self.highest_fill = self.highest_fill.max(self.blocks.fill().ratio());
+    }
+
     /// Copies what a block's packets carry.
-    fn copy(&mut self, mut block: Block, sink: &mut Sink, mut gather: Gather) -> io::Result<()> {
+    fn copy(&mut self, mut block: Block, sink: &mut Sink, gather: &mut Gather) -> io::Result<()> {
         let mut packets = block.packets();
         for packet in packets.by_ref() {
             self.taken.packets += 1;
@@ -123,7 +137,6 @@ impl Passive {
             }
         }
         self.taken.unreadable += u64::from(packets.unreadable());
-        self.gather = Some(gather);
         Ok(())
     }
 
@@ -182,12 +195,14 @@ impl Recording for Passive {
         let mut totals = self.blocks.totals()?;
         let (mut missing, mut since) = (u64::MAX, Instant::now());
         while self.wanted > 0 && self.missing(&totals) > 0 && since.elapsed() < patience {
-            if self.missing(&totals) < missing {
+            // What waits in its blocks for the disk is not missing.
+            if self.missing(&totals) < missing || !self.has_room(sink) {
                 (missing, since) = (self.missing(&totals), Instant::now());
             }
-            // Also of an interface that is gone there may be a block still.
-            if self.take_all(sink, GLANCE).is_err() || sink.is_busy() {
-                sink.wait(GLANCE)?;
+            match self.take_all(sink, GLANCE) {
+                // Also of an interface that is gone there may be a block still.
+                Err(_) => sleep(GLANCE),
+                Ok(()) => sink.wait(GLANCE)?,
             }
             sink.turn();
             totals = self.blocks.totals()?;
