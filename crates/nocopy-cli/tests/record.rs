@@ -202,6 +202,21 @@ fn packets_found_by_others(path: &Path) -> Option<usize> {
     Some(by_tcpdump)
 }
 
+/// Counts of a pcapng file's last interface statistics block: received, dropped.
+fn last_counts(path: &Path) -> (u64, u64) {
+    let file = fs::read(path).unwrap();
+    let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap()) as usize;
+    let count = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
+    let (mut at, mut counts) = (0, None);
+    while at < file.len() {
+        if word(at) == 5 {
+            counts = Some((count(at + 24), count(at + 36)));
+        }
+        at += word(at + 4);
+    }
+    counts.expect("a block with counts")
+}
+
 /// Sends packets as fast as it can until it is dropped, or has sent 20 million.
 struct Load {
     stop: Arc<AtomicBool>,
@@ -289,6 +304,32 @@ fn a_killed_recording_in_memory_leaves_a_readable_file() {
     }
 }
 
+/// Proves that the second process is a help and no condition.
+#[test]
+fn a_killed_guard_does_not_end_the_recording() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let path = Path::new("/dev/shm").join(format!("nocopy-record-guard-{}", std::process::id()));
+    fs::create_dir(&path).unwrap();
+    let directory = Directory(path);
+    let path = directory.file("out.pcapng");
+    let recording = Recording::start(lab.right(), &path, &[]);
+    let packets: Vec<_> = (0..20).map(|number| packet(lab.right(), number, 500)).collect();
+    let mut left = port(lab.left());
+    send(&mut left, &packets[..10]);
+    let id = recording.0.as_ref().unwrap().id();
+    let mut guard = None;
+    wait_until("there is a guard, and it has read", || {
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+        guard = children.split_whitespace().next().map(|guard| guard.parse().unwrap());
+        guard.is_some() && fs::metadata(&path).unwrap().len() > 0
+    });
+    kill_process(Pid::from_raw(guard.unwrap()).unwrap(), Signal::KILL).unwrap();
+    send(&mut left, &packets[10..]);
+    let summary = recording.summary();
+    assert_eq!(only_bytes(read_packets(&path)), packets);
+    assert!(summary["write_method"].as_str().unwrap().contains("after kill -9: Broken pipe"), "{summary}");
+}
+
 fn kill_and_read(lab: &Lab, directory: &Directory, round: u64) {
     {
         let path = directory.file("out.pcapng");
@@ -364,6 +405,71 @@ fn a_limit_of_the_file_size_ends_it_the_same_way() {
     }
 }
 
+/// Proves that what does not fit the ring while nobody takes anything out of it is counted, wherever counts are.
+#[test]
+fn a_ring_that_overflows_is_loss_that_is_counted_and_told() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let directory = Directory::new("stopped");
+    let path = directory.file("out.pcapng");
+    let recording = Recording::start(lab.right(), &path, &["--buffer", "1MiB"]);
+    let id = Pid::from_child(recording.0.as_ref().unwrap());
+    kill_process(id, Signal::STOP).unwrap();
+    let packets: Vec<_> = (0..3000).map(|number| packet(lab.right(), number, 1000)).collect();
+    send(&mut port(lab.left()), &packets);
+    kill_process(id, Signal::CONT).unwrap();
+    recording.interrupt();
+    let output = recording.end();
+    assert_eq!(output.status.code(), Some(1));
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of = |field: &str| summary[field].as_u64().unwrap();
+    assert_eq!((of("received"), of("missing"), of("not_written")), (3000, 0, 0), "{summary}");
+    assert!(of("tp_drops") > 1000 && of("tp_freeze_q_cnt") > 0, "{summary}");
+    assert_eq!(of("written") + of("tp_drops"), 3000, "{summary}");
+    assert_eq!(summary["buffer_fill_highest"], 1.0, "{summary}");
+    assert_eq!(last_counts(&path), (3000, of("tp_drops")));
+    let recorded = only_bytes(read_packets(&path));
+    assert_eq!(recorded, packets[..of("written") as usize], "the first that came");
+}
+
+/// Says to this program what to start without io_uring.
+const SANDBOXED: &str = "NOCOPY_SANDBOXED";
+
+#[test]
+#[ignore = "the sandbox that another test starts"]
+fn sandboxed() {
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+    use std::os::unix::process::CommandExt;
+    let arguments = std::env::var(SANDBOXED).expect("started by another test");
+    let refused = SeccompAction::Errno(libc::EPERM.cast_unsigned());
+    let rules = [(libc::SYS_io_uring_setup, vec![])].into();
+    let here = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, here).unwrap();
+    seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+    panic!("{}", Command::new(env!("CARGO_BIN_EXE_nocopy")).args(arguments.lines()).exec());
+}
+
+#[test]
+fn without_io_uring_it_writes_all_the_same_and_says_so() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let directory = Directory::new("sandboxed");
+    let path = directory.file("out.pcapng");
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["--exact", "sandboxed", "--ignored", "--nocapture"]);
+    command.env(SANDBOXED, format!("record\nnc1\n--json\n-o\n{}", path.display()));
+    let recording = Recording::run(lab.right(), command, &path);
+    let packets: Vec<_> = (0..1000).map(|number| packet(lab.right(), number, 500)).collect();
+    send(&mut port(lab.left()), &packets);
+    recording.interrupt();
+    let output = recording.end();
+    assert_eq!(output.status.code(), Some(0));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let summary: Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
+    let method = summary["write_method"].as_str().unwrap();
+    let refused = "(io_uring refused: Operation not permitted (os error 1))";
+    assert!(method.starts_with("pwritev") && method.ends_with(refused), "{method}");
+    assert_eq!(only_bytes(read_packets(&path)), packets);
+}
+
 #[test]
 fn files_follow_each_other_by_size_each_complete_in_itself() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -400,6 +506,26 @@ fn files_follow_each_other_by_size_each_complete_in_itself() {
     assert!(packets.ends_with(&kept) && !kept.is_empty());
     let deleted = summary["files"].as_array().unwrap().iter().filter(|file| file["deleted"] == true).count();
     assert!(deleted > 3, "{summary}");
+}
+
+/// Proves that who takes finished files away does not end the recording.
+#[test]
+fn a_file_that_somebody_took_away_needs_no_deletion() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let directory = Directory::new("taken-away");
+    let arguments = ["--rotate-time", "20ms", "--files", "1"];
+    let recording = Recording::start(lab.right(), &directory.file("out.pcapng"), &arguments);
+    fs::remove_file(&directory.files()[0]).unwrap();
+    let mut left = port(lab.left());
+    let mut sent = 0;
+    wait_until("the third file", || {
+        send(&mut left, &[packet(lab.right(), sent, 100)]);
+        sent += 1;
+        sleep(Duration::from_millis(10));
+        directory.files().iter().any(|path| path.display().to_string().contains("out-00003-"))
+    });
+    let summary = recording.summary();
+    assert_eq!((&summary["written"], &summary["files"][0]["deleted"]), (&sent.into(), &true.into()));
 }
 
 #[test]
@@ -537,6 +663,45 @@ fn payloads_lie_back_to_back_and_gaps_of_their_counter_are_counted() {
 }
 
 #[test]
+fn datagrams_that_carry_nothing_are_counted_as_such() {
+    use std::net::UdpSocket;
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let (left, right) = (lab.left(), lab.right());
+    let directory = Directory::new("empty-payload");
+    let path = directory.file("out.bin");
+    let recording = Recording::start(right, &path, &["--format", "payload"]);
+    let _host = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 9001)).unwrap());
+    let sender = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
+    for _ in 0..3 {
+        sender.send_to(&[], (right.ipv4(), 9001)).unwrap();
+    }
+    let summary = recording.summary();
+    assert!(summary["no_payload"].as_u64().unwrap() >= 3, "{summary}");
+    assert_eq!((&summary["written"], &summary["missing"]), (&0.into(), &0.into()), "{summary}");
+}
+
+#[test]
+fn packets_without_an_ethernet_header_are_refused() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let directory = Directory::new("tunnel");
+    let made = lab.right().namespace().run(|| {
+        let script = "ip tuntap add mode tun dev nctun && ip link set nctun up";
+        Command::new("sh").args(["-c", script]).output().unwrap()
+    });
+    if !made.status.success() {
+        return nocopy_lab::skip(&Missing::Device("/dev/net/tun"));
+    }
+    let output = lab.right().namespace().run(|| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
+        command.current_dir(&directory.0).args(["record", "nctun", "-o", "out.pcapng"]).output().unwrap()
+    });
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
+    assert!(message.contains("nctun: its packets have no Ethernet header"), "{message}");
+    assert_eq!(directory.files().len(), 0, "nothing was made");
+}
+
+#[test]
 fn taken_packets_are_recorded_and_their_frames_add_up() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let directory = Directory::new("take");
@@ -555,6 +720,26 @@ fn taken_packets_are_recorded_and_their_frames_add_up() {
     if let Some(count) = packets_found_by_others(&path) {
         assert_eq!(count, 3000);
     }
+}
+
+#[test]
+fn taken_packets_in_several_frames_are_recorded_whole() {
+    let Some(lab) = Lab::builder().mtu(9000).build_or_skip() else { return };
+    let directory = Directory::new("take-jumbo");
+    let path = directory.file("out.pcapng");
+    let packets: Vec<_> = (0..200).map(|number| packet(lab.right(), number, 60 + number * 44)).collect();
+    let recording = Recording::start(lab.right(), &path, &["--take"]);
+    let mut left = lab.left().namespace().run(|| Port::builder("nc0").multi_buffer(true).open()).unwrap();
+    for packet in &packets {
+        let chain = left.sender().chain(packet).unwrap();
+        left.sender().send_chain(chain).unwrap();
+        left.sender().flush().unwrap();
+        assert!(left.sender().drain(PATIENCE).unwrap());
+    }
+    let summary = recording.summary();
+    assert_eq!(only_bytes(read_packets(&path)), packets);
+    assert_eq!((&summary["received"], &summary["missing"]), (&200.into(), &0.into()), "{summary}");
+    assert!(summary["evidence"].as_str().unwrap().ends_with("two of packets in several frames"), "{summary}");
 }
 
 /// Proves that only matches are recorded, whichever way, with the tag seen where it was on the wire.
@@ -588,6 +773,7 @@ fn what_cannot_be_recorded_is_an_error_of_one_line() {
     for (arguments, words) in [
         (&["nc1", "-o", path][..], &["file exists", "--force"][..]),
         (&["nc1", "-o", "-"], &["pipe"]),
+        (&["nc1", "-o", "/dev/null", "--force"], &["/dev/null", "not a regular file"]),
         (&["nc1", "-o", "/nonexistent/file"], &["/nonexistent/file", "directory"]),
         (&["nc-none", "-o", "new"], &["nc-none: no such interface"]),
         (&["nc1", "-o", "new", "--sequence", "0:8:be"], &["--format payload"]),
