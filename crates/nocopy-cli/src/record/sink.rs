@@ -12,8 +12,10 @@ use super::files::Files;
 use super::guard::Guard;
 use crate::Failure;
 
-/// Bytes of a write, if so many wait.
+/// Bytes of a write past the page cache, if so many wait.
 const WRITE_BYTES_MAX: usize = 8 << 20;
+/// Bytes of one that is copied into it: the processor's caches still have what came last.
+const COPIED_BYTES_MAX: usize = 1 << 20;
 
 /// Packets and their bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -199,6 +201,7 @@ impl Sink {
     /// Starts a write of what waits and fits the file.
     fn start(&mut self) {
         let (mut batch, mut bytes) = (Vec::new(), 0);
+        let bytes_max = if self.writer.method().direct { WRITE_BYTES_MAX } else { COPIED_BYTES_MAX };
         if self.state == State::Nothing {
             self.state = State::Begun { has_pieces: false };
             let head = std::mem::take(&mut self.head);
@@ -206,7 +209,7 @@ impl Sink {
             self.head = head;
         }
         while let Some(next) = self.waiting.front() {
-            let has_room = batch.len() < PIECES_MAX && (bytes == 0 || bytes + next.len() <= WRITE_BYTES_MAX);
+            let has_room = batch.len() < PIECES_MAX && (bytes == 0 || bytes + next.len() <= bytes_max);
             if !has_room || !self.fits(next, bytes) {
                 break;
             }
