@@ -91,6 +91,9 @@ fn advice(error: &io::Error) -> &'static str {
             "free space, or keep only the last files with --rotate-size and --files"
         }
         io::ErrorKind::FileTooLarge => "raise 'ulimit -f', or use --rotate-size",
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::AlreadyExists => {
+            "check the directory"
+        }
         _ => "check the disk",
     }
 }

@@ -529,6 +529,34 @@ fn a_file_that_somebody_took_away_needs_no_deletion() {
 }
 
 #[test]
+fn a_next_file_that_cannot_be_made_ends_it_with_counted_loss() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let directory = Directory::new("moved");
+    let (before, after) = (directory.file("before"), directory.file("after"));
+    fs::create_dir(&before).unwrap();
+    let recording = Recording::start(lab.right(), &before.join("out.pcapng"), &["--rotate-time", "50ms"]);
+    fs::rename(&before, &after).unwrap();
+    let (mut left, mut sent) = (port(lab.left()), 0);
+    let mut recording = recording;
+    wait_until("it ends", || {
+        send(&mut left, &[packet(lab.right(), sent, 100)]);
+        sent += 1;
+        sleep(Duration::from_millis(10));
+        recording.0.as_mut().unwrap().try_wait().unwrap().is_some()
+    });
+    let output = recording.end();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
+    assert!(message.contains("out-00002-") && message.contains("check the directory"), "{message}");
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of = |field: &str| summary[field].as_u64().unwrap();
+    assert!(of("not_written") > 0, "{summary}");
+    assert_eq!((of("written") + of("not_written"), of("missing")), (of("received"), 0), "{summary}");
+    let file = fs::read_dir(&after).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(read_packets(&file).len() as u64, of("written"));
+}
+
+#[test]
 fn files_follow_each_other_by_time() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let directory = Directory::new("time");

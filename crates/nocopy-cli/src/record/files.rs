@@ -36,6 +36,8 @@ pub(super) struct Files {
     /// Those that are not deleted, the one being written last.
     kept: VecDeque<usize>,
     pub(super) all: Vec<Recorded>,
+    /// The next, if it could not be made.
+    refused: Option<PathBuf>,
     /// When this file was begun.
     begun_ns: u64,
 }
@@ -49,6 +51,7 @@ impl Files {
             keep: arguments.files,
             kept: VecDeque::new(),
             all: Vec::new(),
+            refused: None,
             begun_ns: 0,
         }
     }
@@ -67,7 +70,10 @@ impl Files {
     /// Goes on with the next, and deletes the one that is too many.
     pub(super) fn next(&mut self, writer: &mut Writer, now_ns: u64) -> io::Result<()> {
         let path = self.name(now_ns);
-        writer.next_file(&path, self.overwrite)?;
+        if let Err(error) = writer.next_file(&path, self.overwrite) {
+            self.refused = Some(path);
+            return Err(error);
+        }
         self.begin(path, now_ns);
         while self.keep.is_some_and(|keep| self.kept.len() > keep as usize) {
             let oldest = self.kept.pop_front().expect("more than none");
@@ -92,13 +98,15 @@ impl Files {
         too_large || self.rotation.time.is_some_and(|most| age_ns >= most.as_nanos())
     }
 
-    /// The one being written.
+    /// The last one written.
     pub(super) fn current(&mut self) -> &mut Recorded {
         self.all.last_mut().expect("the first is opened before anything is written")
     }
 
+    /// The one that an error is about.
     pub(super) fn path(&self) -> &Path {
-        self.all.last().map_or(&self.output, |file| &file.path)
+        let last = self.all.last().map_or(&self.output, |file| &file.path);
+        self.refused.as_ref().unwrap_or(last)
     }
 
     /// The output's name, with number and time in front of its extension where there may be several.
