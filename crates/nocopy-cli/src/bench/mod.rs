@@ -237,7 +237,7 @@ fn measure(plan: &Plan<'_>, workload: WorkloadName, progress: &Progress) -> Resu
         }
         WorkloadName::Record => {
             let stage = plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
-            play(record::series(&stage), 150)
+            play(record::series(&stage), 240)
         }
         WorkloadName::Latency => {
             let stage = plan.stage(Lab::builder())?;

@@ -27,12 +27,19 @@ const FRAME_BYTES: usize = 1400;
 const PACE_KPPS: u32 = 300;
 
 /// Rates among which the highest without loss is looked for, and how closely.
-const KPPS_MIN: f64 = 100.0;
+const KPPS_MIN: f64 = 200.0;
 const KPPS_MAX: f64 = 1600.0;
-const STEP_RATIO: f64 = 1.06;
+const STEP_RATIO: f64 = 1.08;
 
 /// How long packets come at each rate, at least: buffers must not matter.
 const STEP_MIN: Duration = Duration::from_millis(400);
+
+/// The same on a disk, where the page cache is a buffer too: the kernel begins to write it back when it holds some gigabytes
+/// (`vm.dirty_background_ratio`, a tenth of the memory).
+const STEP_MIN_DISK: Duration = Duration::from_secs(4);
+
+/// No rate is held for longer than it takes to send so much.
+const STEP_BYTES_MAX: f64 = 4e9;
 /// What a program may have to do after opening its socket.
 const SETTLE: Duration = Duration::from_millis(100);
 
@@ -44,6 +51,13 @@ const CAUSE: &str =
 
 /// A magic number of statfs(2).
 const TMPFS: u64 = 0x0102_1994;
+
+/// What must be free there.
+const ROOM_BYTES: u64 = 6 << 30;
+
+/// The name of the place that is not memory, and of the other.
+const DISK: &str = "disk";
+const TMPFS_NAME: &str = "tmpfs";
 
 /// Where files go.
 #[derive(Debug, Clone)]
@@ -57,15 +71,15 @@ fn places() -> Vec<Place> {
     let find = |name, on_tmpfs, directories: [&str; 3]| {
         let is_right = |directory: &&str| {
             statfs(*directory).is_ok_and(|found| {
-                let room = found.f_bavail * found.f_bsize.unsigned_abs() >= 4 << 30;
+                let room = found.f_bavail * found.f_bsize.unsigned_abs() >= ROOM_BYTES;
                 room && (found.f_type.unsigned_abs() == TMPFS) == on_tmpfs
             })
         };
         let directory = directories.into_iter().find(is_right)?;
         Some(Place { name, directory: directory.into() })
     };
-    let tmpfs = find("tmpfs", true, ["/dev/shm", "/tmp", "/run"]);
-    let disk = find("disk", false, ["/var/tmp", "/tmp", "."]);
+    let tmpfs = find(TMPFS_NAME, true, ["/dev/shm", "/tmp", "/run"]);
+    let disk = find(DISK, false, ["/var/tmp", "/tmp", "."]);
     tmpfs.into_iter().chain(disk).collect()
 }
 
@@ -78,9 +92,9 @@ pub(crate) fn skips() -> Vec<String> {
     });
     let found = places();
     let missing =
-        ["tmpfs", "disk"].into_iter().filter(move |name| found.iter().all(|place| place.name != *name));
+        [TMPFS_NAME, DISK].into_iter().filter(move |name| found.iter().all(|place| place.name != *name));
     let missing =
-        missing.map(|name| format!("SKIP: record to {name}: no directory on one with 4 GiB free was found."));
+        missing.map(|name| format!("SKIP: record to {name}: no directory on one with 6 GiB free was found."));
     programs.chain(missing).collect()
 }
 
@@ -103,12 +117,14 @@ fn one_place<'a>(stage: &'a Stage, recorders: &[Recorder], place: &Place, figure
     };
     let template = Template::to_other_host(stage, FRAME_BYTES);
     let variant = format!("{} {case}", place.name);
+    let on_disk = place.name == DISK;
     let trial = |&recorder: &Recorder| {
         let take = Take { stage, recorder, template: template.clone(), file: file_in(&place.directory) };
         let baselines: &'static [&'static str] =
             if recorder == Recorder::Nocopy { &["tcpdump", "dumpcap"] } else { &[] };
+        let step_min = if on_disk { STEP_MIN_DISK } else { STEP_MIN };
         let run = move |window: Duration| match figure {
-            Figure::PacketsPerSecond => take.highest_rate(window.max(STEP_MIN)),
+            Figure::PacketsPerSecond => take.highest_rate(window.max(step_min)),
             _ => take.at_pace(window.max(STEP_MIN)),
         };
         Trial { method: recorder.name(), variant: Some(variant.clone()), baselines, run: Box::new(run) }
@@ -189,6 +205,7 @@ impl Take<'_> {
 
     /// Records for a while what comes at a rate. The program runs on the receiver's processor.
     fn at(&self, kpps: f64, step: Duration) -> Result<Taken, Failure> {
+        let step = step.min(Duration::from_secs_f64(STEP_BYTES_MAX / (kpps * 1e3 * FRAME_BYTES as f64)));
         let failed = |error| Failure::step(self.recorder.name(), "record", "try it by itself")(error);
         let generator = generator::open(&self.stage.sender)?;
         let taken = std::thread::scope(|scope| scope.spawn(|| self.take(&generator, kpps, step)).join());
