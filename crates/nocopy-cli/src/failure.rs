@@ -74,6 +74,19 @@ impl Failure {
         matches!(self, Failure::Print(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
+    /// For `map_err`: what a lookup of an interface failed for.
+    pub(crate) fn lookup(interface: &str) -> impl FnOnce(nocopy_lab::Error) -> Failure {
+        move |error| match error {
+            // `ERANGE`: no interface has so long a name.
+            nocopy_lab::Error::Netlink { source, .. }
+                if matches!(source.raw_os_error(), Some(libc::ENODEV | libc::ERANGE)) =>
+            {
+                Failure::NoInterface { interface: interface.into() }
+            }
+            other => other.into(),
+        }
+    }
+
     /// For `map_err`: gives an errno its fact and action.
     pub(crate) fn step(
         method: &'static str,

@@ -16,6 +16,7 @@ mod send;
 mod sniff;
 mod stats;
 mod taking;
+mod wall_clock;
 
 use std::process::ExitCode;
 

@@ -112,12 +112,7 @@ fn lab_site(end: &End, processors: [usize; 2]) -> Result<Site, Failure> {
 }
 
 fn given_site(name: &str, processors: [usize; 2], host: u8) -> Result<Site, Failure> {
-    let found = Interface::find(name).map_err(|error| match error {
-        nocopy_lab::Error::Netlink { source, .. } if source.raw_os_error() == Some(libc::ENODEV) => {
-            Failure::NoInterface { interface: name.into() }
-        }
-        other => other.into(),
-    })?;
+    let found = Interface::find(name).map_err(Failure::lookup(name))?;
     if !found.carrier {
         return Err(Failure::NoCarrier { interface: name.into() });
     }

@@ -9,8 +9,9 @@ use nocopy_proto::pcapng::{self, FILLER_BYTES_MIN, Packet};
 use nocopy_proto::wire::{EtherType, IpProtocol, ethernet, ipv4, ipv6, udp, vlan};
 
 use super::sequence::{Gaps, Sequence};
-use super::sink::{Amount, Piece, Sink, now_ns};
+use super::sink::{Amount, Piece, Sink};
 use crate::arguments::{RecordArguments, RecordFormat};
+use crate::wall_clock::now_ns;
 
 /// Bytes of a buffer.
 pub(super) const BUFFER_BYTES: usize = 1 << 20;

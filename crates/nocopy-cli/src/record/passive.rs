@@ -11,11 +11,12 @@ use nocopy_proto::pcapng::{Direction, Packet};
 
 use super::gather::{BUFFER_BYTES, Gather};
 use super::progress::Progress;
-use super::sink::{Amount, Piece, Sink, now_ns};
+use super::sink::{Amount, Piece, Sink};
 use super::summary::Loss;
 use super::{Description, Recording};
 use crate::Failure;
 use crate::arguments::{LOOPBACK, RecordArguments, RecordFormat};
+use crate::wall_clock::now_ns;
 
 /// How long to look away while a write is under way.
 const GLANCE: Duration = Duration::from_millis(2);

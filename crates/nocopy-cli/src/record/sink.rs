@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use nocopy::capture::Counts;
 use nocopy::disk::{PIECES_MAX, SECTOR_BYTES, SectorBuffer, Sectors, Writer, Written};
@@ -11,6 +11,7 @@ use nocopy_proto::pcapng;
 use super::files::Files;
 use super::guard::Guard;
 use crate::Failure;
+use crate::wall_clock::now_ns;
 
 /// Bytes of a write past the page cache, if so many wait.
 const WRITE_BYTES_MAX: usize = 8 << 20;
@@ -314,10 +315,4 @@ impl Piece {
     fn len(&self) -> usize {
         self.sectors.as_ref().len()
     }
-}
-
-/// Nanoseconds since 1970.
-pub(super) fn now_ns() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -11,10 +11,11 @@ use nocopy_proto::pcapng::{Counts, Direction, Packet};
 
 use super::gather::{BUFFER_BYTES, Gather};
 use super::progress::Progress;
-use super::sink::{Sink, now_ns};
+use super::sink::Sink;
 use super::summary::Loss;
 use super::{Description, Recording};
 use crate::arguments::RecordArguments;
+use crate::wall_clock::now_ns;
 use crate::{Failure, taking};
 
 /// Frames, and ring entries, of each queue.

@@ -121,15 +121,7 @@ struct Sending<'a> {
 impl<'a> Sending<'a> {
     fn prepare(arguments: &'a SendArguments, pace: Pace, interrupt: Interrupt) -> Result<Self, Failure> {
         capability::drop_all_but(capability::NETWORK)?;
-        let interface = Interface::find(&arguments.target).map_err(|error| match error {
-            nocopy_lab::Error::Netlink { source, .. }
-                if matches!(source.raw_os_error(), Some(libc::ENODEV | libc::ERANGE)) =>
-            {
-                // `ERANGE`: no interface has so long a name.
-                Failure::NoInterface { interface: arguments.target.clone() }
-            }
-            other => other.into(),
-        })?;
+        let interface = Interface::find(&arguments.target).map_err(Failure::lookup(&arguments.target))?;
         Ok(Self { arguments, interface, pace, interrupt })
     }
 

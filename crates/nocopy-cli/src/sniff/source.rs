@@ -1,7 +1,7 @@
 //! Where packets come from: the one place that knows ports.
 
 use std::borrow::Cow;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use nocopy::area::Faults;
 use nocopy::filter::Program;
@@ -10,6 +10,7 @@ use nocopy::port::{PortBuilder, Purpose, Queues, Statistics};
 use nocopy::{Chain, Evidence, Mode, Packet, Port};
 
 use crate::arguments::{LOOPBACK, SniffArguments};
+use crate::wall_clock::now_ns;
 use crate::{Failure, taking};
 
 /// Bytes that are joined for a description where a packet lies in pieces: more than all headers together.
@@ -257,10 +258,4 @@ fn bytes_of<'a>(packet: &'a Chain<Packet<'_>>, wish: Wish, joined: &'a mut Vec<u
         joined.extend(&piece[..piece.len().min(room)]);
     }
     joined
-}
-
-fn now_ns() -> u64 {
-    // A clock before 1970 or after 2554 is wrong anyway.
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -155,7 +155,7 @@ impl Socket {
     fn new(program: &Program) -> io::Result<Self> {
         let (sender, receiver) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        option::attach(&receiver, program)?;
+        option::filter(&receiver, program.instructions())?;
         Ok(Self { sender, receiver })
     }
 

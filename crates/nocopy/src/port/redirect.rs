@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
+use nocopy_proto::ebpf::Instruction;
+
 use super::{FilterPlace, PortBuilder};
 use crate::area::Arrivals;
 use crate::filter::{Program, Untranslatable};
@@ -18,7 +20,6 @@ use crate::xdp::{
     Attach, Attachment, Error, KernelVersion, LIVE_FRAMES_KERNEL_MIN, PassHeader, Program as XdpProgram,
     SocketMap,
 };
-use nocopy_proto::ebpf::Instruction;
 
 /// How long to wait for a program that is on its way out: the kernel removes that of a killed process a moment after
 /// its death (0.3 s measured).

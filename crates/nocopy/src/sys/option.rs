@@ -18,7 +18,7 @@ pub(super) unsafe fn set<T>(socket: &impl AsFd, level: i32, option: i32, value: 
 }
 
 /// Attaches a classic filter, in place of the one there.
-pub(super) fn filter(socket: &impl AsFd, program: &[Instruction]) -> io::Result<()> {
+pub(crate) fn filter(socket: &impl AsFd, program: &[Instruction]) -> io::Result<()> {
     let Ok(len) = program.len().try_into() else { return Err(io::ErrorKind::InvalidInput.into()) };
     // The kernel only reads them.
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut().cast() };
@@ -34,10 +34,4 @@ pub(super) fn deafen(socket: &impl AsFd) -> io::Result<()> {
 /// An instruction of a classic filter.
 pub(super) const fn classic(code: u32, jump_true: u8, jump_false: u8, constant: u32) -> Instruction {
     Instruction { code: code as u16, jump_true, jump_false, constant }
-}
-
-/// Attaches a classic filter, in place of the one there.
-#[cfg(any(feature = "fuzzing", all(test, not(nocopy_loom))))]
-pub(crate) fn attach(socket: &impl AsFd, program: &nocopy_proto::filter::Program) -> io::Result<()> {
-    filter(socket, program.instructions())
 }
