@@ -89,19 +89,39 @@ pub(crate) struct Account {
     pub(crate) errors: BTreeSet<String>,
 }
 
-/// Shows, on another thread, whether packets arrive.
+/// Shows, on another thread, whether packets arrive, and that the ports were asked.
 #[derive(Default)]
-pub(crate) struct Gauge([AtomicUsize; 2]);
+pub(crate) struct Gauge {
+    /// How many packets have arrived, each way.
+    arrived: [AtomicUsize; 2],
+    /// How often both ports have sent and received.
+    rounds: AtomicUsize,
+}
 
 impl Gauge {
     /// Waits until traffic flows, both ways.
     pub(crate) fn wait_for_traffic(&self) -> Result<(), Failure> {
-        let arrived = || [self.0[0].load(Relaxed), self.0[1].load(Relaxed)];
+        let arrived = || [self.arrived[0].load(Relaxed), self.arrived[1].load(Relaxed)];
         let (before, give_up) = (arrived(), Instant::now() + ARRIVAL_MAX);
         while arrived().iter().zip(before).any(|(now, before)| now - before < ENOUGH) {
             if Instant::now() > give_up {
                 let now = arrived();
                 return Err(Failure(format!("traffic does not flow: arrived {before:?}, then only {now:?}")));
+            }
+            sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Waits until both ports have sent and received once more, from now on: on a busy machine that takes as long as it takes.
+    pub(crate) fn wait_for_round(&self) -> Result<(), Failure> {
+        let (before, give_up) = (self.rounds.load(Relaxed), Instant::now() + ARRIVAL_MAX);
+        // The first to end may have begun before.
+        while self.rounds.load(Relaxed) - before < 2 {
+            if Instant::now() > give_up {
+                return Err(Failure(
+                    "the ports neither send nor receive: a call of theirs does not return".into(),
+                ));
             }
             sleep(PAUSE);
         }
@@ -129,12 +149,13 @@ pub(crate) fn during(
                 right_wards.receive(right.receiver()),
                 left_wards.receive(left.receiver()),
             ];
-            gauge.0.iter().zip(&ways).for_each(|(arrived, way)| arrived.store(way.arrived(), Relaxed));
+            gauge.arrived.iter().zip(&ways).for_each(|(arrived, way)| arrived.store(way.arrived(), Relaxed));
             let refused: Vec<_> = done.into_iter().filter_map(Result::err).collect();
             if !refused.is_empty() {
                 sleep(PAUSE);
             }
             errors.extend(refused.iter().map(io::Error::to_string));
+            gauge.rounds.fetch_add(1, Relaxed);
         }
         fault.join().unwrap_or_else(|panic| resume_unwind(panic))
     })?;

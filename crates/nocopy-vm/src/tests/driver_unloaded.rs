@@ -1,6 +1,3 @@
-use std::thread::sleep;
-use std::time::Duration;
-
 use crate::guest::{Guest, flow, traffic};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
@@ -12,16 +9,13 @@ pub(crate) const TEST: Test = Test {
     run,
 };
 
-const GONE: Duration = Duration::from_millis(200);
-
 fn run(guest: &Guest) -> Result<(), Failure> {
     let lab = guest.lab();
     let (mut left, mut right) = traffic::open_both(lab)?;
     let account = flow::during(lab, &mut left, &mut right, |gauge| {
         gauge.wait_for_traffic()?;
         guest.unload_driver()?;
-        sleep(GONE);
-        Ok(())
+        gauge.wait_for_round()
     })?;
     guest.record(&account);
     let gone = |error: &String| error.contains("the interface is gone");

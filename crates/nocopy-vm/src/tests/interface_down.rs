@@ -25,6 +25,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
             gauge.wait_for_traffic()?;
             lab.left().set_down()?;
             sleep(DOWN);
+            gauge.wait_for_round()?;
             lab.left().set_up()?;
             lab.wait_for_carrier()?;
         }
