@@ -41,16 +41,19 @@ pub mod metadata;
 #[cfg(any(feature = "fuzzing", all(test, not(nocopy_loom))))]
 #[doc(hidden)]
 pub mod model;
+pub mod pool;
 pub mod port;
 pub mod probe;
 pub mod ring;
+pub mod socket;
 pub mod statistics;
 mod sync;
 mod sys;
 pub mod xdp;
 
 pub use area::{Area, Chain, Draft, Drafts, Frame, Packet, SharedFrame};
-pub use evidence::{Cause, Evidence};
+pub use evidence::{Cause, Evidence, Tally};
+pub use pool::{Buffer, Pool};
 pub use port::{Mode, Port, Receiver, Sender, ToHost, Wait};
 
 /// The hardware (MAC) address of an interface of the calling thread's network namespace.

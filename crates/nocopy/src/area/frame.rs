@@ -65,7 +65,7 @@ impl Frame {
         self.shared
     }
 
-    pub(super) fn first_byte(&self) -> NonNull<u8> {
+    pub(crate) fn first_byte(&self) -> NonNull<u8> {
         self.data
     }
 

@@ -84,6 +84,27 @@ impl Mapping {
         Ok((mapping, pages))
     }
 
+    /// Anonymous, zeroed memory for buffers of sockets, on large pages as the kernel sees fit, kept out of forked children.
+    ///
+    /// Not from the pool of huge pages: those cannot be given up in parts.
+    pub(crate) fn buffers(bytes: usize) -> io::Result<Self> {
+        let mapping = Self::pages(bytes)?;
+        // Only faster; where it is turned off, base pages do.
+        let _ = mapping.advise(Advice::LinuxHugepage);
+        mapping.advise(Advice::LinuxDontFork)?;
+        Ok(mapping)
+    }
+
+    /// Puts new, zeroed pages in the place of some. Who still has the old ones, as the kernel may, keeps them.
+    ///
+    /// # Safety
+    /// The range is whole pages of this mapping, and nobody needs what is in them.
+    pub(crate) unsafe fn replace(&self, first: NonNull<u8>, bytes: usize) -> io::Result<()> {
+        // SAFETY: by contract.
+        unsafe { mm::madvise(first.as_ptr().cast(), bytes, Advice::LinuxDontNeed)? };
+        Ok(())
+    }
+
     /// Anonymous, zeroed pages.
     pub(crate) fn pages(bytes: usize) -> io::Result<Self> {
         Self::anonymous(bytes, MapFlags::empty())

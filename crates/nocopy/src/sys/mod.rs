@@ -21,4 +21,5 @@ pub(crate) mod pcap;
 pub(crate) mod queue_counters;
 pub(crate) mod route;
 pub(crate) mod sockets;
+pub(crate) mod udp_send;
 pub(crate) mod xsk;

@@ -1,6 +1,10 @@
 //! Evidence: what is known of copies, in three values that are never merged.
 
+mod ledger;
+
 use std::fmt;
+
+pub use ledger::Tally;
 
 /// Whether bytes were copied on their way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +31,30 @@ pub enum Cause {
     PacketRing,
     /// A packet handed to the host: the kernel copies it into a buffer of its own.
     ToHost,
+    /// The bytes were given as a slice, which is the caller's again when the call returns.
+    Slice,
+    /// A zero-copy send that ended in a socket of this machine, which gets a copy of its own.
+    DeliveredLocally,
+    /// A zero-copy send of which the kernel says that it copied after all: somebody watches the interface (a packet tap), or the
+    /// device cannot gather.
+    ZeroCopyRefused,
+    /// A zero-copy send for which the kernel had no memory to remember it by (`ENOBUFS`).
+    NoBuffers,
+}
+
+impl Cause {
+    /// All there are, in the order in which they are told.
+    pub const ALL: [Self; 9] = [
+        Self::XdpCopyMode,
+        Self::MemoryPort,
+        Self::SocketCall,
+        Self::PacketRing,
+        Self::ToHost,
+        Self::Slice,
+        Self::DeliveredLocally,
+        Self::ZeroCopyRefused,
+        Self::NoBuffers,
+    ];
 }
 
 impl fmt::Display for Evidence {
@@ -47,6 +75,10 @@ impl fmt::Display for Cause {
             Self::SocketCall => "socket call",
             Self::PacketRing => "packet ring",
             Self::ToHost => "to host",
+            Self::Slice => "given as a slice",
+            Self::DeliveredLocally => "delivered locally",
+            Self::ZeroCopyRefused => "zero-copy refused by the kernel",
+            Self::NoBuffers => "no buffers (ENOBUFS)",
         })
     }
 }

@@ -1,0 +1,114 @@
+//! What became of the bytes of a socket, summed up.
+
+use std::fmt;
+
+use super::{Cause, Evidence};
+
+/// A ledger of evidence: how many bytes were copied and why, how many were not, and of how many nobody can say.
+///
+/// The three are never merged: [`zero_copy_bytes`](Self::zero_copy_bytes), [`copied_bytes`](Self::copied_bytes) of each cause and
+/// [`unknown_bytes`](Self::unknown_bytes) add up to [`bytes`](Self::bytes).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    datagrams: u64,
+    zero_copy: u64,
+    copied: [u64; Cause::ALL.len()],
+    unknown: u64,
+}
+
+impl Tally {
+    /// Books datagrams of so many bytes in all.
+    #[inline]
+    pub(crate) fn add(&mut self, evidence: Evidence, datagrams: u64, bytes: u64) {
+        self.datagrams += datagrams;
+        match evidence {
+            Evidence::ZeroCopy => self.zero_copy += bytes,
+            Evidence::Copied(cause) => self.copied[cause as usize] += bytes,
+            Evidence::Unknown => self.unknown += bytes,
+        }
+    }
+
+    /// Datagrams booked.
+    pub fn datagrams(&self) -> u64 {
+        self.datagrams
+    }
+
+    /// Bytes booked.
+    pub fn bytes(&self) -> u64 {
+        self.zero_copy + self.unknown + self.copied.iter().sum::<u64>()
+    }
+
+    /// Bytes that the kernel said it moved without copying.
+    pub fn zero_copy_bytes(&self) -> u64 {
+        self.zero_copy
+    }
+
+    /// Bytes copied for this reason.
+    pub fn copied_bytes(&self, cause: Cause) -> u64 {
+        self.copied[cause as usize]
+    }
+
+    /// Bytes of which nobody can say.
+    pub fn unknown_bytes(&self) -> u64 {
+        self.unknown
+    }
+
+    /// The evidence there is, with its bytes; what there is none of is left out.
+    pub fn entries(&self) -> impl Iterator<Item = (Evidence, u64)> + use<> {
+        let copied =
+            Cause::ALL.into_iter().zip(self.copied).map(|(cause, bytes)| (Evidence::Copied(cause), bytes));
+        let all = [(Evidence::ZeroCopy, self.zero_copy)].into_iter().chain(copied);
+        all.chain([(Evidence::Unknown, self.unknown)]).filter(|(_, bytes)| *bytes > 0)
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(mut self, other: &Self) -> Self {
+        self.datagrams += other.datagrams;
+        self.zero_copy += other.zero_copy;
+        self.unknown += other.unknown;
+        self.copied.iter_mut().zip(other.copied).for_each(|(mine, theirs)| *mine += theirs);
+        self
+    }
+}
+
+impl fmt::Display for Tally {
+    /// `zero-copy 1400 B, copied (socket call) 2800 B`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut entries = self.entries().peekable();
+        if entries.peek().is_none() {
+            return f.write_str("no bytes");
+        }
+        while let Some((evidence, bytes)) = entries.next() {
+            let comma = if entries.peek().is_some() { ", " } else { "" };
+            write!(f, "{evidence} {bytes} B{comma}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_in_the_order_they_are_told() {
+        assert!(Cause::ALL.iter().enumerate().all(|(place, cause)| *cause as usize == place));
+    }
+
+    #[test]
+    fn the_three_values_are_never_merged() {
+        let mut tally = Tally::default();
+        assert_eq!(tally.to_string(), "no bytes");
+        tally.add(Evidence::ZeroCopy, 2, 20);
+        tally.add(Evidence::Copied(Cause::Slice), 1, 7);
+        tally.add(Evidence::Unknown, 1, 3);
+        assert_eq!((tally.datagrams(), tally.bytes()), (4, 30));
+        assert_eq!(
+            (tally.zero_copy_bytes(), tally.copied_bytes(Cause::Slice), tally.unknown_bytes()),
+            (20, 7, 3)
+        );
+        assert_eq!(tally.to_string(), "zero-copy 20 B, copied (given as a slice) 7 B, unknown 3 B");
+        assert_eq!(tally.plus(&tally).bytes(), 60);
+    }
+}

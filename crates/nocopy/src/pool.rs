@@ -1,0 +1,432 @@
+//! Buffers for sockets: owned memory that is lent to the kernel and comes back.
+//!
+//! A [`Buffer`] is memory of a [`Pool`], memory of the program's own, or a frame of an area. What is being sent has been moved away,
+//! so touching it does not compile; it comes back when the kernel has let go of it.
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::area::Frame;
+use crate::sys::memory::Mapping;
+
+/// Buffers begin on a page: what the kernel still reads when nobody will wait for it is then given up by whole pages.
+const PAGE_BYTES: usize = 4096;
+
+/// Memory cut into buffers of one size. Clones are the same pool.
+///
+/// Kept out of forked children (`MADV_DONTFORK`): otherwise a fork would make the parent's next write go to a new page, and the
+/// kernel would send the old one.
+#[derive(Debug, Clone)]
+pub struct Pool(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    mapping: Mapping,
+    buffer_bytes: usize,
+    total: u32,
+    /// The buffers at home; last in, first out, so that what is taken is in the cache.
+    free: Mutex<Vec<u32>>,
+}
+
+impl Pool {
+    /// A pool of `buffers` buffers of `buffer_bytes` bytes, rounded up to pages.
+    ///
+    /// # Errors
+    /// No memory.
+    ///
+    /// # Panics
+    /// If there is to be none, or they are of no bytes or of 4 GiB.
+    pub fn new(buffers: u32, buffer_bytes: usize) -> io::Result<Self> {
+        assert!(buffers > 0, "a pool of no buffers");
+        let buffer_bytes = buffer_bytes.next_multiple_of(PAGE_BYTES);
+        assert!(buffer_bytes > 0 && u32::try_from(buffer_bytes).is_ok(), "buffers of {buffer_bytes} bytes");
+        let bytes = buffer_bytes.checked_mul(buffers as usize).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mapping = Mapping::buffers(bytes)?;
+        let free = Mutex::new((0..buffers).rev().collect());
+        Ok(Self(Arc::new(Shared { mapping, buffer_bytes, total: buffers, free })))
+    }
+
+    /// A buffer, empty; `None` while all are away.
+    pub fn take(&self) -> Option<Buffer> {
+        let index = self.free().pop()?;
+        // SAFETY: buffer `index` lies within the mapping, and nobody else has it.
+        let data = unsafe { self.0.mapping.base().add(index as usize * self.0.buffer_bytes) };
+        Some(Buffer { data, len: 0, home: Home::Pool { pool: self.clone(), index } })
+    }
+
+    /// Bytes of a buffer.
+    pub fn buffer_bytes(&self) -> usize {
+        self.0.buffer_bytes
+    }
+
+    /// Buffers at home or away.
+    pub fn total(&self) -> usize {
+        self.0.total as usize
+    }
+
+    /// Buffers at home.
+    pub fn at_home(&self) -> usize {
+        self.free().len()
+    }
+
+    /// All of its memory.
+    pub(crate) fn memory(&self) -> (NonNull<u8>, usize) {
+        (self.0.mapping.base(), self.0.mapping.bytes())
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    fn free(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
+        // Pushing and popping numbers leaves nothing half done.
+        self.0.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Bytes that are owned, wherever they lie.
+#[must_use = "a dropped buffer goes home unsent"]
+pub struct Buffer {
+    data: NonNull<u8>,
+    len: u32,
+    home: Home,
+}
+
+/// Whom the memory belongs to.
+enum Home {
+    Pool {
+        pool: Pool,
+        index: u32,
+    },
+    /// A value of the program's own, from `Box::into_raw`: a box that moves would claim its bytes for itself.
+    Owner(NonNull<dyn Any + Send>),
+    Frame(Frame),
+}
+
+// SAFETY: a buffer is the only access to its bytes; every owner is `Send`, and so are pools and frames.
+unsafe impl Send for Buffer {}
+// SAFETY: `&Buffer` only reads bytes that nobody can write meanwhile: those of an owner are borrowed from it for good.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Memory of the program's own, at any place and of any alignment, without a copy: a `Vec<u8>`, an `Arc<[u8]>`, a mapped file.
+    ///
+    /// It can be read and sent, not changed. [`into_owner`](Self::into_owner) gives it back.
+    ///
+    /// # Panics
+    /// If it is of 4 GiB or more.
+    pub fn from_owner(owner: impl AsRef<[u8]> + Send + 'static) -> Self {
+        let owner = Box::new(owner);
+        let bytes: &[u8] = (*owner).as_ref();
+        let len = u32::try_from(bytes.len()).expect("fewer than 4 GiB");
+        let data = NonNull::from(bytes).cast();
+        let owner: Box<dyn Any + Send> = owner;
+        let owner = NonNull::new(Box::into_raw(owner)).expect("a box is somewhere");
+        Self { data, len, home: Home::Owner(owner) }
+    }
+
+    /// The memory it was made of by [`from_owner`](Self::from_owner).
+    ///
+    /// # Errors
+    /// It was made of something else: the buffer.
+    pub fn into_owner<T: 'static>(self) -> Result<T, Self> {
+        let Home::Owner(owner) = self.home else { return Err(self) };
+        // SAFETY: the value is alive as long as the buffer.
+        if !unsafe { owner.as_ref() }.is::<T>() {
+            return Err(self);
+        }
+        std::mem::forget(self);
+        // SAFETY: the pointer is that of the box, the value is a `T`, and the buffer that owned it is gone.
+        Ok(*unsafe { Box::from_raw(owner.as_ptr().cast::<T>()) })
+    }
+
+    /// The frame it was made of.
+    ///
+    /// # Errors
+    /// It was made of something else: the buffer.
+    pub fn into_frame(mut self) -> Result<Frame, Self> {
+        if !matches!(self.home, Home::Frame(_)) {
+            return Err(self);
+        }
+        // An owner of nothing in its place, whose end does nothing.
+        match std::mem::replace(&mut self.home, Home::nothing()) {
+            Home::Frame(mut frame) => {
+                frame.truncate(self.len as usize);
+                Ok(frame)
+            }
+            _ => unreachable!("looked at above"),
+        }
+    }
+
+    /// Whether it is a frame of an area.
+    pub fn is_frame(&self) -> bool {
+        matches!(self.home, Home::Frame(_))
+    }
+
+    /// How long it may be.
+    pub fn capacity(&self) -> usize {
+        match &self.home {
+            Home::Pool { pool, .. } => pool.buffer_bytes(),
+            Home::Owner(_) => self.len as usize,
+            Home::Frame(frame) => frame.len(),
+        }
+    }
+
+    /// Makes it shorter or longer; what is new is whatever was there.
+    ///
+    /// # Panics
+    /// Beyond its capacity.
+    #[inline]
+    pub fn resize(&mut self, bytes: usize) {
+        assert!(bytes <= self.capacity(), "{bytes} bytes in a buffer of {}", self.capacity());
+        self.len = bytes as u32;
+    }
+
+    /// Its bytes, to be changed; `None` where they are the program's own.
+    #[inline]
+    pub fn as_mut(&mut self) -> Option<&mut [u8]> {
+        match self.home {
+            Home::Owner(_) => None,
+            // SAFETY: initialised memory of this length, ours alone as long as the buffer is borrowed.
+            _ => Some(unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len as usize) }),
+        }
+    }
+
+    /// Makes `bytes` its contents. `None`, and no change, if they are too many, or it is not to be changed.
+    pub fn fill(&mut self, bytes: &[u8]) -> Option<()> {
+        if bytes.len() > self.capacity() || matches!(self.home, Home::Owner(_)) {
+            return None;
+        }
+        self.resize(bytes.len());
+        self.as_mut()?.copy_from_slice(bytes);
+        Some(())
+    }
+
+    /// Gives it up while the kernel may still read it, and will never say when it has done. Returns the bytes that are lost to the
+    /// program for good.
+    ///
+    /// Pages of a pool are replaced: the kernel keeps the old ones as long as it needs them. Memory of any other kind cannot be, and is
+    /// leaked.
+    pub(crate) fn abandon(mut self) -> usize {
+        match &self.home {
+            Home::Pool { pool, .. } => {
+                let bytes = pool.buffer_bytes();
+                // SAFETY: whole pages of this buffer, which nobody looks into; they read as zeros from now on.
+                match unsafe { pool.0.mapping.replace(self.data, bytes) } {
+                    Ok(()) => return 0,
+                    Err(_) => std::mem::forget(self),
+                }
+                bytes
+            }
+            Home::Owner(_) | Home::Frame(_) => {
+                let bytes = self.len as usize;
+                self.len = 0;
+                std::mem::forget(self);
+                bytes
+            }
+        }
+    }
+}
+
+impl Home {
+    fn nothing() -> Self {
+        // A value without size: boxing it takes no memory.
+        let nothing: Box<dyn Any + Send> = Box::new(());
+        Self::Owner(NonNull::new(Box::into_raw(nothing)).expect("a box is somewhere"))
+    }
+}
+
+impl From<Frame> for Buffer {
+    fn from(frame: Frame) -> Self {
+        let len = frame.len() as u32;
+        Self { data: frame.first_byte(), len, home: Home::Frame(frame) }
+    }
+}
+
+impl From<Vec<u8>> for Buffer {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::from_owner(bytes)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: initialised memory of this length, which nobody changes while the buffer is borrowed.
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len as usize) }
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let home = match self.home {
+            Home::Pool { index, .. } => format!("buffer {index} of a pool"),
+            Home::Owner(_) => "memory of the program's own".into(),
+            Home::Frame(_) => "frame".into(),
+        };
+        write!(f, "Buffer({} bytes, {home})", self.len)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        match &self.home {
+            Home::Pool { pool, index } => pool.free().push(*index),
+            // SAFETY: from `Box::into_raw`, and nobody else has it.
+            Home::Owner(owner) => drop(unsafe { Box::from_raw(owner.as_ptr()) }),
+            Home::Frame(_) => {} // goes home by itself
+        }
+    }
+}
+
+/// A half's own free buffers of a pool: taking one and giving it back costs neither lock nor atomic.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    pool: Pool,
+    free: Vec<Buffer>,
+}
+
+impl Cache {
+    pub(crate) fn new(pool: Pool) -> Self {
+        let free = Vec::with_capacity(pool.total());
+        Self { pool, free }
+    }
+
+    /// An empty buffer; `None` while all are away.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<Buffer> {
+        self.free.pop().or_else(|| self.pool.take())
+    }
+
+    /// Takes a buffer back; one of another home goes there.
+    #[inline]
+    pub(crate) fn put(&mut self, mut buffer: Buffer) {
+        if self.owns(&buffer) {
+            buffer.len = 0;
+            self.free.push(buffer);
+        }
+    }
+
+    /// Whether it is one of this pool.
+    #[inline]
+    pub(crate) fn owns(&self, buffer: &Buffer) -> bool {
+        matches!(&buffer.home, Home::Pool { pool, .. } if pool.is(&self.pool))
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Whether none is here; others may be at home.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    /// Buffers to be had: here, or at home in the pool.
+    pub(crate) fn available(&self) -> usize {
+        self.free.len() + self.pool.at_home()
+    }
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_buffer_comes_home() {
+        let pool = Pool::new(2, 5000).unwrap();
+        assert_eq!((pool.total(), pool.buffer_bytes()), (2, 8192));
+        let (mut one, two) = (pool.take().unwrap(), pool.take().unwrap());
+        assert!(pool.take().is_none());
+        one.fill(b"bytes").unwrap();
+        assert_eq!(&*one, b"bytes");
+        std::thread::spawn(move || drop(two)).join().unwrap();
+        drop(one);
+        assert_eq!(pool.at_home(), 2);
+        assert!(pool.take().unwrap().is_empty(), "a buffer comes empty");
+    }
+
+    #[test]
+    fn a_buffer_outlives_its_pool() {
+        let mut buffer = Pool::new(1, 4096).unwrap().take().unwrap();
+        buffer.fill(&[7; 4096]).unwrap();
+        assert_eq!(*buffer, [7; 4096]);
+    }
+
+    #[test]
+    fn buffers_do_not_overlap() {
+        let pool = Pool::new(3, 4096).unwrap();
+        let mut all: Vec<Buffer> = std::iter::from_fn(|| pool.take()).collect();
+        for (number, buffer) in all.iter_mut().enumerate() {
+            buffer.fill(&[number as u8; 4096]).unwrap();
+        }
+        assert!(all.iter().enumerate().all(|(number, buffer)| **buffer == [number as u8; 4096]));
+    }
+
+    #[test]
+    fn memory_of_the_programs_own_comes_back() {
+        let bytes: Arc<[u8]> = Arc::from(&b"shared"[..]);
+        let buffer = Buffer::from_owner(Arc::clone(&bytes));
+        assert_eq!(&*buffer, b"shared");
+        let buffer = buffer.into_owner::<Vec<u8>>().unwrap_err();
+        let back: Arc<[u8]> = buffer.into_owner().unwrap();
+        assert!(Arc::ptr_eq(&bytes, &back));
+        drop(back);
+        drop(Buffer::from_owner(Arc::clone(&bytes)));
+        assert_eq!(Arc::strong_count(&bytes), 1, "dropped with its buffer");
+    }
+
+    #[test]
+    fn what_lies_in_the_owner_itself_does_not_move() {
+        let buffer = Buffer::from_owner([1_u8, 2, 3]);
+        let moved = Box::new(buffer);
+        assert_eq!(**moved, [1, 2, 3]);
+        assert_eq!(moved.into_owner::<[u8; 3]>().unwrap(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn foreign_memory_is_not_changed() {
+        let mut buffer = Buffer::from(vec![1, 2, 3]);
+        assert!(buffer.as_mut().is_none() && buffer.fill(&[9]).is_none());
+        assert_eq!(*buffer, [1, 2, 3]);
+    }
+
+    #[test]
+    fn abandoned_buffers_of_a_pool_are_new_pages() {
+        let pool = Pool::new(1, 4096).unwrap();
+        let mut buffer = pool.take().unwrap();
+        buffer.fill(&[7; 4096]).unwrap();
+        assert_eq!(buffer.abandon(), 0);
+        let mut again = pool.take().unwrap();
+        again.resize(4096);
+        assert_eq!(*again, [0; 4096]);
+        assert_eq!(Buffer::from(vec![0; 100]).abandon(), 100);
+    }
+
+    #[test]
+    fn a_cache_takes_back_only_its_own() {
+        let (pool, other) = (Pool::new(1, 4096).unwrap(), Pool::new(1, 4096).unwrap());
+        let mut cache = Cache::new(pool.clone());
+        let mine = cache.take().unwrap();
+        cache.put(other.take().unwrap());
+        assert_eq!((other.at_home(), cache.available()), (1, 0));
+        cache.put(mine);
+        assert_eq!((pool.at_home(), cache.available()), (0, 1));
+        drop(cache);
+        assert_eq!(pool.at_home(), 1);
+    }
+}

@@ -1,0 +1,186 @@
+//! How a socket is made.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use socket2::{Domain, Protocol, Type};
+
+use super::choice::Chooser;
+use super::{Method, Receiver, Sender, Socket};
+use crate::pool::Pool;
+use crate::sys::udp_send;
+
+/// Bytes of a buffer: the longest message the kernel takes or joins.
+const BUFFER_BYTES: usize = 64 << 10;
+const BUFFERS: u32 = 64;
+
+/// Settings of a [`Socket`].
+#[derive(Debug, Clone)]
+#[must_use = "settings alone make no socket"]
+pub struct Builder {
+    method: Option<Method>,
+    send_pool: Option<Pool>,
+    receive_pool: Option<Pool>,
+    return_buffers: bool,
+    send_buffer_bytes: Option<usize>,
+    receive_buffer_bytes: Option<usize>,
+    broadcast: bool,
+    reuse_address: bool,
+}
+
+/// Why there is no socket.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The kernel makes none.
+    #[error("no UDP socket ({0}); look at 'ulimit -n' and the sandbox this process runs in")]
+    Socket(#[source] io::Error),
+    /// The address is not this host's, or taken.
+    #[error("{address}: not bound ({source}): {}", bind_advice(.source))]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// A setting was refused.
+    #[error("{setting}: refused ({source}); leave it out, or use a kernel that knows it")]
+    Setting {
+        /// Which.
+        setting: &'static str,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The method asked for is not to be had.
+    #[error("{method}: not to be had here ({source}); leave the choice to the policy")]
+    Method {
+        /// Which.
+        method: Method,
+        /// The reason.
+        source: io::Error,
+    },
+    /// No memory for buffers.
+    #[error("no memory for buffers ({0}); ask for fewer")]
+    Memory(#[source] io::Error),
+}
+
+fn bind_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "another program has it; see 'ss -ulnp', or take port 0",
+        io::ErrorKind::AddrNotAvailable => "it is no address of this host; see 'ip address'",
+        io::ErrorKind::PermissionDenied => "ports under 1024 need CAP_NET_BIND_SERVICE",
+        _ => "see 'ip address'",
+    }
+}
+
+impl Builder {
+    pub(super) fn new() -> Self {
+        Self {
+            method: None,
+            send_pool: None,
+            receive_pool: None,
+            return_buffers: false,
+            send_buffer_bytes: None,
+            receive_buffer_bytes: None,
+            broadcast: false,
+            reuse_address: false,
+        }
+    }
+
+    /// Sends by this method only, instead of the one that is measured to be best.
+    pub fn method(mut self, method: Method) -> Self {
+        self.method = Some(method);
+        self
+    }
+
+    /// Sends from buffers of this pool (default: one of its own, of 64 buffers of 64 KiB). Several sockets may share one.
+    pub fn send_pool(mut self, pool: &Pool) -> Self {
+        self.send_pool = Some(pool.clone());
+        self
+    }
+
+    /// Receives into buffers of this pool (default: one of its own, of 64 buffers of 64 KiB).
+    pub fn receive_pool(mut self, pool: &Pool) -> Self {
+        self.receive_pool = Some(pool.clone());
+        self
+    }
+
+    /// Hands messages whose memory is free to [`Sender::completed`], instead of sending their buffers home. They pile up there until
+    /// they are taken.
+    pub fn return_buffers(mut self, on: bool) -> Self {
+        self.return_buffers = on;
+        self
+    }
+
+    /// Bytes that may wait in the kernel to be sent (`SO_SNDBUF`).
+    pub fn send_buffer(mut self, bytes: usize) -> Self {
+        self.send_buffer_bytes = Some(bytes);
+        self
+    }
+
+    /// Bytes that may wait in the kernel to be received (`SO_RCVBUF`); with CAP_NET_ADMIN beyond `net.core.rmem_max`.
+    pub fn receive_buffer(mut self, bytes: usize) -> Self {
+        self.receive_buffer_bytes = Some(bytes);
+        self
+    }
+
+    /// Allows broadcasts.
+    pub fn broadcast(mut self, on: bool) -> Self {
+        self.broadcast = on;
+        self
+    }
+
+    /// Shares the address with other sockets that do so too (`SO_REUSEADDR`): several receivers of one multicast group.
+    pub fn reuse_address(mut self, on: bool) -> Self {
+        self.reuse_address = on;
+        self
+    }
+
+    /// Makes the socket, with this address; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn bind(self, address: SocketAddr) -> Result<Socket, OpenError> {
+        let socket = socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
+            .map_err(OpenError::Socket)?;
+        self.set(&socket)?;
+        socket.bind(&address.into()).map_err(|source| OpenError::Bind { address, source })?;
+        self.finish(OwnedFd::from(socket), address.is_ipv6())
+    }
+
+    fn set(&self, socket: &socket2::Socket) -> Result<(), OpenError> {
+        let refused = |setting| move |source| OpenError::Setting { setting, source };
+        if self.broadcast {
+            socket.set_broadcast(true).map_err(refused("broadcast"))?;
+        }
+        if self.reuse_address {
+            socket.set_reuse_address(true).map_err(refused("reuse address"))?;
+        }
+        if let Some(bytes) = self.send_buffer_bytes {
+            socket.set_send_buffer_size(bytes).map_err(refused("send buffer"))?;
+        }
+        if let Some(bytes) = self.receive_buffer_bytes {
+            socket.set_recv_buffer_size(bytes).map_err(refused("receive buffer"))?;
+        }
+        Ok(())
+    }
+
+    fn finish(self, socket: OwnedFd, is_ipv6: bool) -> Result<Socket, OpenError> {
+        let socket = Arc::new(socket);
+        let zero_copy = udp_send::allow_zero_copy(&*socket);
+        if let (Some(method), Err(source)) = (self.method.filter(|method| method.is_zero_copy()), zero_copy) {
+            return Err(OpenError::Method { method, source });
+        }
+        udp_send::report_errors(&*socket, is_ipv6)
+            .map_err(|source| OpenError::Setting { setting: "errors of the network", source })?;
+        let pool = |given: Option<Pool>| {
+            given.map_or_else(|| Pool::new(BUFFERS, BUFFER_BYTES), Ok).map_err(OpenError::Memory)
+        };
+        let chooser = Chooser::new(self.method);
+        let sender = Sender::new(Arc::clone(&socket), pool(self.send_pool)?, chooser, self.return_buffers);
+        let receiver = Receiver::new(Arc::clone(&socket), pool(self.receive_pool)?);
+        Ok(Socket { socket, sender, receiver })
+    }
+}

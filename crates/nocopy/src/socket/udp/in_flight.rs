@@ -1,0 +1,244 @@
+//! Messages from the moment they are queued until the kernel has let go of their memory.
+
+use std::collections::VecDeque;
+
+use super::{Message, Method};
+use crate::evidence::Evidence;
+use crate::pool::Buffer;
+
+/// The number of a message, counted from 0 for each sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub(super) u64);
+
+/// A message that is queued, or that the kernel still reads.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// `None` once it is free again, until those in front of it are too.
+    pub(super) message: Option<Message>,
+    /// Whom it is for: a number of `Destinations`.
+    pub(super) destination: u32,
+    /// Calls of which no completion has come.
+    calls: u32,
+    /// Whether all of it was handed over.
+    handed_over: bool,
+    evidence: Option<Evidence>,
+}
+
+/// All of them, in the order of their tickets.
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    first: u64,
+    held: VecDeque<Held>,
+}
+
+impl Messages {
+    pub(super) fn push(&mut self, message: Message, destination: u32) -> Ticket {
+        let ticket = Ticket(self.end());
+        let held = Held { message: Some(message), destination, calls: 0, handed_over: false, evidence: None };
+        self.held.push_back(held);
+        ticket
+    }
+
+    /// The ticket that the next message gets.
+    pub(super) fn end(&self) -> u64 {
+        self.first + self.held.len() as u64
+    }
+
+    pub(super) fn get(&self, ticket: u64) -> &Held {
+        &self.held[(ticket - self.first) as usize]
+    }
+
+    fn get_mut(&mut self, ticket: u64) -> &mut Held {
+        &mut self.held[(ticket - self.first) as usize]
+    }
+
+    /// A call that reads all or part of the messages from `first` to `last` was made.
+    pub(super) fn called(&mut self, first: u64, last: u64) {
+        for ticket in first..=last {
+            self.get_mut(ticket).calls += 1;
+        }
+    }
+
+    /// Such a call is over. What is free now is given to `free`.
+    pub(super) fn returned(
+        &mut self,
+        first: u64,
+        last: u64,
+        evidence: Evidence,
+        free: &mut impl FnMut(Ticket, Message, Evidence),
+    ) {
+        for ticket in first..=last {
+            let held = self.get_mut(ticket);
+            held.calls -= 1;
+            held.learn(evidence);
+            self.release(ticket, free);
+        }
+    }
+
+    /// The last of it was handed over; `evidence` is of what no call will tell of.
+    pub(super) fn handed_over(
+        &mut self,
+        ticket: u64,
+        evidence: Option<Evidence>,
+        free: &mut impl FnMut(Ticket, Message, Evidence),
+    ) {
+        let held = self.get_mut(ticket);
+        held.handed_over = true;
+        if let Some(evidence) = evidence {
+            held.learn(evidence);
+        }
+        self.release(ticket, free);
+    }
+
+    /// Something was learnt of a part of it.
+    pub(super) fn learn(&mut self, ticket: u64, evidence: Evidence) {
+        self.get_mut(ticket).learn(evidence);
+    }
+
+    fn release(&mut self, ticket: u64, free: &mut impl FnMut(Ticket, Message, Evidence)) {
+        let held = self.get_mut(ticket);
+        if held.calls > 0 || !held.handed_over {
+            return;
+        }
+        let evidence = held.evidence.unwrap_or(Evidence::Unknown);
+        if let Some(message) = held.message.take() {
+            free(Ticket(ticket), message, evidence);
+        }
+        while self.held.front().is_some_and(|held| held.message.is_none()) {
+            self.held.pop_front();
+            self.first += 1;
+        }
+    }
+
+    /// Gives everything up: what the kernel may read for good, the rest as if it had been dropped. Returns the bytes that are lost
+    /// to the program.
+    pub(super) fn abandon(self) -> usize {
+        let held = self.held.into_iter();
+        let read = held.filter(|held| held.calls > 0).filter_map(|held| held.message);
+        read.flat_map(Message::into_pieces).map(Buffer::abandon).sum()
+    }
+}
+
+impl Held {
+    /// What is known of a message is what is known of its worst part.
+    fn learn(&mut self, evidence: Evidence) {
+        self.evidence = Some(match (self.evidence, evidence) {
+            (None, new) => new,
+            (Some(Evidence::Copied(cause)), _) | (_, Evidence::Copied(cause)) => Evidence::Copied(cause),
+            (Some(Evidence::Unknown), _) | (_, Evidence::Unknown) => Evidence::Unknown,
+            (Some(Evidence::ZeroCopy), Evidence::ZeroCopy) => Evidence::ZeroCopy,
+        });
+    }
+}
+
+/// A call that the kernel took and has not completed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Call {
+    /// The messages it reads all or part of.
+    pub(super) first: u64,
+    pub(super) last: u64,
+    pub(super) datagrams: u32,
+    pub(super) datagram_bytes: u32,
+    pub(super) bytes: u32,
+    pub(super) destination: u32,
+    pub(super) method: Method,
+}
+
+/// Calls by number, counted from 0 by both sides. Completions may come in any order, and for many at once.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    first: u64,
+    calls: VecDeque<Option<Call>>,
+    open: usize,
+}
+
+impl Calls {
+    pub(super) fn push(&mut self, call: Call) -> u64 {
+        self.calls.push_back(Some(call));
+        self.open += 1;
+        self.first + self.calls.len() as u64 - 1
+    }
+
+    /// Takes call `number`; `None` if there is none, or it is over already: a number is the kernel's word, and not believed.
+    pub(super) fn take(&mut self, number: u64) -> Option<Call> {
+        let place = number.checked_sub(self.first)?;
+        let call = self.calls.get_mut(usize::try_from(place).ok()?)?.take()?;
+        self.open -= 1;
+        while let Some(None) = self.calls.front() {
+            self.calls.pop_front();
+            self.first += 1;
+        }
+        Some(call)
+    }
+
+    /// The number whose lower half is `low`, as the kernel counts; of those that are open, or near them.
+    pub(super) fn number(&self, low: u32) -> u64 {
+        self.first.wrapping_add(u64::from(low.wrapping_sub(self.first as u32)))
+    }
+
+    /// How many are not over.
+    pub(super) fn open(&self) -> usize {
+        self.open
+    }
+
+    /// One past the last number.
+    pub(super) fn end(&self) -> u64 {
+        self.first + self.calls.len() as u64
+    }
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use super::*;
+
+    fn call(first: u64) -> Call {
+        Call {
+            first,
+            last: first,
+            datagrams: 1,
+            datagram_bytes: 1,
+            bytes: 1,
+            destination: 0,
+            method: Method::ZeroCopy,
+        }
+    }
+
+    #[test]
+    fn completions_come_in_any_order_and_only_once() {
+        let mut calls = Calls::default();
+        (0..3).for_each(|number| assert_eq!(calls.push(call(number)), number));
+        assert_eq!(calls.take(2).unwrap().first, 2);
+        assert!(calls.take(2).is_none() && calls.take(3).is_none() && calls.take(u64::MAX).is_none());
+        assert_eq!((calls.open(), calls.end()), (2, 3));
+        assert_eq!((calls.take(0).unwrap().first, calls.take(1).unwrap().first), (0, 1));
+        assert!(calls.take(0).is_none());
+        assert_eq!((calls.open(), calls.push(call(9))), (0, 3));
+    }
+
+    #[test]
+    fn the_kernels_counter_goes_round() {
+        let mut calls = Calls { first: u64::from(u32::MAX), ..Calls::default() };
+        (0..3).for_each(|number| drop(calls.push(call(number))));
+        assert_eq!(calls.number(u32::MAX), u64::from(u32::MAX));
+        assert_eq!(calls.number(1), u64::from(u32::MAX) + 2);
+        assert!(calls.take(calls.number(7)).is_none());
+    }
+
+    #[test]
+    fn a_message_is_free_with_its_last_call() {
+        let mut messages = Messages::default();
+        let free = std::cell::RefCell::new(Vec::new());
+        let mut note = |ticket: Ticket, _: Message, evidence| free.borrow_mut().push((ticket.0, evidence));
+        let message = || Message::gathered([vec![0].into()]);
+        assert_eq!([messages.push(message(), 0), messages.push(message(), 0)], [Ticket(0), Ticket(1)]);
+        messages.called(0, 1);
+        messages.called(1, 1);
+        messages.handed_over(0, None, &mut note);
+        messages.handed_over(1, None, &mut note);
+        messages.returned(1, 1, Evidence::ZeroCopy, &mut note);
+        assert!(free.borrow().is_empty());
+        messages.returned(0, 1, Evidence::Unknown, &mut note);
+        assert_eq!(*free.borrow(), [(0, Evidence::Unknown), (1, Evidence::Unknown)]);
+        assert_eq!((messages.end(), messages.held.len()), (2, 0));
+    }
+}

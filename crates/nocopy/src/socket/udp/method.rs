@@ -1,0 +1,81 @@
+//! The ways to send datagrams.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How datagrams leave the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Method {
+    /// One datagram a call (`sendto`, `sendmsg`).
+    Socket,
+    /// Up to 64 datagrams a call (`sendmmsg`).
+    SendMmsg,
+    /// Up to 64 KiB of datagrams of one length as one message, cut by the kernel or the card (`UDP_SEGMENT`; Linux 4.18).
+    Gso,
+    /// One datagram a call, from the program's memory (`MSG_ZEROCOPY`; Linux 5.0).
+    ZeroCopy,
+    /// Both: a long message from the program's memory, cut by the kernel or the card.
+    ZeroCopyGso,
+    /// Zero-copy sends by io_uring, many a call, from memory that is registered once (`IORING_OP_SEND_ZC`; Linux 6.0).
+    UringZeroCopy,
+    /// Frames of an AF_XDP port, headers and all.
+    Xdp,
+}
+
+impl Method {
+    /// All there are.
+    pub const ALL: [Self; 7] = [
+        Self::Socket,
+        Self::SendMmsg,
+        Self::Gso,
+        Self::ZeroCopy,
+        Self::ZeroCopyGso,
+        Self::UringZeroCopy,
+        Self::Xdp,
+    ];
+
+    /// Its name, as the command line and the bench say it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Socket => "socket",
+            Self::SendMmsg => "sendmmsg",
+            Self::Gso => "gso",
+            Self::ZeroCopy => "zerocopy",
+            Self::ZeroCopyGso => "zerocopy-gso",
+            Self::UringZeroCopy => "uring-zerocopy",
+            Self::Xdp => "xdp-udp",
+        }
+    }
+
+    /// Whether the kernel reads the program's memory after the call.
+    pub(crate) fn is_zero_copy(self) -> bool {
+        matches!(self, Self::ZeroCopy | Self::ZeroCopyGso | Self::UringZeroCopy)
+    }
+
+    pub(crate) fn is_segmented(self) -> bool {
+        matches!(self, Self::Gso | Self::ZeroCopyGso)
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// No method is called so.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "'{0}' is no way to send datagrams; there are socket, sendmmsg, gso, zerocopy, zerocopy-gso, uring-zerocopy and xdp-udp"
+)]
+pub struct UnknownMethod(String);
+
+impl FromStr for Method {
+    type Err = UnknownMethod;
+
+    fn from_str(name: &str) -> Result<Self, UnknownMethod> {
+        let found = Self::ALL.into_iter().find(|method| method.name() == name);
+        found.ok_or_else(|| UnknownMethod(name.into()))
+    }
+}

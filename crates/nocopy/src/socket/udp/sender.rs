@@ -1,0 +1,552 @@
+//! The half that sends.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::choice::Chooser;
+use super::destinations::{CONNECTED, Destinations};
+use super::in_flight::{Call, Ticket};
+use super::message::{DATAGRAM_BYTES_MAX, Message};
+use super::outbox::{How, Outbox, Run, Taken};
+use super::{Method, reaper};
+use crate::evidence::{Cause, Evidence, Tally};
+use crate::pool::{Buffer, Cache, Pool};
+use crate::sys::udp_send::{self, Notice};
+use crate::sys::xsk::wait_for_errors;
+
+/// The most messages that are queued before they must be flushed.
+const QUEUE_MAX: usize = 1024;
+
+/// Open zero-copy calls at which completions are looked for: often enough that buffers come back while they are in the cache.
+const REAP_AT: usize = 16;
+
+/// How often a datagram may meet errors that were waiting at the socket because of others.
+const PENDING_ERRORS_MAX: usize = 16;
+
+/// The most errors of the network that are kept for [`Sender::errors`].
+const ERRORS_MAX: usize = 64;
+
+/// What an ordinary call proves.
+const COPIED: Evidence = Evidence::Copied(Cause::SocketCall);
+
+/// The sending half of a socket.
+///
+/// [`send`](Self::send) queues; [`flush`](Self::flush) hands over what is queued, in as few calls as the method allows. What is queued
+/// when it is dropped is not sent; what the kernel still reads then stays where it is until it has done.
+#[derive(Debug)]
+pub struct Sender {
+    outbox: Outbox,
+    cache: Cache,
+    destinations: Destinations,
+    chooser: Chooser,
+    tally: Tally,
+    completed: Option<VecDeque<Completed>>,
+    errors: VecDeque<PeerError>,
+    counters: Counters,
+}
+
+/// A message whose buffers are free again.
+#[derive(Debug)]
+pub struct Completed {
+    /// Which.
+    pub ticket: Ticket,
+    /// What is known of its bytes; if of some more than of others, of the worst part.
+    pub evidence: Evidence,
+    /// Its buffers.
+    pub message: Message,
+}
+
+/// A datagram that the network, or the host, could not bring to its destination.
+#[derive(Debug)]
+pub struct PeerError {
+    /// Whom it was for, as far as that was told.
+    pub to: Option<SocketAddr>,
+    /// Who says so: a router, the destination; `None` for this host.
+    pub from: Option<IpAddr>,
+    /// What: `ConnectionRefused` where nobody listens, `HostUnreachable`, …
+    pub error: io::Error,
+}
+
+/// What a sender counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Datagrams the kernel took. Not: delivered.
+    pub sent: u64,
+    /// Datagrams the kernel refused for good; the flush that met one says why.
+    pub refused: u64,
+    /// Errors of the network (ICMP) that were told.
+    pub peer_errors: u64,
+    /// Datagrams of zero-copy calls that the kernel had no memory to remember, and that were copied instead.
+    pub no_buffers: u64,
+    /// Completions of calls that were never made: a fault of the kernel's.
+    pub strange_completions: u64,
+}
+
+/// A message was not queued; here it is.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct Rejected {
+    /// As it was given.
+    pub message: Message,
+    /// Why.
+    pub reason: RejectedReason,
+}
+
+/// Why a message was not queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RejectedReason {
+    /// The queue is full.
+    #[error("{QUEUE_MAX} messages are queued; flush them first")]
+    QueueFull,
+    /// A datagram is longer than any may be.
+    #[error("a datagram of {0} bytes is longer than UDP takes ({DATAGRAM_BYTES_MAX}); cut it")]
+    TooLong(usize),
+    /// Nobody said whom it is for.
+    #[error("the socket is not connected; connect it, or say whom the message is for")]
+    NotConnected,
+}
+
+/// A datagram was refused for good, and is no longer queued; what was behind it was handed over.
+#[derive(Debug, thiserror::Error)]
+#[error("{refused} of the datagrams were not sent, the first to {} ({source}): {}", whom(.to), advice(.source))]
+pub struct SendError {
+    /// Whom the first was for; `None`: the peer the socket is connected to.
+    pub to: Option<SocketAddr>,
+    /// How many were refused in this flush.
+    pub refused: u64,
+    /// The kernel's reason for the first.
+    pub source: io::Error,
+}
+
+fn whom(to: &Option<SocketAddr>) -> String {
+    to.map_or_else(|| "the connected peer".into(), |to| to.to_string())
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => "there is no way to it; look at 'ip route get'",
+        Some(libc::EPERM) => "a packet filter of this host forbids it; look at 'nft list ruleset'",
+        Some(libc::EACCES) => "broadcasts are to be allowed when the socket is made",
+        Some(libc::EMSGSIZE) => "longer than the way allows without fragments; make them shorter",
+        Some(libc::ENOBUFS | libc::ENOMEM) => "the interface's queue is full; send more slowly",
+        Some(libc::ENETDOWN) => "the interface is down; bring it up",
+        _ => "look at 'ip route get' and the interface",
+    }
+}
+
+impl Sender {
+    pub(super) fn new(socket: Arc<OwnedFd>, pool: Pool, chooser: Chooser, return_buffers: bool) -> Self {
+        Self {
+            outbox: Outbox::new(socket),
+            cache: Cache::new(pool),
+            destinations: Destinations::new(),
+            chooser,
+            tally: Tally::default(),
+            completed: return_buffers.then(VecDeque::new),
+            errors: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    pub(super) fn connected(&mut self, to: SocketAddr) {
+        self.destinations.connect(to);
+        self.chooser.forget(CONNECTED);
+    }
+
+    /// An empty buffer of the socket's pool; `None` while all are away: [`flush`](Self::flush) and [`reap`](Self::reap) bring them back.
+    #[inline]
+    pub fn buffer(&mut self) -> Option<Buffer> {
+        self.cache.take()
+    }
+
+    /// Takes a buffer that was not sent back, more cheaply than dropping it.
+    #[inline]
+    pub fn recycle(&mut self, buffer: Buffer) {
+        self.cache.put(buffer);
+    }
+
+    /// The pool the buffers are of.
+    pub fn pool(&self) -> &Pool {
+        self.cache.pool()
+    }
+
+    /// Buffers to be had at once.
+    pub fn buffers_free(&self) -> usize {
+        self.cache.available()
+    }
+
+    /// Queues a message for the peer the socket is connected to.
+    ///
+    /// # Errors
+    /// The message, and why it was not queued.
+    #[inline]
+    pub fn send(&mut self, message: impl Into<Message>) -> Result<Ticket, Rejected> {
+        let message = message.into();
+        if !self.destinations.is_connected() {
+            return Err(Rejected { message, reason: RejectedReason::NotConnected });
+        }
+        self.queue(message, CONNECTED)
+    }
+
+    /// Queues a message for that address.
+    ///
+    /// # Errors
+    /// The message, and why it was not queued.
+    #[inline]
+    pub fn send_to(&mut self, message: impl Into<Message>, to: SocketAddr) -> Result<Ticket, Rejected> {
+        let destination = self.destination(to);
+        self.queue(message.into(), destination)
+    }
+
+    #[inline]
+    fn destination(&mut self, to: SocketAddr) -> u32 {
+        if self.destinations.is_full() && self.queued() == 0 && self.in_flight() == 0 {
+            self.destinations.forget();
+            self.chooser.forget_all();
+        }
+        self.destinations.number(to)
+    }
+
+    #[inline]
+    fn queue(&mut self, message: Message, destination: u32) -> Result<Ticket, Rejected> {
+        let reason = if message.datagram_bytes() > DATAGRAM_BYTES_MAX {
+            RejectedReason::TooLong(message.datagram_bytes())
+        } else if self.queued() >= QUEUE_MAX {
+            RejectedReason::QueueFull
+        } else {
+            return Ok(self.outbox.push(message, destination));
+        };
+        Err(Rejected { message, reason })
+    }
+
+    /// Sends one datagram now, behind what is queued: the kernel copies it, so the bytes are the caller's again at once.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush); the datagram was not sent then.
+    pub fn send_slice(&mut self, bytes: &[u8], to: Option<SocketAddr>) -> Result<(), SendError> {
+        self.flush()?;
+        let destination = to.map_or(CONNECTED, |to| self.destination(to));
+        let mut pending = 0;
+        loop {
+            let address = self.destinations.get(destination).address;
+            match udp_send::send(self.outbox.socket(), bytes, address.as_ref(), 0) {
+                Ok(()) => break,
+                Err(error) if self.was_pending(&error, &mut pending) => {}
+                Err(source) => {
+                    self.counters.refused += 1;
+                    return Err(SendError { to: self.destinations.get(destination).to, refused: 1, source });
+                }
+            }
+        }
+        self.counters.sent += 1;
+        self.tally.add(Evidence::Copied(Cause::Slice), 1, bytes.len() as u64);
+        Ok(())
+    }
+
+    /// Messages that are queued and not handed over.
+    #[inline]
+    pub fn queued(&self) -> usize {
+        self.outbox.queued()
+    }
+
+    /// Calls whose memory the kernel still reads.
+    #[inline]
+    pub fn in_flight(&self) -> usize {
+        self.outbox.in_flight()
+    }
+
+    /// Hands over everything queued; waits while the socket's send buffer is full.
+    ///
+    /// # Errors
+    /// Datagrams were refused for good: they are counted, and the rest was handed over all the same.
+    #[inline]
+    pub fn flush(&mut self) -> Result<(), SendError> {
+        self.hand_over(0).map(drop)
+    }
+
+    /// Hands over as much as the socket's send buffer takes at once. `false`: not everything.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn try_flush(&mut self) -> Result<bool, SendError> {
+        self.hand_over(libc::MSG_DONTWAIT)
+    }
+
+    fn hand_over(&mut self, flags: i32) -> Result<bool, SendError> {
+        let mut refused: Option<SendError> = None;
+        let mut is_all = true;
+        while let Some(run) = self.outbox.run() {
+            let choice = self.chooser.choose(&run);
+            let start = choice.measured.then(Instant::now);
+            let done = self.send_run(choice.method, &run, flags);
+            self.reap_if_many();
+            if let Some(start) = start {
+                self.chooser.record(choice, &run, start.elapsed());
+            }
+            match done {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    is_all = false;
+                    break;
+                }
+                Err(source) => {
+                    self.refuse();
+                    let to = self.destinations.get(run.destination).to;
+                    refused.get_or_insert(SendError { to, refused: 0, source }).refused += 1;
+                }
+            }
+        }
+        refused.map_or(Ok(is_all), Err)
+    }
+
+    /// Sends one call's worth after the other until the run is over.
+    #[inline]
+    fn send_run(&mut self, mut method: Method, run: &Run, flags: i32) -> io::Result<()> {
+        let mut pending = 0;
+        while self.outbox.has(run) {
+            let sent = match method {
+                Method::Socket => self.send_one(run, flags),
+                _ => self.send_many(method, run, flags),
+            };
+            let Err(error) = sent else { continue };
+            if !self.was_pending(&error, &mut pending) {
+                method = self.instead(method, run, &error).ok_or(error)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the next datagram by a call of its own.
+    #[inline]
+    fn send_one(&mut self, run: &Run, flags: i32) -> io::Result<()> {
+        let Some(bytes) = self.outbox.next_in_one_piece() else {
+            return self.send_many(Method::Socket, run, flags);
+        };
+        let address = self.destinations.get(run.destination).address.as_ref();
+        udp_send::send(self.outbox.socket(), bytes, address, flags)?;
+        self.counters.sent += 1;
+        self.tally.add(COPIED, 1, bytes.len() as u64);
+        self.outbox.pass(Some(COPIED), &mut free(&mut self.cache, &mut self.completed));
+        Ok(())
+    }
+
+    /// Sends as many datagrams of the run as go into one call.
+    fn send_many(&mut self, method: Method, run: &Run, flags: i32) -> io::Result<()> {
+        let evidence = (!method.is_zero_copy()).then_some(COPIED);
+        match self.call(run, How { method, flags, evidence }) {
+            Err(error) if evidence.is_none() && is_no_buffers(&error) => self.send_copied(method, run, flags),
+            sent => sent.map(drop),
+        }
+    }
+
+    fn call(&mut self, run: &Run, how: How) -> io::Result<Taken> {
+        let mut free = free(&mut self.cache, &mut self.completed);
+        let taken = self.outbox.send(run, how, &self.destinations, &mut free)?;
+        self.counters.sent += taken.datagrams;
+        if let Some(evidence) = how.evidence {
+            self.tally.add(evidence, taken.datagrams, taken.bytes);
+        }
+        Ok(taken)
+    }
+
+    /// The kernel has no memory to remember zero-copy calls by. Completions make room; without any it is a copy.
+    #[cold]
+    #[inline(never)]
+    fn send_copied(&mut self, method: Method, run: &Run, flags: i32) -> io::Result<()> {
+        if self.reap() > 0 {
+            return Ok(()); // the next call may go through
+        }
+        let method = if method == Method::ZeroCopyGso { Method::Gso } else { Method::SendMmsg };
+        let evidence = Some(Evidence::Copied(Cause::NoBuffers));
+        let taken = self.call(run, How { method, flags, evidence })?;
+        self.counters.no_buffers += taken.datagrams;
+        self.chooser.no_buffers();
+        Ok(())
+    }
+
+    /// Whether the error was waiting at the socket, because of an earlier datagram; what it is of is kept for
+    /// [`errors`](Self::errors).
+    #[cold]
+    #[inline(never)]
+    fn was_pending(&mut self, error: &io::Error, count: &mut usize) -> bool {
+        if error.kind() == io::ErrorKind::Interrupted {
+            return true;
+        }
+        let told = self.counters.peer_errors;
+        self.reap();
+        *count += 1;
+        self.counters.peer_errors > told && *count <= PENDING_ERRORS_MAX
+    }
+
+    /// Another way for what this one does not take; `None` if no other would.
+    #[cold]
+    #[inline(never)]
+    fn instead(&mut self, method: Method, run: &Run, error: &io::Error) -> Option<Method> {
+        let limits =
+            [libc::EMSGSIZE, libc::EINVAL, libc::EIO, libc::EOPNOTSUPP, libc::ENOPROTOOPT, libc::EFAULT];
+        if !error.raw_os_error().is_some_and(|errno| limits.contains(&errno)) {
+            return None;
+        }
+        let other = match method {
+            Method::ZeroCopyGso => Method::Gso,
+            Method::ZeroCopy | Method::Gso => Method::SendMmsg,
+            _ => return None,
+        };
+        self.chooser.refused(method, run, error);
+        Some(other)
+    }
+
+    /// Takes the first datagram off the queue, which no way could send.
+    #[cold]
+    #[inline(never)]
+    fn refuse(&mut self) {
+        self.counters.refused += 1;
+        self.outbox.pass(None, &mut free(&mut self.cache, &mut self.completed));
+    }
+
+    #[inline]
+    fn reap_if_many(&mut self) {
+        let open = self.outbox.in_flight();
+        if open >= REAP_AT || (open > 0 && self.cache.is_empty()) {
+            self.reap();
+        }
+    }
+
+    /// Takes what the kernel says of earlier sends, and returns how many calls are over.
+    pub fn reap(&mut self) -> usize {
+        let mut over = 0;
+        while let Ok(Some(notice)) = udp_send::next_notice(self.outbox.socket()) {
+            match notice {
+                Notice::Done { first, last, copied } => over += self.done(first, last, copied),
+                Notice::Refused { errno, to, from } => self.peer_error(errno, to, from),
+            }
+        }
+        over
+    }
+
+    fn done(&mut self, first: u32, last: u32, copied: bool) -> usize {
+        let mut free = free(&mut self.cache, &mut self.completed);
+        let (destinations, tally, chooser) = (&self.destinations, &mut self.tally, &mut self.chooser);
+        let judge = |call: &Call| {
+            let evidence = destinations.get(call.destination).evidence(copied);
+            tally.add(evidence, u64::from(call.datagrams), u64::from(call.bytes));
+            chooser.completed(call, copied);
+            evidence
+        };
+        let (over, strange) = self.outbox.done(first, last, judge, &mut free);
+        self.counters.strange_completions += strange;
+        over
+    }
+
+    fn peer_error(&mut self, errno: i32, to: Option<SocketAddr>, from: Option<IpAddr>) {
+        self.counters.peer_errors += 1;
+        if self.errors.len() == ERRORS_MAX {
+            self.errors.pop_front();
+        }
+        self.errors.push_back(PeerError { to, from, error: io::Error::from_raw_os_error(errno) });
+    }
+
+    /// What the network said since the last time, oldest first; at most the last 64, while all are [counted](Counters::peer_errors).
+    pub fn errors(&mut self) -> impl Iterator<Item = PeerError> + '_ {
+        self.reap();
+        self.errors.drain(..)
+    }
+
+    /// The next message whose buffers are free again, if the builder was told to
+    /// [return them](super::Builder::return_buffers).
+    pub fn completed(&mut self) -> Option<Completed> {
+        self.completed.as_mut()?.pop_front()
+    }
+
+    /// Hands over everything queued, and waits until the kernel has let go of all memory. `false`: not in that time.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn drain(&mut self, timeout: Duration) -> Result<bool, SendError> {
+        let give_up = Instant::now() + timeout;
+        self.flush()?;
+        loop {
+            self.reap();
+            if self.in_flight() == 0 {
+                return Ok(true);
+            }
+            let left = give_up.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            // What waiting fails for, looking again tells.
+            let _ = wait_for_errors(self.outbox.socket(), left);
+        }
+    }
+
+    /// What is known of the bytes sent, as soon as their memory is free.
+    pub fn ledger(&self) -> Tally {
+        self.tally
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Which ways are taken, and why.
+    pub fn explain(&self) -> String {
+        self.chooser.explain()
+    }
+
+    /// Drains as long as `timeout`, then lets go of the socket. Memory that the kernel still reads then is given up for good: pages
+    /// of a pool are replaced by others, while the kernel keeps the old ones; any other memory is leaked. (Dropping the sender instead
+    /// leaves all of it where it is, for up to 10 s.)
+    pub fn close(mut self, timeout: Duration) -> Closed {
+        let error = self.drain(timeout).err();
+        let queued = self.queued();
+        let (abandoned_calls, leaked_bytes) = self.outbox.abandon();
+        reaper::leaked(leaked_bytes);
+        Closed { abandoned_calls, leaked_bytes, queued, error, ledger: self.tally, counters: self.counters }
+    }
+}
+
+/// How a sender ended.
+#[derive(Debug)]
+pub struct Closed {
+    /// Calls the kernel had not completed. What they carried is not in the ledger.
+    pub abandoned_calls: usize,
+    /// Bytes of foreign memory among them, which nobody gets back.
+    pub leaked_bytes: usize,
+    /// Messages that were never handed over.
+    pub queued: usize,
+    /// Why datagrams were refused at the end.
+    pub error: Option<SendError>,
+    /// What is known of all other bytes.
+    pub ledger: Tally,
+    /// What was counted.
+    pub counters: Counters,
+}
+
+fn is_no_buffers(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// Where the buffers of a message go that is free.
+#[inline]
+fn free<'a>(
+    cache: &'a mut Cache,
+    completed: &'a mut Option<VecDeque<Completed>>,
+) -> impl FnMut(Ticket, Message, Evidence) + 'a {
+    move |ticket, message, evidence| match completed {
+        Some(completed) => completed.push_back(Completed { ticket, evidence, message }),
+        None => message.into_pieces().for_each(|buffer| cache.put(buffer)),
+    }
+}
+
+impl AsFd for Sender {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.outbox.socket()
+    }
+}

@@ -1,0 +1,363 @@
+//! Sending datagrams by the kernel's UDP sockets, several in a call, gathered from where their bytes lie; and reading what the
+//! error queue says of them.
+
+use std::fmt;
+use std::io;
+use std::mem::{MaybeUninit, offset_of};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use super::option;
+
+/// The most messages in a call.
+pub(crate) const MESSAGES_MAX: usize = 64;
+/// The most pieces in all of them.
+pub(crate) const PIECES_MAX: usize = 1024;
+
+/// The most datagrams in a message since Linux 4.18 (`UDP_MAX_SEGMENTS` of `linux/udp.h`; 128 since 6.9).
+pub(crate) const SEGMENTS_MAX: usize = 64;
+
+/// `struct sock_extended_err` origins, `linux/errqueue.h`.
+const SO_EE_ORIGIN_LOCAL: u8 = 1;
+const SO_EE_ORIGIN_ICMP: u8 = 2;
+const SO_EE_ORIGIN_ICMP6: u8 = 3;
+const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
+/// The kernel copied after all.
+const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
+
+/// An address as the kernel wants it.
+#[derive(Clone, Copy)]
+pub(crate) struct Address {
+    storage: Storage,
+    bytes: libc::socklen_t,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+union Storage {
+    v4: libc::sockaddr_in,
+    v6: libc::sockaddr_in6,
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Self {
+        match address {
+            SocketAddr::V4(address) => {
+                let v4 = libc::sockaddr_in {
+                    sin_family: libc::AF_INET as libc::sa_family_t,
+                    sin_port: address.port().to_be(),
+                    sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
+                    sin_zero: [0; 8],
+                };
+                Self { storage: Storage { v4 }, bytes: size_of_val(&v4) as libc::socklen_t }
+            }
+            SocketAddr::V6(address) => {
+                let v6 = libc::sockaddr_in6 {
+                    sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                    sin6_port: address.port().to_be(),
+                    sin6_flowinfo: address.flowinfo(),
+                    sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
+                    sin6_scope_id: address.scope_id(),
+                };
+                Self { storage: Storage { v6 }, bytes: size_of_val(&v6) as libc::socklen_t }
+            }
+        }
+    }
+}
+
+impl Address {
+    fn pointer(&self) -> *mut libc::c_void {
+        // The kernel only reads it.
+        (&raw const self.storage).cast_mut().cast()
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Address({} bytes)", self.bytes)
+    }
+}
+
+/// Room for the one control message there is: `UDP_SEGMENT`, a `u16`.
+const CONTROL_BYTES: usize = 24;
+
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Control([u8; CONTROL_BYTES]);
+
+impl Control {
+    fn segment(bytes: u16) -> Self {
+        let mut control = Self([0; CONTROL_BYTES]);
+        // struct cmsghdr: length, level, type; then the data (cmsg(3)).
+        let header = size_of::<libc::cmsghdr>();
+        let length = header + size_of::<u16>();
+        control.0[..8].copy_from_slice(&length.to_ne_bytes());
+        control.0[8..12].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
+        control.0[12..16].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
+        control.0[header..length].copy_from_slice(&bytes.to_ne_bytes());
+        control
+    }
+}
+
+/// Messages for one call, put together in memory that is allocated once.
+pub(crate) struct Burst {
+    messages: Box<[libc::mmsghdr]>,
+    pieces: Box<[libc::iovec]>,
+    controls: Box<[Control]>,
+    addresses: Box<[MaybeUninit<Address>]>,
+    message_count: usize,
+    piece_count: usize,
+}
+
+// SAFETY: the pointers in it are only followed by `send`, whose callers vouch for them.
+unsafe impl Send for Burst {}
+
+impl Burst {
+    pub(crate) fn new() -> Self {
+        // SAFETY: null pointers and zeros are what an unused header is made of.
+        let (message, piece) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        Self {
+            messages: vec![message; MESSAGES_MAX].into(),
+            pieces: vec![piece; PIECES_MAX].into(),
+            controls: vec![Control([0; CONTROL_BYTES]); MESSAGES_MAX].into(),
+            addresses: vec![MaybeUninit::uninit(); MESSAGES_MAX].into(),
+            message_count: 0,
+            piece_count: 0,
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        (self.message_count, self.piece_count) = (0, 0);
+    }
+
+    /// Whether there is room for one more message of so many pieces.
+    #[inline]
+    pub(crate) fn has_room(&self, pieces: usize) -> bool {
+        self.message_count < MESSAGES_MAX && self.piece_count + pieces <= PIECES_MAX
+    }
+
+    pub(crate) fn messages(&self) -> usize {
+        self.message_count
+    }
+
+    /// Begins a message: to that address, or the one the socket is connected to; cut into datagrams of `segment_bytes` if that is
+    /// not 0.
+    #[inline]
+    pub(crate) fn begin(&mut self, to: Option<&Address>, segment_bytes: u16) {
+        let number = self.message_count;
+        let message = &mut self.messages[number];
+        let header = &mut message.msg_hdr;
+        header.msg_iov = &raw mut self.pieces[self.piece_count.min(PIECES_MAX - 1)];
+        header.msg_iovlen = 0;
+        (header.msg_name, header.msg_namelen) = match to {
+            None => (std::ptr::null_mut(), 0),
+            Some(address) => {
+                let kept = self.addresses[number].write(*address);
+                (kept.pointer(), kept.bytes)
+            }
+        };
+        (header.msg_control, header.msg_controllen) = match segment_bytes {
+            0 => (std::ptr::null_mut(), 0),
+            bytes => {
+                self.controls[number] = Control::segment(bytes);
+                ((&raw mut self.controls[number]).cast(), CONTROL_BYTES)
+            }
+        };
+        self.message_count += 1;
+    }
+
+    /// Adds a piece to the message begun last.
+    ///
+    /// # Panics
+    /// Without [`has_room`](Self::has_room).
+    #[inline]
+    pub(crate) fn piece(&mut self, bytes: &[u8]) {
+        let message = &mut self.messages[self.message_count - 1].msg_hdr;
+        let first = bytes.as_ptr().cast_mut().cast();
+        self.pieces[self.piece_count] = libc::iovec { iov_base: first, iov_len: bytes.len() };
+        self.piece_count += 1;
+        message.msg_iovlen += 1;
+    }
+
+    /// Hands messages over, from number `from` on, and returns how many the kernel took. An error is of the first.
+    ///
+    /// # Safety
+    /// The bytes of all pieces since `clear` are still there; with `MSG_ZEROCOPY` they stay there, unchanged, until the error queue
+    /// tells of them.
+    pub(crate) unsafe fn send(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        from: usize,
+        flags: i32,
+    ) -> io::Result<usize> {
+        let messages = &mut self.messages[from..self.message_count];
+        // SAFETY: headers, control messages and addresses are in boxes of ours, the pieces there by contract.
+        let sent = unsafe {
+            match messages {
+                [] => return Ok(0),
+                [one] => {
+                    let bytes = libc::sendmsg(socket.as_raw_fd(), &raw const one.msg_hdr, flags);
+                    if bytes < 0 { -1 } else { 1 }
+                }
+                many => {
+                    libc::sendmmsg(socket.as_raw_fd(), many.as_mut_ptr(), many.len() as u32, flags) as isize
+                }
+            }
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+impl fmt::Debug for Burst {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Burst({} messages of {} pieces)", self.message_count, self.piece_count)
+    }
+}
+
+/// Sends one datagram that lies in one piece; the kernel copies it.
+#[inline]
+pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], to: Option<&Address>, flags: i32) -> io::Result<()> {
+    let (name, length) = to.map_or((std::ptr::null_mut(), 0), |to| (to.pointer(), to.bytes));
+    // SAFETY: bytes and address outlive the call.
+    let sent = unsafe {
+        libc::sendto(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags, name.cast(), length)
+    };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Lets the socket send from the program's memory.
+///
+/// # Errors
+/// The kernel's refusal.
+pub(crate) fn allow_zero_copy(socket: &impl AsFd) -> io::Result<()> {
+    // SAFETY: the option takes an `int`.
+    unsafe { option::set(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1_i32) }
+}
+
+/// Has the network's errors (ICMP) put into the error queue, with whom they are from.
+///
+/// # Errors
+/// The kernel's refusal.
+pub(crate) fn report_errors(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
+    let (level, name) = match is_ipv6 {
+        true => (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+        false => (libc::IPPROTO_IP, libc::IP_RECVERR),
+    };
+    // SAFETY: both options take an `int`.
+    unsafe { option::set(socket, level, name, &1_i32) }
+}
+
+/// What the error queue tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// The kernel is done with the zero-copy calls of these numbers, counted from 0 for each socket, the last one included.
+    Done { first: u32, last: u32, copied: bool },
+    /// The network, or the host itself, could not bring a datagram to that address.
+    Refused { errno: i32, to: Option<SocketAddr>, from: Option<IpAddr> },
+}
+
+/// `struct sock_extended_err`, and the address of who complains behind it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ExtendedError {
+    errno: u32,
+    origin: u8,
+    kind: u8,
+    code: u8,
+    pad: u8,
+    info: u32,
+    data: u32,
+    offender: [u8; 28],
+}
+
+const FIXED_BYTES: usize = offset_of!(ExtendedError, offender);
+
+/// Takes the next notice; `None` if there is none.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn next_notice(socket: BorrowedFd<'_>) -> io::Result<Option<Notice>> {
+    #[repr(C, align(8))]
+    struct Room([u8; 256]);
+    let mut control = Room([0; 256]);
+    // SAFETY: zeros are an empty address and header.
+    let (mut name, mut header): (libc::sockaddr_in6, libc::msghdr) = unsafe { std::mem::zeroed() };
+    loop {
+        header.msg_name = (&raw mut name).cast();
+        header.msg_namelen = size_of_val(&name) as libc::socklen_t;
+        header.msg_control = (&raw mut control).cast();
+        header.msg_controllen = size_of_val(&control);
+        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+        // SAFETY: name and control outlive the call, their lengths are theirs, and there is no room for data to write to.
+        if unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) } < 0 {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock => Ok(None),
+                io::ErrorKind::Interrupted => continue,
+                _ => Err(error),
+            };
+        }
+        let length = header.msg_controllen.min(control.0.len());
+        let to = &as_bytes(&name)[..(header.msg_namelen as usize).min(size_of_val(&name))];
+        if let Some(notice) = read_notice(&control.0[..length], to) {
+            return Ok(Some(notice));
+        }
+        // Of a kind that nobody here asked for: the next one.
+    }
+}
+
+fn as_bytes(name: &libc::sockaddr_in6) -> &[u8] {
+    // SAFETY: a structure without padding, of integers only.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(name).cast(), size_of_val(name)) }
+}
+
+/// Finds the notice among the control messages (cmsg(3)).
+fn read_notice(mut control: &[u8], to: &[u8]) -> Option<Notice> {
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    let word = |bytes: &[u8], at: usize| {
+        bytes.get(at..at + 4).map(|word| u32::from_ne_bytes(word.try_into().expect("four")))
+    };
+    while control.len() >= HEADER {
+        let length = usize::from_ne_bytes(control[..8].try_into().expect("eight"));
+        let (level, kind) = (word(control, 8)? as i32, word(control, 12)? as i32);
+        let data = control.get(HEADER..length)?;
+        let is_ours = (level == libc::IPPROTO_IP && kind == libc::IP_RECVERR)
+            || (level == libc::IPPROTO_IPV6 && kind == libc::IPV6_RECVERR);
+        if is_ours && data.len() >= FIXED_BYTES {
+            let errno = word(data, offset_of!(ExtendedError, errno))? as i32;
+            let (info, last) =
+                (word(data, offset_of!(ExtendedError, info))?, word(data, offset_of!(ExtendedError, data))?);
+            let code = data[offset_of!(ExtendedError, code)];
+            return match data[offset_of!(ExtendedError, origin)] {
+                SO_EE_ORIGIN_ZEROCOPY => {
+                    Some(Notice::Done { first: info, last, copied: code == SO_EE_CODE_ZEROCOPY_COPIED })
+                }
+                SO_EE_ORIGIN_LOCAL | SO_EE_ORIGIN_ICMP | SO_EE_ORIGIN_ICMP6 => Some(Notice::Refused {
+                    errno,
+                    to: read_address(to),
+                    from: read_address(&data[FIXED_BYTES..]).map(|from| from.ip()),
+                }),
+                _ => None,
+            };
+        }
+        control = control.get(length.next_multiple_of(8).max(HEADER)..)?;
+    }
+    None
+}
+
+/// An address as the kernel writes it; `None` if it is of no family of ours, or cut off.
+pub(crate) fn read_address(bytes: &[u8]) -> Option<SocketAddr> {
+    let family = i32::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().expect("two")));
+    let port = u16::from_be_bytes(bytes.get(2..4)?.try_into().expect("two"));
+    match family {
+        libc::AF_INET => {
+            let octets: [u8; 4] = bytes.get(4..8)?.try_into().expect("four");
+            Some((Ipv4Addr::from(octets), port).into())
+        }
+        libc::AF_INET6 => {
+            let octets: [u8; 16] = bytes.get(8..24)?.try_into().expect("sixteen");
+            Some((Ipv6Addr::from(octets), port).into())
+        }
+        _ => None,
+    }
+}
