@@ -1,0 +1,158 @@
+//! Memory that the kernel still reads, when a socket is closed, dropped, or out of buffers: on an interface that holds packets back.
+
+#[macro_use]
+mod common;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nocopy::socket::udp::{Message, Method, Socket, leaked_bytes};
+use nocopy::{Buffer, Cause, Pool};
+use nocopy_lab::Lab;
+
+use common::SECOND;
+
+const DATAGRAM_BYTES: usize = 1000;
+const COUNT: usize = 40;
+
+/// Packets leave the left end so slowly that they are seen waiting: some 1 MB/s, the first two at once.
+fn hold_back(lab: &Lab) {
+    let interface = lab.left().interface();
+    let shaper = ["rate", "8mbit", "burst", "2kb", "limit", "10000000"];
+    let arguments = [&["qdisc", "replace", "dev", interface, "root", "tbf"], &shaper[..]].concat();
+    let done = lab.left().namespace().run(|| Command::new("tc").args(arguments).status().expect("tc is there"));
+    assert!(done.success(), "a shaper on {interface}");
+}
+
+fn receiver(lab: &Lab) -> UdpSocket {
+    let address = SocketAddr::new(lab.right().ipv4().into(), 0);
+    let socket = lab.right().namespace().run(|| UdpSocket::bind(address)).unwrap();
+    socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
+    socket.set_read_timeout(Some(SECOND)).unwrap();
+    socket
+}
+
+fn sender(lab: &Lab, method: Method, pool: &Pool, to: &UdpSocket) -> Socket {
+    let address = SocketAddr::new(lab.left().ipv4().into(), 0);
+    // Enough for all of them: the send buffer is not what shall run out.
+    let builder = Socket::builder().method(method).send_pool(pool).send_buffer(4 << 20);
+    let mut socket = lab.left().namespace().run(|| builder.bind(address)).unwrap();
+    lab.left().namespace().run(|| socket.connect(to.local_addr().unwrap())).unwrap();
+    socket
+}
+
+fn pattern(number: usize) -> Vec<u8> {
+    (0..DATAGRAM_BYTES).map(|place| (number * 31 + place * 7) as u8).collect()
+}
+
+/// Sends all of them, one in three from memory of the program's own.
+fn send_all(socket: &mut Socket) {
+    for number in 0..COUNT {
+        let buffer = match number % 3 {
+            0 => Buffer::from(pattern(number)),
+            _ => {
+                let mut buffer = socket.sender().buffer().expect("a free buffer");
+                buffer.fill(&pattern(number)).unwrap();
+                buffer
+            }
+        };
+        socket.sender().send(Message::from(buffer)).unwrap();
+    }
+    socket.sender().flush().unwrap();
+}
+
+/// Writes into every buffer of the pool that is to be had.
+fn scribble(pool: &Pool) -> usize {
+    let all: Vec<Buffer> = std::iter::from_fn(|| pool.take()).collect();
+    let count = all.len();
+    for mut buffer in all {
+        buffer.resize(buffer.capacity());
+        buffer.as_mut().unwrap().fill(0xee);
+    }
+    count
+}
+
+fn assert_all_arrive(receiver: &UdpSocket) {
+    let mut bytes = [0; 2 * DATAGRAM_BYTES];
+    for number in 0..COUNT {
+        let length = receiver.recv(&mut bytes).expect("it arrived");
+        assert!(bytes[..length] == pattern(number), "datagram {number} is as it was sent");
+    }
+}
+
+#[test]
+fn memory_given_up_by_force_is_written_and_what_was_sent_arrives() {
+    for method in [Method::ZeroCopy, Method::ZeroCopyGso] {
+        let lab = lab!();
+        hold_back(&lab);
+        let (receiver, pool, leaked_before) = (receiver(&lab), Pool::new(64, 4096).unwrap(), leaked_bytes());
+        let mut socket = sender(&lab, method, &pool, &receiver);
+        send_all(&mut socket);
+        let (sender, _receiver) = socket.split();
+        let closed = sender.close(Duration::ZERO);
+        assert!(closed.abandoned_calls > 0 && closed.error.is_none(), "{method}: {closed:?}");
+        assert!(closed.leaked_bytes > 0, "foreign memory among it: {closed:?}");
+        assert_eq!(closed.leaked_bytes % DATAGRAM_BYTES, 0);
+        assert!(leaked_bytes() - leaked_before >= closed.leaked_bytes as u64);
+        assert_eq!(scribble(&pool), pool.total(), "{method}: every buffer of the pool is to be had again");
+        assert_all_arrive(&receiver);
+    }
+}
+
+#[test]
+fn a_dropped_socket_keeps_its_memory_until_the_kernel_has_done() {
+    for method in [Method::ZeroCopy, Method::ZeroCopyGso] {
+        let lab = lab!();
+        hold_back(&lab);
+        let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
+        let mut socket = sender(&lab, method, &pool, &receiver);
+        send_all(&mut socket);
+        drop(socket);
+        assert!(scribble(&pool) < pool.total(), "{method}: some are still read");
+        assert_all_arrive(&receiver);
+        let give_up = Instant::now() + 5 * SECOND;
+        while pool.at_home() < pool.total() {
+            assert!(Instant::now() < give_up, "{method}: {} of {} are home", pool.at_home(), pool.total());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn without_memory_to_remember_sends_by_they_are_copied_and_counted() {
+    const MANY: usize = 2000;
+    let lab = lab!();
+    hold_back(&lab);
+    let (receiver, pool) = (receiver(&lab), Pool::new(1, 4096).unwrap());
+    let mut socket = sender(&lab, Method::ZeroCopy, &pool, &receiver);
+    for number in 0..MANY {
+        socket.sender().send(Buffer::from((number as u32).to_be_bytes().to_vec())).unwrap();
+        if number % 50 == 49 {
+            socket.sender().flush().unwrap();
+        }
+    }
+    assert!(socket.sender().drain(10 * SECOND).unwrap(), "never stuck");
+    let (tally, counters) = (socket.sender().ledger(), socket.sender().counters());
+    assert!(counters.no_buffers > 0, "{counters:?}");
+    assert_eq!(tally.copied_bytes(Cause::NoBuffers), counters.no_buffers * 4);
+    assert_eq!((tally.datagrams(), tally.bytes()), (MANY as u64, 4 * MANY as u64), "every byte is accounted for");
+    let mut bytes = [0; 16];
+    for number in 0..MANY {
+        assert_eq!(receiver.recv(&mut bytes).unwrap(), 4);
+        assert_eq!(bytes[..4], (number as u32).to_be_bytes());
+    }
+}
+
+#[test]
+fn through_veth_nobody_can_say() {
+    let lab = lab!();
+    let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
+    // A receiver's socket gets a copy, so the kernel says copied; nobody there, and the packet dies in the other namespace: unmarked.
+    let mut socket = sender(&lab, Method::ZeroCopyGso, &pool, &receiver);
+    send_all(&mut socket);
+    assert!(socket.sender().drain(SECOND).unwrap());
+    let tally = socket.sender().ledger();
+    assert_eq!(tally.copied_bytes(Cause::DeliveredLocally), (COUNT * DATAGRAM_BYTES) as u64, "{tally}");
+    assert_eq!(tally.zero_copy_bytes(), 0, "{tally}");
+}
