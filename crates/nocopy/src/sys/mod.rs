@@ -21,5 +21,6 @@ pub(crate) mod pcap;
 pub(crate) mod queue_counters;
 pub(crate) mod route;
 pub(crate) mod sockets;
+pub(crate) mod udp_receive;
 pub(crate) mod udp_send;
 pub(crate) mod xsk;

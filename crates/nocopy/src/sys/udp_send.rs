@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io;
 use std::mem::{MaybeUninit, offset_of};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use super::option;
@@ -247,6 +247,18 @@ pub(crate) fn report_errors(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()>
     unsafe { option::set(socket, level, name, &1_i32) }
 }
 
+/// Sends what is for a multicast group by the interface of that index (IPv4; IPv6 has an option that `socket2` knows).
+///
+/// # Errors
+/// The kernel's refusal: no such interface.
+pub(crate) fn send_groups_by(socket: &impl AsFd, interface: u32) -> io::Result<()> {
+    let any = libc::in_addr { s_addr: libc::INADDR_ANY };
+    let interface = interface.cast_signed();
+    let by = libc::ip_mreqn { imr_multiaddr: any, imr_address: any, imr_ifindex: interface };
+    // SAFETY: the option takes an `ip_mreqn`.
+    unsafe { option::set(socket, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &by) }
+}
+
 /// What the error queue tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
@@ -356,7 +368,9 @@ pub(crate) fn read_address(bytes: &[u8]) -> Option<SocketAddr> {
         }
         libc::AF_INET6 => {
             let octets: [u8; 16] = bytes.get(8..24)?.try_into().expect("sixteen");
-            Some((Ipv6Addr::from(octets), port).into())
+            // A link-local address means nothing without its interface.
+            let scope = u32::from_ne_bytes(bytes.get(24..28)?.try_into().expect("four"));
+            Some(SocketAddrV6::new(octets.into(), port, 0, scope).into())
         }
         _ => None,
     }

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use socket2::{Domain, Protocol, Type};
 
 use super::choice::Chooser;
+use super::multicast::Multicast;
 use super::{Method, Receiver, Sender, Socket};
 use crate::pool::Pool;
-use crate::sys::udp_send;
+use crate::sys::{udp_receive, udp_send};
 
 /// Bytes of a buffer: the longest message the kernel takes or joins.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -28,6 +29,9 @@ pub struct Builder {
     receive_buffer_bytes: Option<usize>,
     broadcast: bool,
     reuse_address: bool,
+    receive_batch: usize,
+    local_addresses: bool,
+    multicast: Multicast,
 }
 
 /// Why there is no socket.
@@ -86,6 +90,9 @@ impl Builder {
             receive_buffer_bytes: None,
             broadcast: false,
             reuse_address: false,
+            receive_batch: Receiver::BATCH,
+            local_addresses: false,
+            multicast: Multicast::default(),
         }
     }
 
@@ -138,6 +145,36 @@ impl Builder {
         self
     }
 
+    /// How many buffers one call may receive into (default: 16). The receiver keeps as many of its pool to itself.
+    pub fn receive_batch(mut self, buffers: usize) -> Self {
+        self.receive_batch = buffers;
+        self
+    }
+
+    /// Has the kernel tell of each datagram [where it was sent to](super::Run::local), and by which interface it came.
+    pub fn local_addresses(mut self, on: bool) -> Self {
+        self.local_addresses = on;
+        self
+    }
+
+    /// Sends what is for a multicast group by the interface of this index, instead of the one that the routing table says.
+    pub fn multicast_interface(mut self, index: u32) -> Self {
+        self.multicast.interface = Some(index);
+        self
+    }
+
+    /// How many routers may pass on what is sent to a group, and one more (TTL, hop limit; the kernel's default is 1: this network only).
+    pub fn multicast_hops(mut self, hops: u32) -> Self {
+        self.multicast.hops = Some(hops);
+        self
+    }
+
+    /// Whether receivers on this host get what is sent to their group, too (the kernel's default: they do).
+    pub fn multicast_to_this_host(mut self, on: bool) -> Self {
+        self.multicast.to_this_host = Some(on);
+        self
+    }
+
     /// Makes the socket, with this address; port 0 takes a free one.
     ///
     /// # Errors
@@ -145,12 +182,12 @@ impl Builder {
     pub fn bind(self, address: SocketAddr) -> Result<Socket, OpenError> {
         let socket = socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
             .map_err(OpenError::Socket)?;
-        self.set(&socket)?;
+        self.set(&socket, address.is_ipv6())?;
         socket.bind(&address.into()).map_err(|source| OpenError::Bind { address, source })?;
         self.finish(OwnedFd::from(socket), address.is_ipv6())
     }
 
-    fn set(&self, socket: &socket2::Socket) -> Result<(), OpenError> {
+    fn set(&self, socket: &socket2::Socket, is_ipv6: bool) -> Result<(), OpenError> {
         let refused = |setting| move |source| OpenError::Setting { setting, source };
         if self.broadcast {
             socket.set_broadcast(true).map_err(refused("broadcast"))?;
@@ -164,7 +201,11 @@ impl Builder {
         if let Some(bytes) = self.receive_buffer_bytes {
             socket.set_recv_buffer_size(bytes).map_err(refused("receive buffer"))?;
         }
-        Ok(())
+        if self.local_addresses {
+            udp_receive::tell_local_address(socket, is_ipv6).map_err(refused("local addresses"))?;
+        }
+        let refused = |(setting, source)| OpenError::Setting { setting, source };
+        self.multicast.set(socket, is_ipv6).map_err(refused)
     }
 
     fn finish(self, socket: OwnedFd, is_ipv6: bool) -> Result<Socket, OpenError> {
@@ -180,7 +221,8 @@ impl Builder {
         };
         let chooser = Chooser::new(self.method);
         let sender = Sender::new(Arc::clone(&socket), pool(self.send_pool)?, chooser, self.return_buffers);
-        let receiver = Receiver::new(Arc::clone(&socket), pool(self.receive_pool)?);
+        let receiver = Receiver::new(Arc::clone(&socket), pool(self.receive_pool)?, self.receive_batch)
+            .map_err(|source| OpenError::Setting { setting: "coalescing", source })?;
         Ok(Socket { socket, sender, receiver })
     }
 }

@@ -21,9 +21,11 @@ mod destinations;
 mod in_flight;
 mod message;
 mod method;
+mod multicast;
 mod outbox;
 mod reaper;
 mod receiver;
+mod run;
 mod sender;
 
 use std::io;
@@ -36,8 +38,11 @@ pub use in_flight::Ticket;
 pub use message::{DATAGRAM_BYTES_MAX, Message};
 pub use method::{Method, UnknownMethod};
 pub use reaper::leaked_bytes;
-pub use receiver::Receiver;
+pub use receiver::{Batch, Dropped, ReceiveError, Receiver};
+pub use run::{Datagram, OwnedDatagram, Run};
 pub use sender::{Closed, Completed, Counters, PeerError, Rejected, RejectedReason, SendError, Sender};
+
+pub use crate::sys::udp_receive::LocalAddress;
 
 /// A UDP socket whose buffers are owned.
 #[derive(Debug)]

@@ -1,0 +1,288 @@
+//! Receiving many datagrams by one system call (`recvmmsg`), coalesced by the kernel where it can (`UDP_GRO`).
+
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use super::option;
+use super::udp_send::read_address;
+
+/// The longest that a datagram, or a run of them that the kernel coalesced, can be: an IP packet has 16 bits for its length.
+pub(crate) const RUN_BYTES_MAX: usize = 65_535;
+
+/// Room for what the kernel says beside the bytes: the segment size (an `int`) and the local address, the longer of
+/// `in_pktinfo` and `in6_pktinfo`. A dual-stack socket can be told both. Checked by `Control::is_large_enough`.
+const CONTROL_BYTES: usize = 128;
+
+#[repr(C, align(8))] // as `cmsghdr` wants it
+#[derive(Clone, Copy)]
+struct Control([MaybeUninit<u8>; CONTROL_BYTES]);
+
+impl Control {
+    const fn is_large_enough() -> bool {
+        // SAFETY: arithmetic without memory.
+        let needed = unsafe {
+            libc::CMSG_SPACE(size_of::<libc::c_int>() as u32)
+                + libc::CMSG_SPACE(size_of::<libc::in_pktinfo>() as u32)
+                + libc::CMSG_SPACE(size_of::<libc::in6_pktinfo>() as u32)
+        };
+        needed as usize <= CONTROL_BYTES
+    }
+}
+
+const _: () = assert!(Control::is_large_enough());
+
+/// As long as an address of either family can be.
+const ADDRESS_BYTES: usize = size_of::<libc::sockaddr_in6>();
+
+#[repr(C, align(8))] // as `sockaddr_storage`
+#[derive(Clone, Copy)]
+struct Address([u8; ADDRESS_BYTES]);
+
+impl Address {
+    fn read(&self, bytes: libc::socklen_t) -> SocketAddr {
+        let told = &self.0[..self.0.len().min(bytes as usize)];
+        read_address(told).unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
+    }
+}
+
+/// What of a message was to be told but is not part of its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Message {
+    pub(crate) bytes: usize,
+    /// Whether the buffer was too small; the rest is lost.
+    pub(crate) truncated: bool,
+    /// Unspecified, with port 0, should the kernel name an address of no family that UDP has.
+    pub(crate) from: SocketAddr,
+    /// How long each datagram is, except a last one that may be shorter; `None` if the message is one datagram.
+    pub(crate) segment_bytes: Option<NonZeroUsize>,
+    pub(crate) local: Option<LocalAddress>,
+}
+
+/// Where a datagram was sent to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LocalAddress {
+    /// The destination address of its header: of this host, or a multicast group or broadcast address.
+    pub address: IpAddr,
+    /// The index of the interface that it came in by.
+    pub interface: u32,
+}
+
+/// The arguments of `recvmmsg`, made once.
+pub(crate) struct Messages {
+    headers: Box<[libc::mmsghdr]>,
+    /// Pointed to by the headers, one each, as are the addresses and the control buffers.
+    pieces: Box<[libc::iovec]>,
+    addresses: Box<[Address]>,
+    controls: Box<[Control]>,
+    /// How many of the headers the last call wrote.
+    received: usize,
+}
+
+// SAFETY: the pointers are into the boxes beside them, or, during `receive` only, into buffers that it borrows.
+unsafe impl Send for Messages {}
+// SAFETY: a shared reference only reads.
+unsafe impl Sync for Messages {}
+
+impl Messages {
+    pub(crate) fn new(count: usize) -> Self {
+        // SAFETY: all-zero is a valid `mmsghdr` and a valid `iovec`.
+        let (header, piece): (libc::mmsghdr, libc::iovec) = unsafe { std::mem::zeroed() };
+        let mut messages = Self {
+            headers: vec![header; count].into(),
+            pieces: vec![piece; count].into(),
+            addresses: vec![Address([0; ADDRESS_BYTES]); count].into(),
+            controls: vec![Control([MaybeUninit::uninit(); CONTROL_BYTES]); count].into(),
+            received: 0,
+        };
+        let parts = messages.pieces.iter_mut().zip(&mut messages.addresses).zip(&mut messages.controls);
+        for (header, ((piece, address), control)) in messages.headers.iter_mut().zip(parts) {
+            header.msg_hdr.msg_name = address.0.as_mut_ptr().cast();
+            header.msg_hdr.msg_iov = piece;
+            header.msg_hdr.msg_iovlen = 1;
+            header.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
+        }
+        messages.rearm(count);
+        messages
+    }
+
+    /// Resets what the kernel wrote into the first headers.
+    fn rearm(&mut self, count: usize) {
+        for header in &mut self.headers[..count] {
+            header.msg_hdr.msg_namelen = ADDRESS_BYTES as libc::socklen_t;
+            header.msg_hdr.msg_controllen = CONTROL_BYTES as _;
+        }
+    }
+
+    /// Receives a message into each of the buffers, as far as there are messages; waits for the first one if `wait`, as
+    /// long as [`set_timeout`] says. Returns how many came; what is past a message's length in a buffer is as it was.
+    ///
+    /// # Errors
+    /// The kernel's: `EAGAIN` when there is nothing, `EINTR`, or an error that ICMP reported for an earlier send. An error
+    /// that comes behind messages is told by the next call.
+    pub(crate) fn receive<'b>(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        buffers: impl Iterator<Item = &'b mut [u8]>,
+        wait: bool,
+    ) -> io::Result<usize> {
+        self.rearm(self.received);
+        self.received = 0;
+        let mut count = 0;
+        for (piece, buffer) in self.pieces.iter_mut().zip(buffers) {
+            *piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+            count += 1;
+        }
+        // MSG_WAITFORONE: do not wait for the second one. The call's own timeout is looked at only after a message has
+        // come (recvmmsg(2), BUGS), so it is of no use.
+        let flags = if wait { libc::MSG_WAITFORONE } else { libc::MSG_DONTWAIT };
+        // SAFETY: as many headers as are pointed to. Each points to its address, control buffer and piece in boxes that have
+        // not moved, with their lengths; each piece to a buffer that is borrowed exclusively for this call.
+        let received = unsafe {
+            let (headers, no_timeout) = (self.headers.as_mut_ptr(), std::ptr::null_mut());
+            libc::recvmmsg(socket.as_raw_fd(), headers, count, flags as _, no_timeout)
+        };
+        self.received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+        assert!(self.received <= count as usize, "the kernel received more than it was asked for");
+        Ok(self.received)
+    }
+
+    /// What was told of a message that the last call received.
+    ///
+    /// # Panics
+    /// If it received fewer.
+    pub(crate) fn message(&self, index: usize) -> Message {
+        assert!(index < self.received, "message {index} of {}", self.received);
+        let header = &self.headers[index];
+        let (segment_bytes, local) = control(&header.msg_hdr);
+        let capacity = self.pieces[index].iov_len;
+        let told = header.msg_len as usize;
+        let bytes = told.min(capacity);
+        Message {
+            bytes,
+            truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 || told > capacity,
+            from: self.addresses[index].read(header.msg_hdr.msg_namelen),
+            // A run of one datagram is simply that datagram.
+            segment_bytes: segment_bytes.filter(|segment| segment.get() < bytes),
+            local,
+        }
+    }
+}
+
+impl fmt::Debug for Messages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = (self.headers.len(), self.received);
+        f.debug_struct("Messages").field("of_and_received", &counts).finish_non_exhaustive()
+    }
+}
+
+/// Reads what the kernel wrote into a control buffer.
+fn control(header: &libc::msghdr) -> (Option<NonZeroUsize>, Option<LocalAddress>) {
+    let (mut segment_bytes, mut local) = (None, None);
+    // SAFETY: the header points to a control buffer, of which the kernel wrote `msg_controllen` bytes; the macros stay in there.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
+    // SAFETY: null or inside the control buffer, as above.
+    while let Some(message) = unsafe { next.as_ref() } {
+        match (message.cmsg_level, message.cmsg_type) {
+            (libc::SOL_UDP, libc::UDP_GRO) => {
+                let told: Option<libc::c_int> = payload(message);
+                segment_bytes = told.and_then(|told| usize::try_from(told).ok()).and_then(NonZeroUsize::new);
+            }
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                let told: Option<libc::in_pktinfo> = payload(message);
+                local = told.map(|told| LocalAddress {
+                    address: Ipv4Addr::from_bits(u32::from_be(told.ipi_addr.s_addr)).into(),
+                    interface: told.ipi_ifindex.cast_unsigned(),
+                });
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                let told: Option<libc::in6_pktinfo> = payload(message);
+                local = told.map(|told| LocalAddress {
+                    address: Ipv6Addr::from(told.ipi6_addr.s6_addr).to_canonical(),
+                    interface: told.ipi6_ifindex,
+                });
+            }
+            _ => {}
+        }
+        // SAFETY: as for the first one.
+        next = unsafe { libc::CMSG_NXTHDR(header, message) };
+    }
+    (segment_bytes, local)
+}
+
+/// The payload of a control message, if it is as long as a `T`, which must be valid whatever its bytes are.
+fn payload<T: Copy>(message: &libc::cmsghdr) -> Option<T> {
+    // SAFETY: arithmetic without memory.
+    let needed = unsafe { libc::CMSG_LEN(size_of::<T>() as u32) } as usize;
+    // SAFETY: the message is as long as it says (`CMSG_FIRSTHDR` and `CMSG_NXTHDR` checked), so a `T` lies behind its header;
+    // the types asked for are plain integers.
+    (message.cmsg_len as usize >= needed)
+        .then(|| unsafe { libc::CMSG_DATA(message).cast::<T>().read_unaligned() })
+}
+
+/// Has the kernel coalesce datagrams of one sender into runs, or not. To be set before the socket is bound: what was queued
+/// before is not affected.
+pub(crate) fn set_coalescing(socket: &impl AsFd, on: bool) -> io::Result<()> {
+    // SAFETY: the option takes an `int`.
+    unsafe { option::set(socket, libc::SOL_UDP, libc::UDP_GRO, &libc::c_int::from(on)) }
+}
+
+/// Has the kernel tell where each datagram was sent to and by which interface it came.
+pub(crate) fn tell_local_address(socket: &impl AsFd, ipv6: bool) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let (level, name) = if ipv6 {
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_PKTINFO)
+    };
+    // SAFETY: the option takes an `int`.
+    unsafe { option::set(socket, level, name, &on) }
+}
+
+/// How long a receiving call waits: `None` is for ever. Rounded up to the kernel's clock ticks (1 to 10 ms).
+///
+/// # Panics
+/// If it is zero, which the kernel takes for ever.
+pub(crate) fn set_timeout(socket: &impl AsFd, timeout: Option<Duration>) -> io::Result<()> {
+    let time = timeout.map_or(libc::timeval { tv_sec: 0, tv_usec: 0 }, |timeout| {
+        assert!(!timeout.is_zero(), "a timeout of zero would be none");
+        let rounded = timeout.saturating_add(Duration::from_nanos(999));
+        libc::timeval {
+            tv_sec: rounded.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+            tv_usec: rounded.subsec_micros().into(),
+        }
+    });
+    // SAFETY: the option takes a `timeval`.
+    unsafe { option::set(socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &time) }
+}
+
+/// How many packets the kernel has dropped at this socket, modulo 2^32: its receive buffer was full, or a checksum was wrong.
+///
+/// One packet is one datagram, or a whole run if it was coalesced already when it was dropped.
+pub(crate) fn dropped_packets(socket: &impl AsFd) -> io::Result<u32> {
+    const DROPS: usize = libc::SK_MEMINFO_DROPS as usize;
+    let mut values = [0_u32; DROPS + 1];
+    let mut bytes = size_of_val(&values) as libc::socklen_t;
+    // SAFETY: pointer and length describe `values`, which outlive the call, and are integers.
+    let result = unsafe {
+        let (socket, values) = (socket.as_fd().as_raw_fd(), (&raw mut values).cast());
+        libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, values, &raw mut bytes)
+    };
+    match result {
+        0 if bytes as usize == size_of_val(&values) => Ok(values[DROPS]),
+        0 => Err(io::ErrorKind::Unsupported.into()), // a kernel that tells fewer values
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Has the kernel cut each message of a socket into datagrams of so many bytes.
+#[cfg(all(test, not(nocopy_loom)))]
+pub(crate) fn cut_into(socket: &impl AsFd, segment_bytes: u16) {
+    // SAFETY: the option takes an `int`.
+    unsafe { option::set(socket, libc::SOL_UDP, libc::UDP_SEGMENT, &libc::c_int::from(segment_bytes)) }
+        .expect("Linux 4.18");
+}
