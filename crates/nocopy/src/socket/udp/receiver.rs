@@ -211,7 +211,7 @@ impl Receiver {
     }
 
     /// What came so far. The kernel copies every byte from its own buffers: [`Cause::SocketCall`].
-    pub fn tally(&self) -> Tally {
+    pub fn ledger(&self) -> Tally {
         self.tally
     }
 

@@ -84,8 +84,8 @@ fn assert_runs_arrive(receiver: &mut Receiver, sender: &UdpSocket) -> usize {
         assert!(came == expected, "run {number}: bytes or boundaries differ");
         total += expected.len();
     }
-    assert_eq!(receiver.tally().datagrams(), total as u64);
-    assert_eq!(receiver.tally().bytes(), receiver.tally().copied_bytes(Cause::SocketCall));
+    assert_eq!(receiver.ledger().datagrams(), total as u64);
+    assert_eq!(receiver.ledger().bytes(), receiver.ledger().copied_bytes(Cause::SocketCall));
     assert_eq!(receiver.truncated(), 0);
     runs
 }
@@ -111,7 +111,7 @@ fn single_datagrams_of_any_length_arrive() {
         let came = receive(&mut receiver, 1);
         assert!(came == [(came[0].0, pattern(number, bytes))], "datagram {number} of {bytes} bytes");
     }
-    assert_eq!((receiver.tally().datagrams(), receiver.truncated()), (10, 0));
+    assert_eq!((receiver.ledger().datagrams(), receiver.truncated()), (10, 0));
 }
 
 #[test]
