@@ -63,8 +63,8 @@ fn test() -> Result<(), Failed> {
     }
     run_all(&[
         // The binary first: tests of the command line start it.
-        Step::cargo("build the workspace", &["build", "--workspace", "--all-targets"]),
-        Step::cargo("test the workspace", &["test", "--workspace", "--no-fail-fast"]),
+        Step::cargo("build the workspace", &["build", "--workspace", "--all-features", "--all-targets"]),
+        Step::cargo("test the workspace", &["test", "--workspace", "--all-features", "--no-fail-fast"]),
         loom(),
         Step::cargo("compile the fuzz targets", &["check", "--manifest-path", "fuzz/Cargo.toml"]),
     ])?;
@@ -90,8 +90,11 @@ fn check() -> Result<(), Failed> {
     run_all(&[
         Step::cargo("formatting", &["fmt", "--all", "--check"]),
         vm_tests_formatting()?,
-        Step::cargo("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
-        Step::cargo("documentation", &["doc", "--workspace", "--no-deps"])
+        Step::cargo(
+            "lints",
+            &["clippy", "--workspace", "--all-features", "--all-targets", "--", "-D", "warnings"],
+        ),
+        Step::cargo("documentation", &["doc", "--workspace", "--all-features", "--no-deps"])
             .with("RUSTDOCFLAGS", "-D warnings"),
     ])?;
     bpf::check()?;
@@ -123,7 +126,7 @@ fn docs() -> Result<(), Failed> {
         let arguments = ["completions", shell];
         print(&format!("completions for {shell}"), &arguments, &format!("completions/{file}"))
     };
-    let api = Step::cargo("API documentation", &["doc", "--workspace", "--no-deps"])
+    let api = Step::cargo("API documentation", &["doc", "--workspace", "--all-features", "--no-deps"])
         .with("RUSTDOCFLAGS", "-D warnings");
     let shells = [("bash", "nocopy.bash"), ("zsh", "_nocopy"), ("fish", "nocopy.fish")];
     let all: Vec<Step> = [api, print("man page", &["man"], "man/nocopy.1")]

@@ -21,7 +21,8 @@ fn hold_back(lab: &Lab) {
     let interface = lab.left().interface();
     let shaper = ["rate", "8mbit", "burst", "2kb", "limit", "10000000"];
     let arguments = [&["qdisc", "replace", "dev", interface, "root", "tbf"], &shaper[..]].concat();
-    let done = lab.left().namespace().run(|| Command::new("tc").args(arguments).status().expect("tc is there"));
+    let done =
+        lab.left().namespace().run(|| Command::new("tc").args(arguments).status().expect("tc is there"));
     assert!(done.success(), "a shaper on {interface}");
 }
 
@@ -136,7 +137,11 @@ fn without_memory_to_remember_sends_by_they_are_copied_and_counted() {
     let (tally, counters) = (socket.sender().ledger(), socket.sender().counters());
     assert!(counters.no_buffers > 0, "{counters:?}");
     assert_eq!(tally.copied_bytes(Cause::NoBuffers), counters.no_buffers * 4);
-    assert_eq!((tally.datagrams(), tally.bytes()), (MANY as u64, 4 * MANY as u64), "every byte is accounted for");
+    assert_eq!(
+        (tally.datagrams(), tally.bytes()),
+        (MANY as u64, 4 * MANY as u64),
+        "every byte is accounted for"
+    );
     let mut bytes = [0; 16];
     for number in 0..MANY {
         assert_eq!(receiver.recv(&mut bytes).unwrap(), 4);

@@ -54,11 +54,22 @@ fn every_method_sends_what_it_was_given() {
             }
             let tally = drain(&mut socket);
             for (number, bytes) in lengths.into_iter().enumerate() {
-                assert!(receive(&receiver) == pattern(number, bytes), "{ip} {method}: datagram {number} of {bytes} bytes");
+                assert!(
+                    receive(&receiver) == pattern(number, bytes),
+                    "{ip} {method}: datagram {number} of {bytes} bytes"
+                );
             }
-            assert_eq!((tally.datagrams(), tally.bytes()), (10, lengths.iter().sum::<usize>() as u64), "{ip} {method}");
+            assert_eq!(
+                (tally.datagrams(), tally.bytes()),
+                (10, lengths.iter().sum::<usize>() as u64),
+                "{ip} {method}"
+            );
             let counters = socket.sender().counters();
-            assert_eq!((counters.sent, counters.refused, counters.strange_completions), (10, 0, 0), "{method}");
+            assert_eq!(
+                (counters.sent, counters.refused, counters.strange_completions),
+                (10, 0, 0),
+                "{method}"
+            );
         }
     }
 }

@@ -23,4 +23,6 @@ pub(crate) mod route;
 pub(crate) mod sockets;
 pub(crate) mod udp_receive;
 pub(crate) mod udp_send;
+#[cfg(feature = "tokio")]
+pub(crate) mod watch;
 pub(crate) mod xsk;

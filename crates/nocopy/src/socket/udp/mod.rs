@@ -27,6 +27,8 @@ mod reaper;
 mod receiver;
 mod run;
 mod sender;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 
 use std::io;
 use std::net::SocketAddr;

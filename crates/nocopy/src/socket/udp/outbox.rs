@@ -105,6 +105,12 @@ impl Outbox {
         (self.messages.end() - self.next.ticket) as usize
     }
 
+    /// Whether all of a message was.
+    #[cfg(feature = "tokio")]
+    pub(super) fn is_handed_over(&self, ticket: Ticket) -> bool {
+        ticket.0 < self.next.ticket
+    }
+
     /// Calls whose memory the kernel still reads.
     #[inline]
     pub(super) fn in_flight(&self) -> usize {

@@ -153,6 +153,12 @@ impl Receiver {
         self.take_batch(Patience::None)
     }
 
+    /// What the last call received, less what was taken of it.
+    #[cfg(feature = "tokio")]
+    pub(super) fn last(&mut self) -> Batch<'_> {
+        Batch { receiver: self }
+    }
+
     /// The wait is the kernel's, in the receiving call. A poll before it would return at once, again and again, as long as
     /// completions of zero-copy sends wait in the error queue (`POLLERR` cannot be turned off): a sleeper in `recvmmsg` is woken by
     /// each of those, finds no datagram, and sleeps on for what is left of its time.

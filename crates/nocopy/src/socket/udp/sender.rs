@@ -464,6 +464,18 @@ impl Sender {
         self.completed.as_mut()?.pop_front()
     }
 
+    /// From now on messages whose memory is free go to [`completed`](Self::completed).
+    #[cfg(feature = "tokio")]
+    pub(super) fn set_return_buffers(&mut self) {
+        self.completed.get_or_insert_default();
+    }
+
+    /// Whether all of a message was handed over.
+    #[cfg(feature = "tokio")]
+    pub(super) fn is_handed_over(&self, ticket: Ticket) -> bool {
+        self.outbox.is_handed_over(ticket)
+    }
+
     /// Hands over everything queued, and waits until the kernel has let go of all memory. `false`: not in that time.
     ///
     /// # Errors

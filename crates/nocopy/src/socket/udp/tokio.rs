@@ -1,0 +1,252 @@
+//! Both halves for tokio (feature `tokio`).
+//!
+//! Sending resolves twice: [`AsyncSender::send`] when the message was handed over to the kernel, and the [`Free`] it returns when the
+//! kernel has let go of the memory.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::in_flight::Ticket;
+use super::receiver::{Batch, ReceiveError, Receiver};
+use super::{Completed, Message, Rejected, RejectedReason, SendError, Sender};
+use crate::sys::watch::watch;
+
+/// The sending half of a socket in a tokio program. Clones are the same socket.
+#[derive(Debug, Clone)]
+pub struct AsyncSender {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// A duplicate: an epoll instance takes each descriptor once, and the halves may be in one.
+    socket: AsyncFd<OwnedFd>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    sender: Sender,
+    /// Messages that somebody waits for; with their buffers once these are free.
+    awaited: HashMap<Ticket, Option<Completed>>,
+}
+
+/// Why a message was not sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AsyncSendError {
+    /// It was not queued; here it is.
+    #[error(transparent)]
+    Rejected(#[from] Rejected),
+    /// A datagram of it, or of one that others had queued, was refused for good.
+    #[error(transparent)]
+    Refused(#[from] SendError),
+    /// Waiting failed.
+    #[error("waiting for the socket: {0}")]
+    Waiting(#[source] io::Error),
+}
+
+impl AsyncSender {
+    /// Takes a half over.
+    ///
+    /// # Errors
+    /// No descriptor is left, or no tokio reactor runs here.
+    pub fn new(mut sender: Sender) -> io::Result<Self> {
+        let socket = sender.as_fd().try_clone_to_owned()?;
+        let socket = watch(socket, Interest::WRITABLE | Interest::ERROR)?;
+        sender.set_return_buffers();
+        let state = Mutex::new(State { sender, awaited: HashMap::new() });
+        Ok(Self { shared: Arc::new(Shared { socket, state }) })
+    }
+
+    /// What there is to do with the half itself: taking buffers, counters, the ledger. Not to be held across an await.
+    pub fn with<T>(&self, work: impl FnOnce(&mut Sender) -> T) -> T {
+        work(&mut self.shared.state().sender)
+    }
+
+    /// Sends to the peer the socket is connected to: resolves when the kernel has taken the message.
+    ///
+    /// # Errors
+    /// See [`AsyncSendError`].
+    pub async fn send(&self, message: impl Into<Message>) -> Result<Free, AsyncSendError> {
+        self.queue_and_flush(message.into(), None).await
+    }
+
+    /// The same, to that address.
+    ///
+    /// # Errors
+    /// See [`AsyncSendError`].
+    pub async fn send_to(&self, message: impl Into<Message>, to: SocketAddr) -> Result<Free, AsyncSendError> {
+        self.queue_and_flush(message.into(), Some(to)).await
+    }
+
+    async fn queue_and_flush(
+        &self,
+        message: Message,
+        to: Option<SocketAddr>,
+    ) -> Result<Free, AsyncSendError> {
+        let free = self.queue(message, to).await?;
+        while !self.flush_up_to(free.ticket)? {
+            self.writable().await?;
+        }
+        Ok(free)
+    }
+
+    async fn queue(&self, mut message: Message, to: Option<SocketAddr>) -> Result<Free, AsyncSendError> {
+        loop {
+            let rejected = match self.shared.state().queue(message, to) {
+                Ok(ticket) => return Ok(Free { shared: Arc::clone(&self.shared), ticket }),
+                Err(rejected) => rejected,
+            };
+            if rejected.reason != RejectedReason::QueueFull {
+                return Err(rejected.into());
+            }
+            message = rejected.message;
+            if !self.shared.state().flush()? {
+                self.writable().await?;
+            }
+        }
+    }
+
+    /// Whether the message was handed over.
+    fn flush_up_to(&self, ticket: Ticket) -> Result<bool, SendError> {
+        let mut state = self.shared.state();
+        state.flush()?;
+        Ok(state.sender.is_handed_over(ticket))
+    }
+
+    /// Waits until the send buffer may have room.
+    async fn writable(&self) -> Result<(), AsyncSendError> {
+        let mut ready =
+            self.shared.socket.ready(Interest::WRITABLE).await.map_err(AsyncSendError::Waiting)?;
+        ready.clear_ready_matching(tokio::io::Ready::WRITABLE);
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // What panicked left the sender as it was between two calls.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn queue(&mut self, message: Message, to: Option<SocketAddr>) -> Result<Ticket, Rejected> {
+        let ticket = match to {
+            None => self.sender.send(message)?,
+            Some(to) => self.sender.send_to(message, to)?,
+        };
+        self.awaited.insert(ticket, None);
+        Ok(ticket)
+    }
+
+    fn flush(&mut self) -> Result<bool, SendError> {
+        let done = self.sender.try_flush();
+        self.collect();
+        done
+    }
+
+    /// Takes what is free now; what nobody waits for goes home.
+    fn collect(&mut self) {
+        self.sender.reap();
+        while let Some(completed) = self.sender.completed() {
+            match self.awaited.get_mut(&completed.ticket) {
+                Some(place) => *place = Some(completed),
+                None => completed.message.into_pieces().for_each(|buffer| self.sender.recycle(buffer)),
+            }
+        }
+    }
+
+    fn take(&mut self, ticket: Ticket) -> Option<Completed> {
+        self.collect();
+        self.awaited.get_mut(&ticket)?.take()
+    }
+}
+
+/// A message that was handed over, until its memory is free. Dropped, its buffers go home by themselves.
+#[derive(Debug)]
+#[must_use = "wait for it, or drop it on purpose"]
+pub struct Free {
+    shared: Arc<Shared>,
+    ticket: Ticket,
+}
+
+impl Free {
+    /// Which message it is.
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// Resolves when the kernel has let go of the memory, to the buffers and what is known of their bytes.
+    ///
+    /// # Errors
+    /// Waiting failed.
+    pub async fn wait(self) -> io::Result<Completed> {
+        loop {
+            // Readiness first: what the kernel tells after the look below is then not missed.
+            if let Some(completed) = self.shared.state().take(self.ticket) {
+                return Ok(completed);
+            }
+            let mut ready = self.shared.socket.ready(Interest::ERROR).await?;
+            if let Some(completed) = self.shared.state().take(self.ticket) {
+                return Ok(completed);
+            }
+            ready.clear_ready_matching(tokio::io::Ready::ERROR);
+        }
+    }
+}
+
+impl Drop for Free {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        if let Some(Some(completed)) = state.awaited.remove(&self.ticket) {
+            completed.message.into_pieces().for_each(|buffer| state.sender.recycle(buffer));
+        }
+    }
+}
+
+/// The receiving half of a socket in a tokio program.
+#[derive(Debug)]
+pub struct AsyncReceiver {
+    /// A duplicate, as above.
+    socket: AsyncFd<OwnedFd>,
+    receiver: Receiver,
+}
+
+impl AsyncReceiver {
+    /// Takes a half over.
+    ///
+    /// # Errors
+    /// No descriptor is left, or no tokio reactor runs here.
+    pub fn new(receiver: Receiver) -> io::Result<Self> {
+        let socket = receiver.as_fd().try_clone_to_owned()?;
+        Ok(Self { socket: watch(socket, Interest::READABLE)?, receiver })
+    }
+
+    /// Resolves to what has come, as soon as there is something.
+    ///
+    /// # Errors
+    /// See [`ReceiveError`].
+    pub async fn receive(&mut self) -> Result<Batch<'_>, ReceiveError> {
+        loop {
+            let mut ready = self.socket.readable().await.map_err(ReceiveError::Socket)?;
+            if !self.receiver.try_receive()?.is_empty() {
+                break;
+            }
+            ready.clear_ready();
+        }
+        Ok(self.receiver.last())
+    }
+
+    /// The half itself.
+    pub fn get_ref(&self) -> &Receiver {
+        &self.receiver
+    }
+}

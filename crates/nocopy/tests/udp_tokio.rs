@@ -1,0 +1,102 @@
+//! The halves in tokio programs: sending resolves when the message is handed over, and again when its memory is free.
+#![cfg(feature = "tokio")]
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use nocopy::Buffer;
+use nocopy::socket::udp::tokio::{AsyncReceiver, AsyncSender};
+use nocopy::socket::udp::{Message, Method, Socket};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn pair(method: Method) -> (AsyncSender, AsyncReceiver, SocketAddr) {
+    let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let receiver = Socket::builder().receive_buffer(4 << 20).bind(local).unwrap();
+    let to = receiver.local_address().unwrap();
+    let mut sender = Socket::builder().method(method).bind(local).unwrap();
+    sender.connect(to).unwrap();
+    let (sender, receiver) = (sender.split().0, receiver.split().1);
+    (AsyncSender::new(sender).unwrap(), AsyncReceiver::new(receiver).unwrap(), to)
+}
+
+async fn within<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(5 * SECOND, work).await.expect("in time")
+}
+
+#[tokio::test]
+async fn buffers_come_back_with_their_evidence_once_they_are_free() {
+    for method in [Method::Socket, Method::ZeroCopy, Method::ZeroCopyGso] {
+        let (sender, mut receiver, _) = pair(method);
+        let mut free = Vec::new();
+        for number in 0..100_u8 {
+            free.push(within(sender.send(Buffer::from(vec![number; 500]))).await.unwrap());
+        }
+        let mut received = Vec::new();
+        while received.len() < 100 {
+            let batch = within(receiver.receive()).await.unwrap();
+            received.extend(batch.datagrams().map(|datagram| datagram.bytes.to_vec()));
+        }
+        assert!(received.iter().zip(0..).all(|(bytes, number)| *bytes == [number; 500]), "{method}");
+        for (number, free) in (0_u8..).zip(free) {
+            let completed = within(free.wait()).await.unwrap();
+            let back = completed.message.into_pieces().next().unwrap().into_owner::<Vec<u8>>().unwrap();
+            assert_eq!(back, [number; 500], "{method}");
+        }
+        assert_eq!(sender.with(|sender| sender.in_flight()), 0);
+    }
+}
+
+#[tokio::test]
+async fn buffers_nobody_waits_for_go_home() {
+    let (sender, _receiver, _) = pair(Method::ZeroCopyGso);
+    let pool = sender.with(|sender| sender.pool().clone());
+    for _ in 0..3 * pool.total() {
+        let mut buffer = loop {
+            match sender.with(nocopy::socket::udp::Sender::buffer) {
+                Some(buffer) => break buffer,
+                None => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        };
+        buffer.resize(5000);
+        drop(within(sender.send(Message::segments(buffer, 1000))).await.unwrap());
+    }
+    drop(sender);
+    for _ in 0..1000 {
+        if pool.at_home() == pool.total() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("{} of {} are home", pool.at_home(), pool.total());
+}
+
+#[tokio::test]
+async fn many_tasks_share_a_sender_whose_send_buffer_is_small() {
+    let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let receiver = Socket::builder().receive_buffer(4 << 20).bind(local).unwrap();
+    let to = receiver.local_address().unwrap();
+    let mut receiver = AsyncReceiver::new(receiver.split().1).unwrap();
+    let socket = Socket::builder().method(Method::SendMmsg).send_buffer(4096).bind(local).unwrap();
+    let sender = AsyncSender::new(socket.split().0).unwrap();
+    let tasks: Vec<_> = (0..10_u8)
+        .map(|task| {
+            let sender = sender.clone();
+            tokio::spawn(async move {
+                for _ in 0..50 {
+                    let free = sender.send_to(Buffer::from(vec![task; 1000]), to).await.unwrap();
+                    free.wait().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    let mut counts = [0; 10];
+    while counts.iter().sum::<usize>() < 500 {
+        let batch = within(receiver.receive()).await.unwrap();
+        batch.datagrams().for_each(|datagram| counts[usize::from(datagram.bytes[0])] += 1);
+    }
+    assert_eq!(counts, [50; 10]);
+    for task in tasks {
+        within(task).await.unwrap();
+    }
+}
