@@ -164,11 +164,21 @@ impl Calls {
         let place = number.checked_sub(self.first)?;
         let call = self.calls.get_mut(usize::try_from(place).ok()?)?.take()?;
         self.open -= 1;
+        self.forget_front();
+        Some(call)
+    }
+
+    /// The kernel counted a call that failed.
+    pub(super) fn skip(&mut self) {
+        self.calls.push_back(None);
+        self.forget_front();
+    }
+
+    fn forget_front(&mut self) {
         while let Some(None) = self.calls.front() {
             self.calls.pop_front();
             self.first += 1;
         }
-        Some(call)
     }
 
     /// The number whose lower half is `low`, as the kernel counts; of those that are open, or near them.
@@ -213,6 +223,17 @@ mod tests {
         assert_eq!((calls.take(0).unwrap().first, calls.take(1).unwrap().first), (0, 1));
         assert!(calls.take(0).is_none());
         assert_eq!((calls.open(), calls.push(call(9))), (0, 3));
+    }
+
+    #[test]
+    fn a_failed_call_may_have_a_number() {
+        let mut calls = Calls::default();
+        calls.skip();
+        assert_eq!((calls.push(call(5)), calls.end()), (1, 2));
+        calls.skip();
+        assert_eq!((calls.push(call(6)), calls.open()), (3, 2));
+        assert!(calls.take(0).is_none() && calls.take(2).is_none());
+        assert_eq!((calls.take(1).unwrap().first, calls.take(3).unwrap().first, calls.end()), (5, 6, 4));
     }
 
     #[test]

@@ -76,6 +76,9 @@ pub(super) struct Outbox {
     calls: Calls,
     burst: Burst,
     marks: Vec<Mark>,
+    /// A zero-copy call failed, and the kernel may have counted it. It does if it had made the packet before it found that it cannot
+    /// send it (`udp_send_skb`): then it has told of its completion, too, before the call returned.
+    is_unsure: bool,
 }
 
 impl Outbox {
@@ -87,7 +90,19 @@ impl Outbox {
             calls: Calls::default(),
             burst: Burst::new(),
             marks: Vec::with_capacity(udp_send::MESSAGES_MAX),
+            is_unsure: false,
         }
+    }
+
+    /// Whether completions are to be read before the next zero-copy call, or its number would be another than the kernel's.
+    #[inline]
+    pub(super) fn is_unsure(&self) -> bool {
+        self.is_unsure
+    }
+
+    /// They were: if the call had been counted, [`done`](Self::done) has seen it.
+    pub(super) fn is_sure(&mut self) {
+        self.is_unsure = false;
     }
 
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
@@ -191,6 +206,9 @@ impl Outbox {
     ///
     /// # Errors
     /// The kernel's, of the first datagram: nothing was handed over.
+    ///
+    /// # Panics
+    /// If it [is unsure](Self::is_unsure) how the kernel counts.
     pub(super) fn send(
         &mut self,
         run: &Run,
@@ -199,16 +217,20 @@ impl Outbox {
         free: &mut impl FnMut(Ticket, Message, Evidence),
     ) -> io::Result<Taken> {
         self.fill_burst(how.method, run, destinations);
-        let flags = if how.evidence.is_none() { how.flags | libc::MSG_ZEROCOPY } else { how.flags };
+        let is_zero_copy = how.evidence.is_none();
+        let flags = if is_zero_copy { how.flags | libc::MSG_ZEROCOPY } else { how.flags };
+        assert!(!self.is_unsure, "completions are read before the next call");
         // SAFETY: the pieces were just put together from messages that `self.messages` holds; those of zero-copy calls are
         // held until `self.calls` has seen the completion, or the reaper has, or they were abandoned for good.
-        let sent = unsafe { self.burst.send(self.socket.as_fd(), 0, flags)? };
+        let sent = unsafe { self.burst.send(self.socket.as_fd(), 0, flags) };
+        self.is_unsure = is_zero_copy && !sent.as_ref().is_ok_and(|sent| *sent == self.burst.messages());
+        let sent = sent?;
         let mut taken = Taken::default();
         for number in 0..sent.min(self.marks.len()) {
             let mark = self.marks[number];
             taken.datagrams += u64::from(mark.datagrams);
             taken.bytes += u64::from(mark.bytes);
-            if how.evidence.is_none() {
+            if is_zero_copy {
                 taken.calls += 1;
                 self.called(mark, run, how.method);
             }
@@ -249,7 +271,12 @@ impl Outbox {
             self.messages.returned(call.first, call.last, evidence, free);
             over += 1;
         }
-        (over, count - over as u64)
+        let is_of_failed = self.is_unsure && first.saturating_add(count) == self.calls.end() + 1;
+        if is_of_failed {
+            self.calls.skip();
+            self.is_unsure = false;
+        }
+        (over, count - over as u64 - u64::from(is_of_failed))
     }
 
     /// Puts datagrams of the run together, from the front of the queue on.

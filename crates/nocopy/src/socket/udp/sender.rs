@@ -232,8 +232,9 @@ impl Sender {
     pub fn send_slice(&mut self, bytes: &[u8], to: Option<SocketAddr>) -> Result<(), SendError> {
         self.flush()?;
         let destination = to.map_or(CONNECTED, |to| self.destination(to));
-        let mut pending = 0;
+        let mut pending = Pending::default();
         loop {
+            pending.told = self.counters.peer_errors;
             let address = self.destinations.get(destination).address;
             match udp_send::send(self.outbox.socket(), bytes, address.as_ref(), 0) {
                 Ok(()) => break,
@@ -308,8 +309,9 @@ impl Sender {
     /// Sends one call's worth after the other until the run is over.
     #[inline]
     fn send_run(&mut self, mut method: Method, run: &Run, flags: i32) -> io::Result<()> {
-        let mut pending = 0;
+        let mut pending = Pending::default();
         while self.outbox.has(run) {
+            pending.told = self.counters.peer_errors;
             let sent = match method {
                 Method::Socket => self.send_one(run, flags),
                 _ => self.send_many(method, run, flags),
@@ -339,15 +341,26 @@ impl Sender {
     /// Sends as many datagrams of the run as go into one call.
     fn send_many(&mut self, method: Method, run: &Run, flags: i32) -> io::Result<()> {
         let evidence = (!method.is_zero_copy()).then_some(COPIED);
+        let in_flight = self.in_flight();
         match self.call(run, How { method, flags, evidence }) {
-            Err(error) if evidence.is_none() && is_no_buffers(&error) => self.send_copied(method, run, flags),
+            Err(error) if evidence.is_none() && is_no_buffers(&error) => {
+                // Completions make room: those that came meanwhile are read. Without any it is a copy.
+                if self.in_flight() < in_flight { Ok(()) } else { self.send_copied(method, run, flags) }
+            }
             sent => sent.map(drop),
         }
     }
 
     fn call(&mut self, run: &Run, how: How) -> io::Result<Taken> {
-        let mut free = free(&mut self.cache, &mut self.completed);
-        let taken = self.outbox.send(run, how, &self.destinations, &mut free)?;
+        let taken = {
+            let mut free = free(&mut self.cache, &mut self.completed);
+            self.outbox.send(run, how, &self.destinations, &mut free)
+        };
+        if self.outbox.is_unsure() {
+            self.reap();
+            self.outbox.is_sure();
+        }
+        let taken = taken?;
         self.counters.sent += taken.datagrams;
         if let Some(evidence) = how.evidence {
             self.tally.add(evidence, taken.datagrams, taken.bytes);
@@ -355,13 +368,10 @@ impl Sender {
         Ok(taken)
     }
 
-    /// The kernel has no memory to remember zero-copy calls by. Completions make room; without any it is a copy.
+    /// The kernel has no memory to remember zero-copy calls by.
     #[cold]
     #[inline(never)]
     fn send_copied(&mut self, method: Method, run: &Run, flags: i32) -> io::Result<()> {
-        if self.reap() > 0 {
-            return Ok(()); // the next call may go through
-        }
         let method = if method == Method::ZeroCopyGso { Method::Gso } else { Method::SendMmsg };
         let evidence = Some(Evidence::Copied(Cause::NoBuffers));
         let taken = self.call(run, How { method, flags, evidence })?;
@@ -374,14 +384,13 @@ impl Sender {
     /// [`errors`](Self::errors).
     #[cold]
     #[inline(never)]
-    fn was_pending(&mut self, error: &io::Error, count: &mut usize) -> bool {
+    fn was_pending(&mut self, error: &io::Error, pending: &mut Pending) -> bool {
         if error.kind() == io::ErrorKind::Interrupted {
             return true;
         }
-        let told = self.counters.peer_errors;
         self.reap();
-        *count += 1;
-        self.counters.peer_errors > told && *count <= PENDING_ERRORS_MAX
+        pending.count += 1;
+        self.counters.peer_errors > pending.told && pending.count <= PENDING_ERRORS_MAX
     }
 
     /// Another way for what this one does not take; `None` if no other would.
@@ -539,6 +548,14 @@ pub struct Closed {
     pub ledger: Tally,
     /// What was counted.
     pub counters: Counters,
+}
+
+/// Errors that were waiting at the socket when something was sent.
+#[derive(Debug, Default)]
+struct Pending {
+    count: usize,
+    /// Errors of the network that were known before the call.
+    told: u64,
 }
 
 fn is_no_buffers(error: &io::Error) -> bool {
