@@ -41,6 +41,7 @@ pub mod metadata;
 #[cfg(any(feature = "fuzzing", all(test, not(nocopy_loom))))]
 #[doc(hidden)]
 pub mod model;
+pub mod policy;
 pub mod pool;
 pub mod port;
 pub mod probe;

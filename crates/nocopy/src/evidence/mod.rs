@@ -31,6 +31,8 @@ pub enum Cause {
     PacketRing,
     /// A packet handed to the host: the kernel copies it into a buffer of its own.
     ToHost,
+    /// An ordinary socket call, chosen because sending without copies is measured to be slower, or has too little to gain.
+    CopyingIsFaster,
     /// The bytes were given as a slice, which is the caller's again when the call returns.
     Slice,
     /// A zero-copy send that ended in a socket of this machine, which gets a copy of its own.
@@ -44,12 +46,13 @@ pub enum Cause {
 
 impl Cause {
     /// All there are, in the order in which they are told.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::XdpCopyMode,
         Self::MemoryPort,
         Self::SocketCall,
         Self::PacketRing,
         Self::ToHost,
+        Self::CopyingIsFaster,
         Self::Slice,
         Self::DeliveredLocally,
         Self::ZeroCopyRefused,
@@ -75,6 +78,7 @@ impl fmt::Display for Cause {
             Self::SocketCall => "socket call",
             Self::PacketRing => "packet ring",
             Self::ToHost => "to host",
+            Self::CopyingIsFaster => "copying is faster here",
             Self::Slice => "given as a slice",
             Self::DeliveredLocally => "delivered locally",
             Self::ZeroCopyRefused => "zero-copy refused by the kernel",

@@ -1,57 +1,95 @@
-//! Which method sends what.
+//! Which method sends what: a policy over the methods this socket has.
 
-use std::io;
 use std::time::Duration;
 
 use super::Method;
 use super::in_flight::Call;
 use super::outbox::Run;
+use crate::evidence::{Cause, Evidence};
+use crate::policy::{Choice, Explanation, Policy, Reason, Work};
 
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Choice {
-    pub(super) method: Method,
-    pub(super) measured: bool,
-}
+/// For several datagrams, in the order in which they are tried.
+const BATCHES: [Method; 4] = [Method::Gso, Method::ZeroCopyGso, Method::SendMmsg, Method::Socket];
+
+/// For one: there is nothing to gain from calls for many.
+const SINGLES: [Method; 2] = [Method::Socket, Method::ZeroCopy];
+
+const NO_MEMORY: &str = "the kernel had no memory to remember zero-copy sends by (ENOBUFS): raise 'sysctl net.core.optmem_max', or \
+                         'ulimit -l' where the process has no CAP_IPC_LOCK";
 
 #[derive(Debug)]
 pub(super) struct Chooser {
+    policy: Policy<Method>,
     pinned: Option<Method>,
-    gso: bool,
 }
 
 impl Chooser {
+    /// Among all methods, or always the one.
     pub(super) fn new(pinned: Option<Method>) -> Self {
-        Self { pinned, gso: true }
+        Self { policy: pinned.map_or_else(among_all, Policy::pinned), pinned }
     }
 
     #[inline]
-    pub(super) fn choose(&mut self, run: &Run) -> Choice {
-        let method = match (self.pinned, run.datagrams) {
-            (Some(method), _) => method,
-            (None, 1) => Method::Socket,
-            (None, _) if self.gso => Method::Gso,
-            (None, _) => Method::SendMmsg,
-        };
-        Choice { method, measured: false }
+    pub(super) fn choose(&mut self, run: &Run) -> Choice<Method> {
+        self.policy.choose(work(run))
     }
 
-    pub(super) fn record(&mut self, _choice: Choice, _run: &Run, _cost: Duration) {}
+    /// What a measured choice cost.
+    pub(super) fn record(&mut self, choice: Choice<Method>, run: &Run, cost: Duration) {
+        self.policy.record(choice, work(run), cost);
+    }
 
-    pub(super) fn completed(&mut self, _call: &Call, _copied: bool) {}
+    /// What is known at once of bytes sent by a method that copies.
+    #[inline]
+    pub(super) fn copied(&self) -> Evidence {
+        Evidence::Copied(if self.pinned.is_some() { Cause::SocketCall } else { Cause::CopyingIsFaster })
+    }
 
-    pub(super) fn refused(&mut self, method: Method, _run: &Run, _error: &io::Error) {
-        if method == Method::Gso {
-            self.gso = false;
+    pub(super) fn completed(&mut self, call: &Call, copied: bool) {
+        let after = call.since.map(|since| since.elapsed());
+        self.policy.completed(call.destination, call.method, call.datagram_bytes, copied, after);
+    }
+
+    /// The kernel does not take datagrams like these by this method.
+    pub(super) fn refused(&mut self, method: Method, run: &Run) {
+        // As good as copied: tried again, with longer and longer waits, for routes change.
+        for _ in 0..REFUSALS {
+            self.policy.completed(run.destination, method, run.datagram_bytes as u32, true, None);
         }
     }
 
-    pub(super) fn no_buffers(&mut self) {}
-
-    pub(super) fn forget(&mut self, _destination: u32) {}
-
-    pub(super) fn forget_all(&mut self) {}
-
-    pub(super) fn explain(&self) -> String {
-        String::new()
+    /// A zero-copy method met `ENOBUFS`, and no completion came that made room.
+    pub(super) fn no_buffers(&mut self, method: Method) {
+        self.policy.rule_out(method, Reason::Temporary(NO_MEMORY));
     }
+
+    /// This socket does not have it.
+    pub(super) fn unavailable(&mut self, method: Method, why: &'static str) {
+        self.policy.rule_out(method, Reason::Unavailable(why));
+    }
+
+    pub(super) fn forget(&mut self, destination: u32) {
+        self.policy.forget(destination);
+    }
+
+    pub(super) fn forget_all(&mut self) {
+        self.policy = self.pinned.map_or_else(among_all, Policy::pinned);
+    }
+
+    pub(super) fn explain(&self) -> Explanation<Method> {
+        self.policy.explain()
+    }
+}
+
+fn among_all() -> Policy<Method> {
+    Policy::new(&BATCHES, &SINGLES)
+}
+
+/// So many completions that say copied end a method's turn (see `policy`).
+const REFUSALS: usize = 3;
+
+#[inline]
+fn work(run: &Run) -> Work {
+    let count = u32::try_from(run.datagrams).unwrap_or(u32::MAX);
+    Work { destination: run.destination, bytes: run.datagram_bytes as u32, count }
 }

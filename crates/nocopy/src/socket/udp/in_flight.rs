@@ -1,6 +1,7 @@
 //! Messages from the moment they are queued until the kernel has let go of their memory.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use super::{Message, Method};
 use crate::evidence::Evidence;
@@ -142,6 +143,8 @@ pub(super) struct Call {
     pub(super) bytes: u32,
     pub(super) destination: u32,
     pub(super) method: Method,
+    /// When it was made, if the policy measures it.
+    pub(super) since: Option<Instant>,
 }
 
 /// Calls by number, counted from 0 by both sides. Completions may come in any order, and for many at once.

@@ -7,6 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::destinations::Destinations;
 use super::in_flight::{Call, Calls, Messages, Ticket};
@@ -65,6 +66,8 @@ pub(super) struct How {
     pub(super) flags: i32,
     /// What is known at once; `None`: the completion will tell.
     pub(super) evidence: Option<Evidence>,
+    /// When the policy began to measure, if it does.
+    pub(super) since: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -232,14 +235,14 @@ impl Outbox {
             taken.bytes += u64::from(mark.bytes);
             if is_zero_copy {
                 taken.calls += 1;
-                self.called(mark, run, how.method);
+                self.called(mark, run, how);
             }
             self.pass_to(mark, how.evidence, free);
         }
         Ok(taken)
     }
 
-    fn called(&mut self, mark: Mark, run: &Run, method: Method) {
+    fn called(&mut self, mark: Mark, run: &Run, how: How) {
         self.messages.called(mark.from.ticket, mark.last);
         self.calls.push(Call {
             first: mark.from.ticket,
@@ -248,7 +251,8 @@ impl Outbox {
             datagram_bytes: run.datagram_bytes as u32,
             bytes: mark.bytes,
             destination: run.destination,
-            method,
+            method: how.method,
+            since: how.since,
         });
     }
 

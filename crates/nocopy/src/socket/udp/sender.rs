@@ -14,6 +14,7 @@ use super::message::{DATAGRAM_BYTES_MAX, Message};
 use super::outbox::{How, Outbox, Run, Taken};
 use super::{Method, reaper};
 use crate::evidence::{Cause, Evidence, Tally};
+use crate::policy::Explanation;
 use crate::pool::{Buffer, Cache, Pool};
 use crate::sys::udp_send::{self, Notice};
 use crate::sys::xsk::wait_for_errors;
@@ -29,9 +30,6 @@ const PENDING_ERRORS_MAX: usize = 16;
 
 /// The most errors of the network that are kept for [`Sender::errors`].
 const ERRORS_MAX: usize = 64;
-
-/// What an ordinary call proves.
-const COPIED: Evidence = Evidence::Copied(Cause::SocketCall);
 
 /// The sending half of a socket.
 ///
@@ -284,14 +282,15 @@ impl Sender {
         let mut is_all = true;
         while let Some(run) = self.outbox.run() {
             let choice = self.chooser.choose(&run);
-            let start = choice.measured.then(Instant::now);
-            let done = self.send_run(choice.method, &run, flags);
+            let since = choice.measured.then(Instant::now);
+            let how = How { method: choice.method, flags, evidence: None, since };
+            let done = self.send_run(how, &run);
             self.reap_if_many();
-            if let Some(start) = start {
-                self.chooser.record(choice, &run, start.elapsed());
+            if let (Some(since), Ok(true)) = (since, &done) {
+                self.chooser.record(choice, &run, since.elapsed());
             }
             match done {
-                Ok(()) => {}
+                Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     is_all = false;
                     break;
@@ -306,46 +305,45 @@ impl Sender {
         refused.map_or(Ok(is_all), Err)
     }
 
-    /// Sends one call's worth after the other until the run is over.
+    /// Sends one call's worth after the other until the run is over. `false`: in another way than was chosen.
     #[inline]
-    fn send_run(&mut self, mut method: Method, run: &Run, flags: i32) -> io::Result<()> {
-        let mut pending = Pending::default();
+    fn send_run(&mut self, mut how: How, run: &Run) -> io::Result<bool> {
+        let (mut pending, chosen) = (Pending::default(), how.method);
         while self.outbox.has(run) {
             pending.told = self.counters.peer_errors;
-            let sent = match method {
-                Method::Socket => self.send_one(run, flags),
-                _ => self.send_many(method, run, flags),
+            let sent = match how.method {
+                Method::Socket => self.send_one(how, run),
+                _ => self.send_many(how, run),
             };
             let Err(error) = sent else { continue };
             if !self.was_pending(&error, &mut pending) {
-                method = self.instead(method, run, &error).ok_or(error)?;
+                how.method = self.instead(how.method, run, &error).ok_or(error)?;
             }
         }
-        Ok(())
+        Ok(how.method == chosen)
     }
 
     /// Sends the next datagram by a call of its own.
     #[inline]
-    fn send_one(&mut self, run: &Run, flags: i32) -> io::Result<()> {
-        let Some(bytes) = self.outbox.next_in_one_piece() else {
-            return self.send_many(Method::Socket, run, flags);
-        };
+    fn send_one(&mut self, how: How, run: &Run) -> io::Result<()> {
+        let Some(bytes) = self.outbox.next_in_one_piece() else { return self.send_many(how, run) };
         let address = self.destinations.get(run.destination).address.as_ref();
-        udp_send::send(self.outbox.socket(), bytes, address, flags)?;
+        udp_send::send(self.outbox.socket(), bytes, address, how.flags)?;
+        let evidence = self.chooser.copied();
         self.counters.sent += 1;
-        self.tally.add(COPIED, 1, bytes.len() as u64);
-        self.outbox.pass(Some(COPIED), &mut free(&mut self.cache, &mut self.completed));
+        self.tally.add(evidence, 1, bytes.len() as u64);
+        self.outbox.pass(Some(evidence), &mut free(&mut self.cache, &mut self.completed));
         Ok(())
     }
 
     /// Sends as many datagrams of the run as go into one call.
-    fn send_many(&mut self, method: Method, run: &Run, flags: i32) -> io::Result<()> {
-        let evidence = (!method.is_zero_copy()).then_some(COPIED);
+    fn send_many(&mut self, how: How, run: &Run) -> io::Result<()> {
+        let evidence = (!how.method.is_zero_copy()).then(|| self.chooser.copied());
         let in_flight = self.in_flight();
-        match self.call(run, How { method, flags, evidence }) {
+        match self.call(run, How { evidence, ..how }) {
             Err(error) if evidence.is_none() && is_no_buffers(&error) => {
                 // Completions make room: those that came meanwhile are read. Without any it is a copy.
-                if self.in_flight() < in_flight { Ok(()) } else { self.send_copied(method, run, flags) }
+                if self.in_flight() < in_flight { Ok(()) } else { self.send_copied(how, run) }
             }
             sent => sent.map(drop),
         }
@@ -371,12 +369,12 @@ impl Sender {
     /// The kernel has no memory to remember zero-copy calls by.
     #[cold]
     #[inline(never)]
-    fn send_copied(&mut self, method: Method, run: &Run, flags: i32) -> io::Result<()> {
-        let method = if method == Method::ZeroCopyGso { Method::Gso } else { Method::SendMmsg };
+    fn send_copied(&mut self, how: How, run: &Run) -> io::Result<()> {
+        let method = if how.method == Method::ZeroCopyGso { Method::Gso } else { Method::SendMmsg };
         let evidence = Some(Evidence::Copied(Cause::NoBuffers));
-        let taken = self.call(run, How { method, flags, evidence })?;
+        let taken = self.call(run, How { method, evidence, ..how })?;
         self.counters.no_buffers += taken.datagrams;
-        self.chooser.no_buffers();
+        self.chooser.no_buffers(how.method);
         Ok(())
     }
 
@@ -407,7 +405,7 @@ impl Sender {
             Method::ZeroCopy | Method::Gso => Method::SendMmsg,
             _ => return None,
         };
-        self.chooser.refused(method, run, error);
+        self.chooser.refused(method, run);
         Some(other)
     }
 
@@ -517,7 +515,7 @@ impl Sender {
     }
 
     /// Which ways are taken, and why.
-    pub fn explain(&self) -> String {
+    pub fn explain(&self) -> Explanation<Method> {
         self.chooser.explain()
     }
 

@@ -1,0 +1,467 @@
+//! One class of sends: who is used, who challenged with what success, and when the next may.
+
+use super::METHODS_MAX;
+use super::table::Kind;
+use super::trial::{GLANCES, Side, Step, Trial, Verdict, median, sort};
+
+/// In between trials every so-manieth call is measured. Prime, so that it does not fall in step with a sender's pattern. A look
+/// at the clock before and after costs [`CLOCK_NS`], so a call pays under 2 ns.
+const SAMPLE_EVERY: u8 = 31;
+
+/// What the two looks at the clock of a measured call cost (vDSO, in a virtual machine).
+const CLOCK_NS: f64 = 50.0;
+
+/// Calls measured before the first trial: what later costs are compared with.
+const OPENING_CALLS: u8 = 8;
+
+/// The costs kept of the method in use.
+const SAMPLES: usize = OPENING_CALLS as usize;
+
+/// Measured calls that may stay unrecorded in a row (they failed) before a trial is given up.
+const UNRECORDED_MAX: u8 = 32;
+
+/// The incumbent's cost changed by this, in so many samples in a row: the machine or the route is not what it was.
+const CHANGED: f32 = 1.5;
+const CHANGED_SAMPLES: i8 = 3;
+
+/// Until a loser may try again, in the class's own time: at first, after being copied, and at most. It doubles with each time,
+/// and is never so short that this loser's trials would cost more than [`RETRY_SHARE`].
+const RETRY_NS: f64 = 20e6;
+const RETRY_COPIED_NS: f64 = 100e6;
+const RETRY_NS_MAX: f64 = 10e9;
+const RETRY_SHARE: f64 = 0.002;
+
+/// A challenger whose first pairs were better than this is compared at once, before others are looked at.
+const PROMISING: f32 = 0.7;
+
+/// So many completions that say copied, more than not, and a method is out.
+const COPIES_MAX: u8 = 3;
+
+/// What is known of a method in a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Untried,
+    /// Looked at; not far off, so it will be compared when all were looked at.
+    Promising,
+    NoBetter,
+    MuchSlower,
+    Copied,
+    Unrecorded,
+}
+
+/// A method as a candidate of a class.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rival {
+    pub(super) outcome: Outcome,
+    /// Its cost over that of `against`, in `pairs` pairs; meaningless without pairs.
+    pub(super) ratio: f32,
+    pub(super) pairs: u8,
+    pub(super) against: u8,
+    /// What a datagram cost when last in use or in a trial; 0: not known.
+    cost_ns: f32,
+    /// How long its completions take, smoothed; 0: not known.
+    pub(super) held_ns: f32,
+    retry_at_ns: f64,
+    doublings: u8,
+    copies: u8,
+}
+
+const UNTRIED: Rival = Rival {
+    outcome: Outcome::Untried,
+    ratio: 1.0,
+    pairs: 0,
+    against: 0,
+    cost_ns: 0.0,
+    held_ns: 0.0,
+    retry_at_ns: 0.0,
+    doublings: 0,
+    copies: 0,
+};
+
+/// What holds for all classes.
+pub(super) struct Terms<'a> {
+    /// The candidates in order of preference.
+    pub(super) order: &'a [u8],
+    /// A bit for each that is not ruled out; at least one of `order`.
+    pub(super) available: u8,
+    pub(super) budget: &'a mut Budget,
+}
+
+impl Terms<'_> {
+    fn is_available(&self, method: u8) -> bool {
+        self.available & (1 << method) != 0
+    }
+
+    fn rank(&self, method: u8) -> usize {
+        self.order.iter().position(|&one| one == method).unwrap_or(usize::MAX)
+    }
+
+    fn candidates(&self) -> impl Iterator<Item = u8> {
+        self.order.iter().copied().filter(|&method| self.is_available(method))
+    }
+}
+
+/// What exploring may cost: a credit for the start, and then a share of the time spent sending. It is one for all classes, so a
+/// thousand peers explore no more than one. Trials start while it is not overdrawn.
+#[derive(Debug, Clone)]
+pub(super) struct Budget {
+    credit_ns: f64,
+    /// Time spent sending: measured calls, and for the others between them what they cost.
+    pub(super) sent_ns: f64,
+    /// Of it, what trying slower methods and looking at the clock cost.
+    pub(super) explored_ns: f64,
+}
+
+impl Budget {
+    /// Enough to find out that three methods are 60 times as slow as GSO of 44 datagrams.
+    const START_NS: f64 = 300e3;
+    const SHARE: f64 = 0.01;
+
+    pub(super) fn new() -> Self {
+        Self { credit_ns: Self::START_NS, sent_ns: 0.0, explored_ns: 0.0 }
+    }
+
+    fn earn(&mut self, sent_ns: f64) {
+        self.sent_ns += sent_ns;
+        self.credit_ns = (self.credit_ns + sent_ns * Self::SHARE).min(Self::START_NS);
+    }
+
+    fn pay(&mut self, ns: f64) {
+        self.explored_ns += ns;
+        self.credit_ns -= ns;
+    }
+}
+
+/// Costs of a datagram in the calls measured last.
+#[derive(Debug, Clone, Default)]
+struct Samples {
+    ns: [f32; SAMPLES],
+    count: usize,
+    next: usize,
+}
+
+impl Samples {
+    fn push(&mut self, ns: f32) {
+        self.ns[self.next] = ns;
+        self.next = (self.next + 1) % SAMPLES;
+        self.count = (self.count + 1).min(SAMPLES);
+    }
+
+    fn median(&self) -> Option<f32> {
+        (self.count > 0).then(|| median(sort(&self.ns[..self.count], &mut [0.0; SAMPLES])))
+    }
+}
+
+/// A class of sends.
+#[derive(Debug, Clone)]
+pub(super) struct Class {
+    pub(super) kind: Kind,
+    /// Calls until the next that is measured.
+    quiet: u8,
+    /// Index of the method of the next call.
+    now: u8,
+    /// Measured calls in a row of which nothing was heard.
+    unrecorded: u8,
+    /// Calls until trials may start.
+    opening: u8,
+    /// Tells the records of this epoch from late ones.
+    epoch: u32,
+    pub(super) incumbent: u8,
+    trial: Option<Trial>,
+    samples: Samples,
+    /// What a datagram cost when the method was chosen.
+    reference_ns: f32,
+    /// Samples in a row that were far above it, or, negative, far below.
+    off: i8,
+    /// The class's own time: what was spent on sending in it.
+    sent_ns: f64,
+    /// How often another method was chosen.
+    pub(super) switches: u32,
+    pub(super) rivals: [Rival; METHODS_MAX],
+}
+
+impl Class {
+    /// A class that knows nothing and begins with `incumbent`. If that is `known` to be good elsewhere there is no hurry to
+    /// measure: most peers are sent little.
+    pub(super) fn new(kind: Kind, incumbent: u8, known: bool) -> Self {
+        Self {
+            kind,
+            quiet: if known { SAMPLE_EVERY - 1 } else { 0 },
+            now: incumbent,
+            unrecorded: 0,
+            opening: OPENING_CALLS,
+            epoch: 0,
+            incumbent,
+            trial: None,
+            samples: Samples::default(),
+            reference_ns: 0.0,
+            off: 0,
+            sent_ns: 0.0,
+            switches: 0,
+            rivals: [UNTRIED; METHODS_MAX],
+        }
+    }
+
+    /// Forgets all; records of calls before are late.
+    pub(super) fn reset(&mut self, incumbent: u8, known: bool) {
+        *self = Self { epoch: self.epoch.wrapping_add(1), ..Self::new(self.kind, incumbent, known) };
+    }
+
+    /// The method of a call that need not be measured.
+    #[inline]
+    pub(super) fn quiet(&mut self) -> Option<u8> {
+        self.quiet = self.quiet.checked_sub(1)?;
+        Some(self.now)
+    }
+
+    /// The method of a call to be measured, and the epoch to record it for.
+    pub(super) fn measured(&mut self) -> (u8, u32) {
+        self.unrecorded = self.unrecorded.saturating_add(1);
+        if self.unrecorded > UNRECORDED_MAX {
+            if let Some(trial) = self.trial.take() {
+                self.lose(trial.challenger, Outcome::Unrecorded, RETRY_NS);
+            }
+            self.opening = 0;
+            self.use_incumbent();
+        }
+        if self.trial.is_none() && self.opening == 0 {
+            self.quiet = SAMPLE_EVERY - 1;
+        }
+        (self.now, self.epoch)
+    }
+
+    /// Takes what a measured call cost. `ns` and `datagrams` are above zero.
+    pub(super) fn record(&mut self, terms: &mut Terms<'_>, epoch: u32, ns: f64, datagrams: f64) {
+        if epoch != self.epoch {
+            return;
+        }
+        self.unrecorded = 0;
+        match self.trial.take() {
+            Some(trial) => self.record_trial(terms, trial, ns, datagrams),
+            None => self.record_incumbent(terms, ns, datagrams),
+        }
+        if self.trial.is_none() && self.opening == 0 {
+            self.begin_trial(terms, datagrams);
+        }
+    }
+
+    fn record_incumbent(&mut self, terms: &mut Terms<'_>, ns: f64, datagrams: f64) {
+        terms.budget.pay(CLOCK_NS);
+        self.samples.push((ns / datagrams) as f32);
+        let each_ns = self.samples.median().unwrap_or(0.0);
+        self.rivals[usize::from(self.incumbent)].cost_ns = each_ns;
+        if self.opening > 0 {
+            self.opening -= 1;
+            self.reference_ns = each_ns;
+            self.spend(terms, ns);
+        } else {
+            // The median, lest a call that was preempted stands for all of these.
+            self.spend(terms, f64::from(SAMPLE_EVERY) * f64::from(each_ns) * datagrams);
+            self.look_for_change((ns / datagrams) as f32);
+        }
+    }
+
+    fn spend(&mut self, terms: &mut Terms<'_>, ns: f64) {
+        self.sent_ns += ns;
+        terms.budget.earn(ns);
+    }
+
+    fn look_for_change(&mut self, each_ns: f32) {
+        let direction = match each_ns / self.reference_ns {
+            ratio if ratio > CHANGED => 1,
+            ratio if ratio < 1.0 / CHANGED => -1,
+            _ => 0,
+        };
+        self.off = if direction == self.off.signum() { self.off + direction } else { direction };
+        if self.off.abs() == CHANGED_SAMPLES {
+            self.reopen();
+        }
+    }
+
+    /// The machine changed: what was lost may be won now.
+    fn reopen(&mut self) {
+        self.off = 0;
+        self.opening = OPENING_CALLS;
+        self.quiet = 0;
+        self.samples = Samples::default();
+        for rival in &mut self.rivals {
+            (rival.retry_at_ns, rival.doublings) = (0.0, 0);
+            rival.outcome = Outcome::Untried;
+        }
+    }
+
+    // ---- trials ------------------------------------------------------------------------------------------------
+
+    /// Lets a candidate challenge, if one may: those that nothing is known of in order of preference, then the one that cost least.
+    /// While exploring is overdrawn, only what looked better than the incumbent: that is no expense.
+    fn begin_trial(&mut self, terms: &Terms<'_>, datagrams: f64) {
+        let rival = |method: u8| &self.rivals[usize::from(method)];
+        let each_ns = rival(self.incumbent).cost_ns;
+        let looked_better = |one: &Rival| one.outcome == Outcome::Promising && one.cost_ns < each_ns;
+        let payable = |&method: &u8| terms.budget.credit_ns >= 0.0 || looked_better(rival(method));
+        let ready = self.ready(terms).filter(payable);
+        let next = ready.min_by(|&one, &other| rival(one).cost_ns.total_cmp(&rival(other).cost_ns));
+        if let Some(challenger) = next {
+            self.trial = Some(Trial::new(challenger, f64::from(each_ns) * datagrams));
+            self.epoch = self.epoch.wrapping_add(1);
+            self.quiet = 0;
+        }
+    }
+
+    /// Candidates that may challenge.
+    fn ready(&self, terms: &Terms<'_>) -> impl Iterator<Item = u8> {
+        let is_ready = |&method: &u8| self.rivals[usize::from(method)].retry_at_ns <= self.sent_ns;
+        terms.candidates().filter(|&method| method != self.incumbent).filter(is_ready)
+    }
+
+    /// Whether the challenger is not far off, and others have not been looked at: one of them may be far better.
+    fn is_to_be_parked(&self, terms: &Terms<'_>, trial: &Trial) -> bool {
+        let untried = |method| self.rivals[usize::from(method)].outcome == Outcome::Untried;
+        let glanced = trial.pairs() == GLANCES && trial.ratio() > PROMISING;
+        glanced && self.ready(terms).any(|one| one != trial.challenger && untried(one))
+    }
+
+    fn record_trial(&mut self, terms: &mut Terms<'_>, mut trial: Trial, ns: f64, datagrams: f64) {
+        self.spend(terms, ns);
+        let excess_ns = trial.excess_ns;
+        let step = trial.record(ns, datagrams);
+        terms.budget.pay(CLOCK_NS + trial.excess_ns - excess_ns);
+        if step != Step::Same {
+            self.epoch = self.epoch.wrapping_add(1);
+        }
+        let preferred = terms.rank(trial.challenger) < terms.rank(self.incumbent);
+        let verdict = if step == Step::Pair { trial.verdict(preferred) } else { Verdict::Open };
+        match verdict {
+            Verdict::Open if step == Step::Pair && self.is_to_be_parked(terms, &trial) => {
+                self.compared(trial.challenger, self.incumbent, trial.ratio(), trial.pairs());
+                self.rivals[usize::from(trial.challenger)].outcome = Outcome::Promising;
+                self.use_incumbent();
+            }
+            Verdict::Open => {
+                self.now = if trial.side() == Side::Incumbent { self.incumbent } else { trial.challenger };
+                self.trial = Some(trial);
+            }
+            Verdict::Better => self.win(&trial),
+            Verdict::NoBetter => self.finish_trial(&trial, Outcome::NoBetter),
+            Verdict::MuchSlower => self.finish_trial(&trial, Outcome::MuchSlower),
+        }
+    }
+
+    fn win(&mut self, trial: &Trial) {
+        let loser = std::mem::replace(&mut self.incumbent, trial.challenger);
+        self.compared(loser, trial.challenger, 1.0 / trial.ratio(), trial.pairs());
+        self.lose(loser, Outcome::NoBetter, RETRY_NS);
+        self.take_over();
+    }
+
+    fn finish_trial(&mut self, trial: &Trial, outcome: Outcome) {
+        self.compared(trial.challenger, self.incumbent, trial.ratio(), trial.pairs());
+        self.lose(trial.challenger, outcome, RETRY_NS.max(trial.excess_ns / RETRY_SHARE));
+        self.use_incumbent();
+    }
+
+    fn compared(&mut self, method: u8, against: u8, ratio: f32, pairs: usize) {
+        let cost_ns = self.rivals[usize::from(against)].cost_ns * ratio;
+        let rival = &mut self.rivals[usize::from(method)];
+        (rival.against, rival.ratio, rival.pairs) = (against, ratio, pairs as u8);
+        if cost_ns > 0.0 {
+            rival.cost_ns = cost_ns;
+        }
+    }
+
+    /// Until when `method` has to wait, having lost.
+    fn lose(&mut self, method: u8, outcome: Outcome, wait_ns: f64) {
+        let rival = &mut self.rivals[usize::from(method)];
+        rival.outcome = outcome;
+        rival.retry_at_ns = self.sent_ns + (wait_ns * f64::from(1_u32 << rival.doublings)).min(RETRY_NS_MAX);
+        rival.doublings = (rival.doublings + 1).min(16);
+    }
+
+    fn use_incumbent(&mut self) {
+        self.trial = None;
+        self.now = self.incumbent;
+        self.epoch = self.epoch.wrapping_add(1);
+        self.unrecorded = 0;
+        self.quiet = SAMPLE_EVERY - 1;
+    }
+
+    /// The incumbent is a new one.
+    fn take_over(&mut self) {
+        self.use_incumbent();
+        self.switches = self.switches.wrapping_add(1);
+        self.opening = OPENING_CALLS;
+        self.quiet = 0;
+        self.off = 0;
+        self.samples = Samples::default();
+    }
+
+    // ---- what is told from outside -----------------------------------------------------------------------------
+
+    /// A completion of a zero-copy send.
+    pub(super) fn completed(&mut self, terms: &Terms<'_>, method: u8, copied: bool, held_ns: Option<f32>) {
+        let rival = &mut self.rivals[usize::from(method)];
+        if let Some(ns) = held_ns {
+            rival.held_ns = if rival.held_ns > 0.0 { rival.held_ns + (ns - rival.held_ns) / 8.0 } else { ns };
+        }
+        if !copied {
+            rival.copies = rival.copies.saturating_sub(1);
+            return;
+        }
+        rival.copies = (rival.copies + 1).min(COPIES_MAX);
+        let challenges = self.trial.as_ref().is_some_and(|trial| trial.challenger == method);
+        let untried = rival.outcome == Outcome::Untried;
+        // Out already, and this is one of those still under way: it must not double the wait.
+        if rival.copies < COPIES_MAX || !(challenges || method == self.incumbent || untried) {
+            return;
+        }
+        // One more completion like this will do, next time.
+        rival.copies = COPIES_MAX - 1;
+        if challenges {
+            self.use_incumbent();
+        } else if method == self.incumbent && !self.give_way(terms, Outcome::Copied) {
+            return;
+        }
+        self.lose(method, Outcome::Copied, RETRY_COPIED_NS);
+    }
+
+    /// Methods were ruled out: none of them may stay in use.
+    pub(super) fn ruled_out(&mut self, terms: &Terms<'_>) {
+        if self.trial.as_ref().is_some_and(|trial| !terms.is_available(trial.challenger)) {
+            self.use_incumbent();
+        }
+        if !terms.is_available(self.incumbent) {
+            // What is copied is better than what is not to be had.
+            let _ = self.give_way(terms, Outcome::Copied) || self.give_way(terms, Outcome::Unrecorded);
+        }
+    }
+
+    /// Replaces the incumbent by what cost least when last tried, but for those with an outcome; false if there is
+    /// nothing else.
+    fn give_way(&mut self, terms: &Terms<'_>, except: Outcome) -> bool {
+        let rival = |method: u8| self.rivals[usize::from(method)];
+        let cost = |method: &u8| if rival(*method).cost_ns > 0.0 { rival(*method).cost_ns } else { f32::MAX };
+        let others = terms.candidates().filter(|&one| one != self.incumbent && rival(one).outcome != except);
+        let Some(next) = others.min_by(|a, b| cost(a).total_cmp(&cost(b))) else { return false };
+        self.incumbent = next;
+        self.take_over();
+        for rival in self.rivals.iter_mut().filter(|rival| rival.outcome != Outcome::Copied) {
+            rival.retry_at_ns = 0.0;
+        }
+        true
+    }
+
+    /// What a datagram costs: the median of the last measured calls.
+    pub(super) fn cost_ns(&self) -> Option<f32> {
+        self.samples.median()
+    }
+
+    /// Whether a comparison is under way.
+    pub(super) fn challenger(&self) -> Option<u8> {
+        self.trial.as_ref().map(|trial| trial.challenger)
+    }
+
+    /// Calls in it were measured and led to a choice.
+    pub(super) fn is_settled(&self) -> bool {
+        self.opening == 0 && self.trial.is_none()
+    }
+}

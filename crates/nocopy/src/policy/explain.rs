@@ -1,0 +1,220 @@
+//! What was chosen and why, for people.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::class::{Class, Outcome};
+use super::{Policy, Reason};
+
+/// What a [`Policy`] chose, and why. Displays as text, a line for each class and each method that was not chosen in it.
+#[derive(Debug, Clone)]
+pub struct Explanation<M> {
+    /// The user chose.
+    pub pinned: bool,
+    /// Time spent sending, estimated from the calls that were measured.
+    pub sent: Duration,
+    /// Of it, what trying slower methods and looking at the clock cost.
+    pub explored: Duration,
+    /// Methods that cannot be used, or could not for a while.
+    pub ruled_out: Vec<(M, Reason)>,
+    /// Each class of sends there was.
+    pub classes: Vec<ClassExplanation<M>>,
+}
+
+/// What was chosen for a class of sends.
+#[derive(Debug, Clone)]
+pub struct ClassExplanation<M> {
+    /// The caller's number; `None`: all destinations that were not told apart.
+    pub destination: Option<u32>,
+    /// Smallest and largest bytes of a datagram.
+    pub bytes: (u32, u32),
+    /// Smallest and largest count of datagrams of a flush.
+    pub count: (u32, u32),
+    /// What is used.
+    pub method: M,
+    /// What a datagram costs in ns: the median of the last measured calls.
+    pub cost_ns: Option<f64>,
+    /// How often another method was chosen.
+    pub switches: u32,
+    /// The other candidates.
+    pub others: Vec<Compared<M>>,
+}
+
+/// A method that was not chosen.
+#[derive(Debug, Clone, Copy)]
+pub struct Compared<M> {
+    /// The method.
+    pub method: M,
+    /// Why it is not used.
+    pub why: Why,
+    /// Its cost over that of another method, median of pairs; `None`: it was never compared.
+    pub ratio: Option<Ratio<M>>,
+    /// How long its completions took, smoothed.
+    pub held: Option<Duration>,
+}
+
+/// What a comparison found.
+#[derive(Debug, Clone, Copy)]
+pub struct Ratio<M> {
+    /// The other method.
+    pub against: M,
+    /// Cost over the other's cost: above 1 is slower.
+    pub value: f64,
+    /// Pairs of epochs compared.
+    pub pairs: u8,
+}
+
+/// Why a method is not used in a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// Its turn to be tried has not come, or not again since the machine changed.
+    Untried,
+    /// Not far off at first sight; to be compared.
+    Promising,
+    /// It is being compared.
+    Challenging,
+    /// Not faster, by 3 %.
+    NoBetter,
+    /// So much slower that two short looks were enough.
+    MuchSlower,
+    /// Its completions say that the kernel copied.
+    Copied,
+    /// Its calls failed, so that nothing could be measured.
+    Unrecorded,
+    /// It cannot be used at all.
+    RuledOut(Reason),
+}
+
+pub(super) fn explain<M: Copy + Eq>(policy: &Policy<M>) -> Explanation<M> {
+    let candidates = &policy.candidates;
+    let out = candidates.methods.iter().zip(candidates.out);
+    let classes = policy.table.iter().map(|(destination, class)| of_class(policy, destination, class));
+    Explanation {
+        pinned: policy.pinned,
+        sent: Duration::from_nanos(policy.budget.sent_ns as u64),
+        explored: Duration::from_nanos(policy.budget.explored_ns as u64),
+        ruled_out: out.filter_map(|(method, out)| Some((*method, out?.reason))).collect(),
+        classes: classes.collect(),
+    }
+}
+
+fn of_class<M: Copy + Eq>(
+    policy: &Policy<M>,
+    destination: Option<u32>,
+    class: &Class,
+) -> ClassExplanation<M> {
+    let methods = &policy.candidates.methods;
+    let order = policy.candidates.order(class.kind).iter();
+    let others = order.filter(|&&method| method != class.incumbent);
+    ClassExplanation {
+        destination,
+        bytes: class.kind.bytes(),
+        count: class.kind.count(),
+        method: methods[usize::from(class.incumbent)],
+        cost_ns: class.cost_ns().map(f64::from),
+        switches: class.switches,
+        others: others.map(|&method| compared(policy, class, method)).collect(),
+    }
+}
+
+fn compared<M: Copy + Eq>(policy: &Policy<M>, class: &Class, method: u8) -> Compared<M> {
+    let methods = &policy.candidates.methods;
+    let rival = &class.rivals[usize::from(method)];
+    let out = policy.candidates.out[usize::from(method)].filter(|out| out.until_ns > policy.budget.sent_ns);
+    let why = match (out, rival.outcome) {
+        (Some(out), _) => Why::RuledOut(out.reason),
+        _ if class.challenger() == Some(method) => Why::Challenging,
+        (_, Outcome::Untried) => Why::Untried,
+        (_, Outcome::Promising) => Why::Promising,
+        (_, Outcome::NoBetter) => Why::NoBetter,
+        (_, Outcome::MuchSlower) => Why::MuchSlower,
+        (_, Outcome::Copied) => Why::Copied,
+        (_, Outcome::Unrecorded) => Why::Unrecorded,
+    };
+    let against = methods[usize::from(rival.against)];
+    let ratio = Ratio { against, value: f64::from(rival.ratio), pairs: rival.pairs };
+    Compared {
+        method: methods[usize::from(method)],
+        why,
+        ratio: (rival.pairs > 0).then_some(ratio),
+        held: (rival.held_ns > 0.0).then(|| Duration::from_nanos(rival.held_ns as u64)),
+    }
+}
+
+impl<M: fmt::Display> fmt::Display for Explanation<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let chosen = if self.pinned { "chosen by the user" } else { "chosen by measurement" };
+        let share = 100.0 * self.explored.as_secs_f64() / self.sent.as_secs_f64().max(1e-9);
+        write!(f, "{chosen}; exploring took {share:.2} % of {:.1?} spent sending", self.sent)?;
+        for (method, reason) in &self.ruled_out {
+            write!(f, "\n{method} is out: {reason}")?;
+        }
+        self.classes.iter().try_for_each(|class| write!(f, "\n{class}"))
+    }
+}
+
+impl<M: fmt::Display> fmt::Display for ClassExplanation<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.destination {
+            Some(destination) => write!(f, "destination {destination}")?,
+            None => write!(f, "other destinations")?,
+        }
+        write!(f, ", {} bytes, {} a flush: {}", Range(self.bytes), Range(self.count), self.method)?;
+        if let Some(ns) = self.cost_ns {
+            write!(f, ", {ns:.0} ns a datagram")?;
+        }
+        match self.switches {
+            0 => {}
+            1 => write!(f, ", changed once")?,
+            many => write!(f, ", changed {many} times")?,
+        }
+        self.others.iter().try_for_each(|other| write!(f, "\n  {other}"))
+    }
+}
+
+impl<M: fmt::Display> fmt::Display for Compared<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.method, self.why)?;
+        if let Some(Ratio { against, value, pairs }) = &self.ratio {
+            write!(f, ", {value:.2} times the cost of {against} in {pairs} pairs")?;
+        }
+        self.held.map_or(Ok(()), |held| write!(f, ", buffers held for {held:.1?}"))
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Untried => write!(f, "waits to be tried"),
+            Self::Promising => write!(f, "not far off, waits to be compared"),
+            Self::Challenging => write!(f, "being compared"),
+            Self::NoBetter => write!(f, "no better"),
+            Self::MuchSlower => write!(f, "much slower"),
+            Self::Copied => write!(f, "pointless, completions say copied"),
+            Self::Unrecorded => write!(f, "its calls gave nothing to measure"),
+            Self::RuledOut(reason) => write!(f, "out, {reason}"),
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable(why) => write!(f, "{why}"),
+            Self::Temporary(why) => write!(f, "for now, {why}"),
+        }
+    }
+}
+
+/// From, to.
+struct Range((u32, u32));
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            (low, high) if low == high => write!(f, "{low}"),
+            (low, u32::MAX) => write!(f, "{low} or more"),
+            (low, high) => write!(f, "{low} to {high}"),
+        }
+    }
+}

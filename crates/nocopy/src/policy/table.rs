@@ -1,0 +1,263 @@
+//! Where the classes of each destination lie: bounded, found without hashing.
+
+use super::class::Class;
+
+/// Upper ends of the size classes, in bytes of a datagram (or of a write, over TCP); the last has none. 128: headers weigh as much
+/// as data. 1472: one packet of an MTU of 1500. 4096: a page. 8972: one packet of an MTU of 9000. From some 10 kB on zero-copy
+/// pays on real cards.
+const SIZE_EDGES: [u32; 7] = [128, 512, 1472, 4096, 8972, 16_384, 65_536];
+const SIZES: usize = SIZE_EDGES.len() + 1;
+
+/// Upper ends of the batch classes, in datagrams of a flush; the last has none. What a batch costs is shared by few or by many.
+const BATCH_EDGES: [u32; 3] = [1, 4, 16];
+const BATCHES: usize = BATCH_EDGES.len() + 1;
+
+const KINDS: usize = SIZES * BATCHES;
+
+/// Destinations that have classes of their own, at most.
+const DESTINATIONS_MAX: u32 = 256;
+
+/// Sends to others that a destination's place outlives after its last own.
+const WARMTH: u8 = 16;
+
+/// Size class and batch class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Kind(u8);
+
+impl Kind {
+    pub(super) fn of(bytes: u32, count: u32) -> Self {
+        Self((position(&SIZE_EDGES, bytes) * BATCHES + position(&BATCH_EDGES, count)) as u8)
+    }
+
+    fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// Whether it is of one datagram a flush.
+    pub(super) fn is_single(self) -> bool {
+        self.index().is_multiple_of(BATCHES)
+    }
+
+    /// Smallest and largest bytes of a datagram.
+    pub(super) fn bytes(self) -> (u32, u32) {
+        range(&SIZE_EDGES, self.index() / BATCHES, 0)
+    }
+
+    /// Smallest and largest count of datagrams.
+    pub(super) fn count(self) -> (u32, u32) {
+        range(&BATCH_EDGES, self.index() % BATCHES, 1)
+    }
+
+    /// The kinds of a size, whatever the batch.
+    fn of_size(bytes: u32) -> impl Iterator<Item = Self> {
+        let first = Self::of(bytes, 1).0;
+        (first..first + BATCHES as u8).map(Self)
+    }
+}
+
+fn position(edges: &[u32], value: u32) -> usize {
+    edges.iter().map(|&edge| usize::from(value > edge)).sum()
+}
+
+fn range(edges: &[u32], position: usize, least: u32) -> (u32, u32) {
+    let low = if position == 0 { least } else { edges[position - 1] + 1 };
+    (low, edges.get(position).copied().unwrap_or(u32::MAX))
+}
+
+/// The classes of a destination: indices into [`Table::classes`].
+#[derive(Debug, Clone)]
+struct Place {
+    owner: Option<u32>,
+    warmth: u8,
+    classes: [Option<u16>; KINDS],
+}
+
+const EMPTY: Place = Place { owner: None, warmth: 0, classes: [None; KINDS] };
+
+/// The place of all destinations that have none of their own.
+const OTHERS: usize = 0;
+
+/// All classes.
+///
+/// A destination's place follows from its index, modulo [`DESTINATIONS_MAX`]. Where two meet, the first keeps it; the other's
+/// sends go by the classes of *others*, and cool the place down, until the first has been silent for [`WARMTH`] of them. So
+/// thousands of peers cost a look at a place each. Memory grows with what is used, up to 257 places of 32 classes.
+#[derive(Debug)]
+pub(super) struct Table {
+    places: Vec<Place>,
+    classes: Vec<Class>,
+    /// What was last chosen for each kind, for whatever destination: where a new class begins.
+    hints: [Option<u8>; KINDS],
+}
+
+impl Table {
+    pub(super) fn new() -> Self {
+        Self { places: vec![EMPTY], classes: Vec::new(), hints: [None; KINDS] }
+    }
+
+    #[inline]
+    pub(super) fn class(&mut self, index: usize) -> Option<&mut Class> {
+        self.classes.get_mut(index)
+    }
+
+    /// The class of a send; made if there is none, with what `first` makes of the last choice for such sends.
+    pub(super) fn find(
+        &mut self,
+        destination: u32,
+        kind: Kind,
+        first: impl Fn(Kind, Option<u8>) -> u8,
+    ) -> usize {
+        let place = self.settle(destination, &first);
+        let class = &mut self.places[place].classes[kind.index()];
+        if let Some(index) = *class {
+            return usize::from(index);
+        }
+        let index = self.classes.len();
+        *class = Some(u16::try_from(index).expect("257 places of 32 classes are fewer"));
+        let hint = self.hints[kind.index()];
+        self.classes.push(Class::new(kind, first(kind, hint), hint.is_some()));
+        index
+    }
+
+    /// The place a destination's sends go by.
+    fn settle(&mut self, destination: u32, first: &impl Fn(Kind, Option<u8>) -> u8) -> usize {
+        let index = place_of(destination);
+        if index >= self.places.len() {
+            self.places.resize(index + 1, EMPTY);
+        }
+        let place = &mut self.places[index];
+        if place.owner == Some(destination) {
+            place.warmth = WARMTH;
+            return index;
+        }
+        place.warmth = place.warmth.saturating_sub(1);
+        if place.warmth > 0 {
+            return OTHERS;
+        }
+        (place.owner, place.warmth) = (Some(destination), WARMTH);
+        self.clear(index, first);
+        index
+    }
+
+    /// Forgets what was learnt of a destination.
+    pub(super) fn forget(&mut self, destination: u32, first: impl Fn(Kind, Option<u8>) -> u8) {
+        let index = self.known(destination);
+        if index != OTHERS {
+            self.clear(index, &first);
+        }
+    }
+
+    fn clear(&mut self, place: usize, first: &impl Fn(Kind, Option<u8>) -> u8) {
+        for index in self.places[place].classes.iter().flatten() {
+            let class = &mut self.classes[usize::from(*index)];
+            let hint = self.hints[class.kind.index()];
+            class.reset(first(class.kind, hint), hint.is_some());
+        }
+    }
+
+    /// The place of a destination that has one, or that of the others.
+    fn known(&self, destination: u32) -> usize {
+        let index = place_of(destination);
+        let owned = self.places.get(index).is_some_and(|place| place.owner == Some(destination));
+        if owned { index } else { OTHERS }
+    }
+
+    /// Applies to the classes of a destination for datagrams of a size.
+    pub(super) fn of_size(&mut self, destination: u32, bytes: u32, mut apply: impl FnMut(&mut Class)) {
+        let place = &self.places[self.known(destination)];
+        for kind in Kind::of_size(bytes) {
+            if let Some(index) = place.classes[kind.index()] {
+                apply(&mut self.classes[usize::from(index)]);
+            }
+        }
+    }
+
+    /// Remembers what was chosen for sends of a kind.
+    pub(super) fn hint(&mut self, kind: Kind, method: u8) {
+        self.hints[kind.index()] = Some(method);
+    }
+
+    /// All classes, to be changed.
+    pub(super) fn classes(&mut self) -> impl Iterator<Item = &mut Class> {
+        self.classes.iter_mut()
+    }
+
+    /// All classes, with their destination; `None` for the others.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Option<u32>, &Class)> {
+        self.places.iter().flat_map(move |place| {
+            let classes = place.classes.iter().flatten();
+            classes.map(move |&index| (place.owner, &self.classes[usize::from(index)]))
+        })
+    }
+}
+
+fn place_of(destination: u32) -> usize {
+    1 + (destination % DESTINATIONS_MAX) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table_with(destinations: std::ops::Range<u32>) -> Table {
+        let mut table = Table::new();
+        for destination in destinations {
+            table.find(destination, Kind::of(1400, 44), |_, _| 0);
+        }
+        table
+    }
+
+    #[test]
+    fn every_work_has_one_kind_that_contains_it() {
+        for bytes in [0, 1, 128, 129, 1472, 1473, 65_536, 65_537, u32::MAX] {
+            for count in [1, 2, 4, 5, 16, 17, u32::MAX] {
+                let kind = Kind::of(bytes, count);
+                assert!((kind.bytes().0..=kind.bytes().1).contains(&bytes), "{bytes}");
+                assert!((kind.count().0..=kind.count().1).contains(&count), "{count}");
+                assert_eq!(kind.is_single(), count == 1);
+                assert!(Kind::of_size(bytes).any(|one| one == kind));
+            }
+        }
+        assert_eq!(Kind::of(1400, 0), Kind::of(1400, 1));
+    }
+
+    #[test]
+    fn memory_is_bounded_by_places_and_kinds() {
+        let mut table = Table::new();
+        for destination in 0..5000 {
+            for bytes in SIZE_EDGES {
+                for count in [1, 2, 5, 17] {
+                    table.find(destination, Kind::of(bytes + 1, count), |_, _| 0);
+                    table.find(destination, Kind::of(bytes, count), |_, _| 0);
+                }
+            }
+        }
+        assert!(table.places.len() <= 257 && table.classes.len() <= 257 * KINDS, "{}", table.classes.len());
+    }
+
+    #[test]
+    fn who_is_silent_gives_up_its_place() {
+        let mut table = table_with(0..1);
+        let kind = Kind::of(1400, 44);
+        let first = table.find(0, kind, |_, _| 0);
+        let others = table.find(256, kind, |_, _| 0);
+        assert_ne!(first, others);
+        // As long as the first sends now and then it keeps its place.
+        for _ in 0..100 {
+            (0..10).for_each(|_| assert_eq!(table.find(256, kind, |_, _| 0), others));
+            assert_eq!(table.find(0, kind, |_, _| 0), first);
+        }
+        let taken = (0..=WARMTH).position(|_| table.find(256, kind, |_, _| 0) == first);
+        assert_eq!(taken, Some(usize::from(WARMTH) - 1));
+        assert_eq!(table.find(0, kind, |_, _| 0), others);
+    }
+
+    #[test]
+    fn a_new_class_begins_with_what_was_last_chosen() {
+        let mut table = table_with(0..1);
+        let kind = Kind::of(1400, 44);
+        table.hint(kind, 3);
+        let index = table.find(1, kind, |_, hint| hint.unwrap_or(0));
+        assert_eq!(table.class(index).expect("just made").incumbent, 3);
+    }
+}

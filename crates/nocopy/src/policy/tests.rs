@@ -1,0 +1,560 @@
+//! The policy on a simulated machine: costs as measured, with noise, drift and interruptions, on a virtual clock.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Method {
+    Gso,
+    ZerocopyGso,
+    UringZerocopy,
+    Sendmmsg,
+    Socket,
+}
+
+use Method::{Gso, Sendmmsg, Socket, UringZerocopy, ZerocopyGso};
+
+const BATCHES: [Method; 5] = [Gso, ZerocopyGso, UringZerocopy, Sendmmsg, Socket];
+const SINGLES: [Method; 5] = [Socket, Sendmmsg, UringZerocopy, ZerocopyGso, Gso];
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Gso => "gso",
+            ZerocopyGso => "zerocopy-gso",
+            UringZerocopy => "uring-zerocopy",
+            Sendmmsg => "sendmmsg",
+            Socket => "socket",
+        };
+        f.write_str(name)
+    }
+}
+
+/// What a datagram costs in ns by each method, in the order of [`BATCHES`].
+type Costs = [f64; 5];
+
+/// A way to a destination: costs, and whether zero-copy sends are copied there.
+#[derive(Debug, Clone, Copy)]
+struct Route {
+    costs: Costs,
+    copied: bool,
+}
+
+/// Measured on a veth pair, 64, 1400 and 8192 bytes ("Sending" in the project's notes): super-packets arrive whole.
+const OFFLOAD: [Costs; 3] = [
+    [13.0, 18.0, 807.0, 692.0, 863.0],
+    [51.0, 32.0, 804.0, 721.0, 884.0],
+    [306.0, 198.0, 775.0, 825.0, 976.0],
+];
+/// Every datagram is made.
+const SEGMENTED: [Costs; 3] = [
+    [259.0, 318.0, 902.0, 738.0, 891.0],
+    [341.0, 359.0, 913.0, 805.0, 970.0],
+    [796.0, 745.0, 1120.0, 1071.0, 1280.0],
+];
+/// A receiver reads them.
+const DELIVERED: [Costs; 3] = [
+    [468.0, 525.0, 1725.0, 1426.0, 1557.0],
+    [506.0, 706.0, 1845.0, 1561.0, 1707.0],
+    [1148.0, 1629.0, 2679.0, 2183.0, 2367.0],
+];
+const BYTES: [u32; 3] = [64, 1400, 8192];
+/// As many as make one GSO call.
+const COUNTS: [u32; 3] = [64, 44, 7];
+
+const fn sent(costs: Costs) -> Route {
+    Route { costs, copied: false }
+}
+
+const fn delivered(costs: Costs) -> Route {
+    Route { costs, copied: true }
+}
+
+fn columns() -> Vec<(String, Route, Work)> {
+    let route = |sink: &str, size: usize| match sink {
+        "offload" => sent(OFFLOAD[size]),
+        "segmented" => sent(SEGMENTED[size]),
+        _ => delivered(DELIVERED[size]),
+    };
+    let of_sink = |sink: &'static str| {
+        (0..3).map(move |size| {
+            let work = Work { destination: 0, bytes: BYTES[size], count: COUNTS[size] };
+            (format!("{sink} {}", BYTES[size]), route(sink, size), work)
+        })
+    };
+    ["offload", "segmented", "delivered"].into_iter().flat_map(of_sink).collect()
+}
+
+/// A machine that sends, shared with others: calls vary by 20 % (standard deviation), its speed swings by 2x twice a second,
+/// and it is interrupted for 50 us every 4 ms.
+struct Machine {
+    random: u64,
+    now_ns: f64,
+    noise: f64,
+    drift: f64,
+    /// Completions on their way, with the number of the call before which they come.
+    completions: VecDeque<(u64, Work, Method, bool)>,
+    calls: [u64; 5],
+    /// What the calls cost, and what they would have by the best method.
+    spent_ns: f64,
+    best_ns: f64,
+}
+
+/// Completions come this many calls later.
+const LAG: u64 = 8;
+
+/// What the caller pays for its two looks at the clock, and for choosing.
+const CLOCK_NS: f64 = 50.0;
+const CHOOSE_NS: f64 = 3.0;
+
+impl Machine {
+    fn new(seed: u64) -> Self {
+        Self {
+            random: seed,
+            now_ns: 0.0,
+            noise: 0.2,
+            drift: 2.0,
+            completions: VecDeque::new(),
+            calls: [0; 5],
+            spent_ns: 0.0,
+            best_ns: 0.0,
+        }
+    }
+
+    /// Uniform in 0..1 (splitmix64).
+    fn uniform(&mut self) -> f64 {
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn speed(&self) -> f64 {
+        let swing = (self.now_ns / 0.5e9 * std::f64::consts::TAU).sin();
+        self.drift.powf(swing / 2.0)
+    }
+
+    /// One flush: chosen by the policy, paid by the clock, told back.
+    fn flush(&mut self, policy: &mut Policy<Method>, route: Route, work: Work) -> Method {
+        let choice = policy.choose(work);
+        let method = BATCHES.iter().position(|&one| one == choice.method).expect("a candidate");
+        let scale = f64::from(work.count) * self.speed();
+        let each_ns = route.costs[method];
+        let noise = 1.0 + self.noise * 12_f64.sqrt() * (self.uniform() - 0.5);
+        let mut ns = each_ns * scale * noise;
+        let best = route.costs.into_iter().fold(f64::INFINITY, f64::min) * scale;
+        // An interruption hits whoever runs: the best method would meet them in proportion.
+        let interrupted = if self.noise > 0.0 && self.uniform() < ns / 4e6 { 50e3 } else { 0.0 };
+        ns += interrupted;
+        self.best_ns += best * if self.noise > 0.0 { 1.0 + 50e3 / 4e6 } else { 1.0 };
+        let overhead = CHOOSE_NS + if choice.measured { CLOCK_NS } else { 0.0 };
+        self.spent_ns += ns + overhead;
+        self.now_ns += ns + overhead;
+        self.calls[method] += 1;
+        if choice.measured {
+            policy.record(choice, work, Duration::from_nanos(ns as u64));
+        }
+        if matches!(choice.method, ZerocopyGso | UringZerocopy) {
+            let due = self.calls.iter().sum::<u64>() + LAG;
+            self.completions.push_back((due, work, choice.method, route.copied));
+        }
+        self.complete(policy);
+        choice.method
+    }
+
+    fn complete(&mut self, policy: &mut Policy<Method>) {
+        let calls: u64 = self.calls.iter().sum();
+        while self.completions.front().is_some_and(|first| first.0 <= calls) {
+            let (_, work, method, copied) = self.completions.pop_front().expect("not empty");
+            policy.completed(work.destination, method, work.bytes, copied, Some(Duration::from_micros(80)));
+        }
+    }
+
+    fn run(&mut self, policy: &mut Policy<Method>, route: Route, work: Work, ns: f64) {
+        let end_ns = self.now_ns + ns;
+        while self.now_ns < end_ns {
+            self.flush(policy, route, work);
+        }
+    }
+
+    /// Cost over that of the best method since last asked.
+    fn over_best(&mut self) -> f64 {
+        let ratio = self.spent_ns / self.best_ns;
+        (self.spent_ns, self.best_ns) = (0.0, 0.0);
+        ratio
+    }
+}
+
+fn switches(policy: &Policy<Method>) -> u32 {
+    policy.explain().classes.iter().map(|class| class.switches).sum()
+}
+
+#[test]
+fn every_column_within_3_percent_of_the_best_and_stays() {
+    for seed in 0..4 {
+        for (name, route, work) in columns() {
+            let (mut machine, mut policy) = (Machine::new(seed), Policy::new(&BATCHES, &SINGLES));
+            machine.run(&mut policy, route, work, 0.3e9);
+            let settled = switches(&policy);
+            machine.run(&mut policy, route, work, 0.7e9);
+            let over = machine.over_best();
+            assert!(over < 1.03, "{name}, seed {seed}: {over}\n{}", policy.explain());
+            assert!(
+                settled <= 3 && switches(&policy) <= settled + 1,
+                "{name}, seed {seed}\n{}",
+                policy.explain()
+            );
+        }
+    }
+}
+
+/// A bench makes a socket for each round of some 80 ms: the start is all it sees.
+#[test]
+fn short_rounds_pay_little_for_finding_out() {
+    for (name, route, work) in columns() {
+        let rounds: Vec<f64> = (0..20)
+            .map(|seed| {
+                let (mut machine, mut policy) = (Machine::new(seed), Policy::new(&BATCHES, &SINGLES));
+                machine.run(&mut policy, route, work, 80e6);
+                machine.over_best()
+            })
+            .collect();
+        let mean = rounds.iter().sum::<f64>() / rounds.len() as f64;
+        assert!(mean < 1.03, "{name}: {mean} {rounds:?}");
+    }
+}
+
+#[test]
+fn the_best_is_in_use_within_10_ms() {
+    for seed in 0..20 {
+        for (sink, best) in
+            [(sent(OFFLOAD[1]), ZerocopyGso), (sent(SEGMENTED[1]), Gso), (delivered(DELIVERED[1]), Gso)]
+        {
+            let (mut machine, mut policy) = (Machine::new(seed), Policy::new(&BATCHES, &SINGLES));
+            let work = Work { destination: 0, bytes: 1400, count: 44 };
+            machine.run(&mut policy, sink, work, 10e6);
+            assert_eq!(policy.explain().classes[0].method, best, "seed {seed}\n{}", policy.explain());
+        }
+    }
+}
+
+/// The preference is wrong: what is tried last is the best.
+#[test]
+fn a_wrong_preference_costs_milliseconds() {
+    let (mut machine, mut policy) =
+        (Machine::new(1), Policy::new(&[Socket, Sendmmsg, UringZerocopy, Gso], &[Socket]));
+    let work = Work { destination: 0, bytes: 64, count: 64 };
+    machine.run(&mut policy, sent(OFFLOAD[0]), work, 10e6);
+    assert_eq!(policy.explain().classes[0].method, Gso, "{}", policy.explain());
+}
+
+#[test]
+fn single_datagrams_cost_no_more_than_the_plain_call() {
+    for (name, route, work) in columns() {
+        // One datagram a call: GSO and sendmmsg are the plain call with more work, and zero-copy pins pages.
+        let plain = route.costs[4];
+        let costs = [plain * 1.02, plain * 1.17, plain * 1.08, plain * 1.01, plain];
+        let work = Work { count: 1, ..work };
+        let (mut machine, mut policy) = (Machine::new(3), Policy::new(&BATCHES, &SINGLES));
+        machine.run(&mut policy, Route { costs, ..route }, work, 1e9);
+        let over = machine.over_best();
+        assert!(over < 1.0 / 0.97, "{name}: {over}\n{}", policy.explain());
+        assert_eq!(policy.explain().classes[0].method, Socket, "{name}");
+    }
+}
+
+#[test]
+fn a_tie_stays_with_the_plain_call() {
+    let (mut machine, mut policy) = (Machine::new(5), Policy::new(&BATCHES, &SINGLES));
+    machine.run(&mut policy, sent([880.0; 5]), Work { destination: 0, bytes: 1400, count: 1 }, 1e9);
+    assert_eq!((policy.explain().classes[0].method, switches(&policy)), (Socket, 0), "{}", policy.explain());
+}
+
+#[test]
+fn follows_the_machine_when_it_changes() {
+    for seed in 0..10 {
+        let work = Work { destination: 0, bytes: 1400, count: 44 };
+        let (mut machine, mut policy) = (Machine::new(seed), Policy::new(&BATCHES, &SINGLES));
+        let mut follow = |route: Route, best: Method| {
+            machine.run(&mut policy, route, work, 50e6);
+            machine.over_best();
+            machine.run(&mut policy, route, work, 0.5e9);
+            let over = machine.over_best();
+            assert_eq!(policy.explain().classes[0].method, best, "seed {seed}\n{}", policy.explain());
+            assert!(over < 1.03, "{over}, seed {seed}\n{}", policy.explain());
+        };
+        follow(sent(OFFLOAD[1]), ZerocopyGso);
+        follow(delivered(DELIVERED[1]), Gso);
+        follow(sent(OFFLOAD[1]), ZerocopyGso);
+        // Nothing is copied here, so only the cost tells.
+        follow(sent(SEGMENTED[1]), Gso);
+        follow(sent(OFFLOAD[1]), ZerocopyGso);
+    }
+}
+
+#[test]
+fn copied_completions_take_zerocopy_out() {
+    // By its cost alone zero-copy would win, as it does where the copy is made on another processor.
+    let route = Route { costs: [51.0, 32.0, 804.0, 721.0, 884.0], copied: true };
+    let work = Work { destination: 0, bytes: 1400, count: 44 };
+    let (mut machine, mut policy) = (Machine::new(1), Policy::new(&[ZerocopyGso, Gso, Socket], &[Socket]));
+    let calls = (0..1000).position(|_| machine.flush(&mut policy, route, work) == Gso).expect("gave way");
+    assert!(calls as u64 <= LAG + 3, "after {calls} calls");
+    machine.run(&mut policy, route, work, 1e9);
+    let share = machine.calls[1] as f64 / machine.calls[0] as f64;
+    assert!(share < 0.01, "{:?}\n{}", machine.calls, policy.explain());
+    assert!(machine.calls[1] > calls as u64, "never tried again: a route may change");
+    assert!(policy.explain().to_string().contains("completions say copied"));
+}
+
+#[test]
+fn completions_of_other_sizes_and_destinations_say_nothing() {
+    let (mut machine, mut policy) = (Machine::new(1), Policy::new(&[ZerocopyGso, Gso], &[Gso]));
+    let work = Work { destination: 0, bytes: 8192, count: 7 };
+    machine.flush(&mut policy, sent(OFFLOAD[2]), work);
+    for _ in 0..100 {
+        policy.completed(0, ZerocopyGso, 64, true, None);
+        policy.completed(1, ZerocopyGso, 8192, true, None);
+        policy.completed(0, Socket, 8192, true, None);
+    }
+    assert_eq!(policy.explain().classes[0].method, ZerocopyGso);
+    (0..3).for_each(|_| policy.completed(0, ZerocopyGso, 8192, true, None));
+    assert_eq!(policy.explain().classes[0].method, Gso);
+}
+
+#[test]
+fn only_zerocopy_stays_even_if_copied() {
+    let mut policy = Policy::pinned(ZerocopyGso);
+    let work = Work { destination: 0, bytes: 1400, count: 44 };
+    for _ in 0..1000 {
+        let choice = policy.choose(work);
+        assert_eq!(choice.method, ZerocopyGso);
+        policy.record(choice, work, Duration::from_micros(1));
+        policy.completed(0, ZerocopyGso, 1400, true, None);
+    }
+    assert!(policy.explain().to_string().starts_with("chosen by the user"), "{}", policy.explain());
+}
+
+#[test]
+fn what_is_ruled_out_is_never_chosen() {
+    let why = Reason::Unavailable("io_uring is disabled by kernel.io_uring_disabled");
+    let (mut machine, mut policy) = (Machine::new(2), Policy::new(&BATCHES, &SINGLES));
+    let work = Work { destination: 0, bytes: 8192, count: 7 };
+    assert!(policy.rule_out(UringZerocopy, why));
+    machine.run(&mut policy, sent(OFFLOAD[2]), work, 50e6);
+    assert_eq!(machine.calls[2], 0);
+    // The one in use, too, at once.
+    assert_eq!(policy.explain().classes[0].method, ZerocopyGso);
+    assert!(policy.rule_out(ZerocopyGso, Reason::Unavailable("ENOPROTOOPT")));
+    let before = machine.calls[1];
+    machine.run(&mut policy, sent(OFFLOAD[2]), work, 50e6);
+    assert_eq!((machine.calls[1], policy.explain().classes[0].method), (before, Gso));
+    let text = policy.explain().to_string();
+    assert!(
+        text.contains("uring-zerocopy is out: io_uring is disabled by kernel.io_uring_disabled"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_temporary_exclusion_ends_and_doubles() {
+    let (mut machine, mut policy) = (Machine::new(2), Policy::new(&[Gso, ZerocopyGso], &[Socket]));
+    let work = Work { destination: 0, bytes: 8192, count: 7 };
+    let excluded = |machine: &mut Machine, policy: &mut Policy<Method>| {
+        assert!(policy.rule_out(ZerocopyGso, Reason::Temporary("ENOBUFS: net.core.optmem_max is exhausted")));
+        let (from, calls) = (machine.now_ns, machine.calls[1]);
+        while machine.calls[1] == calls {
+            machine.flush(policy, sent(OFFLOAD[2]), work);
+        }
+        machine.now_ns - from
+    };
+    machine.run(&mut policy, sent(OFFLOAD[2]), work, 50e6);
+    let first = excluded(&mut machine, &mut policy);
+    let second = excluded(&mut machine, &mut policy);
+    assert!((80e6..150e6).contains(&first) && (160e6..300e6).contains(&second), "{first} {second}");
+    machine.run(&mut policy, sent(OFFLOAD[2]), work, 50e6);
+    assert_eq!(policy.explain().classes[0].method, ZerocopyGso, "it wins again\n{}", policy.explain());
+}
+
+#[test]
+fn the_last_remains_when_all_are_ruled_out() {
+    let mut policy = Policy::new(&[Gso, Socket], &[Socket]);
+    let work = Work { destination: 0, bytes: 64, count: 8 };
+    assert_eq!(policy.choose(work).method, Gso);
+    assert!(policy.rule_out(Gso, Reason::Unavailable("no")));
+    assert!(!policy.rule_out(Socket, Reason::Unavailable("no")));
+    assert_eq!(policy.choose(work).method, Socket);
+    assert_eq!(policy.choose(Work { destination: 1, ..work }).method, Socket);
+}
+
+#[test]
+fn a_method_whose_calls_all_fail_is_given_up() {
+    let mut policy = Policy::new(&[Socket, Gso], &[Socket]);
+    let work = Work { destination: 0, bytes: 1400, count: 44 };
+    let mut failed = 0;
+    for _ in 0..100_000 {
+        let choice = policy.choose(work);
+        match choice.method {
+            Socket => policy.record(choice, work, Duration::from_micros(40)),
+            _ => failed += 1,
+        }
+    }
+    assert!((1..500).contains(&failed), "{failed}\n{}", policy.explain());
+    assert!(policy.explain().to_string().contains("gave nothing to measure"));
+}
+
+#[test]
+fn a_forgotten_destination_starts_anew() {
+    let (mut machine, mut policy) = (Machine::new(2), Policy::new(&[ZerocopyGso, Gso], &[Socket]));
+    let work = Work { destination: 7, bytes: 1400, count: 44 };
+    machine.run(&mut policy, delivered(DELIVERED[1]), work, 50e6);
+    assert_eq!(policy.explain().classes[0].others[0].why, Why::Copied);
+    let late = (0..1000).map(|_| policy.choose(work)).find(|choice| choice.measured).expect("sampled");
+    policy.forget(7);
+    policy.record(late, work, Duration::from_secs(1));
+    let class = &policy.explain().classes[0];
+    assert_eq!((class.others[0].why, class.cost_ns), (Why::Untried, None), "{}", policy.explain());
+    policy.forget(8);
+}
+
+#[test]
+fn destinations_differ() {
+    let (mut machine, mut policy) = (Machine::new(4), Policy::new(&BATCHES, &SINGLES));
+    for _ in 0..100_000 {
+        for (destination, route) in
+            [sent(OFFLOAD[1]), delivered(DELIVERED[1]), sent(SEGMENTED[1])].into_iter().enumerate()
+        {
+            let work = Work { destination: destination as u32, bytes: 1400, count: 44 };
+            machine.flush(&mut policy, route, work);
+        }
+    }
+    let chosen: Vec<Method> = policy.explain().classes.iter().map(|class| class.method).collect();
+    assert_eq!(chosen, [ZerocopyGso, Gso, Gso], "{}", policy.explain());
+    assert!(machine.over_best() < 1.02, "{}", policy.explain());
+}
+
+#[test]
+fn thousands_of_peers() {
+    // One datagram each: all methods are the plain call with more or less work. Batches: as measured.
+    let single = sent([990.0, 1130.0, 1050.0, 980.0, 970.0]);
+    for (count, route) in [(1, single), (8, sent(SEGMENTED[1])), (8, delivered(DELIVERED[1]))] {
+        let (mut machine, mut policy) = (Machine::new(4), Policy::new(&BATCHES, &SINGLES));
+        for _ in 0..40 {
+            for destination in 0..5000 {
+                machine.flush(&mut policy, route, Work { destination, bytes: 1400, count });
+            }
+        }
+        let over = machine.over_best();
+        assert!(over < 1.03, "{count}: {over} {:?}", machine.calls);
+        assert!(policy.explain().classes.len() <= 257);
+    }
+}
+
+/// What a policy asks to be measured costs its caller two looks at the clock.
+#[test]
+fn few_calls_are_measured_in_the_long_run() {
+    let mut policy = Policy::new(&BATCHES, &SINGLES);
+    let (mut machine, work) = (Machine::new(1), Work { destination: 0, bytes: 1400, count: 1 });
+    machine.drift = 1.0;
+    machine.run(&mut policy, sent([990.0, 1130.0, 1050.0, 980.0, 970.0]), work, 1e9);
+    let measured = (0..31_000).filter(|_| {
+        let choice = policy.choose(work);
+        policy.record(choice, work, Duration::from_nanos(970));
+        choice.measured
+    });
+    assert!((1000..1500).contains(&measured.count()), "{}", policy.explain());
+}
+
+#[test]
+fn says_why() {
+    let (mut machine, mut policy) = (Machine::new(1), Policy::new(&BATCHES, &[Socket]));
+    policy.rule_out(UringZerocopy, Reason::Unavailable("kernel.io_uring_disabled is 2"));
+    let work = Work { destination: 0, bytes: 1400, count: 44 };
+    (machine.noise, machine.drift) = (0.0, 1.0);
+    machine.run(&mut policy, delivered(DELIVERED[1]), work, 20e6);
+    machine.run(&mut policy, delivered(DELIVERED[1]), Work { destination: 3, bytes: 64, count: 1 }, 1e6);
+    let text = policy.explain().to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("chosen by measurement; exploring took "), "{text}");
+    let expected = [
+        "uring-zerocopy is out: kernel.io_uring_disabled is 2",
+        "destination 0, 513 to 1472 bytes, 17 or more a flush: gso, 506 ns a datagram",
+    ];
+    assert_eq!(lines[1..3], expected);
+    assert!(lines[3].starts_with("  zerocopy-gso: "), "{text}");
+    let expected = [
+        "  uring-zerocopy: out, kernel.io_uring_disabled is 2",
+        "  sendmmsg: much slower, 3.08 times the cost of gso in 2 pairs",
+        "  socket: much slower, 3.37 times the cost of gso in 2 pairs",
+        "destination 3, 0 to 128 bytes, 1 a flush: socket, 1707 ns a datagram",
+    ];
+    assert_eq!(lines[4..], expected);
+}
+
+#[test]
+#[should_panic(expected = "a policy needs a method")]
+fn no_candidates() {
+    let _ = Policy::<Method>::new(&[], &[Socket]);
+}
+
+/// No call is cheaper than 600 ns, as none is.
+fn costs_and_count() -> impl Strategy<Value = (Costs, u32)> {
+    (1_u32..64).prop_flat_map(|count| {
+        let least = (600.0 / f64::from(count)).max(10.0);
+        (proptest::array::uniform5(least..2000.0), Just(count))
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, max_shrink_iters: 30, ..ProptestConfig::default() })]
+
+    /// With calls of up to 128 us, a second is few of them. Of 400 cases all but one were within 3 %, that one at 3.4 %: the bound
+    /// leaves room for bad luck, since the seeds are drawn anew each time.
+    #[test]
+    fn any_machine_near_the_best(
+        (costs, count) in costs_and_count(),
+        order in Just(BATCHES.to_vec()).prop_shuffle(),
+        seed: u64,
+    ) {
+        let (mut machine, mut policy) = (Machine::new(seed), Policy::new(&order, &order));
+        machine.noise = 0.1;
+        machine.run(&mut policy, sent(costs), Work { destination: 0, bytes: 1400, count }, 1e9);
+        let over = machine.over_best();
+        prop_assert!(over < 1.06, "{over} {:?}\n{}", machine.calls, policy.explain());
+    }
+
+    /// Whatever callers do, in whatever order: only candidates are chosen, and none that is out while another is left.
+    #[test]
+    fn any_use_is_served(operations in proptest::collection::vec((0_u8..8, 0_u32..600, 0_u32..70_000, 0_u32..80, 0_usize..5), 1..2000)) {
+        let mut policy = Policy::new(&BATCHES, &SINGLES);
+        let mut out = Vec::new();
+        let mut choices = Vec::new();
+        for (operation, destination, bytes, count, method) in operations {
+            let work = Work { destination, bytes, count };
+            match operation {
+                0 => policy.forget(destination),
+                1 => policy.completed(destination, BATCHES[method], bytes, count % 2 == 0, Some(Duration::from_nanos(u64::from(bytes)))),
+                2 if count == 0 => {
+                    let left = policy.rule_out(BATCHES[method], Reason::Unavailable("no"));
+                    out.push(BATCHES[method]);
+                    prop_assert_eq!(left, BATCHES.iter().any(|one| !out.contains(one)));
+                }
+                3 => for (choice, work) in choices.drain(..) {
+                    policy.record(choice, work, Duration::from_nanos(u64::from(count) * 1000));
+                },
+                _ => {
+                    let choice = policy.choose(work);
+                    let left = BATCHES.iter().any(|one| !out.contains(one));
+                    prop_assert!(!left || !out.contains(&choice.method));
+                    choices.push((choice, work));
+                }
+            }
+        }
+        prop_assert!(!policy.explain().to_string().contains("NaN"));
+    }
+}
