@@ -17,4 +17,6 @@ pub mod filter;
 pub mod pcapng;
 pub mod wire;
 
-pub use wire::{EtherType, IpAddresses, IpProtocol, MacAddress, UdpChecksum, UdpFrame};
+pub use wire::{
+    EtherType, IpAddresses, IpProtocol, MacAddress, UdpChecksum, UdpFrame, UdpPacket, UdpTemplate,
+};

@@ -17,6 +17,7 @@ mod rewriting;
 mod run;
 #[cfg(test)]
 mod tests;
+mod udp;
 mod xdp;
 
 pub use ancillary::{Ancillary, Headers, Unanswerable, VlanTag};

@@ -1,6 +1,7 @@
 //! Addresses of Ethernet stations.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -21,6 +22,22 @@ impl MacAddress {
     /// Whether the address names a group of stations. Broadcast is one (IEEE 802-2014, 8.2.2).
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 == 1
+    }
+
+    /// The group of stations that a multicast address stands for (RFC 1112 section 6.4, RFC 2464 section 7): its low 23 or 32 bits
+    /// behind a fixed prefix. `None` for an address of one station.
+    pub const fn of_group(group: IpAddr) -> Option<Self> {
+        match group {
+            IpAddr::V4(group) if group.is_multicast() => {
+                let [_, a, b, c] = group.octets();
+                Some(Self([0x01, 0x00, 0x5e, a & 0x7f, b, c]))
+            }
+            IpAddr::V6(group) if group.is_multicast() => {
+                let [.., a, b, c, d] = group.octets();
+                Some(Self([0x33, 0x33, a, b, c, d]))
+            }
+            _ => None,
+        }
     }
 
     /// Whether the address is [`BROADCAST`](Self::BROADCAST).
@@ -89,6 +106,16 @@ mod tests {
         let ipv6_all_nodes = MacAddress([0x33, 0x33, 0, 0, 0, 1]);
         assert!(ipv6_all_nodes.is_multicast() && !ipv6_all_nodes.is_broadcast());
         assert!(!MacAddress([2, 0, 0, 0, 0, 1]).is_multicast());
+    }
+
+    #[test]
+    fn groups_of_ip_have_groups_of_stations() {
+        let of = |group: &str| MacAddress::of_group(group.parse().unwrap()).map(|mac| mac.to_string());
+        // The example of RFC 1112: the 9 bits in front of the low 23 do not count.
+        assert_eq!(of("224.128.1.2").as_deref(), Some("01:00:5e:00:01:02"));
+        assert_eq!(of("239.255.255.250").as_deref(), Some("01:00:5e:7f:ff:fa"));
+        assert_eq!(of("ff02::1:ff28:9c5a").as_deref(), Some("33:33:ff:28:9c:5a"));
+        assert_eq!((of("10.0.0.1"), of("255.255.255.255"), of("fe80::1")), (None, None, None));
     }
 
     #[test]

@@ -59,6 +59,8 @@ mod field;
 mod ip;
 mod mac;
 mod udp_frame;
+mod udp_packet;
+mod udp_template;
 
 #[cfg(test)]
 pub(crate) mod captured;
@@ -68,3 +70,5 @@ pub use ethernet::EtherType;
 pub use ip::{IpAddresses, IpProtocol};
 pub use mac::{MacAddress, NotAMacAddress};
 pub use udp_frame::{UdpChecksum, UdpFrame, UdpFrameError};
+pub use udp_packet::{NotUdp, UdpPacket};
+pub use udp_template::UdpTemplate;

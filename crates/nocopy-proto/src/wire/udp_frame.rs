@@ -121,7 +121,7 @@ impl UdpFrame {
         Ok(needed_bytes)
     }
 
-    const fn ip_header_bytes(&self) -> usize {
+    pub(super) const fn ip_header_bytes(&self) -> usize {
         match self.addresses {
             IpAddresses::V4 { .. } => ipv4::HEADER_BYTES,
             IpAddresses::V6 { .. } => ipv6::HEADER_BYTES,
@@ -188,7 +188,7 @@ impl UdpFrame {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::wire::{captured, oracle};
     use proptest::collection::vec;
@@ -208,11 +208,11 @@ mod tests {
         }
     }
 
-    fn v4() -> UdpFrame {
+    pub(crate) fn v4() -> UdpFrame {
         captured_flow(IpAddresses::V4 { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into() })
     }
 
-    fn v6() -> UdpFrame {
+    pub(crate) fn v6() -> UdpFrame {
         let (source, destination) = ("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap());
         captured_flow(IpAddresses::V6 { source, destination })
     }
@@ -328,8 +328,12 @@ mod tests {
         }
     }
 
+    pub(crate) fn any_checksum() -> impl Strategy<Value = UdpChecksum> {
+        prop_oneof![Just(UdpChecksum::Computed), Just(UdpChecksum::Omitted), Just(UdpChecksum::Offloaded)]
+    }
+
     /// Any flow that can be written.
-    fn templates() -> impl Strategy<Value = UdpFrame> {
+    pub(crate) fn templates() -> impl Strategy<Value = UdpFrame> {
         let addresses = prop_oneof![
             any::<[u32; 2]>().prop_map(|[source, destination]| IpAddresses::V4 {
                 source: source.into(),

@@ -1,0 +1,173 @@
+//! A UDP datagram in an Ethernet frame: all views at once, for a receiver that expects nothing else.
+
+use super::udp::{self, ChecksumError, Datagram, Integrity};
+use super::{EtherType, IpAddresses, IpProtocol, ethernet, ipv4, ipv6};
+
+/// View of an untagged frame that holds a whole UDP datagram.
+#[derive(Clone, Copy, Debug)]
+pub struct UdpPacket<'a> {
+    addresses: IpAddresses,
+    datagram: Datagram<'a>,
+    payload_at: usize,
+}
+
+/// Why a frame is not one with a whole UDP datagram right behind an IP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotUdp {
+    /// Shorter than an Ethernet header, or longer than it says.
+    #[error(transparent)]
+    Ethernet(#[from] ethernet::ParseError),
+    /// Neither IPv4 nor IPv6, or tagged.
+    #[error("the frame holds neither IPv4 nor IPv6")]
+    NotIp,
+    /// Not an IPv4 packet.
+    #[error(transparent)]
+    Ipv4(#[from] ipv4::ParseError),
+    /// Not an IPv6 packet.
+    #[error(transparent)]
+    Ipv6(#[from] ipv6::ParseError),
+    /// IPv4's header was damaged on the way.
+    #[error("the IPv4 header's checksum is wrong")]
+    Ipv4Checksum,
+    /// A fragment, another protocol, or IPv6 with extension headers.
+    #[error("the packet is a fragment, or not UDP")]
+    OtherProtocol,
+    /// Not a UDP datagram.
+    #[error(transparent)]
+    Udp(#[from] udp::ParseError),
+}
+
+impl<'a> UdpPacket<'a> {
+    /// Checks all headers and lengths of a frame; of checksums only that of the IPv4 header.
+    ///
+    /// # Errors
+    /// The frame holds no whole UDP datagram, or one in a way that is not looked into: behind a VLAN tag or IPv6 extension
+    /// headers.
+    #[inline]
+    pub fn parse(frame: &'a [u8]) -> Result<Self, NotUdp> {
+        let ethernet = ethernet::Frame::parse(frame)?;
+        let (addresses, payload, ip_header_bytes) = match ethernet.ether_type() {
+            EtherType::IPV4 => {
+                let packet = ipv4::Packet::parse(ethernet.payload())?;
+                if !packet.checksum_is_valid() {
+                    return Err(NotUdp::Ipv4Checksum);
+                }
+                if packet.protocol() != IpProtocol::UDP || packet.fragmentation().is_fragment() {
+                    return Err(NotUdp::OtherProtocol);
+                }
+                (packet.addresses(), packet.payload(), packet.header_bytes())
+            }
+            EtherType::IPV6 => {
+                let packet = ipv6::Packet::parse(ethernet.payload())?;
+                if packet.next_header() != IpProtocol::UDP {
+                    return Err(NotUdp::OtherProtocol);
+                }
+                (packet.addresses(), packet.payload(), ipv6::HEADER_BYTES)
+            }
+            _ => return Err(NotUdp::NotIp),
+        };
+        let payload_at = ethernet::HEADER_BYTES + ip_header_bytes + udp::HEADER_BYTES;
+        Ok(Self { addresses, datagram: Datagram::parse(payload)?, payload_at })
+    }
+
+    /// Sender and receiver.
+    #[inline]
+    pub fn addresses(&self) -> &IpAddresses {
+        &self.addresses
+    }
+
+    /// The datagram.
+    #[inline]
+    pub fn datagram(&self) -> &Datagram<'a> {
+        &self.datagram
+    }
+
+    /// Where the payload is in the frame: its first byte, and how many.
+    #[inline]
+    pub fn payload_place(&self) -> (usize, usize) {
+        (self.payload_at, self.datagram.payload().len())
+    }
+
+    /// Compares the UDP checksum with the bytes.
+    ///
+    /// # Errors
+    /// When it is wrong, or absent on IPv6.
+    #[inline]
+    pub fn verify_checksum(&self) -> Result<Integrity, ChecksumError> {
+        self.datagram.verify_checksum(&self.addresses)
+    }
+
+    /// Whether the checksum was left to a device that has not done it; see [`Datagram::checksum_is_unfinished`].
+    #[inline]
+    pub fn checksum_is_unfinished(&self) -> bool {
+        self.datagram.checksum_is_unfinished(&self.addresses)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::super::udp_frame::tests::{any_checksum, templates};
+    use super::super::{UdpChecksum, UdpFrame};
+    use super::*;
+
+    fn frame_of(flow: &UdpFrame, payload: &[u8], padding: usize) -> Vec<u8> {
+        let mut frame = vec![0; flow.header_bytes()];
+        flow.emit_headers(&mut frame, payload).unwrap();
+        frame.extend_from_slice(payload);
+        frame.resize(frame.len() + padding, 0xee);
+        frame
+    }
+
+    proptest! {
+        #[test]
+        fn finds_what_was_written(
+            flow in templates(), checksum in any_checksum(), payload in vec(any::<u8>(), 0..1500), padding in 0..20_usize,
+        ) {
+            let flow = UdpFrame { checksum, vlan: None, ..flow };
+            prop_assume!(checksum != UdpChecksum::Omitted || flow.addresses.source().is_ipv4());
+            let frame = frame_of(&flow, &payload, padding);
+            let packet = UdpPacket::parse(&frame).unwrap();
+            prop_assert_eq!(packet.addresses(), &flow.addresses);
+            let datagram = packet.datagram();
+            prop_assert_eq!((datagram.source_port(), datagram.destination_port()), (flow.source_port, flow.destination_port));
+            let (at, bytes) = packet.payload_place();
+            prop_assert_eq!(&frame[at..at + bytes], &payload[..]);
+            match checksum {
+                UdpChecksum::Computed => prop_assert_eq!(packet.verify_checksum(), Ok(Integrity::Verified)),
+                UdpChecksum::Omitted => prop_assert_eq!(packet.verify_checksum(), Ok(Integrity::Unprotected)),
+                UdpChecksum::Offloaded => prop_assert!(packet.checksum_is_unfinished()),
+            }
+        }
+
+        #[test]
+        fn damage_is_noticed_and_any_bytes_are_survived(
+            flow in templates(), payload in vec(any::<u8>(), 0..100), at in any::<prop::sample::Index>(), bit in 0..8_u8,
+            bytes in vec(any::<u8>(), 0..200),
+        ) {
+            let flow = UdpFrame { vlan: None, checksum: UdpChecksum::Computed, ..flow };
+            let mut frame = frame_of(&flow, &payload, 0);
+            // Not Ethernet's addresses, which have no checksum of ours, nor IPv6's class, label and hop limit.
+            let at = at.index(frame.len());
+            let in_ipv6 = flow.addresses.source().is_ipv6();
+            prop_assume!(at >= 14 && !(in_ipv6 && ((14..18).contains(&at) || at == 21)));
+            frame[at] ^= 1 << bit;
+            let intact = UdpPacket::parse(&frame).is_ok_and(|packet| packet.verify_checksum() == Ok(Integrity::Verified));
+            prop_assert!(!intact, "a bit of byte {} was turned", at);
+            if let Ok(packet) = UdpPacket::parse(&bytes) {
+                let (at, length) = packet.payload_place();
+                prop_assert_eq!(bytes.get(at..at + length), Some(packet.datagram().payload()));
+            }
+        }
+
+        #[test]
+        fn what_is_not_looked_into_is_refused(flow in templates(), cut in any::<prop::sample::Index>()) {
+            let tagged = UdpFrame { vlan: Some(crate::wire::vlan::TagControl::new(5, 0, false).unwrap()), ..flow };
+            prop_assert!(matches!(UdpPacket::parse(&frame_of(&tagged, b"abc", 0)), Err(NotUdp::NotIp)));
+            let plain = frame_of(&UdpFrame { vlan: None, ..flow }, b"abc", 0);
+            prop_assert!(UdpPacket::parse(&plain[..cut.index(plain.len())]).is_err());
+        }
+    }
+}
