@@ -46,6 +46,7 @@ pub mod pool;
 pub mod port;
 pub mod probe;
 pub mod ring;
+mod route;
 pub mod socket;
 pub mod statistics;
 mod sync;

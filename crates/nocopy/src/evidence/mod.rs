@@ -42,6 +42,8 @@ pub enum Cause {
     ZeroCopyRefused,
     /// A zero-copy send for which the kernel had no memory to remember it by (`ENOBUFS`).
     NoBuffers,
+    /// The pieces of a packet that lay in several buffers, put together.
+    Gathered,
 }
 
 impl Cause {
@@ -57,6 +59,7 @@ impl Cause {
         Self::DeliveredLocally,
         Self::ZeroCopyRefused,
         Self::NoBuffers,
+        Self::Gathered,
     ];
 }
 
@@ -83,6 +86,7 @@ impl fmt::Display for Cause {
             Self::DeliveredLocally => "delivered locally",
             Self::ZeroCopyRefused => "zero-copy refused by the kernel",
             Self::NoBuffers => "no buffers (ENOBUFS)",
+            Self::Gathered => "gathered",
         })
     }
 }

@@ -32,7 +32,7 @@ mod report;
 mod send_only;
 mod sender;
 mod to_host;
-mod wait;
+pub(crate) mod wait;
 mod xdp;
 
 use std::fmt;

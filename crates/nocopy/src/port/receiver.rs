@@ -194,6 +194,15 @@ impl Receiver {
         }
     }
 
+    pub(crate) fn wait(&self) -> Wait {
+        self.wait
+    }
+
+    /// Whether packets may come in several frames.
+    pub(crate) fn multi_buffer(&self) -> bool {
+        self.multi_buffer
+    }
+
     /// Changes how to wait, from the next [`Receiver::receive`] on.
     pub fn set_wait(&mut self, wait: Wait) {
         self.wait = wait;

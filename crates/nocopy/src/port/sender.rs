@@ -81,6 +81,14 @@ impl Sender {
         self.chain_bytes_max.min(self.pool.frame_bytes() as usize)
     }
 
+    /// The longest packet that can be sent from fresh frames, in as many as it may lie in.
+    pub(crate) fn packet_bytes_max(&self) -> usize {
+        if self.chain_frames_max == 1 {
+            return self.packet_bytes_max;
+        }
+        self.chain_bytes_max.min(self.chain_frames_max * self.pool.packet_bytes_max() as usize)
+    }
+
     /// An empty frame to fill and send, with headroom in front; `None` when all are on their way (flush, and try again).
     #[inline]
     pub fn frame(&mut self) -> Option<Frame> {

@@ -42,7 +42,7 @@ pub enum Wait {
 }
 
 /// What waits for packets: one receiver, or several as one.
-pub(super) trait Waiting {
+pub(crate) trait Waiting {
     /// Whether a batch can be made.
     fn is_ready(&mut self) -> bool;
     /// Prepares for a wait by the kernel; true if there is nothing to wait for.
@@ -66,7 +66,7 @@ pub(super) trait Waiting {
 }
 
 /// Waits until packets are there, the time is up, or a signal came.
-pub(super) fn wait(waiting: &mut impl Waiting, how: Wait, deadline: Option<Instant>) -> io::Result<()> {
+pub(crate) fn wait(waiting: &mut impl Waiting, how: Wait, deadline: Option<Instant>) -> io::Result<()> {
     match how {
         Wait::Spin => spin(waiting, deadline).map(drop),
         Wait::Interrupt => sleep(waiting, deadline),
@@ -158,7 +158,7 @@ const RATE_ASSUMED_PER_S: f64 = 14.88e6;
 
 /// Decides how long a coalescing receiver sleeps. Knows no clock: time comes in from outside.
 #[derive(Debug, Default)]
-pub(super) struct Coalescer {
+pub(crate) struct Coalescer {
     /// When the last sleep was decided.
     since: Option<Instant>,
     last: Duration,

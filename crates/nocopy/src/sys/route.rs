@@ -1,13 +1,16 @@
 //! Requests by netlink, above all to its route family, which knows links.
 
 use std::io;
+use std::net::IpAddr;
 
 use netlink_packet_core::{
-    DecodeError, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage,
+    DecodeError, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage,
     NetlinkPayload, NetlinkSerializable,
 };
-use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, Stats64};
+use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourFlags, NeighbourMessage};
+use netlink_packet_route::route::{RouteAttribute, RouteMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 /// Whether an interface has carrier, in the sense that the kernel sends on it from now on.
@@ -28,12 +31,127 @@ pub(crate) fn counters(interface_index: u32) -> io::Result<Stats64> {
 }
 
 fn link(interface_index: u32) -> io::Result<LinkMessage> {
+    link_by(&socket()?, interface_index)
+}
+
+/// A link, asked for on a socket that is there.
+pub(crate) fn link_by(socket: &Socket, interface_index: u32) -> io::Result<LinkMessage> {
     let mut message = LinkMessage::default();
     message.header.index = interface_index;
-    match exchange(&socket()?, RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST)? {
+    match exchange(socket, RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST)? {
         Some(RouteNetlinkMessage::NewLink(link)) => Ok(link),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
+}
+
+/// The route that the host would take to an address now; from an address and by an interface, if they are given.
+///
+/// # Errors
+/// There is none (`ENETUNREACH`, `EHOSTUNREACH`), or one that says not to (`EINVAL` for a black hole, `EACCES`).
+pub(crate) fn route_to(
+    socket: &Socket,
+    to: IpAddr,
+    from: Option<IpAddr>,
+    interface_index: Option<u32>,
+) -> io::Result<RouteMessage> {
+    let mut message = RouteMessage::default();
+    let address_bits = if to.is_ipv4() { 32 } else { 128 };
+    message.header.address_family = family_of(to);
+    message.header.destination_prefix_length = address_bits;
+    message.attributes.push(RouteAttribute::Destination(to.into()));
+    if let Some(from) = from {
+        message.header.source_prefix_length = address_bits;
+        message.attributes.push(RouteAttribute::Source(from.into()));
+    }
+    message.attributes.extend(interface_index.map(RouteAttribute::Oif));
+    match exchange(socket, RouteNetlinkMessage::GetRoute(message), NLM_F_REQUEST)? {
+        Some(RouteNetlinkMessage::NewRoute(route)) => Ok(route),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// What the host knows of a neighbour; `None` if it has not been asked for it yet.
+pub(crate) fn neighbour(
+    socket: &Socket,
+    interface_index: u32,
+    address: IpAddr,
+) -> io::Result<Option<NeighbourMessage>> {
+    let request = RouteNetlinkMessage::GetNeighbour(neighbour_message(interface_index, address));
+    match exchange(socket, request, NLM_F_REQUEST) {
+        Ok(Some(RouteNetlinkMessage::NewNeighbour(neighbour))) => Ok(Some(neighbour)),
+        Ok(_) => Err(io::ErrorKind::InvalidData.into()),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Tells the host that a neighbour is in use (`NTF_USE`), as its own traffic would: of one that it has not heard from for a while
+/// it makes sure again. Not for permanent ones, which would be that no longer. Needs `CAP_NET_ADMIN`.
+pub(crate) fn use_neighbour(socket: &Socket, interface_index: u32, address: IpAddr) -> io::Result<()> {
+    let mut message = neighbour_message(interface_index, address);
+    message.header.flags = NeighbourFlags::Use;
+    let request = RouteNetlinkMessage::NewNeighbour(message);
+    exchange(socket, request, NLM_F_REQUEST | NLM_F_ACK).map(drop)
+}
+
+fn neighbour_message(interface_index: u32, address: IpAddr) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.family = family_of(address);
+    message.header.ifindex = interface_index;
+    message.attributes = vec![NeighbourAttribute::Destination(address.into())];
+    message
+}
+
+fn family_of(address: IpAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+/// Groups of linux/rtnetlink.h, `enum rtnetlink_groups`: links, neighbours, and of both families addresses, routes, rules.
+const GROUPS: [u32; 8] = [1, 3, 5, 7, 8, 9, 11, 19];
+
+/// A socket that is told of every change to links, neighbours, addresses, routes and rules.
+pub(crate) fn changes() -> io::Result<Socket> {
+    let socket = socket()?;
+    GROUPS.iter().try_for_each(|group| socket.add_membership(*group))?;
+    Ok(socket)
+}
+
+/// What [`next_changes`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Changes {
+    /// Nothing new.
+    None,
+    /// Something, and possibly more.
+    Some,
+    /// More than the socket could keep, or something that cannot be read: anything may have changed.
+    Lost,
+}
+
+/// Reads what came on a socket of [`changes`], without waiting: one datagram into `buffer`, one call of `each` for each message.
+pub(crate) fn next_changes(
+    socket: &Socket,
+    buffer: &mut [u8],
+    mut each: impl FnMut(RouteNetlinkMessage),
+) -> io::Result<Changes> {
+    use rustix::net::{RecvFlags, recv};
+    let present = match recv(socket, &mut *buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+        Ok((_, bytes)) => bytes,
+        Err(rustix::io::Errno::AGAIN) => return Ok(Changes::None),
+        Err(rustix::io::Errno::NOBUFS) => return Ok(Changes::Lost),
+        Err(errno) => return Err(errno.into()),
+    };
+    let Some(mut rest) = buffer.get(..present) else { return Ok(Changes::Lost) };
+    while !rest.is_empty() {
+        let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) else {
+            return Ok(Changes::Lost);
+        };
+        let length = (message.header.length as usize).next_multiple_of(4).clamp(4, rest.len());
+        rest = &rest[length..];
+        if let NetlinkPayload::InnerMessage(change) = message.payload {
+            each(change);
+        }
+    }
+    Ok(Changes::Some)
 }
 
 /// A socket to the links and addresses of the calling thread's network namespace.

@@ -23,6 +23,7 @@ mod message;
 mod method;
 mod multicast;
 mod outbox;
+pub mod over_port;
 mod reaper;
 mod receiver;
 mod run;

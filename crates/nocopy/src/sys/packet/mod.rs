@@ -121,6 +121,37 @@ impl Share {
     }
 }
 
+/// A filter for an ordinary UDP socket, so that it does not hear what a packet socket of the same process hears as well: whole
+/// datagrams without IP options that came by an interface, on one of its queues. What is longer than the MTU came in fragments.
+pub(crate) fn deaf_to(interface_index: u32, mtu_bytes: u32, share: Share, is_ipv4: bool) -> Vec<Instruction> {
+    let kernel_word = |word: i32| (libc::SKF_AD_OFF + word).cast_unsigned();
+    let network = libc::SKF_NET_OFF.cast_unsigned();
+    let load = |size| libc::BPF_LD | size | libc::BPF_ABS;
+    let (equals, greater) =
+        (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K);
+    // IPv6's length does not count its header; version and header length of IPv4, next header of IPv6.
+    let (length_at, longest, plain_at, plain) =
+        if is_ipv4 { (2, mtu_bytes, 0, 0x45) } else { (4, mtu_bytes.saturating_sub(40), 6, 17) };
+    let mut filter = vec![
+        classic(load(libc::BPF_W), 0, 0, kernel_word(libc::SKF_AD_IFINDEX)),
+        classic(equals, 1, 0, interface_index),
+        classic(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
+        classic(load(libc::BPF_H), 0, 0, network + length_at),
+        classic(greater, 2, 0, longest),
+        classic(load(libc::BPF_B), 0, 0, network + plain_at),
+        classic(equals, 1, 0, plain),
+        classic(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
+    ];
+    // Goes on with packets of the queue and ends with 0 for others: the two answers are the wrong way round here.
+    if share.queues > 1 {
+        let mut of_queue = share.filter();
+        of_queue[5].constant = u32::MAX;
+        filter.extend(of_queue);
+    }
+    filter.push(classic(libc::BPF_RET | libc::BPF_K, 0, 0, 0));
+    filter
+}
+
 /// What the kernel counted for a packet socket since it was last asked (`struct tpacket_stats_v3`).
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {

@@ -1,0 +1,501 @@
+//! Where the host would send: routes, neighbours and links, asked for by netlink, remembered, and forgotten when they change.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::LinkAttribute;
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType, RouteVia,
+};
+use netlink_sys::Socket;
+use nocopy_proto::MacAddress;
+
+use crate::sys::route::{self, Changes};
+
+/// Routes remembered at most. Who has more destinations than that looks them up again.
+const ROUTES_MAX: usize = 4096;
+
+/// The largest message the kernel makes of a change: `NLMSG_GOODSIZE`, a page or 8 KiB; links with many attributes get more.
+const CHANGE_BYTES: usize = 32 * 1024;
+
+/// Datagrams of changes read at a time; what is left is read the next time.
+const CHANGES_AT_A_TIME: usize = 64;
+
+/// The way to a destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Route {
+    /// The interface packets leave by.
+    pub(crate) interface_index: u32,
+    /// The address the host would send from, if it has one.
+    pub(crate) source: Option<IpAddr>,
+    /// The router to send to; `None` if the destination is on the link.
+    pub(crate) gateway: Option<IpAddr>,
+    /// The longest IP packet: the route's own limit, what was learnt of the path, or the interface's.
+    pub(crate) mtu_bytes: u32,
+    /// What the destination is.
+    pub(crate) kind: Kind,
+}
+
+/// What a destination is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Another host.
+    Unicast,
+    /// All hosts of a link.
+    Broadcast,
+    /// A group.
+    Multicast,
+    /// This host.
+    Local,
+    /// Another host, behind headers that the kernel puts in front (MPLS, segment routing, …).
+    Encapsulated,
+}
+
+/// What is needed of an interface to send on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// Its hardware address; `None` where that is not one of Ethernet.
+    pub(crate) mac: Option<MacAddress>,
+    pub(crate) mtu_bytes: u32,
+}
+
+/// What is known of a station on a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Neighbour {
+    /// Its hardware address; `None` as long as it has not answered.
+    pub(crate) mac: Option<MacAddress>,
+    /// Nothing was heard of it for a while: the host would make sure again when it sends.
+    pub(crate) is_stale: bool,
+}
+
+/// Why there is no way to a destination.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RouteError {
+    /// The host has no route, or one that forbids it.
+    #[error("no way to {to}: {source}; 'ip route get {to}' shows what the host would do")]
+    Unreachable {
+        /// The destination.
+        to: IpAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel's answer says too little.
+    #[error(
+        "the kernel's route to {to} names no interface: {source}; this is a fault of nocopy or the kernel"
+    )]
+    Unreadable {
+        /// The destination.
+        to: IpAddr,
+        /// What was wrong with the answer.
+        source: io::Error,
+    },
+    /// The kernel refused the question.
+    #[error("{operation}: {source}; see whether netlink is allowed to this process")]
+    System {
+        /// What was asked.
+        operation: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl RouteError {
+    fn system(operation: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::System { operation, source }
+    }
+}
+
+/// The routes of a network namespace, as seen by a socket: of the thread that made this, wherever it is used then.
+#[derive(Debug)]
+pub(crate) struct Routes {
+    requests: Socket,
+    changes: Socket,
+    from: Option<IpAddr>,
+    link_interface: Option<u32>,
+    routes: HashMap<IpAddr, Route>,
+    neighbours: HashMap<(u32, IpAddr), Neighbour>,
+    links: HashMap<u32, Link>,
+    buffer: Box<[u8]>,
+}
+
+impl Routes {
+    /// Routes from an address, if it is given: policies may depend on it. Groups, and addresses that mean something on one link
+    /// only, are sent to by an interface, if that is given.
+    ///
+    /// # Errors
+    /// The kernel gives no netlink sockets.
+    pub(crate) fn open(from: Option<IpAddr>, link_interface: Option<u32>) -> Result<Self, RouteError> {
+        // In this order: what changes after a question was answered is heard of.
+        let changes = route::changes().map_err(RouteError::system("listen to changes of routes"))?;
+        let requests = route::socket().map_err(RouteError::system("open a netlink socket"))?;
+        Ok(Self {
+            requests,
+            changes,
+            from,
+            link_interface,
+            routes: HashMap::new(),
+            neighbours: HashMap::new(),
+            links: HashMap::new(),
+            buffer: vec![0; CHANGE_BYTES].into(),
+        })
+    }
+
+    /// The way to an address, remembered until it changes.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn look_up(&mut self, to: IpAddr) -> Result<Route, RouteError> {
+        if let Some(route) = self.routes.get(&to) {
+            return Ok(*route);
+        }
+        let interface = self.link_interface.filter(|_| to.is_multicast() || is_link_local(to));
+        let answer = route::route_to(&self.requests, to, self.from, interface)
+            .map_err(|source| RouteError::Unreachable { to, source })?;
+        let mut route = parse_route(to, &answer)?;
+        if route.mtu_bytes == 0 {
+            route.mtu_bytes = self.link(route.interface_index)?.mtu_bytes;
+        }
+        if self.routes.len() >= ROUTES_MAX {
+            self.routes.clear();
+        }
+        self.routes.insert(to, route);
+        Ok(route)
+    }
+
+    /// An interface.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub(crate) fn link(&mut self, interface_index: u32) -> Result<Link, RouteError> {
+        if let Some(link) = self.links.get(&interface_index) {
+            return Ok(*link);
+        }
+        let answer = route::link_by(&self.requests, interface_index)
+            .map_err(RouteError::system("look up an interface by its index"))?;
+        let mut link = Link { mac: None, mtu_bytes: 0 };
+        for attribute in &answer.attributes {
+            match attribute {
+                LinkAttribute::Address(bytes) => link.mac = mac_of(bytes),
+                LinkAttribute::Mtu(bytes) => link.mtu_bytes = *bytes,
+                _ => {}
+            }
+        }
+        self.links.insert(interface_index, link);
+        Ok(link)
+    }
+
+    /// A station on a link.
+    ///
+    /// # Errors
+    /// The kernel refused the question.
+    pub(crate) fn neighbour(
+        &mut self,
+        interface_index: u32,
+        address: IpAddr,
+    ) -> Result<Neighbour, RouteError> {
+        if let Some(neighbour) = self.neighbours.get(&(interface_index, address)) {
+            return Ok(*neighbour);
+        }
+        let answer = route::neighbour(&self.requests, interface_index, address)
+            .map_err(RouteError::system("look up a neighbour"))?;
+        let neighbour =
+            answer.map_or(Neighbour { mac: None, is_stale: false }, |found| parse_neighbour(&found));
+        if self.neighbours.len() >= ROUTES_MAX {
+            self.neighbours.clear();
+        }
+        self.neighbours.insert((interface_index, address), neighbour);
+        Ok(neighbour)
+    }
+
+    /// Makes the host find out whether a stale neighbour is still there, as it would if its own traffic went there.
+    ///
+    /// # Errors
+    /// `CAP_NET_ADMIN` is missing.
+    pub(crate) fn confirm(&mut self, interface_index: u32, address: IpAddr) -> io::Result<()> {
+        route::use_neighbour(&self.requests, interface_index, address)
+    }
+
+    /// Forgets what has changed since it was last asked, and says whether anything was. One system call if nothing happened.
+    pub(crate) fn poll_changes(&mut self) -> bool {
+        let mut forgot = false;
+        for _ in 0..CHANGES_AT_A_TIME {
+            let (routes, neighbours, links) = (&mut self.routes, &mut self.neighbours, &mut self.links);
+            let found = route::next_changes(&self.changes, &mut self.buffer, |change| {
+                forgot |= forget(&change, routes, neighbours, links);
+            });
+            match found {
+                Ok(Changes::Some) => {}
+                Ok(Changes::None) => break,
+                Ok(Changes::Lost) | Err(_) => {
+                    forgot = true;
+                    self.forget();
+                    break;
+                }
+            }
+        }
+        forgot
+    }
+
+    /// Forgets everything. Of some things no change is told: what is learnt of a path's MTU, that a neighbour got stale.
+    pub(crate) fn forget(&mut self) {
+        self.routes.clear();
+        self.neighbours.clear();
+        self.links.clear();
+    }
+}
+
+/// Forgets what a change concerns, and says whether it was known.
+fn forget(
+    change: &RouteNetlinkMessage,
+    routes: &mut HashMap<IpAddr, Route>,
+    neighbours: &mut HashMap<(u32, IpAddr), Neighbour>,
+    links: &mut HashMap<u32, Link>,
+) -> bool {
+    match change {
+        RouteNetlinkMessage::NewNeighbour(neighbour) | RouteNetlinkMessage::DelNeighbour(neighbour) => {
+            // Those of bridges have no address of IP.
+            let address = neighbour.attributes.iter().find_map(|attribute| match attribute {
+                NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => {
+                    Some(IpAddr::V4(*address))
+                }
+                NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => {
+                    Some(IpAddr::V6(*address))
+                }
+                _ => None,
+            });
+            address.is_some_and(|address| neighbours.remove(&(neighbour.header.ifindex, address)).is_some())
+        }
+        RouteNetlinkMessage::NewLink(_) | RouteNetlinkMessage::DelLink(_) => {
+            let known = !(routes.is_empty() && neighbours.is_empty() && links.is_empty());
+            routes.clear();
+            neighbours.clear();
+            links.clear();
+            known
+        }
+        _ => {
+            let known = !routes.is_empty();
+            routes.clear();
+            known
+        }
+    }
+}
+
+fn parse_route(to: IpAddr, answer: &RouteMessage) -> Result<Route, RouteError> {
+    let mut route = Route {
+        interface_index: 0,
+        source: None,
+        gateway: None,
+        mtu_bytes: 0,
+        kind: match answer.header.kind {
+            // Of groups the kernel speaks in several ways; what the address says is certain.
+            _ if to.is_multicast() => Kind::Multicast,
+            RouteType::Local | RouteType::Anycast => Kind::Local,
+            RouteType::Broadcast => Kind::Broadcast,
+            _ => Kind::Unicast,
+        },
+    };
+    for attribute in &answer.attributes {
+        match attribute {
+            RouteAttribute::Oif(index) => route.interface_index = *index,
+            RouteAttribute::Gateway(address) => route.gateway = address_of(address),
+            RouteAttribute::Via(RouteVia::Inet(address)) => route.gateway = Some((*address).into()),
+            RouteAttribute::Via(RouteVia::Inet6(address)) => route.gateway = Some((*address).into()),
+            RouteAttribute::PrefSource(address) => route.source = address_of(address),
+            RouteAttribute::Encap(_) | RouteAttribute::EncapType(_) => route.kind = Kind::Encapsulated,
+            RouteAttribute::Metrics(metrics) => {
+                let mtu = metrics.iter().find_map(|metric| match metric {
+                    RouteMetric::Mtu(bytes) => Some(*bytes),
+                    _ => None,
+                });
+                route.mtu_bytes = mtu.unwrap_or(0);
+            }
+            _ => {}
+        }
+    }
+    if route.interface_index == 0 {
+        return Err(RouteError::Unreadable { to, source: io::ErrorKind::InvalidData.into() });
+    }
+    Ok(route)
+}
+
+fn parse_neighbour(found: &NeighbourMessage) -> Neighbour {
+    let usable = matches!(
+        found.header.state,
+        NeighbourState::Reachable
+            | NeighbourState::Stale
+            | NeighbourState::Delay
+            | NeighbourState::Probe
+            | NeighbourState::Noarp
+            | NeighbourState::Permanent
+    );
+    let mac = found.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::LinkLayerAddress(bytes) => mac_of(bytes),
+        _ => None,
+    });
+    Neighbour { mac: mac.filter(|_| usable), is_stale: found.header.state == NeighbourState::Stale }
+}
+
+/// Whether an IPv6 address says nothing without an interface.
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+fn mac_of(bytes: &[u8]) -> Option<MacAddress> {
+    bytes.try_into().ok().map(MacAddress)
+}
+
+fn address_of(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(address) => Some((*address).into()),
+        RouteAddress::Inet6(address) => Some((*address).into()),
+        _ => None,
+    }
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use std::process::Command;
+
+    use nocopy_lab::End;
+
+    use super::*;
+
+    fn ip(end: &End, arguments: &str) {
+        let done = end.namespace().run(|| Command::new("ip").args(arguments.split(' ')).output().unwrap());
+        assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// With IPv6, which the lab leaves off, and without the silence that duplicate address detection takes.
+    fn with_ipv6(end: &End, own: &str) {
+        let setting = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", end.interface());
+        end.namespace().run(|| std::fs::write(setting, "0").unwrap());
+        ip(end, &format!("-6 address add {own}/64 dev {} nodad", end.interface()));
+    }
+
+    #[test]
+    fn routes_say_what_the_host_would_do() {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let left = lab.left();
+        with_ipv6(left, "fd77::1");
+        ip(left, "route add 10.9.0.0/16 via 10.77.0.2 mtu 1400");
+        ip(left, "route add blackhole 10.8.0.0/16");
+        ip(left, "-6 route add fd99::/64 via fd77::2");
+        let (own, gateway) = (Some(address("10.77.0.1")), Some(address("10.77.0.2")));
+        let index = left.index();
+        left.namespace().run(|| {
+            let mut routes = Routes::open(None, Some(index)).unwrap();
+            let on_link = Route {
+                interface_index: index,
+                source: own,
+                gateway: None,
+                mtu_bytes: 1500,
+                kind: Kind::Unicast,
+            };
+            let mut look_up = |to| routes.look_up(address(to)).unwrap();
+            assert_eq!(look_up("10.77.0.2"), on_link);
+            assert_eq!(look_up("10.9.1.2"), Route { gateway, mtu_bytes: 1400, ..on_link });
+            assert_eq!(look_up("10.77.0.255"), Route { kind: Kind::Broadcast, ..on_link });
+            assert_eq!(look_up("239.1.2.3"), Route { kind: Kind::Multicast, ..on_link });
+            let own = look_up("10.77.0.1");
+            assert_eq!((own.interface_index, own.kind), (1, Kind::Local));
+            let six = Route { source: Some(address("fd77::1")), ..on_link };
+            assert_eq!(look_up("fd77::2"), six);
+            assert_eq!(look_up("fd99::9"), Route { gateway: Some(address("fd77::2")), ..six });
+            assert_eq!(look_up("ff02::1234").kind, Kind::Multicast);
+            assert_eq!(look_up("ff02::1234").interface_index, index);
+            assert_eq!(look_up("fd77::1").kind, Kind::Local);
+            for nowhere in ["8.8.8.8", "10.8.0.1", "2001:db8::1"] {
+                let error = routes.look_up(address(nowhere)).unwrap_err();
+                assert!(matches!(error, RouteError::Unreachable { .. }), "{error}");
+            }
+            let mac = Some(MacAddress(left.mac()));
+            assert_eq!(routes.link(index).unwrap(), Link { mac, mtu_bytes: 1500 });
+            assert!(routes.link(99).is_err());
+        });
+    }
+
+    #[test]
+    fn neighbours_have_the_state_the_host_gives_them() {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let (left, index) = (lab.left(), lab.left().index());
+        for (last, state) in
+            [(10, "reachable"), (11, "stale"), (12, "failed"), (13, "noarp"), (14, "permanent")]
+        {
+            let address = if state == "failed" { "" } else { " lladdr 02:00:00:00:00:09" };
+            ip(left, &format!("neighbour add 10.77.0.{last}{address} dev nc0 nud {state}"));
+        }
+        left.namespace().run(|| {
+            let mut routes = Routes::open(None, None).unwrap();
+            let mac = Some(MacAddress([2, 0, 0, 0, 0, 9]));
+            let mut known = |last| routes.neighbour(index, IpAddr::from([10, 77, 0, last])).unwrap();
+            assert_eq!(known(10), Neighbour { mac, is_stale: false });
+            assert_eq!(known(11), Neighbour { mac, is_stale: true });
+            assert_eq!(known(12), Neighbour { mac: None, is_stale: false });
+            assert_eq!(known(13), Neighbour { mac, is_stale: false });
+            assert_eq!(known(14), Neighbour { mac, is_stale: false });
+            assert_eq!(known(99), Neighbour { mac: None, is_stale: false });
+            // The host makes sure of it: stale no more.
+            routes.confirm(index, address("10.77.0.11")).unwrap();
+            routes.forget();
+            let confirming = routes.neighbour(index, address("10.77.0.11")).unwrap();
+            assert_eq!(confirming, Neighbour { mac, is_stale: false });
+        });
+    }
+
+    #[test]
+    fn what_changes_is_forgotten_and_nothing_else() {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let (left, index) = (lab.left(), lab.left().index());
+        let mut routes = left.namespace().run(|| Routes::open(None, None).unwrap());
+        let (peer, far) = (address("10.77.0.2"), address("10.9.0.1"));
+        let mac = |last| Some(MacAddress([2, 0, 0, 0, 0, last]));
+        while routes.poll_changes() {}
+        assert!(routes.look_up(far).is_err());
+        assert!(!routes.poll_changes(), "nothing changed");
+
+        ip(left, "route add 10.9.0.0/16 via 10.77.0.2");
+        assert!(!routes.poll_changes(), "nothing that was known");
+        assert_eq!(routes.look_up(far).unwrap().gateway, Some(peer));
+        ip(left, "route change 10.9.0.0/16 via 10.77.0.3");
+        assert_eq!(routes.look_up(far).unwrap().gateway, Some(peer), "not asked yet");
+        assert!(routes.poll_changes());
+        assert_eq!(routes.look_up(far).unwrap().gateway, Some(address("10.77.0.3")));
+
+        assert_eq!(routes.neighbour(index, peer).unwrap().mac, Some(MacAddress(lab.right().mac())));
+        ip(left, "neighbour add 10.77.0.77 lladdr 02:00:00:00:00:07 dev nc0 nud permanent");
+        assert!(!routes.poll_changes(), "another neighbour");
+        ip(left, "neighbour change 10.77.0.2 lladdr 02:00:00:00:00:08 dev nc0 nud permanent");
+        assert!(routes.poll_changes());
+        assert_eq!(routes.neighbour(index, peer).unwrap().mac, mac(8));
+
+        assert_eq!(routes.look_up(far).unwrap().mtu_bytes, 1500);
+        left.set_mtu(1300).unwrap();
+        assert!(routes.poll_changes());
+        assert_eq!(routes.look_up(far).unwrap().mtu_bytes, 1300);
+    }
+
+    #[test]
+    fn an_overrun_forgets_everything() {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let left = lab.left();
+        let mut routes = left.namespace().run(|| Routes::open(None, None).unwrap());
+        routes.look_up(address("10.77.0.2")).unwrap();
+        // The kernel's least.
+        rustix::net::sockopt::set_socket_recv_buffer_size(&routes.changes, 2048).unwrap();
+        for last in 3..60 {
+            ip(left, &format!("neighbour add 10.77.0.{last} lladdr 02:00:00:00:00:07 dev nc0 nud permanent"));
+        }
+        assert!(routes.poll_changes(), "neighbours nobody knew, but too many to be told of");
+        assert!(routes.routes.is_empty());
+    }
+}

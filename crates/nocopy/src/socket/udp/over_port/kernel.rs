@@ -1,0 +1,143 @@
+//! The ordinary sockets behind a socket over a port: they hold its port number, join its groups, and carry what the port cannot.
+
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use smallvec::SmallVec;
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, SockRef, Type};
+
+use super::{OpenError, Settings};
+use crate::port::{Mode, Port};
+use crate::sys::interface::Interface;
+use crate::sys::option;
+use crate::sys::packet::{Share, deaf_to};
+
+/// Ordinary sockets, none of which ever waits.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    /// The socket's own address, then its groups.
+    sockets: Vec<(SocketAddr, UdpSocket)>,
+    pub(super) hop_limit: u8,
+    pub(super) multicast_hop_limit: u8,
+}
+
+impl Kernel {
+    /// Binds a socket to the address: nobody else gets it, and what the kernel receives for it waits there.
+    pub(super) fn reserve(local: SocketAddr, settings: &Settings) -> Result<Self, OpenError> {
+        let refused = |operation| move |source| OpenError::Reserve { address: local, operation, source };
+        let socket = bound(local, false).map_err(refused("reserve the port number"))?;
+        let local = socket.local_addr().map_err(refused("ask for the port number"))?;
+        let (hop_limit, multicast_hop_limit) = hop_limits(&SockRef::from(&socket), local.is_ipv4(), settings)
+            .map_err(refused("set the hop limit"))?;
+        if let IpAddr::V4(local) = local.ip() {
+            SockRef::from(&socket)
+                .set_multicast_if_v4(&local)
+                .map_err(refused("choose the interface for groups"))?;
+        }
+        Ok(Self { sockets: vec![(local, socket)], hop_limit, multicast_hop_limit })
+    }
+
+    /// Joins the groups on the port's interface, and makes the sockets deaf to what the port brings as well.
+    pub(super) fn join(
+        &mut self,
+        port: &Port,
+        interface: &Interface,
+        settings: &Settings,
+    ) -> Result<(), OpenError> {
+        let local = self.local();
+        let refused = |address, operation| move |source| OpenError::Reserve { address, operation, source };
+        if local.is_ipv6() {
+            let own = SockRef::from(&self.sockets[0].1);
+            own.set_multicast_if_v6(interface.index)
+                .map_err(refused(local, "choose the interface for groups"))?;
+        }
+        for group in &settings.groups {
+            let address = match group {
+                IpAddr::V4(_) => SocketAddr::new(*group, local.port()),
+                IpAddr::V6(group) => SocketAddrV6::new(*group, local.port(), 0, interface.index).into(),
+            };
+            // Bound to the group, so that it hears that alone; others may, too.
+            let socket = bound(address, true).map_err(refused(address, "bind a socket to the group"))?;
+            joined(&socket, *group, interface.index).map_err(refused(address, "join the group"))?;
+            self.sockets.push((address, socket));
+        }
+        if port.mode() == Mode::PacketRing {
+            let share = Share { queue: port.queue(), queues: interface.rx_queues };
+            let filter = deaf_to(interface.index, interface.mtu_bytes, share, local.is_ipv4());
+            for (address, socket) in &self.sockets {
+                option::filter(socket, &filter).map_err(refused(*address, "filter what the port brings"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The socket's own address.
+    pub(super) fn local(&self) -> SocketAddr {
+        self.sockets[0].0
+    }
+
+    /// The addresses it receives at.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.sockets.iter().map(|(address, _)| address.ip())
+    }
+
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.sockets.iter().map(|(_, socket)| socket.as_fd())
+    }
+
+    /// Sends pieces as one datagram, with a copy.
+    pub(super) fn send(&self, to: SocketAddr, pieces: &[&[u8]]) -> io::Result<()> {
+        let pieces: SmallVec<[IoSlice<'_>; 8]> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        SockRef::from(&self.sockets[0].1).send_to_vectored(&pieces, &SockAddr::from(to)).map(drop)
+    }
+
+    /// The next datagram that came to any of the sockets: how long it is, its sender, and the address it was for. `None` if there
+    /// is none.
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, SocketAddr, IpAddr)>> {
+        for (address, socket) in &self.sockets {
+            match socket.recv_from(buffer) {
+                Ok((bytes, from)) => return Ok(Some((bytes, from, address.ip()))),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn bound(address: SocketAddr, shared: bool) -> io::Result<UdpSocket> {
+    let socket = socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    socket.set_reuse_address(shared)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
+fn joined(socket: &UdpSocket, group: IpAddr, interface_index: u32) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    match group {
+        IpAddr::V4(group) => {
+            socket.join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface_index))
+        }
+        IpAddr::V6(group) => socket.join_multicast_v6(&group, interface_index),
+    }
+}
+
+/// Sets what was asked for and reads what holds then: to one host, to groups.
+fn hop_limits(socket: &SockRef<'_>, is_ipv4: bool, settings: &Settings) -> io::Result<(u8, u8)> {
+    let (one, group) = (settings.hop_limit.map(u32::from), settings.multicast_hop_limit.map(u32::from));
+    let limits = if is_ipv4 {
+        one.map_or(Ok(()), |hops| socket.set_ttl_v4(hops))?;
+        group.map_or(Ok(()), |hops| socket.set_multicast_ttl_v4(hops))?;
+        (socket.ttl_v4()?, socket.multicast_ttl_v4()?)
+    } else {
+        one.map_or(Ok(()), |hops| socket.set_unicast_hops_v6(hops))?;
+        group.map_or(Ok(()), |hops| socket.set_multicast_hops_v6(hops))?;
+        (socket.unicast_hops_v6()?, socket.multicast_hops_v6()?)
+    };
+    Ok((limits.0.min(255) as u8, limits.1.min(255) as u8))
+}

@@ -1,0 +1,477 @@
+//! The half that receives.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nocopy_proto::UdpPacket;
+use rustix::event::epoll;
+
+use super::OpenError;
+use super::kernel::Kernel;
+use crate::counter::counters;
+use crate::port::wait::{self, Coalescer, Waiting};
+use crate::port::{self, ToHost, ToHostError, Wait};
+use crate::sys::interface::Interface;
+use crate::sys::xsk::{Wakeup, wait_readable};
+use crate::{Cause, Chain, Evidence, Frame, Packet};
+
+/// How often the ordinary sockets are looked at while the port keeps bringing datagrams.
+const STRAYS_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Strays read at a time.
+const STRAYS_AT_A_TIME: usize = 64;
+
+/// The longest datagram.
+const DATAGRAM_BYTES_MAX: usize = 1 << 16;
+
+counters! {
+    /// What a socket received, and what became of packets that were not for it.
+    pub struct Received {
+        /// Datagrams over the port.
+        over_port,
+        /// Bytes of their payloads.
+        over_port_bytes,
+        /// Datagrams that came through the kernel: in fragments, with options, on another queue, from this host.
+        strays,
+        /// Bytes of their payloads.
+        stray_bytes,
+        /// Of those over the port: their checksum was left to a device that there is not (veth).
+        unfinished_checksums,
+        /// Of those over the port: they lay in several buffers and were put together, with a copy.
+        gathered,
+        /// Packets over the port with a wrong checksum: lost.
+        bad_checksums,
+        /// Packets over the port that were not datagrams for the socket: the host has them.
+        to_host,
+        /// Packets over the port that were not datagrams for the socket, and that the host could not be given: lost.
+        lost,
+    }
+}
+
+/// The receiving half of a [`Socket`](super::Socket).
+#[derive(Debug)]
+pub struct Receiver {
+    port: crate::Receiver,
+    kernel: Arc<Kernel>,
+    sorting: Sorting,
+    strays: VecDeque<Stray>,
+    /// When the ordinary sockets were looked at.
+    looked: Instant,
+    buffer: Box<[u8]>,
+    /// Readable when the port or an ordinary socket is.
+    poll: OwnedFd,
+    wait: Wait,
+}
+
+/// A datagram that came through the kernel.
+#[derive(Debug)]
+struct Stray {
+    bytes: Box<[u8]>,
+    from: SocketAddr,
+    to: IpAddr,
+}
+
+/// What becomes of packets that are not for the socket.
+#[derive(Debug)]
+enum Host {
+    /// The host has them anyway.
+    HasThem,
+    HandOver(Box<ToHost>),
+    Nobody,
+}
+
+/// Tells the socket's datagrams from other packets.
+#[derive(Debug)]
+struct Sorting {
+    mine: Vec<IpAddr>,
+    port_number: u16,
+    interface_index: u32,
+    /// Packets never were on a wire, so that a checksum may be left undone.
+    wireless: bool,
+    host: Host,
+    received: Received,
+}
+
+impl Receiver {
+    pub(super) fn new(
+        port: crate::Receiver,
+        kernel: Arc<Kernel>,
+        host: Result<ToHost, ToHostError>,
+        interface: &Interface,
+    ) -> Result<Self, OpenError> {
+        let poll = watch(&port, &kernel).map_err(OpenError::Poll)?;
+        let sorting = Sorting {
+            mine: kernel.addresses().collect(),
+            port_number: kernel.local().port(),
+            interface_index: interface.index,
+            wireless: interface.driver.as_deref() == Some("veth"),
+            host: match host {
+                Ok(host) => Host::HandOver(Box::new(host)),
+                Err(ToHostError::HostHasThem { .. }) => Host::HasThem,
+                Err(_) => Host::Nobody,
+            },
+            received: Received::default(),
+        };
+        Ok(Self {
+            wait: port.wait(),
+            port,
+            kernel,
+            sorting,
+            strays: VecDeque::new(),
+            looked: Instant::now(),
+            buffer: vec![0; DATAGRAM_BYTES_MAX].into(),
+            poll,
+        })
+    }
+
+    /// Waits for datagrams, in the way set by [`Receiver::set_wait`], and returns them as one batch, which may turn out empty: a
+    /// signal ended the wait, or what came was not for the socket.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn receive(&mut self) -> io::Result<Batch<'_>> {
+        self.receive_until(None)
+    }
+
+    /// Like [`Receiver::receive`], but returns an empty batch when nothing came for `timeout`.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
+        self.receive_until(Instant::now().checked_add(timeout))
+    }
+
+    fn receive_until(&mut self, deadline: Option<Instant>) -> io::Result<Batch<'_>> {
+        self.look_now_and_then()?;
+        if !self.is_ready() {
+            wait::wait(self, self.wait, deadline)?;
+        }
+        self.batch()
+    }
+
+    /// Returns what is there, possibly nothing, without waiting.
+    ///
+    /// # Errors
+    /// The interface is down or gone, if the kernel had to be asked for packets.
+    pub fn try_receive(&mut self) -> io::Result<Batch<'_>> {
+        self.look_now_and_then()?;
+        self.batch()
+    }
+
+    fn batch(&mut self) -> io::Result<Batch<'_>> {
+        let in_several = self.port.multi_buffer();
+        let packets = self.port.try_receive()?;
+        Ok(Batch { packets, in_several, strays: &mut self.strays, sorting: &mut self.sorting })
+    }
+
+    /// Looks at the ordinary sockets, at most once in a while: a system call for each.
+    fn look_now_and_then(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        if now.duration_since(self.looked) < STRAYS_INTERVAL {
+            return Ok(());
+        }
+        self.looked = now;
+        self.look()
+    }
+
+    fn look(&mut self) -> io::Result<()> {
+        while self.strays.len() < STRAYS_AT_A_TIME
+            && let Some((bytes, from, to)) = self.kernel.receive(&mut self.buffer)?
+        {
+            let bytes = self.buffer[..bytes].into();
+            self.strays.push_back(Stray { bytes, from, to });
+        }
+        Ok(())
+    }
+
+    /// Changes how to wait, from the next [`Receiver::receive`] on. (It begins as the port's was set.)
+    pub fn set_wait(&mut self, wait: Wait) {
+        self.wait = wait;
+        self.port.set_wait(wait);
+    }
+
+    /// Prepares for a wait by other means than ours, on [`AsFd`], and says whether something is there already; see
+    /// [`nocopy::Receiver::arm`].
+    ///
+    /// [`nocopy::Receiver::arm`]: crate::Receiver::arm
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn arm(&mut self) -> io::Result<bool> {
+        Ok(!self.strays.is_empty() || self.port.arm()?)
+    }
+
+    /// Takes a frame back for receiving into; see [`nocopy::Receiver::recycle`].
+    ///
+    /// [`nocopy::Receiver::recycle`]: crate::Receiver::recycle
+    #[inline]
+    pub fn recycle(&mut self, frame: Frame) {
+        self.port.recycle(frame);
+    }
+
+    /// What was received, and what became of the rest.
+    pub fn received(&self) -> Received {
+        self.sorting.received
+    }
+
+    /// The port below, to ask it for evidence, statistics and balance.
+    pub fn port(&self) -> &crate::Receiver {
+        &self.port
+    }
+}
+
+/// An epoll descriptor on the port and the ordinary sockets.
+fn watch(port: &crate::Receiver, kernel: &Kernel) -> io::Result<OwnedFd> {
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for descriptor in std::iter::once(port.as_fd()).chain(kernel.descriptors()) {
+        epoll::add(&poll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    }
+    Ok(poll)
+}
+
+impl Waiting for Receiver {
+    #[inline]
+    fn is_ready(&mut self) -> bool {
+        !self.strays.is_empty() || Waiting::is_ready(&mut self.port)
+    }
+
+    fn arm(&mut self) -> io::Result<bool> {
+        self.look()?;
+        Self::arm(self)
+    }
+
+    fn refresh(&mut self) -> io::Result<()> {
+        self.look_now_and_then()?;
+        Waiting::refresh(&mut self.port)
+    }
+
+    #[inline]
+    fn poke(&mut self) -> io::Result<()> {
+        Waiting::poke(&mut self.port)
+    }
+
+    fn check(&mut self) -> io::Result<()> {
+        Waiting::check(&mut self.port)
+    }
+
+    fn has_no_frames(&self) -> bool {
+        Waiting::has_no_frames(&self.port)
+    }
+
+    fn is_starved(&mut self) -> bool {
+        Waiting::is_starved(&mut self.port)
+    }
+
+    fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
+        wait_readable(self.poll.as_fd(), timeout)
+    }
+
+    fn progress(&mut self) -> (u64, u32) {
+        Waiting::progress(&mut self.port)
+    }
+
+    fn coalescer(&mut self) -> &mut Coalescer {
+        Waiting::coalescer(&mut self.port)
+    }
+}
+
+impl AsFd for Receiver {
+    /// Readable when datagrams may be there; call [`Receiver::arm`] before waiting for it.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poll.as_fd()
+    }
+}
+
+/// Received datagrams: an iterator over [`Datagram`]s. What is not asked for stays for the next batch.
+#[derive(Debug)]
+pub struct Batch<'half> {
+    packets: port::Batch<'half>,
+    in_several: bool,
+    strays: &'half mut VecDeque<Stray>,
+    sorting: &'half mut Sorting,
+}
+
+impl<'half> Iterator for Batch<'half> {
+    type Item = Datagram<'half>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Datagram<'half>> {
+        while let Some(packet) = self.next_packet() {
+            if let Some(datagram) = packet {
+                return Some(datagram);
+            }
+        }
+        let Stray { bytes, from, to } = self.strays.pop_front()?;
+        self.sorting.received.strays += 1;
+        self.sorting.received.stray_bytes += bytes.len() as u64;
+        Some(Datagram { from, to, body: Body::Bytes { bytes, cause: Cause::SocketCall } })
+    }
+}
+
+impl<'half> Batch<'half> {
+    /// The next packet of the port, as a datagram if it is one.
+    #[inline]
+    fn next_packet(&mut self) -> Option<Option<Datagram<'half>>> {
+        if self.in_several {
+            return Some(self.sorting.whole(self.packets.next_chain()?));
+        }
+        let packet = self.packets.next()?;
+        let found = self.sorting.sort(&packet);
+        Some(found.map(|Found { from, to, at, bytes }| Datagram {
+            from,
+            to,
+            body: Body::Packet { packet, at, bytes },
+        }))
+    }
+}
+
+/// A datagram for the socket: whose, for which of its addresses, and where in the packet.
+struct Found {
+    from: SocketAddr,
+    to: IpAddr,
+    at: usize,
+    bytes: usize,
+}
+
+impl Sorting {
+    /// Finds the socket's datagram in a packet, or sees to what becomes of it.
+    #[inline]
+    fn sort(&mut self, packet: &[u8]) -> Option<Found> {
+        let Ok(view) = UdpPacket::parse(packet) else {
+            return self.turn_away(packet);
+        };
+        let (addresses, datagram) = (view.addresses(), view.datagram());
+        let to = addresses.destination();
+        if datagram.destination_port() != self.port_number || !self.mine.contains(&to) {
+            return self.turn_away(packet);
+        }
+        if self.wireless && view.checksum_is_unfinished() {
+            self.received.unfinished_checksums += 1;
+        } else if view.verify_checksum().is_err() {
+            self.received.bad_checksums += 1;
+            return None;
+        }
+        let (at, bytes) = view.payload_place();
+        self.received.over_port += 1;
+        self.received.over_port_bytes += bytes as u64;
+        let mut from = SocketAddr::new(addresses.source(), datagram.source_port());
+        if let SocketAddr::V6(from) = &mut from
+            && from.ip().is_unicast_link_local()
+        {
+            from.set_scope_id(self.interface_index);
+        }
+        Some(Found { from, to, at, bytes })
+    }
+
+    /// The same for a packet that may lie in several buffers.
+    fn whole<'half>(&mut self, chain: Chain<Packet<'half>>) -> Option<Datagram<'half>> {
+        if chain.buffers().len() == 1 {
+            let packet = chain.into_iter().next()?;
+            let Found { from, to, at, bytes } = self.sort(&packet)?;
+            return Some(Datagram { from, to, body: Body::Packet { packet, at, bytes } });
+        }
+        let whole = chain.to_vec();
+        let Found { from, to, at, bytes } = self.sort(&whole)?;
+        self.received.gathered += 1;
+        let bytes = whole[at..at + bytes].into();
+        Some(Datagram { from, to, body: Body::Bytes { bytes, cause: Cause::Gathered } })
+    }
+
+    #[cold]
+    fn turn_away(&mut self, packet: &[u8]) -> Option<Found> {
+        let host_has_it = match &mut self.host {
+            Host::HasThem => true,
+            Host::HandOver(host) => host.hand_over(packet).is_ok(),
+            Host::Nobody => false,
+        };
+        *if host_has_it { &mut self.received.to_host } else { &mut self.received.lost } += 1;
+        None
+    }
+}
+
+/// A received datagram: its payload, and where it came from. Dropped, its frame goes back to the kernel.
+#[derive(Debug)]
+pub struct Datagram<'half> {
+    from: SocketAddr,
+    to: IpAddr,
+    body: Body<'half>,
+}
+
+#[derive(Debug)]
+enum Body<'half> {
+    Packet { packet: Packet<'half>, at: usize, bytes: usize },
+    Bytes { bytes: Box<[u8]>, cause: Cause },
+}
+
+impl Datagram<'_> {
+    /// Who sent it.
+    #[inline]
+    pub fn from(&self) -> SocketAddr {
+        self.from
+    }
+
+    /// Which address it was for: the socket's own, or a group's.
+    #[inline]
+    pub fn to(&self) -> IpAddr {
+        self.to
+    }
+
+    /// Why it was copied besides what the port's evidence says; `None` if it was not.
+    pub fn copied(&self) -> Option<Evidence> {
+        match &self.body {
+            Body::Packet { .. } => None,
+            Body::Bytes { cause, .. } => Some(Evidence::Copied(*cause)),
+        }
+    }
+
+    /// Makes the payload yours: the frame it came in, cut to the payload, at no cost in the modes of AF_XDP.
+    #[inline]
+    pub fn take(self) -> Payload {
+        match self.body {
+            Body::Packet { packet, at, bytes } => {
+                let mut frame = packet.take();
+                frame.trim_front(at);
+                frame.truncate(bytes);
+                Payload::Frame(frame)
+            }
+            Body::Bytes { bytes, .. } => Payload::Bytes(bytes),
+        }
+    }
+}
+
+impl Deref for Datagram<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match &self.body {
+            Body::Packet { packet, at, bytes } => &packet[*at..*at + *bytes],
+            Body::Bytes { bytes, .. } => bytes,
+        }
+    }
+}
+
+/// A payload that is yours.
+#[derive(Debug)]
+pub enum Payload {
+    /// In the frame it came in.
+    Frame(Frame),
+    /// In memory of its own: it came through the kernel, or in several buffers.
+    Bytes(Box<[u8]>),
+}
+
+impl Deref for Payload {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Frame(frame) => frame,
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+}

@@ -1,0 +1,558 @@
+//! The half that sends.
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nocopy_proto::{UdpChecksum, UdpFrame, UdpTemplate};
+use smallvec::SmallVec;
+
+use super::kernel::Kernel;
+use super::way::{Detour, Way, Ways};
+use crate::counter::counters;
+use crate::port;
+use crate::route::RouteError;
+use crate::{Chain, Frame};
+
+counters! {
+    /// What a socket sent, and which way. Datagrams over the port have the port's evidence; those through the kernel were copied.
+    pub struct Sent {
+        /// Datagrams over the port.
+        over_port,
+        /// Bytes of their payloads.
+        over_port_bytes,
+        /// Datagrams through the kernel: the next station's hardware address was not known yet.
+        unresolved,
+        /// Through the kernel, so that it makes sure of a station that it has not heard from for a while.
+        confirming,
+        /// Through the kernel: longer than the MTU, so it fragments them.
+        too_long,
+        /// Through the kernel: another interface leads there.
+        other_interface,
+        /// Through the kernel: they were for this host.
+        local,
+        /// Through the kernel: they were for all hosts of a link.
+        broadcast,
+        /// Through the kernel: it puts other headers in front.
+        encapsulated,
+        /// Bytes of the payloads of all datagrams through the kernel.
+        through_kernel_bytes,
+    }
+}
+
+impl Sent {
+    /// Datagrams through the kernel, for whatever reason.
+    pub fn through_kernel(&self) -> u64 {
+        let Self {
+            unresolved, confirming, too_long, other_interface, local, broadcast, encapsulated, ..
+        } = self;
+        unresolved + confirming + too_long + other_interface + local + broadcast + encapsulated
+    }
+
+    #[inline]
+    fn count_over_port(&mut self, bytes: usize) {
+        self.over_port += 1;
+        self.over_port_bytes += bytes as u64;
+    }
+
+    fn count_through_kernel(&mut self, why: Detour, bytes: usize) {
+        let count = match why {
+            Detour::Unresolved => &mut self.unresolved,
+            Detour::Confirming => &mut self.confirming,
+            Detour::TooLong => &mut self.too_long,
+            Detour::OtherInterface => &mut self.other_interface,
+            Detour::Local => &mut self.local,
+            Detour::Broadcast => &mut self.broadcast,
+            Detour::Encapsulated => &mut self.encapsulated,
+        };
+        *count += 1;
+        self.through_kernel_bytes += bytes as u64;
+    }
+}
+
+/// Why a datagram was not sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RejectedReason {
+    /// The port's ring is full or its frames are on their way, or the kernel's buffer is full: flush, and try again.
+    #[error("no room: flush, and try again")]
+    Full,
+    /// There is no way to the destination.
+    #[error(transparent)]
+    Route(RouteError),
+    /// There is not enough free space in front of the payload for the headers.
+    #[error(
+        "{needed_bytes} B of headers do not fit into {free_bytes} B in front of the payload; leave room, as fresh frames have"
+    )]
+    NoHeadroom {
+        /// Bytes of all headers.
+        needed_bytes: usize,
+        /// Bytes there are.
+        free_bytes: usize,
+    },
+    /// It cannot be written in place: it is longer than a frame of the port holds.
+    #[error("a datagram written in place has at most {bytes_max} B here; send it by send_copied")]
+    TooLong {
+        /// The longest payload.
+        bytes_max: usize,
+    },
+    /// The port's own reason.
+    #[error(transparent)]
+    Port(port::RejectedReason),
+    /// The kernel's, for what went through it.
+    #[error("through the kernel: {0}; 'ip route get' shows the way, and nocopy's counters the cause")]
+    Kernel(io::Error),
+}
+
+impl RejectedReason {
+    fn of_port(reason: port::RejectedReason) -> Self {
+        match reason {
+            port::RejectedReason::RingFull => Self::Full,
+            reason => Self::Port(reason),
+        }
+    }
+
+    fn of_kernel(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => Self::Full,
+            _ if error.raw_os_error() == Some(libc::ENOBUFS) => Self::Full,
+            _ => Self::Kernel(error),
+        }
+    }
+}
+
+/// A payload that was not sent, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("datagram of {} bytes not sent: {reason}", frame.len())]
+pub struct Rejected {
+    /// The payload, still yours.
+    pub frame: Frame,
+    /// What stood in the way.
+    pub reason: RejectedReason,
+}
+
+/// A payload in several frames that was not sent, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("datagram of {} bytes not sent: {reason}", chain.len())]
+pub struct RejectedChain {
+    /// The payload, still yours.
+    pub chain: Chain<Frame>,
+    /// What stood in the way.
+    pub reason: RejectedReason,
+}
+
+/// The sending half of a [`Socket`](super::Socket).
+///
+/// What is sent over the port only writes its ring; [`flush`](Sender::flush) makes the kernel look, once for a whole batch. What
+/// must go through the kernel goes at once, after everything that was queued before.
+#[derive(Debug)]
+pub struct Sender {
+    port: crate::Sender,
+    kernel: Arc<Kernel>,
+    ways: Ways,
+    sent: Sent,
+    /// Nothing was queued since the last flush.
+    at_rest: bool,
+}
+
+/// What was decided for one datagram.
+enum Verdict<'a> {
+    Port(&'a UdpTemplate),
+    Kernel(Detour),
+}
+
+/// The way of a datagram, looked up again where something changed; the clock is looked at once for a batch.
+#[inline]
+fn decide(
+    ways: &mut Ways,
+    at_rest: bool,
+    to: SocketAddr,
+    bytes: usize,
+) -> Result<Verdict<'_>, RejectedReason> {
+    if at_rest {
+        ways.renew(Instant::now());
+    }
+    Ok(match ways.to(to).map_err(RejectedReason::Route)? {
+        Way::Port { confirm: confirm @ true, .. } => {
+            *confirm = false;
+            Verdict::Kernel(Detour::Confirming)
+        }
+        Way::Port { template, payload_bytes_max, .. } if bytes <= *payload_bytes_max => {
+            Verdict::Port(template)
+        }
+        Way::Port { .. } => Verdict::Kernel(Detour::TooLong),
+        Way::Kernel(why) => Verdict::Kernel(*why),
+    })
+}
+
+impl Sender {
+    pub(super) fn new(port: crate::Sender, kernel: Arc<Kernel>, ways: Ways) -> Self {
+        Self { port, kernel, ways, sent: Sent::default(), at_rest: true }
+    }
+
+    /// An empty frame to fill with a payload and send, with room for headers in front; `None` when all are on their way (flush,
+    /// and try again).
+    #[inline]
+    pub fn frame(&mut self) -> Option<Frame> {
+        self.port.frame()
+    }
+
+    /// Sends a payload that lies in a frame of the port's area, with at least 42 bytes free in front of it over IPv4 and 62 over
+    /// IPv6; 16 more where the port was opened with [`send_metadata`](crate::port::PortBuilder::send_metadata). Over the port no
+    /// byte of it moves.
+    ///
+    /// # Errors
+    /// Gives the payload back as it was: no room (flush first), or it cannot be sent at all.
+    #[inline]
+    pub fn send(&mut self, mut frame: Frame, to: SocketAddr) -> Result<(), Rejected> {
+        let bytes = frame.len();
+        match decide(&mut self.ways, self.at_rest, to, bytes) {
+            Ok(Verdict::Port(template)) => {
+                if let Err(reason) = put_headers(&mut frame, template) {
+                    return Err(Rejected { frame, reason });
+                }
+                let sent = match template.left_checksum() {
+                    None => self.port.send(frame),
+                    Some(place) => self.port.send_checksummed(frame, place).map(drop),
+                };
+                if let Err(port::Rejected { mut frame, reason }) = sent {
+                    frame.trim_front(template.header_bytes());
+                    return Err(Rejected { frame, reason: RejectedReason::of_port(reason) });
+                }
+                self.queued(bytes);
+                Ok(())
+            }
+            Ok(Verdict::Kernel(why)) => {
+                self.through_kernel(to, &[&frame], why).map_err(|reason| Rejected { frame, reason })
+            }
+            Err(reason) => Err(Rejected { frame, reason }),
+        }
+    }
+
+    /// Like [`Sender::send`], for a payload in several frames, on ports opened with
+    /// [`multi_buffer`](crate::port::PortBuilder::multi_buffer); the room for headers is that in front of the first.
+    ///
+    /// # Errors
+    /// As [`Sender::send`].
+    #[expect(clippy::result_large_err, reason = "gives back what it was given")]
+    pub fn send_chain(&mut self, mut chain: Chain<Frame>, to: SocketAddr) -> Result<(), RejectedChain> {
+        let bytes = chain.len();
+        let template = match decide(&mut self.ways, self.at_rest, to, bytes) {
+            Ok(Verdict::Port(template)) => in_software(template),
+            Ok(Verdict::Kernel(why)) => {
+                let sent = self.through_kernel(to, &slices(&chain), why);
+                return sent.map_err(|reason| RejectedChain { chain, reason });
+            }
+            Err(reason) => return Err(RejectedChain { chain, reason }),
+        };
+        let mut headers = [0; IPV6_HEADERS];
+        let headers = &mut headers[..template.header_bytes()];
+        template.emit(headers, &slices(&chain)).expect("its length was looked at");
+        match chain.buffers_mut().first_mut() {
+            None => {
+                let reason = RejectedReason::of_port(port::RejectedReason::Empty);
+                return Err(RejectedChain { chain, reason });
+            }
+            Some(first) => {
+                let free_bytes = first.headroom_bytes();
+                let Some(room) = first.prepend(headers.len()) else {
+                    let reason = RejectedReason::NoHeadroom { needed_bytes: headers.len(), free_bytes };
+                    return Err(RejectedChain { chain, reason });
+                };
+                room.copy_from_slice(headers);
+            }
+        }
+        if let Err(port::RejectedChain { mut chain, reason }) = self.port.send_chain(chain) {
+            chain.buffers_mut()[0].trim_front(headers.len());
+            return Err(RejectedChain { chain, reason: RejectedReason::of_port(reason) });
+        }
+        self.queued(bytes);
+        Ok(())
+    }
+
+    /// Sends a payload that lies in the program's own memory, in pieces: copied into frames, and otherwise as [`Sender::send`]. This
+    /// is the control to compare that with.
+    ///
+    /// # Errors
+    /// No room (flush first), or it cannot be sent at all.
+    pub fn send_copied(&mut self, to: SocketAddr, pieces: &[&[u8]]) -> Result<(), RejectedReason> {
+        let bytes = pieces.iter().map(|piece| piece.len()).sum();
+        let template = match decide(&mut self.ways, self.at_rest, to, bytes)? {
+            Verdict::Port(template) => template,
+            Verdict::Kernel(why) => return self.through_kernel(to, pieces, why),
+        };
+        let mut frame = self.port.frame().ok_or(RejectedReason::Full)?;
+        let Some(room) = frame.append(bytes) else {
+            let template = in_software(template);
+            return self.send_copied_in_several(frame, pieces, bytes, &template);
+        };
+        let mut at = 0;
+        for piece in pieces {
+            room[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        }
+        put_headers(&mut frame, template)?;
+        let sent = match template.left_checksum() {
+            None => self.port.send(frame),
+            Some(place) => self.port.send_checksummed(frame, place).map(drop),
+        };
+        sent.map_err(|rejected| RejectedReason::of_port(rejected.reason))?;
+        self.queued(bytes);
+        Ok(())
+    }
+
+    #[cold]
+    fn send_copied_in_several(
+        &mut self,
+        mut first: Frame,
+        pieces: &[&[u8]],
+        bytes: usize,
+        template: &UdpTemplate,
+    ) -> Result<(), RejectedReason> {
+        let headers = first.prepend(template.header_bytes()).expect("fresh frames have room for headers");
+        template.emit(headers, pieces).expect("its length was looked at");
+        let mut frames: SmallVec<[Frame; 8]> = SmallVec::new();
+        frames.push(first);
+        for piece in pieces {
+            let mut rest = *piece;
+            while !rest.is_empty() {
+                let mut last = frames.last_mut().expect("one at least");
+                if last.tailroom_bytes() == 0 {
+                    frames.push(self.port.frame().ok_or(RejectedReason::Full)?);
+                    last = frames.last_mut().expect("just pushed");
+                }
+                let (now, later) = rest.split_at(rest.len().min(last.tailroom_bytes()));
+                last.append(now.len()).expect("no more than there is room").copy_from_slice(now);
+                rest = later;
+            }
+        }
+        let sent = self.port.send_chain(frames.into_iter().collect());
+        sent.map_err(|rejected| RejectedReason::of_port(rejected.reason))?;
+        self.queued(bytes);
+        Ok(())
+    }
+
+    /// Sets up to `count` frames aside, to write payloads of up to `bytes` bytes for one destination in place: the fast way for
+    /// datagrams made on the spot. Fewer, possibly none, when there is no room: flush, and ask again.
+    ///
+    /// # Errors
+    /// There is no way to the destination; payloads of that length do not fit a frame.
+    pub fn drafts(
+        &mut self,
+        to: SocketAddr,
+        count: usize,
+        bytes: usize,
+    ) -> Result<Drafts<'_>, RejectedReason> {
+        let template = match decide(&mut self.ways, self.at_rest, to, bytes)? {
+            Verdict::Port(template) => Ok(*template),
+            Verdict::Kernel(why) => Err(why),
+        };
+        if template.is_err() {
+            self.settle().map_err(RejectedReason::Kernel)?;
+        }
+        self.at_rest &= template.is_err();
+        // The same room for headers either way, also where the kernel writes them: so no draft is empty.
+        let payload_at = if to.is_ipv4() { IPV4_HEADERS } else { IPV6_HEADERS };
+        let drafts = self.port.drafts(count, payload_at + bytes).map_err(|reason| match reason {
+            port::RejectedReason::TooLong { bytes_max } => {
+                RejectedReason::TooLong { bytes_max: bytes_max.saturating_sub(payload_at) }
+            }
+            reason => RejectedReason::of_port(reason),
+        })?;
+        let way = match template {
+            Ok(template) => DraftWay::Port(template),
+            Err(why) => DraftWay::Kernel(why, &self.kernel, to),
+        };
+        Ok(Drafts { drafts, payload_at, way, sent: &mut self.sent })
+    }
+
+    /// Shows what is queued to the kernel and makes it send, once for a whole batch; see [`nocopy::Sender::flush`].
+    ///
+    /// [`nocopy::Sender::flush`]: crate::Sender::flush
+    ///
+    /// # Errors
+    /// The interface is down or gone; what was queued stays queued.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.at_rest = true;
+        self.port.flush()
+    }
+
+    /// Takes back the frames the kernel has finished sending, and returns how many.
+    pub fn reap(&mut self) -> usize {
+        self.port.reap()
+    }
+
+    /// Flushes until nothing is on its way any more, for at most `timeout`; returns whether it got there.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
+        self.at_rest = true;
+        self.port.drain(timeout)
+    }
+
+    /// What was sent, and which way.
+    pub fn sent(&self) -> Sent {
+        self.sent
+    }
+
+    /// The port below, to ask it for evidence, statistics and balance.
+    pub fn port(&self) -> &crate::Sender {
+        &self.port
+    }
+
+    #[inline]
+    fn queued(&mut self, bytes: usize) {
+        self.at_rest = false;
+        self.sent.count_over_port(bytes);
+    }
+
+    #[cold]
+    fn through_kernel(
+        &mut self,
+        to: SocketAddr,
+        pieces: &[&[u8]],
+        why: Detour,
+    ) -> Result<(), RejectedReason> {
+        self.settle().map_err(RejectedReason::Kernel)?;
+        self.kernel.send(to, pieces).map_err(RejectedReason::of_kernel)?;
+        self.sent.count_through_kernel(why, pieces.iter().map(|piece| piece.len()).sum());
+        Ok(())
+    }
+
+    /// Sends what was queued before something that goes another way.
+    fn settle(&mut self) -> io::Result<()> {
+        if self.at_rest { Ok(()) } else { self.flush() }
+    }
+}
+
+/// Ethernet, IPv4, UDP.
+const IPV4_HEADERS: usize = 14 + 20 + 8;
+
+/// Ethernet, IPv6, UDP.
+const IPV6_HEADERS: usize = 14 + 40 + 8;
+
+fn slices(chain: &Chain<Frame>) -> SmallVec<[&[u8]; 8]> {
+    chain.buffers().iter().map(|frame| &**frame).collect()
+}
+
+/// Writes the headers in front of a payload.
+#[inline]
+fn put_headers(frame: &mut Frame, template: &UdpTemplate) -> Result<(), RejectedReason> {
+    let needed_bytes = template.header_bytes();
+    if frame.prepend(needed_bytes).is_none() {
+        return Err(RejectedReason::NoHeadroom { needed_bytes, free_bytes: frame.headroom_bytes() });
+    }
+    let (headers, payload) = frame.split_at_mut(needed_bytes);
+    template.emit(headers, &[payload]).expect("its length was looked at");
+    Ok(())
+}
+
+/// The same headers, with a checksum that nobody else completes: ports complete none of packets in several frames.
+fn in_software(template: &UdpTemplate) -> UdpTemplate {
+    match template.flow().checksum {
+        UdpChecksum::Offloaded => {
+            let flow = UdpFrame { checksum: UdpChecksum::Computed, ..*template.flow() };
+            UdpTemplate::new(&flow).expect("as it was, with a checksum")
+        }
+        _ => *template,
+    }
+}
+
+/// Frames set aside to write payloads for one destination: a batch of [`Draft`]s.
+///
+/// What is queued is shown to the kernel when the batch is dropped, all at once.
+#[derive(Debug)]
+pub struct Drafts<'half> {
+    drafts: crate::Drafts<'half>,
+    payload_at: usize,
+    way: DraftWay<'half>,
+    sent: &'half mut Sent,
+}
+
+#[derive(Debug)]
+enum DraftWay<'half> {
+    Port(UdpTemplate),
+    Kernel(Detour, &'half Kernel, SocketAddr),
+}
+
+impl<'half> Drafts<'half> {
+    /// How many more drafts there are; if none, flush and ask the sender for more.
+    #[inline]
+    pub fn left(&self) -> usize {
+        self.drafts.left()
+    }
+
+    /// The next payload to write, as long as was asked for; its contents are whatever was there.
+    #[inline]
+    pub fn next_draft(&mut self) -> Option<Draft<'_, 'half>> {
+        let Self { drafts, payload_at, way, sent } = self;
+        Some(Draft { draft: drafts.next_draft()?, payload_at: *payload_at, way, sent })
+    }
+}
+
+/// A payload being written in place. [`queue`](Draft::queue) it, or drop it, and nothing happened.
+#[derive(Debug)]
+#[must_use = "a draft that is not queued is not sent"]
+pub struct Draft<'batch, 'half> {
+    draft: crate::Draft<'batch, 'half>,
+    payload_at: usize,
+    way: &'batch DraftWay<'half>,
+    sent: &'batch mut Sent,
+}
+
+impl Draft<'_, '_> {
+    /// Cuts the payload to `bytes` bytes; does nothing if it is shorter.
+    #[inline]
+    pub fn truncate(&mut self, bytes: usize) {
+        self.draft.truncate(self.payload_at + bytes);
+    }
+
+    /// Queues the datagram to be sent with the next flush. One that must go through the kernel goes at once.
+    ///
+    /// # Errors
+    /// Only of one that goes through the kernel: no room (try again), or its refusal.
+    #[inline]
+    pub fn queue(mut self) -> Result<(), RejectedReason> {
+        match self.way {
+            DraftWay::Port(template) => {
+                let (headers, payload) = self.draft.split_at_mut(self.payload_at);
+                let bytes = payload.len();
+                template.emit(headers, &[payload]).expect("its length was looked at");
+                match template.left_checksum() {
+                    None => self.draft.queue(),
+                    Some(place) => {
+                        self.draft.queue_checksummed(place).expect("the checksum lies in the headers");
+                    }
+                }
+                self.sent.count_over_port(bytes);
+                Ok(())
+            }
+            DraftWay::Kernel(why, kernel, to) => {
+                let payload = &self.draft[self.payload_at..];
+                kernel.send(*to, &[payload]).map_err(RejectedReason::of_kernel)?;
+                self.sent.count_through_kernel(*why, payload.len());
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Deref for Draft<'_, '_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.draft[self.payload_at..]
+    }
+}
+
+impl DerefMut for Draft<'_, '_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let at = self.payload_at;
+        &mut self.draft[at..]
+    }
+}

@@ -1,0 +1,208 @@
+//! Which way a datagram goes: over the port, with headers that are prepared, or through the kernel, and why.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use nocopy_proto::{IpAddresses, MacAddress, UdpFrame, UdpTemplate};
+
+use super::kernel::Kernel;
+use super::{OpenError, Settings};
+use crate::route::{Kind, Route, RouteError, Routes};
+use crate::sys::interface::Interface;
+
+/// How often the host is asked whether its routes changed, while something is sent.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+
+/// After how long everything is looked up again: of some things no change is told ([`Routes::forget`]).
+const AGE_MAX: Duration = Duration::from_secs(1);
+
+/// Destinations whose headers are kept at most.
+const WAYS_MAX: usize = 4096;
+
+/// Why a datagram went through the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Detour {
+    /// The next station's hardware address is not known yet.
+    Unresolved,
+    /// It may have changed: the kernel makes sure when it sends.
+    Confirming,
+    /// Longer than the MTU.
+    TooLong,
+    /// Another interface leads there.
+    OtherInterface,
+    /// It is this host.
+    Local,
+    /// It is all hosts of a link: a privilege that the kernel looks at.
+    Broadcast,
+    /// The kernel puts other headers in front.
+    Encapsulated,
+}
+
+/// The way to a destination.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Way {
+    Port {
+        template: UdpTemplate,
+        /// The longest payload.
+        payload_bytes_max: usize,
+        /// The next datagram goes through the kernel, so that it makes sure of the neighbour.
+        confirm: bool,
+    },
+    Kernel(Detour),
+}
+
+/// The ways of a socket, remembered as long as they hold.
+#[derive(Debug)]
+pub(super) struct Ways {
+    routes: Routes,
+    known: Vec<(SocketAddr, Way)>,
+    /// Where in `known` a destination is.
+    places: HashMap<SocketAddr, usize>,
+    /// The place that was asked for last.
+    last: usize,
+    local: SocketAddr,
+    interface_index: u32,
+    /// The longest frame the port sends.
+    frame_bytes_max: usize,
+    settings: Settings,
+    hop_limits: (u8, u8),
+    polled: Instant,
+    renewed: Instant,
+}
+
+impl Ways {
+    pub(super) fn open(
+        local: SocketAddr,
+        interface: &Interface,
+        port: &crate::Sender,
+        kernel: &Kernel,
+        settings: &Settings,
+    ) -> Result<Self, OpenError> {
+        let routes = Routes::open(Some(local.ip()), Some(interface.index)).map_err(OpenError::Routes)?;
+        let now = Instant::now();
+        Ok(Self {
+            routes,
+            known: Vec::new(),
+            places: HashMap::new(),
+            last: 0,
+            local,
+            interface_index: interface.index,
+            frame_bytes_max: port.packet_bytes_max(),
+            settings: settings.clone(),
+            hop_limits: (kernel.hop_limit, kernel.multicast_hop_limit),
+            polled: now,
+            renewed: now,
+        })
+    }
+
+    /// Forgets what no longer holds; costs a look at the clock most of the time.
+    pub(super) fn renew(&mut self, now: Instant) {
+        if now.duration_since(self.polled) < POLL_INTERVAL {
+            return;
+        }
+        self.polled = now;
+        let old = now.duration_since(self.renewed) >= AGE_MAX;
+        if old {
+            self.renewed = now;
+            self.routes.forget();
+        }
+        if self.routes.poll_changes() || old {
+            self.clear();
+        }
+    }
+
+    fn clear(&mut self) {
+        self.known.clear();
+        self.places.clear();
+    }
+
+    /// The way to a destination.
+    ///
+    /// # Errors
+    /// There is none.
+    #[inline]
+    pub(super) fn to(&mut self, to: SocketAddr) -> Result<&mut Way, RouteError> {
+        if self.known.get(self.last).is_none_or(|(last, _)| *last != to) {
+            self.last = self.place_of(to)?;
+        }
+        Ok(&mut self.known[self.last].1)
+    }
+
+    fn place_of(&mut self, to: SocketAddr) -> Result<usize, RouteError> {
+        if let Some(place) = self.places.get(&to) {
+            return Ok(*place);
+        }
+        let way = self.decide(to)?;
+        if self.known.len() >= WAYS_MAX {
+            self.clear();
+        }
+        self.places.insert(to, self.known.len());
+        self.known.push((to, way));
+        Ok(self.known.len() - 1)
+    }
+
+    fn decide(&mut self, to: SocketAddr) -> Result<Way, RouteError> {
+        let Some(addresses) = IpAddresses::new(self.local.ip(), to.ip()) else {
+            return Ok(Way::Kernel(Detour::OtherInterface)); // which refuses the other family in its own words
+        };
+        if matches!(to, SocketAddr::V6(to) if to.scope_id() != 0 && to.scope_id() != self.interface_index) {
+            return Ok(Way::Kernel(Detour::OtherInterface));
+        }
+        let route = self.routes.look_up(to.ip())?;
+        let detour = match route.kind {
+            Kind::Local => Some(Detour::Local),
+            Kind::Broadcast => Some(Detour::Broadcast),
+            Kind::Encapsulated => Some(Detour::Encapsulated),
+            _ if route.interface_index != self.interface_index => Some(Detour::OtherInterface),
+            Kind::Unicast | Kind::Multicast => None,
+        };
+        if let Some(detour) = detour {
+            return Ok(Way::Kernel(detour));
+        }
+        let link = self.routes.link(route.interface_index)?;
+        let (station, confirm) = self.station(to.ip(), &route)?;
+        let (Some(source_mac), Some(destination_mac)) = (link.mac, station) else {
+            return Ok(Way::Kernel(Detour::Unresolved));
+        };
+        let flow = self.flow(addresses, (source_mac, destination_mac), to.port());
+        let template = UdpTemplate::new(&flow).expect("opening refused IPv6 without checksum");
+        let packet_bytes_max = (route.mtu_bytes.min(link.mtu_bytes) as usize)
+            .min(self.frame_bytes_max.saturating_sub(ETHERNET_BYTES));
+        let headers_of_ip = template.header_bytes() - ETHERNET_BYTES;
+        let Some(payload_bytes_max) = packet_bytes_max.checked_sub(headers_of_ip) else {
+            return Ok(Way::Kernel(Detour::TooLong));
+        };
+        let payload_bytes_max = payload_bytes_max.min(flow.payload_bytes_max());
+        Ok(Way::Port { template, payload_bytes_max, confirm })
+    }
+
+    /// The next station, if its hardware address is known, and whether only the kernel's own traffic makes sure that it still is.
+    fn station(&mut self, to: IpAddr, route: &Route) -> Result<(Option<MacAddress>, bool), RouteError> {
+        if let Some(group) = MacAddress::of_group(to) {
+            return Ok((Some(group), false));
+        }
+        let (interface, next) = (route.interface_index, route.gateway.unwrap_or(to));
+        let neighbour = self.routes.neighbour(interface, next)?;
+        // At most once in `AGE_MAX`. Who may not tell the kernel to, lets it send.
+        let confirm = neighbour.is_stale && self.routes.confirm(interface, next).is_err();
+        Ok((neighbour.mac, confirm))
+    }
+
+    fn flow(&self, addresses: IpAddresses, macs: (MacAddress, MacAddress), port: u16) -> UdpFrame {
+        let (to_one, to_groups) = self.hop_limits;
+        UdpFrame {
+            source_mac: macs.0,
+            destination_mac: macs.1,
+            vlan: None,
+            addresses,
+            traffic_class: 0,
+            hop_limit: if addresses.destination().is_multicast() { to_groups } else { to_one },
+            source_port: self.local.port(),
+            destination_port: port,
+            checksum: self.settings.checksum,
+        }
+    }
+}
+
+const ETHERNET_BYTES: usize = nocopy_proto::wire::ethernet::HEADER_BYTES;

@@ -1,0 +1,674 @@
+//! UDP over a port against ordinary sockets, in a private lab.
+//!
+//! ```text
+//!   left: a socket over a port ──── right: an ordinary socket
+//! ```
+#![allow(missing_docs)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{SECOND, lab};
+use nocopy::port::PortBuilder;
+use nocopy::socket::udp::over_port::{OpenError, Payload, RejectedReason, Sender, Settings, Socket};
+use nocopy::{Chain, Frame, Mode, Port};
+use nocopy_lab::{End, Lab};
+use nocopy_proto::UdpChecksum;
+
+const PORT: u16 = 7200;
+const LEFT_V6: &str = "fd77::1";
+const RIGHT_V6: &str = "fd77::2";
+
+fn ip(end: &End, arguments: &str) {
+    let done = end.namespace().run(|| Command::new("ip").args(arguments.split(' ')).output().unwrap());
+    assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// IPv6, which the lab leaves off, with neighbours that know each other.
+fn with_ipv6(lab: &Lab) {
+    for (end, own, other, peer) in
+        [(lab.left(), LEFT_V6, RIGHT_V6, lab.right()), (lab.right(), RIGHT_V6, LEFT_V6, lab.left())]
+    {
+        let name = end.interface();
+        let setting = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
+        end.namespace().run(|| std::fs::write(setting, "0").unwrap());
+        ip(end, &format!("-6 address add {own}/64 dev {name} nodad"));
+        let mac: Vec<String> = peer.mac().iter().map(|byte| format!("{byte:02x}")).collect();
+        ip(end, &format!("-6 neighbour add {other} lladdr {} dev {name} nud permanent", mac.join(":")));
+    }
+}
+
+fn addresses(lab: &Lab, ipv6: bool) -> (SocketAddr, SocketAddr) {
+    let pair: (IpAddr, IpAddr) = match ipv6 {
+        true => (LEFT_V6.parse().unwrap(), RIGHT_V6.parse().unwrap()),
+        false => (lab.left().ipv4().into(), lab.right().ipv4().into()),
+    };
+    (SocketAddr::new(pair.0, PORT), SocketAddr::new(pair.1, PORT + 1))
+}
+
+fn open(
+    end: &End,
+    local: SocketAddr,
+    settings: &Settings,
+    set: impl FnOnce(PortBuilder) -> PortBuilder + Send,
+) -> Result<Socket, OpenError> {
+    end.namespace().run(|| Socket::open(set(Port::builder(end.interface())), local, settings))
+}
+
+fn ordinary(end: &End, address: SocketAddr) -> UdpSocket {
+    let socket = end.namespace().run(|| UdpSocket::bind(address).unwrap());
+    socket.set_read_timeout(Some(SECOND)).unwrap();
+    socket
+}
+
+/// Bytes that depend on their number.
+fn payload(number: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| (number * 7 + i) as u8).collect()
+}
+
+fn expect(socket: &UdpSocket, from: SocketAddr, expected: &[u8], what: &str) {
+    let mut buffer = vec![0; 65_536];
+    let (bytes, sender) = socket.recv_from(&mut buffer).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(sender, from, "{what}");
+    assert!(buffer[..bytes] == *expected, "{what}: {bytes} B came for {}", expected.len());
+}
+
+fn filled(sender: &mut Sender, payload: &[u8]) -> Frame {
+    let mut frame = sender.frame().expect("a free frame");
+    frame.fill(payload).expect("fits");
+    frame
+}
+
+/// Receives so many datagrams.
+fn receive(socket: &mut Socket, count: usize) -> Vec<(SocketAddr, IpAddr, Payload)> {
+    let mut received = Vec::new();
+    let give_up = Instant::now() + 2 * SECOND;
+    while received.len() < count {
+        assert!(
+            Instant::now() < give_up,
+            "only {} of {count} came: {:?}",
+            received.len(),
+            socket.receiver().received()
+        );
+        for datagram in socket.receiver().receive_timeout(SECOND).unwrap() {
+            received.push((datagram.from(), datagram.to(), datagram.take()));
+        }
+    }
+    received
+}
+
+/// Closes the socket, and looks that frames and interface are as they should be.
+fn close(end: &End, socket: Socket) {
+    let (receiver, mut sender) = socket.split();
+    assert!(sender.drain(SECOND).unwrap(), "frames stuck with the kernel");
+    receiver.port().balance();
+    let balance = sender.port().balance();
+    assert!(balance.is_whole() && balance.yours == 0 && balance.lent_tx == 0, "{balance}");
+    assert_eq!(receiver.port().faults().total() + sender.port().faults().total(), 0);
+    drop((receiver, sender));
+    assert_eq!(end.xdp_program().unwrap(), None, "a program stayed on the interface");
+}
+
+const MODES: [Mode; 3] = [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
+
+/// Every way to send, every length, with each checksum, arrives at an ordinary socket as it was; and back.
+#[test]
+fn datagrams_go_both_ways_with_an_ordinary_socket() {
+    let lab = lab!();
+    with_ipv6(&lab);
+    for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+        for checksum in [UdpChecksum::Computed, UdpChecksum::Omitted, UdpChecksum::Offloaded] {
+            if ipv6 && checksum == UdpChecksum::Omitted {
+                continue;
+            }
+            let what = format!("{mode}, ipv6 {ipv6}, {checksum:?}");
+            let (local, remote) = addresses(&lab, ipv6);
+            let mut settings = Settings::default();
+            settings.checksum = checksum;
+            let metadata = checksum == UdpChecksum::Offloaded && mode != Mode::PacketRing;
+            let mut socket =
+                open(lab.left(), local, &settings, |port| port.mode(mode).send_metadata(metadata))
+                    .expect(&what);
+            let peer = ordinary(lab.right(), remote);
+            let longest = if ipv6 { 1452 } else { 1472 };
+            let lengths = [0, 1, 17, 18, 19, 512, longest - 1, longest];
+            exchange(&mut socket, &peer, &lengths, &what);
+            close(lab.left(), socket);
+        }
+    }
+}
+
+fn exchange(socket: &mut Socket, peer: &UdpSocket, lengths: &[usize], what: &str) {
+    let (local, remote) = (socket.local_address(), peer.local_addr().unwrap());
+    let sender = socket.sender();
+    for (number, bytes) in lengths.iter().enumerate() {
+        let payload = payload(number, *bytes);
+        let frame = filled(sender, &payload);
+        sender.send(frame, remote).expect(what);
+        sender.send_copied(remote, &[&payload[..bytes / 3], &[], &payload[bytes / 3..]]).expect(what);
+        let mut drafts = sender.drafts(remote, 1, *bytes).expect(what);
+        assert_eq!(drafts.left(), 1);
+        let mut draft = drafts.next_draft().unwrap();
+        draft.copy_from_slice(&payload);
+        draft.queue().unwrap();
+    }
+    sender.flush().unwrap();
+    for (number, bytes) in lengths.iter().enumerate() {
+        (0..3).for_each(|_| expect(peer, local, &payload(number, *bytes), what));
+    }
+    let (count, bytes) = (lengths.len() as u64, lengths.iter().sum::<usize>() as u64);
+    let sent = sender.sent();
+    assert_eq!((sent.over_port, sent.over_port_bytes), (3 * count, 3 * bytes), "{what}");
+    assert_eq!((sent.through_kernel(), sent.through_kernel_bytes), (0, 0), "{what}: {sent:?}");
+
+    for (number, bytes) in lengths.iter().enumerate() {
+        peer.send_to(&payload(number, *bytes), local).unwrap();
+    }
+    for (number, (from, to, came)) in receive(socket, lengths.len()).into_iter().enumerate() {
+        assert_eq!((from, to), (remote, local.ip()), "{what}");
+        assert!(*came == payload(number, lengths[number]), "{what}: {} B", came.len());
+        assert!(matches!(came, Payload::Frame(_)), "{what}");
+    }
+    let received = socket.receiver().received();
+    assert_eq!((received.over_port, received.over_port_bytes), (count, bytes), "{what}");
+    assert_eq!(
+        (received.strays, received.bad_checksums, received.to_host, received.lost),
+        (0, 0, 0, 0),
+        "{what}"
+    );
+    assert_eq!(received.unfinished_checksums, count, "{what}: veth finishes none");
+    assert!(socket.receiver().try_receive().unwrap().next().is_none(), "{what}: something came twice");
+}
+
+/// An echo by the frames received: no byte is copied but by the kernel.
+#[test]
+fn a_received_payload_is_sent_on_in_its_frame() {
+    let lab = lab!();
+    let (local, remote) = addresses(&lab, false);
+    let mut socket =
+        open(lab.left(), local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let peer = ordinary(lab.right(), remote);
+    for round in 0..50 {
+        let payload = payload(round, round * 29);
+        peer.send_to(&payload, local).unwrap();
+        let (from, _, Payload::Frame(frame)) = receive(&mut socket, 1).remove(0) else { panic!("copied") };
+        assert_eq!(frame.headroom_bytes(), 256 + 42);
+        socket.sender().send(frame, from).unwrap();
+        socket.sender().flush().unwrap();
+        expect(&peer, local, &payload, "echo");
+    }
+    close(lab.left(), socket);
+}
+
+/// The checksum is the receiver's to check: what is damaged is lost, and counted.
+#[test]
+fn damaged_datagrams_are_counted_and_lost() {
+    let lab = lab!();
+    let (local, remote) = addresses(&lab, false);
+    let mut socket =
+        open(lab.left(), local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let mut other = common::open_with(lab.right(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let flow = nocopy_proto::UdpFrame {
+        source_mac: nocopy_proto::MacAddress(lab.right().mac()),
+        destination_mac: nocopy_proto::MacAddress(lab.left().mac()),
+        vlan: None,
+        addresses: nocopy_proto::IpAddresses::new(remote.ip(), local.ip()).unwrap(),
+        traffic_class: 0,
+        hop_limit: 64,
+        source_port: remote.port(),
+        destination_port: local.port(),
+        checksum: UdpChecksum::Computed,
+    };
+    let whole = |checksum, damage: usize| {
+        let mut packet = vec![0; 42 + 100];
+        let (headers, payload) = packet.split_at_mut(42);
+        nocopy_proto::UdpFrame { checksum, ..flow }.emit_headers(headers, payload).unwrap();
+        packet[damage] ^= 0x10;
+        packet
+    };
+    // In the payload, with a checksum and without; in the UDP length; in the IP header.
+    let packets = [
+        whole(UdpChecksum::Computed, 99),
+        whole(UdpChecksum::Omitted, 99),
+        whole(UdpChecksum::Computed, 38),
+        whole(UdpChecksum::Computed, 22),
+    ];
+    common::send(&mut other, &packets);
+    // Handing over works in the port's namespace.
+    lab.left().namespace().run(|| {
+        let received = receive(&mut socket, 1);
+        assert_eq!(received[0].2[99 - 42], 0x10, "without checksum nobody knows");
+        drop(received);
+        let give_up = Instant::now() + SECOND;
+        while socket.receiver().received().to_host < 2 && Instant::now() < give_up {
+            let _ = socket.receiver().receive_timeout(Duration::from_millis(20)).unwrap().count();
+        }
+    });
+    let received = socket.receiver().received();
+    assert_eq!((received.over_port, received.bad_checksums, received.to_host, received.lost), (1, 1, 2, 0));
+    close(lab.left(), socket);
+}
+
+/// Groups: sent to and received from, joined by the host.
+#[test]
+fn groups_are_sent_to_and_received_from() {
+    let lab = lab!();
+    with_ipv6(&lab);
+    let left = lab.left();
+    for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+        let (local, remote) = addresses(&lab, ipv6);
+        let (v4, v6): (Ipv4Addr, Ipv6Addr) = ("239.77.1.2".parse().unwrap(), "ff05::77:1".parse().unwrap());
+        let group: IpAddr = if ipv6 { v6.into() } else { v4.into() };
+        let mut settings = Settings::default();
+        settings.groups = vec![group];
+        let mut socket = open(left, local, &settings, |port| port.mode(mode)).unwrap();
+        let member = ordinary(lab.right(), SocketAddr::new(group, PORT));
+        let peer = ordinary(lab.right(), remote);
+        let index = lab.right().index();
+        lab.right().namespace().run(|| match group {
+            IpAddr::V4(_) => {
+                member.join_multicast_v4(&v4, &lab.right().ipv4()).unwrap();
+                socket2::SockRef::from(&peer).set_multicast_if_v4(&lab.right().ipv4()).unwrap();
+            }
+            IpAddr::V6(_) => {
+                member.join_multicast_v6(&v6, index).unwrap();
+                socket2::SockRef::from(&peer).set_multicast_if_v6(index).unwrap();
+            }
+        });
+        let what = format!("{mode}, {group}");
+        socket.sender().send_copied(SocketAddr::new(group, PORT), &[b"to all of us"]).expect(&what);
+        socket.sender().flush().unwrap();
+        expect(&member, local, b"to all of us", &what);
+        assert_eq!(
+            (socket.sender().sent().over_port, socket.sender().sent().through_kernel()),
+            (1, 0),
+            "{what}"
+        );
+
+        let memberships = left.namespace().run(|| {
+            let mut command = Command::new("ip");
+            String::from_utf8(
+                command.args(["maddress", "show", "dev", left.interface()]).output().unwrap().stdout,
+            )
+        });
+        assert!(memberships.unwrap().contains(&group.to_string()), "{what}: the host is not a member");
+        peer.send_to(b"to you all", SocketAddr::new(group, PORT)).unwrap();
+        peer.send_to(b"to you alone", local).unwrap();
+        let received = receive(&mut socket, 2);
+        assert_eq!(
+            (&*received[0].2, received[0].0, received[0].1),
+            (&b"to you all"[..], remote, group),
+            "{what}"
+        );
+        assert_eq!((&*received[1].2, received[1].1), (&b"to you alone"[..], local.ip()), "{what}");
+        drop(received);
+        assert_eq!(
+            (socket.receiver().received().over_port, socket.receiver().received().strays),
+            (2, 0),
+            "{what}"
+        );
+        assert!(socket.receiver().try_receive().unwrap().next().is_none(), "{what}: something came twice");
+        close(left, socket);
+    }
+}
+
+/// Sends numbered datagrams, one a flush, until one goes over the port; returns how many there were.
+fn until_over_port(socket: &mut Socket, to: SocketAddr, number: &mut u32) -> u32 {
+    let first = *number;
+    let before = socket.sender().sent().over_port;
+    let give_up = Instant::now() + 5 * SECOND;
+    while socket.sender().sent().over_port == before {
+        assert!(Instant::now() < give_up, "nothing goes over the port: {:?}", socket.sender().sent());
+        socket.sender().send_copied(to, &[&number.to_be_bytes()]).unwrap();
+        socket.sender().flush().unwrap();
+        *number += 1;
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    *number - first
+}
+
+/// The numbers that come until `last` does, each once.
+fn numbers(peer: &UdpSocket, last: u32) -> BTreeSet<u32> {
+    let mut came = BTreeSet::new();
+    let mut buffer = [0; 64];
+    while !came.contains(&last) {
+        let bytes =
+            peer.recv(&mut buffer).unwrap_or_else(|error| panic!("{last} did not come: {error}: {came:?}"));
+        let number = u32::from_be_bytes(buffer[..bytes].try_into().unwrap());
+        assert!(came.insert(number), "{number} came twice");
+    }
+    came
+}
+
+/// A neighbour that nobody knows is the kernel's to find; one that moves is followed.
+#[test]
+fn neighbours_are_resolved_by_the_kernel_and_followed_when_they_move() {
+    let lab = lab!();
+    let (left, right) = (lab.left(), lab.right());
+    let (local, remote) = addresses(&lab, false);
+    ip(left, "neighbour flush all nud permanent");
+    ip(left, "neighbour flush all");
+    let mut socket = open(left, local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let peer = ordinary(right, remote);
+    let mut number = 0;
+    let count = until_over_port(&mut socket, remote, &mut number);
+    let sent = socket.sender().sent();
+    assert_eq!((sent.unresolved, sent.over_port), (u64::from(count) - 1, 1), "{sent:?}");
+    assert!(sent.unresolved >= 1);
+    assert_eq!(
+        numbers(&peer, number - 1).len(),
+        count as usize,
+        "the kernel kept what it could not send yet"
+    );
+
+    // The peer gets another hardware address, and says so to nobody: what goes to the old one is lost until the host notices.
+    ip(right, "link set nc1 address 02:6e:63:00:00:99");
+    ip(left, "neighbour flush all");
+    let first = number;
+    let count = until_over_port(&mut socket, remote, &mut number);
+    let sent = socket.sender().sent();
+    assert_eq!(sent.unresolved + sent.over_port, u64::from(number), "every datagram went one way: {sent:?}");
+    let came = numbers(&peer, number - 1);
+    let expected: BTreeSet<u32> = (first..first + count).collect();
+    assert_eq!(came, expected, "flushed neighbours are forgotten at once");
+
+    // And once more, told by the kernel of an announcement.
+    ip(right, "link set nc1 address 02:6e:63:00:00:aa");
+    ip(left, "neighbour replace 10.77.0.2 lladdr 02:6e:63:00:00:aa dev nc0 nud reachable");
+    std::thread::sleep(Duration::from_millis(2));
+    let before = socket.sender().sent();
+    socket.sender().send_copied(remote, &[&number.to_be_bytes()]).unwrap();
+    socket.sender().flush().unwrap();
+    assert_eq!(numbers(&peer, number), BTreeSet::from([number]));
+    assert_eq!(socket.sender().sent().over_port, before.over_port + 1);
+    close(left, socket);
+}
+
+/// The state the kernel gives the neighbour.
+fn neighbour_state(end: &End) -> String {
+    let shown =
+        end.namespace().run(|| Command::new("ip").args(["neighbour", "show", "10.77.0.2"]).output().unwrap());
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    shown.split_whitespace().last().unwrap_or("none").to_owned()
+}
+
+/// The kernel does not see that a neighbour is in use, so it is told.
+#[test]
+fn a_stale_neighbour_is_confirmed() {
+    let lab = lab!();
+    let left = lab.left();
+    let (local, remote) = addresses(&lab, false);
+    ip(left, "neighbour replace 10.77.0.2 lladdr 02:6e:63:00:00:02 dev nc0 nud stale");
+    let mut socket = open(left, local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let peer = ordinary(lab.right(), remote);
+    assert_eq!(neighbour_state(left), "STALE");
+    socket.sender().send_copied(remote, &[b"hello"]).unwrap();
+    socket.sender().flush().unwrap();
+    expect(&peer, local, b"hello", "to a stale neighbour");
+    let state = neighbour_state(left);
+    assert!(["DELAY", "PROBE", "REACHABLE"].contains(&&*state), "{state}");
+    assert_eq!((socket.sender().sent().over_port, socket.sender().sent().through_kernel()), (1, 0));
+    close(left, socket);
+}
+
+/// What is longer than the MTU is the kernel's to fragment, also when the MTU changes on the way; so is what comes in fragments.
+#[test]
+fn fragments_are_the_kernels_business_both_ways() {
+    let lab = lab!();
+    with_ipv6(&lab);
+    let (left, right) = (lab.left(), lab.right());
+    for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+        let what = format!("{mode}, ipv6 {ipv6}");
+        let (local, remote) = addresses(&lab, ipv6);
+        left.set_mtu(1500).unwrap();
+        let mut socket = open(left, local, &Settings::default(), |port| port.mode(mode)).unwrap();
+        let peer = ordinary(right, remote);
+        let send = |socket: &mut Socket, bytes: usize| {
+            std::thread::sleep(Duration::from_millis(2)); // longer than a change takes to be noticed
+            let payload = payload(bytes, bytes);
+            socket.sender().send_copied(remote, &[&payload]).expect(&what);
+            socket.sender().flush().unwrap();
+            expect(&peer, local, &payload, &what);
+            (socket.sender().sent().over_port, socket.sender().sent().too_long)
+        };
+        assert_eq!(send(&mut socket, 1452), (1, 0), "{what}");
+        assert_eq!(send(&mut socket, 4000), (1, 1), "{what}");
+        left.set_mtu(1400).unwrap();
+        assert_eq!(send(&mut socket, 1452), (1, 2), "{what}");
+        assert_eq!(send(&mut socket, 1300), (2, 2), "{what}");
+        assert_eq!(socket.sender().sent().through_kernel_bytes, 4000 + 1452, "{what}");
+        // In place, and owned: the same.
+        let long = payload(1, 1450);
+        let mut drafts = socket.sender().drafts(remote, 1, 1450).unwrap();
+        let mut draft = drafts.next_draft().unwrap();
+        draft.copy_from_slice(&long);
+        draft.queue().unwrap();
+        drop(drafts);
+        let frame = filled(socket.sender(), &long);
+        socket.sender().send(frame, remote).unwrap();
+        (0..2).for_each(|_| expect(&peer, local, &long, &what));
+        assert_eq!(socket.sender().sent().too_long, 4, "{what}");
+
+        left.set_mtu(1500).unwrap(); // a veth takes no more than that
+        let long = payload(2, 4000);
+        peer.send_to(&long, local).unwrap();
+        let (from, to, came) = receive(&mut socket, 1).remove(0);
+        assert_eq!((from, to), (remote, local.ip()), "{what}");
+        assert!(*came == long && matches!(came, Payload::Bytes(_)), "{what}");
+        let received = socket.receiver().received();
+        assert_eq!((received.over_port, received.strays, received.stray_bytes), (0, 1, 4000), "{what}");
+        close(left, socket);
+    }
+}
+
+/// A route that moves is followed: to another host, away, onto another interface, to nowhere.
+#[test]
+fn routes_are_followed() {
+    let lab = lab!();
+    let (left, right) = (lab.left(), lab.right());
+    let (local, _) = addresses(&lab, false);
+    ip(right, "address add 10.9.0.1/32 dev lo");
+    ip(left, "route add 10.9.0.0/16 via 10.77.0.2");
+    let far: SocketAddr = "10.9.0.1:7201".parse().unwrap();
+    let mut socket = open(left, local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let peer = ordinary(right, far);
+    let send = |socket: &mut Socket, text: &[u8]| {
+        std::thread::sleep(Duration::from_millis(2));
+        let sent = socket.sender().send_copied(far, &[text]);
+        socket.sender().flush().unwrap();
+        sent
+    };
+    send(&mut socket, b"by a router").unwrap();
+    expect(&peer, local, b"by a router", "routed");
+    ip(left, "route change 10.9.0.0/16 dev lo");
+    send(&mut socket, b"by lo, which leads nowhere").unwrap();
+    ip(left, "route change blackhole 10.9.0.0/16");
+    let refused = send(&mut socket, b"nowhere").unwrap_err();
+    assert!(matches!(refused, RejectedReason::Route(_)), "{refused}");
+    ip(left, "route delete blackhole 10.9.0.0/16");
+    assert!(matches!(send(&mut socket, b"nowhere").unwrap_err(), RejectedReason::Route(_)));
+    ip(left, "route add 10.9.0.0/16 via 10.77.0.2 mtu 600");
+    send(&mut socket, b"back again").unwrap();
+    expect(&peer, local, b"back again", "routed again");
+    let long = payload(1, 1000);
+    send(&mut socket, &long).unwrap();
+    expect(&peer, local, &long, "the route's MTU");
+    let sent = socket.sender().sent();
+    assert_eq!(
+        (sent.over_port, sent.other_interface, sent.too_long, sent.through_kernel()),
+        (2, 1, 1, 2),
+        "{sent:?}"
+    );
+    close(left, socket);
+}
+
+/// What is for this host or for all goes through the kernel; what this host sends comes as a stray.
+#[test]
+fn this_host_is_reached_through_the_kernel() {
+    let lab = lab!();
+    for mode in MODES {
+        let left = lab.left();
+        let (local, _) = addresses(&lab, false);
+        let mut socket = open(left, local, &Settings::default(), |port| port.mode(mode)).unwrap();
+        let here = ordinary(left, SocketAddr::new(local.ip(), PORT + 1));
+        socket.sender().send_copied(here.local_addr().unwrap(), &[b"hello, ", b"self"]).unwrap();
+        expect(&here, local, b"hello, self", "to this host");
+        here.send_to(b"hello back", local).unwrap();
+        let (from, _, came) = receive(&mut socket, 1).remove(0);
+        assert_eq!((from, &*came), (here.local_addr().unwrap(), &b"hello back"[..]));
+        let refused = socket.sender().send_copied("10.77.0.255:9".parse().unwrap(), &[b"all"]).unwrap_err();
+        let RejectedReason::Kernel(error) = refused else { panic!("{refused}") };
+        assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "the kernel wants SO_BROADCAST");
+        let (sent, received) = (socket.sender().sent(), socket.receiver().received());
+        assert_eq!((sent.local, sent.broadcast, sent.over_port, sent.through_kernel_bytes), (1, 0, 0, 11));
+        assert_eq!((received.strays, received.over_port), (1, 0), "{mode}");
+        let ipv6 = socket.sender().send_copied("[::1]:9".parse().unwrap(), &[b"other family"]).unwrap_err();
+        assert!(matches!(ipv6, RejectedReason::Kernel(_)), "{ipv6}");
+        close(left, socket);
+    }
+}
+
+/// Without a filter the port takes everything; what is not the socket's goes to the host.
+#[test]
+fn over_a_port_that_takes_everything_the_host_keeps_its_own() {
+    let lab = lab!();
+    let left = lab.left();
+    let (local, remote) = addresses(&lab, false);
+    let mut socket = left.namespace().run(|| {
+        let port = Port::builder(left.interface()).mode(Mode::XdpCopyNative).open().unwrap();
+        Socket::over(port, local, &Settings::default()).unwrap()
+    });
+    lab.right().set_tx_checksum(false).unwrap(); // the host checks them
+    let another = ordinary(left, SocketAddr::new(local.ip(), PORT + 5));
+    let peer = ordinary(lab.right(), remote);
+    peer.send_to(b"for another", another.local_addr().unwrap()).unwrap();
+    peer.send_to(b"for the socket", local).unwrap();
+    left.namespace().run(|| {
+        let received = receive(&mut socket, 1);
+        assert_eq!(&*received[0].2, b"for the socket");
+    });
+    expect(&another, remote, b"for another", "handed to the host");
+    let received = socket.receiver().received();
+    assert_eq!((received.over_port, received.to_host, received.lost), (1, 1, 0));
+    close(left, socket);
+}
+
+/// Datagrams longer than a frame go in several, and come in several.
+#[test]
+fn long_datagrams_lie_in_several_frames() {
+    let lab = lab!(Lab::builder().mtu(9000));
+    let (local, remote) = addresses(&lab, false);
+    for checksum in [UdpChecksum::Computed, UdpChecksum::Offloaded] {
+        let mut settings = Settings::default();
+        settings.checksum = checksum;
+        let opened = open(lab.left(), local, &settings, |port| {
+            port.mode(Mode::XdpCopyNative)
+                .multi_buffer(true)
+                .send_metadata(checksum == UdpChecksum::Offloaded)
+        });
+        let mut socket = opened.unwrap();
+        let peer = ordinary(lab.right(), remote);
+        for (number, bytes) in [100, 4096, 8192, 8972].into_iter().enumerate() {
+            let payload = payload(number, bytes);
+            socket.sender().send_copied(remote, &[&payload[..50], &payload[50..]]).unwrap();
+            let chain: Chain<Frame> =
+                payload.chunks(3000).map(|piece| filled(socket.sender(), piece)).collect();
+            socket.sender().send_chain(chain, remote).unwrap();
+            socket.sender().flush().unwrap();
+            (0..2).for_each(|_| expect(&peer, local, &payload, "in several frames"));
+            peer.send_to(&payload, local).unwrap();
+            let received = receive(&mut socket, 1);
+            assert!(*received[0].2 == payload, "{bytes} B");
+        }
+        let (sent, received) = (socket.sender().sent(), socket.receiver().received());
+        assert_eq!((sent.over_port, sent.through_kernel()), (8, 0));
+        assert_eq!((received.over_port, received.gathered), (4, 3));
+        close(lab.left(), socket);
+    }
+}
+
+/// A full ring gives the payload back as it was, and nothing is lost by trying again.
+#[test]
+fn a_full_ring_gives_the_payload_back() {
+    let lab = lab!();
+    let (local, remote) = addresses(&lab, false);
+    let mut socket = open(lab.left(), local, &Settings::default(), |port| {
+        port.mode(Mode::XdpCopyNative).ring_sizes(64, 16).frame_count(64, 64)
+    })
+    .unwrap();
+    let peer = ordinary(lab.right(), remote);
+    let mut refusals = 0;
+    for number in 0..100_u32 {
+        let mut frame = filled(socket.sender(), &number.to_be_bytes());
+        while let Err(rejected) = socket.sender().send(frame, remote) {
+            assert!(matches!(rejected.reason, RejectedReason::Full), "{rejected}");
+            assert_eq!(*rejected.frame, number.to_be_bytes(), "as it was");
+            refusals += 1;
+            frame = rejected.frame;
+            socket.sender().flush().unwrap();
+        }
+    }
+    socket.sender().flush().unwrap();
+    assert!(refusals >= 5);
+    assert_eq!(numbers(&peer, 99).len(), 100);
+    let mut bare = filled(socket.sender(), &[7; 300]);
+    bare.prepend(250).unwrap();
+    let rejected = socket.sender().send(bare, remote).unwrap_err();
+    assert!(
+        matches!(rejected.reason, RejectedReason::NoHeadroom { needed_bytes: 42, free_bytes: 6 }),
+        "{rejected}"
+    );
+    assert_eq!(rejected.frame.len(), 550);
+    drop(rejected);
+    let too_long = socket.sender().drafts(remote, 1, 5000).unwrap_err();
+    assert!(matches!(too_long, RejectedReason::TooLong { bytes_max: 1476 }), "{too_long}");
+    assert_eq!(socket.sender().sent().over_port, 100);
+    close(lab.left(), socket);
+}
+
+/// The port number is the socket's alone, and free again afterwards.
+#[test]
+fn the_port_number_is_reserved_while_the_socket_is_open() {
+    let lab = lab!();
+    let left = lab.left();
+    let (local, _) = addresses(&lab, false);
+    let any = SocketAddr::new(local.ip(), 0);
+    let socket = open(left, any, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let local = socket.local_address();
+    assert_ne!(local.port(), 0);
+    let taken = left.namespace().run(|| UdpSocket::bind(local)).unwrap_err();
+    assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
+    let again = open(left, local, &Settings::default(), |port| port.mode(Mode::PacketRing)).unwrap_err();
+    assert!(matches!(again, OpenError::Reserve { .. }), "{again}");
+    close(left, socket);
+    left.namespace().run(|| UdpSocket::bind(local)).unwrap();
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_opened() {
+    let refused = |local: &str, settings: &Settings| {
+        Socket::open(Port::builder("no such interface"), local.parse().unwrap(), settings).unwrap_err()
+    };
+    let with = |set: &dyn Fn(&mut Settings)| {
+        let mut settings = Settings::default();
+        set(&mut settings);
+        settings
+    };
+    for unspecified in ["0.0.0.0:1", "[::]:1", "239.1.1.1:1"] {
+        assert!(matches!(refused(unspecified, &Settings::default()), OpenError::Unspecified { .. }));
+    }
+    let omitted = with(&|settings| settings.checksum = UdpChecksum::Omitted);
+    assert!(matches!(refused("[::1]:1", &omitted), OpenError::ChecksumOmitted { .. }));
+    for group in ["10.0.0.1", "ff02::1"] {
+        let settings = with(&|settings| settings.groups = vec![group.parse().unwrap()]);
+        assert!(matches!(refused("127.0.0.1:1", &settings), OpenError::Group { .. }), "{group}");
+    }
+    let many = with(&|settings| settings.groups = vec!["239.1.1.1".parse().unwrap(); 101]);
+    assert!(matches!(refused("127.0.0.1:1", &many), OpenError::Groups { count: 101 }));
+    assert!(matches!(refused("127.0.0.1:0", &Settings::default()), OpenError::Port(_)));
+    assert!(matches!(refused("192.0.2.1:0", &Settings::default()), OpenError::Reserve { .. }));
+}
