@@ -312,8 +312,23 @@ fn groups_are_sent_to_and_received_from() {
             "{what}"
         );
         assert!(socket.receiver().try_receive().unwrap().next().is_none(), "{what}: something came twice");
+        heard_from_this_host(left, &mut socket, group, &what);
         close(left, socket);
     }
+}
+
+/// A program on the same host sends to the group.
+fn heard_from_this_host(end: &End, socket: &mut Socket, group: IpAddr, what: &str) {
+    let here = ordinary(end, SocketAddr::new(socket.local_address().ip(), PORT + 7));
+    end.namespace().run(|| match group {
+        IpAddr::V4(_) => socket2::SockRef::from(&here).set_multicast_if_v4(&end.ipv4()).unwrap(),
+        IpAddr::V6(_) => socket2::SockRef::from(&here).set_multicast_if_v6(end.index()).unwrap(),
+    });
+    let before = socket.receiver().received().strays;
+    here.send_to(b"to us", SocketAddr::new(group, PORT)).unwrap();
+    let (from, to, came) = receive(socket, 1).remove(0);
+    assert_eq!((from, to, &*came), (here.local_addr().unwrap(), group, &b"to us"[..]), "{what}");
+    assert_eq!(socket.receiver().received().strays, before + 1, "{what}");
 }
 
 /// Sends numbered datagrams, one a flush, until one goes over the port; returns how many there were.
@@ -463,6 +478,109 @@ fn fragments_are_the_kernels_business_both_ways() {
         assert_eq!((received.over_port, received.strays, received.stray_bytes), (0, 1, 4000), "{what}");
         close(left, socket);
     }
+}
+
+/// Who may not tell the kernel of a neighbour in use lets it send, once in a while.
+#[test]
+fn without_the_privilege_the_kernel_confirms_by_sending() {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    let lab = lab!();
+    let left = lab.left();
+    let (local, remote) = addresses(&lab, false);
+    ip(left, "neighbour replace 10.77.0.2 lladdr 02:6e:63:00:00:02 dev nc0 nud stale");
+    let mut socket = open(left, local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let peer = ordinary(lab.right(), remote);
+    left.namespace().run(|| {
+        let mut sets = capabilities(None).unwrap(); // of this thread, which ends with this block
+        sets.effective.remove(CapabilitySet::NET_ADMIN);
+        set_capabilities(None, sets).unwrap();
+        for text in [&b"one"[..], b"two"] {
+            socket.sender().send_copied(remote, &[text]).unwrap();
+            socket.sender().flush().unwrap();
+            expect(&peer, local, text, "to a stale neighbour");
+        }
+    });
+    assert_ne!(neighbour_state(left), "STALE");
+    let sent = socket.sender().sent();
+    assert_eq!((sent.confirming, sent.over_port, sent.through_kernel()), (1, 1, 1));
+    close(left, socket);
+}
+
+/// What comes on other queues comes through the kernel, once.
+#[test]
+fn other_queues_are_the_kernels() {
+    let lab = lab!(Lab::builder().queues(2));
+    let (local, remote) = addresses(&lab, false);
+    for mode in MODES {
+        let mut socket = open(lab.left(), local, &Settings::default(), |port| port.mode(mode)).unwrap();
+        // The sender's card spreads flows over its queues, and a veth delivers on the same one.
+        for flow in 0..32_u16 {
+            let peer = ordinary(lab.right(), SocketAddr::new(remote.ip(), 8000 + flow));
+            (0..3_u16).for_each(|_| assert_eq!(peer.send_to(&flow.to_be_bytes(), local).unwrap(), 2));
+        }
+        let mut counts = std::collections::BTreeMap::new();
+        for (from, _, came) in receive(&mut socket, 96) {
+            assert_eq!(u16::from_be_bytes((&*came).try_into().unwrap()) + 8000, from.port());
+            *counts.entry(from.port()).or_insert(0) += 1;
+        }
+        assert!(counts.len() == 32 && counts.values().all(|count| *count == 3), "{mode}: {counts:?}");
+        assert!(
+            socket.receiver().receive_timeout(Duration::from_millis(20)).unwrap().next().is_none(),
+            "{mode}"
+        );
+        let received = socket.receiver().received();
+        // A veth notes the queue of what it delivers for the driver's own program only: others see all on queue 0.
+        let spread = mode == Mode::XdpCopyNative;
+        assert!(received.over_port > 0 && (received.strays > 0 || !spread), "{mode}: {received:?}");
+        assert_eq!(received.over_port + received.strays, 96, "{mode}");
+        close(lab.left(), socket);
+    }
+}
+
+/// Addresses that mean something on one link only.
+#[test]
+fn link_local_addresses_have_an_interface() {
+    let lab = lab!();
+    with_ipv6(&lab);
+    let (left, right) = (lab.left(), lab.right());
+    for (end, own, other, peer) in
+        [(left, "fe80::77:1", "fe80::77:2", right), (right, "fe80::77:2", "fe80::77:1", left)]
+    {
+        let mac: Vec<String> = peer.mac().iter().map(|byte| format!("{byte:02x}")).collect();
+        ip(end, &format!("-6 address add {own}/64 dev {} nodad", end.interface()));
+        ip(
+            end,
+            &format!(
+                "-6 neighbour add {other} lladdr {} dev {} nud permanent",
+                mac.join(":"),
+                end.interface()
+            ),
+        );
+    }
+    let address = |address: &str, port, scope| {
+        SocketAddr::V6(std::net::SocketAddrV6::new(address.parse().unwrap(), port, 0, scope))
+    };
+    let local = address("fe80::77:1", PORT, left.index());
+    let mut socket = open(left, local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let peer = ordinary(right, address("fe80::77:2", PORT + 1, right.index()));
+    peer.send_to(b"hello", address("fe80::77:1", PORT, right.index())).unwrap();
+    let (from, _, came) = receive(&mut socket, 1).remove(0);
+    assert_eq!((from, &*came), (address("fe80::77:2", PORT + 1, left.index()), &b"hello"[..]));
+    socket.sender().send_copied(from, &[b"hello back"]).unwrap();
+    socket.sender().flush().unwrap();
+    expect(&peer, address("fe80::77:1", PORT, right.index()), b"hello back", "link-local");
+    assert_eq!((socket.sender().sent().over_port, socket.sender().sent().through_kernel()), (1, 0));
+    drop(came);
+    close(left, socket);
+}
+
+#[test]
+fn halves_go_to_threads() {
+    fn goes<T: Send>() {}
+    goes::<Socket>();
+    goes::<Sender>();
+    goes::<nocopy::socket::udp::over_port::Receiver>();
+    goes::<Payload>();
 }
 
 /// A route that moves is followed: to another host, away, onto another interface, to nowhere.

@@ -122,7 +122,8 @@ impl Share {
 }
 
 /// A filter for an ordinary UDP socket, so that it does not hear what a packet socket of the same process hears as well: whole
-/// datagrams without IP options that came by an interface, on one of its queues. What is longer than the MTU came in fragments.
+/// datagrams without IP options that came by an interface, on one of its queues. What is longer than the MTU came in fragments; what
+/// the host sends to a group comes back to it by the interface, and packet sockets do not hear it.
 pub(crate) fn deaf_to(interface_index: u32, mtu_bytes: u32, share: Share, is_ipv4: bool) -> Vec<Instruction> {
     let kernel_word = |word: i32| (libc::SKF_AD_OFF + word).cast_unsigned();
     let network = libc::SKF_NET_OFF.cast_unsigned();
@@ -136,6 +137,8 @@ pub(crate) fn deaf_to(interface_index: u32, mtu_bytes: u32, share: Share, is_ipv
         classic(load(libc::BPF_W), 0, 0, kernel_word(libc::SKF_AD_IFINDEX)),
         classic(equals, 1, 0, interface_index),
         classic(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
+        classic(load(libc::BPF_W), 0, 0, kernel_word(libc::SKF_AD_PKTTYPE)),
+        classic(equals, 4, 0, libc::PACKET_LOOPBACK.into()),
         classic(load(libc::BPF_H), 0, 0, network + length_at),
         classic(greater, 2, 0, longest),
         classic(load(libc::BPF_B), 0, 0, network + plain_at),
