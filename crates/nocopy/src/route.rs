@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::LinkAttribute;
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
@@ -62,6 +62,18 @@ pub(crate) struct Link {
     /// Its hardware address; `None` where that is not one of Ethernet.
     pub(crate) mac: Option<MacAddress>,
     pub(crate) mtu_bytes: u32,
+    pub(crate) medium: Medium,
+}
+
+/// What carries the packets of an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Medium {
+    /// This machine: what it carries ends in a socket here, or in a machine that lives here (loopback, veth, tun and tap, bridge).
+    Host,
+    /// A card on a bus.
+    Card,
+    /// The kernel does not say, or other interfaces below it do (bond, VLAN, tunnel).
+    Unknown,
 }
 
 /// What is known of a station on a link.
@@ -178,11 +190,15 @@ impl Routes {
         }
         let answer = route::link_by(&self.requests, interface_index)
             .map_err(RouteError::system("look up an interface by its index"))?;
-        let mut link = Link { mac: None, mtu_bytes: 0 };
+        let medium =
+            if answer.header.flags.contains(LinkFlags::Loopback) { Medium::Host } else { Medium::Unknown };
+        let mut link = Link { mac: None, mtu_bytes: 0, medium };
         for attribute in &answer.attributes {
             match attribute {
                 LinkAttribute::Address(bytes) => link.mac = mac_of(bytes),
                 LinkAttribute::Mtu(bytes) => link.mtu_bytes = *bytes,
+                LinkAttribute::ParentDevBusName(_) => link.medium = Medium::Card,
+                LinkAttribute::LinkInfo(infos) if infos.iter().any(is_of_host) => link.medium = Medium::Host,
                 _ => {}
             }
         }
@@ -284,6 +300,11 @@ fn forget(
             known
         }
     }
+}
+
+/// Whether an interface is of a kind that hands its packets to somebody in this machine.
+fn is_of_host(info: &LinkInfo) -> bool {
+    matches!(info, LinkInfo::Kind(InfoKind::Veth | InfoKind::Tun | InfoKind::Bridge))
 }
 
 fn parse_route(to: IpAddr, answer: &RouteMessage) -> Result<Route, RouteError> {

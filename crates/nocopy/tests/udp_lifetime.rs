@@ -90,7 +90,7 @@ fn memory_given_up_by_force_is_written_and_what_was_sent_arrives() {
         let (receiver, pool, leaked_before) = (receiver(&lab), Pool::new(64, 4096).unwrap(), leaked_bytes());
         let mut socket = sender(&lab, method, &pool, &receiver);
         send_all(&mut socket);
-        let (sender, _receiver) = socket.split();
+        let (_receiver, sender) = socket.split();
         let closed = sender.close(Duration::ZERO);
         assert!(closed.abandoned_calls > 0 && closed.error.is_none(), "{method}: {closed:?}");
         assert!(closed.leaked_bytes > 0, "foreign memory among it: {closed:?}");

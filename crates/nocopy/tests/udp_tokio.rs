@@ -16,7 +16,7 @@ fn pair(method: Method) -> (AsyncSender, AsyncReceiver, SocketAddr) {
     let to = receiver.local_address().unwrap();
     let mut sender = Socket::builder().method(method).bind(local).unwrap();
     sender.connect(to).unwrap();
-    let (sender, receiver) = (sender.split().0, receiver.split().1);
+    let (sender, receiver) = (sender.split().1, receiver.split().0);
     (AsyncSender::new(sender).unwrap(), AsyncReceiver::new(receiver).unwrap(), to)
 }
 
@@ -76,9 +76,9 @@ async fn many_tasks_share_a_sender_whose_send_buffer_is_small() {
     let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let receiver = Socket::builder().receive_buffer(4 << 20).bind(local).unwrap();
     let to = receiver.local_address().unwrap();
-    let mut receiver = AsyncReceiver::new(receiver.split().1).unwrap();
+    let mut receiver = AsyncReceiver::new(receiver.split().0).unwrap();
     let socket = Socket::builder().method(Method::SendMmsg).send_buffer(4096).bind(local).unwrap();
-    let sender = AsyncSender::new(socket.split().0).unwrap();
+    let sender = AsyncSender::new(socket.split().1).unwrap();
     let tasks: Vec<_> = (0..10_u8)
         .map(|task| {
             let sender = sender.clone();

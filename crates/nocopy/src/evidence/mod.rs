@@ -48,7 +48,7 @@ pub enum Cause {
 
 impl Cause {
     /// All there are, in the order in which they are told.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::XdpCopyMode,
         Self::MemoryPort,
         Self::SocketCall,

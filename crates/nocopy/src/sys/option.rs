@@ -17,6 +17,20 @@ pub(super) unsafe fn set<T>(socket: &impl AsFd, level: i32, option: i32, value: 
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// What tells the network namespace of a socket from all others, as long as this machine runs (Linux 5.14).
+///
+/// # Errors
+/// The kernel does not know the option.
+pub(crate) fn namespace_cookie(socket: &impl AsFd) -> io::Result<u64> {
+    let (mut cookie, mut bytes) = (0_u64, size_of::<u64>() as libc::socklen_t);
+    // SAFETY: the kernel writes at most `bytes` bytes to `cookie`, which outlives the call.
+    let result = unsafe {
+        let (socket, option) = (socket.as_fd().as_raw_fd(), libc::SO_NETNS_COOKIE);
+        libc::getsockopt(socket, libc::SOL_SOCKET, option, (&raw mut cookie).cast(), &raw mut bytes)
+    };
+    if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Attaches a classic filter, in place of the one there.
 pub(crate) fn filter(socket: &impl AsFd, program: &[Instruction]) -> io::Result<()> {
     let Ok(len) = program.len().try_into() else { return Err(io::ErrorKind::InvalidInput.into()) };

@@ -9,6 +9,7 @@ use socket2::{Domain, Protocol, Type};
 
 use super::choice::Chooser;
 use super::multicast::Multicast;
+use super::path::Paths;
 use super::{Method, Receiver, Sender, Socket};
 use crate::pool::Pool;
 use crate::sys::{udp_receive, udp_send};
@@ -220,7 +221,10 @@ impl Builder {
             given.map_or_else(|| Pool::new(BUFFERS, BUFFER_BYTES), Ok).map_err(OpenError::Memory)
         };
         let chooser = Chooser::new(self.method);
-        let sender = Sender::new(Arc::clone(&socket), pool(self.send_pool)?, chooser, self.return_buffers);
+        let local = socket2::SockRef::from(&*socket).local_addr().ok().and_then(|local| local.as_socket());
+        let paths = Paths::of(&*socket, local.map(|local| local.ip()));
+        let sender =
+            Sender::new(Arc::clone(&socket), pool(self.send_pool)?, chooser, paths, self.return_buffers);
         let receiver = Receiver::new(Arc::clone(&socket), pool(self.receive_pool)?, self.receive_batch)
             .map_err(|source| OpenError::Setting { setting: "coalescing", source })?;
         Ok(Socket { socket, sender, receiver })

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use crate::evidence::{Cause, Evidence};
 use crate::sys::udp_send::Address;
 
 /// The most that are remembered; then all but the connected one are forgotten, and come back as they are used.
@@ -16,17 +15,6 @@ pub(super) const CONNECTED: u32 = 0;
 pub(super) struct Destination {
     pub(super) to: Option<SocketAddr>,
     pub(super) address: Option<Address>,
-}
-
-impl Destination {
-    /// What a completion proves of bytes that went there. That the socket layer did not copy says nothing of what comes behind it,
-    /// unless that is a card.
-    pub(super) fn evidence(&self, copied: bool) -> Evidence {
-        match copied {
-            true => Evidence::Copied(Cause::ZeroCopyRefused),
-            false => Evidence::Unknown,
-        }
-    }
 }
 
 /// Each has a number, which what is queued carries.

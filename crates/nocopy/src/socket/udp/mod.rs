@@ -24,6 +24,7 @@ mod method;
 mod multicast;
 mod outbox;
 pub mod over_port;
+mod path;
 mod reaper;
 mod receiver;
 mod run;
@@ -99,8 +100,8 @@ impl Socket {
     }
 
     /// Both halves, for a thread each.
-    pub fn split(self) -> (Sender, Receiver) {
-        (self.sender, self.receiver)
+    pub fn split(self) -> (Receiver, Sender) {
+        (self.receiver, self.sender)
     }
 }
 

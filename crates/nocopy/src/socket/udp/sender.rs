@@ -12,6 +12,7 @@ use super::destinations::{CONNECTED, Destinations};
 use super::in_flight::{Call, Ticket};
 use super::message::{DATAGRAM_BYTES_MAX, Message};
 use super::outbox::{How, Outbox, Run, Taken};
+use super::path::{Path, Paths};
 use super::{Method, reaper};
 use crate::evidence::{Cause, Evidence, Tally};
 use crate::policy::Explanation;
@@ -40,6 +41,7 @@ pub struct Sender {
     outbox: Outbox,
     cache: Cache,
     destinations: Destinations,
+    paths: Paths,
     chooser: Chooser,
     tally: Tally,
     completed: Option<VecDeque<Completed>>,
@@ -139,11 +141,18 @@ fn advice(error: &io::Error) -> &'static str {
 }
 
 impl Sender {
-    pub(super) fn new(socket: Arc<OwnedFd>, pool: Pool, chooser: Chooser, return_buffers: bool) -> Self {
+    pub(super) fn new(
+        socket: Arc<OwnedFd>,
+        pool: Pool,
+        chooser: Chooser,
+        paths: Paths,
+        return_buffers: bool,
+    ) -> Self {
         Self {
             outbox: Outbox::new(socket),
             cache: Cache::new(pool),
             destinations: Destinations::new(),
+            paths,
             chooser,
             tally: Tally::default(),
             completed: return_buffers.then(VecDeque::new),
@@ -428,20 +437,33 @@ impl Sender {
     /// Takes what the kernel says of earlier sends, and returns how many calls are over.
     pub fn reap(&mut self) -> usize {
         let mut over = 0;
+        let mut last_path = None;
+        if self.in_flight() > 0 {
+            self.paths.refresh();
+        }
         while let Ok(Some(notice)) = udp_send::next_notice(self.outbox.socket()) {
             match notice {
-                Notice::Done { first, last, copied } => over += self.done(first, last, copied),
+                Notice::Done { first, last, copied } => {
+                    over += self.done(first, last, copied, &mut last_path)
+                }
                 Notice::Refused { errno, to, from } => self.peer_error(errno, to, from),
             }
         }
         over
     }
 
-    fn done(&mut self, first: u32, last: u32, copied: bool) -> usize {
+    /// `last_path` is the path to the destination of the call before, which is most often that of the next.
+    fn done(&mut self, first: u32, last: u32, copied: bool, last_path: &mut Option<(u32, Path)>) -> usize {
         let mut free = free(&mut self.cache, &mut self.completed);
-        let (destinations, tally, chooser) = (&self.destinations, &mut self.tally, &mut self.chooser);
+        let (paths, destinations) = (&self.paths, &self.destinations);
+        let (tally, chooser) = (&mut self.tally, &mut self.chooser);
         let judge = |call: &Call| {
-            let evidence = destinations.get(call.destination).evidence(copied);
+            let path = match *last_path {
+                Some((destination, path)) if destination == call.destination => path,
+                _ => paths.to(destinations.get(call.destination).to.map(|to| to.ip())),
+            };
+            *last_path = Some((call.destination, path));
+            let evidence = path.evidence(copied);
             tally.add(evidence, u64::from(call.datagrams), u64::from(call.bytes));
             chooser.completed(call, copied);
             evidence
