@@ -440,7 +440,7 @@ mod tests {
                 assert!(matches!(error, RouteError::Unreachable { .. }), "{error}");
             }
             let mac = Some(MacAddress(left.mac()));
-            assert_eq!(routes.link(index).unwrap(), Link { mac, mtu_bytes: 1500 });
+            assert_eq!(routes.link(index).unwrap(), Link { mac, mtu_bytes: 1500, medium: Medium::Host });
             assert!(routes.link(99).is_err());
         });
     }

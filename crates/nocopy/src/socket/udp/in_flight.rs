@@ -213,6 +213,7 @@ mod tests {
             bytes: 1,
             destination: 0,
             method: Method::ZeroCopy,
+            since: None,
         }
     }
 
