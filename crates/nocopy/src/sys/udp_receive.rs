@@ -217,11 +217,10 @@ fn control(header: &libc::msghdr) -> (Option<NonZeroUsize>, Option<LocalAddress>
 /// The payload of a control message, if it is as long as a `T`, which must be valid whatever its bytes are.
 fn payload<T: Copy>(message: &libc::cmsghdr) -> Option<T> {
     // SAFETY: arithmetic without memory.
-    let needed = unsafe { libc::CMSG_LEN(size_of::<T>() as u32) } as usize;
+    let needed = unsafe { libc::CMSG_LEN(size_of::<T>() as u32) } as _;
     // SAFETY: the message is as long as it says (`CMSG_FIRSTHDR` and `CMSG_NXTHDR` checked), so a `T` lies behind its header;
     // the types asked for are plain integers.
-    (message.cmsg_len as usize >= needed)
-        .then(|| unsafe { libc::CMSG_DATA(message).cast::<T>().read_unaligned() })
+    (message.cmsg_len >= needed).then(|| unsafe { libc::CMSG_DATA(message).cast::<T>().read_unaligned() })
 }
 
 /// Has the kernel coalesce datagrams of one sender into runs, or not. To be set before the socket is bound: what was queued

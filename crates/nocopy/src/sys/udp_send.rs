@@ -29,7 +29,7 @@ const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 #[derive(Clone, Copy)]
 pub(crate) struct Address {
     storage: Storage,
-    bytes: libc::socklen_t,
+    pub(super) bytes: libc::socklen_t,
 }
 
 #[derive(Clone, Copy)]
@@ -66,7 +66,7 @@ impl From<SocketAddr> for Address {
 }
 
 impl Address {
-    fn pointer(&self) -> *mut libc::c_void {
+    pub(super) fn pointer(&self) -> *mut libc::c_void {
         // The kernel only reads it.
         (&raw const self.storage).cast_mut().cast()
     }
@@ -79,14 +79,14 @@ impl fmt::Debug for Address {
 }
 
 /// Room for the one control message there is: `UDP_SEGMENT`, a `u16`.
-const CONTROL_BYTES: usize = 24;
+pub(super) const CONTROL_BYTES: usize = 24;
 
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
-struct Control([u8; CONTROL_BYTES]);
+pub(super) struct Control([u8; CONTROL_BYTES]);
 
 impl Control {
-    fn segment(bytes: u16) -> Self {
+    pub(super) fn segment(bytes: u16) -> Self {
         let mut control = Self([0; CONTROL_BYTES]);
         // struct cmsghdr: length, level, type; then the data (cmsg(3)).
         let header = size_of::<libc::cmsghdr>();

@@ -1,0 +1,463 @@
+//! Zero-copy sends of a UDP socket by io_uring, from memory that the kernel was told of once.
+//!
+//! Each send has two completions: its result, and, once the kernel has let go of the memory, a notification that says whether it
+//! copied. They are told as one.
+
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
+
+use super::udp_send::{Address, CONTROL_BYTES, Control};
+
+// linux/io_uring.h: flags of a send, and the result of its notification.
+const IORING_RECVSEND_FIXED_BUF: u16 = 1 << 2;
+const IORING_SEND_ZC_REPORT_USAGE: u16 = 1 << 3;
+const IORING_NOTIF_USAGE_ZC_COPIED: u32 = 1 << 31;
+
+/// The most sends in flight: each may have two completions waiting, and a ring takes 65,536 (`IORING_MAX_CQ_ENTRIES`).
+const SENDS_MAX: u32 = 1 << 15;
+
+/// The longest piece of memory that the kernel takes as one registered buffer (`io_buffer_validate` of io_uring/rsrc.c).
+const REGISTERED_BYTES_MAX: usize = 1 << 30;
+
+/// The only registered buffer that gathered sends can be of: the crate builds entries of them with this number.
+const GATHERED_BUFFER: u16 = 0;
+
+/// The socket is the ring's only file.
+const SOCKET: types::Fixed = types::Fixed(0);
+
+/// Why there is no ring to send by.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UringRefused {
+    /// By the administrator.
+    #[error(
+        "io_uring is turned off here (kernel.io_uring_disabled is {setting}): 'sysctl -w kernel.io_uring_disabled=0' turns it on"
+    )]
+    TurnedOff {
+        /// 1: for those without CAP_SYS_ADMIN and not of `kernel.io_uring_group`; 2: for all.
+        setting: u8,
+        #[source]
+        source: io::Error,
+    },
+    /// By the kernel's age.
+    #[error(
+        "this kernel has no zero-copy sends that say whether they copied: use Linux 6.2 or later, built with io_uring"
+    )]
+    TooOld(#[source] io::Error),
+    /// By the limit of locked memory.
+    #[error(
+        "{bytes} bytes cannot be locked for io_uring ({source}): raise the limit ('ulimit -l'), or use fewer buffers"
+    )]
+    Locked { bytes: usize, source: io::Error },
+    #[error("io_uring refused ({0}): does a sandbox forbid it?")]
+    Kernel(#[source] io::Error),
+}
+
+impl UringRefused {
+    fn of(error: io::Error) -> Self {
+        let setting = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok();
+        Self::with_setting(error, setting.and_then(|setting| setting.trim().parse().ok()).unwrap_or(0))
+    }
+
+    fn with_setting(error: io::Error, setting: u8) -> Self {
+        match (error.raw_os_error(), setting) {
+            (Some(libc::EPERM), 1..) => Self::TurnedOff { setting, source: error },
+            (Some(libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP), _) => Self::TooOld(error),
+            _ => Self::Kernel(error),
+        }
+    }
+}
+
+/// As many sends are in flight as there can be: reap some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// A send whose memory is free.
+#[derive(Debug)]
+pub(crate) struct Done {
+    /// The bytes that were taken, or why none.
+    pub(crate) result: io::Result<usize>,
+    /// Whether the kernel copied, all or part. Without meaning where `result` is an error.
+    pub(crate) copied: bool,
+}
+
+/// What the kernel reads of a send, beside its bytes.
+///
+/// It is kept until the result is there. Addresses and pieces are read when the send is submitted (`IORING_FEAT_SUBMIT_STABLE`), but the
+/// control message each time the send is tried, which may be later, when the socket's send buffer was full: `io_sendmsg_zc` of
+/// io_uring/net.c hands on the pointer that it kept (`sr->msg_control`), and `____sys_sendmsg` copies from there.
+struct Arguments {
+    header: libc::msghdr,
+    address: MaybeUninit<Address>,
+    control: MaybeUninit<Control>,
+    pieces: Vec<libc::iovec>,
+}
+
+impl Arguments {
+    fn none() -> Self {
+        // SAFETY: all-zero is a valid `msghdr`.
+        let header = unsafe { std::mem::zeroed() };
+        Self { header, address: MaybeUninit::uninit(), control: MaybeUninit::uninit(), pieces: Vec::new() }
+    }
+
+    /// Points the header to the rest, for which nothing of it may move any more.
+    fn assemble(&mut self, to: Option<&Address>, segment_bytes: Option<u16>) {
+        self.header.msg_iov = self.pieces.as_mut_ptr();
+        self.header.msg_iovlen = self.pieces.len() as _;
+        (self.header.msg_name, self.header.msg_namelen) = self.address(to);
+        (self.header.msg_control, self.header.msg_controllen) = match segment_bytes {
+            None => (std::ptr::null_mut(), 0),
+            Some(bytes) => {
+                (std::ptr::from_mut(self.control.write(Control::segment(bytes))).cast(), CONTROL_BYTES as _)
+            }
+        };
+    }
+
+    fn address(&mut self, to: Option<&Address>) -> (*mut libc::c_void, libc::socklen_t) {
+        match to {
+            None => (std::ptr::null_mut(), 0),
+            Some(to) => {
+                let kept = self.address.write(*to);
+                (kept.pointer(), kept.bytes)
+            }
+        }
+    }
+}
+
+/// What is known of a send.
+#[derive(Debug, Clone, Copy, Default)]
+struct Flight {
+    /// The caller's word for it.
+    user_data: u64,
+    is_open: bool,
+    /// Told from others that had the same place by this.
+    generation: u32,
+    result: Option<i32>,
+    /// Whether the result said that a notification comes.
+    awaits_notice: bool,
+    /// Whether the notification said that the kernel copied.
+    copied: Option<bool>,
+}
+
+impl Flight {
+    fn key(&self, place: u32) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(place)
+    }
+
+    /// What became of it, if its memory is free: the result is there, and the notification, if there is to be one.
+    fn done(&self) -> Option<Done> {
+        let result = self.result.filter(|_| !self.awaits_notice || self.copied.is_some())?;
+        let result =
+            usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(result.saturating_neg()));
+        Some(Done { result, copied: self.copied.unwrap_or(false) })
+    }
+}
+
+/// Memory that was registered: buffers one behind the other, all of the largest size but the last.
+#[derive(Debug, Clone, Copy)]
+struct Registered {
+    start: usize,
+    bytes: usize,
+}
+
+impl Registered {
+    /// The number of the buffer that all of a piece lies in.
+    fn buffer_of(&self, piece: &[u8]) -> Option<u16> {
+        let first = (piece.as_ptr() as usize).checked_sub(self.start)?;
+        let end = first.checked_add(piece.len())?;
+        let (number, last) = (first / REGISTERED_BYTES_MAX, end.saturating_sub(1) / REGISTERED_BYTES_MAX);
+        (!piece.is_empty() && end <= self.bytes && number == last).then_some(number as u16)
+    }
+}
+
+/// A ring for the zero-copy sends of one socket, which it keeps open.
+///
+/// **Memory in flight**: a send reads its memory until it was reaped, whatever becomes of ring and socket meanwhile. A ring that is dropped
+/// tells nobody any more: so whoever has a ring keeps it until [`in_flight`](Self::in_flight) is 0, or never uses that memory again.
+/// Registered memory stays pinned, and pages that are replaced (`MADV_DONTNEED`) are not those that the ring sends.
+///
+/// It may go from thread to thread. Sends for which the socket's send buffer has no room wait in the kernel, and others may overtake
+/// them.
+pub(crate) struct UringSender {
+    uring: IoUring,
+    registered: Option<Registered>,
+    /// Whether gathered sends may come out of registered memory (Linux 6.15).
+    gathers_registered: bool,
+    arguments: Box<[Arguments]>,
+    flights: Box<[Flight]>,
+    /// Places without a send; the last one is used next.
+    free: Vec<u32>,
+    queued: usize,
+    /// Completions of sends that there are none of.
+    faults: u64,
+}
+
+// SAFETY: the pointers are into the boxes beside them, and into memory whose owner vouches for it (`queue`).
+unsafe impl Send for UringSender {}
+// SAFETY: a shared reference only reads.
+unsafe impl Sync for UringSender {}
+
+impl UringSender {
+    /// A ring for so many sends at a time, rounded up to a power of two. Pieces that lie in `memory` are sent as registered: the kernel
+    /// then need not find their pages for each send.
+    ///
+    /// # Safety
+    /// `memory` stays mapped as long as the ring lives.
+    pub(crate) unsafe fn new(
+        socket: BorrowedFd<'_>,
+        memory: Option<(NonNull<u8>, usize)>,
+        sends: u32,
+    ) -> Result<Self, UringRefused> {
+        let sends = sends.clamp(1, SENDS_MAX).next_power_of_two();
+        let uring = IoUring::builder()
+            .dontfork()
+            // One that is refused does not keep back those behind it.
+            .setup_submit_all()
+            // Notifications need not interrupt this thread: they are seen when it next enters the kernel. The flag says when to.
+            .setup_coop_taskrun()
+            .setup_taskrun_flag()
+            // Never short: as many as all sends can have waiting.
+            .setup_cqsize(2 * sends)
+            .build(sends)
+            .map_err(UringRefused::of)?;
+        uring.submitter().register_files(&[socket.as_raw_fd()]).map_err(UringRefused::Kernel)?;
+        let mut ring = Self {
+            uring,
+            registered: None,
+            gathers_registered: false,
+            arguments: (0..sends).map(|_| Arguments::none()).collect(),
+            flights: vec![Flight::default(); sends as usize].into(),
+            free: (0..sends).rev().collect(),
+            queued: 0,
+            faults: 0,
+        };
+        ring.probe()?;
+        if let Some((start, bytes)) = memory {
+            // SAFETY: by contract.
+            unsafe { ring.register(start, bytes)? };
+        }
+        Ok(ring)
+    }
+
+    /// Looks whether the kernel knows what is needed, by sends that it refuses.
+    fn probe(&mut self) -> Result<(), UringRefused> {
+        let mut known = Probe::new();
+        self.uring.submitter().register_probe(&mut known).map_err(UringRefused::of)?;
+        if ![opcode::SendZc::CODE, opcode::SendMsgZc::CODE].into_iter().all(|code| known.is_supported(code)) {
+            return Err(UringRefused::TooOld(io::Error::from_raw_os_error(libc::EINVAL)));
+        }
+        // Flags are looked at first (EINVAL), and only then the file (EBADF).
+        let nowhere = types::Fd(-1);
+        let plain =
+            opcode::SendZc::new(nowhere, std::ptr::null(), 0).zc_flags(IORING_SEND_ZC_REPORT_USAGE).build();
+        let error = self.refusal(plain)?;
+        if error.raw_os_error() != Some(libc::EBADF) {
+            return Err(UringRefused::of(error));
+        }
+        let none = Box::new(Arguments::none());
+        let flags = IORING_SEND_ZC_REPORT_USAGE | IORING_RECVSEND_FIXED_BUF;
+        let gathered = opcode::SendMsgZc::new(nowhere, &raw const none.header).ioprio(flags).build();
+        self.gathers_registered = self.refusal(gathered)?.raw_os_error() != Some(libc::EINVAL);
+        Ok(())
+    }
+
+    /// Submits what the kernel refuses, and returns why.
+    fn refusal(&mut self, entry: squeue::Entry) -> Result<io::Error, UringRefused> {
+        // SAFETY: of no file and no memory; what else it points to outlives the wait.
+        unsafe { self.uring.submission().push(&entry) }.expect("the ring is empty");
+        self.uring.submit_and_wait(1).map_err(UringRefused::Kernel)?;
+        let mut error = None;
+        while let Some(completion) = self.uring.completion().next() {
+            // The first is the result; a notification behind it says nothing.
+            error.get_or_insert(io::Error::from_raw_os_error(completion.result().saturating_neg()));
+        }
+        error.ok_or_else(|| UringRefused::Kernel(io::ErrorKind::InvalidData.into()))
+    }
+
+    /// # Safety
+    /// The memory stays mapped as long as the ring lives.
+    unsafe fn register(&mut self, start: NonNull<u8>, bytes: usize) -> Result<(), UringRefused> {
+        let buffers: Vec<libc::iovec> = (0..bytes)
+            .step_by(REGISTERED_BYTES_MAX)
+            .map(|offset| libc::iovec {
+                iov_base: start.as_ptr().wrapping_add(offset).cast(),
+                iov_len: REGISTERED_BYTES_MAX.min(bytes - offset),
+            })
+            .collect();
+        // SAFETY: mapped, by contract.
+        match unsafe { self.uring.submitter().register_buffers(&buffers) } {
+            Ok(()) => {}
+            Err(source) if source.raw_os_error() == Some(libc::ENOMEM) => {
+                return Err(UringRefused::Locked { bytes, source });
+            }
+            Err(error) => return Err(UringRefused::Kernel(error)),
+        }
+        self.registered = Some(Registered { start: start.as_ptr() as usize, bytes });
+        Ok(())
+    }
+
+    /// Puts a send into the queue: of pieces that are gathered into one message, to that address or the one the socket is connected
+    /// to, cut into datagrams of `segment_bytes` if given.
+    ///
+    /// # Errors
+    /// [`Full`]; nothing was queued.
+    ///
+    /// # Safety
+    /// The memory of the pieces stays where it is, unchanged, until `user_data` was reaped.
+    pub(crate) unsafe fn queue<'p>(
+        &mut self,
+        user_data: u64,
+        pieces: impl IntoIterator<Item = &'p [u8]>,
+        to: Option<&Address>,
+        segment_bytes: Option<u16>,
+    ) -> Result<(), Full> {
+        let place = *self.free.last().ok_or(Full)?;
+        let arguments = &mut self.arguments[place as usize];
+        arguments.pieces.clear();
+        let (mut buffer, mut first) = (None, true);
+        for piece in pieces {
+            let lies_in = self.registered.and_then(|registered| registered.buffer_of(piece));
+            buffer = if first { lies_in } else { buffer.filter(|buffer| Some(*buffer) == lies_in) };
+            first = false;
+            arguments
+                .pieces
+                .push(libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() });
+        }
+        let flight = &mut self.flights[place as usize];
+        let generation = flight.generation.wrapping_add(1);
+        *flight = Flight { user_data, is_open: true, generation, ..Flight::default() };
+        let entry = match arguments.pieces[..] {
+            [piece] if segment_bytes.is_none() => {
+                let (address, address_bytes) = arguments.address(to);
+                opcode::SendZc::new(SOCKET, piece.iov_base.cast(), piece.iov_len as u32)
+                    .dest_addr(address.cast())
+                    .dest_addr_len(address_bytes)
+                    .buf_index(buffer)
+                    .zc_flags(IORING_SEND_ZC_REPORT_USAGE)
+                    .build()
+            }
+            _ => {
+                arguments.assemble(to, segment_bytes);
+                let registered = self.gathers_registered && buffer == Some(GATHERED_BUFFER);
+                let fixed = if registered { IORING_RECVSEND_FIXED_BUF } else { 0 };
+                let flags = IORING_SEND_ZC_REPORT_USAGE | fixed;
+                opcode::SendMsgZc::new(SOCKET, &raw const arguments.header).ioprio(flags).build()
+            }
+        };
+        // SAFETY: the memory by contract; the arguments stay in their box until the result is there, also when the ring is dropped.
+        let pushed = unsafe { self.uring.submission().push(&entry.user_data(flight.key(place))) };
+        assert!(pushed.is_ok(), "as many entries as places");
+        self.free.pop();
+        self.queued += 1;
+        Ok(())
+    }
+
+    /// Hands over what is queued, by one system call.
+    ///
+    /// # Errors
+    /// The kernel is short of memory (`EAGAIN`), or refuses. What it did not take stays queued: call again.
+    pub(crate) fn submit(&mut self) -> io::Result<()> {
+        while self.queued > 0 {
+            match self.uring.submit() {
+                Ok(0) => return Err(io::ErrorKind::WouldBlock.into()),
+                Ok(taken) => self.queued = self.queued.saturating_sub(taken),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells of each send whose memory is free, once; does not wait. Returns how many.
+    pub(crate) fn reap(&mut self, mut each: impl FnMut(u64, Done)) -> usize {
+        if self.uring.submission().taskrun() {
+            // Completions of this thread's sends are ready to be written. An error leaves them for the next time.
+            let _ = self.run_tasks();
+        }
+        let mut count = 0;
+        for entry in self.uring.completion() {
+            let place = entry.user_data() as u32;
+            let flight = self.flights.get_mut(place as usize);
+            let known = flight.filter(|flight| flight.is_open && flight.key(place) == entry.user_data());
+            let Some(flight) = known else {
+                self.faults += 1;
+                continue;
+            };
+            self.faults += u64::from(!note(flight, &entry));
+            if let Some(done) = flight.done() {
+                flight.is_open = false;
+                self.free.push(place);
+                count += 1;
+                each(flight.user_data, done);
+            }
+        }
+        count
+    }
+
+    fn run_tasks(&self) -> io::Result<usize> {
+        // linux/io_uring.h
+        const IORING_ENTER_GETEVENTS: u32 = 1 << 0;
+        // SAFETY: nothing is submitted, and no argument given.
+        unsafe { self.uring.submitter().enter::<()>(0, 0, IORING_ENTER_GETEVENTS, None) }
+    }
+
+    /// Sends that were queued and not reaped.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.flights.len() - self.free.len()
+    }
+
+    /// The most that can be in flight.
+    pub(crate) fn capacity(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Completions of sends that were never made, or were over: a fault of the kernel's.
+    pub(crate) fn faults(&self) -> u64 {
+        self.faults
+    }
+}
+
+/// Notes what a completion says; false if it says what was said before.
+fn note(flight: &mut Flight, entry: &cqueue::Entry) -> bool {
+    if cqueue::notif(entry.flags()) {
+        let copied = entry.result().cast_unsigned() & IORING_NOTIF_USAGE_ZC_COPIED != 0;
+        return flight.copied.replace(copied).is_none();
+    }
+    flight.awaits_notice = cqueue::more(entry.flags());
+    flight.result.replace(entry.result()).is_none()
+}
+
+impl AsFd for UringSender {
+    /// Readable while there are completions to be reaped.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring has it open, and is borrowed as long.
+        unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
+    }
+}
+
+impl Drop for UringSender {
+    fn drop(&mut self) {
+        let results_missing = self.flights.iter().any(|flight| flight.is_open && flight.result.is_none());
+        if results_missing {
+            // The kernel may still read them.
+            std::mem::forget(std::mem::take(&mut self.arguments));
+        }
+        if self.in_flight() == 0 {
+            // A closed ring is taken apart later, and would keep the socket's port until then.
+            let _ = self.uring.submitter().unregister_files();
+        }
+    }
+}
+
+impl fmt::Debug for UringSender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UringSender({} of {} in flight)", self.in_flight(), self.capacity())
+    }
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests;

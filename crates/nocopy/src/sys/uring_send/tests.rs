@@ -1,0 +1,259 @@
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use super::super::xsk::wait_readable;
+use super::*;
+use crate::pool::{Buffer, Pool};
+
+const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+const PATIENCE: Duration = Duration::from_secs(15);
+
+fn ring(socket: &UdpSocket, pool: Option<&Pool>, sends: u32) -> UringSender {
+    // SAFETY: the tests drop pools last.
+    unsafe { UringSender::new(socket.as_fd(), pool.map(Pool::memory), sends) }
+        .expect("Linux 6.2, with io_uring")
+}
+
+/// Two sockets, the first connected to the second.
+fn connected(at: SocketAddr) -> (UdpSocket, UdpSocket) {
+    let (from, to) = (UdpSocket::bind(at).unwrap(), UdpSocket::bind(at).unwrap());
+    from.connect(to.local_addr().unwrap()).unwrap();
+    to.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    (from, to)
+}
+
+fn received(socket: &UdpSocket) -> Vec<u8> {
+    let mut bytes = vec![0; 1 << 16];
+    let count = socket.recv(&mut bytes).expect("a datagram");
+    bytes.truncate(count);
+    bytes
+}
+
+fn pattern(number: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| (number * 31 + i + (i >> 8)) as u8).collect()
+}
+
+fn buffer(pool: &Pool, bytes: &[u8]) -> Buffer {
+    let mut buffer = pool.take().expect("one at home");
+    buffer.fill(bytes).expect("fits");
+    buffer
+}
+
+/// Submits and waits until nothing is in flight. What came of each, which is told once.
+fn finish(ring: &mut UringSender) -> HashMap<u64, Done> {
+    let mut all = HashMap::new();
+    let deadline = Instant::now() + PATIENCE;
+    ring.submit().unwrap();
+    while ring.in_flight() > 0 {
+        let count =
+            ring.reap(|user_data, done| assert!(all.insert(user_data, done).is_none(), "{user_data} twice"));
+        if count == 0 {
+            assert!(Instant::now() < deadline, "stuck: {ring:?}");
+            wait_readable(ring.as_fd(), Duration::from_millis(100)).unwrap();
+        }
+    }
+    assert_eq!((ring.reap(|_, _| panic!("nothing is left")), ring.faults()), (0, 0));
+    all
+}
+
+fn errno(done: &Done) -> Option<i32> {
+    done.result.as_ref().err().and_then(io::Error::raw_os_error)
+}
+
+#[test]
+fn pieces_of_any_kind_arrive_whole_and_are_told_once() {
+    let pool = Pool::new(8, 1 << 16).unwrap();
+    for at in [LOOPBACK, (Ipv6Addr::LOCALHOST, 0).into()] {
+        let (socket, sink) = connected(at);
+        let mut ring = ring(&socket, Some(&pool), 8);
+        let to = Address::from(sink.local_addr().unwrap());
+        let (head, body) = (buffer(&pool, &pattern(1, 42)), buffer(&pool, &pattern(2, 1400)));
+        let foreign = pattern(3, 30_001);
+        let sends: [(&[&[u8]], Option<&Address>); 8] = [
+            (&[&body], None),
+            (&[&body[3..77]], Some(&to)),
+            (&[&foreign[1..]], None),
+            (&[&foreign], Some(&to)),
+            (&[&head, &body], None),
+            (&[&head, &body], Some(&to)),
+            (&[&head, &foreign, &body[1..]], Some(&to)),
+            (&[&[]], None),
+        ];
+        for (number, (pieces, to)) in sends.into_iter().enumerate() {
+            // SAFETY: the memory outlives the ring's sends, which are finished below.
+            unsafe { ring.queue(number as u64 + 100, pieces.iter().copied(), to, None) }.unwrap();
+        }
+        assert_eq!(ring.in_flight(), 8);
+        let done = finish(&mut ring);
+        for (number, (pieces, _)) in sends.into_iter().enumerate() {
+            let sent = pieces.concat();
+            assert_eq!(*done[&(number as u64 + 100)].result.as_ref().unwrap(), sent.len(), "send {number}");
+            assert!(done[&(number as u64 + 100)].copied, "delivered on this host");
+            assert!(received(&sink) == sent, "send {number}: other bytes");
+        }
+    }
+}
+
+#[test]
+fn one_send_is_cut_into_many_datagrams() {
+    let pool = Pool::new(4, 1 << 16).unwrap();
+    let (socket, sink) = connected(LOOPBACK);
+    let mut ring = ring(&socket, Some(&pool), 4);
+    let (bytes, foreign) = (buffer(&pool, &pattern(1, 40 * 1400 + 9)), pattern(2, 3000));
+    // SAFETY: as above.
+    unsafe {
+        ring.queue(1, [&bytes[..]], None, Some(1400)).unwrap();
+        ring.queue(2, [&bytes[..2000], &foreign[..]], None, Some(1000)).unwrap();
+        ring.queue(3, [&bytes[..100]], None, None).unwrap();
+    }
+    let done = finish(&mut ring);
+    assert!(done.values().all(|done| done.result.is_ok()), "{done:?}");
+    for expected in bytes.chunks(1400) {
+        assert!(received(&sink) == expected);
+    }
+    for expected in [&bytes[..2000], &foreign[..]].concat().chunks(1000) {
+        assert!(received(&sink) == expected);
+    }
+    assert!(received(&sink) == bytes[..100], "the next one is not cut");
+}
+
+#[test]
+fn memory_may_change_once_it_was_reaped() {
+    let pool = Pool::new(4, 1 << 16).unwrap();
+    let lab = nocopy_lab::lab_or_skip();
+    let Some(lab) = lab else { return };
+    let sink = lab.right().namespace().run(|| UdpSocket::bind((lab.right().ipv4(), 0)).unwrap());
+    sink.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let socket = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());
+    socket.connect(sink.local_addr().unwrap()).unwrap();
+    let mut ring = ring(&socket, Some(&pool), 16);
+    let mut memory = buffer(&pool, &[]);
+    for round in 0..50 {
+        let sent = pattern(round, 1400 * 20);
+        memory.fill(&sent).unwrap();
+        for (number, piece) in memory.chunks(1400).enumerate().take(10) {
+            // SAFETY: the memory is changed after all sends were reaped.
+            unsafe { ring.queue(number as u64, [piece], None, None) }.unwrap();
+        }
+        // SAFETY: as above.
+        unsafe { ring.queue(10, [&memory[14_000..]], None, Some(1400)) }.unwrap();
+        assert!(finish(&mut ring).values().all(|done| done.result.is_ok()));
+        memory.as_mut().unwrap().fill(0xee);
+        assert!(sent.chunks(1400).all(|expected| received(&sink) == expected), "round {round}");
+    }
+}
+
+#[test]
+fn errors_are_told_and_end_nothing() {
+    let pool = Pool::new(4, 1 << 17).unwrap();
+    let (socket, sink) = connected(LOOPBACK);
+    let mut ring = ring(&socket, Some(&pool), 8);
+    let bytes = buffer(&pool, &pattern(1, 70_000));
+    // SAFETY: finished below.
+    unsafe {
+        ring.queue(1, [&bytes[..65_508]], None, None).unwrap();
+        ring.queue(2, [&bytes[..]], None, Some(1400)).unwrap();
+        ring.queue(3, [&bytes[..30_000]], None, Some(0)).unwrap();
+        ring.queue(4, [&bytes[..30_000]], None, Some(100)).unwrap();
+        ring.queue(5, [&bytes[..100]], None, None).unwrap();
+    }
+    let done = finish(&mut ring);
+    assert_eq!(errno(&done[&1]), Some(libc::EMSGSIZE), "longer than a datagram");
+    assert_eq!(errno(&done[&2]), Some(libc::EMSGSIZE), "longer than a packet");
+    assert_eq!(errno(&done[&4]), Some(libc::EINVAL), "more than 128 datagrams");
+    assert!(done[&3].result.is_ok(), "0 does not cut");
+    assert_eq!(received(&sink).len(), 30_000);
+    assert_eq!(*done[&5].result.as_ref().unwrap(), 100);
+    assert!(received(&sink) == bytes[..100]);
+
+    drop(sink);
+    // The first is sent, and ICMP answers; the next one is told.
+    for user_data in [6, 7] {
+        // SAFETY: as above.
+        unsafe { ring.queue(user_data, [&bytes[..100]], None, None) }.unwrap();
+        let done = finish(&mut ring);
+        assert_eq!(errno(&done[&user_data]), (user_data == 7).then_some(libc::ECONNREFUSED));
+    }
+}
+
+#[test]
+fn there_is_room_for_so_many_and_their_places_are_used_again() {
+    let (socket, sink) = connected(LOOPBACK);
+    let mut ring = ring(&socket, None, 3);
+    assert_eq!(ring.capacity(), 4);
+    let bytes = [7; 10];
+    for round in 0..300 {
+        for number in 0..4 {
+            // SAFETY: finished below.
+            unsafe { ring.queue(round * 4 + number, [&bytes[..]], None, None) }.unwrap();
+        }
+        // SAFETY: not queued.
+        assert_eq!(unsafe { ring.queue(0, [&bytes[..]], None, None) }, Err(Full));
+        let done = finish(&mut ring);
+        assert!((0..4).all(|number| done[&(round * 4 + number)].result.is_ok()));
+        (0..4).for_each(|_| assert_eq!(received(&sink), bytes));
+    }
+}
+
+#[test]
+fn sends_that_find_no_room_or_no_neighbour_come_back() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let socket = lab.left().namespace().run(|| {
+        // A neighbour is given up after 50 ms, not 3 s.
+        for (setting, value) in [("mcast_solicit", "1"), ("retrans_time_ms", "50")] {
+            std::fs::write(format!("/proc/sys/net/ipv4/neigh/{}/{setting}", lab.left().interface()), value)
+                .unwrap();
+        }
+        UdpSocket::bind((lab.left().ipv4(), 0)).unwrap()
+    });
+    rustix::net::sockopt::set_socket_send_buffer_size(&socket, 8192).unwrap();
+    let mut ring = ring(&socket, None, 32);
+    let to = Address::from(SocketAddr::from((Ipv4Addr::new(10, 77, 0, 99), 9)));
+    let bytes = pattern(1, 1400);
+    for number in 0..32 {
+        // SAFETY: finished below.
+        unsafe { ring.queue(number, [&bytes[..]], Some(&to), None) }.unwrap();
+    }
+    // Most find no room in the send buffer at first, and are tried again.
+    assert_eq!(finish(&mut ring).len(), 32);
+}
+
+#[test]
+fn a_port_is_free_once_socket_and_ring_are_gone() {
+    let (socket, _sink) = connected(LOOPBACK);
+    let address = socket.local_addr().unwrap();
+    let mut ring = ring(&socket, None, 4);
+    // SAFETY: finished below.
+    unsafe { ring.queue(1, [&b"bytes"[..]], None, None) }.unwrap();
+    finish(&mut ring);
+    drop((socket, ring));
+    UdpSocket::bind(address).expect("free again");
+}
+
+#[test]
+fn a_ring_may_be_dropped_with_sends_in_flight() {
+    let pool = Pool::new(2, 4096).unwrap();
+    let (socket, sink) = connected(LOOPBACK);
+    let bytes = buffer(&pool, b"on its way");
+    for submitted in [false, true] {
+        let mut ring = ring(&socket, Some(&pool), 4);
+        // SAFETY: never changed again.
+        unsafe { ring.queue(1, [&bytes[..], &bytes[..]], None, None) }.unwrap();
+        if submitted {
+            ring.submit().unwrap();
+        }
+        drop(ring);
+    }
+    assert_eq!(received(&sink), b"on its wayon its way");
+}
+
+#[test]
+fn a_refusal_names_its_cause() {
+    let refused = |errno| io::Error::from_raw_os_error(errno);
+    let text = UringRefused::with_setting(refused(libc::EPERM), 2).to_string();
+    assert!(text.contains("kernel.io_uring_disabled is 2"), "{text}");
+    assert!(matches!(UringRefused::with_setting(refused(libc::EPERM), 0), UringRefused::Kernel(_)));
+    assert!(matches!(UringRefused::with_setting(refused(libc::EINVAL), 0), UringRefused::TooOld(_)));
+}
