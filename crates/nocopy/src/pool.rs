@@ -9,6 +9,7 @@ use std::fmt;
 use std::io;
 use std::ops::Deref;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::area::Frame;
@@ -29,6 +30,8 @@ struct Shared {
     mapping: Mapping,
     buffer_bytes: usize,
     total: u32,
+    /// io_uring instances that were told of its memory: they read the pages that were there then, and no others.
+    registrations: AtomicUsize,
     /// The buffers at home; last in, first out, so that what is taken is in the cache.
     free: Mutex<Vec<u32>>,
 }
@@ -48,7 +51,13 @@ impl Pool {
         let bytes = buffer_bytes.checked_mul(buffers as usize).ok_or(io::ErrorKind::OutOfMemory)?;
         let mapping = Mapping::buffers(bytes)?;
         let free = Mutex::new((0..buffers).rev().collect());
-        Ok(Self(Arc::new(Shared { mapping, buffer_bytes, total: buffers, free })))
+        Ok(Self(Arc::new(Shared {
+            mapping,
+            buffer_bytes,
+            total: buffers,
+            registrations: AtomicUsize::new(0),
+            free,
+        })))
     }
 
     /// A buffer, empty; `None` while all are away.
@@ -79,6 +88,12 @@ impl Pool {
         (self.0.mapping.base(), self.0.mapping.bytes())
     }
 
+    /// Its memory was registered with an io_uring instance: while the result lives none of it is replaced.
+    pub(crate) fn register(&self) -> Registration {
+        self.0.registrations.fetch_add(1, Relaxed);
+        Registration(self.clone())
+    }
+
     fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -86,6 +101,16 @@ impl Pool {
     fn free(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
         // Pushing and popping numbers leaves nothing half done.
         self.0.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps a pool's memory where it is, and its pages what they are, for an io_uring instance.
+#[derive(Debug)]
+pub(crate) struct Registration(Pool);
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.0.0.registrations.fetch_sub(1, Relaxed);
     }
 }
 
@@ -210,12 +235,16 @@ impl Buffer {
     /// Gives it up while the kernel may still read it, and will never say when it has done. Returns the bytes that are lost to the
     /// program for good.
     ///
-    /// Pages of a pool are replaced: the kernel keeps the old ones as long as it needs them. Memory of any other kind cannot be, and is
-    /// leaked.
+    /// Pages of a pool are replaced: the kernel keeps the old ones as long as it needs them. Memory of any other kind cannot be, nor can
+    /// that of a pool that an io_uring instance has registered, and is leaked.
     pub(crate) fn abandon(mut self) -> usize {
         match &self.home {
             Home::Pool { pool, .. } => {
                 let bytes = pool.buffer_bytes();
+                if pool.0.registrations.load(Relaxed) > 0 {
+                    std::mem::forget(self);
+                    return bytes;
+                }
                 // SAFETY: whole pages of this buffer, which nobody looks into; they read as zeros from now on.
                 match unsafe { pool.0.mapping.replace(self.data, bytes) } {
                     Ok(()) => return 0,

@@ -13,8 +13,15 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use common::SECOND;
 
-const METHODS: [Method; 5] =
-    [Method::Socket, Method::SendMmsg, Method::Gso, Method::ZeroCopy, Method::ZeroCopyGso];
+const METHODS: [Method; 7] = [
+    Method::Socket,
+    Method::SendMmsg,
+    Method::Gso,
+    Method::ZeroCopy,
+    Method::ZeroCopyGso,
+    Method::UringZeroCopy,
+    Method::UringZeroCopyGso,
+];
 
 fn receiver(end: &End) -> UdpSocket {
     let address = SocketAddr::new(end.ipv4().into(), 0);

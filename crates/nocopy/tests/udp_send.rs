@@ -8,9 +8,16 @@ use nocopy::{Buffer, Cause, Evidence, Tally};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Everything but io_uring and ports, which have tests of their own.
-const METHODS: [Method; 5] =
-    [Method::Socket, Method::SendMmsg, Method::Gso, Method::ZeroCopy, Method::ZeroCopyGso];
+/// Everything but ports, which have tests of their own.
+const METHODS: [Method; 7] = [
+    Method::Socket,
+    Method::SendMmsg,
+    Method::Gso,
+    Method::ZeroCopy,
+    Method::ZeroCopyGso,
+    Method::UringZeroCopy,
+    Method::UringZeroCopyGso,
+];
 
 fn local(ip: &str) -> SocketAddr {
     SocketAddr::new(ip.parse().unwrap(), 0)
@@ -130,6 +137,8 @@ fn what_is_delivered_locally_was_copied_and_says_so() {
     for (method, cause) in [
         (Method::ZeroCopy, Cause::DeliveredLocally),
         (Method::ZeroCopyGso, Cause::DeliveredLocally),
+        (Method::UringZeroCopy, Cause::DeliveredLocally),
+        (Method::UringZeroCopyGso, Cause::DeliveredLocally),
         (Method::Gso, Cause::SocketCall),
     ] {
         let (mut socket, receiver) = pair("127.0.0.1", Some(method));

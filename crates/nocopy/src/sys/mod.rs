@@ -23,7 +23,6 @@ pub(crate) mod route;
 pub(crate) mod sockets;
 pub(crate) mod udp_receive;
 pub(crate) mod udp_send;
-#[cfg_attr(not(test), expect(dead_code, reason = "the sender takes it up next"))]
 pub(crate) mod uring_send;
 #[cfg(feature = "tokio")]
 pub(crate) mod watch;

@@ -63,6 +63,20 @@ impl UringRefused {
         Self::with_setting(error, setting.and_then(|setting| setting.trim().parse().ok()).unwrap_or(0))
     }
 
+    /// The same in a few words that never change.
+    pub(crate) fn why(&self) -> &'static str {
+        match self {
+            Self::TurnedOff { .. } => {
+                "io_uring is turned off here: 'sysctl -w kernel.io_uring_disabled=0' turns it on"
+            }
+            Self::TooOld(_) => "the kernel's io_uring has no zero-copy sends: Linux 6.2 or later has",
+            Self::Locked { .. } => {
+                "the pool cannot be locked for io_uring: raise the limit ('ulimit -l'), or use fewer buffers"
+            }
+            Self::Kernel(_) => "io_uring refused: a sandbox may forbid it",
+        }
+    }
+
     fn with_setting(error: io::Error, setting: u8) -> Self {
         match (error.raw_os_error(), setting) {
             (Some(libc::EPERM), 1..) => Self::TurnedOff { setting, source: error },

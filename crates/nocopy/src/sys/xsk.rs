@@ -147,23 +147,33 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result
 
 /// Waits until a descriptor is readable, or a socket has an error to tell, which the second value says.
 pub(crate) fn wait_readable_or_broken(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<(Wakeup, bool)> {
-    poll(fd, PollFlags::IN, timeout)
+    let mut waited = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    let wakeup = poll(&mut waited, timeout)?;
+    Ok((wakeup, wakeup == Wakeup::Ready && waited[0].revents().contains(PollFlags::ERR)))
 }
 
-fn poll(fd: BorrowedFd<'_>, wanted: PollFlags, timeout: Duration) -> io::Result<(Wakeup, bool)> {
+/// Waits until a socket has something in its error queue, or a ring beside it is readable.
+pub(crate) fn wait_for_completions(
+    socket: BorrowedFd<'_>,
+    ring: Option<BorrowedFd<'_>>,
+    timeout: Duration,
+) -> io::Result<Wakeup> {
+    let mut waited = [
+        PollFd::from_borrowed_fd(socket, PollFlags::empty()),
+        PollFd::from_borrowed_fd(ring.unwrap_or(socket), PollFlags::IN),
+    ];
+    let count = if ring.is_some() { 2 } else { 1 };
+    poll(&mut waited[..count], timeout)
+}
+
+fn poll(waited: &mut [PollFd<'_>], timeout: Duration) -> io::Result<Wakeup> {
     let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
-    let mut waited = [PollFd::from_borrowed_fd(fd, wanted)];
-    match rustix::event::poll(&mut waited, Some(&timeout)) {
-        Ok(0) => Ok((Wakeup::TimedOut, false)),
-        Ok(_) => Ok((Wakeup::Ready, waited[0].revents().contains(PollFlags::ERR))),
-        Err(rustix::io::Errno::INTR) => Ok((Wakeup::Interrupted, false)),
+    match rustix::event::poll(waited, Some(&timeout)) {
+        Ok(0) => Ok(Wakeup::TimedOut),
+        Ok(_) => Ok(Wakeup::Ready),
+        Err(rustix::io::Errno::INTR) => Ok(Wakeup::Interrupted),
         Err(errno) => Err(errno.into()),
     }
-}
-
-/// Waits until a socket has something in its error queue.
-pub(crate) fn wait_for_errors(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<Wakeup> {
-    poll(socket, PollFlags::empty(), timeout).map(|(wakeup, _)| wakeup)
 }
 
 /// An AF_XDP socket.

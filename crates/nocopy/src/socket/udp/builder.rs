@@ -223,8 +223,11 @@ impl Builder {
         let chooser = Chooser::new(self.method);
         let local = socket2::SockRef::from(&*socket).local_addr().ok().and_then(|local| local.as_socket());
         let paths = Paths::of(&*socket, local.map(|local| local.ip()));
-        let sender =
+        let mut sender =
             Sender::new(Arc::clone(&socket), pool(self.send_pool)?, chooser, paths, self.return_buffers);
+        if let Some(method) = self.method.filter(|method| method.is_by_ring()) {
+            sender.open_ring().map_err(|source| OpenError::Method { method, source })?;
+        }
         let receiver = Receiver::new(Arc::clone(&socket), pool(self.receive_pool)?, self.receive_batch)
             .map_err(|source| OpenError::Setting { setting: "coalescing", source })?;
         Ok(Socket { socket, sender, receiver })

@@ -9,7 +9,8 @@ use crate::evidence::{Cause, Evidence};
 use crate::policy::{Choice, Explanation, Policy, Reason, Work};
 
 /// For several datagrams, in the order in which they are tried.
-const BATCHES: [Method; 4] = [Method::Gso, Method::ZeroCopyGso, Method::SendMmsg, Method::Socket];
+const BATCHES: [Method; 5] =
+    [Method::Gso, Method::ZeroCopyGso, Method::UringZeroCopyGso, Method::SendMmsg, Method::Socket];
 
 /// For one: there is nothing to gain from calls for many.
 const SINGLES: [Method; 2] = [Method::Socket, Method::ZeroCopy];
@@ -51,10 +52,10 @@ impl Chooser {
     }
 
     /// The kernel does not take datagrams like these by this method.
-    pub(super) fn refused(&mut self, method: Method, run: &Run) {
+    pub(super) fn refused(&mut self, method: Method, destination: u32, datagram_bytes: u32) {
         // As good as copied: tried again, with longer and longer waits, for routes change.
         for _ in 0..REFUSALS {
-            self.policy.completed(run.destination, method, run.datagram_bytes as u32, true, None);
+            self.policy.completed(destination, method, datagram_bytes, true, None);
         }
     }
 

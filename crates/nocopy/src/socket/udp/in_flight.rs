@@ -135,8 +135,9 @@ impl Held {
 /// A call that the kernel took and has not completed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
-    /// The messages it reads all or part of.
+    /// The messages it reads all or part of, the first from this byte on.
     pub(super) first: u64,
+    pub(super) first_byte: u32,
     pub(super) last: u64,
     pub(super) datagrams: u32,
     pub(super) datagram_bytes: u32,
@@ -207,6 +208,7 @@ mod tests {
     fn call(first: u64) -> Call {
         Call {
             first,
+            first_byte: 0,
             last: first,
             datagrams: 1,
             datagram_bytes: 1,

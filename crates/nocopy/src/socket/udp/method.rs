@@ -17,21 +17,25 @@ pub enum Method {
     ZeroCopy,
     /// Both: a long message from the program's memory, cut by the kernel or the card.
     ZeroCopyGso,
-    /// Zero-copy sends by io_uring, many a call, from memory that is registered once (`IORING_OP_SEND_ZC`; Linux 6.0).
+    /// Zero-copy sends by io_uring, many a call, from memory that is registered once (`IORING_OP_SEND_ZC`; Linux 6.2). Completions
+    /// may interrupt other calls of the thread that flushed (`EINTR`).
     UringZeroCopy,
+    /// Both: long messages from registered memory, cut by the kernel or the card (Linux 6.15 for memory that is registered).
+    UringZeroCopyGso,
     /// Frames of an AF_XDP port, headers and all.
     Xdp,
 }
 
 impl Method {
     /// All there are.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Socket,
         Self::SendMmsg,
         Self::Gso,
         Self::ZeroCopy,
         Self::ZeroCopyGso,
         Self::UringZeroCopy,
+        Self::UringZeroCopyGso,
         Self::Xdp,
     ];
 
@@ -44,17 +48,22 @@ impl Method {
             Self::ZeroCopy => "zerocopy",
             Self::ZeroCopyGso => "zerocopy-gso",
             Self::UringZeroCopy => "uring-zerocopy",
+            Self::UringZeroCopyGso => "uring-zerocopy-gso",
             Self::Xdp => "xdp-udp",
         }
     }
 
     /// Whether the kernel reads the program's memory after the call.
     pub(crate) fn is_zero_copy(self) -> bool {
-        matches!(self, Self::ZeroCopy | Self::ZeroCopyGso | Self::UringZeroCopy)
+        matches!(self, Self::ZeroCopy | Self::ZeroCopyGso) || self.is_by_ring()
+    }
+
+    pub(crate) fn is_by_ring(self) -> bool {
+        matches!(self, Self::UringZeroCopy | Self::UringZeroCopyGso)
     }
 
     pub(crate) fn is_segmented(self) -> bool {
-        matches!(self, Self::Gso | Self::ZeroCopyGso)
+        matches!(self, Self::Gso | Self::ZeroCopyGso | Self::UringZeroCopyGso)
     }
 }
 

@@ -14,12 +14,19 @@ use super::in_flight::{Call, Calls, Messages, Ticket};
 use super::message::{DATAGRAM_BYTES_MAX, Message};
 use super::{Method, reaper};
 use crate::evidence::Evidence;
-use crate::pool::Buffer;
+use crate::pool::{Buffer, Pool, Registration};
 use crate::sys::udp_send::{self, Burst};
+use crate::sys::uring_send::{UringRefused, UringSender};
 
 /// How many pages a message from the program's memory may lie on (`MAX_SKB_FRAGS` of `linux/skbuff.h`).
 const PAGES_MAX: usize = 17;
 const PAGE_BYTES: usize = 4096;
+
+/// Sends that a ring has at a time.
+const RING_SENDS: u32 = 128;
+
+/// How often a datagram is tried that the ring did not take.
+const ATTEMPTS: usize = 4;
 
 /// A place in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,11 +79,9 @@ pub(super) struct How {
 
 #[derive(Debug)]
 pub(super) struct Outbox {
-    socket: Arc<OwnedFd>,
-    messages: Messages,
+    kept: Kept,
     /// What goes next: the first message that was not handed over whole, and how many of its bytes were.
     next: Place,
-    calls: Calls,
     burst: Burst,
     marks: Vec<Mark>,
     /// A zero-copy call failed, and the kernel may have counted it. It does if it had made the packet before it found that it cannot
@@ -84,13 +89,118 @@ pub(super) struct Outbox {
     is_unsure: bool,
 }
 
+/// What has to stay as long as the kernel reads messages: these, and by what it tells that it has done.
+#[derive(Debug)]
+pub(super) struct Kept {
+    socket: Arc<OwnedFd>,
+    messages: Messages,
+    /// Of MSG_ZEROCOPY; the error queue tells of them.
+    calls: Calls,
+    ring: Option<Ring>,
+}
+
+/// Calls by io_uring. The ring is dropped before the pool whose memory it has registered.
+#[derive(Debug)]
+struct Ring {
+    sender: UringSender,
+    calls: Calls,
+    /// Those the kernel refused, whose messages are still held.
+    failed: Vec<(Call, io::Error)>,
+    _memory: Registration,
+}
+
+/// What a second attempt by ordinary calls came to.
+#[derive(Debug, Default)]
+pub(super) struct Resent {
+    pub(super) datagrams: u64,
+    pub(super) bytes: u64,
+    pub(super) refused: u64,
+    pub(super) error: Option<io::Error>,
+}
+
+impl Kept {
+    fn new(socket: Arc<OwnedFd>) -> Self {
+        Self { socket, messages: Messages::default(), calls: Calls::default(), ring: None }
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// What becomes readable when calls by the ring are over.
+    pub(super) fn ring(&self) -> Option<BorrowedFd<'_>> {
+        self.ring.as_ref().filter(|ring| ring.calls.open() > 0).map(|ring| ring.sender.as_fd())
+    }
+
+    /// Calls whose memory the kernel still reads.
+    #[inline]
+    pub(super) fn in_flight(&self) -> usize {
+        self.calls.open() + self.ring.as_ref().map_or(0, |ring| ring.calls.open() + ring.failed.len())
+    }
+
+    /// The kernel says that the calls from `first` to `last` are over. `judge` tells what that proves of one, and `free` takes what
+    /// nobody reads any more. Returns how many were over, how many of those named were not open, and the number behind the last.
+    pub(super) fn done(
+        &mut self,
+        first: u32,
+        last: u32,
+        mut judge: impl FnMut(&Call) -> Evidence,
+        free: &mut impl FnMut(Ticket, Message, Evidence),
+    ) -> (usize, u64, u64) {
+        let count = u64::from(last.wrapping_sub(first)) + 1;
+        let first = self.calls.number(first);
+        let end = first.saturating_add(count);
+        let mut over = 0;
+        // A range that claims more than there are would take long to walk, and be wrong.
+        for number in first..end.min(self.calls.end()) {
+            let Some(call) = self.calls.take(number) else { continue };
+            let evidence = judge(&call);
+            self.messages.returned(call.first, call.last, evidence, free);
+            over += 1;
+        }
+        (over, count - over as u64, end)
+    }
+
+    /// The same of calls by the ring. Those the kernel refused wait for [`Outbox::send_again`].
+    pub(super) fn done_by_ring(
+        &mut self,
+        mut judge: impl FnMut(&Call, bool) -> Evidence,
+        free: &mut impl FnMut(Ticket, Message, Evidence),
+    ) -> usize {
+        let (Some(ring), messages) = (&mut self.ring, &mut self.messages) else { return 0 };
+        let (calls, failed) = (&mut ring.calls, &mut ring.failed);
+        ring.sender.reap(|number, done| {
+            let Some(call) = calls.take(number) else { return };
+            match done.result {
+                Ok(_) => messages.returned(call.first, call.last, judge(&call, done.copied), free),
+                Err(error) => failed.push((call, error)),
+            }
+        })
+    }
+
+    /// Lets go of what the kernel refused: nobody is there who could send it again.
+    pub(super) fn drop_failed(&mut self) {
+        let failed = self.ring.iter_mut().flat_map(|ring| ring.failed.drain(..));
+        for (call, _) in failed {
+            self.messages
+                .returned(call.first, call.last, Evidence::Unknown, &mut |_, message, _| drop(message));
+        }
+    }
+
+    /// Gives up what the kernel still reads, and returns how many bytes are lost to the program.
+    pub(super) fn abandon(mut self) -> usize {
+        self.drop_failed();
+        // Pages that come in the place of others are not those the ring has registered: it ends first.
+        drop(self.ring.take());
+        self.messages.abandon()
+    }
+}
+
 impl Outbox {
     pub(super) fn new(socket: Arc<OwnedFd>) -> Self {
         Self {
-            socket,
-            messages: Messages::default(),
+            kept: Kept::new(socket),
             next: Place { ticket: 0, bytes: 0 },
-            calls: Calls::default(),
             burst: Burst::new(),
             marks: Vec::with_capacity(udp_send::MESSAGES_MAX),
             is_unsure: false,
@@ -108,19 +218,25 @@ impl Outbox {
         self.is_unsure = false;
     }
 
+    #[inline]
+    pub(super) fn kept(&self) -> &Kept {
+        &self.kept
+    }
+
+    #[inline]
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.kept.socket()
     }
 
     #[inline]
     pub(super) fn push(&mut self, message: Message, destination: u32) -> Ticket {
-        self.messages.push(message, destination)
+        self.kept.messages.push(message, destination)
     }
 
     /// Messages that were not handed over.
     #[inline]
     pub(super) fn queued(&self) -> usize {
-        (self.messages.end() - self.next.ticket) as usize
+        (self.kept.messages.end() - self.next.ticket) as usize
     }
 
     /// Whether all of a message was.
@@ -132,17 +248,17 @@ impl Outbox {
     /// Calls whose memory the kernel still reads.
     #[inline]
     pub(super) fn in_flight(&self) -> usize {
-        self.calls.open()
+        self.kept.in_flight()
     }
 
     /// The datagrams at the front of the queue that are alike.
     #[inline]
     pub(super) fn run(&self) -> Option<Run> {
-        let end = self.messages.end();
+        let end = self.kept.messages.end();
         if self.next.ticket == end {
             return None;
         }
-        let first = self.messages.get(self.next.ticket);
+        let first = self.kept.messages.get(self.next.ticket);
         let message = self.message(self.next.ticket);
         let datagram_bytes = message.datagram_bytes();
         let mut run = Run {
@@ -153,7 +269,7 @@ impl Outbox {
         };
         while run.end < end {
             let message = self.message(run.end);
-            if self.messages.get(run.end).destination != run.destination
+            if self.kept.messages.get(run.end).destination != run.destination
                 || message.datagram_bytes() != datagram_bytes
             {
                 break;
@@ -196,12 +312,12 @@ impl Outbox {
     ) {
         self.next = mark.to;
         for ticket in mark.from.ticket..mark.to.ticket {
-            self.messages.handed_over(ticket, evidence, free);
+            self.kept.messages.handed_over(ticket, evidence, free);
         }
         if mark.to.bytes > 0
             && let Some(evidence) = evidence
         {
-            self.messages.learn(mark.to.ticket, evidence);
+            self.kept.messages.learn(mark.to.ticket, evidence);
         }
     }
 
@@ -223,9 +339,9 @@ impl Outbox {
         let is_zero_copy = how.evidence.is_none();
         let flags = if is_zero_copy { how.flags | libc::MSG_ZEROCOPY } else { how.flags };
         assert!(!self.is_unsure, "completions are read before the next call");
-        // SAFETY: the pieces were just put together from messages that `self.messages` holds; those of zero-copy calls are
-        // held until `self.calls` has seen the completion, or the reaper has, or they were abandoned for good.
-        let sent = unsafe { self.burst.send(self.socket.as_fd(), 0, flags) };
+        // SAFETY: the pieces were just put together from messages that `self.kept.messages` holds; those of zero-copy calls are
+        // held until `self.kept.calls` has seen the completion, or the reaper has, or they were abandoned for good.
+        let sent = unsafe { self.burst.send(self.kept.socket.as_fd(), 0, flags) };
         self.is_unsure = is_zero_copy && !sent.as_ref().is_ok_and(|sent| *sent == self.burst.messages());
         let sent = sent?;
         let mut taken = Taken::default();
@@ -235,52 +351,143 @@ impl Outbox {
             taken.bytes += u64::from(mark.bytes);
             if is_zero_copy {
                 taken.calls += 1;
-                self.called(mark, run, how);
+                self.kept.messages.called(mark.from.ticket, mark.last);
+                self.kept.calls.push(call(mark, run, how));
             }
             self.pass_to(mark, how.evidence, free);
         }
         Ok(taken)
     }
 
-    fn called(&mut self, mark: Mark, run: &Run, how: How) {
-        self.messages.called(mark.from.ticket, mark.last);
-        self.calls.push(Call {
-            first: mark.from.ticket,
-            last: mark.last,
-            datagrams: mark.datagrams,
-            datagram_bytes: run.datagram_bytes as u32,
-            bytes: mark.bytes,
-            destination: run.destination,
-            method: how.method,
-            since: how.since,
-        });
-    }
-
-    /// The kernel says that the calls from `first` to `last` are over. `judge` tells what that proves of one, and `free` takes what
-    /// nobody reads any more. Returns how many were over, and how many of those named were not open.
+    /// As [`Kept::done`]; knows of the one call that failed.
     pub(super) fn done(
         &mut self,
         first: u32,
         last: u32,
-        mut judge: impl FnMut(&Call) -> Evidence,
+        judge: impl FnMut(&Call) -> Evidence,
         free: &mut impl FnMut(Ticket, Message, Evidence),
     ) -> (usize, u64) {
-        let count = u64::from(last.wrapping_sub(first)) + 1;
-        let first = self.calls.number(first);
-        let mut over = 0;
-        // A range that claims more than there are would take long to walk, and be wrong.
-        for number in first..first.saturating_add(count).min(self.calls.end()) {
-            let Some(call) = self.calls.take(number) else { continue };
-            let evidence = judge(&call);
-            self.messages.returned(call.first, call.last, evidence, free);
-            over += 1;
-        }
-        let is_of_failed = self.is_unsure && first.saturating_add(count) == self.calls.end() + 1;
+        let (over, strange, end) = self.kept.done(first, last, judge, free);
+        let is_of_failed = self.is_unsure && end == self.kept.calls.end() + 1;
         if is_of_failed {
-            self.calls.skip();
+            self.kept.calls.skip();
             self.is_unsure = false;
         }
-        (over, count - over as u64 - u64::from(is_of_failed))
+        (over, strange - u64::from(is_of_failed))
+    }
+
+    /// As [`Kept::done_by_ring`].
+    pub(super) fn done_by_ring(
+        &mut self,
+        judge: impl FnMut(&Call, bool) -> Evidence,
+        free: &mut impl FnMut(Ticket, Message, Evidence),
+    ) -> usize {
+        self.kept.done_by_ring(judge, free)
+    }
+
+    /// Makes the ring, with the pool's memory registered, unless it is there.
+    pub(super) fn open_ring(&mut self, pool: &Pool) -> Result<(), UringRefused> {
+        if self.kept.ring.is_none() {
+            // SAFETY: the ring and the pool, whose memory it is, stay together.
+            let sender =
+                unsafe { UringSender::new(self.kept.socket.as_fd(), Some(pool.memory()), RING_SENDS)? };
+            let (calls, failed) = (Calls::default(), Vec::new());
+            self.kept.ring = Some(Ring { sender, calls, failed, _memory: pool.register() });
+        }
+        Ok(())
+    }
+
+    /// Hands datagrams of the run to the ring, as many as there is room for, by one call.
+    ///
+    /// # Errors
+    /// The kernel took nothing.
+    pub(super) fn send_by_ring(
+        &mut self,
+        run: &Run,
+        how: How,
+        destinations: &Destinations,
+        free: &mut impl FnMut(Ticket, Message, Evidence),
+    ) -> io::Result<Taken> {
+        let address = destinations.get(run.destination).address.as_ref();
+        let mut taken = Taken::default();
+        while self.has(run) {
+            let mark = match how.method.is_segmented() {
+                true => self.measure_long(how.method, self.next, run),
+                false => self.measure_one(self.next),
+            };
+            let segment_bytes = (mark.datagrams > 1).then_some(run.datagram_bytes as u16);
+            let Kept { messages, ring, .. } = &mut self.kept;
+            let Some(Ring { sender, calls, .. }) = ring else {
+                return Err(io::ErrorKind::Unsupported.into());
+            };
+            let pieces = (mark.from.ticket..=mark.last)
+                .flat_map(|ticket| pieces_of(queued(messages, ticket), ticket, mark));
+            // SAFETY: the messages are held until `calls` has seen the completion, or the reaper has, or they were abandoned for good.
+            if unsafe { sender.queue(calls.end(), pieces, address, segment_bytes) }.is_err() {
+                break; // the ring is full
+            }
+            messages.called(mark.from.ticket, mark.last);
+            calls.push(call(mark, run, how));
+            taken.datagrams += u64::from(mark.datagrams);
+            taken.bytes += u64::from(mark.bytes);
+            taken.calls += 1;
+            self.pass_to(mark, None, free);
+        }
+        match &mut self.kept.ring {
+            // What was not taken now is with the next call.
+            Some(ring) => ring.sender.submit().map(|()| taken),
+            None => Ok(taken),
+        }
+    }
+
+    /// Whether calls by the ring were refused.
+    #[inline]
+    pub(super) fn has_failed(&self) -> bool {
+        self.kept.ring.as_ref().is_some_and(|ring| !ring.failed.is_empty())
+    }
+
+    /// Sends what the kernel refused by the ring once more, by ordinary calls. Returns the call, why it was refused, and what came of it.
+    pub(super) fn send_again(
+        &mut self,
+        evidence: Evidence,
+        destinations: &Destinations,
+        free: &mut impl FnMut(Ticket, Message, Evidence),
+    ) -> Option<(Call, io::Error, Resent)> {
+        let (call, error) = self.kept.ring.as_mut()?.failed.pop()?;
+        let mut place = Place { ticket: call.first, bytes: call.first_byte as usize };
+        let mut resent = Resent::default();
+        for _ in 0..call.datagrams {
+            let mark = self.measure_one(place);
+            self.burst.clear();
+            self.burst.begin(destinations.get(call.destination).address.as_ref(), 0);
+            self.add_pieces(mark);
+            match self.send_burst_again() {
+                Ok(()) => {
+                    resent.datagrams += 1;
+                    resent.bytes += u64::from(mark.bytes);
+                }
+                Err(error) => {
+                    resent.refused += 1;
+                    resent.error.get_or_insert(error);
+                }
+            }
+            place = mark.to;
+        }
+        self.kept.messages.returned(call.first, call.last, evidence, free);
+        Some((call, error, resent))
+    }
+
+    /// An error that an earlier datagram left at the socket is told by one call, and gone with it.
+    fn send_burst_again(&mut self) -> io::Result<()> {
+        let mut sent = Ok(0);
+        for _ in 0..ATTEMPTS {
+            // SAFETY: the pieces lie in messages that are held; the call is an ordinary one.
+            sent = unsafe { self.burst.send(self.kept.socket.as_fd(), 0, 0) };
+            if sent.is_ok() {
+                break;
+            }
+        }
+        sent.map(drop)
     }
 
     /// Puts datagrams of the run together, from the front of the queue on.
@@ -346,26 +553,50 @@ impl Outbox {
 
     fn add_pieces(&mut self, mark: Mark) {
         for ticket in mark.from.ticket..=mark.last {
-            let message = queued(&self.messages, ticket);
-            match message.pieces() {
-                [one] if mark.from.ticket == mark.last => {
-                    self.burst.piece(&one[mark.from.bytes..][..mark.bytes as usize]);
-                }
-                all => all.iter().for_each(|piece| self.burst.piece(piece)),
-            }
+            let message = queued(&self.kept.messages, ticket);
+            pieces_of(message, ticket, mark).for_each(|piece| self.burst.piece(piece));
         }
     }
 
     #[inline]
     fn message(&self, ticket: u64) -> &Message {
-        queued(&self.messages, ticket)
+        queued(&self.kept.messages, ticket)
     }
 
     /// Gives up what the kernel still reads, and returns how many calls those were, and the bytes that are lost to the program.
     pub(super) fn abandon(mut self) -> (usize, usize) {
-        let (calls, messages) = (self.in_flight(), std::mem::take(&mut self.messages));
-        self.calls = Calls::default();
-        (calls, messages.abandon())
+        let kept = self.take();
+        (kept.in_flight(), kept.abandon())
+    }
+
+    fn take(&mut self) -> Kept {
+        let none = Kept::new(Arc::clone(&self.kept.socket));
+        std::mem::replace(&mut self.kept, none)
+    }
+}
+
+/// The pieces of a message that a mark is of.
+#[inline]
+fn pieces_of(message: &Message, ticket: u64, mark: Mark) -> impl Iterator<Item = &[u8]> {
+    let (first, bytes) =
+        if ticket == mark.from.ticket { (mark.from.bytes, mark.bytes as usize) } else { (0, usize::MAX) };
+    message.pieces().iter().map(move |piece| match message.pieces() {
+        [one] => &one[first..first.saturating_add(bytes).min(one.len())],
+        _ => piece,
+    })
+}
+
+fn call(mark: Mark, run: &Run, how: How) -> Call {
+    Call {
+        first: mark.from.ticket,
+        first_byte: mark.from.bytes as u32,
+        last: mark.last,
+        datagrams: mark.datagrams,
+        datagram_bytes: run.datagram_bytes as u32,
+        bytes: mark.bytes,
+        destination: run.destination,
+        method: how.method,
+        since: how.since,
     }
 }
 
@@ -398,8 +629,7 @@ impl Drop for Outbox {
     /// What is queued is not sent. What the kernel still reads stays where it is until it has done.
     fn drop(&mut self) {
         if self.in_flight() > 0 {
-            let (calls, messages) = (std::mem::take(&mut self.calls), std::mem::take(&mut self.messages));
-            reaper::adopt(Arc::clone(&self.socket), calls, messages);
+            reaper::adopt(self.take());
         }
     }
 }

@@ -3,14 +3,13 @@
 //! Completions come by the descriptor, and none after it is closed. So one thread of the process keeps such descriptors until the
 //! kernel has done; it ends when there are none left.
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::in_flight::{Calls, Messages};
+use super::message::Message;
+use super::outbox::Kept;
 use crate::evidence::Evidence;
 use crate::sys::udp_send::{self, Notice};
 
@@ -20,11 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long to sleep between two looks.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A socket nobody has any more.
+/// What is left of a socket that nobody has any more.
 struct Orphan {
-    socket: Arc<OwnedFd>,
-    calls: Calls,
-    messages: Messages,
+    kept: Kept,
     give_up: Instant,
 }
 
@@ -49,8 +46,8 @@ pub(super) fn leaked(bytes: usize) {
 }
 
 /// Takes over what the kernel still reads.
-pub(super) fn adopt(socket: Arc<OwnedFd>, calls: Calls, messages: Messages) {
-    let orphan = Orphan { socket, calls, messages, give_up: Instant::now() + PATIENCE };
+pub(super) fn adopt(kept: Kept) {
+    let orphan = Orphan { kept, give_up: Instant::now() + PATIENCE };
     let mut home = HOME.lock().unwrap_or_else(PoisonError::into_inner);
     home.orphans.push(orphan);
     if !home.is_running {
@@ -71,7 +68,7 @@ fn run() {
         let now = Instant::now();
         let (late, waiting): (Vec<_>, Vec<_>) = orphans
             .into_iter()
-            .filter(|orphan| orphan.calls.open() > 0)
+            .filter(|orphan| orphan.kept.in_flight() > 0)
             .partition(|orphan| orphan.give_up <= now);
         late.into_iter().for_each(Orphan::abandon);
         let mut home = HOME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,23 +82,17 @@ fn run() {
 
 impl Orphan {
     fn reap(&mut self) {
-        while let Ok(Some(notice)) = self.next_notice() {
-            let Notice::Done { first, last, .. } = notice else { continue };
-            let count = u64::from(last.wrapping_sub(first)) + 1;
-            let first = self.calls.number(first);
-            for number in first..first.saturating_add(count).min(self.calls.end()) {
-                let Some(call) = self.calls.take(number) else { continue };
-                self.messages
-                    .returned(call.first, call.last, Evidence::Unknown, &mut |_, message, _| drop(message));
+        let free = &mut |_, message: Message, _| drop(message);
+        while let Ok(Some(notice)) = udp_send::next_notice(self.kept.socket()) {
+            if let Notice::Done { first, last, .. } = notice {
+                self.kept.done(first, last, |_| Evidence::Unknown, free);
             }
         }
-    }
-
-    fn next_notice(&self) -> io::Result<Option<Notice>> {
-        udp_send::next_notice(self.socket.as_fd())
+        self.kept.done_by_ring(|_, _| Evidence::Unknown, free);
+        self.kept.drop_failed();
     }
 
     fn abandon(self) {
-        leaked(self.messages.abandon());
+        leaked(self.kept.abandon());
     }
 }

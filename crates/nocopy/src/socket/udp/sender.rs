@@ -18,10 +18,13 @@ use crate::evidence::{Cause, Evidence, Tally};
 use crate::policy::Explanation;
 use crate::pool::{Buffer, Cache, Pool};
 use crate::sys::udp_send::{self, Notice};
-use crate::sys::xsk::wait_for_errors;
+use crate::sys::xsk::wait_for_completions;
 
 /// The most messages that are queued before they must be flushed.
 const QUEUE_MAX: usize = 1024;
+
+/// How long to wait at a time for completions.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Open zero-copy calls at which completions are looked for: often enough that buffers come back while they are in the cache.
 const REAP_AT: usize = 16;
@@ -41,12 +44,43 @@ pub struct Sender {
     outbox: Outbox,
     cache: Cache,
     destinations: Destinations,
-    paths: Paths,
-    chooser: Chooser,
-    tally: Tally,
+    books: Books,
     completed: Option<VecDeque<Completed>>,
     errors: VecDeque<PeerError>,
+    /// Datagrams that were handed over, and refused later; the next flush or drain says so.
+    late_refusals: Option<SendError>,
     counters: Counters,
+}
+
+/// What is learnt of the bytes that were sent.
+#[derive(Debug)]
+struct Books {
+    tally: Tally,
+    chooser: Chooser,
+    paths: Paths,
+    /// The path to the destination of the last call that was over, which is most often that of the next.
+    last_path: Option<(u32, Path)>,
+}
+
+impl Books {
+    /// Takes notice of routes that changed.
+    fn refresh(&mut self) {
+        self.paths.refresh();
+        self.last_path = None;
+    }
+
+    /// Books a call that is over, and returns what that proves.
+    fn close(&mut self, call: &Call, copied: bool, destinations: &Destinations) -> Evidence {
+        let path = match self.last_path {
+            Some((destination, path)) if destination == call.destination => path,
+            _ => self.paths.to(destinations.get(call.destination).to.map(|to| to.ip())),
+        };
+        self.last_path = Some((call.destination, path));
+        let evidence = path.evidence(copied);
+        self.tally.add(evidence, u64::from(call.datagrams), u64::from(call.bytes));
+        self.chooser.completed(call, copied);
+        evidence
+    }
 }
 
 /// A message whose buffers are free again.
@@ -152,18 +186,22 @@ impl Sender {
             outbox: Outbox::new(socket),
             cache: Cache::new(pool),
             destinations: Destinations::new(),
-            paths,
-            chooser,
-            tally: Tally::default(),
+            books: Books { tally: Tally::default(), chooser, paths, last_path: None },
             completed: return_buffers.then(VecDeque::new),
             errors: VecDeque::new(),
+            late_refusals: None,
             counters: Counters::default(),
         }
     }
 
     pub(super) fn connected(&mut self, to: SocketAddr) {
         self.destinations.connect(to);
-        self.chooser.forget(CONNECTED);
+        self.books.chooser.forget(CONNECTED);
+    }
+
+    /// Makes the ring now, rather than when it is first sent by.
+    pub(super) fn open_ring(&mut self) -> io::Result<()> {
+        self.outbox.open_ring(self.cache.pool()).map(drop).map_err(io::Error::other)
     }
 
     /// An empty buffer of the socket's pool; `None` while all are away: [`flush`](Self::flush) and [`reap`](Self::reap) bring them back.
@@ -215,7 +253,7 @@ impl Sender {
     fn destination(&mut self, to: SocketAddr) -> u32 {
         if self.destinations.is_full() && self.queued() == 0 && self.in_flight() == 0 {
             self.destinations.forget();
-            self.chooser.forget_all();
+            self.books.chooser.forget_all();
         }
         self.destinations.number(to)
     }
@@ -253,7 +291,7 @@ impl Sender {
             }
         }
         self.counters.sent += 1;
-        self.tally.add(Evidence::Copied(Cause::Slice), 1, bytes.len() as u64);
+        self.books.tally.add(Evidence::Copied(Cause::Slice), 1, bytes.len() as u64);
         Ok(())
     }
 
@@ -290,13 +328,13 @@ impl Sender {
         let mut refused: Option<SendError> = None;
         let mut is_all = true;
         while let Some(run) = self.outbox.run() {
-            let choice = self.chooser.choose(&run);
+            let choice = self.books.chooser.choose(&run);
             let since = choice.measured.then(Instant::now);
             let how = How { method: choice.method, flags, evidence: None, since };
             let done = self.send_run(how, &run);
             self.reap_if_many();
             if let (Some(since), Ok(true)) = (since, &done) {
-                self.chooser.record(choice, &run, since.elapsed());
+                self.books.chooser.record(choice, &run, since.elapsed());
             }
             match done {
                 Ok(_) => {}
@@ -311,7 +349,7 @@ impl Sender {
                 }
             }
         }
-        refused.map_or(Ok(is_all), Err)
+        refused.or_else(|| self.late_refusals.take()).map_or(Ok(is_all), Err)
     }
 
     /// Sends one call's worth after the other until the run is over. `false`: in another way than was chosen.
@@ -338,16 +376,19 @@ impl Sender {
         let Some(bytes) = self.outbox.next_in_one_piece() else { return self.send_many(how, run) };
         let address = self.destinations.get(run.destination).address.as_ref();
         udp_send::send(self.outbox.socket(), bytes, address, how.flags)?;
-        let evidence = self.chooser.copied();
+        let evidence = self.books.chooser.copied();
         self.counters.sent += 1;
-        self.tally.add(evidence, 1, bytes.len() as u64);
+        self.books.tally.add(evidence, 1, bytes.len() as u64);
         self.outbox.pass(Some(evidence), &mut free(&mut self.cache, &mut self.completed));
         Ok(())
     }
 
     /// Sends as many datagrams of the run as go into one call.
     fn send_many(&mut self, how: How, run: &Run) -> io::Result<()> {
-        let evidence = (!how.method.is_zero_copy()).then(|| self.chooser.copied());
+        if how.method.is_by_ring() {
+            return self.send_by_ring(how, run);
+        }
+        let evidence = (!how.method.is_zero_copy()).then(|| self.books.chooser.copied());
         let in_flight = self.in_flight();
         match self.call(run, How { evidence, ..how }) {
             Err(error) if evidence.is_none() && is_no_buffers(&error) => {
@@ -356,6 +397,44 @@ impl Sender {
             }
             sent => sent.map(drop),
         }
+    }
+
+    /// Sends as many datagrams of the run as the ring has room for.
+    fn send_by_ring(&mut self, how: How, run: &Run) -> io::Result<()> {
+        if let Err(refused) = self.outbox.open_ring(self.cache.pool()) {
+            self.books.chooser.unavailable(how.method, refused.why());
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let taken = {
+            let mut free = free(&mut self.cache, &mut self.completed);
+            self.outbox.send_by_ring(run, how, &self.destinations, &mut free)?
+        };
+        self.counters.sent += taken.datagrams;
+        if taken.calls == 0 {
+            return self.make_room(how.flags);
+        }
+        // Most results are there already, and it takes no call to see them.
+        self.done_by_ring();
+        Ok(())
+    }
+
+    /// The ring is full: completions make room.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&mut self, flags: i32) -> io::Result<()> {
+        if self.reap() == 0 {
+            if flags & libc::MSG_DONTWAIT != 0 {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            self.wait(LOOK_AGAIN)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for what the kernel tells of earlier sends.
+    fn wait(&self, timeout: Duration) -> io::Result<()> {
+        let kept = self.outbox.kept();
+        wait_for_completions(kept.socket(), kept.ring(), timeout).map(drop)
     }
 
     fn call(&mut self, run: &Run, how: How) -> io::Result<Taken> {
@@ -370,7 +449,7 @@ impl Sender {
         let taken = taken?;
         self.counters.sent += taken.datagrams;
         if let Some(evidence) = how.evidence {
-            self.tally.add(evidence, taken.datagrams, taken.bytes);
+            self.books.tally.add(evidence, taken.datagrams, taken.bytes);
         }
         Ok(taken)
     }
@@ -383,7 +462,7 @@ impl Sender {
         let evidence = Some(Evidence::Copied(Cause::NoBuffers));
         let taken = self.call(run, How { method, evidence, ..how })?;
         self.counters.no_buffers += taken.datagrams;
-        self.chooser.no_buffers(how.method);
+        self.books.chooser.no_buffers(how.method);
         Ok(())
     }
 
@@ -404,17 +483,15 @@ impl Sender {
     #[cold]
     #[inline(never)]
     fn instead(&mut self, method: Method, run: &Run, error: &io::Error) -> Option<Method> {
-        let limits =
-            [libc::EMSGSIZE, libc::EINVAL, libc::EIO, libc::EOPNOTSUPP, libc::ENOPROTOOPT, libc::EFAULT];
-        if !error.raw_os_error().is_some_and(|errno| limits.contains(&errno)) {
+        if !is_of_method(error) {
             return None;
         }
         let other = match method {
-            Method::ZeroCopyGso => Method::Gso,
-            Method::ZeroCopy | Method::Gso => Method::SendMmsg,
+            Method::ZeroCopyGso | Method::UringZeroCopyGso => Method::Gso,
+            Method::ZeroCopy | Method::UringZeroCopy | Method::Gso => Method::SendMmsg,
             _ => return None,
         };
-        self.chooser.refused(method, run);
+        self.books.chooser.refused(method, run.destination, run.datagram_bytes as u32);
         Some(other)
     }
 
@@ -436,41 +513,64 @@ impl Sender {
 
     /// Takes what the kernel says of earlier sends, and returns how many calls are over.
     pub fn reap(&mut self) -> usize {
-        let mut over = 0;
-        let mut last_path = None;
         if self.in_flight() > 0 {
-            self.paths.refresh();
+            self.books.refresh();
         }
+        let mut over = 0;
         while let Ok(Some(notice)) = udp_send::next_notice(self.outbox.socket()) {
             match notice {
-                Notice::Done { first, last, copied } => {
-                    over += self.done(first, last, copied, &mut last_path)
-                }
+                Notice::Done { first, last, copied } => over += self.done(first, last, copied),
                 Notice::Refused { errno, to, from } => self.peer_error(errno, to, from),
             }
+        }
+        over + self.done_by_ring()
+    }
+
+    fn done(&mut self, first: u32, last: u32, copied: bool) -> usize {
+        let mut free = free(&mut self.cache, &mut self.completed);
+        let (books, destinations) = (&mut self.books, &self.destinations);
+        let judge = |call: &Call| books.close(call, copied, destinations);
+        let (over, strange) = self.outbox.done(first, last, judge, &mut free);
+        self.counters.strange_completions += strange;
+        over
+    }
+
+    fn done_by_ring(&mut self) -> usize {
+        let over = {
+            let mut free = free(&mut self.cache, &mut self.completed);
+            let (books, destinations) = (&mut self.books, &self.destinations);
+            let judge = |call: &Call, copied| books.close(call, copied, destinations);
+            self.outbox.done_by_ring(judge, &mut free)
+        };
+        if self.outbox.has_failed() {
+            self.send_again();
         }
         over
     }
 
-    /// `last_path` is the path to the destination of the call before, which is most often that of the next.
-    fn done(&mut self, first: u32, last: u32, copied: bool, last_path: &mut Option<(u32, Path)>) -> usize {
-        let mut free = free(&mut self.cache, &mut self.completed);
-        let (paths, destinations) = (&self.paths, &self.destinations);
-        let (tally, chooser) = (&mut self.tally, &mut self.chooser);
-        let judge = |call: &Call| {
-            let path = match *last_path {
-                Some((destination, path)) if destination == call.destination => path,
-                _ => paths.to(destinations.get(call.destination).to.map(|to| to.ip())),
+    /// What the ring did not take goes by ordinary calls: it was handed over, so it is not for the program to do.
+    #[cold]
+    #[inline(never)]
+    fn send_again(&mut self) {
+        let evidence = Evidence::Copied(Cause::ZeroCopyRefused);
+        loop {
+            let mut free = free(&mut self.cache, &mut self.completed);
+            let Some((call, error, resent)) = self.outbox.send_again(evidence, &self.destinations, &mut free)
+            else {
+                return;
             };
-            *last_path = Some((call.destination, path));
-            let evidence = path.evidence(copied);
-            tally.add(evidence, u64::from(call.datagrams), u64::from(call.bytes));
-            chooser.completed(call, copied);
-            evidence
-        };
-        let (over, strange) = self.outbox.done(first, last, judge, &mut free);
-        self.counters.strange_completions += strange;
-        over
+            self.books.tally.add(evidence, resent.datagrams, resent.bytes);
+            self.counters.sent -= resent.refused;
+            self.counters.refused += resent.refused;
+            if let Some(source) = resent.error {
+                let to = self.destinations.get(call.destination).to;
+                let refused = SendError { to, refused: 0, source };
+                self.late_refusals.get_or_insert(refused).refused += resent.refused;
+            }
+            if is_of_method(&error) {
+                self.books.chooser.refused(call.method, call.destination, call.datagram_bytes);
+            }
+        }
     }
 
     fn peer_error(&mut self, errno: i32, to: Option<SocketAddr>, from: Option<IpAddr>) {
@@ -515,20 +615,20 @@ impl Sender {
         loop {
             self.reap();
             if self.in_flight() == 0 {
-                return Ok(true);
+                return self.late_refusals.take().map_or(Ok(true), Err);
             }
             let left = give_up.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(false);
             }
             // What waiting fails for, looking again tells.
-            let _ = wait_for_errors(self.outbox.socket(), left);
+            let _ = self.wait(left.min(LOOK_AGAIN));
         }
     }
 
     /// What is known of the bytes sent, as soon as their memory is free.
     pub fn ledger(&self) -> Tally {
-        self.tally
+        self.books.tally
     }
 
     /// What was counted.
@@ -538,7 +638,7 @@ impl Sender {
 
     /// Which ways are taken, and why.
     pub fn explain(&self) -> Explanation<Method> {
-        self.chooser.explain()
+        self.books.chooser.explain()
     }
 
     /// Drains as long as `timeout`, then lets go of the socket. Memory that the kernel still reads then is given up for good: pages
@@ -549,7 +649,14 @@ impl Sender {
         let queued = self.queued();
         let (abandoned_calls, leaked_bytes) = self.outbox.abandon();
         reaper::leaked(leaked_bytes);
-        Closed { abandoned_calls, leaked_bytes, queued, error, ledger: self.tally, counters: self.counters }
+        Closed {
+            abandoned_calls,
+            leaked_bytes,
+            queued,
+            error,
+            ledger: self.books.tally,
+            counters: self.counters,
+        }
     }
 }
 
@@ -576,6 +683,13 @@ struct Pending {
     count: usize,
     /// Errors of the network that were known before the call.
     told: u64,
+}
+
+/// Whether another method might do what this one could not.
+fn is_of_method(error: &io::Error) -> bool {
+    let limits = [libc::EMSGSIZE, libc::EINVAL, libc::EIO, libc::EOPNOTSUPP, libc::ENOPROTOOPT, libc::EFAULT];
+    error.kind() == io::ErrorKind::Unsupported
+        || error.raw_os_error().is_some_and(|errno| limits.contains(&errno))
 }
 
 fn is_no_buffers(error: &io::Error) -> bool {
