@@ -109,7 +109,7 @@ const LAG: u64 = 8;
 
 /// What the caller pays for its two looks at the clock, and for choosing.
 const CLOCK_NS: f64 = 50.0;
-const CHOOSE_NS: f64 = 3.0;
+const CHOOSE_NS: f64 = 10.0;
 
 impl Machine {
     fn new(seed: u64) -> Self {
