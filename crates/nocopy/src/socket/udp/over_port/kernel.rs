@@ -12,6 +12,8 @@ use crate::port::{Mode, Port};
 use crate::sys::interface::Interface;
 use crate::sys::option;
 use crate::sys::packet::{Share, deaf_to};
+use crate::sys::udp_receive::dropped_packets;
+use crate::sys::udp_send::send_groups_by;
 
 /// Ordinary sockets, none of which ever waits.
 #[derive(Debug)]
@@ -30,11 +32,6 @@ impl Kernel {
         let local = socket.local_addr().map_err(refused("ask for the port number"))?;
         let (hop_limit, multicast_hop_limit) = hop_limits(&SockRef::from(&socket), local.is_ipv4(), settings)
             .map_err(refused("set the hop limit"))?;
-        if let IpAddr::V4(local) = local.ip() {
-            SockRef::from(&socket)
-                .set_multicast_if_v4(&local)
-                .map_err(refused("choose the interface for groups"))?;
-        }
         Ok(Self { sockets: vec![(local, socket)], hop_limit, multicast_hop_limit })
     }
 
@@ -47,11 +44,12 @@ impl Kernel {
     ) -> Result<(), OpenError> {
         let local = self.local();
         let refused = |address, operation| move |source| OpenError::Reserve { address, operation, source };
-        if local.is_ipv6() {
-            let own = SockRef::from(&self.sockets[0].1);
-            own.set_multicast_if_v6(interface.index)
-                .map_err(refused(local, "choose the interface for groups"))?;
-        }
+        let own = &self.sockets[0].1;
+        let chosen = match local {
+            SocketAddr::V4(_) => send_groups_by(own, interface.index),
+            SocketAddr::V6(_) => SockRef::from(own).set_multicast_if_v6(interface.index),
+        };
+        chosen.map_err(refused(local, "choose the interface for groups"))?;
         for group in &settings.groups {
             let address = match group {
                 IpAddr::V4(_) => SocketAddr::new(*group, local.port()),
@@ -90,6 +88,11 @@ impl Kernel {
     pub(super) fn send(&self, to: SocketAddr, pieces: &[&[u8]]) -> io::Result<()> {
         let pieces: SmallVec<[IoSlice<'_>; 8]> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
         SockRef::from(&self.sockets[0].1).send_to_vectored(&pieces, &SockAddr::from(to)).map(drop)
+    }
+
+    /// Datagrams that the kernel dropped at the sockets: no room, or, in packet ring mode, brought by the port.
+    pub(super) fn dropped(&self) -> io::Result<u64> {
+        self.sockets.iter().map(|(_, socket)| dropped_packets(socket).map(u64::from)).sum()
     }
 
     /// The next datagram that came to any of the sockets: how long it is, its sender, and the address it was for. `None` if there

@@ -18,7 +18,7 @@ use crate::port::wait::{self, Coalescer, Waiting};
 use crate::port::{self, ToHost, ToHostError, Wait};
 use crate::sys::interface::Interface;
 use crate::sys::xsk::{Wakeup, wait_readable};
-use crate::{Cause, Chain, Evidence, Frame, Packet};
+use crate::{Cause, Chain, Evidence, Frame, Packet, Tally};
 
 /// How often the ordinary sockets are looked at while the port keeps bringing datagrams.
 const STRAYS_INTERVAL: Duration = Duration::from_millis(1);
@@ -44,6 +44,8 @@ counters! {
         unfinished_checksums,
         /// Of those over the port: they lay in several buffers and were put together, with a copy.
         gathered,
+        /// Bytes of their payloads.
+        gathered_bytes,
         /// Packets over the port with a wrong checksum: lost.
         bad_checksums,
         /// Packets over the port that were not datagrams for the socket: the host has them.
@@ -219,6 +221,27 @@ impl Receiver {
         self.sorting.received
     }
 
+    /// What became of the bytes of all payloads up to here: the port's evidence, or the reason they were copied for. (Taking one
+    /// from a packet ring copies once more: [`nocopy::Receiver::copied`](crate::Receiver::copied).)
+    pub fn ledger(&self) -> Tally {
+        let Received { over_port, over_port_bytes, gathered, gathered_bytes, strays, stray_bytes, .. } =
+            self.sorting.received;
+        let mut ledger = Tally::default();
+        ledger.add(self.port.evidence(), over_port - gathered, over_port_bytes - gathered_bytes);
+        ledger.add(Evidence::Copied(Cause::Gathered), gathered, gathered_bytes);
+        ledger.add(Evidence::Copied(Cause::SocketCall), strays, stray_bytes);
+        ledger
+    }
+
+    /// Datagrams that the kernel dropped at the ordinary sockets for want of room; in packet ring mode also those that it dropped
+    /// there because the port brings them.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn strays_dropped(&self) -> io::Result<u64> {
+        self.kernel.dropped()
+    }
+
     /// The port below, to ask it for evidence, statistics and balance.
     pub fn port(&self) -> &crate::Receiver {
         &self.port
@@ -378,6 +401,7 @@ impl Sorting {
         let whole = chain.to_vec();
         let Found { from, to, at, bytes } = self.sort(&whole)?;
         self.received.gathered += 1;
+        self.received.gathered_bytes += bytes as u64;
         let bytes = whole[at..at + bytes].into();
         Some(Datagram { from, to, body: Body::Bytes { bytes, cause: Cause::Gathered } })
     }

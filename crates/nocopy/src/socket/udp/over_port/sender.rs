@@ -14,7 +14,7 @@ use super::way::{Detour, Way, Ways};
 use crate::counter::counters;
 use crate::port;
 use crate::route::RouteError;
-use crate::{Chain, Frame};
+use crate::{Cause, Chain, Evidence, Frame, Tally};
 
 counters! {
     /// What a socket sent, and which way. Datagrams over the port have the port's evidence; those through the kernel were copied.
@@ -23,6 +23,10 @@ counters! {
         over_port,
         /// Bytes of their payloads.
         over_port_bytes,
+        /// Of those over the port: given as slices, and copied into frames.
+        from_slices,
+        /// Bytes of their payloads.
+        from_slices_bytes,
         /// Datagrams through the kernel: the next station's hardware address was not known yet.
         unresolved,
         /// Through the kernel, so that it makes sure of a station that it has not heard from for a while.
@@ -49,6 +53,11 @@ impl Sent {
             unresolved, confirming, too_long, other_interface, local, broadcast, encapsulated, ..
         } = self;
         unresolved + confirming + too_long + other_interface + local + broadcast + encapsulated
+    }
+
+    fn count_from_slices(&mut self, bytes: usize) {
+        self.from_slices += 1;
+        self.from_slices_bytes += bytes as u64;
     }
 
     #[inline]
@@ -299,6 +308,7 @@ impl Sender {
             Some(place) => self.port.send_checksummed(frame, place).map(drop),
         };
         sent.map_err(|rejected| RejectedReason::of_port(rejected.reason))?;
+        self.sent.count_from_slices(bytes);
         self.queued(bytes);
         Ok(())
     }
@@ -330,6 +340,7 @@ impl Sender {
         }
         let sent = self.port.send_chain(frames.into_iter().collect());
         sent.map_err(|rejected| RejectedReason::of_port(rejected.reason))?;
+        self.sent.count_from_slices(bytes);
         self.queued(bytes);
         Ok(())
     }
@@ -396,6 +407,17 @@ impl Sender {
     /// What was sent, and which way.
     pub fn sent(&self) -> Sent {
         self.sent
+    }
+
+    /// What became of the bytes of all payloads: the port's evidence, or the reason they were copied for.
+    pub fn ledger(&self) -> Tally {
+        let Sent { over_port, over_port_bytes, from_slices, from_slices_bytes, through_kernel_bytes, .. } =
+            self.sent;
+        let mut ledger = Tally::default();
+        ledger.add(self.port.evidence(), over_port - from_slices, over_port_bytes - from_slices_bytes);
+        ledger.add(Evidence::Copied(Cause::Slice), from_slices, from_slices_bytes);
+        ledger.add(Evidence::Copied(Cause::SocketCall), self.sent.through_kernel(), through_kernel_bytes);
+        ledger
     }
 
     /// The port below, to ask it for evidence, statistics and balance.
