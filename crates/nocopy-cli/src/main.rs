@@ -3,6 +3,7 @@
 //! Exit codes: 0 done, 1 a negative result (something measured was not there), 2 an error.
 
 mod arguments;
+mod arrivals;
 mod bench;
 mod capability;
 mod doctor;

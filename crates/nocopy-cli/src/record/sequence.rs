@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::arrivals::{Arrival, Arrivals};
+
 /// Where a counter is in a payload, and how it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Field {
@@ -76,17 +78,14 @@ const WINDOW: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct Sequence {
     field: Field,
-    /// The value that comes next.
-    next: Option<u64>,
-    /// Which of the last values came, by value modulo the window.
-    seen: Box<[bool]>,
+    /// Nothing before the first value.
+    arrivals: Option<Arrivals>,
     gaps: Gaps,
 }
 
 impl Sequence {
     pub(super) fn new(field: Field) -> Self {
-        let window = WINDOW.min(1 << (field.bits() - 1).min(62));
-        Self { field, next: None, seen: vec![false; window as usize].into(), gaps: Gaps::default() }
+        Self { field, arrivals: None, gaps: Gaps::default() }
     }
 
     pub(super) fn gaps(&self) -> Gaps {
@@ -94,50 +93,28 @@ impl Sequence {
     }
 
     pub(super) fn follow(&mut self, payload: &[u8]) {
-        let Some(value) = self.field.read(payload) else {
-            self.gaps.too_short += 1;
+        let Self { field, arrivals, gaps } = self;
+        let Some(value) = field.read(payload) else {
+            gaps.too_short += 1;
             return;
         };
-        let Some(next) = self.next else { return self.begin(value) };
-        let mask = u64::MAX >> (64 - self.field.bits());
-        let ahead = value.wrapping_sub(next) & mask;
-        let behind = next.wrapping_sub(value) & mask;
-        if ahead <= mask / 2 {
-            self.advance(value, ahead, mask);
-        } else if behind <= self.seen.len() as u64 {
-            let seen = &mut self.seen[(value % self.seen.len() as u64) as usize];
-            match std::mem::replace(seen, true) {
-                true => self.gaps.duplicate += 1,
-                false => {
-                    self.gaps.reordered += 1;
-                    self.gaps.missing = self.gaps.missing.saturating_sub(1);
-                }
+        let arrivals = arrivals.get_or_insert_with(|| Arrivals::new(field.bits(), WINDOW, value));
+        match arrivals.note(value) {
+            Arrival::Ahead { left_out, went_round } => {
+                gaps.missing += left_out;
+                gaps.gaps += u64::from(left_out > 0);
+                gaps.wraps += u64::from(went_round);
             }
-        } else {
-            self.gaps.restarts += 1;
-            self.begin(value);
+            Arrival::Late => {
+                gaps.reordered += 1;
+                gaps.missing = gaps.missing.saturating_sub(1);
+            }
+            Arrival::Again => gaps.duplicate += 1,
+            Arrival::Stale => {
+                gaps.restarts += 1;
+                arrivals.restart(value.wrapping_add(1));
+            }
         }
-    }
-
-    /// Values before the first are taken for seen: nobody knows that they were to come.
-    fn begin(&mut self, value: u64) {
-        self.seen.fill(true);
-        let mask = u64::MAX >> (64 - self.field.bits());
-        self.next = Some(value.wrapping_add(1) & mask);
-    }
-
-    fn advance(&mut self, value: u64, left_out: u64, mask: u64) {
-        self.gaps.missing += left_out;
-        self.gaps.gaps += u64::from(left_out > 0);
-        let window = self.seen.len() as u64;
-        for back in 1..=left_out.min(window) {
-            self.seen[(value.wrapping_sub(back) % window) as usize] = false;
-        }
-        self.seen[(value % window) as usize] = true;
-        let next = value.wrapping_add(1) & mask;
-        // The one after it is 0, or the values left out went past it.
-        self.gaps.wraps += u64::from(self.next.is_some_and(|expected| value < expected || next == 0));
-        self.next = Some(next);
     }
 }
 
