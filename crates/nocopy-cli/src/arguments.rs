@@ -1,21 +1,32 @@
 //! The command line; manual page and completions are made from the same definitions.
 
-use std::net::IpAddr;
+mod recv;
+mod send;
+
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{
+    ArgMatches, Args, Command as Definition, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
+};
 use clap_complete::Shell;
 use nocopy::Mode;
 use nocopy::filter::{self, Program};
-use nocopy_proto::MacAddress;
-use nocopy_proto::wire::vlan::TagControl;
 
 use crate::Failure;
 use crate::bench::METHODS;
-use crate::quantity::{self, Rate};
+use crate::endpoint::Target;
+use crate::quantity;
 use crate::record::Field;
+pub(crate) use recv::RecvArguments;
+pub(crate) use send::{
+    ChecksumName, DatagramArguments, FrameArguments, GeneratorName, MethodName, PayloadArgument, Rounds,
+    SendArguments, TimingName,
+};
 
 /// Measure and move packets without the copies you did not ask for.
 #[derive(Debug, Parser)]
@@ -23,6 +34,44 @@ use crate::record::Field;
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Arguments {
+    /// Those of this process; wrong ones end it, with exit code 2.
+    pub(crate) fn read() -> Self {
+        Self::try_read(std::env::args_os()).unwrap_or_else(|error| error.exit())
+    }
+
+    fn try_read(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
+        let mut all = Self::command();
+        let matches = all.try_get_matches_from_mut(words)?;
+        let arguments = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut all))?;
+        if let (Command::Send(send), Some((name, given))) = (&arguments.command, matches.subcommand())
+            && let Some(definition) = all.find_subcommand_mut(name)
+        {
+            check_target(&send.target, given, definition)?;
+        }
+        Ok(arguments)
+    }
+}
+
+/// Refuses options that mean nothing for the kind of target.
+fn check_target(target: &Target, given: &ArgMatches, definition: &mut Definition) -> Result<(), clap::Error> {
+    let (group, needed) = match target {
+        Target::Udp(_) => ("FrameArguments", "it is about packets on an interface, and the target is a host"),
+        Target::Interface(_) => {
+            ("DatagramArguments", "it is about datagrams to a host: name it as udp://HOST:PORT")
+        }
+    };
+    let foreign = definition.get_groups().find(|known| known.get_id() == group).and_then(|known| {
+        let mut options = known.get_args();
+        options.find(|id| given.value_source(id.as_str()) == Some(ValueSource::CommandLine))
+    });
+    let Some(foreign) = foreign else { return Ok(()) };
+    let option = definition.get_arguments().find(|option| option.get_id() == foreign);
+    let option = option.and_then(|option| option.get_long()).unwrap_or(foreign.as_str());
+    let message = format!("'--{option}' cannot be used here: {needed}");
+    Err(definition.error(ErrorKind::ArgumentConflict, message))
 }
 
 /// The interface that every namespace has: what is sent on it comes in on it, and would be seen twice.
@@ -58,11 +107,17 @@ pub(crate) enum Command {
     /// Part of `record`: cuts its file back if it is killed.
     #[command(hide = true)]
     RecordGuard,
-    /// Send packets out of an interface: made, or replayed from a file.
+    /// Send packets out of an interface, made or replayed from a file; or UDP datagrams to a host.
     ///
     /// Ends after a count or a time, at the end of the file, or when interrupted, and prints what was handed over, completed and
-    /// lost. Completed is not delivered: only the receiver knows that. Exit code 1 if fewer packets were sent than asked for.
+    /// lost. On an interface, completed is not delivered: only the receiver knows that. To udp://HOST:PORT, where 'nocopy recv'
+    /// receives, both ends tell what arrived. Exit code 1 if fewer packets were sent than asked for, or arrived than were sent.
     Send(SendArguments),
+    /// Receive UDP datagrams: of 'nocopy send', or with --raw of any program.
+    ///
+    /// Ends when the sender is done, after a count or a time, or when interrupted, and prints what arrived, was lost, came twice or
+    /// out of order. Exit code 1 if anything was lost or damaged.
+    Recv(RecvArguments),
     /// Print the manual page.
     Man {
         /// Of this command instead of nocopy itself.
@@ -309,109 +364,6 @@ fn buffer_size(text: &str) -> Result<u64, String> {
     })
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct SendArguments {
-    /// The interface, of this network namespace.
-    // Later also `udp://HOST:PORT`: one word, whatever it names.
-    #[arg(value_name = "INTERFACE")]
-    pub(crate) target: String,
-    /// End after N packets.
-    #[arg(short, long, value_name = "N", value_parser = quantity::count)]
-    pub(crate) count: Option<u64>,
-    /// End after this time: 10s, 5m.
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
-    pub(crate) duration: Option<Duration>,
-    /// So many packets or bits a second (300kpps, 1Gbit/s; bits are those of the frames, without FCS); flat out unless said.
-    #[arg(long, value_name = "RATE", value_parser = quantity::rate)]
-    pub(crate) rate: Option<Rate>,
-    /// Bytes of a frame without FCS (default 64, or as many as its headers and payload need).
-    #[arg(long, value_name = "BYTES", value_parser = quantity::bytes)]
-    pub(crate) size: Option<u64>,
-    /// So many flows in turn: source ports from the first up, then the next source address.
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
-    pub(crate) flows: u32,
-    /// An 802.1Q tag: the VLAN, and a priority of 0 to 7.
-    #[arg(long, value_name = "ID[:PCP]", value_parser = vlan)]
-    pub(crate) vlan: Option<TagControl>,
-    /// IPv4 packets (the default).
-    #[arg(short = '4', long, conflicts_with = "ipv6")]
-    pub(crate) ipv4: bool,
-    /// IPv6 packets.
-    #[arg(short = '6', long)]
-    pub(crate) ipv6: bool,
-    /// The address the packets come from (default: one reserved for benchmarks, 198.18.0.1 or 2001:2::1).
-    #[arg(long, value_name = "IP")]
-    pub(crate) source: Option<IpAddr>,
-    /// The address the packets are for (default 198.18.0.2 or 2001:2::2).
-    #[arg(long, value_name = "IP")]
-    pub(crate) destination: Option<IpAddr>,
-    /// The UDP port the packets come from, of the first flow.
-    #[arg(long, value_name = "PORT", default_value = "49152")]
-    pub(crate) source_port: u16,
-    /// The UDP port the packets are for (9: whoever listens there discards them).
-    #[arg(long, value_name = "PORT", default_value = "9")]
-    pub(crate) destination_port: u16,
-    /// The station the frames come from (default: the interface).
-    #[arg(long, value_name = "MAC")]
-    pub(crate) source_mac: Option<MacAddress>,
-    /// The station the frames are for (default: 02:6e:63:0f:ff:ff, which nobody has).
-    #[arg(long, value_name = "MAC")]
-    pub(crate) destination_mac: Option<MacAddress>,
-    /// What the packets carry: zeros, sequence (a 64-bit big-endian number from 0, then zeros), text:WORDS, hex:DIGITS or
-    /// file:PATH (default: sequence where it fits).
-    #[arg(long, value_name = "PAYLOAD", value_parser = payload)]
-    pub(crate) payload: Option<PayloadArgument>,
-    /// Who computes the UDP checksum.
-    #[arg(long, value_enum, default_value = "computed")]
-    pub(crate) checksum: ChecksumName,
-    /// The queue to send by, counted from 0.
-    #[arg(long, value_name = "N", default_value = "0")]
-    pub(crate) queue: u32,
-    /// This mode or none; unless said, the first that works of those that are fast for sending.
-    #[arg(long, value_enum)]
-    pub(crate) mode: Option<ModeName>,
-    /// Who makes the packets.
-    #[arg(long, value_enum, default_value = "program", conflicts_with = "replay")]
-    pub(crate) generator: GeneratorName,
-    /// Send the packets of a pcap or pcapng file instead.
-    #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "size", "flows", "vlan", "ipv4", "ipv6", "source", "destination", "source_port", "destination_port", "source_mac",
-        "destination_mac", "payload", "checksum",
-    ])]
-    pub(crate) replay: Option<PathBuf>,
-    /// When the packets of the file are sent.
-    #[arg(long, value_enum, requires = "replay", conflicts_with = "rate")]
-    pub(crate) timing: Option<TimingName>,
-    /// So much faster than recorded: 2x, 0.5x.
-    #[arg(long, value_name = "FACTOR", requires = "replay", conflicts_with = "rate", value_parser = speed)]
-    pub(crate) speed: Option<f64>,
-    /// Send the file so many times, or 'forever'.
-    #[arg(long = "loop", value_name = "N", requires = "replay", value_parser = rounds)]
-    pub(crate) rounds: Option<Rounds>,
-    /// Print the summary as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// What generated packets carry.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum PayloadArgument {
-    Zeros,
-    Sequence,
-    Bytes(Vec<u8>),
-    File(PathBuf),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ChecksumName {
-    /// The program.
-    Computed,
-    /// Nobody: it is left out, which only IPv4 permits.
-    None,
-    /// The card, or the kernel while it copies.
-    Device,
-}
-
 /// The modes of ports on interfaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModeName {
@@ -443,70 +395,6 @@ fn taking_mode() -> impl TypedValueParser<Value = ModeName> {
     names.map(|name| ModeName::from_str(&name, false).expect("one of them"))
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum GeneratorName {
-    /// This program writes each one.
-    Program,
-    /// The kernel resends one frame (Linux 5.18, a driver that takes redirected frames): no flows, no sequence, no mode.
-    Kernel,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum TimingName {
-    /// As far apart as they were recorded.
-    Recorded,
-    /// As fast as they go.
-    FlatOut,
-}
-
-/// How often a file is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rounds {
-    Times(u64),
-    Forever,
-}
-
-fn vlan(text: &str) -> Result<TagControl, String> {
-    let (vlan, priority) = text.split_once(':').unwrap_or((text, "0"));
-    let (Ok(vlan), Ok(priority)) = (vlan.parse(), priority.parse()) else {
-        return Err("not a VLAN with a priority: write 5 or 5:3".into());
-    };
-    TagControl::new(vlan, priority, false).map_err(|error| error.to_string())
-}
-
-fn payload(text: &str) -> Result<PayloadArgument, String> {
-    match text.split_once(':') {
-        None if text == "zeros" => Ok(PayloadArgument::Zeros),
-        None if text == "sequence" => Ok(PayloadArgument::Sequence),
-        Some(("text", words)) => Ok(PayloadArgument::Bytes(words.into())),
-        Some(("hex", digits)) => {
-            hex(digits).map(PayloadArgument::Bytes).ok_or_else(|| "not pairs of hex digits".into())
-        }
-        Some(("file", path)) => Ok(PayloadArgument::File(path.into())),
-        _ => Err("not a payload: write zeros, sequence, text:WORDS, hex:DIGITS or file:PATH".into()),
-    }
-}
-
-fn hex(digits: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> =
-        digits.chars().map(|digit| digit.to_digit(16).map(|value| value as u8)).collect();
-    let (pairs, rest) = digits.as_ref()?.as_chunks::<2>();
-    rest.is_empty().then(|| pairs.iter().map(|[high, low]| high << 4 | low).collect())
-}
-
-fn speed(text: &str) -> Result<f64, String> {
-    let factor = text.strip_suffix('x').unwrap_or(text).parse().ok();
-    let factor = factor.filter(|factor| (1e-6..=1e6).contains(factor));
-    factor.ok_or_else(|| "not a factor: write 2x, 0.5x".into())
-}
-
-fn rounds(text: &str) -> Result<Rounds, String> {
-    if text == "forever" {
-        return Ok(Rounds::Forever);
-    }
-    quantity::count(text).map(Rounds::Times).map_err(|_| "not a number of times: write 3, 1k, forever".into())
-}
-
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "not a number of seconds from 0.01 to 86400".into())
@@ -526,9 +414,43 @@ pub(crate) enum WorkloadName {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
+
+    #[test]
+    fn options_for_another_kind_of_target_are_refused() {
+        let refused = |words: &[&str]| {
+            let words = ["nocopy", "send"].iter().chain(words);
+            let error = Arguments::try_read(words).map(|_| ()).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{error}");
+            error.to_string()
+        };
+        for option in
+            ["--flows=2", "--vlan=3", "--queue=0", "--replay=x", "--payload=zeros", "--source-port=7"]
+        {
+            let said = refused(&["udp://localhost:9", option]);
+            let name = option.split('=').next().unwrap();
+            assert!(said.contains(&format!("'{name}'")) && said.contains("interface"), "{said}");
+        }
+        for option in ["--stdin", "--file=x", "--method=gso", "--verify", "--raw", "--connect-timeout=1s"] {
+            let said = refused(&["eth0", option]);
+            assert!(said.contains("udp://HOST:PORT"), "{said}");
+        }
+        let both = ["--count=1", "--size=100", "--rate=5pps", "-4", "--json"];
+        for target in ["udp://localhost:9", "eth0"] {
+            assert!(Arguments::try_read(["nocopy", "send", target].iter().chain(&both)).is_ok(), "{target}");
+        }
+    }
+
+    /// Proves that the groups, which have their names from the types, have all options of their kind.
+    #[test]
+    fn the_groups_of_options_are_there() {
+        let all = Arguments::command();
+        let send = all.find_subcommand("send").unwrap();
+        for (name, count) in [("FrameArguments", 17), ("DatagramArguments", 6)] {
+            let group = send.get_groups().find(|group| group.get_id() == name).unwrap();
+            assert_eq!(group.get_args().count(), count, "{name}");
+        }
+    }
 
     #[test]
     fn the_definitions_are_consistent() {

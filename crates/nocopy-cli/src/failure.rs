@@ -15,6 +15,10 @@ pub(crate) enum Failure {
     Statistics(#[from] nocopy::statistics::SnapshotError),
     #[error(transparent)]
     Send(#[from] crate::send::Error),
+    #[error(transparent)]
+    SendUdp(#[from] crate::send::UdpError),
+    #[error(transparent)]
+    Recv(#[from] crate::recv::Error),
     #[error("cannot write {path}: {source}: name a file in a directory that exists and is writable", path = path.display())]
     Output { path: PathBuf, source: io::Error },
     #[error("cannot read {path}: {source}: name a file that exists and is readable", path = path.display())]

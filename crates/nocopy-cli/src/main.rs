@@ -7,22 +7,26 @@ mod arrivals;
 mod bench;
 mod capability;
 mod doctor;
+mod endpoint;
 mod failure;
 mod interrupt;
+mod ledger;
 mod live;
 mod manual;
+mod processor;
 mod quantity;
 mod record;
+mod recv;
 mod send;
 mod sniff;
 mod stats;
 mod taking;
+mod transfer;
 mod wall_clock;
 
 use std::process::ExitCode;
 
 use arguments::{Arguments, Command};
-use clap::Parser;
 use failure::Failure;
 
 /// What a command found, when it found out at all.
@@ -33,7 +37,7 @@ enum Outcome {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = Arguments::read();
     let outcome = match arguments.command {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
@@ -42,6 +46,7 @@ fn main() -> ExitCode {
         Command::Record(arguments) => record::run(&arguments),
         Command::RecordGuard => unprivileged(record::guard::run),
         Command::Send(arguments) => send::run(&arguments),
+        Command::Recv(arguments) => recv::run(&arguments),
         Command::Man { command } => unprivileged(|| manual::print_page(command.as_deref())),
         Command::Completions { shell } => unprivileged(|| manual::print_completions(shell)),
     };

@@ -68,7 +68,7 @@ impl<S: Source> Belt for Conveyor<S> {
     }
 
     fn tally(&self) -> Tally {
-        self.queue.tally
+        self.queue.schedule.tally
     }
 }
 
@@ -78,7 +78,7 @@ impl<S: Source> Conveyor<S> {
         let sender = port.sender();
         let mut drafts = sender.drafts(*batch, *draft_bytes_max).map_err(Error::Rejected)?;
         if drafts.left() == 0 {
-            return Ok(if queue.is_over(now_ns) { Step::Done } else { Step::NoRoom });
+            return Ok(if queue.schedule.is_over(now_ns) { Step::Done } else { Step::NoRoom });
         }
         for _ in 0..*batch {
             let bytes = match queue.next(now_ns)? {
@@ -128,7 +128,7 @@ fn send_long<S: Source>(
                 RejectedReason::TooLong { .. } | RejectedReason::TooManyFrames { .. }
             ) =>
         {
-            queue.tally.too_long += 1;
+            queue.schedule.tally.too_long += 1;
             queue.source.advance();
         }
         Err(rejected) => return Err(Error::Rejected(rejected.reason).into()),

@@ -20,28 +20,28 @@ const HOP_LIMIT: u8 = 64;
 /// The headers of the first flow.
 pub(super) fn of(arguments: &SendArguments, own_mac: [u8; 6]) -> Result<UdpFrame, Error> {
     let addresses = addresses(arguments)?;
-    let checksum = match (arguments.checksum, addresses) {
+    let checksum = match (arguments.frames.checksum, addresses) {
         (ChecksumName::None, IpAddresses::V6 { .. }) => return Err(Error::NoChecksumOnIpv6),
         (ChecksumName::None, IpAddresses::V4 { .. }) => UdpChecksum::Omitted,
         (ChecksumName::Computed, _) => UdpChecksum::Computed,
         (ChecksumName::Device, _) => UdpChecksum::Offloaded,
     };
     Ok(UdpFrame {
-        source_mac: arguments.source_mac.unwrap_or(MacAddress(own_mac)),
-        destination_mac: arguments.destination_mac.unwrap_or(NOBODY),
-        vlan: arguments.vlan,
+        source_mac: arguments.frames.source_mac.unwrap_or(MacAddress(own_mac)),
+        destination_mac: arguments.frames.destination_mac.unwrap_or(NOBODY),
+        vlan: arguments.frames.vlan,
         addresses,
         traffic_class: 0,
         hop_limit: HOP_LIMIT,
-        source_port: arguments.source_port,
-        destination_port: arguments.destination_port,
+        source_port: arguments.frames.source_port,
+        destination_port: arguments.frames.destination_port,
         checksum,
     })
 }
 
 /// Both addresses, of the family that is asked for or that one of them is of.
 fn addresses(arguments: &SendArguments) -> Result<IpAddresses, Error> {
-    let (source, destination) = (arguments.source, arguments.destination);
+    let (source, destination) = (arguments.frames.source, arguments.frames.destination);
     let given = [source, destination].into_iter().flatten();
     if let Some(address) = given.clone().find(|address| arguments.ipv4 && address.is_ipv6()) {
         return Err(Error::Family { address, family: "IPv4" });

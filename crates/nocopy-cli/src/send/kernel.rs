@@ -18,11 +18,11 @@ pub(super) const CAUSE: &str = "a template resent by the kernel: no program writ
 /// Refuses what takes a look at each packet, or a port.
 pub(super) fn check(arguments: &SendArguments) -> Result<(), Error> {
     let refused = [
-        (arguments.flows > 1, "--flows"),
-        (arguments.payload == Some(PayloadArgument::Sequence), "--payload sequence"),
-        (arguments.checksum == ChecksumName::Device, "--checksum device"),
-        (arguments.mode.is_some(), "--mode"),
-        (arguments.queue > 0, "--queue"),
+        (arguments.frames.flows > 1, "--flows"),
+        (arguments.frames.payload == Some(PayloadArgument::Sequence), "--payload sequence"),
+        (arguments.frames.checksum == ChecksumName::Device, "--checksum device"),
+        (arguments.frames.mode.is_some(), "--mode"),
+        (arguments.frames.queue > 0, "--queue"),
     ];
     match refused.into_iter().find(|(asked, _)| *asked) {
         Some((_, option)) => Err(Error::NotByKernel { option }),
@@ -55,7 +55,7 @@ impl KernelBelt {
 
 impl Belt for KernelBelt {
     fn step(&mut self, now_ns: u64) -> Result<Step, Failure> {
-        let before = self.queue.tally;
+        let before = self.queue.schedule.tally;
         let (mut count, mut step) = (0, Step::Sent);
         while count < BURST {
             match self.queue.next(now_ns)? {
@@ -71,13 +71,13 @@ impl Belt for KernelBelt {
         if count > 0
             && let Err(source) = self.generator.send(&self.frame, count)
         {
-            self.queue.tally = before;
+            self.queue.schedule.tally = before;
             return Err(Error::Generator { interface: self.interface.clone(), source }.into());
         }
         Ok(step)
     }
 
     fn tally(&self) -> Tally {
-        self.queue.tally
+        self.queue.schedule.tally
     }
 }

@@ -1,9 +1,10 @@
-//! `nocopy send`: packets out of an interface, generated or replayed from a file.
+//! `nocopy send`: packets out of an interface, generated or replayed from a file; or datagrams to a host (`udp`).
 
 mod conveyor;
 mod error;
 mod export;
 mod flow;
+mod input;
 mod kernel;
 mod pacer;
 mod pause;
@@ -13,6 +14,7 @@ mod run;
 mod source;
 mod summary;
 mod template;
+mod udp;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -26,23 +28,25 @@ use nocopy::port::Purpose;
 use nocopy::statistics::Snapshot;
 use nocopy::xdp::Generator;
 use nocopy_lab::Interface;
-use nocopy_proto::wire::udp;
+use nocopy_proto::wire::udp::HEADER_BYTES as UDP_HEADER_BYTES;
 use rustix::thread::CapabilitySet;
 
-use crate::arguments::{GeneratorName, PayloadArgument, Rounds, SendArguments, TimingName};
+use crate::arguments::{FrameArguments, GeneratorName, PayloadArgument, Rounds, SendArguments, TimingName};
+use crate::endpoint::Target;
 use crate::interrupt::Interrupt;
 use crate::{Failure, Outcome, capability};
 use conveyor::Conveyor;
 pub(crate) use error::Error;
 use export::{json, table};
 use kernel::KernelBelt;
-use pacer::{Pace, Pacer};
-use queue::{Goal, Queue, Tally, longest_frame};
+use pacer::Pace;
+use queue::{Goal, Queue, Schedule, longest_frame};
 use replay::Replay;
 use run::Run;
 use source::Source;
 use summary::Summary;
 use template::{Payload, Template};
+pub(crate) use udp::Error as UdpError;
 
 /// Frames of a port, and entries of its tx ring.
 const FRAMES: u32 = 2048;
@@ -51,24 +55,31 @@ const FRAMES: u32 = 2048;
 const ONE_FRAME_MTU_BYTES: u32 = 3818;
 
 /// What a datagram carries at most, in IPv6; its length has 16 bits.
-const PAYLOAD_BYTES_MAX: usize = u16::MAX as usize - udp::HEADER_BYTES;
+const PAYLOAD_BYTES_MAX: usize = u16::MAX as usize - UDP_HEADER_BYTES;
 
 /// How long the kernel may take to finish with what was handed over.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(arguments: &SendArguments) -> Result<Outcome, Failure> {
     let interrupt = Interrupt::listen()?;
+    match &arguments.target {
+        Target::Interface(name) => run_on(name, arguments, interrupt),
+        Target::Udp(endpoint) => udp::run(endpoint, arguments, interrupt),
+    }
+}
+
+fn run_on(interface: &str, arguments: &SendArguments, interrupt: Interrupt) -> Result<Outcome, Failure> {
     let pace = pace(arguments)?;
     // Files are opened with all that whoever started this may read.
-    match (&arguments.replay, arguments.generator) {
+    match (&arguments.frames.replay, arguments.frames.generator) {
         (Some(path), _) => {
             let input = replay::open(path, &interrupt)?;
-            let sending = Sending::prepare(arguments, pace, interrupt)?;
-            sending.replay(Replay::new(path, input, arguments.rounds.unwrap_or(Rounds::Times(1)))?)
+            let sending = Sending::prepare(interface, arguments, pace, interrupt)?;
+            sending.replay(Replay::new(path, input, arguments.frames.rounds.unwrap_or(Rounds::Times(1)))?)
         }
         (None, generator) => {
-            let payload = load(arguments.payload.as_ref())?;
-            let sending = Sending::prepare(arguments, pace, interrupt)?;
+            let payload = load(arguments.frames.payload.as_ref())?;
+            let sending = Sending::prepare(interface, arguments, pace, interrupt)?;
             match generator {
                 GeneratorName::Program => sending.generate(payload),
                 GeneratorName::Kernel => sending.resend(payload),
@@ -78,8 +89,8 @@ pub(crate) fn run(arguments: &SendArguments) -> Result<Outcome, Failure> {
 }
 
 fn pace(arguments: &SendArguments) -> Result<Pace, Error> {
-    let speed = arguments.speed;
-    match (arguments.rate, arguments.replay.is_some(), arguments.timing) {
+    let speed = arguments.frames.speed;
+    match (arguments.rate, arguments.frames.replay.is_some(), arguments.frames.timing) {
         (Some(rate), ..) => Ok(Pace::Rate(rate)),
         (None, true, None | Some(TimingName::Recorded)) => Ok(Pace::Recorded { speed: speed.unwrap_or(1.0) }),
         (None, true, Some(TimingName::FlatOut)) if speed.is_some() => Err(Error::SpeedOfFlatOut),
@@ -119,9 +130,14 @@ struct Sending<'a> {
 }
 
 impl<'a> Sending<'a> {
-    fn prepare(arguments: &'a SendArguments, pace: Pace, interrupt: Interrupt) -> Result<Self, Failure> {
+    fn prepare(
+        interface: &str,
+        arguments: &'a SendArguments,
+        pace: Pace,
+        interrupt: Interrupt,
+    ) -> Result<Self, Failure> {
         capability::drop_all_but(capability::NETWORK)?;
-        let interface = Interface::find(&arguments.target).map_err(Failure::lookup(&arguments.target))?;
+        let interface = Interface::find(interface).map_err(Failure::lookup(interface))?;
         Ok(Self { arguments, interface, pace, interrupt })
     }
 
@@ -171,7 +187,7 @@ impl<'a> Sending<'a> {
         if let Some(frame_bytes) = self.arguments.size.filter(|&bytes| bytes > bytes_max as u64) {
             return Err(too_long(frame_bytes));
         }
-        let template = Template::new(&headers, payload, self.arguments.size, self.arguments.flows)?;
+        let template = Template::new(&headers, payload, self.arguments.size, self.arguments.frames.flows)?;
         match template.frame_bytes() {
             frame_bytes if frame_bytes > bytes_max => Err(too_long(frame_bytes as u64)),
             _ => Ok(template),
@@ -181,16 +197,14 @@ impl<'a> Sending<'a> {
     fn queue<S>(&self, source: S) -> Queue<S> {
         Queue {
             source,
-            pacer: Pacer::new(self.pace),
-            goal: Goal { packets: self.arguments.count, duration: self.arguments.duration },
+            schedule: Schedule::new(self.pace, Goal::of(self.arguments)),
             mtu_bytes: self.interface.mtu_bytes as usize,
-            tally: Tally::default(),
         }
     }
 
     /// A port that only sends: what arrives stays with the host.
     fn open(&self, leaves_checksum: bool) -> Result<Port, Failure> {
-        let SendArguments { queue, mode, .. } = self.arguments;
+        let FrameArguments { queue, mode, .. } = &self.arguments.frames;
         let builder = Port::builder(&self.interface.name)
             .queue(*queue)
             .purpose(Purpose::Send)

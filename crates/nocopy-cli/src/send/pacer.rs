@@ -25,7 +25,7 @@ pub(super) enum Pace {
 }
 
 /// A schedule from the first packet on. Each time is computed from the start, so errors of waiting do not add up.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Pacer {
     pace: Pace,
     /// Of a packet or a bit, if there is a rate.

@@ -4,15 +4,22 @@ use std::time::Duration;
 
 use nocopy_proto::wire::{ethernet, vlan};
 
-use super::pacer::{CATCH_UP_NS_MAX, Pacer};
+use super::pacer::{CATCH_UP_NS_MAX, Pace, Pacer};
 use super::source::{Ahead, Source};
 use crate::Failure;
+use crate::arguments::SendArguments;
 
 /// When to end, whatever comes first; the source may end before.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Goal {
     pub(super) packets: Option<u64>,
     pub(super) duration: Option<Duration>,
+}
+
+impl Goal {
+    pub(super) fn of(arguments: &SendArguments) -> Self {
+        Self { packets: arguments.count, duration: arguments.duration }
+    }
 }
 
 /// What was handed over, and what could not be.
@@ -54,45 +61,33 @@ pub(super) enum Next {
     Stop(Step),
 }
 
-/// What decides over packets.
-#[derive(Debug)]
-pub(super) struct Queue<S> {
-    pub(super) source: S,
+/// When packets go, as far as that does not depend on what they are.
+#[derive(Debug, Clone)]
+pub(super) struct Schedule {
     pub(super) pacer: Pacer,
     pub(super) goal: Goal,
-    pub(super) mtu_bytes: usize,
     pub(super) tally: Tally,
 }
 
-impl<S: Source> Queue<S> {
+impl Schedule {
+    pub(super) fn new(pace: Pace, goal: Goal) -> Self {
+        Self { pacer: Pacer::new(pace), goal, tally: Tally::default() }
+    }
+
+    /// Why the next packet, recorded so long after the first, is not to go now; `None` if it is.
     #[inline]
-    pub(super) fn next(&mut self, now_ns: u64) -> Result<Next, Failure> {
+    pub(super) fn reason_to_stop(&mut self, recorded_ns: u64, now_ns: u64) -> Option<Step> {
         if self.is_enough() {
-            return Ok(Next::Stop(Step::Done));
+            return Some(Step::Done);
         }
-        let upcoming = match self.source.ahead()? {
-            Ahead::Packet(upcoming) => upcoming,
-            Ahead::Silence if !self.is_late(now_ns) => return Ok(Next::Stop(Step::Silence)),
-            Ahead::Silence | Ahead::End => return Ok(Next::Stop(Step::Done)),
-        };
-        let due_ns = self.pacer.due_ns(upcoming.recorded_ns, now_ns);
+        let due_ns = self.pacer.due_ns(recorded_ns, now_ns);
         if self.is_late(due_ns) {
-            return Ok(Next::Stop(Step::Done));
+            return Some(Step::Done);
         }
-        if due_ns > now_ns {
-            let bunches = self.pacer.bunches(now_ns);
-            return Ok(Next::Stop(if bunches { Step::Bunch } else { Step::Early { due_ns } }));
-        }
-        let bytes_max = longest_frame(self.mtu_bytes, upcoming.tagged);
-        if (ethernet::HEADER_BYTES..=bytes_max).contains(&upcoming.bytes) {
-            return Ok(Next::Send(upcoming.bytes));
-        }
-        match upcoming.bytes < ethernet::HEADER_BYTES {
-            true => self.tally.too_short += 1,
-            false => self.tally.too_long += 1,
-        }
-        self.source.advance();
-        Ok(Next::Skip)
+        (due_ns > now_ns).then(|| match self.pacer.bunches(now_ns) {
+            true => Step::Bunch,
+            false => Step::Early { due_ns },
+        })
     }
 
     /// Whether no room is needed any more: the count is reached, or the time is up also for who is behind.
@@ -106,19 +101,61 @@ impl<S: Source> Queue<S> {
     }
 
     #[inline]
-    fn is_late(&self, time_ns: u64) -> bool {
+    pub(super) fn is_late(&self, time_ns: u64) -> bool {
         self.goal.duration.is_some_and(|duration| u128::from(time_ns) >= duration.as_nanos())
+    }
+
+    /// Counts a packet as handed over.
+    #[inline]
+    pub(super) fn sent(&mut self, bytes: usize, frames: usize) {
+        self.pacer.sent(bytes);
+        self.tally.packets += 1;
+        self.tally.bytes += bytes as u64;
+        self.tally.frames += frames as u64;
+        self.tally.last_bytes = bytes as u64;
+    }
+}
+
+/// What decides over packets.
+#[derive(Debug)]
+pub(super) struct Queue<S> {
+    pub(super) source: S,
+    pub(super) schedule: Schedule,
+    pub(super) mtu_bytes: usize,
+}
+
+impl<S: Source> Queue<S> {
+    #[inline]
+    pub(super) fn next(&mut self, now_ns: u64) -> Result<Next, Failure> {
+        let Self { source, schedule, mtu_bytes } = self;
+        if schedule.is_enough() {
+            return Ok(Next::Stop(Step::Done));
+        }
+        let upcoming = match source.ahead()? {
+            Ahead::Packet(upcoming) => upcoming,
+            Ahead::Silence if !schedule.is_late(now_ns) => return Ok(Next::Stop(Step::Silence)),
+            Ahead::Silence | Ahead::End => return Ok(Next::Stop(Step::Done)),
+        };
+        if let Some(step) = schedule.reason_to_stop(upcoming.recorded_ns, now_ns) {
+            return Ok(Next::Stop(step));
+        }
+        let bytes_max = longest_frame(*mtu_bytes, upcoming.tagged);
+        if (ethernet::HEADER_BYTES..=bytes_max).contains(&upcoming.bytes) {
+            return Ok(Next::Send(upcoming.bytes));
+        }
+        match upcoming.bytes < ethernet::HEADER_BYTES {
+            true => schedule.tally.too_short += 1,
+            false => schedule.tally.too_long += 1,
+        }
+        source.advance();
+        Ok(Next::Skip)
     }
 
     /// Counts the packet as handed over, and goes on.
     #[inline]
     pub(super) fn sent(&mut self, bytes: usize, frames: usize) {
-        self.pacer.sent(bytes);
+        self.schedule.sent(bytes, frames);
         self.source.advance();
-        self.tally.packets += 1;
-        self.tally.bytes += bytes as u64;
-        self.tally.frames += frames as u64;
-        self.tally.last_bytes = bytes as u64;
     }
 }
 
@@ -131,7 +168,6 @@ pub(super) fn longest_frame(mtu_bytes: usize, tagged: bool) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::send::pacer::Pace;
     use crate::send::source::Upcoming;
 
     /// Packets of 60 bytes, as many as there are, and then silence.
@@ -151,19 +187,18 @@ mod tests {
     }
 
     fn queue(packets: u64, goal: Goal) -> Queue<Pipe> {
-        let (pacer, tally) = (Pacer::new(Pace::FlatOut), Tally::default());
-        Queue { source: Pipe(packets), pacer, goal, mtu_bytes: 1500, tally }
+        Queue { source: Pipe(packets), schedule: Schedule::new(Pace::FlatOut, goal), mtu_bytes: 1500 }
     }
 
     #[test]
     fn who_has_sent_the_count_waits_for_no_room() {
         let mut queue = queue(9, Goal { packets: Some(2), duration: None });
         for sent in 0..2 {
-            assert!(!queue.is_over(u64::MAX), "{sent} of 2");
+            assert!(!queue.schedule.is_over(u64::MAX), "{sent} of 2");
             assert!(matches!(queue.next(0), Ok(Next::Send(60))));
             queue.sent(60, 1);
         }
-        assert!(queue.is_over(0) && matches!(queue.next(0), Ok(Next::Stop(Step::Done))));
+        assert!(queue.schedule.is_over(0) && matches!(queue.next(0), Ok(Next::Stop(Step::Done))));
     }
 
     #[test]
@@ -171,6 +206,6 @@ mod tests {
         let mut queue = queue(0, Goal { packets: None, duration: Some(Duration::from_nanos(10)) });
         assert!(matches!(queue.next(9), Ok(Next::Stop(Step::Silence))));
         assert!(matches!(queue.next(10), Ok(Next::Stop(Step::Done))));
-        assert!(!queue.is_over(CATCH_UP_NS_MAX + 9) && queue.is_over(CATCH_UP_NS_MAX + 10));
+        assert!(!queue.schedule.is_over(CATCH_UP_NS_MAX + 9) && queue.schedule.is_over(CATCH_UP_NS_MAX + 10));
     }
 }

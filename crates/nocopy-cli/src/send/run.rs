@@ -25,6 +25,11 @@ pub(super) struct Run {
 }
 
 impl Run {
+    /// One that the user ended before it began.
+    pub(super) fn interrupted() -> Self {
+        Self { duration: Duration::ZERO, interrupted: true, failure: None }
+    }
+
     /// Waits, not for ever, until the kernel is done with everything; flat out, that time is part of it.
     pub(super) fn finish<S: Source>(
         &mut self,

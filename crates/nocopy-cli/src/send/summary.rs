@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::conveyor::Conveyor;
 use super::kernel::{self, KernelBelt};
-use super::pacer::{Pace, Pacer};
-use super::queue::{Goal, Tally};
+use super::pacer::Pace;
+use super::queue::{Goal, Schedule, Tally};
 use super::replay::Replay;
 use super::run::Run;
 use super::source::Source;
@@ -45,15 +45,8 @@ pub(super) struct Summary {
     pub(super) completed: Option<u64>,
     /// Until the last packet was handed over; flat out, until the kernel was done with it.
     pub(super) seconds: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) packets_per_second: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) bits_per_second: Option<f64>,
-    pub(super) asked: Asked,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) rate_reached: Option<bool>,
-    /// By how much the schedule was put off.
-    pub(super) behind_seconds: f64,
+    #[serde(flatten)]
+    pub(super) rates: Rates,
     /// Packets that were not handed over, by cause.
     pub(super) not_sent: Counts,
     /// Packets that were, and are known to be lost, by the names of who counted.
@@ -66,12 +59,56 @@ pub(super) struct Summary {
     pub(super) balance: Option<BalanceRow>,
 }
 
+/// What was achieved, and what was asked for.
+#[derive(Debug, Serialize)]
+pub(super) struct Rates {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) packets_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) bits_per_second: Option<f64>,
+    pub(super) asked: Asked,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) rate_reached: Option<bool>,
+    /// By how much the schedule was put off.
+    pub(super) behind_seconds: f64,
+}
+
+impl Rates {
+    pub(super) fn new(schedule: &Schedule, pace: Pace, duration: Duration) -> Self {
+        let [packets_per_second, bits_per_second] = achieved(schedule.tally, pace, duration);
+        let asked = Asked::new(schedule.goal, pace);
+        let reached = |asked: Option<f64>, achieved: Option<f64>| Some(achieved? >= REACHED * asked?);
+        let rate_reached = reached(asked.packets_per_second, packets_per_second)
+            .or_else(|| reached(asked.bits_per_second, bits_per_second));
+        let behind_seconds = schedule.pacer.given_up_ns() as f64 / 1e9;
+        Self { packets_per_second, bits_per_second, asked, rate_reached, behind_seconds }
+    }
+
+    /// Whether less than that was handed over, or more slowly.
+    pub(super) fn are_missed(&self, packets: u64) -> bool {
+        let too_few = self.asked.packets.is_some_and(|asked| packets < asked);
+        too_few || self.asked.seconds.is_some() && self.rate_reached == Some(false)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Ended {
     Done,
     Interrupted,
+    /// By a receiver that had enough.
+    ByReceiver,
     Failed,
+}
+
+impl From<&Run> for Ended {
+    fn from(run: &Run) -> Self {
+        match run {
+            Run { failure: Some(_), .. } => Self::Failed,
+            Run { interrupted: true, .. } => Self::Interrupted,
+            _ => Self::Done,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -156,7 +193,7 @@ impl Summary {
     /// Of packets sent through a port, which was drained.
     pub(super) fn of_port<S: Source>(interface: &str, belt: &mut Conveyor<S>, pace: Pace, run: &Run) -> Self {
         let queue = belt.queue();
-        let mut summary = Self::new(interface, queue.tally, &queue.pacer, queue.goal, pace, run);
+        let mut summary = Self::new(interface, &queue.schedule, pace, run);
         let port = belt.port();
         summary.queue = Some(port.queue());
         summary.mode = port.mode().to_string();
@@ -168,9 +205,8 @@ impl Summary {
         // Which packets the frames are of is known only where each packet is one.
         summary.completed = match unfinished {
             0 => Some(summary.packets),
-            frames => {
-                (belt.queue().tally.frames == summary.packets).then(|| summary.packets.saturating_sub(frames))
-            }
+            frames => (belt.queue().schedule.tally.frames == summary.packets)
+                .then(|| summary.packets.saturating_sub(frames)),
         };
         summary
     }
@@ -178,15 +214,11 @@ impl Summary {
     /// Of packets made by the kernel, which tells nothing more of them.
     pub(super) fn of_kernel(interface: &str, belt: &KernelBelt, pace: Pace, run: &Run) -> Self {
         let queue = belt.queue();
-        Self::new(interface, queue.tally, &queue.pacer, queue.goal, pace, run)
+        Self::new(interface, &queue.schedule, pace, run)
     }
 
-    fn new(interface: &str, tally: Tally, pacer: &Pacer, goal: Goal, pace: Pace, run: &Run) -> Self {
-        let [packets_per_second, bits_per_second] = achieved(tally, pace, run.duration);
-        let asked = Asked::new(goal, pace);
-        let reached = |asked: Option<f64>, achieved: Option<f64>| Some(achieved? >= REACHED * asked?);
-        let rate_reached = reached(asked.packets_per_second, packets_per_second)
-            .or_else(|| reached(asked.bits_per_second, bits_per_second));
+    fn new(interface: &str, schedule: &Schedule, pace: Pace, run: &Run) -> Self {
+        let tally = schedule.tally;
         let not_sent = [("too_long", tally.too_long), ("too_short", tally.too_short)];
         Self {
             schema: SCHEMA,
@@ -195,20 +227,12 @@ impl Summary {
             mode: "kernel generator".into(),
             report: Vec::new(),
             evidence: EvidenceRow::unknown(kernel::CAUSE),
-            ended: match run {
-                Run { failure: Some(_), .. } => Ended::Failed,
-                Run { interrupted: true, .. } => Ended::Interrupted,
-                _ => Ended::Done,
-            },
+            ended: run.into(),
             packets: tally.packets,
             bytes: tally.bytes,
             completed: None,
             seconds: run.duration.as_secs_f64(),
-            packets_per_second,
-            bits_per_second,
-            asked,
-            rate_reached,
-            behind_seconds: pacer.given_up_ns() as f64 / 1e9,
+            rates: Rates::new(schedule, pace, run.duration),
             not_sent: not_sent.map(|(cause, count)| (cause.to_owned(), count)).into(),
             dropped: Counts::new(),
             interface_counters: Counts::new(),
@@ -241,19 +265,15 @@ impl Summary {
 
     /// Negative if fewer packets were sent than asked for.
     pub(super) fn outcome(&self) -> Outcome {
-        let finite = self.asked.packets.is_some()
-            || self.asked.seconds.is_some()
+        let asked = &self.rates.asked;
+        let finite = asked.packets.is_some()
+            || asked.seconds.is_some()
             || self.replay.as_ref().is_some_and(|replay| !replay.forever);
         let cut_short = self.ended == Ended::Interrupted && finite;
-        let too_few = self.asked.packets.is_some_and(|asked| self.packets < asked);
-        let too_slow = self.asked.seconds.is_some() && self.rate_reached == Some(false);
+        let missed = self.rates.are_missed(self.packets);
         let unfinished = self.balance.is_some() && self.completed != Some(self.packets);
         let lost = self.not_sent.values().chain(self.dropped.values()).any(|&count| count > 0);
-        if cut_short || too_few || too_slow || unfinished || lost {
-            Outcome::Negative
-        } else {
-            Outcome::Positive
-        }
+        if cut_short || missed || unfinished || lost { Outcome::Negative } else { Outcome::Positive }
     }
 }
 

@@ -3,7 +3,7 @@
 use comfy_table::{Table, presets};
 
 use crate::quantity::short;
-use crate::send::summary::{Counts, Ended, Summary};
+use crate::send::summary::{Counts, Ended, Rates, Summary};
 
 pub(in crate::send) fn text(summary: &Summary) -> String {
     let mut table = Table::new();
@@ -24,9 +24,9 @@ fn rows(summary: &Summary) -> Vec<(String, String)> {
             format!("{packets} packets, {bytes} bytes in {:.6} s{}", summary.seconds, end(summary)),
         ),
         ("completed".into(), completed(summary)),
-        ("rate".into(), rate(summary)),
+        ("rate".into(), rate(&summary.rates)),
     ];
-    if let Some(asked) = asked(summary) {
+    if let Some(asked) = asked(&summary.rates, "frames") {
         rows.push(("asked for".into(), asked));
     }
     if let Some(replay) = &summary.replay {
@@ -37,10 +37,7 @@ fn rows(summary: &Summary) -> Vec<(String, String)> {
         let said = format!("{} ({}), {} round(s) done{cut}", replay.file, replay.format, replay.rounds);
         rows.push(("replayed".into(), said));
     }
-    if summary.behind_seconds > 0.0 {
-        let said = "of the schedule given up: the mode, this machine, or what is replayed was too slow";
-        rows.push(("behind".into(), format!("{:.3} s {said}", summary.behind_seconds)));
-    }
+    rows.extend(behind(&summary.rates));
     rows.push(("not sent".into(), list(&summary.not_sent)));
     rows.push(("dropped".into(), list(&summary.dropped)));
     rows.push(("interface counted".into(), format!("{} (whoever sent)", list(&summary.interface_counters))));
@@ -62,7 +59,7 @@ fn mode(summary: &Summary) -> String {
 
 fn end(summary: &Summary) -> &'static str {
     match summary.ended {
-        Ended::Done => "",
+        Ended::Done | Ended::ByReceiver => "",
         Ended::Interrupted => ", interrupted",
         Ended::Failed => ", then it failed",
     }
@@ -77,16 +74,22 @@ fn completed(summary: &Summary) -> String {
     format!("{known}: the kernel is done with them; whether they arrived only the receiver knows")
 }
 
-fn rate(summary: &Summary) -> String {
-    let (Some(packets), Some(bits)) = (summary.packets_per_second, summary.bits_per_second) else {
+pub(in crate::send) fn rate(rates: &Rates) -> String {
+    let (Some(packets), Some(bits)) = (rates.packets_per_second, rates.bits_per_second) else {
         return "none: too few packets".into();
     };
     format!("{} packets/s, {}bit/s", short(packets), short(bits))
 }
 
-fn asked(summary: &Summary) -> Option<String> {
-    let asked = &summary.asked;
-    let reached = match summary.rate_reached {
+pub(in crate::send) fn behind(rates: &Rates) -> Option<(String, String)> {
+    let said = "of the schedule given up: the way of sending, this machine, or what is sent was too slow";
+    (rates.behind_seconds > 0.0).then(|| ("behind".into(), format!("{:.3} s {said}", rates.behind_seconds)))
+}
+
+/// What was asked for, and whether it was reached; bits are those of `what`.
+pub(in crate::send) fn asked(rates: &Rates, what: &str) -> Option<String> {
+    let asked = &rates.asked;
+    let reached = match rates.rate_reached {
         Some(true) => ", reached",
         Some(false) => ", NOT reached",
         None => "",
@@ -95,7 +98,7 @@ fn asked(summary: &Summary) -> Option<String> {
         asked.packets.map(|packets| format!("{packets} packets")),
         asked.seconds.map(|seconds| format!("{seconds} s")),
         asked.packets_per_second.map(|rate| format!("{} packets/s{reached}", short(rate))),
-        asked.bits_per_second.map(|rate| format!("{}bit/s of frames{reached}", short(rate))),
+        asked.bits_per_second.map(|rate| format!("{}bit/s of {what}{reached}", short(rate))),
     ];
     let all: Vec<_> = all.into_iter().flatten().collect();
     (!all.is_empty()).then(|| all.join(", "))

@@ -5,7 +5,6 @@
 
 mod capture;
 mod damage;
-mod input;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -15,10 +14,10 @@ use std::path::{Path, PathBuf};
 
 use capture::{Capture, Recorded};
 pub(crate) use damage::Damage;
-pub(super) use input::Input;
 use nocopy_proto::wire::ethernet::Frame;
 
 use super::error::Error;
+use super::input::Input;
 use super::source::{Ahead, Source, Upcoming};
 use crate::Failure;
 use crate::arguments::Rounds;

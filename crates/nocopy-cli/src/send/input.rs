@@ -1,7 +1,8 @@
 //! What a recording is read from: a file, or a pipe, which may have nothing yet.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, IoSliceMut, Read, Seek, SeekFrom};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -26,14 +27,32 @@ pub(in crate::send) struct Input {
 impl Input {
     /// Opens it, and does not look into it yet.
     pub(in crate::send) fn open(path: &Path, interrupt: &Interrupt) -> io::Result<Self> {
+        let input = Self::open_at_once(path)?;
+        Ok(Self { patience: Some(interrupt.clone()), ..input })
+    }
+
+    /// Opens it, to be read as [`Self::wait_no_more`] says.
+    pub(in crate::send) fn open_at_once(path: &Path) -> io::Result<Self> {
         // A named pipe is open at once, and not only when somebody writes.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-        let may_pause = !file.metadata()?.is_file();
-        Ok(Self { file, may_pause, patience: Some(interrupt.clone()) })
+        Self::of_file(file)
+    }
+
+    /// Standard input, to be read in the same way. It is shared with others and stays as it is: so it is only read when it has something.
+    pub(in crate::send) fn of_standard_input() -> io::Result<Self> {
+        Self::of_file(File::from(io::stdin().as_fd().try_clone_to_owned()?))
+    }
+
+    fn of_file(file: File) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        if metadata.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        Ok(Self { may_pause: !metadata.is_file(), file, patience: None })
     }
 
     /// From here on it is [`io::ErrorKind::WouldBlock`] at once where there is nothing yet: whoever sends has other things to do.
-    pub(super) fn wait_no_more(&mut self) {
+    pub(in crate::send) fn wait_no_more(&mut self) {
         self.patience = None;
     }
 
@@ -59,6 +78,13 @@ impl Read for Input {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         self.file.read(buffer)
+    }
+
+    fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if self.may_pause && !self.is_ready()? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.file.read_vectored(buffers)
     }
 }
 

@@ -1,0 +1,34 @@
+//! What is known of copies, as it is told.
+
+use std::collections::BTreeMap;
+
+use nocopy::{Evidence, Tally};
+use serde::Serialize;
+
+/// Bytes by evidence.
+#[derive(Debug, Serialize)]
+pub(crate) struct Ledger {
+    pub(crate) datagrams: u64,
+    pub(crate) zero_copy_bytes: u64,
+    /// By cause.
+    pub(crate) copied_bytes: BTreeMap<String, u64>,
+    pub(crate) unknown_bytes: u64,
+    #[serde(skip)]
+    pub(crate) words: String,
+}
+
+impl From<Tally> for Ledger {
+    fn from(tally: Tally) -> Self {
+        let copied = tally.entries().filter_map(|(evidence, bytes)| match evidence {
+            Evidence::Copied(cause) => Some((cause.to_string(), bytes)),
+            _ => None,
+        });
+        Self {
+            datagrams: tally.datagrams(),
+            zero_copy_bytes: tally.zero_copy_bytes(),
+            copied_bytes: copied.collect(),
+            unknown_bytes: tally.unknown_bytes(),
+            words: tally.to_string(),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What came, and what the sender says: the JSON schema `nocopy.recv/1` (docs/recv.md). A field that does not apply is absent.
+
+use std::net::SocketAddr;
+
+use comfy_table::{Table, presets};
+use serde::Serialize;
+
+use crate::Outcome;
+use crate::ledger::Ledger;
+use crate::processor::Use;
+use crate::quantity::short;
+use crate::transfer::{Received, Sent, report};
+
+/// Changes when a field changes its meaning or goes.
+const SCHEMA: &str = "nocopy.recv/1";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Ended {
+    /// The sender was.
+    Done,
+    Count,
+    Duration,
+    Interrupted,
+    /// The sender was not heard any more.
+    Silent,
+    Failed,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    pub(super) schema: &'static str,
+    pub(super) address: SocketAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sender: Option<SocketAddr>,
+    pub(super) ended: Ended,
+    /// Of all datagrams that came, with headers.
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+    /// From the first to the last.
+    pub(super) seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) packets_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) bits_per_second: Option<f64>,
+    /// What the sender counted, once it has said that it is done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sent: Option<Sent>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) received: Option<Received>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) lost: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) verified: Option<bool>,
+    /// Of other programs, senders or runs.
+    pub(super) foreign: u64,
+    pub(super) kernel_dropped: u64,
+    pub(super) evidence: Ledger,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) output: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) processor: Option<Use>,
+}
+
+impl Summary {
+    pub(super) const SCHEMA: &'static str = SCHEMA;
+
+    /// Negative if something was lost or damaged, or the sender broke off.
+    pub(super) fn outcome(&self) -> Outcome {
+        let is_run = self.received.is_some();
+        let lost = self.lost.is_some_and(|lost| lost > 0) || self.verified == Some(false);
+        let broken_off = is_run && self.ended == Ended::Silent;
+        let nothing = !is_run && self.packets == 0;
+        if lost || broken_off || nothing { Outcome::Negative } else { Outcome::Positive }
+    }
+
+    pub(super) fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("numbers and strings are JSON") + "\n"
+    }
+
+    pub(super) fn table(&self) -> String {
+        let end = match self.ended {
+            Ended::Done => "",
+            Ended::Count => ", enough",
+            Ended::Duration => ", time is up",
+            Ended::Interrupted => ", interrupted",
+            Ended::Silent => ", then the sender fell silent without saying that it is done",
+            Ended::Failed => ", then it failed",
+        };
+        let from = self.sender.map_or_else(|| "nobody".to_owned(), |sender| format!("udp://{sender}"));
+        let mut rows = vec![
+            (format!("udp://{}", self.address), format!("from {from}{end}")),
+            (
+                "datagrams".to_owned(),
+                format!("{}, {} bytes in {:.6} s", self.packets, self.bytes, self.seconds),
+            ),
+        ];
+        match &self.received {
+            Some(received) => rows.extend(report::rows(self.sent.as_ref(), received, self.verified)),
+            None => rows.push(("lost".into(), "not known: without nocopy's header nobody tells".into())),
+        }
+        if let (Some(lost), None) = (self.lost, self.sent) {
+            rows.push(("lost".into(), format!("{lost} datagrams of those before the last that came")));
+        }
+        if let (Some(packets), Some(bits)) = (self.packets_per_second, self.bits_per_second) {
+            rows.push(("rate".into(), format!("{} datagrams/s, {}bit/s", short(packets), short(bits))));
+        }
+        if self.foreign > 0 {
+            let said =
+                "of other programs, senders or runs, not counted (a program without nocopy's header: --raw)";
+            rows.push(("foreign".into(), format!("{}: {said}", self.foreign)));
+        }
+        if self.received.is_none() && self.kernel_dropped > 0 {
+            rows.push((
+                "kernel dropped".into(),
+                format!("{}: its buffer was full (--buffer)", self.kernel_dropped),
+            ));
+        }
+        rows.extend(self.output.iter().map(|output| ("output".to_owned(), output.clone())));
+        rows.push(("evidence".into(), self.evidence.words.clone()));
+        rows.extend(self.processor.iter().map(|used| ("processor".to_owned(), used.words())));
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        for (name, said) in rows {
+            table.add_row([name, said]);
+        }
+        format!("{}\n", table.trim_fmt())
+    }
+}

@@ -1,0 +1,140 @@
+//! What datagrams carry: a pattern, or a stream, written where it is sent from.
+
+use std::io::{self, IoSliceMut, Read};
+
+use crate::send::input::Input;
+
+/// How datagrams lie in a buffer: back to back, of one length, with room for a header in front of each.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) header_bytes: usize,
+    pub(super) datagram_bytes: usize,
+}
+
+/// What was written.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Filled {
+    /// Datagrams, of so many bytes with the room for headers; the last may be shorter than the others.
+    Bytes(usize),
+    /// There is nothing yet.
+    Nothing,
+    /// There is nothing any more.
+    End,
+}
+
+#[derive(Debug)]
+pub(super) enum Payload {
+    Pattern(Pattern),
+    Stream(Input),
+}
+
+impl Payload {
+    /// Writes what the next datagrams carry, the first of which has that number; `buffer` is as long as all of them.
+    pub(super) fn fill(&mut self, buffer: &mut [u8], shape: Shape, number: u64) -> io::Result<Filled> {
+        match self {
+            Self::Pattern(pattern) => {
+                for (number, datagram) in (number..).zip(buffer.chunks_mut(shape.datagram_bytes)) {
+                    pattern.write(&mut datagram[shape.header_bytes..], number);
+                }
+                Ok(Filled::Bytes(buffer.len()))
+            }
+            Self::Stream(input) => match read(input, buffer, shape) {
+                Ok(0) => Ok(Filled::End),
+                Ok(bytes) => Ok(Filled::Bytes(shape.length_around(bytes))),
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
+                {
+                    Ok(Filled::Nothing)
+                }
+                Err(error) => Err(error),
+            },
+        }
+    }
+}
+
+/// One call reads into all datagrams, between their headers.
+fn read(input: &mut impl Read, buffer: &mut [u8], shape: Shape) -> io::Result<usize> {
+    let datagrams = buffer.chunks_mut(shape.datagram_bytes);
+    let mut places: Vec<_> =
+        datagrams.map(|datagram| IoSliceMut::new(&mut datagram[shape.header_bytes..])).collect();
+    input.read_vectored(&mut places)
+}
+
+impl Shape {
+    /// Of datagrams that carry so many bytes.
+    fn length_around(self, bytes: usize) -> usize {
+        let carried = self.datagram_bytes - self.header_bytes;
+        let rest = match bytes % carried {
+            0 => 0,
+            rest => self.header_bytes + rest,
+        };
+        bytes / carried * self.datagram_bytes + rest
+    }
+}
+
+/// Bytes in no order that anything on the way could compress, from a place that each number moves on.
+#[derive(Debug)]
+pub(super) struct Pattern(Box<[u8]>);
+
+/// From how many places.
+const PLACES: u64 = 4096;
+
+impl Pattern {
+    /// For payloads up to that length.
+    pub(super) fn new(bytes_max: usize) -> Self {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64; // xorshift64 (Marsaglia, 2003), from any number but 0
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        };
+        Self((0..PLACES as usize + bytes_max).map(|_| next()).collect())
+    }
+
+    fn write(&self, payload: &mut [u8], number: u64) {
+        let place = (number.wrapping_mul(61) % PLACES) as usize;
+        payload.copy_from_slice(&self.0[place..place + payload.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape { header_bytes: 2, datagram_bytes: 5 };
+
+    #[test]
+    fn a_stream_lies_between_headers() {
+        for (stream, expected) in [
+            (&b"abcdefg"[..], &b"--abc--def--g"[..]),
+            (b"abcdef", b"--abc--def"),
+            (b"a", b"--a"),
+            (b"abcdefghijkl", b"--abc--def--ghi"),
+        ] {
+            let mut buffer = *b"---------------";
+            let bytes = read(&mut &stream[..], &mut buffer, SHAPE).unwrap();
+            assert_eq!(&buffer[..SHAPE.length_around(bytes)], expected);
+        }
+        assert_eq!(Shape { header_bytes: 0, datagram_bytes: 5 }.length_around(11), 11);
+    }
+
+    #[test]
+    fn a_pattern_is_the_same_for_the_same_number_only() {
+        let mut payload = Payload::Pattern(Pattern::new(3));
+        let mut fill = |number| {
+            let mut buffer = [0; 10];
+            assert_eq!(payload.fill(&mut buffer, SHAPE, number).unwrap(), Filled::Bytes(10));
+            buffer
+        };
+        let (first, second) = (fill(7), fill(8));
+        assert_eq!(first[5..], second[..5]);
+        assert_ne!(first[2..5], first[7..]);
+        assert_eq!(fill(7), first);
+        assert_eq!(
+            (first[..2].to_vec(), first[5..7].to_vec()),
+            (vec![0; 2], vec![0; 2]),
+            "headers are left alone"
+        );
+    }
+}

@@ -1,0 +1,154 @@
+//! What came of it, at both ends: the JSON schema `nocopy.send-udp/1` (docs/send.md). A field that does not apply is absent.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use comfy_table::{Table, presets};
+use serde::Serialize;
+
+use super::belt::DatagramBelt;
+use crate::Outcome;
+use crate::arguments::SendArguments;
+use crate::ledger::Ledger;
+use crate::processor::Use;
+use crate::send::export::table::{asked, behind, rate};
+use crate::send::pacer::Pace;
+use crate::send::run::Run;
+use crate::send::summary::{Ended, Rates};
+use crate::transfer::{Received, Sent, report};
+
+/// Changes when a field changes its meaning or goes.
+const SCHEMA: &str = "nocopy.send-udp/1";
+
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    schema: &'static str,
+    target: String,
+    address: SocketAddr,
+    method: String,
+    /// Which ways were taken, and why, in lines.
+    report: Vec<String>,
+    ended: Ended,
+    /// Datagrams, and what they carry with headers.
+    packets: u64,
+    bytes: u64,
+    seconds: f64,
+    #[serde(flatten)]
+    rates: Rates,
+    /// Datagrams that the kernel did not take.
+    refused: u64,
+    /// Without `--raw`: what the sender counted, and what the receiver did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sent: Option<Sent>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    received: Option<Received>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost: Option<u64>,
+    /// Whether every byte arrived as it was sent; absent without checksums.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified: Option<bool>,
+    evidence: Ledger,
+    /// What the network said, and how often.
+    errors: BTreeMap<String, u64>,
+    processor: Use,
+}
+
+impl Summary {
+    pub(super) fn new(
+        arguments: &SendArguments,
+        (target, address): (String, SocketAddr),
+        belt: &mut DatagramBelt,
+        (pace, run, ended): (Pace, &Run, Ended),
+        processor: Use,
+    ) -> Self {
+        let tally = belt.schedule.tally;
+        let sending = belt.line.sending.as_ref();
+        let (sent, received) = (sending.map(|sending| sending.sent()), sending.and_then(|it| it.received()));
+        let told = sent.zip(received);
+        let has_checksums = sending.is_some_and(|sending| sending.has_checksums());
+        let sender = belt.line.socket.sender();
+        Self {
+            schema: SCHEMA,
+            target,
+            address,
+            method: arguments.datagrams.method.name(),
+            report: sender.explain().to_string().lines().map(|line| line.trim().to_owned()).collect(),
+            ended: if run.failure.is_some() { Ended::Failed } else { ended },
+            packets: tally.packets,
+            bytes: tally.bytes,
+            seconds: run.duration.as_secs_f64(),
+            rates: Rates::new(&belt.schedule, pace, run.duration),
+            refused: sender.counters().refused,
+            sent,
+            received,
+            lost: told.map(|(sent, received)| report::lost(&sent, &received)),
+            verified: has_checksums
+                .then(|| told.is_some_and(|(sent, received)| report::is_same(&sent, &received))),
+            evidence: sender.ledger().into(),
+            errors: belt.line.errors.clone(),
+            processor,
+        }
+    }
+
+    /// Negative if fewer datagrams were sent than asked for, or arrived than were sent.
+    pub(super) fn outcome(&self) -> Outcome {
+        let asked = &self.rates.asked;
+        let cut_short =
+            self.ended == Ended::Interrupted && (asked.packets.is_some() || asked.seconds.is_some());
+        let unknown = self.sent.is_some() && self.received.is_none();
+        let lost = self.refused > 0 || self.lost.is_some_and(|lost| lost > 0) || self.verified == Some(false);
+        if cut_short || self.rates.are_missed(self.packets) || unknown || lost {
+            Outcome::Negative
+        } else {
+            Outcome::Positive
+        }
+    }
+
+    pub(super) fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("numbers and strings are JSON") + "\n"
+    }
+
+    pub(super) fn table(&self) -> String {
+        let end = match self.ended {
+            Ended::Done => "",
+            Ended::Interrupted => ", interrupted",
+            Ended::ByReceiver => ", then the receiver ended",
+            Ended::Failed => ", then it failed",
+        };
+        let sent = format!("{} datagrams, {} bytes in {:.6} s{end}", self.packets, self.bytes, self.seconds);
+        let mut rows = vec![
+            (self.target.clone(), format!("at {}, method {}", self.address, self.method)),
+            ("sent".to_owned(), sent),
+        ];
+        match (&self.sent, &self.received) {
+            (None, _) => {
+                rows.push(("received".into(), "not known: without nocopy's header nobody tells".into()))
+            }
+            (Some(_), None) => {
+                rows.push(("received".into(), "not known: the receiver never answered".into()))
+            }
+            (Some(sent), Some(received)) => rows.extend(report::rows(Some(sent), received, self.verified)),
+        }
+        rows.push(("rate".into(), rate(&self.rates)));
+        rows.extend(asked(&self.rates, "datagrams").map(|asked| ("asked for".to_owned(), asked)));
+        rows.extend(behind(&self.rates));
+        if self.refused > 0 {
+            rows.push((
+                "refused".into(),
+                format!("{} datagrams, by the kernel: its queue was full", self.refused),
+            ));
+        }
+        rows.extend(
+            self.errors.iter().map(|(error, count)| ("network".into(), format!("{count} times: {error}"))),
+        );
+        rows.push(("evidence".into(), self.evidence.words.clone()));
+        rows.push(("processor".into(), self.processor.words()));
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        for (name, said) in rows {
+            table.add_row([name, said]);
+        }
+        let report: String = self.report.iter().map(|line| format!("   {line}\n")).collect();
+        format!("{}\n{report}", table.trim_fmt())
+    }
+}

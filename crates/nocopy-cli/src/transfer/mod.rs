@@ -1,0 +1,14 @@
+//! What `nocopy send udp://…` and `nocopy recv udp://…` say to each other (docs/recv.md), decided without sockets and clocks: datagrams
+//! and times come in, datagrams and findings go out.
+//!
+//! Three kinds of datagrams. *Data* carry a number and a place in the stream. The sender *asks* now and then, first of all for whether
+//! anybody is there, last for what arrived; the receiver only ever *answers*, with what it counted.
+
+mod receiving;
+pub(crate) mod report;
+mod sending;
+mod wire;
+
+pub(crate) use receiving::{Handled, Phase, Receiving};
+pub(crate) use sending::{Sending, Standing};
+pub(crate) use wire::{CONTROL_BYTES, DATA_HEADER_BYTES, Received, Sent};

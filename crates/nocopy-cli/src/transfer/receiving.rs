@@ -1,0 +1,404 @@
+//! The receiver's side of a run: what came is counted, and told when asked.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::wire::{Answer, Ask, CONTROL_BYTES, Data, Datagram, Received, Refusal, Sent};
+use crate::arrivals::{Arrival, Arrivals};
+
+/// How far back numbers are remembered. Flows are reordered over a few milliseconds at most: this many pass in 6 ms at 10 M/s.
+const WINDOW: u64 = 1 << 16;
+
+/// How long nothing must have come, after the sender said that it is done, for what is missing to count as lost.
+const SETTLE_NS: u64 = 100_000_000;
+
+/// How long the sender may take to thank for the last answer: it asks again meanwhile if that was lost.
+const LINGER_NS: u64 = 1_000_000_000;
+
+/// Receives one run: the first that a sender begins.
+#[derive(Debug)]
+pub(crate) struct Receiving {
+    wants_checksums: bool,
+    /// How long the sender may be silent.
+    idle_ns: u64,
+    foreign: u64,
+    run: Option<Run>,
+}
+
+#[derive(Debug)]
+struct Run {
+    id: u64,
+    peer: SocketAddr,
+    /// Whether every datagram is to have a checksum.
+    verify: bool,
+    arrivals: Arrivals,
+    received: Received,
+    /// What the sender sent, once it is done.
+    sent: Option<Sent>,
+    heard_ns: u64,
+    /// When data came last, or it was first heard that there are no more.
+    data_ns: u64,
+    /// What was counted until then is what was answered, or will be: it does not change any more.
+    closed: bool,
+    thanked: bool,
+    heard_bytes: u64,
+    answered_bytes: u64,
+}
+
+/// What a datagram was.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Handled<'a> {
+    /// Data, for the first time.
+    Data(Data<'a>),
+    /// A question, to be answered by this to whom it came from.
+    Answer([u8; CONTROL_BYTES]),
+    /// Counted, and of no more use.
+    Nothing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// No sender was there yet.
+    Waiting,
+    Running,
+    /// The sender knows what arrived, or has been given the time to ask.
+    Over,
+    /// The sender was not heard for too long.
+    Silent,
+}
+
+impl Receiving {
+    pub(crate) fn new(wants_checksums: bool, idle: Duration) -> Self {
+        let idle_ns = u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX);
+        Self { wants_checksums, idle_ns, foreign: 0, run: None }
+    }
+
+    /// Takes a datagram that came at `now_ns`; times never go back.
+    pub(crate) fn handle<'a>(&mut self, from: SocketAddr, bytes: &'a [u8], now_ns: u64) -> Handled<'a> {
+        let datagram = Datagram::parse(bytes);
+        if let (None, Ok(Datagram::Ask(ask))) = (&self.run, &datagram) {
+            self.run = Some(Run::new(ask, from, self.wants_checksums, now_ns));
+        }
+        let id = match datagram {
+            Ok(Datagram::Data(Data { run, .. }) | Datagram::Ask(Ask { run, .. })) => Some(run),
+            Err(Refusal::Corrupt { run }) => Some(run),
+            Ok(Datagram::Answer(_)) | Err(Refusal::Foreign) => None,
+        };
+        let Some(run) = self.run.as_mut().filter(|run| id == Some(run.id) && run.peer == from) else {
+            self.foreign += 1;
+            return Handled::Nothing;
+        };
+        run.heard_ns = now_ns;
+        run.heard_bytes += bytes.len() as u64;
+        match datagram {
+            Ok(Datagram::Ask(ask)) => run.answer(&ask, now_ns).map_or(Handled::Nothing, Handled::Answer),
+            Ok(Datagram::Data(data)) if run.count(&data, now_ns) => Handled::Data(data),
+            Err(_) if !run.closed => {
+                run.received.corrupt += 1;
+                Handled::Nothing
+            }
+            _ => Handled::Nothing,
+        }
+    }
+
+    /// Counts nothing more. The sender is told by the datagram returned, once and only if more came from it than goes back to it, and
+    /// whenever it asks.
+    pub(crate) fn close(&mut self) -> Option<(SocketAddr, [u8; CONTROL_BYTES])> {
+        let run = self.run.as_mut().filter(|run| !run.closed)?;
+        run.closed = true;
+        let affordable = run.heard_bytes >= run.answered_bytes + CONTROL_BYTES as u64;
+        affordable.then(|| (run.peer, run.say()))
+    }
+
+    pub(crate) fn phase(&self, now_ns: u64) -> Phase {
+        let Some(run) = &self.run else { return Phase::Waiting };
+        let silent_ns = now_ns.saturating_sub(run.heard_ns);
+        if run.thanked || run.closed && silent_ns >= LINGER_NS {
+            Phase::Over
+        } else if silent_ns >= self.idle_ns {
+            Phase::Silent
+        } else {
+            Phase::Running
+        }
+    }
+
+    /// Tells how many datagrams the kernel has dropped so far, of whomever.
+    pub(crate) fn note_kernel_drops(&mut self, dropped: u64) {
+        if let Some(run) = self.run.as_mut().filter(|run| !run.closed) {
+            run.received.kernel_dropped = dropped;
+        }
+    }
+
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        self.run.as_ref().map(|run| run.peer)
+    }
+
+    pub(crate) fn received(&self) -> Received {
+        self.run.as_ref().map_or_else(Received::default, |run| run.received)
+    }
+
+    /// What the sender sent, if it has said that it is done.
+    pub(crate) fn sent(&self) -> Option<Sent> {
+        self.run.as_ref().and_then(|run| run.sent)
+    }
+
+    /// What did not arrive of all that was sent, or else of what was before the last that came.
+    pub(crate) fn lost(&self) -> u64 {
+        let Some(run) = &self.run else { return 0 };
+        let sent = run.sent.map_or_else(|| run.arrivals.next(), |sent| sent.datagrams);
+        sent.saturating_sub(run.received.datagrams)
+    }
+
+    pub(crate) fn has_checksums(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.verify)
+    }
+
+    /// Datagrams that are of no run here: of other programs, other senders, earlier runs.
+    pub(crate) fn foreign(&self) -> u64 {
+        self.foreign
+    }
+}
+
+impl Run {
+    fn new(ask: &Ask, peer: SocketAddr, wants_checksums: bool, now_ns: u64) -> Self {
+        Self {
+            id: ask.run,
+            peer,
+            verify: ask.verify || wants_checksums,
+            arrivals: Arrivals::new(u64::BITS, WINDOW, 0),
+            received: Received::default(),
+            sent: None,
+            heard_ns: now_ns,
+            data_ns: now_ns,
+            closed: false,
+            thanked: false,
+            heard_bytes: 0,
+            answered_bytes: 0,
+        }
+    }
+
+    /// Whether these are data that did not come before.
+    fn count(&mut self, data: &Data, now_ns: u64) -> bool {
+        if self.closed {
+            return false;
+        }
+        self.data_ns = now_ns;
+        let received = &mut self.received;
+        if self.verify && data.checksum.is_none() {
+            received.corrupt += 1;
+            return false;
+        }
+        match self.arrivals.note(data.number) {
+            Arrival::Ahead { .. } => {}
+            Arrival::Late => received.reordered += 1,
+            Arrival::Again => {
+                received.duplicate += 1;
+                return false;
+            }
+            Arrival::Stale => {
+                received.stale += 1;
+                return false;
+            }
+        }
+        received.datagrams += 1;
+        received.bytes += data.bytes.len() as u64;
+        received.checksum = received.checksum.wrapping_add(data.checksum.unwrap_or(0).into());
+        true
+    }
+
+    fn answer(&mut self, ask: &Ask, now_ns: u64) -> Option<[u8; CONTROL_BYTES]> {
+        if ask.thanks {
+            self.thanked = self.closed;
+            return None;
+        }
+        if ask.last && self.sent.is_none() {
+            self.sent = Some(ask.sent);
+            self.data_ns = now_ns;
+        }
+        if let Some(sent) = self.sent {
+            let is_quiet = now_ns.saturating_sub(self.data_ns) >= SETTLE_NS;
+            self.closed |= is_quiet || self.received.datagrams >= sent.datagrams;
+        }
+        Some(self.say())
+    }
+
+    fn say(&mut self) -> [u8; CONTROL_BYTES] {
+        self.answered_bytes += CONTROL_BYTES as u64;
+        Answer { run: self.id, received: self.received, last: self.closed, verify: self.verify }.emit()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::wire::{DATA_HEADER_BYTES, emit_data};
+    use super::*;
+
+    const IDLE: Duration = Duration::from_secs(10);
+
+    fn peer(port: u16) -> SocketAddr {
+        ([127, 0, 0, 1], port).into()
+    }
+
+    fn ask(run: u64, last: Option<Sent>) -> [u8; CONTROL_BYTES] {
+        let sent = last.unwrap_or_default();
+        Ask { run, sent, last: last.is_some(), thanks: false, verify: false }.emit()
+    }
+
+    fn data(run: u64, number: u64, bytes: &[u8]) -> Vec<u8> {
+        let mut datagram = [&[0; DATA_HEADER_BYTES], bytes].concat();
+        emit_data(&mut datagram, run, number, number.saturating_mul(3), true);
+        datagram
+    }
+
+    fn answer(handled: Handled) -> Answer {
+        let Handled::Answer(bytes) = handled else { panic!("no answer: {handled:?}") };
+        let Ok(Datagram::Answer(answer)) = Datagram::parse(&bytes) else { panic!("not an answer") };
+        answer
+    }
+
+    fn begun() -> Receiving {
+        let mut receiving = Receiving::new(false, IDLE);
+        assert_eq!(receiving.phase(u64::MAX), Phase::Waiting);
+        assert!(!answer(receiving.handle(peer(1), &ask(7, None), 0)).last);
+        receiving
+    }
+
+    #[test]
+    fn what_came_is_counted_and_told_at_the_end() {
+        let mut receiving = begun();
+        for number in [0, 1, 3, 2, 3] {
+            receiving.handle(peer(1), &data(7, number, b"abc"), 0);
+        }
+        let mut damaged = data(7, 5, b"abc");
+        damaged[41] ^= 4;
+        assert_eq!(receiving.handle(peer(1), &damaged, 0), Handled::Nothing);
+        let sent = Sent { datagrams: 6, bytes: 18, checksum: 0 };
+        let last = |receiving: &mut Receiving, now_ns| {
+            answer(receiving.handle(peer(1), &ask(7, Some(sent)), now_ns))
+        };
+        assert!(!last(&mut receiving, 5).last, "more may be on its way");
+        receiving.handle(peer(1), &data(7, 4, b"abc"), 9);
+        assert!(!last(&mut receiving, SETTLE_NS + 8).last);
+        let told = last(&mut receiving, SETTLE_NS + 9);
+        let received = told.received;
+        assert!(told.last);
+        assert_eq!((received.datagrams, received.bytes), (5, 15));
+        assert_eq!((received.reordered, received.duplicate, received.corrupt), (1, 1, 1));
+        assert_eq!((receiving.lost(), receiving.sent()), (1, Some(sent)));
+        receiving.handle(peer(1), &data(7, 5, b"abc"), SETTLE_NS + 10);
+        assert_eq!(last(&mut receiving, SETTLE_NS + 11), told, "what was told does not change");
+        assert_eq!(receiving.phase(SETTLE_NS + 12), Phase::Running);
+        let thanks = Ask { run: 7, sent, last: true, thanks: true, verify: false }.emit();
+        assert_eq!(receiving.handle(peer(1), &thanks, SETTLE_NS + 13), Handled::Nothing);
+        assert_eq!(receiving.phase(SETTLE_NS + 14), Phase::Over);
+    }
+
+    #[test]
+    fn a_run_of_which_nothing_is_missing_ends_at_once() {
+        let mut receiving = begun();
+        receiving.handle(peer(1), &data(7, 0, b"abc"), 1);
+        let sent = Sent { datagrams: 1, bytes: 3, checksum: 0 };
+        assert!(answer(receiving.handle(peer(1), &ask(7, Some(sent)), 2)).last);
+        assert_eq!(receiving.phase(LINGER_NS + 1), Phase::Running, "the answer may be lost");
+        assert_eq!(receiving.phase(LINGER_NS + 2), Phase::Over);
+    }
+
+    #[test]
+    fn others_are_neither_counted_nor_answered() {
+        let mut receiving = begun();
+        for (from, bytes) in [
+            (peer(2), data(7, 0, b"abc")),
+            (peer(1), data(8, 0, b"abc")),
+            (peer(2), ask(9, None).to_vec()),
+            (peer(1), b"hello".to_vec()),
+            (
+                peer(1),
+                Answer { run: 7, received: Received::default(), last: true, verify: false }.emit().to_vec(),
+            ),
+        ] {
+            assert_eq!(receiving.handle(from, &bytes, 1), Handled::Nothing);
+        }
+        assert_eq!((receiving.foreign(), receiving.received()), (5, Received::default()));
+        assert_eq!(receiving.phase(10_000_000_000), Phase::Silent, "they do not keep it waiting either");
+    }
+
+    #[test]
+    fn a_receiver_that_has_enough_says_so() {
+        let mut receiving = begun();
+        assert_eq!(receiving.close(), None, "it has answered with all that came");
+        let mut receiving = begun();
+        receiving.handle(peer(1), &data(7, 0, &[0; 64]), 1);
+        let (to, told) = receiving.close().unwrap();
+        assert_eq!((to, answer(Handled::Answer(told)).last), (peer(1), true));
+        assert_eq!(receiving.close(), None, "once");
+        receiving.handle(peer(1), &data(7, 1, &[0; 64]), 2);
+        assert_eq!(receiving.received().datagrams, 1);
+        assert!(answer(receiving.handle(peer(1), &ask(7, None), 3)).last);
+    }
+
+    #[test]
+    fn where_checksums_are_wanted_none_may_be_missing() {
+        let mut receiving = Receiving::new(true, IDLE);
+        assert!(answer(receiving.handle(peer(1), &ask(7, None), 0)).verify, "the sender is asked for them");
+        let mut bare = [0; DATA_HEADER_BYTES + 3];
+        emit_data(&mut bare, 7, 0, 0, false);
+        assert_eq!(receiving.handle(peer(1), &bare, 1), Handled::Nothing);
+        assert_eq!((receiving.received().corrupt, receiving.received().datagrams), (1, 0));
+    }
+
+    /// What may come: questions, data, damage, thanks, and whatever, of two runs and two senders.
+    fn anything() -> impl Strategy<Value = Vec<u8>> {
+        let run = 7..9_u64;
+        prop_oneof![
+            (run.clone(), 0..80_u64, 0..80_usize).prop_map(|(run, number, bytes)| data(
+                run,
+                number,
+                &vec![1; bytes]
+            )),
+            (run.clone(), any::<u64>()).prop_map(|(run, number)| data(run, number, b"")),
+            (run.clone(), proptest::option::of(0..80_u64)).prop_map(|(run, last)| {
+                ask(run, last.map(|datagrams| Sent { datagrams, ..Sent::default() })).to_vec()
+            }),
+            run.prop_map(|run| {
+                Ask { run, sent: Sent::default(), last: true, thanks: true, verify: false }.emit().to_vec()
+            }),
+            proptest::collection::vec(any::<u8>(), 0..120),
+        ]
+    }
+
+    proptest! {
+        /// Proves that whatever comes, nobody is sent more than came from there, nor more often; that what counts as received adds up
+        /// with what was handed on; and that what was told as the last word stays.
+        #[test]
+        fn answers_are_bounded_and_counts_add_up(
+            all in proptest::collection::vec((anything(), 1..3_u16, 0..200_000_000_u64), 0..100), close_at in 0..200_usize,
+        ) {
+            let mut receiving = Receiving::new(false, IDLE);
+            let (mut now_ns, mut heard, mut said) = (0, [0_usize; 3], [0_usize; 3]);
+            let (mut handed_on, mut last): (_, Option<Received>) = (0, None);
+            for (index, (bytes, port, passed_ns)) in all.iter().enumerate() {
+                now_ns += passed_ns;
+                let from = peer(*port);
+                heard[usize::from(*port)] += bytes.len();
+                match receiving.handle(from, bytes, now_ns) {
+                    Handled::Data(_) => handed_on += 1,
+                    Handled::Answer(answered) => {
+                        prop_assert!(answered.len() <= bytes.len());
+                        said[usize::from(*port)] += answered.len();
+                        let told = answer(Handled::Answer(answered));
+                        prop_assert!(last.is_none_or(|last| last == told.received));
+                        last = last.or(told.last.then_some(told.received));
+                    }
+                    Handled::Nothing => {}
+                }
+                if index == close_at && let Some((to, told)) = receiving.close() {
+                    said[usize::from(to.port())] += told.len();
+                }
+                prop_assert!(said.iter().zip(&heard).all(|(said, heard)| said <= heard));
+                prop_assert_eq!(receiving.received().datagrams, handed_on);
+            }
+        }
+    }
+}

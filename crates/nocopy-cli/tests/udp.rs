@@ -1,0 +1,509 @@
+//! `nocopy send udp://…` and `nocopy recv` as their users meet them: two processes, over lo and over a lab, that tell the same.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Bytes of nocopy's header.
+const HEADER_BYTES: usize = 40;
+
+/// So few that they fit into any socket's buffer, whether or not anybody reads: nothing may be lost.
+const FEW: [&str; 4] = ["--count", "100", "--size", "200"];
+
+fn nocopy(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A command that ends by itself, or the test fails; killed if the test fails before.
+struct Running(Option<Child>);
+
+impl Running {
+    fn signal(&self, signal: Signal) {
+        let child = self.0.as_ref().unwrap();
+        kill_process(Pid::from_child(child), signal).unwrap();
+    }
+
+    fn input(&mut self) -> impl Write + use<> {
+        self.0.as_mut().unwrap().stdin.take().unwrap()
+    }
+
+    fn end(mut self) -> Output {
+        let child = self.0.as_mut().unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "it does not end");
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.0.take().unwrap().wait_with_output().unwrap()
+    }
+
+    /// The summary, and the exit code.
+    fn summary(self) -> (Value, i32) {
+        let output = self.end();
+        let parsed = serde_json::from_slice(&output.stdout);
+        (
+            parsed.unwrap_or_else(|_| panic!("{}{}", text(&output.stdout), text(&output.stderr))),
+            output.status.code().unwrap(),
+        )
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A receiver at a free port of that address, once it is there.
+fn recv(address: &str, arguments: &[&str]) -> (Running, SocketAddr) {
+    let mut command = nocopy(&[&["recv", &format!("udp://{address}:0")], arguments].concat());
+    let mut child = command.spawn().unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    errors.read_line(&mut line).unwrap();
+    let at = line
+        .trim()
+        .strip_prefix("nocopy: receiving at udp://")
+        .unwrap_or_else(|| panic!("{line}"))
+        .parse()
+        .unwrap();
+    // Read on, so that it does not wait for that.
+    thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
+    (Running(Some(child)), at)
+}
+
+fn send(to: SocketAddr, arguments: &[&str]) -> Running {
+    let mut command = nocopy(&[&["send", &format!("udp://{to}")], arguments].concat());
+    Running(Some(command.stdin(Stdio::piped()).spawn().unwrap()))
+}
+
+/// Proves that both ends tell the same, and returns both.
+fn agreed(sender: Running, receiver: Running) -> ((Value, i32), (Value, i32)) {
+    let ((sent, sent_code), (received, received_code)) = (sender.summary(), receiver.summary());
+    for field in ["sent", "received", "lost"] {
+        assert!(!sent[field].is_null(), "{field}: {sent}");
+        assert_eq!(sent[field], received[field], "{field}: {sent}{received}");
+    }
+    assert_eq!(sent["packets"], sent["sent"]["datagrams"]);
+    assert_eq!(sent["verified"], received["verified"]);
+    ((sent, sent_code), (received, received_code))
+}
+
+/// A file that is gone with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("udp-{name}-{}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn noise(bytes: usize) -> Vec<u8> {
+    (0..bytes as u64).map(|place| (place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+#[test]
+fn with_every_method_all_arrives_and_both_tell_so() {
+    let methods = ["auto", "socket", "sendmmsg", "gso", "zerocopy", "zerocopy-gso", "uring-zerocopy"];
+    for (method, address) in methods.iter().flat_map(|method| [(method, "127.0.0.1"), (method, "[::1]")]) {
+        let (receiver, at) = recv(address, &["--json", "--verify"]);
+        let sender = send(at, &[&FEW[..], &["--json", "--method", method]].concat());
+        let ((sent, code), (received, received_code)) = agreed(sender, receiver);
+        assert_eq!((code, received_code), (0, 0), "{method}: {sent}{received}");
+        assert_eq!(
+            (&sent["schema"], &received["schema"]),
+            (&"nocopy.send-udp/1".into(), &"nocopy.recv/1".into())
+        );
+        assert_eq!(
+            (&sent["method"], &sent["lost"], &sent["verified"]),
+            (&(**method).into(), &0.into(), &true.into())
+        );
+        assert_eq!(received["received"]["bytes"], 100 * (200 - HEADER_BYTES));
+        assert_eq!((&received["packets"], &received["bytes"]), (&100.into(), &20_000.into()));
+        let by_whom = if *method == "auto" { "chosen by measurement" } else { "chosen by the user" };
+        assert!(sent["report"][0].as_str().unwrap().contains(by_whom), "{sent}");
+        let evidence = &sent["evidence"];
+        let copied: u64 =
+            evidence["copied_bytes"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
+        let known = copied
+            + evidence["zero_copy_bytes"].as_u64().unwrap()
+            + evidence["unknown_bytes"].as_u64().unwrap();
+        assert!(known >= 20_000, "every byte is in the ledger: {sent}");
+        assert!(
+            sent["processor"]["ns_per_datagram"].is_number() && received["processor"]["percent"].is_number()
+        );
+    }
+}
+
+/// Proves that a file arrives byte for byte, in a file and down a pipe, whatever its length.
+#[test]
+fn a_file_arrives_byte_for_byte() {
+    for bytes in [0, 1, 1360, 1361, 60_000] {
+        let (source, target) = (Scratch::new("source"), Scratch::new("target"));
+        let content = noise(bytes);
+        fs::write(source.path(), &content).unwrap();
+        let (receiver, at) = recv("127.0.0.1", &["--json", "--output", target.path()]);
+        let ((sent, code), (received, _)) =
+            agreed(send(at, &["--json", "--verify", "--file", source.path()]), receiver);
+        assert_eq!((code, &sent["verified"]), (0, &true.into()), "{sent}{received}");
+        assert!(fs::read(target.path()).unwrap() == content, "{bytes}");
+        assert_eq!(received["received"]["bytes"], bytes);
+
+        let (receiver, at) = recv("127.0.0.1", &["--json", "--output", "-"]);
+        assert_eq!(send(at, &["--json", "--file", source.path()]).summary().1, 0);
+        assert!(receiver.end().stdout == content, "{bytes}");
+    }
+}
+
+/// Proves that standard input is sent when it comes, not when there is a datagram full of it, and that silence ends nothing.
+#[test]
+fn standard_input_is_sent_as_it_comes() {
+    let (mut receiver, at) = recv("127.0.0.1", &["--output", "-", "--idle", "1s"]);
+    let mut output = receiver.0.as_mut().unwrap().stdout.take().unwrap();
+    let mut sender = send(at, &["--stdin", "--json"]);
+    let mut input = sender.input();
+    let mut piece = [0; 6];
+    for (words, pause) in [(b"first,", Duration::ZERO), (b"second", 2 * SECOND), (b",third", Duration::ZERO)]
+    {
+        thread::sleep(pause);
+        input.write_all(words).unwrap();
+        output.read_exact(&mut piece).unwrap();
+        assert_eq!(piece, *words);
+    }
+    drop(input);
+    let (sent, code) = sender.summary();
+    assert_eq!((code, &sent["sent"]["bytes"], &sent["packets"]), (0, &18.into(), &3.into()), "{sent}");
+    assert_eq!((output.read(&mut piece).unwrap(), receiver.end().status.code()), (0, Some(0)));
+}
+
+/// What a relay does to data.
+#[derive(Clone, Copy, PartialEq)]
+enum Fate {
+    Pass,
+    Lose,
+    Repeat,
+    Delay,
+    Damage,
+}
+
+/// Stands between the two, in both directions, until both are gone.
+fn relay(to: SocketAddr, fate: impl Fn(u64) -> Fate + Send + 'static) -> SocketAddr {
+    let (front, back) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    back.connect(to).unwrap();
+    let at = front.local_addr().unwrap();
+    let forward = move || {
+        front.set_read_timeout(Some(3 * SECOND)).unwrap();
+        let answers = front.try_clone().unwrap();
+        let (mut buffer, mut delayed, mut sender) = ([0; 65_536], None::<Vec<u8>>, None);
+        while let Ok((bytes, from)) = front.recv_from(&mut buffer) {
+            let datagram = &mut buffer[..bytes];
+            if sender.is_none() {
+                sender = Some(from);
+                let (back, answers) = (back.try_clone().unwrap(), answers.try_clone().unwrap());
+                back.set_read_timeout(Some(3 * SECOND)).unwrap();
+                thread::spawn(move || {
+                    let mut buffer = [0; 65_536];
+                    while let Ok(bytes) = back.recv(&mut buffer) {
+                        answers.send_to(&buffer[..bytes], from).unwrap();
+                    }
+                });
+            }
+            let number = u64::from_be_bytes(datagram[16..24].try_into().unwrap());
+            let is_data = datagram[5] == 0;
+            let fate = if is_data { fate(number) } else { Fate::Pass };
+            match fate {
+                Fate::Lose => continue,
+                Fate::Delay => {
+                    delayed = Some(datagram.to_vec());
+                    continue;
+                }
+                Fate::Damage => datagram[HEADER_BYTES] ^= 1,
+                Fate::Pass | Fate::Repeat => {}
+            }
+            let times = if fate == Fate::Repeat { 2 } else { 1 };
+            for _ in 0..times {
+                let _ = back.send(datagram); // gone at the end
+            }
+            if let Some(late) = delayed.take() {
+                let _ = back.send(&late);
+            }
+        }
+    };
+    thread::spawn(forward);
+    at
+}
+
+/// Proves that what happens on the way is counted, exactly, and told alike by both.
+#[test]
+fn what_a_bad_way_does_is_counted_exactly_by_both() {
+    let (receiver, at) = recv("127.0.0.1", &["--json"]);
+    let fate = |number| match number % 10 {
+        3 => Fate::Lose,
+        5 => Fate::Repeat,
+        7 if number < 50 => Fate::Damage,
+        8 => Fate::Delay,
+        _ => Fate::Pass,
+    };
+    let through = relay(at, fate);
+    let sender = send(through, &[&FEW[..], &["--json", "--verify"]].concat());
+    let ((sent, code), (received, received_code)) = agreed(sender, receiver);
+    assert_eq!((code, received_code), (1, 1), "{sent}{received}");
+    let counted = &received["received"];
+    for (name, count) in
+        [("datagrams", 85), ("duplicate", 10), ("corrupt", 5), ("reordered", 10), ("stale", 0)]
+    {
+        assert_eq!(counted[name], count, "{name}: {received}");
+    }
+    assert_eq!((&received["lost"], &received["verified"]), (&15.into(), &false.into()));
+}
+
+/// Proves that what does not come is a hole in a file, and left out of a pipe, and that what comes late is where it belongs.
+#[test]
+fn gaps_are_holes_in_files_and_left_out_of_pipes() {
+    let source = Scratch::new("gaps-source");
+    let content = noise(20_000);
+    fs::write(source.path(), &content).unwrap();
+    let fate = |number| match number {
+        3 => Fate::Lose,
+        5 => Fate::Delay,
+        _ => Fate::Pass,
+    };
+    let lost = 3 * 1360..4 * 1360;
+    let target = Scratch::new("gaps-target");
+    for output in [target.path(), "-"] {
+        let (receiver, at) = recv("127.0.0.1", &["--output", output]);
+        assert_eq!(send(relay(at, fate), &["--json", "--file", source.path()]).summary().1, 1);
+        let printed = receiver.end();
+        assert_eq!(printed.status.code(), Some(1));
+        let mut expected = content.clone();
+        if output == "-" {
+            expected.drain(lost.clone());
+            assert!(printed.stdout == expected, "in order, without what was lost");
+        } else {
+            expected[lost.clone()].fill(0);
+            assert!(fs::read(output).unwrap() == expected, "in its place, with a hole");
+        }
+    }
+}
+
+/// Proves that datagrams that the receiver's kernel throws away are told alike by both.
+#[test]
+fn a_receiver_without_room_loses_what_both_count() {
+    let (receiver, at) = recv("127.0.0.1", &["--json", "--buffer", "1"]);
+    let ((sent, code), (received, received_code)) = agreed(send(at, &["--json", "--count", "20k"]), receiver);
+    let lost = received["lost"].as_u64().unwrap();
+    assert!(lost > 0, "{received}");
+    assert_eq!((code, received_code), (1, 1));
+    assert_eq!(received["received"]["datagrams"], 20_000 - lost);
+    assert!(sent["received"]["kernel_dropped"].as_u64().unwrap() > 0, "{sent}");
+}
+
+#[test]
+fn a_lab_between_them_changes_nothing() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let address = lab.right().ipv4().to_string();
+    for method in ["auto", "gso", "zerocopy-gso"] {
+        let (receiver, at) = lab.right().namespace().run(|| recv(&address, &["--json", "--verify"]));
+        let sender =
+            lab.left().namespace().run(|| send(at, &[&FEW[..], &["--json", "--method", method]].concat()));
+        let ((sent, code), (received, _)) = agreed(sender, receiver);
+        assert_eq!(
+            (code, &sent["lost"], &sent["verified"]),
+            (0, &0.into(), &true.into()),
+            "{sent}{received}"
+        );
+    }
+}
+
+/// Proves that other programs are sent to and received from, and that nothing is claimed about what is not known.
+#[test]
+fn without_a_header_other_programs_are_understood() {
+    let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+    other.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut sender = send(other.local_addr().unwrap(), &["--raw", "--stdin", "--json", "--size", "4"]);
+    sender.input().write_all(b"abcdefg").unwrap();
+    let mut buffer = [0; 100];
+    for expected in [&b"abcd"[..], b"efg"] {
+        let bytes = other.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..bytes], expected);
+    }
+    let (sent, code) = sender.summary();
+    assert_eq!((code, &sent["packets"], &sent["lost"]), (0, &2.into(), &Value::Null), "{sent}");
+
+    let target = Scratch::new("raw");
+    let (receiver, at) = recv("127.0.0.1", &["--raw", "--count", "3", "--json", "--output", target.path()]);
+    for words in ["one", "", "two", "three"] {
+        other.send_to(words.as_bytes(), at).unwrap();
+    }
+    let (received, code) = receiver.summary();
+    assert_eq!(
+        (code, &received["ended"], &received["lost"]),
+        (0, &"count".into(), &Value::Null),
+        "{received}"
+    );
+    assert_eq!((&received["packets"], fs::read(target.path()).unwrap()), (&3.into(), b"onetwo".to_vec()));
+}
+
+/// Proves that a datagram of another program neither begins a run nor is answered.
+#[test]
+fn a_receiver_answers_nobody_but_its_sender() {
+    let (receiver, at) = recv("127.0.0.1", &["--json"]);
+    let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for bytes in [&b"hello"[..], &[0; 1000], b"nocp\x01\x00"] {
+        other.send_to(bytes, at).unwrap();
+    }
+    let sender = send(at, &[&FEW[..], &["--json"]].concat());
+    let (_, (received, code)) = agreed(sender, receiver);
+    assert_eq!((code, &received["foreign"], &received["lost"]), (0, &3.into(), &0.into()), "{received}");
+    other.set_nonblocking(true).unwrap();
+    assert!(other.recv(&mut [0; 10]).is_err(), "nothing came back");
+}
+
+/// A sender that goes on until it is told, and its receiver, as soon as data have come.
+fn at_work(name: &str, receiving: &[&str]) -> (Running, Running) {
+    let stream = Scratch::new(name);
+    let (receiver, at) = recv("127.0.0.1", &[&["--json", "--output", stream.path()], receiving].concat());
+    let sender = send(at, &["--json", "--rate", "500pps"]);
+    let deadline = Instant::now() + PATIENCE;
+    while fs::metadata(stream.path()).unwrap().len() == 0 {
+        assert!(Instant::now() < deadline, "nothing comes");
+        thread::sleep(Duration::from_millis(5));
+    }
+    (sender, receiver)
+}
+
+#[test]
+fn a_sender_whose_receiver_was_killed_ends() {
+    let (sender, receiver) = at_work("receiver-killed", &[]);
+    receiver.signal(Signal::KILL);
+    drop(receiver);
+    let output = sender.end();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("port unreachable") && said.contains("killed") && said.lines().count() == 1,
+        "{said}"
+    );
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["ended"], "failed");
+    assert!(summary["errors"]["Connection refused (os error 111)"].as_u64().unwrap() > 0, "{summary}");
+}
+
+#[test]
+fn a_receiver_whose_sender_was_killed_ends() {
+    let (sender, receiver) = at_work("sender-killed", &["--idle", "1s"]);
+    sender.signal(Signal::KILL);
+    let (received, code) = receiver.summary();
+    assert_eq!((code, &received["ended"]), (1, &"silent".into()), "{received}");
+    assert!(
+        received["received"]["datagrams"].as_u64().unwrap() > 0 && received["sent"].is_null(),
+        "{received}"
+    );
+}
+
+#[test]
+fn whichever_end_is_interrupted_the_other_ends_in_order() {
+    let (sender, receiver) = at_work("sender-interrupted", &[]);
+    sender.signal(Signal::INT);
+    let ((sent, code), (received, received_code)) = agreed(sender, receiver);
+    assert_eq!((&sent["ended"], &received["ended"]), (&"interrupted".into(), &"done".into()));
+    assert_eq!((code, received_code), (0, 0), "{sent}{received}");
+
+    let (sender, receiver) = at_work("receiver-interrupted", &[]);
+    receiver.signal(Signal::TERM);
+    let ((sent, _), (received, received_code)) = (sender.summary(), receiver.summary());
+    assert_eq!((&sent["ended"], &received["ended"]), (&"by-receiver".into(), &"interrupted".into()));
+    assert_eq!((received_code, &sent["received"]), (0, &received["received"]), "{sent}{received}");
+}
+
+#[test]
+fn a_receiver_that_has_enough_ends_its_sender() {
+    for (limit, ended) in [(["--count", "20"], "count"), (["--duration", "3s"], "duration")] {
+        let (sender, receiver) = at_work(ended, &limit);
+        let ((sent, _), (received, code)) = (sender.summary(), receiver.summary());
+        assert_eq!(
+            (code, &received["ended"], &sent["ended"]),
+            (0, &ended.into(), &"by-receiver".into()),
+            "{received}"
+        );
+        assert_eq!(sent["received"], received["received"]);
+        assert!(ended == "duration" || received["received"]["datagrams"] == 20, "{received}");
+    }
+}
+
+#[test]
+fn errors_are_one_line_and_say_what_to_do() {
+    let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (taken, target) = (nobody.local_addr().unwrap(), Scratch::new("exists"));
+    fs::write(target.path(), "x").unwrap();
+    let free = {
+        let gone = UdpSocket::bind("127.0.0.1:0").unwrap();
+        gone.local_addr().unwrap()
+    };
+    let (free, busy) = (format!("udp://{free}"), format!("udp://{taken}"));
+    for (arguments, words) in [
+        (
+            &["send", &free, "--connect-timeout", "200ms"][..],
+            &["no receiver", "port unreachable", "nocopy recv", "--raw"][..],
+        ),
+        (&["send", &busy, "--connect-timeout", "200ms"], &["no receiver", "nothing comes back"]),
+        (&["send", &free, "--raw"], &["port unreachable", "start"]),
+        (&["send", &free, "--size", "40"], &["header", "--raw", "41 to 65507"]),
+        (&["send", &free, "--size", "65508"], &["65507"]),
+        (&["send", &free, "--file", "/nonexistent"], &["/nonexistent"]),
+        (&["send", "udp://127.0.0.1:9", "-6"], &["no IPv6 address"]),
+        (&["send", "udp://239.1.1.1:9"], &["multicast", "--raw"]),
+        (&["recv", &busy], &["another program has it", "port 0"]),
+        (&["recv", "udp://192.0.2.1:0"], &["no address of this host"]),
+        (&["recv", "udp://:0", "-o", target.path()], &["exists", "--force"]),
+        (&["recv", "udp://:0", "-o", "/nonexistent/file"], &["/nonexistent/file", "directory"]),
+    ] {
+        let output = Running(Some(nocopy(arguments).spawn().unwrap())).end();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{arguments:?}: {said}");
+    }
+    for arguments in [
+        &["send", "udp://localhost"][..],
+        &["send", &free, "--flows", "2"],
+        &["send", "lo", "--verify"],
+        &["send", &free, "--raw", "--verify"],
+        &["send", &free, "--stdin", "--file", "x"],
+        &["recv", "lo"],
+        &["recv", "udp://:1", "--raw", "--verify"],
+    ] {
+        assert_eq!(nocopy(arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
+    }
+}
