@@ -26,6 +26,7 @@
 //! * [`ring`]: the queues shared with the kernel.
 //! * [`probe`]: what this machine and an interface would let a port do, looked at without changing anything.
 //! * [`statistics`]: everything counted for an interface and the ports on it, also those of other processes.
+//! * [`tc`]: a sink where packets enter the host's stack.
 //! * [`xdp`]: programs on an interface; the kernel as a packet source.
 //! * [`filter`]: which packets come to a port, decided before they are copied.
 //! * [`metadata`]: checksums and times, left to the card or told by it.
@@ -51,6 +52,7 @@ pub mod socket;
 pub mod statistics;
 mod sync;
 mod sys;
+pub mod tc;
 pub mod xdp;
 
 pub use area::{Area, Chain, Draft, Drafts, Frame, Packet, SharedFrame};

@@ -14,10 +14,13 @@ const BPF_PROG_TEST_RUN: libc::c_int = 10;
 const BPF_PROG_GET_FD_BY_ID: libc::c_int = 13;
 const BPF_LINK_CREATE: libc::c_int = 28;
 
+const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
+const BPF_TCX_INGRESS: u32 = 46;
 /// Do with the packets of a test run what the program returns (Linux 5.18).
 const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
+const BPF_F_BEFORE: u32 = 1 << 3;
 const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
 
@@ -216,16 +219,32 @@ pub(crate) fn possible_cpus() -> io::Result<usize> {
     last.map(|last| last + 1).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
+/// What a program is for.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Xdp { fragments: bool, bound_to: Option<u32> },
+    Classifier,
+}
+
 /// Loads an XDP program, possibly bound to an interface. On refusal the error carries the last line of the verifier's log.
 pub(crate) fn load_xdp(
     instructions: &[Instruction],
     fragments: bool,
     bound_to: Option<u32>,
 ) -> Result<OwnedFd, (io::Error, String)> {
+    load(instructions, Kind::Xdp { fragments, bound_to })
+}
+
+/// Loads a program for packets where they enter the host's stack (tc). The error as that of [`load_xdp`].
+pub(crate) fn load_classifier(instructions: &[Instruction]) -> Result<OwnedFd, (io::Error, String)> {
+    load(instructions, Kind::Classifier)
+}
+
+fn load(instructions: &[Instruction], kind: Kind) -> Result<OwnedFd, (io::Error, String)> {
     // Asked for a log, the verifier also writes one of programs it finds good, and refuses those whose log is too long.
-    load_logging(instructions, fragments, bound_to, &mut []).map_err(|error| {
+    load_logging(instructions, kind, &mut []).map_err(|error| {
         let mut log = vec![0_u8; 1 << 16];
-        let _refused_again = load_logging(instructions, fragments, bound_to, &mut log);
+        let _refused_again = load_logging(instructions, kind, &mut log);
         let text = String::from_utf8_lossy(&log);
         let last =
             text.trim_end_matches('\0').lines().rfind(|line| !line.starts_with("processed")).unwrap_or("");
@@ -233,15 +252,17 @@ pub(crate) fn load_xdp(
     })
 }
 
-fn load_logging(
-    instructions: &[Instruction],
-    fragments: bool,
-    bound_to: Option<u32>,
-    log: &mut [u8],
-) -> io::Result<OwnedFd> {
-    let flags = if fragments { BPF_F_XDP_HAS_FRAGS } else { 0 };
+fn load_logging(instructions: &[Instruction], kind: Kind, log: &mut [u8]) -> io::Result<OwnedFd> {
+    let (number, attach_type, flags, bound_to) = match kind {
+        Kind::Xdp { fragments, bound_to } => {
+            let flags = if fragments { BPF_F_XDP_HAS_FRAGS } else { 0 };
+            let bound = if bound_to.is_some() { BPF_F_XDP_DEV_BOUND_ONLY } else { 0 };
+            (BPF_PROG_TYPE_XDP, BPF_XDP, flags | bound, bound_to)
+        }
+        Kind::Classifier => (BPF_PROG_TYPE_SCHED_CLS, 0, 0, None),
+    };
     let mut argument = ProgramLoad {
-        kind: BPF_PROG_TYPE_XDP,
+        kind: number,
         instruction_count: length(instructions.len()),
         instructions: instructions.as_ptr() as u64,
         license: c"Dual MIT/GPL".as_ptr() as u64,
@@ -249,10 +270,10 @@ fn load_logging(
         log_bytes: length(log.len()),
         log: if log.is_empty() { 0 } else { log.as_mut_ptr() as u64 },
         kernel_version: 0,
-        flags: flags | if bound_to.is_some() { BPF_F_XDP_DEV_BOUND_ONLY } else { 0 },
+        flags,
         name: object_name("nocopy"),
         interface_index: bound_to.unwrap_or(0),
-        attach_type: BPF_XDP,
+        attach_type,
     };
     // SAFETY: instructions, licence and log are described by pointer and size and outlive the call.
     unsafe { bpf_fd(BPF_PROG_LOAD, &mut argument) }
@@ -260,9 +281,22 @@ fn load_logging(
 
 /// Attaches an XDP program by a link: it is gone when the descriptor is closed.
 pub(crate) fn attach_xdp(program: BorrowedFd<'_>, interface_index: u32, flags: u32) -> io::Result<OwnedFd> {
+    attach(program, interface_index, BPF_XDP, flags)
+}
+
+/// Attaches a classifier, in front of others, to what comes in by an interface (Linux 6.6); by a link, as [`attach_xdp`].
+pub(crate) fn attach_tcx_ingress(program: BorrowedFd<'_>, interface_index: u32) -> io::Result<OwnedFd> {
+    attach(program, interface_index, BPF_TCX_INGRESS, BPF_F_BEFORE)
+}
+
+fn attach(
+    program: BorrowedFd<'_>,
+    interface_index: u32,
+    attach_type: u32,
+    flags: u32,
+) -> io::Result<OwnedFd> {
     let program = number(&program);
-    let mut argument =
-        LinkCreate { program, interface_index, attach_type: BPF_XDP, flags, ..LinkCreate::default() };
+    let mut argument = LinkCreate { program, interface_index, attach_type, flags, ..LinkCreate::default() };
     // SAFETY: laid out as `BPF_LINK_CREATE` wants it, no pointers inside.
     unsafe { bpf_fd(BPF_LINK_CREATE, &mut argument) }
 }

@@ -100,7 +100,7 @@ impl Program {
     }
 }
 
-pub(super) fn lookup(interface: &str) -> Result<Interface, Error> {
+pub(crate) fn lookup(interface: &str) -> Result<Interface, Error> {
     Interface::named(interface).map_err(|source| match source.raw_os_error() {
         Some(libc::ENODEV) => Error::NoInterface { interface: interface.to_owned() },
         _ => Error::System { operation: "look up an interface", source },

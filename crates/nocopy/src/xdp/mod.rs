@@ -12,7 +12,7 @@ mod program;
 
 use std::io;
 
-pub(crate) use attachment::attached;
+pub(crate) use attachment::{attached, lookup};
 pub use attachment::{Attach, Attachment};
 pub use generator::Generator;
 pub(crate) use hints::{ANSWER_OLD_KERNEL, Hints, VLAN_KERNEL_MIN};
@@ -149,14 +149,23 @@ pub enum Error {
 impl Error {
     /// Names the cause of a refusal as exactly as this process can tell.
     fn from_refusal(operation: &'static str, source: io::Error) -> Self {
+        Self::from_refusal_since(operation, KERNEL_MIN, source)
+    }
+
+    /// The same, of what came with the kernel `needed`.
+    pub(crate) fn from_refusal_since(
+        operation: &'static str,
+        needed: KernelVersion,
+        source: io::Error,
+    ) -> Self {
         let refused = matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES));
         if refused && let Some(capability) = capability::missing(capability::PROGRAM) {
             return Self::Capability { operation, capability };
         }
         if let Some(running) = kernel::running()
-            && running < KERNEL_MIN
+            && running < needed
         {
-            return Self::Kernel { operation, running, needed: KERNEL_MIN };
+            return Self::Kernel { operation, running, needed };
         }
         Self::System { operation, source }
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nocopy_proto::ebpf::{
-    FRAME_POINTER, Helper, Instruction, R0, R1, R2, R3, R4, R5, R6, add, call, copy, exit, load_u32,
+    FRAME_POINTER, Helper, Instruction, R0, R1, R2, R3, R4, R5, R6, Register, add, add_register, call, copy, exit, load_u32,
     load_u64, map, set, set_u64, skip_if_equal, skip_if_greater, skip_if_zero, skip_unless_equal, store_u32,
     store_u64,
 };
@@ -74,22 +74,9 @@ impl Program {
     /// The kernel's refusal.
     pub fn counting_drop() -> Result<(Self, Counter), Error> {
         let counter = Counter::new()?;
-        let [map_low, map_high] = map(R1, descriptor(&counter.map));
-        let instructions = [
-            set(R2, 0),
-            store_u32(FRAME_POINTER, -4, R2),
-            copy(R2, FRAME_POINTER),
-            add(R2, -4),
-            map_low,
-            map_high,
-            call(Helper::MapLookup),
-            skip_if_zero(R0, 3),
-            load_u64(R1, R0, 0),
-            add(R1, 1),
-            store_u64(R0, 0, R1),
-            set(R0, XDP_DROP),
-            exit(),
-        ];
+        let mut instructions = vec![set(R6, 1)];
+        instructions.extend(counter.add(R6));
+        instructions.extend([set(R0, XDP_DROP), exit()]);
         // Otherwise drivers refuse it at a large MTU.
         let program = Self::load_for(&instructions, kernel::running() >= Some(FRAGMENTS_SINCE))?;
         Ok((program, counter))
@@ -181,12 +168,30 @@ pub struct Counter {
 }
 
 impl Counter {
-    fn new() -> Result<Self, Error> {
+    pub(crate) fn new() -> Result<Self, Error> {
         let cpus =
             bpf::possible_cpus().map_err(|source| Error::System { operation: "count the CPUs", source })?;
         let map = bpf::create_map(MapKind::PerCpuArray, 8, 1)
             .map_err(|source| Error::from_refusal("create a BPF map", source))?;
         Ok(Self { map, cpus })
+    }
+
+    /// Adds `amount`, a register that is kept over calls; R0 to R5 and the stack's last word are lost.
+    pub(crate) fn add(&self, amount: Register) -> [Instruction; 11] {
+        let [map_low, map_high] = map(R1, descriptor(&self.map));
+        [
+            set(R2, 0),
+            store_u32(FRAME_POINTER, -4, R2),
+            copy(R2, FRAME_POINTER),
+            add(R2, -4),
+            map_low,
+            map_high,
+            call(Helper::MapLookup),
+            skip_if_zero(R0, 3),
+            load_u64(R1, R0, 0),
+            add_register(R1, amount),
+            store_u64(R0, 0, R1),
+        ]
     }
 
     /// Packets counted since the program was loaded, over all CPUs.
