@@ -408,6 +408,8 @@ pub(crate) enum WorkloadName {
     Capture,
     /// Frames made by the kernel, recorded into files.
     Record,
+    /// Datagrams sent in every way there is, to sinks that drop or read them.
+    UdpSend,
     /// A message there and back.
     Latency,
 }

@@ -65,6 +65,11 @@ pub(crate) enum Failure {
         "nothing to measure: no method of the chosen workloads is among those given by --method: leave one out"
     )]
     NothingToMeasure,
+    #[error(
+        "udp-send: not between two interfaces of one namespace, where the kernel delivers by loopback: leave out --interface \
+         and --peer"
+    )]
+    Loopback,
     #[error(transparent)]
     Receive(io::Error),
     #[error("{interface}: its packets cannot be taken: {why}: leave out '--take' to look on")]

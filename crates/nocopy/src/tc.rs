@@ -66,7 +66,8 @@ impl CountingDrop {
 }
 
 fn program(packets: &Counter, datagrams: &Counter) -> Vec<Instruction> {
-    let mut instructions = vec![load_u32(R6, R1, SEGMENTS_BYTES), skip_unless(R6, 0, 1), set(R6, 1), set(R7, 1)];
+    let mut instructions =
+        vec![load_u32(R6, R1, SEGMENTS_BYTES), skip_unless(R6, 0, 1), set(R6, 1), set(R7, 1)];
     instructions.extend(datagrams.add(R6));
     instructions.extend(packets.add(R7));
     instructions.extend([set(R0, TCX_DROP), exit()]);

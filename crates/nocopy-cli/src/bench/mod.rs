@@ -9,6 +9,7 @@
 
 mod baseline;
 mod cpu;
+mod datagram;
 mod export;
 mod frame;
 mod generator;
@@ -34,11 +35,11 @@ use export::table::{self, Section};
 use progress::Progress;
 use result::{Report, SCHEMA};
 use series::{Sample, Series};
-use stage::{LONG_MTU_BYTES, Stage};
-use workload::{capture, latency, packet_send, record};
+use stage::{LONG_MTU_BYTES, Stage, USUAL_MTU_BYTES};
+use workload::{capture, latency, packet_send, record, udp_send};
 
 /// Every method of every workload, for `--method`.
-pub(crate) const METHODS: [&str; 23] = [
+pub(crate) const METHODS: [&str; 25] = [
     "packet-send",
     "sendmmsg",
     "packet-tx-ring",
@@ -62,6 +63,8 @@ pub(crate) const METHODS: [&str; 23] = [
     "udp-spinning",
     "xdp-poll",
     "xdp-spinning",
+    "socket",
+    "gso",
 ];
 
 /// Nine: the confidence interval may then ignore the best and the worst round.
@@ -86,8 +89,13 @@ struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     fn new(arguments: &'a BenchArguments) -> Self {
-        let all =
-            [WorkloadName::PacketSend, WorkloadName::Capture, WorkloadName::Record, WorkloadName::Latency];
+        let all = [
+            WorkloadName::PacketSend,
+            WorkloadName::Capture,
+            WorkloadName::Record,
+            WorkloadName::UdpSend,
+            WorkloadName::Latency,
+        ];
         let chosen =
             |name: &WorkloadName| arguments.workloads.is_empty() || arguments.workloads.contains(name);
         let rounds = if arguments.quick { ROUNDS_QUICK } else { ROUNDS };
@@ -140,6 +148,9 @@ impl<'a> Plan<'a> {
     fn notes(&self) -> Vec<String> {
         let records = self.workloads.contains(&WorkloadName::Record);
         let mut notes = if records { record::skips() } else { Vec::new() };
+        if self.workloads.contains(&WorkloadName::UdpSend) && self.arguments.interface.is_none() {
+            notes.extend(udp_send::notes());
+        }
         notes.extend(self.network_notes());
         notes
     }
@@ -158,6 +169,11 @@ impl<'a> Plan<'a> {
                  leave out --interface for them.",
             ),
             (
+                WorkloadName::UdpSend,
+                "SKIP: udp-send: between two interfaces of one namespace the kernel delivers by loopback; leave out \
+                 --interface for it.",
+            ),
+            (
                 WorkloadName::Capture,
                 "SKIP: two queues: which queue a packet comes to is the card's decision; leave out --interface for them.",
             ),
@@ -174,6 +190,9 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let records = plan.workloads.contains(&WorkloadName::Record);
     let others = if records { capability::RECORDERS } else { capability::NONE };
     capability::drop_all_but(capability::NETWORK.union(others))?;
+    if plan.workloads == [WorkloadName::UdpSend] && arguments.interface.is_some() {
+        return Err(Failure::Loopback);
+    }
     // What cannot work fails now, not after the first workload; and before anybody reads a warning.
     drop(plan.stage(Lab::builder())?);
     warn_if_busy();
@@ -238,6 +257,18 @@ fn measure(plan: &Plan<'_>, workload: WorkloadName, progress: &Progress) -> Resu
         WorkloadName::Record => {
             let stage = plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
             play(record::series(&stage), 240)
+        }
+        // Between two interfaces of one namespace there is nothing to measure, and a note says so.
+        WorkloadName::UdpSend if plan.arguments.interface.is_some() => Ok(Vec::new()),
+        WorkloadName::UdpSend => {
+            let places = udp_send::places(USUAL_MTU_BYTES)?;
+            let mut series = udp_send::series(&places, &udp_send::PAYLOAD_BYTES);
+            series.extend(udp_send::series_of_single_datagrams(&places, &udp_send::PAYLOAD_BYTES));
+            let mut sections = play(series, 50)?;
+            drop(places);
+            let places = udp_send::places(LONG_MTU_BYTES)?;
+            sections.extend(play(udp_send::series(&places, &udp_send::PAYLOAD_BYTES_LONG), 25)?);
+            Ok(sections)
         }
         WorkloadName::Latency => {
             let stage = plan.stage(Lab::builder())?;

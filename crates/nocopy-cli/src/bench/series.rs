@@ -42,6 +42,9 @@ impl Figure {
 /// As a baseline: of the trials of [`MODES`], the one whose median is best.
 pub(crate) const BEST_MODE: &str = "best mode";
 
+/// As a baseline: of the other trials of the series, the one whose median is best. Variants do another work and are left out.
+pub(crate) const BEST_METHOD: &str = "best method";
+
 /// The methods that are a port in a mode that was chosen for it.
 const MODES: [&str; 2] = ["xdp", "ring"];
 
@@ -49,7 +52,8 @@ const MODES: [&str; 2] = ["xdp", "ring"];
 pub(crate) struct Trial<'a> {
     pub(crate) method: &'static str,
     pub(crate) variant: Option<String>,
-    /// Methods of the same series it is compared with, or [`BEST_MODE`]; a row of results each.
+    /// Methods of the same series it is compared with, the first trial of that name; or [`BEST_MODE`] or [`BEST_METHOD`]. A row of
+    /// results each.
     pub(crate) baselines: &'static [&'static str],
     pub(crate) run: Box<dyn Fn(Duration) -> Result<Sample, Failure> + 'a>,
 }
@@ -142,12 +146,17 @@ pub(crate) fn rows(series: &Series<'_>, rounds: &[Rounds]) -> Vec<Row> {
         let Some(plain) = plain_row(series, trial, samples) else { continue };
         let compared = trial.baselines.iter().filter_map(|&baseline| {
             let index = match baseline {
-                BEST_MODE => best_mode(series, rounds)?,
+                BEST_MODE => best(series, rounds, |other| MODES.contains(&other.method))?,
+                BEST_METHOD => {
+                    best(series, rounds, |other| other.method != trial.method && other.variant.is_none())?
+                }
                 method => series.trials.iter().position(|other| other.method == method)?,
             };
             let row = compare(plain.clone(), series.figure, samples, &rounds[index]);
-            let baseline_variant = series.trials[index].variant.clone().filter(|_| baseline == BEST_MODE);
-            Some(Row { baseline: Some(series.trials[index].method), baseline_variant, ..row })
+            let other = &series.trials[index];
+            let namesakes = series.trials.iter().filter(|trial| trial.method == other.method).count();
+            let baseline_variant = other.variant.clone().filter(|_| baseline == BEST_MODE || namesakes > 1);
+            Some(Row { baseline: Some(other.method), baseline_variant, ..row })
         });
         let before = rows.len();
         rows.extend(compared);
@@ -160,10 +169,10 @@ pub(crate) fn rows(series: &Series<'_>, rounds: &[Rounds]) -> Vec<Row> {
 
 /// Choosing by the same rounds that are compared favours the chosen one a little: the claim that another one is as good
 /// is the harder for it.
-fn best_mode(series: &Series<'_>, rounds: &[Rounds]) -> Option<usize> {
+fn best(series: &Series<'_>, rounds: &[Rounds], is_one: impl Fn(&Trial<'_>) -> bool) -> Option<usize> {
     let merits = |samples: &Rounds| median_of(samples, |sample| Some(series.figure.merit(sample)));
-    let modes = series.trials.iter().enumerate().filter(|(_, trial)| MODES.contains(&trial.method));
-    let best = modes.filter_map(|(index, _)| Some((index, merits(&rounds[index])?)));
+    let all = series.trials.iter().enumerate().filter(|(_, trial)| is_one(trial));
+    let best = all.filter_map(|(index, _)| Some((index, merits(&rounds[index])?)));
     best.max_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(index, _)| index)
 }
 

@@ -11,6 +11,9 @@ use crate::Failure;
 /// The largest frame that fits the usual MTU.
 pub(crate) const FRAME_BYTES_MAX: usize = 1514;
 
+/// What Ethernet has had for ever.
+pub(crate) const USUAL_MTU_BYTES: u32 = 1500;
+
 /// The MTU of stages for long frames.
 pub(crate) const LONG_MTU_BYTES: u32 = 9000;
 

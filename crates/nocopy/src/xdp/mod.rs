@@ -12,8 +12,8 @@ mod program;
 
 use std::io;
 
-pub(crate) use attachment::{attached, lookup};
 pub use attachment::{Attach, Attachment};
+pub(crate) use attachment::{attached, lookup};
 pub use generator::Generator;
 pub(crate) use hints::{ANSWER_OLD_KERNEL, Hints, VLAN_KERNEL_MIN};
 pub(crate) use pass_header::PassHeader;

@@ -4,9 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nocopy_proto::ebpf::{
-    FRAME_POINTER, Helper, Instruction, R0, R1, R2, R3, R4, R5, R6, Register, add, add_register, call, copy, exit, load_u32,
-    load_u64, map, set, set_u64, skip_if_equal, skip_if_greater, skip_if_zero, skip_unless_equal, store_u32,
-    store_u64,
+    FRAME_POINTER, Helper, Instruction, R0, R1, R2, R3, R4, R5, R6, Register, add, add_register, call, copy,
+    exit, load_u32, load_u64, map, set, set_u64, skip_if_equal, skip_if_greater, skip_if_zero,
+    skip_unless_equal, store_u32, store_u64,
 };
 
 use super::{Error, KernelVersion, PassHeader};

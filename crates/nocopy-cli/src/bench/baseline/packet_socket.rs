@@ -3,13 +3,13 @@
 
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socket_timeout};
 
 use crate::bench::frame::{self, Template};
-use crate::bench::stage::FRAME_BYTES_MAX;
 use crate::bench::window::Gauge;
 
 /// Packets a `recvmmsg` call, and from one look at the gauge to the next.
@@ -68,27 +68,23 @@ pub(crate) fn send_batches(socket: &OwnedFd, template: &Template, gauge: &mut Ga
             template.write(buffer, sequence);
             sequence += 1;
         }
-        let mut sent = 0;
-        while sent < count {
-            let messages = &mut batch.messages[sent..];
-            // SAFETY: `messages` is a live array of that length, and every message in it points to one
-            // part, and that to a buffer, all owned by `batch` (Batch::new).
-            let now = unsafe {
-                libc::sendmmsg(socket.as_raw_fd(), messages.as_mut_ptr(), messages.len() as u32, 0)
-            };
-            sent += usize::try_from(now).map_err(|_| io::Error::last_os_error())?;
-        }
+        batch.send(socket, 0..count)?;
         gauge.count(count as u64);
     }
     Ok(())
 }
 
-/// Receives batches by `recvmmsg` and reads every byte.
-pub(crate) fn receive_batches(socket: &OwnedFd, gauge: &mut Gauge<'_>) -> io::Result<()> {
-    let mut batch = Batch::new(BATCH, FRAME_BYTES_MAX.next_multiple_of(64));
+/// Receives batches by `recvmmsg` and reads every byte of packets of at most `packet_bytes`.
+pub(crate) fn receive_batches(
+    socket: &impl AsFd,
+    packet_bytes: usize,
+    gauge: &mut Gauge<'_>,
+) -> io::Result<()> {
+    let socket = socket.as_fd();
+    let mut batch = Batch::new(BATCH, packet_bytes.next_multiple_of(64));
     while gauge.receiving() {
         let messages = batch.messages.as_mut_ptr();
-        // SAFETY: as in send_batches; the kernel writes at most each buffer's length into it. A null
+        // SAFETY: as in Batch::send; the kernel writes at most each buffer's length into it. A null
         // timeout is allowed: SO_RCVTIMEO bounds the wait for the first packet.
         let count = unsafe {
             let no_timeout = std::ptr::null_mut();
@@ -110,7 +106,7 @@ pub(crate) fn receive_batches(socket: &OwnedFd, gauge: &mut Gauge<'_>) -> io::Re
 }
 
 /// Buffers and the kernel's description of them, made once. Not `Send`: made by the thread that uses it.
-struct Batch {
+pub(super) struct Batch {
     memory: Vec<u8>,
     buffer_bytes: usize,
     /// Pointed to by `messages`.
@@ -119,7 +115,7 @@ struct Batch {
 }
 
 impl Batch {
-    fn new(count: usize, buffer_bytes: usize) -> Self {
+    pub(super) fn new(count: usize, buffer_bytes: usize) -> Self {
         let mut memory = vec![0_u8; buffer_bytes * count];
         let part =
             |buffer: &mut [u8]| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -137,6 +133,24 @@ impl Batch {
 
     fn buffers(&mut self) -> impl Iterator<Item = &mut [u8]> {
         self.memory.chunks_exact_mut(self.buffer_bytes)
+    }
+
+    /// All buffers, back to back.
+    pub(super) fn memory(&mut self) -> &mut [u8] {
+        &mut self.memory
+    }
+
+    /// Sends a run of buffers by `sendmmsg`.
+    pub(super) fn send(&mut self, socket: &impl AsFd, run: Range<usize>) -> io::Result<()> {
+        let socket = socket.as_fd().as_raw_fd();
+        let mut left = &mut self.messages[run];
+        while !left.is_empty() {
+            // SAFETY: `left` is a live array of that length, and every message in it points to one part, and that to a
+            // buffer, all owned by `self` (Batch::new).
+            let sent = unsafe { libc::sendmmsg(socket, left.as_mut_ptr(), left.len() as u32, 0) };
+            left = &mut left[usize::try_from(sent).map_err(|_| io::Error::last_os_error())?..];
+        }
+        Ok(())
     }
 
     fn received(&self, index: usize) -> &[u8] {
@@ -180,10 +194,21 @@ pub(super) fn receive_everything(socket: &OwnedFd, interface_index: u32) -> io::
 
 /// Sets an option of level SOL_PACKET. `T` is the kernel's structure for it: plain data.
 pub(super) fn set_option<T: Copy>(socket: &OwnedFd, option: i32, value: &T) -> io::Result<()> {
+    set_option_of(socket, libc::SOL_PACKET, option, value)
+}
+
+/// The same of any level.
+pub(super) fn set_option_of<T: Copy>(
+    socket: &impl AsFd,
+    level: i32,
+    option: i32,
+    value: &T,
+) -> io::Result<()> {
+    let socket = socket.as_fd().as_raw_fd();
     let length = size_of::<T>() as libc::socklen_t;
     let value = std::ptr::from_ref(value).cast();
     // SAFETY: `value` is live and `length` is its size.
-    check(unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, value, length) })
+    check(unsafe { libc::setsockopt(socket, level, option, value, length) })
 }
 
 fn check(result: i32) -> io::Result<()> {

@@ -4,6 +4,7 @@ pub(crate) mod capture;
 pub(crate) mod latency;
 pub(crate) mod packet_send;
 pub(crate) mod record;
+pub(crate) mod udp_send;
 
 /// Frame lengths of the packet workloads, in bytes: the shortest Ethernet allows, and one that nearly fills the MTU.
 pub(crate) const FRAME_BYTES: [usize; 2] = [64, 1400];

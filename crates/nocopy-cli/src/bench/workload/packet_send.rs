@@ -1,6 +1,7 @@
 //! Frames from user space to a sink: an XDP program on the other side that counts and drops them, so that
 //! what is measured is sending and not receiving.
 
+use std::io;
 use std::time::Duration;
 
 use nocopy::port::Purpose;
@@ -38,6 +39,11 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
+    /// Packets dropped so far.
+    pub(crate) fn packets(&self) -> io::Result<u64> {
+        self.counter.packets()
+    }
+
     pub(crate) fn open(stage: &Stage) -> Result<Self, Failure> {
         let interface = &stage.receiver.interface;
         let (program, counter) = Program::counting_drop()?;
@@ -99,7 +105,7 @@ struct Context<'a> {
 
 impl Context<'_> {
     fn conduct(&self, duration: Duration, send: Work<'_>, evidence: Evidence) -> Result<Sample, Failure> {
-        let count = || self.sink.counter.packets();
+        let count = || self.sink.packets();
         let traffic = conduct(self.stage, duration, Some(&count), vec![send], Vec::new())
             .map_err(Failure::step(self.method, "send", "check that the interface is still up"))?;
         Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })

@@ -13,7 +13,7 @@ use crate::bench::frame::Template;
 use crate::bench::generator::{self, Load};
 use crate::bench::result::Evidence;
 use crate::bench::series::{BEST_MODE, Sample, Series, Trial};
-use crate::bench::stage::Stage;
+use crate::bench::stage::{FRAME_BYTES_MAX, Stage};
 use crate::bench::traffic::{Sink, Work, conduct};
 use crate::bench::xdp::{self, Waiting, Wanted};
 
@@ -107,7 +107,7 @@ fn receive_batches(context: &Context<'_>, duration: Duration) -> Result<Sample, 
         "open a packet socket",
         ACTION,
     ))?;
-    let work: Work<'_> = Box::new(|gauge| packet_socket::receive_batches(&socket, gauge));
+    let work: Work<'_> = Box::new(|gauge| packet_socket::receive_batches(&socket, FRAME_BYTES_MAX, gauge));
     context.conduct(duration, None, vec![work], Evidence::copied(SOCKET_CAUSE))
 }
 

@@ -1,0 +1,103 @@
+//! Where datagrams end. What sending costs depends on it more than on anything else, so nothing is compared across sinks.
+
+use std::io;
+
+use nocopy::tc::CountingDrop;
+use nocopy_lab::Lab;
+
+use crate::Failure;
+use crate::bench::baseline::{datagram_receiver, packet_socket};
+use crate::bench::stage::{Site, Stage};
+use crate::bench::traffic::Work;
+use crate::bench::workload::packet_send;
+
+/// What the names mean, for the reader of a table.
+pub(super) const NOTE: &str = "udp-send into: offload: tc drops on the peer, bursts arrive whole, as with a card that cuts them; segmented: XDP drops on the \
+     peer,\nevery datagram is made; delivered: a recvmmsg receiver; pair: our receiver, which takes datagrams joined (GRO), except \
+     where\nit says to-recvmmsg.";
+
+/// What counts the datagrams; `offload` and `segmented` for as long as they are attached.
+#[derive(Debug)]
+pub(super) enum Sink {
+    Offload(CountingDrop),
+    Segmented(packet_send::Sink),
+    Delivered,
+    Pair,
+}
+
+/// Who takes datagrams that are delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taker {
+    Recvmmsg,
+    /// To be replaced by the library's own.
+    Joining,
+}
+
+/// A sink with its own pair of interfaces: what is attached to one would change what the others see.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(super) stage: Stage,
+    pub(super) sink: Sink,
+}
+
+/// All four, in labs of this MTU.
+pub(crate) fn places(mtu_bytes: u32) -> Result<Vec<Place>, Failure> {
+    let sinks: [fn(&Stage) -> Result<Sink, Failure>; 4] = [
+        |stage| {
+            let receiver = &stage.receiver;
+            Ok(Sink::Offload(receiver.run(|| CountingDrop::attach(&receiver.interface))?))
+        },
+        |stage| Ok(Sink::Segmented(packet_send::Sink::open(stage)?)),
+        |_| Ok(Sink::Delivered),
+        |_| Ok(Sink::Pair),
+    ];
+    let place = |open: fn(&Stage) -> Result<Sink, Failure>| {
+        let stage = Stage::private(Lab::builder().mtu(mtu_bytes))?;
+        Ok(Place { sink: open(&stage)?, stage })
+    };
+    sinks.into_iter().map(place).collect()
+}
+
+impl Sink {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Offload(_) => "offload",
+            Self::Segmented(_) => "segmented",
+            Self::Delivered => "delivered",
+            Self::Pair => "pair",
+        }
+    }
+
+    /// Datagrams dropped so far; of sinks that deliver none.
+    pub(super) fn dropped(&self) -> io::Result<u64> {
+        match self {
+            Self::Offload(drop) => drop.datagrams(),
+            Self::Segmented(sink) => sink.packets(),
+            Self::Delivered | Self::Pair => Ok(0),
+        }
+    }
+
+    /// Who takes what is delivered; none where it is dropped.
+    pub(super) fn taker(&self) -> Option<Taker> {
+        match self {
+            Self::Offload(_) | Self::Segmented(_) => None,
+            Self::Delivered => Some(Taker::Recvmmsg),
+            Self::Pair => Some(Taker::Joining),
+        }
+    }
+}
+
+impl Taker {
+    pub(super) fn open(self, site: &Site, datagram_bytes: usize) -> io::Result<Work<'static>> {
+        Ok(match self {
+            Self::Recvmmsg => {
+                let socket = datagram_receiver::open(site)?;
+                Box::new(move |gauge| packet_socket::receive_batches(&socket, datagram_bytes, gauge))
+            }
+            Self::Joining => {
+                let socket = datagram_receiver::open_joining(site)?;
+                Box::new(move |gauge| datagram_receiver::receive_joined(&socket, gauge))
+            }
+        })
+    }
+}
