@@ -12,6 +12,8 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Open(#[from] nocopy::port::OpenError),
     #[error(transparent)]
+    Socket(#[from] nocopy::socket::udp::OpenError),
+    #[error(transparent)]
     Statistics(#[from] nocopy::statistics::SnapshotError),
     #[error(transparent)]
     Send(#[from] crate::send::Error),

@@ -20,6 +20,7 @@ mod series;
 mod stage;
 mod statistics;
 mod traffic;
+mod udp;
 mod window;
 mod workload;
 mod xdp;
@@ -39,7 +40,7 @@ use stage::{LONG_MTU_BYTES, Stage, USUAL_MTU_BYTES};
 use workload::{capture, latency, packet_send, record, udp_send};
 
 /// Every method of every workload, for `--method`.
-pub(crate) const METHODS: [&str; 25] = [
+pub(crate) const METHODS: [&str; 29] = [
     "packet-send",
     "sendmmsg",
     "packet-tx-ring",
@@ -65,6 +66,10 @@ pub(crate) const METHODS: [&str; 25] = [
     "xdp-spinning",
     "socket",
     "gso",
+    "zerocopy",
+    "zerocopy-gso",
+    "uring-zerocopy",
+    "auto",
 ];
 
 /// Nine: the confidence interval may then ignore the best and the worst round.

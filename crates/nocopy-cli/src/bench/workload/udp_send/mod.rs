@@ -4,6 +4,8 @@ mod sink;
 
 use std::time::Duration;
 
+use nocopy::Cause;
+use nocopy::socket::udp::Method;
 pub(crate) use sink::{Place, places};
 use sink::{Sink, Taker};
 
@@ -13,6 +15,7 @@ use crate::bench::datagram::Datagrams;
 use crate::bench::result::Evidence;
 use crate::bench::series::{BEST_METHOD, Figure, Sample, Series, Trial};
 use crate::bench::traffic::{self, Work, conduct};
+use crate::bench::udp::{self, Ledger};
 
 pub(crate) const NAME: &str = "udp-send";
 
@@ -26,8 +29,6 @@ pub(crate) const PAYLOAD_BYTES_LONG: [usize; 1] = [8192];
 /// To whom, where it is not the sink's own receiver.
 const TO_RECVMMSG: &str = "to-recvmmsg";
 const ONE_A_CALL: &str = "one-a-call";
-
-const SOCKET_CAUSE: &str = "socket call: the kernel copies each datagram into a socket buffer";
 
 /// What a reader of its tables needs to know.
 pub(crate) fn notes() -> Vec<String> {
@@ -53,19 +54,34 @@ pub(crate) fn series_of_single_datagrams<'a>(
 
 fn in_bursts(place: &Place, datagrams: Datagrams) -> Series<'_> {
     let context = |way| Context { place, datagrams, way, taker: place.sink.taker() };
+    let trial = |way, baselines| context(way).trial(None, baselines);
     let mut trials = Vec::new();
     if matches!(place.sink, Sink::Pair) {
         // First: the others are compared with this one.
-        let taker = Some(Taker::Recvmmsg);
-        trials.push(Context { taker, ..context(Way::Singly) }.trial(Some(TO_RECVMMSG), &[]));
-        trials.push(context(Way::Singly).trial(None, &[BASELINE]));
+        let to_recvmmsg = Context { taker: Some(Taker::Recvmmsg), ..context(Way::Singly) };
+        trials.push(to_recvmmsg.trial(Some(TO_RECVMMSG), &[]));
+        trials.push(trial(Way::Singly, &[BASELINE]));
     } else {
-        trials.push(context(Way::Singly).trial(None, &[]));
+        trials.push(trial(Way::Singly, &[]));
     }
-    trials.extend([Way::Batches, Way::Segmented].map(|way| context(way).trial(None, &[BASELINE])));
+    let pinned = [Method::ZeroCopy, Method::ZeroCopyGso, Method::UringZeroCopy].map(Way::Pinned);
+    let others = [Way::Batches, Way::Segmented].into_iter().chain(pinned);
+    trials.extend(others.map(|way| trial(way, &[BASELINE])));
+    trials.push(trial(Way::Auto, &[BASELINE, "gso", BEST_METHOD]));
+    of(place, datagrams, format!("{NAME}, {}-byte datagrams", datagrams.bytes), trials)
+}
+
+fn singly(place: &Place, datagrams: Datagrams) -> Series<'_> {
+    let trial =
+        |way, baselines| Context { place, datagrams, way, taker: None }.trial(Some(ONE_A_CALL), baselines);
+    let trials = vec![trial(Way::Singly, &[]), trial(Way::Auto, &[BASELINE])];
+    of(place, datagrams, format!("{NAME}, {}-byte datagrams, {ONE_A_CALL}", datagrams.bytes), trials)
+}
+
+fn of<'a>(place: &Place, datagrams: Datagrams, title: String, trials: Vec<Trial<'a>>) -> Series<'a> {
     Series {
         workload: NAME,
-        title: format!("{NAME}, {}-byte datagrams", datagrams.bytes),
+        title,
         sink: Some(place.sink.name()),
         payload_bytes: datagrams.bytes,
         figure: Figure::PacketsPerSecond,
@@ -73,24 +89,14 @@ fn in_bursts(place: &Place, datagrams: Datagrams) -> Series<'_> {
     }
 }
 
-fn singly(place: &Place, datagrams: Datagrams) -> Series<'_> {
-    let context = |way| Context { place, datagrams, way, taker: None };
-    Series {
-        workload: NAME,
-        title: format!("{NAME}, {}-byte datagrams, {ONE_A_CALL}", datagrams.bytes),
-        sink: Some(place.sink.name()),
-        payload_bytes: datagrams.bytes,
-        figure: Figure::PacketsPerSecond,
-        trials: vec![context(Way::Singly).trial(Some(ONE_A_CALL), &[])],
-    }
-}
-
-/// How datagrams are sent.
+/// How datagrams are sent: by hand, or by the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Singly,
     Batches,
     Segmented,
+    Pinned(Method),
+    Auto,
 }
 
 impl Way {
@@ -99,6 +105,8 @@ impl Way {
             Self::Singly => BASELINE,
             Self::Batches => "sendmmsg",
             Self::Segmented => "gso",
+            Self::Pinned(method) => method.name(),
+            Self::Auto => "auto",
         }
     }
 }
@@ -122,68 +130,102 @@ impl<'a> Context<'a> {
         let method = self.way.name();
         let receive = self.taker.map(|taker| taker.open(&place.stage.receiver, datagrams.bytes)).transpose();
         let receive = receive.map_err(Failure::step(method, "open a receiver", "grant CAP_NET_ADMIN"))?;
-        let (send, evidence) = self.sender()?;
+        let ledger = Ledger::default();
+        let send = self.sender(&ledger)?;
         let count = || place.sink.dropped();
         let count: Option<traffic::Sink<'_>> = if self.taker.is_none() { Some(&count) } else { None };
         let traffic = conduct(&place.stage, duration, count, vec![send], receive.into_iter().collect())
             .map_err(Failure::step(method, "send", "see the errno"))?;
+        let evidence = match self.way {
+            Way::Pinned(_) | Way::Auto => ledger.evidence(),
+            Way::Singly | Way::Batches | Way::Segmented => Evidence::copied(Cause::SocketCall.to_string()),
+        };
         Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
     }
 
-    fn sender(self) -> Result<(Work<'a>, Evidence), Failure> {
-        let Self { place, datagrams, .. } = self;
-        let opened = match self.way {
-            Way::Singly | Way::Batches => datagram_sender::open(&place.stage),
-            Way::Segmented => datagram_sender::open_segmenting(&place.stage, datagrams),
-        };
-        let socket = opened.map_err(Failure::step(self.way.name(), "open a socket", "see the errno"))?;
-        let work: Work<'_> = match self.way {
-            Way::Singly => Box::new(move |gauge| datagram_sender::send_singly(&socket, datagrams, gauge)),
-            Way::Batches => Box::new(move |gauge| datagram_sender::send_batches(&socket, datagrams, gauge)),
+    fn sender<'l>(self, ledger: &'l Ledger) -> Result<Work<'l>, Failure> {
+        let Self { place, datagrams, way, .. } = self;
+        let failed = || Failure::step(way.name(), "open a socket", "see the errno");
+        let plain = || datagram_sender::open(&place.stage).map_err(failed());
+        Ok(match way {
+            Way::Singly => {
+                let socket = plain()?;
+                Box::new(move |gauge| datagram_sender::send_singly(&socket, datagrams, gauge))
+            }
+            Way::Batches => {
+                let socket = plain()?;
+                Box::new(move |gauge| datagram_sender::send_batches(&socket, datagrams, gauge))
+            }
             Way::Segmented => {
+                let socket = datagram_sender::open_segmenting(&place.stage, datagrams).map_err(failed())?;
                 Box::new(move |gauge| datagram_sender::send_segmented(&socket, datagrams, gauge))
             }
-        };
-        Ok((work, Evidence::copied(SOCKET_CAUSE)))
+            Way::Pinned(_) | Way::Auto => {
+                let method = if let Way::Pinned(method) = way { Some(method) } else { None };
+                let sender = udp::open(&place.stage, method)?;
+                Box::new(move |gauge| udp::send(sender, datagrams, ledger, gauge))
+            }
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::stage::LONG_MTU_BYTES;
+    use crate::bench::stage::{LONG_MTU_BYTES, USUAL_MTU_BYTES};
 
-    /// Proves that the sinks that drop lose count of nothing: what was sent, by however long messages, is what they say.
+    const WAYS: [Way; 7] = [
+        Way::Singly,
+        Way::Batches,
+        Way::Segmented,
+        Way::Pinned(Method::ZeroCopy),
+        Way::Pinned(Method::ZeroCopyGso),
+        Way::Pinned(Method::UringZeroCopy),
+        Way::Auto,
+    ];
+
+    fn check(place: &Place, datagrams: Datagrams, way: Way) {
+        let before = place.sink.dropped().unwrap();
+        let context = Context { place, datagrams, way, taker: None };
+        let sample = context.run(Duration::from_millis(2)).unwrap();
+        let sent = sample.traffic.senders[0].packets_total;
+        let dropped = place.sink.dropped().unwrap() - before;
+        let name = place.sink.name();
+        assert!(sent > 0 && sent == dropped, "{name} {datagrams:?} {way:?}: sent {sent}, dropped {dropped}");
+    }
+
+    /// Proves that the sinks that drop miss nothing: what was sent, in however long messages, is what they count.
     #[test]
     fn every_datagram_that_is_sent_is_counted_where_it_is_dropped() {
         if nocopy_lab::lab_or_skip().is_none() {
             return;
         }
-        for (mtu_bytes, lengths) in [(1500, &PAYLOAD_BYTES[..]), (LONG_MTU_BYTES, &PAYLOAD_BYTES_LONG)] {
+        for (mtu_bytes, lengths) in
+            [(USUAL_MTU_BYTES, &PAYLOAD_BYTES[..]), (LONG_MTU_BYTES, &PAYLOAD_BYTES_LONG)]
+        {
             let places = places(mtu_bytes).unwrap();
             for place in places.iter().filter(|place| place.sink.taker().is_none()) {
-                for (&bytes, way) in lengths
-                    .iter()
-                    .flat_map(|bytes| [Way::Singly, Way::Batches, Way::Segmented].map(|way| (bytes, way)))
-                {
-                    let context = Context { place, datagrams: Datagrams::in_bursts(bytes), way, taker: None };
-                    let before = place.sink.dropped().unwrap();
-                    let sample = context.run(Duration::from_millis(5)).unwrap();
-                    let sent = sample.traffic.senders[0].packets_total;
-                    let dropped = place.sink.dropped().unwrap() - before;
-                    assert!(
-                        sent > 0 && sent == dropped,
-                        "{} {bytes} {way:?}: {sent} {dropped}",
-                        place.sink.name()
-                    );
-                    if let (Sink::Offload(drop), Way::Segmented) = (&place.sink, way) {
-                        assert!(
-                            drop.packets().unwrap() < drop.datagrams().unwrap(),
-                            "bursts did not arrive whole"
-                        );
-                    }
+                for &bytes in lengths {
+                    WAYS.into_iter().for_each(|way| check(place, Datagrams::in_bursts(bytes), way));
                 }
+                check(place, Datagrams::singly(lengths[0]), Way::Auto);
             }
         }
+    }
+
+    /// Proves what the sink called offload is for: it gets bursts whole, and counts what they are to become.
+    #[test]
+    fn bursts_arrive_whole_where_a_card_would_cut_them() {
+        if nocopy_lab::lab_or_skip().is_none() {
+            return;
+        }
+        let places = places(USUAL_MTU_BYTES).unwrap();
+        let Some((place, Sink::Offload(drop))) = places.iter().map(|place| (place, &place.sink)).next()
+        else {
+            panic!("the first sink is offload");
+        };
+        let datagrams = Datagrams::in_bursts(1400);
+        check(place, datagrams, Way::Segmented);
+        assert_eq!(drop.packets().unwrap() * datagrams.a_burst as u64, drop.datagrams().unwrap());
     }
 }

@@ -1,0 +1,143 @@
+//! nocopy's own side: UDP sockets that own their buffers, used as a program would use them.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use nocopy::socket::udp::{Message, Method, OpenError, Sender, Socket};
+use nocopy::{Buffer, Pool, Tally};
+
+use super::baseline::datagram_sender::PORT;
+use super::datagram::{BURSTS, Datagrams};
+use super::result::{Copies, Evidence};
+use super::stage::Stage;
+use super::window::Gauge;
+
+/// Bytes of a buffer: a burst fits.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Bursts queued before they are flushed: enough for 64 datagrams a call where those of a burst are fewer.
+const BURSTS_A_FLUSH: usize = 4;
+
+/// Datagrams from one look at the gauge to the next.
+const DATAGRAMS_A_LOOK: usize = 64;
+
+/// How long to wait for buffers, and for the last of them.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// What became of the bytes, once they are sent.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger(Mutex<Tally>);
+
+impl Ledger {
+    /// What the sender says itself.
+    pub(crate) fn evidence(&self) -> Evidence {
+        let tally = *self.0.lock().expect("nobody panicked with it");
+        let total = tally.bytes();
+        let entries: Vec<_> = tally.entries().collect();
+        let worst = |(evidence, _): &(nocopy::Evidence, u64)| match evidence {
+            nocopy::Evidence::Copied(_) => 2,
+            nocopy::Evidence::ZeroCopy => 0,
+            _ => 1,
+        };
+        let Some((evidence, _)) = entries.iter().copied().max_by_key(worst) else {
+            return Evidence::unknown("nothing was sent");
+        };
+        if entries.len() > 1 {
+            let share = |(evidence, bytes): &(_, u64)| {
+                format!("{evidence} {:.1} %", *bytes as f64 / total as f64 * 100.0)
+            };
+            let cause = Some(entries.iter().map(share).collect::<Vec<_>>().join(", "));
+            return Evidence { copies: copies(evidence), cause };
+        }
+        match evidence {
+            nocopy::Evidence::Copied(cause) => Evidence::copied(cause.to_string()),
+            nocopy::Evidence::ZeroCopy => Evidence { copies: Copies::ZeroCopy, cause: None },
+            _ => Evidence::unknown(UNKNOWN_CAUSE),
+        }
+    }
+}
+
+const UNKNOWN_CAUSE: &str =
+    "not copied by the socket; behind a virtual interface nobody says what becomes of the bytes";
+
+fn copies(evidence: nocopy::Evidence) -> Copies {
+    match evidence {
+        nocopy::Evidence::ZeroCopy => Copies::ZeroCopy,
+        nocopy::Evidence::Copied(_) => Copies::Copied,
+        _ => Copies::Unknown,
+    }
+}
+
+/// A socket that sends by this method; by what it finds best if none is given.
+pub(crate) fn open(stage: &Stage, method: Option<Method>) -> Result<Sender, OpenError> {
+    let pool = Pool::new(BURSTS as u32, BUFFER_BYTES).map_err(OpenError::Memory)?;
+    let builder = Socket::builder().send_pool(&pool);
+    let builder = match method {
+        Some(method) => builder.method(method),
+        None => builder,
+    };
+    let mut socket = stage.sender.run(|| builder.bind((stage.sender.ipv4, 0).into()))?;
+    let to = (stage.receiver.ipv4, PORT).into();
+    socket.connect(to).map_err(|source| OpenError::Setting { setting: "the peer", source })?;
+    let (_, sender) = socket.split();
+    Ok(sender)
+}
+
+/// Sends bursts in buffers that go round, whatever the socket makes of them; at most one datagram a call if that is what a burst is.
+pub(crate) fn send(
+    mut sender: Sender,
+    datagrams: Datagrams,
+    ledger: &Ledger,
+    gauge: &mut Gauge<'_>,
+) -> io::Result<()> {
+    let bursts_a_flush = if datagrams.a_burst == 1 { 1 } else { BURSTS_A_FLUSH };
+    let flushes_a_look = (DATAGRAMS_A_LOOK / (bursts_a_flush * datagrams.a_burst)).max(1);
+    let mut home = fill(&mut sender, datagrams);
+    let mut sequence = 0;
+    while gauge.sending() {
+        let first = sequence;
+        for _ in 0..flushes_a_look {
+            let bursts = bursts_a_flush.min(home.len());
+            for buffer in home.drain(..bursts) {
+                queue(&mut sender, datagrams, buffer, sequence)?;
+                sequence += datagrams.a_burst as u64;
+            }
+            sender.flush().map_err(io::Error::other)?;
+            // Behind those that are here: whoever takes them last in first out sends from a cache.
+            while let Some(buffer) = sender.buffer() {
+                home.push_back(buffer);
+            }
+        }
+        if home.is_empty() {
+            sender.drain(PATIENCE).map_err(io::Error::other)?;
+        }
+        gauge.count(sequence - first);
+    }
+    drop(home);
+    let closed = sender.close(PATIENCE);
+    *ledger.0.lock().expect("nobody panicked with it") = closed.ledger;
+    closed.error.map_or(Ok(()), |error| Err(io::Error::other(error)))
+}
+
+/// Every buffer there is, filled.
+fn fill(sender: &mut Sender, datagrams: Datagrams) -> VecDeque<Buffer> {
+    let mut home: VecDeque<_> = std::iter::from_fn(|| sender.buffer()).collect();
+    for buffer in &mut home {
+        buffer.resize(datagrams.burst_bytes());
+        buffer.as_mut().into_iter().for_each(Datagrams::fill);
+    }
+    home
+}
+
+#[inline]
+fn queue(sender: &mut Sender, datagrams: Datagrams, mut buffer: Buffer, first: u64) -> io::Result<()> {
+    buffer.resize(datagrams.burst_bytes());
+    if let Some(bytes) = buffer.as_mut() {
+        datagrams.number(bytes, first);
+    }
+    let message = Message::segments(buffer, datagrams.bytes);
+    sender.send(message).map_err(|rejected| io::Error::other(rejected.reason))?;
+    Ok(())
+}
