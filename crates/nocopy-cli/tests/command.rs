@@ -32,6 +32,8 @@ fn errors_are_one_line_and_come_first() {
     let missing = nocopy(&["bench", "--interface", "nc-none", "--peer", "nc-gone"]);
     assert_error(&missing, &["nc-none", "no such interface"]);
     assert_error(&nocopy(&["bench", "--interface", "lo", "--peer", "lo"]), &["lo", "--peer"]);
+    let between = ["bench", "udp-send", "--interface", "nc-none", "--peer", "nc-gone"];
+    assert_error(&nocopy(&between), &["udp-send", "loopback"]);
     assert_error(&nocopy(&["man", "brew"]), &["brew", "--help"]);
 }
 
@@ -156,6 +158,52 @@ fn a_short_bench_measures_everything() {
     let variant = queues["variant"].as_str().unwrap();
     assert!(variant.contains("two-queues"), "{variant}");
 }
+
+/// Proves that every way to send datagrams does, into every sink, and is compared with what it should be.
+#[test]
+fn a_short_bench_sends_datagrams_in_every_way() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("nocopy-bench-udp-{}.json", std::process::id()));
+    let arguments = ["bench", "udp-send", "--quick", "--rounds", "1", "--json", path.to_str().unwrap()];
+    let output = nocopy(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stderr), text(&output.stdout));
+    let report: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    fs::remove_file(&path).unwrap();
+    let rows = report["results"].as_array().unwrap();
+    let offload =
+        if text(&output.stdout).contains("SKIP: udp-send into offload") { &[][..] } else { &["offload"] };
+    for (sink, bytes) in offload
+        .iter()
+        .chain(&["segmented", "delivered", "pair"])
+        .flat_map(|sink| [64, 1400, 8192].map(|bytes| (sink, bytes)))
+    {
+        let of = |method: &str| -> Vec<_> {
+            let is_one = |row: &&serde_json::Value| {
+                (&row["sink"], &row["payload_bytes"], &row["method"])
+                    == (&(*sink).into(), &bytes.into(), &method.into())
+                    && row["variant"] != "one-a-call"
+            };
+            rows.iter().filter(is_one).collect()
+        };
+        for method in UDP_METHODS {
+            let found = of(method);
+            let rates: Vec<_> = found.iter().map(|row| row["packets_per_s"].as_f64().unwrap()).collect();
+            assert!(!rates.is_empty() && rates.iter().all(|rate| *rate > 0.0), "{sink} {bytes} {method}");
+        }
+        assert_eq!(of("gso")[0]["evidence"], "copied", "{sink} {bytes}");
+        let baselines: Vec<_> = of("auto").iter().map(|row| row["baseline"].as_str().unwrap()).collect();
+        assert!(baselines.starts_with(&["socket", "gso"]) && baselines.len() <= 3, "{baselines:?}");
+        assert_eq!(of("auto")[0]["baseline_variant"] == "to-recvmmsg", *sink == "pair", "{sink} {bytes}");
+    }
+    let singles = rows.iter().filter(|row| row["variant"] == "one-a-call" && row["method"] == "auto");
+    assert_eq!(singles.count(), 2);
+}
+
+/// Every way there is.
+const UDP_METHODS: [&str; 7] =
+    ["socket", "sendmmsg", "gso", "zerocopy", "zerocopy-gso", "uring-zerocopy", "auto"];
 
 /// Proves that a bench killed in the middle leaves no namespace, interface or program: nobody refers to its
 /// namespaces any more, and the host's interfaces are as before.

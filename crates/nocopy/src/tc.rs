@@ -83,9 +83,17 @@ mod tests {
     use super::*;
     use crate::sys::option;
 
+    fn lab_or_skip() -> Option<nocopy_lab::Lab> {
+        if KernelVersion::running() < Some(KERNEL_MIN) {
+            nocopy_lab::skip(&nocopy_lab::Missing::Kernel("tcx links (Linux 6.6)"));
+            return None;
+        }
+        nocopy_lab::lab_or_skip()
+    }
+
     #[test]
     fn what_the_card_would_segment_arrives_whole_and_counts_as_what_it_would_become() {
-        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let Some(lab) = lab_or_skip() else { return };
         let sink = lab.right().namespace().run(|| CountingDrop::attach(lab.right().interface()).unwrap());
         let socket = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());
         socket.connect((lab.right().ipv4(), 7000)).unwrap();
@@ -104,7 +112,7 @@ mod tests {
 
     #[test]
     fn no_such_interface_is_said_by_name() {
-        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let Some(lab) = lab_or_skip() else { return };
         let error = lab.left().namespace().run(|| CountingDrop::attach("nope0").unwrap_err());
         assert!(matches!(error, Error::NoInterface { .. }), "{error}");
     }

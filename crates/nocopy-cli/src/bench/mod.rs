@@ -78,7 +78,7 @@ const ROUNDS_QUICK: u32 = 7;
 
 /// Time a trial takes besides its window: sockets, attaching, warming up, draining.
 const TRIAL_OVERHEAD: Duration = Duration::from_millis(90);
-const WINDOW_MIN: Duration = Duration::from_millis(80);
+const WINDOW_MIN: Duration = Duration::from_millis(50);
 const WINDOW_MAX: Duration = Duration::from_millis(500);
 
 /// How long to look at the machine before using it.

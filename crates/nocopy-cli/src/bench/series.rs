@@ -144,19 +144,25 @@ pub(crate) fn rows(series: &Series<'_>, rounds: &[Rounds]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (trial, samples) in series.trials.iter().zip(rounds) {
         let Some(plain) = plain_row(series, trial, samples) else { continue };
-        let compared = trial.baselines.iter().filter_map(|&baseline| {
+        let mut others: Vec<(usize, &str)> = Vec::new();
+        for &baseline in trial.baselines {
             let index = match baseline {
-                BEST_MODE => best(series, rounds, |other| MODES.contains(&other.method))?,
+                BEST_MODE => best(series, rounds, |other| MODES.contains(&other.method)),
                 BEST_METHOD => {
-                    best(series, rounds, |other| other.method != trial.method && other.variant.is_none())?
+                    best(series, rounds, |other| other.method != trial.method && other.variant.is_none())
                 }
-                method => series.trials.iter().position(|other| other.method == method)?,
+                method => series.trials.iter().position(|other| other.method == method),
             };
+            // The best may be one that is named as well.
+            let is_new = |index: &usize| others.iter().all(|(known, _)| known != index);
+            others.extend(index.filter(is_new).map(|index| (index, baseline)));
+        }
+        let compared = others.into_iter().map(|(index, baseline)| {
             let row = compare(plain.clone(), series.figure, samples, &rounds[index]);
             let other = &series.trials[index];
             let namesakes = series.trials.iter().filter(|trial| trial.method == other.method).count();
             let baseline_variant = other.variant.clone().filter(|_| baseline == BEST_MODE || namesakes > 1);
-            Some(Row { baseline: Some(other.method), baseline_variant, ..row })
+            Row { baseline: Some(other.method), baseline_variant, ..row }
         });
         let before = rows.len();
         rows.extend(compared);

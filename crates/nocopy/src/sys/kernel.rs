@@ -10,6 +10,13 @@ impl std::fmt::Display for KernelVersion {
     }
 }
 
+impl KernelVersion {
+    /// The running kernel, or `None` if its release is not of the form `major.minor…`.
+    pub fn running() -> Option<Self> {
+        running()
+    }
+}
+
 /// The running kernel, or `None` if its release is not of the form `major.minor…`.
 pub(crate) fn running() -> Option<KernelVersion> {
     parse(rustix::system::uname().release().to_str().ok()?)

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use nocopy::tc::CountingDrop;
+use nocopy::tc::{self, CountingDrop};
+use nocopy::xdp::KernelVersion;
 use nocopy_lab::Lab;
 
 use crate::Failure;
@@ -12,9 +13,22 @@ use crate::bench::traffic::Work;
 use crate::bench::workload::packet_send;
 
 /// What the names mean, for the reader of a table.
-pub(super) const NOTE: &str = "udp-send into: offload: tc drops on the peer, bursts arrive whole, as with a card that cuts them; segmented: XDP drops on the \
+const NOTE: &str = "udp-send into: offload: tc drops on the peer, bursts arrive whole, as with a card that cuts them; segmented: XDP drops on the \
      peer,\nevery datagram is made; delivered: a recvmmsg receiver; pair: our receiver, which takes datagrams joined (GRO), except \
      where\nit says to-recvmmsg.";
+
+const SKIP: &str =
+    "SKIP: udp-send into offload: it needs Linux 6.6, whose tc programs go with their process.";
+
+/// What a reader of the tables needs to know.
+pub(crate) fn notes() -> Vec<String> {
+    let skip = (!has_offload()).then_some(SKIP);
+    skip.into_iter().chain([NOTE]).map(str::to_owned).collect()
+}
+
+fn has_offload() -> bool {
+    KernelVersion::running() >= Some(tc::KERNEL_MIN)
+}
 
 /// What counts the datagrams; `offload` and `segmented` for as long as they are attached.
 #[derive(Debug)]
@@ -40,13 +54,13 @@ pub(crate) struct Place {
     pub(super) sink: Sink,
 }
 
-/// All four, in labs of this MTU.
+/// All four, as far as the kernel has them, in labs of this MTU.
 pub(crate) fn places(mtu_bytes: u32) -> Result<Vec<Place>, Failure> {
-    let sinks: [fn(&Stage) -> Result<Sink, Failure>; 4] = [
-        |stage| {
-            let receiver = &stage.receiver;
-            Ok(Sink::Offload(receiver.run(|| CountingDrop::attach(&receiver.interface))?))
-        },
+    let offload: fn(&Stage) -> Result<Sink, Failure> = |stage| {
+        let receiver = &stage.receiver;
+        Ok(Sink::Offload(receiver.run(|| CountingDrop::attach(&receiver.interface))?))
+    };
+    let others: [fn(&Stage) -> Result<Sink, Failure>; 3] = [
         |stage| Ok(Sink::Segmented(packet_send::Sink::open(stage)?)),
         |_| Ok(Sink::Delivered),
         |_| Ok(Sink::Pair),
@@ -55,7 +69,7 @@ pub(crate) fn places(mtu_bytes: u32) -> Result<Vec<Place>, Failure> {
         let stage = Stage::private(Lab::builder().mtu(mtu_bytes))?;
         Ok(Place { sink: open(&stage)?, stage })
     };
-    sinks.into_iter().map(place).collect()
+    has_offload().then_some(offload).into_iter().chain(others).map(place).collect()
 }
 
 impl Sink {
