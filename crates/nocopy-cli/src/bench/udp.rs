@@ -5,13 +5,16 @@ use std::io;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use nocopy::socket::udp::{Message, Method, OpenError, Sender, Socket};
+use nocopy::socket::udp::{Message, Method, OpenError, Receiver, Sender, Socket};
 use nocopy::{Buffer, Pool, Tally};
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
+use super::baseline::datagram_receiver::RECEIVE_BUFFER_BYTES;
 use super::baseline::datagram_sender::PORT;
 use super::datagram::{BURSTS, Datagrams};
+use super::frame;
 use super::result::{Copies, Evidence};
-use super::stage::Stage;
+use super::stage::{Site, Stage};
 use super::window::Gauge;
 
 /// Bytes of a buffer: a burst fits.
@@ -25,6 +28,9 @@ const DATAGRAMS_A_LOOK: usize = 64;
 
 /// How long to wait for buffers, and for the last of them.
 const PATIENCE: Duration = Duration::from_millis(100);
+
+/// How long a receiver waits before it looks whether the trial is over.
+const RECEIVE_PATIENCE: Duration = Duration::from_millis(10);
 
 /// What became of the bytes, once they are sent.
 #[derive(Debug, Default)]
@@ -119,6 +125,25 @@ pub(crate) fn send(
     let closed = sender.close(PATIENCE);
     *ledger.0.lock().expect("nobody panicked with it") = closed.ledger;
     closed.error.map_or(Ok(()), |error| Err(io::Error::other(error)))
+}
+
+/// A socket to receive by, as it comes but for the kernel's buffer.
+pub(crate) fn open_receiver(site: &Site) -> Result<Receiver, OpenError> {
+    let socket = site.run(|| Socket::bind((site.ipv4, PORT).into()))?;
+    set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER_BYTES)
+        .map_err(|error| OpenError::Setting { setting: "receive buffer", source: error.into() })?;
+    let (receiver, _) = socket.split();
+    Ok(receiver)
+}
+
+/// Receives datagrams where they lie and reads every byte.
+pub(crate) fn receive(mut receiver: Receiver, gauge: &mut Gauge<'_>) -> io::Result<()> {
+    while gauge.receiving() {
+        let batch = receiver.receive_timeout(RECEIVE_PATIENCE).map_err(io::Error::other)?;
+        batch.datagrams().for_each(|datagram| frame::read(datagram.bytes));
+        gauge.count(batch.len() as u64);
+    }
+    Ok(())
 }
 
 /// Every buffer there is, filled.

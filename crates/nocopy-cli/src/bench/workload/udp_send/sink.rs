@@ -10,6 +10,7 @@ use crate::Failure;
 use crate::bench::baseline::{datagram_receiver, packet_socket};
 use crate::bench::stage::{Site, Stage};
 use crate::bench::traffic::Work;
+use crate::bench::udp;
 use crate::bench::workload::packet_send;
 
 /// What the names mean, for the reader of a table.
@@ -43,8 +44,8 @@ pub(super) enum Sink {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taker {
     Recvmmsg,
-    /// To be replaced by the library's own.
-    Joining,
+    /// The library's own socket.
+    Ours,
 }
 
 /// A sink with its own pair of interfaces: what is attached to one would change what the others see.
@@ -96,21 +97,25 @@ impl Sink {
         match self {
             Self::Offload(_) | Self::Segmented(_) => None,
             Self::Delivered => Some(Taker::Recvmmsg),
-            Self::Pair => Some(Taker::Joining),
+            Self::Pair => Some(Taker::Ours),
         }
     }
 }
 
 impl Taker {
-    pub(super) fn open(self, site: &Site, datagram_bytes: usize) -> io::Result<Work<'static>> {
+    pub(super) fn open(self, site: &Site, datagram_bytes: usize) -> Result<Work<'static>, Failure> {
         Ok(match self {
             Self::Recvmmsg => {
-                let socket = datagram_receiver::open(site)?;
+                let socket = datagram_receiver::open(site).map_err(Failure::step(
+                    "recvmmsg",
+                    "open a receiver",
+                    "run it as root or grant CAP_NET_ADMIN",
+                ))?;
                 Box::new(move |gauge| packet_socket::receive_batches(&socket, datagram_bytes, gauge))
             }
-            Self::Joining => {
-                let socket = datagram_receiver::open_joining(site)?;
-                Box::new(move |gauge| datagram_receiver::receive_joined(&socket, gauge))
+            Self::Ours => {
+                let receiver = udp::open_receiver(site)?;
+                Box::new(move |gauge| udp::receive(receiver, gauge))
             }
         })
     }
