@@ -14,6 +14,8 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Socket(#[from] nocopy::socket::udp::OpenError),
     #[error(transparent)]
+    SocketOverPort(#[from] nocopy::socket::udp::over_port::OpenError),
+    #[error(transparent)]
     Statistics(#[from] nocopy::statistics::SnapshotError),
     #[error(transparent)]
     Send(#[from] crate::send::Error),

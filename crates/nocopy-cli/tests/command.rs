@@ -197,13 +197,24 @@ fn a_short_bench_sends_datagrams_in_every_way() {
         assert!(baselines.starts_with(&["socket", "gso"]) && baselines.len() <= 3, "{baselines:?}");
         assert_eq!(of("auto")[0]["baseline_variant"] == "to-recvmmsg", *sink == "pair", "{sink} {bytes}");
     }
+    let bare = rows.iter().filter(|row| row["variant"] == "no-checksum" && row["sink"] == "segmented");
+    assert_eq!(bare.count(), 6, "two methods of three lengths");
     let singles = rows.iter().filter(|row| row["variant"] == "one-a-call" && row["method"] == "auto");
     assert_eq!(singles.count(), 2);
 }
 
 /// Every way there is.
-const UDP_METHODS: [&str; 7] =
-    ["socket", "sendmmsg", "gso", "zerocopy", "zerocopy-gso", "uring-zerocopy", "auto"];
+const UDP_METHODS: [&str; 9] = [
+    "socket",
+    "sendmmsg",
+    "gso",
+    "zerocopy",
+    "zerocopy-gso",
+    "uring-zerocopy",
+    "xdp-udp",
+    "xdp-copy",
+    "auto",
+];
 
 /// Proves that a bench killed in the middle leaves no namespace, interface or program: nobody refers to its
 /// namespaces any more, and the host's interfaces are as before.

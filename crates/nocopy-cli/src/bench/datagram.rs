@@ -48,8 +48,14 @@ impl Datagrams {
     #[inline]
     pub(crate) fn number(self, datagrams: &mut [u8], first: u64) {
         for (datagram, number) in datagrams.chunks_exact_mut(self.bytes).zip(first..) {
-            datagram[..NUMBER_BYTES].copy_from_slice(&number.to_be_bytes());
+            Self::number_one(datagram, number);
         }
+    }
+
+    /// Numbers the datagram that begins here.
+    #[inline]
+    pub(crate) fn number_one(start: &mut [u8], number: u64) {
+        start[..NUMBER_BYTES].copy_from_slice(&number.to_be_bytes());
     }
 }
 

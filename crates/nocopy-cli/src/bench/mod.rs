@@ -21,6 +21,7 @@ mod stage;
 mod statistics;
 mod traffic;
 mod udp;
+mod udp_over_port;
 mod window;
 mod workload;
 mod xdp;
@@ -40,7 +41,7 @@ use stage::{LONG_MTU_BYTES, Stage, USUAL_MTU_BYTES};
 use workload::{capture, latency, packet_send, record, udp_send};
 
 /// Every method of every workload, for `--method`.
-pub(crate) const METHODS: [&str; 29] = [
+pub(crate) const METHODS: [&str; 31] = [
     "packet-send",
     "sendmmsg",
     "packet-tx-ring",
@@ -70,6 +71,8 @@ pub(crate) const METHODS: [&str; 29] = [
     "zerocopy-gso",
     "uring-zerocopy",
     "auto",
+    "xdp-udp",
+    "xdp-copy",
 ];
 
 /// Nine: the confidence interval may then ignore the best and the worst round.

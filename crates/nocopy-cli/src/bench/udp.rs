@@ -57,16 +57,21 @@ impl Ledger {
             let cause = Some(entries.iter().map(share).collect::<Vec<_>>().join(", "));
             return Evidence { copies: copies(evidence), cause };
         }
-        match evidence {
-            nocopy::Evidence::Copied(cause) => Evidence::copied(cause.to_string()),
-            nocopy::Evidence::ZeroCopy => Evidence { copies: Copies::ZeroCopy, cause: None },
-            _ => Evidence::unknown(UNKNOWN_CAUSE),
-        }
+        told(evidence)
     }
 }
 
 const UNKNOWN_CAUSE: &str =
     "not copied by the socket; behind a virtual interface nobody says what becomes of the bytes";
+
+/// What the library says.
+pub(crate) fn told(evidence: nocopy::Evidence) -> Evidence {
+    match evidence {
+        nocopy::Evidence::Copied(cause) => Evidence::copied(cause.to_string()),
+        nocopy::Evidence::ZeroCopy => Evidence { copies: Copies::ZeroCopy, cause: None },
+        _ => Evidence::unknown(UNKNOWN_CAUSE),
+    }
+}
 
 fn copies(evidence: nocopy::Evidence) -> Copies {
     match evidence {
