@@ -55,18 +55,21 @@ pub(crate) struct Place {
     pub(super) sink: Sink,
 }
 
+/// How a sink is put where it belongs.
+type Open = fn(&Stage) -> Result<Sink, Failure>;
+
 /// All four, as far as the kernel has them, in labs of this MTU.
 pub(crate) fn places(mtu_bytes: u32) -> Result<Vec<Place>, Failure> {
-    let offload: fn(&Stage) -> Result<Sink, Failure> = |stage| {
+    let offload: Open = |stage| {
         let receiver = &stage.receiver;
         Ok(Sink::Offload(receiver.run(|| CountingDrop::attach(&receiver.interface))?))
     };
-    let others: [fn(&Stage) -> Result<Sink, Failure>; 3] = [
+    let others: [Open; 3] = [
         |stage| Ok(Sink::Segmented(packet_send::Sink::open(stage)?)),
         |_| Ok(Sink::Delivered),
         |_| Ok(Sink::Pair),
     ];
-    let place = |open: fn(&Stage) -> Result<Sink, Failure>| {
+    let place = |open: Open| {
         let stage = Stage::private(Lab::builder().mtu(mtu_bytes))?;
         Ok(Place { sink: open(&stage)?, stage })
     };
