@@ -37,27 +37,23 @@ const RECEIVE_PATIENCE: Duration = Duration::from_millis(10);
 pub(crate) struct Ledger(Mutex<Tally>);
 
 impl Ledger {
-    /// What the sender says itself.
+    /// What the sender says itself; of several things that of the most bytes, but `zero-copy` only if it is all of them.
     pub(crate) fn evidence(&self) -> Evidence {
         let tally = *self.0.lock().expect("nobody panicked with it");
-        let total = tally.bytes();
         let entries: Vec<_> = tally.entries().collect();
-        let worst = |(evidence, _): &(nocopy::Evidence, u64)| match evidence {
-            nocopy::Evidence::Copied(_) => 2,
-            nocopy::Evidence::ZeroCopy => 0,
-            _ => 1,
-        };
-        let Some((evidence, _)) = entries.iter().copied().max_by_key(worst) else {
+        let weight = |entry: &(nocopy::Evidence, u64)| (entry.0 != nocopy::Evidence::ZeroCopy, entry.1);
+        let Some((evidence, _)) = entries.iter().copied().max_by_key(weight) else {
             return Evidence::unknown("nothing was sent");
         };
-        if entries.len() > 1 {
-            let share = |(evidence, bytes): &(_, u64)| {
-                format!("{evidence} {:.1} %", *bytes as f64 / total as f64 * 100.0)
-            };
-            let cause = Some(entries.iter().map(share).collect::<Vec<_>>().join(", "));
-            return Evidence { copies: copies(evidence), cause };
+        let told = told(evidence);
+        if entries.len() == 1 {
+            return told;
         }
-        told(evidence)
+        let share = |(evidence, bytes): &(nocopy::Evidence, u64)| {
+            format!("{evidence} {:.0} %", *bytes as f64 / tally.bytes() as f64 * 100.0)
+        };
+        let cause = entries.iter().map(share).collect::<Vec<_>>().join(", ");
+        Evidence { cause: Some(cause), ..told }
     }
 }
 
@@ -70,14 +66,6 @@ pub(crate) fn told(evidence: nocopy::Evidence) -> Evidence {
         nocopy::Evidence::Copied(cause) => Evidence::copied(cause.to_string()),
         nocopy::Evidence::ZeroCopy => Evidence { copies: Copies::ZeroCopy, cause: None },
         _ => Evidence::unknown(UNKNOWN_CAUSE),
-    }
-}
-
-fn copies(evidence: nocopy::Evidence) -> Copies {
-    match evidence {
-        nocopy::Evidence::ZeroCopy => Copies::ZeroCopy,
-        nocopy::Evidence::Copied(_) => Copies::Copied,
-        _ => Copies::Unknown,
     }
 }
 
