@@ -189,7 +189,9 @@ fn rejected_messages_come_back() {
     let to = "127.0.0.1:9".parse().unwrap();
     let rejected = socket.sender().send_to(Buffer::from(vec![1; 65_508]), to).unwrap_err();
     assert_eq!(rejected.reason, RejectedReason::TooLong(65_508));
-    (0..1024).for_each(|_| drop(socket.sender().send_to(Buffer::from(vec![1]), to).unwrap()));
+    for _ in 0..1024 {
+        socket.sender().send_to(Buffer::from(vec![1]), to).unwrap();
+    }
     let rejected = socket.sender().send_to(Buffer::from(vec![1]), to).unwrap_err();
     assert_eq!(rejected.reason, RejectedReason::QueueFull);
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Type};
 
 use super::choice::Chooser;
@@ -200,7 +201,10 @@ impl Builder {
             socket.set_send_buffer_size(bytes).map_err(refused("send buffer"))?;
         }
         if let Some(bytes) = self.receive_buffer_bytes {
-            socket.set_recv_buffer_size(bytes).map_err(refused("receive buffer"))?;
+            // Beyond the limit for all, if this process may; else up to it.
+            if sockopt::set_socket_recv_buffer_size_force(socket, bytes).is_err() {
+                socket.set_recv_buffer_size(bytes).map_err(refused("receive buffer"))?;
+            }
         }
         if self.local_addresses {
             udp_receive::tell_local_address(socket, is_ipv6).map_err(refused("local addresses"))?;

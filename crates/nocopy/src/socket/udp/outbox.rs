@@ -132,6 +132,11 @@ impl Kept {
         self.ring.as_ref().filter(|ring| ring.calls.open() > 0).map(|ring| ring.sender.as_fd())
     }
 
+    /// Completions of calls by the ring that were never made.
+    pub(super) fn ring_faults(&self) -> u64 {
+        self.ring.as_ref().map_or(0, |ring| ring.sender.faults())
+    }
+
     /// Calls whose memory the kernel still reads.
     #[inline]
     pub(super) fn in_flight(&self) -> usize {

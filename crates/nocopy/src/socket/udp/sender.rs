@@ -1,4 +1,5 @@
 //! The half that sends.
+#![expect(clippy::result_large_err, reason = "what is rejected comes back, and allocates nothing")]
 
 use std::collections::VecDeque;
 use std::io;
@@ -633,7 +634,8 @@ impl Sender {
 
     /// What was counted.
     pub fn counters(&self) -> Counters {
-        self.counters
+        let strange = self.counters.strange_completions + self.outbox.kept().ring_faults();
+        Counters { strange_completions: strange, ..self.counters }
     }
 
     /// Which ways are taken, and why.

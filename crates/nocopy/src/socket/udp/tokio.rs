@@ -2,6 +2,7 @@
 //!
 //! Sending resolves twice: [`AsyncSender::send`] when the message was handed over to the kernel, and the [`Free`] it returns when the
 //! kernel has let go of the memory.
+#![expect(clippy::result_large_err, reason = "what is rejected comes back, and allocates nothing")]
 
 use std::collections::HashMap;
 use std::io;
