@@ -12,6 +12,9 @@ use crate::capability;
 
 /// Long enough for the caches, the branch predictor and a sleeping receiver.
 const WARM_UP: Duration = Duration::from_millis(25);
+/// How long threads may take to begin, and how often to look.
+const START_MAX: Duration = Duration::from_secs(5);
+const START_POLL: Duration = Duration::from_millis(1);
 /// Longer than any receiver sleeps.
 const DRAIN: Duration = Duration::from_millis(25);
 
@@ -68,6 +71,8 @@ pub(crate) fn conduct(
         let receivers: Vec<_> = receive.map(|work| start(c"receiver", &stage.receiver, work)).collect();
         let send = send.into_iter().enumerate();
         let senders: Vec<_> = send.map(|work| start(c"sender", &stage.sender, work)).collect();
+        let all: Vec<_> = receivers.iter().chain(&senders).collect();
+        wait_until_under_way(window, &all);
         let probes = observe(window, duration, sink);
         // From here on nothing may return before the phase says stop: the threads would wait for it, and
         // the scope for the threads.
@@ -85,6 +90,17 @@ pub(crate) fn conduct(
             machine_busy: after.machine_busy_since(&before),
         })
     })
+}
+
+/// Until every thread has done something: on a busy machine the window would otherwise be over before one begins.
+fn wait_until_under_way<T>(window: &Window, threads: &[&ScopedJoinHandle<'_, T>]) {
+    let start = Instant::now();
+    while window.under_way() < threads.len()
+        && !threads.iter().any(|thread| thread.is_finished())
+        && start.elapsed() < START_MAX
+    {
+        sleep(START_POLL);
+    }
 }
 
 fn follow(role: &CStr, site: &Site, place: usize, work: Work<'_>, window: &Window) -> io::Result<Reading> {

@@ -1,6 +1,6 @@
 //! What part of a trial is measured, agreed between its threads without stopping any of them.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::cpu;
@@ -19,11 +19,13 @@ pub(crate) enum Phase {
 #[derive(Debug)]
 pub(crate) struct Window {
     phase: AtomicU8,
+    /// Threads that have counted.
+    under_way: AtomicUsize,
 }
 
 impl Window {
     pub(crate) fn new() -> Self {
-        Self { phase: AtomicU8::new(Phase::WarmUp as u8) }
+        Self { phase: AtomicU8::new(Phase::WarmUp as u8), under_way: AtomicUsize::new(0) }
     }
 
     // Relaxed, as the loads below: the phase itself is all that is communicated; joining the threads
@@ -46,8 +48,13 @@ impl Window {
         self.phase() < Phase::Drain
     }
 
+    /// How many threads are through with a batch at least, possibly an empty one.
+    pub(crate) fn under_way(&self) -> usize {
+        self.under_way.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn gauge(&self) -> Gauge<'_> {
-        Gauge { window: self, packets: 0, first: None, last: None }
+        Gauge { window: self, is_under_way: false, packets: 0, first: None, last: None }
     }
 }
 
@@ -56,6 +63,7 @@ impl Window {
 #[derive(Debug)]
 pub(crate) struct Gauge<'w> {
     window: &'w Window,
+    is_under_way: bool,
     packets: u64,
     first: Option<Mark>,
     last: Option<Mark>,
@@ -82,6 +90,10 @@ impl Gauge<'_> {
     /// Adds packets; once a batch, also an empty one.
     pub(crate) fn count(&mut self, packets: u64) {
         self.packets += packets;
+        if !self.is_under_way {
+            self.is_under_way = true;
+            self.window.under_way.fetch_add(1, Ordering::Relaxed);
+        }
         match (self.window.phase(), self.first, self.last) {
             (Phase::Measure, None, _) => self.first = Some(self.mark()),
             (Phase::Drain | Phase::Stop, _, None) => self.last = Some(self.mark()),
@@ -127,7 +139,9 @@ mod tests {
     fn only_the_window_counts() {
         let window = Window::new();
         let mut gauge = window.gauge();
+        assert_eq!(window.under_way(), 0);
         gauge.count(10);
+        assert_eq!(window.under_way(), 1);
         window.advance(Phase::Measure);
         gauge.count(1); // The batch during which the phase changed belongs to the warm-up.
         gauge.count(20);
