@@ -181,7 +181,9 @@ impl Buffer {
         // An owner of nothing in its place, whose end does nothing.
         match std::mem::replace(&mut self.home, Home::nothing()) {
             Home::Frame(mut frame) => {
-                frame.truncate(self.len as usize);
+                let bytes = self.len as usize;
+                frame.append(bytes.saturating_sub(frame.len())).expect("no longer than its capacity");
+                frame.truncate(bytes);
                 Ok(frame)
             }
             _ => unreachable!("looked at above"),
@@ -198,7 +200,7 @@ impl Buffer {
         match &self.home {
             Home::Pool { pool, .. } => pool.buffer_bytes(),
             Home::Owner(_) => self.len as usize,
-            Home::Frame(frame) => frame.len(),
+            Home::Frame(frame) => frame.len() + frame.tailroom_bytes(),
         }
     }
 

@@ -166,6 +166,11 @@ pub(crate) fn wait_for_completions(
     poll(&mut waited[..count], timeout)
 }
 
+/// Waits until a socket takes more to send.
+pub(crate) fn wait_writable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<Wakeup> {
+    poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::OUT)], timeout)
+}
+
 fn poll(waited: &mut [PollFd<'_>], timeout: Duration) -> io::Result<Wakeup> {
     let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
     match rustix::event::poll(waited, Some(&timeout)) {

@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, Type};
 use super::choice::Chooser;
 use super::multicast::Multicast;
 use super::path::Paths;
-use super::{Method, Receiver, Sender, Socket};
+use super::{Method, Receiver, Sender, Socket, over_port};
 use crate::pool::Pool;
 use crate::sys::{udp_receive, udp_send};
 
@@ -186,7 +186,21 @@ impl Builder {
             .map_err(OpenError::Socket)?;
         self.set(&socket, address.is_ipv6())?;
         socket.bind(&address.into()).map_err(|source| OpenError::Bind { address, source })?;
-        self.finish(OwnedFd::from(socket), address.is_ipv6())
+        self.finish(OwnedFd::from(socket), address.is_ipv6(), false)
+    }
+
+    /// Makes a sender that has a port as one more way, and its address: that of the port's own ordinary socket, which the
+    /// kernel's ways go by. Frames of the port ([`Sender::frame`]) go over it without a copy, other memory is copied into
+    /// frames. It sends to addresses; it is not connected.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn over(self, port: over_port::Sender) -> Result<Sender, OpenError> {
+        let socket = port.kernel_socket().try_clone_to_owned().map_err(OpenError::Socket)?;
+        let is_ipv6 = port.is_ipv6();
+        let mut sender = self.finish(socket, is_ipv6, true)?.sender;
+        sender.set_port(port);
+        Ok(sender)
     }
 
     fn set(&self, socket: &socket2::Socket, is_ipv6: bool) -> Result<(), OpenError> {
@@ -213,8 +227,14 @@ impl Builder {
         self.multicast.set(socket, is_ipv6).map_err(refused)
     }
 
-    fn finish(self, socket: OwnedFd, is_ipv6: bool) -> Result<Socket, OpenError> {
+    fn finish(self, socket: OwnedFd, is_ipv6: bool, has_port: bool) -> Result<Socket, OpenError> {
         let socket = Arc::new(socket);
+        if let (Some(method @ Method::Xdp), false) = (self.method, has_port) {
+            return Err(OpenError::Method {
+                method,
+                source: io::Error::other("no port was given: see Builder::over"),
+            });
+        }
         let zero_copy = udp_send::allow_zero_copy(&*socket);
         if let (Some(method), Err(source)) = (self.method.filter(|method| method.is_zero_copy()), zero_copy) {
             return Err(OpenError::Method { method, source });
@@ -224,7 +244,7 @@ impl Builder {
         let pool = |given: Option<Pool>| {
             given.map_or_else(|| Pool::new(BUFFERS, BUFFER_BYTES), Ok).map_err(OpenError::Memory)
         };
-        let chooser = Chooser::new(self.method);
+        let chooser = Chooser::new(self.method, has_port);
         let local = socket2::SockRef::from(&*socket).local_addr().ok().and_then(|local| local.as_socket());
         let paths = Paths::of(&*socket, local.map(|local| local.ip()));
         let mut sender =

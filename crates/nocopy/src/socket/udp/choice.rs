@@ -22,12 +22,14 @@ const NO_MEMORY: &str = "the kernel had no memory to remember zero-copy sends by
 pub(super) struct Chooser {
     policy: Policy<Method>,
     pinned: Option<Method>,
+    has_port: bool,
 }
 
 impl Chooser {
-    /// Among all methods, or always the one.
-    pub(super) fn new(pinned: Option<Method>) -> Self {
-        Self { policy: pinned.map_or_else(among_all, Policy::pinned), pinned }
+    /// Among all methods, a port too if there is one; or always the one that is given.
+    pub(super) fn new(pinned: Option<Method>, has_port: bool) -> Self {
+        let policy = pinned.map_or_else(|| among_all(has_port), Policy::pinned);
+        Self { policy, pinned, has_port }
     }
 
     #[inline]
@@ -74,7 +76,7 @@ impl Chooser {
     }
 
     pub(super) fn forget_all(&mut self) {
-        self.policy = self.pinned.map_or_else(among_all, Policy::pinned);
+        self.policy = Self::new(self.pinned, self.has_port).policy;
     }
 
     pub(super) fn explain(&self) -> Explanation<Method> {
@@ -82,8 +84,12 @@ impl Chooser {
     }
 }
 
-fn among_all() -> Policy<Method> {
-    Policy::new(&BATCHES, &SINGLES)
+fn among_all(has_port: bool) -> Policy<Method> {
+    let with = |methods: &[Method]| -> Vec<Method> {
+        let port = has_port.then_some(Method::Xdp);
+        methods[..1].iter().copied().chain(port).chain(methods[1..].iter().copied()).collect()
+    };
+    Policy::new(&with(&BATCHES), &with(&SINGLES))
 }
 
 /// So many completions that say copied end a method's turn (see `policy`).

@@ -49,6 +49,11 @@ impl Messages {
         &self.held[(ticket - self.first) as usize]
     }
 
+    /// The message itself, to be taken out and put back.
+    pub(super) fn message_mut(&mut self, ticket: u64) -> &mut Option<Message> {
+        &mut self.get_mut(ticket).message
+    }
+
     fn get_mut(&mut self, ticket: u64) -> &mut Held {
         &mut self.held[(ticket - self.first) as usize]
     }

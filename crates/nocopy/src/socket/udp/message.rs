@@ -66,6 +66,12 @@ impl Message {
     /// The bytes of its only datagram if they lie in one piece.
     #[inline]
     pub(super) fn single(&self) -> Option<&[u8]> {
+        self.single_buffer().map(|buffer| &**buffer)
+    }
+
+    /// The buffer of its only datagram if there is just one.
+    #[inline]
+    pub(super) fn single_buffer(&self) -> Option<&Buffer> {
         match &self.pieces[..] {
             [buffer] if self.bytes == self.datagram_bytes => Some(buffer),
             _ => None,

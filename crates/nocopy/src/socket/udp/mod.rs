@@ -16,6 +16,7 @@
 //! ```
 
 mod builder;
+mod by_port;
 mod choice;
 mod destinations;
 mod in_flight;

@@ -13,6 +13,9 @@ use super::destinations::Destinations;
 use super::in_flight::{Call, Calls, Messages, Ticket};
 use super::message::{DATAGRAM_BYTES_MAX, Message};
 use super::{Method, reaper};
+use smallvec::SmallVec;
+
+use crate::area::Frame;
 use crate::evidence::Evidence;
 use crate::pool::{Buffer, Pool, Registration};
 use crate::sys::udp_send::{self, Burst};
@@ -295,6 +298,32 @@ impl Outbox {
     #[inline]
     pub(super) fn next_in_one_piece(&self) -> Option<&[u8]> {
         self.message(self.next.ticket).single()
+    }
+
+    /// Takes the next message out of the queue if it is one frame.
+    pub(super) fn take_frame(&mut self) -> Option<Frame> {
+        let message = self.kept.messages.message_mut(self.next.ticket);
+        let is_frame = message.as_ref().and_then(Message::single_buffer).is_some_and(Buffer::is_frame);
+        let buffer = message.take_if(|_| is_frame)?.into_pieces().next()?;
+        buffer.into_frame().ok()
+    }
+
+    /// The frame just taken was not sent.
+    pub(super) fn put_frame_back(&mut self, frame: Frame) {
+        *self.kept.messages.message_mut(self.next.ticket) = Some(Buffer::from(frame).into());
+    }
+
+    /// The frame just taken was sent, and finds its way home by itself.
+    pub(super) fn pass_frame(&mut self) {
+        let ticket = self.next.ticket;
+        self.next = Place { ticket: ticket + 1, bytes: 0 };
+        self.kept.messages.handed_over(ticket, None, &mut |_, _, _| {});
+    }
+
+    /// The pieces of the next datagram.
+    pub(super) fn next_pieces(&self) -> SmallVec<[&[u8]; 4]> {
+        let mark = self.measure_one(self.next);
+        pieces_of(self.message(self.next.ticket), self.next.ticket, mark).collect()
     }
 
     /// Goes on behind the next datagram, of which `evidence` is known.

@@ -14,12 +14,12 @@ use super::in_flight::{Call, Ticket};
 use super::message::{DATAGRAM_BYTES_MAX, Message};
 use super::outbox::{How, Outbox, Run, Taken};
 use super::path::{Path, Paths};
-use super::{Method, reaper};
+use super::{Method, over_port, reaper};
 use crate::evidence::{Cause, Evidence, Tally};
 use crate::policy::Explanation;
 use crate::pool::{Buffer, Cache, Pool};
 use crate::sys::udp_send::{self, Notice};
-use crate::sys::xsk::wait_for_completions;
+use crate::sys::xsk::{wait_for_completions, wait_writable};
 
 /// The most messages that are queued before they must be flushed.
 const QUEUE_MAX: usize = 1024;
@@ -42,15 +42,16 @@ const ERRORS_MAX: usize = 64;
 /// when it is dropped is not sent; what the kernel still reads then stays where it is until it has done.
 #[derive(Debug)]
 pub struct Sender {
-    outbox: Outbox,
+    pub(super) outbox: Outbox,
     cache: Cache,
-    destinations: Destinations,
+    pub(super) destinations: Destinations,
+    pub(super) port: Option<over_port::Sender>,
     books: Books,
     completed: Option<VecDeque<Completed>>,
     errors: VecDeque<PeerError>,
     /// Datagrams that were handed over, and refused later; the next flush or drain says so.
     late_refusals: Option<SendError>,
-    counters: Counters,
+    pub(super) counters: Counters,
 }
 
 /// What is learnt of the bytes that were sent.
@@ -187,6 +188,7 @@ impl Sender {
             outbox: Outbox::new(socket),
             cache: Cache::new(pool),
             destinations: Destinations::new(),
+            port: None,
             books: Books { tally: Tally::default(), chooser, paths, last_path: None },
             completed: return_buffers.then(VecDeque::new),
             errors: VecDeque::new(),
@@ -198,6 +200,11 @@ impl Sender {
     pub(super) fn connected(&mut self, to: SocketAddr) {
         self.destinations.connect(to);
         self.books.chooser.forget(CONNECTED);
+    }
+
+    /// Sends over a port, too.
+    pub(super) fn set_port(&mut self, port: over_port::Sender) {
+        self.port = Some(port);
     }
 
     /// Makes the ring now, rather than when it is first sent by.
@@ -314,7 +321,11 @@ impl Sender {
     /// Datagrams were refused for good: they are counted, and the rest was handed over all the same.
     #[inline]
     pub fn flush(&mut self) -> Result<(), SendError> {
-        self.hand_over(0).map(drop)
+        while !self.hand_over(0)? {
+            // The socket itself does not wait. What waiting fails for, trying again tells.
+            let _ = wait_writable(self.outbox.socket(), LOOK_AGAIN);
+        }
+        Ok(())
     }
 
     /// Hands over as much as the socket's send buffer takes at once. `false`: not everything.
@@ -361,6 +372,7 @@ impl Sender {
             pending.told = self.counters.peer_errors;
             let sent = match how.method {
                 Method::Socket => self.send_one(how, run),
+                Method::Xdp => self.send_over_port(how, run),
                 _ => self.send_many(how, run),
             };
             let Err(error) = sent else { continue };
@@ -489,7 +501,7 @@ impl Sender {
         }
         let other = match method {
             Method::ZeroCopyGso | Method::UringZeroCopyGso => Method::Gso,
-            Method::ZeroCopy | Method::UringZeroCopy | Method::Gso => Method::SendMmsg,
+            Method::ZeroCopy | Method::UringZeroCopy | Method::Gso | Method::Xdp => Method::SendMmsg,
             _ => return None,
         };
         self.books.chooser.refused(method, run.destination, run.datagram_bytes as u32);
@@ -501,6 +513,11 @@ impl Sender {
     #[inline(never)]
     fn refuse(&mut self) {
         self.counters.refused += 1;
+        self.pass_next();
+    }
+
+    /// Goes on behind the next datagram, of which no call will tell.
+    pub(super) fn pass_next(&mut self) {
         self.outbox.pass(None, &mut free(&mut self.cache, &mut self.completed));
     }
 
@@ -516,6 +533,9 @@ impl Sender {
     pub fn reap(&mut self) -> usize {
         if self.in_flight() > 0 {
             self.books.refresh();
+        }
+        if let Some(port) = &mut self.port {
+            port.reap();
         }
         let mut over = 0;
         while let Ok(Some(notice)) = udp_send::next_notice(self.outbox.socket()) {
@@ -615,7 +635,7 @@ impl Sender {
         self.flush()?;
         loop {
             self.reap();
-            if self.in_flight() == 0 {
+            if self.in_flight() == 0 && self.port_is_drained(give_up) {
                 return self.late_refusals.take().map_or(Ok(true), Err);
             }
             let left = give_up.saturating_duration_since(Instant::now());
@@ -629,7 +649,7 @@ impl Sender {
 
     /// What is known of the bytes sent, as soon as their memory is free.
     pub fn ledger(&self) -> Tally {
-        self.books.tally
+        self.port.as_ref().map_or(self.books.tally, |port| self.books.tally.plus(&port.ledger()))
     }
 
     /// What was counted.

@@ -70,6 +70,11 @@ impl Kernel {
         Ok(())
     }
 
+    /// The socket with the socket's own address.
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.sockets[0].1.as_fd()
+    }
+
     /// The socket's own address.
     pub(super) fn local(&self) -> SocketAddr {
         self.sockets[0].0

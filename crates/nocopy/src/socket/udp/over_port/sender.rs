@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -423,6 +424,15 @@ impl Sender {
     /// The port below, to ask it for evidence, statistics and balance.
     pub fn port(&self) -> &crate::Sender {
         &self.port
+    }
+
+    /// The ordinary socket that has the address.
+    pub(in crate::socket::udp) fn kernel_socket(&self) -> BorrowedFd<'_> {
+        self.kernel.socket()
+    }
+
+    pub(in crate::socket::udp) fn is_ipv6(&self) -> bool {
+        self.kernel.local().is_ipv6()
     }
 
     #[inline]
