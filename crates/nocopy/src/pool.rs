@@ -345,7 +345,8 @@ impl Cache {
     /// Takes a buffer back; one of another home goes there.
     #[inline]
     pub(crate) fn put(&mut self, mut buffer: Buffer) {
-        if self.owns(&buffer) {
+        // There is room for all of the pool's: it never grows.
+        if self.owns(&buffer) && self.free.len() < self.free.capacity() {
             buffer.len = 0;
             self.free.push(buffer);
         }

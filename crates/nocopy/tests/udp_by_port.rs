@@ -18,7 +18,8 @@ fn sender(lab: &Lab, method: Option<Method>) -> Sender {
     end.namespace().run(|| {
         let local = SocketAddr::new(end.ipv4().into(), 0);
         let settings = over_port::Settings::default();
-        let (_, port) = over_port::Socket::open(Port::builder(end.interface()), local, &settings).unwrap().split();
+        let (_, port) =
+            over_port::Socket::open(Port::builder(end.interface()), local, &settings).unwrap().split();
         let builder = Socket::builder();
         method.map_or(builder.clone(), |method| builder.method(method)).over(port).unwrap()
     })
@@ -99,7 +100,8 @@ fn a_ring_that_is_full_empties_itself() {
     let mut sender = end.namespace().run(|| {
         let port = Port::builder(end.interface()).ring_sizes(64, 64).frame_count(64, 64);
         let local = SocketAddr::new(end.ipv4().into(), 0);
-        let (_, port) = over_port::Socket::open(port, local, &over_port::Settings::default()).unwrap().split();
+        let (_, port) =
+            over_port::Socket::open(port, local, &over_port::Settings::default()).unwrap().split();
         Socket::builder().method(Method::Xdp).over(port).unwrap()
     });
     for number in 0..1000_usize {

@@ -171,6 +171,17 @@ impl<M: Copy + Eq> Policy<M> {
         self.choose_anew(work)
     }
 
+    /// The same where it takes no thought: work of the same kind as before, and nothing to be measured. Otherwise `None`, and
+    /// [`choose`](Self::choose) is to be asked.
+    #[inline]
+    pub(crate) fn choose_at_once(&mut self, work: Work) -> Option<M> {
+        if work != self.last_work {
+            return None;
+        }
+        let method = self.table.class(self.last_class).and_then(Class::quiet)?;
+        Some(self.candidates.methods[usize::from(method)])
+    }
+
     fn choose_anew(&mut self, work: Work) -> Choice<M> {
         if work != self.last_work || self.last_class == usize::MAX {
             let kind = Kind::of(work.bytes, work.count);

@@ -37,6 +37,13 @@ impl Chooser {
         self.policy.choose(work(run))
     }
 
+    /// Whether a datagram goes by an ordinary call of its own, and nobody wants to know what that costs.
+    #[inline]
+    pub(super) fn is_plain(&mut self, destination: u32, bytes: usize) -> bool {
+        let work = Work { destination, bytes: bytes as u32, count: 1 };
+        self.policy.choose_at_once(work) == Some(Method::Socket)
+    }
+
     /// What a measured choice cost.
     pub(super) fn record(&mut self, choice: Choice<Method>, run: &Run, cost: Duration) {
         self.policy.record(choice, work(run), cost);

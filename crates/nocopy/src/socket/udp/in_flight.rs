@@ -33,6 +33,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
+    #[inline(always)]
     pub(super) fn push(&mut self, message: Message, destination: u32) -> Ticket {
         let ticket = Ticket(self.end());
         let held = Held { message: Some(message), destination, calls: 0, handed_over: false, evidence: None };
@@ -40,11 +41,28 @@ impl Messages {
         ticket
     }
 
+    /// The only message there is.
+    #[inline(always)]
+    pub(super) fn only(&self) -> Option<&Held> {
+        if self.held.len() == 1 { self.held.front() } else { None }
+    }
+
+    /// Takes the only buffer of the first message, all of which was handed over, and none of which the kernel reads.
+    #[inline(always)]
+    pub(super) fn pop_buffer(&mut self) -> Option<Buffer> {
+        let buffer = self.held.front_mut()?.message.as_mut()?.pop_buffer();
+        self.held.pop_front();
+        self.first += 1;
+        buffer
+    }
+
     /// The ticket that the next message gets.
+    #[inline]
     pub(super) fn end(&self) -> u64 {
         self.first + self.held.len() as u64
     }
 
+    #[inline]
     pub(super) fn get(&self, ticket: u64) -> &Held {
         &self.held[(ticket - self.first) as usize]
     }

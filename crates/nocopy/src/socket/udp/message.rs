@@ -63,14 +63,20 @@ impl Message {
         self.pieces.into_iter()
     }
 
+    /// Takes its last buffer out.
+    #[inline(always)]
+    pub(super) fn pop_buffer(&mut self) -> Option<Buffer> {
+        self.pieces.pop()
+    }
+
     /// The bytes of its only datagram if they lie in one piece.
-    #[inline]
+    #[inline(always)]
     pub(super) fn single(&self) -> Option<&[u8]> {
         self.single_buffer().map(|buffer| &**buffer)
     }
 
     /// The buffer of its only datagram if there is just one.
-    #[inline]
+    #[inline(always)]
     pub(super) fn single_buffer(&self) -> Option<&Buffer> {
         match &self.pieces[..] {
             [buffer] if self.bytes == self.datagram_bytes => Some(buffer),
@@ -80,10 +86,12 @@ impl Message {
 }
 
 impl From<Buffer> for Message {
-    #[inline]
+    #[inline(always)]
     fn from(buffer: Buffer) -> Self {
         let bytes = buffer.len();
-        Self { pieces: SmallVec::from_iter([buffer]), bytes, datagram_bytes: bytes }
+        let mut pieces = SmallVec::new();
+        pieces.push(buffer);
+        Self { pieces, bytes, datagram_bytes: bytes }
     }
 }
 

@@ -236,7 +236,7 @@ impl Outbox {
         self.kept.socket()
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, message: Message, destination: u32) -> Ticket {
         self.kept.messages.push(message, destination)
     }
@@ -298,6 +298,21 @@ impl Outbox {
     #[inline]
     pub(super) fn next_in_one_piece(&self) -> Option<&[u8]> {
         self.message(self.next.ticket).single()
+    }
+
+    /// The bytes of the only message, and whom it is for, if it is one datagram in one piece and was not handed over.
+    #[inline(always)]
+    pub(super) fn only(&self) -> Option<(&[u8], u32)> {
+        let held = self.kept.messages.only().filter(|_| self.queued() == 1)?;
+        Some((held.message.as_ref()?.single()?, held.destination))
+    }
+
+    /// Takes the buffer of the only message, which was sent by an ordinary call.
+    #[inline(always)]
+    pub(super) fn pop_only(&mut self) -> (Ticket, Option<Buffer>) {
+        let ticket = self.next.ticket;
+        self.next.ticket += 1;
+        (Ticket(ticket), self.kept.messages.pop_buffer())
     }
 
     /// Takes the next message out of the queue if it is one frame.

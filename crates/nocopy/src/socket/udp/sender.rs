@@ -238,7 +238,7 @@ impl Sender {
     ///
     /// # Errors
     /// The message, and why it was not queued.
-    #[inline]
+    #[inline(always)]
     pub fn send(&mut self, message: impl Into<Message>) -> Result<Ticket, Rejected> {
         let message = message.into();
         if !self.destinations.is_connected() {
@@ -266,7 +266,7 @@ impl Sender {
         self.destinations.number(to)
     }
 
-    #[inline]
+    #[inline(always)]
     fn queue(&mut self, message: Message, destination: u32) -> Result<Ticket, Rejected> {
         let reason = if message.datagram_bytes() > DATAGRAM_BYTES_MAX {
             RejectedReason::TooLong(message.datagram_bytes())
@@ -303,6 +303,43 @@ impl Sender {
         Ok(())
     }
 
+    /// Sends one datagram now, behind what is queued: for programs that have one at a time. What the queue costs is saved where a
+    /// plain call is the way.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush); `NotConnected` without an address, `EMSGSIZE` if it is longer than UDP takes.
+    #[inline]
+    pub fn send_now(&mut self, buffer: Buffer, to: Option<SocketAddr>) -> Result<(), SendError> {
+        let destination = to.map_or(CONNECTED, |to| self.destination(to));
+        let is_alone = self.queued() == 0 && self.completed.is_none() && self.late_refusals.is_none();
+        if is_alone && self.books.chooser.is_plain(destination, buffer.len()) {
+            let address = self.destinations.get(destination).address.as_ref();
+            if udp_send::send(self.outbox.socket(), &buffer, address, 0).is_ok() {
+                self.counters.sent += 1;
+                self.books.tally.add(self.books.chooser.copied(), 1, buffer.len() as u64);
+                self.cache.put(buffer);
+                return Ok(());
+            }
+        }
+        // Where the call failed it is tried anew, and the error looked into.
+        self.queue_and_flush(buffer, to)
+    }
+
+    #[inline(never)]
+    fn queue_and_flush(&mut self, buffer: Buffer, to: Option<SocketAddr>) -> Result<(), SendError> {
+        self.flush()?;
+        let queued = match to {
+            None => self.send(buffer),
+            Some(to) => self.send_to(buffer, to),
+        };
+        let refused = |source| SendError { to, refused: 1, source };
+        match queued.map_err(|rejected| rejected.reason) {
+            Ok(_) | Err(RejectedReason::QueueFull) => self.flush(), // the queue was just emptied
+            Err(RejectedReason::TooLong(_)) => Err(refused(io::Error::from_raw_os_error(libc::EMSGSIZE))),
+            Err(RejectedReason::NotConnected) => Err(refused(io::ErrorKind::NotConnected.into())),
+        }
+    }
+
     /// Messages that are queued and not handed over.
     #[inline]
     pub fn queued(&self) -> usize {
@@ -321,6 +358,36 @@ impl Sender {
     /// Datagrams were refused for good: they are counted, and the rest was handed over all the same.
     #[inline]
     pub fn flush(&mut self) -> Result<(), SendError> {
+        if self.send_only() { Ok(()) } else { self.flush_all() }
+    }
+
+    /// Sends the only message, if it is a datagram that goes by a plain call: without the bookkeeping that others need. `false`: nothing
+    /// was done.
+    #[inline(always)]
+    fn send_only(&mut self) -> bool {
+        let Some((bytes, destination)) = self.outbox.only() else { return false };
+        if self.late_refusals.is_some() || !self.books.chooser.is_plain(destination, bytes.len()) {
+            return false;
+        }
+        let address = self.destinations.get(destination).address.as_ref();
+        if udp_send::send(self.outbox.socket(), bytes, address, 0).is_err() {
+            return false; // it is tried anew, and the error looked into
+        }
+        let evidence = self.books.chooser.copied();
+        self.books.tally.add(evidence, 1, bytes.len() as u64);
+        self.counters.sent += 1;
+        match (self.outbox.pop_only(), &mut self.completed) {
+            ((_, Some(buffer)), None) => self.cache.put(buffer),
+            ((ticket, Some(buffer)), Some(completed)) => {
+                completed.push_back(Completed { ticket, evidence, message: buffer.into() });
+            }
+            ((_, None), _) => {} // there is one, as was looked at
+        }
+        true
+    }
+
+    #[inline(never)]
+    fn flush_all(&mut self) -> Result<(), SendError> {
         while !self.hand_over(0)? {
             // The socket itself does not wait. What waiting fails for, trying again tells.
             let _ = wait_writable(self.outbox.socket(), LOOK_AGAIN);
