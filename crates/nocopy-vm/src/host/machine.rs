@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::boot::Boot;
 use super::kernel::KernelTree;
 use super::tools::{Tools, path_with};
+use super::wire;
 use crate::arguments::RandomArguments;
 use crate::event::{self, Ended, Event};
 use crate::guest;
@@ -82,7 +83,8 @@ fn run(cache: &Path, tools: &Tools, kernel: &KernelTree, boot: Boot, random: Ran
         failure: None,
         complaints: Vec::new(),
     };
-    if let Err(failure) = follow(cache, tools, kernel, random, &mut outcome) {
+    let followed = wire::inside(outcome.boot.topology, || follow(cache, tools, kernel, random, &mut outcome));
+    if let Err(failure) = followed {
         say(&outcome, &failure);
         outcome.failure = Some(failure);
     }
@@ -162,7 +164,7 @@ fn take(event: Event, outcome: &mut Outcome, elapsed: Duration) {
 }
 
 fn say(outcome: &Outcome, words: &str) {
-    eprintln!("vm: {:<7} {:<7} {words}", outcome.boot.topology, outcome.boot.kernel);
+    eprintln!("vm: {:<11} {:<7} {words}", outcome.boot.topology, outcome.boot.kernel);
 }
 
 fn last_lines(console: &Path) -> String {
@@ -241,7 +243,6 @@ fn guest_command(boot: &Boot, random: RandomArguments, shared: &Path) -> std::io
 
 /// QEMU's options for the two wired interfaces.
 fn devices(topology: Topology) -> String {
-    let wire = "-netdev hubport,id=h0,hubid=0 -netdev hubport,id=h1,hubid=0";
     let card = |n: u32| match topology {
         Topology::Igb => format!(
             "-device pcie-root-port,id=port{n},chassis={},slot={} -device igb,id=card{n},netdev=h{n},bus=port{n}",
@@ -249,12 +250,12 @@ fn devices(topology: Topology) -> String {
             n + 1
         ),
         // Without the guest offloads virtio_net does XDP, and with the memory addressed by its driver it does zero-copy.
-        Topology::Virtio => format!(
+        Topology::Virtio | Topology::VirtioTaps => format!(
             "-device virtio-net-pci,id=card{n},netdev=h{n},iommu_platform=on,disable-legacy=on,\
              guest_tso4=off,guest_tso6=off,guest_ufo=off,guest_csum=off"
         ),
     };
-    format!("{wire} {} {}", card(0), card(1))
+    format!("{} {} {}", wire::netdevs(topology), card(0), card(1))
 }
 
 /// QEMU's options for a serial port in the guest with QEMU's own monitor at the other end, so that a test can pull a cable:

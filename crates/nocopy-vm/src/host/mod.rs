@@ -8,6 +8,7 @@ mod machine;
 mod packages;
 mod report;
 mod tools;
+mod wire;
 
 use std::fs::File;
 

@@ -111,10 +111,10 @@ impl Report {
         let columns: Vec<&str> = first.keys().filter(is_plain).map(String::as_str).collect();
         let header: Vec<String> = columns.iter().map(|name| name.replace('_', " ")).collect();
         let mut table =
-            table(&[&["driver"], &header.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat());
+            table(&[&["topology"], &header.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat());
         for (on, measured) in rows {
             let cells = columns.iter().map(|name| plain(measured.get(*name)));
-            table.add_row([on.driver().to_owned()].into_iter().chain(cells));
+            table.add_row([on.to_string()].into_iter().chain(cells));
         }
         println!("\n{name}:\n{table}");
     }

@@ -8,7 +8,7 @@ use crate::registry::{Failure, Kernel, Test, Topology};
 pub(crate) const TEST: Test = Test {
     proves: "the probe sees of a real card what it is: its interrupts and their CPUs, its rings, what it knows of zero-copy, and \
              a setting that changes",
-    on: &[Topology::Igb, Topology::Virtio],
+    on: &[Topology::Igb, Topology::Virtio, Topology::VirtioTaps],
     kernel: Kernel::Newest,
     run,
 };
@@ -21,7 +21,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let of = |name: &str| gates.iter().find(|gate| gate.name == name).expect("a gate of that name");
     let queues = match guest.topology() {
         Topology::Igb => 2,
-        Topology::Virtio => 1,
+        Topology::Virtio | Topology::VirtioTaps => 1,
     };
     assert!(of("receive queues").found.starts_with(&format!("{queues}: ")), "{}", of("receive queues"));
     let interrupts = of("interrupts");
@@ -32,7 +32,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     assert!(driver.found.contains("a port that only sends keeps it full"), "{driver}");
     assert_eq!(of("xdp zero-copy").state, State::Open);
     assert_ne!(of("NUMA node").state, State::Unknown, "{}", of("NUMA node"));
-    // The hub takes scatter-gather from a virtio device; an igb card has it, and can be told not to use it.
+    // The hub takes scatter-gather from a virtio device, taps do not; an igb card has it, and can be told not to use it.
     let gathers = |state| {
         let gate = zero_copy_send(end)?;
         assert_eq!(gate.state, state, "{gate}");
@@ -48,6 +48,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
             gathers(State::Open)?;
         }
         Topology::Virtio => drop(gathers(State::Closed)?),
+        Topology::VirtioTaps => drop(gathers(State::Open)?),
     }
     Ok(())
 }

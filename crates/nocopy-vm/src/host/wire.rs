@@ -1,0 +1,54 @@
+//! What joins the two interfaces of a machine on the host's side.
+
+use std::process::Command;
+
+use nocopy_lab::Namespace;
+
+use super::packages::run;
+use crate::registry::Topology;
+
+/// The taps, in the order of the machine's interfaces.
+const TAPS: [&str; 2] = ["left", "right"];
+const BRIDGE: &str = "wire";
+
+/// Runs `machine`, everything of which starts and ends in there, where its wire is.
+///
+/// Taps are interfaces of the host, so they have a network namespace of their own: it has no name, and is gone with the machine and
+/// this thread, however they end. The host's own interfaces are not touched.
+pub(crate) fn inside(
+    topology: Topology,
+    machine: impl FnOnce() -> Result<(), String> + Send,
+) -> Result<(), String> {
+    if topology != Topology::VirtioTaps {
+        return machine();
+    }
+    let namespace = Namespace::new().map_err(|error| error.to_string())?;
+    // One thread for both: a machine is killed when the thread that started it ends.
+    namespace.run(|| bridge().and_then(|()| machine()))
+}
+
+/// Makes two taps and joins them; the interfaces say nothing of themselves.
+fn bridge() -> Result<(), String> {
+    ip(&["link", "add", BRIDGE, "type", "bridge", "mcast_snooping", "0"])?;
+    for tap in TAPS {
+        ip(&["tuntap", "add", "dev", tap, "mode", "tap"])?;
+        ip(&["link", "set", tap, "master", BRIDGE])?;
+    }
+    for interface in [BRIDGE].into_iter().chain(TAPS) {
+        ip(&["link", "set", interface, "addrgenmode", "none", "up"])?;
+    }
+    Ok(())
+}
+
+fn ip(arguments: &[&str]) -> Result<(), String> {
+    run("wiring a machine", Command::new("ip").args(arguments)).map(drop).map_err(|error| error.to_string())
+}
+
+/// QEMU's options for its ends of the wire, `h0` and `h1`.
+pub(super) fn netdevs(topology: Topology) -> String {
+    let end = |n: usize| match topology {
+        Topology::Igb | Topology::Virtio => format!("-netdev hubport,id=h{n},hubid=0"),
+        Topology::VirtioTaps => format!("-netdev tap,id=h{n},ifname={},script=no,downscript=no", TAPS[n]),
+    };
+    format!("{} {}", end(0), end(1))
+}
