@@ -36,6 +36,21 @@ struct sk_buff {
 
 enum way { SENT = 1, RECEIVED = 2 };
 
+// Whether this processor is cutting a long packet. UDP takes the packet away from its program meanwhile; interrupts are let in, but
+// they copy no packets.
+struct {
+	int (*type)[BPF_MAP_TYPE_PERCPU_ARRAY];
+	int (*max_entries)[1];
+	u32 *key;
+	u64 *value;
+} cutting SEC(".maps");
+
+static __attribute__((always_inline)) u64 *is_cutting(void)
+{
+	u32 key = 0;
+	return bpf_map_lookup_elem(&cutting, &key);
+}
+
 static __attribute__((always_inline)) void book(u32 key, u64 bytes)
 {
 	struct account *account = bpf_map_lookup_elem(&accounts, &key);
@@ -66,7 +81,8 @@ static __attribute__((always_inline)) int count(u32 function, enum way ways, u64
 	SEC("fentry/" #function) int function(u64 *arguments) \
 	{ \
 		struct sk_buff *skb = (struct sk_buff *)arguments[0]; \
-		return count(number, skb->sk ? SENT : RECEIVED, length); \
+		u64 *cuts = is_cutting(); \
+		return count(number, skb->sk || (cuts && *cuts) ? SENT : RECEIVED, length); \
 	}
 
 // Received packets into the area of an AF_XDP socket.
@@ -85,6 +101,35 @@ COPIES(swiotlb_bounce, 5, SENT | RECEIVED, 2)
 COPIES_SKB(skb_copy_bits, 6, (u32)arguments[3])
 COPIES_SKB(pskb_expand_head, 7, skb->len - skb->data_len)
 COPIES_SKB(__pskb_copy_fclone, 8, skb->len - skb->data_len)
-COPIES_SKB(skb_copy_ubufs, 9, skb->data_len)
+// The same, adding up a checksum that no card will.
+COPIES_SKB(skb_copy_and_csum_bits, 10, (u32)arguments[3])
+
+// A long packet cut by the kernel. Its headers were pulled off, so what is left in its linear part is payload, and copied; the rest is
+// shared. For a card that cannot gather all of it is copied, by the functions above.
+#define NETIF_F_SG 1
+SEC("fentry/skb_segment") int skb_segment(u64 *arguments)
+{
+	struct sk_buff *skb = (struct sk_buff *)arguments[0];
+	u64 *cuts = is_cutting();
+	if (cuts)
+		*cuts = 1;
+	return count(11, SENT, arguments[1] & NETIF_F_SG ? skb->len - skb->data_len : 0);
+}
+
+SEC("fexit/skb_segment") int skb_segment_end(u64 *arguments)
+{
+	u64 *cuts = is_cutting();
+	if (cuts)
+		*cuts = 0;
+	return 0;
+}
+
+// A program's memory, before anybody who may keep it gets the packet. Whose it was is forgotten by then, but only programs that send
+// have such memory.
+SEC("fentry/skb_copy_ubufs") int skb_copy_ubufs(u64 *arguments)
+{
+	struct sk_buff *skb = (struct sk_buff *)arguments[0];
+	return count(9, SENT, skb->data_len);
+}
 
 char licence[] SEC("license") = "GPL";

@@ -1,7 +1,7 @@
 //! Counts the bytes that the kernel copies between a program and a card (`bpf/copies.bpf.c`).
 
 use aya::maps::{MapData, PerCpuArray};
-use aya::programs::{FEntry, Program, ProgramError};
+use aya::programs::{FEntry, FExit, Program, ProgramError};
 use aya::{Btf, Ebpf};
 use serde::Serialize;
 
@@ -29,7 +29,12 @@ const FUNCTIONS: &[&str] = &[
     "pskb_expand_head",
     "__pskb_copy_fclone",
     "skb_copy_ubufs",
+    "skb_copy_and_csum_bits",
+    "skb_segment",
 ];
+
+/// Watched at its end, too, by a program of this name.
+const FUNCTION_LEFT: (&str, &str) = ("skb_segment", "skb_segment_end");
 
 /// Watches while it lives.
 pub(crate) struct Meter {
@@ -46,6 +51,11 @@ impl Meter {
             let failed = |error| Failure(format!("watching {function}: {}", Failure::from(error)));
             watch(program, function, &kernel).map_err(failed)?;
         }
+        let (function, program) = FUNCTION_LEFT;
+        let program: &mut FExit =
+            programs.program_mut(program).expect("there is a program for its end").try_into()?;
+        program.load(function, &kernel)?;
+        program.attach()?;
         Ok(Self { programs })
     }
 
@@ -99,5 +109,10 @@ impl Copies {
     /// What was copied that way, function by function.
     pub(crate) fn of(&self, way: Way) -> Vec<&Account> {
         self.0.iter().filter(|account| account.way == way).collect()
+    }
+
+    /// Bytes copied that way.
+    pub(crate) fn bytes(&self, way: Way) -> u64 {
+        self.of(way).iter().map(|account| account.bytes).sum()
     }
 }

@@ -89,16 +89,14 @@ fn through_sockets(guest: &Guest) -> Result<(), Failure> {
 
 /// Adds a row to the report, and returns the copies per byte.
 fn record(guest: &Guest, mode: &str, way: Way, copies: &Copies, packet_bytes: usize) -> f64 {
-    let copied_by = copies.of(way);
-    let copied_bytes: u64 = copied_by.iter().map(|account| account.bytes).sum();
-    let copies_per_byte = copied_bytes as f64 / (f64::from(PACKETS) * packet_bytes as f64);
+    let copies_per_byte = copies.bytes(way) as f64 / (f64::from(PACKETS) * packet_bytes as f64);
     guest.record(&json!({
         "mode": mode,
         "way": way,
         "packets": PACKETS,
         "packet_bytes": packet_bytes,
         "copies_per_byte": copies_per_byte,
-        "copied_by": copied_by,
+        "copied_by": copies.of(way),
     }));
     copies_per_byte
 }
