@@ -306,6 +306,14 @@ impl End {
         ethtool::set_feature(&self.namespace, self.interface, "tx-checksum-ip-generic", on)
     }
 
+    /// Whether the device cuts long UDP messages into datagrams (`UDP_SEGMENT`); off, the kernel does, before the device.
+    ///
+    /// # Errors
+    /// As [`End::set_gro`].
+    pub fn set_udp_segmentation(&self, on: bool) -> Result<(), Error> {
+        ethtool::set_feature(&self.namespace, self.interface, "tx-udp-segmentation", on)
+    }
+
     /// The number of the XDP program on the interface, if there is one.
     ///
     /// # Errors

@@ -1,0 +1,174 @@
+//! Datagrams that can be told apart, from a socket of ours at the left end to an ordinary one at the right.
+
+use std::io;
+use std::net::UdpSocket;
+
+use nocopy::socket::udp::{Message, Method, Socket};
+use nocopy::{Buffer, Evidence, Tally};
+use nocopy_lab::Lab;
+use serde_json::json;
+
+use super::Guest;
+use super::meter::{Copies, Meter, Way};
+use super::traffic::ARRIVAL_MAX;
+use crate::registry::Failure;
+
+/// In all.
+pub(crate) const DATAGRAMS: u32 = 1000;
+pub(crate) const DATAGRAM_BYTES: usize = 1400;
+/// Their bytes.
+pub(crate) const BYTES: u64 = DATAGRAMS as u64 * DATAGRAM_BYTES as u64;
+
+/// On their way at a time: as many as make the longest message that a kernel cuts, and fewer than an ordinary socket's receive buffer
+/// holds.
+const WINDOW: u32 = 46;
+
+/// The methods that send from the program's memory.
+pub(crate) const ZERO_COPY: [Method; 4] =
+    [Method::ZeroCopy, Method::ZeroCopyGso, Method::UringZeroCopy, Method::UringZeroCopyGso];
+
+/// Where what is sent lies.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Memory {
+    /// A buffer of the socket's pool, with a whole window in it.
+    Pool,
+    /// The program's own, a piece for each datagram.
+    Foreign,
+}
+
+/// What is sent how, and what is to come of it.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) method: Method,
+    pub(crate) memory: Memory,
+    /// What the sender learns of every message.
+    pub(crate) evidence: Evidence,
+}
+
+/// Sends datagrams across, checks that each arrives with its bytes, in order, and that its memory comes back with the evidence, and
+/// adds a row to the report. Returns what the sender's ledger says, and what the kernel copied.
+pub(crate) fn measure(guest: &Guest, meter: &Meter, case: &Case) -> Result<(Tally, Copies), Failure> {
+    let mut datagrams = Datagrams::open(guest.lab(), case.method)?;
+    let copies = meter.copies(|| datagrams.cross(case))?;
+    let ledger = datagrams.ledger();
+    guest.record(&json!({
+        "method": case.method.name(),
+        "case": case.name,
+        "datagrams": DATAGRAMS,
+        "datagram_bytes": DATAGRAM_BYTES,
+        "overtaken": datagrams.overtaken,
+        "ledger": ledger.to_string(),
+        "copies_per_byte": copies.bytes(Way::Sent) as f64 / BYTES as f64,
+        "copied_by": copies.of(Way::Sent),
+    }));
+    assert_eq!((ledger.datagrams(), ledger.bytes()), (DATAGRAMS.into(), BYTES), "{ledger}");
+    Ok((ledger, copies))
+}
+
+/// The two sockets.
+struct Datagrams {
+    sender: Socket,
+    receiver: UdpSocket,
+    /// Datagrams that arrived behind one that was sent later.
+    overtaken: usize,
+}
+
+impl Datagrams {
+    fn open(lab: &Lab, method: Method) -> Result<Self, Failure> {
+        let (left, right) = (lab.left(), lab.right());
+        let receiver = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 0)))?;
+        receiver.set_read_timeout(Some(ARRIVAL_MAX))?;
+        let to = receiver.local_addr()?;
+        let sender = left.namespace().run(|| {
+            let builder = Socket::builder().method(method).return_buffers(true);
+            let mut socket = builder.bind((left.ipv4(), 0).into())?;
+            socket.connect(to)?;
+            Ok::<_, Failure>(socket)
+        })?;
+        Ok(Self { sender, receiver, overtaken: 0 })
+    }
+
+    fn cross(&mut self, case: &Case) -> Result<(), Failure> {
+        for window in windows() {
+            self.send(&window, case.memory)?;
+            self.expect(&window, case.method)?;
+            let sender = self.sender.sender();
+            if !sender.drain(ARRIVAL_MAX)? {
+                return Err(Failure(format!("{} calls are not completed", sender.in_flight())));
+            }
+            let mut back_bytes = 0;
+            while let Some(done) = sender.completed() {
+                assert_eq!(done.evidence, case.evidence, "{}, {}", case.method, case.name);
+                back_bytes += done.message.bytes();
+            }
+            assert_eq!(back_bytes, window.len() * DATAGRAM_BYTES, "all of the memory is back");
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, window: &[Vec<u8>], memory: Memory) -> Result<(), Failure> {
+        let sender = self.sender.sender();
+        match memory {
+            Memory::Pool => {
+                let mut buffer = sender.buffer().expect("all are back");
+                buffer.fill(&window.concat()).expect("a window fits a buffer");
+                sender.send(Message::segments(buffer, DATAGRAM_BYTES))?;
+            }
+            Memory::Foreign => {
+                for datagram in window {
+                    sender.send(Buffer::from(datagram.clone()))?;
+                }
+            }
+        }
+        Ok(sender.flush()?)
+    }
+
+    /// Receives a whole window. Those that io_uring sends may overtake each other, while the send buffer is full.
+    fn expect(&mut self, window: &[Vec<u8>], method: Method) -> Result<(), Failure> {
+        let arrived = window.iter().map(|_| receive(&self.receiver)).collect::<Result<Vec<_>, _>>();
+        let mut arrived = arrived.map_err(|error| Failure(format!("{method}: not all arrived: {error}")))?;
+        if matches!(method, Method::UringZeroCopy | Method::UringZeroCopyGso) {
+            self.overtaken += arrived.windows(2).filter(|pair| pair[0] > pair[1]).count();
+            arrived.sort_unstable();
+        }
+        let wrong = arrived.iter().zip(window).position(|(arrived, wanted)| arrived != wanted);
+        assert_eq!(wrong, None, "{method}: in its window, the first that is not what was sent");
+        Ok(())
+    }
+
+    /// What the sender knows of all it sent.
+    fn ledger(&mut self) -> Tally {
+        let sender = self.sender.sender();
+        let counters = sender.counters();
+        assert_eq!((counters.refused, counters.no_buffers, counters.strange_completions), (0, 0, 0));
+        sender.ledger()
+    }
+}
+
+/// All datagrams, in portions that may be on their way at a time.
+pub(crate) fn windows() -> impl Iterator<Item = Vec<Vec<u8>>> {
+    let starts = (0..DATAGRAMS).step_by(WINDOW as usize);
+    starts.map(|start| (start..DATAGRAMS.min(start + WINDOW)).map(datagram).collect())
+}
+
+fn datagram(number: u32) -> Vec<u8> {
+    let pattern = (0..DATAGRAM_BYTES).map(|place| (number as usize * 31 + place * 7) as u8);
+    let mut bytes: Vec<u8> = pattern.collect();
+    bytes[..4].copy_from_slice(&number.to_be_bytes());
+    bytes
+}
+
+/// Receives one datagram.
+pub(crate) fn receive(socket: &UdpSocket) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; DATAGRAM_BYTES + 1];
+    loop {
+        match socket.recv(&mut bytes) {
+            // By what this thread sent with io_uring.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            length => {
+                bytes.truncate(length?);
+                return Ok(bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+use std::net::UdpSocket;
+
+use nocopy::socket::udp::over_port::{Settings, Socket};
+use nocopy::{Cause, Evidence, Mode, Tally};
+use serde_json::json;
+
+use crate::guest::Guest;
+use crate::guest::datagrams::{self, BYTES, DATAGRAM_BYTES, DATAGRAMS, windows};
+use crate::guest::meter::{Copies, Meter, Way};
+use crate::guest::traffic::{ARRIVAL_MAX, small};
+use crate::registry::{Failure, Kernel, Test, Topology};
+
+pub(crate) const TEST: Test = Test {
+    proves: "UDP over a zero-copy port exchanges datagrams with an ordinary socket, and neither what it sends nor what it receives is \
+             copied once, by the ledger and by the instrument inside the kernel, which reads 1.00 for native copy mode",
+    on: &[Topology::Igb, Topology::Virtio],
+    kernel: Kernel::Newest,
+    run,
+};
+
+/// Ethernet, IPv4 and UDP: a port copies headers with their payload, if it copies.
+const HEADER_BYTES: usize = 14 + 20 + 8;
+const PACKETS_BYTES: u64 = BYTES + DATAGRAMS as u64 * HEADER_BYTES as u64;
+
+fn run(guest: &Guest) -> Result<(), Failure> {
+    let meter = Meter::start()?;
+    if guest.topology() == Topology::Igb {
+        // What a card with two brings on the other is the host's.
+        guest.lab().left().set_queues(1)?;
+    }
+    for (mode, evidence) in
+        [(Mode::XdpCopyNative, Evidence::Copied(Cause::XdpCopyMode)), (Mode::XdpZeroCopy, Evidence::ZeroCopy)]
+    {
+        let (mut socket, peer) = open(guest, mode)?;
+        assert_eq!(socket.evidence(), evidence);
+        let sent = meter.copies(|| send(&mut socket, &peer))?;
+        check(guest, mode, Way::Sent, socket.sender().ledger(), &sent);
+        let received = meter.copies(|| receive(&mut socket, &peer))?;
+        check(guest, mode, Way::Received, socket.receiver().ledger(), &received);
+    }
+    Ok(())
+}
+
+fn open(guest: &Guest, mode: Mode) -> Result<(Socket, UdpSocket), Failure> {
+    let (left, right) = (guest.lab().left(), guest.lab().right());
+    let local = (left.ipv4(), 7001).into();
+    let port = || small(left.interface()).mode(mode);
+    let socket = left.namespace().run(|| Socket::open(port(), local, &Settings::default()))?;
+    // Attaching resets the link of an igb.
+    guest.lab().wait_for_carrier()?;
+    let peer = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 7002)))?;
+    peer.connect(local)?;
+    peer.set_read_timeout(Some(ARRIVAL_MAX))?;
+    Ok((socket, peer))
+}
+
+fn send(socket: &mut Socket, peer: &UdpSocket) -> Result<(), Failure> {
+    let (sender, to) = (socket.sender(), peer.local_addr()?);
+    for window in windows() {
+        for datagram in &window {
+            let mut frame = sender.frame().expect("more frames than a window");
+            frame.fill(datagram).expect("a datagram fits a frame");
+            sender.send(frame, to)?;
+        }
+        if !sender.drain(ARRIVAL_MAX)? {
+            return Err(Failure(format!("frames stay with the kernel: {}", sender.port().balance())));
+        }
+        for datagram in &window {
+            assert!(datagrams::receive(peer)? == *datagram, "not what was sent");
+        }
+    }
+    let sent = sender.sent();
+    assert_eq!((sent.over_port, sent.through_kernel()), (DATAGRAMS.into(), 0), "{sent:?}");
+    Ok(())
+}
+
+fn receive(socket: &mut Socket, peer: &UdpSocket) -> Result<(), Failure> {
+    let receiver = socket.receiver();
+    for window in windows() {
+        for datagram in &window {
+            peer.send(datagram)?;
+        }
+        let mut rest = window.iter();
+        while !rest.as_slice().is_empty() {
+            let batch = receiver.receive_timeout(ARRIVAL_MAX)?;
+            let left_before = rest.len();
+            for datagram in batch {
+                let wanted = rest.next().expect("no more than were sent");
+                assert!(*datagram == **wanted, "{} B, not what was sent", datagram.len());
+            }
+            if rest.len() == left_before {
+                return Err(Failure(format!(
+                    "{left_before} datagrams did not arrive: {:?}",
+                    receiver.received()
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds a row to the report, and holds the ledger against the instrument.
+fn check(guest: &Guest, mode: Mode, way: Way, ledger: Tally, copies: &Copies) {
+    let copied_bytes = copies.bytes(way);
+    guest.record(&json!({
+        "mode": mode.to_string(),
+        "way": way,
+        "datagrams": DATAGRAMS,
+        "packet_bytes": HEADER_BYTES + DATAGRAM_BYTES,
+        "ledger": ledger.to_string(),
+        "copies_per_byte": copied_bytes as f64 / PACKETS_BYTES as f64,
+        "copied_by": copies.of(way),
+    }));
+    assert_eq!((ledger.datagrams(), ledger.bytes()), (DATAGRAMS.into(), BYTES), "{ledger}");
+    if mode == Mode::XdpZeroCopy {
+        assert_eq!((ledger.zero_copy_bytes(), copied_bytes), (BYTES, 0), "{way:?}: {ledger}; {copies:?}");
+    } else {
+        let told_and_copied_bytes = (ledger.copied_bytes(Cause::XdpCopyMode), copied_bytes);
+        assert_eq!(told_and_copied_bytes, (BYTES, PACKETS_BYTES), "{way:?}: {ledger}; {copies:?}");
+    }
+}
