@@ -211,6 +211,7 @@ const UDP_METHODS: [&str; 9] = [
     "zerocopy",
     "zerocopy-gso",
     "uring-zerocopy",
+    "uring-zerocopy-gso",
     "xdp-udp",
     "xdp-copy",
     "auto",

@@ -135,7 +135,16 @@ fn noise(bytes: usize) -> Vec<u8> {
 
 #[test]
 fn with_every_method_all_arrives_and_both_tell_so() {
-    let methods = ["auto", "socket", "sendmmsg", "gso", "zerocopy", "zerocopy-gso", "uring-zerocopy"];
+    let methods = [
+        "auto",
+        "socket",
+        "sendmmsg",
+        "gso",
+        "zerocopy",
+        "zerocopy-gso",
+        "uring-zerocopy",
+        "uring-zerocopy-gso",
+    ];
     for (method, address) in methods.iter().flat_map(|method| [(method, "127.0.0.1"), (method, "[::1]")]) {
         let (receiver, at) = recv(address, &["--json", "--verify"]);
         let sender = send(at, &[&FEW[..], &["--json", "--method", method]].concat());

@@ -41,7 +41,7 @@ use stage::{LONG_MTU_BYTES, Stage, USUAL_MTU_BYTES};
 use workload::{capture, latency, packet_send, record, udp_send};
 
 /// Every method of every workload, for `--method`.
-pub(crate) const METHODS: [&str; 31] = [
+pub(crate) const METHODS: [&str; 32] = [
     "packet-send",
     "sendmmsg",
     "packet-tx-ring",
@@ -70,6 +70,7 @@ pub(crate) const METHODS: [&str; 31] = [
     "zerocopy",
     "zerocopy-gso",
     "uring-zerocopy",
+    "uring-zerocopy-gso",
     "auto",
     "xdp-udp",
     "xdp-copy",

@@ -84,21 +84,20 @@ pub(crate) fn open(stage: &Stage, method: Option<Method>) -> Result<Sender, Open
     Ok(sender)
 }
 
-/// Sends bursts in buffers that go round, whatever the socket makes of them; at most one datagram a call if that is what a burst is.
+/// Sends bursts in buffers that go round, whatever the socket makes of them.
 pub(crate) fn send(
     mut sender: Sender,
     datagrams: Datagrams,
     ledger: &Ledger,
     gauge: &mut Gauge<'_>,
 ) -> io::Result<()> {
-    let bursts_a_flush = if datagrams.a_burst == 1 { 1 } else { BURSTS_A_FLUSH };
-    let flushes_a_look = (DATAGRAMS_A_LOOK / (bursts_a_flush * datagrams.a_burst)).max(1);
+    let flushes_a_look = (DATAGRAMS_A_LOOK / (BURSTS_A_FLUSH * datagrams.a_burst)).max(1);
     let mut home = fill(&mut sender, datagrams);
     let mut sequence = 0;
     while gauge.sending() {
         let first = sequence;
         for _ in 0..flushes_a_look {
-            let bursts = bursts_a_flush.min(home.len());
+            let bursts = BURSTS_A_FLUSH.min(home.len());
             for buffer in home.drain(..bursts) {
                 queue(&mut sender, datagrams, buffer, sequence)?;
                 sequence += datagrams.a_burst as u64;
@@ -115,6 +114,38 @@ pub(crate) fn send(
         gauge.count(sequence - first);
     }
     drop(home);
+    close(sender, ledger)
+}
+
+/// Sends datagrams one by one, from buffers that go round.
+pub(crate) fn send_singly(
+    mut sender: Sender,
+    datagrams: Datagrams,
+    ledger: &Ledger,
+    gauge: &mut Gauge<'_>,
+) -> io::Result<()> {
+    let mut home = fill(&mut sender, datagrams);
+    let mut sequence = 0;
+    while gauge.sending() {
+        for _ in 0..DATAGRAMS_A_LOOK {
+            let mut buffer = home.pop_front().ok_or(io::ErrorKind::OutOfMemory)?;
+            buffer.resize(datagrams.bytes);
+            buffer.as_mut().into_iter().for_each(|bytes| Datagrams::number_one(bytes, sequence));
+            sender.send_now(buffer, None).map_err(io::Error::other)?;
+            home.extend(sender.buffer());
+            sequence += 1;
+        }
+        if home.len() < BURSTS / 2 {
+            sender.drain(PATIENCE).map_err(io::Error::other)?;
+            home.extend(std::iter::from_fn(|| sender.buffer()));
+        }
+        gauge.count(DATAGRAMS_A_LOOK as u64);
+    }
+    drop(home);
+    close(sender, ledger)
+}
+
+fn close(sender: Sender, ledger: &Ledger) -> io::Result<()> {
     let closed = sender.close(PATIENCE);
     *ledger.0.lock().expect("nobody panicked with it") = closed.ledger;
     closed.error.map_or(Ok(()), |error| Err(io::Error::other(error)))

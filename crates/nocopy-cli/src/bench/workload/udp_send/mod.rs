@@ -63,8 +63,8 @@ fn in_bursts(place: &Place, datagrams: Datagrams) -> Series<'_> {
     } else {
         trials.push(trial(Way::Singly, &[]));
     }
-    let pinned = [Method::ZeroCopy, Method::ZeroCopyGso, Method::UringZeroCopy].map(Way::Pinned);
-    let others = [Way::Batches, Way::Segmented].into_iter().chain(pinned);
+    let pinned = [Method::ZeroCopy, Method::ZeroCopyGso, Method::UringZeroCopy, Method::UringZeroCopyGso];
+    let others = [Way::Batches, Way::Segmented].into_iter().chain(pinned.map(Way::Pinned));
     let ports = [false, true].map(|copied| Way::Port { copied, checksum: UdpChecksum::Computed });
     trials.extend(others.chain(ports).map(|way| trial(way, &[BASELINE])));
     if matches!(place.sink, Sink::Segmented(_)) {
@@ -173,7 +173,8 @@ impl<'a> Context<'a> {
             Way::Pinned(_) | Way::Auto => {
                 let method = if let Way::Pinned(method) = way { Some(method) } else { None };
                 let sender = udp::open(&place.stage, method)?;
-                (Box::new(move |gauge| udp::send(sender, datagrams, ledger, gauge)), None)
+                let send = if datagrams.a_burst == 1 { udp::send_singly } else { udp::send };
+                (Box::new(move |gauge| send(sender, datagrams, ledger, gauge)), None)
             }
             Way::Port { copied, checksum } => {
                 let (path, evidence) = udp_over_port::open(&place.stage, datagrams, checksum)?;
@@ -193,13 +194,14 @@ mod tests {
     use super::*;
     use crate::bench::stage::{LONG_MTU_BYTES, USUAL_MTU_BYTES};
 
-    const WAYS: [Way; 10] = [
+    const WAYS: [Way; 11] = [
         Way::Singly,
         Way::Batches,
         Way::Segmented,
         Way::Pinned(Method::ZeroCopy),
         Way::Pinned(Method::ZeroCopyGso),
         Way::Pinned(Method::UringZeroCopy),
+        Way::Pinned(Method::UringZeroCopyGso),
         Way::Auto,
         Way::Port { copied: false, checksum: UdpChecksum::Computed },
         Way::Port { copied: true, checksum: UdpChecksum::Computed },
