@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use netlink_packet_core::{
     DecodeError, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage,
@@ -173,24 +174,32 @@ pub(crate) fn exchange<M: NetlinkSerializable + NetlinkDeserializable>(
     request: M,
     flags: u16,
 ) -> io::Result<Option<M>> {
-    ask(socket, request, flags)?;
-    let (reply, _) = socket.recv_from_full()?;
-    let reply = NetlinkMessage::<M>::deserialize(&reply).map_err(io::Error::other)?;
-    match reply.payload {
-        NetlinkPayload::Error(error) if error.code.is_some() => Err(error.to_io()),
-        NetlinkPayload::InnerMessage(message) => Ok(Some(message)),
-        _ => Ok(None),
+    let number = ask(socket, request, flags)?;
+    loop {
+        let (reply, _) = socket.recv_from_full()?;
+        let reply = NetlinkMessage::<M>::deserialize(&reply).map_err(io::Error::other)?;
+        if reply.header.sequence_number != number {
+            continue; // the answer to a question that was given up
+        }
+        return match reply.payload {
+            NetlinkPayload::Error(error) if error.code.is_some() => Err(error.to_io()),
+            NetlinkPayload::InnerMessage(message) => Ok(Some(message)),
+            _ => Ok(None),
+        };
     }
 }
 
-fn ask<M: NetlinkSerializable>(socket: &Socket, request: M, flags: u16) -> io::Result<()> {
+/// Sends one request, and returns the number that its answers bear.
+fn ask<M: NetlinkSerializable>(socket: &Socket, request: M, flags: u16) -> io::Result<u32> {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed); // alone: nothing else is ordered by it
     let mut packet = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::InnerMessage(request));
     packet.header.flags = flags;
-    packet.header.sequence_number = 1;
+    packet.header.sequence_number = number;
     packet.finalize();
     let mut bytes = vec![0; packet.buffer_len()];
     packet.serialize(&mut bytes);
-    socket.send(&bytes, 0).map(drop)
+    socket.send(&bytes, 0).map(|_| number)
 }
 
 /// Sends one request for everything there is and returns the answers.
@@ -198,7 +207,7 @@ pub(crate) fn dump<M: NetlinkSerializable + NetlinkDeserializable>(
     socket: &Socket,
     request: M,
 ) -> io::Result<Vec<M>> {
-    ask(socket, request, NLM_F_REQUEST | NLM_F_DUMP)?;
+    let number = ask(socket, request, NLM_F_REQUEST | NLM_F_DUMP)?;
     let mut answers = Vec::new();
     loop {
         let (datagram, _) = socket.recv_from_full()?;
@@ -208,6 +217,9 @@ pub(crate) fn dump<M: NetlinkSerializable + NetlinkDeserializable>(
             // Messages begin at multiples of four; one is at least its header, so this comes to an end.
             let length = (message.header.length as usize).next_multiple_of(4).clamp(4, rest.len());
             rest = &rest[length..];
+            if message.header.sequence_number != number {
+                continue;
+            }
             match message.payload {
                 NetlinkPayload::InnerMessage(answer) => answers.push(answer),
                 NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
@@ -248,5 +260,27 @@ impl NetlinkDeserializable for Raw {
 
     fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, DecodeError> {
         Ok(Self { kind: header.message_type, bytes: payload.to_vec() })
+    }
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_nobody_read_is_not_the_answer_to_another_question() {
+        let socket = socket().unwrap();
+        let mut given_up = LinkMessage::default();
+        given_up.header.index = 12_345; // no such link: an error
+        ask(&socket, RouteNetlinkMessage::GetLink(given_up.clone()), NLM_F_REQUEST).unwrap();
+        let loopback = link_by(&socket, 1).unwrap();
+        assert!(loopback.header.flags.contains(LinkFlags::Loopback));
+        ask(&socket, RouteNetlinkMessage::GetLink(given_up), NLM_F_REQUEST).unwrap();
+        let links = dump(&socket, RouteNetlinkMessage::GetLink(LinkMessage::default())).unwrap();
+        assert!(
+            links
+                .iter()
+                .any(|link| matches!(link, RouteNetlinkMessage::NewLink(link) if link.header.index == 1))
+        );
     }
 }
