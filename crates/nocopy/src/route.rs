@@ -133,6 +133,8 @@ pub(crate) struct Routes {
     routes: HashMap<IpAddr, Route>,
     neighbours: HashMap<(u32, IpAddr), Neighbour>,
     links: HashMap<u32, Link>,
+    /// Something was forgotten for want of room: whoever remembers what follows from it would not be told of its changes.
+    crowded: bool,
     buffer: Box<[u8]>,
 }
 
@@ -154,6 +156,7 @@ impl Routes {
             routes: HashMap::new(),
             neighbours: HashMap::new(),
             links: HashMap::new(),
+            crowded: false,
             buffer: vec![0; CHANGE_BYTES].into(),
         })
     }
@@ -175,6 +178,7 @@ impl Routes {
         }
         if self.routes.len() >= ROUTES_MAX {
             self.routes.clear();
+            self.crowded = true;
         }
         self.routes.insert(to, route);
         Ok(route)
@@ -224,6 +228,7 @@ impl Routes {
             answer.map_or(Neighbour { mac: None, is_stale: false }, |found| parse_neighbour(&found));
         if self.neighbours.len() >= ROUTES_MAX {
             self.neighbours.clear();
+            self.crowded = true;
         }
         self.neighbours.insert((interface_index, address), neighbour);
         Ok(neighbour)
@@ -239,7 +244,7 @@ impl Routes {
 
     /// Forgets what has changed since it was last asked, and says whether anything was. One system call if nothing happened.
     pub(crate) fn poll_changes(&mut self) -> bool {
-        let mut forgot = false;
+        let mut forgot = std::mem::take(&mut self.crowded);
         for _ in 0..CHANGES_AT_A_TIME {
             let (routes, neighbours, links) = (&mut self.routes, &mut self.neighbours, &mut self.links);
             let found = route::next_changes(&self.changes, &mut self.buffer, |change| {
@@ -381,6 +386,7 @@ fn address_of(address: &RouteAddress) -> Option<IpAddr> {
 
 #[cfg(all(test, not(nocopy_loom)))]
 mod tests {
+    use std::net::Ipv4Addr;
     use std::process::Command;
 
     use nocopy_lab::End;
@@ -503,6 +509,22 @@ mod tests {
         left.set_mtu(1300).unwrap();
         assert!(routes.poll_changes());
         assert_eq!(routes.look_up(far).unwrap().mtu_bytes, 1300);
+    }
+
+    #[test]
+    fn what_was_forgotten_for_want_of_room_is_told() {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let (left, index) = (lab.left(), lab.left().index());
+        let mut routes = left.namespace().run(|| Routes::open(None, None).unwrap());
+        let peer = address("10.77.0.2");
+        assert_eq!(routes.neighbour(index, peer).unwrap().mac, Some(MacAddress(lab.right().mac())));
+        for number in 0..ROUTES_MAX as u32 {
+            assert!(routes.neighbours.len() <= ROUTES_MAX);
+            routes.neighbour(index, Ipv4Addr::from_bits(0x0a4d_1000 + number).into()).unwrap();
+        }
+        assert!(!routes.neighbours.contains_key(&(index, peer)), "room for all");
+        assert!(routes.poll_changes());
+        assert!(!routes.poll_changes(), "told once");
     }
 
     #[test]
