@@ -7,8 +7,8 @@ use std::hint::black_box;
 
 use super::udp::Integrity;
 use super::{
-    EtherType, IpAddresses, IpProtocol, UdpChecksum, UdpFrame, arp, ethernet, icmp, icmpv6, ipv4, ipv6, tcp,
-    udp, vlan,
+    EtherType, IpAddresses, IpProtocol, UdpChecksum, UdpFrame, UdpPacket, arp, ethernet, icmp, icmpv6, ipv4,
+    ipv6, tcp, udp, vlan,
 };
 
 /// Reads `bytes` as every format there is, follows what each announces inside, and calls every accessor.
@@ -82,6 +82,7 @@ fn walk_frame(bytes: &[u8]) {
     let Ok(frame) = ethernet::Frame::parse(bytes) else { return };
     assert_within(bytes, frame.payload());
     read((frame.destination().to_string(), frame.source().is_multicast(), frame.ether_type().to_string()));
+    walk_udp_packet(bytes, &frame);
     let Ok(stack) = vlan::Stack::parse(&frame) else { return };
     assert_within(frame.payload(), stack.payload());
     assert!(!stack.ether_type().is_vlan());
@@ -93,6 +94,21 @@ fn walk_frame(bytes: &[u8]) {
     assert_eq!(announced, stack.ether_type());
     assert!(stack.tags().len() * vlan::TAG_BYTES + stack.payload().len() <= frame.payload().len());
     walk_network(stack.ether_type(), stack.payload());
+}
+
+/// All views at once show what each by itself does.
+fn walk_udp_packet(bytes: &[u8], frame: &ethernet::Frame<'_>) {
+    let Ok(packet) = UdpPacket::parse(bytes) else { return };
+    let (at, payload_bytes) = packet.payload_place();
+    assert_eq!(bytes.get(at..at + payload_bytes), Some(packet.datagram().payload()));
+    assert_within(frame.payload(), packet.datagram().payload());
+    let addresses = match frame.ether_type() {
+        EtherType::IPV4 => ipv4::Packet::parse(frame.payload()).expect("it was read").addresses(),
+        _ => ipv6::Packet::parse(frame.payload()).expect("it was read").addresses(),
+    };
+    assert_eq!(packet.addresses(), &addresses);
+    walk_datagram(&addresses, &bytes[at - udp::HEADER_BYTES..at + payload_bytes]);
+    read((packet.verify_checksum().is_ok(), packet.checksum_is_unfinished()));
 }
 
 fn walk_network(ether_type: EtherType, bytes: &[u8]) {
