@@ -832,3 +832,34 @@ fn what_cannot_be_is_refused_before_anything_is_opened() {
     assert!(matches!(refused("127.0.0.1:0", &Settings::default()), OpenError::Port(_)));
     assert!(matches!(refused("192.0.2.1:0", &Settings::default()), OpenError::Reserve { .. }));
 }
+
+/// What comes to a group by an interface on which somebody else joined it is not the socket's.
+#[test]
+fn groups_are_heard_by_the_ports_interface_only() {
+    let lab = lab!();
+    let left = lab.left();
+    let (local, _) = addresses(&lab, false);
+    let group = Ipv4Addr::new(239, 77, 1, 8);
+    let to = SocketAddr::new(group.into(), local.port());
+    let mut settings = Settings::default();
+    settings.groups = vec![group.into()];
+    let mut socket = open(left, local, &settings, |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    // Another program, bound to the same group, joins it on lo, and a third sends there.
+    let (other, third) = left.namespace().run(|| {
+        let raw =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).expect("a UDP socket");
+        raw.set_reuse_address(true).unwrap();
+        raw.bind(&to.into()).unwrap();
+        let other = UdpSocket::from(raw);
+        other.join_multicast_v4(&group, &Ipv4Addr::LOCALHOST).unwrap();
+        let third = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket2::SockRef::from(&third).set_multicast_if_v4(&Ipv4Addr::LOCALHOST).unwrap();
+        (other, third)
+    });
+    other.set_read_timeout(Some(SECOND)).unwrap();
+    third.send_to(b"on lo", to).unwrap();
+    expect(&other, third.local_addr().unwrap(), b"on lo", "the other program");
+    let heard = socket.receiver().receive_timeout(Duration::from_millis(20)).unwrap().count();
+    assert_eq!((heard, socket.receiver().received().strays), (0, 0), "it came by another interface");
+    close(left, socket);
+}

@@ -45,6 +45,27 @@ impl Multicast {
     }
 }
 
+/// Joins a group by an interface, and keeps away what others on this host joined.
+///
+/// # Errors
+/// The kernel's refusal.
+pub(super) fn join(socket: &SockRef<'_>, group: IpAddr, interface: u32) -> io::Result<()> {
+    match group {
+        IpAddr::V4(group) => {
+            socket.join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface))?;
+            socket.set_multicast_all_v4(false)
+        }
+        IpAddr::V6(group) => {
+            socket.join_multicast_v6(&group, interface)?;
+            match socket.set_multicast_all_v6(false) {
+                // Linux 4.20: before, it cannot be turned off.
+                Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
+                set => set,
+            }
+        }
+    }
+}
+
 impl Receiver {
     /// Receives what is sent to a group and comes by the interface of that index; 0 leaves the choice to the routing table.
     ///
@@ -55,21 +76,7 @@ impl Receiver {
     /// The kernel's refusal: no such interface, no multicast address, one of the other IP version, joined already, or
     /// more groups than `net.ipv4.igmp_max_memberships` allows (`ENOBUFS`).
     pub fn join_multicast(&self, group: IpAddr, interface: u32) -> io::Result<()> {
-        let socket = SockRef::from(self);
-        match group {
-            IpAddr::V4(group) => {
-                socket.join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface))?;
-                socket.set_multicast_all_v4(false)
-            }
-            IpAddr::V6(group) => {
-                socket.join_multicast_v6(&group, interface)?;
-                match socket.set_multicast_all_v6(false) {
-                    // Linux 4.20: before, it cannot be turned off.
-                    Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
-                    set => set,
-                }
-            }
-        }
+        join(&SockRef::from(self), group, interface)
     }
 
     /// Leaves a group; interface as given when joined.

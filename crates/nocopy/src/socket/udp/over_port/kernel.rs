@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use smallvec::SmallVec;
-use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, SockRef, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Type};
 
+use super::super::multicast::join;
 use super::{OpenError, Settings};
 use crate::port::{Mode, Port};
 use crate::sys::interface::Interface;
@@ -57,7 +58,8 @@ impl Kernel {
             };
             // Bound to the group, so that it hears that alone; others may, too.
             let socket = bound(address, true).map_err(refused(address, "bind a socket to the group"))?;
-            joined(&socket, *group, interface.index).map_err(refused(address, "join the group"))?;
+            join(&SockRef::from(&socket), *group, interface.index)
+                .map_err(refused(address, "join the group"))?;
             self.sockets.push((address, socket));
         }
         if port.mode() == Mode::PacketRing {
@@ -123,16 +125,6 @@ fn bound(address: SocketAddr, shared: bool) -> io::Result<UdpSocket> {
     }
     socket.bind(&address.into())?;
     Ok(socket.into())
-}
-
-fn joined(socket: &UdpSocket, group: IpAddr, interface_index: u32) -> io::Result<()> {
-    let socket = SockRef::from(socket);
-    match group {
-        IpAddr::V4(group) => {
-            socket.join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface_index))
-        }
-        IpAddr::V6(group) => socket.join_multicast_v6(&group, interface_index),
-    }
 }
 
 /// Sets what was asked for and reads what holds then: to one host, to groups.
