@@ -204,7 +204,7 @@ fn a_short_bench_sends_datagrams_in_every_way() {
 }
 
 /// Every way there is.
-const UDP_METHODS: [&str; 9] = [
+const UDP_METHODS: [&str; 10] = [
     "socket",
     "sendmmsg",
     "gso",

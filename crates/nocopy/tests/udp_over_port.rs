@@ -863,3 +863,50 @@ fn groups_are_heard_by_the_ports_interface_only() {
     assert_eq!((heard, socket.receiver().received().strays), (0, 0), "it came by another interface");
     close(left, socket);
 }
+
+/// Where nobody listens ICMP says so, to the ordinary socket, and the program hears of it; nothing else fails for that.
+#[test]
+fn errors_of_the_network_are_told_and_disturb_nothing() {
+    let lab = lab!();
+    with_ipv6(&lab);
+    for limit in ["ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"] {
+        lab.right().namespace().run(|| std::fs::write(format!("/proc/sys/net/{limit}"), "0").unwrap());
+    }
+    for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+        let what = format!("{mode}, ipv6 {ipv6}");
+        let (local, remote) = addresses(&lab, ipv6);
+        let nobody = SocketAddr::new(remote.ip(), remote.port() + 1);
+        let mut socket = open(lab.left(), local, &Settings::default(), |port| port.mode(mode)).unwrap();
+        let peer = ordinary(lab.right(), remote);
+        let call_nobody = |sender: &mut Sender| {
+            sender.send_copied(nobody, &[b"anybody?"]).expect(&what);
+            sender.flush().unwrap();
+        };
+        call_nobody(socket.sender());
+        let mut told = Vec::new();
+        assert!(soon(|| {
+            told.extend(socket.sender().errors());
+            !told.is_empty()
+        }));
+        assert_eq!((told.len(), told[0].to, told[0].from), (1, Some(nobody), Some(remote.ip())), "{what}");
+        assert_eq!(told[0].error.kind(), std::io::ErrorKind::ConnectionRefused, "{what}");
+        assert_eq!(socket.sender().sent().over_port, 1, "{what}");
+
+        // One waits at the socket, and what is no fault of the call's is not told by it.
+        let long = payload(3, 4000);
+        call_nobody(socket.sender());
+        std::thread::sleep(Duration::from_millis(20));
+        socket.sender().send_copied(remote, &[&long]).expect(&what);
+        expect(&peer, local, &long, &what);
+        call_nobody(socket.sender());
+        std::thread::sleep(Duration::from_millis(20));
+        peer.send_to(&long, local).unwrap();
+        assert!(*receive(&mut socket, 1)[0].2 == long, "{what}");
+        call_nobody(socket.sender());
+        // The wait is not ended by it over and over, nor does it fail.
+        assert!(socket.receiver().receive_timeout(Duration::from_millis(50)).unwrap().next().is_none());
+        assert!(!socket.receiver().arm().unwrap());
+        assert_eq!((socket.sender().sent().peer_errors, socket.sender().errors().count()), (4, 3), "{what}");
+        close(lab.left(), socket);
+    }
+}

@@ -26,6 +26,7 @@ mod multicast;
 mod outbox;
 pub mod over_port;
 mod path;
+mod peer_error;
 mod reaper;
 mod receiver;
 mod run;
@@ -42,10 +43,11 @@ pub use builder::{Builder, OpenError};
 pub use in_flight::Ticket;
 pub use message::{DATAGRAM_BYTES_MAX, Message};
 pub use method::{Method, UnknownMethod};
+pub use peer_error::PeerError;
 pub use reaper::leaked_bytes;
 pub use receiver::{Batch, Dropped, ReceiveError, Receiver};
 pub use run::{Datagram, OwnedDatagram, Run};
-pub use sender::{Closed, Completed, Counters, PeerError, Rejected, RejectedReason, SendError, Sender};
+pub use sender::{Closed, Completed, Counters, Rejected, RejectedReason, SendError, Sender};
 
 pub use crate::sys::udp_receive::LocalAddress;
 

@@ -14,6 +14,7 @@ use super::in_flight::{Call, Ticket};
 use super::message::{DATAGRAM_BYTES_MAX, Message};
 use super::outbox::{How, Outbox, Run, Taken};
 use super::path::{Path, Paths};
+use super::peer_error::{PeerError, PeerErrors};
 use super::{Method, over_port, reaper};
 use crate::evidence::{Cause, Evidence, Tally};
 use crate::policy::Explanation;
@@ -33,9 +34,6 @@ const REAP_AT: usize = 16;
 /// How often a datagram may meet errors that were waiting at the socket because of others.
 const PENDING_ERRORS_MAX: usize = 16;
 
-/// The most errors of the network that are kept for [`Sender::errors`].
-const ERRORS_MAX: usize = 64;
-
 /// The sending half of a socket.
 ///
 /// [`send`](Self::send) queues; [`flush`](Self::flush) hands over what is queued, in as few calls as the method allows. What is queued
@@ -48,7 +46,7 @@ pub struct Sender {
     pub(super) port: Option<over_port::Sender>,
     books: Books,
     completed: Option<VecDeque<Completed>>,
-    errors: VecDeque<PeerError>,
+    errors: PeerErrors,
     /// Datagrams that were handed over, and refused later; the next flush or drain says so.
     late_refusals: Option<SendError>,
     pub(super) counters: Counters,
@@ -94,17 +92,6 @@ pub struct Completed {
     pub evidence: Evidence,
     /// Its buffers.
     pub message: Message,
-}
-
-/// A datagram that the network, or the host, could not bring to its destination.
-#[derive(Debug)]
-pub struct PeerError {
-    /// Whom it was for, as far as that was told.
-    pub to: Option<SocketAddr>,
-    /// Who says so: a router, the destination; `None` for this host.
-    pub from: Option<IpAddr>,
-    /// What: `ConnectionRefused` where nobody listens, `HostUnreachable`, …
-    pub error: io::Error,
 }
 
 /// What a sender counted.
@@ -191,7 +178,7 @@ impl Sender {
             port: None,
             books: Books { tally: Tally::default(), chooser, paths, last_path: None },
             completed: return_buffers.then(VecDeque::new),
-            errors: VecDeque::new(),
+            errors: PeerErrors::default(),
             late_refusals: None,
             counters: Counters::default(),
         }
@@ -663,16 +650,13 @@ impl Sender {
 
     fn peer_error(&mut self, errno: i32, to: Option<SocketAddr>, from: Option<IpAddr>) {
         self.counters.peer_errors += 1;
-        if self.errors.len() == ERRORS_MAX {
-            self.errors.pop_front();
-        }
-        self.errors.push_back(PeerError { to, from, error: io::Error::from_raw_os_error(errno) });
+        self.errors.keep(errno, to, from);
     }
 
     /// What the network said since the last time, oldest first; at most the last 64, while all are [counted](Counters::peer_errors).
     pub fn errors(&mut self) -> impl Iterator<Item = PeerError> + '_ {
         self.reap();
-        self.errors.drain(..)
+        self.errors.drain()
     }
 
     /// The next message whose buffers are free again, if the builder was told to

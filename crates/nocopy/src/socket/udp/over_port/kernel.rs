@@ -3,18 +3,23 @@
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Type};
 
 use super::super::multicast::join;
+use super::super::peer_error::{PeerError, PeerErrors};
 use super::{OpenError, Settings};
 use crate::port::{Mode, Port};
 use crate::sys::interface::Interface;
 use crate::sys::option;
 use crate::sys::packet::{Share, deaf_to};
 use crate::sys::udp_receive::dropped_packets;
-use crate::sys::udp_send::send_groups_by;
+use crate::sys::udp_send::{Notice, next_notice, report_errors, send_groups_by};
+
+/// How often a call may meet errors of the network that were waiting at the socket.
+const PENDING_ERRORS_MAX: usize = 16;
 
 /// Ordinary sockets, none of which ever waits.
 #[derive(Debug)]
@@ -23,6 +28,14 @@ pub(super) struct Kernel {
     sockets: Vec<(SocketAddr, UdpSocket)>,
     pub(super) hop_limit: u8,
     pub(super) multicast_hop_limit: u8,
+    errors: Mutex<Errors>,
+}
+
+/// What the network said (ICMP) of datagrams from the socket's address, whichever way they went.
+#[derive(Debug, Default)]
+struct Errors {
+    kept: PeerErrors,
+    told: u64,
 }
 
 impl Kernel {
@@ -33,7 +46,9 @@ impl Kernel {
         let local = socket.local_addr().map_err(refused("ask for the port number"))?;
         let (hop_limit, multicast_hop_limit) = hop_limits(&SockRef::from(&socket), local.is_ipv4(), settings)
             .map_err(refused("set the hop limit"))?;
-        Ok(Self { sockets: vec![(local, socket)], hop_limit, multicast_hop_limit })
+        report_errors(&socket, local.is_ipv6()).map_err(refused("ask for errors of the network"))?;
+        let sockets = vec![(local, socket)];
+        Ok(Self { sockets, hop_limit, multicast_hop_limit, errors: Mutex::default() })
     }
 
     /// Joins the groups on the port's interface, and makes the sockets deaf to what the port brings as well.
@@ -94,7 +109,51 @@ impl Kernel {
     /// Sends pieces as one datagram, with a copy.
     pub(super) fn send(&self, to: SocketAddr, pieces: &[&[u8]]) -> io::Result<()> {
         let pieces: SmallVec<[IoSlice<'_>; 8]> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
-        SockRef::from(&self.sockets[0].1).send_to_vectored(&pieces, &SockAddr::from(to)).map(drop)
+        let (socket, to) = (SockRef::from(&self.sockets[0].1), SockAddr::from(to));
+        self.past_errors(|| socket.send_to_vectored(&pieces, &to)).map(drop)
+    }
+
+    /// Makes a call, again if it fails by an error that was waiting at the socket because of an earlier datagram.
+    fn past_errors<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        let mut left = PENDING_ERRORS_MAX;
+        loop {
+            match call() {
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock && left > 0 => {
+                    // The kernel tells an error twice: in its queue, and then by a call. Another thread may have found the first,
+                    // so a call that fails without one is made once more.
+                    left = if self.hear() > 0 { left - 1 } else { 0 };
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Takes what the network said since the last time, and returns how much.
+    fn hear(&self) -> u64 {
+        let mut errors = self.errors();
+        let before = errors.told;
+        while let Ok(Some(notice)) = next_notice(self.sockets[0].1.as_fd()) {
+            if let Notice::Refused { errno, to, from } = notice {
+                errors.told += 1;
+                errors.kept.keep(errno, to, from);
+            }
+        }
+        errors.told - before
+    }
+
+    /// What the network said, as far as it was kept.
+    pub(super) fn heard(&self) -> Vec<PeerError> {
+        self.hear();
+        self.errors().kept.drain().collect()
+    }
+
+    /// How often the network said something.
+    pub(super) fn told(&self) -> u64 {
+        self.errors().told
+    }
+
+    fn errors(&self) -> MutexGuard<'_, Errors> {
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Datagrams that the kernel dropped at the sockets: no room, or, in packet ring mode, brought by the port.
@@ -106,7 +165,7 @@ impl Kernel {
     /// is none.
     pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, SocketAddr, IpAddr)>> {
         for (address, socket) in &self.sockets {
-            match socket.recv_from(buffer) {
+            match self.past_errors(|| socket.recv_from(buffer)) {
                 Ok((bytes, from)) => return Ok(Some((bytes, from, address.ip()))),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nocopy_proto::{UdpChecksum, UdpFrame, UdpTemplate};
 use smallvec::SmallVec;
 
+use super::super::PeerError;
 use super::kernel::Kernel;
 use super::way::{Detour, Way, Ways};
 use crate::counter::counters;
@@ -44,6 +45,8 @@ counters! {
         encapsulated,
         /// Bytes of the payloads of all datagrams through the kernel.
         through_kernel_bytes,
+        /// Errors of the network (ICMP) that were told, of datagrams that went either way.
+        peer_errors,
     }
 }
 
@@ -407,7 +410,13 @@ impl Sender {
 
     /// What was sent, and which way.
     pub fn sent(&self) -> Sent {
-        self.sent
+        Sent { peer_errors: self.kernel.told(), ..self.sent }
+    }
+
+    /// What the network said since the last time of datagrams that it could not bring to their destination, whichever way they
+    /// went, oldest first; at most the last 64, while all are [counted](Sent::peer_errors).
+    pub fn errors(&mut self) -> impl Iterator<Item = PeerError> + use<> {
+        self.kernel.heard().into_iter()
     }
 
     /// What became of the bytes of all payloads: the port's evidence, or the reason they were copied for.
