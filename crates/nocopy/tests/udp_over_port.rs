@@ -910,3 +910,43 @@ fn errors_of_the_network_are_told_and_disturb_nothing() {
         close(lab.left(), socket);
     }
 }
+
+/// An answer to such a sender would go to everybody, or come back here: the host, which drops it, sees to it.
+#[test]
+fn senders_that_cannot_be_are_the_hosts_to_judge() {
+    let lab = lab!();
+    let (local, remote) = addresses(&lab, false);
+    let mut socket =
+        open(lab.left(), local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let mut other = common::open_with(lab.right(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let froms = ["0.0.0.0", "127.0.0.1", "239.1.1.1", "255.255.255.255", "10.77.0.1", "10.77.0.2"];
+    let packets = froms.map(|from| {
+        let flow = nocopy_proto::UdpFrame {
+            source_mac: nocopy_proto::MacAddress(lab.right().mac()),
+            destination_mac: nocopy_proto::MacAddress(lab.left().mac()),
+            vlan: None,
+            addresses: nocopy_proto::IpAddresses::new(from.parse().unwrap(), local.ip()).unwrap(),
+            traffic_class: 0,
+            hop_limit: 64,
+            source_port: remote.port(),
+            destination_port: local.port(),
+            checksum: UdpChecksum::Computed,
+        };
+        let mut packet = vec![0; 60];
+        let (headers, payload) = packet.split_at_mut(42);
+        flow.emit_headers(headers, payload).unwrap();
+        packet
+    });
+    common::send(&mut other, &packets);
+    // Handing over works in the port's namespace.
+    lab.left().namespace().run(|| {
+        let received = receive(&mut socket, 1);
+        assert_eq!(received[0].0, remote);
+        drop(received);
+        let left = socket.receiver().receive_timeout(Duration::from_millis(20)).unwrap().count();
+        assert_eq!(left, 0, "the host drops them");
+    });
+    let received = socket.receiver().received();
+    assert_eq!((received.over_port, received.to_host, received.strays, received.lost), (1, 5, 0, 0));
+    close(lab.left(), socket);
+}

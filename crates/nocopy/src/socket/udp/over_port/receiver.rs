@@ -369,8 +369,10 @@ impl Sorting {
             return self.turn_away(packet);
         };
         let (addresses, datagram) = (view.addresses(), view.datagram());
-        let to = addresses.destination();
-        if datagram.destination_port() != self.port_number || !self.mine.contains(&to) {
+        let (from, to) = (addresses.source(), addresses.destination());
+        let is_mine = datagram.destination_port() == self.port_number && self.mine.contains(&to);
+        // With the socket's own address an answer would come back to it.
+        if !is_mine || !can_be_sender(from) || self.mine.contains(&from) {
             return self.turn_away(packet);
         }
         if self.wireless && view.checksum_is_unfinished() {
@@ -382,7 +384,7 @@ impl Sorting {
         let (at, bytes) = view.payload_place();
         self.received.over_port += 1;
         self.received.over_port_bytes += bytes as u64;
-        let mut from = SocketAddr::new(addresses.source(), datagram.source_port());
+        let mut from = SocketAddr::new(from, datagram.source_port());
         if let SocketAddr::V6(from) = &mut from
             && from.ip().is_unicast_link_local()
         {
@@ -416,6 +418,13 @@ impl Sorting {
         *if host_has_it { &mut self.received.to_host } else { &mut self.received.lost } += 1;
         None
     }
+}
+
+/// Whether a packet on a wire can come from there (RFC 1122 section 3.2.1.3, RFC 4291 sections 2.5 and 2.7).
+#[inline]
+fn can_be_sender(from: IpAddr) -> bool {
+    let is_broadcast = matches!(from, IpAddr::V4(from) if from.is_broadcast());
+    !(from.is_unspecified() || from.is_loopback() || from.is_multicast() || is_broadcast)
 }
 
 /// A received datagram: its payload, and where it came from. Dropped, its frame goes back to the kernel.
