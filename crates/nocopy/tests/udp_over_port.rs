@@ -950,3 +950,30 @@ fn senders_that_cannot_be_are_the_hosts_to_judge() {
     assert_eq!((received.over_port, received.to_host, received.strays, received.lost), (1, 5, 0, 0));
     close(lab.left(), socket);
 }
+
+/// A hop limit of 0 means this host alone, and port number 0 nobody: the kernel knows both.
+#[test]
+fn what_may_not_leave_the_host_does_not() {
+    let lab = lab!();
+    let (local, remote) = addresses(&lab, false);
+    let group = SocketAddr::new(Ipv4Addr::new(239, 77, 1, 9).into(), remote.port());
+    let mut settings = Settings::default();
+    settings.multicast_hop_limit = Some(0);
+    let mut socket = open(lab.left(), local, &settings, |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let [here, there] = [lab.left(), lab.right()].map(|end| {
+        let member = ordinary(end, group);
+        let group = Ipv4Addr::new(239, 77, 1, 9);
+        end.namespace().run(|| member.join_multicast_v4(&group, &end.ipv4()).unwrap());
+        member
+    });
+    socket.sender().send_copied(group, &[b"to us here"]).unwrap();
+    socket.sender().flush().unwrap();
+    expect(&here, local, b"to us here", "on this host");
+    there.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    assert!(there.recv(&mut [0; 64]).is_err(), "it left the host");
+    let refused = socket.sender().send_copied(SocketAddr::new(remote.ip(), 0), &[b"to nobody"]).unwrap_err();
+    assert!(matches!(refused, RejectedReason::Kernel(_)), "{refused}");
+    let sent = socket.sender().sent();
+    assert_eq!((sent.local, sent.over_port, sent.through_kernel()), (1, 0, 1));
+    close(lab.left(), socket);
+}

@@ -143,8 +143,9 @@ impl Ways {
     }
 
     fn decide(&mut self, to: SocketAddr) -> Result<Way, RouteError> {
-        let Some(addresses) = IpAddresses::new(self.local.ip(), to.ip()) else {
-            return Ok(Way::Kernel(Detour::OtherInterface)); // which refuses the other family in its own words
+        // The kernel refuses the other family, and port number 0, in its own words.
+        let Some(addresses) = IpAddresses::new(self.local.ip(), to.ip()).filter(|_| to.port() != 0) else {
+            return Ok(Way::Kernel(Detour::OtherInterface));
         };
         if matches!(to, SocketAddr::V6(to) if to.scope_id() != 0 && to.scope_id() != self.interface_index) {
             return Ok(Way::Kernel(Detour::OtherInterface));
@@ -166,6 +167,9 @@ impl Ways {
             return Ok(Way::Kernel(Detour::Unresolved));
         };
         let flow = self.flow(addresses, (source_mac, destination_mac), to.port());
+        if flow.hop_limit == 0 {
+            return Ok(Way::Kernel(Detour::Local)); // it does not leave this host (RFC 1112 section 6.1)
+        }
         let template = UdpTemplate::new(&flow).expect("opening refused IPv6 without checksum");
         let packet_bytes_max = (route.mtu_bytes.min(link.mtu_bytes) as usize)
             .min(self.frame_bytes_max.saturating_sub(ETHERNET_BYTES));
