@@ -977,3 +977,28 @@ fn what_may_not_leave_the_host_does_not() {
     assert_eq!((sent.local, sent.over_port, sent.through_kernel()), (1, 0, 1));
     close(lab.left(), socket);
 }
+
+/// Not only a veth delivers what sockets of the same machine left to a device.
+#[test]
+fn checksums_left_to_a_device_that_there_is_not_are_taken() {
+    let lab = lab!();
+    let (left, right) = (lab.left(), lab.right());
+    ip(left, "link add link nc0 name mv0 address 02:6e:63:00:00:51 type macvlan mode bridge");
+    ip(left, "link set mv0 up");
+    ip(left, "address add 10.77.0.51/24 dev mv0");
+    ip(left, "neighbour replace 10.77.0.2 lladdr 02:6e:63:00:00:02 dev mv0 nud permanent");
+    ip(right, "neighbour replace 10.77.0.51 lladdr 02:6e:63:00:00:51 dev nc1 nud permanent");
+    for mode in [Mode::XdpCopyGeneric, Mode::PacketRing] {
+        let (local, remote) = addresses(&lab, false);
+        let local = SocketAddr::new([10, 77, 0, 51].into(), local.port());
+        let mut socket = left
+            .namespace()
+            .run(|| Socket::open(Port::builder("mv0").mode(mode), local, &Settings::default()).unwrap());
+        let peer = ordinary(right, remote);
+        peer.send_to(b"unfinished", local).unwrap();
+        assert_eq!(&*receive(&mut socket, 1)[0].2, b"unfinished");
+        let received = socket.receiver().received();
+        assert_eq!((received.over_port, received.unfinished_checksums, received.bad_checksums), (1, 1, 0));
+        close(left, socket);
+    }
+}

@@ -45,6 +45,8 @@ pub(crate) enum Effect {
     FedBySockets,
     /// What arrives is received in generic mode only.
     GenericOnly,
+    /// What another socket of this machine, or of the host under it, sent never was on a wire, and its checksum may not be done.
+    UnfinishedChecksums,
 }
 
 const KNOWN: &[Entry] = &[
@@ -114,6 +116,15 @@ const KNOWN: &[Entry] = &[
         port: "a capture tries the packet ring first",
         source: "linux drivers/net/veth.c: veth_convert_skb_to_xdp_buff; measured: nocopy bench capture, packets from sockets",
         test: "crates/nocopy/tests/packet_ring.rs: the_ladder_follows_interface_and_purpose_and_says_so",
+    },
+    Entry {
+        drivers: &["veth", "tun", "bridge", "macvlan", "ipvlan", "802.1Q VLAN Support", "virtio_net"],
+        effect: Effect::UnfinishedChecksums,
+        does: "delivers packets that never were on a wire with checksums that nobody has computed",
+        port: "a UDP socket over it takes an unfinished checksum for a good one, and counts it",
+        source: "linux drivers/net/veth.c: veth_xmit; drivers/net/virtio_net.c: virtnet_receive_done \
+                 (VIRTIO_NET_HDR_F_NEEDS_CSUM)",
+        test: "crates/nocopy/tests/udp_over_port.rs: checksums_left_to_a_device_that_there_is_not_are_taken",
     },
     Entry {
         drivers: &["virtio_net"],

@@ -14,6 +14,7 @@ use rustix::event::epoll;
 use super::OpenError;
 use super::kernel::Kernel;
 use crate::counter::counters;
+use crate::port::drivers::{self, Effect};
 use crate::port::wait::{self, Coalescer, Waiting};
 use crate::port::{self, ToHost, ToHostError, Wait};
 use crate::sys::interface::Interface;
@@ -40,7 +41,7 @@ counters! {
         strays,
         /// Bytes of their payloads.
         stray_bytes,
-        /// Of those over the port: their checksum was left to a device that there is not (veth).
+        /// Of those over the port: their checksum was left to a device that there is not (veth, a virtual machine's card).
         unfinished_checksums,
         /// Of those over the port: they lay in several buffers and were put together, with a copy.
         gathered,
@@ -93,7 +94,7 @@ struct Sorting {
     mine: Vec<IpAddr>,
     port_number: u16,
     interface_index: u32,
-    /// Packets never were on a wire, so that a checksum may be left undone.
+    /// Packets may never have been on a wire, so that a checksum may be left undone.
     wireless: bool,
     host: Host,
     received: Received,
@@ -111,7 +112,7 @@ impl Receiver {
             mine: kernel.addresses().collect(),
             port_number: kernel.local().port(),
             interface_index: interface.index,
-            wireless: interface.driver.as_deref() == Some("veth"),
+            wireless: drivers::has(interface.driver.as_deref(), Effect::UnfinishedChecksums),
             host: match host {
                 Ok(host) => Host::HandOver(Box::new(host)),
                 Err(ToHostError::HostHasThem { .. }) => Host::HasThem,
