@@ -191,6 +191,7 @@ impl Sender {
 
     /// Sends over a port, too.
     pub(super) fn set_port(&mut self, port: over_port::Sender) {
+        let _ = port.notices(); // nothing of ours is among what was told before
         self.port = Some(port);
     }
 
@@ -593,12 +594,24 @@ impl Sender {
         }
         let mut over = 0;
         while let Ok(Some(notice)) = udp_send::next_notice(self.outbox.socket()) {
-            match notice {
-                Notice::Done { first, last, copied } => over += self.done(first, last, copied),
-                Notice::Refused { errno, to, from } => self.peer_error(errno, to, from),
-            }
+            over += self.take(notice);
+        }
+        // The halves of a port read the same queue.
+        for notice in self.port.as_ref().map(over_port::Sender::notices).unwrap_or_default() {
+            over += self.take(notice);
         }
         over + self.done_by_ring()
+    }
+
+    /// Takes one word of the kernel's, and returns how many calls are over by it.
+    fn take(&mut self, notice: Notice) -> usize {
+        match notice {
+            Notice::Done { first, last, copied } => self.done(first, last, copied),
+            Notice::Refused { errno, to, from } => {
+                self.peer_error(errno, to, from);
+                0
+            }
+        }
     }
 
     fn done(&mut self, first: u32, last: u32, copied: bool) -> usize {

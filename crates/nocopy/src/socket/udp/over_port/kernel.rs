@@ -36,6 +36,8 @@ pub(super) struct Kernel {
 struct Errors {
     kept: PeerErrors,
     told: u64,
+    /// Everything that was read, for a sender that shares the socket, and waits for its completions.
+    shared: Option<Vec<Notice>>,
 }
 
 impl Kernel {
@@ -133,12 +135,25 @@ impl Kernel {
         let mut errors = self.errors();
         let before = errors.told;
         while let Ok(Some(notice)) = next_notice(self.sockets[0].1.as_fd()) {
+            if let Some(shared) = &mut errors.shared {
+                shared.push(notice);
+            }
             if let Notice::Refused { errno, to, from } = notice {
                 errors.told += 1;
                 errors.kept.keep(errno, to, from);
             }
         }
         errors.told - before
+    }
+
+    /// From now on what is read of the error queue is kept for who shares the socket.
+    pub(super) fn share_notices(&self) {
+        self.errors().shared.get_or_insert_default();
+    }
+
+    /// What was read since the last time.
+    pub(super) fn shared_notices(&self) -> Vec<Notice> {
+        self.errors().shared.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// What the network said, as far as it was kept.

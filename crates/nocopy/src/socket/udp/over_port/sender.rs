@@ -16,6 +16,7 @@ use super::way::{Detour, Way, Ways};
 use crate::counter::counters;
 use crate::port;
 use crate::route::RouteError;
+use crate::sys::udp_send::Notice;
 use crate::{Cause, Chain, Evidence, Frame, Tally};
 
 counters! {
@@ -438,6 +439,12 @@ impl Sender {
     /// The ordinary socket that has the address.
     pub(in crate::socket::udp) fn kernel_socket(&self) -> BorrowedFd<'_> {
         self.kernel.socket()
+    }
+
+    /// What was read of that socket's error queue by the halves of the port since the last time; the first call begins it.
+    pub(in crate::socket::udp) fn notices(&self) -> Vec<Notice> {
+        self.kernel.share_notices();
+        self.kernel.shared_notices()
     }
 
     pub(in crate::socket::udp) fn is_ipv6(&self) -> bool {
