@@ -164,6 +164,36 @@ fn without_memory_to_remember_sends_by_they_are_copied_and_counted() {
 }
 
 #[test]
+fn no_datagram_is_overtaken_where_the_send_buffer_is_full() {
+    const MANY: usize = 300;
+    for method in ZERO_COPY {
+        let lab = lab!();
+        hold_back(&lab);
+        let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
+        let address = SocketAddr::new(lab.left().ipv4().into(), 0);
+        let builder = Socket::builder().method(method).send_pool(&pool).send_buffer(32 << 10);
+        let mut socket = lab.left().namespace().run(|| builder.bind(address)).unwrap();
+        lab.left().namespace().run(|| socket.connect(receiver.local_addr().unwrap())).unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut bytes = [0; 2 * DATAGRAM_BYTES];
+            (0..MANY).map(|_| (receive(&receiver, &mut bytes), bytes[0], bytes[1])).collect::<Vec<_>>()
+        });
+        for number in 0..MANY {
+            let mut bytes = vec![7; 500];
+            bytes[..2].copy_from_slice(&(number as u16).to_be_bytes());
+            socket.sender().send(Buffer::from(bytes)).unwrap();
+            if number % 30 == 29 {
+                socket.sender().flush().unwrap();
+            }
+        }
+        assert!(socket.sender().drain(5 * SECOND).unwrap(), "{method}");
+        let numbers =
+            reader.join().unwrap().into_iter().map(|(_, high, low)| u16::from_be_bytes([high, low]));
+        assert!(numbers.eq(0..MANY as u16), "{method}: in order");
+    }
+}
+
+#[test]
 fn through_veth_nobody_can_say() {
     let lab = lab!();
     let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());

@@ -259,6 +259,27 @@ pub(crate) fn send_groups_by(socket: &impl AsFd, interface: u32) -> io::Result<(
     unsafe { option::set(socket, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &by) }
 }
 
+/// Bytes of the send buffer (`SO_SNDBUF`), as the kernel counts: with what it needs beside the data.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn send_buffer_bytes(socket: &impl AsFd) -> io::Result<usize> {
+    Ok(rustix::net::sockopt::socket_send_buffer_size(socket)?)
+}
+
+/// Bytes of the send buffer that are in use (`SIOCOUTQ`, udp(7)).
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn unsent_bytes(socket: &impl AsFd) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the request writes an `int`, which outlives the call.
+    if unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
 /// What the error queue tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {

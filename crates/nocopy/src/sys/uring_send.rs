@@ -195,7 +195,7 @@ impl Registered {
 /// Registered memory stays pinned, and pages that are replaced (`MADV_DONTNEED`) are not those that the ring sends.
 ///
 /// It may go from thread to thread. Sends for which the socket's send buffer has no room wait in the kernel, and others may overtake
-/// them.
+/// them: whoever minds the order submits no more than there is room for.
 pub(crate) struct UringSender {
     uring: IoUring,
     registered: Option<Registered>,
@@ -206,6 +206,8 @@ pub(crate) struct UringSender {
     /// Places without a send; the last one is used next.
     free: Vec<u32>,
     queued: usize,
+    /// Sends whose result has not come.
+    undecided: usize,
     /// Completions of sends that there are none of.
     faults: u64,
 }
@@ -247,6 +249,7 @@ impl UringSender {
             flights: vec![Flight::default(); sends as usize].into(),
             free: (0..sends).rev().collect(),
             queued: 0,
+            undecided: 0,
             faults: 0,
         };
         ring.probe()?;
@@ -367,6 +370,7 @@ impl UringSender {
         assert!(pushed.is_ok(), "as many entries as places");
         self.free.pop();
         self.queued += 1;
+        self.undecided += 1;
         Ok(())
     }
 
@@ -401,7 +405,9 @@ impl UringSender {
                 self.faults += 1;
                 continue;
             };
+            let was_undecided = flight.result.is_none();
             self.faults += u64::from(!note(flight, &entry));
+            self.undecided -= usize::from(was_undecided && flight.result.is_some());
             if let Some(done) = flight.done() {
                 flight.is_open = false;
                 self.free.push(place);
@@ -417,6 +423,11 @@ impl UringSender {
         const IORING_ENTER_GETEVENTS: u32 = 1 << 0;
         // SAFETY: nothing is submitted, and no argument given.
         unsafe { self.uring.submitter().enter::<()>(0, 0, IORING_ENTER_GETEVENTS, None) }
+    }
+
+    /// Whether sends wait in the kernel, because the socket's send buffer had no room: what is submitted now may overtake them.
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.undecided > 0
     }
 
     /// Sends that were queued and not reaped.

@@ -28,6 +28,9 @@ const PAGE_BYTES: usize = 4096;
 /// Sends that a ring has at a time.
 const RING_SENDS: u32 = 128;
 
+/// What a message takes of the send buffer beside its bytes, at most: its buffer's head, and parts of two pages.
+const BESIDE_BYTES: usize = 12 << 10;
+
 /// How often a datagram is tried that the ring did not take.
 const ATTEMPTS: usize = 4;
 
@@ -109,6 +112,7 @@ struct Ring {
     calls: Calls,
     /// Those the kernel refused, whose messages are still held.
     failed: Vec<(Call, io::Error)>,
+    send_buffer_bytes: usize,
     _memory: Registration,
 }
 
@@ -133,6 +137,15 @@ impl Kept {
     /// What becomes readable when calls by the ring are over.
     pub(super) fn ring(&self) -> Option<BorrowedFd<'_>> {
         self.ring.as_ref().filter(|ring| ring.calls.open() > 0).map(|ring| ring.sender.as_fd())
+    }
+
+    /// How much of the send buffer the ring may fill, so that no send waits in the kernel and is overtaken; `None` while one does.
+    fn ring_room(&self) -> io::Result<Option<usize>> {
+        let Some(ring) = self.ring.as_ref().filter(|ring| !ring.sender.is_undecided()) else {
+            return Ok(None);
+        };
+        let unsent_bytes = udp_send::unsent_bytes(&self.socket)?;
+        Ok(Some(ring.send_buffer_bytes.saturating_sub(unsent_bytes)))
     }
 
     /// Completions of calls by the ring that were never made.
@@ -441,7 +454,9 @@ impl Outbox {
             let sender =
                 unsafe { UringSender::new(self.kept.socket.as_fd(), Some(pool.memory()), RING_SENDS)? };
             let (calls, failed) = (Calls::default(), Vec::new());
-            self.kept.ring = Some(Ring { sender, calls, failed, _memory: pool.register() });
+            let send_buffer_bytes = udp_send::send_buffer_bytes(&self.kept.socket).unwrap_or(0);
+            self.kept.ring =
+                Some(Ring { sender, calls, failed, send_buffer_bytes, _memory: pool.register() });
         }
         Ok(())
     }
@@ -459,11 +474,17 @@ impl Outbox {
     ) -> io::Result<Taken> {
         let address = destinations.get(run.destination).address.as_ref();
         let mut taken = Taken::default();
+        let Some(mut room) = self.kept.ring_room()? else { return Ok(taken) };
         while self.has(run) {
             let mark = match how.method.is_segmented() {
                 true => self.measure_long(how.method, self.next, run),
                 false => self.measure_one(self.next),
             };
+            let needed = mark.bytes as usize + BESIDE_BYTES;
+            if room < needed && taken.calls + self.in_flight() as u64 > 0 {
+                break; // in the kernel it would be overtaken by the next
+            }
+            room = room.saturating_sub(needed);
             let segment_bytes = (mark.datagrams > 1).then_some(run.datagram_bytes as u16);
             let Kept { messages, ring, .. } = &mut self.kept;
             let Some(Ring { sender, calls, .. }) = ring else {

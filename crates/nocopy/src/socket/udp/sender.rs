@@ -28,6 +28,9 @@ const QUEUE_MAX: usize = 1024;
 /// How long to wait at a time for completions.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
+/// How long to wait at a time for room, of which a result may have told just before.
+const ROOM_WAIT: Duration = Duration::from_millis(1);
+
 /// Open zero-copy calls at which completions are looked for: often enough that buffers come back while they are in the cache.
 const REAP_AT: usize = 16;
 
@@ -486,7 +489,7 @@ impl Sender {
         Ok(())
     }
 
-    /// The ring is full: completions make room.
+    /// The ring is full, or the send buffer: completions make room.
     #[cold]
     #[inline(never)]
     fn make_room(&mut self, flags: i32) -> io::Result<()> {
@@ -494,7 +497,7 @@ impl Sender {
             if flags & libc::MSG_DONTWAIT != 0 {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            self.wait(LOOK_AGAIN)?;
+            self.wait(ROOM_WAIT)?;
         }
         Ok(())
     }
