@@ -48,7 +48,7 @@ impl Path {
 impl Paths {
     /// Of a socket with that address. To be called in its network namespace.
     pub(super) fn of(socket: &impl AsFd, local: Option<IpAddr>) -> Self {
-        let from = local.filter(|local| !local.is_unspecified());
+        let from = local.map(|local| local.to_canonical()).filter(|local| !local.is_unspecified());
         let routes = option::namespace_cookie(socket).ok().and_then(|cookie| shared((cookie, from)));
         Self { routes }
     }
@@ -68,14 +68,30 @@ impl Paths {
 }
 
 fn look_up(routes: &mut Routes, to: IpAddr) -> Path {
+    // What goes to an IPv4-mapped address goes the way of IPv4.
+    let to = to.to_canonical();
+    if is_of_a_link(to) {
+        return Path::Unknown;
+    }
     let Ok(route) = routes.look_up(to) else { return Path::Unknown };
-    if route.kind == Kind::Local {
-        return Path::Local;
+    match route.kind {
+        Kind::Local => return Path::Local,
+        // Receivers of this host may get them, too; and what stands in front may be more than a header.
+        Kind::Broadcast | Kind::Multicast | Kind::Encapsulated => return Path::Unknown,
+        Kind::Unicast => {}
     }
     match routes.link(route.interface_index).map(|link| link.medium) {
         Ok(Medium::Host) => Path::Local,
         Ok(Medium::Card) => Path::Card,
         _ => Path::Unknown,
+    }
+}
+
+/// Whether the address says nothing without an interface, which the socket, or the address's scope, names: the table's may be another.
+fn is_of_a_link(to: IpAddr) -> bool {
+    match to {
+        IpAddr::V4(to) => to.is_link_local() || to.is_multicast(),
+        IpAddr::V6(to) => to.is_unicast_link_local() || to.is_multicast(),
     }
 }
 
@@ -89,4 +105,30 @@ fn shared(key: Key) -> Option<Arc<Mutex<Routes>>> {
     let routes = Arc::new(Mutex::new(Routes::open(key.1, None).ok()?));
     all.push((key, Arc::downgrade(&routes)));
     Some(routes)
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ipv4_in_the_clothes_of_ipv6_goes_the_way_of_ipv4() {
+        let paths = Paths::of(&std::net::UdpSocket::bind("[::]:0").unwrap(), Some("::".parse().unwrap()));
+        for to in ["127.0.0.1", "::ffff:127.0.0.1", "::1"] {
+            assert_eq!(paths.to(Some(to.parse().unwrap())), Path::Local, "{to}");
+        }
+    }
+
+    #[test]
+    fn of_what_may_go_by_any_interface_nothing_is_known() {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        lab.left().namespace().run(|| {
+            let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+            let paths = Paths::of(&socket, None);
+            assert_eq!(paths.to(Some(lab.right().ipv4().into())), Path::Local, "through veth");
+            for to in ["224.0.0.1", "255.255.255.255", "169.254.1.1", "fe80::1", "ff02::1"] {
+                assert_eq!(paths.to(Some(to.parse().unwrap())), Path::Unknown, "{to}");
+            }
+        });
+    }
 }
