@@ -9,7 +9,6 @@ use std::fmt;
 use std::io;
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::area::Frame;
@@ -30,8 +29,9 @@ struct Shared {
     mapping: Mapping,
     buffer_bytes: usize,
     total: u32,
-    /// io_uring instances that were told of its memory: they read the pages that were there then, and no others.
-    registrations: AtomicUsize,
+    /// io_uring instances that were told of its memory, or are about to be: they read the pages that were there then, and no others.
+    /// Locked while pages are replaced.
+    registrations: Mutex<usize>,
     /// The buffers at home; last in, first out, so that what is taken is in the cache.
     free: Mutex<Vec<u32>>,
 }
@@ -55,7 +55,7 @@ impl Pool {
             mapping,
             buffer_bytes,
             total: buffers,
-            registrations: AtomicUsize::new(0),
+            registrations: Mutex::new(0),
             free,
         })))
     }
@@ -88,10 +88,14 @@ impl Pool {
         (self.0.mapping.base(), self.0.mapping.bytes())
     }
 
-    /// Its memory was registered with an io_uring instance: while the result lives none of it is replaced.
+    /// Its memory is going to be registered with an io_uring instance: from now on none of it is replaced while the result lives.
     pub(crate) fn register(&self) -> Registration {
-        self.0.registrations.fetch_add(1, Relaxed);
+        *self.registrations() += 1;
         Registration(self.clone())
+    }
+
+    fn registrations(&self) -> std::sync::MutexGuard<'_, usize> {
+        self.0.registrations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is(&self, other: &Self) -> bool {
@@ -110,7 +114,7 @@ pub(crate) struct Registration(Pool);
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.0.0.registrations.fetch_sub(1, Relaxed);
+        *self.0.registrations() -= 1;
     }
 }
 
@@ -146,13 +150,15 @@ impl Buffer {
     /// # Panics
     /// If it is of 4 GiB or more.
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + 'static) -> Self {
-        let owner = Box::new(owner);
-        let bytes: &[u8] = (*owner).as_ref();
-        let len = u32::try_from(bytes.len()).expect("fewer than 4 GiB");
-        let data = NonNull::from(bytes).cast();
-        let owner: Box<dyn Any + Send> = owner;
-        let owner = NonNull::new(Box::into_raw(owner)).expect("a box is somewhere");
-        Self { data, len, home: Home::Owner(owner) }
+        // No box any more when its bytes are looked for: moving one would claim them for itself.
+        let owner = NonNull::from(Box::leak(Box::new(owner)));
+        // Owns the value from here on, should it panic.
+        let mut buffer = Self { data: NonNull::dangling(), len: 0, home: Home::Owner(owner) };
+        // SAFETY: alive as long as the buffer, which gives no other access to it meanwhile.
+        let bytes: &[u8] = unsafe { owner.as_ref() }.as_ref();
+        buffer.len = u32::try_from(bytes.len()).expect("fewer than 4 GiB");
+        buffer.data = NonNull::from(bytes).cast();
+        buffer
     }
 
     /// The memory it was made of by [`from_owner`](Self::from_owner).
@@ -243,15 +249,15 @@ impl Buffer {
         match &self.home {
             Home::Pool { pool, .. } => {
                 let bytes = pool.buffer_bytes();
-                if pool.0.registrations.load(Relaxed) > 0 {
-                    std::mem::forget(self);
-                    return bytes;
-                }
+                let registrations = pool.registrations();
                 // SAFETY: whole pages of this buffer, which nobody looks into; they read as zeros from now on.
-                match unsafe { pool.0.mapping.replace(self.data, bytes) } {
-                    Ok(()) => return 0,
-                    Err(_) => std::mem::forget(self),
+                let is_replaced =
+                    *registrations == 0 && unsafe { pool.0.mapping.replace(self.data, bytes) }.is_ok();
+                drop(registrations);
+                if is_replaced {
+                    return 0;
                 }
+                std::mem::forget(self);
                 bytes
             }
             Home::Owner(_) | Home::Frame(_) => {
@@ -447,6 +453,32 @@ mod tests {
         again.resize(4096);
         assert_eq!(*again, [0; 4096]);
         assert_eq!(Buffer::from(vec![0; 100]).abandon(), 100);
+    }
+
+    #[test]
+    fn of_a_pool_that_a_ring_reads_no_page_is_replaced() {
+        let pool = Pool::new(1, 4096).unwrap();
+        let registration = pool.register();
+        assert_eq!(pool.take().unwrap().abandon(), 4096);
+        assert!(pool.take().is_none(), "it is gone for good");
+        drop(registration);
+        assert_eq!(*pool.registrations(), 0);
+    }
+
+    #[test]
+    fn an_owner_that_panics_is_dropped() {
+        struct Panics(#[expect(dead_code, reason = "counts")] Arc<()>);
+        impl AsRef<[u8]> for Panics {
+            fn as_ref(&self) -> &[u8] {
+                panic!("on purpose")
+            }
+        }
+        let alive = Arc::new(());
+        let owner = Panics(Arc::clone(&alive));
+        assert!(
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Buffer::from_owner(owner))).is_err()
+        );
+        assert_eq!(Arc::strong_count(&alive), 1);
     }
 
     #[test]
