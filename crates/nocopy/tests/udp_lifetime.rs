@@ -22,8 +22,13 @@ const COUNT: usize = 40;
 
 /// Packets leave the left end so slowly that they are seen waiting: some 1 MB/s, the first two at once.
 fn hold_back(lab: &Lab) {
+    hold_back_at_most(lab, 10_000_000);
+}
+
+/// And what is more than so many bytes is dropped.
+fn hold_back_at_most(lab: &Lab, bytes: usize) {
     let interface = lab.left().interface();
-    let shaper = ["rate", "8mbit", "burst", "2kb", "limit", "10000000"];
+    let shaper = ["rate", "8mbit", "burst", "2kb", "limit", &bytes.to_string()];
     let arguments = [&["qdisc", "replace", "dev", interface, "root", "tbf"], &shaper[..]].concat();
     let done =
         lab.left().namespace().run(|| Command::new("tc").args(arguments).status().expect("tc is there"));
@@ -191,6 +196,70 @@ fn no_datagram_is_overtaken_where_the_send_buffer_is_full() {
             reader.join().unwrap().into_iter().map(|(_, high, low)| u16::from_be_bytes([high, low]));
         assert!(numbers.eq(0..MANY as u16), "{method}: in order");
     }
+}
+
+#[test]
+fn a_datagram_refused_when_parts_of_it_are_under_way_does_not_shift_what_is_behind() {
+    const LONG_BYTES: usize = 20_000;
+    for method in [Method::ZeroCopy, Method::ZeroCopyGso] {
+        let lab = lab!();
+        // Room for some fragments of a long one, and not for all.
+        hold_back_at_most(&lab, 10_000);
+        // The other end waits so long for the rest, and both are one machine: the memory is read until then.
+        let waits = || std::fs::write("/proc/sys/net/ipv4/ipfrag_time", "1");
+        lab.right().namespace().run(waits).unwrap();
+        let (receiver, pool) = (receiver(&lab), Pool::new(8, 32 << 10).unwrap());
+        let mut socket = sender(&lab, method, &pool, &receiver);
+        let sender = socket.sender();
+        let mut bytes = [0; DATAGRAM_BYTES];
+        for number in 0..3 {
+            sender.send(Buffer::from(vec![0xaa; LONG_BYTES])).unwrap();
+            let error = sender.flush().unwrap_err();
+            assert_eq!((error.refused, error.source.raw_os_error()), (1, Some(libc::ENOBUFS)), "{method}");
+            // The fragments leave, and make room.
+            std::thread::sleep(SECOND / 20);
+            let mut buffer = sender.buffer().expect("a free buffer");
+            buffer.fill(&pattern(number)).unwrap();
+            sender.send(buffer).unwrap();
+            sender.flush().unwrap();
+            assert_eq!(receive(&receiver, &mut bytes), DATAGRAM_BYTES);
+            assert!(bytes == *pattern(number), "{method}: datagram {number} is as it was sent");
+        }
+        assert!(sender.drain(5 * SECOND).unwrap(), "{method}: {} calls never came back", sender.in_flight());
+        let (tally, counters) = (sender.ledger(), sender.counters());
+        assert_eq!((counters.sent, counters.refused, counters.strange_completions), (3, 3, 0), "{method}");
+        assert_eq!((tally.datagrams(), tally.bytes()), (3, 3 * DATAGRAM_BYTES as u64), "{method}: {tally}");
+        drop(socket);
+        assert_eq!(pool.at_home(), pool.total(), "{method}");
+    }
+}
+
+#[test]
+fn what_waits_for_room_in_the_send_buffer_is_not_read_after_a_close_by_force() {
+    let lab = lab!();
+    hold_back(&lab);
+    let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
+    let address = SocketAddr::new(lab.left().ipv4().into(), 0);
+    // Room for some of them: the others wait in the ring.
+    let builder = Socket::builder().method(Method::UringZeroCopy).send_pool(&pool).send_buffer(8 << 10);
+    let mut socket = lab.left().namespace().run(|| builder.bind(address)).unwrap();
+    socket.connect(receiver.local_addr().unwrap()).unwrap();
+    send_all(&mut socket);
+    let (_other_half, sender) = socket.split();
+    let closed = sender.close(Duration::ZERO);
+    assert!(closed.abandoned_calls > 0, "{closed:?}");
+    assert_eq!(scribble(&pool), pool.total());
+    let patterns: Vec<Vec<u8>> = (0..COUNT).map(pattern).collect();
+    receiver.set_read_timeout(Some(SECOND / 5)).unwrap();
+    let (mut bytes, mut count) = ([0; DATAGRAM_BYTES], 0);
+    while let Ok(length) = receiver.recv(&mut bytes) {
+        assert!(
+            patterns.iter().any(|pattern| *pattern == bytes[..length]),
+            "datagram {count} is as it was sent"
+        );
+        count += 1;
+    }
+    assert!((1..COUNT).contains(&count), "{count}: some were on their way, others waited");
 }
 
 #[test]

@@ -238,6 +238,44 @@ fn a_datagram_the_host_cannot_send_is_counted_and_the_rest_goes_on() {
 }
 
 #[test]
+fn more_pieces_than_the_kernel_takes_are_refused_and_the_rest_goes_on() {
+    for method in METHODS {
+        let (mut socket, receiver) = pair("127.0.0.1", Some(method));
+        let piece = || Buffer::from(vec![1]);
+        socket.sender().send(Message::gathered((0..1024).map(|_| piece()))).unwrap();
+        socket.sender().send(Message::gathered((0..1025).map(|_| piece()))).unwrap();
+        socket.sender().send(Buffer::from(b"behind".to_vec())).unwrap();
+        let refused = match socket.sender().flush() {
+            Err(refused) => refused,
+            Ok(()) => socket.sender().drain(SECOND).unwrap_err(), // told later, by the ring
+        };
+        assert_eq!((refused.refused, refused.source.raw_os_error()), (1, Some(libc::EMSGSIZE)), "{method}");
+        assert!(socket.sender().drain(SECOND).unwrap());
+        let (first, second) = (receive(&receiver).len(), receive(&receiver).len());
+        assert_eq!(first + second, 1024 + 6, "{method}");
+        let (tally, counters) = (socket.sender().ledger(), socket.sender().counters());
+        assert_eq!(
+            (counters.sent, counters.refused, tally.datagrams(), tally.bytes()),
+            (2, 1, 2, 1030),
+            "{method}"
+        );
+    }
+}
+
+#[test]
+fn errors_of_ipv4_are_told_to_ipv6_sockets_too() {
+    let gone = UdpSocket::bind(local("127.0.0.1")).unwrap();
+    let nobody = SocketAddr::new("::ffff:127.0.0.1".parse().unwrap(), gone.local_addr().unwrap().port());
+    drop(gone);
+    let mut socket = Socket::bind(local("::")).unwrap();
+    socket.sender().send_to(Buffer::from(vec![0; 10]), nobody).unwrap();
+    socket.sender().flush().unwrap();
+    let errors: Vec<_> = socket.sender().errors().collect();
+    assert_eq!(errors.len(), 1);
+    assert_eq!((errors[0].to, errors[0].error.kind()), (Some(nobody), std::io::ErrorKind::ConnectionRefused));
+}
+
+#[test]
 fn every_buffer_is_home_after_a_long_run() {
     for method in METHODS {
         let (socket, receiver) = pair("127.0.0.1", Some(method));

@@ -206,6 +206,26 @@ impl Burst {
         };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
+
+    /// Makes a zero-copy call that sends nothing, and returns its error. What was put together before is gone.
+    ///
+    /// It asks for more datagrams of a byte each than any kernel cuts a message into (`UDP_MAX_SEGMENTS`: 64, since Linux 6.9 128). That
+    /// is looked at when the packet is made and the call is counted (`udp_send_skb`). The packet is thrown away there, and the
+    /// completion, with the call's number, is in the error queue when this returns. An error that comes earlier leaves the count alone.
+    pub(crate) fn count_one(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        to: Option<&Address>,
+        flags: i32,
+    ) -> io::Error {
+        static NOTHING: [u8; 2048] = [0; 2048];
+        self.clear();
+        self.begin(to, 1);
+        self.piece(&NOTHING);
+        // SAFETY: the bytes are there for good, and never change.
+        let sent = unsafe { self.send(socket, 0, flags | libc::MSG_ZEROCOPY) };
+        sent.err().unwrap_or_else(|| io::ErrorKind::InvalidData.into())
+    }
 }
 
 impl fmt::Debug for Burst {
@@ -239,12 +259,13 @@ pub(crate) fn allow_zero_copy(socket: &impl AsFd) -> io::Result<()> {
 /// # Errors
 /// The kernel's refusal.
 pub(crate) fn report_errors(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
-    let (level, name) = match is_ipv6 {
-        true => (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
-        false => (libc::IPPROTO_IP, libc::IP_RECVERR),
-    };
-    // SAFETY: both options take an `int`.
-    unsafe { option::set(socket, level, name, &1_i32) }
+    if is_ipv6 {
+        // SAFETY: the option takes an `int`.
+        unsafe { option::set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, &1_i32)? };
+    }
+    // Of IPv6 sockets, too: what they send to IPv4-mapped addresses is IPv4.
+    // SAFETY: the option takes an `int`.
+    unsafe { option::set(socket, libc::IPPROTO_IP, libc::IP_RECVERR, &1_i32) }
 }
 
 /// Sends what is for a multicast group by the interface of that index (IPv4; IPv6 has an option that `socket2` knows).

@@ -390,6 +390,14 @@ impl UringSender {
         Ok(())
     }
 
+    /// Has the kernel forget sends that wait for room in the socket's send buffer: it would read their memory when there is some, even
+    /// after the ring was dropped. They come back as refused (`ECANCELED`).
+    pub(crate) fn cancel(&mut self) {
+        // Nothing to cancel is an error, too; and Linux 6.0 knows the call, as zero-copy sends.
+        let all = types::CancelBuilder::any().all();
+        let _ = self.uring.submitter().register_sync_cancel(Some(types::Timespec::new().sec(1)), all);
+    }
+
     /// Tells of each send whose memory is free, once; does not wait. Returns how many.
     pub(crate) fn reap(&mut self, mut each: impl FnMut(u64, Done)) -> usize {
         if self.uring.submission().taskrun() {

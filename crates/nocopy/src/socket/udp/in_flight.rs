@@ -1,6 +1,7 @@
 //! Messages from the moment they are queued until the kernel has let go of their memory.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Instant;
 
 use super::{Message, Method};
@@ -195,7 +196,7 @@ impl Calls {
         Some(call)
     }
 
-    /// The kernel counted a call that failed.
+    /// A number that the kernel gave to a call which is over.
     pub(super) fn skip(&mut self) {
         self.calls.push_back(None);
         self.forget_front();
@@ -208,9 +209,16 @@ impl Calls {
         }
     }
 
-    /// The number whose lower half is `low`, as the kernel counts; of those that are open, or near them.
-    pub(super) fn number(&self, low: u32) -> u64 {
-        self.first.wrapping_add(u64::from(low.wrapping_sub(self.first as u32)))
+    /// The number whose lower half is `low`, as the kernel counts: the nearest to those that are open, which may be in front of them.
+    pub(super) fn number(&self, low: u32) -> i64 {
+        let away = low.wrapping_sub(self.first as u32).cast_signed();
+        self.first.cast_signed() + i64::from(away)
+    }
+
+    /// Those of a range that may be open.
+    pub(super) fn among(&self, range: &Range<i64>) -> Range<u64> {
+        let within = |number: i64| u64::try_from(number).unwrap_or(0).clamp(self.first, self.end());
+        within(range.start)..within(range.end)
     }
 
     /// How many are not over.
@@ -271,9 +279,22 @@ mod tests {
         for number in 0..3 {
             calls.push(call(number));
         }
-        assert_eq!(calls.number(u32::MAX), u64::from(u32::MAX));
-        assert_eq!(calls.number(1), u64::from(u32::MAX) + 2);
-        assert!(calls.take(calls.number(7)).is_none());
+        assert_eq!(calls.number(u32::MAX), i64::from(u32::MAX));
+        assert_eq!(calls.number(1), i64::from(u32::MAX) + 2);
+        let last = u64::from(u32::MAX);
+        assert_eq!(calls.among(&(calls.number(1)..calls.number(7))), last + 2..last + 3);
+        assert!(calls.among(&(calls.number(7)..calls.number(9))).is_empty());
+    }
+
+    #[test]
+    fn a_range_may_begin_in_front_of_what_is_open() {
+        let mut calls = Calls::default();
+        (0..3).for_each(|number| _ = calls.push(call(number)));
+        let _ = (calls.take(0), calls.take(1));
+        assert_eq!(calls.among(&(calls.number(0)..calls.number(3))), 2..3);
+        assert!(calls.among(&(calls.number(0)..calls.number(2))).is_empty());
+        assert_eq!(Calls::default().number(u32::MAX), -1);
+        assert!(Calls::default().among(&(-1..0)).is_empty());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +19,7 @@ use smallvec::SmallVec;
 use crate::area::Frame;
 use crate::evidence::Evidence;
 use crate::pool::{Buffer, Pool, Registration};
-use crate::sys::udp_send::{self, Burst};
+use crate::sys::udp_send::{self, Address, Burst};
 use crate::sys::uring_send::{UringRefused, UringSender};
 
 /// How many pages a message from the program's memory may lie on (`MAX_SKB_FRAGS` of `linux/skbuff.h`).
@@ -62,6 +63,13 @@ pub(super) struct Run {
     end: u64,
 }
 
+#[cfg(all(test, not(nocopy_loom)))]
+impl Run {
+    pub(super) fn of(destination: u32, datagram_bytes: usize, datagrams: usize) -> Self {
+        Self { destination, datagram_bytes, datagrams, end: 0 }
+    }
+}
+
 /// What a call took.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Taken {
@@ -90,9 +98,26 @@ pub(super) struct Outbox {
     next: Place,
     burst: Burst,
     marks: Vec<Mark>,
-    /// A zero-copy call failed, and the kernel may have counted it. It does if it had made the packet before it found that it cannot
-    /// send it (`udp_send_skb`): then it has told of its completion, too, before the call returned.
-    is_unsure: bool,
+    /// A zero-copy call failed, and the kernel may have counted it.
+    unsure: Option<Unsure>,
+}
+
+/// A zero-copy call failed. The kernel has counted it if it had made the packet before it found that it cannot send it.
+///
+/// Most often it has told of its completion, too, before the call returned. But parts of the packet may be under way, and read their
+/// memory: the first fragments of a long datagram, a copy for the receivers of a group on this host. Then nothing is told yet, and to
+/// take the next call's number for this one's would free memory that the kernel reads. So a call that fails on purpose
+/// ([`Burst::count_one`]) follows: the number it is told by says whether the one before was counted.
+#[derive(Debug, Clone, Copy)]
+struct Unsure {
+    /// The call that failed, as if it had carried nothing.
+    failed: Call,
+    /// Whether the next number, and the one behind it, were told.
+    told: [bool; 2],
+    /// The call on purpose met the same error, and that is one of looking for the way: no packet was made of either.
+    is_uncounted: bool,
+    /// It was tried again, and not told.
+    is_tried: bool,
 }
 
 /// What has to stay as long as the kernel reads messages: these, and by what it tells that it has done.
@@ -160,26 +185,25 @@ impl Kept {
     }
 
     /// The kernel says that the calls from `first` to `last` are over. `judge` tells what that proves of one, and `free` takes what
-    /// nobody reads any more. Returns how many were over, how many of those named were not open, and the number behind the last.
+    /// nobody reads any more. Returns how many were over, and the numbers that were named.
     pub(super) fn done(
         &mut self,
         first: u32,
         last: u32,
         mut judge: impl FnMut(&Call) -> Evidence,
         free: &mut impl FnMut(Ticket, Message, Evidence),
-    ) -> (usize, u64, u64) {
-        let count = u64::from(last.wrapping_sub(first)) + 1;
+    ) -> (usize, Range<i64>) {
+        let count = i64::from(last.wrapping_sub(first)) + 1;
         let first = self.calls.number(first);
-        let end = first.saturating_add(count);
+        let named = first..first + count;
         let mut over = 0;
-        // A range that claims more than there are would take long to walk, and be wrong.
-        for number in first..end.min(self.calls.end()) {
+        for number in self.calls.among(&named) {
             let Some(call) = self.calls.take(number) else { continue };
             let evidence = judge(&call);
             self.messages.returned(call.first, call.last, evidence, free);
             over += 1;
         }
-        (over, count - over as u64, end)
+        (over, named)
     }
 
     /// The same of calls by the ring. Those the kernel refused wait for [`Outbox::send_again`].
@@ -190,6 +214,8 @@ impl Kept {
     ) -> usize {
         let (Some(ring), messages) = (&mut self.ring, &mut self.messages) else { return 0 };
         let (calls, failed) = (&mut ring.calls, &mut ring.failed);
+        // What the kernel did not take when it was short of memory. It may be again: then the next time.
+        let _ = ring.sender.submit();
         ring.sender.reap(|number, done| {
             let Some(call) = calls.take(number) else { return };
             match done.result {
@@ -210,6 +236,10 @@ impl Kept {
 
     /// Gives up what the kernel still reads, and returns how many bytes are lost to the program.
     pub(super) fn abandon(mut self) -> usize {
+        if let Some(ring) = &mut self.ring {
+            ring.sender.cancel();
+        }
+        self.done_by_ring(|_, _| Evidence::Unknown, &mut |_, message, _| drop(message));
         self.drop_failed();
         // Pages that come in the place of others are not those the ring has registered: it ends first.
         drop(self.ring.take());
@@ -224,19 +254,37 @@ impl Outbox {
             next: Place { ticket: 0, bytes: 0 },
             burst: Burst::new(),
             marks: Vec::with_capacity(udp_send::MESSAGES_MAX),
-            is_unsure: false,
+            unsure: None,
         }
     }
 
     /// Whether completions are to be read before the next zero-copy call, or its number would be another than the kernel's.
     #[inline]
     pub(super) fn is_unsure(&self) -> bool {
-        self.is_unsure
+        self.unsure.is_some()
     }
 
-    /// They were: if the call had been counted, [`done`](Self::done) has seen it.
+    /// They were: concludes from them, as far as they say enough.
     pub(super) fn is_sure(&mut self) {
-        self.is_unsure = false;
+        let Some(unsure) = &mut self.unsure else { return };
+        let Unsure { failed, told, is_uncounted, .. } = *unsure;
+        let calls = &mut self.kept.calls;
+        match told {
+            [false, false] if is_uncounted => {}
+            [false, false] => {
+                // The kernel was too short of memory for either. Messages come and go meanwhile: then the call is of none.
+                (unsure.failed.first, unsure.failed.last) = (1, 0);
+                return;
+            }
+            [true, false] => calls.skip(),
+            [true, true] => (0..2).for_each(|_| calls.skip()),
+            [false, true] => {
+                self.kept.messages.called(failed.first, failed.last);
+                calls.push(failed);
+                calls.skip();
+            }
+        }
+        self.unsure = None;
     }
 
     #[inline]
@@ -388,8 +436,8 @@ impl Outbox {
     /// # Errors
     /// The kernel's, of the first datagram: nothing was handed over.
     ///
-    /// # Panics
-    /// If it [is unsure](Self::is_unsure) how the kernel counts.
+    /// Of a zero-copy call, as long as it [is unsure](Self::is_unsure) how the kernel counts: `EINTR`, read completions and try again;
+    /// then `ENOBUFS`, there is no memory to find out.
     pub(super) fn send(
         &mut self,
         run: &Run,
@@ -397,14 +445,24 @@ impl Outbox {
         destinations: &Destinations,
         free: &mut impl FnMut(Ticket, Message, Evidence),
     ) -> io::Result<Taken> {
-        self.fill_burst(how.method, run, destinations);
         let is_zero_copy = how.evidence.is_none();
+        if is_zero_copy && self.is_unsure() {
+            return Err(self.try_again(destinations.get(run.destination).address.as_ref(), how.flags));
+        }
+        self.fill_burst(how.method, run, destinations);
+        if self.marks.is_empty() {
+            // In more pieces than the kernel takes (`UIO_MAXIOV`).
+            return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+        }
         let flags = if is_zero_copy { how.flags | libc::MSG_ZEROCOPY } else { how.flags };
-        assert!(!self.is_unsure, "completions are read before the next call");
         // SAFETY: the pieces were just put together from messages that `self.kept.messages` holds; those of zero-copy calls are
         // held until `self.kept.calls` has seen the completion, or the reaper has, or they were abandoned for good.
         let sent = unsafe { self.burst.send(self.kept.socket.as_fd(), 0, flags) };
-        self.is_unsure = is_zero_copy && !sent.as_ref().is_ok_and(|sent| *sent == self.burst.messages());
+        let count = *sent.as_ref().unwrap_or(&0);
+        if is_zero_copy && count < self.marks.len() {
+            let address = destinations.get(run.destination).address.as_ref();
+            self.fell_short(call(self.marks[count], run, how), sent.as_ref().err(), address, how.flags);
+        }
         let sent = sent?;
         let mut taken = Taken::default();
         for number in 0..sent.min(self.marks.len()) {
@@ -421,7 +479,37 @@ impl Outbox {
         Ok(taken)
     }
 
-    /// As [`Kept::done`]; knows of the one call that failed.
+    /// A zero-copy call failed; `error` is its own, unless others of its burst were taken.
+    #[cold]
+    #[inline(never)]
+    fn fell_short(&mut self, failed: Call, error: Option<&io::Error>, to: Option<&Address>, flags: i32) {
+        let errno = error.and_then(io::Error::raw_os_error);
+        if errno.is_some_and(|errno| [libc::EAGAIN, libc::EINTR].contains(&errno)) {
+            return; // it waited, or would have, for room to make the packet in
+        }
+        let failed = Call { datagrams: 0, bytes: 0, since: None, ..failed };
+        let again = self.burst.count_one(self.kept.socket.as_fd(), to, flags).raw_os_error();
+        // Of memory there may be enough for one and not for the other.
+        let is_of_memory = |errno| [libc::ENOBUFS, libc::ENOMEM, libc::EAGAIN].contains(&errno);
+        let is_uncounted = errno.is_some_and(|errno| again == Some(errno) && !is_of_memory(errno));
+        self.unsure = Some(Unsure { failed, told: [false; 2], is_uncounted, is_tried: false });
+    }
+
+    /// Has the kernel tell how it counts, before the next zero-copy call.
+    #[cold]
+    #[inline(never)]
+    fn try_again(&mut self, to: Option<&Address>, flags: i32) -> io::Error {
+        let error = self.burst.count_one(self.kept.socket.as_fd(), to, flags);
+        let is_tried =
+            self.unsure.as_mut().is_none_or(|unsure| std::mem::replace(&mut unsure.is_tried, true));
+        match error.kind() {
+            io::ErrorKind::WouldBlock => error,
+            _ if is_tried => io::Error::from_raw_os_error(libc::ENOBUFS),
+            _ => io::ErrorKind::Interrupted.into(),
+        }
+    }
+
+    /// As [`Kept::done`]; knows of the calls that failed. Returns how many were over, and how many of those named were not open.
     pub(super) fn done(
         &mut self,
         first: u32,
@@ -429,13 +517,17 @@ impl Outbox {
         judge: impl FnMut(&Call) -> Evidence,
         free: &mut impl FnMut(Ticket, Message, Evidence),
     ) -> (usize, u64) {
-        let (over, strange, end) = self.kept.done(first, last, judge, free);
-        let is_of_failed = self.is_unsure && end == self.kept.calls.end() + 1;
-        if is_of_failed {
-            self.kept.calls.skip();
-            self.is_unsure = false;
+        let (over, named) = self.kept.done(first, last, judge, free);
+        let mut expected = over as i64;
+        if let Some(unsure) = &mut self.unsure {
+            let next = self.kept.calls.end().cast_signed();
+            for (number, told) in (next..).zip(&mut unsure.told) {
+                if named.contains(&number) && !std::mem::replace(told, true) {
+                    expected += 1;
+                }
+            }
         }
-        (over, strange - u64::from(is_of_failed))
+        (over, (named.end - named.start - expected).cast_unsigned())
     }
 
     /// As [`Kept::done_by_ring`].
@@ -450,13 +542,14 @@ impl Outbox {
     /// Makes the ring, with the pool's memory registered, unless it is there.
     pub(super) fn open_ring(&mut self, pool: &Pool) -> Result<(), UringRefused> {
         if self.kept.ring.is_none() {
+            // First: from here on none of its pages is replaced by others.
+            let memory = pool.register();
             // SAFETY: the ring and the pool, whose memory it is, stay together.
             let sender =
                 unsafe { UringSender::new(self.kept.socket.as_fd(), Some(pool.memory()), RING_SENDS)? };
             let (calls, failed) = (Calls::default(), Vec::new());
             let send_buffer_bytes = udp_send::send_buffer_bytes(&self.kept.socket).unwrap_or(0);
-            self.kept.ring =
-                Some(Ring { sender, calls, failed, send_buffer_bytes, _memory: pool.register() });
+            self.kept.ring = Some(Ring { sender, calls, failed, send_buffer_bytes, _memory: memory });
         }
         Ok(())
     }
@@ -505,7 +598,12 @@ impl Outbox {
         }
         match &mut self.kept.ring {
             // What was not taken now is with the next call.
-            Some(ring) => ring.sender.submit().map(|()| taken),
+            Some(ring) if taken.calls == 0 => ring.sender.submit().map(|()| taken),
+            Some(ring) => {
+                // An error is not of these datagrams: they are in the ring, and go with the next call, or when completions are read.
+                let _ = ring.sender.submit();
+                Ok(taken)
+            }
             None => Ok(taken),
         }
     }
@@ -528,10 +626,7 @@ impl Outbox {
         let mut resent = Resent::default();
         for _ in 0..call.datagrams {
             let mark = self.measure_one(place);
-            self.burst.clear();
-            self.burst.begin(destinations.get(call.destination).address.as_ref(), 0);
-            self.add_pieces(mark);
-            match self.send_burst_again() {
+            match self.send_mark_again(mark, destinations.get(call.destination).address.as_ref()) {
                 Ok(()) => {
                     resent.datagrams += 1;
                     resent.bytes += u64::from(mark.bytes);
@@ -548,7 +643,13 @@ impl Outbox {
     }
 
     /// An error that an earlier datagram left at the socket is told by one call, and gone with it.
-    fn send_burst_again(&mut self) -> io::Result<()> {
+    fn send_mark_again(&mut self, mark: Mark, to: Option<&Address>) -> io::Result<()> {
+        self.burst.clear();
+        if !self.burst.has_room(self.message(mark.from.ticket).pieces().len()) {
+            return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+        }
+        self.burst.begin(to, 0);
+        self.add_pieces(mark);
         let mut sent = Ok(0);
         for _ in 0..ATTEMPTS {
             // SAFETY: the pieces lie in messages that are held; the call is an ordinary one.
@@ -703,3 +804,6 @@ impl Drop for Outbox {
         }
     }
 }
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests;
