@@ -235,16 +235,17 @@ impl Builder {
                 source: io::Error::other("no port was given: see Builder::over"),
             });
         }
-        let zero_copy = udp_send::allow_zero_copy(&*socket);
-        if let (Some(method), Err(source)) = (self.method.filter(|method| method.is_zero_copy()), zero_copy) {
-            return Err(OpenError::Method { method, source });
+        let mut chooser = Chooser::new(self.method, has_port);
+        match (self.method.filter(|method| method.is_zero_copy()), udp_send::allow_zero_copy(&*socket)) {
+            (_, Ok(())) => {}
+            (Some(method), Err(source)) => return Err(OpenError::Method { method, source }),
+            (None, Err(_)) => chooser.without_zero_copy(),
         }
         udp_send::report_errors(&*socket, is_ipv6)
             .map_err(|source| OpenError::Setting { setting: "errors of the network", source })?;
         let pool = |given: Option<Pool>| {
             given.map_or_else(|| Pool::new(BUFFERS, BUFFER_BYTES), Ok).map_err(OpenError::Memory)
         };
-        let chooser = Chooser::new(self.method, has_port);
         let local = socket2::SockRef::from(&*socket).local_addr().ok().and_then(|local| local.as_socket());
         let paths = Paths::of(&*socket, local.map(|local| local.ip()));
         let mut sender =

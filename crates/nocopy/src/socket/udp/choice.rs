@@ -15,6 +15,11 @@ const BATCHES: [Method; 5] =
 /// For one: there is nothing to gain from calls for many.
 const SINGLES: [Method; 2] = [Method::Socket, Method::ZeroCopy];
 
+/// Those that `SO_ZEROCOPY` is needed for.
+const BY_FLAG: [Method; 2] = [Method::ZeroCopy, Method::ZeroCopyGso];
+
+const NO_ZERO_COPY: &str = "the kernel refuses SO_ZEROCOPY for UDP sockets: Linux 5.0 or later takes it";
+
 const NO_MEMORY: &str = "the kernel had no memory to remember zero-copy sends by (ENOBUFS): raise 'sysctl net.core.optmem_max', or \
                          'ulimit -l' where the process has no CAP_IPC_LOCK";
 
@@ -23,13 +28,20 @@ pub(super) struct Chooser {
     policy: Policy<Method>,
     pinned: Option<Method>,
     has_port: bool,
+    /// What this socket does not have, and why.
+    lacking: Vec<(Method, &'static str)>,
 }
 
 impl Chooser {
     /// Among all methods, a port too if there is one; or always the one that is given.
     pub(super) fn new(pinned: Option<Method>, has_port: bool) -> Self {
         let policy = pinned.map_or_else(|| among_all(has_port), Policy::pinned);
-        Self { policy, pinned, has_port }
+        Self { policy, pinned, has_port, lacking: Vec::new() }
+    }
+
+    /// The kernel refused `SO_ZEROCOPY`. It would take zero-copy calls all the same, copy, and never say that it has done.
+    pub(super) fn without_zero_copy(&mut self) {
+        BY_FLAG.into_iter().for_each(|method| self.unavailable(method, NO_ZERO_COPY));
     }
 
     #[inline]
@@ -76,6 +88,7 @@ impl Chooser {
     /// This socket does not have it.
     pub(super) fn unavailable(&mut self, method: Method, why: &'static str) {
         self.policy.rule_out(method, Reason::Unavailable(why));
+        self.lacking.push((method, why));
     }
 
     pub(super) fn forget(&mut self, destination: u32) {
@@ -84,6 +97,9 @@ impl Chooser {
 
     pub(super) fn forget_all(&mut self) {
         self.policy = Self::new(self.pinned, self.has_port).policy;
+        for &(method, why) in &self.lacking {
+            self.policy.rule_out(method, Reason::Unavailable(why));
+        }
     }
 
     pub(super) fn explain(&self) -> Explanation<Method> {
@@ -106,4 +122,23 @@ const REFUSALS: usize = 3;
 fn work(run: &Run) -> Work {
     let count = u32::try_from(run.datagrams).unwrap_or(u32::MAX);
     Work { destination: run.destination, bytes: run.datagram_bytes as u32, count }
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_socket_lacks_is_never_chosen_even_after_all_was_forgotten() {
+        let mut chooser = Chooser::new(None, false);
+        chooser.without_zero_copy();
+        chooser.forget_all();
+        let run = Run::of(0, 1400, 44);
+        for _ in 0..10_000 {
+            let choice = chooser.choose(&run);
+            assert!(!BY_FLAG.contains(&choice.method), "{}", chooser.explain());
+            chooser.record(choice, &run, Duration::from_micros(10));
+        }
+        assert!(chooser.explain().to_string().contains("SO_ZEROCOPY"), "{}", chooser.explain());
+    }
 }
