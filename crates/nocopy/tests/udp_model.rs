@@ -1,0 +1,216 @@
+//! Random messages by every method: each datagram arrives as it was given, each message comes back once, and the books balance.
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use nocopy::socket::udp::{Message, Method, Sender, Socket, Ticket};
+use nocopy::{Buffer, Pool};
+
+const SECOND: Duration = Duration::from_secs(1);
+const LOOPBACK: &str = "127.0.0.1:0";
+const ROUNDS: usize = 250;
+/// What the receivers' buffers hold of one round, however small the datagrams are.
+const ROUND_BYTES: usize = 100_000;
+const ROUND_DATAGRAMS: usize = 120;
+
+/// The policy's choice, and every method alone.
+const METHODS: [Option<Method>; 8] = [
+    None,
+    Some(Method::Socket),
+    Some(Method::SendMmsg),
+    Some(Method::Gso),
+    Some(Method::ZeroCopy),
+    Some(Method::ZeroCopyGso),
+    Some(Method::UringZeroCopy),
+    Some(Method::UringZeroCopyGso),
+];
+
+/// xorshift64*.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        let first = self.next();
+        (0..count as u64).map(|place| (first + place * 7 + (place >> 8)) as u8).collect()
+    }
+
+    /// Small ones, those of a packet, and now and then one as long as they get.
+    fn datagram_bytes(&mut self) -> usize {
+        match self.below(40) {
+            0 => 0,
+            1 => 65_507,
+            2..12 => self.below(100),
+            12..20 => self.below(9000),
+            _ => 1 + self.below(1472),
+        }
+    }
+}
+
+struct Model {
+    random: Random,
+    pool: Pool,
+    receivers: Vec<UdpSocket>,
+    /// Of each receiver, what it is to get.
+    expected: Vec<Vec<Vec<u8>>>,
+    /// Of each message that has not come back, its bytes.
+    away: HashMap<Ticket, Vec<u8>>,
+    datagrams: u64,
+    bytes: u64,
+}
+
+impl Model {
+    fn new(seed: u64) -> Self {
+        let receiver = |_| {
+            let receiver = UdpSocket::bind(LOOPBACK).unwrap();
+            socket2::SockRef::from(&receiver).set_recv_buffer_size(4 << 20).unwrap();
+            receiver.set_read_timeout(Some(SECOND)).unwrap();
+            receiver
+        };
+        Self {
+            random: Random(seed),
+            // Less than a huge page. Of registered memory on huge ones the kernel charges each datagram of a ring with up to 2 MiB
+            // (`io_sg_from_iter`), and three fill a receiver's buffer.
+            pool: Pool::new(24, 64 << 10).unwrap(),
+            receivers: (0..3).map(receiver).collect(),
+            expected: vec![Vec::new(); 3],
+            away: HashMap::new(),
+            datagrams: 0,
+            bytes: 0,
+        }
+    }
+
+    fn buffer(&mut self, sender: &mut Sender, bytes: &[u8]) -> Buffer {
+        let own = self.random.below(3) > 0;
+        match sender.buffer().filter(|_| own) {
+            Some(mut buffer) => {
+                buffer.fill(bytes).expect("fits");
+                buffer
+            }
+            None => bytes.to_vec().into(),
+        }
+    }
+
+    /// A message, and its bytes.
+    fn message(&mut self, sender: &mut Sender, room: usize) -> (Message, Vec<u8>) {
+        let datagram_bytes = self.random.datagram_bytes().min(room);
+        match self.random.below(3) {
+            0 if (1..=room / 2).contains(&datagram_bytes) => {
+                let most = (room / datagram_bytes).min(ROUND_DATAGRAMS / 2) * datagram_bytes;
+                let total = (1 + self.random.below(most)).min(64 << 10);
+                let bytes = self.random.bytes(total);
+                (Message::segments(self.buffer(sender, &bytes), datagram_bytes), bytes)
+            }
+            1 => {
+                let bytes = self.random.bytes(datagram_bytes);
+                let (head, tail) = bytes.split_at(self.random.below(datagram_bytes + 1));
+                let pieces = [self.buffer(sender, head), self.buffer(sender, tail)];
+                (Message::gathered(pieces), bytes)
+            }
+            _ => {
+                let bytes = self.random.bytes(datagram_bytes);
+                (self.buffer(sender, &bytes).into(), bytes)
+            }
+        }
+    }
+
+    fn queue(&mut self, sender: &mut Sender) {
+        let (mut room, mut left) = (ROUND_BYTES, ROUND_DATAGRAMS);
+        let like_the_last = self.random.below(2) == 0;
+        let mut to = self.random.below(self.receivers.len());
+        for _ in 0..=self.random.below(24) {
+            if !like_the_last {
+                to = self.random.below(self.receivers.len());
+            }
+            let (message, bytes) = self.message(sender, room);
+            if message.datagrams() > left {
+                break;
+            }
+            (room, left) = (room - bytes.len(), left - message.datagrams());
+            (self.datagrams, self.bytes) =
+                (self.datagrams + message.datagrams() as u64, self.bytes + bytes.len() as u64);
+            match message.datagrams() {
+                1 => self.expected[to].push(bytes.clone()),
+                _ => self.expected[to].extend(bytes.chunks(message.datagram_bytes()).map(<[u8]>::to_vec)),
+            }
+            let ticket = sender.send_to(message, self.receivers[to].local_addr().unwrap()).unwrap();
+            assert!(self.away.insert(ticket, bytes).is_none());
+        }
+    }
+
+    /// In the order in which they were sent, except that by a ring some may overtake others.
+    fn receive(&mut self, method: Option<Method>) {
+        let in_order = !matches!(method, None | Some(Method::UringZeroCopy | Method::UringZeroCopyGso));
+        let mut room = vec![0; 1 << 16];
+        for (receiver, expected) in self.receivers.iter().zip(&mut self.expected) {
+            let mut got = Vec::new();
+            while got.len() < expected.len() {
+                match receiver.recv(&mut room) {
+                    Ok(bytes) => got.push(room[..bytes].to_vec()),
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                    Err(error) => panic!("{method:?}: {} of {} ({error})", got.len(), expected.len()),
+                }
+            }
+            if !in_order {
+                got.sort_unstable();
+                expected.sort_unstable();
+            }
+            assert!(got == *expected, "{method:?}: as they were sent");
+            expected.clear();
+        }
+    }
+
+    fn take_back(&mut self, sender: &mut Sender) {
+        while let Some(done) = sender.completed() {
+            let bytes = self.away.remove(&done.ticket).expect("comes back once");
+            let back: Vec<u8> =
+                done.message.pieces().iter().flat_map(|piece| piece.iter().copied()).collect();
+            assert!(back == bytes, "untouched");
+            done.message.into_pieces().for_each(|buffer| sender.recycle(buffer));
+        }
+    }
+}
+
+#[test]
+fn whatever_is_sent_arrives_and_comes_back_and_is_booked_once() {
+    for (number, method) in METHODS.into_iter().enumerate() {
+        let mut model = Model::new(0x9e37_79b9 + number as u64);
+        let builder = Socket::builder().send_pool(&model.pool).receive_pool(&model.pool).return_buffers(true);
+        let builder = method.map_or(builder.clone(), |method| builder.method(method));
+        let mut socket = builder.bind(LOOPBACK.parse::<SocketAddr>().unwrap()).unwrap();
+        let sender = socket.sender();
+        for _ in 0..ROUNDS {
+            model.queue(sender);
+            if model.random.below(2) == 0 {
+                let _ = sender.try_flush().unwrap();
+            }
+            sender.flush().unwrap();
+            model.receive(method);
+            model.take_back(sender);
+        }
+        assert!(sender.drain(5 * SECOND).unwrap(), "{method:?}: {} in flight", sender.in_flight());
+        model.take_back(sender);
+        assert!(model.away.is_empty(), "{method:?}: {} never came back", model.away.len());
+        let (tally, counters) = (sender.ledger(), sender.counters());
+        assert_eq!((tally.datagrams(), tally.bytes()), (model.datagrams, model.bytes), "{method:?}: {tally}");
+        assert_eq!(
+            (counters.sent, counters.refused, counters.strange_completions),
+            (model.datagrams, 0, 0),
+            "{method:?}"
+        );
+        assert_eq!(tally.zero_copy_bytes(), 0, "{method:?}: over loopback all is copied: {tally}");
+        drop(socket);
+        assert_eq!(model.pool.at_home(), model.pool.total(), "{method:?}");
+    }
+}
