@@ -1002,3 +1002,33 @@ fn checksums_left_to_a_device_that_there_is_not_are_taken() {
         close(left, socket);
     }
 }
+
+/// The MTU is lowered while datagrams wait to be sent: each arrives or is counted, and the next are cut to it.
+#[test]
+fn what_an_mtu_lowered_in_between_takes_is_counted() {
+    let lab = lab!();
+    let left = lab.left();
+    for mode in MODES {
+        left.set_mtu(1500).unwrap();
+        let (local, remote) = addresses(&lab, false);
+        let mut socket = open(left, local, &Settings::default(), |port| port.mode(mode)).unwrap();
+        let peer = ordinary(lab.right(), remote);
+        let sender = socket.sender();
+        for bytes in [1472, 100].repeat(10) {
+            sender.send_copied(remote, &[&payload(bytes, bytes)]).unwrap();
+        }
+        left.set_mtu(1300).unwrap();
+        assert!(sender.drain(SECOND).unwrap(), "{mode}");
+        std::thread::sleep(Duration::from_millis(2)); // longer than a change takes to be noticed
+        sender.send_copied(remote, &[&payload(9, 1400)]).unwrap();
+        assert_eq!((sender.sent().over_port, sender.sent().too_long), (20, 1), "{mode}");
+        let (mut came, mut buffer) = (0, [0; 2000]);
+        while peer.recv(&mut buffer).unwrap() != 1400 {
+            came += 1;
+        }
+        let invalid = sender.port().statistics().unwrap().tx_invalid_descs;
+        let expected = if mode == Mode::PacketRing { (10, 10) } else { (20, 0) };
+        assert_eq!((came, invalid), expected, "{mode}: arrived, counted");
+        close(left, socket);
+    }
+}
