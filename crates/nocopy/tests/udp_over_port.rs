@@ -1032,3 +1032,33 @@ fn what_an_mtu_lowered_in_between_takes_is_counted() {
         close(left, socket);
     }
 }
+
+/// Several datagrams that a socket of this machine handed on as one packet are not taken for one datagram.
+#[test]
+fn several_datagrams_in_one_packet_are_never_one_long_datagram() {
+    use nocopy::socket::udp::{Message, Method};
+    let lab = lab!();
+    for mode in MODES {
+        let (local, remote) = addresses(&lab, false);
+        let set = |port: PortBuilder| port.mode(mode).multi_buffer(true);
+        let mut socket = open(lab.left(), local, &Settings::default(), set).unwrap();
+        let mut peer = lab
+            .right()
+            .namespace()
+            .run(|| nocopy::socket::udp::Socket::builder().method(Method::Gso).bind(remote).unwrap());
+        let all = payload(1, 10_000);
+        peer.sender().send_to(Message::segments(all.clone().into(), 1000), local).unwrap();
+        peer.sender().flush().unwrap();
+        // A veth with a program of its own makes its peer cut them.
+        if mode == Mode::XdpCopyNative {
+            let received = receive(&mut socket, 10);
+            assert!(received.iter().zip(all.chunks(1000)).all(|((_, _, came), sent)| **came == *sent));
+        } else {
+            assert!(socket.receiver().receive_timeout(Duration::from_millis(50)).unwrap().next().is_none());
+        }
+        let expected = if mode == Mode::XdpCopyNative { (10, 0) } else { (0, 1) };
+        let received = socket.receiver().received();
+        assert_eq!((received.over_port, received.several_in_one), expected, "{mode}: {received:?}");
+        close(lab.left(), socket);
+    }
+}

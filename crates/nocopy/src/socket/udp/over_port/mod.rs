@@ -8,7 +8,7 @@
 //! |---|---|
 //! | sent to a neighbour whose hardware address is not known yet | the kernel asks for it, and keeps the datagram meanwhile |
 //! | sent, longer than the MTU | the kernel fragments |
-//! | sent by another interface, to this host, to all hosts of a link, into a tunnel | not on this port |
+//! | sent by another interface, to this host, to all hosts of a link (which the kernel refuses without `SO_BROADCAST`), into a tunnel | not on this port |
 //! | received in fragments, with IP options or a VLAN tag, on another queue, from this host | the filter leaves it to the host |
 //!
 //! ```no_run
@@ -31,7 +31,15 @@
 //! looked at again each second.
 //!
 //! In packet ring mode the host has every packet, too: the ordinary socket is made deaf to those that the port brings. It cannot
-//! tell them from datagrams that came in fragments but are no longer than the MTU, so those are lost there.
+//! tell them from datagrams that came in fragments but are no longer than the MTU, so those are lost there, counted among
+//! [`Receiver::strays_dropped`]. The MTU is that at opening: if it is raised later, longer datagrams come twice.
+//!
+//! A socket of the same machine, or of the host under it, can hand several datagrams on as one packet (`UDP_SEGMENT`), and a port in
+//! packet ring or generic mode sees that packet. If it is longer than the MTU it is lost and counted; **if it is not, it is received as one
+//! datagram**. Where such senders are, take native mode, which makes a veth cut them, or turn it off at the sender's interface
+//! (`ethtool -K IF tx-udp-segmentation off`).
+//!
+//! What the network says of datagrams that it could not bring to their destination (ICMP) is told by [`Sender::errors`].
 
 mod kernel;
 mod receiver;

@@ -13,6 +13,7 @@ use rustix::event::epoll;
 
 use super::OpenError;
 use super::kernel::Kernel;
+use super::way::ETHERNET_BYTES;
 use crate::counter::counters;
 use crate::port::drivers::{self, Effect};
 use crate::port::wait::{self, Coalescer, Waiting};
@@ -49,6 +50,8 @@ counters! {
         gathered_bytes,
         /// Packets over the port with a wrong checksum: lost.
         bad_checksums,
+        /// Packets over the port longer than the MTU, which sockets of this machine sent as one for several datagrams: lost.
+        several_in_one,
         /// Packets over the port that were not datagrams for the socket: the host has them.
         to_host,
         /// Packets over the port that were not datagrams for the socket, and that the host could not be given: lost.
@@ -94,6 +97,8 @@ struct Sorting {
     mine: Vec<IpAddr>,
     port_number: u16,
     interface_index: u32,
+    /// The longest frame there can be on the interface.
+    frame_bytes_max: usize,
     /// Packets may never have been on a wire, so that a checksum may be left undone.
     wireless: bool,
     host: Host,
@@ -112,6 +117,7 @@ impl Receiver {
             mine: kernel.addresses().collect(),
             port_number: kernel.local().port(),
             interface_index: interface.index,
+            frame_bytes_max: ETHERNET_BYTES + interface.mtu_bytes as usize,
             wireless: drivers::has(interface.driver.as_deref(), Effect::UnfinishedChecksums),
             host: match host {
                 Ok(host) => Host::HandOver(Box::new(host)),
@@ -376,13 +382,17 @@ impl Sorting {
         if !is_mine || !can_be_sender(from) || self.mine.contains(&from) {
             return self.turn_away(packet);
         }
-        if self.wireless && view.checksum_is_unfinished() {
+        let (at, bytes) = view.payload_place();
+        let is_unfinished = self.wireless && view.checksum_is_unfinished();
+        if at + bytes > self.frame_bytes_max {
+            return self.too_long(packet, is_unfinished);
+        }
+        if is_unfinished {
             self.received.unfinished_checksums += 1;
         } else if view.verify_checksum().is_err() {
             self.received.bad_checksums += 1;
             return None;
         }
-        let (at, bytes) = view.payload_place();
         self.received.over_port += 1;
         self.received.over_port_bytes += bytes as u64;
         let mut from = SocketAddr::new(from, datagram.source_port());
@@ -407,6 +417,17 @@ impl Sorting {
         self.received.gathered_bytes += bytes as u64;
         let bytes = whole[at..at + bytes].into();
         Some(Datagram { from, to, body: Body::Bytes { bytes, cause: Cause::Gathered } })
+    }
+
+    /// Longer than the interface's MTU at opening. If it never was on a wire it is taken for several datagrams that another socket of
+    /// this machine sent as one (`UDP_SEGMENT`): how long each is only the kernel knows.
+    #[cold]
+    fn too_long(&mut self, packet: &[u8], is_unfinished: bool) -> Option<Found> {
+        if is_unfinished {
+            self.received.several_in_one += 1;
+            return None;
+        }
+        self.turn_away(packet)
     }
 
     #[cold]

@@ -209,4 +209,4 @@ impl Ways {
     }
 }
 
-const ETHERNET_BYTES: usize = nocopy_proto::wire::ethernet::HEADER_BYTES;
+pub(super) const ETHERNET_BYTES: usize = nocopy_proto::wire::ethernet::HEADER_BYTES;
