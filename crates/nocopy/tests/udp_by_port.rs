@@ -121,3 +121,32 @@ fn without_a_port_there_is_no_such_way() {
     let error = Socket::builder().method(Method::Xdp).bind("127.0.0.1:0".parse().unwrap()).unwrap_err();
     assert!(matches!(error, OpenError::Method { method: Method::Xdp, .. }), "{error}");
 }
+
+/// The receiving half of the port reads the error queue in which completions are told, too; none gets lost there.
+#[test]
+fn completions_and_errors_are_told_while_the_port_receives() {
+    let lab = lab!();
+    let (receiver, to) = receiver(&lab);
+    let end = lab.left();
+    let (mut half, mut sender) = end.namespace().run(|| {
+        let local = SocketAddr::new(end.ipv4().into(), 0);
+        let settings = over_port::Settings::default();
+        let (half, port) =
+            over_port::Socket::open(Port::builder(end.interface()), local, &settings).unwrap().split();
+        (half, Socket::builder().method(Method::ZeroCopy).over(port).unwrap())
+    });
+    let nobody = SocketAddr::new(to.ip(), 9);
+    for number in 0..5 {
+        for to in [to, nobody] {
+            sender.send_to(Buffer::from(pattern(number, 1000)), to).unwrap();
+        }
+        sender.flush().unwrap();
+        assert_eq!(receiver.recv(&mut [0; 2000]).expect("it arrived"), 1000);
+        std::thread::sleep(std::time::Duration::from_millis(20)); // until both are told
+        assert_eq!(half.try_receive().unwrap().count(), 0);
+    }
+    assert!(sender.drain(SECOND).unwrap(), "a completion was lost: {} in flight", sender.in_flight());
+    let errors: Vec<_> = sender.errors().collect();
+    assert!(!errors.is_empty() && errors.iter().all(|error| error.to == Some(nobody)), "{errors:?}");
+    assert_eq!(sender.counters().peer_errors, errors.len() as u64);
+}
