@@ -44,9 +44,10 @@ pub(crate) enum Error {
 
 pub(crate) fn run(arguments: &RecvArguments) -> Result<Outcome, Failure> {
     let interrupt = Interrupt::listen()?;
+    // A file that is to be overwritten is kept if nothing can be received.
+    let socket = bind(arguments)?;
     let output = arguments.output.as_deref().map(|path| Output::open(path, arguments.force)).transpose()?;
     let to_stdout = arguments.output.as_deref().is_some_and(|path| path.as_os_str() == "-");
-    let socket = bind(arguments)?;
     capability::drop_all_but(capability::NONE)?;
     let address = socket.local_address().map_err(Error::Address)?;
     eprintln!("nocopy: receiving at udp://{address}");
@@ -186,7 +187,8 @@ impl<'a> Reception<'a> {
     /// Counts nothing more, and tells the sender.
     fn close(&mut self) {
         note_drops(&mut self.tally, &mut self.receiver);
-        if let Some((to, answer)) = self.tally.close() {
+        let now_ns = self.start.elapsed().as_nanos() as u64;
+        if let Some((to, answer)) = self.tally.close(now_ns) {
             say(&mut self.sender, to, &answer);
         }
     }

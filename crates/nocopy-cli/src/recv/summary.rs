@@ -9,7 +9,7 @@ use crate::Outcome;
 use crate::ledger::Ledger;
 use crate::processor::Use;
 use crate::quantity::short;
-use crate::transfer::{Received, Sent, report};
+use crate::transfer::{Findings, Received, Sent};
 
 /// Changes when a field changes its meaning or goes.
 const SCHEMA: &str = "nocopy.recv/1";
@@ -48,6 +48,8 @@ pub(super) struct Summary {
     pub(super) sent: Option<Sent>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) received: Option<Received>,
+    #[serde(rename = "final", skip_serializing_if = "Option::is_none")]
+    pub(super) is_final: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) lost: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,6 +62,10 @@ pub(super) struct Summary {
     pub(super) output: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) processor: Option<Use>,
+    #[serde(skip)]
+    pub(super) findings: Option<Findings>,
+    #[serde(skip)]
+    pub(super) has_checksums: bool,
 }
 
 impl Summary {
@@ -95,12 +101,12 @@ impl Summary {
                 format!("{}, {} bytes in {:.6} s", self.packets, self.bytes, self.seconds),
             ),
         ];
-        match &self.received {
-            Some(received) => rows.extend(report::rows(self.sent.as_ref(), received, self.verified)),
-            None => rows.push(("lost".into(), "not known: without nocopy's header nobody tells".into())),
-        }
-        if let (Some(lost), None) = (self.lost, self.sent) {
-            rows.push(("lost".into(), format!("{lost} datagrams of those before the last that came")));
+        match &self.findings {
+            Some(findings) => rows.extend(findings.rows(self.has_checksums)),
+            None if self.sender.is_some() => {
+                rows.push(("lost".into(), "not known: without nocopy's header nobody tells".into()));
+            }
+            None => {}
         }
         if let (Some(packets), Some(bits)) = (self.packets_per_second, self.bits_per_second) {
             rows.push(("rate".into(), format!("{} datagrams/s, {}bit/s", short(packets), short(bits))));

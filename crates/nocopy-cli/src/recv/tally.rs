@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::summary::{Ended, Summary};
 use crate::ledger::Ledger;
 use crate::processor;
-use crate::transfer::{CONTROL_BYTES, Handled, Phase, Receiving, report};
+use crate::transfer::{CONTROL_BYTES, Handled, Phase, Receiving};
 
 #[derive(Debug)]
 pub(super) struct Tally {
@@ -68,7 +68,7 @@ impl Tally {
         let kind = self.sort(from, bytes, now_ns);
         if self.is_enough() && !self.closed {
             // At once: the next of the same batch is one too many.
-            self.farewell = self.close();
+            self.farewell = self.close(now_ns);
         }
         kind
     }
@@ -106,9 +106,9 @@ impl Tally {
     }
 
     /// Counts nothing more. Returns what is to be said to whom.
-    pub(super) fn close(&mut self) -> Option<Farewell> {
+    pub(super) fn close(&mut self, now_ns: u64) -> Option<Farewell> {
         self.closed = true;
-        self.farewell.take().or_else(|| self.receiving.as_mut()?.close())
+        self.farewell.take().or_else(|| self.receiving.as_mut()?.close(now_ns))
     }
 
     /// Why nothing more is to be received, if so; `ended`: nothing more is counted in any case.
@@ -144,7 +144,7 @@ impl Tally {
 
     /// As far as is known.
     pub(super) fn lost(&self) -> Option<u64> {
-        self.receiving.as_ref().map(Receiving::lost)
+        self.receiving.as_ref()?.findings().map(|findings| findings.lost())
     }
 
     pub(super) fn summary(
@@ -154,9 +154,9 @@ impl Tally {
         evidence: Ledger,
         output: Option<String>,
     ) -> Summary {
-        let run = self.receiving.as_ref().filter(|receiving| receiving.peer().is_some());
-        let (sent, received) = (run.and_then(Receiving::sent), run.map(Receiving::received));
-        let is_same = sent.zip(received).map(|(sent, received)| report::is_same(&sent, &received));
+        let run = self.receiving.as_ref();
+        let findings = run.and_then(Receiving::findings);
+        let has_checksums = run.is_some_and(Receiving::has_checksums);
         let seconds = self.times_ns.map_or(0.0, |(first_ns, last_ns)| (last_ns - first_ns) as f64 / 1e9);
         // From the first to the last is the time of all but one.
         let a_second = |count: u64| (seconds > 0.0).then(|| count as f64 / seconds);
@@ -170,15 +170,18 @@ impl Tally {
             seconds,
             packets_per_second: a_second(self.packets.saturating_sub(1)),
             bits_per_second: a_second(8 * (self.bytes - self.last_bytes)),
-            sent,
-            received,
-            lost: run.map(Receiving::lost),
-            verified: run.filter(|run| run.has_checksums()).map(|_| is_same.unwrap_or(false)),
+            sent: findings.and_then(|findings| findings.sent),
+            received: findings.map(|findings| findings.received),
+            is_final: findings.map(|findings| findings.is_final),
+            lost: findings.map(|findings| findings.lost()),
+            verified: findings.filter(|_| has_checksums).and_then(|findings| findings.verified()),
             foreign: self.receiving.as_ref().map_or(0, Receiving::foreign),
             kernel_dropped: self.kernel_dropped,
             evidence,
             output,
             processor: self.start.map(|start| start.used(self.packets)),
+            findings,
+            has_checksums,
         }
     }
 }

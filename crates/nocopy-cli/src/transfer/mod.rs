@@ -5,10 +5,11 @@
 //! anybody is there, last for what arrived; the receiver only ever *answers*, with what it counted.
 
 mod receiving;
-pub(crate) mod report;
+mod report;
 mod sending;
 mod wire;
 
 pub(crate) use receiving::{Handled, Phase, Receiving};
+pub(crate) use report::Findings;
 pub(crate) use sending::{Sending, Standing};
 pub(crate) use wire::{CONTROL_BYTES, DATA_HEADER_BYTES, Received, Sent};

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::report::Findings;
+use super::sending::SILENCE_NS;
 use super::wire::{Answer, Ask, CONTROL_BYTES, Data, Datagram, Received, Refusal, Sent};
 use crate::arrivals::{Arrival, Arrivals};
 
@@ -14,6 +16,9 @@ const SETTLE_NS: u64 = 100_000_000;
 
 /// How long the sender may take to thank for the last answer: it asks again meanwhile if that was lost.
 const LINGER_NS: u64 = 1_000_000_000;
+
+/// How long a sender that neither thanks nor falls silent is put up with: no answer reaches it, so it gives up by itself.
+const FAREWELL_NS: u64 = SILENCE_NS + LINGER_NS;
 
 /// Receives one run: the first that a sender begins.
 #[derive(Debug)]
@@ -39,10 +44,18 @@ struct Run {
     /// When data came last, or it was first heard that there are no more.
     data_ns: u64,
     /// What was counted until then is what was answered, or will be: it does not change any more.
-    closed: bool,
+    closed: Option<Closed>,
     thanked: bool,
     heard_bytes: u64,
     answered_bytes: u64,
+}
+
+/// The end of a run.
+#[derive(Debug, Clone, Copy)]
+struct Closed {
+    at_ns: u64,
+    /// How many datagrams were to come until then.
+    expected: u64,
 }
 
 /// What a datagram was.
@@ -76,7 +89,10 @@ impl Receiving {
     /// Takes a datagram that came at `now_ns`; times never go back.
     pub(crate) fn handle<'a>(&mut self, from: SocketAddr, bytes: &'a [u8], now_ns: u64) -> Handled<'a> {
         let datagram = Datagram::parse(bytes);
-        if let (None, Ok(Datagram::Ask(ask))) = (&self.run, &datagram) {
+        // A run that ends as it begins is one of before, with a receiver of before.
+        if let (None, Ok(Datagram::Ask(ask @ Ask { last: false, thanks: false, .. }))) =
+            (&self.run, &datagram)
+        {
             self.run = Some(Run::new(ask, from, self.wants_checksums, now_ns));
         }
         let id = match datagram {
@@ -93,7 +109,7 @@ impl Receiving {
         match datagram {
             Ok(Datagram::Ask(ask)) => run.answer(&ask, now_ns).map_or(Handled::Nothing, Handled::Answer),
             Ok(Datagram::Data(data)) if run.count(&data, now_ns) => Handled::Data(data),
-            Err(_) if !run.closed => {
+            Err(_) if run.closed.is_none() => {
                 run.received.corrupt += 1;
                 Handled::Nothing
             }
@@ -103,9 +119,9 @@ impl Receiving {
 
     /// Counts nothing more. The sender is told by the datagram returned, once and only if more came from it than goes back to it, and
     /// whenever it asks.
-    pub(crate) fn close(&mut self) -> Option<(SocketAddr, [u8; CONTROL_BYTES])> {
-        let run = self.run.as_mut().filter(|run| !run.closed)?;
-        run.closed = true;
+    pub(crate) fn close(&mut self, now_ns: u64) -> Option<(SocketAddr, [u8; CONTROL_BYTES])> {
+        let run = self.run.as_mut().filter(|run| run.closed.is_none())?;
+        run.close(now_ns);
         let affordable = run.heard_bytes >= run.answered_bytes + CONTROL_BYTES as u64;
         affordable.then(|| (run.peer, run.say()))
     }
@@ -113,7 +129,9 @@ impl Receiving {
     pub(crate) fn phase(&self, now_ns: u64) -> Phase {
         let Some(run) = &self.run else { return Phase::Waiting };
         let silent_ns = now_ns.saturating_sub(run.heard_ns);
-        if run.thanked || run.closed && silent_ns >= LINGER_NS {
+        let is_left =
+            |closed: Closed| silent_ns >= LINGER_NS || now_ns.saturating_sub(closed.at_ns) >= FAREWELL_NS;
+        if run.thanked || run.closed.is_some_and(is_left) {
             Phase::Over
         } else if silent_ns >= self.idle_ns {
             Phase::Silent
@@ -124,7 +142,7 @@ impl Receiving {
 
     /// Tells how many datagrams the kernel has dropped so far, of whomever.
     pub(crate) fn note_kernel_drops(&mut self, dropped: u64) {
-        if let Some(run) = self.run.as_mut().filter(|run| !run.closed) {
+        if let Some(run) = self.run.as_mut().filter(|run| run.closed.is_none()) {
             run.received.kernel_dropped = dropped;
         }
     }
@@ -133,20 +151,15 @@ impl Receiving {
         self.run.as_ref().map(|run| run.peer)
     }
 
-    pub(crate) fn received(&self) -> Received {
-        self.run.as_ref().map_or_else(Received::default, |run| run.received)
-    }
-
-    /// What the sender sent, if it has said that it is done.
-    pub(crate) fn sent(&self) -> Option<Sent> {
-        self.run.as_ref().and_then(|run| run.sent)
-    }
-
-    /// What did not arrive of all that was sent, or else of what was before the last that came.
-    pub(crate) fn lost(&self) -> u64 {
-        let Some(run) = &self.run else { return 0 };
-        let sent = run.sent.map_or_else(|| run.arrivals.next(), |sent| sent.datagrams);
-        sent.saturating_sub(run.received.datagrams)
+    /// What there is to say of the run, once one has begun.
+    pub(crate) fn findings(&self) -> Option<Findings> {
+        self.run.as_ref().map(|run| Findings {
+            received: run.received,
+            expected: run.expected(),
+            sent: run.sent,
+            is_whole: run.sent.is_some_and(|sent| sent.datagrams == run.expected()),
+            is_final: run.closed.is_some(),
+        })
     }
 
     pub(crate) fn has_checksums(&self) -> bool {
@@ -170,7 +183,7 @@ impl Run {
             sent: None,
             heard_ns: now_ns,
             data_ns: now_ns,
-            closed: false,
+            closed: None,
             thanked: false,
             heard_bytes: 0,
             answered_bytes: 0,
@@ -179,7 +192,7 @@ impl Run {
 
     /// Whether these are data that did not come before.
     fn count(&mut self, data: &Data, now_ns: u64) -> bool {
-        if self.closed {
+        if self.closed.is_some() {
             return false;
         }
         self.data_ns = now_ns;
@@ -208,7 +221,7 @@ impl Run {
 
     fn answer(&mut self, ask: &Ask, now_ns: u64) -> Option<[u8; CONTROL_BYTES]> {
         if ask.thanks {
-            self.thanked = self.closed;
+            self.thanked = self.closed.is_some();
             return None;
         }
         if ask.last && self.sent.is_none() {
@@ -217,14 +230,31 @@ impl Run {
         }
         if let Some(sent) = self.sent {
             let is_quiet = now_ns.saturating_sub(self.data_ns) >= SETTLE_NS;
-            self.closed |= is_quiet || self.received.datagrams >= sent.datagrams;
+            if is_quiet || self.received.datagrams >= sent.datagrams {
+                self.close(now_ns);
+            }
         }
         Some(self.say())
     }
 
+    fn close(&mut self, at_ns: u64) {
+        let expected = self.expected();
+        self.closed.get_or_insert(Closed { at_ns, expected });
+    }
+
+    /// How many datagrams were to come: all that were sent, or, until that is known, those up to the last that came.
+    fn expected(&self) -> u64 {
+        match (self.closed, self.sent) {
+            (Some(closed), _) => closed.expected,
+            (None, Some(sent)) => sent.datagrams,
+            (None, None) => self.arrivals.next(),
+        }
+    }
+
     fn say(&mut self) -> [u8; CONTROL_BYTES] {
         self.answered_bytes += CONTROL_BYTES as u64;
-        Answer { run: self.id, received: self.received, last: self.closed, verify: self.verify }.emit()
+        let (received, last) = (self.received, self.closed.is_some());
+        Answer { run: self.id, expected: self.expected(), received, last, verify: self.verify }.emit()
     }
 }
 
@@ -258,6 +288,10 @@ mod tests {
         answer
     }
 
+    fn received(receiving: &Receiving) -> Received {
+        receiving.findings().map_or_else(Received::default, |findings| findings.received)
+    }
+
     fn begun() -> Receiving {
         let mut receiving = Receiving::new(false, IDLE);
         assert_eq!(receiving.phase(u64::MAX), Phase::Waiting);
@@ -286,7 +320,8 @@ mod tests {
         assert!(told.last);
         assert_eq!((received.datagrams, received.bytes), (5, 15));
         assert_eq!((received.reordered, received.duplicate, received.corrupt), (1, 1, 1));
-        assert_eq!((receiving.lost(), receiving.sent()), (1, Some(sent)));
+        let findings = receiving.findings().unwrap();
+        assert_eq!((findings.lost(), findings.sent, findings.is_final), (1, Some(sent), true));
         receiving.handle(peer(1), &data(7, 5, b"abc"), SETTLE_NS + 10);
         assert_eq!(last(&mut receiving, SETTLE_NS + 11), told, "what was told does not change");
         assert_eq!(receiving.phase(SETTLE_NS + 12), Phase::Running);
@@ -315,27 +350,69 @@ mod tests {
             (peer(1), b"hello".to_vec()),
             (
                 peer(1),
-                Answer { run: 7, received: Received::default(), last: true, verify: false }.emit().to_vec(),
+                Answer { run: 7, expected: 0, received: Received::default(), last: true, verify: false }
+                    .emit()
+                    .to_vec(),
             ),
         ] {
             assert_eq!(receiving.handle(from, &bytes, 1), Handled::Nothing);
         }
-        assert_eq!((receiving.foreign(), receiving.received()), (5, Received::default()));
+        assert_eq!((receiving.foreign(), received(&receiving)), (5, Received::default()));
         assert_eq!(receiving.phase(10_000_000_000), Phase::Silent, "they do not keep it waiting either");
     }
 
     #[test]
     fn a_receiver_that_has_enough_says_so() {
         let mut receiving = begun();
-        assert_eq!(receiving.close(), None, "it has answered with all that came");
+        assert_eq!(receiving.close(0), None, "it has answered with all that came");
         let mut receiving = begun();
         receiving.handle(peer(1), &data(7, 0, &[0; 64]), 1);
-        let (to, told) = receiving.close().unwrap();
+        let (to, told) = receiving.close(1).unwrap();
         assert_eq!((to, answer(Handled::Answer(told)).last), (peer(1), true));
-        assert_eq!(receiving.close(), None, "once");
+        assert_eq!(receiving.close(1), None, "once");
         receiving.handle(peer(1), &data(7, 1, &[0; 64]), 2);
-        assert_eq!(receiving.received().datagrams, 1);
+        assert_eq!(received(&receiving).datagrams, 1);
         assert!(answer(receiving.handle(peer(1), &ask(7, None), 3)).last);
+    }
+
+    /// Proves that what a receiver with enough tells its sender is not changed by what that has sent besides.
+    #[test]
+    fn what_comes_after_the_end_is_not_lost() {
+        let mut receiving = begun();
+        for number in [0, 2] {
+            receiving.handle(peer(1), &data(7, number, &[0; 64]), 1);
+        }
+        let (_, told) = receiving.close(1).unwrap();
+        assert_eq!(answer(Handled::Answer(told)).expected, 3);
+        let sent = Sent { datagrams: 100, bytes: 6400, checksum: 0 };
+        assert_eq!(answer(receiving.handle(peer(1), &ask(7, Some(sent)), 2)).expected, 3);
+        let findings = receiving.findings().unwrap();
+        assert_eq!((findings.lost(), findings.is_whole, findings.sent), (1, false, Some(sent)));
+    }
+
+    /// Proves that a sender that no answer reaches does not keep a receiver from ending.
+    #[test]
+    fn a_sender_that_goes_on_for_ever_is_left() {
+        let mut receiving = begun();
+        receiving.close(0);
+        for number in 0..FAREWELL_NS / 100_000_000 {
+            let now_ns = 100_000_000 * number;
+            assert_eq!(receiving.phase(now_ns), Phase::Running);
+            receiving.handle(peer(1), &data(7, number, b"abc"), now_ns);
+        }
+        assert_eq!(receiving.phase(FAREWELL_NS), Phase::Over);
+    }
+
+    /// Proves that what is left on the way of a run that is over begins none.
+    #[test]
+    fn the_end_of_a_run_of_before_begins_none() {
+        let thanks = Ask { run: 7, sent: Sent::default(), last: false, thanks: true, verify: false }.emit();
+        let mut receiving = Receiving::new(false, IDLE);
+        for bytes in [thanks, ask(7, Some(Sent::default()))] {
+            assert_eq!(receiving.handle(peer(1), &bytes, 0), Handled::Nothing);
+        }
+        assert_eq!((receiving.phase(1), receiving.foreign()), (Phase::Waiting, 2));
+        assert!(!answer(receiving.handle(peer(2), &ask(8, None), 2)).last);
     }
 
     #[test]
@@ -345,7 +422,7 @@ mod tests {
         let mut bare = [0; DATA_HEADER_BYTES + 3];
         emit_data(&mut bare, 7, 0, 0, false);
         assert_eq!(receiving.handle(peer(1), &bare, 1), Handled::Nothing);
-        assert_eq!((receiving.received().corrupt, receiving.received().datagrams), (1, 0));
+        assert_eq!((received(&receiving).corrupt, received(&receiving).datagrams), (1, 0));
     }
 
     /// What may come: questions, data, damage, thanks, and whatever, of two runs and two senders.
@@ -377,7 +454,7 @@ mod tests {
         ) {
             let mut receiving = Receiving::new(false, IDLE);
             let (mut now_ns, mut heard, mut said) = (0, [0_usize; 3], [0_usize; 3]);
-            let (mut handed_on, mut last): (_, Option<Received>) = (0, None);
+            let (mut handed_on, mut last): (_, Option<(Received, u64)>) = (0, None);
             for (index, (bytes, port, passed_ns)) in all.iter().enumerate() {
                 now_ns += passed_ns;
                 let from = peer(*port);
@@ -388,16 +465,16 @@ mod tests {
                         prop_assert!(answered.len() <= bytes.len());
                         said[usize::from(*port)] += answered.len();
                         let told = answer(Handled::Answer(answered));
-                        prop_assert!(last.is_none_or(|last| last == told.received));
-                        last = last.or(told.last.then_some(told.received));
+                        prop_assert!(last.is_none_or(|last| last == (told.received, told.expected)));
+                        last = last.or(told.last.then_some((told.received, told.expected)));
                     }
                     Handled::Nothing => {}
                 }
-                if index == close_at && let Some((to, told)) = receiving.close() {
+                if index == close_at && let Some((to, told)) = receiving.close(now_ns) {
                     said[usize::from(to.port())] += told.len();
                 }
                 prop_assert!(said.iter().zip(&heard).all(|(said, heard)| said <= heard));
-                prop_assert_eq!(receiving.received().datagrams, handed_on);
+                prop_assert_eq!(received(&receiving).datagrams, handed_on);
             }
         }
     }

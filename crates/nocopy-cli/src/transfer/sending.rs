@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::wire::{Ask, CONTROL_BYTES, DATA_HEADER_BYTES, Datagram, Received, Sent, emit_data};
+use super::report::Findings;
+use super::wire::{Answer, Ask, CONTROL_BYTES, DATA_HEADER_BYTES, Datagram, Sent, emit_data};
 
 /// From one question to the next: until somebody answers, while data flow (so that both know that the other is there), and after the
 /// last of them.
@@ -21,8 +22,8 @@ pub(crate) struct Sending {
     /// How long nobody may answer in the beginning.
     patience_ns: u64,
     sent: Sent,
-    /// Of the last answer.
-    received: Option<Received>,
+    /// The last one.
+    answer: Option<Answer>,
     stage: Stage,
     heard_ns: u64,
     ask_ns: u64,
@@ -63,7 +64,7 @@ impl Sending {
     pub(crate) fn new(run: u64, verify: bool, patience: Duration) -> Self {
         let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         let (sent, stage) = (Sent::default(), Stage::Connecting);
-        Self { run, verify, patience_ns, sent, received: None, stage, heard_ns: 0, ask_ns: 0 }
+        Self { run, verify, patience_ns, sent, answer: None, stage, heard_ns: 0, ask_ns: 0 }
     }
 
     /// Writes the header in front of what `datagram` has behind it, and counts it as sent.
@@ -112,7 +113,7 @@ impl Sending {
             return;
         }
         self.heard_ns = now_ns;
-        self.received = Some(answer.received);
+        self.answer = Some(answer);
         // Only before there are data: a stream has checksums or has none.
         self.verify |= answer.verify && self.sent.datagrams == 0;
         self.stage = match self.stage {
@@ -146,9 +147,15 @@ impl Sending {
         self.sent
     }
 
-    /// What the receiver has last told.
-    pub(crate) fn received(&self) -> Option<Received> {
-        self.received
+    /// What the receiver has last told, if it has told anything.
+    pub(crate) fn findings(&self) -> Option<Findings> {
+        self.answer.map(|Answer { expected, received, last, .. }| Findings {
+            received,
+            expected,
+            sent: Some(self.sent),
+            is_whole: self.stage != Stage::Running && expected == self.sent.datagrams,
+            is_final: last,
+        })
     }
 
     pub(crate) fn has_checksums(&self) -> bool {
@@ -193,7 +200,7 @@ mod tests {
     fn a_receiver_that_ends_first_is_heard() {
         let (mut sending, mut receiving) = (Sending::new(1, false, PATIENCE), receiver(false));
         exchange(&mut sending, &mut receiving, 0);
-        receiving.close();
+        receiving.close(0);
         exchange(&mut sending, &mut receiving, 200 * MS);
         assert_eq!(sending.standing(u64::MAX), Standing::EndedEarly);
         exchange(&mut sending, &mut receiving, 200 * MS);
@@ -290,14 +297,16 @@ mod tests {
             prop_assume!(sending.standing(now_ns) != Standing::Silent);
             prop_assert_eq!(sending.standing(now_ns), Standing::Agreed);
             prop_assert_eq!(receiving.phase(now_ns), Phase::Over);
-            prop_assert_eq!((sending.received(), receiving.sent()), (Some(receiving.received()), Some(sending.sent())));
-            prop_assert_eq!(receiving.received().datagrams, handed_on.len() as u64);
+            let findings = receiving.findings().unwrap();
+            prop_assert_eq!(sending.findings(), Some(findings));
+            let received = findings.received;
+            prop_assert_eq!((findings.is_final, received.datagrams), (true, handed_on.len() as u64));
             if verify {
-                prop_assert_eq!(receiving.received().corrupt, there.damaged);
+                prop_assert_eq!(received.corrupt, there.damaged);
             }
             handed_on.sort_unstable();
             handed_on.dedup();
-            prop_assert_eq!(receiving.received().datagrams, handed_on.len() as u64, "each once");
+            prop_assert_eq!(received.datagrams, handed_on.len() as u64, "each once");
         }
     }
 }

@@ -6,7 +6,7 @@
 //! | 4, 5 | version, kind |
 //! | 6..8 | flags |
 //! | 8..16 | the run: drawn by the sender, the same in all that belongs together |
-//! | 16..24 | number of the datagram, from 0 |
+//! | 16..24 | number of the datagram, from 0; in an answer: how many were to come |
 //! | 24..32 | where its bytes are in the stream |
 //! | 32..36 | CRC32C of header, with zeros here, and rest; 0 without |
 //! | 36..40 | bytes behind the header |
@@ -61,7 +61,7 @@ pub(crate) struct Received {
     pub(crate) reordered: u64,
     /// Once more.
     pub(crate) duplicate: u64,
-    /// With another content than they were sent with: not counted as received.
+    /// With another content than they were sent with: not counted as received. Data, and questions.
     pub(crate) corrupt: u64,
     /// So late that it was not known whether they had come before: not counted as received.
     pub(crate) stale: u64,
@@ -94,6 +94,8 @@ pub(super) struct Ask {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) run: u64,
+    /// How many datagrams were to come, as far as it knows: up to the last that came, or all that were sent.
+    pub(super) expected: u64,
     pub(super) received: Received,
     pub(super) last: bool,
     pub(super) verify: bool,
@@ -143,7 +145,10 @@ impl<'a> Datagram<'a> {
             KIND_ASK => {
                 Ok(Self::Ask(Ask { run, sent: Sent::of(counts), last, thanks: flags & THANKS != 0, verify }))
             }
-            KIND_ANSWER => Ok(Self::Answer(Answer { run, received: Received::of(counts), last, verify })),
+            KIND_ANSWER => {
+                let received = Received::of(counts);
+                Ok(Self::Answer(Answer { run, expected: number, received, last, verify }))
+            }
             _ => Err(Refusal::Foreign),
         }
     }
@@ -187,24 +192,30 @@ pub(super) fn emit_data(buffer: &mut [u8], run: u64, number: u64, offset: u64, c
 impl Ask {
     pub(super) fn emit(&self) -> [u8; CONTROL_BYTES] {
         let flags = [(self.last, LAST), (self.thanks, THANKS), (self.verify, VERIFY)];
-        emit_control(KIND_ASK, &flags, self.run, self.sent.counts())
+        emit_control(KIND_ASK, &flags, [self.run, 0], self.sent.counts())
     }
 }
 
 impl Answer {
     pub(super) fn emit(&self) -> [u8; CONTROL_BYTES] {
         let flags = [(self.last, LAST), (self.verify, VERIFY)];
-        emit_control(KIND_ANSWER, &flags, self.run, self.received.counts())
+        let numbers = [self.run, self.expected.min(NUMBER_MAX - 1)];
+        emit_control(KIND_ANSWER, &flags, numbers, self.received.counts())
     }
 }
 
-fn emit_control(kind: u8, flags: &[(bool, u16)], run: u64, counts: [u64; COUNTS]) -> [u8; CONTROL_BYTES] {
+fn emit_control(
+    kind: u8,
+    flags: &[(bool, u16)],
+    [run, number]: [u64; 2],
+    counts: [u64; COUNTS],
+) -> [u8; CONTROL_BYTES] {
     let mut datagram = [0; CONTROL_BYTES];
     for (place, count) in datagram[DATA_HEADER_BYTES..].chunks_exact_mut(8).zip(counts) {
         place.copy_from_slice(&count.to_be_bytes());
     }
     let flags = flags.iter().filter(|(set, _)| *set).fold(CHECKED, |flags, (_, bit)| flags | bit);
-    emit_header(&mut datagram, kind, flags, [run, 0, 0]);
+    emit_header(&mut datagram, kind, flags, [run, number, 0]);
     seal(&mut datagram);
     datagram
 }
@@ -315,7 +326,7 @@ mod tests {
             let ask = Ask { run, sent: Sent::of(counts), last, thanks, verify: checked };
             let bytes = ask.emit();
             prop_assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Ask(ask)));
-            let answer = Answer { run, received: Received::of(counts), last, verify: checked };
+            let answer = Answer { run, expected: number, received: Received::of(counts), last, verify: checked };
             let bytes = answer.emit();
             prop_assert_eq!(Datagram::parse(&bytes), Ok(Datagram::Answer(answer)));
         }

@@ -7,6 +7,7 @@ use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use super::belt::DatagramBelt;
+use super::payload::Payload;
 use crate::Outcome;
 use crate::arguments::SendArguments;
 use crate::ledger::Ledger;
@@ -15,7 +16,7 @@ use crate::send::export::table::{asked, behind, rate};
 use crate::send::pacer::Pace;
 use crate::send::run::Run;
 use crate::send::summary::{Ended, Rates};
-use crate::transfer::{Received, Sent, report};
+use crate::transfer::{Findings, Received, Sent};
 
 /// Changes when a field changes its meaning or goes.
 const SCHEMA: &str = "nocopy.send-udp/1";
@@ -37,11 +38,13 @@ pub(super) struct Summary {
     rates: Rates,
     /// Datagrams that the kernel did not take.
     refused: u64,
-    /// Without `--raw`: what the sender counted, and what the receiver did.
+    /// Without `--raw`: what the sender counted, and what the receiver has last told.
     #[serde(skip_serializing_if = "Option::is_none")]
     sent: Option<Sent>,
     #[serde(skip_serializing_if = "Option::is_none")]
     received: Option<Received>,
+    #[serde(rename = "final", skip_serializing_if = "Option::is_none")]
+    is_final: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     lost: Option<u64>,
     /// Whether every byte arrived as it was sent; absent without checksums.
@@ -51,6 +54,13 @@ pub(super) struct Summary {
     /// What the network said, and how often.
     errors: BTreeMap<String, u64>,
     processor: Use,
+    #[serde(skip)]
+    has_checksums: bool,
+    #[serde(skip)]
+    findings: Option<Findings>,
+    /// Whether there was an end besides that of a count: a time, or that of a stream.
+    #[serde(skip)]
+    has_end: bool,
 }
 
 impl Summary {
@@ -63,8 +73,7 @@ impl Summary {
     ) -> Self {
         let tally = belt.schedule.tally;
         let sending = belt.line.sending.as_ref();
-        let (sent, received) = (sending.map(|sending| sending.sent()), sending.and_then(|it| it.received()));
-        let told = sent.zip(received);
+        let findings = sending.and_then(|sending| sending.findings());
         let has_checksums = sending.is_some_and(|sending| sending.has_checksums());
         let sender = belt.line.socket.sender();
         Self {
@@ -79,24 +88,28 @@ impl Summary {
             seconds: run.duration.as_secs_f64(),
             rates: Rates::new(&belt.schedule, pace, run.duration),
             refused: sender.counters().refused,
-            sent,
-            received,
-            lost: told.map(|(sent, received)| report::lost(&sent, &received)),
-            verified: has_checksums
-                .then(|| told.is_some_and(|(sent, received)| report::is_same(&sent, &received))),
+            sent: sending.map(|sending| sending.sent()),
+            received: findings.map(|findings| findings.received),
+            is_final: findings.map(|findings| findings.is_final),
+            lost: findings.map(|findings| findings.lost()),
+            verified: findings.filter(|_| has_checksums).and_then(|findings| findings.verified()),
             evidence: sender.ledger().into(),
             errors: belt.line.errors.clone(),
             processor,
+            has_checksums,
+            findings,
+            has_end: matches!(belt.payload, Payload::Stream(_)) || arguments.duration.is_some(),
         }
     }
 
     /// Negative if fewer datagrams were sent than asked for, or arrived than were sent.
     pub(super) fn outcome(&self) -> Outcome {
-        let asked = &self.rates.asked;
-        let cut_short =
-            self.ended == Ended::Interrupted && (asked.packets.is_some() || asked.seconds.is_some());
-        let unknown = self.sent.is_some() && self.received.is_none();
-        let lost = self.refused > 0 || self.lost.is_some_and(|lost| lost > 0) || self.verified == Some(false);
+        // Of a count it is known below whether it was reached.
+        let cut_short = self.ended != Ended::Done && self.has_end && self.rates.asked.packets.is_none();
+        let unknown = self.sent.is_some() && self.is_final != Some(true);
+        // With a header, what was refused is among what was lost, unless it was a question.
+        let refused = self.sent.is_none() && self.refused > 0;
+        let lost = refused || self.lost.is_some_and(|lost| lost > 0) || self.verified == Some(false);
         if cut_short || self.rates.are_missed(self.packets) || unknown || lost {
             Outcome::Negative
         } else {
@@ -120,14 +133,14 @@ impl Summary {
             (self.target.clone(), format!("at {}, method {}", self.address, self.method)),
             ("sent".to_owned(), sent),
         ];
-        match (&self.sent, &self.received) {
+        match (&self.sent, &self.findings) {
             (None, _) => {
                 rows.push(("received".into(), "not known: without nocopy's header nobody tells".into()))
             }
             (Some(_), None) => {
                 rows.push(("received".into(), "not known: the receiver never answered".into()))
             }
-            (Some(sent), Some(received)) => rows.extend(report::rows(Some(sent), received, self.verified)),
+            (Some(_), Some(findings)) => rows.extend(findings.rows(self.has_checksums)),
         }
         rows.push(("rate".into(), rate(&self.rates)));
         rows.extend(asked(&self.rates, "datagrams").map(|asked| ("asked for".to_owned(), asked)));
