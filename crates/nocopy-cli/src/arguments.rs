@@ -433,7 +433,15 @@ mod tests {
             let name = option.split('=').next().unwrap();
             assert!(said.contains(&format!("'{name}'")) && said.contains("interface"), "{said}");
         }
-        for option in ["--stdin", "--file=x", "--method=gso", "--verify", "--raw", "--connect-timeout=1s"] {
+        for option in [
+            "--stdin",
+            "--file=x",
+            "--method=gso",
+            "--verify",
+            "--raw",
+            "--connect-timeout=1s",
+            "--interface=x",
+        ] {
             let said = refused(&["eth0", option]);
             assert!(said.contains("udp://HOST:PORT"), "{said}");
         }
@@ -448,7 +456,7 @@ mod tests {
     fn the_groups_of_options_are_there() {
         let all = Arguments::command();
         let send = all.find_subcommand("send").unwrap();
-        for (name, count) in [("FrameArguments", 17), ("DatagramArguments", 6)] {
+        for (name, count) in [("FrameArguments", 17), ("DatagramArguments", 7)] {
             let group = send.get_groups().find(|group| group.get_id() == name).unwrap();
             assert_eq!(group.get_args().count(), count, "{name}");
         }

@@ -99,7 +99,7 @@ fn send(to: SocketAddr, arguments: &[&str]) -> Running {
 /// Proves that both ends tell the same, and returns both.
 fn agreed(sender: Running, receiver: Running) -> ((Value, i32), (Value, i32)) {
     let ((sent, sent_code), (received, received_code)) = (sender.summary(), receiver.summary());
-    for field in ["sent", "received", "lost"] {
+    for field in ["sent", "received", "lost", "final"] {
         assert!(!sent[field].is_null(), "{field}: {sent}");
         assert_eq!(sent[field], received[field], "{field}: {sent}{received}");
     }
@@ -338,6 +338,142 @@ fn a_receiver_without_room_loses_what_both_count() {
     assert!(sent["received"]["kernel_dropped"].as_u64().unwrap() > 0, "{sent}");
 }
 
+/// Proves that who is stopped in the middle of a file says so, and who has sent a count of it does not.
+#[test]
+fn a_file_that_was_not_sent_to_its_end_is_a_negative_result() {
+    let source = Scratch::new("long");
+    fs::write(source.path(), noise(1_000_000)).unwrap();
+    for (limit, expected) in [(["--rate", "50pps"], 1), (["--count", "20"], 0)] {
+        let (receiver, at) = recv("127.0.0.1", &["--json"]);
+        let sender = send(at, &[&["--json", "--file", source.path()], &limit[..]].concat());
+        if expected == 1 {
+            thread::sleep(SECOND);
+            sender.signal(Signal::INT);
+        }
+        let ((sent, code), (_, received_code)) = agreed(sender, receiver);
+        assert_eq!((code, received_code, &sent["lost"]), (expected, 0, &0.into()), "{sent}");
+    }
+}
+
+/// Proves that a file is only overwritten by who can receive.
+#[test]
+fn a_receiver_without_a_port_leaves_files_alone() {
+    let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let target = Scratch::new("kept");
+    fs::write(target.path(), "precious").unwrap();
+    let busy = format!("udp://{}", other.local_addr().unwrap());
+    let output = nocopy(&["recv", &busy, "--output", target.path(), "--force"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(fs::read(target.path()).unwrap(), b"precious");
+}
+
+/// Proves that datagrams over a port, written in its frames or copied into them, longer than a frame, a link's MTU, or neither, arrive as
+/// they were sent, and that the ledger says what was copied.
+#[test]
+fn over_a_port_all_arrives() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let (address, interface) = (lab.right().ipv4().to_string(), lab.left().interface().to_owned());
+    let source = Scratch::new("over-port");
+    let content = noise(100_001);
+    fs::write(source.path(), &content).unwrap();
+    for (method, size, slices) in [
+        ("xdp-udp", "1400", false),
+        ("xdp-copy", "1400", true),
+        ("xdp-udp", "1600", false),
+        ("xdp-udp", "9000", true),
+    ] {
+        let target = Scratch::new("over-port-target");
+        let (receiver, at) = lab
+            .right()
+            .namespace()
+            .run(|| recv(&address, &["--json", "--verify", "--output", target.path()]));
+        let options = [
+            "--json",
+            "--method",
+            method,
+            "--interface",
+            &interface,
+            "--size",
+            size,
+            "--file",
+            source.path(),
+        ];
+        let sender = lab.left().namespace().run(|| send(at, &options));
+        let ((sent, code), (received, received_code)) = agreed(sender, receiver);
+        assert_eq!((code, received_code, &sent["verified"]), (0, 0, &true.into()), "{sent}{received}");
+        assert!(fs::read(target.path()).unwrap() == content, "{method} {size}");
+        let (report, evidence) = (sent["report"].to_string(), &sent["evidence"]);
+        let copied = evidence["copied_bytes"].as_object().unwrap();
+        let total = copied.values().filter_map(Value::as_u64).sum::<u64>()
+            + evidence["zero_copy_bytes"].as_u64().unwrap()
+            + evidence["unknown_bytes"].as_u64().unwrap();
+        assert!(total >= sent["bytes"].as_u64().unwrap(), "every byte is in the ledger: {sent}");
+        assert!(report.contains("chosen by the user") && report.contains(&interface), "{report}");
+        assert_eq!(report.contains("written in frames"), !slices, "{method} {size}: {report}");
+        // Longer than the link's MTU of 1,500: the kernel fragments.
+        assert_eq!(report.contains("too_long"), size != "1400", "{report}");
+    }
+}
+
+/// Proves that what is sent to a group reaches all who joined it, by the interface that was named.
+#[test]
+fn groups_are_joined() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let (left, right) = (lab.left(), lab.right());
+    let target = "udp://239.1.2.3:9100";
+    let receivers = [(); 2].map(|()| {
+        right.namespace().run(|| {
+            let options =
+                ["recv", target, "--raw", "--json", "--count", "5", "--interface", right.interface()];
+            Running(Some(nocopy(&options).spawn().unwrap()))
+        })
+    });
+    // Who joins says so when it has.
+    let receivers = receivers.map(|mut receiver| {
+        let mut errors = BufReader::new(receiver.0.as_mut().unwrap().stderr.take().unwrap());
+        let mut line = String::new();
+        errors.read_line(&mut line).unwrap();
+        assert!(line.contains("receiving at udp://239.1.2.3:9100"), "{line}");
+        receiver
+    });
+    for method in ["auto", "xdp-udp"] {
+        let count = if method == "auto" { "3" } else { "2" };
+        let options = [
+            "send",
+            target,
+            "--raw",
+            "--json",
+            "--count",
+            count,
+            "--interface",
+            left.interface(),
+            "--method",
+            method,
+        ];
+        let sender = left.namespace().run(|| Running(Some(nocopy(&options).spawn().unwrap())));
+        let (sent, code) = sender.summary();
+        assert_eq!(code, 0, "{sent}");
+    }
+    for receiver in receivers {
+        let (received, code) = receiver.summary();
+        assert_eq!((code, &received["packets"]), (0, &5.into()), "{received}");
+    }
+}
+
+/// Proves that over a port, too, it is heard that nobody receives.
+#[test]
+fn over_a_port_a_missing_receiver_is_known() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let target = format!("udp://{}:9", lab.right().ipv4());
+    let options =
+        ["--method", "xdp-udp", "--interface", lab.left().interface(), "--connect-timeout", "500ms"];
+    let sender =
+        lab.left().namespace().run(|| nocopy(&[&["send", &target], &options[..]].concat()).output().unwrap());
+    let said = text(&sender.stderr);
+    assert_eq!(sender.status.code(), Some(2), "{said}");
+    assert!(said.contains("port unreachable") && said.lines().count() == 1, "{said}");
+}
+
 #[test]
 fn a_lab_between_them_changes_nothing() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
@@ -384,6 +520,35 @@ fn without_a_header_other_programs_are_understood() {
     assert_eq!((&received["packets"], fs::read(target.path()).unwrap()), (&3.into(), b"onetwo".to_vec()));
 }
 
+/// Proves that with both families an IPv4 address is written as one, and that a name may stand for either.
+#[test]
+fn a_receiver_at_all_addresses_is_found_at_each() {
+    for (host, name) in [("127.0.0.1", "127.0.0.1:"), ("[::1]", "[::1]:"), ("localhost", "")] {
+        let mut command = nocopy(&["recv", "udp://:0", "--json"]);
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        let port = line.trim().rsplit(':').next().unwrap();
+        let receiver = Running(Some(child));
+        let target = format!("udp://{host}:{port}");
+        let sender = nocopy(&[&["send", &target, "--json"], &FEW[..]].concat()).spawn().unwrap();
+        let (_, (received, code)) = agreed(Running(Some(sender)), receiver);
+        assert_eq!(code, 0, "{received}");
+        assert!(received["sender"].as_str().unwrap().starts_with(name), "{received}");
+    }
+}
+
+#[test]
+fn without_a_header_all_hosts_of_a_link_are_reached() {
+    let other = UdpSocket::bind("0.0.0.0:0").unwrap();
+    other.set_read_timeout(Some(PATIENCE)).unwrap();
+    let target = format!("udp://127.255.255.255:{}", other.local_addr().unwrap().port());
+    let (sent, code) =
+        Running(Some(nocopy(&["send", &target, "--raw", "--json", "--count", "1"]).spawn().unwrap()))
+            .summary();
+    assert_eq!((code, other.recv(&mut [0; 2000]).unwrap()), (0, 1400), "{sent}");
+}
+
 /// Proves that a datagram of another program neither begins a run nor is answered.
 #[test]
 fn a_receiver_answers_nobody_but_its_sender() {
@@ -425,7 +590,9 @@ fn a_sender_whose_receiver_was_killed_ends() {
         "{said}"
     );
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(summary["ended"], "failed");
+    assert_eq!((&summary["ended"], &summary["final"]), (&"failed".into(), &false.into()));
+    // It has sent more since it was last told: that is not known to be lost.
+    assert_eq!((&summary["lost"], &summary["verified"]), (&0.into(), &Value::Null), "{summary}");
     assert!(summary["errors"]["Connection refused (os error 111)"].as_u64().unwrap() > 0, "{summary}");
 }
 
@@ -459,14 +626,17 @@ fn whichever_end_is_interrupted_the_other_ends_in_order() {
 #[test]
 fn a_receiver_that_has_enough_ends_its_sender() {
     for (limit, ended) in [(["--count", "20"], "count"), (["--duration", "3s"], "duration")] {
-        let (sender, receiver) = at_work(ended, &limit);
-        let ((sent, _), (received, code)) = (sender.summary(), receiver.summary());
+        let (sender, receiver) = at_work(ended, &[&limit[..], &["--verify"]].concat());
+        let ((sent, sent_code), (received, code)) = (sender.summary(), receiver.summary());
         assert_eq!(
-            (code, &received["ended"], &sent["ended"]),
-            (0, &ended.into(), &"by-receiver".into()),
-            "{received}"
+            (sent_code, code, &received["ended"], &sent["ended"]),
+            (0, 0, &ended.into(), &"by-receiver".into()),
+            "{sent}{received}"
         );
-        assert_eq!(sent["received"], received["received"]);
+        for field in ["received", "lost", "final", "verified"] {
+            assert_eq!(sent[field], received[field], "{field}: {sent}{received}");
+        }
+        assert_eq!((&sent["lost"], &sent["verified"]), (&0.into(), &true.into()), "{sent}");
         assert!(ended == "duration" || received["received"]["datagrams"] == 20, "{received}");
     }
 }
@@ -493,6 +663,12 @@ fn errors_are_one_line_and_say_what_to_do() {
         (&["send", &free, "--file", "/nonexistent"], &["/nonexistent"]),
         (&["send", "udp://127.0.0.1:9", "-6"], &["no IPv6 address"]),
         (&["send", "udp://239.1.1.1:9"], &["multicast", "--raw"]),
+        (&["send", &free, "--method", "xdp-udp"], &["--interface", "name the interface"]),
+        (&["send", &free, "--interface", "lo"], &["--interface", "xdp-udp", "leave it out"]),
+        (&["send", &free, "--method", "xdp-copy", "--interface", "nothing0"], &["no such interface"]),
+        (&["recv", "udp://239.1.1.1:0"], &["multicast", "--raw"]),
+        (&["recv", "udp://:0", "--interface", "lo"], &["multicast", "leave it out"]),
+        (&["recv", "udp://239.1.1.1:0", "--raw", "--interface", "nothing0"], &["no such interface"]),
         (&["recv", &busy], &["another program has it", "port 0"]),
         (&["recv", "udp://192.0.2.1:0"], &["no address of this host"]),
         (&["recv", "udp://:0", "-o", target.path()], &["exists", "--force"]),

@@ -10,7 +10,8 @@ use crate::quantity;
 
 #[derive(Debug, Args)]
 pub(crate) struct RecvArguments {
-    /// Where to receive: udp://ADDRESS:PORT, or udp://:PORT for all addresses of this host; port 0 is any that is free.
+    /// Where to receive: udp://ADDRESS:PORT, or udp://:PORT for all addresses of this host; port 0 is any that is free. With --raw
+    /// also a multicast address, which is joined.
     #[arg(value_name = "udp://[ADDRESS]:PORT", value_parser = Endpoint::parse_own)]
     pub(crate) address: Endpoint,
     /// End after N datagrams.
@@ -34,6 +35,9 @@ pub(crate) struct RecvArguments {
     /// Datagrams of any program, without nocopy's header: what is lost is not known.
     #[arg(long, conflicts_with = "verify")]
     pub(crate) raw: bool,
+    /// Join the multicast group on this interface, and not where the routing table says.
+    #[arg(long, value_name = "INTERFACE")]
+    pub(crate) interface: Option<String>,
     /// The kernel's buffer for datagrams that were not received yet (SO_RCVBUF; beyond net.core.rmem_max it takes CAP_NET_ADMIN).
     #[arg(long, value_name = "BYTES", value_parser = buffer, default_value = "8MiB")]
     pub(crate) buffer: u64,

@@ -68,6 +68,9 @@ pub(crate) struct DatagramArguments {
     /// How datagrams are handed to the kernel.
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) method: MethodName,
+    /// The interface for --method xdp-udp and xdp-copy; or, to a multicast address, the one to send by.
+    #[arg(long, value_name = "INTERFACE")]
+    pub(crate) interface: Option<String>,
     /// Give each datagram a checksum (CRC32C), so that the receiver can tell that every byte arrived as it was sent.
     #[arg(long)]
     pub(crate) verify: bool,
@@ -95,6 +98,12 @@ pub(crate) enum MethodName {
     ZerocopyGso,
     /// Without a copy, from registered buffers, by io_uring (SEND_ZC).
     UringZerocopy,
+    /// By io_uring, many as one (Linux 6.15).
+    UringZerocopyGso,
+    /// Past the kernel's network stack: written in frames of a port on --interface.
+    XdpUdp,
+    /// The same, copied into frames.
+    XdpCopy,
 }
 
 impl MethodName {

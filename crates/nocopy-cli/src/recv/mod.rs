@@ -6,10 +6,12 @@ mod summary;
 mod tally;
 
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::{Duration, Instant};
 
-use nocopy::socket::udp::{OpenError, ReceiveError, Receiver, Sender, Socket};
+use nocopy::socket::udp::{Builder, OpenError, ReceiveError, Receiver, Sender, Socket};
+
+use nocopy_lab::Interface;
 
 use crate::arguments::RecvArguments;
 use crate::endpoint::{Endpoint, Family};
@@ -36,6 +38,12 @@ pub(crate) enum Error {
     Resolve { address: Endpoint, source: io::Error },
     #[error(transparent)]
     Open(#[from] OpenError),
+    #[error("{to} is a multicast address: senders to a group do not say what they sent: use --raw")]
+    Group { to: SocketAddr },
+    #[error(
+        "{to}: cannot join the group: {source}: name the --interface to join it on, and look at 'ip maddress'"
+    )]
+    Join { to: SocketAddr, source: io::Error },
     #[error("cannot tell the socket's address: {0}: start it where getsockname(2) is allowed")]
     Address(#[source] io::Error),
     #[error(transparent)]
@@ -67,21 +75,56 @@ pub(crate) fn run(arguments: &RecvArguments) -> Result<Outcome, Failure> {
     }
 }
 
-fn bind(arguments: &RecvArguments) -> Result<Socket, Error> {
-    let bind =
-        |address: SocketAddr| Socket::builder().receive_buffer(arguments.buffer as usize).bind(address);
+fn bind(arguments: &RecvArguments) -> Result<Socket, Failure> {
+    let builder = || Socket::builder().receive_buffer(arguments.buffer as usize);
+    let bind = |address: SocketAddr| builder().bind(address).map_err(Error::Open);
     let own = &arguments.address;
     if own.host().is_some() {
         let address = own.resolve(Family::Any);
         let address = address.map_err(|source| Error::Resolve { address: own.clone(), source })?;
-        return Ok(bind(address)?);
+        if address.ip().is_multicast() {
+            return join(builder().reuse_address(true), address, arguments);
+        }
+        return if arguments.interface.is_some() { Err(NEEDLESS_INTERFACE) } else { Ok(bind(address)?) };
+    }
+    if arguments.interface.is_some() {
+        return Err(NEEDLESS_INTERFACE);
     }
     // All addresses of both families; or of the one there is.
     let any = |ip: IpAddr| bind((ip, own.port()).into());
     match any(Ipv6Addr::UNSPECIFIED.into()) {
-        Err(OpenError::Socket(_)) => Ok(any(Ipv4Addr::UNSPECIFIED.into())?),
+        Err(Error::Open(OpenError::Socket(_))) => Ok(any(Ipv4Addr::UNSPECIFIED.into())?),
         bound => Ok(bound?),
     }
+}
+
+const NEEDLESS_INTERFACE: Failure = Failure::Needs {
+    option: "--interface",
+    needed: "a multicast address",
+    action: "leave it out, and name an address of that interface",
+};
+
+/// Receives what is sent to a group, perhaps beside others on this host.
+fn join(builder: Builder, group: SocketAddr, arguments: &RecvArguments) -> Result<Socket, Failure> {
+    if !arguments.raw {
+        return Err(Error::Group { to: group }.into());
+    }
+    let interface = arguments.interface.as_deref();
+    let index = match interface {
+        Some(name) => Interface::find(name).map_err(Failure::lookup(name))?.index,
+        None => 0,
+    };
+    let own = match group {
+        // Groups of one link are known by its interface (RFC 4007).
+        SocketAddr::V6(group) if index > 0 => {
+            SocketAddrV6::new(*group.ip(), group.port(), group.flowinfo(), index).into()
+        }
+        group => group,
+    };
+    let mut socket = builder.bind(own).map_err(Error::Open)?;
+    let joined = socket.receiver().join_multicast(group.ip(), index);
+    joined.map_err(|source| Error::Join { to: group, source })?;
+    Ok(socket)
 }
 
 struct Reception<'a> {

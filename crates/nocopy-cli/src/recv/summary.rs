@@ -90,6 +90,7 @@ impl Summary {
             Ended::Count => ", enough",
             Ended::Duration => ", time is up",
             Ended::Interrupted => ", interrupted",
+            Ended::Silent if self.received.is_none() => ", then nothing came any more",
             Ended::Silent => ", then the sender fell silent without saying that it is done",
             Ended::Failed => ", then it failed",
         };

@@ -1,6 +1,6 @@
 //! What is counted, with nocopy's header and without.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::summary::{Ended, Summary};
@@ -163,7 +163,7 @@ impl Tally {
         Summary {
             schema: Summary::SCHEMA,
             address,
-            sender: run.and_then(Receiving::peer).or(self.from),
+            sender: run.and_then(Receiving::peer).or(self.from).map(plain),
             ended,
             packets: self.packets,
             bytes: self.bytes,
@@ -183,5 +183,13 @@ impl Tally {
             findings,
             has_checksums,
         }
+    }
+}
+
+/// The address as it is known elsewhere: a socket of both families has those of IPv4 in IPv6 ones.
+fn plain(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
+        IpAddr::V6(_) => address, // with its scope
     }
 }

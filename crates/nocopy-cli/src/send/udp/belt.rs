@@ -1,12 +1,12 @@
-//! Datagrams from a payload to the socket, many in one buffer, each when it is due.
+//! Datagrams from a payload to the receiver, many at a time, each when it is due.
 
 use std::path::PathBuf;
 
-use nocopy::socket::udp::Message;
-
 use super::Error;
+use super::cargo::Cargo;
+use super::carrier::Carried;
 use super::line::Line;
-use super::payload::{Filled, Payload, Shape};
+use super::payload::{Payload, Shape};
 use crate::Failure;
 use crate::send::conveyor::Belt;
 use crate::send::queue::{Schedule, Step, Tally};
@@ -22,7 +22,7 @@ pub(super) struct DatagramBelt {
     /// For messages about it.
     pub(super) path: PathBuf,
     pub(super) shape: Shape,
-    /// The most datagrams in a buffer.
+    /// The most datagrams at a time.
     pub(super) batch: usize,
     pub(super) look_ns: u64,
 }
@@ -51,32 +51,20 @@ impl DatagramBelt {
             (count, _) => count,
         };
         let Self { line, schedule, payload, shape, path, .. } = self;
-        let sender = line.socket.sender();
-        let Some(mut buffer) = sender.buffer() else {
-            sender.reap();
-            return Ok(if schedule.is_over(now_ns) { Step::Done } else { Step::NoRoom });
+        let (carrier, sending) = line.parts();
+        let mut cargo = Cargo { payload, path, shape: *shape, sending, schedule };
+        let carried = carrier.carry(&mut cargo, count)?;
+        let is_over = match carried {
+            Carried::Sent => return Ok(Step::Sent),
+            Carried::End => true,
+            Carried::NoRoom => schedule.is_over(now_ns),
+            Carried::Nothing => schedule.is_late(now_ns),
         };
-        buffer.resize(count * shape.datagram_bytes);
-        let bytes = buffer.as_mut().unwrap_or_default();
-        let filled = payload.fill(bytes, *shape, schedule.tally.packets);
-        match filled.map_err(|source| Error::Input { path: path.clone(), source })? {
-            Filled::Bytes(bytes) => buffer.resize(bytes),
-            nothing => {
-                sender.recycle(buffer);
-                let is_over = nothing == Filled::End || schedule.is_late(now_ns);
-                return Ok(if is_over { Step::Done } else { Step::Silence });
-            }
-        }
-        for datagram in buffer.as_mut().unwrap_or_default().chunks_mut(shape.datagram_bytes) {
-            if let Some(sending) = &mut line.sending {
-                sending.seal(datagram);
-            }
-            schedule.sent(datagram.len(), 1);
-        }
-        let message = Message::segments(buffer, shape.datagram_bytes);
-        sender.send(message).map_err(|rejected| Error::Rejected(rejected.reason))?;
-        sender.flush().or_else(Line::forgive)?;
-        Ok(Step::Sent)
+        Ok(match carried {
+            _ if is_over => Step::Done,
+            Carried::NoRoom => Step::NoRoom,
+            _ => Step::Silence,
+        })
     }
 
     /// How many datagrams may go now, up to a buffer full, and what is to be waited for if there are none.

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use nocopy::socket::udp::{OpenError, ReceiveError, RejectedReason, SendError};
+use nocopy::socket::udp::{OpenError, ReceiveError, RejectedReason, SendError, over_port};
 
 use crate::endpoint::Endpoint;
 
@@ -47,4 +47,13 @@ pub(crate) enum Error {
     Rejected(RejectedReason),
     #[error(transparent)]
     Receive(ReceiveError),
+    #[error("{to}: no way there by {interface}: {source}: look at 'ip route get {ip} oif {interface}'", ip = .to.ip())]
+    NoWay { to: SocketAddr, interface: String, source: io::Error },
+    #[error("{to}: cannot send: {reason}")]
+    NotOverPort { to: SocketAddr, reason: over_port::RejectedReason },
+    #[error("{interface} took nothing for 2 s: its queue is full: look at 'ip -s link show {interface}'")]
+    NoRoom { interface: String },
+    /// A port's own words.
+    #[error("{0}")]
+    Port(#[source] io::Error),
 }

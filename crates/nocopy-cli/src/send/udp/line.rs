@@ -1,13 +1,12 @@
-//! The socket, and what is said over it to the receiver and by the network.
+//! What is said to the receiver, and by it and the network.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use nocopy::socket::udp::{ReceiveError, SendError, Socket};
-
 use super::Error;
+use super::carrier::Carrier;
 use crate::interrupt::Interrupt;
 use crate::live::LiveLine;
 use crate::transfer::{Sending, Standing};
@@ -20,7 +19,7 @@ const NO_ANSWER: &str = "nothing comes back";
 
 #[derive(Debug)]
 pub(super) struct Line {
-    pub(super) socket: Socket,
+    pub(super) carrier: Box<dyn Carrier>,
     /// None where datagrams have no header, and nobody answers.
     pub(super) sending: Option<Sending>,
     to: SocketAddr,
@@ -31,8 +30,13 @@ pub(super) struct Line {
 }
 
 impl Line {
-    pub(super) fn new(socket: Socket, to: SocketAddr, sending: Option<Sending>) -> Self {
-        Self { socket, sending, to, start: Instant::now(), errors: BTreeMap::new(), refused: false }
+    pub(super) fn new(carrier: Box<dyn Carrier>, to: SocketAddr, sending: Option<Sending>) -> Self {
+        Self { carrier, sending, to, start: Instant::now(), errors: BTreeMap::new(), refused: false }
+    }
+
+    /// What carries, and who writes headers.
+    pub(super) fn parts(&mut self) -> (&mut dyn Carrier, Option<&mut Sending>) {
+        (&mut *self.carrier, self.sending.as_mut())
     }
 
     fn now_ns(&self) -> u64 {
@@ -100,31 +104,17 @@ impl Line {
     fn speak(&mut self) -> Result<(), Error> {
         let now_ns = self.now_ns();
         let Some(ask) = self.sending.as_mut().and_then(|sending| sending.ask(now_ns)) else { return Ok(()) };
-        self.socket.sender().send_slice(&ask, None).or_else(Self::forgive)
-    }
-
-    /// A full queue has room again later, and takes the next.
-    pub(super) fn forgive(error: SendError) -> Result<(), Error> {
-        match error.source.raw_os_error() {
-            Some(libc::ENOBUFS | libc::ENOMEM) => Ok(()),
-            _ => Err(Error::Refused(error)),
-        }
+        self.carrier.say(&ask)
     }
 
     fn listen(&mut self, patience: Duration) -> Result<(), Error> {
         let now_ns = self.now_ns();
-        let Self { socket, sending, .. } = self;
-        if let Some(sending) = sending {
-            match socket.receiver().receive_timeout(patience) {
-                Ok(batch) => batch.datagrams().for_each(|datagram| sending.handle(datagram.bytes, now_ns)),
-                // Told again, and in more detail, below.
-                Err(ReceiveError::Reported(_)) => {}
-                Err(error) => return Err(Error::Receive(error)),
-            }
+        if let Some(sending) = &mut self.sending {
+            self.carrier.hear(patience, &mut |datagram| sending.handle(datagram, now_ns))?;
         }
-        for told in self.socket.sender().errors() {
-            self.refused |= told.error.kind() == io::ErrorKind::ConnectionRefused;
-            *self.errors.entry(told.error.to_string()).or_default() += 1;
+        for error in self.carrier.complaints() {
+            self.refused |= error.kind() == io::ErrorKind::ConnectionRefused;
+            *self.errors.entry(error.to_string()).or_default() += 1;
         }
         Ok(())
     }

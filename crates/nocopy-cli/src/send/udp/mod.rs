@@ -1,17 +1,23 @@
 //! `nocopy send udp://HOST:PORT`: datagrams to a host, and what its receiver says of them.
 
 mod belt;
+mod by_port;
+mod by_socket;
+mod cargo;
+mod carrier;
 mod error;
 mod line;
 mod payload;
 mod summary;
 
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use nocopy::socket::udp::{DATAGRAM_BYTES_MAX, Method, Socket};
+use nocopy::socket::udp::{DATAGRAM_BYTES_MAX, Method};
+use nocopy_lab::Interface;
 use rustix::rand::{GetRandomFlags, getrandom};
+use rustix::thread::CapabilitySet;
 
 use super::input::Input;
 use super::pacer::Pace;
@@ -24,6 +30,9 @@ use crate::interrupt::Interrupt;
 use crate::transfer::{DATA_HEADER_BYTES, Sending};
 use crate::{Failure, Outcome, capability, processor};
 use belt::DatagramBelt;
+use by_port::ByPort;
+use by_socket::BySocket;
+use carrier::Carrier;
 pub(crate) use error::Error;
 use line::Line;
 use payload::{Pattern, Payload, Shape};
@@ -32,8 +41,8 @@ use summary::Summary;
 /// Fits an MTU of 1,500 with all headers, over tunnels too.
 const DATAGRAM_BYTES: u64 = 1400;
 
-/// A buffer of the socket's pool.
-const BUFFER_BYTES: usize = 64 << 10;
+/// The most that is written before it is handed over: a buffer of the socket's pool.
+const BATCH_BYTES: usize = 64 << 10;
 
 pub(super) fn run(
     target: &Endpoint,
@@ -43,14 +52,16 @@ pub(super) fn run(
     let shape = shape(arguments)?;
     // Files are opened with all that whoever started this may read.
     let (path, payload) = open(&arguments.datagrams, shape)?;
-    capability::drop_all_but(capability::NONE)?;
+    let how = arguments.datagrams.method.how();
+    capability::drop_all_but(how.needs())?;
     let to = target
         .resolve(arguments.family())
         .map_err(|source| Error::Resolve { target: target.clone(), source })?;
-    let line = open_line(to, &arguments.datagrams)?;
+    let line = open_line(to, how, &arguments.datagrams, shape)?;
+    capability::drop_all_but(capability::NONE)?;
     let pace = arguments.rate.map_or(Pace::FlatOut, Pace::Rate);
     let schedule = Schedule::new(pace, Goal::of(arguments));
-    let batch = BUFFER_BYTES / shape.datagram_bytes;
+    let batch = BATCH_BYTES / shape.datagram_bytes;
     let mut belt = DatagramBelt { line, schedule, payload, path, shape, batch, look_ns: 0 };
     let is_there = belt.line.connect(&interrupt)?;
     let start = processor::Start::now();
@@ -96,34 +107,79 @@ fn open(arguments: &DatagramArguments, shape: Shape) -> Result<(PathBuf, Payload
     Ok((path, Payload::Stream(input)))
 }
 
-fn open_line(to: SocketAddr, arguments: &DatagramArguments) -> Result<Line, Error> {
+fn open_line(to: SocketAddr, how: How, arguments: &DatagramArguments, shape: Shape) -> Result<Line, Failure> {
     if to.ip().is_multicast() && !arguments.raw {
-        return Err(Error::Multicast { to });
+        return Err(Error::Multicast { to }.into());
     }
-    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let builder = match method(arguments.method) {
-        None => Socket::builder(),
-        Some(method) => Socket::builder().method(method),
+    let interface = arguments.interface.as_deref();
+    let interface = interface.map(|name| Interface::find(name).map_err(Failure::lookup(name))).transpose()?;
+    let carrier: Box<dyn Carrier> = match (how, interface) {
+        (How::OverPort { copied }, Some(interface)) => {
+            Box::new(ByPort::open(&interface, to, copied, shape.datagram_bytes)?)
+        }
+        (How::OverPort { .. }, None) => return Err(NO_INTERFACE),
+        (_, Some(_)) if !to.ip().is_multicast() => return Err(NEEDLESS_INTERFACE),
+        (How::Measured, interface) => Box::new(BySocket::open(to, None, interface.map(|found| found.index))?),
+        (How::By(method), interface) => {
+            Box::new(BySocket::open(to, Some(method), interface.map(|found| found.index))?)
+        }
     };
-    let mut socket = builder.bind((any, 0).into())?;
-    socket.connect(to).map_err(|source| Error::Connect { to, source })?;
     let sending = match arguments.raw {
         true => None,
         false => Some(Sending::new(random()?, arguments.verify, arguments.connect_timeout)),
     };
-    Ok(Line::new(socket, to, sending))
+    Ok(Line::new(carrier, to, sending))
 }
 
-fn method(name: MethodName) -> Option<Method> {
-    Some(match name {
-        MethodName::Auto => return None,
-        MethodName::Socket => Method::Socket,
-        MethodName::Sendmmsg => Method::SendMmsg,
-        MethodName::Gso => Method::Gso,
-        MethodName::Zerocopy => Method::ZeroCopy,
-        MethodName::ZerocopyGso => Method::ZeroCopyGso,
-        MethodName::UringZerocopy => Method::UringZeroCopy,
-    })
+const NO_INTERFACE: Failure = Failure::Needs {
+    option: "--method xdp-udp or xdp-copy",
+    needed: "--interface",
+    action: "name the interface to send by",
+};
+
+const NEEDLESS_INTERFACE: Failure = Failure::Needs {
+    option: "--interface",
+    needed: "--method xdp-udp, xdp-copy or a multicast address",
+    action: "leave it out: the host's routes say where to send by",
+};
+
+/// Who hands datagrams to the kernel, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// A socket, as it measures best.
+    Measured,
+    By(Method),
+    OverPort {
+        copied: bool,
+    },
+}
+
+impl How {
+    /// What opening takes: memory that a ring registers is beyond the limit for all with `CAP_IPC_LOCK` only.
+    fn needs(self) -> CapabilitySet {
+        match self {
+            Self::Measured => capability::NONE,
+            Self::By(_) => CapabilitySet::IPC_LOCK,
+            Self::OverPort { .. } => capability::NETWORK,
+        }
+    }
+}
+
+impl MethodName {
+    fn how(self) -> How {
+        How::By(match self {
+            Self::Auto => return How::Measured,
+            Self::XdpUdp => return How::OverPort { copied: false },
+            Self::XdpCopy => return How::OverPort { copied: true },
+            Self::Socket => Method::Socket,
+            Self::Sendmmsg => Method::SendMmsg,
+            Self::Gso => Method::Gso,
+            Self::Zerocopy => Method::ZeroCopy,
+            Self::ZerocopyGso => Method::ZeroCopyGso,
+            Self::UringZerocopy => Method::UringZeroCopy,
+            Self::UringZerocopyGso => Method::UringZeroCopyGso,
+        })
+    }
 }
 
 /// Never short: so few bytes come at once (getrandom(2)).
@@ -134,7 +190,7 @@ fn random() -> Result<u64, Error> {
 }
 
 fn finish(belt: &mut DatagramBelt) -> Result<(), Error> {
-    belt.line.socket.sender().drain(PATIENCE).map(drop).or_else(Line::forgive)?;
+    belt.line.carrier.drain(PATIENCE)?;
     belt.line.finish()
 }
 

@@ -4,7 +4,7 @@ use std::io::{self, IoSliceMut, Read};
 
 use crate::send::input::Input;
 
-/// How datagrams lie in a buffer: back to back, of one length, with room for a header in front of each.
+/// How datagrams lie in their places: of one length but for the last, with room for a header in front of each.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     pub(super) header_bytes: usize,
@@ -29,16 +29,23 @@ pub(super) enum Payload {
 }
 
 impl Payload {
-    /// Writes what the next datagrams carry, the first of which has that number; `buffer` is as long as all of them.
-    pub(super) fn fill(&mut self, buffer: &mut [u8], shape: Shape, number: u64) -> io::Result<Filled> {
+    /// Writes what the next datagrams carry, the first of which has that number, into places as long as a datagram each.
+    pub(super) fn fill<'p>(
+        &mut self,
+        places: impl Iterator<Item = &'p mut [u8]>,
+        shape: Shape,
+        number: u64,
+    ) -> io::Result<Filled> {
         match self {
             Self::Pattern(pattern) => {
-                for (number, datagram) in (number..).zip(buffer.chunks_mut(shape.datagram_bytes)) {
+                let mut bytes = 0;
+                for (number, datagram) in (number..).zip(places) {
+                    bytes += datagram.len();
                     pattern.write(&mut datagram[shape.header_bytes..], number);
                 }
-                Ok(Filled::Bytes(buffer.len()))
+                Ok(Filled::Bytes(bytes))
             }
-            Self::Stream(input) => match read(input, buffer, shape) {
+            Self::Stream(input) => match read(input, places, shape) {
                 Ok(0) => Ok(Filled::End),
                 Ok(bytes) => Ok(Filled::Bytes(shape.length_around(bytes))),
                 Err(error)
@@ -53,10 +60,13 @@ impl Payload {
 }
 
 /// One call reads into all datagrams, between their headers.
-fn read(input: &mut impl Read, buffer: &mut [u8], shape: Shape) -> io::Result<usize> {
-    let datagrams = buffer.chunks_mut(shape.datagram_bytes);
+fn read<'p>(
+    input: &mut impl Read,
+    places: impl Iterator<Item = &'p mut [u8]>,
+    shape: Shape,
+) -> io::Result<usize> {
     let mut places: Vec<_> =
-        datagrams.map(|datagram| IoSliceMut::new(&mut datagram[shape.header_bytes..])).collect();
+        places.map(|datagram| IoSliceMut::new(&mut datagram[shape.header_bytes..])).collect();
     input.read_vectored(&mut places)
 }
 
@@ -69,6 +79,11 @@ impl Shape {
             rest => self.header_bytes + rest,
         };
         bytes / carried * self.datagram_bytes + rest
+    }
+
+    /// Of each datagram, where all have so many bytes.
+    pub(super) fn lengths(self, bytes: usize) -> impl Iterator<Item = usize> {
+        (0..bytes).step_by(self.datagram_bytes).map(move |at| self.datagram_bytes.min(bytes - at))
     }
 }
 
@@ -113,8 +128,11 @@ mod tests {
             (b"abcdefghijkl", b"--abc--def--ghi"),
         ] {
             let mut buffer = *b"---------------";
-            let bytes = read(&mut &stream[..], &mut buffer, SHAPE).unwrap();
-            assert_eq!(&buffer[..SHAPE.length_around(bytes)], expected);
+            let bytes = read(&mut &stream[..], buffer.chunks_mut(5), SHAPE).unwrap();
+            let bytes = SHAPE.length_around(bytes);
+            assert_eq!(&buffer[..bytes], expected);
+            let lengths: Vec<_> = expected.chunks(5).map(<[u8]>::len).collect();
+            assert_eq!(SHAPE.lengths(bytes).collect::<Vec<_>>(), lengths);
         }
         assert_eq!(Shape { header_bytes: 0, datagram_bytes: 5 }.length_around(11), 11);
     }
@@ -124,7 +142,7 @@ mod tests {
         let mut payload = Payload::Pattern(Pattern::new(3));
         let mut fill = |number| {
             let mut buffer = [0; 10];
-            assert_eq!(payload.fill(&mut buffer, SHAPE, number).unwrap(), Filled::Bytes(10));
+            assert_eq!(payload.fill(buffer.chunks_mut(5), SHAPE, number).unwrap(), Filled::Bytes(10));
             buffer
         };
         let (first, second) = (fill(7), fill(8));

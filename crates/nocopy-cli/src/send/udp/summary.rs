@@ -7,6 +7,7 @@ use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use super::belt::DatagramBelt;
+use super::carrier::Account;
 use super::payload::Payload;
 use crate::Outcome;
 use crate::arguments::SendArguments;
@@ -72,28 +73,28 @@ impl Summary {
         processor: Use,
     ) -> Self {
         let tally = belt.schedule.tally;
+        let Account { report, refused, ledger } = belt.line.carrier.account();
         let sending = belt.line.sending.as_ref();
         let findings = sending.and_then(|sending| sending.findings());
         let has_checksums = sending.is_some_and(|sending| sending.has_checksums());
-        let sender = belt.line.socket.sender();
         Self {
             schema: SCHEMA,
             target,
             address,
             method: arguments.datagrams.method.name(),
-            report: sender.explain().to_string().lines().map(|line| line.trim().to_owned()).collect(),
+            report,
             ended: if run.failure.is_some() { Ended::Failed } else { ended },
             packets: tally.packets,
             bytes: tally.bytes,
             seconds: run.duration.as_secs_f64(),
             rates: Rates::new(&belt.schedule, pace, run.duration),
-            refused: sender.counters().refused,
+            refused,
             sent: sending.map(|sending| sending.sent()),
             received: findings.map(|findings| findings.received),
             is_final: findings.map(|findings| findings.is_final),
             lost: findings.map(|findings| findings.lost()),
             verified: findings.filter(|_| has_checksums).and_then(|findings| findings.verified()),
-            evidence: sender.ledger().into(),
+            evidence: ledger.into(),
             errors: belt.line.errors.clone(),
             processor,
             has_checksums,

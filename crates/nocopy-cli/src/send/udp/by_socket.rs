@@ -1,0 +1,114 @@
+//! Datagrams through a socket, many in one buffer.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use nocopy::socket::udp::{Message, Method, ReceiveError, SendError, Socket};
+
+use super::Error;
+use super::cargo::Cargo;
+use super::carrier::{Account, Carried, Carrier};
+use super::payload::Filled;
+
+/// How many errors of the network that wait at the socket are passed over at a time.
+const REPORTS_MAX: usize = 16;
+
+/// The socket, connected to the receiver.
+#[derive(Debug)]
+pub(super) struct BySocket(Socket);
+
+impl BySocket {
+    /// By the method given, or as it measures best; to groups by the interface of that index.
+    pub(super) fn open(
+        to: SocketAddr,
+        method: Option<Method>,
+        interface: Option<u32>,
+    ) -> Result<Self, Error> {
+        let any: IpAddr =
+            if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let mut builder = Socket::builder().broadcast(true);
+        if let Some(method) = method {
+            builder = builder.method(method);
+        }
+        if let Some(index) = interface {
+            builder = builder.multicast_interface(index);
+        }
+        let mut socket = builder.bind((any, 0).into())?;
+        socket.connect(to).map_err(|source| Error::Connect { to, source })?;
+        Ok(Self(socket))
+    }
+}
+
+impl Carrier for BySocket {
+    fn carry(&mut self, cargo: &mut Cargo<'_>, count: usize) -> Result<Carried, Error> {
+        let sender = self.0.sender();
+        let Some(mut buffer) = sender.buffer() else {
+            sender.reap();
+            return Ok(Carried::NoRoom);
+        };
+        let datagram_bytes = cargo.shape.datagram_bytes;
+        buffer.resize(count * datagram_bytes);
+        let places = buffer.as_mut().unwrap_or_default().chunks_mut(datagram_bytes);
+        match cargo.fill(places)? {
+            Filled::Bytes(bytes) => buffer.resize(bytes),
+            nothing => {
+                sender.recycle(buffer);
+                return Ok(if nothing == Filled::End { Carried::End } else { Carried::Nothing });
+            }
+        }
+        buffer
+            .as_mut()
+            .unwrap_or_default()
+            .chunks_mut(datagram_bytes)
+            .for_each(|datagram| cargo.seal(datagram));
+        let message = Message::segments(buffer, datagram_bytes);
+        sender.send(message).map_err(|rejected| Error::Rejected(rejected.reason))?;
+        sender.flush().or_else(forgive)?;
+        Ok(Carried::Sent)
+    }
+
+    fn say(&mut self, datagram: &[u8]) -> Result<(), Error> {
+        self.0.sender().send_slice(datagram, None).or_else(forgive)
+    }
+
+    fn hear(&mut self, patience: Duration, take: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
+        for _ in 0..REPORTS_MAX {
+            match self.0.receiver().receive_timeout(patience) {
+                // Told again, and in more detail, among the complaints. Behind it may be the last word of who is gone now.
+                Err(ReceiveError::Reported(_)) => {}
+                Err(error) => return Err(Error::Receive(error)),
+                Ok(batch) => {
+                    batch.datagrams().for_each(|datagram| take(datagram.bytes));
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn complaints(&mut self) -> Vec<io::Error> {
+        self.0.sender().errors().map(|told| told.error).collect()
+    }
+
+    fn drain(&mut self, patience: Duration) -> Result<(), Error> {
+        self.0.sender().drain(patience).map(drop).or_else(forgive)
+    }
+
+    fn account(&mut self) -> Account {
+        let sender = self.0.sender();
+        Account {
+            report: sender.explain().to_string().lines().map(|line| line.trim().to_owned()).collect(),
+            refused: sender.counters().refused,
+            ledger: sender.ledger(),
+        }
+    }
+}
+
+/// A full queue has room again later, and takes the next.
+fn forgive(error: SendError) -> Result<(), Error> {
+    match error.source.raw_os_error() {
+        Some(libc::ENOBUFS | libc::ENOMEM) => Ok(()),
+        _ => Err(Error::Refused(error)),
+    }
+}
