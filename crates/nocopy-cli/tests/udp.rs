@@ -623,6 +623,19 @@ fn whichever_end_is_interrupted_the_other_ends_in_order() {
     assert_eq!((received_code, &sent["received"]), (0, &received["received"]), "{sent}{received}");
 }
 
+/// Proves that a receiver that cannot write any more ends its sender in order.
+#[test]
+fn a_receiver_whose_reader_is_gone_ends_its_sender() {
+    let (mut receiver, at) = recv("127.0.0.1", &["--output", "-"]);
+    let mut output = receiver.0.as_mut().unwrap().stdout.take().unwrap();
+    let sender = send(at, &["--json", "--rate", "5kpps"]);
+    output.read_exact(&mut [0; 10]).unwrap();
+    drop(output);
+    let (sent, code) = sender.summary();
+    assert_eq!((code, &sent["ended"], &sent["final"]), (0, &"by-receiver".into(), &true.into()), "{sent}");
+    assert_eq!(receiver.end().status.code(), Some(0), "who reads has read enough");
+}
+
 #[test]
 fn a_receiver_that_has_enough_ends_its_sender() {
     for (limit, ended) in [(["--count", "20"], "count"), (["--duration", "3s"], "duration")] {

@@ -158,10 +158,15 @@ impl<'a> Reception<'a> {
     fn run(&mut self) -> Result<(), Failure> {
         let mut live = Live::new();
         let received = self.receive_all(&mut live);
-        drop(live);
         if received.is_err() {
+            // The sender is told in order, though nothing is written any more.
+            self.ended = Some(Ended::Failed);
             self.close();
+            let output = self.output.take();
+            let _ = self.receive_all(&mut live); // the first failure is the one to tell
+            self.output = output;
         }
+        drop(live);
         let written = self.output.as_mut().map_or(Ok(()), Output::give_up);
         received.and(written)
     }
