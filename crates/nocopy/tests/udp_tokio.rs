@@ -1,14 +1,21 @@
 //! The halves in tokio programs: sending resolves when the message is handed over, and again when its memory is free.
 #![cfg(feature = "tokio")]
 
+#[macro_use]
+mod common;
+
 use std::net::SocketAddr;
+use std::process::Command;
 use std::time::Duration;
 
 use nocopy::Buffer;
-use nocopy::socket::udp::tokio::{AsyncReceiver, AsyncSender};
+use nocopy::socket::udp::tokio::{AsyncReceiver, AsyncSendError, AsyncSender};
 use nocopy::socket::udp::{Message, Method, Socket};
 
 const SECOND: Duration = Duration::from_secs(1);
+
+const METHODS: [Method; 5] =
+    [Method::Socket, Method::ZeroCopy, Method::ZeroCopyGso, Method::UringZeroCopy, Method::UringZeroCopyGso];
 
 fn pair(method: Method) -> (AsyncSender, AsyncReceiver, SocketAddr) {
     let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
@@ -26,7 +33,7 @@ async fn within<T>(work: impl Future<Output = T>) -> T {
 
 #[tokio::test]
 async fn buffers_come_back_with_their_evidence_once_they_are_free() {
-    for method in [Method::Socket, Method::ZeroCopy, Method::ZeroCopyGso] {
+    for method in METHODS {
         let (sender, mut receiver, _) = pair(method);
         let mut free = Vec::new();
         for number in 0..100_u8 {
@@ -45,6 +52,60 @@ async fn buffers_come_back_with_their_evidence_once_they_are_free() {
         }
         assert_eq!(sender.with(|sender| sender.in_flight()), 0);
     }
+}
+
+#[tokio::test]
+async fn what_a_ring_tells_late_is_heard() {
+    let lab = lab!();
+    // 100 ms for each.
+    let arguments = ["qdisc", "replace", "dev", lab.left().interface(), "root", "tbf"];
+    let shaper = ["rate", "84kbit", "burst", "1514", "limit", "100000"];
+    let status =
+        || Command::new("tc").args(arguments.into_iter().chain(shaper)).status().expect("tc is there");
+    assert!(lab.left().namespace().run(status).success());
+    let address = |end: &nocopy_lab::End, port| SocketAddr::new(end.ipv4().into(), port);
+    let builder = Socket::builder().method(Method::UringZeroCopy);
+    let socket = lab.left().namespace().run(|| builder.bind(address(lab.left(), 0))).unwrap();
+    let sender = AsyncSender::new(socket.split().1).unwrap();
+    // Somebody listens, or the network's errors would wake who waits.
+    let listens = || std::net::UdpSocket::bind(address(lab.right(), 0)).unwrap();
+    let receiver = lab.right().namespace().run(listens);
+    let to = receiver.local_addr().unwrap();
+    let mut free = Vec::new();
+    for number in 0..5_u8 {
+        free.push(within(sender.send_to(Buffer::from(vec![number; 1000]), to)).await.unwrap());
+    }
+    assert!(sender.with(|sender| sender.in_flight()) > 0, "some are held back");
+    for (number, free) in (0_u8..).zip(free) {
+        assert_eq!(*within(free.wait()).await.unwrap().message.pieces()[0], [number; 1000]);
+    }
+}
+
+#[tokio::test]
+async fn many_tasks_fill_a_ring_and_each_gets_its_own_back() {
+    let (sender, receiver, _) = pair(Method::UringZeroCopy);
+    drop(receiver);
+    // More than the ring takes at a time, in more messages than are queued.
+    let tasks: Vec<_> = (0..1500_u32)
+        .map(|number| {
+            let sender = sender.clone();
+            tokio::spawn(async move {
+                let free = loop {
+                    match sender.send(Buffer::from(number.to_be_bytes().to_vec())).await {
+                        Ok(free) => break free,
+                        Err(AsyncSendError::Refused(_)) => {} // nobody is there
+                        Err(error) => panic!("{error}"),
+                    }
+                };
+                let done = free.wait().await.unwrap();
+                assert_eq!(*done.message.pieces()[0], number.to_be_bytes());
+            })
+        })
+        .collect();
+    for task in tasks {
+        within(task).await.unwrap();
+    }
+    assert_eq!(sender.with(|sender| (sender.queued(), sender.in_flight())), (0, 0));
 }
 
 #[tokio::test]

@@ -1,8 +1,9 @@
 //! Descriptors in tokio's reactor.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -13,4 +14,34 @@ use tokio::io::unix::AsyncFd;
 pub(crate) fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` is the same open descriptor until it is dropped, and `AsyncFd` drops it after it has deregistered it.
     unsafe { AsyncFd::register_with_interest(descriptor, interest) }.map_err(io::Error::from)
+}
+
+/// Descriptors that are watched as one: an epoll instance is readable when something happens to one of its own.
+#[derive(Debug)]
+pub(crate) struct Watched(AsyncFd<OwnedFd>);
+
+impl Watched {
+    /// # Errors
+    /// No descriptor is left, or no tokio reactor runs here.
+    pub(crate) fn none() -> io::Result<Self> {
+        watch(epoll::create(CreateFlags::CLOEXEC)?, Interest::READABLE).map(Self)
+    }
+
+    /// Watches a descriptor, too: for what can be read, for room to write, for errors. It ends when that is closed.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub(crate) fn add(&self, descriptor: impl AsFd) -> io::Result<()> {
+        let events = EventFlags::IN | EventFlags::OUT | EventFlags::ET;
+        Ok(epoll::add(self.0.get_ref(), descriptor, EventData::new_u64(0), events)?)
+    }
+
+    /// Resolves when something has happened since the last time.
+    ///
+    /// # Errors
+    /// The reactor is gone.
+    pub(crate) async fn event(&self) -> io::Result<()> {
+        self.0.readable().await?.clear_ready();
+        Ok(())
+    }
 }

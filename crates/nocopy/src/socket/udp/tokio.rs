@@ -5,18 +5,23 @@
 #![expect(clippy::result_large_err, reason = "what is rejected comes back, and allocates nothing")]
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use super::in_flight::Ticket;
 use super::receiver::{Batch, ReceiveError, Receiver};
 use super::{Completed, Message, Rejected, RejectedReason, SendError, Sender};
-use crate::sys::watch::watch;
+use crate::sys::watch::{Watched, watch};
 
 /// The sending half of a socket in a tokio program. Clones are the same socket.
 #[derive(Debug, Clone)]
@@ -26,8 +31,10 @@ pub struct AsyncSender {
 
 #[derive(Debug)]
 struct Shared {
-    /// A duplicate: an epoll instance takes each descriptor once, and the halves may be in one.
-    socket: AsyncFd<OwnedFd>,
+    /// The socket, and its ring once it has one: each tells of completions of its own.
+    watched: Watched,
+    /// Told to all who wait when one of them has seen an event: it may be for any.
+    news: Notify,
     state: Mutex<State>,
 }
 
@@ -36,6 +43,7 @@ struct State {
     sender: Sender,
     /// Messages that somebody waits for; with their buffers once these are free.
     awaited: HashMap<Ticket, Option<Completed>>,
+    ring_is_watched: bool,
 }
 
 /// Why a message was not sent.
@@ -59,11 +67,11 @@ impl AsyncSender {
     /// # Errors
     /// No descriptor is left, or no tokio reactor runs here.
     pub fn new(mut sender: Sender) -> io::Result<Self> {
-        let socket = sender.as_fd().try_clone_to_owned()?;
-        let socket = watch(socket, Interest::WRITABLE | Interest::ERROR)?;
+        let watched = Watched::none()?;
+        watched.add(&sender)?;
         sender.set_return_buffers();
-        let state = Mutex::new(State { sender, awaited: HashMap::new() });
-        Ok(Self { shared: Arc::new(Shared { socket, state }) })
+        let state = Mutex::new(State { sender, awaited: HashMap::new(), ring_is_watched: false });
+        Ok(Self { shared: Arc::new(Shared { watched, news: Notify::new(), state }) })
     }
 
     /// What there is to do with the half itself: taking buffers, counters, the ledger. Not to be held across an await.
@@ -93,9 +101,10 @@ impl AsyncSender {
         to: Option<SocketAddr>,
     ) -> Result<Free, AsyncSendError> {
         let free = self.queue(message, to).await?;
-        while !self.flush_up_to(free.ticket)? {
-            self.writable().await?;
-        }
+        self.shared
+            .until(|state| state.flush_up_to(free.ticket))
+            .await
+            .map_err(AsyncSendError::Waiting)??;
         Ok(free)
     }
 
@@ -109,25 +118,8 @@ impl AsyncSender {
                 return Err(rejected.into());
             }
             message = rejected.message;
-            if !self.shared.state().flush()? {
-                self.writable().await?;
-            }
+            self.shared.until(State::make_room).await.map_err(AsyncSendError::Waiting)??;
         }
-    }
-
-    /// Whether the message was handed over.
-    fn flush_up_to(&self, ticket: Ticket) -> Result<bool, SendError> {
-        let mut state = self.shared.state();
-        state.flush()?;
-        Ok(state.sender.is_handed_over(ticket))
-    }
-
-    /// Waits until the send buffer may have room.
-    async fn writable(&self) -> Result<(), AsyncSendError> {
-        let mut ready =
-            self.shared.socket.ready(Interest::WRITABLE).await.map_err(AsyncSendError::Waiting)?;
-        ready.clear_ready_matching(tokio::io::Ready::WRITABLE);
-        Ok(())
     }
 }
 
@@ -135,6 +127,46 @@ impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // What panicked left the sender as it was between two calls.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks until something is found, again after each event.
+    async fn until<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> io::Result<T> {
+        loop {
+            // From here on: what others see between the look below and the wait is not missed.
+            let mut told = pin!(self.news.notified());
+            told.as_mut().enable();
+            if let Some(found) = self.look(&mut look)? {
+                return Ok(found);
+            }
+            self.event(told).await?;
+        }
+    }
+
+    fn look<T>(&self, look: &mut impl FnMut(&mut State) -> Option<T>) -> io::Result<Option<T>> {
+        let mut state = self.state();
+        let found = look(&mut state);
+        if !state.ring_is_watched
+            && let Some(ring) = state.sender.outbox.kept().ring()
+        {
+            self.watched.add(ring)?;
+            state.ring_is_watched = true;
+        }
+        Ok(found)
+    }
+
+    /// Waits for an event, or until somebody else has seen one.
+    async fn event(&self, mut told: Pin<&mut Notified<'_>>) -> io::Result<()> {
+        let mut seen = pin!(self.watched.event());
+        let seen = poll_fn(|context| match told.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => seen.as_mut().poll(context).map(Some),
+        });
+        if let Some(seen) = seen.await {
+            self.state().collect();
+            self.news.notify_waiters();
+            seen?;
+        }
+        Ok(())
     }
 }
 
@@ -154,6 +186,23 @@ impl State {
         done
     }
 
+    /// Whether the message was handed over.
+    fn flush_up_to(&mut self, ticket: Ticket) -> Option<Result<(), SendError>> {
+        match self.flush() {
+            Ok(_) if !self.sender.is_handed_over(ticket) => None,
+            flushed => Some(flushed.map(drop)),
+        }
+    }
+
+    /// Whether the queue is shorter than it was.
+    fn make_room(&mut self) -> Option<Result<(), SendError>> {
+        let queued = self.sender.queued();
+        match self.flush() {
+            Ok(_) if queued > 0 && self.sender.queued() == queued => None,
+            flushed => Some(flushed.map(drop)),
+        }
+    }
+
     /// Takes what is free now; what nobody waits for goes home.
     fn collect(&mut self) {
         self.sender.reap();
@@ -166,7 +215,6 @@ impl State {
     }
 
     fn take(&mut self, ticket: Ticket) -> Option<Completed> {
-        self.collect();
         self.awaited.get_mut(&ticket)?.take()
     }
 }
@@ -190,17 +238,7 @@ impl Free {
     /// # Errors
     /// Waiting failed.
     pub async fn wait(self) -> io::Result<Completed> {
-        loop {
-            // Readiness first: what the kernel tells after the look below is then not missed.
-            if let Some(completed) = self.shared.state().take(self.ticket) {
-                return Ok(completed);
-            }
-            let mut ready = self.shared.socket.ready(Interest::ERROR).await?;
-            if let Some(completed) = self.shared.state().take(self.ticket) {
-                return Ok(completed);
-            }
-            ready.clear_ready_matching(tokio::io::Ready::ERROR);
-        }
+        self.shared.until(|state| state.take(self.ticket)).await
     }
 }
 
@@ -216,7 +254,7 @@ impl Drop for Free {
 /// The receiving half of a socket in a tokio program.
 #[derive(Debug)]
 pub struct AsyncReceiver {
-    /// A duplicate, as above.
+    /// A duplicate: an epoll instance takes each descriptor once, and the halves may be in one.
     socket: AsyncFd<OwnedFd>,
     receiver: Receiver,
 }
