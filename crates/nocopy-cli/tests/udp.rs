@@ -678,6 +678,7 @@ fn errors_are_one_line_and_say_what_to_do() {
         (&["send", "udp://239.1.1.1:9"], &["multicast", "--raw"]),
         (&["send", &free, "--method", "xdp-udp"], &["--interface", "name the interface"]),
         (&["send", &free, "--interface", "lo"], &["--interface", "xdp-udp", "leave it out"]),
+        (&["send", &free, "--method", "xdp-udp", "--interface", "lo"], &["carry nothing", "another host"]),
         (&["send", &free, "--method", "xdp-copy", "--interface", "nothing0"], &["no such interface"]),
         (&["recv", "udp://239.1.1.1:0"], &["multicast", "--raw"]),
         (&["recv", "udp://:0", "--interface", "lo"], &["multicast", "leave it out"]),

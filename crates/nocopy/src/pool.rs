@@ -329,6 +329,9 @@ impl Drop for Buffer {
     }
 }
 
+/// The most buffers a half keeps for itself: those it takes next.
+const CACHED_MAX: usize = 16;
+
 /// A half's own free buffers of a pool: taking one and giving it back costs neither lock nor atomic.
 #[derive(Debug)]
 pub(crate) struct Cache {
@@ -338,7 +341,7 @@ pub(crate) struct Cache {
 
 impl Cache {
     pub(crate) fn new(pool: Pool) -> Self {
-        let free = Vec::with_capacity(pool.total());
+        let free = Vec::with_capacity(CACHED_MAX.min(pool.total()));
         Self { pool, free }
     }
 
@@ -351,8 +354,8 @@ impl Cache {
     /// Takes a buffer back; one of another home goes there.
     #[inline]
     pub(crate) fn put(&mut self, mut buffer: Buffer) {
-        // There is room for all of the pool's: it never grows.
-        if self.owns(&buffer) && self.free.len() < self.free.capacity() {
+        // The rest goes home, for others that share the pool.
+        if self.owns(&buffer) && self.free.len() < CACHED_MAX {
             buffer.len = 0;
             self.free.push(buffer);
         }

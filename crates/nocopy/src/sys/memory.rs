@@ -84,13 +84,14 @@ impl Mapping {
         Ok((mapping, pages))
     }
 
-    /// Anonymous, zeroed memory for buffers of sockets, on large pages as the kernel sees fit, kept out of forked children.
+    /// Anonymous, zeroed memory for buffers of sockets, kept out of forked children.
     ///
-    /// Not from the pool of huge pages: those cannot be given up in parts.
+    /// Not on huge pages: they cannot be given up in parts, and io_uring charges a registered datagram with all of its page in front of
+    /// it (`io_sg_from_iter`: `PAGE_ALIGN(bv_len + bv_offset)`), up to 2 MiB, so that one fills a socket's buffer.
     pub(crate) fn buffers(bytes: usize) -> io::Result<Self> {
         let mapping = Self::pages(bytes)?;
-        // Only faster; where it is turned off, base pages do.
-        let _ = mapping.advise(Advice::LinuxHugepage);
+        // Where the kernel knows no huge pages, there is nothing to turn off.
+        let _ = mapping.advise(Advice::LinuxNoHugepage);
         mapping.advise(Advice::LinuxDontFork)?;
         Ok(mapping)
     }

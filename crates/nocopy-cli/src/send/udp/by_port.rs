@@ -15,6 +15,7 @@ use super::carrier::{Account, Carried, Carrier};
 use super::payload::Filled;
 use super::{BATCH_BYTES, Error};
 use crate::Failure;
+use crate::arguments::LOOPBACK;
 use crate::send::{ONE_FRAME_MTU_BYTES, PATIENCE};
 
 /// Entries of the tx ring, with a frame for each.
@@ -55,6 +56,9 @@ impl ByPort {
         datagram_bytes: usize,
     ) -> Result<Self, Failure> {
         let name = &interface.name;
+        if name == LOOPBACK {
+            return Err(Error::Loopback { interface: name.clone() }.into());
+        }
         let local = source_address(to, name).map_err(|source| Error::NoWay {
             to,
             interface: name.clone(),

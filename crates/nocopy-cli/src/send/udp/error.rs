@@ -47,6 +47,11 @@ pub(crate) enum Error {
     Rejected(RejectedReason),
     #[error(transparent)]
     Receive(ReceiveError),
+    #[error(
+        "{interface}: a port on it would carry nothing: the kernel itself delivers what is for this host: leave out --method, or name \
+         the interface that leads to another host"
+    )]
+    Loopback { interface: String },
     #[error("{to}: no way there by {interface}: {source}: look at 'ip route get {ip} oif {interface}'", ip = .to.ip())]
     NoWay { to: SocketAddr, interface: String, source: io::Error },
     #[error("{to}: cannot send: {reason}")]

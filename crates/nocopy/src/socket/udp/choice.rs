@@ -91,10 +91,6 @@ impl Chooser {
         self.lacking.push((method, why));
     }
 
-    pub(super) fn forget(&mut self, destination: u32) {
-        self.policy.forget(destination);
-    }
-
     pub(super) fn forget_all(&mut self) {
         self.policy = Self::new(self.pinned, self.has_port).policy;
         for &(method, why) in &self.lacking {

@@ -8,9 +8,6 @@ use crate::sys::udp_send::Address;
 /// The most that are remembered; then all but the connected one are forgotten, and come back as they are used.
 const DESTINATIONS_MAX: usize = 65_536;
 
-/// The peer a socket is connected to: no address goes with what is sent.
-pub(super) const CONNECTED: u32 = 0;
-
 #[derive(Debug)]
 pub(super) struct Destination {
     pub(super) to: Option<SocketAddr>,
@@ -24,20 +21,28 @@ pub(super) struct Destinations {
     numbers: HashMap<SocketAddr, u32>,
     /// Most programs send to the same again.
     last: Option<(SocketAddr, u32)>,
+    /// The peer the socket is connected to: no address goes with what is sent.
+    connected: Option<u32>,
 }
 
 impl Destinations {
     pub(super) fn new() -> Self {
-        let connected = Destination { to: None, address: None };
-        Self { all: vec![connected], numbers: HashMap::new(), last: None }
+        Self { all: Vec::new(), numbers: HashMap::new(), last: None, connected: None }
     }
 
+    /// Another peer has another number: what is queued or on its way keeps whom it was for.
     pub(super) fn connect(&mut self, to: SocketAddr) {
-        self.all[CONNECTED as usize].to = Some(to);
+        if let Some(before) = self.connected {
+            let before = &mut self.all[before as usize];
+            before.address = before.to.map(Address::from);
+        }
+        self.connected = Some(self.all.len() as u32);
+        self.all.push(Destination { to: Some(to), address: None });
     }
 
-    pub(super) fn is_connected(&self) -> bool {
-        self.all[CONNECTED as usize].to.is_some()
+    #[inline]
+    pub(super) fn connected(&self) -> Option<u32> {
+        self.connected
     }
 
     #[inline]
@@ -69,8 +74,10 @@ impl Destinations {
     }
 
     pub(super) fn forget(&mut self) {
-        self.all.truncate(1);
-        self.numbers.clear();
-        self.last = None;
+        let connected = self.connected.and_then(|number| self.get(number).to);
+        *self = Self::new();
+        if let Some(to) = connected {
+            self.connect(to);
+        }
     }
 }

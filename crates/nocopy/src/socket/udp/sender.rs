@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::choice::Chooser;
-use super::destinations::{CONNECTED, Destinations};
+use super::destinations::Destinations;
 use super::in_flight::{Call, Ticket};
 use super::message::{DATAGRAM_BYTES_MAX, Message};
 use super::outbox::{How, Outbox, Run, Taken};
@@ -63,6 +63,8 @@ struct Books {
     paths: Paths,
     /// The path to the destination of the last call that was over, which is most often that of the next.
     last_path: Option<(u32, Path)>,
+    /// The path of the first call of a range that the kernel told of at once.
+    of_range: Option<Path>,
 }
 
 impl Books {
@@ -79,7 +81,9 @@ impl Books {
             _ => self.paths.to(destinations.get(call.destination).to.map(|to| to.ip())),
         };
         self.last_path = Some((call.destination, path));
-        let evidence = path.evidence(copied);
+        // The kernel joins completions that follow each other, and keeps the word on the first only (`skb_zerocopy_notify_extend`).
+        let is_spoken_for = *self.of_range.get_or_insert(path) == path;
+        let evidence = if is_spoken_for { path.evidence(copied) } else { Evidence::Unknown };
         self.tally.add(evidence, u64::from(call.datagrams), u64::from(call.bytes));
         self.chooser.completed(call, copied);
         evidence
@@ -179,7 +183,7 @@ impl Sender {
             cache: Cache::new(pool),
             destinations: Destinations::new(),
             port: None,
-            books: Books { tally: Tally::default(), chooser, paths, last_path: None },
+            books: Books { tally: Tally::default(), chooser, paths, last_path: None, of_range: None },
             completed: return_buffers.then(VecDeque::new),
             errors: PeerErrors::default(),
             late_refusals: None,
@@ -189,7 +193,6 @@ impl Sender {
 
     pub(super) fn connected(&mut self, to: SocketAddr) {
         self.destinations.connect(to);
-        self.books.chooser.forget(CONNECTED);
     }
 
     /// Sends over a port, too.
@@ -232,10 +235,10 @@ impl Sender {
     #[inline(always)]
     pub fn send(&mut self, message: impl Into<Message>) -> Result<Ticket, Rejected> {
         let message = message.into();
-        if !self.destinations.is_connected() {
-            return Err(Rejected { message, reason: RejectedReason::NotConnected });
+        match self.destinations.connected() {
+            Some(peer) => self.queue(message, peer),
+            None => Err(Rejected { message, reason: RejectedReason::NotConnected }),
         }
-        self.queue(message, CONNECTED)
     }
 
     /// Queues a message for that address.
@@ -246,6 +249,15 @@ impl Sender {
     pub fn send_to(&mut self, message: impl Into<Message>, to: SocketAddr) -> Result<Ticket, Rejected> {
         let destination = self.destination(to);
         self.queue(message.into(), destination)
+    }
+
+    /// That address, or the peer the socket is connected to.
+    #[inline]
+    fn whom(&mut self, to: Option<SocketAddr>) -> Option<u32> {
+        match to {
+            Some(to) => Some(self.destination(to)),
+            None => self.destinations.connected(),
+        }
     }
 
     #[inline]
@@ -275,7 +287,7 @@ impl Sender {
     /// As [`flush`](Self::flush); the datagram was not sent then.
     pub fn send_slice(&mut self, bytes: &[u8], to: Option<SocketAddr>) -> Result<(), SendError> {
         self.flush()?;
-        let destination = to.map_or(CONNECTED, |to| self.destination(to));
+        let Some(destination) = self.whom(to) else { return Err(not_connected()) };
         let mut pending = Pending::default();
         loop {
             pending.told = self.counters.peer_errors;
@@ -301,7 +313,7 @@ impl Sender {
     /// As [`flush`](Self::flush); `NotConnected` without an address, `EMSGSIZE` if it is longer than UDP takes.
     #[inline]
     pub fn send_now(&mut self, buffer: Buffer, to: Option<SocketAddr>) -> Result<(), SendError> {
-        let destination = to.map_or(CONNECTED, |to| self.destination(to));
+        let Some(destination) = self.whom(to) else { return Err(not_connected()) };
         let is_alone = self.queued() == 0 && self.completed.is_none() && self.late_refusals.is_none();
         if is_alone && self.books.chooser.is_plain(destination, buffer.len()) {
             let address = self.destinations.get(destination).address.as_ref();
@@ -327,7 +339,7 @@ impl Sender {
         match queued.map_err(|rejected| rejected.reason) {
             Ok(_) | Err(RejectedReason::QueueFull) => self.flush(), // the queue was just emptied
             Err(RejectedReason::TooLong(_)) => Err(refused(io::Error::from_raw_os_error(libc::EMSGSIZE))),
-            Err(RejectedReason::NotConnected) => Err(refused(io::ErrorKind::NotConnected.into())),
+            Err(RejectedReason::NotConnected) => Err(not_connected()),
         }
     }
 
@@ -542,12 +554,16 @@ impl Sender {
     #[cold]
     #[inline(never)]
     fn was_pending(&mut self, error: &io::Error, pending: &mut Pending) -> bool {
-        if error.kind() == io::ErrorKind::Interrupted {
-            return true;
+        match error.kind() {
+            io::ErrorKind::Interrupted => return true,
+            io::ErrorKind::WouldBlock => return false,
+            _ => {}
         }
         self.reap();
         pending.count += 1;
-        self.counters.peer_errors > pending.told && pending.count <= PENDING_ERRORS_MAX
+        // One that nothing was told of may still have been waiting; an error of the datagram's own comes again.
+        let is_first = pending.count == 1 && !is_of_method(error) && !is_no_buffers(error);
+        is_first || (self.counters.peer_errors > pending.told && pending.count <= PENDING_ERRORS_MAX)
     }
 
     /// Another way for what this one does not take; `None` if no other would.
@@ -618,6 +634,7 @@ impl Sender {
     }
 
     fn done(&mut self, first: u32, last: u32, copied: bool) -> usize {
+        self.books.of_range = None;
         let mut free = free(&mut self.cache, &mut self.completed);
         let (books, destinations) = (&mut self.books, &self.destinations);
         let judge = |call: &Call| books.close(call, copied, destinations);
@@ -630,7 +647,10 @@ impl Sender {
         let over = {
             let mut free = free(&mut self.cache, &mut self.completed);
             let (books, destinations) = (&mut self.books, &self.destinations);
-            let judge = |call: &Call, copied| books.close(call, copied, destinations);
+            let judge = |call: &Call, copied| {
+                books.of_range = None; // each speaks for itself
+                books.close(call, copied, destinations)
+            };
             self.outbox.done_by_ring(judge, &mut free)
         };
         if self.outbox.has_failed() {
@@ -699,18 +719,27 @@ impl Sender {
     /// As [`flush`](Self::flush).
     pub fn drain(&mut self, timeout: Duration) -> Result<bool, SendError> {
         let give_up = Instant::now() + timeout;
-        self.flush()?;
+        // What was refused is told at the end: what is on its way is waited for all the same.
+        let refused = self.flush().err();
+        let is_drained = self.wait_for_all(give_up);
+        refused.or_else(|| self.late_refusals.take()).map_or(Ok(is_drained), Err)
+    }
+
+    fn wait_for_all(&mut self, give_up: Instant) -> bool {
         loop {
-            self.reap();
+            let over = self.reap();
             if self.in_flight() == 0 && self.port_is_drained(give_up) {
-                return self.late_refusals.take().map_or(Ok(true), Err);
+                return true;
             }
             let left = give_up.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ok(false);
+                return false;
             }
             // What waiting fails for, looking again tells.
-            let _ = self.wait(left.min(LOOK_AGAIN));
+            if over == 0 && self.wait(left.min(LOOK_AGAIN)).is_ok() {
+                // An error without a notice would end every wait at once; it is of an earlier datagram, and told nowhere else.
+                let _ = rustix::net::sockopt::socket_error(self.outbox.socket());
+            }
         }
     }
 
@@ -735,17 +764,10 @@ impl Sender {
     /// leaves all of it where it is, for up to 10 s.)
     pub fn close(mut self, timeout: Duration) -> Closed {
         let error = self.drain(timeout).err();
-        let queued = self.queued();
+        let (queued, ledger, counters) = (self.queued(), self.ledger(), self.counters());
         let (abandoned_calls, leaked_bytes) = self.outbox.abandon();
         reaper::leaked(leaked_bytes);
-        Closed {
-            abandoned_calls,
-            leaked_bytes,
-            queued,
-            error,
-            ledger: self.books.tally,
-            counters: self.counters,
-        }
+        Closed { abandoned_calls, leaked_bytes, queued, error, ledger, counters }
     }
 }
 
@@ -772,6 +794,10 @@ struct Pending {
     count: usize,
     /// Errors of the network that were known before the call.
     told: u64,
+}
+
+fn not_connected() -> SendError {
+    SendError { to: None, refused: 1, source: io::ErrorKind::NotConnected.into() }
 }
 
 /// Whether another method might do what this one could not.

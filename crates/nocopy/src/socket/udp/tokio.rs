@@ -65,8 +65,13 @@ impl AsyncSender {
     /// Takes a half over.
     ///
     /// # Errors
-    /// No descriptor is left, or no tokio reactor runs here.
+    /// No descriptor is left, no tokio reactor runs here, or the half sends over a port.
     pub fn new(mut sender: Sender) -> io::Result<Self> {
+        if sender.port().is_some() {
+            let why =
+                "a sender over a port gives its frames to the port, and tells of none; use it without tokio";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
         let watched = Watched::none()?;
         watched.add(&sender)?;
         sender.set_return_buffers();

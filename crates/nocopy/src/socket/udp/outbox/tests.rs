@@ -17,7 +17,8 @@ fn what_the_ring_could_not_submit_goes_when_completions_are_read() {
     let (from, to) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     from.connect(to.local_addr().unwrap()).unwrap();
     to.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-    let (pool, destinations) = (Pool::new(1, 4096).unwrap(), Destinations::new());
+    let (pool, mut destinations) = (Pool::new(1, 4096).unwrap(), Destinations::new());
+    destinations.connect(to.local_addr().unwrap());
     let mut outbox = Outbox::new(Arc::new(from.into()));
     outbox.open_ring(&pool).unwrap();
     let free = &mut |_, message: Message, _| drop(message);
