@@ -33,6 +33,8 @@ pub enum Cause {
     ToHost,
     /// An ordinary socket call, chosen because sending without copies is measured to be slower, or has too little to gain.
     CopyingIsFaster,
+    /// A datagram by itself, too short for it to be worth anything to keep its pages in place.
+    BelowThreshold,
     /// The bytes were given as a slice, which is the caller's again when the call returns.
     Slice,
     /// A zero-copy send that ended in a socket of this machine, which gets a copy of its own.
@@ -48,13 +50,14 @@ pub enum Cause {
 
 impl Cause {
     /// All there are, in the order in which they are told.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::XdpCopyMode,
         Self::MemoryPort,
         Self::SocketCall,
         Self::PacketRing,
         Self::ToHost,
         Self::CopyingIsFaster,
+        Self::BelowThreshold,
         Self::Slice,
         Self::DeliveredLocally,
         Self::ZeroCopyRefused,
@@ -82,6 +85,7 @@ impl fmt::Display for Cause {
             Self::PacketRing => "packet ring",
             Self::ToHost => "to host",
             Self::CopyingIsFaster => "copying is faster here",
+            Self::BelowThreshold => "below threshold",
             Self::Slice => "given as a slice",
             Self::DeliveredLocally => "delivered locally",
             Self::ZeroCopyRefused => "zero-copy refused by the kernel",

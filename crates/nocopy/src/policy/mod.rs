@@ -82,6 +82,13 @@ pub struct Choice<M> {
     epoch: u32,
 }
 
+impl<M> Choice<M> {
+    /// A choice that took no policy: nothing is measured.
+    pub(crate) fn by_rule(method: M) -> Self {
+        Self { method, measured: false, class: 0, epoch: 0 }
+    }
+}
+
 /// Why a method cannot be used on this socket, whatever the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {

@@ -15,6 +15,11 @@ const BATCHES: [Method; 5] =
 /// For one: there is nothing to gain from calls for many.
 const SINGLES: [Method; 2] = [Method::Socket, Method::ZeroCopy];
 
+/// A single datagram under so many bytes is copied: `MSG_ZEROCOPY` pays "at writes over around 10 KB" (networking/msg_zerocopy in the
+/// kernel's documentation), and below a page it costs as much to keep it in place as to copy it. Nothing is measured there, since that
+/// would cost more than it could find.
+const SINGLE_BYTES_MIN: usize = 4096;
+
 /// Those that `SO_ZEROCOPY` is needed for.
 const BY_FLAG: [Method; 2] = [Method::ZeroCopy, Method::ZeroCopyGso];
 
@@ -46,12 +51,23 @@ impl Chooser {
 
     #[inline]
     pub(super) fn choose(&mut self, run: &Run) -> Choice<Method> {
+        if self.is_below_threshold(run.datagrams, run.datagram_bytes) {
+            return Choice::by_rule(Method::Socket);
+        }
         self.policy.choose(work(run))
+    }
+
+    #[inline]
+    fn is_below_threshold(&self, datagrams: usize, bytes: usize) -> bool {
+        datagrams == 1 && bytes < SINGLE_BYTES_MIN && !self.has_port && self.pinned.is_none()
     }
 
     /// Whether a datagram goes by an ordinary call of its own, and nobody wants to know what that costs.
     #[inline]
     pub(super) fn is_plain(&mut self, destination: u32, bytes: usize) -> bool {
+        if self.is_below_threshold(1, bytes) {
+            return true;
+        }
         let work = Work { destination, bytes: bytes as u32, count: 1 };
         self.policy.choose_at_once(work) == Some(Method::Socket)
     }
@@ -61,10 +77,14 @@ impl Chooser {
         self.policy.record(choice, work(run), cost);
     }
 
-    /// What is known at once of bytes sent by a method that copies.
+    /// What is known at once of bytes sent by a method that copies, so many datagrams of that length at a time.
     #[inline]
-    pub(super) fn copied(&self) -> Evidence {
-        Evidence::Copied(if self.pinned.is_some() { Cause::SocketCall } else { Cause::CopyingIsFaster })
+    pub(super) fn copied(&self, datagrams: usize, bytes: usize) -> Evidence {
+        Evidence::Copied(match self.pinned {
+            Some(_) => Cause::SocketCall,
+            None if self.is_below_threshold(datagrams, bytes) => Cause::BelowThreshold,
+            None => Cause::CopyingIsFaster,
+        })
     }
 
     pub(super) fn completed(&mut self, call: &Call, copied: bool) {

@@ -319,7 +319,7 @@ impl Sender {
             let address = self.destinations.get(destination).address.as_ref();
             if udp_send::send(self.outbox.socket(), &buffer, address, 0).is_ok() {
                 self.counters.sent += 1;
-                self.books.tally.add(self.books.chooser.copied(), 1, buffer.len() as u64);
+                self.books.tally.add(self.books.chooser.copied(1, buffer.len()), 1, buffer.len() as u64);
                 self.cache.put(buffer);
                 return Ok(());
             }
@@ -376,7 +376,7 @@ impl Sender {
         if udp_send::send(self.outbox.socket(), bytes, address, 0).is_err() {
             return false; // it is tried anew, and the error looked into
         }
-        let evidence = self.books.chooser.copied();
+        let evidence = self.books.chooser.copied(1, bytes.len());
         self.books.tally.add(evidence, 1, bytes.len() as u64);
         self.counters.sent += 1;
         match (self.outbox.pop_only(), &mut self.completed) {
@@ -459,7 +459,7 @@ impl Sender {
         let Some(bytes) = self.outbox.next_in_one_piece() else { return self.send_many(how, run) };
         let address = self.destinations.get(run.destination).address.as_ref();
         udp_send::send(self.outbox.socket(), bytes, address, how.flags)?;
-        let evidence = self.books.chooser.copied();
+        let evidence = self.books.chooser.copied(run.datagrams, bytes.len());
         self.counters.sent += 1;
         self.books.tally.add(evidence, 1, bytes.len() as u64);
         self.outbox.pass(Some(evidence), &mut free(&mut self.cache, &mut self.completed));
@@ -471,7 +471,8 @@ impl Sender {
         if how.method.is_by_ring() {
             return self.send_by_ring(how, run);
         }
-        let evidence = (!how.method.is_zero_copy()).then(|| self.books.chooser.copied());
+        let evidence = (!how.method.is_zero_copy())
+            .then(|| self.books.chooser.copied(run.datagrams, run.datagram_bytes));
         let in_flight = self.in_flight();
         match self.call(run, How { evidence, ..how }) {
             Err(error) if evidence.is_none() && is_no_buffers(&error) => {
@@ -754,7 +755,8 @@ impl Sender {
         Counters { strange_completions: strange, ..self.counters }
     }
 
-    /// Which ways are taken, and why.
+    /// Which ways are taken, and why. Of single datagrams under 4 KiB there is nothing to tell: without a port they go by a plain call,
+    /// and are booked as [below threshold](Cause::BelowThreshold).
     pub fn explain(&self) -> Explanation<Method> {
         self.books.chooser.explain()
     }
