@@ -68,7 +68,7 @@ fn build() {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
         let cargo = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--package", "nocopy", "--examples"])
+            .args(["build", "--quiet", "--package", "nocopy", "--all-features", "--examples"])
             .status();
         assert!(cargo.unwrap().success(), "the examples do not compile");
     });
@@ -104,6 +104,23 @@ fn receive_prints_packets_and_a_whole_balance() {
     assert_eq!(text.matches("64 B").count(), 5, "{text}");
     assert!(text.contains("0 yours") && !text.contains("does not add up"), "{text}");
     example.succeeds();
+}
+
+#[test]
+fn datagrams_of_one_example_arrive_at_the_other() {
+    let Some(lab) = lab() else { return };
+    let address = format!("{}:9100", lab.right().ipv4());
+    let arguments = [address.as_str(), "500"];
+    let mut receiver = Example::start_in(lab.right().namespace(), "udp_receive", &arguments);
+    let (line, output) = receiver.first_line();
+    assert!(line.contains("receiving"), "{line}");
+    let mut sender = Example::start_in(lab.left().namespace(), "udp_send", &arguments);
+    let (line, _) = sender.first_line();
+    assert!(line.starts_with("500 datagrams: "), "{line}");
+    let text = rest(output);
+    assert!(text.contains("500 datagrams, 700000 bytes"), "{text}");
+    sender.succeeds();
+    receiver.succeeds();
 }
 
 #[test]
