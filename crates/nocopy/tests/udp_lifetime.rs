@@ -39,7 +39,7 @@ fn receiver(lab: &Lab) -> UdpSocket {
     let address = SocketAddr::new(lab.right().ipv4().into(), 0);
     let socket = lab.right().namespace().run(|| UdpSocket::bind(address)).unwrap();
     socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
-    socket.set_read_timeout(Some(SECOND)).unwrap();
+    socket.set_read_timeout(Some(5 * SECOND)).unwrap();
     socket
 }
 
@@ -269,7 +269,7 @@ fn through_veth_nobody_can_say() {
     // A receiver's socket gets a copy, so the kernel says copied; nobody there, and the packet dies in the other namespace: unmarked.
     let mut socket = sender(&lab, Method::ZeroCopyGso, &pool, &receiver);
     send_all(&mut socket);
-    assert!(socket.sender().drain(SECOND).unwrap());
+    assert!(socket.sender().drain(5 * SECOND).unwrap());
     let tally = socket.sender().ledger();
     assert_eq!(tally.copied_bytes(Cause::DeliveredLocally), (COUNT * DATAGRAM_BYTES) as u64, "{tally}");
     assert_eq!(tally.zero_copy_bytes(), 0, "{tally}");

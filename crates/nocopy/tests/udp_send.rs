@@ -25,7 +25,7 @@ fn local(ip: &str) -> SocketAddr {
 
 fn pair(ip: &str, method: Option<Method>) -> (Socket, UdpSocket) {
     let receiver = UdpSocket::bind(local(ip)).unwrap();
-    receiver.set_read_timeout(Some(SECOND)).unwrap();
+    receiver.set_read_timeout(Some(5 * SECOND)).unwrap();
     socket2::SockRef::from(&receiver).set_recv_buffer_size(4 << 20).unwrap();
     let builder = Socket::builder().return_buffers(true);
     let builder = method.map_or(builder.clone(), |method| builder.method(method));
@@ -46,7 +46,7 @@ fn pattern(number: usize, bytes: usize) -> Vec<u8> {
 }
 
 fn drain(socket: &mut Socket) -> Tally {
-    assert!(socket.sender().drain(SECOND).unwrap(), "the kernel let go of the buffers");
+    assert!(socket.sender().drain(5 * SECOND).unwrap(), "the kernel let go of the buffers");
     socket.sender().ledger()
 }
 
@@ -176,7 +176,7 @@ fn one_socket_sends_to_many() {
     }
     sender.flush().unwrap();
     for (number, receiver) in receivers.iter().enumerate() {
-        receiver.set_read_timeout(Some(SECOND)).unwrap();
+        receiver.set_read_timeout(Some(5 * SECOND)).unwrap();
         (0..3).for_each(|round| assert_eq!(receive(receiver), pattern(number, 100 + round)));
     }
 }
@@ -247,10 +247,10 @@ fn more_pieces_than_the_kernel_takes_are_refused_and_the_rest_goes_on() {
         socket.sender().send(Buffer::from(b"behind".to_vec())).unwrap();
         let refused = match socket.sender().flush() {
             Err(refused) => refused,
-            Ok(()) => socket.sender().drain(SECOND).unwrap_err(), // told later, by the ring
+            Ok(()) => socket.sender().drain(5 * SECOND).unwrap_err(), // told later, by the ring
         };
         assert_eq!((refused.refused, refused.source.raw_os_error()), (1, Some(libc::EMSGSIZE)), "{method}");
-        assert!(socket.sender().drain(SECOND).unwrap());
+        assert!(socket.sender().drain(5 * SECOND).unwrap());
         let (first, second) = (receive(&receiver).len(), receive(&receiver).len());
         assert_eq!(first + second, 1024 + 6, "{method}");
         let (tally, counters) = (socket.sender().ledger(), socket.sender().counters());
@@ -285,7 +285,7 @@ fn every_buffer_is_home_after_a_long_run() {
         for _ in 0..300 {
             while socket.sender().completed().is_some() {}
             let Some(mut buffer) = socket.sender().buffer() else {
-                socket.sender().drain(SECOND).unwrap();
+                socket.sender().drain(5 * SECOND).unwrap();
                 continue;
             };
             buffer.resize(5000);
