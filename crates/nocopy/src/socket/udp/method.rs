@@ -58,6 +58,15 @@ impl Method {
         matches!(self, Self::ZeroCopy | Self::ZeroCopyGso) || self.is_by_ring()
     }
 
+    /// The way to go where this one is refused, though another might do it; `None` if there is none.
+    pub(crate) fn instead(self) -> Option<Self> {
+        match self {
+            Self::ZeroCopyGso | Self::UringZeroCopyGso => Some(Self::Gso),
+            Self::ZeroCopy | Self::UringZeroCopy | Self::Gso | Self::Xdp => Some(Self::SendMmsg),
+            Self::Socket | Self::SendMmsg => None,
+        }
+    }
+
     pub(crate) fn is_by_ring(self) -> bool {
         matches!(self, Self::UringZeroCopy | Self::UringZeroCopyGso)
     }

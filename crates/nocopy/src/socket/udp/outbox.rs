@@ -264,8 +264,8 @@ impl Outbox {
         self.unsure.is_some()
     }
 
-    /// They were: concludes from them, as far as they say enough.
-    pub(super) fn is_sure(&mut self) {
+    /// Completions were read: concludes from them how the kernel counts, as far as they say enough.
+    pub(super) fn conclude(&mut self) {
         let Some(unsure) = &mut self.unsure else { return };
         let Unsure { failed, told, is_uncounted, .. } = *unsure;
         let calls = &mut self.kept.calls;
@@ -569,10 +569,7 @@ impl Outbox {
         let mut taken = Taken::default();
         let Some(mut room) = self.kept.ring_room()? else { return Ok(taken) };
         while self.has(run) {
-            let mark = match how.method.is_segmented() {
-                true => self.measure_long(how.method, self.next, run),
-                false => self.measure_one(self.next),
-            };
+            let mark = self.measure(how.method, self.next, run);
             let needed = mark.bytes as usize + BESIDE_BYTES;
             if room < needed && taken.calls + self.in_flight() as u64 > 0 {
                 break; // in the kernel it would be overtaken by the next
@@ -669,10 +666,7 @@ impl Outbox {
         let messages_max = if method == Method::Socket { 1 } else { udp_send::MESSAGES_MAX };
         let mut place = self.next;
         while place.ticket < run.end && self.burst.messages() < messages_max {
-            let mark = match method.is_segmented() {
-                true => self.measure_long(method, place, run),
-                false => self.measure_one(place),
-            };
+            let mark = self.measure(method, place, run);
             let pieces: usize =
                 (mark.from.ticket..=mark.last).map(|ticket| self.message(ticket).pieces().len()).sum();
             if !self.burst.has_room(pieces) {
@@ -683,6 +677,12 @@ impl Outbox {
             self.marks.push(mark);
             place = mark.to;
         }
+    }
+
+    /// What goes into one message of the method.
+    #[inline]
+    fn measure(&self, method: Method, from: Place, run: &Run) -> Mark {
+        if method.is_segmented() { self.measure_long(method, from, run) } else { self.measure_one(from) }
     }
 
     /// One datagram.

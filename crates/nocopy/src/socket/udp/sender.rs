@@ -335,10 +335,11 @@ impl Sender {
             None => self.send(buffer),
             Some(to) => self.send_to(buffer, to),
         };
-        let refused = |source| SendError { to, refused: 1, source };
         match queued.map_err(|rejected| rejected.reason) {
             Ok(_) | Err(RejectedReason::QueueFull) => self.flush(), // the queue was just emptied
-            Err(RejectedReason::TooLong(_)) => Err(refused(io::Error::from_raw_os_error(libc::EMSGSIZE))),
+            Err(RejectedReason::TooLong(_)) => {
+                Err(SendError { to, refused: 1, source: io::Error::from_raw_os_error(libc::EMSGSIZE) })
+            }
             Err(RejectedReason::NotConnected) => Err(not_connected()),
         }
     }
@@ -528,7 +529,7 @@ impl Sender {
         };
         if self.outbox.is_unsure() {
             self.reap();
-            self.outbox.is_sure();
+            self.outbox.conclude();
         }
         let taken = taken?;
         self.counters.sent += taken.datagrams;
@@ -542,7 +543,7 @@ impl Sender {
     #[cold]
     #[inline(never)]
     fn send_copied(&mut self, how: How, run: &Run) -> io::Result<()> {
-        let method = if how.method == Method::ZeroCopyGso { Method::Gso } else { Method::SendMmsg };
+        let method = how.method.instead().unwrap_or(Method::SendMmsg);
         let evidence = Some(Evidence::Copied(Cause::NoBuffers));
         let taken = self.call(run, How { method, evidence, ..how })?;
         self.counters.no_buffers += taken.datagrams;
@@ -574,11 +575,7 @@ impl Sender {
         if !is_of_method(error) {
             return None;
         }
-        let other = match method {
-            Method::ZeroCopyGso | Method::UringZeroCopyGso => Method::Gso,
-            Method::ZeroCopy | Method::UringZeroCopy | Method::Gso | Method::Xdp => Method::SendMmsg,
-            _ => return None,
-        };
+        let other = method.instead()?;
         self.books.chooser.refused(method, run.destination, run.datagram_bytes as u32);
         Some(other)
     }
