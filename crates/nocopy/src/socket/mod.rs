@@ -1,4 +1,10 @@
 //! Sockets of the kernel's own protocols that own their buffers, choose by measurement how to send, and say what was copied:
 //! datagrams by [`udp`].
 
+mod in_flight;
+mod path;
+mod reaper;
 pub mod udp;
+
+pub use in_flight::Ticket;
+pub use reaper::leaked_bytes;

@@ -7,6 +7,7 @@ pub(crate) mod descriptor;
 pub(crate) mod diag;
 pub(crate) mod disk;
 pub(crate) mod driver_counters;
+pub(crate) mod error_queue;
 pub(crate) mod ethtool;
 mod generic;
 pub(crate) mod interface;

@@ -17,6 +17,15 @@ pub(super) unsafe fn set<T>(socket: &impl AsFd, level: i32, option: i32, value: 
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Lets the socket send from the program's memory.
+///
+/// # Errors
+/// The kernel's refusal.
+pub(crate) fn allow_zero_copy(socket: &impl AsFd) -> io::Result<()> {
+    // SAFETY: the option takes an `int`.
+    unsafe { set(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1_i32) }
+}
+
 /// What tells the network namespace of a socket from all others, as long as this machine runs (Linux 5.14).
 ///
 /// # Errors

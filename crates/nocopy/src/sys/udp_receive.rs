@@ -8,8 +8,8 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
+use super::error_queue::read_address;
 use super::option;
-use super::udp_send::read_address;
 
 /// The longest that a datagram, or a run of them that the kernel coalesced, can be: an IP packet has 16 bits for its length.
 pub(crate) const RUN_BYTES_MAX: usize = 65_535;

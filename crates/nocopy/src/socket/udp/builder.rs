@@ -10,10 +10,10 @@ use socket2::{Domain, Protocol, Type};
 
 use super::choice::Chooser;
 use super::multicast::Multicast;
-use super::path::Paths;
 use super::{Method, Receiver, Sender, Socket, over_port};
 use crate::pool::Pool;
-use crate::sys::{udp_receive, udp_send};
+use crate::socket::path::Paths;
+use crate::sys::{option, udp_receive, udp_send};
 
 /// Bytes of a buffer: the longest message the kernel takes or joins.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -236,7 +236,7 @@ impl Builder {
             });
         }
         let mut chooser = Chooser::new(self.method, has_port);
-        match (self.method.filter(|method| method.is_zero_copy()), udp_send::allow_zero_copy(&*socket)) {
+        match (self.method.filter(|method| method.is_zero_copy()), option::allow_zero_copy(&*socket)) {
             (_, Ok(())) => {}
             (Some(method), Err(source)) => return Err(OpenError::Method { method, source }),
             (None, Err(_)) => chooser.without_zero_copy(),

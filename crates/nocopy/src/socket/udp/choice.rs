@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Method;
-use super::in_flight::Call;
+use super::call::Call;
 use super::outbox::Run;
 use crate::evidence::{Cause, Evidence};
 use crate::policy::{Choice, Explanation, Policy, Reason, Work};

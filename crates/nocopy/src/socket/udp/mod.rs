@@ -17,17 +17,15 @@
 
 mod builder;
 mod by_port;
+mod call;
 mod choice;
 mod destinations;
-mod in_flight;
 mod message;
 mod method;
 mod multicast;
 mod outbox;
 pub mod over_port;
-mod path;
 mod peer_error;
-mod reaper;
 mod receiver;
 mod run;
 mod sender;
@@ -40,15 +38,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 pub use builder::{Builder, OpenError};
-pub use in_flight::Ticket;
 pub use message::{DATAGRAM_BYTES_MAX, Message};
 pub use method::{Method, UnknownMethod};
 pub use peer_error::PeerError;
-pub use reaper::leaked_bytes;
 pub use receiver::{Batch, Dropped, ReceiveError, Receiver};
 pub use run::{Datagram, OwnedDatagram, Run};
 pub use sender::{Closed, Completed, Counters, Rejected, RejectedReason, SendError, Sender};
 
+pub use super::{Ticket, leaked_bytes};
 pub use crate::sys::udp_receive::LocalAddress;
 
 /// A UDP socket whose buffers are owned.

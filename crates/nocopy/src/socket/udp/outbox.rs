@@ -8,17 +8,20 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::call::Call;
 use super::destinations::Destinations;
-use super::in_flight::{Call, Calls, Messages, Ticket};
 use super::message::{DATAGRAM_BYTES_MAX, Message};
-use super::{Method, reaper};
+use super::{Method, Ticket};
 use smallvec::SmallVec;
 
 use crate::area::Frame;
 use crate::evidence::Evidence;
 use crate::pool::{Buffer, Pool, Registration};
+use crate::socket::in_flight::{Calls, Messages};
+use crate::socket::reaper::{self, Orphan};
+use crate::sys::error_queue::{Notice, next_notice};
 use crate::sys::udp_send::{self, Address, Burst};
 use crate::sys::uring_send::{UringRefused, UringSender};
 
@@ -31,6 +34,10 @@ const RING_SENDS: u32 = 128;
 
 /// What a message takes of the send buffer beside its bytes, at most: its buffer's head, and parts of two pages.
 const BESIDE_BYTES: usize = 12 << 10;
+
+/// How long the kernel may take when nobody has the socket any more: longer than a neighbour is looked for (3 s, arp(7)), or a queue
+/// stands.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often a datagram is tried that the ring did not take.
 const ATTEMPTS: usize = 4;
@@ -124,9 +131,9 @@ struct Unsure {
 #[derive(Debug)]
 pub(super) struct Kept {
     socket: Arc<OwnedFd>,
-    messages: Messages,
+    messages: Messages<Message, u32>,
     /// Of MSG_ZEROCOPY; the error queue tells of them.
-    calls: Calls,
+    calls: Calls<Call>,
     ring: Option<Ring>,
 }
 
@@ -134,7 +141,7 @@ pub(super) struct Kept {
 #[derive(Debug)]
 struct Ring {
     sender: UringSender,
-    calls: Calls,
+    calls: Calls<Call>,
     /// Those the kernel refused, whose messages are still held.
     failed: Vec<(Call, io::Error)>,
     send_buffer_bytes: usize,
@@ -226,16 +233,36 @@ impl Kept {
     }
 
     /// Lets go of what the kernel refused: nobody is there who could send it again.
-    pub(super) fn drop_failed(&mut self) {
+    fn drop_failed(&mut self) {
         let failed = self.ring.iter_mut().flat_map(|ring| ring.failed.drain(..));
         for (call, _) in failed {
             self.messages
                 .returned(call.first, call.last, Evidence::Unknown, &mut |_, message, _| drop(message));
         }
     }
+}
 
-    /// Gives up what the kernel still reads, and returns how many bytes are lost to the program.
-    pub(super) fn abandon(mut self) -> usize {
+impl Orphan for Kept {
+    fn reap(&mut self) {
+        let free = &mut |_, message: Message, _| drop(message);
+        while let Ok(Some(notice)) = next_notice(self.socket()) {
+            if let Notice::Done { first, last, .. } = notice {
+                self.done(first, last, |_| Evidence::Unknown, free);
+            }
+        }
+        self.done_by_ring(|_, _| Evidence::Unknown, free);
+        self.drop_failed();
+    }
+
+    fn is_read(&self) -> bool {
+        self.in_flight() > 0
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
+
+    fn abandon(mut self: Box<Self>) -> usize {
         if let Some(ring) = &mut self.ring {
             ring.sender.cancel();
         }
@@ -243,7 +270,7 @@ impl Kept {
         self.drop_failed();
         // Pages that come in the place of others are not those the ring has registered: it ends first.
         drop(self.ring.take());
-        self.messages.abandon()
+        self.messages.abandon().flat_map(Message::into_pieces).map(Buffer::abandon).sum()
     }
 }
 
@@ -331,14 +358,14 @@ impl Outbox {
         let message = self.message(self.next.ticket);
         let datagram_bytes = message.datagram_bytes();
         let mut run = Run {
-            destination: first.destination,
+            destination: first.to,
             datagram_bytes,
             datagrams: message.datagrams() - self.next.bytes.checked_div(datagram_bytes).unwrap_or(0),
             end: self.next.ticket + 1,
         };
         while run.end < end {
             let message = self.message(run.end);
-            if self.kept.messages.get(run.end).destination != run.destination
+            if self.kept.messages.get(run.end).to != run.destination
                 || message.datagram_bytes() != datagram_bytes
             {
                 break;
@@ -365,7 +392,7 @@ impl Outbox {
     #[inline(always)]
     pub(super) fn only(&self) -> Option<(&[u8], u32)> {
         let held = self.kept.messages.only().filter(|_| self.queued() == 1)?;
-        Some((held.message.as_ref()?.single()?, held.destination))
+        Some((held.message.as_ref()?.single()?, held.to))
     }
 
     /// Takes the buffer of the only message, which was sent by an ordinary call.
@@ -373,7 +400,7 @@ impl Outbox {
     pub(super) fn pop_only(&mut self) -> (Ticket, Option<Buffer>) {
         let ticket = self.next.ticket;
         self.next.ticket += 1;
-        (Ticket(ticket), self.kept.messages.pop_buffer())
+        (Ticket(ticket), self.kept.messages.pop(Message::pop_buffer).flatten())
     }
 
     /// Takes the next message out of the queue if it is one frame.
@@ -737,7 +764,7 @@ impl Outbox {
     /// Gives up what the kernel still reads, and returns how many calls those were, and the bytes that are lost to the program.
     pub(super) fn abandon(mut self) -> (usize, usize) {
         let kept = self.take();
-        (kept.in_flight(), kept.abandon())
+        (kept.in_flight(), Box::new(kept).abandon())
     }
 
     fn take(&mut self) -> Kept {
@@ -773,7 +800,7 @@ fn call(mark: Mark, run: &Run, how: How) -> Call {
 
 /// What is queued has its message.
 #[inline]
-fn queued(messages: &Messages, ticket: u64) -> &Message {
+fn queued(messages: &Messages<Message, u32>, ticket: u64) -> &Message {
     messages.get(ticket).message.as_ref().expect("a message that is queued is held")
 }
 
@@ -800,7 +827,7 @@ impl Drop for Outbox {
     /// What is queued is not sent. What the kernel still reads stays where it is until it has done.
     fn drop(&mut self) {
         if self.in_flight() > 0 {
-            reaper::adopt(self.take());
+            reaper::adopt(Box::new(self.take()));
         }
     }
 }

@@ -8,18 +8,20 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::call::Call;
 use super::choice::Chooser;
 use super::destinations::Destinations;
-use super::in_flight::{Call, Ticket};
 use super::message::{DATAGRAM_BYTES_MAX, Message};
 use super::outbox::{How, Outbox, Run, Taken};
-use super::path::{Path, Paths};
 use super::peer_error::{PeerError, PeerErrors};
-use super::{Method, over_port, reaper};
+use super::{Method, Ticket, over_port};
 use crate::evidence::{Cause, Evidence, Tally};
 use crate::policy::Explanation;
 use crate::pool::{Buffer, Cache, Pool};
-use crate::sys::udp_send::{self, Notice};
+use crate::socket::path::{Path, Paths};
+use crate::socket::reaper;
+use crate::sys::error_queue::{Notice, next_notice};
+use crate::sys::udp_send;
 use crate::sys::xsk::{wait_for_completions, wait_writable};
 
 /// The most messages that are queued before they must be flushed.
@@ -610,7 +612,7 @@ impl Sender {
             port.reap();
         }
         let mut over = 0;
-        while let Ok(Some(notice)) = udp_send::next_notice(self.outbox.socket()) {
+        while let Ok(Some(notice)) = next_notice(self.outbox.socket()) {
             over += self.take(notice);
         }
         // The halves of a port read the same queue.

@@ -18,7 +18,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use super::in_flight::Ticket;
+use super::Ticket;
 use super::receiver::{Batch, ReceiveError, Receiver};
 use super::{Completed, Message, Rejected, RejectedReason, SendError, Sender};
 use crate::sys::watch::{Watched, watch};

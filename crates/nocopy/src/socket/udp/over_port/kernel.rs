@@ -12,11 +12,12 @@ use super::super::multicast::join;
 use super::super::peer_error::{PeerError, PeerErrors};
 use super::{OpenError, Settings};
 use crate::port::{Mode, Port};
+use crate::sys::error_queue::{Notice, next_notice};
 use crate::sys::interface::Interface;
 use crate::sys::option;
 use crate::sys::packet::{Share, deaf_to};
 use crate::sys::udp_receive::dropped_packets;
-use crate::sys::udp_send::{Notice, next_notice, report_errors, send_groups_by};
+use crate::sys::udp_send::{report_errors, send_groups_by};
 
 /// How often a call may meet errors of the network that were waiting at the socket.
 const PENDING_ERRORS_MAX: usize = 16;

@@ -16,7 +16,7 @@ use super::way::{Detour, Way, Ways};
 use crate::counter::counters;
 use crate::port;
 use crate::route::RouteError;
-use crate::sys::udp_send::Notice;
+use crate::sys::error_queue::Notice;
 use crate::{Cause, Chain, Evidence, Frame, Tally};
 
 counters! {

@@ -303,7 +303,7 @@ fn waiting_sleeps_while_completions_wait_in_the_error_queue() {
     let socket = UdpSocket::bind(LOOPBACK).unwrap();
     let address = socket.local_addr().unwrap();
     let sink = UdpSocket::bind(LOOPBACK).unwrap();
-    udp_send::allow_zero_copy(&socket).unwrap();
+    crate::sys::option::allow_zero_copy(&socket).unwrap();
     let mut receiver = receiver_of(socket.try_clone().unwrap(), &pool(4));
     let complete_one = || {
         let flags = rustix::net::SendFlags::from_bits_retain(libc::MSG_ZEROCOPY as u32);

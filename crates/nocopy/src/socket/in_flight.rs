@@ -1,24 +1,21 @@
-//! Messages from the moment they are queued until the kernel has let go of their memory.
+//! What is sent, from the moment it is queued until the kernel has let go of its memory.
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::time::Instant;
 
-use super::{Message, Method};
 use crate::evidence::Evidence;
-use crate::pool::Buffer;
 
-/// The number of a message, counted from 0 for each sender.
+/// The number of what was queued to be sent, counted from 0 for each sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(super) u64);
 
 /// A message that is queued, or that the kernel still reads.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct Held<M, T> {
     /// `None` once it is free again, until those in front of it are too.
-    pub(super) message: Option<Message>,
-    /// Whom it is for: a number of `Destinations`.
-    pub(super) destination: u32,
+    pub(super) message: Option<M>,
+    /// Whom it is for.
+    pub(super) to: T,
     /// Calls of which no completion has come.
     calls: u32,
     /// Whether all of it was handed over.
@@ -27,34 +24,41 @@ pub(super) struct Held {
 }
 
 /// All of them, in the order of their tickets.
-#[derive(Debug, Default)]
-pub(super) struct Messages {
+#[derive(Debug)]
+pub(super) struct Messages<M, T = ()> {
     first: u64,
-    held: VecDeque<Held>,
+    held: VecDeque<Held<M, T>>,
 }
 
-impl Messages {
+impl<M, T> Default for Messages<M, T> {
+    fn default() -> Self {
+        Self { first: 0, held: VecDeque::new() }
+    }
+}
+
+impl<M, T> Messages<M, T> {
     #[inline(always)]
-    pub(super) fn push(&mut self, message: Message, destination: u32) -> Ticket {
+    pub(super) fn push(&mut self, message: M, to: T) -> Ticket {
         let ticket = Ticket(self.end());
-        let held = Held { message: Some(message), destination, calls: 0, handed_over: false, evidence: None };
+        let held = Held { message: Some(message), to, calls: 0, handed_over: false, evidence: None };
         self.held.push_back(held);
         ticket
     }
 
     /// The only message there is.
     #[inline(always)]
-    pub(super) fn only(&self) -> Option<&Held> {
+    pub(super) fn only(&self) -> Option<&Held<M, T>> {
         if self.held.len() == 1 { self.held.front() } else { None }
     }
 
-    /// Takes the only buffer of the first message, all of which was handed over, and none of which the kernel reads.
+    /// Takes something out of the first message, all of which was handed over, and none of which the kernel reads; the rest of it is
+    /// dropped.
     #[inline(always)]
-    pub(super) fn pop_buffer(&mut self) -> Option<Buffer> {
-        let buffer = self.held.front_mut()?.message.as_mut()?.pop_buffer();
+    pub(super) fn pop<B>(&mut self, take: impl FnOnce(&mut M) -> B) -> Option<B> {
+        let taken = self.held.front_mut()?.message.as_mut().map(take);
         self.held.pop_front();
         self.first += 1;
-        buffer
+        taken
     }
 
     /// The ticket that the next message gets.
@@ -64,16 +68,16 @@ impl Messages {
     }
 
     #[inline]
-    pub(super) fn get(&self, ticket: u64) -> &Held {
+    pub(super) fn get(&self, ticket: u64) -> &Held<M, T> {
         &self.held[(ticket - self.first) as usize]
     }
 
     /// The message itself, to be taken out and put back.
-    pub(super) fn message_mut(&mut self, ticket: u64) -> &mut Option<Message> {
+    pub(super) fn message_mut(&mut self, ticket: u64) -> &mut Option<M> {
         &mut self.get_mut(ticket).message
     }
 
-    fn get_mut(&mut self, ticket: u64) -> &mut Held {
+    fn get_mut(&mut self, ticket: u64) -> &mut Held<M, T> {
         &mut self.held[(ticket - self.first) as usize]
     }
 
@@ -90,7 +94,7 @@ impl Messages {
         first: u64,
         last: u64,
         evidence: Evidence,
-        free: &mut impl FnMut(Ticket, Message, Evidence),
+        free: &mut impl FnMut(Ticket, M, Evidence),
     ) {
         for ticket in first..=last {
             let held = self.get_mut(ticket);
@@ -105,7 +109,7 @@ impl Messages {
         &mut self,
         ticket: u64,
         evidence: Option<Evidence>,
-        free: &mut impl FnMut(Ticket, Message, Evidence),
+        free: &mut impl FnMut(Ticket, M, Evidence),
     ) {
         let held = self.get_mut(ticket);
         held.handed_over = true;
@@ -120,7 +124,7 @@ impl Messages {
         self.get_mut(ticket).learn(evidence);
     }
 
-    fn release(&mut self, ticket: u64, free: &mut impl FnMut(Ticket, Message, Evidence)) {
+    fn release(&mut self, ticket: u64, free: &mut impl FnMut(Ticket, M, Evidence)) {
         let held = self.get_mut(ticket);
         if held.calls > 0 || !held.handed_over {
             return;
@@ -135,16 +139,13 @@ impl Messages {
         }
     }
 
-    /// Gives everything up: what the kernel may read for good, the rest as if it had been dropped. Returns the bytes that are lost
-    /// to the program.
-    pub(super) fn abandon(self) -> usize {
-        let held = self.held.into_iter();
-        let read = held.filter(|held| held.calls > 0).filter_map(|held| held.message);
-        read.flat_map(Message::into_pieces).map(Buffer::abandon).sum()
+    /// Gives everything up, and returns what the kernel may still read; the rest is dropped.
+    pub(super) fn abandon(self) -> impl Iterator<Item = M> {
+        self.held.into_iter().filter(|held| held.calls > 0).filter_map(|held| held.message)
     }
 }
 
-impl Held {
+impl<M, T> Held<M, T> {
     /// What is known of a message is what is known of its worst part.
     fn learn(&mut self, evidence: Evidence) {
         self.evidence = Some(match (self.evidence, evidence) {
@@ -156,39 +157,29 @@ impl Held {
     }
 }
 
-/// A call that the kernel took and has not completed.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Call {
-    /// The messages it reads all or part of, the first from this byte on.
-    pub(super) first: u64,
-    pub(super) first_byte: u32,
-    pub(super) last: u64,
-    pub(super) datagrams: u32,
-    pub(super) datagram_bytes: u32,
-    pub(super) bytes: u32,
-    pub(super) destination: u32,
-    pub(super) method: Method,
-    /// When it was made, if the policy measures it.
-    pub(super) since: Option<Instant>,
-}
-
 /// Calls by number, counted from 0 by both sides. Completions may come in any order, and for many at once.
-#[derive(Debug, Default)]
-pub(super) struct Calls {
+#[derive(Debug)]
+pub(super) struct Calls<C> {
     first: u64,
-    calls: VecDeque<Option<Call>>,
+    calls: VecDeque<Option<C>>,
     open: usize,
 }
 
-impl Calls {
-    pub(super) fn push(&mut self, call: Call) -> u64 {
+impl<C> Default for Calls<C> {
+    fn default() -> Self {
+        Self { first: 0, calls: VecDeque::new(), open: 0 }
+    }
+}
+
+impl<C> Calls<C> {
+    pub(super) fn push(&mut self, call: C) -> u64 {
         self.calls.push_back(Some(call));
         self.open += 1;
         self.first + self.calls.len() as u64 - 1
     }
 
     /// Takes call `number`; `None` if there is none, or it is over already: a number is the kernel's word, and not believed.
-    pub(super) fn take(&mut self, number: u64) -> Option<Call> {
+    pub(super) fn take(&mut self, number: u64) -> Option<C> {
         let place = number.checked_sub(self.first)?;
         let call = self.calls.get_mut(usize::try_from(place).ok()?)?.take()?;
         self.open -= 1;
@@ -236,48 +227,34 @@ impl Calls {
 mod tests {
     use super::*;
 
-    fn call(first: u64) -> Call {
-        Call {
-            first,
-            first_byte: 0,
-            last: first,
-            datagrams: 1,
-            datagram_bytes: 1,
-            bytes: 1,
-            destination: 0,
-            method: Method::ZeroCopy,
-            since: None,
-        }
-    }
-
     #[test]
     fn completions_come_in_any_order_and_only_once() {
         let mut calls = Calls::default();
-        (0..3).for_each(|number| assert_eq!(calls.push(call(number)), number));
-        assert_eq!(calls.take(2).unwrap().first, 2);
+        (0..3).for_each(|number| assert_eq!(calls.push(number), number));
+        assert_eq!(calls.take(2).unwrap(), 2);
         assert!(calls.take(2).is_none() && calls.take(3).is_none() && calls.take(u64::MAX).is_none());
         assert_eq!((calls.open(), calls.end()), (2, 3));
-        assert_eq!((calls.take(0).unwrap().first, calls.take(1).unwrap().first), (0, 1));
+        assert_eq!((calls.take(0).unwrap(), calls.take(1).unwrap()), (0, 1));
         assert!(calls.take(0).is_none());
-        assert_eq!((calls.open(), calls.push(call(9))), (0, 3));
+        assert_eq!((calls.open(), calls.push(9)), (0, 3));
     }
 
     #[test]
     fn a_failed_call_may_have_a_number() {
         let mut calls = Calls::default();
         calls.skip();
-        assert_eq!((calls.push(call(5)), calls.end()), (1, 2));
+        assert_eq!((calls.push(5), calls.end()), (1, 2));
         calls.skip();
-        assert_eq!((calls.push(call(6)), calls.open()), (3, 2));
+        assert_eq!((calls.push(6), calls.open()), (3, 2));
         assert!(calls.take(0).is_none() && calls.take(2).is_none());
-        assert_eq!((calls.take(1).unwrap().first, calls.take(3).unwrap().first, calls.end()), (5, 6, 4));
+        assert_eq!((calls.take(1).unwrap(), calls.take(3).unwrap(), calls.end()), (5, 6, 4));
     }
 
     #[test]
     fn the_kernels_counter_goes_round() {
         let mut calls = Calls { first: u64::from(u32::MAX), ..Calls::default() };
         for number in 0..3 {
-            calls.push(call(number));
+            calls.push(number);
         }
         assert_eq!(calls.number(u32::MAX), i64::from(u32::MAX));
         assert_eq!(calls.number(1), i64::from(u32::MAX) + 2);
@@ -289,21 +266,20 @@ mod tests {
     #[test]
     fn a_range_may_begin_in_front_of_what_is_open() {
         let mut calls = Calls::default();
-        (0..3).for_each(|number| _ = calls.push(call(number)));
+        (0..3).for_each(|number| _ = calls.push(number));
         let _ = (calls.take(0), calls.take(1));
         assert_eq!(calls.among(&(calls.number(0)..calls.number(3))), 2..3);
         assert!(calls.among(&(calls.number(0)..calls.number(2))).is_empty());
-        assert_eq!(Calls::default().number(u32::MAX), -1);
-        assert!(Calls::default().among(&(-1..0)).is_empty());
+        assert_eq!(Calls::<u64>::default().number(u32::MAX), -1);
+        assert!(Calls::<u64>::default().among(&(-1..0)).is_empty());
     }
 
     #[test]
     fn a_message_is_free_with_its_last_call() {
         let mut messages = Messages::default();
         let free = std::cell::RefCell::new(Vec::new());
-        let mut note = |ticket: Ticket, _: Message, evidence| free.borrow_mut().push((ticket.0, evidence));
-        let message = || Message::gathered([vec![0].into()]);
-        assert_eq!([messages.push(message(), 0), messages.push(message(), 0)], [Ticket(0), Ticket(1)]);
+        let mut note = |ticket: Ticket, _: &str, evidence| free.borrow_mut().push((ticket.0, evidence));
+        assert_eq!([messages.push("one", ()), messages.push("two", ())], [Ticket(0), Ticket(1)]);
         messages.called(0, 1);
         messages.called(1, 1);
         messages.handed_over(0, None, &mut note);

@@ -8,26 +8,33 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::message::Message;
-use super::outbox::Kept;
-use crate::evidence::Evidence;
-use crate::sys::udp_send::{self, Notice};
-
-/// How long the kernel may take: longer than a neighbour is looked for (3 s, arp(7)), or a queue stands.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// How long to sleep between two looks.
+/// How long to sleep between two looks: at first, and at most. A peer that stalls may do so for long.
 const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// What is left of a socket that nobody has any more.
-struct Orphan {
-    kept: Kept,
-    give_up: Instant,
+/// What is left of a socket that nobody has any more: its descriptor, and what the kernel reads.
+pub(super) trait Orphan: Send {
+    /// Lets go of what the kernel has done with.
+    fn reap(&mut self);
+
+    /// Whether the kernel still reads any of it.
+    fn is_read(&self) -> bool;
+
+    /// How long the kernel may take.
+    fn patience(&self) -> Duration;
+
+    /// Gives up what the kernel still reads, and returns how many bytes are lost to the program.
+    fn abandon(self: Box<Self>) -> usize;
+}
+
+struct Waiting {
+    orphan: Box<dyn Orphan>,
+    since: Instant,
 }
 
 #[derive(Default)]
 struct Home {
-    orphans: Vec<Orphan>,
+    orphans: Vec<Waiting>,
     is_running: bool,
 }
 
@@ -35,7 +42,7 @@ static HOME: Mutex<Home> = Mutex::new(Home { orphans: Vec::new(), is_running: fa
 static LEAKED_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes of this process that the kernel never gave back, and that could not be replaced by others: foreign memory and frames of
-/// sockets that were closed by force, or dropped and not completed within 10 s.
+/// sockets that were closed by force, or dropped and not completed in time (10 s for datagrams, two minutes for streams).
 pub fn leaked_bytes() -> u64 {
     LEAKED_BYTES.load(Relaxed)
 }
@@ -46,53 +53,44 @@ pub(super) fn leaked(bytes: usize) {
 }
 
 /// Takes over what the kernel still reads.
-pub(super) fn adopt(kept: Kept) {
-    let orphan = Orphan { kept, give_up: Instant::now() + PATIENCE };
+pub(super) fn adopt(orphan: Box<dyn Orphan>) {
     let mut home = HOME.lock().unwrap_or_else(PoisonError::into_inner);
-    home.orphans.push(orphan);
+    home.orphans.push(Waiting { orphan, since: Instant::now() });
     if !home.is_running {
         let spawned = thread::Builder::new().name("nocopy-reaper".into()).spawn(run);
         match spawned {
             Ok(_) => home.is_running = true,
             // Without a thread to wait for it, the memory is given up at once.
-            Err(_) => home.orphans.drain(..).for_each(Orphan::abandon),
+            Err(_) => home.orphans.drain(..).for_each(Waiting::abandon),
         }
     }
 }
 
 fn run() {
+    let mut pause = PAUSE;
     loop {
-        thread::sleep(PAUSE);
+        thread::sleep(pause);
         let mut orphans = std::mem::take(&mut HOME.lock().unwrap_or_else(PoisonError::into_inner).orphans);
-        orphans.iter_mut().for_each(Orphan::reap);
-        let now = Instant::now();
-        let (late, waiting): (Vec<_>, Vec<_>) = orphans
-            .into_iter()
-            .filter(|orphan| orphan.kept.in_flight() > 0)
-            .partition(|orphan| orphan.give_up <= now);
-        late.into_iter().for_each(Orphan::abandon);
+        orphans.iter_mut().for_each(|waiting| waiting.orphan.reap());
+        let (late, waiting): (Vec<_>, Vec<_>) =
+            orphans.into_iter().filter(|waiting| waiting.orphan.is_read()).partition(Waiting::is_late);
+        late.into_iter().for_each(Waiting::abandon);
         let mut home = HOME.lock().unwrap_or_else(PoisonError::into_inner);
         home.orphans.extend(waiting);
-        if home.orphans.is_empty() {
+        let Some(youngest) = home.orphans.iter().map(|waiting| waiting.since.elapsed()).min() else {
             home.is_running = false;
             return;
-        }
+        };
+        pause = (youngest / 8).clamp(PAUSE, PAUSE_MAX);
     }
 }
 
-impl Orphan {
-    fn reap(&mut self) {
-        let free = &mut |_, message: Message, _| drop(message);
-        while let Ok(Some(notice)) = udp_send::next_notice(self.kept.socket()) {
-            if let Notice::Done { first, last, .. } = notice {
-                self.kept.done(first, last, |_| Evidence::Unknown, free);
-            }
-        }
-        self.kept.done_by_ring(|_, _| Evidence::Unknown, free);
-        self.kept.drop_failed();
+impl Waiting {
+    fn is_late(&self) -> bool {
+        self.since.elapsed() >= self.orphan.patience()
     }
 
     fn abandon(self) {
-        leaked(self.kept.abandon());
+        leaked(self.orphan.abandon());
     }
 }

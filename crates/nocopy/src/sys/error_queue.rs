@@ -1,0 +1,131 @@
+//! What a socket's error queue tells: which zero-copy calls are over, and what the network refused.
+
+use std::io;
+use std::mem::offset_of;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// `struct sock_extended_err` origins, `linux/errqueue.h`.
+const SO_EE_ORIGIN_LOCAL: u8 = 1;
+const SO_EE_ORIGIN_ICMP: u8 = 2;
+const SO_EE_ORIGIN_ICMP6: u8 = 3;
+const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
+/// The kernel copied after all.
+const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
+
+/// What the error queue tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// The kernel is done with the zero-copy calls of these numbers, counted from 0 for each socket, the last one included.
+    Done { first: u32, last: u32, copied: bool },
+    /// The network, or the host itself, could not bring a datagram to that address.
+    Refused { errno: i32, to: Option<SocketAddr>, from: Option<IpAddr> },
+}
+
+/// `struct sock_extended_err`, and the address of who complains behind it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ExtendedError {
+    errno: u32,
+    origin: u8,
+    kind: u8,
+    code: u8,
+    pad: u8,
+    info: u32,
+    data: u32,
+    offender: [u8; 28],
+}
+
+const FIXED_BYTES: usize = offset_of!(ExtendedError, offender);
+
+/// Takes the next notice; `None` if there is none.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn next_notice(socket: BorrowedFd<'_>) -> io::Result<Option<Notice>> {
+    #[repr(C, align(8))]
+    struct Room([u8; 256]);
+    let mut control = Room([0; 256]);
+    // SAFETY: zeros are an empty address and header.
+    let (mut name, mut header): (libc::sockaddr_in6, libc::msghdr) = unsafe { std::mem::zeroed() };
+    loop {
+        header.msg_name = (&raw mut name).cast();
+        header.msg_namelen = size_of_val(&name) as libc::socklen_t;
+        header.msg_control = (&raw mut control).cast();
+        header.msg_controllen = size_of_val(&control);
+        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+        // SAFETY: name and control outlive the call, their lengths are theirs, and there is no room for data to write to.
+        if unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) } < 0 {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock => Ok(None),
+                io::ErrorKind::Interrupted => continue,
+                _ => Err(error),
+            };
+        }
+        let length = header.msg_controllen.min(control.0.len());
+        let to = &as_bytes(&name)[..(header.msg_namelen as usize).min(size_of_val(&name))];
+        if let Some(notice) = read_notice(&control.0[..length], to) {
+            return Ok(Some(notice));
+        }
+        // Of a kind that nobody here asked for: the next one.
+    }
+}
+
+fn as_bytes(name: &libc::sockaddr_in6) -> &[u8] {
+    // SAFETY: a structure without padding, of integers only.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(name).cast(), size_of_val(name)) }
+}
+
+/// Finds the notice among the control messages (cmsg(3)).
+fn read_notice(mut control: &[u8], to: &[u8]) -> Option<Notice> {
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    let word = |bytes: &[u8], at: usize| {
+        bytes.get(at..at + 4).map(|word| u32::from_ne_bytes(word.try_into().expect("four")))
+    };
+    while control.len() >= HEADER {
+        let length = usize::from_ne_bytes(control[..8].try_into().expect("eight"));
+        let (level, kind) = (word(control, 8)? as i32, word(control, 12)? as i32);
+        let data = control.get(HEADER..length)?;
+        let is_ours = (level == libc::IPPROTO_IP && kind == libc::IP_RECVERR)
+            || (level == libc::IPPROTO_IPV6 && kind == libc::IPV6_RECVERR);
+        if is_ours && data.len() >= FIXED_BYTES {
+            let errno = word(data, offset_of!(ExtendedError, errno))? as i32;
+            let (info, last) =
+                (word(data, offset_of!(ExtendedError, info))?, word(data, offset_of!(ExtendedError, data))?);
+            let code = data[offset_of!(ExtendedError, code)];
+            return match data[offset_of!(ExtendedError, origin)] {
+                SO_EE_ORIGIN_ZEROCOPY => {
+                    Some(Notice::Done { first: info, last, copied: code == SO_EE_CODE_ZEROCOPY_COPIED })
+                }
+                SO_EE_ORIGIN_LOCAL | SO_EE_ORIGIN_ICMP | SO_EE_ORIGIN_ICMP6 => Some(Notice::Refused {
+                    errno,
+                    to: read_address(to),
+                    from: read_address(&data[FIXED_BYTES..]).map(|from| from.ip()),
+                }),
+                _ => None,
+            };
+        }
+        control = control.get(length.next_multiple_of(8).max(HEADER)..)?;
+    }
+    None
+}
+
+/// An address as the kernel writes it; `None` if it is of no family of ours, or cut off.
+pub(crate) fn read_address(bytes: &[u8]) -> Option<SocketAddr> {
+    let family = i32::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().expect("two")));
+    let port = u16::from_be_bytes(bytes.get(2..4)?.try_into().expect("two"));
+    match family {
+        libc::AF_INET => {
+            let octets: [u8; 4] = bytes.get(4..8)?.try_into().expect("four");
+            Some((Ipv4Addr::from(octets), port).into())
+        }
+        libc::AF_INET6 => {
+            let octets: [u8; 16] = bytes.get(8..24)?.try_into().expect("sixteen");
+            // A link-local address means nothing without its interface.
+            let scope = u32::from_ne_bytes(bytes.get(24..28)?.try_into().expect("four"));
+            Some(SocketAddrV6::new(octets.into(), port, 0, scope).into())
+        }
+        _ => None,
+    }
+}
