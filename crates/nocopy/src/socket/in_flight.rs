@@ -1,7 +1,7 @@
 //! What is sent, from the moment it is queued until the kernel has let go of its memory.
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use crate::evidence::Evidence;
 
@@ -81,9 +81,9 @@ impl<M, T> Messages<M, T> {
         &mut self.held[(ticket - self.first) as usize]
     }
 
-    /// A call that reads all or part of the messages from `first` to `last` was made.
-    pub(super) fn called(&mut self, first: u64, last: u64) {
-        for ticket in first..=last {
+    /// A call that reads all or part of these was made.
+    pub(super) fn called(&mut self, tickets: RangeInclusive<u64>) {
+        for ticket in tickets {
             self.get_mut(ticket).calls += 1;
         }
     }
@@ -91,12 +91,11 @@ impl<M, T> Messages<M, T> {
     /// Such a call is over. What is free now is given to `free`.
     pub(super) fn returned(
         &mut self,
-        first: u64,
-        last: u64,
+        tickets: RangeInclusive<u64>,
         evidence: Evidence,
         free: &mut impl FnMut(Ticket, M, Evidence),
     ) {
-        for ticket in first..=last {
+        for ticket in tickets {
             let held = self.get_mut(ticket);
             held.calls -= 1;
             held.learn(evidence);
@@ -280,13 +279,13 @@ mod tests {
         let free = std::cell::RefCell::new(Vec::new());
         let mut note = |ticket: Ticket, _: &str, evidence| free.borrow_mut().push((ticket.0, evidence));
         assert_eq!([messages.push("one", ()), messages.push("two", ())], [Ticket(0), Ticket(1)]);
-        messages.called(0, 1);
-        messages.called(1, 1);
+        messages.called(0..=1);
+        messages.called(1..=1);
         messages.handed_over(0, None, &mut note);
         messages.handed_over(1, None, &mut note);
-        messages.returned(1, 1, Evidence::ZeroCopy, &mut note);
+        messages.returned(1..=1, Evidence::ZeroCopy, &mut note);
         assert!(free.borrow().is_empty());
-        messages.returned(0, 1, Evidence::Unknown, &mut note);
+        messages.returned(0..=1, Evidence::Unknown, &mut note);
         assert_eq!(*free.borrow(), [(0, Evidence::Unknown), (1, Evidence::Unknown)]);
         assert_eq!((messages.end(), messages.held.len()), (2, 0));
     }

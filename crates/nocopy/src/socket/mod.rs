@@ -2,6 +2,7 @@
 //! datagrams by [`udp`].
 
 mod in_flight;
+mod kept;
 mod path;
 mod reaper;
 pub mod udp;

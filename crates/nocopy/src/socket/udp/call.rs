@@ -1,8 +1,10 @@
 //! What is remembered of a call until it is over.
 
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use super::Method;
+use crate::socket::kept;
 
 /// A call that the kernel took and has not completed.
 #[derive(Debug, Clone, Copy)]
@@ -18,4 +20,10 @@ pub(super) struct Call {
     pub(super) method: Method,
     /// When it was made, if the policy measures it.
     pub(super) since: Option<Instant>,
+}
+
+impl kept::Call for Call {
+    fn reads(&self) -> RangeInclusive<u64> {
+        self.first..=self.last
+    }
 }

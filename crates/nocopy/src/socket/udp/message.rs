@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::pool::Buffer;
+use crate::socket::kept::Load;
 
 /// The longest payload of a UDP datagram over IPv4: 65,535 less 20 and 8 bytes of headers (RFC 768, RFC 791).
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;
@@ -82,6 +83,12 @@ impl Message {
             [buffer] if self.bytes == self.datagram_bytes => Some(buffer),
             _ => None,
         }
+    }
+}
+
+impl Load for Message {
+    fn abandon(self) -> usize {
+        self.into_pieces().map(Buffer::abandon).sum()
     }
 }
 

@@ -5,7 +5,6 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,12 +17,12 @@ use smallvec::SmallVec;
 
 use crate::area::Frame;
 use crate::evidence::Evidence;
-use crate::pool::{Buffer, Pool, Registration};
-use crate::socket::in_flight::{Calls, Messages};
-use crate::socket::reaper::{self, Orphan};
-use crate::sys::error_queue::{Notice, next_notice};
+use crate::pool::{Buffer, Pool};
+use crate::socket::in_flight::Messages;
+use crate::socket::kept::{Call as _, Kept, Ring};
+use crate::socket::reaper::{self, Orphan as _};
 use crate::sys::udp_send::{self, Address, Burst};
-use crate::sys::uring_send::{UringRefused, UringSender};
+use crate::sys::uring_send::UringRefused;
 
 /// How many pages a message from the program's memory may lie on (`MAX_SKB_FRAGS` of `linux/skbuff.h`).
 const PAGES_MAX: usize = 17;
@@ -100,7 +99,9 @@ pub(super) struct How {
 
 #[derive(Debug)]
 pub(super) struct Outbox {
-    kept: Kept,
+    kept: Kept<Message, u32, Call>,
+    /// Of the socket, for a ring: what is sent by it must not wait in the kernel.
+    send_buffer_bytes: usize,
     /// What goes next: the first message that was not handed over whole, and how many of its bytes were.
     next: Place,
     burst: Burst,
@@ -127,27 +128,6 @@ struct Unsure {
     is_tried: bool,
 }
 
-/// What has to stay as long as the kernel reads messages: these, and by what it tells that it has done.
-#[derive(Debug)]
-pub(super) struct Kept {
-    socket: Arc<OwnedFd>,
-    messages: Messages<Message, u32>,
-    /// Of MSG_ZEROCOPY; the error queue tells of them.
-    calls: Calls<Call>,
-    ring: Option<Ring>,
-}
-
-/// Calls by io_uring. The ring is dropped before the pool whose memory it has registered.
-#[derive(Debug)]
-struct Ring {
-    sender: UringSender,
-    calls: Calls<Call>,
-    /// Those the kernel refused, whose messages are still held.
-    failed: Vec<(Call, io::Error)>,
-    send_buffer_bytes: usize,
-    _memory: Registration,
-}
-
 /// What a second attempt by ordinary calls came to.
 #[derive(Debug, Default)]
 pub(super) struct Resent {
@@ -157,127 +137,11 @@ pub(super) struct Resent {
     pub(super) error: Option<io::Error>,
 }
 
-impl Kept {
-    fn new(socket: Arc<OwnedFd>) -> Self {
-        Self { socket, messages: Messages::default(), calls: Calls::default(), ring: None }
-    }
-
-    pub(super) fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
-    /// What becomes readable when calls by the ring are over.
-    pub(super) fn ring(&self) -> Option<BorrowedFd<'_>> {
-        self.ring.as_ref().filter(|ring| ring.calls.open() > 0).map(|ring| ring.sender.as_fd())
-    }
-
-    /// How much of the send buffer the ring may fill, so that no send waits in the kernel and is overtaken; `None` while one does.
-    fn ring_room(&self) -> io::Result<Option<usize>> {
-        let Some(ring) = self.ring.as_ref().filter(|ring| !ring.sender.is_undecided()) else {
-            return Ok(None);
-        };
-        let unsent_bytes = udp_send::unsent_bytes(&self.socket)?;
-        Ok(Some(ring.send_buffer_bytes.saturating_sub(unsent_bytes)))
-    }
-
-    /// Completions of calls by the ring that were never made.
-    pub(super) fn ring_faults(&self) -> u64 {
-        self.ring.as_ref().map_or(0, |ring| ring.sender.faults())
-    }
-
-    /// Calls whose memory the kernel still reads.
-    #[inline]
-    pub(super) fn in_flight(&self) -> usize {
-        self.calls.open() + self.ring.as_ref().map_or(0, |ring| ring.calls.open() + ring.failed.len())
-    }
-
-    /// The kernel says that the calls from `first` to `last` are over. `judge` tells what that proves of one, and `free` takes what
-    /// nobody reads any more. Returns how many were over, and the numbers that were named.
-    pub(super) fn done(
-        &mut self,
-        first: u32,
-        last: u32,
-        mut judge: impl FnMut(&Call) -> Evidence,
-        free: &mut impl FnMut(Ticket, Message, Evidence),
-    ) -> (usize, Range<i64>) {
-        let count = i64::from(last.wrapping_sub(first)) + 1;
-        let first = self.calls.number(first);
-        let named = first..first + count;
-        let mut over = 0;
-        for number in self.calls.among(&named) {
-            let Some(call) = self.calls.take(number) else { continue };
-            let evidence = judge(&call);
-            self.messages.returned(call.first, call.last, evidence, free);
-            over += 1;
-        }
-        (over, named)
-    }
-
-    /// The same of calls by the ring. Those the kernel refused wait for [`Outbox::send_again`].
-    pub(super) fn done_by_ring(
-        &mut self,
-        mut judge: impl FnMut(&Call, bool) -> Evidence,
-        free: &mut impl FnMut(Ticket, Message, Evidence),
-    ) -> usize {
-        let (Some(ring), messages) = (&mut self.ring, &mut self.messages) else { return 0 };
-        let (calls, failed) = (&mut ring.calls, &mut ring.failed);
-        // What the kernel did not take when it was short of memory. It may be again: then the next time.
-        let _ = ring.sender.submit();
-        ring.sender.reap(|number, done| {
-            let Some(call) = calls.take(number) else { return };
-            match done.result {
-                Ok(_) => messages.returned(call.first, call.last, judge(&call, done.copied), free),
-                Err(error) => failed.push((call, error)),
-            }
-        })
-    }
-
-    /// Lets go of what the kernel refused: nobody is there who could send it again.
-    fn drop_failed(&mut self) {
-        let failed = self.ring.iter_mut().flat_map(|ring| ring.failed.drain(..));
-        for (call, _) in failed {
-            self.messages
-                .returned(call.first, call.last, Evidence::Unknown, &mut |_, message, _| drop(message));
-        }
-    }
-}
-
-impl Orphan for Kept {
-    fn reap(&mut self) {
-        let free = &mut |_, message: Message, _| drop(message);
-        while let Ok(Some(notice)) = next_notice(self.socket()) {
-            if let Notice::Done { first, last, .. } = notice {
-                self.done(first, last, |_| Evidence::Unknown, free);
-            }
-        }
-        self.done_by_ring(|_, _| Evidence::Unknown, free);
-        self.drop_failed();
-    }
-
-    fn is_read(&self) -> bool {
-        self.in_flight() > 0
-    }
-
-    fn patience(&self) -> Duration {
-        PATIENCE
-    }
-
-    fn abandon(mut self: Box<Self>) -> usize {
-        if let Some(ring) = &mut self.ring {
-            ring.sender.cancel();
-        }
-        self.done_by_ring(|_, _| Evidence::Unknown, &mut |_, message, _| drop(message));
-        self.drop_failed();
-        // Pages that come in the place of others are not those the ring has registered: it ends first.
-        drop(self.ring.take());
-        self.messages.abandon().flat_map(Message::into_pieces).map(Buffer::abandon).sum()
-    }
-}
-
 impl Outbox {
     pub(super) fn new(socket: Arc<OwnedFd>) -> Self {
         Self {
-            kept: Kept::new(socket),
+            kept: Kept::new(socket, PATIENCE),
+            send_buffer_bytes: 0,
             next: Place { ticket: 0, bytes: 0 },
             burst: Burst::new(),
             marks: Vec::with_capacity(udp_send::MESSAGES_MAX),
@@ -306,7 +170,7 @@ impl Outbox {
             [true, false] => calls.skip(),
             [true, true] => (0..2).for_each(|_| calls.skip()),
             [false, true] => {
-                self.kept.messages.called(failed.first, failed.last);
+                self.kept.messages.called(failed.reads());
                 calls.push(failed);
                 calls.skip();
             }
@@ -315,7 +179,7 @@ impl Outbox {
     }
 
     #[inline]
-    pub(super) fn kept(&self) -> &Kept {
+    pub(super) fn kept(&self) -> &Kept<Message, u32, Call> {
         &self.kept
     }
 
@@ -498,7 +362,7 @@ impl Outbox {
             taken.bytes += u64::from(mark.bytes);
             if is_zero_copy {
                 taken.calls += 1;
-                self.kept.messages.called(mark.from.ticket, mark.last);
+                self.kept.messages.called(mark.from.ticket..=mark.last);
                 self.kept.calls.push(call(mark, run, how));
             }
             self.pass_to(mark, how.evidence, free);
@@ -569,16 +433,19 @@ impl Outbox {
     /// Makes the ring, with the pool's memory registered, unless it is there.
     pub(super) fn open_ring(&mut self, pool: &Pool) -> Result<(), UringRefused> {
         if self.kept.ring.is_none() {
-            // First: from here on none of its pages is replaced by others.
-            let memory = pool.register();
-            // SAFETY: the ring and the pool, whose memory it is, stay together.
-            let sender =
-                unsafe { UringSender::new(self.kept.socket.as_fd(), Some(pool.memory()), RING_SENDS)? };
-            let (calls, failed) = (Calls::default(), Vec::new());
-            let send_buffer_bytes = udp_send::send_buffer_bytes(&self.kept.socket).unwrap_or(0);
-            self.kept.ring = Some(Ring { sender, calls, failed, send_buffer_bytes, _memory: memory });
+            self.kept.open_ring(pool, RING_SENDS)?;
+            self.send_buffer_bytes = udp_send::send_buffer_bytes(&self.kept.socket).unwrap_or(0);
         }
         Ok(())
+    }
+
+    /// How much of the send buffer the ring may fill, so that no send waits in the kernel and is overtaken; `None` while one does.
+    fn ring_room(&self) -> io::Result<Option<usize>> {
+        if self.kept.ring.as_ref().is_none_or(|ring| ring.sender.is_undecided()) {
+            return Ok(None);
+        }
+        let unsent_bytes = udp_send::unsent_bytes(&self.kept.socket)?;
+        Ok(Some(self.send_buffer_bytes.saturating_sub(unsent_bytes)))
     }
 
     /// Hands datagrams of the run to the ring, as many as there is room for, by one call.
@@ -594,7 +461,7 @@ impl Outbox {
     ) -> io::Result<Taken> {
         let address = destinations.get(run.destination).address.as_ref();
         let mut taken = Taken::default();
-        let Some(mut room) = self.kept.ring_room()? else { return Ok(taken) };
+        let Some(mut room) = self.ring_room()? else { return Ok(taken) };
         while self.has(run) {
             let mark = self.measure(how.method, self.next, run);
             let needed = mark.bytes as usize + BESIDE_BYTES;
@@ -613,7 +480,7 @@ impl Outbox {
             if unsafe { sender.queue(calls.end(), pieces, address, segment_bytes) }.is_err() {
                 break; // the ring is full
             }
-            messages.called(mark.from.ticket, mark.last);
+            messages.called(mark.from.ticket..=mark.last);
             calls.push(call(mark, run, how));
             taken.datagrams += u64::from(mark.datagrams);
             taken.bytes += u64::from(mark.bytes);
@@ -662,7 +529,7 @@ impl Outbox {
             }
             place = mark.to;
         }
-        self.kept.messages.returned(call.first, call.last, evidence, free);
+        self.kept.messages.returned(call.reads(), evidence, free);
         Some((call, error, resent))
     }
 
@@ -767,9 +634,8 @@ impl Outbox {
         (kept.in_flight(), Box::new(kept).abandon())
     }
 
-    fn take(&mut self) -> Kept {
-        let none = Kept::new(Arc::clone(&self.kept.socket));
-        std::mem::replace(&mut self.kept, none)
+    fn take(&mut self) -> Kept<Message, u32, Call> {
+        self.kept.take()
     }
 }
 
