@@ -9,6 +9,7 @@ use std::fmt;
 use std::io;
 use std::ops::Deref;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::area::Frame;
@@ -90,6 +91,7 @@ impl Pool {
 
     /// Its memory is going to be registered with an io_uring instance: from now on none of it is replaced while the result lives.
     pub(crate) fn register(&self) -> Registration {
+        REGISTRATIONS.fetch_add(1, Relaxed);
         *self.registrations() += 1;
         Registration(self.clone())
     }
@@ -108,6 +110,14 @@ impl Pool {
     }
 }
 
+/// Registrations of all pools of this process.
+static REGISTRATIONS: AtomicUsize = AtomicUsize::new(0);
+
+/// How many io_uring instances have pools registered, in this process.
+pub(crate) fn registrations() -> usize {
+    REGISTRATIONS.load(Relaxed)
+}
+
 /// Keeps a pool's memory where it is, and its pages what they are, for an io_uring instance.
 #[derive(Debug)]
 pub(crate) struct Registration(Pool);
@@ -115,6 +125,7 @@ pub(crate) struct Registration(Pool);
 impl Drop for Registration {
     fn drop(&mut self) {
         *self.0.registrations() -= 1;
+        REGISTRATIONS.fetch_sub(1, Relaxed);
     }
 }
 

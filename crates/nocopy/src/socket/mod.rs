@@ -1,10 +1,11 @@
 //! Sockets of the kernel's own protocols that own their buffers, choose by measurement how to send, and say what was copied:
-//! datagrams by [`udp`].
+//! datagrams by [`udp`], streams by [`tcp`].
 
 mod in_flight;
 mod kept;
 mod path;
 mod reaper;
+pub mod tcp;
 pub mod udp;
 
 pub use in_flight::Ticket;

@@ -22,6 +22,7 @@ pub(crate) mod pcap;
 pub(crate) mod queue_counters;
 pub(crate) mod route;
 pub(crate) mod sockets;
+pub(crate) mod stream;
 pub(crate) mod udp_receive;
 pub(crate) mod udp_send;
 pub(crate) mod uring_send;

@@ -1,4 +1,4 @@
-//! Zero-copy sends of a UDP socket by io_uring, from memory that the kernel was told of once.
+//! Zero-copy sends of a socket by io_uring, from memory that the kernel was told of once.
 //!
 //! Each send has two completions: its result, and, once the kernel has let go of the memory, a notification that says whether it
 //! copied. They are told as one.
@@ -26,6 +26,9 @@ const REGISTERED_BYTES_MAX: usize = 1 << 30;
 
 /// The only registered buffer that gathered sends can be of: the crate builds entries of them with this number.
 const GATHERED_BUFFER: u16 = 0;
+
+/// How often the kernel is asked to take a send of a stream, when it is short of memory.
+const ATTEMPTS_MAX: u32 = 1000;
 
 /// The socket is the ring's only file.
 const SOCKET: types::Fixed = types::Fixed(0);
@@ -208,6 +211,10 @@ pub(crate) struct UringSender {
     queued: usize,
     /// Sends whose result has not come.
     undecided: usize,
+    /// Places of sends whose memory is free, to be told.
+    over: Vec<u32>,
+    /// The kernel did not take a send that belongs to a stream.
+    is_broken: bool,
     /// Completions of sends that there are none of.
     faults: u64,
 }
@@ -250,6 +257,8 @@ impl UringSender {
             free: (0..sends).rev().collect(),
             queued: 0,
             undecided: 0,
+            over: Vec::with_capacity(sends as usize),
+            is_broken: false,
             faults: 0,
         };
         ring.probe()?;
@@ -332,6 +341,76 @@ impl UringSender {
         to: Option<&Address>,
         segment_bytes: Option<u16>,
     ) -> Result<(), Full> {
+        // SAFETY: by contract.
+        unsafe { self.queue_flagged(user_data, pieces, to, segment_bytes, 0) }.map(drop)
+    }
+
+    /// Sends on a stream by one system call, as much as the socket takes at once, and returns how many bytes that is. As any other it is
+    /// reaped once its memory is free, also where it failed.
+    ///
+    /// # Errors
+    /// The kernel's, `WouldBlock` where there is no room, in the send buffer or the ring; no byte was sent. Only where the ring had no
+    /// room ([`is_full`](Self::is_full) before) there is nothing to be reaped.
+    ///
+    /// # Safety
+    /// The memory of the pieces stays where it is, unchanged, until `user_data` was reaped.
+    pub(crate) unsafe fn send_at_once<'p>(
+        &mut self,
+        user_data: u64,
+        pieces: impl IntoIterator<Item = &'p [u8]>,
+    ) -> io::Result<usize> {
+        // A send that waited would be overtaken by the next.
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: by contract.
+        let place = unsafe { self.queue_flagged(user_data, pieces, None, None, flags) }
+            .map_err(|Full| io::ErrorKind::WouldBlock)?;
+        let mut attempts = 0;
+        loop {
+            let submitted = match self.queued {
+                0 => self.uring.submit_and_wait(1).map(drop), // taken, and not decided: it does not wait for room, so not for long
+                _ => self.submit(),
+            };
+            self.collect();
+            if let Some(result) = self.flights[place].result {
+                return usize::try_from(result)
+                    .map_err(|_| io::Error::from_raw_os_error(result.saturating_neg()));
+            }
+            attempts += 1;
+            if let Err(error) = submitted
+                && self.queued > 0
+                && attempts >= ATTEMPTS_MAX
+            {
+                self.break_off(place);
+                return Err(io::Error::other(error));
+            }
+        }
+    }
+
+    /// The kernel does not take what is in the ring. Nor will it later, when the stream has gone on: nothing is submitted any more.
+    fn break_off(&mut self, place: usize) {
+        self.is_broken = true;
+        self.flights[place].result = Some(-libc::EIO);
+        self.undecided -= 1;
+        self.over.push(place as u32);
+    }
+
+    /// Whether as many sends are in flight as there can be.
+    pub(crate) fn is_full(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    /// As [`queue`](Self::queue), with flags of send(2); returns the place of the send.
+    ///
+    /// # Safety
+    /// As for `queue`.
+    unsafe fn queue_flagged<'p>(
+        &mut self,
+        user_data: u64,
+        pieces: impl IntoIterator<Item = &'p [u8]>,
+        to: Option<&Address>,
+        segment_bytes: Option<u16>,
+        message_flags: i32,
+    ) -> Result<usize, Full> {
         let place = *self.free.last().ok_or(Full)?;
         let arguments = &mut self.arguments[place as usize];
         arguments.pieces.clear();
@@ -354,6 +433,7 @@ impl UringSender {
                     .dest_addr(address.cast())
                     .dest_addr_len(address_bytes)
                     .buf_index(buffer)
+                    .flags(message_flags)
                     .zc_flags(IORING_SEND_ZC_REPORT_USAGE)
                     .build()
             }
@@ -362,7 +442,10 @@ impl UringSender {
                 let registered = self.gathers_registered && buffer == Some(GATHERED_BUFFER);
                 let fixed = if registered { IORING_RECVSEND_FIXED_BUF } else { 0 };
                 let flags = IORING_SEND_ZC_REPORT_USAGE | fixed;
-                opcode::SendMsgZc::new(SOCKET, &raw const arguments.header).ioprio(flags).build()
+                opcode::SendMsgZc::new(SOCKET, &raw const arguments.header)
+                    .ioprio(flags)
+                    .flags(message_flags.cast_unsigned())
+                    .build()
             }
         };
         // SAFETY: the memory by contract; the arguments stay in their box until the result is there, also when the ring is dropped.
@@ -371,7 +454,7 @@ impl UringSender {
         self.free.pop();
         self.queued += 1;
         self.undecided += 1;
-        Ok(())
+        Ok(place as usize)
     }
 
     /// Hands over what is queued, by one system call.
@@ -379,6 +462,9 @@ impl UringSender {
     /// # Errors
     /// The kernel is short of memory (`EAGAIN`), or refuses. What it did not take stays queued: call again.
     pub(crate) fn submit(&mut self) -> io::Result<()> {
+        if self.is_broken {
+            return Err(io::Error::other("the ring is out of order"));
+        }
         while self.queued > 0 {
             match self.uring.submit() {
                 Ok(0) => return Err(io::ErrorKind::WouldBlock.into()),
@@ -404,7 +490,24 @@ impl UringSender {
             // Completions of this thread's sends are ready to be written. An error leaves them for the next time.
             let _ = self.run_tasks();
         }
-        let mut count = 0;
+        self.collect();
+        let over = std::mem::take(&mut self.over);
+        let count = over.len();
+        for &place in &over {
+            let flight = &mut self.flights[place as usize];
+            flight.is_open = false;
+            self.free.push(place);
+            if let Some(done) = flight.done() {
+                each(flight.user_data, done);
+            }
+        }
+        self.over = over; // its memory is used again
+        self.over.clear();
+        count
+    }
+
+    /// Reads completions; sends that are over by them wait to be told.
+    fn collect(&mut self) {
         for entry in self.uring.completion() {
             let place = entry.user_data() as u32;
             let flight = self.flights.get_mut(place as usize);
@@ -413,17 +516,13 @@ impl UringSender {
                 self.faults += 1;
                 continue;
             };
-            let was_undecided = flight.result.is_none();
+            let (was_undecided, was_done) = (flight.result.is_none(), flight.done().is_some());
             self.faults += u64::from(!note(flight, &entry));
             self.undecided -= usize::from(was_undecided && flight.result.is_some());
-            if let Some(done) = flight.done() {
-                flight.is_open = false;
-                self.free.push(place);
-                count += 1;
-                each(flight.user_data, done);
+            if !was_done && flight.done().is_some() {
+                self.over.push(place);
             }
         }
-        count
     }
 
     fn run_tasks(&self) -> io::Result<usize> {

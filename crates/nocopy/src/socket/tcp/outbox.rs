@@ -1,0 +1,350 @@
+//! What is queued of a stream, and what the kernel still reads of it.
+//!
+//! A buffer is held from `push` until all of it was handed over and every zero-copy call that reads it is over: until the peer has
+//! acknowledged its last byte. The kernel's word for that is checked: a completion of a call that was never made, or is over, frees
+//! nothing. Only calls that took something are counted by the kernel (`net_zcopy_put_abort` of `tcp_sendmsg_locked` takes the number of
+//! a call that failed back).
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ops::RangeInclusive;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+
+use super::Method;
+use crate::evidence::Evidence;
+use crate::pool::{self, Buffer, Pool};
+use crate::socket::Ticket;
+use crate::socket::kept::{self, Kept, Load};
+use crate::socket::reaper::{self, Orphan as _};
+use crate::sys::stream;
+use crate::sys::uring_send::UringRefused;
+
+/// The most bytes of a call: enough that the call itself costs nothing, and little enough that memory comes back while more is sent.
+const RUN_BYTES_MAX: usize = 1 << 20;
+
+/// The most pieces of a call.
+const RUN_PIECES_MAX: usize = 64;
+
+/// Sends that a ring has at a time.
+const RING_SENDS: u32 = 256;
+
+/// Pools that are registered with rings, in this process, before streams make no more by themselves: registered memory is locked, and
+/// thousands of connections must not lock all there is.
+const RINGS_MAX: usize = 64;
+
+/// How long a peer may take to acknowledge what was sent, when nobody has the socket any more.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A place in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    ticket: u64,
+    bytes: usize,
+}
+
+/// Bytes at the front of the queue that are sent alike.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run {
+    pub(super) bytes: usize,
+}
+
+/// A call that the kernel took and has not completed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Call {
+    /// What it reads all or part of.
+    first: u64,
+    last: u64,
+    pub(super) bytes: usize,
+    /// Of the run it is of.
+    pub(super) run_bytes: usize,
+    pub(super) method: Method,
+    /// When it was made, if the policy measures it.
+    pub(super) since: Option<Instant>,
+}
+
+impl kept::Call for Call {
+    fn reads(&self) -> RangeInclusive<u64> {
+        self.first..=self.last
+    }
+}
+
+impl Load for Buffer {
+    fn abandon(self) -> usize {
+        Buffer::abandon(self)
+    }
+}
+
+/// How a run is sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How {
+    pub(super) method: Method,
+    pub(super) waits: bool,
+    /// What is known at once; `None`: the completion will tell.
+    pub(super) evidence: Option<Evidence>,
+    /// When the policy began to measure, if it does.
+    pub(super) since: Option<Instant>,
+    pub(super) run_bytes: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Outbox {
+    kept: Kept<Buffer, (), Call>,
+    /// What goes next: the first buffer that was not handed over whole, and how many of its bytes were.
+    next: Place,
+    queued_bytes: u64,
+    /// The stream was ended: nothing more can be sent.
+    pub(super) is_finished: bool,
+    /// Something that belongs to the stream was taken out of it.
+    is_cut: bool,
+}
+
+impl Outbox {
+    pub(super) fn new(socket: Arc<OwnedFd>) -> Self {
+        let kept = Kept::new(socket, PATIENCE);
+        Self { kept, next: Place { ticket: 0, bytes: 0 }, queued_bytes: 0, is_finished: false, is_cut: false }
+    }
+
+    #[inline]
+    pub(super) fn kept(&self) -> &Kept<Buffer, (), Call> {
+        &self.kept
+    }
+
+    pub(super) fn kept_mut(&mut self) -> &mut Kept<Buffer, (), Call> {
+        &mut self.kept
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.kept.socket()
+    }
+
+    pub(super) fn push(&mut self, buffer: Buffer) -> Ticket {
+        self.queued_bytes += buffer.len() as u64;
+        self.kept.messages.push(buffer, ())
+    }
+
+    /// Buffers that were not handed over whole.
+    #[inline]
+    pub(super) fn queued(&self) -> usize {
+        (self.kept.messages.end() - self.next.ticket) as usize
+    }
+
+    /// Bytes that were not handed over.
+    pub(super) fn queued_bytes(&self) -> u64 {
+        self.queued_bytes
+    }
+
+    /// Calls whose memory the kernel still reads.
+    #[inline]
+    pub(super) fn in_flight(&self) -> usize {
+        self.kept.in_flight()
+    }
+
+    /// What goes into one call.
+    #[inline]
+    pub(super) fn run(&self) -> Option<Run> {
+        if self.queued() == 0 {
+            return None;
+        }
+        Some(Run { bytes: self.pieces(RUN_BYTES_MAX).map(|(_, piece)| piece.len()).sum() })
+    }
+
+    /// Pieces from the front of the queue on, so many bytes in all, with the tickets of their buffers.
+    fn pieces(&self, bytes_max: usize) -> impl Iterator<Item = (u64, &[u8])> {
+        let mut left = bytes_max;
+        (self.next.ticket..self.kept.messages.end())
+            .take(RUN_PIECES_MAX)
+            .map(|ticket| {
+                let first = if ticket == self.next.ticket { self.next.bytes } else { 0 };
+                (ticket, &self.buffer(ticket)[first..])
+            })
+            .map_while(move |(ticket, piece)| {
+                let piece = &piece[..piece.len().min(left)];
+                let is_over = left == 0;
+                left -= piece.len();
+                (!is_over).then_some((ticket, piece))
+            })
+    }
+
+    #[inline]
+    fn buffer(&self, ticket: u64) -> &Buffer {
+        self.kept.messages.get(ticket).message.as_ref().expect("a buffer that is queued is held")
+    }
+
+    /// Hands over bytes from the front of the queue, by one call, and returns how many.
+    ///
+    /// # Errors
+    /// The kernel's: no byte was handed over.
+    pub(super) fn send(
+        &mut self,
+        bytes: usize,
+        how: How,
+        free: &mut impl FnMut(Ticket, Buffer, Evidence),
+    ) -> io::Result<usize> {
+        if self.pieces(bytes).all(|(_, piece)| piece.is_empty()) {
+            // Buffers of no bytes: nothing to send, and not for the kernel, which would take it for the end of a call that failed.
+            self.pass(0, how.evidence, free);
+            return Ok(0);
+        }
+        let sent = match how.method {
+            Method::Plain => self.call(bytes, how.waits, false)?,
+            Method::ZeroCopy => self.call(bytes, how.waits, true)?,
+            Method::UringZeroCopy => return self.send_by_ring(bytes, how, free),
+        };
+        if how.method == Method::ZeroCopy {
+            let call = self.covering(sent, how);
+            self.kept.messages.called(kept::Call::reads(&call));
+            self.kept.calls.push(call);
+        }
+        self.pass(sent, how.evidence, free);
+        Ok(sent)
+    }
+
+    fn call(&self, bytes: usize, waits: bool, zero_copy: bool) -> io::Result<usize> {
+        let pieces: SmallVec<[io::IoSlice<'_>; 16]> =
+            self.pieces(bytes).map(|(_, piece)| io::IoSlice::new(piece)).collect();
+        // SAFETY: the pieces are of buffers that `self.kept` holds; those of zero-copy calls until it has seen the completion, or the
+        // reaper has, or they were abandoned for good.
+        unsafe { stream::send(self.kept.socket(), &pieces, waits, zero_copy) }
+    }
+
+    fn send_by_ring(
+        &mut self,
+        bytes: usize,
+        how: How,
+        free: &mut impl FnMut(Ticket, Buffer, Evidence),
+    ) -> io::Result<usize> {
+        // Not by `self.pieces`, which borrows all of it.
+        let all: SmallVec<[(u64, *const [u8]); 16]> =
+            self.pieces(bytes).map(|(ticket, piece)| (ticket, std::ptr::from_ref(piece))).collect();
+        let Some(ring) = self.kept.ring.as_mut().filter(|ring| !ring.sender.is_full()) else {
+            return Err(io::ErrorKind::WouldBlock.into());
+        };
+        // SAFETY: the buffers are held, and do not move, until `ring.calls` has seen the completion, or the reaper has, or they were
+        // abandoned for good; so these pieces can be borrowed for the call, and read after it.
+        let sent =
+            unsafe { ring.sender.send_at_once(ring.calls.end(), all.iter().map(|(_, piece)| &**piece)) };
+        let taken = *sent.as_ref().unwrap_or(&0);
+        let call = self.covering(taken, how);
+        // Where the call failed it is remembered as one of nothing: the ring tells of it all the same.
+        self.kept.messages.called(kept::Call::reads(&call));
+        if let Some(ring) = &mut self.kept.ring {
+            ring.calls.push(call);
+        }
+        self.pass(taken, how.evidence, free);
+        sent
+    }
+
+    /// A call that took so many bytes from the front of the queue.
+    fn covering(&self, bytes: usize, how: How) -> Call {
+        let last = self.pieces(bytes).map(|(ticket, _)| ticket).last();
+        let (first, last) = match last {
+            Some(last) if bytes > 0 => (self.next.ticket, last),
+            _ => (1, 0), // of nothing
+        };
+        Call { first, last, bytes, run_bytes: how.run_bytes, method: how.method, since: how.since }
+    }
+
+    /// Goes on behind so many bytes, of which `evidence` is known.
+    fn pass(
+        &mut self,
+        mut bytes: usize,
+        evidence: Option<Evidence>,
+        free: &mut impl FnMut(Ticket, Buffer, Evidence),
+    ) {
+        self.queued_bytes -= bytes as u64;
+        while self.next.ticket < self.kept.messages.end() {
+            let left = self.buffer(self.next.ticket).len() - self.next.bytes;
+            if bytes < left {
+                self.next.bytes += bytes;
+                if let Some(evidence) = evidence.filter(|_| bytes > 0) {
+                    self.kept.messages.learn(self.next.ticket, evidence);
+                }
+                return;
+            }
+            bytes -= left;
+            let ticket = self.next.ticket;
+            self.next = Place { ticket: ticket + 1, bytes: 0 };
+            self.kept.messages.handed_over(ticket, evidence, free);
+        }
+    }
+
+    /// Makes the ring, with the pool's memory registered, unless it is there. One that nobody asked for is not made where there are many.
+    pub(super) fn open_ring(&mut self, pool: &Pool, asked_for: bool) -> Result<(), RingRefused> {
+        if self.kept.ring.is_some() {
+            return Ok(());
+        }
+        if !asked_for && pool::registrations() >= RINGS_MAX {
+            return Err(RingRefused::Many);
+        }
+        self.kept.open_ring(pool, RING_SENDS).map_err(RingRefused::Kernel)
+    }
+
+    /// Takes what was not handed over out of the queue, in order; of the first some bytes may have been. What the kernel reads of it
+    /// already stays.
+    pub(super) fn take_unsent(&mut self) -> Vec<Buffer> {
+        let tickets = self.next.ticket..self.kept.messages.end();
+        let mut unsent = Vec::new();
+        self.is_cut |= self.queued_bytes > 0;
+        for ticket in tickets {
+            self.kept.messages.handed_over(ticket, None, &mut |_, buffer, _| unsent.push(buffer));
+        }
+        self.next = Place { ticket: self.kept.messages.end(), bytes: 0 };
+        self.queued_bytes = 0;
+        unsent
+    }
+
+    /// Gives up what the kernel still reads, and returns how many calls those were, and the bytes that are lost to the program.
+    pub(super) fn abandon(&mut self) -> (usize, usize) {
+        let kept = self.kept.take();
+        (kept.in_flight(), Box::new(kept).abandon())
+    }
+
+    /// Ends the stream: the peer sees the end behind what was handed over. Where something is left it sees a reset instead, lest it take
+    /// a part for the whole.
+    pub(super) fn end(&mut self) {
+        if std::mem::replace(&mut self.is_finished, true) {
+            return;
+        }
+        // The connection may be gone already: then nothing is to be ended.
+        let _ = match self.queued_bytes > 0 || self.is_cut {
+            false => rustix::net::shutdown(self.socket(), rustix::net::Shutdown::Write),
+            true => rustix::net::connect_unspec(self.socket()),
+        };
+    }
+}
+
+/// Why there is no ring.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RingRefused {
+    #[error(transparent)]
+    Kernel(UringRefused),
+    #[error("{}", Self::MANY)]
+    Many,
+}
+
+impl RingRefused {
+    const MANY: &str =
+        "this process has many rings already, each of which locks memory; ask for the method by name";
+
+    /// The same in a few words that never change.
+    pub(super) fn why(&self) -> &'static str {
+        match self {
+            Self::Kernel(refused) => refused.why(),
+            Self::Many => Self::MANY,
+        }
+    }
+}
+
+impl Drop for Outbox {
+    /// What is queued is not sent. What the kernel still reads stays where it is until it has done.
+    fn drop(&mut self) {
+        self.end();
+        if self.in_flight() > 0 {
+            reaper::adopt(Box::new(self.kept.take()));
+        }
+    }
+}

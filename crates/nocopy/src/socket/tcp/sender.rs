@@ -1,0 +1,619 @@
+//! The half that sends.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Method;
+use super::choice::Chooser;
+use super::outbox::{Call, How, Outbox, Run};
+use crate::evidence::{Cause, Evidence, Tally};
+use crate::policy::{Choice, Explanation};
+use crate::pool::{Buffer, Cache, Pool};
+use crate::socket::path::{Path, Paths};
+use crate::socket::{Ticket, reaper};
+use crate::sys::error_queue::{Notice, next_notice};
+use crate::sys::stream;
+use crate::sys::xsk::{Wakeup, wait_for_completions, wait_writable};
+
+/// The most bytes that are queued before they must be flushed.
+const QUEUE_BYTES_MAX: u64 = 1 << 30;
+
+/// How long to wait at a time for completions.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// The same where nothing can be waited for.
+const LOOK_AGAIN_SOON: Duration = Duration::from_millis(1);
+
+/// Open zero-copy calls at which completions are looked for: often enough that buffers come back while they are in the cache.
+const REAP_AT: usize = 16;
+
+/// The sending half of a stream.
+///
+/// [`send`](Self::send) queues; [`flush`](Self::flush) hands over what is queued. A buffer that went without a copy comes back when the peer
+/// has acknowledged it.
+///
+/// Dropping it ends the stream: the peer sees the end behind the last byte that was handed over, or, where something was still queued,
+/// a reset, lest it take a part for the whole. What the kernel still reads then stays where it is until the peer has it.
+#[derive(Debug)]
+pub struct Sender {
+    outbox: Outbox,
+    cache: Cache,
+    books: Books,
+    completed: Option<VecDeque<Completed>>,
+    counters: Counters,
+    asked_for_ring: bool,
+}
+
+/// What is learnt of the bytes that were sent.
+#[derive(Debug)]
+struct Books {
+    tally: Tally,
+    chooser: Chooser,
+    paths: Paths,
+    peer: Option<IpAddr>,
+    /// As it was at the last look.
+    path: Option<Path>,
+}
+
+impl Books {
+    /// Takes notice of routes that changed.
+    fn refresh(&mut self) {
+        self.paths.refresh();
+        self.path = None;
+    }
+
+    /// Books a call that is over, and returns what that proves.
+    fn close(&mut self, call: &Call, copied: bool) -> Evidence {
+        let path = *self.path.get_or_insert_with(|| self.paths.to(self.peer));
+        let evidence = path.evidence(copied);
+        self.tally.add(evidence, 0, call.bytes as u64);
+        self.chooser.completed(call, copied);
+        evidence
+    }
+}
+
+/// A buffer that is free again.
+#[derive(Debug)]
+pub struct Completed {
+    /// Which.
+    pub ticket: Ticket,
+    /// What is known of its bytes; if of some more than of others, of the worst part.
+    pub evidence: Evidence,
+    /// It.
+    pub buffer: Buffer,
+}
+
+/// What a sender counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Bytes the kernel took. Not: delivered.
+    pub sent_bytes: u64,
+    /// Bytes of zero-copy calls that the kernel had no memory to remember, and that were copied instead.
+    pub no_buffers_bytes: u64,
+    /// Completions of calls that were never made: a fault of the kernel's.
+    pub strange_completions: u64,
+}
+
+/// A buffer was not queued; here it is.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct Rejected {
+    /// As it was given.
+    pub buffer: Buffer,
+    /// Why.
+    pub reason: RejectedReason,
+}
+
+/// Why a buffer was not queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RejectedReason {
+    /// Very much is queued.
+    #[error("{} MiB are queued; flush them first", QUEUE_BYTES_MAX >> 20)]
+    QueueFull,
+    /// The stream was ended.
+    #[error("the stream was ended by this side; nothing can be sent behind its end")]
+    Finished,
+}
+
+/// The connection is over, and so many bytes that were queued were not handed over. [`Sender::take_unsent`] gives them back; of what was
+/// handed over before nobody knows how much arrived.
+#[derive(Debug, thiserror::Error)]
+#[error("{unsent_bytes} bytes were not sent ({source}): {}", advice(.source))]
+pub struct SendError {
+    /// How many were still queued.
+    pub unsent_bytes: u64,
+    /// The kernel's reason.
+    pub source: io::Error,
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => "the stream was ended or reset; connect again",
+        io::ErrorKind::ConnectionReset => {
+            "the peer closed without reading everything, or its program died; look there"
+        }
+        io::ErrorKind::TimedOut => {
+            "the peer was silent for too long; look at the network, 'ss -ti', and TCP_USER_TIMEOUT"
+        }
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            "there is no way to the peer any more; look at 'ip route get'"
+        }
+        io::ErrorKind::NotConnected => "connect it first",
+        _ => "look at 'ss -ti' and the interface",
+    }
+}
+
+impl Sender {
+    pub(super) fn new(
+        socket: Arc<OwnedFd>,
+        pool: Pool,
+        chooser: Chooser,
+        paths: Paths,
+        peer: Option<IpAddr>,
+        return_buffers: bool,
+    ) -> Self {
+        Self {
+            outbox: Outbox::new(socket),
+            cache: Cache::new(pool),
+            books: Books { tally: Tally::default(), chooser, paths, peer, path: None },
+            completed: return_buffers.then(VecDeque::new),
+            counters: Counters::default(),
+            asked_for_ring: false,
+        }
+    }
+
+    /// Makes the ring now, rather than when it is first sent by.
+    pub(super) fn open_ring(&mut self) -> io::Result<()> {
+        self.asked_for_ring = true;
+        self.outbox.open_ring(self.cache.pool(), true).map_err(io::Error::other)
+    }
+
+    /// An empty buffer of the stream's pool; `None` while all are away: [`flush`](Self::flush) and [`reap`](Self::reap) bring them back.
+    #[inline]
+    pub fn buffer(&mut self) -> Option<Buffer> {
+        self.cache.take()
+    }
+
+    /// An empty buffer; flushes, and waits for the peer to acknowledge what is on its way, while all are away.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush). `WouldBlock` inside if all buffers are with the program, which nobody can wait for.
+    pub fn wait_buffer(&mut self) -> Result<Buffer, SendError> {
+        loop {
+            if let Some(buffer) = self.cache.take() {
+                return Ok(buffer);
+            }
+            self.flush()?;
+            if self.reap() == 0 && self.cache.is_empty() && self.cache.available() == 0 {
+                if self.in_flight() == 0 {
+                    return Err(self.error(io::ErrorKind::WouldBlock.into()));
+                }
+                self.wait(LOOK_AGAIN)?;
+            }
+        }
+    }
+
+    /// Takes a buffer that was not sent back, more cheaply than dropping it.
+    #[inline]
+    pub fn recycle(&mut self, buffer: Buffer) {
+        self.cache.put(buffer);
+    }
+
+    /// The pool the buffers are of.
+    pub fn pool(&self) -> &Pool {
+        self.cache.pool()
+    }
+
+    /// Buffers to be had at once.
+    pub fn buffers_free(&self) -> usize {
+        self.cache.available()
+    }
+
+    /// Queues a buffer; several are gathered into one call without being joined.
+    ///
+    /// # Errors
+    /// The buffer, and why it was not queued.
+    pub fn send(&mut self, buffer: impl Into<Buffer>) -> Result<Ticket, Rejected> {
+        let buffer = buffer.into();
+        let reason = if self.outbox.is_finished {
+            RejectedReason::Finished
+        } else if self.outbox.queued_bytes() + buffer.len() as u64 > QUEUE_BYTES_MAX && self.queued() > 0 {
+            RejectedReason::QueueFull
+        } else {
+            return Ok(self.outbox.push(buffer));
+        };
+        Err(Rejected { buffer, reason })
+    }
+
+    /// Sends bytes now, behind what is queued: the kernel copies them, so they are the caller's again at once.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush); part of the bytes may have been sent then.
+    pub fn send_slice(&mut self, mut bytes: &[u8]) -> Result<(), SendError> {
+        self.flush()?;
+        while !bytes.is_empty() {
+            match self.send_some(bytes, true) {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait_writable()?,
+                Err(error) => {
+                    return Err(SendError { unsent_bytes: bytes.len() as u64, source: error });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends as many bytes as the socket takes.
+    fn send_some(&mut self, bytes: &[u8], waits: bool) -> io::Result<usize> {
+        let sent = loop {
+            match stream::send_copied(self.outbox.socket(), bytes, waits) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                sent => break sent?,
+            }
+        };
+        self.counters.sent_bytes += sent as u64;
+        self.books.tally.add(Evidence::Copied(Cause::Slice), 0, sent as u64);
+        Ok(sent)
+    }
+
+    /// Buffers that are queued and were not handed over whole.
+    pub fn queued(&self) -> usize {
+        self.outbox.queued()
+    }
+
+    /// Bytes that are queued and were not handed over.
+    pub fn queued_bytes(&self) -> u64 {
+        self.outbox.queued_bytes()
+    }
+
+    /// Calls whose memory the kernel still reads.
+    pub fn in_flight(&self) -> usize {
+        self.outbox.in_flight()
+    }
+
+    /// Hands over everything queued; waits while the socket's send buffer is full, for as long as the peer does not read.
+    ///
+    /// # Errors
+    /// The connection is over.
+    pub fn flush(&mut self) -> Result<(), SendError> {
+        self.hand_over(true).map(drop)
+    }
+
+    /// Hands over as much as the socket takes at once. `false`: not everything; wait until it is writable, and
+    /// [`reap`](Self::reap) before, because completions make it readable as an error.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn try_flush(&mut self) -> Result<bool, SendError> {
+        self.hand_over(false)
+    }
+
+    fn hand_over(&mut self, waits: bool) -> Result<bool, SendError> {
+        while let Some(run) = self.outbox.run() {
+            let choice = self.books.chooser.choose(run.bytes);
+            match self.send_run(run, choice, waits) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(error) => return Err(self.error(error)),
+            }
+        }
+        Ok(true)
+    }
+
+    fn error(&self, source: io::Error) -> SendError {
+        SendError { unsent_bytes: self.outbox.queued_bytes(), source }
+    }
+
+    /// Sends a run by one method, in as many calls as it takes. `false`: the socket takes no more now.
+    ///
+    /// What is measured is the time of the calls, without the time that the socket had no room: a peer that reads slowly says nothing
+    /// of the method.
+    fn send_run(&mut self, run: Run, choice: Choice<Method>, waits: bool) -> io::Result<bool> {
+        let (mut method, mut sent_bytes, mut cost) = (choice.method, 0, Duration::ZERO);
+        let is_done = loop {
+            let since = choice.measured.then(Instant::now);
+            let how = self.how(method, run, waits && since.is_none(), since);
+            let sent = self.send_some_of(run.bytes - sent_bytes, how);
+            self.reap_if_many();
+            cost += since.map_or(Duration::ZERO, |since| since.elapsed());
+            match sent {
+                Ok(sent) => sent_bytes += sent,
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::WouldBlock if waits => self.make_room()?,
+                    io::ErrorKind::WouldBlock => break false,
+                    _ => method = self.instead(method, error)?,
+                },
+            }
+            if sent_bytes == run.bytes {
+                break true;
+            }
+        };
+        if method == choice.method && sent_bytes > 0 {
+            self.books.chooser.record(choice, run.bytes, sent_bytes, cost);
+        }
+        Ok(is_done)
+    }
+
+    fn how(&self, method: Method, run: Run, waits: bool, since: Option<Instant>) -> How {
+        let evidence = (!method.is_zero_copy()).then(|| self.books.chooser.copied(run.bytes));
+        How { method, waits, evidence, since, run_bytes: run.bytes }
+    }
+
+    /// Makes one call.
+    fn send_some_of(&mut self, bytes: usize, how: How) -> io::Result<usize> {
+        if how.method == Method::UringZeroCopy {
+            let opened = self.outbox.open_ring(self.cache.pool(), self.asked_for_ring);
+            if let Err(refused) = opened {
+                self.books.chooser.unavailable(how.method, refused.why());
+                return Err(io::ErrorKind::Unsupported.into());
+            }
+        }
+        let in_flight = self.in_flight();
+        let sent = self.call(bytes, how);
+        match sent {
+            Err(error) if how.method.is_zero_copy() && is_no_buffers(&error) => {
+                // Completions make room. Without any it is a copy.
+                self.reap();
+                if self.in_flight() < in_flight { Ok(0) } else { self.send_copied(bytes, how) }
+            }
+            sent => sent,
+        }
+    }
+
+    fn call(&mut self, bytes: usize, how: How) -> io::Result<usize> {
+        let mut free = free(&mut self.cache, &mut self.completed);
+        let sent = self.outbox.send(bytes, how, &mut free)?;
+        self.counters.sent_bytes += sent as u64;
+        if let Some(evidence) = how.evidence {
+            self.books.tally.add(evidence, 0, sent as u64);
+        }
+        Ok(sent)
+    }
+
+    /// The kernel has no memory to remember zero-copy calls by.
+    #[cold]
+    fn send_copied(&mut self, bytes: usize, how: How) -> io::Result<usize> {
+        let evidence = Some(Evidence::Copied(Cause::NoBuffers));
+        let sent = self.call(bytes, How { method: Method::Plain, evidence, ..how })?;
+        self.counters.no_buffers_bytes += sent as u64;
+        self.books.chooser.no_buffers(how.method);
+        Ok(sent)
+    }
+
+    /// The way to go on where a method does not take what another might.
+    #[cold]
+    fn instead(&mut self, method: Method, error: io::Error) -> io::Result<Method> {
+        let is_of_method = error.kind() == io::ErrorKind::Unsupported
+            || matches!(
+                error.raw_os_error(),
+                Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EIO | libc::EFAULT | libc::EMSGSIZE)
+            );
+        if method.is_zero_copy() && is_of_method { Ok(Method::Plain) } else { Err(error) }
+    }
+
+    /// The socket's send buffer is full, or the ring.
+    #[cold]
+    fn make_room(&mut self) -> io::Result<()> {
+        // Completions would end the wait at once; those of a ring are what it waits for.
+        self.reap();
+        let kept = self.outbox.kept();
+        if kept.ring.as_ref().is_some_and(|ring| ring.sender.is_full()) {
+            return wait_for_completions(kept.socket(), kept.ring(), LOOK_AGAIN).map(drop);
+        }
+        wait_writable(kept.socket(), LOOK_AGAIN).map(drop)
+    }
+
+    fn wait_writable(&mut self) -> Result<(), SendError> {
+        self.make_room().map_err(|error| self.error(error))
+    }
+
+    #[inline]
+    fn reap_if_many(&mut self) {
+        let open = self.outbox.in_flight();
+        if open >= REAP_AT || (open > 0 && self.cache.is_empty()) {
+            self.reap();
+        }
+    }
+
+    /// Takes what the kernel says of earlier sends, and returns how many calls are over. Costs nothing where none is on its way.
+    pub fn reap(&mut self) -> usize {
+        if self.in_flight() == 0 {
+            return 0;
+        }
+        self.books.refresh();
+        let mut over = 0;
+        while let Ok(Some(notice)) = next_notice(self.outbox.socket()) {
+            if let Notice::Done { first, last, copied } = notice {
+                over += self.done(first, last, copied);
+            }
+        }
+        over + self.done_by_ring()
+    }
+
+    fn done(&mut self, first: u32, last: u32, copied: bool) -> usize {
+        let mut free = free(&mut self.cache, &mut self.completed);
+        let books = &mut self.books;
+        let (over, named) =
+            self.outbox.kept_mut().done(first, last, |call| books.close(call, copied), &mut free);
+        self.counters.strange_completions += (named.end - named.start).cast_unsigned() - over as u64;
+        over
+    }
+
+    fn done_by_ring(&mut self) -> usize {
+        let mut free = free(&mut self.cache, &mut self.completed);
+        let books = &mut self.books;
+        let kept = self.outbox.kept_mut();
+        let over = kept.done_by_ring(|call, copied| books.close(call, copied), &mut free);
+        kept.drop_failed(); // calls that took nothing
+        over
+    }
+
+    /// The next buffer that is free again, if the builder was told to [return them](super::Builder::return_buffers).
+    pub fn completed(&mut self) -> Option<Completed> {
+        self.completed.as_mut()?.pop_front()
+    }
+
+    /// Takes back what was queued and not handed over, in order: after an error, to send it by another connection. Of the first part may
+    /// have been sent. The peer sees a reset at the end, since what it got is not the whole.
+    pub fn take_unsent(&mut self) -> Vec<Buffer> {
+        self.outbox.take_unsent()
+    }
+
+    /// Hands over everything queued, and ends the stream: the peer sees its end behind the last byte. This side can still receive.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn finish(&mut self) -> Result<(), SendError> {
+        self.flush()?;
+        self.outbox.end();
+        Ok(())
+    }
+
+    /// Hands over everything queued, and waits until the kernel has let go of all memory: of what went without a copy, until the peer
+    /// has acknowledged it. `false`: not in that time.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn drain(&mut self, timeout: Duration) -> Result<bool, SendError> {
+        let give_up = Instant::now() + timeout;
+        loop {
+            let is_flushed = self.try_flush()?;
+            let over = self.reap();
+            if is_flushed && self.in_flight() == 0 {
+                return Ok(true);
+            }
+            let left = give_up.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            if over == 0 {
+                let wait = left.min(LOOK_AGAIN);
+                if is_flushed {
+                    self.wait(wait)?;
+                } else {
+                    wait_writable(self.outbox.socket(), wait).map_err(|error| self.error(error))?;
+                }
+            }
+        }
+    }
+
+    /// Waits for what the kernel tells of earlier sends, and takes it.
+    fn wait(&mut self, timeout: Duration) -> Result<(), SendError> {
+        let kept = self.outbox.kept();
+        let waited = wait_for_completions(kept.socket(), kept.ring(), timeout);
+        let is_ready = waited.map_err(|error| self.error(error))? == Wakeup::Ready;
+        if self.reap() == 0 && is_ready {
+            // Where both sides have ended the stream every wait is over at once (POLLHUP), while the last bytes are on their way.
+            std::thread::sleep(LOOK_AGAIN_SOON.min(timeout));
+        }
+        Ok(())
+    }
+
+    /// What is known of the bytes sent, as soon as their memory is free.
+    pub fn ledger(&self) -> Tally {
+        self.books.tally
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> Counters {
+        let strange = self.counters.strange_completions + self.outbox.kept().ring_faults();
+        Counters { strange_completions: strange, ..self.counters }
+    }
+
+    /// Which ways are taken, and why. What is shorter than a page goes by a plain call, and is booked as
+    /// [below threshold](Cause::BelowThreshold).
+    pub fn explain(&self) -> Explanation<Method> {
+        self.books.chooser.explain()
+    }
+
+    /// Hands over everything queued and ends the stream, waits up to `timeout` until the peer has acknowledged what went without a copy,
+    /// and lets go. Memory that the kernel still reads then is given up: pages of a pool are replaced by others, while the kernel keeps the old
+    /// ones, and goes on sending them; any other memory is leaked. (Dropping the sender instead leaves all of it where it is, for up to
+    /// two minutes.) What is still queued then is not sent, and the peer sees a reset.
+    pub fn close(mut self, timeout: Duration) -> Closed {
+        let give_up = Instant::now() + timeout;
+        let flushed = self.flush_until(give_up);
+        self.outbox.end();
+        // Nothing is queued any more that could fail.
+        let drained = if matches!(flushed, Ok(true)) {
+            self.drain(give_up.saturating_duration_since(Instant::now()))
+        } else {
+            self.reap();
+            Ok(false)
+        };
+        let error = flushed.err().or(drained.err());
+        let (queued_bytes, ledger, counters) = (self.queued_bytes(), self.ledger(), self.counters());
+        let (abandoned_calls, leaked_bytes) = self.outbox.abandon();
+        reaper::leaked(leaked_bytes);
+        Closed { abandoned_calls, leaked_bytes, queued_bytes, error, ledger, counters }
+    }
+
+    fn flush_until(&mut self, give_up: Instant) -> Result<bool, SendError> {
+        while !self.try_flush()? {
+            self.reap();
+            let left = give_up.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            wait_writable(self.outbox.socket(), left.min(LOOK_AGAIN)).map_err(|error| self.error(error))?;
+        }
+        Ok(true)
+    }
+}
+
+/// How a sender ended.
+#[derive(Debug)]
+pub struct Closed {
+    /// Calls the peer had not acknowledged. What they carried is not in the ledger; the kernel goes on sending it.
+    pub abandoned_calls: usize,
+    /// Bytes of foreign memory among them, which nobody gets back.
+    pub leaked_bytes: usize,
+    /// Bytes that were never handed over.
+    pub queued_bytes: u64,
+    /// Why they were not.
+    pub error: Option<SendError>,
+    /// What is known of all other bytes.
+    pub ledger: Tally,
+    /// What was counted.
+    pub counters: Counters,
+}
+
+fn is_no_buffers(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// Where a buffer goes that is free.
+fn free<'a>(
+    cache: &'a mut Cache,
+    completed: &'a mut Option<VecDeque<Completed>>,
+) -> impl FnMut(Ticket, Buffer, Evidence) + 'a {
+    move |ticket, buffer, evidence| match completed {
+        Some(completed) => completed.push_back(Completed { ticket, evidence, buffer }),
+        None => cache.put(buffer),
+    }
+}
+
+/// For programs that write: the kernel copies, as [`send_slice`](Sender::send_slice) has it.
+impl io::Write for Sender {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Self::flush(self).map_err(|error| error.source)?;
+        self.send_some(bytes, true)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Self::flush(self).map_err(|error| error.source)
+    }
+}
+
+impl AsFd for Sender {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.outbox.socket()
+    }
+}
