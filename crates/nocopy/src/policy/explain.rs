@@ -6,9 +6,22 @@ use std::time::Duration;
 use super::class::{Class, Outcome};
 use super::{Policy, Reason};
 
+/// What a policy's work is made of: the words in which it is explained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Matter {
+    /// Datagrams, to several destinations.
+    Datagrams,
+    /// A stream that is sent: bytes of a write, counted in pages of 4 KiB.
+    Writes,
+    /// A stream that is received, counted in pages of 4 KiB.
+    Reads,
+}
+
 /// What a [`Policy`] chose, and why. Displays as text, a line for each class and each method that was not chosen in it.
 #[derive(Debug, Clone)]
 pub struct Explanation<M> {
+    /// What it is about.
+    pub matter: Matter,
     /// The user chose.
     pub pinned: bool,
     /// Time spent sending, estimated from the calls that were measured.
@@ -24,15 +37,17 @@ pub struct Explanation<M> {
 /// What was chosen for a class of sends.
 #[derive(Debug, Clone)]
 pub struct ClassExplanation<M> {
+    /// In which words it is told.
+    pub matter: Matter,
     /// The caller's number; `None`: all destinations that were not told apart.
     pub destination: Option<u32>,
-    /// Smallest and largest bytes of a datagram.
+    /// Smallest and largest bytes of a datagram, or a write.
     pub bytes: (u32, u32),
-    /// Smallest and largest count of datagrams of a flush.
+    /// Smallest and largest count of datagrams, or pages, of a flush.
     pub count: (u32, u32),
     /// What is used.
     pub method: M,
-    /// What a datagram costs in ns: the median of the last measured calls.
+    /// What a datagram, or a page, costs in ns: the median of the last measured calls.
     pub cost_ns: Option<f64>,
     /// How often another method was chosen.
     pub switches: u32,
@@ -90,6 +105,7 @@ pub(super) fn explain<M: Copy + Eq>(policy: &Policy<M>) -> Explanation<M> {
     let out = candidates.methods.iter().zip(candidates.out);
     let classes = policy.table.iter().map(|(destination, class)| of_class(policy, destination, class));
     Explanation {
+        matter: policy.matter,
         pinned: policy.pinned,
         sent: Duration::from_nanos(policy.budget.sent_ns as u64),
         explored: Duration::from_nanos(policy.budget.explored_ns as u64),
@@ -107,6 +123,7 @@ fn of_class<M: Copy + Eq>(
     let order = policy.candidates.order(class.kind).iter();
     let others = order.filter(|&&method| method != class.incumbent);
     ClassExplanation {
+        matter: policy.matter,
         destination,
         bytes: class.kind.bytes(),
         count: class.kind.count(),
@@ -145,7 +162,8 @@ impl<M: fmt::Display> fmt::Display for Explanation<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let chosen = if self.pinned { "chosen by the user" } else { "chosen by measurement" };
         let share = 100.0 * self.explored.as_secs_f64() / self.sent.as_secs_f64().max(1e-9);
-        write!(f, "{chosen}; exploring took {share:.2} % of {:.1?} spent sending", self.sent)?;
+        let activity = if self.matter == Matter::Reads { "receiving" } else { "sending" };
+        write!(f, "{chosen}; exploring took {share:.2} % of {:.1?} spent {activity}", self.sent)?;
         for (method, reason) in &self.ruled_out {
             write!(f, "\n{method} is out: {reason}")?;
         }
@@ -155,13 +173,21 @@ impl<M: fmt::Display> fmt::Display for Explanation<M> {
 
 impl<M: fmt::Display> fmt::Display for ClassExplanation<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.destination {
-            Some(destination) => write!(f, "destination {destination}")?,
-            None => write!(f, "other destinations")?,
+        match (self.matter, self.destination) {
+            (Matter::Writes, _) => write!(f, "writes of {} bytes", Range(self.bytes))?,
+            (Matter::Reads, _) => write!(f, "reads")?,
+            (Matter::Datagrams, destination) => {
+                match destination {
+                    Some(destination) => write!(f, "destination {destination}")?,
+                    None => write!(f, "other destinations")?,
+                }
+                write!(f, ", {} bytes, {} a flush", Range(self.bytes), Range(self.count))?;
+            }
         }
-        write!(f, ", {} bytes, {} a flush: {}", Range(self.bytes), Range(self.count), self.method)?;
+        write!(f, ": {}", self.method)?;
         if let Some(ns) = self.cost_ns {
-            write!(f, ", {ns:.0} ns a datagram")?;
+            let unit = if self.matter == Matter::Datagrams { "datagram" } else { "page" };
+            write!(f, ", {ns:.0} ns a {unit}")?;
         }
         match self.switches {
             0 => {}

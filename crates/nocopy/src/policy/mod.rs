@@ -50,7 +50,7 @@ mod trial;
 use class::{Budget, Class, Terms};
 use table::{Kind, Table};
 
-pub use explain::{ClassExplanation, Compared, Explanation, Ratio, Why};
+pub use explain::{ClassExplanation, Compared, Explanation, Matter, Ratio, Why};
 
 /// Methods that a policy can choose from.
 pub const METHODS_MAX: usize = 8;
@@ -120,6 +120,7 @@ pub struct Policy<M> {
     candidates: Candidates<M>,
     budget: Budget,
     pinned: bool,
+    matter: Matter,
 }
 
 #[derive(Debug)]
@@ -161,12 +162,20 @@ impl<M: Copy + Eq> Policy<M> {
             candidates: Candidates { methods, batches, singles, out: [None; METHODS_MAX] },
             budget: Budget::new(),
             pinned: false,
+            matter: Matter::Datagrams,
         }
     }
 
     /// A policy that always chooses `method`; it still measures now and then, to be able to say what it costs.
     pub fn pinned(method: M) -> Self {
         Self { pinned: true, ..Self::new(&[method], &[method]) }
+    }
+
+    /// The same for work of another kind than datagrams; it is explained in its words.
+    #[must_use]
+    pub fn about(mut self, matter: Matter) -> Self {
+        self.matter = matter;
+        self
     }
 
     /// How to send the next run of datagrams. Costs some 5 ns while work does not change, 10 ns where only the destination does, and

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Method;
 use super::outbox::Call;
 use crate::evidence::{Cause, Evidence};
-use crate::policy::{Choice, Explanation, Policy, Reason, Work};
+use crate::policy::{Choice, Explanation, Matter, Policy, Reason, Work};
 
 /// So many bytes are one unit of work: what sending costs grows by pages.
 const UNIT_BYTES: usize = 4096;
@@ -25,7 +25,7 @@ impl Chooser {
     /// Among all methods, or always the one that is given.
     pub(super) fn new(pinned: Option<Method>) -> Self {
         let policy = pinned.map_or_else(|| Policy::new(&Method::ALL, &[Method::Plain]), Policy::pinned);
-        Self { policy, pinned: pinned.is_some() }
+        Self { policy: policy.about(Matter::Writes), pinned: pinned.is_some() }
     }
 
     /// The kernel refused `SO_ZEROCOPY`. It would take zero-copy calls all the same, copy, and never say that it has done.

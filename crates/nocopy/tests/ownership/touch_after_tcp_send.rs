@@ -1,0 +1,9 @@
+use nocopy::socket::tcp::Socket;
+
+fn main() {
+    let mut socket = Socket::connect("127.0.0.1:9".parse().unwrap()).unwrap();
+    let mut buffer = socket.sender().wait_buffer().unwrap();
+    buffer.resize(1400);
+    socket.sender().send(buffer).unwrap();
+    buffer.as_mut().unwrap()[0] = 1;
+}
