@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
@@ -125,6 +125,20 @@ impl Mapping {
         // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
         let base = unsafe { mm::mmap(std::ptr::null_mut(), bytes, prot, flags, socket, offset_bytes)? };
         Ok(Self { base: NonNull::new(base.cast()).expect("mmap never returns null"), bytes })
+    }
+
+    /// The first bytes of a file, shared with all who have it mapped; at least a page, which is not to be touched where the file ends
+    /// before it. To be written, it is kept out of forked children: the kernel seals no file that a child could write.
+    pub(crate) fn of_file(file: &impl AsFd, bytes: usize, is_writable: bool) -> io::Result<Self> {
+        let bytes = bytes.max(1);
+        let prot = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
+        let base = unsafe { mm::mmap(std::ptr::null_mut(), bytes, prot, MapFlags::SHARED, file, 0)? };
+        let mapping = Self { base: NonNull::new(base.cast()).expect("mmap never returns null"), bytes };
+        if is_writable {
+            mapping.advise(Advice::LinuxDontFork)?;
+        }
+        Ok(mapping)
     }
 
     fn advise(&self, advice: Advice) -> io::Result<()> {

@@ -1,8 +1,10 @@
-//! Sending on streams, gathered from where the bytes lie.
+//! Sending on streams, gathered from where the bytes lie; and how much a stream would take.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 /// Sends as many bytes as the socket takes, and returns how many; where it takes none it waits, or says `WouldBlock`. Raises no signal.
@@ -33,4 +35,80 @@ pub(crate) fn send_copied(socket: BorrowedFd<'_>, bytes: &[u8], waits: bool) -> 
 
 fn flags(waits: bool) -> SendFlags {
     if waits { SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL | SendFlags::DONTWAIT }
+}
+
+/// What a TCP socket takes without waiting, or `None` while it is not writable for poll(2) either.
+///
+/// `None` has told the kernel that somebody waits, as a failed call would have: it grows the buffer only for those who do, and wakes
+/// only them (`SOCK_NOSPACE`).
+pub(crate) fn room(socket: BorrowedFd<'_>) -> io::Result<Option<Room>> {
+    let Memory { limit, queued } = Memory::of(socket)?;
+    let left = limit.saturating_sub(queued);
+    // As the kernel has it (sk_stream_is_writeable), so that waiting by poll(2) ends when there is room.
+    let is_writable = (left > 0 && left >= queued / 2) || is_writable(socket)?;
+    Ok(is_writable.then_some(Room { left, limit }))
+}
+
+/// What the send buffer has left, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room {
+    left: usize,
+    limit: usize,
+}
+
+impl Room {
+    /// Bytes that are likely to fit: the kernel counts its own structures in. At least 1.
+    pub(crate) fn bytes(self) -> usize {
+        (self.left - self.left / 8).max(1)
+    }
+
+    /// Whether the socket is writable still with so many bytes more.
+    ///
+    /// Only then may they be kept back for what follows (`MSG_MORE`). Else nothing could follow, as the buffer is full of what is
+    /// kept back, until the kernel loses patience (200 ms).
+    pub(crate) fn is_ample_for(self, bytes: usize) -> bool {
+        self.left.saturating_sub(bytes) >= self.limit / 2
+    }
+}
+
+/// Of the socket's memory, what concerns sending, in bytes.
+struct Memory {
+    limit: usize,
+    queued: usize,
+}
+
+impl Memory {
+    fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
+        // linux/sock_diag.h
+        const SK_MEMINFO_SNDBUF: usize = 3;
+        const SK_MEMINFO_WMEM_QUEUED: usize = 5;
+        const SK_MEMINFO_VARS: usize = 9;
+        let mut words = [0_u32; SK_MEMINFO_VARS];
+        let mut bytes = size_of_val(&words) as libc::socklen_t;
+        // SAFETY: the kernel writes at most `bytes` bytes to `words`, which outlive the call.
+        let result = unsafe {
+            let (socket, option) = (socket.as_raw_fd(), libc::SO_MEMINFO);
+            libc::getsockopt(socket, libc::SOL_SOCKET, option, words.as_mut_ptr().cast(), &raw mut bytes)
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { limit: words[SK_MEMINFO_SNDBUF] as usize, queued: words[SK_MEMINFO_WMEM_QUEUED] as usize })
+    }
+}
+
+/// Whether a call would find room, or an error.
+fn is_writable(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
+    rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    Ok(polled[0].revents().intersects(PollFlags::OUT | PollFlags::HUP))
+}
+
+/// Makes calls that send by a blocking socket wait no longer than a tick of the kernel's clock (1 to 10 ms), and then say
+/// `WouldBlock` (`SO_SNDTIMEO`).
+///
+/// splice(2) and sendfile(2) go by the mode of the open file, which the half that receives shares and may want to block.
+pub(crate) fn hardly_wait(socket: BorrowedFd<'_>) -> io::Result<()> {
+    // Rounded up to a tick. Less than a microsecond would be none: for ever.
+    socket2::SockRef::from(&socket).set_write_timeout(Some(Duration::from_micros(1)))
 }

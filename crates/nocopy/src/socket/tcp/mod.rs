@@ -15,9 +15,12 @@
 //! ```
 
 mod builder;
+mod by_reference;
 mod choice;
 mod method;
 mod outbox;
+mod proxy;
+mod published;
 mod sender;
 
 use std::io;
@@ -26,7 +29,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 pub use builder::{Builder, OpenError};
+pub use by_reference::{
+    ByReference, PublishedMethod, RangeError, Step, Transfer, TransferError, UnknownPublishedMethod,
+};
 pub use method::{Method, UnknownMethod};
+pub use proxy::{Direction, DirectionError, Flow, Proxied, ProxyError, Side, proxy};
+pub use published::{NotPublished, PublishError, Published, Publisher};
 pub use sender::{Closed, Completed, Counters, Rejected, RejectedReason, SendError, Sender};
 
 pub use super::{Ticket, leaked_bytes};

@@ -1,0 +1,293 @@
+//! A stream moved from one socket to another, without its bytes being seen by the program.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::OFlags;
+use rustix::net::Shutdown;
+
+use crate::sys::splice::Pipe;
+
+/// Room in the pipe of a direction.
+const PIPE_BYTES: usize = 256 << 10;
+
+/// What a direction did, or what it waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Flow {
+    /// Nothing has come: wait until the source can be read (`POLLIN`).
+    SourceEmpty,
+    /// The target takes no more now: wait until it can be written to (`POLLOUT`), and not for the source.
+    TargetFull,
+    /// The source has ended, all of it was moved, and the target was told (its writing half is shut down).
+    Done,
+}
+
+/// Which socket of a direction failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirectionError {
+    /// It is read from.
+    #[error("the source cannot be read any more: {0}")]
+    Source(#[source] io::Error),
+    /// It is written to.
+    #[error("the target takes no more: {0}")]
+    Target(#[source] io::Error),
+}
+
+/// One way of a proxy: from a socket to another, by way of a pipe of its own.
+///
+/// Memory is bounded: nothing is read while the target takes nothing, so the source's peer is held back by its window.
+#[derive(Debug)]
+pub struct Direction<'sockets> {
+    from: BorrowedFd<'sockets>,
+    to: BorrowedFd<'sockets>,
+    pipe: Pipe,
+    in_pipe: usize,
+    moved: u64,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// The source has ended.
+    Draining,
+    Done,
+}
+
+/// Calls of a step at most, so that no direction starves the other.
+const ROUNDS: usize = 16;
+
+impl<'sockets> Direction<'sockets> {
+    /// From one connected stream socket to another. Both have to be non-blocking, or steps wait: splice(2) goes by the mode of
+    /// the open file.
+    ///
+    /// # Errors
+    /// No pipe is to be had.
+    pub fn new(from: BorrowedFd<'sockets>, to: BorrowedFd<'sockets>) -> io::Result<Self> {
+        let pipe = Pipe::new(PIPE_BYTES)?;
+        Ok(Self { from, to, pipe, in_pipe: 0, moved: 0, state: State::Open })
+    }
+
+    /// Moves what there is to be moved now; `None`: there may be more.
+    ///
+    /// # Errors
+    /// A socket failed; which one is told. Bytes that were read and not written are lost with the direction.
+    pub fn step(&mut self) -> Result<Option<Flow>, DirectionError> {
+        for _ in 0..ROUNDS {
+            let waits_for = if self.in_pipe > 0 { self.empty()? } else { self.fill()? };
+            if waits_for.is_some() {
+                return Ok(waits_for);
+            }
+        }
+        Ok(None)
+    }
+
+    fn empty(&mut self) -> Result<Option<Flow>, DirectionError> {
+        match self.pipe.empty(self.to, self.in_pipe, false) {
+            Ok(bytes) => {
+                self.in_pipe -= bytes;
+                self.moved += bytes as u64;
+                Ok(None)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Some(Flow::TargetFull)),
+            Err(error) => Err(DirectionError::Target(error)),
+        }
+    }
+
+    /// The pipe is empty, so that what would block is the source.
+    fn fill(&mut self) -> Result<Option<Flow>, DirectionError> {
+        if self.state == State::Open {
+            match self.pipe.fill(self.from, PIPE_BYTES) {
+                Ok(0) => self.state = State::Draining,
+                Ok(bytes) => self.in_pipe = bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Some(Flow::SourceEmpty));
+                }
+                Err(error) => return Err(DirectionError::Source(error)),
+            }
+            return Ok(None);
+        }
+        if self.state == State::Draining {
+            rustix::net::shutdown(self.to, Shutdown::Write)
+                .map_err(|error| DirectionError::Target(error.into()))?;
+            self.state = State::Done;
+        }
+        Ok(Some(Flow::Done))
+    }
+
+    fn progress(&self) -> (u64, usize, State) {
+        (self.moved, self.in_pipe, self.state)
+    }
+
+    /// Bytes that the target took.
+    pub fn moved(&self) -> u64 {
+        self.moved
+    }
+
+    /// Whether the source has ended and the target was told.
+    pub fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+}
+
+/// What went through a proxy, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Proxied {
+    /// From the first socket to the second.
+    pub there: u64,
+    /// From the second to the first.
+    pub back: u64,
+}
+
+/// One of the two sockets of a proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The one that was given first.
+    First,
+    /// The other.
+    Second,
+}
+
+impl std::fmt::Display for Side {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::First => "first",
+            Self::Second => "second",
+        })
+    }
+}
+
+/// Why a proxy ended early. Both connections were reset, so that neither peer takes what it got for all there was.
+#[derive(Debug, thiserror::Error)]
+#[error("the {side} connection failed ({source}) after {} bytes there and {} back; both were reset", proxied.there, proxied.back)]
+pub struct ProxyError {
+    /// Whose.
+    pub side: Side,
+    /// What went before.
+    pub proxied: Proxied,
+    /// The kernel's reason.
+    pub source: io::Error,
+}
+
+/// Moves bytes both ways between two connected stream sockets until both have ended, by splice(2): they do not enter the program.
+///
+/// The end of one way is passed on (half-close), and the other goes on. A socket that fails resets the other. The calling thread waits
+/// in poll(2). Both sockets are made non-blocking meanwhile, for everybody who has them open.
+///
+/// # Errors
+/// See [`ProxyError`]: a connection was reset or timed out, or there is no pipe to be had.
+pub fn proxy(first: impl AsFd, second: impl AsFd) -> Result<Proxied, ProxyError> {
+    let (first, second) = (first.as_fd(), second.as_fd());
+    let failed = |side, source| ProxyError { side, proxied: Proxied::default(), source };
+    let _first = NonBlocking::set(first).map_err(|error| failed(Side::First, error))?;
+    let _second = NonBlocking::set(second).map_err(|error| failed(Side::Second, error))?;
+    let there = Direction::new(first, second).map_err(|error| failed(Side::First, error))?;
+    let back = Direction::new(second, first).map_err(|error| failed(Side::Second, error))?;
+    let mut both = Both { first, second, there, back };
+    let ended = both.run();
+    let proxied = Proxied { there: both.there.moved, back: both.back.moved };
+    ended.map_err(|(side, source)| {
+        // Dissolving the association resets the connection. One that is no more cannot be reset, which is as well.
+        let _ = (rustix::net::connect_unspec(first), rustix::net::connect_unspec(second));
+        ProxyError { side, proxied, source }
+    })?;
+    Ok(proxied)
+}
+
+struct Both<'sockets> {
+    first: BorrowedFd<'sockets>,
+    second: BorrowedFd<'sockets>,
+    there: Direction<'sockets>,
+    back: Direction<'sockets>,
+}
+
+impl Both<'_> {
+    fn run(&mut self) -> Result<(), (Side, io::Error)> {
+        let mut before = None;
+        loop {
+            let there = self.there.step().map_err(|error| whose(error, Side::First, Side::Second))?;
+            let back = self.back.step().map_err(|error| whose(error, Side::Second, Side::First))?;
+            let (Some(there), Some(back)) = (there, back) else { continue };
+            if (there, back) == (Flow::Done, Flow::Done) {
+                return Ok(());
+            }
+            let now = Some((self.there.progress(), self.back.progress()));
+            if before == now {
+                // What poll(2) calls ready need not be for splice(2): messages in an error queue, memory that is short. No spinning.
+                std::thread::sleep(PAUSE);
+            }
+            before = now;
+            self.wait(there, back)?;
+        }
+    }
+
+    /// Waits until one of them may go on.
+    fn wait(&self, there: Flow, back: Flow) -> Result<(), (Side, io::Error)> {
+        let wanted = [(self.first, wants(there, back)), (self.second, wants(back, there))];
+        let polled =
+            wanted.iter().filter_map(|(socket, events)| Some(PollFd::from_borrowed_fd(*socket, (*events)?)));
+        let mut polled: smallvec::SmallVec<[PollFd<'_>; 2]> = polled.collect();
+        match rustix::event::poll(&mut polled, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err((Side::First, error.into())),
+        }
+        // A target that fails while its source is silent: no step would find out.
+        for (side, socket) in [(Side::First, self.first), (Side::Second, self.second)] {
+            match socket2::SockRef::from(&socket).take_error() {
+                Ok(None) => {}
+                Ok(Some(error)) | Err(error) => return Err((side, error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What a socket is polled for, that is the source of one direction and the target of the other; `None`: for nothing.
+///
+/// As a source that is not waited for, it is left out: that it has ended may be known already, and poll(2) would not stop saying so.
+fn wants(as_source: Flow, as_target: Flow) -> Option<PollFlags> {
+    let mut wanted = match as_target {
+        Flow::TargetFull => Some(PollFlags::OUT),
+        // Whether it fails is told in any case.
+        Flow::SourceEmpty => Some(PollFlags::empty()),
+        Flow::Done => None,
+    };
+    if as_source == Flow::SourceEmpty {
+        *wanted.get_or_insert(PollFlags::empty()) |= PollFlags::IN;
+    }
+    wanted
+}
+
+fn whose(error: DirectionError, source: Side, target: Side) -> (Side, io::Error) {
+    match error {
+        DirectionError::Source(error) => (source, error),
+        DirectionError::Target(error) => (target, error),
+    }
+}
+
+/// A socket that is non-blocking for a while.
+struct NonBlocking<'socket> {
+    socket: BorrowedFd<'socket>,
+    was: bool,
+}
+
+impl<'socket> NonBlocking<'socket> {
+    fn set(socket: BorrowedFd<'socket>) -> io::Result<Self> {
+        let was = rustix::fs::fcntl_getfl(socket)?.contains(OFlags::NONBLOCK);
+        rustix::io::ioctl_fionbio(socket, true)?;
+        Ok(Self { socket, was })
+    }
+}
+
+impl Drop for NonBlocking<'_> {
+    fn drop(&mut self) {
+        // It could be set, so it can be put back.
+        let _ = rustix::io::ioctl_fionbio(self.socket, self.was);
+    }
+}

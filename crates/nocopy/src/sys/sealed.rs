@@ -1,0 +1,116 @@
+//! Memory that nobody can change any more: sealed files without a name (memfd_create(2), `F_ADD_SEALS`).
+
+use std::fs::File;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::slice;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+
+use super::memory::Mapping;
+
+/// What keeps bytes and length as they are: no writing, by whatever mapping or call, and no cutting off, which would take pages away
+/// under a mapping (`SIGBUS`).
+pub(crate) const UNCHANGEABLE: SealFlags = SealFlags::WRITE.union(SealFlags::SHRINK);
+
+/// A new file and its memory, to be written and then sealed.
+#[derive(Debug)]
+pub(crate) struct Unsealed {
+    file: File,
+    mapping: Mapping,
+    bytes: usize,
+}
+
+impl Unsealed {
+    /// So many bytes, zeroed. The pages are there: writing to them does not fail later for want of memory.
+    pub(crate) fn new(bytes: usize) -> io::Result<Self> {
+        let length = u64::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let file = File::from(create()?);
+        if length > 0 {
+            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, length)?;
+        }
+        let mapping = Mapping::of_file(&file, bytes, true)?;
+        Ok(Self { file, mapping, bytes })
+    }
+
+    /// Gives up the memory that can be written and seals the file.
+    ///
+    /// The kernel refuses (`EBUSY`) while anybody else can write to it: a mapping, or input that a device or another call still
+    /// writes.
+    pub(crate) fn seal(self) -> io::Result<Sealed> {
+        let Self { file, mapping, .. } = self;
+        drop(mapping);
+        rustix::fs::fcntl_add_seals(&file, UNCHANGEABLE | SealFlags::GROW | SealFlags::SEAL)?;
+        Sealed::map(file)
+    }
+}
+
+/// Neither run as a program nor inherited by one. Kernels before 6.3 do not know the first.
+fn create() -> io::Result<std::os::fd::OwnedFd> {
+    const FLAGS: MemfdFlags = MemfdFlags::CLOEXEC.union(MemfdFlags::ALLOW_SEALING);
+    match rustix::fs::memfd_create("nocopy-published", FLAGS | MemfdFlags::NOEXEC_SEAL) {
+        Err(rustix::io::Errno::INVAL) => Ok(rustix::fs::memfd_create("nocopy-published", FLAGS)?),
+        created => Ok(created?),
+    }
+}
+
+impl Deref for Unsealed {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the mapping is of so many bytes of a file, readable, and lives as long as the borrow. The file has no name, its
+        // descriptor is not given out before it is sealed, and children do not have the mapping.
+        unsafe { slice::from_raw_parts(self.mapping.base().as_ptr(), self.bytes) }
+    }
+}
+
+impl DerefMut for Unsealed {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above; it can be written as well, and the borrow is the only one.
+        unsafe { slice::from_raw_parts_mut(self.mapping.base().as_ptr(), self.bytes) }
+    }
+}
+
+/// A sealed file and its memory.
+#[derive(Debug)]
+pub(crate) struct Sealed {
+    file: File,
+    mapping: Mapping,
+    bytes: usize,
+}
+
+impl Sealed {
+    /// Maps a file that has the seals.
+    ///
+    /// # Panics
+    /// It has not.
+    pub(crate) fn map(file: File) -> io::Result<Self> {
+        // A guard of memory: without the seals the bytes could change, or go away, under a reference to them.
+        assert!(seals(&file)?.contains(UNCHANGEABLE), "only sealed files are mapped");
+        // Behind the seals, so it is the length for ever, or, without the seal against growing, one that is there for ever.
+        let bytes =
+            usize::try_from(file.metadata()?.len()).ok().filter(|&bytes| isize::try_from(bytes).is_ok());
+        let bytes = bytes.ok_or(io::ErrorKind::OutOfMemory)?;
+        let mapping = Mapping::of_file(&file, bytes, false)?;
+        Ok(Self { file, mapping, bytes })
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+/// The seals of a file. `EINVAL`: it is of a kind that takes none.
+pub(crate) fn seals(file: &File) -> io::Result<SealFlags> {
+    Ok(rustix::fs::fcntl_get_seals(file)?)
+}
+
+impl Deref for Sealed {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the mapping is of so many bytes of a file, readable, and lives as long as the borrow. `map` has seen the seals, which
+        // are never taken off: nobody can write to the file or cut it off, so the bytes neither change nor go away.
+        unsafe { slice::from_raw_parts(self.mapping.base().as_ptr(), self.bytes) }
+    }
+}

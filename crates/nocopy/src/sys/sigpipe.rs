@@ -1,0 +1,89 @@
+//! Calls that raise `SIGPIPE`, made without raising it.
+//!
+//! splice(2) and sendfile(2) to a stream that takes nothing any more raise it as write(2) does, and unlike send(2) they have no flag
+//! against that. Rust and Python programs ignore the signal. A host in C does not, and a library must neither end it nor change how
+//! its process handles signals.
+
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// Makes a call that may raise `SIGPIPE` for this thread.
+///
+/// Where the process does not ignore the signal, this thread blocks it for the call and takes away what the call raised: also a call
+/// that moved something may have, as a part of it failed afterwards. A `SIGPIPE` that another process sends to this one in that very
+/// moment may be taken for it.
+pub(super) fn without<R>(call: impl FnOnce() -> R) -> R {
+    if is_ignored() {
+        return call();
+    }
+    // What is pending already was blocked by the caller, who will see to it: a second one would not be told from it.
+    let was_pending = is_pending();
+    let _mask = Blocked::new();
+    let result = call();
+    if !was_pending {
+        take();
+    }
+    result
+}
+
+fn is_ignored() -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: nothing is set; the kernel writes to `action`, which outlives the call and for which all zeroes are a value.
+    let action = unsafe {
+        let asked = libc::sigaction(libc::SIGPIPE, ptr::null(), action.as_mut_ptr());
+        assert!(asked == 0, "SIGPIPE is a signal");
+        action.assume_init()
+    };
+    action.sa_sigaction == libc::SIG_IGN
+}
+
+fn is_pending() -> bool {
+    let mut pending = empty();
+    // SAFETY: the kernel writes to `pending`, which outlives the call, and is then read.
+    unsafe {
+        libc::sigpending(&raw mut pending) == 0 && libc::sigismember(&raw const pending, libc::SIGPIPE) == 1
+    }
+}
+
+fn take() {
+    let (only, now) = (only_sigpipe(), libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    // SAFETY: set and time outlive the call; nobody wants to know more about the signal. That there is none is no matter.
+    unsafe { libc::sigtimedwait(&raw const only, ptr::null_mut(), &raw const now) };
+}
+
+fn empty() -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: `set` outlives the call; all zeroes are a value of it, whatever the call does.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        set.assume_init()
+    }
+}
+
+fn only_sigpipe() -> libc::sigset_t {
+    let mut set = empty();
+    // SAFETY: `set` is initialised and outlives the call.
+    unsafe { libc::sigaddset(&raw mut set, libc::SIGPIPE) };
+    set
+}
+
+/// `SIGPIPE` is blocked for this thread; dropping puts back what was blocked before, also while unwinding.
+struct Blocked {
+    before: libc::sigset_t,
+}
+
+impl Blocked {
+    fn new() -> Self {
+        let (only, mut before) = (only_sigpipe(), empty());
+        // SAFETY: both sets outlive the call, which fails for no valid first argument.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const only, &raw mut before) };
+        Self { before }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // SAFETY: the set is what the kernel gave, and outlives the call.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut()) };
+    }
+}

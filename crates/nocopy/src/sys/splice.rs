@@ -1,0 +1,78 @@
+//! Bytes that are moved by reference to their pages: pipes, splice(2), vmsplice(2), sendfile(2).
+//!
+//! None of them knows `MSG_DONTWAIT`: whether a call waits for the *socket* is the socket's own setting (see
+//! [`stream`](super::stream)). For the pipe none of them waits. None raises `SIGPIPE`.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::io::retry_on_intr;
+use rustix::pipe::{self, IoSliceRaw, PipeFlags, SpliceFlags};
+
+use super::sealed::Sealed;
+use super::sigpipe;
+
+/// A pipe of this process alone: references to pages on their way.
+#[derive(Debug)]
+pub(crate) struct Pipe {
+    reader: OwnedFd,
+    writer: OwnedFd,
+}
+
+impl Pipe {
+    /// A pipe for `bytes` bytes of whole pages; a smaller one where the user has as much of pipes as it may have (pipe(7)).
+    pub(crate) fn new(bytes: usize) -> io::Result<Self> {
+        let (reader, writer) = pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        // EPERM: over pipe-max-size or pipe-user-pages-soft. What it has suffices, in more calls.
+        let _ = pipe::fcntl_setpipe_size(&writer, bytes);
+        Ok(Self { reader, writer })
+    }
+
+    /// Puts references to a range of bytes into the pipe, as many as there is room for; returns how many bytes that were.
+    ///
+    /// # Panics
+    /// The range does not lie within the region.
+    pub(crate) fn load(&self, region: &Sealed, range: Range<usize>) -> io::Result<usize> {
+        let bytes = [IoSliceRaw::from_slice(&region[range])];
+        // SAFETY: this is the end of the pipe that is written to, so the bytes are only read; nothing is a gift.
+        Ok(retry_on_intr(|| unsafe { pipe::vmsplice(&self.writer, &bytes, SpliceFlags::NONBLOCK) })?)
+    }
+
+    /// Moves up to `bytes` bytes from a socket into the pipe; 0 is the end of the stream, `WouldBlock` that nothing has come or that
+    /// the pipe is full.
+    pub(crate) fn fill(&self, from: BorrowedFd<'_>, bytes: usize) -> io::Result<usize> {
+        splice(from, &self.writer, bytes, SpliceFlags::empty())
+    }
+
+    /// Moves up to `bytes` bytes out of the pipe into a socket; `more` as in [`from_pipe`].
+    pub(crate) fn empty(&self, to: BorrowedFd<'_>, bytes: usize, more: bool) -> io::Result<usize> {
+        from_pipe(&self.reader, to, bytes, more)
+    }
+}
+
+/// Moves up to `bytes` bytes of any pipe into a socket. `more`: what follows may share a segment with them (`MSG_MORE`).
+pub(crate) fn from_pipe(from: &OwnedFd, to: BorrowedFd<'_>, bytes: usize, more: bool) -> io::Result<usize> {
+    let more = if more { SpliceFlags::MORE } else { SpliceFlags::empty() };
+    sigpipe::without(|| splice(from, to, bytes, more))
+}
+
+fn splice(
+    from: impl std::os::fd::AsFd,
+    to: impl std::os::fd::AsFd,
+    bytes: usize,
+    flags: SpliceFlags,
+) -> io::Result<usize> {
+    let flags = flags | SpliceFlags::NONBLOCK;
+    Ok(retry_on_intr(|| pipe::splice(&from, None, &to, None, bytes, flags))?)
+}
+
+/// Moves up to `bytes` bytes of a file, from `offset` on, into a socket; 0 is the end of the file.
+pub(crate) fn sendfile(file: &File, offset: u64, to: BorrowedFd<'_>, bytes: usize) -> io::Result<usize> {
+    let call = || {
+        let mut offset = offset;
+        rustix::fs::sendfile(to, file, Some(&mut offset), bytes)
+    };
+    Ok(sigpipe::without(|| retry_on_intr(call))?)
+}
