@@ -210,6 +210,15 @@ impl Routes {
         Ok(link)
     }
 
+    /// What an interface is called; not remembered.
+    pub(crate) fn interface_name(&self, interface_index: u32) -> Option<String> {
+        let answer = route::link_by(&self.requests, interface_index).ok()?;
+        answer.attributes.into_iter().find_map(|attribute| match attribute {
+            LinkAttribute::IfName(name) => Some(name),
+            _ => None,
+        })
+    }
+
     /// A station on a link.
     ///
     /// # Errors

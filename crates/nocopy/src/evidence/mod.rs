@@ -31,7 +31,7 @@ pub enum Cause {
     PacketRing,
     /// A packet handed to the host: the kernel copies it into a buffer of its own.
     ToHost,
-    /// An ordinary socket call, chosen because sending without copies is measured to be slower, or has too little to gain.
+    /// An ordinary socket call, chosen because doing without copies is measured to be slower, or has too little to gain.
     CopyingIsFaster,
     /// A datagram by itself, too short for it to be worth anything to keep its pages in place.
     BelowThreshold,
@@ -46,11 +46,23 @@ pub enum Cause {
     NoBuffers,
     /// The pieces of a packet that lay in several buffers, put together.
     Gathered,
+    /// Less than a page was received: what is mapped is whole pages.
+    PartOfPage,
+    /// The sender is on this machine, and its bytes lie on pages that cannot be mapped: of high order, of the page cache, or shared.
+    LocalPages,
+    /// The card puts headers in front of the data, so they do not begin with a page.
+    HeadersNotSplit,
+    /// Packets came by a card, and their data do not fill whole pages.
+    SegmentSize,
+    /// Pages that could not be mapped, for a reason that is not known.
+    NotMapped,
+    /// There was no room to map pages into: the program holds too many that were received before.
+    NoSlot,
 }
 
 impl Cause {
     /// All there are, in the order in which they are told.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 18] = [
         Self::XdpCopyMode,
         Self::MemoryPort,
         Self::SocketCall,
@@ -63,6 +75,12 @@ impl Cause {
         Self::ZeroCopyRefused,
         Self::NoBuffers,
         Self::Gathered,
+        Self::PartOfPage,
+        Self::LocalPages,
+        Self::HeadersNotSplit,
+        Self::SegmentSize,
+        Self::NotMapped,
+        Self::NoSlot,
     ];
 }
 
@@ -91,6 +109,12 @@ impl fmt::Display for Cause {
             Self::ZeroCopyRefused => "zero-copy refused by the kernel",
             Self::NoBuffers => "no buffers (ENOBUFS)",
             Self::Gathered => "gathered",
+            Self::PartOfPage => "part of a page",
+            Self::LocalPages => "pages of a local sender",
+            Self::HeadersNotSplit => "headers not split off",
+            Self::SegmentSize => "segments are not whole pages",
+            Self::NotMapped => "pages that cannot be mapped",
+            Self::NoSlot => "no room to map pages",
         })
     }
 }

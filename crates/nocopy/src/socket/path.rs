@@ -59,6 +59,14 @@ impl Paths {
         look_up(&mut routes.lock().unwrap_or_else(PoisonError::into_inner), to)
     }
 
+    /// The name of the interface by which packets leave to that address, if it is known.
+    pub(super) fn interface(&self, to: Option<IpAddr>) -> Option<String> {
+        let (routes, to) = (self.routes.as_ref()?, to?.to_canonical());
+        let mut routes = routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = routes.look_up(to).ok()?.interface_index;
+        routes.interface_name(index)
+    }
+
     /// Takes notice of what changed. One system call if nothing did.
     pub(super) fn refresh(&self) {
         if let Some(routes) = &self.routes {

@@ -96,7 +96,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Puts new, zeroed pages in the place of some. Who still has the old ones, as the kernel may, keeps them.
+    /// Takes pages out; new, zeroed ones come in their place where the mapping is anonymous. Who still has the old ones, as the kernel
+    /// may, keeps them.
     ///
     /// # Safety
     /// The range is whole pages of this mapping, and nobody needs what is in them.
@@ -130,15 +131,25 @@ impl Mapping {
     /// The first bytes of a file, shared with all who have it mapped; at least a page, which is not to be touched where the file ends
     /// before it. To be written, it is kept out of forked children: the kernel seals no file that a child could write.
     pub(crate) fn of_file(file: &impl AsFd, bytes: usize, is_writable: bool) -> io::Result<Self> {
-        let bytes = bytes.max(1);
         let prot = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
-        let base = unsafe { mm::mmap(std::ptr::null_mut(), bytes, prot, MapFlags::SHARED, file, 0)? };
-        let mapping = Self { base: NonNull::new(base.cast()).expect("mmap never returns null"), bytes };
+        let mapping = Self::shared(file, bytes.max(1), prot)?;
         if is_writable {
             mapping.advise(Advice::LinuxDontFork)?;
         }
         Ok(mapping)
+    }
+
+    /// Address space that pages received by TCP can be mapped into, kept out of forked children.
+    pub(crate) fn of_tcp(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
+        let mapping = Self::shared(&socket, bytes, ProtFlags::READ)?;
+        mapping.advise(Advice::LinuxDontFork)?;
+        Ok(mapping)
+    }
+
+    fn shared(file: &impl AsFd, bytes: usize, prot: ProtFlags) -> io::Result<Self> {
+        // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
+        let base = unsafe { mm::mmap(std::ptr::null_mut(), bytes, prot, MapFlags::SHARED, file, 0)? };
+        Ok(Self { base: NonNull::new(base.cast()).expect("mmap never returns null"), bytes })
     }
 
     fn advise(&self, advice: Advice) -> io::Result<()> {

@@ -26,6 +26,7 @@ mod sigpipe;
 pub(crate) mod sockets;
 pub(crate) mod splice;
 pub(crate) mod stream;
+pub(crate) mod tcp_receive;
 pub(crate) mod udp_receive;
 pub(crate) mod udp_send;
 pub(crate) mod uring_send;

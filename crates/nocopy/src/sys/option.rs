@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
 
 use nocopy_proto::filter::Instruction;
 
@@ -38,6 +39,23 @@ pub(crate) fn namespace_cookie(socket: &impl AsFd) -> io::Result<u64> {
         libc::getsockopt(socket, libc::SOL_SOCKET, option, (&raw mut cookie).cast(), &raw mut bytes)
     };
     if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
+}
+
+/// How long a receiving call waits: `None` is for ever. Rounded up to the kernel's clock ticks (1 to 10 ms).
+///
+/// # Panics
+/// If it is zero, which the kernel takes for ever.
+pub(crate) fn set_receive_timeout(socket: &impl AsFd, timeout: Option<Duration>) -> io::Result<()> {
+    let time = timeout.map_or(libc::timeval { tv_sec: 0, tv_usec: 0 }, |timeout| {
+        assert!(!timeout.is_zero(), "a timeout of zero would be none");
+        let rounded = timeout.saturating_add(Duration::from_nanos(999));
+        libc::timeval {
+            tv_sec: rounded.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+            tv_usec: rounded.subsec_micros().into(),
+        }
+    });
+    // SAFETY: the option takes a `timeval`.
+    unsafe { set(socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &time) }
 }
 
 /// Attaches a classic filter, in place of the one there.

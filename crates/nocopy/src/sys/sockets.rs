@@ -51,6 +51,7 @@ pub(crate) fn packet() -> io::Result<()> {
     Ok(())
 }
 
-fn tcp() -> io::Result<OwnedFd> {
+/// A TCP socket that is not connected.
+pub(crate) fn tcp() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
 }

@@ -6,7 +6,6 @@ use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::time::Duration;
 
 use super::error_queue::read_address;
 use super::option;
@@ -119,7 +118,7 @@ impl Messages {
     }
 
     /// Receives a message into each of the buffers, as far as there are messages; waits for the first one if `wait`, as
-    /// long as [`set_timeout`] says. Returns how many came; what is past a message's length in a buffer is as it was.
+    /// long as [`set_receive_timeout`](option::set_receive_timeout) says. Returns how many came; what is past a message's length in a buffer is as it was.
     ///
     /// # Errors
     /// The kernel's: `EAGAIN` when there is nothing, `EINTR`, or an error that ICMP reported for an earlier send. An error
@@ -240,23 +239,6 @@ pub(crate) fn tell_local_address(socket: &impl AsFd, ipv6: bool) -> io::Result<(
     };
     // SAFETY: the option takes an `int`.
     unsafe { option::set(socket, level, name, &on) }
-}
-
-/// How long a receiving call waits: `None` is for ever. Rounded up to the kernel's clock ticks (1 to 10 ms).
-///
-/// # Panics
-/// If it is zero, which the kernel takes for ever.
-pub(crate) fn set_timeout(socket: &impl AsFd, timeout: Option<Duration>) -> io::Result<()> {
-    let time = timeout.map_or(libc::timeval { tv_sec: 0, tv_usec: 0 }, |timeout| {
-        assert!(!timeout.is_zero(), "a timeout of zero would be none");
-        let rounded = timeout.saturating_add(Duration::from_nanos(999));
-        libc::timeval {
-            tv_sec: rounded.as_secs().try_into().unwrap_or(libc::time_t::MAX),
-            tv_usec: rounded.subsec_micros().into(),
-        }
-    });
-    // SAFETY: the option takes a `timeval`.
-    unsafe { option::set(socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &time) }
 }
 
 /// How many packets the kernel has dropped at this socket, modulo 2^32: its receive buffer was full, or a checksum was wrong.

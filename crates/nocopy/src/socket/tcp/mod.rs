@@ -17,10 +17,15 @@
 mod builder;
 mod by_reference;
 mod choice;
+mod chunk;
+mod diagnosis;
+mod mapped;
 mod method;
 mod outbox;
 mod proxy;
 mod published;
+mod receiver;
+mod receiving;
 mod sender;
 
 use std::io;
@@ -32,9 +37,13 @@ pub use builder::{Builder, OpenError};
 pub use by_reference::{
     ByReference, PublishedMethod, RangeError, Step, Transfer, TransferError, UnknownPublishedMethod,
 };
+pub use chunk::Chunk;
+pub use diagnosis::{Carrier, Diagnosis, Facts, Finding};
 pub use method::{Method, UnknownMethod};
 pub use proxy::{Direction, DirectionError, Flow, Proxied, ProxyError, Side, proxy};
 pub use published::{NotPublished, PublishError, Published, Publisher};
+pub use receiver::{ReceiveError, Receiver, ReceiverRefused};
+pub use receiving::{Explanation, Receiving, Way};
 pub use sender::{Closed, Completed, Counters, Rejected, RejectedReason, SendError, Sender};
 
 pub use super::{Ticket, leaked_bytes};

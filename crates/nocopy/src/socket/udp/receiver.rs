@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::run::{Datagram, Run};
 use crate::evidence::{Cause, Evidence, Tally};
 use crate::pool::{Buffer, Pool};
+use crate::sys::option;
 use crate::sys::udp_receive::{self, Messages, RUN_BYTES_MAX};
 
 /// The receiving half of a socket.
@@ -165,7 +166,7 @@ impl Receiver {
     /// each of those, finds no datagram, and sleeps on for what is left of its time.
     fn set_timeout(&mut self, timeout: Option<Duration>) -> Result<(), ReceiveError> {
         if timeout != self.timeout {
-            udp_receive::set_timeout(&self.socket, timeout).map_err(ReceiveError::Socket)?;
+            option::set_receive_timeout(&self.socket, timeout).map_err(ReceiveError::Socket)?;
             self.timeout = timeout;
         }
         Ok(())

@@ -1,0 +1,70 @@
+//! Receiving from a TCP connection, by copy or by mapping (`TCP_ZEROCOPY_RECEIVE`), and what the kernel knows of it.
+
+mod window;
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use rustix::net::{RecvFlags, recv};
+
+pub(crate) use window::{Arrived, PAGE_BYTES, Pages, Window};
+
+use window::Request;
+
+/// Copies what is there, up to the buffer's length; waits for the first byte if `wait`, as long as
+/// [`set_receive_timeout`](super::option::set_receive_timeout) says. 0: the stream is at its end, or was shut, or lost ([`end`]).
+pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: bool) -> io::Result<usize> {
+    let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+    Ok(recv(socket, buffer, flags)?.0)
+}
+
+/// Whether a byte is there to be received, which stays there; false at the end, as for [`receive`].
+///
+/// It waits in the receiving call and not by poll: completions of the sending half would wake a poll for ever.
+pub(crate) fn peek(socket: BorrowedFd<'_>, wait: bool) -> io::Result<bool> {
+    let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+    Ok(recv(socket, &mut [0], flags | RecvFlags::PEEK)?.0 > 0)
+}
+
+/// Why a receiving call returned no byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The other side has sent all it wanted to, and all of it was received.
+    Finished,
+    /// This side does not want to receive any more (`shutdown`).
+    Shut,
+    /// The connection broke, and another call was told why.
+    Lost,
+}
+
+/// Tells an end from a loss, when a receiving call has returned no byte.
+///
+/// The error of a reset is told once, to whoever calls first, be it the sending half; after that the kernel returns no byte as at a proper
+/// end. It knows the difference (`SOCK_DONE` is set by a FIN, `tcp_fin`), and says so in one place: `TCP_ZEROCOPY_RECEIVE` answers `EIO`.
+/// A kernel that does not know the option cannot tell.
+pub(crate) fn end(socket: BorrowedFd<'_>) -> End {
+    /// `TCP_CLOSE` of `net/tcp_states.h`.
+    const CLOSED: u8 = 7;
+    match Request::default().ask_shortly(socket) {
+        Err(_) => End::Finished,
+        Ok(()) if information(&socket).is_ok_and(|told| told.tcpi_state == CLOSED) => End::Lost,
+        Ok(()) => End::Shut,
+    }
+}
+
+/// What the kernel knows of a connection (`TCP_INFO`).
+pub(crate) fn information(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
+    let mut told = MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut bytes = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: pointer and length describe `told`, which outlives the call.
+    let result = unsafe {
+        let (socket, told) = (socket.as_fd().as_raw_fd(), told.as_mut_ptr().cast());
+        libc::getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_INFO, told, &raw mut bytes)
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zeros, and in front of them what the kernel wrote; all members are integers.
+    Ok(unsafe { told.assume_init() })
+}
