@@ -1,13 +1,16 @@
 //! Streams of owned buffers arrive whole and in order by every method, and their memory is free when the kernel has done with it.
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use nocopy::socket::tcp::{Builder, Method, RejectedReason, Socket};
+use nocopy::socket::tcp::{Builder, Method, NotQueued, Published, RejectedReason, Socket};
 use nocopy::{Buffer, Cause, Pool};
 use proptest::prelude::*;
+use rustix::fs::{MemfdFlags, memfd_create};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -237,11 +240,44 @@ fn a_listener_shares_its_pool_among_what_it_accepts() {
     assert_eq!(pool.at_home(), 4);
 }
 
+#[test]
+fn a_pipe_is_part_of_the_stream() {
+    let (address, reader) = reader();
+    let mut socket = Socket::connect(address).unwrap();
+    let (pipe, mut writer) = std::io::pipe().unwrap();
+    let sender = socket.sender();
+    sender.send(b"before, ".to_vec()).unwrap();
+    sender.send_pipe(pipe.into(), 7).unwrap();
+    sender.send(b", behind".to_vec()).unwrap();
+    assert!(!sender.try_flush().unwrap(), "the pipe is empty");
+    let writing = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(50));
+        writer.write_all(b"by pipe, and more").unwrap();
+    });
+    sender.finish().unwrap();
+    writing.join().unwrap();
+    assert_eq!(String::from_utf8(reader.join().unwrap()).unwrap(), "before, by pipe, behind");
+}
+
+#[test]
+fn what_is_not_there_cannot_be_referred_to() {
+    let (address, _reader) = reader();
+    let mut socket = Socket::connect(address).unwrap();
+    let data = Published::copy_of(b"bytes").unwrap();
+    let refused = socket.sender().send_published(&data, 3..6).unwrap_err();
+    assert!(matches!(refused, NotQueued::Range(_)), "{refused}");
+    socket.sender().finish().unwrap();
+    let refused = socket.sender().send_published(&data, 0..5).unwrap_err();
+    assert!(matches!(refused, NotQueued::Rejected(RejectedReason::Finished)), "{refused}");
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Send(usize),
     Foreign(usize),
     Slice(usize),
+    Published(usize),
+    File(usize),
     TryFlush,
     Flush,
     Reap,
@@ -252,6 +288,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (0..=65_536_usize).prop_map(Step::Send),
         2 => (0..300_000_usize).prop_map(Step::Foreign),
         1 => (0..20_000_usize).prop_map(Step::Slice),
+        2 => (0..300_000_usize).prop_map(Step::Published),
+        1 => (0..300_000_usize).prop_map(Step::File),
         2 => Just(Step::TryFlush),
         2 => Just(Step::Flush),
         1 => Just(Step::Reap),
@@ -292,6 +330,20 @@ proptest! {
                 Step::Slice(bytes) => {
                     let bytes = pattern(sent.len(), bytes);
                     sender.send_slice(&bytes).unwrap();
+                    sent.extend(bytes);
+                }
+                Step::Published(bytes) => {
+                    let bytes = pattern(sent.len(), bytes);
+                    let data = Published::copy_of(&bytes).unwrap();
+                    sender.send_published(&data, 0..bytes.len() as u64).unwrap();
+                    sent.extend(bytes);
+                }
+                Step::File(bytes) => {
+                    let bytes = pattern(sent.len(), bytes);
+                    let name = "nocopy-test";
+                    let mut file = File::from(memfd_create(name, MemfdFlags::CLOEXEC).unwrap());
+                    file.write_all(&bytes).unwrap();
+                    sender.send_file(Arc::new(file), 0..bytes.len() as u64).unwrap();
                     sent.extend(bytes);
                 }
                 Step::TryFlush => _ = sender.try_flush().unwrap(),

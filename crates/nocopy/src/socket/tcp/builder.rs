@@ -9,7 +9,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockRef, Type};
 
 use super::choice::Chooser;
-use super::{Listener, Method, Sender, Socket};
+use super::{Listener, Method, PublishedMethod, Receiver, ReceiverRefused, Receiving, Sender, Socket};
 use crate::pool::Pool;
 use crate::socket::path::Paths;
 use crate::sys::option;
@@ -26,7 +26,10 @@ const BACKLOG: i32 = 4096;
 #[must_use = "settings alone make no socket"]
 pub struct Builder {
     method: Option<Method>,
+    published_method: Option<PublishedMethod>,
+    receiving: Receiving,
     send_pool: Option<Pool>,
+    receive_pool: Option<Pool>,
     return_buffers: bool,
     send_buffer_bytes: Option<usize>,
     receive_buffer_bytes: Option<usize>,
@@ -84,6 +87,9 @@ pub enum OpenError {
         /// The reason.
         source: io::Error,
     },
+    /// The receiving half is not to be had as it was asked for.
+    #[error(transparent)]
+    Receiver(#[from] ReceiverRefused),
     /// No memory for buffers.
     #[error("no memory for buffers ({0}); ask for fewer")]
     Memory(#[source] io::Error),
@@ -112,7 +118,10 @@ impl Builder {
     pub(super) fn new() -> Self {
         Self {
             method: None,
+            published_method: None,
+            receiving: Receiving::Auto,
             send_pool: None,
+            receive_pool: None,
             return_buffers: false,
             send_buffer_bytes: None,
             receive_buffer_bytes: None,
@@ -131,6 +140,24 @@ impl Builder {
     /// Sends from buffers of this pool (default: one of its own, of 64 buffers of 64 KiB). Several streams may share one.
     pub fn send_pool(mut self, pool: &Pool) -> Self {
         self.send_pool = Some(pool.clone());
+        self
+    }
+
+    /// Sends published data by this method only.
+    pub fn published_method(mut self, method: PublishedMethod) -> Self {
+        self.published_method = Some(method);
+        self
+    }
+
+    /// Receives in this way only, instead of the one that is measured to be best.
+    pub fn receiving(mut self, receiving: Receiving) -> Self {
+        self.receiving = receiving;
+        self
+    }
+
+    /// Receives into buffers of this pool (default: one of its own, [`Receiver::pool`]).
+    pub fn receive_pool(mut self, pool: &Pool) -> Self {
+        self.receive_pool = Some(pool.clone());
         self
     }
 
@@ -209,6 +236,8 @@ impl Builder {
         self.set(&socket)?;
         socket.listen(BACKLOG).map_err(|source| OpenError::Bind { address, source })?;
         self.send_pool = Some(own_or(self.send_pool)?);
+        self.receive_pool =
+            Some(self.receive_pool.map_or_else(Receiver::pool, Ok).map_err(OpenError::Memory)?);
         Ok(Listener { listener: TcpListener::from(socket), builder: self })
     }
 
@@ -241,11 +270,14 @@ impl Builder {
         let peer = address(SockRef::from(&*socket).peer_addr()).map(|peer| peer.ip());
         let paths = Paths::of(&*socket, local);
         let pool = own_or(self.send_pool)?;
-        let mut sender = Sender::new(Arc::clone(&socket), pool, chooser, paths, peer, self.return_buffers);
+        let (published, returns) = (self.published_method, self.return_buffers);
+        let mut sender = Sender::new(Arc::clone(&socket), pool, chooser, paths, peer, published, returns);
         if let Some(method @ Method::UringZeroCopy) = self.method {
             sender.open_ring().map_err(|source| OpenError::Method { method, source })?;
         }
-        Ok(Socket { socket, sender })
+        let pool = self.receive_pool.map_or_else(Receiver::pool, Ok).map_err(OpenError::Memory)?;
+        let receiver = Receiver::new(Arc::clone(&socket), self.receiving, pool)?;
+        Ok(Socket { socket, sender, receiver })
     }
 }
 

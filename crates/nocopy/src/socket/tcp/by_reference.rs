@@ -18,7 +18,7 @@ use rustix::net::SendFlags;
 
 use super::Published;
 use crate::evidence::{Cause, Evidence};
-use crate::policy::{Choice, Explanation, Policy, Reason, Work};
+use crate::policy::{Choice, Explanation, Matter, Policy, Reason, Work};
 use crate::sys::sealed::Sealed;
 use crate::sys::splice::{self, Pipe};
 use crate::sys::stream;
@@ -135,6 +135,11 @@ impl Transfer {
 
     fn of(source: Source, range: Range<u64>) -> Self {
         Self { source, at: range.start, range }
+    }
+
+    /// The pipe, if it is one that the bytes come out of.
+    pub(super) fn pipe_reader(&self) -> Option<&OwnedFd> {
+        if let Source::Pipe(reader) = &self.source { Some(reader) } else { None }
     }
 
     /// Bytes in all.
@@ -265,7 +270,7 @@ impl ByReference {
         stream::hardly_wait(socket)?;
         let among_all = || Policy::new(&PublishedMethod::ALL, &[PublishedMethod::Copy]);
         let policy = pinned.map_or_else(among_all, Policy::pinned);
-        Ok(Self { policy, pinned: pinned.is_some(), ended_early: 0 })
+        Ok(Self { policy: policy.about(Matter::Writes), pinned: pinned.is_some(), ended_early: 0 })
     }
 
     /// Hands the next piece of a transfer to the socket, without waiting. `more`: other bytes follow at once, and may share a
@@ -369,7 +374,7 @@ impl ByReference {
         self.ended_early
     }
 
-    /// Which way was chosen for published data and why, by pages of 4096 bytes ("datagrams") and pages a step.
+    /// Which way was chosen for published data and why.
     pub fn explain(&self) -> Explanation<PublishedMethod> {
         self.policy.explain()
     }

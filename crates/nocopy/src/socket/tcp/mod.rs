@@ -44,7 +44,7 @@ pub use proxy::{Direction, DirectionError, Flow, Proxied, ProxyError, Side, prox
 pub use published::{NotPublished, PublishError, Published, Publisher};
 pub use receiver::{ReceiveError, Receiver, ReceiverRefused};
 pub use receiving::{Explanation, Receiving, Way};
-pub use sender::{Closed, Completed, Counters, Rejected, RejectedReason, SendError, Sender};
+pub use sender::{Closed, Completed, Counters, NotQueued, Rejected, RejectedReason, SendError, Sender};
 
 pub use super::{Ticket, leaked_bytes};
 
@@ -53,6 +53,7 @@ pub use super::{Ticket, leaked_bytes};
 pub struct Socket {
     socket: Arc<OwnedFd>,
     sender: Sender,
+    receiver: Receiver,
 }
 
 /// Waits for connections.
@@ -97,6 +98,16 @@ impl Socket {
     /// The half that sends.
     pub fn sender(&mut self) -> &mut Sender {
         &mut self.sender
+    }
+
+    /// The half that receives.
+    pub fn receiver(&mut self) -> &mut Receiver {
+        &mut self.receiver
+    }
+
+    /// Both halves, for a thread each. Dropping the sender ends the stream to the peer.
+    pub fn split(self) -> (Receiver, Sender) {
+        (self.receiver, self.sender)
     }
 }
 

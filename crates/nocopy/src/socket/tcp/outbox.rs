@@ -8,13 +8,14 @@
 
 use std::io;
 use std::ops::RangeInclusive;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
 use super::Method;
+use super::by_reference::Transfer;
 use crate::evidence::Evidence;
 use crate::pool::{self, Buffer, Pool};
 use crate::socket::Ticket;
@@ -46,7 +47,15 @@ struct Place {
     bytes: usize,
 }
 
-/// Bytes at the front of the queue that are sent alike.
+/// What is at the front of the queue.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Next {
+    /// So many bytes of buffers, which go into one call.
+    Run(Run),
+    Reference,
+}
+
+/// Bytes of buffers that are sent alike.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
     pub(super) bytes: usize,
@@ -72,9 +81,29 @@ impl kept::Call for Call {
     }
 }
 
-impl Load for Buffer {
+/// What is queued.
+#[derive(Debug)]
+pub(super) enum Item {
+    Buffer(Buffer),
+    /// Pages that are referred to, of which no call will ever tell.
+    Reference(Transfer),
+}
+
+impl Item {
+    fn bytes_left(&self) -> u64 {
+        match self {
+            Self::Buffer(buffer) => buffer.len() as u64,
+            Self::Reference(transfer) => transfer.bytes() - transfer.sent(),
+        }
+    }
+}
+
+impl Load for Item {
     fn abandon(self) -> usize {
-        Buffer::abandon(self)
+        match self {
+            Self::Buffer(buffer) => buffer.abandon(),
+            Self::Reference(_) => 0,
+        }
     }
 }
 
@@ -92,7 +121,7 @@ pub(super) struct How {
 
 #[derive(Debug)]
 pub(super) struct Outbox {
-    kept: Kept<Buffer, (), Call>,
+    kept: Kept<Item, (), Call>,
     /// What goes next: the first buffer that was not handed over whole, and how many of its bytes were.
     next: Place,
     queued_bytes: u64,
@@ -109,11 +138,11 @@ impl Outbox {
     }
 
     #[inline]
-    pub(super) fn kept(&self) -> &Kept<Buffer, (), Call> {
+    pub(super) fn kept(&self) -> &Kept<Item, (), Call> {
         &self.kept
     }
 
-    pub(super) fn kept_mut(&mut self) -> &mut Kept<Buffer, (), Call> {
+    pub(super) fn kept_mut(&mut self) -> &mut Kept<Item, (), Call> {
         &mut self.kept
     }
 
@@ -121,12 +150,12 @@ impl Outbox {
         self.kept.socket()
     }
 
-    pub(super) fn push(&mut self, buffer: Buffer) -> Ticket {
-        self.queued_bytes += buffer.len() as u64;
-        self.kept.messages.push(buffer, ())
+    pub(super) fn push(&mut self, item: Item) -> Ticket {
+        self.queued_bytes += item.bytes_left();
+        self.kept.messages.push(item, ())
     }
 
-    /// Buffers that were not handed over whole.
+    /// Items that were not handed over whole.
     #[inline]
     pub(super) fn queued(&self) -> usize {
         (self.kept.messages.end() - self.next.ticket) as usize
@@ -143,23 +172,50 @@ impl Outbox {
         self.kept.in_flight()
     }
 
-    /// What goes into one call.
+    /// What goes next.
     #[inline]
-    pub(super) fn run(&self) -> Option<Run> {
+    pub(super) fn next(&self) -> Option<Next> {
         if self.queued() == 0 {
             return None;
         }
-        Some(Run { bytes: self.pieces(RUN_BYTES_MAX).map(|(_, piece)| piece.len()).sum() })
+        Some(match self.item(self.next.ticket) {
+            Item::Buffer(_) => {
+                Next::Run(Run { bytes: self.pieces(RUN_BYTES_MAX).map(|(_, piece)| piece.len()).sum() })
+            }
+            Item::Reference(_) => Next::Reference,
+        })
     }
 
-    /// Pieces from the front of the queue on, so many bytes in all, with the tickets of their buffers.
+    /// The transfer at the front of the queue, the socket, and whether more is queued behind it.
+    pub(super) fn next_reference(&mut self) -> Option<(&mut Transfer, BorrowedFd<'_>, bool)> {
+        let more = self.queued() > 1;
+        match self.kept.messages.message_mut(self.next.ticket) {
+            Some(Item::Reference(transfer)) => Some((transfer, self.kept.socket.as_fd(), more)),
+            _ => None,
+        }
+    }
+
+    /// So many bytes of the transfer at the front have gone.
+    pub(super) fn reference_went(&mut self, bytes: u64) {
+        self.queued_bytes -= bytes;
+    }
+
+    /// All of it has.
+    pub(super) fn pass_reference(&mut self) {
+        let ticket = self.next.ticket;
+        self.next = Place { ticket: ticket + 1, bytes: 0 };
+        self.kept.messages.handed_over(ticket, None, &mut |_, item, _| drop(item));
+    }
+
+    /// Pieces of buffers from the front of the queue on, so many bytes in all, with their tickets.
     fn pieces(&self, bytes_max: usize) -> impl Iterator<Item = (u64, &[u8])> {
         let mut left = bytes_max;
         (self.next.ticket..self.kept.messages.end())
             .take(RUN_PIECES_MAX)
-            .map(|ticket| {
+            .map_while(|ticket| {
+                let Item::Buffer(buffer) = self.item(ticket) else { return None };
                 let first = if ticket == self.next.ticket { self.next.bytes } else { 0 };
-                (ticket, &self.buffer(ticket)[first..])
+                Some((ticket, &buffer[first..]))
             })
             .map_while(move |(ticket, piece)| {
                 let piece = &piece[..piece.len().min(left)];
@@ -170,8 +226,8 @@ impl Outbox {
     }
 
     #[inline]
-    fn buffer(&self, ticket: u64) -> &Buffer {
-        self.kept.messages.get(ticket).message.as_ref().expect("a buffer that is queued is held")
+    fn item(&self, ticket: u64) -> &Item {
+        self.kept.messages.get(ticket).message.as_ref().expect("what is queued is held")
     }
 
     /// Hands over bytes from the front of the queue, by one call, and returns how many.
@@ -182,7 +238,7 @@ impl Outbox {
         &mut self,
         bytes: usize,
         how: How,
-        free: &mut impl FnMut(Ticket, Buffer, Evidence),
+        free: &mut impl FnMut(Ticket, Item, Evidence),
     ) -> io::Result<usize> {
         if self.pieces(bytes).all(|(_, piece)| piece.is_empty()) {
             // Buffers of no bytes: nothing to send, and not for the kernel, which would take it for the end of a call that failed.
@@ -215,7 +271,7 @@ impl Outbox {
         &mut self,
         bytes: usize,
         how: How,
-        free: &mut impl FnMut(Ticket, Buffer, Evidence),
+        free: &mut impl FnMut(Ticket, Item, Evidence),
     ) -> io::Result<usize> {
         // Not by `self.pieces`, which borrows all of it.
         let all: SmallVec<[(u64, *const [u8]); 16]> =
@@ -253,11 +309,12 @@ impl Outbox {
         &mut self,
         mut bytes: usize,
         evidence: Option<Evidence>,
-        free: &mut impl FnMut(Ticket, Buffer, Evidence),
+        free: &mut impl FnMut(Ticket, Item, Evidence),
     ) {
         self.queued_bytes -= bytes as u64;
         while self.next.ticket < self.kept.messages.end() {
-            let left = self.buffer(self.next.ticket).len() - self.next.bytes;
+            let Item::Buffer(buffer) = self.item(self.next.ticket) else { return };
+            let left = buffer.len() - self.next.bytes;
             if bytes < left {
                 self.next.bytes += bytes;
                 if let Some(evidence) = evidence.filter(|_| bytes > 0) {
@@ -285,12 +342,12 @@ impl Outbox {
 
     /// Takes what was not handed over out of the queue, in order; of the first some bytes may have been. What the kernel reads of it
     /// already stays.
-    pub(super) fn take_unsent(&mut self) -> Vec<Buffer> {
+    pub(super) fn take_unsent(&mut self) -> Vec<Item> {
         let tickets = self.next.ticket..self.kept.messages.end();
         let mut unsent = Vec::new();
         self.is_cut |= self.queued_bytes > 0;
         for ticket in tickets {
-            self.kept.messages.handed_over(ticket, None, &mut |_, buffer, _| unsent.push(buffer));
+            self.kept.messages.handed_over(ticket, None, &mut |_, item, _| unsent.push(item));
         }
         self.next = Place { ticket: self.kept.messages.end(), bytes: 0 };
         self.queued_bytes = 0;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Instant;
 
-use crate::policy::{self, Choice, Policy, Reason, Work};
+use crate::policy::{self, Choice, Matter, Policy, Reason, Work};
 
 /// How a receiver is to receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -89,6 +89,7 @@ impl Chooser {
             Receiving::Recv { bytes } => Policy::pinned(Way::Recv { bytes }),
             Receiving::Mapped => Policy::pinned(Way::Mapped),
         };
+        let policy = policy.about(Matter::Reads);
         Self { policy, is_pinned: receiving != Receiving::Auto, sample: None }
     }
 
@@ -201,7 +202,7 @@ impl Explanation {
         self.0.classes.first().map(|class| class.method)
     }
 
-    /// All that is known. A *datagram* there is 4 KiB of the stream, *sending* is receiving.
+    /// All that is known.
     pub fn policy(&self) -> &policy::Explanation<Way> {
         &self.0
     }

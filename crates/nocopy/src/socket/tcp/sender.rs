@@ -1,23 +1,26 @@
 //! The half that sends.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Method;
+use super::by_reference::{ByReference, RangeError, Step, Transfer, TransferError};
 use super::choice::Chooser;
-use super::outbox::{Call, How, Outbox, Run};
+use super::outbox::{Call, How, Item, Next, Outbox, Run};
+use super::{Method, Published, PublishedMethod};
 use crate::evidence::{Cause, Evidence, Tally};
-use crate::policy::{Choice, Explanation};
+use crate::policy::Explanation;
 use crate::pool::{Buffer, Cache, Pool};
 use crate::socket::path::{Path, Paths};
 use crate::socket::{Ticket, reaper};
 use crate::sys::error_queue::{Notice, next_notice};
 use crate::sys::stream;
-use crate::sys::xsk::{Wakeup, wait_for_completions, wait_writable};
+use crate::sys::xsk::{Wakeup, wait_for_completions, wait_readable, wait_writable};
 
 /// The most bytes that are queued before they must be flushed.
 const QUEUE_BYTES_MAX: u64 = 1 << 30;
@@ -46,6 +49,10 @@ pub struct Sender {
     completed: Option<VecDeque<Completed>>,
     counters: Counters,
     asked_for_ring: bool,
+    /// How published data goes, if it was asked for.
+    published_method: Option<PublishedMethod>,
+    /// Made when something is first sent by reference.
+    by_reference: Option<ByReference>,
 }
 
 /// What is learnt of the bytes that were sent.
@@ -121,6 +128,18 @@ pub enum RejectedReason {
     Finished,
 }
 
+/// What is sent by reference was not queued.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotQueued {
+    /// There are no such bytes.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    /// The stream takes nothing more.
+    #[error(transparent)]
+    Rejected(#[from] RejectedReason),
+}
+
 /// The connection is over, and so many bytes that were queued were not handed over. [`Sender::take_unsent`] gives them back; of what was
 /// handed over before nobody knows how much arrived.
 #[derive(Debug, thiserror::Error)]
@@ -156,6 +175,7 @@ impl Sender {
         chooser: Chooser,
         paths: Paths,
         peer: Option<IpAddr>,
+        published_method: Option<PublishedMethod>,
         return_buffers: bool,
     ) -> Self {
         Self {
@@ -165,6 +185,8 @@ impl Sender {
             completed: return_buffers.then(VecDeque::new),
             counters: Counters::default(),
             asked_for_ring: false,
+            published_method,
+            by_reference: None,
         }
     }
 
@@ -221,14 +243,55 @@ impl Sender {
     /// The buffer, and why it was not queued.
     pub fn send(&mut self, buffer: impl Into<Buffer>) -> Result<Ticket, Rejected> {
         let buffer = buffer.into();
-        let reason = if self.outbox.is_finished {
-            RejectedReason::Finished
-        } else if self.outbox.queued_bytes() + buffer.len() as u64 > QUEUE_BYTES_MAX && self.queued() > 0 {
-            RejectedReason::QueueFull
-        } else {
-            return Ok(self.outbox.push(buffer));
-        };
-        Err(Rejected { buffer, reason })
+        match self.refusal(buffer.len() as u64) {
+            None => Ok(self.outbox.push(Item::Buffer(buffer))),
+            Some(reason) => Err(Rejected { buffer, reason }),
+        }
+    }
+
+    /// Queues a range of published data, in bytes, which goes by reference to its pages where that is faster. The same data may go to any
+    /// number of peers; no completion ever comes, and none is needed, since nobody can change them.
+    ///
+    /// # Errors
+    /// The range does not lie within the data, or [`RejectedReason`].
+    pub fn send_published(&mut self, data: &Published, range: Range<u64>) -> Result<Ticket, NotQueued> {
+        self.refer(Transfer::published(data, range)?)
+    }
+
+    /// Queues a range of a file, in bytes, which goes by reference to the file's pages (sendfile(2)).
+    ///
+    /// Nobody ever says when the kernel has done with them: who writes to the file in place changes what the peer receives, until it has
+    /// read it. (What never changes is [`Published`].)
+    ///
+    /// # Errors
+    /// The range does not lie within the file, or [`RejectedReason`].
+    pub fn send_file(&mut self, file: Arc<File>, range: Range<u64>) -> Result<Ticket, NotQueued> {
+        self.refer(Transfer::file(file, range)?)
+    }
+
+    /// Queues the next bytes that come out of a pipe, so many, which are moved without passing through the program (splice(2)). While the
+    /// pipe is empty a flush waits for it.
+    ///
+    /// # Errors
+    /// The descriptor is not that of a pipe, or [`RejectedReason`].
+    pub fn send_pipe(&mut self, reader: OwnedFd, bytes: u64) -> Result<Ticket, NotQueued> {
+        self.refer(Transfer::pipe(reader, bytes)?)
+    }
+
+    fn refer(&mut self, transfer: Transfer) -> Result<Ticket, NotQueued> {
+        // Of what is only referred to any amount may be queued.
+        match self.refusal(0) {
+            None => Ok(self.outbox.push(Item::Reference(transfer))),
+            Some(reason) => Err(reason.into()),
+        }
+    }
+
+    fn refusal(&self, bytes: u64) -> Option<RejectedReason> {
+        if self.outbox.is_finished {
+            return Some(RejectedReason::Finished);
+        }
+        let is_full = self.outbox.queued_bytes().saturating_add(bytes) > QUEUE_BYTES_MAX;
+        (bytes > 0 && is_full && self.queued() > 0).then_some(RejectedReason::QueueFull)
     }
 
     /// Sends bytes now, behind what is queued: the kernel copies them, so they are the caller's again at once.
@@ -262,7 +325,7 @@ impl Sender {
         Ok(sent)
     }
 
-    /// Buffers that are queued and were not handed over whole.
+    /// What is queued, buffers and references, and was not handed over whole.
     pub fn queued(&self) -> usize {
         self.outbox.queued()
     }
@@ -295,15 +358,50 @@ impl Sender {
     }
 
     fn hand_over(&mut self, waits: bool) -> Result<bool, SendError> {
-        while let Some(run) = self.outbox.run() {
-            let choice = self.books.chooser.choose(run.bytes);
-            match self.send_run(run, choice, waits) {
+        while let Some(next) = self.outbox.next() {
+            let is_done = match next {
+                Next::Run(run) => self.send_run(run, waits),
+                Next::Reference => self.send_reference(waits),
+            };
+            match is_done {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
                 Err(error) => return Err(self.error(error)),
             }
         }
         Ok(true)
+    }
+
+    /// Sends what is referred to at the front of the queue. `false`: the socket takes no more now, or nothing is in the pipe.
+    fn send_reference(&mut self, waits: bool) -> io::Result<bool> {
+        if self.by_reference.is_none() {
+            self.by_reference = Some(ByReference::new(self.outbox.socket(), self.published_method)?);
+        }
+        loop {
+            let (Some(by_reference), Some((transfer, socket, more))) =
+                (&mut self.by_reference, self.outbox.next_reference())
+            else {
+                return Ok(true);
+            };
+            let step = by_reference.step(transfer, socket, more).map_err(of_transfer)?;
+            match step {
+                Step::Sent { bytes, evidence } => {
+                    self.outbox.reference_went(bytes);
+                    self.counters.sent_bytes += bytes;
+                    self.books.tally.add(evidence, 0, bytes);
+                }
+                Step::Done => {
+                    self.outbox.pass_reference();
+                    return Ok(true);
+                }
+                Step::SocketFull | Step::SourceEmpty if !waits => return Ok(false),
+                Step::SocketFull => self.make_room()?,
+                Step::SourceEmpty => {
+                    let pipe = transfer.pipe_reader();
+                    pipe.map_or(Ok(()), |pipe| wait_readable(pipe.as_fd(), LOOK_AGAIN).map(drop))?;
+                }
+            }
+        }
     }
 
     fn error(&self, source: io::Error) -> SendError {
@@ -314,7 +412,8 @@ impl Sender {
     ///
     /// What is measured is the time of the calls, without the time that the socket had no room: a peer that reads slowly says nothing
     /// of the method.
-    fn send_run(&mut self, run: Run, choice: Choice<Method>, waits: bool) -> io::Result<bool> {
+    fn send_run(&mut self, run: Run, waits: bool) -> io::Result<bool> {
+        let choice = self.books.chooser.choose(run.bytes);
         let (mut method, mut sent_bytes, mut cost) = (choice.method, 0, Duration::ZERO);
         let is_done = loop {
             let since = choice.measured.then(Instant::now);
@@ -462,8 +561,11 @@ impl Sender {
 
     /// Takes back what was queued and not handed over, in order: after an error, to send it by another connection. Of the first part may
     /// have been sent. The peer sees a reset at the end, since what it got is not the whole.
+    ///
+    /// Of what was only referred to nothing comes back.
     pub fn take_unsent(&mut self) -> Vec<Buffer> {
-        self.outbox.take_unsent()
+        let buffer = |item| if let Item::Buffer(buffer) = item { Some(buffer) } else { None };
+        self.outbox.take_unsent().into_iter().filter_map(buffer).collect()
     }
 
     /// Hands over everything queued, and ends the stream: the peer sees its end behind the last byte. This side can still receive.
@@ -527,7 +629,12 @@ impl Sender {
         Counters { strange_completions: strange, ..self.counters }
     }
 
-    /// Which ways are taken, and why. What is shorter than a page goes by a plain call, and is booked as
+    /// Which ways are taken for published data, and why; `None` if none was sent.
+    pub fn explain_published(&self) -> Option<Explanation<PublishedMethod>> {
+        self.by_reference.as_ref().map(ByReference::explain)
+    }
+
+    /// Which ways are taken for owned buffers, and why. What is shorter than a page goes by a plain call, and is booked as
     /// [below threshold](Cause::BelowThreshold).
     pub fn explain(&self) -> Explanation<Method> {
         self.books.chooser.explain()
@@ -593,10 +700,21 @@ fn is_no_buffers(error: &io::Error) -> bool {
 fn free<'a>(
     cache: &'a mut Cache,
     completed: &'a mut Option<VecDeque<Completed>>,
-) -> impl FnMut(Ticket, Buffer, Evidence) + 'a {
-    move |ticket, buffer, evidence| match completed {
-        Some(completed) => completed.push_back(Completed { ticket, evidence, buffer }),
-        None => cache.put(buffer),
+) -> impl FnMut(Ticket, Item, Evidence) + 'a {
+    move |ticket, item, evidence| match (item, &mut *completed) {
+        (Item::Reference(_), _) => {}
+        (Item::Buffer(buffer), Some(completed)) => {
+            completed.push_back(Completed { ticket, evidence, buffer });
+        }
+        (Item::Buffer(buffer), None) => cache.put(buffer),
+    }
+}
+
+/// The kernel's reason, where it has one.
+fn of_transfer(error: TransferError) -> io::Error {
+    match error {
+        TransferError::Connection(source) => source,
+        error => io::Error::other(error),
     }
 }
 
