@@ -19,12 +19,12 @@ use nocopy::filter::{self, Program};
 
 use crate::Failure;
 use crate::bench::METHODS;
-use crate::endpoint::Target;
+use crate::endpoint::{Scheme, Target};
 use crate::quantity;
 use crate::record::Field;
-pub(crate) use recv::RecvArguments;
+pub(crate) use recv::{RecvArguments, Taking};
 pub(crate) use send::{
-    ChecksumName, DatagramArguments, FrameArguments, GeneratorName, MethodName, PayloadArgument, Rounds,
+    ChecksumName, FrameArguments, GeneratorName, HostArguments, MethodName, PayloadArgument, Rounds,
     SendArguments, TimingName,
 };
 
@@ -46,31 +46,73 @@ impl Arguments {
         let mut all = Self::command();
         let matches = all.try_get_matches_from_mut(words)?;
         let arguments = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut all))?;
-        if let (Command::Send(send), Some((name, given))) = (&arguments.command, matches.subcommand())
+        let place = match &arguments.command {
+            Command::Send(send) => Some(Place::of(&send.target)),
+            Command::Recv(recv) => Some(Place::at(recv.address.scheme())),
+            _ => None,
+        };
+        if let (Some(place), Some((name, given))) = (place, matches.subcommand())
             && let Some(definition) = all.find_subcommand_mut(name)
         {
-            check_target(&send.target, given, definition)?;
+            check_place(place, given, definition)?;
         }
         Ok(arguments)
     }
 }
 
-/// Refuses options that mean nothing for the kind of target.
-fn check_target(target: &Target, given: &ArgMatches, definition: &mut Definition) -> Result<(), clap::Error> {
-    let (group, needed) = match target {
-        Target::Udp(_) => ("FrameArguments", "it is about packets on an interface, and the target is a host"),
-        Target::Interface(_) => {
-            ("DatagramArguments", "it is about datagrams to a host: name it as udp://HOST:PORT")
+/// Where packets, datagrams or streams go to or come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Interface,
+    Udp,
+    Tcp,
+}
+
+impl Place {
+    fn of(target: &Target) -> Self {
+        match target {
+            Target::Interface(_) => Self::Interface,
+            Target::Udp(_) => Self::Udp,
+            Target::Tcp(_) => Self::Tcp,
         }
-    };
-    let foreign = definition.get_groups().find(|known| known.get_id() == group).and_then(|known| {
-        let mut options = known.get_args();
-        options.find(|id| given.value_source(id.as_str()) == Some(ValueSource::CommandLine))
-    });
-    let Some(foreign) = foreign else { return Ok(()) };
-    let option = definition.get_arguments().find(|option| option.get_id() == foreign);
+    }
+
+    fn at(scheme: Scheme) -> Self {
+        match scheme {
+            Scheme::Udp => Self::Udp,
+            Scheme::Tcp => Self::Tcp,
+        }
+    }
+}
+
+/// Groups of options, by the names of their types; where they mean something; and what they are about.
+const GROUPS: [(&str, &[Place], &str); 6] = [
+    ("FrameArguments", &[Place::Interface], "it is about packets on an interface, and the target is a host"),
+    (
+        "HostArguments",
+        &[Place::Udp, Place::Tcp],
+        "it is about what is sent to a host: name it as udp://HOST:PORT or tcp://HOST:PORT",
+    ),
+    ("DatagramArguments", &[Place::Udp], "it is about datagrams to a host: name it as udp://HOST:PORT"),
+    ("StreamArguments", &[Place::Tcp], "it is about streams to a host: name it as tcp://HOST:PORT"),
+    ("DatagramReception", &[Place::Udp], "it is about datagrams: receive at udp://ADDRESS:PORT"),
+    ("StreamReception", &[Place::Tcp], "it is about streams: receive at tcp://ADDRESS:PORT"),
+];
+
+/// Refuses options that mean nothing for the place.
+fn check_place(place: Place, given: &ArgMatches, definition: &mut Definition) -> Result<(), clap::Error> {
+    let refused =
+        GROUPS.iter().filter(|(_, places, _)| !places.contains(&place)).find_map(|(group, _, why)| {
+            let group = definition.get_groups().find(|known| known.get_id() == group)?;
+            let mut options = group.get_args();
+            let foreign =
+                options.find(|id| given.value_source(id.as_str()) == Some(ValueSource::CommandLine))?;
+            Some((foreign.clone(), why))
+        });
+    let Some((foreign, why)) = refused else { return Ok(()) };
+    let option = definition.get_arguments().find(|option| *option.get_id() == foreign);
     let option = option.and_then(|option| option.get_long()).unwrap_or(foreign.as_str());
-    let message = format!("'--{option}' cannot be used here: {needed}");
+    let message = format!("'--{option}' cannot be used here: {why}");
     Err(definition.error(ErrorKind::ArgumentConflict, message))
 }
 
@@ -107,16 +149,17 @@ pub(crate) enum Command {
     /// Part of `record`: cuts its file back if it is killed.
     #[command(hide = true)]
     RecordGuard,
-    /// Send packets out of an interface, made or replayed from a file; or UDP datagrams to a host.
+    /// Send packets out of an interface, made or replayed from a file; or UDP datagrams or a TCP stream to a host.
     ///
     /// Ends after a count or a time, at the end of the file, or when interrupted, and prints what was handed over, completed and
-    /// lost. On an interface, completed is not delivered: only the receiver knows that. To udp://HOST:PORT, where 'nocopy recv'
-    /// receives, both ends tell what arrived. Exit code 1 if fewer packets were sent than asked for, or arrived than were sent.
+    /// lost. On an interface, completed is not delivered: only the receiver knows that. To udp://HOST:PORT or tcp://HOST:PORT, where
+    /// 'nocopy recv' receives, both ends tell what arrived. Exit code 1 if less was sent than asked for, or arrived than was sent.
+    /// Nothing is encrypted: there is no TLS.
     Send(SendArguments),
-    /// Receive UDP datagrams: of 'nocopy send', or with --raw of any program.
+    /// Receive UDP datagrams or a TCP stream: of 'nocopy send', or with --raw of any program.
     ///
     /// Ends when the sender is done, after a count or a time, or when interrupted, and prints what arrived, was lost, came twice or
-    /// out of order. Exit code 1 if anything was lost or damaged.
+    /// out of order. Exit code 1 if anything was lost or damaged, or the sender broke off. Nothing is encrypted: there is no TLS.
     Recv(RecvArguments),
     /// Print the manual page.
     Man {
@@ -433,20 +476,20 @@ mod tests {
             let name = option.split('=').next().unwrap();
             assert!(said.contains(&format!("'{name}'")) && said.contains("interface"), "{said}");
         }
-        for option in [
-            "--stdin",
-            "--file=x",
-            "--method=gso",
-            "--verify",
-            "--raw",
-            "--connect-timeout=1s",
-            "--interface=x",
-        ] {
+        let host = ["--stdin", "--file=x", "--method=zerocopy", "--verify", "--raw", "--connect-timeout=1s"];
+        for option in host.iter().chain(&["--interface=x"]) {
             let said = refused(&["eth0", option]);
             assert!(said.contains("udp://HOST:PORT"), "{said}");
         }
+        for option in ["--streams=2", "--congestion=cubic"] {
+            assert!(refused(&["udp://a:9", option]).contains("tcp://HOST:PORT"));
+        }
+        assert!(refused(&["tcp://a:9", "--interface=x"]).contains("udp://HOST:PORT"));
+        let at = |words: &[&str]| Arguments::try_read(["nocopy", "recv"].iter().chain(words)).is_ok();
+        assert!(at(&["tcp://:9", "--receive=recv:64KiB"]) && at(&["udp://:9", "--count=1"]));
+        assert!(!at(&["udp://:9", "--receive=recv"]) && !at(&["tcp://:9", "--count=1"]));
         let both = ["--count=1", "--size=100", "--rate=5pps", "-4", "--json"];
-        for target in ["udp://localhost:9", "eth0"] {
+        for target in ["udp://localhost:9", "tcp://localhost:9", "eth0"] {
             assert!(Arguments::try_read(["nocopy", "send", target].iter().chain(&both)).is_ok(), "{target}");
         }
     }
@@ -455,10 +498,13 @@ mod tests {
     #[test]
     fn the_groups_of_options_are_there() {
         let all = Arguments::command();
-        let send = all.find_subcommand("send").unwrap();
-        for (name, count) in [("FrameArguments", 17), ("DatagramArguments", 7)] {
-            let group = send.get_groups().find(|group| group.get_id() == name).unwrap();
-            assert_eq!(group.get_args().count(), count, "{name}");
+        let counts =
+            [("send", 0, 17), ("send", 1, 6), ("send", 2, 1), ("send", 3, 2), ("recv", 4, 2), ("recv", 5, 1)];
+        for (command, index, count) in counts {
+            let (name, ..) = GROUPS[index];
+            let group =
+                all.find_subcommand(command).unwrap().get_groups().find(|group| group.get_id() == name);
+            assert_eq!(group.unwrap().get_args().count(), count, "{name}");
         }
     }
 

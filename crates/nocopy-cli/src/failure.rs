@@ -22,7 +22,11 @@ pub(crate) enum Failure {
     #[error(transparent)]
     SendUdp(#[from] crate::send::UdpError),
     #[error(transparent)]
-    Recv(#[from] crate::recv::Error),
+    SendTcp(#[from] crate::send::TcpError),
+    #[error(transparent)]
+    RecvUdp(#[from] crate::recv::UdpError),
+    #[error(transparent)]
+    RecvTcp(#[from] crate::recv::TcpError),
     #[error("cannot write {path}: {source}: name a file in a directory that exists and is writable", path = path.display())]
     Output { path: PathBuf, source: io::Error },
     #[error("cannot read {path}: {source}: name a file that exists and is readable", path = path.display())]

@@ -6,6 +6,7 @@ mod arguments;
 mod arrivals;
 mod bench;
 mod capability;
+mod control;
 mod doctor;
 mod endpoint;
 mod failure;

@@ -1,4 +1,4 @@
-//! `nocopy recv`: datagrams from a host.
+//! `nocopy recv`: datagrams or a stream from a host.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,20 +10,17 @@ use crate::quantity;
 
 #[derive(Debug, Args)]
 pub(crate) struct RecvArguments {
-    /// Where to receive: udp://ADDRESS:PORT, or udp://:PORT for all addresses of this host; port 0 is any that is free. With --raw
-    /// also a multicast address, which is joined.
-    #[arg(value_name = "udp://[ADDRESS]:PORT", value_parser = Endpoint::parse_own)]
+    /// Where to receive: udp://ADDRESS:PORT or tcp://ADDRESS:PORT, or without ADDRESS at all addresses of this host; port 0 is any that
+    /// is free. For UDP with --raw also a multicast address, which is joined.
+    #[arg(value_name = "udp|tcp://[ADDRESS]:PORT", value_parser = Endpoint::parse_own)]
     pub(crate) address: Endpoint,
-    /// End after N datagrams.
-    #[arg(short, long, value_name = "N", value_parser = quantity::count)]
-    pub(crate) count: Option<u64>,
     /// End after this time: 10s, 5m.
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub(crate) duration: Option<Duration>,
     /// End when the sender, once there, was not heard for so long (default 10s; with --raw not at all).
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub(crate) idle: Option<Duration>,
-    /// Write what the datagrams carry to FILE ('-': standard output).
+    /// Write what was sent to FILE ('-': standard output).
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Overwrite a file that exists.
@@ -32,18 +29,66 @@ pub(crate) struct RecvArguments {
     /// Ask the sender for checksums, so that it is known that every byte arrived as it was sent.
     #[arg(long)]
     pub(crate) verify: bool,
-    /// Datagrams of any program, without nocopy's header: what is lost is not known.
+    /// From any program, without nocopy's header: what is lost is not known.
     #[arg(long, conflicts_with = "verify")]
     pub(crate) raw: bool,
+    /// The kernel's buffer for what was not received yet (SO_RCVBUF; beyond net.core.rmem_max it takes CAP_NET_ADMIN; for UDP 8MiB
+    /// unless given, for TCP what the kernel makes of it).
+    #[arg(long, value_name = "BYTES", value_parser = buffer)]
+    pub(crate) buffer: Option<u64>,
+    /// Print the summary as JSON; on standard error if what was sent goes to standard output.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) datagrams: DatagramReception,
+    #[command(flatten)]
+    pub(crate) stream: StreamReception,
+}
+
+/// What only receivers of datagrams know.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "At udp://[ADDRESS]:PORT")]
+pub(crate) struct DatagramReception {
+    /// End after N datagrams.
+    #[arg(short, long, value_name = "N", value_parser = quantity::count)]
+    pub(crate) count: Option<u64>,
     /// Join the multicast group on this interface, and not where the routing table says.
     #[arg(long, value_name = "INTERFACE")]
     pub(crate) interface: Option<String>,
-    /// The kernel's buffer for datagrams that were not received yet (SO_RCVBUF; beyond net.core.rmem_max it takes CAP_NET_ADMIN).
-    #[arg(long, value_name = "BYTES", value_parser = buffer, default_value = "8MiB")]
-    pub(crate) buffer: u64,
-    /// Print the summary as JSON; on standard error if the datagrams go to standard output.
-    #[arg(long)]
-    pub(crate) json: bool,
+}
+
+/// What only receivers of streams know.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "At tcp://[ADDRESS]:PORT")]
+pub(crate) struct StreamReception {
+    /// How bytes are taken: auto, recv, or recv:BYTES at a time. Nothing is encrypted (no TLS).
+    #[arg(long, value_name = "WAY", default_value = "auto", value_parser = Taking::parse)]
+    pub(crate) receive: Taking,
+}
+
+/// How bytes are taken from a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taking {
+    Auto,
+    /// By copying reads, of so many bytes if given.
+    Recv(Option<u64>),
+}
+
+/// The most bytes a read takes.
+const READ_BYTES_MAX: u64 = 64 << 20;
+
+impl Taking {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once(':').unwrap_or((text, "")) {
+            ("auto", "") => Ok(Self::Auto),
+            ("recv", "") if !text.ends_with(':') => Ok(Self::Recv(None)),
+            ("recv", bytes) => match quantity::bytes(bytes)? {
+                bytes @ ..=READ_BYTES_MAX => Ok(Self::Recv(Some(bytes))),
+                _ => Err("more than 64MiB at a time".into()),
+            },
+            _ => Err("write auto, recv or recv:BYTES".into()),
+        }
+    }
 }
 
 fn buffer(text: &str) -> Result<u64, String> {

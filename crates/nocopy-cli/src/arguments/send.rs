@@ -1,4 +1,4 @@
-//! `nocopy send`: packets on an interface, or datagrams to a host.
+//! `nocopy send`: packets on an interface, or datagrams or a stream to a host.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ use crate::quantity::{self, Rate};
 
 #[derive(Debug, Args)]
 pub(crate) struct SendArguments {
-    /// An interface of this network namespace, or udp://HOST:PORT.
+    /// An interface of this network namespace, udp://HOST:PORT, or tcp://HOST:PORT.
     #[arg(value_name = "TARGET", value_parser = Target::parse)]
     pub(crate) target: Target,
-    /// End after N packets.
+    /// End after N packets; to tcp://HOST:PORT after N pieces of --size.
     #[arg(short, long, value_name = "N", value_parser = quantity::count)]
     pub(crate) count: Option<u64>,
     /// End after this time: 10s, 5m.
@@ -27,7 +27,7 @@ pub(crate) struct SendArguments {
     #[arg(long, value_name = "RATE", value_parser = quantity::rate)]
     pub(crate) rate: Option<Rate>,
     /// Bytes of a packet: of a frame without FCS (default 64, or as many as its headers and payload need), or of what a UDP
-    /// datagram carries, nocopy's header of 40 bytes included (default 1400).
+    /// datagram carries, nocopy's header of 40 bytes included (default 1400), or of what is handed to TCP at a time (default 256KiB).
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes)]
     pub(crate) size: Option<u64>,
     /// IPv4: generated packets (the default), or an IPv4 address of HOST.
@@ -40,7 +40,11 @@ pub(crate) struct SendArguments {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
+    pub(crate) host: HostArguments,
+    #[command(flatten)]
     pub(crate) datagrams: DatagramArguments,
+    #[command(flatten)]
+    pub(crate) stream: StreamArguments,
     #[command(flatten)]
     pub(crate) frames: FrameArguments,
 }
@@ -55,54 +59,82 @@ impl SendArguments {
     }
 }
 
-/// What only datagrams to a host know.
+/// What datagrams and streams to a host know, and packets on an interface do not.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "To udp://HOST:PORT")]
-pub(crate) struct DatagramArguments {
+#[command(next_help_heading = "To a host, udp://HOST:PORT or tcp://HOST:PORT")]
+pub(crate) struct HostArguments {
     /// Send the content of FILE ('-': standard input) instead of a pattern.
     #[arg(long, value_name = "FILE", conflicts_with = "stdin")]
     pub(crate) file: Option<PathBuf>,
     /// Send standard input, what is there of it at once.
     #[arg(long)]
     pub(crate) stdin: bool,
-    /// How datagrams are handed to the kernel.
+    /// How the bytes are handed to the kernel.
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) method: MethodName,
+    /// Give all that is sent a checksum (CRC32C), so that the receiver can tell that every byte arrived as it was sent.
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// Without nocopy's header, for any program that receives UDP or TCP: what arrives is known to nobody here.
+    #[arg(long, conflicts_with = "verify")]
+    pub(crate) raw: bool,
+    /// Wait so long for the receiver to be there (default 5s).
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    pub(crate) connect_timeout: Option<Duration>,
+}
+
+impl HostArguments {
+    pub(crate) fn patience(&self) -> Duration {
+        self.connect_timeout.unwrap_or(Duration::from_secs(5))
+    }
+}
+
+/// What only datagrams to a host know.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "To udp://HOST:PORT")]
+pub(crate) struct DatagramArguments {
     /// The interface for --method xdp-udp and xdp-copy; or, to a multicast address, the one to send by.
     #[arg(long, value_name = "INTERFACE")]
     pub(crate) interface: Option<String>,
-    /// Give each datagram a checksum (CRC32C), so that the receiver can tell that every byte arrived as it was sent.
-    #[arg(long)]
-    pub(crate) verify: bool,
-    /// Without nocopy's header, for any program that receives UDP: what arrives is known to nobody here.
-    #[arg(long, conflicts_with_all = ["verify", "connect_timeout"])]
-    pub(crate) raw: bool,
-    /// Wait so long for 'nocopy recv' to be there.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = quantity::duration)]
-    pub(crate) connect_timeout: Duration,
+}
+
+/// What only streams to a host know.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "To tcp://HOST:PORT")]
+pub(crate) struct StreamArguments {
+    /// So many connections at once: a file or a count is cut into ranges, one for each. Nothing is encrypted (no TLS).
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) streams: u32,
+    /// The congestion control of the connections: cubic, bbr, ... (default: that of the host).
+    #[arg(long, value_name = "NAME")]
+    pub(crate) congestion: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MethodName {
     /// What measures best here.
     Auto,
-    /// A system call for each.
+    /// TCP: a system call that copies into the kernel.
+    Plain,
+    /// UDP: a system call for each.
     Socket,
-    /// A system call for many.
+    /// UDP: a system call for many.
     Sendmmsg,
-    /// Many as one, which the kernel or the card splits (UDP_SEGMENT).
+    /// UDP: many as one, which the kernel or the card splits (UDP_SEGMENT).
     Gso,
     /// Without a copy into the kernel, which says when it is done (MSG_ZEROCOPY).
     Zerocopy,
-    /// Both.
+    /// UDP: both.
     ZerocopyGso,
     /// Without a copy, from registered buffers, by io_uring (SEND_ZC).
     UringZerocopy,
-    /// By io_uring, many as one (Linux 6.15).
+    /// UDP: by io_uring, many as one (Linux 6.15).
     UringZerocopyGso,
-    /// Past the kernel's network stack: written in frames of a port on --interface.
+    /// TCP: a file's pages by reference (sendfile).
+    Sendfile,
+    /// UDP: past the kernel's network stack: written in frames of a port on --interface.
     XdpUdp,
-    /// The same, copied into frames.
+    /// UDP: the same, copied into frames.
     XdpCopy,
 }
 

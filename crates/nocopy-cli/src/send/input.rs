@@ -51,6 +51,11 @@ impl Input {
         Ok(Self { may_pause: !metadata.is_file(), file, patience: None })
     }
 
+    /// The file that it is, or itself, a pipe.
+    pub(in crate::send) fn into_file(self) -> Result<File, Self> {
+        if self.may_pause { Err(self) } else { Ok(self.file) }
+    }
+
     /// From here on it is [`io::ErrorKind::WouldBlock`] at once where there is nothing yet: whoever sends has other things to do.
     pub(in crate::send) fn wait_no_more(&mut self) {
         self.patience = None;

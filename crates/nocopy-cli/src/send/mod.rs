@@ -7,12 +7,14 @@ mod flow;
 mod input;
 mod kernel;
 mod pacer;
+mod pattern;
 mod pause;
 mod queue;
 mod replay;
 mod run;
 mod source;
 mod summary;
+mod tcp;
 mod template;
 mod udp;
 
@@ -29,6 +31,7 @@ use nocopy::statistics::Snapshot;
 use nocopy::xdp::Generator;
 use nocopy_lab::Interface;
 use nocopy_proto::wire::udp::HEADER_BYTES as UDP_HEADER_BYTES;
+use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::thread::CapabilitySet;
 
 use crate::arguments::{FrameArguments, GeneratorName, PayloadArgument, Rounds, SendArguments, TimingName};
@@ -45,6 +48,7 @@ use replay::Replay;
 use run::Run;
 use source::Source;
 use summary::Summary;
+pub(crate) use tcp::Error as TcpError;
 use template::{Payload, Template};
 pub(crate) use udp::Error as UdpError;
 
@@ -65,7 +69,15 @@ pub(crate) fn run(arguments: &SendArguments) -> Result<Outcome, Failure> {
     match &arguments.target {
         Target::Interface(name) => run_on(name, arguments, interrupt),
         Target::Udp(endpoint) => udp::run(endpoint, arguments, interrupt),
+        Target::Tcp(endpoint) => tcp::run(endpoint, arguments, interrupt),
     }
+}
+
+/// Drawn for each run, so that no stranger's is taken for it. Never short: so few bytes come at once (getrandom(2)).
+fn run_number() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
 }
 
 fn run_on(interface: &str, arguments: &SendArguments, interrupt: Interrupt) -> Result<Outcome, Failure> {

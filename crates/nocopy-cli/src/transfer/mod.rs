@@ -7,6 +7,7 @@
 mod receiving;
 mod report;
 mod sending;
+pub(crate) mod stream;
 mod wire;
 
 pub(crate) use receiving::{Handled, Phase, Receiving};

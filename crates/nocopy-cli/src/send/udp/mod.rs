@@ -16,15 +16,15 @@ use std::path::{Path, PathBuf};
 
 use nocopy::socket::udp::{DATAGRAM_BYTES_MAX, Method};
 use nocopy_lab::Interface;
-use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::thread::CapabilitySet;
 
 use super::input::Input;
 use super::pacer::Pace;
+use super::pattern::Pattern;
 use super::queue::{Goal, Schedule};
 use super::run::{self, Run};
 use super::{PATIENCE, summary::Ended};
-use crate::arguments::{DatagramArguments, MethodName, SendArguments};
+use crate::arguments::{HostArguments, MethodName, SendArguments};
 use crate::endpoint::Endpoint;
 use crate::interrupt::Interrupt;
 use crate::transfer::{DATA_HEADER_BYTES, Sending};
@@ -35,7 +35,7 @@ use by_socket::BySocket;
 use carrier::Carrier;
 pub(crate) use error::Error;
 use line::Line;
-use payload::{Pattern, Payload, Shape};
+use payload::{Payload, Shape};
 use summary::Summary;
 
 /// Fits an MTU of 1,500 with all headers, over tunnels too.
@@ -51,13 +51,13 @@ pub(super) fn run(
 ) -> Result<Outcome, Failure> {
     let shape = shape(arguments)?;
     // Files are opened with all that whoever started this may read.
-    let (path, payload) = open(&arguments.datagrams, shape)?;
-    let how = arguments.datagrams.method.how();
+    let (path, payload) = open(&arguments.host, shape)?;
+    let how = How::of(arguments.host.method)?;
     capability::drop_all_but(how.needs())?;
     let to = target
         .resolve(arguments.family())
         .map_err(|source| Error::Resolve { target: target.clone(), source })?;
-    let line = open_line(to, how, &arguments.datagrams, shape)?;
+    let line = open_line(to, how, arguments, shape)?;
     capability::drop_all_but(capability::NONE)?;
     let pace = arguments.rate.map_or(Pace::FlatOut, Pace::Rate);
     let schedule = Schedule::new(pace, Goal::of(arguments));
@@ -80,7 +80,7 @@ pub(super) fn run(
 }
 
 fn shape(arguments: &SendArguments) -> Result<Shape, Error> {
-    let header_bytes = if arguments.datagrams.raw { 0 } else { DATA_HEADER_BYTES };
+    let header_bytes = if arguments.host.raw { 0 } else { DATA_HEADER_BYTES };
     let (bytes, bytes_min) = (arguments.size.unwrap_or(DATAGRAM_BYTES), header_bytes + 1);
     let why = match bytes {
         _ if bytes < bytes_min as u64 => "there is nothing behind nocopy's header, which --raw leaves out",
@@ -90,7 +90,7 @@ fn shape(arguments: &SendArguments) -> Result<Shape, Error> {
     Err(Error::Size { bytes, why, bytes_min, bytes_max: DATAGRAM_BYTES_MAX })
 }
 
-fn open(arguments: &DatagramArguments, shape: Shape) -> Result<(PathBuf, Payload), Error> {
+fn open(arguments: &HostArguments, shape: Shape) -> Result<(PathBuf, Payload), Error> {
     let path = match &arguments.file {
         Some(path) if path != Path::new("-") => path.clone(),
         None if !arguments.stdin => {
@@ -107,11 +107,15 @@ fn open(arguments: &DatagramArguments, shape: Shape) -> Result<(PathBuf, Payload
     Ok((path, Payload::Stream(input)))
 }
 
-fn open_line(to: SocketAddr, how: How, arguments: &DatagramArguments, shape: Shape) -> Result<Line, Failure> {
-    if to.ip().is_multicast() && !arguments.raw {
+fn open_line(to: SocketAddr, how: How, arguments: &SendArguments, shape: Shape) -> Result<Line, Failure> {
+    let HostArguments { raw, verify, .. } = arguments.host;
+    if raw && arguments.host.connect_timeout.is_some() {
+        return Err(NEEDLESS_TIMEOUT);
+    }
+    if to.ip().is_multicast() && !raw {
         return Err(Error::Multicast { to }.into());
     }
-    let interface = arguments.interface.as_deref();
+    let interface = arguments.datagrams.interface.as_deref();
     let interface = interface.map(|name| Interface::find(name).map_err(Failure::lookup(name))).transpose()?;
     let carrier: Box<dyn Carrier> = match (how, interface) {
         (How::OverPort { copied }, Some(interface)) => {
@@ -124,9 +128,11 @@ fn open_line(to: SocketAddr, how: How, arguments: &DatagramArguments, shape: Sha
             Box::new(BySocket::open(to, Some(method), interface.map(|found| found.index))?)
         }
     };
-    let sending = match arguments.raw {
+    let sending = match raw {
         true => None,
-        false => Some(Sending::new(random()?, arguments.verify, arguments.connect_timeout)),
+        false => {
+            Some(Sending::new(super::run_number().map_err(Error::Random)?, verify, arguments.host.patience()))
+        }
     };
     Ok(Line::new(carrier, to, sending))
 }
@@ -143,6 +149,18 @@ const NEEDLESS_INTERFACE: Failure = Failure::Needs {
     action: "leave it out: the host's routes say where to send by",
 };
 
+const NEEDLESS_TIMEOUT: Failure = Failure::Needs {
+    option: "--connect-timeout",
+    needed: "datagrams with nocopy's header",
+    action: "leave it out, or --raw: without a header nobody is asked whether they are there",
+};
+
+const ONLY_TCP: Failure = Failure::Needs {
+    option: "--method plain or sendfile",
+    needed: "tcp://HOST:PORT",
+    action: "for datagrams name another, or leave it out",
+};
+
 /// Who hands datagrams to the kernel, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
@@ -155,6 +173,22 @@ enum How {
 }
 
 impl How {
+    fn of(name: MethodName) -> Result<Self, Failure> {
+        Ok(Self::By(match name {
+            MethodName::Auto => return Ok(Self::Measured),
+            MethodName::XdpUdp => return Ok(Self::OverPort { copied: false }),
+            MethodName::XdpCopy => return Ok(Self::OverPort { copied: true }),
+            MethodName::Socket => Method::Socket,
+            MethodName::Sendmmsg => Method::SendMmsg,
+            MethodName::Gso => Method::Gso,
+            MethodName::Zerocopy => Method::ZeroCopy,
+            MethodName::ZerocopyGso => Method::ZeroCopyGso,
+            MethodName::UringZerocopy => Method::UringZeroCopy,
+            MethodName::UringZerocopyGso => Method::UringZeroCopyGso,
+            MethodName::Plain | MethodName::Sendfile => return Err(ONLY_TCP),
+        }))
+    }
+
     /// What opening takes: memory that a ring registers is beyond the limit for all with `CAP_IPC_LOCK` only.
     fn needs(self) -> CapabilitySet {
         match self {
@@ -163,30 +197,6 @@ impl How {
             Self::OverPort { .. } => capability::NETWORK,
         }
     }
-}
-
-impl MethodName {
-    fn how(self) -> How {
-        How::By(match self {
-            Self::Auto => return How::Measured,
-            Self::XdpUdp => return How::OverPort { copied: false },
-            Self::XdpCopy => return How::OverPort { copied: true },
-            Self::Socket => Method::Socket,
-            Self::Sendmmsg => Method::SendMmsg,
-            Self::Gso => Method::Gso,
-            Self::Zerocopy => Method::ZeroCopy,
-            Self::ZerocopyGso => Method::ZeroCopyGso,
-            Self::UringZerocopy => Method::UringZeroCopy,
-            Self::UringZerocopyGso => Method::UringZeroCopyGso,
-        })
-    }
-}
-
-/// Never short: so few bytes come at once (getrandom(2)).
-fn random() -> Result<u64, Error> {
-    let mut bytes = [0; 8];
-    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|errno| Error::Random(errno.into()))?;
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 fn finish(belt: &mut DatagramBelt) -> Result<(), Error> {

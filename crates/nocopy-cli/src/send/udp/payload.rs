@@ -3,6 +3,7 @@
 use std::io::{self, IoSliceMut, Read};
 
 use crate::send::input::Input;
+use crate::send::pattern::Pattern;
 
 /// How datagrams lie in their places: of one length but for the last, with room for a header in front of each.
 #[derive(Debug, Clone, Copy)]
@@ -84,32 +85,6 @@ impl Shape {
     /// Of each datagram, where all have so many bytes.
     pub(super) fn lengths(self, bytes: usize) -> impl Iterator<Item = usize> {
         (0..bytes).step_by(self.datagram_bytes).map(move |at| self.datagram_bytes.min(bytes - at))
-    }
-}
-
-/// Bytes in no order that anything on the way could compress, from a place that each number moves on.
-#[derive(Debug)]
-pub(super) struct Pattern(Box<[u8]>);
-
-/// From how many places.
-const PLACES: u64 = 4096;
-
-impl Pattern {
-    /// For payloads up to that length.
-    pub(super) fn new(bytes_max: usize) -> Self {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64; // xorshift64 (Marsaglia, 2003), from any number but 0
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state as u8
-        };
-        Self((0..PLACES as usize + bytes_max).map(|_| next()).collect())
-    }
-
-    fn write(&self, payload: &mut [u8], number: u64) {
-        let place = (number.wrapping_mul(61) % PLACES) as usize;
-        payload.copy_from_slice(&self.0[place..place + payload.len()]);
     }
 }
 

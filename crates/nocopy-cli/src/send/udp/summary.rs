@@ -81,7 +81,7 @@ impl Summary {
             schema: SCHEMA,
             target,
             address,
-            method: arguments.datagrams.method.name(),
+            method: arguments.host.method.name(),
             report,
             ended: if run.failure.is_some() { Ended::Failed } else { ended },
             packets: tally.packets,

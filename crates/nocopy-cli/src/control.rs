@@ -1,0 +1,123 @@
+//! The connection over which the two ends of a transfer talk: messages each way, without ever waiting.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use crate::transfer::stream::{Inbox, MESSAGE_BYTES, Message, Nonsense};
+
+#[derive(Debug)]
+pub(crate) struct Control {
+    stream: TcpStream,
+    inbox: Inbox,
+    /// What the kernel had no room for.
+    unsent: Vec<u8>,
+}
+
+/// What came from the other end.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    Message(Result<Message, Nonsense>),
+    /// Nothing more for now.
+    Nothing,
+    /// The connection is closed, or broken.
+    End,
+}
+
+impl Control {
+    pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, inbox: Inbox::new(), unsent: Vec::new() })
+    }
+
+    /// Whether all that was said is on its way: who says more would only pile it up.
+    pub(crate) fn is_clear(&mut self) -> bool {
+        self.push();
+        self.unsent.is_empty()
+    }
+
+    pub(crate) fn say(&mut self, message: &[u8; MESSAGE_BYTES]) {
+        self.unsent.extend(message);
+        self.push();
+    }
+
+    /// That the other end is gone is told by what is heard.
+    fn push(&mut self) {
+        while !self.unsent.is_empty() {
+            match self.stream.write(&self.unsent) {
+                Ok(bytes @ 1..) => drop(self.unsent.drain(..bytes)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => return,
+            }
+        }
+    }
+
+    pub(crate) fn hear(&mut self) -> Heard {
+        loop {
+            match self.stream.read(self.inbox.room()) {
+                Ok(0) => return Heard::End,
+                Ok(bytes) => match self.inbox.filled(bytes) {
+                    Some(message) => return Heard::Message(message),
+                    None => continue,
+                },
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return Heard::Nothing,
+                    io::ErrorKind::Interrupted => {}
+                    _ => return Heard::End,
+                },
+            }
+        }
+    }
+
+    /// The connection, from which a message may have come.
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::transfer::stream::Head;
+
+    #[test]
+    fn messages_come_as_they_were_said() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut control = Control::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap()).unwrap();
+        let (mut other, _) = listener.accept().unwrap();
+        let head = Head { run: 1, number: 0, streams: 1, offset: 0, length: None };
+        let mut hear = |bytes: &[u8]| {
+            other.write_all(bytes).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            control.hear()
+        };
+        let message = head.emit();
+        assert_eq!(hear(&message[..10]), Heard::Nothing);
+        assert_eq!(hear(&message[10..]), Heard::Message(Ok(Message::Head(head))));
+        assert_eq!(hear(&[0; MESSAGE_BYTES]), Heard::Message(Err(Nonsense)));
+        // More than anybody has room for is kept, and goes when there is room.
+        let mut said = 0;
+        while control.is_clear() {
+            control.say(&message);
+            said += MESSAGE_BYTES;
+        }
+        let mut read = 0;
+        let mut buffer = vec![0; 1 << 16];
+        while read < said {
+            control.is_clear();
+            read += other.read(&mut buffer).unwrap();
+        }
+        assert_eq!(read, said);
+        drop(other);
+        assert_eq!(control.hear(), Heard::End);
+    }
+}

@@ -1,0 +1,105 @@
+//! One stream: from a connection to its place.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::intake::Intake;
+use super::sink::Sink;
+use crate::Failure;
+use crate::ledger::Ledger;
+use crate::transfer::stream::Count;
+
+#[derive(Debug)]
+pub(super) struct Lane<'a> {
+    pub(super) number: u32,
+    pub(super) intake: Intake,
+    pub(super) offset: u64,
+    /// How much is to come, where that is known.
+    pub(super) length: Option<u64>,
+    pub(super) count: Count,
+    pub(super) sink: Option<&'a Sink>,
+}
+
+/// What those see who wait for streams; of all of them.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    pub(super) stop: AtomicBool,
+    pub(super) bytes: AtomicU64,
+    /// How many are just writing: that may take its time, and is nobody's silence.
+    pub(super) writing: AtomicU64,
+}
+
+/// How a stream went.
+#[derive(Debug)]
+pub(super) struct LaneEnd {
+    pub(super) number: u32,
+    pub(super) offset: u64,
+    pub(super) count: Count,
+    /// When the first and the last of it came, since the start.
+    pub(super) times: Option<(Duration, Duration)>,
+    pub(super) why: Why,
+    pub(super) ledger: Ledger,
+    /// The connection, which stays open until the sender knows why it is not read any more.
+    _intake: Intake,
+}
+
+/// Why a stream ended.
+#[derive(Debug)]
+pub(super) enum Why {
+    /// The sender said that it was all.
+    End,
+    Stopped,
+    Broken(io::Error),
+    /// More came than was to come.
+    TooMuch,
+    /// It could not be written.
+    Unwritten(Failure),
+}
+
+impl Lane<'_> {
+    pub(super) fn run(mut self, start: Instant, progress: &Arc<Progress>) -> LaneEnd {
+        let mut times = None;
+        let why = self.take_all(start, progress, &mut times);
+        let Self { number, intake, offset, count, .. } = self;
+        LaneEnd { number, offset, count, times, why, ledger: intake.ledger(), _intake: intake }
+    }
+
+    fn take_all(
+        &mut self,
+        start: Instant,
+        progress: &Progress,
+        times: &mut Option<(Duration, Duration)>,
+    ) -> Why {
+        // Relaxed, here and below: it says nothing about other memory.
+        while !progress.stop.load(Ordering::Relaxed) {
+            let bytes = match self.intake.take() {
+                Ok([]) => return Why::End,
+                Ok(bytes) => bytes,
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
+                {
+                    continue;
+                }
+                Err(error) => return Why::Broken(error),
+            };
+            let now = start.elapsed();
+            *times = Some((times.map_or(now, |(first, _)| first), now));
+            if self.length.is_some_and(|length| bytes.len() as u64 > length - self.count.bytes) {
+                return Why::TooMuch;
+            }
+            if let Some(sink) = self.sink {
+                progress.writing.fetch_add(1, Ordering::Relaxed);
+                let written = sink.write(self.offset + self.count.bytes, bytes);
+                progress.writing.fetch_sub(1, Ordering::Relaxed);
+                if let Err(failure) = written {
+                    return Why::Unwritten(failure);
+                }
+            }
+            self.count.add(bytes);
+            progress.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        }
+        Why::Stopped
+    }
+}

@@ -1,0 +1,223 @@
+//! One stream: pieces of what is to be sent, each when it is due, into one connection.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::Error;
+use super::carrier::{Account, Carrier};
+use crate::Failure;
+use crate::send::input::Input;
+use crate::send::pattern::Pattern;
+use crate::send::queue::{Schedule, Step};
+use crate::send::{PATIENCE, pause};
+use crate::transfer::stream::Count;
+
+/// What a stream carries.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// Pieces by their number.
+    Pattern(Arc<Pattern>),
+    File(Arc<File>, FileWay),
+    Input(Input),
+}
+
+/// How a file gets into the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FileWay {
+    /// Read into a buffer.
+    Read,
+    /// By reference to its pages.
+    Refer,
+}
+
+/// Of one stream.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) number: u32,
+    pub(super) content: Content,
+    /// For messages about it.
+    pub(super) path: PathBuf,
+    /// Where its bytes are in the whole, if it has an end.
+    pub(super) range: Option<Range<u64>>,
+    pub(super) piece_bytes: usize,
+    /// Number of the next piece, and how far it is to the one after that.
+    pub(super) piece: u64,
+    pub(super) pieces_apart: u64,
+    pub(super) schedule: Schedule,
+    pub(super) count: Count,
+    pub(super) carrier: Carrier,
+}
+
+/// What those see who wait for it.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    pub(super) stop: AtomicBool,
+    pub(super) bytes: AtomicU64,
+}
+
+/// How a stream went.
+#[derive(Debug)]
+pub(super) struct LaneEnd {
+    pub(super) number: u32,
+    pub(super) offset: Option<u64>,
+    pub(super) count: Count,
+    pub(super) schedule: Schedule,
+    /// Until the last piece was handed over.
+    pub(super) duration: Duration,
+    pub(super) account: Account,
+    pub(super) break_off: Option<io::Error>,
+    pub(super) failure: Option<Failure>,
+    /// The connection, which stays open until all is over.
+    pub(super) carrier: Carrier,
+}
+
+/// Why a stream does not go on.
+enum Stop {
+    /// The other end does not take it.
+    Connection(io::Error),
+    Failure(Failure),
+}
+
+impl Lane {
+    /// Sends until all was sent, or it is to stop.
+    pub(super) fn run(mut self, start: Instant, progress: &Progress) -> LaneEnd {
+        let mut duration = Duration::ZERO;
+        let sent = self.send_all(start, progress, &mut duration);
+        let (break_off, failure) = match sent.and_then(|()| self.finish(start, &mut duration)) {
+            Ok(()) => (None, None),
+            Err(Stop::Connection(error)) => (Some(error), None),
+            Err(Stop::Failure(failure)) => (None, Some(failure)),
+        };
+        LaneEnd {
+            number: self.number,
+            offset: self.range.as_ref().map(|range| range.start),
+            count: self.count,
+            schedule: self.schedule,
+            duration,
+            account: self.carrier.account(),
+            break_off,
+            failure,
+            carrier: self.carrier,
+        }
+    }
+
+    fn send_all(&mut self, start: Instant, progress: &Progress, duration: &mut Duration) -> Result<(), Stop> {
+        let mut now = start.elapsed();
+        // Relaxed: it says nothing about other memory.
+        while !progress.stop.load(Ordering::Relaxed) {
+            let before = self.count.bytes;
+            let step = self.step(now.as_nanos() as u64)?; // ns of 584 years
+            now = start.elapsed();
+            if self.count.bytes > before {
+                *duration = now;
+                progress.bytes.fetch_add(self.count.bytes - before, Ordering::Relaxed);
+            }
+            match step {
+                // Room is waited for by the carrier.
+                Step::Sent | Step::NoRoom => continue,
+                Step::Early { due_ns } => pause::toward(start + Duration::from_nanos(due_ns)),
+                Step::Bunch => pause::for_a_bunch(),
+                Step::Silence => pause::for_input(),
+                Step::Done => return Ok(()),
+            }
+            now = start.elapsed();
+        }
+        Ok(())
+    }
+
+    /// Hands over what is left, unless the other end does not take it, and then says that it was all.
+    fn finish(&mut self, start: Instant, duration: &mut Duration) -> Result<(), Stop> {
+        let asked = Instant::now();
+        while !self.carrier.advance().map_err(Stop::Connection)? {
+            if asked.elapsed() > PATIENCE {
+                return Err(Stop::Connection(io::ErrorKind::TimedOut.into()));
+            }
+            *duration = start.elapsed();
+        }
+        self.carrier.finish().map_err(Stop::Connection)
+    }
+
+    fn step(&mut self, now_ns: u64) -> Result<Step, Stop> {
+        if !self.carrier.advance().map_err(|error| self.stop(error))? {
+            return Ok(if self.schedule.is_late(now_ns) { Step::Done } else { Step::NoRoom });
+        }
+        let bytes = match &self.range {
+            Some(range) => (range.end - range.start - self.count.bytes).min(self.piece_bytes as u64) as usize,
+            None => self.piece_bytes,
+        };
+        if bytes == 0 {
+            return Ok(Step::Done);
+        }
+        if let Some(step) = self.schedule.reason_to_stop(0, now_ns) {
+            return Ok(step);
+        }
+        match self.take(bytes) {
+            Ok(0) => return Ok(Step::Done),
+            Ok(bytes) => self.schedule.sent(bytes, 1),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                return Ok(if self.schedule.is_late(now_ns) { Step::Done } else { Step::Silence });
+            }
+            Err(error) => return Err(self.unreadable(error)),
+        }
+        self.piece += self.pieces_apart;
+        self.carrier.advance().map_err(|error| self.stop(error))?;
+        Ok(Step::Sent)
+    }
+
+    /// Takes the next piece, of so many bytes at most, and counts it.
+    fn take(&mut self, bytes: usize) -> io::Result<usize> {
+        let Self { content, carrier, count, range, piece, .. } = self;
+        let offset = range.as_ref().map_or(0, |range| range.start) + count.bytes;
+        let taken = match content {
+            Content::Pattern(pattern) => carrier.fill(bytes, |room| {
+                pattern.write(room, *piece);
+                Ok(bytes)
+            })?,
+            Content::File(file, FileWay::Read) => carrier.fill(bytes, |room| file.read_at(room, offset))?,
+            Content::Input(input) => carrier.fill(bytes, |room| input.read(room))?,
+            Content::File(file, FileWay::Refer) => return refer(carrier, count, file, offset, bytes),
+        };
+        let bytes = taken.len();
+        count.add(taken);
+        Ok(bytes)
+    }
+
+    /// What it means that the kernel did not take a piece.
+    fn stop(&self, error: io::Error) -> Stop {
+        match error.kind() {
+            // Not the connection, but the file that lies behind it.
+            io::ErrorKind::UnexpectedEof => self.unreadable(error),
+            _ => Stop::Connection(error),
+        }
+    }
+
+    fn unreadable(&self, source: io::Error) -> Stop {
+        Stop::Failure(Error::Input { path: self.path.clone(), source }.into())
+    }
+}
+
+/// Gives a range of a file, and sums it up where that is wanted: by reading it, which the connection does not.
+fn refer(
+    carrier: &mut Carrier,
+    count: &mut Count,
+    file: &Arc<File>,
+    offset: u64,
+    bytes: usize,
+) -> io::Result<usize> {
+    if count.crc32c.is_none() {
+        count.bytes += bytes as u64;
+        carrier.refer(file, offset..offset + bytes as u64);
+        return Ok(bytes);
+    }
+    let mut buffer = vec![0; bytes];
+    file.read_exact_at(&mut buffer, offset)?;
+    count.add(&buffer);
+    carrier.refer(file, offset..offset + bytes as u64);
+    Ok(bytes)
+}

@@ -1,0 +1,193 @@
+//! What is to be sent, and by which streams: decided and opened before anybody is disturbed.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::Error;
+use super::lane::{Content, FileWay};
+use crate::Failure;
+use crate::arguments::{HostArguments, MethodName, SendArguments};
+use crate::quantity::Rate;
+use crate::send::input::Input;
+use crate::send::pacer::Pace;
+use crate::send::pattern::Pattern;
+use crate::send::queue::{Goal, Schedule};
+use crate::transfer::stream::cut;
+
+/// Pieces unless told, and at most.
+const PIECE_BYTES: u64 = 256 << 10;
+const PIECE_BYTES_MAX: u64 = 64 << 20;
+
+/// With a rate, pieces are so small that so many go in a second, but not smaller than a packet carries.
+const PIECES_A_SECOND: f64 = 100.0;
+const PIECE_BYTES_MIN: u64 = 1400;
+
+#[derive(Debug)]
+pub(super) struct Plan {
+    source: Source,
+    /// For messages about it.
+    path: PathBuf,
+    pub(super) piece_bytes: u64,
+    /// One for each stream, as far as it is known where they end.
+    pub(super) ranges: Vec<Option<Range<u64>>>,
+    /// Of these together.
+    pub(super) total: Option<u64>,
+    pub(super) pace: Pace,
+    pub(super) goal: Goal,
+    /// Whether there is an end besides that of a count: a time, or that of a stream.
+    pub(super) has_end: bool,
+}
+
+#[derive(Debug)]
+enum Source {
+    Pattern(Arc<Pattern>),
+    File(Arc<File>, FileWay),
+    /// Until it has gone to its stream.
+    Input(Option<Input>),
+}
+
+impl Plan {
+    pub(super) fn new(arguments: &SendArguments) -> Result<Self, Failure> {
+        let pace = arguments.rate.map_or(Pace::FlatOut, Pace::Rate);
+        let piece_bytes = piece_bytes(arguments)?;
+        let (source, path) = open(&arguments.host, piece_bytes)?;
+        let streams = arguments.stream.streams;
+        if streams > 1 && (arguments.host.raw || matches!(source, Source::Input(_))) {
+            return Err(ONE_STREAM);
+        }
+        let counted = arguments.count.map(|count| count.saturating_mul(piece_bytes).min(BYTES_MAX));
+        let total = match &source {
+            Source::Pattern(_) => counted,
+            Source::File(file, _) => {
+                let length =
+                    file.metadata().map_err(|source| Error::Input { path: path.clone(), source })?.len();
+                Some(counted.map_or(length, |counted| counted.min(length)))
+            }
+            Source::Input(_) => None,
+        };
+        let ranges = match total {
+            Some(total) => cut(total, piece_bytes, streams).into_iter().map(Some).collect(),
+            None => vec![None; streams as usize],
+        };
+        let has_end = arguments.duration.is_some() || !matches!(source, Source::Pattern(_));
+        Ok(Self { source, path, piece_bytes, ranges, total, pace, goal: Goal::of(arguments), has_end })
+    }
+
+    pub(super) fn streams(&self) -> u32 {
+        self.ranges.len() as u32 // from 1 to 64
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    /// What one of the streams carries.
+    pub(super) fn content(&mut self) -> Content {
+        match &mut self.source {
+            Source::Pattern(pattern) => Content::Pattern(Arc::clone(pattern)),
+            Source::File(file, way) => Content::File(Arc::clone(file), *way),
+            Source::Input(input) => match input.take() {
+                Some(input) => Content::Input(input),
+                None => unreachable!("an input has one stream"),
+            },
+        }
+    }
+
+    /// The number of a stream's first piece, and how far it is from one to the next.
+    pub(super) fn pieces(&self, number: u32) -> (u64, u64) {
+        match &self.ranges[number as usize] {
+            Some(range) => (range.start / self.piece_bytes, 1),
+            None => (u64::from(number), u64::from(self.streams())),
+        }
+    }
+
+    /// A stream's part of rate and count.
+    pub(super) fn schedule(&self) -> Schedule {
+        let part = |rate: f64| rate / f64::from(self.streams());
+        let pace = match self.pace {
+            Pace::Rate(Rate::Packets(rate)) => Pace::Rate(Rate::Packets(part(rate))),
+            Pace::Rate(Rate::Bits(rate)) => Pace::Rate(Rate::Bits(part(rate))),
+            other => other,
+        };
+        // Where the bytes are known, they are what is counted.
+        let packets = if self.total.is_some() { None } else { self.goal.packets };
+        Schedule::new(pace, Goal { packets, ..self.goal })
+    }
+}
+
+/// The protocol takes no more (nor does any file).
+const BYTES_MAX: u64 = (1 << 62) - 1;
+
+const ONE_STREAM: Failure = Failure::Needs {
+    option: "--streams",
+    needed: "a file or a pattern, and without --raw",
+    action: "leave it out: a pipe, and another program, have one stream",
+};
+
+const NO_FILE: Failure = Failure::Needs {
+    option: "--method sendfile",
+    needed: "--file FILE, of a file that is no pipe",
+    action: "leave it out",
+};
+
+const ONLY_UDP: Failure = Failure::Needs {
+    option: "this --method",
+    needed: "udp://HOST:PORT",
+    action: "for a stream give --method plain or sendfile, or leave it out",
+};
+
+fn piece_bytes(arguments: &SendArguments) -> Result<u64, Error> {
+    let bytes = match (arguments.size, arguments.rate) {
+        (Some(bytes), _) => bytes,
+        (None, Some(Rate::Bits(bits))) => {
+            ((bits / 8.0 / PIECES_A_SECOND) as u64).clamp(PIECE_BYTES_MIN, PIECE_BYTES)
+        }
+        (None, _) => PIECE_BYTES,
+    };
+    match bytes {
+        ..=PIECE_BYTES_MAX => Ok(bytes),
+        _ => Err(Error::Size { bytes, bytes_max: PIECE_BYTES_MAX }),
+    }
+}
+
+fn open(arguments: &HostArguments, piece_bytes: u64) -> Result<(Source, PathBuf), Failure> {
+    let is_file_wanted = match arguments.method {
+        MethodName::Auto | MethodName::Plain => false,
+        MethodName::Sendfile => true,
+        _ => return Err(ONLY_UDP),
+    };
+    let (source, path) = match &arguments.file {
+        Some(path) if path != Path::new("-") => {
+            let failed = |source| Error::Input { path: path.clone(), source };
+            (open_file(path, arguments.method).map_err(failed)?, path.clone())
+        }
+        None if !arguments.stdin => {
+            (Source::Pattern(Arc::new(Pattern::new(piece_bytes as usize))), PathBuf::new())
+        }
+        _ => {
+            let path = PathBuf::from("standard input");
+            let input = Input::of_standard_input();
+            let input = input.map_err(|source| Error::Input { path: path.clone(), source })?;
+            (Source::Input(Some(input)), path)
+        }
+    };
+    match source {
+        Source::File(..) => Ok((source, path)),
+        _ if is_file_wanted => Err(NO_FILE),
+        _ => Ok((source, path)),
+    }
+}
+
+fn open_file(path: &Path, method: MethodName) -> io::Result<Source> {
+    let input = Input::open_at_once(path)?;
+    Ok(match input.into_file() {
+        Ok(file) => {
+            let way = if method == MethodName::Plain { FileWay::Read } else { FileWay::Refer };
+            Source::File(Arc::new(file), way)
+        }
+        Err(pipe) => Source::Input(Some(pipe)),
+    })
+}

@@ -1,0 +1,208 @@
+//! The sender's end of control.
+
+use std::time::Duration;
+
+use super::report::Findings;
+use super::wire::{Answer, Ask, Count, MESSAGE_BYTES, Message, Nonsense, Refusal};
+
+/// Between two questions: often enough for a receiver that waits [10 s](SILENCE_NS) or a second.
+const INTERVAL_NS: u64 = 100_000_000;
+
+/// Without an answer for so long nobody is there any more.
+const SILENCE_NS: u64 = 10_000_000_000;
+
+/// How it stands with the receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It has not answered yet.
+    Connecting,
+    Running,
+    /// It counts nothing more, though not all was sent.
+    EndedEarly,
+    /// All was sent; it has not said yet that it counts nothing more.
+    Finishing,
+    /// Both have said their last word.
+    Agreed,
+    Refused(Refusal),
+    /// What it says is not of this protocol.
+    Nonsense,
+    /// It has closed the connection without a last word.
+    Gone,
+    /// It has not answered in time.
+    Silent,
+}
+
+#[derive(Debug)]
+pub(crate) struct Asking {
+    ask: Ask,
+    patience_ns: u64,
+    /// When it was asked last, and heard last.
+    asked_ns: Option<u64>,
+    heard_ns: u64,
+    answer: Option<Answer>,
+    /// It said its last word before all was sent.
+    is_early: bool,
+    /// It is gone, or says what cannot be.
+    broken: Option<Standing>,
+}
+
+impl Asking {
+    pub(crate) fn new(run: u64, streams: u32, total: Option<u64>, verify: bool, patience: Duration) -> Self {
+        let sent = Count::nothing(verify);
+        let ask = Ask { run, streams, total, sent, last: false, thanks: false, verify };
+        let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        Self { ask, patience_ns, asked_ns: None, heard_ns: 0, answer: None, is_early: false, broken: None }
+    }
+
+    pub(crate) fn standing(&self, now_ns: u64) -> Standing {
+        let silence_ns = now_ns.saturating_sub(self.heard_ns);
+        match (self.answer, self.broken) {
+            (Some(Answer { refusal: Some(why), .. }), _) => Standing::Refused(why),
+            (Some(Answer { last: true, .. }), _) if self.ask.last => Standing::Agreed,
+            (Some(Answer { last: true, .. }), _) => Standing::EndedEarly,
+            (_, Some(broken)) => broken,
+            (None, _) if silence_ns > self.patience_ns => Standing::Silent,
+            (None, _) => Standing::Connecting,
+            (Some(_), _) if silence_ns > SILENCE_NS => Standing::Silent,
+            (Some(_), _) if self.ask.last => Standing::Finishing,
+            (Some(_), _) => Standing::Running,
+        }
+    }
+
+    /// What is to be said now, if so; so much was sent until now, as far as is known.
+    pub(crate) fn ask(&mut self, sent_bytes: u64, now_ns: u64) -> Option<[u8; MESSAGE_BYTES]> {
+        if matches!(self.standing(now_ns), Standing::Agreed) && !self.ask.thanks {
+            self.ask.thanks = true;
+            return Some(self.ask.emit());
+        }
+        let is_due = self.asked_ns.is_none_or(|asked_ns| now_ns.saturating_sub(asked_ns) >= INTERVAL_NS);
+        if !is_due || self.ask.thanks {
+            return None;
+        }
+        self.asked_ns = Some(now_ns);
+        if !self.ask.last {
+            self.ask.sent.bytes = sent_bytes;
+        }
+        Some(self.ask.emit())
+    }
+
+    /// All was sent. Who has ended early is told nothing but thanks.
+    pub(crate) fn finish(&mut self, sent: Count) {
+        self.is_early = self.answer.is_some_and(|answer| answer.last);
+        self.ask.last = true;
+        self.ask.verify = sent.crc32c.is_some();
+        self.ask.sent = sent;
+        self.asked_ns = None;
+    }
+
+    /// What the receiver says.
+    pub(crate) fn handle(&mut self, message: Result<Message, Nonsense>, now_ns: u64) {
+        match message {
+            Ok(Message::Answer(mut answer)) if answer.run == self.ask.run => {
+                if !answer.last {
+                    answer.received.crc32c = None; // it is not over
+                }
+                // The last word is the last.
+                if self.answer.is_none_or(|answer| !answer.last) {
+                    self.answer = Some(answer);
+                }
+                self.heard_ns = now_ns;
+            }
+            _ => self.broken = self.broken.or(Some(Standing::Nonsense)),
+        }
+    }
+
+    /// The receiver has closed the connection.
+    pub(crate) fn end(&mut self) {
+        self.broken = self.broken.or(Some(Standing::Gone));
+    }
+
+    /// Whether all that is sent is to be summed up: one end wants it.
+    pub(crate) fn has_checksums(&self) -> bool {
+        self.ask.verify || self.answer.is_some_and(|answer| answer.verify)
+    }
+
+    pub(crate) fn findings(&self) -> Findings {
+        let answer = self.answer.filter(|answer| answer.refusal.is_none());
+        Findings {
+            total: self.ask.total,
+            sent: self.ask.last.then_some(self.ask.sent),
+            received: answer.map(|answer| answer.received),
+            is_final: answer.is_some_and(|answer| answer.last),
+            is_whole: !self.is_early,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(5);
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    fn answer(bytes: u64, last: bool) -> Result<Message, Nonsense> {
+        let received = Count { bytes, crc32c: None };
+        Ok(Message::Answer(Answer { run: 7, refusal: None, received, last, verify: false }))
+    }
+
+    fn running() -> Asking {
+        let mut asking = Asking::new(7, 1, None, false, PATIENCE);
+        assert_eq!(asking.standing(SECOND_NS), Standing::Connecting);
+        assert!(
+            asking.ask(0, 0).is_some() && asking.ask(0, 1).is_none() && asking.ask(0, INTERVAL_NS).is_some()
+        );
+        asking.handle(answer(0, false), SECOND_NS);
+        assert_eq!(asking.standing(SECOND_NS), Standing::Running);
+        asking
+    }
+
+    #[test]
+    fn a_run_ends_when_both_have_said_their_last_word() {
+        let mut asking = running();
+        asking.finish(Count { bytes: 9, crc32c: None });
+        assert_eq!(asking.standing(SECOND_NS), Standing::Finishing);
+        assert!(asking.ask(0, SECOND_NS).is_some(), "at once");
+        asking.handle(answer(8, false), SECOND_NS);
+        assert_eq!(asking.standing(2 * SECOND_NS), Standing::Finishing);
+        asking.handle(answer(9, true), SECOND_NS);
+        asking.handle(answer(5, false), SECOND_NS);
+        asking.end();
+        assert_eq!(asking.standing(100 * SECOND_NS), Standing::Agreed, "for ever");
+        assert!(asking.ask(0, SECOND_NS).is_some() && asking.ask(0, 9 * SECOND_NS).is_none(), "thanks, once");
+        let findings = asking.findings();
+        assert!(findings.is_final && findings.is_whole);
+        assert_eq!(findings.received.map(|received| received.bytes), Some(9));
+    }
+
+    #[test]
+    fn who_is_silent_gone_or_mad_is_told_apart() {
+        let fresh = || Asking::new(7, 1, None, false, PATIENCE);
+        assert_eq!(fresh().standing(6 * SECOND_NS), Standing::Silent);
+        assert_eq!(running().standing(12 * SECOND_NS), Standing::Silent);
+        let mut asking = running();
+        asking.end();
+        assert_eq!(asking.standing(SECOND_NS), Standing::Gone);
+        let of_another =
+            Answer { run: 8, refusal: None, received: Count::default(), last: true, verify: false };
+        for message in [Err(Nonsense), Ok(Message::Answer(of_another))] {
+            let mut asking = running();
+            asking.handle(message, SECOND_NS);
+            assert_eq!(asking.standing(SECOND_NS), Standing::Nonsense);
+        }
+        let mut asking = fresh();
+        asking.handle(Ok(Message::Answer(Answer { run: 7, refusal: Some(Refusal::Busy), ..of_another })), 0);
+        assert_eq!(asking.standing(0), Standing::Refused(Refusal::Busy));
+    }
+
+    #[test]
+    fn a_receiver_that_has_enough_is_thanked_and_nothing_is_compared() {
+        let mut asking = running();
+        asking.handle(answer(5, true), SECOND_NS);
+        assert_eq!(asking.standing(SECOND_NS), Standing::EndedEarly);
+        asking.finish(Count { bytes: 9, crc32c: Some(1) });
+        assert_eq!(asking.standing(SECOND_NS), Standing::Agreed);
+        let findings = asking.findings();
+        assert!(findings.is_final && !findings.is_whole);
+    }
+}

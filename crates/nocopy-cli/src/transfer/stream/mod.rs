@@ -1,0 +1,18 @@
+//! What `nocopy send tcp://…` and `nocopy recv tcp://…` say to each other (docs/recv.md), decided without sockets and clocks: bytes and
+//! times come in, messages and findings go out.
+//!
+//! One connection is for *control*: the sender asks, the receiver answers, from before the first byte to after the last. The others
+//! carry *data*: a header, then bytes as they are, to the end of the connection. So data need no frames, which pages that go by reference
+//! could not have, and what is known of them at the end only has its own way.
+
+mod answering;
+mod asking;
+mod places;
+mod report;
+mod wire;
+
+pub(crate) use answering::Answering;
+pub(crate) use asking::{Asking, Standing};
+pub(crate) use places::{Places, cut};
+pub(crate) use report::Findings;
+pub(crate) use wire::{Count, Head, Inbox, MESSAGE_BYTES, Message, Nonsense, Refusal, refuse};

@@ -1,0 +1,126 @@
+//! Which bytes go by which stream.
+
+use std::ops::Range;
+
+use super::wire::Head;
+
+/// Cuts so many bytes into a range for each stream, as equal as whole pieces allow; each has a piece, so there may be fewer of them.
+/// Nothing at all is one empty range.
+pub(crate) fn cut(total: u64, piece_bytes: u64, streams: u32) -> Vec<Range<u64>> {
+    let piece_bytes = piece_bytes.max(1);
+    let pieces = total.div_ceil(piece_bytes);
+    let streams = u64::from(streams).min(pieces).max(1);
+    let (each, more) = (pieces / streams, pieces % streams);
+    // The first few have one piece more.
+    let start = |number: u64| (number * each + number.min(more)).saturating_mul(piece_bytes).min(total);
+    (0..streams).map(|number| start(number)..start(number + 1)).collect()
+}
+
+/// What the receiver knows of where streams belong; what they claim is checked against each other.
+#[derive(Debug)]
+pub(crate) struct Places {
+    run: u64,
+    total: Option<u64>,
+    taken: Vec<Option<Range<u64>>>,
+}
+
+impl Places {
+    /// For so many streams, [at most](super::STREAMS_MAX) a few.
+    pub(crate) fn new(run: u64, streams: u32, total: Option<u64>) -> Self {
+        Self { run, total, taken: vec![None; streams as usize] }
+    }
+
+    /// Whether a connection is a stream of this run, the only one of its number, and does not lie over another.
+    pub(crate) fn take(&mut self, head: &Head) -> bool {
+        let Self { run, total, taken } = self;
+        let end = match (*total, head.length) {
+            (Some(total), Some(length)) => Some(head.offset + length).filter(|end| *end <= total), // both below 2^62
+            // Without a beginning and an end they are nowhere.
+            (None, None) if head.offset == 0 => Some(0),
+            _ => None,
+        };
+        let number = head.number as usize;
+        let fits = |end: u64| {
+            let before = taken[..number].iter().flatten().all(|other| other.end <= head.offset);
+            let after = taken[number + 1..].iter().flatten().all(|other| end <= other.start);
+            before && after
+        };
+        if head.run != *run || head.streams as usize != taken.len() || taken[number].is_some() {
+            return false;
+        }
+        match end.filter(|end| fits(*end)) {
+            Some(end) => {
+                taken[number] = Some(head.offset..end);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Streams that have come.
+    pub(crate) fn taken(&self) -> usize {
+        self.taken.iter().flatten().count()
+    }
+
+    pub(crate) fn are_all_taken(&self) -> bool {
+        self.taken() == self.taken.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn ranges_are_whole_pieces_but_for_the_end() {
+        assert_eq!(cut(0, 10, 4), [0..0]);
+        assert_eq!(cut(25, 10, 2), [0..20, 20..25]);
+        assert_eq!(cut(5, 10, 64), [0..5]);
+        assert_eq!(cut(40, 10, 3), [0..20, 20..30, 30..40]);
+    }
+
+    #[test]
+    fn what_lies_over_another_is_refused() {
+        let mut places = Places::new(7, 3, Some(100));
+        let head = Head { run: 7, number: 1, streams: 3, offset: 40, length: Some(20) };
+        for wrong in [
+            Head { run: 8, ..head },
+            Head { streams: 2, ..head },
+            Head { offset: 90, ..head },
+            Head { length: None, ..head },
+        ] {
+            assert!(!places.take(&wrong), "{wrong:?}");
+        }
+        assert!(places.take(&head) && !places.take(&head), "once");
+        assert!(!places.take(&Head { number: 0, offset: 30, ..head }), "into the next");
+        assert!(!places.take(&Head { number: 2, offset: 50, ..head }), "into the one before");
+        assert!(places.take(&Head { number: 0, offset: 0, length: Some(40), ..head }));
+        assert!(!places.are_all_taken());
+        assert!(places.take(&Head { number: 2, offset: 60, length: Some(40), ..head }));
+        assert!(places.are_all_taken());
+        let mut nowhere = Places::new(7, 1, None);
+        let open = Head { run: 7, number: 0, streams: 1, offset: 0, length: None };
+        assert!(!nowhere.take(&Head { offset: 1, ..open }) && nowhere.take(&open));
+    }
+
+    proptest! {
+        /// Proves that ranges follow each other from the first byte to the last, and fit together at the receiver.
+        #[test]
+        fn every_byte_goes_once(total in 0..1_u64 << 50, piece in 1..1_u64 << 30, streams in 1..=64_u32) {
+            let ranges = cut(total, piece, streams);
+            prop_assert!((1..=streams as usize).contains(&ranges.len()));
+            prop_assert_eq!((ranges[0].start, ranges[ranges.len() - 1].end), (0, total));
+            let mut places = Places::new(1, ranges.len() as u32, Some(total));
+            for (number, range) in ranges.iter().enumerate() {
+                let next = ranges.get(number + 1).map_or(total, |next| next.start);
+                prop_assert!(range.end == next && range.start % piece == 0);
+                let (number, length) = (number as u32, Some(range.end - range.start));
+                let head = Head { run: 1, number, streams: ranges.len() as u32, offset: range.start, length };
+                prop_assert!(places.take(&head));
+            }
+            prop_assert!(places.are_all_taken());
+        }
+    }
+}
