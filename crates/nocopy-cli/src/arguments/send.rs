@@ -27,7 +27,7 @@ pub(crate) struct SendArguments {
     #[arg(long, value_name = "RATE", value_parser = quantity::rate)]
     pub(crate) rate: Option<Rate>,
     /// Bytes of a packet: of a frame without FCS (default 64, or as many as its headers and payload need), or of what a UDP
-    /// datagram carries, nocopy's header of 40 bytes included (default 1400), or of what is handed to TCP at a time (default 256KiB).
+    /// datagram carries, nocopy's header of 40 bytes included (default 1400), or of what is handed to TCP at a time (default 64KiB).
     #[arg(long, value_name = "BYTES", value_parser = quantity::bytes)]
     pub(crate) size: Option<u64>,
     /// IPv4: generated packets (the default), or an IPv4 address of HOST.

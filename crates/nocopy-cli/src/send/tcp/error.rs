@@ -4,6 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use nocopy::socket::tcp::OpenError;
+
 use crate::endpoint::Endpoint;
 use crate::transfer::stream::Refusal;
 
@@ -26,6 +28,8 @@ pub(crate) enum Error {
         port = .to.port()
     )]
     NobodyThere { to: SocketAddr, source: io::Error },
+    #[error("{to}: {source}")]
+    Open { to: SocketAddr, source: OpenError },
     #[error("{to}: cannot connect: {source}: look at 'ip route get {ip}'", ip = .to.ip())]
     Connect { to: SocketAddr, source: io::Error },
     #[error(

@@ -52,6 +52,19 @@ pub(super) struct Lane {
     pub(super) schedule: Schedule,
     pub(super) count: Count,
     pub(super) carrier: Carrier,
+    /// What was read of a file only to be summed up.
+    pub(super) read: Vec<u8>,
+}
+
+/// What became of a piece that was to be taken.
+enum Taken {
+    Piece(usize),
+    /// All memory is on its way.
+    NoRoom,
+    /// There is nothing to be sent yet.
+    Nothing,
+    /// There is nothing any more.
+    End,
 }
 
 /// What those see who wait for it.
@@ -70,11 +83,19 @@ pub(super) struct LaneEnd {
     pub(super) schedule: Schedule,
     /// Until the last piece was handed over.
     pub(super) duration: Duration,
-    pub(super) account: Account,
+    /// Once [it is closed](Self::close).
+    pub(super) account: Option<Account>,
     pub(super) break_off: Option<io::Error>,
     pub(super) failure: Option<Failure>,
     /// The connection, which stays open until all is over.
     pub(super) carrier: Carrier,
+}
+
+impl LaneEnd {
+    /// Lets go of the connection, when nothing is to be said about it any more.
+    pub(super) fn close(&mut self, patience: Duration) {
+        self.account = Some(self.carrier.account(patience));
+    }
 }
 
 /// Why a stream does not go on.
@@ -100,7 +121,7 @@ impl Lane {
             count: self.count,
             schedule: self.schedule,
             duration,
-            account: self.carrier.account(),
+            account: None,
             break_off,
             failure,
             carrier: self.carrier,
@@ -118,9 +139,17 @@ impl Lane {
                 *duration = now;
                 progress.bytes.fetch_add(self.count.bytes - before, Ordering::Relaxed);
             }
+            if step == Step::Sent {
+                continue;
+            }
+            // Nothing is kept back while others are waited for.
+            if !self.carrier.advance().map_err(|error| self.stop(error))? {
+                now = start.elapsed();
+                continue;
+            }
             match step {
                 // Room is waited for by the carrier.
-                Step::Sent | Step::NoRoom => continue,
+                Step::Sent | Step::NoRoom => {}
                 Step::Early { due_ns } => pause::toward(start + Duration::from_nanos(due_ns)),
                 Step::Bunch => pause::for_a_bunch(),
                 Step::Silence => pause::for_input(),
@@ -144,9 +173,6 @@ impl Lane {
     }
 
     fn step(&mut self, now_ns: u64) -> Result<Step, Stop> {
-        if !self.carrier.advance().map_err(|error| self.stop(error))? {
-            return Ok(if self.schedule.is_late(now_ns) { Step::Done } else { Step::NoRoom });
-        }
         let bytes = match &self.range {
             Some(range) => (range.end - range.start - self.count.bytes).min(self.piece_bytes as u64) as usize,
             None => self.piece_bytes,
@@ -157,35 +183,70 @@ impl Lane {
         if let Some(step) = self.schedule.reason_to_stop(0, now_ns) {
             return Ok(step);
         }
-        match self.take(bytes) {
-            Ok(0) => return Ok(Step::Done),
-            Ok(bytes) => self.schedule.sent(bytes, 1),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                return Ok(if self.schedule.is_late(now_ns) { Step::Done } else { Step::Silence });
-            }
-            Err(error) => return Err(self.unreadable(error)),
+        let taken = self.take(bytes)?;
+        match taken {
+            Taken::Piece(bytes) => self.schedule.sent(bytes, 1),
+            Taken::End => return Ok(Step::Done),
+            Taken::NoRoom | Taken::Nothing if self.schedule.is_late(now_ns) => return Ok(Step::Done),
+            Taken::NoRoom => return Ok(Step::NoRoom),
+            Taken::Nothing => return Ok(Step::Silence),
         }
         self.piece += self.pieces_apart;
-        self.carrier.advance().map_err(|error| self.stop(error))?;
         Ok(Step::Sent)
     }
 
-    /// Takes the next piece, of so many bytes at most, and counts it.
-    fn take(&mut self, bytes: usize) -> io::Result<usize> {
-        let Self { content, carrier, count, range, piece, .. } = self;
-        let offset = range.as_ref().map_or(0, |range| range.start) + count.bytes;
-        let taken = match content {
-            Content::Pattern(pattern) => carrier.fill(bytes, |room| {
-                pattern.write(room, *piece);
-                Ok(bytes)
-            })?,
-            Content::File(file, FileWay::Read) => carrier.fill(bytes, |room| file.read_at(room, offset))?,
-            Content::Input(input) => carrier.fill(bytes, |room| input.read(room))?,
-            Content::File(file, FileWay::Refer) => return refer(carrier, count, file, offset, bytes),
+    /// Takes the next piece, of so many bytes at most, counts it, and queues it.
+    fn take(&mut self, bytes: usize) -> Result<Taken, Stop> {
+        let offset = self.range.as_ref().map_or(0, |range| range.start) + self.count.bytes;
+        if let Content::File(file, FileWay::Refer) = &self.content {
+            let file = Arc::clone(file);
+            return self.refer(&file, offset, bytes);
+        }
+        let Some(mut buffer) = self.carrier.buffer().map_err(|error| self.stop(error))? else {
+            return Ok(Taken::NoRoom);
         };
-        let bytes = taken.len();
-        count.add(taken);
-        Ok(bytes)
+        buffer.resize(bytes);
+        let room = buffer.as_mut().unwrap_or_default();
+        let read = match &mut self.content {
+            Content::Pattern(pattern) => {
+                pattern.write(room, self.piece);
+                Ok(bytes)
+            }
+            Content::File(file, _) => file.read_at(room, offset),
+            Content::Input(input) => input.read(room),
+        };
+        match read {
+            Ok(bytes @ 1..) => {
+                self.count.add(&room[..bytes]);
+                buffer.resize(bytes);
+                self.carrier.send(buffer).map_err(|error| self.stop(error))?;
+                return Ok(Taken::Piece(bytes));
+            }
+            Ok(0) => self.carrier.recycle(buffer),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                self.carrier.recycle(buffer);
+                return Ok(Taken::Nothing);
+            }
+            Err(error) => return Err(self.unreadable(error)),
+        }
+        Ok(Taken::End)
+    }
+
+    /// Gives a range of a file, and sums it up where that is wanted: by reading it, which the connection does not.
+    fn refer(&mut self, file: &Arc<File>, offset: u64, bytes: usize) -> Result<Taken, Stop> {
+        if !self.carrier.advance().map_err(|error| self.stop(error))? {
+            return Ok(Taken::NoRoom);
+        }
+        if self.count.crc32c.is_some() {
+            self.read.resize(bytes, 0);
+            file.read_exact_at(&mut self.read, offset).map_err(|error| self.unreadable(error))?;
+            self.count.add(&self.read);
+        } else {
+            self.count.bytes += bytes as u64;
+        }
+        self.carrier.refer(file, offset..offset + bytes as u64);
+        self.carrier.advance().map_err(|error| self.stop(error))?;
+        Ok(Taken::Piece(bytes))
     }
 
     /// What it means that the kernel did not take a piece.
@@ -200,24 +261,4 @@ impl Lane {
     fn unreadable(&self, source: io::Error) -> Stop {
         Stop::Failure(Error::Input { path: self.path.clone(), source }.into())
     }
-}
-
-/// Gives a range of a file, and sums it up where that is wanted: by reading it, which the connection does not.
-fn refer(
-    carrier: &mut Carrier,
-    count: &mut Count,
-    file: &Arc<File>,
-    offset: u64,
-    bytes: usize,
-) -> io::Result<usize> {
-    if count.crc32c.is_none() {
-        count.bytes += bytes as u64;
-        carrier.refer(file, offset..offset + bytes as u64);
-        return Ok(bytes);
-    }
-    let mut buffer = vec![0; bytes];
-    file.read_exact_at(&mut buffer, offset)?;
-    count.add(&buffer);
-    carrier.refer(file, offset..offset + bytes as u64);
-    Ok(bytes)
 }

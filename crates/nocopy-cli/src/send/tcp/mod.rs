@@ -8,7 +8,7 @@ mod line;
 mod plan;
 mod summary;
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -39,12 +39,13 @@ pub(super) fn run(
 ) -> Result<Outcome, Failure> {
     // Files are opened with all that whoever started this may read.
     let plan = Plan::new(arguments)?;
-    capability::drop_all_but(capability::NONE)?;
+    capability::drop_all_but(plan.needs())?;
     let to = target
         .resolve(arguments.family())
         .map_err(|source| Error::Resolve { target: target.clone(), source })?;
     let mut transmission = Transmission { arguments, to, plan, interrupt, line: None };
     let lanes = transmission.open()?;
+    capability::drop_all_but(capability::NONE)?;
     let start = processor::Start::now();
     let (mut ends, ended) = match lanes {
         Some(lanes) => transmission.send(lanes),
@@ -118,7 +119,9 @@ impl Transmission<'_> {
             pieces_apart,
             schedule: self.plan.schedule(),
             count: Count::nothing(self.has_checksums()),
-            carrier: Carrier::new(stream, piece_bytes).map_err(self.unprepared())?,
+            carrier: Carrier::new(stream, self.plan.method, piece_bytes)
+                .map_err(|source| Error::Open { to: self.to, source })?,
+            read: Vec::new(),
         }))
     }
 
@@ -130,7 +133,7 @@ impl Transmission<'_> {
     fn send(&mut self, lanes: Vec<Lane>) -> (Vec<LaneEnd>, Ended) {
         let progress = Progress::default();
         let start = Instant::now();
-        let (ends, reason) = thread::scope(|scope| {
+        let (mut ends, reason) = thread::scope(|scope| {
             let progress = &progress;
             let spawn = |lane: Lane| scope.spawn(move || lane.run(start, progress));
             let running: Vec<_> = lanes.into_iter().map(spawn).collect();
@@ -146,7 +149,7 @@ impl Transmission<'_> {
             Some(ended) => ended,
             None => Ended::Done,
         };
-        let ended = self.settle(ended, &ends);
+        let ended = self.settle(ended, &mut ends);
         (ends, ended)
     }
 
@@ -177,7 +180,7 @@ impl Transmission<'_> {
     }
 
     /// What is still to be said when no stream goes on.
-    fn settle(&mut self, mut ended: Ended, ends: &[LaneEnd]) -> Ended {
+    fn settle(&mut self, mut ended: Ended, ends: &mut [LaneEnd]) -> Ended {
         let is_broken = ends.iter().any(|end| end.break_off.is_some());
         match &mut self.line {
             Some(line) => {
@@ -201,8 +204,9 @@ impl Transmission<'_> {
                 }
             }
             None if is_broken => ended = ended.but(Ended::BrokenOff),
-            None => ends.iter().for_each(|end| wait_for_the_other_end(end.carrier.stream())),
+            None => ends.iter().for_each(|end| end.carrier.hear_out(PATIENCE)),
         }
+        ends.iter_mut().for_each(|end| end.close(PATIENCE));
         ended
     }
 
@@ -212,23 +216,6 @@ impl Transmission<'_> {
         Summary::new(self.arguments, (target, self.to), &self.plan, ends, ended, standing)
             .with_findings(findings, self.has_checksums())
             .with_use(start)
-    }
-}
-
-/// Who closes a connection on which something has come, which nobody reads, breaks it: so it is read until the other end has closed too,
-/// or has had time to.
-fn wait_for_the_other_end(mut stream: &TcpStream) {
-    let start = Instant::now();
-    let mut buffer = [0; 4096];
-    if stream.set_read_timeout(Some(Duration::from_millis(50))).is_err() {
-        return;
-    }
-    while start.elapsed() < PATIENCE {
-        match stream.read(&mut buffer) {
-            Ok(1..) => {}
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            Ok(0) | Err(_) => return,
-        }
     }
 }
 

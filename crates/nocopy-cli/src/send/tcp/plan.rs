@@ -6,9 +6,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nocopy::socket::tcp::Method;
+use rustix::thread::CapabilitySet;
+
 use super::Error;
 use super::lane::{Content, FileWay};
-use crate::Failure;
 use crate::arguments::{HostArguments, MethodName, SendArguments};
 use crate::quantity::Rate;
 use crate::send::input::Input;
@@ -16,9 +18,14 @@ use crate::send::pacer::Pace;
 use crate::send::pattern::Pattern;
 use crate::send::queue::{Goal, Schedule};
 use crate::transfer::stream::cut;
+use crate::{Failure, capability};
 
-/// Pieces unless told, and at most.
-const PIECE_BYTES: u64 = 256 << 10;
+/// Pieces unless told: small enough to stay in the processor's cache until they are used again. And at most.
+const PIECE_BYTES: u64 = 64 << 10;
+
+/// Pieces of a file that goes by reference.
+const REFERRED_BYTES: u64 = 1 << 20;
+
 const PIECE_BYTES_MAX: u64 = 64 << 20;
 
 /// With a rate, pieces are so small that so many go in a second, but not smaller than a packet carries.
@@ -39,6 +46,8 @@ pub(super) struct Plan {
     pub(super) goal: Goal,
     /// Whether there is an end besides that of a count: a time, or that of a stream.
     pub(super) has_end: bool,
+    /// For what lies in buffers; none: as it measures best.
+    pub(super) method: Option<Method>,
 }
 
 #[derive(Debug)]
@@ -52,6 +61,7 @@ enum Source {
 impl Plan {
     pub(super) fn new(arguments: &SendArguments) -> Result<Self, Failure> {
         let pace = arguments.rate.map_or(Pace::FlatOut, Pace::Rate);
+        let method = method(arguments.host.method)?;
         let piece_bytes = piece_bytes(arguments)?;
         let (source, path) = open(&arguments.host, piece_bytes)?;
         let streams = arguments.stream.streams;
@@ -73,7 +83,22 @@ impl Plan {
             None => vec![None; streams as usize],
         };
         let has_end = arguments.duration.is_some() || !matches!(source, Source::Pattern(_));
-        Ok(Self { source, path, piece_bytes, ranges, total, pace, goal: Goal::of(arguments), has_end })
+        Ok(Self {
+            source,
+            path,
+            piece_bytes,
+            ranges,
+            total,
+            pace,
+            goal: Goal::of(arguments),
+            has_end,
+            method,
+        })
+    }
+
+    /// What opening takes: memory that a ring registers is beyond the limit for all with `CAP_IPC_LOCK` only.
+    pub(super) fn needs(&self) -> CapabilitySet {
+        if self.method.is_some() { CapabilitySet::IPC_LOCK } else { capability::NONE }
     }
 
     pub(super) fn streams(&self) -> u32 {
@@ -136,8 +161,18 @@ const NO_FILE: Failure = Failure::Needs {
 const ONLY_UDP: Failure = Failure::Needs {
     option: "this --method",
     needed: "udp://HOST:PORT",
-    action: "for a stream give --method plain or sendfile, or leave it out",
+    action: "for a stream give --method plain, zerocopy, uring-zerocopy or sendfile, or leave it out",
 };
+
+fn method(name: MethodName) -> Result<Option<Method>, Failure> {
+    Ok(match name {
+        MethodName::Auto | MethodName::Sendfile => None,
+        MethodName::Plain => Some(Method::Plain),
+        MethodName::Zerocopy => Some(Method::ZeroCopy),
+        MethodName::UringZerocopy => Some(Method::UringZeroCopy),
+        _ => return Err(ONLY_UDP),
+    })
+}
 
 fn piece_bytes(arguments: &SendArguments) -> Result<u64, Error> {
     let bytes = match (arguments.size, arguments.rate) {
@@ -145,6 +180,7 @@ fn piece_bytes(arguments: &SendArguments) -> Result<u64, Error> {
         (None, Some(Rate::Bits(bits))) => {
             ((bits / 8.0 / PIECES_A_SECOND) as u64).clamp(PIECE_BYTES_MIN, PIECE_BYTES)
         }
+        (None, _) if is_referred(&arguments.host) => REFERRED_BYTES,
         (None, _) => PIECE_BYTES,
     };
     match bytes {
@@ -153,12 +189,13 @@ fn piece_bytes(arguments: &SendArguments) -> Result<u64, Error> {
     }
 }
 
+/// Whether it is a file that goes by reference, if it is one at all.
+fn is_referred(arguments: &HostArguments) -> bool {
+    arguments.file.is_some() && matches!(arguments.method, MethodName::Auto | MethodName::Sendfile)
+}
+
 fn open(arguments: &HostArguments, piece_bytes: u64) -> Result<(Source, PathBuf), Failure> {
-    let is_file_wanted = match arguments.method {
-        MethodName::Auto | MethodName::Plain => false,
-        MethodName::Sendfile => true,
-        _ => return Err(ONLY_UDP),
-    };
+    let is_file_wanted = arguments.method == MethodName::Sendfile;
     let (source, path) = match &arguments.file {
         Some(path) if path != Path::new("-") => {
             let failed = |source| Error::Input { path: path.clone(), source };
@@ -185,7 +222,10 @@ fn open_file(path: &Path, method: MethodName) -> io::Result<Source> {
     let input = Input::open_at_once(path)?;
     Ok(match input.into_file() {
         Ok(file) => {
-            let way = if method == MethodName::Plain { FileWay::Read } else { FileWay::Refer };
+            let way = match method {
+                MethodName::Auto | MethodName::Sendfile => FileWay::Refer,
+                _ => FileWay::Read,
+            };
             Source::File(Arc::new(file), way)
         }
         Err(pipe) => Source::Input(Some(pipe)),

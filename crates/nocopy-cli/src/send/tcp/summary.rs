@@ -111,15 +111,18 @@ impl Summary {
         if rates.asked.packets_per_second.is_none() {
             rates.packets_per_second = None; // pieces are nothing that anybody sees
         }
-        let mut report: Vec<_> = ends.iter().flat_map(|end| end.account.report.iter().cloned()).collect();
-        report.dedup();
+        let accounts = || ends.iter().filter_map(|end| Some((end.number, end.account.as_ref()?)));
+        let report = accounts().flat_map(|(number, account)| {
+            let header = (ends.len() > 1).then(|| format!("stream {number}:"));
+            header.into_iter().chain(account.report.iter().cloned())
+        });
         Self {
             schema: SCHEMA,
             target: target.to_string(),
             address,
             method: arguments.host.method.name(),
             congestion: arguments.stream.congestion.clone(),
-            report,
+            report: report.collect(),
             ended,
             why: (ended == Ended::BrokenOff).then(|| why(standing, ends)),
             total: plan.total,
@@ -132,7 +135,7 @@ impl Summary {
             is_final: None,
             missing: None,
             verified: None,
-            evidence: Ledger::together(ends.iter().map(|end| &end.account.ledger)),
+            evidence: Ledger::together(accounts().map(|(_, account)| &account.ledger)),
             processor: None,
             pieces: schedule.tally.packets,
             has_end: plan.has_end,

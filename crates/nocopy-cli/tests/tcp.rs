@@ -1,0 +1,556 @@
+//! `nocopy send tcp://…` and `nocopy recv tcp://…` as their users meet them: two processes, over lo and over a lab, that tell the same.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn nocopy(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A command that ends by itself, or the test fails; killed if the test fails before.
+struct Running(Option<Child>);
+
+impl Running {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(self.0.as_ref().unwrap()), signal).unwrap();
+    }
+
+    fn input(&mut self) -> impl Write + use<> {
+        self.0.as_mut().unwrap().stdin.take().unwrap()
+    }
+
+    /// What it prints is read meanwhile: it may be more than a pipe holds.
+    fn end(mut self) -> Output {
+        let mut child = self.0.take().unwrap();
+        drop(child.stdin.take());
+        let pid = Pid::from_child(&child);
+        let (done, is_done) = std::sync::mpsc::channel::<()>();
+        let watch = thread::spawn(move || {
+            let is_late = is_done.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
+            if is_late {
+                kill_process(pid, Signal::KILL).unwrap(); // not waited for yet, so it is still this process
+            }
+            is_late
+        });
+        let output = child.wait_with_output();
+        drop(done);
+        assert!(!watch.join().unwrap(), "it does not end");
+        output.unwrap()
+    }
+
+    /// The summary, and the exit code.
+    fn summary(self) -> (Value, i32) {
+        let output = self.end();
+        let parsed = serde_json::from_slice(&output.stdout);
+        (
+            parsed.unwrap_or_else(|_| panic!("{}{}", text(&output.stdout), text(&output.stderr))),
+            output.status.code().unwrap(),
+        )
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A receiver at a free port of that address, once it is there.
+fn recv(address: &str, arguments: &[&str]) -> (Running, SocketAddr) {
+    let mut command = nocopy(&[&["recv", &format!("tcp://{address}:0")], arguments].concat());
+    let mut child = command.spawn().unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    errors.read_line(&mut line).unwrap();
+    let at = line.trim().strip_prefix("nocopy: receiving at tcp://").unwrap_or_else(|| panic!("{line}"));
+    let at = at.parse().unwrap();
+    // Read on, so that it does not wait for that.
+    thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
+    (Running(Some(child)), at)
+}
+
+fn send(to: SocketAddr, arguments: &[&str]) -> Running {
+    let mut command = nocopy(&[&["send", &format!("tcp://{to}")], arguments].concat());
+    Running(Some(command.stdin(Stdio::piped()).spawn().unwrap()))
+}
+
+/// Proves that both ends tell the same, and returns both.
+fn agreed(sender: Running, receiver: Running) -> ((Value, i32), (Value, i32)) {
+    let ((sent, sent_code), (received, received_code)) = (sender.summary(), receiver.summary());
+    for field in ["sent", "received", "missing", "final"] {
+        assert!(!sent[field].is_null(), "{field}: {sent}");
+        assert_eq!(sent[field], received[field], "{field}: {sent}{received}");
+    }
+    assert_eq!(sent["verified"], received["verified"]);
+    assert_eq!(sent["bytes"], sent["sent"]["bytes"]);
+    assert_eq!(received["bytes"], received["received"]["bytes"]);
+    assert_eq!(
+        (&sent["schema"], &received["schema"]),
+        (&"nocopy.send-tcp/1".into(), &"nocopy.recv-tcp/1".into())
+    );
+    ((sent, sent_code), (received, received_code))
+}
+
+/// A file that is gone with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tcp-{name}-{}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn noise(bytes: usize) -> Vec<u8> {
+    (0..bytes as u64).map(|place| (place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+/// All bytes of the ledger.
+fn booked(summary: &Value) -> u64 {
+    let evidence = &summary["evidence"];
+    let copied: u64 = evidence["copied_bytes"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
+    copied + evidence["zero_copy_bytes"].as_u64().unwrap() + evidence["unknown_bytes"].as_u64().unwrap()
+}
+
+/// Proves that a file arrives byte for byte, in a file and down a pipe, whatever its length and by however many streams.
+#[test]
+fn a_file_arrives_byte_for_byte() {
+    for (bytes, streams, used) in [(0, "1", 1), (1, "4", 1), (5_000_000, "4", 4), (1_000_000, "64", 16)] {
+        let (source, target) = (Scratch::new("source"), Scratch::new("target"));
+        let content = noise(bytes);
+        fs::write(source.path(), &content).unwrap();
+        let options = ["--json", "--streams", streams, "--size", "64KiB", "--file", source.path()];
+        let (receiver, at) = recv("127.0.0.1", &["--json", "--verify", "--output", target.path()]);
+        let ((sent, code), (received, received_code)) = agreed(send(at, &options), receiver);
+        assert_eq!((code, received_code, &sent["verified"]), (0, 0, &true.into()), "{sent}{received}");
+        assert!(fs::read(target.path()).unwrap() == content, "{bytes} by {streams}");
+        for summary in [&sent, &received] {
+            assert_eq!(
+                (&summary["total"], summary["streams"].as_array().unwrap().len()),
+                (&bytes.into(), used),
+                "{summary}"
+            );
+            assert_eq!(booked(summary), bytes as u64, "every byte is in the ledger: {summary}");
+        }
+        let checksum = format!("{:08x}", crc32c::crc32c(&content));
+        assert_eq!(sent["sent"]["crc32c"], checksum, "that of the whole, whatever the streams");
+
+        let (receiver, at) = recv("127.0.0.1", &["--json", "--output", "-"]);
+        let sender = send(at, &options);
+        assert!(receiver.end().stdout == content, "{bytes} by {streams}, down a pipe");
+        assert_eq!(sender.summary().1, 0);
+    }
+}
+
+/// Proves that each method sends what it is to send, from each source, and that its evidence is complete.
+#[test]
+fn with_every_method_all_arrives_and_both_tell_so() {
+    let source = Scratch::new("methods");
+    fs::write(source.path(), noise(700_000)).unwrap();
+    for method in ["auto", "plain", "zerocopy", "uring-zerocopy", "sendfile"] {
+        for what in [&["--count", "100", "--size", "10kB"][..], &["--file", source.path()]] {
+            if method == "sendfile" && what[0] == "--count" {
+                continue; // refused: see the errors
+            }
+            let (receiver, at) = recv("[::1]", &["--json"]);
+            let options = [&["--json", "--verify", "--streams", "2", "--method", method], what].concat();
+            let ((sent, code), (received, received_code)) = agreed(send(at, &options), receiver);
+            assert_eq!((code, received_code), (0, 0), "{method}: {sent}{received}");
+            assert_eq!((&sent["method"], &sent["verified"]), (&method.into(), &true.into()));
+            assert_eq!(booked(&sent), sent["bytes"].as_u64().unwrap(), "every byte is in the ledger: {sent}");
+            assert!(!sent["report"].as_array().unwrap().is_empty(), "{sent}");
+        }
+    }
+}
+
+/// Proves that standard input is sent when it comes, that silence ends nothing, and that its end is known.
+#[test]
+fn standard_input_is_sent_as_it_comes() {
+    let (mut receiver, at) = recv("127.0.0.1", &["--output", "-", "--idle", "1s"]);
+    let mut output = receiver.0.as_mut().unwrap().stdout.take().unwrap();
+    let mut sender = send(at, &["--file", "-", "--json", "--verify"]);
+    let mut input = sender.input();
+    let mut piece = [0; 6];
+    for (words, pause) in [(b"first,", 0), (b"second", 2), (b",third", 0)] {
+        thread::sleep(Duration::from_secs(pause));
+        input.write_all(words).unwrap();
+        output.read_exact(&mut piece).unwrap();
+        assert_eq!(piece, *words);
+    }
+    drop(input);
+    let (sent, code) = sender.summary();
+    assert_eq!((code, &sent["sent"]["bytes"], &sent["verified"]), (0, &18.into(), &true.into()), "{sent}");
+    assert!(sent["total"].is_null(), "{sent}");
+    assert_eq!((output.read(&mut piece).unwrap(), receiver.end().status.code()), (0, Some(0)));
+}
+
+#[test]
+fn other_programs_are_sent_to_and_received_from() {
+    let content = noise(1_000_000);
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let source = Scratch::new("raw-source");
+    fs::write(source.path(), &content).unwrap();
+    let sender = send(other.local_addr().unwrap(), &["--raw", "--json", "--file", source.path()]);
+    let (mut connection, _) = other.accept().unwrap();
+    connection.write_all(b"an answer that nobody reads").unwrap();
+    let mut read = Vec::new();
+    connection.read_to_end(&mut read).unwrap();
+    assert!(read == content);
+    drop(connection);
+    let (sent, code) = sender.summary();
+    assert_eq!((code, &sent["bytes"], &sent["received"]), (0, &1_000_000.into(), &Value::Null), "{sent}");
+
+    let target = Scratch::new("raw-target");
+    let (receiver, at) = recv("127.0.0.1", &["--raw", "--json", "--output", target.path()]);
+    let mut connection = TcpStream::connect(at).unwrap();
+    connection.write_all(&content[..10]).unwrap();
+    let stranger = TcpStream::connect(at).unwrap();
+    assert_eq!((&stranger).read(&mut [0; 9]).unwrap_or(0), 0, "one serves one");
+    connection.write_all(&content[10..]).unwrap();
+    connection.shutdown(Shutdown::Write).unwrap();
+    let (received, code) = receiver.summary();
+    assert_eq!(
+        (code, &received["ended"], &received["foreign"]),
+        (0, &"done".into(), &1.into()),
+        "{received}"
+    );
+    assert!(fs::read(target.path()).unwrap() == content);
+
+    let (receiver, at) = recv("127.0.0.1", &["--raw", "--json", "--idle", "300ms"]);
+    let mut connection = TcpStream::connect(at).unwrap();
+    connection.write_all(b"and then nothing").unwrap();
+    let (received, code) = receiver.summary();
+    assert_eq!(
+        (code, &received["ended"], &received["bytes"]),
+        (1, &"silent".into(), &16.into()),
+        "{received}"
+    );
+}
+
+/// A sender that goes on until it is told, and its receiver, as soon as data have come.
+fn at_work(name: &str, receiving: &[&str], sending: &[&str]) -> (Running, Running, Scratch) {
+    let stream = Scratch::new(name);
+    let (receiver, at) = recv("127.0.0.1", &[&["--json", "--output", stream.path()], receiving].concat());
+    let sender = send(at, &[&["--json", "--rate", "10Mbit/s"], sending].concat());
+    let deadline = Instant::now() + PATIENCE;
+    while fs::metadata(stream.path()).unwrap().len() == 0 {
+        assert!(Instant::now() < deadline, "nothing comes");
+        thread::sleep(Duration::from_millis(5));
+    }
+    (sender, receiver, stream)
+}
+
+#[test]
+fn a_receiver_whose_sender_was_killed_says_how_much_came() {
+    let many = ["--streams", "3", "--count", "1M"];
+    for options in [&[][..], &many] {
+        let (sender, receiver, stream) = at_work("sender-killed", &[], options);
+        sender.signal(Signal::KILL);
+        let (received, code) = receiver.summary();
+        assert_eq!(
+            (code, &received["ended"], &received["final"]),
+            (1, &"broken-off".into(), &false.into()),
+            "{received}"
+        );
+        let bytes = received["bytes"].as_u64().unwrap();
+        assert!(bytes > 0 && bytes <= fs::metadata(stream.path()).unwrap().len(), "{received}");
+        assert!(received["sent"].is_null() && received["missing"].is_null(), "nobody said: {received}");
+        drop(sender);
+    }
+}
+
+#[test]
+fn a_sender_whose_receiver_was_killed_ends() {
+    let (sender, receiver, _stream) = at_work("receiver-killed", &[], &["--streams", "2", "--count", "1M"]);
+    receiver.signal(Signal::KILL);
+    let (sent, code) = sender.summary();
+    assert_eq!((code, &sent["ended"], &sent["final"]), (1, &"broken-off".into(), &false.into()), "{sent}");
+    assert!(sent["why"].is_string(), "{sent}");
+}
+
+#[test]
+fn whichever_end_is_interrupted_the_other_ends_in_order() {
+    let (sender, receiver, _stream) = at_work("sender-interrupted", &["--verify"], &[]);
+    sender.signal(Signal::INT);
+    let ((sent, code), (received, received_code)) = agreed(sender, receiver);
+    assert_eq!((&sent["ended"], &received["ended"]), (&"interrupted".into(), &"done".into()));
+    assert_eq!((code, received_code, &sent["verified"]), (0, 0, &true.into()), "{sent}{received}");
+
+    // Of a count less came than was announced.
+    let (sender, receiver, _stream) = at_work("count-interrupted", &[], &["--count", "1M"]);
+    sender.signal(Signal::INT);
+    let ((sent, code), (received, received_code)) = agreed(sender, receiver);
+    assert_eq!((code, received_code, &sent["missing"]), (1, 1, &0.into()), "{sent}{received}");
+
+    for (options, ended) in [(&[][..], "interrupted"), (&["--duration", "2s"], "duration")] {
+        let (sender, receiver, _stream) = at_work("receiver-interrupted", options, &[]);
+        if ended == "interrupted" {
+            receiver.signal(Signal::TERM);
+        }
+        let ((sent, code), (received, received_code)) = (sender.summary(), receiver.summary());
+        assert_eq!((&sent["ended"], &received["ended"]), (&"by-receiver".into(), &ended.into()));
+        assert_eq!(
+            (code, received_code, &sent["received"]),
+            (0, 0, &received["received"]),
+            "{sent}{received}"
+        );
+    }
+}
+
+/// Proves that a receiver that cannot write any more ends its sender in order.
+#[test]
+fn a_receiver_whose_reader_is_gone_ends_its_sender() {
+    let (mut receiver, at) = recv("127.0.0.1", &["--output", "-"]);
+    let mut output = receiver.0.as_mut().unwrap().stdout.take().unwrap();
+    let sender = send(at, &["--json"]);
+    output.read_exact(&mut [0; 10]).unwrap();
+    drop(output);
+    let (sent, code) = sender.summary();
+    assert_eq!((code, &sent["ended"], &sent["final"]), (0, &"by-receiver".into(), &true.into()), "{sent}");
+    assert_eq!(receiver.end().status.code(), Some(0), "who reads has read enough");
+}
+
+/// Proves that strangers neither begin a run nor disturb it: those that are silent, talk nonsense, or claim to belong to it.
+#[test]
+fn strangers_disturb_nobody() {
+    let (receiver, at) = recv("127.0.0.1", &["--json", "--idle", "2s"]);
+    let silent = TcpStream::connect(at).unwrap();
+    for nonsense in [&b"GET / HTTP/1.0\r\n\r\n"[..], &[0xff; 1000], b"nocp\x01\x12"] {
+        let mut mad = TcpStream::connect(at).unwrap();
+        mad.write_all(nonsense).unwrap();
+    }
+    let mut claims = *b"nocp\x01\x12\0\0abcdefgh\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    let checksum = crc32c::crc32c(&claims[..60]);
+    claims[60..].copy_from_slice(&checksum.to_be_bytes());
+    (&silent).set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream.write_all(&claims).unwrap();
+    assert_eq!(stream.read(&mut [0; 9]).unwrap_or(0), 0, "a stream of no run is turned away");
+    assert_eq!((&silent).read(&mut [0; 9]).unwrap_or(0), 0, "nobody may be silent for ever");
+
+    let sender = send(at, &["--json", "--rate", "10Mbit/s", "--duration", "2s", "--verify"]);
+    thread::sleep(Duration::from_millis(700));
+    let mut late = TcpStream::connect(at).unwrap();
+    late.write_all(&claims).unwrap();
+    let second =
+        Running(Some(nocopy(&["send", &format!("tcp://{at}"), "--count", "1"]).spawn().unwrap())).end();
+    let said = text(&second.stderr);
+    assert!(second.status.code() == Some(2) && said.contains("another sender"), "{said}");
+    let ((sent, code), (received, _)) = agreed(sender, receiver);
+    assert_eq!(
+        (code, &sent["verified"], &received["foreign"]),
+        (0, &true.into(), &7.into()),
+        "{sent}{received}"
+    );
+}
+
+/// Proves that a peer that says what cannot be, or closes without a word, is told from one that is well.
+#[test]
+fn a_sender_knows_a_receiver_that_is_none() {
+    for (answer, said) in [(&[7; 64][..], "never says"), (b"", "closes the connection")] {
+        let other = TcpListener::bind("127.0.0.1:0").unwrap();
+        let sender = send(other.local_addr().unwrap(), &["--count", "1"]);
+        let (mut connection, _) = other.accept().unwrap();
+        connection.read_exact(&mut [0; 64]).unwrap();
+        connection.write_all(answer).unwrap();
+        if answer.is_empty() {
+            drop(connection);
+        }
+        let output = sender.end();
+        let error = text(&output.stderr);
+        assert!(
+            output.status.code() == Some(2) && error.contains(said) && error.contains("--raw"),
+            "{error}"
+        );
+    }
+}
+
+/// Proves that bytes changed on the way are found, by both.
+#[test]
+fn what_was_changed_on_the_way_is_found() {
+    let (receiver, at) = recv("127.0.0.1", &["--json"]);
+    let front = TcpListener::bind("127.0.0.1:0").unwrap();
+    let through = front.local_addr().unwrap();
+    thread::spawn(move || {
+        for number in 0..2 {
+            let (near, _) = front.accept().unwrap();
+            let far = TcpStream::connect(at).unwrap();
+            let back = (far.try_clone().unwrap(), near.try_clone().unwrap());
+            thread::spawn(move || std::io::copy(&mut &back.0, &mut &back.1));
+            thread::spawn(move || {
+                let mut head = [0; 64];
+                (&near).read_exact(&mut head).unwrap();
+                (&far).write_all(&head).unwrap();
+                let mut buffer = [0; 4096];
+                let mut place = 0;
+                while let Ok(bytes @ 1..) = (&near).read(&mut buffer) {
+                    // The control connection is the first.
+                    if number == 1 && (place..place + bytes).contains(&50_000) {
+                        buffer[50_000 - place] ^= 1;
+                    }
+                    place += bytes;
+                    (&far).write_all(&buffer[..bytes]).unwrap();
+                }
+                let _ = far.shutdown(Shutdown::Write);
+            });
+        }
+    });
+    let sender = send(through, &["--json", "--verify", "--count", "10", "--size", "10kB"]);
+    let ((sent, code), (received, received_code)) = agreed(sender, receiver);
+    assert_eq!((code, received_code, &sent["missing"]), (1, 1, &0.into()), "{sent}{received}");
+    assert_eq!((&sent["verified"], &received["received"]["bytes"]), (&false.into(), &100_000.into()));
+}
+
+/// Proves that a count, a rate and a time are kept by all streams together.
+#[test]
+fn a_rate_is_that_of_all_streams() {
+    let (receiver, at) = recv("127.0.0.1", &["--json"]);
+    let options = ["--json", "--streams", "3", "--rate", "30Mbit/s", "--duration", "2s"];
+    let ((sent, code), (received, _)) = agreed(send(at, &options), receiver);
+    assert_eq!((code, &sent["rate_reached"]), (0, &true.into()), "{sent}{received}");
+    let bytes = sent["bytes"].as_u64().unwrap();
+    assert!((5_000_000..9_000_000).contains(&bytes), "30 Mbit/s for 2 s: {sent}");
+}
+
+#[test]
+fn a_lab_between_them_changes_nothing() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let address = lab.right().ipv4().to_string();
+    for method in ["auto", "zerocopy"] {
+        let (receiver, at) = lab.right().namespace().run(|| recv(&address, &["--json", "--verify"]));
+        let options =
+            ["--json", "--count", "1k", "--streams", "2", "--congestion", "reno", "--method", method];
+        let sender = lab.left().namespace().run(|| send(at, &options));
+        let ((sent, code), (received, _)) = agreed(sender, receiver);
+        assert_eq!(
+            (code, &sent["verified"], &sent["congestion"]),
+            (0, &true.into(), &"reno".into()),
+            "{sent}{received}"
+        );
+        assert_eq!(booked(&sent), sent["bytes"].as_u64().unwrap(), "{sent}");
+    }
+}
+
+/// Proves that an address of either family finds who is at all of them, and that who comes late is waited for.
+#[test]
+fn a_receiver_at_all_addresses_is_found_at_each() {
+    for (host, name) in [("127.0.0.1", "127.0.0.1:"), ("[::1]", "[::1]:")] {
+        let (receiver, at) = recv("", &["--json"]);
+        let target = format!("tcp://{host}:{}", at.port());
+        let sender = nocopy(&["send", &target, "--json", "--count", "3"]).spawn().unwrap();
+        let (_, (received, code)) = agreed(Running(Some(sender)), receiver);
+        assert_eq!(code, 0, "{received}");
+        assert!(received["sender"].as_str().unwrap().starts_with(name), "{received}");
+    }
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let sender = send(free, &["--json", "--count", "3", "--connect-timeout", "30s"]);
+    thread::sleep(Duration::from_millis(300));
+    let receiver = Running(Some(nocopy(&["recv", &format!("tcp://{free}"), "--json"]).spawn().unwrap()));
+    assert_eq!(agreed(sender, receiver).0.1, 0);
+}
+
+/// Proves that a file is only overwritten by who can receive.
+#[test]
+fn a_receiver_without_a_port_leaves_files_alone() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = Scratch::new("kept");
+    fs::write(target.path(), "precious").unwrap();
+    let busy = format!("tcp://{}", other.local_addr().unwrap());
+    let output = nocopy(&["recv", &busy, "--output", target.path(), "--force"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(fs::read(target.path()).unwrap(), b"precious");
+}
+
+#[test]
+fn errors_are_one_line_and_say_what_to_do() {
+    let (taken, target) = (TcpListener::bind("127.0.0.1:0").unwrap(), Scratch::new("exists"));
+    fs::write(target.path(), "x").unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (free, busy) = (format!("tcp://{free}"), format!("tcp://{}", taken.local_addr().unwrap()));
+    for (arguments, words) in [
+        (
+            &["send", &free, "--connect-timeout", "200ms"][..],
+            &["nobody receives", "refused", "nocopy recv"][..],
+        ),
+        (&["send", &free, "--raw", "--connect-timeout", "200ms"], &["nobody receives", "refused"]),
+        (&["send", &busy, "--connect-timeout", "300ms"], &["does not answer", "--raw"]),
+        (&["send", &free, "--size", "65MiB"], &["--size", "67108864"]),
+        (&["send", &free, "--file", "/nonexistent"], &["/nonexistent", "exists"]),
+        (&["send", &free, "--file", "/"], &["/", "directory"]),
+        (&["send", "tcp://127.0.0.1:9", "-6"], &["no IPv6 address"]),
+        (&["send", &free, "--stdin", "--streams", "2"], &["--streams", "a pipe"]),
+        (&["send", &free, "--raw", "--streams", "2"], &["--streams", "--raw"]),
+        (&["send", &free, "--method", "gso"], &["udp://", "zerocopy"]),
+        (&["send", &free, "--method", "sendfile"], &["--file"]),
+        (&["send", &free, "--congestion", "nothing"], &["nothing", "allowed_congestion_control"]),
+        (&["recv", &busy], &["another program has it", "port 0"]),
+        (&["recv", "tcp://192.0.2.1:0"], &["no address of this host"]),
+        (&["recv", "tcp://:0", "-o", target.path()], &["exists", "--force"]),
+        (&["recv", "tcp://:0", "-o", "/nonexistent/file"], &["/nonexistent/file", "directory"]),
+    ] {
+        let output = Running(Some(nocopy(arguments).spawn().unwrap())).end();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{arguments:?}: {said}");
+    }
+    for arguments in [
+        &["send", "tcp://localhost"][..],
+        &["send", &free, "--flows", "2"],
+        &["send", &free, "--interface", "lo"],
+        &["send", &free, "--streams", "0"],
+        &["send", &free, "--streams", "65"],
+        &["send", &free, "--raw", "--verify"],
+        &["recv", "tcp://:1", "--raw", "--verify"],
+        &["recv", "tcp://:1", "--count", "1"],
+        &["recv", "tcp://:1", "--receive", "mapped:7"],
+        &["recv", "udp://:1", "--receive", "recv"],
+    ] {
+        assert_eq!(nocopy(arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
+    }
+    // Streams that have no place cannot be written.
+    let (receiver, at) = recv("127.0.0.1", &["--json", "-o", "/dev/null"]);
+    let refused = nocopy(&["send", &format!("tcp://{at}"), "--streams", "2"]).output().unwrap();
+    let said = text(&refused.stderr);
+    assert!(
+        refused.status.code() == Some(2) && said.contains("no order") && said.contains("--count"),
+        "{said}"
+    );
+    receiver.signal(Signal::INT);
+    let (received, code) = receiver.summary();
+    assert_eq!(
+        (code, &received["ended"], &received["foreign"]),
+        (1, &"interrupted".into(), &1.into()),
+        "{received}"
+    );
+}
