@@ -177,9 +177,10 @@ fn a_file_arrives_byte_for_byte() {
 fn with_every_method_all_arrives_and_both_tell_so() {
     let source = Scratch::new("methods");
     fs::write(source.path(), noise(700_000)).unwrap();
-    for method in ["auto", "plain", "zerocopy", "uring-zerocopy", "sendfile"] {
+    for method in ["auto", "plain", "zerocopy", "uring-zerocopy", "sendfile", "published"] {
         for what in [&["--count", "100", "--size", "10kB"][..], &["--file", source.path()]] {
-            if method == "sendfile" && what[0] == "--count" {
+            let not = if method == "sendfile" { "--count" } else { "--file" };
+            if ["sendfile", "published"].contains(&method) && what[0] == not {
                 continue; // refused: see the errors
             }
             let (receiver, at) = recv("[::1]", &["--json"]);
@@ -512,6 +513,7 @@ fn errors_are_one_line_and_say_what_to_do() {
         (&["send", &free, "--raw", "--streams", "2"], &["--streams", "--raw"]),
         (&["send", &free, "--method", "gso"], &["udp://", "zerocopy"]),
         (&["send", &free, "--method", "sendfile"], &["--file"]),
+        (&["send", &free, "--method", "published", "--stdin"], &["a pattern", "leave it out"]),
         (&["send", &free, "--congestion", "nothing"], &["nothing", "allowed_congestion_control"]),
         (&["recv", &busy], &["another program has it", "port 0"]),
         (&["recv", "tcp://192.0.2.1:0"], &["no address of this host"]),

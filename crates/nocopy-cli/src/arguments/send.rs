@@ -130,6 +130,8 @@ pub(crate) enum MethodName {
     UringZerocopy,
     /// UDP: by io_uring, many as one (Linux 6.15).
     UringZerocopyGso,
+    /// TCP: the pattern's pages by reference: they can never change (vmsplice or sendfile).
+    Published,
     /// TCP: a file's pages by reference (sendfile).
     Sendfile,
     /// UDP: past the kernel's network stack: written in frames of a port on --interface.

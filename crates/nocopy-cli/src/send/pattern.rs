@@ -1,5 +1,7 @@
 //! What is sent where nothing else is given.
 
+use std::ops::Range;
+
 /// Bytes in no order that anything on the way could compress, from a place that each number moves on.
 #[derive(Debug)]
 pub(in crate::send) struct Pattern(Box<[u8]>);
@@ -20,9 +22,19 @@ impl Pattern {
         Self((0..PLACES as usize + bytes_max).map(|_| next()).collect())
     }
 
+    /// All there is to write from.
+    pub(in crate::send) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Where in that so many bytes of a number are.
+    pub(in crate::send) fn range(&self, bytes: usize, number: u64) -> Range<usize> {
+        let place = (number.wrapping_mul(61) % PLACES) as usize;
+        place..place + bytes
+    }
+
     /// Writes what that number stands for: the same number, the same bytes.
     pub(in crate::send) fn write(&self, payload: &mut [u8], number: u64) {
-        let place = (number.wrapping_mul(61) % PLACES) as usize;
-        payload.copy_from_slice(&self.0[place..place + payload.len()]);
+        payload.copy_from_slice(&self.0[self.range(payload.len(), number)]);
     }
 }

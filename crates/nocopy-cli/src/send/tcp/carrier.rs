@@ -4,13 +4,16 @@ use std::fs::File;
 use std::io;
 use std::net::TcpStream;
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nocopy::pool::{Buffer, Pool};
-use nocopy::socket::tcp::{Method, OpenError, SendError, Sender, Socket};
+use nocopy::socket::tcp::{
+    ByReference, Method, OpenError, Published, SendError, Sender, Socket, Step, Transfer, TransferError,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, sendfile};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
@@ -31,9 +34,12 @@ const BUFFERS_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct Carrier {
     socket: Socket,
-    /// The range of a file that is not handed over yet.
-    file: Option<(Arc<File>, Range<u64>)>,
-    referred_bytes: u64,
+    /// What goes by reference, and is not handed over yet; and what that takes, once it was needed.
+    transfer: Option<Transfer>,
+    by_reference: Option<ByReference>,
+    is_published: bool,
+    /// Of what went by reference.
+    referred: Ledger,
 }
 
 /// What a carrier did.
@@ -53,7 +59,7 @@ impl Carrier {
     ) -> Result<Self, OpenError> {
         let buffers = (POOL_BYTES / piece_bytes.max(1)).clamp(BUFFERS_MIN, BUFFERS_MAX);
         let pool = Pool::new(buffers as u32, piece_bytes).map_err(OpenError::Memory)?;
-        // The kernel waits with what sendfile leaves behind, else.
+        // What goes by reference would wait for room, else, whatever the user wants.
         let flags = fcntl_getfl(&stream).map(|flags| flags | OFlags::NONBLOCK);
         flags
             .and_then(|flags| fcntl_setfl(&stream, flags))
@@ -62,7 +68,13 @@ impl Carrier {
         if let Some(method) = method {
             builder = builder.method(method);
         }
-        Ok(Self { socket: builder.wrap(stream)?, file: None, referred_bytes: 0 })
+        Ok(Self {
+            socket: builder.wrap(stream)?,
+            transfer: None,
+            by_reference: None,
+            is_published: false,
+            referred: Ledger::default(),
+        })
     }
 
     /// A buffer to be written and [sent](Self::send); none while all are on their way.
@@ -89,9 +101,23 @@ impl Carrier {
         Ok(())
     }
 
-    /// Sends a range of a file, once [everything before](Self::advance) was handed over.
-    pub(super) fn refer(&mut self, file: &Arc<File>, range: Range<u64>) {
-        self.file = Some((Arc::clone(file), range));
+    /// That goes by reference, once [everything before](Self::advance) was handed over.
+    fn refer(&mut self, transfer: Transfer) {
+        self.transfer = Some(transfer);
+    }
+
+    /// Sends published bytes so.
+    pub(super) fn refer_published(&mut self, bytes: &Published, range: Range<u64>) -> io::Result<()> {
+        self.is_published = true;
+        self.refer(Transfer::published(bytes, range).map_err(io::Error::other)?);
+        Ok(())
+    }
+
+    /// Sends a range of a file so.
+    pub(super) fn refer_file(&mut self, file: &Arc<File>, range: Range<u64>) -> io::Result<()> {
+        let transfer = Transfer::file(Arc::clone(file), range);
+        self.refer(transfer.map_err(|error| io::Error::new(io::ErrorKind::UnexpectedEof, error))?);
+        Ok(())
     }
 
     /// Hands over what is queued, perhaps after waiting for the other end to take some. `false`: it has not taken all yet.
@@ -109,21 +135,22 @@ impl Carrier {
     }
 
     fn refer_some(&mut self) -> io::Result<bool> {
-        while let Some((file, range)) = &mut self.file {
-            if range.start == range.end {
-                self.file = None;
-                break;
-            }
-            let bytes = (range.end - range.start).min(1 << 30) as usize;
-            match sendfile(&self.socket, &*file, Some(&mut range.start), bytes) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()), // the file became shorter
-                Ok(sent) => self.referred_bytes += sent as u64,
-                Err(Errno::AGAIN) => return Ok(false),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
+        let Self { socket, transfer: waiting, by_reference, referred, .. } = self;
+        let Some(transfer) = waiting else { return Ok(true) };
+        let by_reference = match by_reference {
+            Some(opened) => opened,
+            None => by_reference.insert(ByReference::new(socket.as_fd(), None)?),
+        };
+        loop {
+            match by_reference.step(transfer, socket.as_fd(), false).map_err(of_transfer)? {
+                Step::Sent { bytes, evidence } => referred.add(evidence, bytes),
+                Step::SocketFull | Step::SourceEmpty => return Ok(false),
+                Step::Done => {
+                    *waiting = None;
+                    return Ok(true);
+                }
             }
         }
-        Ok(true)
     }
 
     /// Tells the other end that nothing more comes.
@@ -150,22 +177,33 @@ impl Carrier {
         let sender: &mut Sender = self.socket.sender();
         // What is wrong with the connection was told before.
         let _ = sender.drain(patience);
-        let mut ledger = Ledger::from(sender.ledger());
+        let owned = Ledger::from(sender.ledger());
+        let lines = |said: String| said.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
         let mut report = Vec::new();
-        if sender.counters().sent_bytes > 0 || self.referred_bytes == 0 {
-            report.extend(sender.explain().to_string().lines().map(|line| line.trim().to_owned()));
+        if sender.counters().sent_bytes > 0 || self.by_reference.is_none() {
+            report.extend(lines(sender.explain().to_string()));
         }
-        if self.referred_bytes > 0 {
-            let bytes = self.referred_bytes;
-            report.push(format!(
-                "sendfile: {bytes} bytes, by reference to the file's pages, which nobody completes"
-            ));
-            ledger.unknown_bytes += bytes;
+        if let Some(by_reference) = &self.by_reference {
+            let bytes = Ledger::together([&self.referred].into_iter()).words;
+            report.push(format!("by reference to pages, of which no completion ever comes: {bytes}"));
+            // Of a file there is one way, which is not measured.
+            if self.is_published {
+                report.extend(lines(by_reference.explain().to_string()));
+            }
         }
-        Account { report, ledger }
+        Account { report, ledger: Ledger::together([&owned, &self.referred].into_iter()) }
     }
 }
 
 fn of_kernel(error: SendError) -> io::Error {
     error.source
+}
+
+/// What it means that nothing more goes by reference. [`io::ErrorKind::UnexpectedEof`]: the file became shorter.
+fn of_transfer(error: TransferError) -> io::Error {
+    match error {
+        TransferError::Connection(source) => source,
+        ended @ TransferError::Ended { .. } => io::Error::new(io::ErrorKind::UnexpectedEof, ended),
+        other => io::Error::new(io::ErrorKind::Unsupported, other),
+    }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use nocopy::socket::tcp::OpenError;
+use nocopy::socket::tcp::{OpenError, PublishError};
 
 use crate::endpoint::Endpoint;
 use crate::transfer::stream::Refusal;
@@ -28,6 +28,8 @@ pub(crate) enum Error {
         port = .to.port()
     )]
     NobodyThere { to: SocketAddr, source: io::Error },
+    #[error(transparent)]
+    Publish(PublishError),
     #[error("{to}: {source}")]
     Open { to: SocketAddr, source: OpenError },
     #[error("{to}: cannot connect: {source}: look at 'ip route get {ip}'", ip = .to.ip())]

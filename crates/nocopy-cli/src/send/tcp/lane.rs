@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use nocopy::socket::tcp::Published;
+
 use super::Error;
 use super::carrier::{Account, Carrier};
 use crate::Failure;
@@ -23,6 +25,8 @@ use crate::transfer::stream::Count;
 pub(super) enum Content {
     /// Pieces by their number.
     Pattern(Arc<Pattern>),
+    /// The same, by reference to the pages it was published in.
+    Published(Arc<Pattern>, Published),
     File(Arc<File>, FileWay),
     Input(Input),
 }
@@ -198,9 +202,16 @@ impl Lane {
     /// Takes the next piece, of so many bytes at most, counts it, and queues it.
     fn take(&mut self, bytes: usize) -> Result<Taken, Stop> {
         let offset = self.range.as_ref().map_or(0, |range| range.start) + self.count.bytes;
-        if let Content::File(file, FileWay::Refer) = &self.content {
-            let file = Arc::clone(file);
-            return self.refer(&file, offset, bytes);
+        match &self.content {
+            Content::File(file, FileWay::Refer) => {
+                let file = Arc::clone(file);
+                return self.refer_file(&file, offset, bytes);
+            }
+            Content::Published(pattern, published) => {
+                let (range, published) = (pattern.range(bytes, self.piece), published.clone());
+                return self.refer_published(&published, range);
+            }
+            _ => {}
         }
         let Some(mut buffer) = self.carrier.buffer().map_err(|error| self.stop(error))? else {
             return Ok(Taken::NoRoom);
@@ -208,7 +219,7 @@ impl Lane {
         buffer.resize(bytes);
         let room = buffer.as_mut().unwrap_or_default();
         let read = match &mut self.content {
-            Content::Pattern(pattern) => {
+            Content::Pattern(pattern) | Content::Published(pattern, _) => {
                 pattern.write(room, self.piece);
                 Ok(bytes)
             }
@@ -233,20 +244,33 @@ impl Lane {
     }
 
     /// Gives a range of a file, and sums it up where that is wanted: by reading it, which the connection does not.
-    fn refer(&mut self, file: &Arc<File>, offset: u64, bytes: usize) -> Result<Taken, Stop> {
+    fn refer_file(&mut self, file: &Arc<File>, offset: u64, bytes: usize) -> Result<Taken, Stop> {
         if !self.carrier.advance().map_err(|error| self.stop(error))? {
             return Ok(Taken::NoRoom);
         }
         if self.count.crc32c.is_some() {
             self.read.resize(bytes, 0);
             file.read_exact_at(&mut self.read, offset).map_err(|error| self.unreadable(error))?;
-            self.count.add(&self.read);
-        } else {
-            self.count.bytes += bytes as u64;
         }
-        self.carrier.refer(file, offset..offset + bytes as u64);
+        let referred = self.carrier.refer_file(file, offset..offset + bytes as u64);
+        referred.map_err(|error| self.stop(error))?;
+        match self.count.crc32c {
+            Some(_) => self.count.add(&self.read),
+            None => self.count.bytes += bytes as u64,
+        }
         self.carrier.advance().map_err(|error| self.stop(error))?;
         Ok(Taken::Piece(bytes))
+    }
+
+    fn refer_published(&mut self, published: &Published, range: Range<usize>) -> Result<Taken, Stop> {
+        if !self.carrier.advance().map_err(|error| self.stop(error))? {
+            return Ok(Taken::NoRoom);
+        }
+        let referred = self.carrier.refer_published(published, range.start as u64..range.end as u64);
+        referred.map_err(|error| self.stop(error))?;
+        self.count.add(&published[range.clone()]);
+        self.carrier.advance().map_err(|error| self.stop(error))?;
+        Ok(Taken::Piece(range.len()))
     }
 
     /// What it means that the kernel did not take a piece.

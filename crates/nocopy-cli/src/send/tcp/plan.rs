@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nocopy::socket::tcp::Method;
+use nocopy::socket::tcp::{Method, Published};
 use rustix::thread::CapabilitySet;
 
 use super::Error;
@@ -53,6 +53,7 @@ pub(super) struct Plan {
 #[derive(Debug)]
 enum Source {
     Pattern(Arc<Pattern>),
+    Published(Arc<Pattern>, Published),
     File(Arc<File>, FileWay),
     /// Until it has gone to its stream.
     Input(Option<Input>),
@@ -70,7 +71,7 @@ impl Plan {
         }
         let counted = arguments.count.map(|count| count.saturating_mul(piece_bytes).min(BYTES_MAX));
         let total = match &source {
-            Source::Pattern(_) => counted,
+            Source::Pattern(_) | Source::Published(..) => counted,
             Source::File(file, _) => {
                 let length =
                     file.metadata().map_err(|source| Error::Input { path: path.clone(), source })?.len();
@@ -82,7 +83,8 @@ impl Plan {
             Some(total) => cut(total, piece_bytes, streams).into_iter().map(Some).collect(),
             None => vec![None; streams as usize],
         };
-        let has_end = arguments.duration.is_some() || !matches!(source, Source::Pattern(_));
+        let has_end =
+            arguments.duration.is_some() || !matches!(source, Source::Pattern(_) | Source::Published(..));
         Ok(Self {
             source,
             path,
@@ -113,6 +115,9 @@ impl Plan {
     pub(super) fn content(&mut self) -> Content {
         match &mut self.source {
             Source::Pattern(pattern) => Content::Pattern(Arc::clone(pattern)),
+            Source::Published(pattern, published) => {
+                Content::Published(Arc::clone(pattern), published.clone())
+            }
             Source::File(file, way) => Content::File(Arc::clone(file), *way),
             Source::Input(input) => match input.take() {
                 Some(input) => Content::Input(input),
@@ -158,15 +163,21 @@ const NO_FILE: Failure = Failure::Needs {
     action: "leave it out",
 };
 
+const ONLY_PATTERN: Failure = Failure::Needs {
+    option: "--method published",
+    needed: "a pattern",
+    action: "leave it out: a file goes by its own pages (sendfile), and what a pipe has is nowhere else",
+};
+
 const ONLY_UDP: Failure = Failure::Needs {
     option: "this --method",
     needed: "udp://HOST:PORT",
-    action: "for a stream give --method plain, zerocopy, uring-zerocopy or sendfile, or leave it out",
+    action: "for a stream give --method plain, zerocopy, uring-zerocopy, published or sendfile, or leave it out",
 };
 
 fn method(name: MethodName) -> Result<Option<Method>, Failure> {
     Ok(match name {
-        MethodName::Auto | MethodName::Sendfile => None,
+        MethodName::Auto | MethodName::Sendfile | MethodName::Published => None,
         MethodName::Plain => Some(Method::Plain),
         MethodName::Zerocopy => Some(Method::ZeroCopy),
         MethodName::UringZerocopy => Some(Method::UringZeroCopy),
@@ -195,14 +206,21 @@ fn is_referred(arguments: &HostArguments) -> bool {
 }
 
 fn open(arguments: &HostArguments, piece_bytes: u64) -> Result<(Source, PathBuf), Failure> {
-    let is_file_wanted = arguments.method == MethodName::Sendfile;
     let (source, path) = match &arguments.file {
         Some(path) if path != Path::new("-") => {
             let failed = |source| Error::Input { path: path.clone(), source };
             (open_file(path, arguments.method).map_err(failed)?, path.clone())
         }
         None if !arguments.stdin => {
-            (Source::Pattern(Arc::new(Pattern::new(piece_bytes as usize))), PathBuf::new())
+            let pattern = Arc::new(Pattern::new(piece_bytes as usize));
+            let source = match arguments.method {
+                MethodName::Published => {
+                    let published = Published::copy_of(pattern.bytes()).map_err(Error::Publish)?;
+                    Source::Published(pattern, published)
+                }
+                _ => Source::Pattern(pattern),
+            };
+            (source, PathBuf::new())
         }
         _ => {
             let path = PathBuf::from("standard input");
@@ -211,11 +229,13 @@ fn open(arguments: &HostArguments, piece_bytes: u64) -> Result<(Source, PathBuf)
             (Source::Input(Some(input)), path)
         }
     };
-    match source {
-        Source::File(..) => Ok((source, path)),
-        _ if is_file_wanted => Err(NO_FILE),
-        _ => Ok((source, path)),
+    match (arguments.method, &source) {
+        (MethodName::Sendfile, Source::File(..)) | (MethodName::Published, Source::Published(..)) => {}
+        (MethodName::Sendfile, _) => return Err(NO_FILE),
+        (MethodName::Published, _) => return Err(ONLY_PATTERN),
+        _ => {}
     }
+    Ok((source, path))
 }
 
 fn open_file(path: &Path, method: MethodName) -> io::Result<Source> {

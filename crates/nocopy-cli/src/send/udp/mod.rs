@@ -156,7 +156,7 @@ const NEEDLESS_TIMEOUT: Failure = Failure::Needs {
 };
 
 const ONLY_TCP: Failure = Failure::Needs {
-    option: "--method plain or sendfile",
+    option: "--method plain, published or sendfile",
     needed: "tcp://HOST:PORT",
     action: "for datagrams name another, or leave it out",
 };
@@ -185,7 +185,7 @@ impl How {
             MethodName::ZerocopyGso => Method::ZeroCopyGso,
             MethodName::UringZerocopy => Method::UringZeroCopy,
             MethodName::UringZerocopyGso => Method::UringZeroCopyGso,
-            MethodName::Plain | MethodName::Sendfile => return Err(ONLY_TCP),
+            MethodName::Plain | MethodName::Published | MethodName::Sendfile => return Err(ONLY_TCP),
         }))
     }
 
