@@ -22,7 +22,7 @@ use crate::bench::METHODS;
 use crate::endpoint::{Scheme, Target};
 use crate::quantity;
 use crate::record::Field;
-pub(crate) use recv::{RecvArguments, Taking};
+pub(crate) use recv::RecvArguments;
 pub(crate) use send::{
     ChecksumName, FrameArguments, GeneratorName, HostArguments, MethodName, PayloadArgument, Rounds,
     SendArguments, TimingName,

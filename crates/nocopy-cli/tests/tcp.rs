@@ -194,6 +194,28 @@ fn with_every_method_all_arrives_and_both_tell_so() {
     }
 }
 
+/// Proves that bytes are the same by whatever way they are taken, and that the ledger has them all.
+#[test]
+fn each_way_of_receiving_gives_the_same_bytes() {
+    let (source, target) = (Scratch::new("ways-source"), Scratch::new("ways-target"));
+    let content = noise(3_000_000);
+    fs::write(source.path(), &content).unwrap();
+    for way in ["auto", "recv", "recv:1", "recv:1000", "recv:4MiB", "mapped"] {
+        if way == "recv:1" {
+            fs::write(source.path(), &content[..5000]).unwrap();
+        } else {
+            fs::write(source.path(), &content).unwrap();
+        }
+        let options = ["--json", "--receive", way, "--verify", "--force", "--output", target.path()];
+        let (receiver, at) = recv("127.0.0.1", &options);
+        let ((sent, _), (received, code)) = agreed(send(at, &["--json", "--file", source.path()]), receiver);
+        assert_eq!((code, &received["verified"]), (0, &true.into()), "{way}: {sent}{received}");
+        assert!(fs::read(target.path()).unwrap() == fs::read(source.path()).unwrap(), "{way}");
+        assert_eq!(booked(&received), received["bytes"].as_u64().unwrap(), "{way}: {received}");
+        assert!(!received["report"].as_array().unwrap().is_empty(), "{received}");
+    }
+}
+
 /// Proves that standard input is sent when it comes, that silence ends nothing, and that its end is known.
 #[test]
 fn standard_input_is_sent_as_it_comes() {

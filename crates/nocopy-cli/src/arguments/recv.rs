@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use nocopy::socket::tcp::Receiving;
 
 use crate::endpoint::Endpoint;
 use crate::quantity;
@@ -61,33 +62,26 @@ pub(crate) struct DatagramReception {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "At tcp://[ADDRESS]:PORT")]
 pub(crate) struct StreamReception {
-    /// How bytes are taken: auto, recv, or recv:BYTES at a time. Nothing is encrypted (no TLS).
-    #[arg(long, value_name = "WAY", default_value = "auto", value_parser = Taking::parse)]
-    pub(crate) receive: Taking,
+    /// How bytes are taken: auto (as it measures best), recv (64KiB at a time), recv:BYTES, or mapped (whole pages by reference, the rest by
+    /// copy). Nothing is encrypted (no TLS).
+    #[arg(long, value_name = "WAY", default_value = "auto", value_parser = receiving)]
+    pub(crate) receive: Receiving,
 }
 
-/// How bytes are taken from a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Taking {
-    Auto,
-    /// By copying reads, of so many bytes if given.
-    Recv(Option<u64>),
-}
-
-/// The most bytes a read takes.
+/// What a read takes unless told, and at most.
+const READ_BYTES: u32 = 64 << 10;
 const READ_BYTES_MAX: u64 = 64 << 20;
 
-impl Taking {
-    fn parse(text: &str) -> Result<Self, String> {
-        match text.split_once(':').unwrap_or((text, "")) {
-            ("auto", "") => Ok(Self::Auto),
-            ("recv", "") if !text.ends_with(':') => Ok(Self::Recv(None)),
-            ("recv", bytes) => match quantity::bytes(bytes)? {
-                bytes @ ..=READ_BYTES_MAX => Ok(Self::Recv(Some(bytes))),
-                _ => Err("more than 64MiB at a time".into()),
-            },
-            _ => Err("write auto, recv or recv:BYTES".into()),
-        }
+fn receiving(text: &str) -> Result<Receiving, String> {
+    match text.split_once(':') {
+        None if text == "auto" => Ok(Receiving::Auto),
+        None if text == "mapped" => Ok(Receiving::Mapped),
+        None if text == "recv" => Ok(Receiving::Recv { bytes: READ_BYTES }),
+        Some(("recv", bytes)) => match quantity::bytes(bytes)? {
+            bytes @ ..=READ_BYTES_MAX => Ok(Receiving::Recv { bytes: bytes as u32 }),
+            _ => Err("more than 64MiB at a time".into()),
+        },
+        _ => Err("write auto, recv, recv:BYTES or mapped".into()),
     }
 }
 

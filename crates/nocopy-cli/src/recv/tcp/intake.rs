@@ -1,46 +1,59 @@
 //! One connection, and how bytes get out of it.
 
-use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::io;
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::arguments::Taking;
+use nocopy::pool::Pool;
+use nocopy::socket::tcp::{Chunk, Receiver, Receiving};
+
 use crate::ledger::Ledger;
 
 /// The longest wait for bytes: after it the user may want the end.
 const WAIT: Duration = Duration::from_millis(50);
 
-/// What a read takes unless told.
-const READ_BYTES: u64 = 256 << 10;
+/// One is written while the next comes.
+const BUFFERS: u32 = 2;
 
 #[derive(Debug)]
 pub(super) struct Intake {
-    stream: TcpStream,
-    buffer: Vec<u8>,
-    bytes: u64,
+    receiver: Receiver,
+    is_mapping: bool,
 }
 
 impl Intake {
-    pub(super) fn new(stream: TcpStream, taking: Taking) -> io::Result<Self> {
-        stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(WAIT))?;
-        let bytes = match taking {
-            Taking::Auto | Taking::Recv(None) => READ_BYTES,
-            Taking::Recv(Some(bytes)) => bytes,
+    pub(super) fn new(stream: TcpStream, receiving: Receiving) -> io::Result<Self> {
+        let pool = match receiving {
+            Receiving::Recv { bytes } => Pool::new(BUFFERS, bytes as usize)?,
+            _ => Receiver::pool()?,
         };
-        Ok(Self { stream, buffer: vec![0; bytes as usize], bytes: 0 })
+        let socket = Arc::new(OwnedFd::from(stream));
+        let receiver = Receiver::new(socket, receiving, pool).map_err(io::Error::other)?;
+        Ok(Self { receiver, is_mapping: receiving == Receiving::Mapped })
     }
 
     /// What has come, perhaps after waiting; nothing at the end. [`io::ErrorKind::WouldBlock`]: nothing came in a while.
-    pub(super) fn take(&mut self) -> io::Result<&[u8]> {
-        let bytes = self.stream.read(&mut self.buffer)?;
-        self.bytes += bytes as u64;
-        Ok(&self.buffer[..bytes])
+    pub(super) fn take(&mut self) -> io::Result<Option<Chunk>> {
+        Ok(self.receiver.receive_timeout(WAIT)?)
+    }
+
+    pub(super) fn recycle(&mut self, chunk: Chunk) {
+        self.receiver.recycle(chunk);
     }
 
     pub(super) fn ledger(&self) -> Ledger {
-        let copied = (self.bytes > 0).then(|| ("socket call".to_owned(), self.bytes));
-        Ledger { copied_bytes: BTreeMap::from_iter(copied), ..Ledger::default() }
+        self.receiver.ledger().into()
+    }
+
+    /// Which way was taken, and why, in lines; and where pages were to be mapped, why some were not.
+    pub(super) fn report(&self) -> Vec<String> {
+        let mut said = self.receiver.explain().to_string();
+        if self.is_mapping {
+            said.push('\n');
+            said.push_str(&self.receiver.diagnosis().to_string());
+        }
+        said.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()
     }
 }

@@ -41,6 +41,7 @@ pub(super) struct LaneEnd {
     pub(super) times: Option<(Duration, Duration)>,
     pub(super) why: Why,
     pub(super) ledger: Ledger,
+    pub(super) report: Vec<String>,
     /// The connection, which stays open until the sender knows why it is not read any more.
     _intake: Intake,
 }
@@ -63,7 +64,8 @@ impl Lane<'_> {
         let mut times = None;
         let why = self.take_all(start, progress, &mut times);
         let Self { number, intake, offset, count, .. } = self;
-        LaneEnd { number, offset, count, times, why, ledger: intake.ledger(), _intake: intake }
+        let (ledger, report) = (intake.ledger(), intake.report());
+        LaneEnd { number, offset, count, times, why, ledger, report, _intake: intake }
     }
 
     fn take_all(
@@ -74,9 +76,9 @@ impl Lane<'_> {
     ) -> Why {
         // Relaxed, here and below: it says nothing about other memory.
         while !progress.stop.load(Ordering::Relaxed) {
-            let bytes = match self.intake.take() {
-                Ok([]) => return Why::End,
-                Ok(bytes) => bytes,
+            let chunk = match self.intake.take() {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => return Why::End,
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
                 {
@@ -86,20 +88,25 @@ impl Lane<'_> {
             };
             let now = start.elapsed();
             *times = Some((times.map_or(now, |(first, _)| first), now));
-            if self.length.is_some_and(|length| bytes.len() as u64 > length - self.count.bytes) {
+            if self.length.is_some_and(|length| chunk.len() as u64 > length - self.count.bytes) {
                 return Why::TooMuch;
             }
-            if let Some(sink) = self.sink {
-                progress.writing.fetch_add(1, Ordering::Relaxed);
-                let written = sink.write(self.offset + self.count.bytes, bytes);
-                progress.writing.fetch_sub(1, Ordering::Relaxed);
-                if let Err(failure) = written {
+            for bytes in chunk.pieces() {
+                if let Err(failure) = self.write(bytes, progress) {
                     return Why::Unwritten(failure);
                 }
+                self.count.add(bytes);
             }
-            self.count.add(bytes);
-            progress.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            progress.bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+            self.intake.recycle(chunk);
         }
         Why::Stopped
+    }
+    fn write(&self, bytes: &[u8], progress: &Progress) -> Result<(), Failure> {
+        let Some(sink) = self.sink else { return Ok(()) };
+        progress.writing.fetch_add(1, Ordering::Relaxed);
+        let written = sink.write(self.offset + self.count.bytes, bytes);
+        progress.writing.fetch_sub(1, Ordering::Relaxed);
+        written
     }
 }

@@ -69,6 +69,8 @@ pub(super) struct Summary {
     /// Connections of others.
     foreign: u64,
     evidence: Ledger,
+    /// Which ways were taken, and why, in lines.
+    report: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,6 +102,7 @@ impl Summary {
             verified: None,
             foreign,
             evidence: Ledger::together([].iter()),
+            report: Vec::new(),
             output,
             processor: None,
             has_checksums: false,
@@ -119,7 +122,12 @@ impl Summary {
         let last = ends.iter().filter_map(|end| end.times).map(|(_, last)| last).max();
         let duration = first.zip(last).map_or(Duration::ZERO, |(first, last)| last - first);
         let seconds = duration.as_secs_f64();
+        let report = ends.iter().flat_map(|end| {
+            let header = (ends.len() > 1).then(|| format!("stream {}:", end.number));
+            header.into_iter().chain(end.report.iter().cloned())
+        });
         Self {
+            report: report.collect(),
             sender: Some(plain(from)),
             why: ends.iter().find_map(why),
             bytes,
@@ -197,7 +205,8 @@ impl Summary {
         for (name, said) in rows {
             table.add_row([name, said]);
         }
-        format!("{}\n", table.trim_fmt())
+        let report: String = self.report.iter().map(|line| format!("   {line}\n")).collect();
+        format!("{}\n{report}", table.trim_fmt())
     }
 
     fn stream_rows(&self) -> impl Iterator<Item = (String, String)> {
