@@ -375,7 +375,7 @@ fn strangers_disturb_nobody() {
     let mut claims = *b"nocp\x01\x12\0\0abcdefgh\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
     let checksum = crc32c::crc32c(&claims[..60]);
     claims[60..].copy_from_slice(&checksum.to_be_bytes());
-    (&silent).set_read_timeout(Some(PATIENCE)).unwrap();
+    silent.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut stream = TcpStream::connect(at).unwrap();
     stream.write_all(&claims).unwrap();
     assert_eq!(stream.read(&mut [0; 9]).unwrap_or(0), 0, "a stream of no run is turned away");

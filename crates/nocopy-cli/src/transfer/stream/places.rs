@@ -75,9 +75,9 @@ mod tests {
 
     #[test]
     fn ranges_are_whole_pieces_but_for_the_end() {
-        assert_eq!(cut(0, 10, 4), [0..0]);
+        assert_eq!(cut(0, 10, 4), vec![0..0; 1]);
         assert_eq!(cut(25, 10, 2), [0..20, 20..25]);
-        assert_eq!(cut(5, 10, 64), [0..5]);
+        assert_eq!(cut(5, 10, 64), vec![0..5; 1]);
         assert_eq!(cut(40, 10, 3), [0..20, 20..30, 30..40]);
     }
 
