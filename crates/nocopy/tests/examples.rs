@@ -3,8 +3,8 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read};
-use std::net::UdpSocket;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Once;
@@ -121,6 +121,31 @@ fn datagrams_of_one_example_arrive_at_the_other() {
     assert!(text.contains("500 datagrams, 700000 bytes"), "{text}");
     sender.succeeds();
     receiver.succeeds();
+}
+
+#[test]
+fn a_connection_is_passed_on_by_the_proxy() {
+    let Some(lab) = lab() else { return };
+    let (left, right) = (lab.left(), lab.right());
+    let server = left.namespace().run(|| TcpListener::bind((left.ipv4(), 0)).unwrap());
+    let onwards = server.local_addr().unwrap().to_string();
+    let listen = format!("{}:9200", right.ipv4());
+    let mut example = Example::start_in(right.namespace(), "tcp_proxy", &[&listen, &onwards, "1"]);
+    let (line, output) = example.first_line();
+    assert!(line.contains("passing on to"), "{line}");
+    let mut client = left.namespace().run(|| TcpStream::connect(&listen).unwrap());
+    let mut server = server.accept().unwrap().0;
+    client.write_all(&[7; 100_000]).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut received = Vec::new();
+    server.read_to_end(&mut received).unwrap();
+    assert!(received == [7; 100_000]);
+    server.write_all(b"thanks").unwrap();
+    drop(server);
+    assert_eq!(rest(client), "thanks");
+    let text = rest(output);
+    assert!(text.contains("100000 bytes there, 6 back"), "{text}");
+    example.succeeds();
 }
 
 #[test]

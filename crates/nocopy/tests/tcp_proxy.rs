@@ -1,0 +1,259 @@
+//! A proxy moves streams between sockets: both ways, to their ends, and never more than the slower side takes.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nocopy::socket::tcp::{Direction, DirectionError, Flow, Proxied, ProxyError, Side, proxy};
+use rustix::time::{ClockId, clock_gettime};
+
+const MIB: usize = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let there = listener.accept().unwrap().0;
+    for socket in [&here, &there] {
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_write_timeout(Some(PATIENCE)).unwrap();
+    }
+    (here, there)
+}
+
+/// What a proxy made of it, and the processor time that its thread took.
+type Ended = (Result<Proxied, ProxyError>, Duration);
+
+/// Two peers with a proxy between them.
+fn peers() -> (TcpStream, TcpStream, JoinHandle<Ended>) {
+    let ((left, first), (second, right)) = (pair(), pair());
+    let running = thread::spawn(move || {
+        let ended = proxy(&first, &second);
+        let took = clock_gettime(ClockId::ThreadCPUTime);
+        (ended, Duration::new(took.tv_sec as u64, took.tv_nsec as u32))
+    });
+    (left, right, running)
+}
+
+/// A stream of numbers that depends on the place of each, and the check of it.
+struct Numbers {
+    state: u64,
+    left: usize,
+}
+
+impl Numbers {
+    fn new(seed: u64, bytes: usize) -> Self {
+        Self { state: seed, left: bytes / 8 }
+    }
+
+    fn fill(&mut self, buffer: &mut Vec<u8>) -> bool {
+        buffer.clear();
+        for _ in 0..self.left.min(8000) {
+            self.state = self.state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            buffer.extend_from_slice(&self.state.to_le_bytes());
+        }
+        self.left -= buffer.len() / 8;
+        !buffer.is_empty()
+    }
+}
+
+/// Writes all numbers, then ends its half.
+fn write(mut socket: &TcpStream, seed: u64, bytes: usize) {
+    let (mut numbers, mut buffer) = (Numbers::new(seed, bytes), Vec::new());
+    while numbers.fill(&mut buffer) {
+        socket.write_all(&buffer).unwrap();
+    }
+    socket.shutdown(Shutdown::Write).unwrap();
+}
+
+/// Reads exactly these numbers and the end of the stream.
+fn check(mut socket: &TcpStream, seed: u64, bytes: usize) {
+    let (mut numbers, mut expected) = (Numbers::new(seed, bytes), Vec::new());
+    let mut received = Vec::new();
+    while numbers.fill(&mut expected) {
+        received.resize(expected.len(), 0);
+        socket.read_exact(&mut received).unwrap();
+        assert!(received == expected, "other bytes before the last {}", numbers.left * 8);
+    }
+    assert_eq!(socket.read(&mut [0]).unwrap(), 0, "more than was sent");
+}
+
+fn ends(running: JoinHandle<Ended>) -> Ended {
+    running.join().unwrap()
+}
+
+#[test]
+fn both_ways_at_once_arrive_whole() {
+    let (left, right, running) = peers();
+    thread::scope(|scope| {
+        scope.spawn(|| write(&left, 1, 64 * MIB));
+        scope.spawn(|| write(&right, 2, 16 * MIB));
+        scope.spawn(|| check(&left, 2, 16 * MIB));
+        check(&right, 1, 64 * MIB);
+    });
+    let proxied = ends(running).0.unwrap();
+    assert_eq!(proxied, Proxied { there: 64 * MIB as u64, back: 16 * MIB as u64 });
+}
+
+#[test]
+fn one_way_that_has_ended_leaves_the_other_going_and_nobody_spins() {
+    let (left, right, running) = peers();
+    write(&left, 3, 8000);
+    check(&right, 3, 8000);
+    // Half closed, and idle.
+    thread::sleep(Duration::from_millis(300));
+    for _ in 0..10 {
+        (&right).write_all(b"answer").unwrap();
+        let mut answer = [0; 6];
+        (&left).read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"answer");
+    }
+    drop(right);
+    assert_eq!((&left).read(&mut [0]).unwrap(), 0);
+    let (ended, took) = ends(running);
+    assert_eq!(ended.unwrap(), Proxied { there: 8000, back: 60 });
+    assert!(took < Duration::from_millis(150), "{took:?} of processor time for next to nothing");
+}
+
+#[test]
+fn a_target_that_reads_nothing_holds_the_source_back_and_nobody_spins() {
+    const OFFERED: usize = 256 * MIB;
+    let (left, right, running) = peers();
+    left.set_nonblocking(true).unwrap();
+    let mut taken = 0;
+    let mut idle = 0;
+    while taken < OFFERED && idle < 30 {
+        match (&left).write(&[7; 65_536]) {
+            Ok(bytes) => (taken, idle) = (taken + bytes, 0),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                thread::sleep(Duration::from_millis(10));
+                idle += 1;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    // Two sockets' buffers on either side, and a pipe.
+    assert!(taken < OFFERED / 2, "{taken} bytes went to somebody who reads nothing");
+    // The source has ended behind it, which poll(2) would tell again and again.
+    left.shutdown(Shutdown::Write).unwrap();
+    thread::sleep(Duration::from_millis(300));
+    let received = io::copy(&mut &right, &mut io::sink()).unwrap();
+    drop((left, right));
+    let (ended, took) = ends(running);
+    assert_eq!((ended.unwrap().there, received), (taken as u64, taken as u64));
+    assert!(took < Duration::from_millis(250), "{took:?} of processor time while nothing could go");
+}
+
+/// Closes with a reset.
+fn reset(socket: TcpStream) {
+    socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(socket);
+}
+
+fn is_reset(mut socket: &TcpStream) -> bool {
+    let mut buffer = vec![0; 65_536];
+    loop {
+        match socket.read(&mut buffer) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) => return error.kind() == ErrorKind::ConnectionReset,
+        }
+    }
+}
+
+#[test]
+fn a_reset_on_one_side_is_seen_on_the_other() {
+    for side in [Side::First, Side::Second] {
+        for after_end in [false, true] {
+            let (left, right, running) = peers();
+            let (dying, other) = if side == Side::First { (left, right) } else { (right, left) };
+            (&dying).write_all(b"hello").unwrap();
+            let mut hello = [0; 5];
+            (&other).read_exact(&mut hello).unwrap();
+            if after_end {
+                // Its own way ends in order; the other way is silent when it dies.
+                dying.shutdown(Shutdown::Write).unwrap();
+                assert_eq!((&other).read(&mut [0]).unwrap(), 0);
+            }
+            reset(dying);
+            let (ended, _) = ends(running);
+            let error = ended.unwrap_err();
+            assert_eq!(error.side, side, "{error}");
+            assert_eq!(error.proxied.there + error.proxied.back, 5, "{error}");
+            assert!(error.to_string().contains("were reset"), "{error}");
+            if after_end {
+                // The end of the stream was read already; writing finds the connection gone.
+                let gone = (0..100).any(|_| {
+                    thread::sleep(Duration::from_millis(1));
+                    (&other).write_all(b"?").is_err()
+                });
+                assert!(gone, "{side}: the other connection stands");
+            } else {
+                assert!(is_reset(&other), "{side}: an orderly end, as if this was all");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_reset_while_bytes_flow_ends_the_proxy_without_a_signal() {
+    use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed};
+    let raised = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGPIPE, Arc::clone(&raised)).unwrap();
+    let (left, right, running) = peers();
+    let writer = thread::spawn(move || while (&left).write_all(&[1; 65_536]).is_ok() {});
+    (&right).read_exact(&mut vec![0; MIB]).unwrap();
+    reset(right);
+    let (ended, _) = ends(running);
+    let error = ended.unwrap_err();
+    assert_eq!(error.side, Side::Second, "{error}");
+    writer.join().unwrap();
+    // std::net writes without the signal, too.
+    assert!(!raised.load(Relaxed), "SIGPIPE");
+}
+
+#[test]
+fn sockets_are_left_as_they_were() {
+    let ((left, first), (second, right)) = (pair(), pair());
+    second.set_nonblocking(true).unwrap();
+    drop((left, right));
+    assert_eq!(proxy(&first, &second).unwrap(), Proxied::default());
+    let is_nonblocking =
+        |socket: &TcpStream| rustix::fs::fcntl_getfl(socket).unwrap().contains(rustix::fs::OFlags::NONBLOCK);
+    assert!(!is_nonblocking(&first) && is_nonblocking(&second));
+}
+
+#[test]
+fn a_direction_goes_step_by_step() {
+    let ((left, first), (second, right)) = (pair(), pair());
+    first.set_nonblocking(true).unwrap();
+    second.set_nonblocking(true).unwrap();
+    let mut direction = Direction::new(first.as_fd(), second.as_fd()).unwrap();
+    assert_eq!(direction.step().unwrap(), Some(Flow::SourceEmpty));
+    (&left).write_all(b"hello").unwrap();
+    assert_eq!(direction.step().unwrap(), Some(Flow::SourceEmpty));
+    assert_eq!((direction.moved(), direction.is_done()), (5, false));
+    drop(left);
+    assert_eq!(direction.step().unwrap(), Some(Flow::Done));
+    assert_eq!(direction.step().unwrap(), Some(Flow::Done));
+    assert!(direction.is_done());
+    let mut received = Vec::new();
+    (&right).read_to_end(&mut received).unwrap();
+    assert_eq!(received, b"hello");
+
+    let ((left, first), (second, right)) = (pair(), pair());
+    first.set_nonblocking(true).unwrap();
+    let mut direction = Direction::new(first.as_fd(), second.as_fd()).unwrap();
+    reset(left);
+    let error = loop {
+        match direction.step() {
+            Ok(Some(Flow::SourceEmpty)) => thread::yield_now(),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, DirectionError::Source(_)), "{error}");
+    drop(right);
+}
