@@ -125,8 +125,8 @@ pub fn interface(name: &str) -> Result<Vec<Gate>, OpenError> {
     gates.push(interface::driver(&interface));
     gates.extend([queues::queues(&interface), queues::card_ring(&interface)]);
     gates.extend([queues::interrupts(&interface), queues::node(&interface)]);
-    let (splits, features) = (ethtool::splits_headers(name), XdpFeatures::of(interface.index));
-    let split = splits.as_ref().ok().copied().flatten();
+    let (splits, features) = (ethtool::header_split(name), XdpFeatures::of(interface.index));
+    let split = splits.as_ref().ok().and_then(|split| split.on);
     gates.extend([offloads::joining(&interface), offloads::joining_for_sockets(&interface)]);
     gates.push(offloads::header_split(&interface, split));
     gates.extend(metadata::metadata(&features));

@@ -6,6 +6,7 @@ use std::io;
 use rustix::thread::CapabilitySet;
 
 use super::{Gate, State};
+use crate::sys::ethtool::HeaderSplit;
 use crate::sys::interface::{self, Interface};
 use crate::sys::{capability, io_uring as uring, sockets};
 
@@ -122,24 +123,58 @@ pub(super) fn zero_copy_receive(interface: &Interface, split: Option<bool>) -> G
     }
 }
 
-/// Whether io_uring receives into the program's memory through this interface.
-pub(super) fn uring_receive_on(interface: &Interface, split: io::Result<Option<bool>>) -> Gate {
+/// Whether io_uring receives into the program's memory through this interface: what the kernel asks for before it lends a queue's
+/// buffers to a program (`net_mp_open_rxq`), as far as it can be looked at.
+pub(super) fn uring_receive_on(interface: &Interface, split: io::Result<HeaderSplit>) -> Gate {
     const NAME: &str = "zero-copy receive by io_uring";
-    let fix = format!("'ethtool -G {} tcp-data-split on'", interface.name);
+    let name = &interface.name;
+    let closed = |found: &str, fix: String| Gate::new(NAME, State::Closed, found).or_fix(fix);
     match split {
-        Ok(Some(false)) => Gate::new(NAME, State::Closed, "it needs headers to be split off").or_fix(fix),
-        Ok(Some(true)) => Gate::new(
+        Ok(HeaderSplit { on: Some(false), .. }) => {
+            closed("it needs headers to be split off", format!("'ethtool -G {name} tcp-data-split on'"))
+        }
+        Ok(HeaderSplit { on: Some(true), threshold_bytes: Some(bytes @ 1..) }) => closed(
+            &format!(
+                "it needs headers to be split off of every packet, not only of those over {bytes} bytes"
+            ),
+            format!("'ethtool -G {name} hds-thresh 0'"),
+        ),
+        Ok(HeaderSplit { on: Some(true), .. }) => Gate::new(
             NAME,
             State::Unknown,
             "headers are split off; only trying tells whether the driver lends queues",
         ),
-        Ok(None) => Gate::new(NAME, State::Unknown, "the driver does not say whether it splits headers off"),
-        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Gate::new(
-            NAME,
-            State::Closed,
+        Ok(HeaderSplit { on: None, .. }) => {
+            Gate::new(NAME, State::Unknown, "the driver does not say whether it splits headers off")
+        }
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => closed(
             "it needs headers to be split off, and the driver has no rings to set so",
-        )
-        .or_fix("a card whose driver splits headers"),
+            "a card whose driver splits headers".into(),
+        ),
         Err(error) => Gate::new(NAME, State::Unknown, format!("the kernel does not say: {error}")),
+    }
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_lent_only_where_all_headers_are_split_off() {
+        let lab = nocopy_lab::lab_or_skip();
+        let Some(lab) = lab else { return };
+        let interface = lab.left().namespace().run(|| crate::Port::builder("nc0").look_up().unwrap());
+        let gate =
+            |on, threshold_bytes| uring_receive_on(&interface, Ok(HeaderSplit { on, threshold_bytes }));
+        let cases = [
+            (gate(Some(false), Some(0)), State::Closed, Some("'ethtool -G nc0 tcp-data-split on'")),
+            (gate(Some(true), Some(256)), State::Closed, Some("'ethtool -G nc0 hds-thresh 0'")),
+            (gate(Some(true), Some(0)), State::Unknown, None),
+            (gate(Some(true), None), State::Unknown, None),
+            (gate(None, None), State::Unknown, None),
+        ];
+        for (gate, state, fix) in cases {
+            assert_eq!((gate.state, gate.fix.as_deref()), (state, fix), "{gate}");
+        }
     }
 }

@@ -9,20 +9,30 @@ const ETHTOOL_MSG_RINGS_GET: u8 = 15;
 const ETHTOOL_A_HEADER_DEV_NAME: u16 = 2;
 const ETHTOOL_A_RINGS_HEADER: u16 = 1;
 const ETHTOOL_A_RINGS_TCP_DATA_SPLIT: u16 = 11;
+const ETHTOOL_A_RINGS_HDS_THRESH: u16 = 17;
 const ETHTOOL_TCP_DATA_SPLIT_DISABLED: u64 = 1;
 const ETHTOOL_TCP_DATA_SPLIT_ENABLED: u64 = 2;
 
-/// Whether the card puts the headers of TCP and the data into buffers of their own; `None` where the driver does not say,
-/// since Linux 6.0.
+/// How a card puts the headers of TCP and the data into buffers of their own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct HeaderSplit {
+    /// Whether it does; `None` where the driver does not say, and before Linux 6.0.
+    pub(crate) on: Option<bool>,
+    /// Only packets longer than this are split; `None` where there is no such limit to be set, and before Linux 6.14.
+    pub(crate) threshold_bytes: Option<u64>,
+}
+
+/// How an interface splits headers off.
 ///
 /// # Errors
 /// `EOPNOTSUPP` where the driver says nothing at all of its rings.
-pub(crate) fn splits_headers(interface: &str) -> io::Result<Option<bool>> {
+pub(crate) fn header_split(interface: &str) -> io::Result<HeaderSplit> {
     let header = nested(ETHTOOL_A_RINGS_HEADER, &[text(ETHTOOL_A_HEADER_DEV_NAME, interface)]);
     let rings = Family::named("ethtool")?.ask(ETHTOOL_MSG_RINGS_GET, &[header])?;
-    Ok(match rings.number(ETHTOOL_A_RINGS_TCP_DATA_SPLIT) {
+    let on = match rings.number(ETHTOOL_A_RINGS_TCP_DATA_SPLIT) {
         Some(ETHTOOL_TCP_DATA_SPLIT_ENABLED) => Some(true),
         Some(ETHTOOL_TCP_DATA_SPLIT_DISABLED) => Some(false),
         _ => None,
-    })
+    };
+    Ok(HeaderSplit { on, threshold_bytes: rings.number(ETHTOOL_A_RINGS_HDS_THRESH) })
 }

@@ -112,7 +112,7 @@ impl Surroundings {
         Facts {
             segment_bytes: tcp_receive::information(socket).map_or(0, |told| told.tcpi_rcv_mss),
             carrier,
-            splits_headers: interface.as_deref().and_then(|name| ethtool::splits_headers(name).ok()?),
+            splits_headers: interface.as_deref().and_then(|name| ethtool::header_split(name).ok()?.on),
             interface,
             high_order_pages: high_order_pages(),
             is_ipv6: self.peer.is_some_and(|peer| peer.to_canonical().is_ipv6()),
