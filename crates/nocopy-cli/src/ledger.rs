@@ -18,15 +18,6 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Books bytes.
-    pub(crate) fn add(&mut self, evidence: Evidence, bytes: u64) {
-        match evidence {
-            Evidence::ZeroCopy => self.zero_copy_bytes += bytes,
-            Evidence::Copied(cause) => *self.copied_bytes.entry(cause.to_string()).or_default() += bytes,
-            Evidence::Unknown => self.unknown_bytes += bytes,
-        }
-    }
-
     /// Of several connections.
     pub(crate) fn together<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
         let mut sum = Self::default();

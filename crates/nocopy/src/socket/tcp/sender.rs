@@ -164,6 +164,7 @@ fn advice(error: &io::Error) -> &'static str {
             "there is no way to the peer any more; look at 'ip route get'"
         }
         io::ErrorKind::NotConnected => "connect it first",
+        io::ErrorKind::UnexpectedEof => "the file or the pipe is to stay as long as was said",
         _ => "look at 'ss -ti' and the interface",
     }
 }
@@ -208,15 +209,34 @@ impl Sender {
     /// As [`flush`](Self::flush). `WouldBlock` inside if all buffers are with the program, which nobody can wait for.
     pub fn wait_buffer(&mut self) -> Result<Buffer, SendError> {
         loop {
-            if let Some(buffer) = self.cache.take() {
+            if let Some(buffer) = self.wait_buffer_timeout(Duration::MAX)? {
                 return Ok(buffer);
             }
-            self.flush()?;
-            if self.reap() == 0 && self.cache.is_empty() && self.cache.available() == 0 {
-                if self.in_flight() == 0 {
-                    return Err(self.error(io::ErrorKind::WouldBlock.into()));
-                }
-                self.wait(LOOK_AGAIN)?;
+        }
+    }
+
+    /// The same, for so long; `None`: none came back.
+    ///
+    /// # Errors
+    /// As [`wait_buffer`](Self::wait_buffer).
+    pub fn wait_buffer_timeout(&mut self, timeout: Duration) -> Result<Option<Buffer>, SendError> {
+        let start = Instant::now();
+        loop {
+            if let Some(buffer) = self.cache.take() {
+                return Ok(Some(buffer));
+            }
+            let left = timeout.saturating_sub(start.elapsed());
+            let is_flushed = self.try_flush()?;
+            if self.reap() > 0 || self.cache.available() > 0 {
+                continue;
+            }
+            if left.is_zero() {
+                return Ok(None);
+            }
+            match (is_flushed, self.in_flight()) {
+                (true, 0) => return Err(self.error(io::ErrorKind::WouldBlock.into())),
+                (true, _) => self.wait(left.min(LOOK_AGAIN))?,
+                (false, _) => self.wait_for_room(left.min(LOOK_AGAIN)).map_err(|error| self.error(error))?,
             }
         }
     }
@@ -303,7 +323,9 @@ impl Sender {
         while !bytes.is_empty() {
             match self.send_some(bytes, true) {
                 Ok(sent) => bytes = &bytes[sent..],
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait_writable()?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.make_room().map_err(|error| self.error(error))?;
+                }
                 Err(error) => {
                     return Err(SendError { unsent_bytes: bytes.len() as u64, source: error });
                 }
@@ -355,6 +377,22 @@ impl Sender {
     /// As [`flush`](Self::flush).
     pub fn try_flush(&mut self) -> Result<bool, SendError> {
         self.hand_over(false)
+    }
+
+    /// Hands over what the peer makes room for in so long. `false`: not everything.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn flush_timeout(&mut self, timeout: Duration) -> Result<bool, SendError> {
+        let start = Instant::now();
+        while !self.try_flush()? {
+            let left = timeout.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            self.wait_for_room(left.min(LOOK_AGAIN)).map_err(|error| self.error(error))?;
+        }
+        Ok(true)
     }
 
     fn hand_over(&mut self, waits: bool) -> Result<bool, SendError> {
@@ -500,17 +538,17 @@ impl Sender {
     /// The socket's send buffer is full, or the ring.
     #[cold]
     fn make_room(&mut self) -> io::Result<()> {
+        self.wait_for_room(LOOK_AGAIN)
+    }
+
+    fn wait_for_room(&mut self, timeout: Duration) -> io::Result<()> {
         // Completions would end the wait at once; those of a ring are what it waits for.
         self.reap();
         let kept = self.outbox.kept();
         if kept.ring.as_ref().is_some_and(|ring| ring.sender.is_full()) {
-            return wait_for_completions(kept.socket(), kept.ring(), LOOK_AGAIN).map(drop);
+            return wait_for_completions(kept.socket(), kept.ring(), timeout).map(drop);
         }
-        wait_writable(kept.socket(), LOOK_AGAIN).map(drop)
-    }
-
-    fn wait_writable(&mut self) -> Result<(), SendError> {
-        self.make_room().map_err(|error| self.error(error))
+        wait_writable(kept.socket(), timeout).map(drop)
     }
 
     #[inline]
@@ -600,7 +638,7 @@ impl Sender {
                 if is_flushed {
                     self.wait(wait)?;
                 } else {
-                    wait_writable(self.outbox.socket(), wait).map_err(|error| self.error(error))?;
+                    self.wait_for_room(wait).map_err(|error| self.error(error))?;
                 }
             }
         }
@@ -646,7 +684,7 @@ impl Sender {
     /// two minutes.) What is still queued then is not sent, and the peer sees a reset.
     pub fn close(mut self, timeout: Duration) -> Closed {
         let give_up = Instant::now() + timeout;
-        let flushed = self.flush_until(give_up);
+        let flushed = self.flush_timeout(timeout);
         self.outbox.end();
         // Nothing is queued any more that could fail.
         let drained = if matches!(flushed, Ok(true)) {
@@ -660,18 +698,6 @@ impl Sender {
         let (abandoned_calls, leaked_bytes) = self.outbox.abandon();
         reaper::leaked(leaked_bytes);
         Closed { abandoned_calls, leaked_bytes, queued_bytes, error, ledger, counters }
-    }
-
-    fn flush_until(&mut self, give_up: Instant) -> Result<bool, SendError> {
-        while !self.try_flush()? {
-            self.reap();
-            let left = give_up.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(false);
-            }
-            wait_writable(self.outbox.socket(), left.min(LOOK_AGAIN)).map_err(|error| self.error(error))?;
-        }
-        Ok(true)
     }
 }
 
@@ -710,11 +736,12 @@ fn free<'a>(
     }
 }
 
-/// The kernel's reason, where it has one.
+/// The kernel's reason, where it has one; `UnexpectedEof` where what is referred to has ended.
 fn of_transfer(error: TransferError) -> io::Error {
     match error {
         TransferError::Connection(source) => source,
-        error => io::Error::other(error),
+        ended @ TransferError::Ended { .. } => io::Error::new(io::ErrorKind::UnexpectedEof, ended),
+        other => io::Error::other(other),
     }
 }
 
