@@ -128,6 +128,12 @@ pub(crate) enum Command {
     /// Makes a private lab (a veth pair between two unnamed network namespaces, gone with the process), runs
     /// every method in turn, many times, and prints medians with a confidence interval on each ratio.
     Bench(BenchArguments),
+    /// Part of `bench`: one side of a stream.
+    #[command(hide = true)]
+    BenchPeer {
+        /// What to do, as the bench says it.
+        task: String,
+    },
     /// Say what this machine, and an interface, would let a port do, and what would open what is closed.
     ///
     /// Looks, and changes nothing: it prints the commands that would. Exit code 1 if a port cannot be opened.
@@ -453,6 +459,12 @@ pub(crate) enum WorkloadName {
     Record,
     /// Datagrams sent in every way there is, to sinks that drop or read them.
     UdpSend,
+    /// A TCP stream sent in every way there is.
+    TcpSend,
+    /// A TCP stream received in every way there is, and read.
+    TcpReceive,
+    /// A TCP stream passed on.
+    TcpProxy,
     /// A message there and back.
     Latency,
 }

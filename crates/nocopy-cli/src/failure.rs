@@ -74,10 +74,12 @@ pub(crate) enum Failure {
     )]
     NothingToMeasure,
     #[error(
-        "udp-send: not between two interfaces of one namespace, where the kernel delivers by loopback: leave out --interface \
+        "{workload}: not between two interfaces of one namespace, where the kernel delivers by loopback: leave out --interface \
          and --peer"
     )]
-    Loopback,
+    Loopback { workload: String },
+    #[error("not a task: {0}: this command is for 'nocopy bench' alone")]
+    Task(#[source] serde_json::Error),
     #[error(transparent)]
     Receive(io::Error),
     #[error("{interface}: its packets cannot be taken: {why}: leave out '--take' to look on")]

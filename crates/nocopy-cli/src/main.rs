@@ -41,6 +41,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::read();
     let outcome = match arguments.command {
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::BenchPeer { task } => bench::stream::run(&task),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),
         Command::Sniff(arguments) => sniff::run(&arguments),

@@ -10,7 +10,16 @@ use rustix::time::{ClockId, clock_gettime};
 /// Processor time of the calling thread, softirqs that ran in its context included (this clock counts
 /// them unless the kernel has CONFIG_IRQ_TIME_ACCOUNTING).
 pub(crate) fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time_of(ClockId::ThreadCPUTime)
+}
+
+/// The same of all threads of the calling process.
+pub(crate) fn process_time() -> Duration {
+    time_of(ClockId::ProcessCPUTime)
+}
+
+fn time_of(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 

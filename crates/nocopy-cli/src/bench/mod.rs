@@ -19,6 +19,7 @@ mod result;
 mod series;
 mod stage;
 mod statistics;
+pub(crate) mod stream;
 mod traffic;
 mod udp;
 mod udp_over_port;
@@ -28,6 +29,7 @@ mod xdp;
 
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use nocopy_lab::{Builder, Lab};
 
 use crate::arguments::{BenchArguments, WorkloadName};
@@ -35,13 +37,13 @@ use crate::{Failure, Outcome, capability};
 use export::json::JsonFile;
 use export::table::{self, Section};
 use progress::Progress;
-use result::{Report, SCHEMA};
+use result::{Report, Row, SCHEMA};
 use series::{Sample, Series};
 use stage::{LONG_MTU_BYTES, Stage, USUAL_MTU_BYTES};
-use workload::{capture, latency, packet_send, record, udp_send};
+use workload::{capture, latency, packet_send, record, tcp, udp_send};
 
 /// Every method of every workload, for `--method`.
-pub(crate) const METHODS: [&str; 32] = [
+pub(crate) const METHODS: [&str; 37] = [
     "packet-send",
     "sendmmsg",
     "packet-tx-ring",
@@ -74,6 +76,11 @@ pub(crate) const METHODS: [&str; 32] = [
     "auto",
     "xdp-udp",
     "xdp-copy",
+    "plain",
+    "sendfile",
+    "vmsplice",
+    "recv",
+    "read-write",
 ];
 
 /// Nine: the confidence interval may then ignore the best and the worst round.
@@ -84,6 +91,13 @@ const ROUNDS_QUICK: u32 = 7;
 const TRIAL_OVERHEAD: Duration = Duration::from_millis(90);
 const WINDOW_MIN: Duration = Duration::from_millis(50);
 const WINDOW_MAX: Duration = Duration::from_millis(500);
+
+/// What goes through the hosts' own TCP.
+const STREAMS: [WorkloadName; 3] = [WorkloadName::TcpSend, WorkloadName::TcpReceive, WorkloadName::TcpProxy];
+
+/// What is not measured between two interfaces of one namespace.
+const PRIVATE: [WorkloadName; 4] =
+    [WorkloadName::UdpSend, WorkloadName::TcpSend, WorkloadName::TcpReceive, WorkloadName::TcpProxy];
 
 /// How long to look at the machine before using it.
 const BUSY_LOOK: Duration = Duration::from_millis(200);
@@ -98,19 +112,12 @@ struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     fn new(arguments: &'a BenchArguments) -> Self {
-        let all = [
-            WorkloadName::PacketSend,
-            WorkloadName::Capture,
-            WorkloadName::Record,
-            WorkloadName::UdpSend,
-            WorkloadName::Latency,
-        ];
         let chosen =
-            |name: &WorkloadName| arguments.workloads.is_empty() || arguments.workloads.contains(name);
+            |name: &&WorkloadName| arguments.workloads.is_empty() || arguments.workloads.contains(name);
         let rounds = if arguments.quick { ROUNDS_QUICK } else { ROUNDS };
         Self {
             arguments,
-            workloads: all.into_iter().filter(chosen).collect(),
+            workloads: WorkloadName::value_variants().iter().filter(chosen).copied().collect(),
             rounds: arguments.rounds.unwrap_or(rounds),
         }
     }
@@ -123,6 +130,17 @@ impl<'a> Plan<'a> {
     fn wants(&self, method: &str) -> bool {
         let methods = &self.arguments.methods;
         methods.is_empty() || methods.iter().any(|wanted| wanted == method)
+    }
+
+    /// Whether there is nothing to measure between two interfaces, of all that is asked for.
+    fn refuse_loopback(&self) -> Result<(), Failure> {
+        let Self { workloads, arguments, .. } = self;
+        if arguments.interface.is_none() || !workloads.iter().all(|workload| PRIVATE.contains(workload)) {
+            return Ok(());
+        }
+        let names = workloads.iter().filter_map(ValueEnum::to_possible_value);
+        let names: Vec<_> = names.map(|name| name.get_name().to_owned()).collect();
+        Err(Failure::Loopback { workload: names.join(", ") })
     }
 
     /// A private one as `lab` says, or that of the interfaces given.
@@ -160,6 +178,11 @@ impl<'a> Plan<'a> {
         if self.workloads.contains(&WorkloadName::UdpSend) && self.arguments.interface.is_none() {
             notes.extend(udp_send::notes());
         }
+        if self.workloads.iter().any(|workload| STREAMS.contains(workload))
+            && self.arguments.interface.is_none()
+        {
+            notes.push(tcp::NOTE.into());
+        }
         notes.extend(self.network_notes());
         notes
     }
@@ -182,6 +205,9 @@ impl<'a> Plan<'a> {
                 "SKIP: udp-send: between two interfaces of one namespace the kernel delivers by loopback; leave out \
                  --interface for it.",
             ),
+            (WorkloadName::TcpSend, "SKIP: tcp-send: as udp-send; leave out --interface for it."),
+            (WorkloadName::TcpReceive, "SKIP: tcp-receive: as udp-send; leave out --interface for it."),
+            (WorkloadName::TcpProxy, "SKIP: tcp-proxy: as udp-send; leave out --interface for it."),
             (
                 WorkloadName::Capture,
                 "SKIP: two queues: which queue a packet comes to is the card's decision; leave out --interface for them.",
@@ -199,9 +225,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let records = plan.workloads.contains(&WorkloadName::Record);
     let others = if records { capability::RECORDERS } else { capability::NONE };
     capability::drop_all_but(capability::NETWORK.union(others))?;
-    if plan.workloads == [WorkloadName::UdpSend] && arguments.interface.is_some() {
-        return Err(Failure::Loopback);
-    }
+    plan.refuse_loopback()?;
     // What cannot work fails now, not after the first workload; and before anybody reads a warning.
     drop(plan.stage(Lab::builder())?);
     warn_if_busy();
@@ -221,7 +245,8 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         json.write(&report)?;
     }
     table::print(&sections, &report, &plan.notes())?;
-    let silent = report.results.iter().any(|row| row.packets_per_s.or(row.p50_us).unwrap_or(0.0) <= 0.0);
+    let figure = |row: &Row| row.packets_per_s.or(row.bytes_per_s).or(row.p50_us).unwrap_or(0.0);
+    let silent = report.results.iter().any(|row| figure(row) <= 0.0);
     Ok(if silent { Outcome::Negative } else { Outcome::Positive })
 }
 
@@ -268,7 +293,7 @@ fn measure(plan: &Plan<'_>, workload: WorkloadName, progress: &Progress) -> Resu
             play(record::series(&stage), 240)
         }
         // Between two interfaces of one namespace there is nothing to measure, and a note says so.
-        WorkloadName::UdpSend if plan.arguments.interface.is_some() => Ok(Vec::new()),
+        private if PRIVATE.contains(&private) && plan.arguments.interface.is_some() => Ok(Vec::new()),
         WorkloadName::UdpSend => {
             let places = udp_send::places(USUAL_MTU_BYTES)?;
             let mut series = udp_send::series(&places, &udp_send::PAYLOAD_BYTES);
@@ -279,6 +304,13 @@ fn measure(plan: &Plan<'_>, workload: WorkloadName, progress: &Progress) -> Resu
             sections.extend(play(udp_send::series(&places, &udp_send::PAYLOAD_BYTES_LONG), 25)?);
             Ok(sections)
         }
+        WorkloadName::TcpSend => play(tcp::send::series(&tcp::Place::both()?), 80),
+        WorkloadName::TcpReceive => {
+            let mut sections = play(tcp::receive::series(&tcp::Place::both()?), 50)?;
+            sections.extend(play(tcp::receive::series_of_pages(&tcp::receive::page_places()?), 35)?);
+            Ok(sections)
+        }
+        WorkloadName::TcpProxy => play(tcp::proxy::series(&tcp::Place::loopback()?), 30),
         WorkloadName::Latency => {
             let stage = plan.stage(Lab::builder())?;
             play(latency::series(&stage), 22)

@@ -1,6 +1,6 @@
 //! The JSON schema `nocopy.bench/1`. A field that does not apply is absent, never null or zero.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub(crate) const SCHEMA: &str = "nocopy.bench/1";
 
@@ -26,7 +26,7 @@ pub(crate) struct Machine {
     pub(crate) network: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Copies {
     ZeroCopy,
@@ -35,7 +35,7 @@ pub(crate) enum Copies {
 }
 
 /// What is known of copies, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Evidence {
     pub(crate) copies: Copies,
     pub(crate) cause: Option<String>,
@@ -51,6 +51,14 @@ impl Evidence {
     }
 }
 
+/// What a stream goes over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Link {
+    pub(crate) link: &'static str,
+    pub(crate) mtu_bytes: u32,
+    pub(crate) congestion_control: &'static str,
+}
+
 /// One method in one situation against one baseline. Costs and rates are medians of the rounds.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Row {
@@ -61,8 +69,16 @@ pub(crate) struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sink: Option<&'static str>,
     pub(crate) payload_bytes: usize,
+    /// Of streams: the interface, its MTU and how the ends control congestion.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(crate) link: Option<Link>,
+    /// The receiver's, where its length is fixed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) buffer_bytes: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) packets_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gbit_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,6 +96,17 @@ pub(crate) struct Row {
     pub(crate) receivers: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) machine_cpu_ns_per_packet: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sender_cpu_us_per_mb: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) proxy_cpu_us_per_mb: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) receiver_cpu_us_per_mb: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) machine_cpu_us_per_mb: Option<f64>,
+    /// Of the bytes received, those that were mapped and not copied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mapped_fraction: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p50_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]

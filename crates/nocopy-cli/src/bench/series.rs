@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::result::{Evidence, Row};
+use super::result::{Evidence, Link, Row};
 use super::statistics::{self, interval, median};
 use super::traffic::Traffic;
 use super::window::Reading;
@@ -12,6 +12,7 @@ use crate::Failure;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Figure {
     PacketsPerSecond,
+    BytesPerSecond,
     ReceiverCpuPerPacket,
     /// Of a processor's time, whatever the packets it gets.
     ReceiverCpu,
@@ -22,6 +23,7 @@ impl Figure {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Figure::PacketsPerSecond => "packets/s",
+            Figure::BytesPerSecond => "bytes/s",
             Figure::ReceiverCpuPerPacket => "receiver CPU per packet",
             Figure::ReceiverCpu => "receiver CPU",
             Figure::MedianLatency => "p50",
@@ -31,7 +33,7 @@ impl Figure {
     /// The figure as something of which more is better.
     fn merit(self, sample: &Sample) -> f64 {
         match self {
-            Figure::PacketsPerSecond => sample.packets_per_s().unwrap_or(0.0),
+            Figure::PacketsPerSecond | Figure::BytesPerSecond => sample.per_s().unwrap_or(0.0),
             Figure::ReceiverCpuPerPacket => sample.receiver_cpu_ns().map_or(0.0, f64::recip),
             Figure::ReceiverCpu => sample.receiver_cpu_percent().map_or(0.0, f64::recip),
             Figure::MedianLatency => sample.latency.map_or(0.0, |latency| latency.p50_us.recip()),
@@ -45,15 +47,25 @@ pub(crate) const BEST_MODE: &str = "best mode";
 /// As a baseline: of the other trials of the series, the one whose median is best. Variants do another work and are left out.
 pub(crate) const BEST_METHOD: &str = "best method";
 
+/// As a baseline: of the trials of [`OWNED`], the one whose median is best.
+pub(crate) const BEST_FOR_OWNED: &str = "best method for owned buffers";
+
+/// As a baseline: of the trials of a method with several variants, the one whose median is best.
+pub(crate) const BEST_RECV: &str = "best recv";
+pub(crate) const BEST_READ_WRITE: &str = "best read-write";
+
 /// The methods that are a port in a mode that was chosen for it.
 const MODES: [&str; 2] = ["xdp", "ring"];
+
+/// The methods that send a buffer which its sender wrote, and gets back.
+const OWNED: [&str; 3] = ["plain", "zerocopy", "uring-zerocopy"];
 
 /// One way to do it, ready to run for a while.
 pub(crate) struct Trial<'a> {
     pub(crate) method: &'static str,
     pub(crate) variant: Option<String>,
-    /// Methods of the same series it is compared with, the first trial of that name; or [`BEST_MODE`] or [`BEST_METHOD`]. A row of
-    /// results each.
+    /// Methods of the same series it is compared with, the first trial of that name; or one of the best there is, as
+    /// [`BEST_MODE`]. A row of results each.
     pub(crate) baselines: &'static [&'static str],
     pub(crate) run: Box<dyn Fn(Duration) -> Result<Sample, Failure> + 'a>,
 }
@@ -64,6 +76,8 @@ pub(crate) struct Series<'a> {
     pub(crate) title: String,
     pub(crate) sink: Option<&'static str>,
     pub(crate) payload_bytes: usize,
+    /// Of streams only.
+    pub(crate) link: Option<Link>,
     pub(crate) figure: Figure,
     pub(crate) trials: Vec<Trial<'a>>,
 }
@@ -86,7 +100,7 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// Packets and the time they took: of each receiver, or of the sink, never of a sender.
+    /// Packets, or bytes of a stream, and the time they took: of each receiver, or of the sink, never of a sender.
     fn arrivals(&self) -> impl Iterator<Item = (u64, Duration)> {
         let receivers = self.traffic.receivers.iter().map(|reading| (reading.packets, reading.elapsed));
         let sink = self.traffic.sink.filter(|_| self.traffic.receivers.is_empty());
@@ -97,7 +111,7 @@ impl Sample {
         self.arrivals().map(|(packets, _)| packets).sum()
     }
 
-    fn packets_per_s(&self) -> Option<f64> {
+    fn per_s(&self) -> Option<f64> {
         let rates = self.arrivals().map(|(packets, elapsed)| packets as f64 / elapsed.as_secs_f64());
         rates.reduce(|sum, rate| sum + rate)
     }
@@ -108,6 +122,11 @@ impl Sample {
 
     fn receiver_cpu_ns(&self) -> Option<f64> {
         cpu_ns(&self.traffic.receivers)
+    }
+
+    /// For each byte that arrived, within about the same window.
+    fn proxy_cpu_ns(&self) -> Option<f64> {
+        self.traffic.stream.proxy.and_then(|reading| per_packet(reading.cpu, self.arrived()))
     }
 
     /// Of a processor, by the receiver that needs most of it.
@@ -148,6 +167,9 @@ pub(crate) fn rows(series: &Series<'_>, rounds: &[Rounds]) -> Vec<Row> {
         for &baseline in trial.baselines {
             let index = match baseline {
                 BEST_MODE => best(series, rounds, |other| MODES.contains(&other.method)),
+                BEST_FOR_OWNED => best(series, rounds, |other| OWNED.contains(&other.method)),
+                BEST_RECV => best(series, rounds, |other| other.method == "recv"),
+                BEST_READ_WRITE => best(series, rounds, |other| other.method == "read-write"),
                 BEST_METHOD => {
                     best(series, rounds, |other| other.method != trial.method && other.variant.is_none())
                 }
@@ -184,33 +206,67 @@ fn best(series: &Series<'_>, rounds: &[Rounds], is_one: impl Fn(&Trial<'_>) -> b
 
 fn plain_row(series: &Series<'_>, trial: &Trial<'_>, samples: &[Sample]) -> Option<Row> {
     let last = samples.last()?;
-    let rate = median_of(samples, Sample::packets_per_s).filter(|_| last.latency.is_none());
-    let latency =
-        |figure: fn(&Latency) -> f64| median_of(samples, |sample| sample.latency.as_ref().map(figure));
-    Some(Row {
+    let row = Row {
         workload: series.workload,
         method: trial.method,
         variant: trial.variant.clone(),
         sink: series.sink,
         payload_bytes: series.payload_bytes,
-        packets_per_s: rate,
-        gbit_per_s: rate.map(|rate| rate * series.payload_bytes as f64 * 8.0 / 1e9),
-        ns_per_packet: rate.filter(|rate| *rate > 0.0).map(|rate| 1e9 / rate),
-        dropped_percent: median_of(samples, Sample::dropped_percent),
-        sender_cpu_ns_per_packet: median_of(samples, Sample::sender_cpu_ns),
-        receiver_cpu_ns_per_packet: median_of(samples, Sample::receiver_cpu_ns),
-        receiver_cpu_percent: median_of(samples, Sample::receiver_cpu_percent)
-            .filter(|_| last.latency.is_none()),
-        receivers: Some(last.traffic.receivers.len()).filter(|count| *count > 1),
-        machine_cpu_ns_per_packet: machine_cpu_ns(samples),
-        p50_us: latency(|latency| latency.p50_us),
-        p99_us: latency(|latency| latency.p99_us),
-        p99_9_us: latency(|latency| latency.p99_9_us),
+        link: series.link,
         evidence: Some(last.evidence.copies),
         cause: last.evidence.cause.clone(),
         runs: samples.len(),
         ..Row::default()
+    };
+    Some(match series.figure {
+        Figure::BytesPerSecond => row_of_stream(row, samples, last),
+        Figure::MedianLatency => row_of_latency(row, samples),
+        _ => row_of_packets(row, samples, last),
     })
+}
+
+fn row_of_packets(row: Row, samples: &[Sample], last: &Sample) -> Row {
+    let rate = median_of(samples, Sample::per_s);
+    Row {
+        packets_per_s: rate,
+        gbit_per_s: rate.map(|rate| rate * row.payload_bytes as f64 * 8.0 / 1e9),
+        ns_per_packet: rate.filter(|rate| *rate > 0.0).map(|rate| 1e9 / rate),
+        dropped_percent: median_of(samples, Sample::dropped_percent),
+        sender_cpu_ns_per_packet: median_of(samples, Sample::sender_cpu_ns),
+        receiver_cpu_ns_per_packet: median_of(samples, Sample::receiver_cpu_ns),
+        receiver_cpu_percent: median_of(samples, Sample::receiver_cpu_percent),
+        receivers: Some(last.traffic.receivers.len()).filter(|count| *count > 1),
+        machine_cpu_ns_per_packet: machine_cpu_ns(samples),
+        ..row
+    }
+}
+
+fn row_of_latency(row: Row, samples: &[Sample]) -> Row {
+    let latency =
+        |figure: fn(&Latency) -> f64| median_of(samples, |sample| sample.latency.as_ref().map(figure));
+    Row {
+        p50_us: latency(|latency| latency.p50_us),
+        p99_us: latency(|latency| latency.p99_us),
+        p99_9_us: latency(|latency| latency.p99_9_us),
+        ..row
+    }
+}
+
+fn row_of_stream(row: Row, samples: &[Sample], last: &Sample) -> Row {
+    let rate = median_of(samples, Sample::per_s);
+    // A nanosecond a byte is a millisecond a megabyte.
+    let us_per_mb = |ns_per_byte: Option<f64>| ns_per_byte.map(|ns| ns * 1e3);
+    Row {
+        buffer_bytes: last.traffic.stream.buffer_bytes,
+        bytes_per_s: rate,
+        gbit_per_s: rate.map(|rate| rate * 8.0 / 1e9),
+        sender_cpu_us_per_mb: us_per_mb(median_of(samples, Sample::sender_cpu_ns)),
+        proxy_cpu_us_per_mb: us_per_mb(median_of(samples, Sample::proxy_cpu_ns)),
+        receiver_cpu_us_per_mb: us_per_mb(median_of(samples, Sample::receiver_cpu_ns)),
+        machine_cpu_us_per_mb: us_per_mb(machine_cpu_ns(samples)),
+        mapped_fraction: median_of(samples, |sample| sample.traffic.stream.mapped_fraction),
+        ..row
+    }
 }
 
 fn compare(row: Row, figure: Figure, samples: &[Sample], others: &[Sample]) -> Row {

@@ -7,6 +7,7 @@ use nocopy_lab::{Builder, End, Interface, Lab, Namespace};
 
 use super::cpu;
 use crate::Failure;
+use crate::arguments::LOOPBACK;
 
 /// The largest frame that fits the usual MTU.
 pub(crate) const FRAME_BYTES_MAX: usize = 1514;
@@ -44,7 +45,12 @@ impl Site {
         if let Some(namespace) = &self.namespace {
             namespace.enter()?;
         }
-        cpu::pin(self.processors[place % 2])
+        cpu::pin(self.processor(place))
+    }
+
+    /// Where the side's first or second thread runs.
+    pub(crate) fn processor(&self, place: usize) -> usize {
+        self.processors[place % 2]
     }
 }
 
@@ -63,6 +69,15 @@ impl Stage {
         let [first, second] = processors()?;
         let sender = lab_site(lab.left(), [first, second])?;
         let receiver = lab_site(lab.right(), [second, first])?;
+        Ok(Self { lab: Some(lab), sender, receiver })
+    }
+
+    /// The loopback interface of a private namespace: both sides are on it.
+    pub(crate) fn loopback() -> Result<Self, Failure> {
+        let lab = Lab::builder().build()?;
+        let [first, second] = processors()?;
+        let sender = loopback_site(lab.left(), [first, second])?;
+        let receiver = loopback_site(lab.left(), [second, first])?;
         Ok(Self { lab: Some(lab), sender, receiver })
     }
 
@@ -89,7 +104,11 @@ impl Stage {
 
     /// Whether frames of [`LONG_MTU_BYTES`] fit.
     pub(crate) fn is_long(&self) -> bool {
-        self.sender.mtu_bytes.min(self.receiver.mtu_bytes) >= LONG_MTU_BYTES
+        self.mtu_bytes() >= LONG_MTU_BYTES
+    }
+
+    pub(crate) fn mtu_bytes(&self) -> u32 {
+        self.sender.mtu_bytes.min(self.receiver.mtu_bytes)
     }
 
     pub(crate) fn is_private(&self) -> bool {
@@ -109,6 +128,19 @@ fn lab_site(end: &End, processors: [usize; 2]) -> Result<Site, Failure> {
         index: end.index(),
         mac: end.mac(),
         ipv4: end.ipv4(),
+        mtu_bytes: found.mtu_bytes,
+        processors,
+    })
+}
+
+fn loopback_site(end: &End, processors: [usize; 2]) -> Result<Site, Failure> {
+    let found = end.namespace().run(|| Interface::find(LOOPBACK))?;
+    Ok(Site {
+        namespace: Some(end.namespace().clone()),
+        interface: found.name,
+        index: found.index,
+        mac: found.mac,
+        ipv4: Ipv4Addr::LOCALHOST,
         mtu_bytes: found.mtu_bytes,
         processors,
     })

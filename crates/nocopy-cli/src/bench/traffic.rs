@@ -32,10 +32,23 @@ pub(crate) struct Traffic {
     /// Packets the sink counted in the window, and how long that was.
     pub(crate) sink: Option<(u64, Duration)>,
     pub(crate) machine_busy: Duration,
+    /// Of streams only.
+    pub(crate) stream: StreamFacts,
+}
+
+/// What there is to know of a stream besides.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct StreamFacts {
+    /// The times of the proxy's process.
+    pub(crate) proxy: Option<Reading>,
+    /// Of the bytes received, those that were mapped and not copied.
+    pub(crate) mapped_fraction: Option<f64>,
+    /// The receiver's buffer, where it has one of a fixed length.
+    pub(crate) buffer_bytes: Option<usize>,
 }
 
 /// The counters around the window, read as close together as can be.
-struct Probe {
+pub(crate) struct Probe {
     at: Instant,
     idle: Duration,
     processors: u32,
@@ -43,13 +56,13 @@ struct Probe {
 }
 
 impl Probe {
-    fn take(sink: Option<Sink<'_>>) -> io::Result<Self> {
+    pub(crate) fn take(sink: Option<Sink<'_>>) -> io::Result<Self> {
         let (idle, processors) = cpu::machine_idle_time()?;
         let packets = sink.map_or(Ok(0), |count| count())?;
         Ok(Self { at: Instant::now(), idle, processors, packets })
     }
 
-    fn machine_busy_since(&self, before: &Probe) -> Duration {
+    pub(crate) fn machine_busy_since(&self, before: &Probe) -> Duration {
         let whole = (self.at - before.at) * self.processors;
         whole.saturating_sub(self.idle.saturating_sub(before.idle))
     }
@@ -88,6 +101,7 @@ pub(crate) fn conduct(
             receivers: receivers.into_iter().collect::<Result<_, _>>()?,
             sink: sink.map(|_| (after.packets.saturating_sub(before.packets), after.at - before.at)),
             machine_busy: after.machine_busy_since(&before),
+            stream: StreamFacts::default(),
         })
     })
 }

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use super::cpu;
 
 /// The parts of a trial, in order. Only [`Phase::Measure`] counts.
@@ -16,16 +18,39 @@ pub(crate) enum Phase {
     Stop,
 }
 
+impl Phase {
+    /// The phase of this number; the last of a higher one.
+    pub(crate) fn of(number: u8) -> Self {
+        match number {
+            0 => Phase::WarmUp,
+            1 => Phase::Measure,
+            2 => Phase::Drain,
+            _ => Phase::Stop,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Window {
     phase: AtomicU8,
     /// Threads that have counted.
     under_way: AtomicUsize,
+    /// The processor time of whoever counts.
+    cpu: fn() -> Duration,
 }
 
 impl Window {
     pub(crate) fn new() -> Self {
-        Self { phase: AtomicU8::new(Phase::WarmUp as u8), under_way: AtomicUsize::new(0) }
+        Self::with_clock(cpu::thread_time)
+    }
+
+    /// Of one that has a process to itself, with all its threads.
+    pub(crate) fn of_process() -> Self {
+        Self::with_clock(cpu::process_time)
+    }
+
+    fn with_clock(cpu: fn() -> Duration) -> Self {
+        Self { phase: AtomicU8::new(Phase::WarmUp as u8), under_way: AtomicUsize::new(0), cpu }
     }
 
     // Relaxed, as the loads below: the phase itself is all that is communicated; joining the threads
@@ -35,12 +60,7 @@ impl Window {
     }
 
     pub(crate) fn phase(&self) -> Phase {
-        match self.phase.load(Ordering::Relaxed) {
-            0 => Phase::WarmUp,
-            1 => Phase::Measure,
-            2 => Phase::Drain,
-            _ => Phase::Stop,
-        }
+        Phase::of(self.phase.load(Ordering::Relaxed))
     }
 
     /// True until senders shall stop.
@@ -76,9 +96,10 @@ struct Mark {
     packets: u64,
 }
 
-/// What one thread did within the window.
-#[derive(Debug, Clone, Copy, Default)]
+/// What one thread, or process, did within the window.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Reading {
+    /// Of a stream: bytes.
     pub(crate) packets: u64,
     pub(crate) elapsed: Duration,
     pub(crate) cpu: Duration,
@@ -87,7 +108,7 @@ pub(crate) struct Reading {
 }
 
 impl Gauge<'_> {
-    /// Adds packets; once a batch, also an empty one.
+    /// Adds packets, or bytes of a stream; once a batch, also an empty one.
     pub(crate) fn count(&mut self, packets: u64) {
         self.packets += packets;
         if !self.is_under_way {
@@ -116,7 +137,7 @@ impl Gauge<'_> {
     }
 
     fn mark(&self) -> Mark {
-        Mark { at: Instant::now(), cpu: cpu::thread_time(), packets: self.packets }
+        Mark { at: Instant::now(), cpu: (self.window.cpu)(), packets: self.packets }
     }
 
     pub(crate) fn finish(self) -> Reading {

@@ -10,5 +10,6 @@ pub(crate) mod packet_ring;
 pub(crate) mod packet_socket;
 pub(crate) mod packet_tx_ring;
 pub(crate) mod recorder;
+pub(crate) mod stream_sender;
 pub(crate) mod tcp;
 pub(crate) mod udp;

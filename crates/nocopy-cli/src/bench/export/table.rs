@@ -47,13 +47,22 @@ impl Causes {
 fn write_section(text: &mut String, section: &Section, causes: &mut Causes) {
     let sink = section.sink.map(|sink| format!(" · into: {sink}")).unwrap_or_default();
     let _ = writeln!(text, "\n{}{sink} · ratio: {}", section.title, section.figure.name());
-    let latency = section.figure == Figure::MedianLatency;
+    let columns = StreamColumns::of(&section.rows);
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(if latency { LATENCY_HEADER.to_vec() } else { PACKET_HEADER.to_vec() });
+    let header = match section.figure {
+        Figure::MedianLatency => LATENCY_HEADER.to_vec(),
+        Figure::BytesPerSecond => columns.header(),
+        _ => PACKET_HEADER.to_vec(),
+    };
+    table.set_header(header);
     for row in &section.rows {
         let name = name(row, &section.title);
-        let cells = if latency { latency_cells(name, row) } else { packet_cells(name, row) };
+        let cells = match section.figure {
+            Figure::MedianLatency => latency_cells(name, row),
+            Figure::BytesPerSecond => columns.cells(name, row),
+            _ => packet_cells(name, row),
+        };
         table.add_row(cells.into_iter().chain([ratio(row, &section.title), evidence(row, causes)]));
     }
     for index in 1..table.column_count().saturating_sub(2) {
@@ -93,6 +102,41 @@ fn packet_cells(name: String, row: &Row) -> Vec<String> {
 
 fn latency_cells(name: String, row: &Row) -> Vec<String> {
     vec![name, number(row.p50_us, 1), number(row.p99_us, 1), number(row.p99_9_us, 1)]
+}
+
+/// Which columns a table of streams has besides those that all have.
+#[derive(Debug, Clone, Copy)]
+struct StreamColumns {
+    proxy: bool,
+    mapped: bool,
+}
+
+impl StreamColumns {
+    fn of(rows: &[Row]) -> Self {
+        let proxy = rows.iter().any(|row| row.proxy_cpu_us_per_mb.is_some());
+        Self { proxy, mapped: rows.iter().any(|row| row.mapped_fraction.is_some()) }
+    }
+
+    fn header(self) -> Vec<&'static str> {
+        let proxy = self.proxy.then_some("proxy");
+        let mapped = self.mapped.then_some("mapped");
+        let first = ["method", "Gbit/s", "sender"].into_iter().chain(proxy);
+        first.chain(["receiver", "machine"]).chain(mapped).chain(["ratio [low–high]", "copies"]).collect()
+    }
+
+    fn cells(self, name: String, row: &Row) -> Vec<String> {
+        let mut cells = vec![name, number(row.gbit_per_s, 2), number(row.sender_cpu_us_per_mb, 0)];
+        if self.proxy {
+            cells.push(number(row.proxy_cpu_us_per_mb, 0));
+        }
+        cells.push(number(row.receiver_cpu_us_per_mb, 0));
+        cells.push(number(row.machine_cpu_us_per_mb, 0));
+        if self.mapped {
+            cells
+                .push(row.mapped_fraction.map_or_else(dash, |fraction| format!("{:.1} %", fraction * 100.0)));
+        }
+        cells
+    }
 }
 
 fn name(row: &Row, title: &str) -> String {

@@ -72,6 +72,7 @@ pub(crate) fn series(stage: &Stage) -> Vec<Series<'_>> {
         title: format!("{NAME}, {PAYLOAD_BYTES}-byte payload, there and back"),
         sink: None,
         payload_bytes: PAYLOAD_BYTES,
+        link: None,
         figure: Figure::MedianLatency,
         trials,
     }]

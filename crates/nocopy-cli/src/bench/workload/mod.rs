@@ -4,6 +4,7 @@ pub(crate) mod capture;
 pub(crate) mod latency;
 pub(crate) mod packet_send;
 pub(crate) mod record;
+pub(crate) mod tcp;
 pub(crate) mod udp_send;
 
 /// Frame lengths of the packet workloads, in bytes: the shortest Ethernet allows, and one that nearly fills the MTU.

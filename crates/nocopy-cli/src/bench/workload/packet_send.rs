@@ -88,6 +88,7 @@ fn one_length<'a>(stage: &'a Stage, sink: &'a Sink, frame_bytes: usize) -> Serie
         title: format!("{NAME}, {frame_bytes}-byte frames"),
         sink: Some(SINK),
         payload_bytes: frame_bytes,
+        link: None,
         figure: Figure::PacketsPerSecond,
         trials,
     }

@@ -134,6 +134,7 @@ fn one_place<'a>(stage: &'a Stage, recorders: &[Recorder], place: &Place, figure
         title: format!("{NAME} to {}, {FRAME_BYTES}-byte frames, {case}", place.name),
         sink: Some(place.name),
         payload_bytes: FRAME_BYTES,
+        link: None,
         figure,
         trials: recorders.iter().map(trial).collect(),
     }
@@ -257,6 +258,7 @@ impl Take<'_> {
 
 fn sample(Taken { offered, reading, machine_busy }: Taken) -> Sample {
     let sender = Reading { packets_total: offered, ..Reading::default() };
-    let traffic = Traffic { senders: vec![sender], receivers: vec![reading], machine_busy, sink: None };
+    let traffic =
+        Traffic { senders: vec![sender], receivers: vec![reading], machine_busy, ..Traffic::default() };
     Sample { traffic, latency: None, evidence: Evidence::copied(CAUSE), wanted_share: 1.0 }
 }

@@ -27,6 +27,7 @@ pub(super) fn series(stage: &Stage, load: Load, frame_bytes: usize) -> Series<'_
         title: format!("{NAME} with a filter, {frame_bytes}-byte frames, {}", load.name()),
         sink: Some(SINK),
         payload_bytes: frame_bytes,
+        link: None,
         figure: Figure::ReceiverCpu,
         trials: vec![
             trial("xdp", &[], port),

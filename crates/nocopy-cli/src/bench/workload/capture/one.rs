@@ -54,6 +54,7 @@ pub(super) fn series(stage: &Stage, source: Source, frame_bytes: usize) -> Serie
         title: format!("{NAME}, {frame_bytes}-byte frames, {}", source.name()),
         sink: Some(SINK),
         payload_bytes: frame_bytes,
+        link: None,
         figure: figure(load),
         trials,
     }

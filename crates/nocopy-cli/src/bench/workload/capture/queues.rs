@@ -42,6 +42,7 @@ fn one_load(stage: &Stage, load: Load) -> Series<'_> {
         title: format!("{NAME}, {FRAME_BYTES}-byte frames, {name}"),
         sink: Some(SINK),
         payload_bytes: FRAME_BYTES,
+        link: None,
         figure: figure(load),
         trials: vec![
             trial(BASELINE, &[], None, receive_rings),

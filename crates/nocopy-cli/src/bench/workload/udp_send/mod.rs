@@ -88,6 +88,7 @@ fn of<'a>(place: &Place, datagrams: Datagrams, title: String, trials: Vec<Trial<
         title,
         sink: Some(place.sink.name()),
         payload_bytes: datagrams.bytes,
+        link: None,
         figure: Figure::PacketsPerSecond,
         trials,
     }

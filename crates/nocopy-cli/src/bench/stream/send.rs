@@ -1,0 +1,145 @@
+//! The ways to send a stream.
+//!
+//! Every sender has the same source: 16 MiB in chunks that go round, filled beforehand. That is more than a processor's own cache, so
+//! whoever copies reads memory, as a program does that sends what it made a while ago; and what a call sends is not sent again before
+//! the kernel is through with it, because a socket never has so much under way.
+
+use std::fs::File;
+use std::io::{self, IoSlice, Write};
+use std::net::{Shutdown, TcpStream};
+
+use nix::fcntl::{SpliceFFlags, vmsplice};
+use rustix::fs::{MemfdFlags, memfd_create, sendfile};
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use serde::{Deserialize, Serialize};
+
+use super::task::Meter;
+use super::words::Report;
+use crate::bench::baseline::stream_sender;
+use crate::bench::result::Evidence;
+
+/// Bytes a call, or a queued piece, of every method.
+pub(crate) const CHUNK_BYTES: usize = 256 << 10;
+const CHUNKS: usize = 64;
+const SOURCE_BYTES: usize = CHUNKS * CHUNK_BYTES;
+
+const PAGE_BYTES: usize = 4096;
+
+/// What a pipe may hold without privileges.
+const PIPE_BYTES: usize = 1 << 20;
+
+const REFERENCE_CAUSE: &str =
+    "sent by reference to its pages: no completion ever tells whether they are copied on the way";
+const SOCKET_CAUSE: &str = "socket call: the kernel copies what is sent";
+const UNREAD_CAUSE: &str = "MSG_ZEROCOPY, whose completions nobody reads here";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum SendWay {
+    /// `send()`.
+    Plain,
+    /// `sendfile()` from a file that is in memory.
+    Sendfile,
+    /// `vmsplice()` into a pipe, and `splice()` from there.
+    Vmsplice,
+    /// `MSG_ZEROCOPY` by hand, of whole pages.
+    WholePages,
+}
+
+/// Sends until the window closes, then ends the stream.
+pub(super) fn run(stream: TcpStream, way: SendWay, mut meter: Meter<'_>) -> io::Result<Report> {
+    let evidence = match way {
+        SendWay::Plain => {
+            let source = Source::new();
+            round(&source, &mut meter, |chunk| (&stream).write_all(chunk))?;
+            Evidence::copied(SOCKET_CAUSE)
+        }
+        SendWay::Sendfile => {
+            send_file(&stream, &mut meter)?;
+            Evidence::unknown(REFERENCE_CAUSE)
+        }
+        SendWay::Vmsplice => {
+            send_by_pipe(&stream, &mut meter)?;
+            Evidence::unknown(REFERENCE_CAUSE)
+        }
+        SendWay::WholePages => {
+            let source = Source::new();
+            stream_sender::allow_zero_copy(&stream)?;
+            round(&source, &mut meter, |chunk| stream_sender::send_by_reference(&stream, chunk))?;
+            Evidence::unknown(UNREAD_CAUSE)
+        }
+    };
+    stream.shutdown(Shutdown::Write)?;
+    Ok(Report { reading: meter.finish(), evidence: Some(evidence), ..Report::default() })
+}
+
+/// Memory to send from, beginning with a page.
+struct Source {
+    memory: Vec<u8>,
+    start: usize,
+}
+
+impl Source {
+    fn new() -> Self {
+        let mut memory = vec![0; SOURCE_BYTES + PAGE_BYTES];
+        fill(&mut memory);
+        let start = memory.as_ptr().align_offset(PAGE_BYTES);
+        Self { memory, start }
+    }
+
+    fn chunks(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        self.memory[self.start..][..SOURCE_BYTES].chunks_exact(CHUNK_BYTES)
+    }
+}
+
+fn fill(bytes: &mut [u8]) {
+    bytes.iter_mut().enumerate().for_each(|(index, byte)| *byte = index as u8);
+}
+
+fn round(
+    source: &Source,
+    meter: &mut Meter<'_>,
+    mut send: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut chunks = source.chunks().cycle();
+    while let Some(chunk) = chunks.next().filter(|_| meter.sending()) {
+        send(chunk)?;
+        meter.count(chunk.len())?;
+    }
+    Ok(())
+}
+
+fn send_file(stream: &TcpStream, meter: &mut Meter<'_>) -> io::Result<()> {
+    let mut file = File::from(memfd_create("nocopy-bench", MemfdFlags::CLOEXEC)?);
+    let source = Source::new();
+    source.chunks().try_for_each(|chunk| file.write_all(chunk))?;
+    drop(source);
+    let mut offset = 0;
+    while meter.sending() {
+        let end = offset + CHUNK_BYTES as u64;
+        while offset < end {
+            let rest = (end - offset) as usize;
+            sendfile(stream, &file, Some(&mut offset), rest)?;
+        }
+        meter.count(CHUNK_BYTES)?;
+        offset %= SOURCE_BYTES as u64;
+    }
+    Ok(())
+}
+
+fn send_by_pipe(stream: &TcpStream, meter: &mut Meter<'_>) -> io::Result<()> {
+    let (from, to) = pipe_with(PipeFlags::CLOEXEC)?;
+    fcntl_setpipe_size(&to, PIPE_BYTES)?;
+    let source = Source::new();
+    round(&source, meter, |chunk| {
+        let mut rest = chunk;
+        while !rest.is_empty() {
+            let lent = vmsplice(&to, &[IoSlice::new(rest)], SpliceFFlags::empty())?;
+            rest = &rest[lent..];
+            let mut left = lent;
+            while left > 0 {
+                left -= splice(&from, None, stream, None, left, SpliceFlags::empty())?;
+            }
+        }
+        Ok(())
+    })
+}

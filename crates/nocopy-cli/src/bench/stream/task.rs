@@ -1,0 +1,165 @@
+//! The process that does one side's work.
+
+use std::io::{self, Read};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use rustix::net::sockopt::{set_tcp_congestion, tcp_congestion};
+use serde::{Deserialize, Serialize};
+
+use super::words::{Report, Word};
+use super::{CONGESTION_CONTROL, ProxyWay, ReceiveWay, SendWay, proxy, receive, send};
+use crate::bench::cpu;
+use crate::bench::window::{Gauge, Phase, Reading, Window};
+use crate::{Failure, Outcome, capability};
+
+/// What one process is to do, and on which processor.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Task {
+    pub(super) role: Role,
+    pub(super) processor: usize,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) enum Role {
+    Send { to: SocketAddr, way: SendWay },
+    Receive { at: Ipv4Addr, way: ReceiveWay },
+    Proxy { at: Ipv4Addr, to: SocketAddr, way: ProxyWay },
+}
+
+/// The name of the command that is the process.
+pub(super) const COMMAND: &str = "bench-peer";
+
+/// Is the process.
+pub(crate) fn run(task: &str) -> Result<Outcome, Failure> {
+    let task: Task = serde_json::from_str(task).map_err(Failure::Task)?;
+    let word = match follow(task) {
+        Ok(report) => Word::Done(report),
+        Err(error) => Word::Failed(error.to_string()),
+    };
+    word.say().map_err(Failure::Print)?;
+    Ok(Outcome::Positive)
+}
+
+fn follow(task: Task) -> io::Result<Report> {
+    // Before there is another thread: none of this process ever runs elsewhere, so unmapping need not interrupt another processor.
+    cpu::pin(task.processor)?;
+    let course: &'static Course = Box::leak(Box::default());
+    let begin = || -> io::Result<Meter<'static>> {
+        // Everything is open: whoever moves bytes needs no privileges. Before the thread, which would keep them.
+        capability::narrow(capability::NONE)?;
+        std::thread::Builder::new().name("phases".into()).spawn(|| course.follow())?;
+        Ok(Meter { gauge: course.window.gauge(), is_under_way: false })
+    };
+    match task.role {
+        Role::Send { to, way } => {
+            let stream = connect(to)?;
+            send::run(stream, way, begin()?)
+        }
+        Role::Receive { at, way } => {
+            let listener = listen(at)?;
+            let meter = begin()?;
+            receive::run(accept(&listener)?, way, meter)
+        }
+        Role::Proxy { at, to, way } => {
+            let (listener, onwards) = (listen(at)?, connect(to)?);
+            drop(begin()?);
+            let incoming = accept(&listener)?;
+            Word::UnderWay.say()?;
+            let evidence = Some(proxy::run(&incoming, &onwards, way)?);
+            Ok(Report { reading: course.reading(), evidence, mapped_fraction: None })
+        }
+    }
+}
+
+fn listen(at: Ipv4Addr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind((at, 0))?;
+    // Those that are accepted have it from the listener.
+    set_tcp_congestion(&listener, CONGESTION_CONTROL)?;
+    Ok(listener)
+}
+
+fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
+    Word::Listening(listener.local_addr()?).say()?;
+    let (stream, _) = listener.accept()?;
+    check(stream)
+}
+
+fn connect(to: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(to)?;
+    set_tcp_congestion(&stream, CONGESTION_CONTROL)?;
+    check(stream)
+}
+
+/// The results name it, so it is asked for and not assumed.
+fn check(stream: TcpStream) -> io::Result<TcpStream> {
+    let found = tcp_congestion(&stream)?;
+    if found != CONGESTION_CONTROL {
+        return Err(io::Error::other(format!("the congestion control is {found}, not {CONGESTION_CONTROL}")));
+    }
+    Ok(stream)
+}
+
+/// The parts of the trial, as the bench says them.
+#[derive(Debug)]
+struct Course {
+    window: Window,
+    /// When the window began and ended, and the processor time until then: for work that is not interrupted to count.
+    marks: Mutex<Vec<(Instant, std::time::Duration)>>,
+}
+
+impl Default for Course {
+    fn default() -> Self {
+        Self { window: Window::of_process(), marks: Mutex::default() }
+    }
+}
+
+impl Course {
+    /// Goes from phase to phase, and ends the process when the bench is gone.
+    fn follow(&self) {
+        let mut word = [0];
+        let mut input = io::stdin();
+        while let Ok(1) = input.read(&mut word) {
+            let phase = Phase::of(word[0]);
+            self.marks.lock().expect("nobody panics with it").push((Instant::now(), cpu::process_time()));
+            self.window.advance(phase);
+        }
+        std::process::exit(2);
+    }
+
+    /// The times of the window.
+    fn reading(&self) -> Reading {
+        let marks = self.marks.lock().expect("nobody panics with it");
+        let [(start, cpu_before), (end, cpu_after), ..] = marks[..] else { return Reading::default() };
+        Reading { elapsed: end - start, cpu: cpu_after.saturating_sub(cpu_before), ..Reading::default() }
+    }
+}
+
+/// Counts the bytes of a stream.
+#[derive(Debug)]
+pub(super) struct Meter<'w> {
+    gauge: Gauge<'w>,
+    is_under_way: bool,
+}
+
+impl Meter<'_> {
+    #[inline]
+    pub(super) fn count(&mut self, bytes: usize) -> io::Result<()> {
+        self.gauge.count(bytes as u64);
+        if !self.is_under_way {
+            self.is_under_way = true;
+            Word::UnderWay.say()?;
+        }
+        Ok(())
+    }
+
+    /// True while a sender shall go on.
+    pub(super) fn sending(&self) -> bool {
+        self.gauge.sending()
+    }
+
+    pub(super) fn finish(self) -> Reading {
+        self.gauge.finish()
+    }
+}
