@@ -34,6 +34,9 @@ fn errors_are_one_line_and_come_first() {
     assert_error(&nocopy(&["bench", "--interface", "lo", "--peer", "lo"]), &["lo", "--peer"]);
     let between = ["bench", "udp-send", "--interface", "nc-none", "--peer", "nc-gone"];
     assert_error(&nocopy(&between), &["udp-send", "loopback"]);
+    let between = ["bench", "tcp-send", "udp-send", "--interface", "nc-none", "--peer", "nc-gone"];
+    assert_error(&nocopy(&between), &["udp-send, tcp-send", "loopback"]);
+    assert_error(&nocopy(&["bench-peer", "{}"]), &["not a task", "nocopy bench"]);
     assert_error(&nocopy(&["man", "brew"]), &["brew", "--help"]);
 }
 
@@ -216,6 +219,102 @@ const UDP_METHODS: [&str; 10] = [
     "xdp-copy",
     "auto",
 ];
+
+/// Proves that every way to move a stream does, over every link, and is compared with what it should be.
+#[test]
+fn a_short_bench_moves_streams_in_every_way() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("nocopy-bench-tcp-{}.json", std::process::id()));
+    let workloads = ["tcp-send", "tcp-receive", "tcp-proxy"];
+    let options = ["--quick", "--rounds", "1", "--json", path.to_str().unwrap()];
+    let output = nocopy(&[&["bench"], &workloads[..], &options].concat());
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}{printed}", text(&output.stderr));
+    assert!(printed.contains("tcp-send over lo, MTU 65536, cubic"), "{printed}");
+    let report: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    fs::remove_file(&path).unwrap();
+    let rows = report["results"].as_array().unwrap();
+    for row in rows {
+        let figures = ["bytes_per_s", "gbit_per_s", "sender_cpu_us_per_mb", "receiver_cpu_us_per_mb"];
+        assert!(figures.iter().all(|figure| row[figure].as_f64().unwrap() > 0.0), "{row}");
+        assert_eq!(row["congestion_control"], "cubic", "{row}");
+        assert!(row["packets_per_s"].is_null() && row["dropped_percent"].is_null(), "{row}");
+        let is_proxy = row["workload"] == "tcp-proxy";
+        assert_eq!(row["proxy_cpu_us_per_mb"].as_f64().is_some_and(|cost| cost > 0.0), is_proxy, "{row}");
+    }
+    let count = |workload: &str, method: &str, link: &str, mtu_bytes: u32| {
+        let is_one = |row: &&serde_json::Value| {
+            (&row["workload"], &row["method"], &row["link"], &row["mtu_bytes"])
+                == (&workload.into(), &method.into(), &link.into(), &mtu_bytes.into())
+        };
+        rows.iter().filter(is_one).count()
+    };
+    for (link, mtu_bytes) in [("lo", 65536), ("veth", 1500)] {
+        for method in TCP_SEND_METHODS {
+            assert_eq!(count("tcp-send", method, link, mtu_bytes), 1, "{link} {method}");
+        }
+    }
+    // Seven lengths, and that of whole pages.
+    assert_eq!(
+        (count("tcp-receive", "recv", "lo", 65536), count("tcp-receive", "recv", "veth", 1500)),
+        (7, 8)
+    );
+    assert_eq!([4148, 8244, 9000].map(|mtu_bytes| count("tcp-receive", "recv", "veth", mtu_bytes)), [1; 3]);
+    assert_eq!(count("tcp-proxy", "read-write", "lo", 65536), 2);
+}
+
+/// Every way there is.
+const TCP_SEND_METHODS: [&str; 3] = ["plain", "sendfile", "vmsplice"];
+
+/// Proves that the processes of a stream end with the bench, also when it is killed.
+#[test]
+fn a_killed_bench_leaves_no_process() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_nocopy"))
+        .args(["bench", "tcp-send", "--quick", "--rounds", "1000"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let wait_for = |what: &str, is_so: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        while !is_so() {
+            assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+            sleep(Duration::from_millis(2));
+        }
+    };
+    let peers = std::cell::RefCell::new(Vec::new());
+    wait_for("the bench never had two processes", &|| {
+        *peers.borrow_mut() = peers_of(bench.id());
+        peers.borrow().len() == 2
+    });
+    bench.kill().unwrap();
+    bench.wait().unwrap();
+    for peer in peers.into_inner() {
+        wait_for("a process lives on", &|| !is_peer(peer));
+    }
+}
+
+/// The processes of a stream that this bench has started.
+fn peers_of(bench: u32) -> Vec<u32> {
+    let all = fs::read_dir("/proc").unwrap().map_while(Result::ok);
+    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let parent = format!("PPid:\t{bench}\n");
+    let is_child = |process: &u32| {
+        fs::read_to_string(format!("/proc/{process}/status")).is_ok_and(|status| status.contains(&parent))
+    };
+    numbers.filter(|process| is_child(process) && is_peer(*process)).collect()
+}
+
+/// Whether this process is there, and one side of a stream: one that has ended has no words any more.
+fn is_peer(process: u32) -> bool {
+    fs::read(format!("/proc/{process}/cmdline"))
+        .is_ok_and(|words| words.split(|&byte| byte == 0).nth(1) == Some(b"bench-peer"))
+}
 
 /// Proves that a bench killed in the middle leaves no namespace, interface or program: nobody refers to its
 /// namespaces any more, and the host's interfaces are as before.

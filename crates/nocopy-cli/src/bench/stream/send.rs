@@ -1,8 +1,8 @@
 //! The ways to send a stream.
 //!
-//! Every sender has the same source: 16 MiB in chunks that go round, filled beforehand. That is more than a processor's own cache, so
-//! whoever copies reads memory, as a program does that sends what it made a while ago; and what a call sends is not sent again before
-//! the kernel is through with it, because a socket never has so much under way.
+//! Every sender has the same source: 4 MiB in chunks that go round, filled beforehand. That is more than a processor's own cache, so
+//! whoever copies reads memory, as a program does that sends what it made a while ago; and less than may be locked by anybody (8 MiB).
+//! Nothing is written into it meanwhile, so what the kernel still refers to may be sent again.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
@@ -19,8 +19,8 @@ use crate::bench::baseline::stream_sender;
 use crate::bench::result::Evidence;
 
 /// Bytes a call, or a queued piece, of every method.
-pub(crate) const CHUNK_BYTES: usize = 256 << 10;
-const CHUNKS: usize = 64;
+pub(crate) const CHUNK_BYTES: usize = 128 << 10;
+const CHUNKS: usize = 32;
 const SOURCE_BYTES: usize = CHUNKS * CHUNK_BYTES;
 
 const PAGE_BYTES: usize = 4096;
