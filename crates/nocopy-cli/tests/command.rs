@@ -255,6 +255,8 @@ fn a_short_bench_moves_streams_in_every_way() {
         for method in TCP_SEND_METHODS {
             assert_eq!(count("tcp-send", method, link, mtu_bytes), 1, "{link} {method}");
         }
+        // Against 'plain', and against the best if that is another one.
+        assert!((1..=2).contains(&count("tcp-send", "auto", link, mtu_bytes)), "{link}");
     }
     // Seven lengths, and that of whole pages.
     assert_eq!(
@@ -266,7 +268,7 @@ fn a_short_bench_moves_streams_in_every_way() {
 }
 
 /// Every way there is.
-const TCP_SEND_METHODS: [&str; 3] = ["plain", "sendfile", "vmsplice"];
+const TCP_SEND_METHODS: [&str; 5] = ["plain", "zerocopy", "uring-zerocopy", "sendfile", "vmsplice"];
 
 /// Proves that the processes of a stream end with the bench, also when it is killed.
 #[test]

@@ -1,5 +1,6 @@
 //! The JSON schema `nocopy.bench/1`. A field that does not apply is absent, never null or zero.
 
+use nocopy::Tally;
 use serde::{Deserialize, Serialize};
 
 pub(crate) const SCHEMA: &str = "nocopy.bench/1";
@@ -34,6 +35,9 @@ pub(crate) enum Copies {
     Unknown,
 }
 
+const UNKNOWN_CAUSE: &str =
+    "not copied by the socket; behind a virtual interface nobody says what becomes of the bytes";
+
 /// What is known of copies, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Evidence {
@@ -48,6 +52,34 @@ impl Evidence {
 
     pub(crate) fn unknown(cause: impl Into<String>) -> Self {
         Self { copies: Copies::Unknown, cause: Some(cause.into()) }
+    }
+
+    /// What the library says.
+    pub(crate) fn told(evidence: nocopy::Evidence) -> Self {
+        match evidence {
+            nocopy::Evidence::Copied(cause) => Self::copied(cause.to_string()),
+            nocopy::Evidence::ZeroCopy => Self { copies: Copies::ZeroCopy, cause: None },
+            _ => Self::unknown(UNKNOWN_CAUSE),
+        }
+    }
+
+    /// What a socket of the library says of all it moved; of several things that of the most bytes, but `zero-copy` only if it is all of
+    /// them.
+    pub(crate) fn of(tally: &Tally) -> Self {
+        let entries: Vec<_> = tally.entries().collect();
+        let weight = |entry: &(nocopy::Evidence, u64)| (entry.0 != nocopy::Evidence::ZeroCopy, entry.1);
+        let Some((evidence, _)) = entries.iter().copied().max_by_key(weight) else {
+            return Self::unknown("nothing was moved");
+        };
+        let told = Self::told(evidence);
+        if entries.len() == 1 {
+            return told;
+        }
+        let share = |(evidence, bytes): &(nocopy::Evidence, u64)| {
+            format!("{evidence} {:.0} %", *bytes as f64 / tally.bytes() as f64 * 100.0)
+        };
+        let cause = entries.iter().map(share).collect::<Vec<_>>().join(", ");
+        Self { cause: Some(cause), ..told }
     }
 }
 

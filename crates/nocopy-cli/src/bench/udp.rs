@@ -13,7 +13,7 @@ use super::baseline::datagram_receiver::RECEIVE_BUFFER_BYTES;
 use super::baseline::datagram_sender::PORT;
 use super::datagram::{BURSTS, Datagrams};
 use super::frame;
-use super::result::{Copies, Evidence};
+use super::result::Evidence;
 use super::stage::{Site, Stage};
 use super::window::Gauge;
 
@@ -37,35 +37,9 @@ const RECEIVE_PATIENCE: Duration = Duration::from_millis(10);
 pub(crate) struct Ledger(Mutex<Tally>);
 
 impl Ledger {
-    /// What the sender says itself; of several things that of the most bytes, but `zero-copy` only if it is all of them.
+    /// What the sender says itself.
     pub(crate) fn evidence(&self) -> Evidence {
-        let tally = *self.0.lock().expect("nobody panicked with it");
-        let entries: Vec<_> = tally.entries().collect();
-        let weight = |entry: &(nocopy::Evidence, u64)| (entry.0 != nocopy::Evidence::ZeroCopy, entry.1);
-        let Some((evidence, _)) = entries.iter().copied().max_by_key(weight) else {
-            return Evidence::unknown("nothing was sent");
-        };
-        let told = told(evidence);
-        if entries.len() == 1 {
-            return told;
-        }
-        let share = |(evidence, bytes): &(nocopy::Evidence, u64)| {
-            format!("{evidence} {:.0} %", *bytes as f64 / tally.bytes() as f64 * 100.0)
-        };
-        let cause = entries.iter().map(share).collect::<Vec<_>>().join(", ");
-        Evidence { cause: Some(cause), ..told }
-    }
-}
-
-const UNKNOWN_CAUSE: &str =
-    "not copied by the socket; behind a virtual interface nobody says what becomes of the bytes";
-
-/// What the library says.
-pub(crate) fn told(evidence: nocopy::Evidence) -> Evidence {
-    match evidence {
-        nocopy::Evidence::Copied(cause) => Evidence::copied(cause.to_string()),
-        nocopy::Evidence::ZeroCopy => Evidence { copies: Copies::ZeroCopy, cause: None },
-        _ => Evidence::unknown(UNKNOWN_CAUSE),
+        Evidence::of(&self.0.lock().expect("nobody panicked with it"))
     }
 }
 

@@ -14,7 +14,6 @@ use super::baseline::datagram_sender::PORT;
 use super::datagram::Datagrams;
 use super::result::Evidence;
 use super::stage::Stage;
-use super::udp::told;
 use super::window::Gauge;
 
 /// Entries of the tx ring, with a frame for each: as many datagrams of 1,400 bytes are 2.8 MB.
@@ -50,7 +49,7 @@ pub(crate) fn open(
     let mut settings = Settings::default();
     settings.checksum = checksum;
     let socket = site.run(|| Socket::open(port, (site.ipv4, 0).into(), &settings))?;
-    let evidence = told(socket.evidence());
+    let evidence = Evidence::told(socket.evidence());
     let (_receiver, sender) = socket.split();
     Ok((Path { sender, to: (stage.receiver.ipv4, PORT).into(), datagrams }, evidence))
 }

@@ -10,6 +10,7 @@
 //! and would pay for the sender, too.
 
 mod cast;
+mod ours;
 mod peer;
 mod proxy;
 mod receive;

@@ -9,10 +9,12 @@ use std::io::{self, IoSlice, Write};
 use std::net::{Shutdown, TcpStream};
 
 use nix::fcntl::{SpliceFFlags, vmsplice};
+use nocopy::socket::tcp::Method;
 use rustix::fs::{MemfdFlags, memfd_create, sendfile};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use serde::{Deserialize, Serialize};
 
+use super::ours;
 use super::task::Meter;
 use super::words::Report;
 use crate::bench::baseline::stream_sender;
@@ -21,7 +23,7 @@ use crate::bench::result::Evidence;
 /// Bytes a call, or a queued piece, of every method.
 pub(crate) const CHUNK_BYTES: usize = 128 << 10;
 const CHUNKS: usize = 32;
-const SOURCE_BYTES: usize = CHUNKS * CHUNK_BYTES;
+pub(super) const SOURCE_BYTES: usize = CHUNKS * CHUNK_BYTES;
 
 const PAGE_BYTES: usize = 4096;
 
@@ -43,33 +45,35 @@ pub(crate) enum SendWay {
     Vmsplice,
     /// `MSG_ZEROCOPY` by hand, of whole pages.
     WholePages,
+    /// Owned buffers by the library, with this method pinned.
+    ZeroCopy,
+    UringZeroCopy,
+    /// The same by what it finds best.
+    Auto,
 }
 
 /// Sends until the window closes, then ends the stream.
 pub(super) fn run(stream: TcpStream, way: SendWay, mut meter: Meter<'_>) -> io::Result<Report> {
     let evidence = match way {
-        SendWay::Plain => {
-            let source = Source::new();
-            round(&source, &mut meter, |chunk| (&stream).write_all(chunk))?;
-            Evidence::copied(SOCKET_CAUSE)
-        }
-        SendWay::Sendfile => {
-            send_file(&stream, &mut meter)?;
-            Evidence::unknown(REFERENCE_CAUSE)
-        }
-        SendWay::Vmsplice => {
-            send_by_pipe(&stream, &mut meter)?;
-            Evidence::unknown(REFERENCE_CAUSE)
-        }
-        SendWay::WholePages => {
-            let source = Source::new();
-            stream_sender::allow_zero_copy(&stream)?;
-            round(&source, &mut meter, |chunk| stream_sender::send_by_reference(&stream, chunk))?;
-            Evidence::unknown(UNREAD_CAUSE)
-        }
+        SendWay::Plain => by_hand(&stream, &mut meter, send_plainly)?,
+        SendWay::Sendfile => by_hand(&stream, &mut meter, send_file)?,
+        SendWay::Vmsplice => by_hand(&stream, &mut meter, send_by_pipe)?,
+        SendWay::WholePages => by_hand(&stream, &mut meter, send_pages)?,
+        SendWay::ZeroCopy => ours::send(stream, Some(Method::ZeroCopy), &mut meter)?,
+        SendWay::UringZeroCopy => ours::send(stream, Some(Method::UringZeroCopy), &mut meter)?,
+        SendWay::Auto => ours::send(stream, None, &mut meter)?,
     };
-    stream.shutdown(Shutdown::Write)?;
     Ok(Report { reading: meter.finish(), evidence: Some(evidence), ..Report::default() })
+}
+
+fn by_hand(
+    stream: &TcpStream,
+    meter: &mut Meter<'_>,
+    send: impl Fn(&TcpStream, &mut Meter<'_>) -> io::Result<Evidence>,
+) -> io::Result<Evidence> {
+    let evidence = send(stream, meter)?;
+    stream.shutdown(Shutdown::Write)?;
+    Ok(evidence)
 }
 
 /// Memory to send from, beginning with a page.
@@ -91,7 +95,7 @@ impl Source {
     }
 }
 
-fn fill(bytes: &mut [u8]) {
+pub(super) fn fill(bytes: &mut [u8]) {
     bytes.iter_mut().enumerate().for_each(|(index, byte)| *byte = index as u8);
 }
 
@@ -108,7 +112,19 @@ fn round(
     Ok(())
 }
 
-fn send_file(stream: &TcpStream, meter: &mut Meter<'_>) -> io::Result<()> {
+fn send_plainly(mut stream: &TcpStream, meter: &mut Meter<'_>) -> io::Result<Evidence> {
+    round(&Source::new(), meter, |chunk| stream.write_all(chunk))?;
+    Ok(Evidence::copied(SOCKET_CAUSE))
+}
+
+fn send_pages(stream: &TcpStream, meter: &mut Meter<'_>) -> io::Result<Evidence> {
+    let source = Source::new();
+    stream_sender::allow_zero_copy(stream)?;
+    round(&source, meter, |chunk| stream_sender::send_by_reference(stream, chunk))?;
+    Ok(Evidence::unknown(UNREAD_CAUSE))
+}
+
+fn send_file(stream: &TcpStream, meter: &mut Meter<'_>) -> io::Result<Evidence> {
     let mut file = File::from(memfd_create("nocopy-bench", MemfdFlags::CLOEXEC)?);
     let source = Source::new();
     source.chunks().try_for_each(|chunk| file.write_all(chunk))?;
@@ -123,10 +139,10 @@ fn send_file(stream: &TcpStream, meter: &mut Meter<'_>) -> io::Result<()> {
         meter.count(CHUNK_BYTES)?;
         offset %= SOURCE_BYTES as u64;
     }
-    Ok(())
+    Ok(Evidence::unknown(REFERENCE_CAUSE))
 }
 
-fn send_by_pipe(stream: &TcpStream, meter: &mut Meter<'_>) -> io::Result<()> {
+fn send_by_pipe(stream: &TcpStream, meter: &mut Meter<'_>) -> io::Result<Evidence> {
     let (from, to) = pipe_with(PipeFlags::CLOEXEC)?;
     fcntl_setpipe_size(&to, PIPE_BYTES)?;
     let source = Source::new();
@@ -141,5 +157,6 @@ fn send_by_pipe(stream: &TcpStream, meter: &mut Meter<'_>) -> io::Result<()> {
             }
         }
         Ok(())
-    })
+    })?;
+    Ok(Evidence::unknown(REFERENCE_CAUSE))
 }

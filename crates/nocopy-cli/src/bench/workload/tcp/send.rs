@@ -1,7 +1,7 @@
 //! A stream sent in every way there is, to a receiver that copies it out and looks no further.
 
 use super::{BUFFER_BYTES, Place};
-use crate::bench::series::{Series, Trial};
+use crate::bench::series::{BEST_FOR_OWNED, Series, Trial};
 use crate::bench::stream::{Cast, ReceiveWay, SendWay, Side};
 
 pub(crate) const NAME: &str = "tcp-send";
@@ -16,6 +16,9 @@ pub(crate) fn series(places: &[Place]) -> Vec<Series<'_>> {
 fn trials(place: &Place) -> Vec<Trial<'_>> {
     vec![
         trial(place, BASELINE, SendWay::Plain, &[]),
+        trial(place, "zerocopy", SendWay::ZeroCopy, &[BASELINE]),
+        trial(place, "uring-zerocopy", SendWay::UringZeroCopy, &[BASELINE]),
+        trial(place, "auto", SendWay::Auto, &[BASELINE, BEST_FOR_OWNED]),
         trial(place, "sendfile", SendWay::Sendfile, &[BASELINE]),
         trial(place, "vmsplice", SendWay::Vmsplice, &[BASELINE]),
     ]

@@ -157,7 +157,7 @@ impl<'a> Context<'a> {
         let Self { place, datagrams, way, .. } = self;
         let failed = || Failure::step(way.name(), "open a socket", "see the errno");
         let plain = || datagram_sender::open(&place.stage).map_err(failed());
-        let copied = Some(udp::told(nocopy::Evidence::Copied(Cause::SocketCall)));
+        let copied = Some(Evidence::told(nocopy::Evidence::Copied(Cause::SocketCall)));
         let (work, evidence): (Work<'l>, _) = match way {
             Way::Singly => {
                 let socket = plain()?;

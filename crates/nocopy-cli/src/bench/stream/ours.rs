@@ -1,0 +1,64 @@
+//! nocopy's own streams, used as a program would use them.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use nocopy::socket::tcp::{Method, Sender, Socket};
+use nocopy::{Buffer, Pool};
+
+use super::send::{CHUNK_BYTES, SOURCE_BYTES, fill};
+use super::task::Meter;
+use crate::bench::result::Evidence;
+
+/// Bytes of a buffer of a socket's own pool, as it comes.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// How long the last bytes may take to be acknowledged.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Sends owned buffers by this method; by what is found best if none is given.
+pub(super) fn send(stream: TcpStream, method: Option<Method>, meter: &mut Meter<'_>) -> io::Result<Evidence> {
+    let pool = Pool::new((SOURCE_BYTES / BUFFER_BYTES) as u32, BUFFER_BYTES)?;
+    let builder = Socket::builder().send_pool(&pool);
+    let builder = match method {
+        Some(method) => builder.method(method),
+        None => builder,
+    };
+    let mut socket = builder.wrap(stream).map_err(io::Error::other)?;
+    let sender = socket.sender();
+    send_round(sender, meter).map_err(io::Error::other)?;
+    sender.finish().map_err(io::Error::other)?;
+    if !sender.drain(PATIENCE).map_err(io::Error::other)? {
+        return Err(io::Error::new(io::ErrorKind::TimedOut, "the last bytes were never acknowledged"));
+    }
+    Ok(Evidence::of(&sender.ledger()))
+}
+
+/// Buffers go round, whatever the socket makes of them: whoever takes them last in first out sends from a cache.
+fn send_round(
+    sender: &mut Sender,
+    meter: &mut Meter<'_>,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let mut home: VecDeque<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
+    for buffer in &mut home {
+        buffer.resize(BUFFER_BYTES);
+        buffer.as_mut().into_iter().for_each(fill);
+    }
+    while meter.sending() {
+        for _ in 0..CHUNK_BYTES / BUFFER_BYTES {
+            let mut buffer = match home.pop_front() {
+                Some(buffer) => buffer,
+                None => sender.wait_buffer()?,
+            };
+            buffer.resize(BUFFER_BYTES);
+            sender.send(buffer)?;
+        }
+        sender.flush()?;
+        home.extend(std::iter::from_fn(|| sender.buffer()));
+        meter.count(CHUNK_BYTES)?;
+    }
+    home.into_iter().for_each(|buffer| sender.recycle(buffer));
+    Ok(())
+}
