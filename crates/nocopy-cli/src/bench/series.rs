@@ -289,3 +289,67 @@ fn machine_cpu_ns(samples: &[Sample]) -> Option<f64> {
     let arrived = samples.iter().map(Sample::arrived).sum();
     per_packet(samples.iter().map(|sample| sample.traffic.machine_busy).sum(), arrived)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trial<'a>(
+        method: &'static str,
+        variant: Option<&str>,
+        baselines: &'static [&'static str],
+    ) -> Trial<'a> {
+        let run = Box::new(|_| unreachable!("its samples are given"));
+        Trial { method, variant: variant.map(str::to_owned), baselines, run }
+    }
+
+    /// A second of a stream.
+    fn sample(bytes: u64) -> Sample {
+        let elapsed = Duration::from_secs(1);
+        let reading = Reading { packets: bytes, elapsed, cpu: elapsed / 2, packets_total: bytes };
+        let traffic = Traffic { senders: vec![reading], receivers: vec![reading], ..Traffic::default() };
+        Sample { traffic, latency: None, evidence: Evidence::unknown("made up"), wanted_share: 1.0 }
+    }
+
+    fn rows_of(trials: Vec<Trial<'_>>, bytes: &[u64]) -> Vec<Row> {
+        let series = Series {
+            workload: "made-up",
+            title: String::new(),
+            sink: None,
+            payload_bytes: 1,
+            link: None,
+            figure: Figure::BytesPerSecond,
+            trials,
+        };
+        rows(&series, &bytes.iter().map(|&bytes| vec![sample(bytes)]).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_best_variant_is_the_baseline_and_is_named() {
+        let trials = vec![
+            trial("recv", Some("1-KiB"), &[]),
+            trial("recv", Some("64-KiB"), &[]),
+            trial("recv", Some("4-MiB"), &[]),
+            trial("auto", None, &[BEST_RECV]),
+        ];
+        let rows = rows_of(trials, &[1_000_000, 4_000_000, 2_000_000, 2_000_000]);
+        let auto = &rows[3];
+        assert_eq!((auto.baseline, auto.baseline_variant.as_deref()), (Some("recv"), Some("64-KiB")));
+        assert_eq!((auto.ratio, auto.bytes_per_s, auto.packets_per_s), (Some(0.5), Some(2e6), None));
+        assert_eq!((auto.sender_cpu_us_per_mb, auto.gbit_per_s), (Some(250_000.0), Some(0.016)));
+    }
+
+    #[test]
+    fn methods_that_send_other_things_are_no_baseline_for_owned_buffers() {
+        let trials = vec![
+            trial("plain", None, &[]),
+            trial("zerocopy", None, &["plain"]),
+            trial("sendfile", None, &["plain"]),
+            trial("auto", None, &["plain", BEST_FOR_OWNED]),
+        ];
+        let rows = rows_of(trials, &[2_000_000, 3_000_000, 9_000_000, 3_000_000]);
+        let of_auto: Vec<_> = rows.iter().filter(|row| row.method == "auto").collect();
+        let baselines: Vec<_> = of_auto.iter().map(|row| (row.baseline, row.ratio)).collect();
+        assert_eq!(baselines, [(Some("plain"), Some(1.5)), (Some("zerocopy"), Some(1.0))]);
+    }
+}

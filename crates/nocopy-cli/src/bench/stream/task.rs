@@ -46,25 +46,20 @@ fn follow(task: Task) -> io::Result<Report> {
     // Before there is another thread: none of this process ever runs elsewhere, so unmapping need not interrupt another processor.
     cpu::pin(task.processor)?;
     let course: &'static Course = Box::leak(Box::default());
-    let begin = || -> io::Result<Meter<'static>> {
-        // Everything is open: whoever moves bytes needs no privileges. Before the thread, which would keep them.
-        capability::narrow(capability::NONE)?;
-        std::thread::Builder::new().name("phases".into()).spawn(|| course.follow())?;
-        Ok(Meter { gauge: course.window.gauge(), is_under_way: false })
-    };
     match task.role {
         Role::Send { to, way } => {
             let stream = connect(to)?;
-            send::run(stream, way, begin()?)
+            course.begin()?;
+            send::run(stream, way, course.meter())
         }
         Role::Receive { at, way } => {
             let listener = listen(at)?;
-            let meter = begin()?;
-            receive::run(accept(&listener)?, way, meter)
+            course.begin()?;
+            receive::run(accept(&listener)?, way, course.meter())
         }
         Role::Proxy { at, to, way } => {
             let (listener, onwards) = (listen(at)?, connect(to)?);
-            drop(begin()?);
+            course.begin()?;
             let incoming = accept(&listener)?;
             Word::UnderWay.say()?;
             let evidence = Some(proxy::run(&incoming, &onwards, way)?);
@@ -116,6 +111,17 @@ impl Default for Course {
 }
 
 impl Course {
+    /// Everything is open: whoever moves bytes needs no privileges. They go before the thread comes, which would keep them.
+    fn begin(&'static self) -> io::Result<()> {
+        capability::narrow(capability::NONE)?;
+        std::thread::Builder::new().name("phases".into()).spawn(|| self.follow())?;
+        Ok(())
+    }
+
+    fn meter(&self) -> Meter<'_> {
+        Meter { gauge: self.window.gauge(), is_under_way: false }
+    }
+
     /// Goes from phase to phase, and ends the process when the bench is gone.
     fn follow(&self) {
         let mut word = [0];
