@@ -265,6 +265,8 @@ fn a_short_bench_moves_streams_in_every_way() {
     );
     assert_eq!([4148, 8244, 9000].map(|mtu_bytes| count("tcp-receive", "recv", "veth", mtu_bytes)), [1; 3]);
     assert_eq!(count("tcp-proxy", "read-write", "lo", 65536), 2);
+    let splice = rows.iter().find(|row| row["method"] == "splice").unwrap();
+    assert_eq!((&splice["baseline"], &splice["workload"]), (&"read-write".into(), &"tcp-proxy".into()));
 }
 
 /// Every way there is.

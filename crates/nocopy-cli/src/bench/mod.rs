@@ -43,7 +43,7 @@ use stage::{LONG_MTU_BYTES, Stage, USUAL_MTU_BYTES};
 use workload::{capture, latency, packet_send, record, tcp, udp_send};
 
 /// Every method of every workload, for `--method`.
-pub(crate) const METHODS: [&str; 37] = [
+pub(crate) const METHODS: [&str; 38] = [
     "packet-send",
     "sendmmsg",
     "packet-tx-ring",
@@ -81,6 +81,7 @@ pub(crate) const METHODS: [&str; 37] = [
     "vmsplice",
     "recv",
     "read-write",
+    "splice",
 ];
 
 /// Nine: the confidence interval may then ignore the best and the worst round.

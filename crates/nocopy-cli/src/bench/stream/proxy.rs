@@ -3,16 +3,21 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
+use nocopy::socket::tcp;
 use serde::{Deserialize, Serialize};
 
 use crate::bench::result::Evidence;
 
 const READ_WRITE_CAUSE: &str = "socket calls: the kernel copies what is received, and again what is sent on";
+const SPLICE_CAUSE: &str =
+    "moved by splice(2), never into the program: nobody says what becomes of the pages on the way";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ProxyWay {
     /// `read()` and `write()`, through a buffer.
     ReadWrite { buffer_bytes: usize },
+    /// The library's, by `splice()`.
+    Splice,
 }
 
 /// Moves bytes until the stream ends, and ends the other one.
@@ -22,8 +27,11 @@ pub(super) fn run(incoming: &TcpStream, onwards: &TcpStream, way: ProxyWay) -> i
             read_write(incoming, onwards, buffer_bytes)?;
             Evidence::copied(READ_WRITE_CAUSE)
         }
+        ProxyWay::Splice => {
+            tcp::proxy(incoming, onwards).map_err(io::Error::other)?;
+            Evidence::unknown(SPLICE_CAUSE)
+        }
     };
-    onwards.shutdown(Shutdown::Write)?;
     Ok(evidence)
 }
 
@@ -32,7 +40,7 @@ fn read_write(mut incoming: &TcpStream, mut onwards: &TcpStream, buffer_bytes: u
     loop {
         let received = incoming.read(&mut buffer)?;
         if received == 0 {
-            return Ok(());
+            return onwards.shutdown(Shutdown::Write);
         }
         onwards.write_all(&buffer[..received])?;
     }

@@ -4,7 +4,7 @@
 //! by reference, and what arrives is dropped by the kernel. The proxy has the other processor, and is what the rate depends on.
 
 use super::{BUFFER_BYTES, Place, length_name};
-use crate::bench::series::{Series, Trial};
+use crate::bench::series::{BEST_READ_WRITE, Series, Trial};
 use crate::bench::stream::{Cast, ProxyWay, ReceiveWay, SendWay, Side};
 
 pub(crate) const NAME: &str = "tcp-proxy";
@@ -21,7 +21,8 @@ fn trials(place: &Place) -> Vec<Trial<'_>> {
         let way = ProxyWay::ReadWrite { buffer_bytes };
         trial(place, "read-write", Some(length_name(buffer_bytes)), way, &[])
     });
-    by_hand.into_iter().collect()
+    let spliced = trial(place, "splice", None, ProxyWay::Splice, &[BEST_READ_WRITE]);
+    by_hand.into_iter().chain([spliced]).collect()
 }
 
 fn trial<'a>(
