@@ -263,6 +263,16 @@ fn a_short_bench_moves_streams_in_every_way() {
         (count("tcp-receive", "recv", "lo", 65536), count("tcp-receive", "recv", "veth", 1500)),
         (7, 8)
     );
+    for mtu_bytes in [1500, 4148, 8244, 9000] {
+        let mapped =
+            rows.iter().find(|row| row["method"] == "mapped" && row["mtu_bytes"] == mtu_bytes).unwrap();
+        let fraction = mapped["mapped_fraction"].as_f64().unwrap();
+        assert!((0.0..=1.0).contains(&fraction), "{mapped}");
+        // Where a segment has whole pages, most of them are mapped.
+        assert!(fraction > 0.5 || ![4148, 8244].contains(&mtu_bytes), "{mapped}");
+        assert!(count("tcp-receive", "auto", "veth", mtu_bytes) >= 1);
+    }
+    assert_eq!(count("tcp-receive", "auto", "lo", 65536), 1);
     assert_eq!([4148, 8244, 9000].map(|mtu_bytes| count("tcp-receive", "recv", "veth", mtu_bytes)), [1; 3]);
     assert_eq!(count("tcp-proxy", "read-write", "lo", 65536), 2);
     let splice = rows.iter().find(|row| row["method"] == "splice").unwrap();

@@ -3,13 +3,16 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::Duration;
 
-use nocopy::socket::tcp::{Method, Sender, Socket};
+use nocopy::socket::tcp::{Method, Receiver, Receiving, Sender, Socket};
 use nocopy::{Buffer, Pool};
 
 use super::send::{CHUNK_BYTES, SOURCE_BYTES, fill};
 use super::task::Meter;
+use super::words::Report;
+use crate::bench::frame;
 use crate::bench::result::Evidence;
 
 /// Bytes of a buffer of a socket's own pool, as it comes.
@@ -61,4 +64,23 @@ fn send_round(
     }
     home.into_iter().for_each(|buffer| sender.recycle(buffer));
     Ok(())
+}
+
+/// Receives chunks where they are, and reads every byte.
+pub(super) fn receive(stream: TcpStream, receiving: Receiving, mut meter: Meter<'_>) -> io::Result<Report> {
+    let pool = Receiver::pool()?;
+    let mut receiver = Receiver::new(Arc::new(stream.into()), receiving, pool).map_err(io::Error::other)?;
+    while let Some(chunk) = receiver.receive().map_err(io::Error::other)? {
+        chunk.pieces().for_each(frame::read);
+        let bytes = chunk.len();
+        receiver.recycle(chunk);
+        meter.count(bytes)?;
+    }
+    let ledger = receiver.ledger();
+    let mapped_bytes = receiver.diagnosis().mapped_bytes;
+    Ok(Report {
+        reading: meter.finish(),
+        evidence: Some(Evidence::of(&ledger)),
+        mapped_fraction: Some(mapped_bytes as f64 / ledger.bytes().max(1) as f64),
+    })
 }

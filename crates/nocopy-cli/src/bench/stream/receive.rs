@@ -3,9 +3,11 @@
 use std::io::{self, Read};
 use std::net::TcpStream;
 
+use nocopy::socket::tcp::Receiving;
 use rustix::net::{RecvFlags, recv};
 use serde::{Deserialize, Serialize};
 
+use super::ours;
 use super::task::Meter;
 use super::words::Report;
 use crate::bench::frame;
@@ -19,11 +21,18 @@ const DISCARD_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ReceiveWay {
     /// `recv()` into a buffer that is used again and again, and nobody looks at.
-    Unread { buffer_bytes: usize },
+    Unread {
+        buffer_bytes: usize,
+    },
     /// The same, and every byte is read.
-    Recv { buffer_bytes: usize },
+    Recv {
+        buffer_bytes: usize,
+    },
     /// `recv()` that copies nothing: the kernel drops the bytes.
     Discard,
+    /// The library's chunks: as it finds best, or by mapping pages; every byte is read.
+    Auto,
+    Mapped,
 }
 
 impl ReceiveWay {
@@ -31,7 +40,7 @@ impl ReceiveWay {
     pub(super) fn buffer_bytes(self) -> Option<usize> {
         match self {
             Self::Unread { buffer_bytes } | Self::Recv { buffer_bytes } => Some(buffer_bytes),
-            Self::Discard => None,
+            Self::Discard | Self::Auto | Self::Mapped => None,
         }
     }
 }
@@ -42,6 +51,8 @@ pub(super) fn run(mut stream: TcpStream, way: ReceiveWay, mut meter: Meter<'_>) 
         ReceiveWay::Unread { buffer_bytes } => by_hand(&mut stream, buffer_bytes, &mut meter, |_| ())?,
         ReceiveWay::Recv { buffer_bytes } => by_hand(&mut stream, buffer_bytes, &mut meter, frame::read)?,
         ReceiveWay::Discard => discard(&stream, &mut meter)?,
+        ReceiveWay::Auto => return ours::receive(stream, Receiving::Auto, meter),
+        ReceiveWay::Mapped => return ours::receive(stream, Receiving::Mapped, meter),
     }
     let evidence = Some(Evidence::copied(SOCKET_CAUSE));
     Ok(Report { reading: meter.finish(), evidence, ..Report::default() })

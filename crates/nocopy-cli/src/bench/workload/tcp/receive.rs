@@ -2,7 +2,7 @@
 
 use super::{BUFFER_BYTES, Place, length_name};
 use crate::Failure;
-use crate::bench::series::{Series, Trial};
+use crate::bench::series::{BEST_RECV, Series, Trial};
 use crate::bench::stream::{Cast, ReceiveWay, SendWay, Side};
 
 pub(crate) const NAME: &str = "tcp-receive";
@@ -36,12 +36,20 @@ fn trials(place: &Place) -> Vec<Trial<'_>> {
         let cast = cast(SendWay::Plain, ReceiveWay::Recv { buffer_bytes });
         place.trial(BASELINE, Some(length_name(buffer_bytes)), &[], cast, Side::Receiver)
     });
-    by_hand.into_iter().collect()
+    by_hand.into_iter().chain([ours(place, "auto", SendWay::Plain, ReceiveWay::Auto)]).collect()
 }
 
 fn trials_of_pages(place: &Place) -> Vec<Trial<'_>> {
     let by_hand = cast(SendWay::WholePages, ReceiveWay::Recv { buffer_bytes: BUFFER_BYTES });
-    vec![place.trial(BASELINE, Some(length_name(BUFFER_BYTES)), &[], by_hand, Side::Receiver)]
+    vec![
+        place.trial(BASELINE, Some(length_name(BUFFER_BYTES)), &[], by_hand, Side::Receiver),
+        ours(place, "mapped", SendWay::WholePages, ReceiveWay::Mapped),
+        ours(place, "auto", SendWay::WholePages, ReceiveWay::Auto),
+    ]
+}
+
+fn ours<'a>(place: &'a Place, method: &'static str, send: SendWay, receive: ReceiveWay) -> Trial<'a> {
+    place.trial(method, None, &[BEST_RECV], cast(send, receive), Side::Receiver)
 }
 
 fn cast(send: SendWay, receive: ReceiveWay) -> Cast {
