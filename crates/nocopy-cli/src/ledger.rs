@@ -19,27 +19,8 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     /// Of several connections.
-    pub(crate) fn together<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
-        let mut sum = Self::default();
-        for Self { datagrams, zero_copy_bytes, copied_bytes, unknown_bytes, .. } in all {
-            sum.datagrams += datagrams;
-            sum.zero_copy_bytes += zero_copy_bytes;
-            sum.unknown_bytes += unknown_bytes;
-            for (cause, bytes) in copied_bytes {
-                *sum.copied_bytes.entry(cause.clone()).or_default() += bytes;
-            }
-        }
-        sum.words = sum.told();
-        sum
-    }
-
-    fn told(&self) -> String {
-        let zero_copy = [("zero-copy".to_owned(), self.zero_copy_bytes)].into_iter();
-        let copied = self.copied_bytes.iter().map(|(cause, bytes)| (format!("copied ({cause})"), *bytes));
-        let all = zero_copy.chain(copied).chain([("unknown".to_owned(), self.unknown_bytes)]);
-        let some: Vec<_> =
-            all.filter(|(_, bytes)| *bytes > 0).map(|(name, bytes)| format!("{name} {bytes} B")).collect();
-        if some.is_empty() { "no bytes".into() } else { some.join(", ") }
+    pub(crate) fn together(all: impl Iterator<Item = Tally>) -> Self {
+        all.fold(Tally::default(), |sum, one| sum.plus(&one)).into()
     }
 }
 

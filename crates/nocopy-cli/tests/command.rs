@@ -280,7 +280,8 @@ fn a_short_bench_moves_streams_in_every_way() {
 }
 
 /// Every way there is.
-const TCP_SEND_METHODS: [&str; 5] = ["plain", "zerocopy", "uring-zerocopy", "sendfile", "vmsplice"];
+const TCP_SEND_METHODS: [&str; 6] =
+    ["plain", "zerocopy", "uring-zerocopy", "published", "sendfile", "vmsplice"];
 
 /// Proves that the processes of a stream end with the bench, also when it is killed.
 #[test]

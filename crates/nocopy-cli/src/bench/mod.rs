@@ -43,7 +43,7 @@ use stage::{LONG_MTU_BYTES, Stage, USUAL_MTU_BYTES};
 use workload::{capture, latency, packet_send, record, tcp, udp_send};
 
 /// Every method of every workload, for `--method`.
-pub(crate) const METHODS: [&str; 39] = [
+pub(crate) const METHODS: [&str; 40] = [
     "packet-send",
     "sendmmsg",
     "packet-tx-ring",
@@ -78,6 +78,7 @@ pub(crate) const METHODS: [&str; 39] = [
     "xdp-copy",
     "plain",
     "sendfile",
+    "published",
     "vmsplice",
     "recv",
     "mapped",

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nocopy::socket::tcp::{Method, Receiver, Receiving, Sender, Socket};
+use nocopy::socket::tcp::{Method, Publisher, Receiver, Receiving, Sender, Socket};
 use nocopy::{Buffer, Pool};
 
 use super::send::{CHUNK_BYTES, SOURCE_BYTES, fill};
@@ -36,6 +36,25 @@ pub(super) fn send(stream: TcpStream, method: Option<Method>, meter: &mut Meter<
     if !sender.drain(PATIENCE).map_err(io::Error::other)? {
         return Err(io::Error::new(io::ErrorKind::TimedOut, "the last bytes were never acknowledged"));
     }
+    Ok(Evidence::of(&sender.ledger()))
+}
+
+/// Sends published data by what is found best for them.
+pub(super) fn publish(stream: TcpStream, meter: &mut Meter<'_>) -> io::Result<Evidence> {
+    let mut publisher = Publisher::new(SOURCE_BYTES).map_err(io::Error::other)?;
+    fill(&mut publisher);
+    let data = publisher.publish().map_err(io::Error::other)?;
+    let mut socket = Socket::builder().wrap(stream).map_err(io::Error::other)?;
+    let sender = socket.sender();
+    let mut offset = 0;
+    while meter.sending() {
+        let range = offset..offset + CHUNK_BYTES as u64;
+        sender.send_published(&data, range).map_err(io::Error::other)?;
+        sender.flush().map_err(io::Error::other)?;
+        meter.count(CHUNK_BYTES)?;
+        offset = (offset + CHUNK_BYTES as u64) % SOURCE_BYTES as u64;
+    }
+    sender.finish().map_err(io::Error::other)?;
     Ok(Evidence::of(&sender.ledger()))
 }
 

@@ -50,6 +50,8 @@ pub(crate) enum SendWay {
     UringZeroCopy,
     /// The same by what it finds best.
     Auto,
+    /// Published data, by the library, by what it finds best for them.
+    Published,
 }
 
 /// Sends until the window closes, then ends the stream.
@@ -62,6 +64,7 @@ pub(super) fn run(stream: TcpStream, way: SendWay, mut meter: Meter<'_>) -> io::
         SendWay::ZeroCopy => ours::send(stream, Some(Method::ZeroCopy), &mut meter)?,
         SendWay::UringZeroCopy => ours::send(stream, Some(Method::UringZeroCopy), &mut meter)?,
         SendWay::Auto => ours::send(stream, None, &mut meter)?,
+        SendWay::Published => ours::publish(stream, &mut meter)?,
     };
     Ok(Report { reading: meter.finish(), evidence: Some(evidence), ..Report::default() })
 }

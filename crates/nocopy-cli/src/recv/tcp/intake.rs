@@ -6,10 +6,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nocopy::Tally;
 use nocopy::pool::Pool;
 use nocopy::socket::tcp::{Chunk, Receiver, Receiving};
-
-use crate::ledger::Ledger;
 
 /// The longest wait for bytes: after it the user may want the end.
 const WAIT: Duration = Duration::from_millis(50);
@@ -43,8 +42,8 @@ impl Intake {
         self.receiver.recycle(chunk);
     }
 
-    pub(super) fn ledger(&self) -> Ledger {
-        self.receiver.ledger().into()
+    pub(super) fn ledger(&self) -> Tally {
+        self.receiver.ledger()
     }
 
     /// Which way was taken, and why, in lines; and where pages were to be mapped, why some were not.

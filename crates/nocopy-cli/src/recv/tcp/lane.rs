@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use super::intake::Intake;
 use super::sink::Sink;
 use crate::Failure;
-use crate::ledger::Ledger;
 use crate::transfer::stream::Count;
 
 #[derive(Debug)]
@@ -40,7 +39,7 @@ pub(super) struct LaneEnd {
     /// When the first and the last of it came, since the start.
     pub(super) times: Option<(Duration, Duration)>,
     pub(super) why: Why,
-    pub(super) ledger: Ledger,
+    pub(super) ledger: nocopy::Tally,
     pub(super) report: Vec<String>,
     /// The connection, which stays open until the sender knows why it is not read any more.
     _intake: Intake,

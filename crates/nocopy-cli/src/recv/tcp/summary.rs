@@ -101,7 +101,7 @@ impl Summary {
             missing: None,
             verified: None,
             foreign,
-            evidence: Ledger::together([].iter()),
+            evidence: Ledger::default(),
             report: Vec::new(),
             output,
             processor: None,
@@ -134,7 +134,7 @@ impl Summary {
             seconds,
             bits_per_second: (seconds > 0.0).then(|| 8.0 * bytes as f64 / seconds),
             streams: ends.iter().map(StreamRow::from).collect(),
-            evidence: Ledger::together(ends.iter().map(|end| &end.ledger)),
+            evidence: Ledger::together(ends.iter().map(|end| end.ledger)),
             ..Self::of_nobody(address, ended, foreign, output)
         }
     }

@@ -7,12 +7,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nocopy::Tally;
 use nocopy::pool::{Buffer, Pool};
 use nocopy::socket::tcp::{Method, OpenError, Published, SendError, Sender, Socket};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use crate::ledger::Ledger;
 use crate::send::pause;
 
 /// The longest wait for the other end to take something: after it the user may want the end.
@@ -36,7 +36,7 @@ pub(super) struct Carrier {
 pub(super) struct Account {
     /// Which ways were taken, and why, in lines.
     pub(super) report: Vec<String>,
-    pub(super) ledger: Ledger,
+    pub(super) ledger: Tally,
 }
 
 impl Carrier {
@@ -121,7 +121,7 @@ impl Carrier {
             report.push("by reference to pages, of which no completion ever comes".into());
             report.extend(lines(published.to_string()));
         }
-        Account { report, ledger: sender.ledger().into() }
+        Account { report, ledger: sender.ledger() }
     }
 }
 

@@ -135,7 +135,7 @@ impl Summary {
             is_final: None,
             missing: None,
             verified: None,
-            evidence: Ledger::together(accounts().map(|(_, account)| &account.ledger)),
+            evidence: Ledger::together(accounts().map(|(_, account)| account.ledger)),
             processor: None,
             pieces: schedule.tally.packets,
             has_end: plan.has_end,

@@ -19,6 +19,7 @@ fn trials(place: &Place) -> Vec<Trial<'_>> {
         trial(place, "zerocopy", SendWay::ZeroCopy, &[BASELINE]),
         trial(place, "uring-zerocopy", SendWay::UringZeroCopy, &[BASELINE]),
         trial(place, "auto", SendWay::Auto, &[BASELINE, BEST_FOR_OWNED]),
+        trial(place, "published", SendWay::Published, &[BASELINE]),
         trial(place, "sendfile", SendWay::Sendfile, &[BASELINE]),
         trial(place, "vmsplice", SendWay::Vmsplice, &[BASELINE]),
     ]
