@@ -244,12 +244,14 @@ impl Diagnosis {
                      map, or all after 'sysctl net.core.high_order_alloc_disable=1'"
                 }
             }),
-            Finding::SegmentSize => write!(
-                f,
-                "segments of {} bytes are not whole pages of {PAGE_BYTES}: set the MTU to {one} or {two} at both ends, as by \
-                 'ip link set dev {interface} mtu {one}'",
-                facts.segment_bytes
-            ),
+            Finding::SegmentSize => {
+                let bytes = facts.segment_bytes;
+                write!(f, "segments of {bytes} bytes are not whole pages of {PAGE_BYTES}: set the MTU to {one} or {two} at both ends")?;
+                match &facts.interface {
+                    Some(name) => write!(f, ", as by 'ip link set dev {name} mtu {one}'"),
+                    None => Ok(()),
+                }
+            }
             Finding::HeadersNotSplit => write!(
                 f,
                 "{interface} puts headers in front of the data, so they do not begin with a page: 'ethtool -G {interface} \
