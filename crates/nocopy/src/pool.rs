@@ -348,12 +348,18 @@ const CACHED_MAX: usize = 16;
 pub(crate) struct Cache {
     pool: Pool,
     free: Vec<Buffer>,
+    free_max: usize,
 }
 
 impl Cache {
     pub(crate) fn new(pool: Pool) -> Self {
-        let free = Vec::with_capacity(CACHED_MAX.min(pool.total()));
-        Self { pool, free }
+        let free_max = CACHED_MAX.min(pool.total());
+        Self { pool, free: Vec::with_capacity(free_max), free_max }
+    }
+
+    /// One that keeps none to itself: where many share a pool, those that are idle must not starve the others.
+    pub(crate) fn sharing(pool: Pool) -> Self {
+        Self { pool, free: Vec::new(), free_max: 0 }
     }
 
     /// An empty buffer; `None` while all are away.
@@ -366,7 +372,7 @@ impl Cache {
     #[inline]
     pub(crate) fn put(&mut self, mut buffer: Buffer) {
         // The rest goes home, for others that share the pool.
-        if self.owns(&buffer) && self.free.len() < CACHED_MAX {
+        if self.free.len() < self.free_max && self.owns(&buffer) {
             buffer.len = 0;
             self.free.push(buffer);
         }
@@ -386,6 +392,12 @@ impl Cache {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.free.is_empty()
+    }
+
+    /// Whether it is time to look for those that are away, so that they come back before all are.
+    #[inline]
+    pub(crate) fn is_low(&self) -> bool {
+        self.free.is_empty() && (self.free_max > 0 || self.pool.at_home() == 0)
     }
 
     /// Buffers to be had: here, or at home in the pool.

@@ -1,18 +1,20 @@
 //! Streams of owned buffers arrive whole and in order by every method, and their memory is free when the kernel has done with it.
 
+#[macro_use]
+mod common;
+
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use nocopy::socket::tcp::{Builder, Method, NotQueued, Published, RejectedReason, Socket};
 use nocopy::{Buffer, Cause, Pool};
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, memfd_create};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+use common::stream::{PATIENCE, assert_same, pattern};
 
 /// Who reads everything there, and returns it.
 fn reader() -> (SocketAddr, JoinHandle<Vec<u8>>) {
@@ -26,18 +28,6 @@ fn reader() -> (SocketAddr, JoinHandle<Vec<u8>>) {
         all
     });
     (address, reader)
-}
-
-/// Bytes that tell where in the stream they belong.
-fn pattern(first: usize, bytes: usize) -> Vec<u8> {
-    (first..first + bytes).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect()
-}
-
-/// What did not go as it should, without the bytes.
-fn assert_same(received: &[u8], sent: &[u8], what: &str) {
-    assert_eq!(received.len(), sent.len(), "{what}: bytes received");
-    let wrong = received.iter().zip(sent).position(|(one, other)| one != other);
-    assert_eq!(wrong, None, "{what}: the first wrong byte");
 }
 
 fn by(method: Method) -> Builder {

@@ -12,7 +12,7 @@ use nocopy::socket::udp::{Message, Method, Socket, leaked_bytes};
 use nocopy::{Buffer, Cause, Pool};
 use nocopy_lab::Lab;
 
-use common::SECOND;
+use common::{SECOND, scribble};
 
 const ZERO_COPY: [Method; 4] =
     [Method::ZeroCopy, Method::ZeroCopyGso, Method::UringZeroCopy, Method::UringZeroCopyGso];
@@ -70,17 +70,6 @@ fn send_all(socket: &mut Socket) {
         socket.sender().send(Message::from(buffer)).unwrap();
     }
     socket.sender().flush().unwrap();
-}
-
-/// Writes into every buffer of the pool that is to be had.
-fn scribble(pool: &Pool) -> usize {
-    let all: Vec<Buffer> = std::iter::from_fn(|| pool.take()).collect();
-    let count = all.len();
-    for mut buffer in all {
-        buffer.resize(buffer.capacity());
-        buffer.as_mut().unwrap().fill(0xee);
-    }
-    count
 }
 
 fn receive(receiver: &UdpSocket, bytes: &mut [u8]) -> usize {

@@ -78,6 +78,16 @@ impl<M, T, C: Call> Kept<M, T, C> {
         self.ring.as_ref().filter(|ring| ring.calls.open() > 0).map(|ring| ring.sender.as_fd())
     }
 
+    /// Whether there is a ring that takes nothing more for now.
+    pub(super) fn is_ring_full(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.sender.is_full())
+    }
+
+    /// The same, for good.
+    pub(super) fn is_ring_broken(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.sender.is_broken())
+    }
+
     /// Completions of calls by the ring that were never made.
     pub(super) fn ring_faults(&self) -> u64 {
         self.ring.as_ref().map_or(0, |ring| ring.sender.faults())

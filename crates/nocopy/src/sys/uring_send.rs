@@ -350,7 +350,10 @@ impl UringSender {
     ///
     /// # Errors
     /// The kernel's, `WouldBlock` where there is no room, in the send buffer or the ring; no byte was sent. Only where the ring had no
-    /// room ([`is_full`](Self::is_full) before) there is nothing to be reaped.
+    /// room ([`is_full`](Self::is_full) before) there is nothing to be reaped. `EIO`: the ring [is broken](Self::is_broken).
+    ///
+    /// # Panics
+    /// After it broke, sooner or later: nothing that is queued then leaves the queue.
     ///
     /// # Safety
     /// The memory of the pieces stays where it is, unchanged, until `user_data` was reaped.
@@ -376,12 +379,10 @@ impl UringSender {
                     .map_err(|_| io::Error::from_raw_os_error(result.saturating_neg()));
             }
             attempts += 1;
-            if let Err(error) = submitted
-                && self.queued > 0
-                && attempts >= ATTEMPTS_MAX
-            {
+            if submitted.is_err() && self.queued > 0 && attempts >= ATTEMPTS_MAX {
                 self.break_off(place);
-                return Err(io::Error::other(error));
+                // Of the ring, whatever it was, and not of the connection: there are other ways to send.
+                return Err(io::Error::from_raw_os_error(libc::EIO));
             }
         }
     }
@@ -392,6 +393,11 @@ impl UringSender {
         self.flights[place].result = Some(-libc::EIO);
         self.undecided -= 1;
         self.over.push(place as u32);
+    }
+
+    /// Whether the kernel took no more: then there is nothing to be queued any more.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.is_broken
     }
 
     /// Whether as many sends are in flight as there can be.

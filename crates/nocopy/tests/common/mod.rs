@@ -1,10 +1,12 @@
 //! What the tests of ports on real traffic share.
 #![allow(dead_code, unused_imports, unused_macros)] // no test file uses all of it
 
+pub(crate) mod stream;
+
 use std::time::Duration;
 
-use nocopy::Port;
 use nocopy::port::{OpenError, PortBuilder};
+use nocopy::{Buffer, Pool, Port};
 use nocopy_lab::End;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
@@ -117,6 +119,17 @@ pub(crate) fn queue_alike(port: &mut Port, to: &End, count: usize, bytes: usize)
         draft[12..14].copy_from_slice(&[0x88, 0xb5]);
         draft.queue();
     }
+}
+
+/// Writes into every buffer of the pool that is to be had, and returns how many those were.
+pub(crate) fn scribble(pool: &Pool) -> usize {
+    let all: Vec<Buffer> = std::iter::from_fn(|| pool.take()).collect();
+    let count = all.len();
+    for mut buffer in all {
+        buffer.resize(buffer.capacity());
+        buffer.as_mut().unwrap().fill(0xee);
+    }
+    count
 }
 
 pub(crate) use lab;

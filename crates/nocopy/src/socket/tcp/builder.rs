@@ -10,7 +10,7 @@ use socket2::{Domain, Protocol, SockRef, Type};
 
 use super::choice::Chooser;
 use super::{Listener, Method, PublishedMethod, Receiver, ReceiverRefused, Receiving, Sender, Socket};
-use crate::pool::Pool;
+use crate::pool::{Cache, Pool};
 use crate::socket::path::Paths;
 use crate::sys::option;
 
@@ -269,9 +269,12 @@ impl Builder {
         let local = address(SockRef::from(&*socket).local_addr()).map(|local| local.ip());
         let peer = address(SockRef::from(&*socket).peer_addr()).map(|peer| peer.ip());
         let paths = Paths::of(&*socket, local);
-        let pool = own_or(self.send_pool)?;
+        let cache = match self.send_pool {
+            Some(pool) => Cache::sharing(pool),
+            None => Cache::new(own_or(None)?),
+        };
         let (published, returns) = (self.published_method, self.return_buffers);
-        let mut sender = Sender::new(Arc::clone(&socket), pool, chooser, paths, peer, published, returns);
+        let mut sender = Sender::new(Arc::clone(&socket), cache, chooser, paths, peer, published, returns);
         if let Some(method @ Method::UringZeroCopy) = self.method {
             sender.open_ring().map_err(|source| OpenError::Method { method, source })?;
         }

@@ -15,6 +15,9 @@ const NO_ZERO_COPY: &str = "the kernel refuses SO_ZEROCOPY for TCP sockets: Linu
 const NO_MEMORY: &str = "the kernel had no memory to remember zero-copy sends by (ENOBUFS): raise 'sysctl net.core.optmem_max', or \
                          'ulimit -l' where the process has no CAP_IPC_LOCK";
 
+const RING_FULL: &str = "as many sends wait for the peer's acknowledgement as a ring has places: send larger buffers, or flush more of \
+                         them at a time";
+
 #[derive(Debug)]
 pub(super) struct Chooser {
     policy: Policy<Method>,
@@ -65,9 +68,10 @@ impl Chooser {
         self.policy.completed(0, call.method, size(call.run_bytes), copied, after);
     }
 
-    /// A zero-copy method met `ENOBUFS`, and no completion came that made room.
-    pub(super) fn no_buffers(&mut self, method: Method) {
-        self.policy.rule_out(method, Reason::Temporary(NO_MEMORY));
+    /// A zero-copy method met `ENOBUFS`, or a full ring, and no completion came that made room.
+    pub(super) fn no_buffers(&mut self, method: Method, is_ring_full: bool) {
+        let why = if method == Method::UringZeroCopy && is_ring_full { RING_FULL } else { NO_MEMORY };
+        self.policy.rule_out(method, Reason::Temporary(why));
     }
 
     /// This stream does not have it.

@@ -276,9 +276,14 @@ impl Outbox {
         // Not by `self.pieces`, which borrows all of it.
         let all: SmallVec<[(u64, *const [u8]); 16]> =
             self.pieces(bytes).map(|(ticket, piece)| (ticket, std::ptr::from_ref(piece))).collect();
-        let Some(ring) = self.kept.ring.as_mut().filter(|ring| !ring.sender.is_full()) else {
-            return Err(io::ErrorKind::WouldBlock.into());
+        let ring = match &mut self.kept.ring {
+            Some(ring) if !ring.sender.is_broken() => ring,
+            _ => return Err(io::ErrorKind::Unsupported.into()),
         };
+        if ring.sender.is_full() {
+            // Not `WouldBlock`: the socket has room, so waiting for that would be no wait at all.
+            return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
+        }
         // SAFETY: the buffers are held, and do not move, until `ring.calls` has seen the completion, or the reaper has, or they were
         // abandoned for good; so these pieces can be borrowed for the call, and read after it.
         let sent =
@@ -340,8 +345,8 @@ impl Outbox {
         self.kept.open_ring(pool, RING_SENDS).map_err(RingRefused::Kernel)
     }
 
-    /// Takes what was not handed over out of the queue, in order; of the first some bytes may have been. What the kernel reads of it
-    /// already stays.
+    /// Takes what was not handed over out of the queue, in order; of the first some bytes may have been. If the kernel still reads those
+    /// it stays.
     pub(super) fn take_unsent(&mut self) -> Vec<Item> {
         let tickets = self.next.ticket..self.kept.messages.end();
         let mut unsent = Vec::new();

@@ -34,6 +34,8 @@ const LOOK_AGAIN_SOON: Duration = Duration::from_millis(1);
 /// Open zero-copy calls at which completions are looked for: often enough that buffers come back while they are in the cache.
 const REAP_AT: usize = 16;
 
+const RING_BROKEN: &str = "the kernel took no more from io_uring: it was short of memory for long";
+
 /// The sending half of a stream.
 ///
 /// [`send`](Self::send) queues; [`flush`](Self::flush) hands over what is queued. A buffer that went without a copy comes back when the peer
@@ -100,7 +102,7 @@ pub struct Completed {
 pub struct Counters {
     /// Bytes the kernel took. Not: delivered.
     pub sent_bytes: u64,
-    /// Bytes of zero-copy calls that the kernel had no memory to remember, and that were copied instead.
+    /// Bytes of zero-copy calls that the kernel had no memory to remember, or the ring no place, and that were copied instead.
     pub no_buffers_bytes: u64,
     /// Completions of calls that were never made: a fault of the kernel's.
     pub strange_completions: u64,
@@ -172,7 +174,7 @@ fn advice(error: &io::Error) -> &'static str {
 impl Sender {
     pub(super) fn new(
         socket: Arc<OwnedFd>,
-        pool: Pool,
+        cache: Cache,
         chooser: Chooser,
         paths: Paths,
         peer: Option<IpAddr>,
@@ -181,7 +183,7 @@ impl Sender {
     ) -> Self {
         Self {
             outbox: Outbox::new(socket),
-            cache: Cache::new(pool),
+            cache,
             books: Books { tally: Tally::default(), chooser, paths, peer, path: None },
             completed: return_buffers.then(VecDeque::new),
             counters: Counters::default(),
@@ -514,13 +516,13 @@ impl Sender {
         Ok(sent)
     }
 
-    /// The kernel has no memory to remember zero-copy calls by.
+    /// There is no memory to remember zero-copy calls by, or no place in the ring.
     #[cold]
     fn send_copied(&mut self, bytes: usize, how: How) -> io::Result<usize> {
         let evidence = Some(Evidence::Copied(Cause::NoBuffers));
         let sent = self.call(bytes, How { method: Method::Plain, evidence, ..how })?;
         self.counters.no_buffers_bytes += sent as u64;
-        self.books.chooser.no_buffers(how.method);
+        self.books.chooser.no_buffers(how.method, self.outbox.kept().is_ring_full());
         Ok(sent)
     }
 
@@ -532,29 +534,28 @@ impl Sender {
                 error.raw_os_error(),
                 Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EIO | libc::EFAULT | libc::EMSGSIZE)
             );
+        if self.outbox.kept().is_ring_broken() {
+            self.books.chooser.unavailable(Method::UringZeroCopy, RING_BROKEN);
+        }
         if method.is_zero_copy() && is_of_method { Ok(Method::Plain) } else { Err(error) }
     }
 
-    /// The socket's send buffer is full, or the ring.
+    /// The socket's send buffer is full.
     #[cold]
     fn make_room(&mut self) -> io::Result<()> {
         self.wait_for_room(LOOK_AGAIN)
     }
 
     fn wait_for_room(&mut self, timeout: Duration) -> io::Result<()> {
-        // Completions would end the wait at once; those of a ring are what it waits for.
+        // Completions would end the wait at once.
         self.reap();
-        let kept = self.outbox.kept();
-        if kept.ring.as_ref().is_some_and(|ring| ring.sender.is_full()) {
-            return wait_for_completions(kept.socket(), kept.ring(), timeout).map(drop);
-        }
-        wait_writable(kept.socket(), timeout).map(drop)
+        wait_writable(self.outbox.socket(), timeout).map(drop)
     }
 
     #[inline]
     fn reap_if_many(&mut self) {
         let open = self.outbox.in_flight();
-        if open >= REAP_AT || (open > 0 && self.cache.is_empty()) {
+        if open >= REAP_AT || (open > 0 && self.cache.is_low()) {
             self.reap();
         }
     }
@@ -598,10 +599,12 @@ impl Sender {
     }
 
     /// Takes back what was queued and not handed over, in order: after an error, to send it by another connection. Of the first part may
-    /// have been sent. The peer sees a reset at the end, since what it got is not the whole.
+    /// have been sent; if the kernel still reads that (never for long, once the connection is over), it is not among them, but comes as
+    /// those do that were sent. The peer sees a reset at the end, since what it got is not the whole.
     ///
     /// Of what was only referred to nothing comes back.
     pub fn take_unsent(&mut self) -> Vec<Buffer> {
+        self.reap();
         let buffer = |item| if let Item::Buffer(buffer) = item { Some(buffer) } else { None };
         self.outbox.take_unsent().into_iter().filter_map(buffer).collect()
     }

@@ -250,6 +250,26 @@ fn a_ring_may_be_dropped_with_sends_in_flight() {
 }
 
 #[test]
+fn a_broken_ring_says_so_and_gives_everything_back() {
+    let listener = std::net::TcpListener::bind(LOOPBACK).unwrap();
+    let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    // SAFETY: no memory.
+    let mut ring = unsafe { UringSender::new(stream.as_fd(), None, 4) }.unwrap();
+    ring.is_broken = true; // as if the kernel had taken nothing for long
+    let mut count = 0;
+    while !ring.is_full() && count < 3 {
+        // SAFETY: static.
+        let error = unsafe { ring.send_at_once(count, [&b"bytes"[..]]) }.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EIO));
+        count += 1;
+    }
+    let mut over = Vec::new();
+    ring.reap(|number, done| over.push((number, errno(&done))));
+    assert_eq!(over, [(0, Some(libc::EIO)), (1, Some(libc::EIO)), (2, Some(libc::EIO))]);
+    assert_eq!((ring.in_flight(), ring.is_undecided(), ring.is_broken()), (0, false, true));
+}
+
+#[test]
 fn a_refusal_names_its_cause() {
     let refused = |errno| io::Error::from_raw_os_error(errno);
     let text = UringRefused::with_setting(refused(libc::EPERM), 2).to_string();

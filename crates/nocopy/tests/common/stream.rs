@@ -1,0 +1,92 @@
+//! Streams whose bytes tell where they belong, from one end of a lab to the other, and a way between that can lose everything.
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use nocopy::socket::tcp::{Builder, Socket};
+use nocopy::tc::{self, CountingDrop};
+use nocopy::xdp::KernelVersion;
+use nocopy_lab::Lab;
+
+/// For what has to happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Bytes that tell where in the stream they belong.
+pub(crate) fn pattern(first: usize, bytes: usize) -> Vec<u8> {
+    (first..first + bytes).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect()
+}
+
+/// What did not go as it should, without the bytes.
+pub(crate) fn assert_same(received: &[u8], sent: &[u8], what: &str) {
+    assert_eq!(received.len(), sent.len(), "{what}: bytes received");
+    let wrong = received.iter().zip(sent).position(|(one, other)| one != other);
+    assert_eq!(wrong, None, "{what}: the first wrong byte");
+}
+
+/// A socket of ours at the left end, and an ordinary one at the right. The congestion control is one that every kernel has.
+pub(crate) fn connected(lab: &Lab, builder: Builder) -> (Socket, TcpStream) {
+    let listener = listener(lab);
+    connected_to(lab, builder, &listener)
+}
+
+pub(crate) fn listener(lab: &Lab) -> TcpListener {
+    let address = SocketAddr::new(lab.right().ipv4().into(), 0);
+    lab.right().namespace().run(|| TcpListener::bind(address)).unwrap()
+}
+
+pub(crate) fn connected_to(lab: &Lab, builder: Builder, listener: &TcpListener) -> (Socket, TcpStream) {
+    let to = listener.local_addr().unwrap();
+    let builder = builder.congestion_control("reno");
+    let socket = lab.left().namespace().run(|| builder.connect(to)).unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    (socket, peer)
+}
+
+/// Everything there is to be read.
+pub(crate) fn read_all(mut peer: &TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    peer.read_to_end(&mut all).expect("read to the end");
+    all
+}
+
+/// The same on a thread of its own.
+pub(crate) fn reading(peer: TcpStream) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || read_all(&peer))
+}
+
+/// From now on everything that is sent to the right end is lost, until the result is dropped. `None`: skipped.
+pub(crate) fn lose(lab: &Lab) -> Option<CountingDrop> {
+    if KernelVersion::running() < Some(tc::KERNEL_MIN) {
+        nocopy_lab::skip(&nocopy_lab::Missing::Kernel("tcx links (Linux 6.6)"));
+        return None;
+    }
+    let right = lab.right();
+    Some(right.namespace().run(|| CountingDrop::attach(right.interface()).unwrap()))
+}
+
+/// Waits until more packets were sent than there were, and lost.
+pub(crate) fn wait_for_retransmission(loss: &CountingDrop) {
+    let (before, give_up) = (loss.packets().unwrap(), Instant::now() + PATIENCE);
+    while loss.packets().unwrap() <= before {
+        assert!(Instant::now() < give_up, "no retransmission");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until that is so.
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let give_up = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < give_up, "never {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Processor time that this thread has spent.
+pub(crate) fn processor_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(now).expect("it only grows")
+}
