@@ -71,6 +71,8 @@ pub(super) struct Call {
     /// Of the run it is of.
     pub(super) run_bytes: usize,
     pub(super) method: Method,
+    /// Whether its first packet may be one of the call before, so that its completion may say *copied* although it was not.
+    pub(super) may_share: bool,
     /// When it was made, if the policy measures it.
     pub(super) since: Option<Instant>,
 }
@@ -129,12 +131,21 @@ pub(super) struct Outbox {
     pub(super) is_finished: bool,
     /// Something that belongs to the stream was taken out of it.
     is_cut: bool,
+    /// The last call by the ring took a part, so its last packet was not ended.
+    is_packet_open: bool,
 }
 
 impl Outbox {
     pub(super) fn new(socket: Arc<OwnedFd>) -> Self {
         let kept = Kept::new(socket, PATIENCE);
-        Self { kept, next: Place { ticket: 0, bytes: 0 }, queued_bytes: 0, is_finished: false, is_cut: false }
+        Self {
+            kept,
+            next: Place { ticket: 0, bytes: 0 },
+            queued_bytes: 0,
+            is_finished: false,
+            is_cut: false,
+            is_packet_open: false,
+        }
     }
 
     #[inline]
@@ -289,7 +300,8 @@ impl Outbox {
         let sent =
             unsafe { ring.sender.send_at_once(ring.calls.end(), all.iter().map(|(_, piece)| &**piece)) };
         let taken = *sent.as_ref().unwrap_or(&0);
-        let call = self.covering(taken, how);
+        let call = Call { may_share: self.is_packet_open, ..self.covering(taken, how) };
+        self.is_packet_open = if taken > 0 { taken < bytes } else { self.is_packet_open };
         // Where the call failed it is remembered as one of nothing: the ring tells of it all the same.
         self.kept.messages.called(kept::Call::reads(&call));
         if let Some(ring) = &mut self.kept.ring {
@@ -306,7 +318,15 @@ impl Outbox {
             Some(last) if bytes > 0 => (self.next.ticket, last),
             _ => (1, 0), // of nothing
         };
-        Call { first, last, bytes, run_bytes: how.run_bytes, method: how.method, since: how.since }
+        Call {
+            first,
+            last,
+            bytes,
+            run_bytes: how.run_bytes,
+            method: how.method,
+            may_share: false,
+            since: how.since,
+        }
     }
 
     /// Goes on behind so many bytes, of which `evidence` is known.

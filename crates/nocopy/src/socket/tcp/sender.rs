@@ -78,7 +78,10 @@ impl Books {
     /// Books a call that is over, and returns what that proves.
     fn close(&mut self, call: &Call, copied: bool) -> Evidence {
         let path = *self.path.get_or_insert_with(|| self.paths.to(self.peer));
-        let evidence = path.evidence(copied);
+        let (copied, evidence) = match copied && call.may_share {
+            true => (false, Evidence::Unknown),
+            false => (copied, path.evidence(copied)),
+        };
         self.tally.add(evidence, 0, call.bytes as u64);
         self.chooser.completed(call, copied);
         evidence
