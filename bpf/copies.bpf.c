@@ -9,9 +9,14 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 #define SEC(name) __attribute__((section(name), used))
+#define BPF_MAP_TYPE_HASH 1
 #define BPF_MAP_TYPE_PERCPU_ARRAY 6
 
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
+static long (*bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
+static u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
+static long (*bpf_get_func_ret)(void *context, u64 *value) = (void *)184;
 
 struct account {
 	u64 calls;
@@ -95,6 +100,51 @@ COPIES(__skb_datagram_iter, 2, RECEIVED, 3)
 // What a program sends through a socket: of an internet protocol, of the packet family.
 COPIES(ip_generic_getfrag, 3, SENT, 3)
 COPIES(skb_copy_datagram_from_iter, 4, SENT, 3)
+// The same by TCP, whose copy is inlined down to functions that cannot be watched: what its sendmsg takes and does not take by reference
+// it copies. It may sleep there.
+struct {
+	int (*type)[BPF_MAP_TYPE_HASH];
+	int (*max_entries)[4096];
+	u64 *key;
+	u64 *value;
+} by_reference SEC(".maps");
+
+SEC("fentry/tcp_sendmsg_locked") int tcp_sendmsg_locked(u64 *arguments)
+{
+	u64 thread = bpf_get_current_pid_tgid(), none = 0;
+	bpf_map_update_elem(&by_reference, &thread, &none, 0);
+	return 0;
+}
+
+static __attribute__((always_inline)) int took_by_reference(void *arguments)
+{
+	u64 thread = bpf_get_current_pid_tgid(), taken = 0;
+	u64 *bytes = bpf_map_lookup_elem(&by_reference, &thread);
+	if (bytes && !bpf_get_func_ret(arguments, &taken) && (int)taken > 0)
+		*bytes += (int)taken;
+	return 0;
+}
+
+SEC("fexit/skb_zerocopy_iter_stream") int skb_zerocopy_iter_stream_end(u64 *arguments)
+{
+	return took_by_reference(arguments);
+}
+
+SEC("fexit/skb_splice_from_iter") int skb_splice_from_iter_end(u64 *arguments)
+{
+	return took_by_reference(arguments);
+}
+
+SEC("fexit/tcp_sendmsg_locked") int tcp_sendmsg_locked_end(u64 *arguments)
+{
+	u64 thread = bpf_get_current_pid_tgid(), taken = 0;
+	u64 *bytes = bpf_map_lookup_elem(&by_reference, &thread);
+	if (bytes && !bpf_get_func_ret(arguments, &taken) && (int)taken > 0 && (int)taken != *bytes)
+		count(12, SENT, (int)taken - *bytes);
+	bpf_map_delete_elem(&by_reference, &thread);
+	return 0;
+}
+
 // Memory that a card cannot reach. Which way is not asked: there is to be none.
 COPIES(swiotlb_bounce, 5, SENT | RECEIVED, 2)
 // From one socket buffer to another, or within one.

@@ -31,10 +31,16 @@ const FUNCTIONS: &[&str] = &[
     "skb_copy_ubufs",
     "skb_copy_and_csum_bits",
     "skb_segment",
+    "tcp_sendmsg_locked",
 ];
 
-/// Watched at its end, too, by a program of this name.
-const FUNCTION_LEFT: (&str, &str) = ("skb_segment", "skb_segment_end");
+/// Watched at their ends, by programs of these names.
+const FUNCTIONS_LEFT: [(&str, &str); 4] = [
+    ("skb_segment", "skb_segment_end"),
+    ("tcp_sendmsg_locked", "tcp_sendmsg_locked_end"),
+    ("skb_zerocopy_iter_stream", "skb_zerocopy_iter_stream_end"),
+    ("skb_splice_from_iter", "skb_splice_from_iter_end"),
+];
 
 /// Watches while it lives.
 pub(crate) struct Meter {
@@ -51,11 +57,12 @@ impl Meter {
             let failed = |error| Failure(format!("watching {function}: {}", Failure::from(error)));
             watch(program, function, &kernel).map_err(failed)?;
         }
-        let (function, program) = FUNCTION_LEFT;
-        let program: &mut FExit =
-            programs.program_mut(program).expect("there is a program for its end").try_into()?;
-        program.load(function, &kernel)?;
-        program.attach()?;
+        for (function, program) in FUNCTIONS_LEFT {
+            let program: &mut FExit =
+                programs.program_mut(program).expect("there is a program for its end").try_into()?;
+            program.load(function, &kernel)?;
+            program.attach()?;
+        }
         Ok(Self { programs })
     }
 

@@ -10,6 +10,7 @@ pub(crate) mod monitor;
 pub(crate) mod patience;
 mod pins;
 pub(crate) mod sockets;
+pub(crate) mod streams;
 pub(crate) mod traffic;
 pub(crate) mod unprivileged;
 pub(crate) mod victim;

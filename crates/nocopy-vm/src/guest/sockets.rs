@@ -5,6 +5,8 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use nocopy_lab::{End, Lab};
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, eth, socket_with};
 
 use crate::registry::Failure;
 
@@ -30,4 +32,10 @@ fn bind(end: &End) -> io::Result<UdpSocket> {
 
 fn not_there(from: &str, to: &str) -> impl FnOnce(io::Error) -> Failure {
     move |error| Failure(format!("a datagram from the {from} to the {to} end: {error}"))
+}
+
+/// A packet socket for everything that passes the interface, as tcpdump has one.
+pub(crate) fn watch(end: &End) -> Result<OwnedFd, Failure> {
+    let (family, kind) = (AddressFamily::PACKET, SocketType::RAW);
+    Ok(end.namespace().run(|| socket_with(family, kind, SocketFlags::CLOEXEC, Some(eth::ALL)))?)
 }

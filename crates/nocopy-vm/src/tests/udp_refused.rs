@@ -1,12 +1,10 @@
 use nocopy::socket::udp::Method;
 use nocopy::{Cause, Evidence};
-use nocopy_lab::End;
-use rustix::fd::OwnedFd;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, eth, socket_with};
 
 use crate::guest::Guest;
 use crate::guest::datagrams::{BYTES, Case, Memory, ZERO_COPY, measure};
 use crate::guest::meter::{Meter, Way};
+use crate::guest::sockets::watch;
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
@@ -47,10 +45,4 @@ fn refused(guest: &Guest, meter: &Meter, name: &'static str, method: Method) -> 
     let (ledger, copies) = measure(guest, meter, &case)?;
     assert_eq!(ledger.copied_bytes(cause), BYTES, "{method}: {ledger}");
     Ok(copies.bytes(Way::Sent))
-}
-
-/// A packet socket for everything that passes the interface, as tcpdump has one.
-fn watch(end: &End) -> Result<OwnedFd, Failure> {
-    let (family, kind) = (AddressFamily::PACKET, SocketType::RAW);
-    Ok(end.namespace().run(|| socket_with(family, kind, SocketFlags::CLOEXEC, Some(eth::ALL)))?)
 }

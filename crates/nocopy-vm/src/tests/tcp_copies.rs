@@ -1,0 +1,48 @@
+use nocopy::socket::tcp::Method;
+use nocopy::{Cause, Evidence};
+
+use crate::guest::Guest;
+use crate::guest::datagrams::Memory;
+use crate::guest::meter::{Meter, Way};
+use crate::guest::sockets::watch;
+use crate::guest::streams::{BYTES, Case, measure};
+use crate::registry::{Failure, Kernel, Test, Topology};
+
+pub(crate) const TEST: Test = Test {
+    proves: "what a TCP socket sends zero-copy over a card arrives intact at an ordinary socket, and the ledger's word for it, byte \
+             for byte, is what the instrument inside the kernel counts: no copy, where plain sends show one, and one where somebody \
+             watches the interface",
+    on: &[Topology::Igb, Topology::VirtioTaps],
+    kernel: Kernel::Newest,
+    run,
+};
+
+const ZERO_COPY: [Method; 2] = [Method::ZeroCopy, Method::UringZeroCopy];
+
+fn run(guest: &Guest) -> Result<(), Failure> {
+    let meter = Meter::start()?;
+    let memories = [("pool", Memory::Pool), ("own memory", Memory::Foreign)];
+    for (name, memory) in memories {
+        let (method, evidence) = (Method::Plain, Evidence::Copied(Cause::SocketCall));
+        let (ledger, copies) = measure(guest, &meter, &Case { name, method, memory, evidence })?;
+        let copied_bytes = (ledger.copied_bytes(Cause::SocketCall), copies.bytes(Way::Sent));
+        assert_eq!(copied_bytes, (BYTES, BYTES), "{method}, {name}: {ledger}; {copies:?}");
+    }
+    for method in ZERO_COPY {
+        for (name, memory) in memories {
+            let evidence = Evidence::ZeroCopy;
+            let (ledger, copies) = measure(guest, &meter, &Case { name, method, memory, evidence })?;
+            let moved_and_copied_bytes = (ledger.zero_copy_bytes(), copies.bytes(Way::Sent));
+            assert_eq!(moved_and_copied_bytes, (BYTES, 0), "{method}, {name}: {ledger}; {copies:?}");
+        }
+    }
+    let _watcher = watch(guest.lab().left())?;
+    for method in ZERO_COPY {
+        let (name, memory, cause) = ("watched", Memory::Pool, Cause::ZeroCopyRefused);
+        let case = Case { name, method, memory, evidence: Evidence::Copied(cause) };
+        let (ledger, copies) = measure(guest, &meter, &case)?;
+        let copied_bytes = (ledger.copied_bytes(cause), copies.bytes(Way::Sent));
+        assert_eq!(copied_bytes, (BYTES, BYTES), "{method}: {ledger}; {copies:?}");
+    }
+    Ok(())
+}
