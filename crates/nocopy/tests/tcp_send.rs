@@ -8,6 +8,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use nocopy::socket::tcp::{Builder, Method, NotQueued, Published, RejectedReason, Socket};
 use nocopy::{Buffer, Cause, Pool};

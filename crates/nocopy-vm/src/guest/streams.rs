@@ -4,7 +4,7 @@ use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 
-use nocopy::socket::tcp::{Method, Socket};
+use nocopy::socket::tcp::{Builder, Method, Published, PublishedMethod, Sender, Socket};
 use nocopy::{Buffer, Evidence, Tally};
 use nocopy_lab::Lab;
 use serde_json::json;
@@ -30,19 +30,48 @@ pub(crate) struct Case {
     pub(crate) evidence: Evidence,
 }
 
+/// On their way at a time: the send buffer takes them, so that no call takes a part.
+const PIECES_MAX: usize = 2;
+const SEND_BUFFER_BYTES: usize = 4 * PIECES_MAX * PIECE_BYTES;
+
 /// Sends a stream across, checks that it arrives byte for byte, and that its memory comes back with the evidence, and adds a row to
 /// the report. Returns what the sender's ledger says, and what the kernel copied.
 pub(crate) fn measure(guest: &Guest, meter: &Meter, case: &Case) -> Result<(Tally, Copies), Failure> {
-    let (mut socket, reader) = open(guest.lab(), case.method)?;
+    let builder = Socket::builder().method(case.method).return_buffers(true).send_buffer(SEND_BUFFER_BYTES);
+    cross(guest, meter, (case.method.name(), case.name), builder, |sender| send(sender, case))
+}
+
+/// The same of data that is never changed again, in a region of its own, sent by reference or by a copy.
+pub(crate) fn measure_published(
+    guest: &Guest,
+    meter: &Meter,
+    method: PublishedMethod,
+) -> Result<(Tally, Copies), Failure> {
+    let published = Published::copy_of(&stream())?;
+    let builder = Socket::builder().published_method(method);
+    cross(guest, meter, (method.name(), "published"), builder, |sender| {
+        sender.send_published(&published, 0..BYTES)?;
+        Ok(sender.finish()?)
+    })
+}
+
+fn cross(
+    guest: &Guest,
+    meter: &Meter,
+    (method, name): (&str, &str),
+    builder: Builder,
+    send: impl FnOnce(&mut Sender) -> Result<(), Failure>,
+) -> Result<(Tally, Copies), Failure> {
+    let (mut socket, reader) = open(guest.lab(), builder)?;
     let copies = meter.copies(|| {
-        send(&mut socket, case)?;
+        send(socket.sender())?;
         arrives(reader)
     })?;
     let (ledger, counters) = (socket.sender().ledger(), socket.sender().counters());
     assert_eq!((counters.no_buffers_bytes, counters.strange_completions), (0, 0));
     guest.record(&json!({
-        "method": case.method.name(),
-        "case": case.name,
+        "method": method,
+        "case": name,
         "stream_bytes": BYTES,
         "ledger": ledger.to_string(),
         "copies_per_byte": copies.bytes(Way::Sent) as f64 / BYTES as f64,
@@ -52,11 +81,13 @@ pub(crate) fn measure(guest: &Guest, meter: &Meter, case: &Case) -> Result<(Tall
     Ok((ledger, copies))
 }
 
-fn open(lab: &Lab, method: Method) -> Result<(Socket, JoinHandle<Result<Vec<u8>, std::io::Error>>), Failure> {
+fn open(
+    lab: &Lab,
+    builder: Builder,
+) -> Result<(Socket, JoinHandle<Result<Vec<u8>, std::io::Error>>), Failure> {
     let (left, right) = (lab.left(), lab.right());
     let listener = right.namespace().run(|| TcpListener::bind((right.ipv4(), 0)))?;
     let to = listener.local_addr()?;
-    let builder = Socket::builder().method(method).return_buffers(true);
     let socket = left.namespace().run(|| builder.connect(to))?;
     let (stream, _) = listener.accept()?;
     Ok((socket, thread::spawn(move || read(stream))))
@@ -77,9 +108,9 @@ fn arrives(reader: JoinHandle<Result<Vec<u8>, std::io::Error>>) -> Result<(), Fa
     Ok(())
 }
 
-fn send(socket: &mut Socket, case: &Case) -> Result<(), Failure> {
-    let (sender, mut back_bytes) = (socket.sender(), 0);
-    for piece in stream().chunks(PIECE_BYTES) {
+fn send(sender: &mut Sender, case: &Case) -> Result<(), Failure> {
+    let mut back_bytes = 0;
+    for (number, piece) in stream().chunks(PIECE_BYTES).enumerate() {
         let buffer = match case.memory {
             Memory::Foreign => Buffer::from(piece.to_vec()),
             Memory::Pool => {
@@ -90,17 +121,25 @@ fn send(socket: &mut Socket, case: &Case) -> Result<(), Failure> {
         };
         sender.send(buffer)?;
         sender.flush()?;
+        if number % PIECES_MAX == PIECES_MAX - 1 {
+            drained(sender)?;
+        }
     }
     sender.finish()?;
-    if !sender.drain(ARRIVAL_MAX)? {
-        return Err(Failure(format!("{} calls are not completed", sender.in_flight())));
-    }
+    drained(sender)?;
     while let Some(done) = sender.completed() {
         assert_eq!(done.evidence, case.evidence, "{}, {}", case.method, case.name);
         back_bytes += done.buffer.len();
     }
     assert_eq!(back_bytes as u64, BYTES, "all of the memory is back");
     Ok(())
+}
+
+fn drained(sender: &mut Sender) -> Result<(), Failure> {
+    if sender.drain(ARRIVAL_MAX)? {
+        return Ok(());
+    }
+    Err(Failure(format!("{} calls are not completed", sender.in_flight())))
 }
 
 fn stream() -> Vec<u8> {

@@ -1,11 +1,11 @@
-use nocopy::socket::tcp::Method;
+use nocopy::socket::tcp::{Method, PublishedMethod};
 use nocopy::{Cause, Evidence};
 
 use crate::guest::Guest;
 use crate::guest::datagrams::Memory;
 use crate::guest::meter::{Meter, Way};
 use crate::guest::sockets::watch;
-use crate::guest::streams::{BYTES, Case, measure};
+use crate::guest::streams::{BYTES, Case, measure, measure_published};
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
@@ -35,6 +35,13 @@ fn run(guest: &Guest) -> Result<(), Failure> {
             let moved_and_copied_bytes = (ledger.zero_copy_bytes(), copies.bytes(Way::Sent));
             assert_eq!(moved_and_copied_bytes, (BYTES, 0), "{method}, {name}: {ledger}; {copies:?}");
         }
+    }
+    for method in PublishedMethod::ALL {
+        let (ledger, copies) = measure_published(guest, &meter, method)?;
+        let copied_bytes = if method == PublishedMethod::Copy { BYTES } else { 0 };
+        assert_eq!(copies.bytes(Way::Sent), copied_bytes, "{method}: {ledger}; {copies:?}");
+        // Nothing tells of what goes by reference.
+        assert_eq!(ledger.zero_copy_bytes(), 0, "{method}: {ledger}");
     }
     let _watcher = watch(guest.lab().left())?;
     for method in ZERO_COPY {
