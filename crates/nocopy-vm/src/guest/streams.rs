@@ -1,6 +1,6 @@
 //! A stream whose bytes tell where they belong, from a socket of ours at the left end to an ordinary one at the right.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::net::{TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 
@@ -62,7 +62,8 @@ fn cross(
     builder: Builder,
     send: impl FnOnce(&mut Sender) -> Result<(), Failure>,
 ) -> Result<(Tally, Copies), Failure> {
-    let (mut socket, reader) = open(guest.lab(), builder)?;
+    let (mut socket, peer) = open(guest.lab(), builder)?;
+    let reader = thread::spawn(move || read(peer));
     let copies = meter.copies(|| {
         send(socket.sender())?;
         arrives(reader)
@@ -81,26 +82,23 @@ fn cross(
     Ok((ledger, copies))
 }
 
-fn open(
-    lab: &Lab,
-    builder: Builder,
-) -> Result<(Socket, JoinHandle<Result<Vec<u8>, std::io::Error>>), Failure> {
+fn open(lab: &Lab, builder: Builder) -> Result<(Socket, TcpStream), Failure> {
     let (left, right) = (lab.left(), lab.right());
     let listener = right.namespace().run(|| TcpListener::bind((right.ipv4(), 0)))?;
     let to = listener.local_addr()?;
     let socket = left.namespace().run(|| builder.connect(to))?;
     let (stream, _) = listener.accept()?;
-    Ok((socket, thread::spawn(move || read(stream))))
+    Ok((socket, stream))
 }
 
-fn read(mut stream: TcpStream) -> Result<Vec<u8>, std::io::Error> {
+fn read(mut stream: TcpStream) -> io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(ARRIVAL_MAX))?;
     let mut all = Vec::new();
     stream.read_to_end(&mut all)?;
     Ok(all)
 }
 
-fn arrives(reader: JoinHandle<Result<Vec<u8>, std::io::Error>>) -> Result<(), Failure> {
+fn arrives(reader: JoinHandle<io::Result<Vec<u8>>>) -> Result<(), Failure> {
     let (arrived, sent) = (reader.join().expect("it only reads")?, stream());
     assert_eq!(arrived.len(), sent.len(), "bytes that arrived");
     let wrong = arrived.iter().zip(&sent).position(|(arrived, sent)| arrived != sent);
