@@ -27,18 +27,34 @@ pub(crate) fn allow_zero_copy(socket: &impl AsFd) -> io::Result<()> {
     unsafe { set(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1_i32) }
 }
 
+/// Whether somebody has allowed it already.
+///
+/// # Errors
+/// The kernel does not know the option.
+pub(crate) fn allows_zero_copy(socket: &impl AsFd) -> io::Result<bool> {
+    // SAFETY: the option gives an `int`.
+    Ok(unsafe { get::<libc::c_int>(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY)? } != 0)
+}
+
+/// Reads an option.
+///
+/// # Safety
+/// `option` gives a `T`, of which all bytes are a value.
+unsafe fn get<T: Default>(socket: &impl AsFd, level: i32, option: i32) -> io::Result<T> {
+    let (mut value, mut bytes) = (T::default(), size_of::<T>() as libc::socklen_t);
+    let socket = socket.as_fd().as_raw_fd();
+    // SAFETY: the kernel writes at most `bytes` bytes to `value`, which outlives the call.
+    let result = unsafe { libc::getsockopt(socket, level, option, (&raw mut value).cast(), &raw mut bytes) };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
 /// What tells the network namespace of a socket from all others, as long as this machine runs (Linux 5.14).
 ///
 /// # Errors
 /// The kernel does not know the option.
 pub(crate) fn namespace_cookie(socket: &impl AsFd) -> io::Result<u64> {
-    let (mut cookie, mut bytes) = (0_u64, size_of::<u64>() as libc::socklen_t);
-    // SAFETY: the kernel writes at most `bytes` bytes to `cookie`, which outlives the call.
-    let result = unsafe {
-        let (socket, option) = (socket.as_fd().as_raw_fd(), libc::SO_NETNS_COOKIE);
-        libc::getsockopt(socket, libc::SOL_SOCKET, option, (&raw mut cookie).cast(), &raw mut bytes)
-    };
-    if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
+    // SAFETY: the option gives a `u64`.
+    unsafe { get(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE) }
 }
 
 /// How long a receiving call waits: `None` is for ever. Rounded up to the kernel's clock ticks (1 to 10 ms).

@@ -260,10 +260,11 @@ impl Builder {
     fn finish(self, socket: OwnedFd) -> Result<Socket, OpenError> {
         let socket = Arc::new(socket);
         let mut chooser = Chooser::new(self.method);
-        match (self.method.filter(|method| method.is_zero_copy()), option::allow_zero_copy(&*socket)) {
-            (_, Ok(())) => {}
-            (Some(method), Err(source)) => return Err(OpenError::Method { method, source }),
-            (None, Err(_)) => chooser.without_zero_copy(),
+        if let Err(refused) = allow_zero_copy(&socket) {
+            if let Some(method @ Method::ZeroCopy) = self.method {
+                return Err(OpenError::Method { method, source: io::Error::other(refused) });
+            }
+            chooser.unavailable(Method::ZeroCopy, refused.why());
         }
         let address = |address: io::Result<socket2::SockAddr>| address.ok()?.as_socket();
         let local = address(SockRef::from(&*socket).local_addr()).map(|local| local.ip());
@@ -295,6 +296,33 @@ impl Listener {
     }
 }
 
+/// Why the stream cannot be sent by `MSG_ZEROCOPY`.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", self.why())]
+enum NoZeroCopy {
+    /// Somebody may have sent so by this socket before, so nobody knows by which numbers the kernel will tell of calls.
+    Used,
+    Kernel(#[source] io::Error),
+}
+
+impl NoZeroCopy {
+    fn why(&self) -> &'static str {
+        match self {
+            Self::Used => {
+                "the stream was used for zero-copy sends before it was handed over (SO_ZEROCOPY is set): hand it over unused"
+            }
+            Self::Kernel(_) => "the kernel refuses SO_ZEROCOPY for TCP sockets: Linux 4.14 or later takes it",
+        }
+    }
+}
+
+fn allow_zero_copy(socket: &OwnedFd) -> Result<(), NoZeroCopy> {
+    if option::allows_zero_copy(socket).map_err(NoZeroCopy::Kernel)? {
+        return Err(NoZeroCopy::Used);
+    }
+    option::allow_zero_copy(socket).map_err(NoZeroCopy::Kernel)
+}
+
 fn socket(address: SocketAddr) -> Result<socket2::Socket, OpenError> {
     socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))
         .map_err(OpenError::Socket)
@@ -302,4 +330,24 @@ fn socket(address: SocketAddr) -> Result<socket2::Socket, OpenError> {
 
 fn own_or(pool: Option<Pool>) -> Result<Pool, OpenError> {
     pool.map_or_else(|| Pool::new(BUFFERS, BUFFER_BYTES), Ok).map_err(OpenError::Memory)
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_that_was_sent_on_without_copies_before_is_not_sent_on_so() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let used = || {
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            option::allow_zero_copy(&stream).unwrap();
+            stream
+        };
+        let refused = Socket::builder().method(Method::ZeroCopy).wrap(used()).unwrap_err();
+        assert!(refused.to_string().contains("SO_ZEROCOPY is set"), "{refused}");
+        assert!(Socket::builder().method(Method::Plain).wrap(used()).is_ok());
+        let mut socket = Socket::builder().wrap(used()).unwrap();
+        assert!(socket.sender().explain().to_string().contains("SO_ZEROCOPY is set"));
+    }
 }

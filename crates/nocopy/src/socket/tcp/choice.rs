@@ -10,8 +10,6 @@ use crate::policy::{Choice, Explanation, Matter, Policy, Reason, Work};
 /// So many bytes are one unit of work: what sending costs grows by pages.
 const UNIT_BYTES: usize = 4096;
 
-const NO_ZERO_COPY: &str = "the kernel refuses SO_ZEROCOPY for TCP sockets: Linux 4.14 or later takes it";
-
 const NO_MEMORY: &str = "the kernel had no memory to remember zero-copy sends by (ENOBUFS): raise 'sysctl net.core.optmem_max', or \
                          'ulimit -l' where the process has no CAP_IPC_LOCK";
 
@@ -29,11 +27,6 @@ impl Chooser {
     pub(super) fn new(pinned: Option<Method>) -> Self {
         let policy = pinned.map_or_else(|| Policy::new(&Method::ALL, &[Method::Plain]), Policy::pinned);
         Self { policy: policy.about(Matter::Writes), pinned: pinned.is_some() }
-    }
-
-    /// The kernel refused `SO_ZEROCOPY`. It would take zero-copy calls all the same, copy, and never say that it has done.
-    pub(super) fn without_zero_copy(&mut self) {
-        self.unavailable(Method::ZeroCopy, NO_ZERO_COPY);
     }
 
     /// How to send so many bytes that are there at once. What is shorter than a page is copied: to keep it in place costs as much.
@@ -102,7 +95,7 @@ mod tests {
     #[test]
     fn what_the_stream_lacks_is_never_chosen() {
         let mut chooser = Chooser::new(None);
-        chooser.without_zero_copy();
+        chooser.unavailable(Method::ZeroCopy, "the kernel refuses");
         chooser.unavailable(Method::UringZeroCopy, "no ring");
         for _ in 0..10_000 {
             let choice = chooser.choose(64 << 10);

@@ -392,10 +392,12 @@ impl Outbox {
             return;
         }
         // The connection may be gone already: then nothing is to be ended.
-        let _ = match self.queued_bytes > 0 || self.is_cut {
-            false => rustix::net::shutdown(self.socket(), rustix::net::Shutdown::Write),
-            true => rustix::net::connect_unspec(self.socket()),
-        };
+        if self.queued_bytes == 0 && !self.is_cut {
+            let _ = rustix::net::shutdown(self.socket(), rustix::net::Shutdown::Write);
+        } else if rustix::net::connect_unspec(self.socket()).is_err() {
+            // Another thread receives, and the kernel is of those that mind (`EBUSY`): then when the last half is closed.
+            let _ = rustix::net::sockopt::set_socket_linger(self.socket(), Some(Duration::ZERO));
+        }
     }
 }
 
