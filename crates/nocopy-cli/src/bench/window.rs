@@ -122,6 +122,11 @@ impl Gauge<'_> {
         }
     }
 
+    /// Whether the window has begun here.
+    pub(crate) fn is_measuring(&self) -> bool {
+        self.first.is_some()
+    }
+
     /// True while a sender shall go on.
     pub(crate) fn sending(&self) -> bool {
         self.window.is_open()

@@ -112,6 +112,8 @@ impl Company {
     fn observe(&mut self, duration: Duration) -> io::Result<(Probe, Probe)> {
         sleep(WARM_UP);
         self.tell(Phase::Measure)?;
+        // On a busy machine the time could be over before one of them has seen it begin.
+        self.all().try_for_each(Peer::wait_until_measuring)?;
         let before = Probe::take(None)?;
         sleep(duration);
         let after = Probe::take(None)?;

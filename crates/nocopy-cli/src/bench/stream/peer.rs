@@ -54,6 +54,14 @@ impl Peer {
         }
     }
 
+    /// Waits until its window has begun.
+    pub(super) fn wait_until_measuring(&mut self) -> io::Result<()> {
+        match self.next()? {
+            Word::Measuring => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     pub(super) fn tell(&mut self, phase: Phase) -> io::Result<()> {
         self.phases.write_all(&[phase as u8])
     }

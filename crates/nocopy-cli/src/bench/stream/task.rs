@@ -45,7 +45,7 @@ pub(crate) fn run(task: &str) -> Result<Outcome, Failure> {
 fn follow(task: Task) -> io::Result<Report> {
     // Before there is another thread: none of this process ever runs elsewhere, so unmapping need not interrupt another processor.
     cpu::pin(task.processor)?;
-    let course: &'static Course = Box::leak(Box::default());
+    let course: &'static Course = Box::leak(Box::new(Course::of(&task.role)));
     match task.role {
         Role::Send { to, way } => {
             let stream = connect(to)?;
@@ -102,15 +102,16 @@ struct Course {
     window: Window,
     /// When the window began and ended, and the processor time until then: for work that is not interrupted to count.
     marks: Mutex<Vec<(Instant, std::time::Duration)>>,
-}
-
-impl Default for Course {
-    fn default() -> Self {
-        Self { window: Window::of_process(), marks: Mutex::default() }
-    }
+    /// Whether somebody counts, and says when the window has begun for it.
+    is_counted: bool,
 }
 
 impl Course {
+    fn of(role: &Role) -> Self {
+        let is_counted = !matches!(role, Role::Proxy { .. });
+        Self { window: Window::of_process(), marks: Mutex::default(), is_counted }
+    }
+
     /// Everything is open: whoever moves bytes needs no privileges. They go before the thread comes, which would keep them.
     fn begin(&'static self) -> io::Result<()> {
         capability::narrow(capability::NONE)?;
@@ -119,7 +120,7 @@ impl Course {
     }
 
     fn meter(&self) -> Meter<'_> {
-        Meter { gauge: self.window.gauge(), is_under_way: false }
+        Meter { gauge: self.window.gauge(), is_under_way: false, is_measuring: false }
     }
 
     /// Goes from phase to phase, and ends the process when the bench is gone.
@@ -130,6 +131,9 @@ impl Course {
             let phase = Phase::of(word[0]);
             self.marks.lock().expect("nobody panics with it").push((Instant::now(), cpu::process_time()));
             self.window.advance(phase);
+            if phase == Phase::Measure && !self.is_counted && Word::Measuring.say().is_err() {
+                break;
+            }
         }
         std::process::exit(2);
     }
@@ -147,6 +151,7 @@ impl Course {
 pub(super) struct Meter<'w> {
     gauge: Gauge<'w>,
     is_under_way: bool,
+    is_measuring: bool,
 }
 
 impl Meter<'_> {
@@ -156,6 +161,10 @@ impl Meter<'_> {
         if !self.is_under_way {
             self.is_under_way = true;
             Word::UnderWay.say()?;
+        }
+        if !self.is_measuring && self.gauge.is_measuring() {
+            self.is_measuring = true;
+            Word::Measuring.say()?;
         }
         Ok(())
     }

@@ -14,6 +14,8 @@ pub(super) enum Word {
     Listening(SocketAddr),
     /// Bytes have gone through.
     UnderWay,
+    /// Its window has begun.
+    Measuring,
     Done(Report),
     Failed(String),
 }
