@@ -71,8 +71,8 @@ impl Control {
     }
 
     /// The connection, from which a message may have come.
-    pub(crate) fn stream(&self) -> &TcpStream {
-        &self.stream
+    pub(crate) fn into_stream(self) -> TcpStream {
+        self.stream
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) enum Failure {
     RecvUdp(#[from] crate::recv::UdpError),
     #[error(transparent)]
     RecvTcp(#[from] crate::recv::TcpError),
-    #[error("cannot write {path}: {source}: name a file in a directory that exists and is writable", path = path.display())]
+    #[error("cannot write {path}: {source}: {}", output_advice(source), path = path.display())]
     Output { path: PathBuf, source: io::Error },
     #[error("cannot read {path}: {source}: name a file that exists and is readable", path = path.display())]
     Input { path: PathBuf, source: io::Error },
@@ -116,7 +116,16 @@ impl Failure {
     }
 }
 
-/// What to do when a file cannot be written.
+/// What to do when a file cannot be written, or not to its end.
+fn output_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free space, or name a file elsewhere",
+        io::ErrorKind::FileTooLarge => "raise 'ulimit -f', or name a file on another file system",
+        _ => "name a file in a directory that exists and is writable",
+    }
+}
+
+/// What to do when a recording cannot be written.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -127,5 +136,24 @@ fn advice(error: &io::Error) -> &'static str {
             "check the directory"
         }
         _ => "check the disk",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_no_reason_to_look_for_a_directory() {
+        let said = |errno: i32| {
+            let source = io::Error::from_raw_os_error(errno);
+            Failure::Output { path: "/mnt/file".into(), source }.to_string()
+        };
+        assert!(
+            said(libc::ENOSPC).ends_with("free space, or name a file elsewhere"),
+            "{}",
+            said(libc::ENOSPC)
+        );
+        assert!(said(libc::EACCES).contains("directory that exists and is writable"));
     }
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -363,6 +363,87 @@ fn a_receiver_whose_reader_is_gone_ends_its_sender() {
     assert_eq!(receiver.end().status.code(), Some(0), "who reads has read enough");
 }
 
+/// Proves that a receiver ends when it is asked to, also while nobody reads what it writes; that its sender does; and that both count only
+/// what went: the pipe has what the receiver says, the ledger what the sender says.
+#[test]
+fn a_receiver_whose_reader_stalls_ends_all_the_same() {
+    let (mut receiver, at) = recv("127.0.0.1", &["--output", "-"]);
+    let mut output = receiver.0.as_mut().unwrap().stdout.take().unwrap();
+    let sender = send(at, &["--json"]);
+    output.read_exact(&mut [0; 10]).unwrap();
+    thread::sleep(Duration::from_millis(500)); // until all are full
+    receiver.signal(Signal::INT);
+    assert_eq!(receiver.end().status.code(), Some(0));
+    let (sent, code) = sender.summary();
+    assert_eq!((code, &sent["ended"], &sent["final"]), (0, &"by-receiver".into(), &true.into()), "{sent}");
+    assert_eq!(booked(&sent), sent["bytes"].as_u64().unwrap(), "{sent}");
+    assert_eq!(sent["sent"]["bytes"], sent["bytes"], "{sent}");
+    let mut rest = Vec::new();
+    output.read_to_end(&mut rest).unwrap();
+    assert_eq!(sent["received"]["bytes"], 10 + rest.len() as u64, "{sent}");
+}
+
+/// Proves that a sender need not wait to the end for a host that does not answer.
+#[test]
+fn who_waits_for_a_connection_can_be_interrupted() {
+    use rustix::net::{AddressFamily, SocketType, bind, listen, socket};
+    let full = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&full, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    listen(&full, 0).unwrap();
+    let full = TcpListener::from(full);
+    let at = full.local_addr().unwrap();
+    // What is to be accepted has no room for more, so nobody answers.
+    let _first = TcpStream::connect(at).unwrap();
+    while TcpStream::connect_timeout(&at, Duration::from_millis(500)).is_ok_and(|more| {
+        std::mem::forget(more);
+        true
+    }) {}
+    let sender = send(at, &["--json", "--connect-timeout", "10m"]);
+    thread::sleep(Duration::from_millis(500));
+    sender.signal(Signal::INT);
+    let (sent, _) = sender.summary();
+    assert_eq!(sent["ended"], "interrupted", "{sent}");
+}
+
+fn limit(process: &Running, what: Resource, most: u64) {
+    let limit = Rlimit { current: Some(most), maximum: Some(most) };
+    prlimit(Some(Pid::from_child(process.0.as_ref().unwrap())), what, limit).unwrap();
+}
+
+/// Proves that a receiver that has no memory for a stream says so, and does not wait for what it does not read.
+#[test]
+fn a_receiver_without_memory_ends() {
+    for options in [&["--raw"][..], &[]] {
+        let (receiver, at) = recv("127.0.0.1", &[&["--json", "--receive", "recv:64MiB"], options].concat());
+        limit(&receiver, Resource::As, 64 << 20);
+        let _other = TcpStream::connect(at).unwrap();
+        let _sender = options.is_empty().then(|| send(at, &["--count", "1k"]));
+        let (received, code) = receiver.summary();
+        assert_eq!((code, &received["ended"]), (2, &"failed".into()), "{received}");
+    }
+}
+
+/// Proves that a receiver that cannot let anybody in waits for that asleep, and goes on when it can.
+#[test]
+fn a_receiver_without_descriptors_sleeps() {
+    let (receiver, at) = recv("127.0.0.1", &["--json", "--idle", "3s"]);
+    limit(&receiver, Resource::Nofile, 16);
+    let strangers: Vec<_> = (0..40).map(|_| TcpStream::connect(at).unwrap()).collect();
+    thread::sleep(Duration::from_millis(200));
+    let path = format!("/proc/{}/stat", receiver.0.as_ref().unwrap().id());
+    let ticks = || {
+        let stat = fs::read_to_string(&path).unwrap();
+        let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        [11, 12].map(|place| fields[place].parse::<u64>().unwrap()).iter().sum::<u64>()
+    };
+    let before = ticks();
+    thread::sleep(Duration::from_secs(1));
+    assert!(ticks() - before < 10, "of 100 in a second");
+    drop(strangers);
+    let ((sent, code), (received, _)) = agreed(send(at, &["--json", "--count", "3"]), receiver);
+    assert_eq!((code, &received["foreign"]), (0, &40.into()), "{sent}{received}");
+}
+
 /// Proves that strangers neither begin a run nor disturb it: those that are silent, talk nonsense, or claim to belong to it.
 #[test]
 fn strangers_disturb_nobody() {
@@ -394,6 +475,28 @@ fn strangers_disturb_nobody() {
         (code, &sent["verified"], &received["foreign"]),
         (0, &true.into(), &7.into()),
         "{sent}{received}"
+    );
+}
+
+/// Proves that a receiver that waits in vain for what a sender says it has sent does not claim to have had enough.
+#[test]
+fn what_was_sent_and_never_comes_is_missing() {
+    let (receiver, at) = recv("127.0.0.1", &["--json", "--idle", "1s"]);
+    // A question: run "abcdefgh", two streams of unknown length, 99 bytes sent, last.
+    let mut question = [0; 64];
+    question[..16].copy_from_slice(b"nocp\x01\x10\0\x02abcdefgh");
+    question[23] = 2;
+    question[24..32].fill(0xff);
+    question[39] = 99;
+    let checksum = crc32c::crc32c(&question[..60]);
+    question[60..].copy_from_slice(&checksum.to_be_bytes());
+    let mut control = TcpStream::connect(at).unwrap();
+    control.write_all(&question).unwrap();
+    let (received, code) = receiver.summary();
+    assert_eq!(
+        (code, &received["ended"], &received["missing"], &received["final"]),
+        (1, &"silent".into(), &99.into(), &true.into()),
+        "{received}"
     );
 }
 

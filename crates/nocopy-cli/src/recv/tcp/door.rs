@@ -1,5 +1,6 @@
 //! Connections that have not said yet what they are.
 
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::fd::BorrowedFd;
@@ -18,6 +19,8 @@ pub(super) struct Door {
     waiting: Vec<Waiting>,
     patience: Duration,
     foreign: u64,
+    /// There was nothing left to accept with: who polls for that again at once polls all the time.
+    is_short: bool,
 }
 
 #[derive(Debug)]
@@ -38,23 +41,31 @@ pub(super) struct Visitor {
 impl Door {
     /// The listener must not block.
     pub(super) fn new(listener: TcpListener, patience: Duration) -> Self {
-        Self { listener, waiting: Vec::new(), patience, foreign: 0 }
+        Self { listener, waiting: Vec::new(), patience, foreign: 0, is_short: false }
     }
 
     /// What to poll for input.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        [self.listener.as_fd()].into_iter().chain(self.waiting.iter().map(|waiting| waiting.control.as_fd()))
+        let listener = (!self.is_short).then(|| self.listener.as_fd());
+        listener.into_iter().chain(self.waiting.iter().map(|waiting| waiting.control.as_fd()))
     }
 
     /// The next connection, whatever it is.
     pub(super) fn accept(&mut self) -> Option<(TcpStream, SocketAddr)> {
+        let accepted = self.listener.accept();
+        self.is_short = matches!(
+            accepted.as_ref().map_err(io::Error::raw_os_error),
+            Err(Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+        );
         // Whatever is wrong with one connection, or for the moment, the next may be sound.
-        self.listener.accept().ok()
+        accepted.ok()
     }
 
     /// Lets in who has come.
     pub(super) fn let_in(&mut self) {
-        while let Some((stream, from)) = self.accept() {
+        // Who knocks faster than anybody can look is not to keep those waiting who are in.
+        for _ in 0..WAITING_MAX {
+            let Some((stream, from)) = self.accept() else { return };
             if self.waiting.len() == WAITING_MAX {
                 self.waiting.remove(0);
                 self.foreign += 1;

@@ -42,7 +42,15 @@ pub(super) struct LaneEnd {
     pub(super) ledger: nocopy::Tally,
     pub(super) report: Vec<String>,
     /// The connection, which stays open until the sender knows why it is not read any more.
-    _intake: Intake,
+    _intake: Option<Intake>,
+}
+
+impl LaneEnd {
+    /// Of a stream that could not be read at all.
+    pub(super) fn of_nothing(number: u32, offset: u64, count: Count, failure: Failure) -> Self {
+        let (ledger, report) = (nocopy::Tally::default(), Vec::new());
+        Self { number, offset, count, times: None, why: Why::Failed(failure), ledger, report, _intake: None }
+    }
 }
 
 /// Why a stream ended.
@@ -54,8 +62,8 @@ pub(super) enum Why {
     Broken(io::Error),
     /// More came than was to come.
     TooMuch,
-    /// It could not be written.
-    Unwritten(Failure),
+    /// It could not be read, or written, here.
+    Failed(Failure),
 }
 
 impl Lane<'_> {
@@ -64,7 +72,7 @@ impl Lane<'_> {
         let why = self.take_all(start, progress, &mut times);
         let Self { number, intake, offset, count, .. } = self;
         let (ledger, report) = (intake.ledger(), intake.report());
-        LaneEnd { number, offset, count, times, why, ledger, report, _intake: intake }
+        LaneEnd { number, offset, count, times, why, ledger, report, _intake: Some(intake) }
     }
 
     fn take_all(
@@ -91,20 +99,22 @@ impl Lane<'_> {
                 return Why::TooMuch;
             }
             for bytes in chunk.pieces() {
-                if let Err(failure) = self.write(bytes, progress) {
-                    return Why::Unwritten(failure);
+                match self.write(bytes, progress) {
+                    Ok(written) => self.count.add(&bytes[..written]),
+                    Err(failure) => return Why::Failed(failure),
                 }
-                self.count.add(bytes);
             }
             progress.bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
             self.intake.recycle(chunk);
         }
         Why::Stopped
     }
-    fn write(&self, bytes: &[u8], progress: &Progress) -> Result<(), Failure> {
-        let Some(sink) = self.sink else { return Ok(()) };
+
+    /// Returns how much was written: less only if it is to stop.
+    fn write(&self, bytes: &[u8], progress: &Progress) -> Result<usize, Failure> {
+        let Some(sink) = self.sink else { return Ok(bytes.len()) };
         progress.writing.fetch_add(1, Ordering::Relaxed);
-        let written = sink.write(self.offset + self.count.bytes, bytes);
+        let written = sink.write(self.offset + self.count.bytes, bytes, &progress.stop);
         progress.writing.fetch_sub(1, Ordering::Relaxed);
         written
     }

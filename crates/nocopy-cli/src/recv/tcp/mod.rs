@@ -25,6 +25,10 @@ pub(crate) enum Error {
     Resolve { address: Endpoint, source: io::Error },
     #[error("tcp://{address}: cannot receive: {source}: {}", advice(source))]
     Listen { address: SocketAddr, source: io::Error },
+    #[error(
+        "{from}: cannot prepare a connection: {source}: ask for less at a time with --receive, or see what else this machine is short of"
+    )]
+    Prepare { from: SocketAddr, source: io::Error },
     #[error("cannot wait for connections: {0}: see what else this machine is short of")]
     Wait(#[source] io::Error),
     #[error("cannot tell the socket's address: {0}: start it where getsockname(2) is allowed")]

@@ -28,6 +28,9 @@ use crate::{Failure, processor};
 /// The longest wait for the sender's word: after it the user may want to see a rate, or the end.
 const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
+/// The most that is heard at a time: who never stops talking is not to be all that is heard.
+const MESSAGES_MAX: u32 = 64;
+
 pub(super) struct Reception<'a> {
     arguments: &'a RecvArguments,
     door: Door,
@@ -84,7 +87,7 @@ impl<'a> Reception<'a> {
             run.ends.sort_by_key(|end| end.number);
             let failure =
                 run.ends.iter_mut().find_map(|end| match std::mem::replace(&mut end.why, Why::Stopped) {
-                    Why::Unwritten(failure) => Some(failure),
+                    Why::Failed(failure) => Some(failure),
                     why => {
                         end.why = why;
                         None
@@ -128,7 +131,7 @@ impl<'a> Reception<'a> {
                 // Who reads no more is not waited for, whatever its streams are doing.
                 self.progress.stop.store(true, Ordering::Relaxed);
                 if run.running.is_empty() {
-                    run.close(ended == Ended::Done, now_ns);
+                    run.close(matches!(ended, Ended::Done | Ended::Silent), now_ns);
                     run.speak(0);
                     if run.is_over(now_ns) {
                         return Ok(ended);
@@ -216,20 +219,20 @@ impl<'a> Reception<'a> {
             std::mem::take(&mut run.waiting).into_iter().partition(|(_, head)| is_ready(head));
         run.waiting = waiting;
         for (stream, head) in ready {
-            let intake = match Intake::new(stream, self.arguments.stream.receive) {
-                Ok(intake) => intake,
-                Err(_) => continue, // broken already; it is missing in the count
-            };
-            let lane = Lane {
-                number: head.number,
-                intake,
-                offset: head.offset,
-                length: head.length,
-                count: Count::nothing(run.has_checksums()),
-                sink: self.sink,
-            };
-            let (start, progress) = (self.start, Arc::clone(&self.progress));
-            run.running.push(scope.spawn(move || lane.run(start, &progress)));
+            let Head { number, offset, length, .. } = head;
+            let count = Count::nothing(run.has_checksums());
+            let begun = Intake::new(stream, self.arguments.stream.receive).and_then(|intake| {
+                let lane = Lane { number, intake, offset, length, count, sink: self.sink };
+                let (start, progress) = (self.start, Arc::clone(&self.progress));
+                thread::Builder::new().spawn_scoped(scope, move || lane.run(start, &progress))
+            });
+            match begun {
+                Ok(running) => run.running.push(running),
+                Err(source) => {
+                    let failure = Error::Prepare { from: run.from, source }.into();
+                    run.ends.push(LaneEnd::of_nothing(number, offset, count, failure));
+                }
+            }
         }
     }
 
@@ -242,7 +245,7 @@ impl<'a> Reception<'a> {
     }
 
     fn reason_to_end(&mut self, run: &Run, now_ns: u64) -> Option<Ended> {
-        if run.ends.iter().any(|end| matches!(end.why, Why::Unwritten(_))) {
+        if run.ends.iter().any(|end| matches!(end.why, Why::Failed(_))) {
             return Some(Ended::Failed);
         }
         if let Some(asked) = self.asked_to_end() {
@@ -297,15 +300,15 @@ impl<'scope> Run<'scope> {
     /// Whether a connection is one of this run's streams.
     fn take_stream(&mut self, head: &Head, control: Control) -> bool {
         let taken = self.line.as_mut().is_some_and(|line| line.places.take(head));
-        let stream = taken.then(|| control.stream().try_clone().ok()).flatten();
-        self.waiting.extend(stream.map(|stream| (stream, *head)));
+        self.waiting.extend(taken.then(|| (control.into_stream(), *head)));
         taken
     }
 
     fn listen(&mut self, now_ns: u64) {
         let Some(Line { control, answering, .. }) = &mut self.line else { return };
-        while !answering.is_over(now_ns) {
+        for _ in 0..MESSAGES_MAX {
             match control.hear() {
+                _ if answering.is_over(now_ns) => return,
                 Heard::Message(message) => answering.handle(message, now_ns),
                 Heard::Nothing => return,
                 Heard::End => answering.end(),

@@ -1,11 +1,20 @@
 //! Where streams are written: each at its place in a file, or one behind the other down a pipe.
 
+use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use crate::Failure;
 use crate::recv::output::{self, Opened, write_all_at};
+
+/// How long to wait for whoever reads a pipe before looking whether the user has had enough.
+const LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Written by all streams at once.
 #[derive(Debug)]
@@ -16,7 +25,13 @@ pub(super) struct Sink {
 
 impl Sink {
     pub(super) fn open(path: &Path, force: bool) -> Result<Self, Failure> {
-        Ok(Self { opened: Opened::open(path, force)?, written_bytes: AtomicU64::new(0) })
+        let mut opened = Opened::open(path, force)?;
+        if !opened.has_places
+            && let Ok(own) = without_waiting(&opened.file)
+        {
+            opened.file = own;
+        }
+        Ok(Self { opened, written_bytes: AtomicU64::new(0) })
     }
 
     /// Whether streams may be written at the same time.
@@ -24,17 +39,18 @@ impl Sink {
         self.opened.has_places
     }
 
-    /// Writes what belongs there; without places, behind what was written last.
-    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+    /// Writes what belongs there; without places, behind what was written last. Returns how much: all, unless it is to stop while
+    /// whoever reads the pipe does not.
+    pub(super) fn write(&self, offset: u64, bytes: &[u8], stop: &AtomicBool) -> Result<usize, Failure> {
         let Opened { path, file, has_places } = &self.opened;
         let written = match has_places {
-            true => write_all_at(file, &mut [IoSlice::new(bytes)], offset),
-            false => write_all(file, bytes),
+            true => write_all_at(file, &mut [IoSlice::new(bytes)], offset).map(|()| bytes.len()),
+            false => write_all(file, bytes, stop),
         };
-        written.map_err(|source| output::failure(path, source))?;
+        let written = written.map_err(|source| output::failure(path, source))?;
         // Relaxed: it is told when all threads have ended.
-        self.written_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        Ok(())
+        self.written_bytes.fetch_add(written as u64, Ordering::Relaxed);
+        Ok(written)
     }
 
     pub(super) fn words(&self) -> String {
@@ -45,24 +61,40 @@ impl Sink {
     }
 }
 
-/// Also down a pipe that does not wait, which is somebody else's choice.
-fn write_all(mut file: &std::fs::File, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match file.write(bytes) {
+/// The same pipe, opened once more so that writing never waits: the one that was given is shared with others, and stays as it is.
+/// Whatever else it is (a file has its own place in it, a socket cannot be opened) is written to as it is.
+fn without_waiting(pipe: &File) -> io::Result<File> {
+    if !pipe.metadata()?.file_type().is_fifo() {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+    OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path)
+}
+
+/// Returns how much was written: less only if it is to stop.
+fn write_all(mut file: &File, bytes: &[u8], stop: &AtomicBool) -> io::Result<usize> {
+    let mut written = 0;
+    while written < bytes.len() {
+        match file.write(&bytes[written..]) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => bytes = &bytes[written..],
+            Ok(more) => written += more,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait_for_room(file)?,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // Relaxed: it says nothing about other memory.
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                wait_for_room(file)?;
+            }
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    Ok(written)
 }
 
-fn wait_for_room(file: &std::fs::File) -> io::Result<()> {
-    use rustix::event::{PollFd, PollFlags, poll};
-    match poll(&mut [PollFd::new(file, PollFlags::OUT)], None) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+fn wait_for_room(file: &File) -> io::Result<()> {
+    match poll(&mut [PollFd::new(file, PollFlags::OUT)], Some(&LOOK_INTERVAL)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
 }

@@ -175,6 +175,7 @@ impl Summary {
             Ended::Duration => ", time is up",
             Ended::Interrupted => ", interrupted",
             Ended::BrokenOff => ", then the sender broke off without saying that it is done",
+            Ended::Silent if self.sent.is_some() => ", then nothing more came of what it says it has sent",
             Ended::Silent => ", then the sender fell silent without saying that it is done",
             Ended::Failed => ", then it failed",
         };
@@ -231,7 +232,7 @@ fn why(end: &LaneEnd) -> Option<String> {
     match &end.why {
         Why::Broken(error) => Some(format!("stream {}: {error}", end.number)),
         Why::TooMuch => Some(format!("stream {}: more came than the sender had announced", end.number)),
-        Why::End | Why::Stopped | Why::Unwritten(_) => None,
+        Why::End | Why::Stopped | Why::Failed(_) => None,
     }
 }
 

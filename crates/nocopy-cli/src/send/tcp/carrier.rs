@@ -91,6 +91,11 @@ impl Carrier {
         self.socket.sender().flush_timeout(WAIT).map_err(of_kernel)
     }
 
+    /// Bytes that were given to it, and that the kernel did not take.
+    pub(super) fn queued_bytes(&mut self) -> u64 {
+        self.socket.sender().queued_bytes()
+    }
+
     /// Tells the other end that nothing more comes.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         self.socket.sender().finish().map_err(of_kernel)

@@ -75,6 +75,8 @@ enum Taken {
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     pub(super) stop: AtomicBool,
+    /// The other end reads no more: what is left is not worth a wait.
+    pub(super) is_in_vain: AtomicBool,
     pub(super) bytes: AtomicU64,
 }
 
@@ -114,11 +116,12 @@ impl Lane {
     pub(super) fn run(mut self, start: Instant, progress: &Progress) -> LaneEnd {
         let mut duration = Duration::ZERO;
         let sent = self.send_all(start, progress, &mut duration);
-        let (break_off, failure) = match sent.and_then(|()| self.finish(start, &mut duration)) {
+        let (break_off, failure) = match sent.and_then(|()| self.finish(start, progress, &mut duration)) {
             Ok(()) => (None, None),
             Err(Stop::Connection(error)) => (Some(error), None),
             Err(Stop::Failure(failure)) => (None, Some(failure)),
         };
+        self.take_back();
         LaneEnd {
             number: self.number,
             offset: self.range.as_ref().map(|range| range.start),
@@ -129,6 +132,16 @@ impl Lane {
             break_off,
             failure,
             carrier: self.carrier,
+        }
+    }
+
+    /// Counts only what the kernel took, where it did not take all.
+    fn take_back(&mut self) {
+        let unsent = self.carrier.queued_bytes().min(self.count.bytes);
+        if unsent > 0 {
+            // The sum is that of more than was sent.
+            self.count = Count { bytes: self.count.bytes - unsent, crc32c: None };
+            self.schedule.tally.bytes = self.count.bytes;
         }
     }
 
@@ -165,10 +178,11 @@ impl Lane {
     }
 
     /// Hands over what is left, unless the other end does not take it, and then says that it was all.
-    fn finish(&mut self, start: Instant, duration: &mut Duration) -> Result<(), Stop> {
+    fn finish(&mut self, start: Instant, progress: &Progress, duration: &mut Duration) -> Result<(), Stop> {
         let asked = Instant::now();
         while !self.carrier.advance().map_err(Stop::Connection)? {
-            if asked.elapsed() > PATIENCE {
+            // Relaxed: as above.
+            if asked.elapsed() > PATIENCE || progress.is_in_vain.load(Ordering::Relaxed) {
                 return Err(Stop::Connection(io::ErrorKind::TimedOut.into()));
             }
             *duration = start.elapsed();

@@ -15,6 +15,9 @@ use crate::transfer::stream::{Asking, Count, Findings, Standing};
 /// How long to wait for an answer before looking around.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
+/// The most that is heard at a time: who never stops talking is not to be all that is heard.
+const MESSAGES_MAX: u32 = 64;
+
 /// How long the last word of a receiver that closes its connections may take.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
@@ -94,7 +97,7 @@ impl Line {
 
     fn listen(&mut self) {
         let now_ns = self.now_ns();
-        loop {
+        for _ in 0..MESSAGES_MAX {
             match self.control.hear() {
                 Heard::Message(message) => self.asking.handle(message, now_ns),
                 Heard::Nothing => return,

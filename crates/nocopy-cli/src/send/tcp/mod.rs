@@ -172,6 +172,8 @@ impl Transmission<'_> {
                 _ => Some(Ended::BrokenOff),
             };
             if now.is_some() {
+                let is_in_vain = now != Some(Ended::Interrupted);
+                progress.is_in_vain.store(is_in_vain, Ordering::Relaxed);
                 progress.stop.store(true, Ordering::Relaxed);
                 reason = reason.or(now);
             }
@@ -206,7 +208,8 @@ impl Transmission<'_> {
             None if is_broken => ended = ended.but(Ended::BrokenOff),
             None => ends.iter().for_each(|end| end.carrier.hear_out(PATIENCE)),
         }
-        ends.iter_mut().for_each(|end| end.close(PATIENCE));
+        let start = Instant::now();
+        ends.iter_mut().for_each(|end| end.close(PATIENCE.saturating_sub(start.elapsed()))); // together
         ended
     }
 

@@ -38,9 +38,10 @@ impl Findings {
 
     /// Whether all went well as far as the two can tell each other.
     pub(crate) fn are_good(&self) -> bool {
-        let differ =
-            self.sent.zip(self.received).is_some_and(|(sent, received)| sent.bytes != received.bytes);
-        self.is_final && !self.is_short() && self.verified() != Some(false) && !(self.is_whole && differ)
+        let differ = self.sent.zip(self.received).is_some_and(|(sent, received)| {
+            received.bytes > sent.bytes || self.is_whole && received.bytes < sent.bytes
+        });
+        self.is_final && !self.is_short() && self.verified() != Some(false) && !differ
     }
 
     /// Rows of a table; with checksums where these were asked for.
@@ -122,6 +123,7 @@ mod tests {
         let enough = Findings { sent: count(9, 1), is_final: true, is_whole: false, ..broken };
         assert_eq!((enough.verified(), enough.missing(), enough.are_good()), (None, None, true));
         assert!(enough.rows(true)[1].1.contains("not known"));
+        assert!(!Findings { received: count(10, 1), ..enough }.are_good(), "more than was sent");
         assert!(!Findings { total: Some(9), ..enough }.are_good(), "a file that is not whole");
     }
 }
