@@ -363,6 +363,18 @@ fn a_receiver_whose_reader_is_gone_ends_its_sender() {
     assert_eq!(receiver.end().status.code(), Some(0), "who reads has read enough");
 }
 
+/// Proves that a file that became shorter ends the run at once, at both ends, and that both tell what went.
+#[test]
+fn a_file_that_shrinks_keeps_nobody_waiting() {
+    let source = Scratch::new("shrinks");
+    fs::write(source.path(), noise(20_000_000)).unwrap();
+    let (sender, receiver, _stream) = at_work("shrunk", &["--idle", "10m"], &["--file", source.path()]);
+    fs::OpenOptions::new().write(true).open(source.path()).unwrap().set_len(1).unwrap();
+    let ((sent, code), (received, received_code)) = agreed(sender, receiver);
+    assert_eq!((code, received_code), (2, 1), "{sent}{received}");
+    assert_eq!((&sent["ended"], &received["ended"]), (&"failed".into(), &"done".into()));
+}
+
 /// Proves that a receiver ends when it is asked to, also while nobody reads what it writes; that its sender does; and that both count only
 /// what went: the pipe has what the receiver says, the ledger what the sender says.
 #[test]

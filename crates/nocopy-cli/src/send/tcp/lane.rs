@@ -119,7 +119,11 @@ impl Lane {
         let (break_off, failure) = match sent.and_then(|()| self.finish(start, progress, &mut duration)) {
             Ok(()) => (None, None),
             Err(Stop::Connection(error)) => (Some(error), None),
-            Err(Stop::Failure(failure)) => (None, Some(failure)),
+            Err(Stop::Failure(failure)) => {
+                // The receiver need not wait for what nobody can read.
+                let _ = self.finish(start, progress, &mut duration);
+                (None, Some(failure))
+            }
         };
         self.take_back();
         LaneEnd {
