@@ -233,6 +233,64 @@ fn a_reset_midway_is_an_error_and_no_signal() {
     }
 }
 
+/// Signals for this thread, one after the other, until it is dropped.
+struct Signals {
+    stop: Arc<AtomicBool>,
+    sending: Option<thread::JoinHandle<()>>,
+}
+
+impl Signals {
+    #[allow(unsafe_code)]
+    fn storm() -> Self {
+        signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::default()).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        // SAFETY: always succeeds.
+        let here = unsafe { libc::pthread_self() };
+        let sending = thread::spawn(move || {
+            while !stopped.load(Relaxed) {
+                // SAFETY: that thread waits for this one before it ends.
+                unsafe { libc::pthread_kill(here, libc::SIGUSR1) };
+                thread::sleep(Duration::from_micros(20));
+            }
+        });
+        Self { stop, sending: Some(sending) }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        let ended = self.sending.take().map(thread::JoinHandle::join);
+        assert!(matches!(ended, Some(Ok(()))));
+    }
+}
+
+#[test]
+fn signals_end_no_transfer() {
+    let bytes = pattern(16 * MIB, 8);
+    let data = publish(&bytes);
+    let (socket, mut receiver) = pair();
+    let reader = thread::spawn(move || {
+        let mut received = Vec::new();
+        receiver.read_to_end(&mut received).unwrap();
+        received
+    });
+    let signals = Signals::storm();
+    let mut by = ByReference::new(socket.as_fd(), None).unwrap();
+    for round in 0..8 {
+        let mut transfer = match round % 2 {
+            0 => Transfer::published(&data, 0..data.len() as u64).unwrap(),
+            _ => Transfer::file(file(&bytes), 0..bytes.len() as u64).unwrap(),
+        };
+        // Never waiting: what finds the socket full is what signals come into.
+        while by.step(&mut transfer, socket.as_fd(), false).unwrap() != Step::Done {}
+    }
+    drop(signals);
+    drop(socket);
+    assert!(reader.join().unwrap() == bytes.repeat(8));
+}
+
 #[test]
 fn a_file_that_becomes_shorter_is_an_error_and_counted() {
     let (socket, mut receiver) = pair();

@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::retry_on_intr;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 /// Sends as many bytes as the socket takes, and returns how many; where it takes none it waits, or says `WouldBlock`. Raises no signal.
@@ -25,12 +26,12 @@ pub(crate) unsafe fn send(
     Ok(sendmsg(socket, pieces, &mut SendAncillaryBuffer::default(), flags)?)
 }
 
-/// The same of bytes in one piece, which the kernel copies.
+/// The same of bytes in one piece, which the kernel copies; waits as the socket is set to.
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn send_copied(socket: BorrowedFd<'_>, bytes: &[u8], waits: bool) -> io::Result<usize> {
-    Ok(rustix::net::send(socket, bytes, flags(waits))?)
+pub(crate) fn send_copied(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    Ok(rustix::net::send(socket, bytes, flags(true))?)
 }
 
 fn flags(waits: bool) -> SendFlags {
@@ -100,8 +101,26 @@ impl Memory {
 /// Whether a call would find room, or an error.
 fn is_writable(socket: BorrowedFd<'_>) -> io::Result<bool> {
     let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
-    rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    look(&mut polled)?;
     Ok(polled[0].revents().intersects(PollFlags::OUT | PollFlags::HUP))
+}
+
+/// Fails where the connection is no more: no call would tell that has nothing to send.
+pub(crate) fn check(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
+    look(&mut polled)?;
+    if !polled[0].revents().contains(PollFlags::HUP) {
+        return Ok(());
+    }
+    let reason = socket2::SockRef::from(&socket).take_error()?;
+    Err(reason.unwrap_or(io::ErrorKind::BrokenPipe.into()))
+}
+
+/// Polls without waiting. A signal interrupts even that.
+fn look(polled: &mut [PollFd<'_>]) -> io::Result<()> {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    retry_on_intr(|| rustix::event::poll(polled, Some(&now)))?;
+    Ok(())
 }
 
 /// Makes calls that send by a blocking socket wait no longer than a tick of the kernel's clock (1 to 10 ms), and then say

@@ -137,9 +137,17 @@ impl Transfer {
         Self { source, at: range.start, range }
     }
 
-    /// The pipe, if it is one that the bytes come out of.
-    pub(super) fn pipe_reader(&self) -> Option<&OwnedFd> {
-        if let Source::Pipe(reader) = &self.source { Some(reader) } else { None }
+    /// Whether the bytes come out of a pipe, nobody knows when.
+    pub(super) fn is_of_pipe(&self) -> bool {
+        matches!(self.source, Source::Pipe(_))
+    }
+
+    /// The pipe that the bytes come out of, if there are none in it.
+    pub(super) fn silent_pipe(&self) -> Option<&OwnedFd> {
+        match &self.source {
+            Source::Pipe(reader) if is_empty(reader) => Some(reader),
+            _ => None,
+        }
     }
 
     /// Bytes in all.
@@ -451,10 +459,11 @@ impl LentPipe {
 
 /// Why moving out of a pipe would have to wait.
 fn full_or_empty(reader: &OwnedFd) -> Step {
-    match rustix::io::ioctl_fionread(reader) {
-        Ok(0) => Step::SourceEmpty,
-        _ => Step::SocketFull,
-    }
+    if is_empty(reader) { Step::SourceEmpty } else { Step::SocketFull }
+}
+
+fn is_empty(reader: &OwnedFd) -> bool {
+    matches!(rustix::io::ioctl_fionread(reader), Ok(0))
 }
 
 /// A call's error, for whom it concerns. `WouldBlock` is told apart by the step.

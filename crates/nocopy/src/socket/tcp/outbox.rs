@@ -98,6 +98,10 @@ impl Item {
             Self::Reference(transfer) => transfer.bytes() - transfer.sent(),
         }
     }
+
+    fn is_of_pipe(&self) -> bool {
+        matches!(self, Self::Reference(transfer) if transfer.is_of_pipe())
+    }
 }
 
 impl Load for Item {
@@ -126,7 +130,9 @@ pub(super) struct Outbox {
     kept: Kept<Item, (), Call>,
     /// What goes next: the first buffer that was not handed over whole, and how many of its bytes were.
     next: Place,
-    queued_bytes: u64,
+    /// Bytes of buffers that were not handed over, and of what is referred to: of a pipe any number may be asked for.
+    buffered_bytes: u64,
+    referred_bytes: u128,
     /// The stream was ended: nothing more can be sent.
     pub(super) is_finished: bool,
     /// Something that belongs to the stream was taken out of it.
@@ -141,7 +147,8 @@ impl Outbox {
         Self {
             kept,
             next: Place { ticket: 0, bytes: 0 },
-            queued_bytes: 0,
+            buffered_bytes: 0,
+            referred_bytes: 0,
             is_finished: false,
             is_cut: false,
             is_packet_open: false,
@@ -162,7 +169,10 @@ impl Outbox {
     }
 
     pub(super) fn push(&mut self, item: Item) -> Ticket {
-        self.queued_bytes += item.bytes_left();
+        match &item {
+            Item::Buffer(buffer) => self.buffered_bytes += buffer.len() as u64,
+            Item::Reference(_) => self.referred_bytes += u128::from(item.bytes_left()),
+        }
         self.kept.messages.push(item, ())
     }
 
@@ -174,7 +184,12 @@ impl Outbox {
 
     /// Bytes that were not handed over.
     pub(super) fn queued_bytes(&self) -> u64 {
-        self.queued_bytes
+        u64::try_from(self.referred_bytes + u128::from(self.buffered_bytes)).unwrap_or(u64::MAX)
+    }
+
+    /// Those of buffers.
+    pub(super) fn buffered_bytes(&self) -> u64 {
+        self.buffered_bytes
     }
 
     /// Calls whose memory the kernel still reads.
@@ -197,9 +212,11 @@ impl Outbox {
         })
     }
 
-    /// The transfer at the front of the queue, the socket, and whether more is queued behind it.
+    /// The transfer at the front of the queue, the socket, and whether bytes are queued behind it that are there already: for others
+    /// nothing is to be kept back.
     pub(super) fn next_reference(&mut self) -> Option<(&mut Transfer, BorrowedFd<'_>, bool)> {
-        let more = self.queued() > 1;
+        let mut behind = (self.next.ticket + 1..self.kept.messages.end()).map(|ticket| self.item(ticket));
+        let more = behind.find(|item| item.bytes_left() > 0).is_some_and(|item| !item.is_of_pipe());
         match self.kept.messages.message_mut(self.next.ticket) {
             Some(Item::Reference(transfer)) => Some((transfer, self.kept.socket.as_fd(), more)),
             _ => None,
@@ -208,7 +225,15 @@ impl Outbox {
 
     /// So many bytes of the transfer at the front have gone.
     pub(super) fn reference_went(&mut self, bytes: u64) {
-        self.queued_bytes -= bytes;
+        self.referred_bytes -= u128::from(bytes);
+    }
+
+    /// The pipe at the front of the queue, if nothing is in it.
+    pub(super) fn silent_pipe(&self) -> Option<BorrowedFd<'_>> {
+        match (self.queued() > 0).then(|| self.item(self.next.ticket))? {
+            Item::Reference(transfer) => transfer.silent_pipe().map(AsFd::as_fd),
+            Item::Buffer(_) => None,
+        }
     }
 
     /// All of it has.
@@ -336,7 +361,7 @@ impl Outbox {
         evidence: Option<Evidence>,
         free: &mut impl FnMut(Ticket, Item, Evidence),
     ) {
-        self.queued_bytes -= bytes as u64;
+        self.buffered_bytes -= bytes as u64;
         while self.next.ticket < self.kept.messages.end() {
             let Item::Buffer(buffer) = self.item(self.next.ticket) else { return };
             let left = buffer.len() - self.next.bytes;
@@ -370,12 +395,12 @@ impl Outbox {
     pub(super) fn take_unsent(&mut self) -> Vec<Item> {
         let tickets = self.next.ticket..self.kept.messages.end();
         let mut unsent = Vec::new();
-        self.is_cut |= self.queued_bytes > 0;
+        self.is_cut |= self.queued_bytes() > 0;
         for ticket in tickets {
             self.kept.messages.handed_over(ticket, None, &mut |_, item, _| unsent.push(item));
         }
         self.next = Place { ticket: self.kept.messages.end(), bytes: 0 };
-        self.queued_bytes = 0;
+        (self.buffered_bytes, self.referred_bytes) = (0, 0);
         unsent
     }
 
@@ -392,7 +417,7 @@ impl Outbox {
             return;
         }
         // The connection may be gone already: then nothing is to be ended.
-        if self.queued_bytes == 0 && !self.is_cut {
+        if self.queued_bytes() == 0 && !self.is_cut {
             let _ = rustix::net::shutdown(self.socket(), rustix::net::Shutdown::Write);
         } else if rustix::net::connect_unspec(self.socket()).is_err() {
             // Another thread receives, and the kernel is of those that mind (`EBUSY`): then when the last half is closed.

@@ -315,7 +315,7 @@ impl Sender {
         if self.outbox.is_finished {
             return Some(RejectedReason::Finished);
         }
-        let is_full = self.outbox.queued_bytes().saturating_add(bytes) > QUEUE_BYTES_MAX;
+        let is_full = self.outbox.buffered_bytes().saturating_add(bytes) > QUEUE_BYTES_MAX;
         (bytes > 0 && is_full && self.queued() > 0).then_some(RejectedReason::QueueFull)
     }
 
@@ -326,24 +326,20 @@ impl Sender {
     pub fn send_slice(&mut self, mut bytes: &[u8]) -> Result<(), SendError> {
         self.flush()?;
         while !bytes.is_empty() {
-            match self.send_some(bytes, true) {
-                Ok(sent) => bytes = &bytes[sent..],
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.make_room().map_err(|error| self.error(error))?;
-                }
-                Err(error) => {
-                    return Err(SendError { unsent_bytes: bytes.len() as u64, source: error });
-                }
-            }
+            let sent = self.send_some(bytes);
+            let sent = sent.map_err(|source| SendError { unsent_bytes: bytes.len() as u64, source })?;
+            bytes = &bytes[sent..];
         }
         Ok(())
     }
 
-    /// Sends as many bytes as the socket takes.
-    fn send_some(&mut self, bytes: &[u8], waits: bool) -> io::Result<usize> {
+    /// Sends as many bytes as the socket takes; waits while it takes none.
+    fn send_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let sent = loop {
-            match stream::send_copied(self.outbox.socket(), bytes, waits) {
+            match stream::send_copied(self.outbox.socket(), bytes) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Also a blocking socket says so, once something went by reference.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.make_room()?,
                 sent => break sent?,
             }
         };
@@ -376,7 +372,8 @@ impl Sender {
     }
 
     /// Hands over as much as the socket takes at once. `false`: not everything; wait until it is writable, and
-    /// [`reap`](Self::reap) before, because completions make it readable as an error.
+    /// [`reap`](Self::reap) before, because completions make it readable as an error. (Where it is an empty [pipe](Self::send_pipe) that
+    /// holds it up, wait for that: keep a duplicate of its reader.)
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -432,18 +429,19 @@ impl Sender {
                     self.outbox.reference_went(bytes);
                     self.counters.sent_bytes += bytes;
                     self.books.tally.add(evidence, 0, bytes);
+                    continue;
                 }
                 Step::Done => {
                     self.outbox.pass_reference();
                     return Ok(true);
                 }
-                Step::SocketFull | Step::SourceEmpty if !waits => return Ok(false),
-                Step::SocketFull => self.make_room()?,
-                Step::SourceEmpty => {
-                    let pipe = transfer.pipe_reader();
-                    pipe.map_or(Ok(()), |pipe| wait_readable(pipe.as_fd(), LOOK_AGAIN).map(drop))?;
-                }
+                Step::SourceEmpty => stream::check(socket)?,
+                Step::SocketFull => {}
             }
+            if !waits {
+                return Ok(false);
+            }
+            self.make_room()?;
         }
     }
 
@@ -549,9 +547,13 @@ impl Sender {
         self.wait_for_room(LOOK_AGAIN)
     }
 
+    /// Waits until it may go on, be it that the pipe in front was empty.
     fn wait_for_room(&mut self, timeout: Duration) -> io::Result<()> {
         // Completions would end the wait at once.
         self.reap();
+        if let Some(pipe) = self.outbox.silent_pipe() {
+            return wait_readable(pipe, timeout).map(drop);
+        }
         wait_writable(self.outbox.socket(), timeout).map(drop)
     }
 
@@ -628,14 +630,14 @@ impl Sender {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub fn drain(&mut self, timeout: Duration) -> Result<bool, SendError> {
-        let give_up = Instant::now() + timeout;
+        let start = Instant::now();
         loop {
             let is_flushed = self.try_flush()?;
             let over = self.reap();
             if is_flushed && self.in_flight() == 0 {
                 return Ok(true);
             }
-            let left = give_up.saturating_duration_since(Instant::now());
+            let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() {
                 return Ok(false);
             }
@@ -689,12 +691,12 @@ impl Sender {
     /// ones, and goes on sending them; any other memory is leaked. (Dropping the sender instead leaves all of it where it is, for up to
     /// two minutes.) What is still queued then is not sent, and the peer sees a reset.
     pub fn close(mut self, timeout: Duration) -> Closed {
-        let give_up = Instant::now() + timeout;
+        let start = Instant::now();
         let flushed = self.flush_timeout(timeout);
         self.outbox.end();
         // Nothing is queued any more that could fail.
         let drained = if matches!(flushed, Ok(true)) {
-            self.drain(give_up.saturating_duration_since(Instant::now()))
+            self.drain(timeout.saturating_sub(start.elapsed()))
         } else {
             self.reap();
             Ok(false)
@@ -755,7 +757,7 @@ fn of_transfer(error: TransferError) -> io::Error {
 impl io::Write for Sender {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         Self::flush(self).map_err(|error| error.source)?;
-        self.send_some(bytes, true)
+        self.send_some(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
