@@ -23,9 +23,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(listen)?;
     println!("{}: passing on to {onwards}", listener.local_addr()?);
     thread::scope(|scope| {
-        for client in listener.incoming().take(connections) {
-            let client = client?;
-            let from = client.peer_addr()?;
+        for _ in 0..connections {
+            let (client, from) = listener.accept()?;
             scope.spawn(move || match pass_on(client, onwards) {
                 Ok(Proxied { there, back }) => println!("{from}: {there} bytes there, {back} back"),
                 Err(error) => println!("{from}: {error}"),

@@ -206,16 +206,16 @@ impl Builder {
     pub fn connect(self, address: SocketAddr) -> Result<Socket, OpenError> {
         let socket = socket(address)?;
         self.set(&socket)?; // before connecting: the window's scale is settled then
-        let connected = match self.connect_timeout {
-            Some(timeout) => socket.connect_timeout(&address.into(), timeout),
-            None => socket.connect(&address.into()),
-        };
+        // Also without a timeout by the call that has one: signals do not end it.
+        let connected =
+            socket.connect_timeout(&address.into(), self.connect_timeout.unwrap_or(Duration::MAX));
         connected.map_err(|source| OpenError::Connect { address, source })?;
         self.finish(socket.into())
     }
 
     /// Takes over a stream that is connected already. It belongs to the result from then on: other handles to it
-    /// (`try_clone`) must not send.
+    /// (`try_clone`) must not send. It becomes a blocking one (`O_NONBLOCK` is cleared), for them, too; what is not to wait here is
+    /// called so.
     ///
     /// # Errors
     /// See [`OpenError`].

@@ -16,6 +16,8 @@ const NO_MEMORY: &str = "the kernel had no memory to remember zero-copy sends by
 const RING_FULL: &str = "as many sends wait for the peer's acknowledgement as a ring has places: send larger buffers, or flush more of \
                          them at a time";
 
+const REFUSED: &str = "the kernel did not take by it what a plain call takes";
+
 #[derive(Debug)]
 pub(super) struct Chooser {
     policy: Policy<Method>,
@@ -67,6 +69,11 @@ impl Chooser {
         self.policy.rule_out(method, Reason::Temporary(why));
     }
 
+    /// The kernel did not take by a zero-copy method what it then took by a plain call.
+    pub(super) fn refused(&mut self, method: Method) {
+        self.policy.rule_out(method, Reason::Temporary(REFUSED));
+    }
+
     /// This stream does not have it.
     pub(super) fn unavailable(&mut self, method: Method, why: &'static str) {
         self.policy.rule_out(method, Reason::Unavailable(why));
@@ -102,6 +109,24 @@ mod tests {
             assert_eq!(choice.method, Method::Plain, "{}", chooser.explain());
             chooser.record(choice, 64 << 10, 64 << 10, Duration::from_micros(10));
         }
+    }
+
+    #[test]
+    fn what_the_kernel_begins_to_refuse_is_hardly_asked_for_again() {
+        let mut chooser = Chooser::new(None);
+        let mut refused = 0;
+        for round in 0..20_000 {
+            let choice = chooser.choose(64 << 10);
+            let is_zero_copy = choice.method.is_zero_copy();
+            if is_zero_copy && round >= 10_000 {
+                refused += 1;
+                chooser.refused(choice.method);
+                continue;
+            }
+            let cost = Duration::from_micros(if is_zero_copy { 5 } else { 10 });
+            chooser.record(choice, 64 << 10, 64 << 10, cost);
+        }
+        assert!(refused < 20, "{refused} times: {}", chooser.explain());
     }
 
     #[test]

@@ -538,7 +538,11 @@ impl Sender {
         if self.outbox.kept().is_ring_broken() {
             self.books.chooser.unavailable(Method::UringZeroCopy, RING_BROKEN);
         }
-        if method.is_zero_copy() && is_of_method { Ok(Method::Plain) } else { Err(error) }
+        if !method.is_zero_copy() || !is_of_method {
+            return Err(error);
+        }
+        self.books.chooser.refused(method);
+        Ok(Method::Plain)
     }
 
     /// The socket's send buffer is full.
