@@ -180,8 +180,8 @@ fn a_reset_on_one_side_is_seen_on_the_other() {
             reset(dying);
             let (ended, _) = ends(running);
             let error = ended.unwrap_err();
-            assert_eq!(error.side, side, "{error}");
-            assert_eq!(error.proxied.there + error.proxied.back, 5, "{error}");
+            let ProxyError::Broken { side: broken, proxied, .. } = &error else { panic!("{error}") };
+            assert_eq!((*broken, proxied.there + proxied.back), (side, 5), "{error}");
             assert!(error.to_string().contains("were reset"), "{error}");
             if after_end {
                 // The end of the stream was read already; writing finds the connection gone.
@@ -208,10 +208,35 @@ fn a_reset_while_bytes_flow_ends_the_proxy_without_a_signal() {
     reset(right);
     let (ended, _) = ends(running);
     let error = ended.unwrap_err();
-    assert_eq!(error.side, Side::Second, "{error}");
+    assert!(matches!(error, ProxyError::Broken { side: Side::Second, .. }), "{error}");
     writer.join().unwrap();
     // std::net writes without the signal, too.
     assert!(!raised.load(Relaxed), "SIGPIPE");
+}
+
+/// Takes pipes from this thread, as if all descriptors were in use.
+fn without_pipes() {
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+    let refused = SeccompAction::Errno(libc::EMFILE.cast_unsigned());
+    let rules = [(libc::SYS_pipe2, vec![])].into();
+    let here = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, here).unwrap();
+    seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+}
+
+#[test]
+fn what_is_not_begun_leaves_both_connections() {
+    let ((mut left, first), (second, mut right)) = (pair(), pair());
+    let tried = thread::spawn(move || {
+        without_pipes();
+        (proxy(&first, &second).unwrap_err(), first, second)
+    });
+    let (error, mut first, mut second) = tried.join().unwrap();
+    assert!(matches!(error, ProxyError::NotBegun(_)), "{error}");
+    for (socket, peer) in [(&mut first, &mut left), (&mut second, &mut right)] {
+        socket.write_all(b"hello").unwrap();
+        peer.read_exact(&mut [0; 5]).unwrap();
+    }
 }
 
 #[test]

@@ -161,16 +161,25 @@ impl std::fmt::Display for Side {
     }
 }
 
-/// Why a proxy ended early. Both connections were reset, so that neither peer takes what it got for all there was.
+/// Why nothing was moved, or not everything.
 #[derive(Debug, thiserror::Error)]
-#[error("the {side} connection failed ({source}) after {} bytes there and {} back; both were reset", proxied.there, proxied.back)]
-pub struct ProxyError {
-    /// Whose.
-    pub side: Side,
-    /// What went before.
-    pub proxied: Proxied,
-    /// The kernel's reason.
-    pub source: io::Error,
+#[non_exhaustive]
+pub enum ProxyError {
+    /// Nothing was: both connections are as they were.
+    #[error(
+        "no pipe to move bytes by ({0}); raise 'ulimit -n', or close what is not needed; both connections are as they were"
+    )]
+    NotBegun(#[source] io::Error),
+    /// A connection failed. Both were reset, so that neither peer takes what it got for all there was.
+    #[error("the {side} connection failed ({source}) after {} bytes there and {} back; both were reset", proxied.there, proxied.back)]
+    Broken {
+        /// Which.
+        side: Side,
+        /// What went before.
+        proxied: Proxied,
+        /// The kernel's reason.
+        source: io::Error,
+    },
 }
 
 /// Moves bytes both ways between two connected stream sockets until both have ended, by splice(2): they do not enter the program.
@@ -182,18 +191,17 @@ pub struct ProxyError {
 /// See [`ProxyError`]: a connection was reset or timed out, or there is no pipe to be had.
 pub fn proxy(first: impl AsFd, second: impl AsFd) -> Result<Proxied, ProxyError> {
     let (first, second) = (first.as_fd(), second.as_fd());
-    let failed = |side, source| ProxyError { side, proxied: Proxied::default(), source };
-    let _first = NonBlocking::set(first).map_err(|error| failed(Side::First, error))?;
-    let _second = NonBlocking::set(second).map_err(|error| failed(Side::Second, error))?;
-    let there = Direction::new(first, second).map_err(|error| failed(Side::First, error))?;
-    let back = Direction::new(second, first).map_err(|error| failed(Side::Second, error))?;
+    let there = Direction::new(first, second).map_err(ProxyError::NotBegun)?;
+    let back = Direction::new(second, first).map_err(ProxyError::NotBegun)?;
+    let _first = NonBlocking::set(first).map_err(ProxyError::NotBegun)?;
+    let _second = NonBlocking::set(second).map_err(ProxyError::NotBegun)?;
     let mut both = Both { first, second, there, back };
     let ended = both.run();
     let proxied = Proxied { there: both.there.moved, back: both.back.moved };
     ended.map_err(|(side, source)| {
         // Dissolving the association resets the connection. One that is no more cannot be reset, which is as well.
         let _ = (rustix::net::connect_unspec(first), rustix::net::connect_unspec(second));
-        ProxyError { side, proxied, source }
+        ProxyError::Broken { side, proxied, source }
     })?;
     Ok(proxied)
 }
