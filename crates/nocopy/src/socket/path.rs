@@ -59,6 +59,13 @@ impl Paths {
         look_up(&mut routes.lock().unwrap_or_else(PoisonError::into_inner), to)
     }
 
+    /// Whether that is an address of this machine.
+    pub(super) fn ends_here(&self, to: Option<IpAddr>) -> bool {
+        let (Some(routes), Some(to)) = (&self.routes, to) else { return false };
+        let mut routes = routes.lock().unwrap_or_else(PoisonError::into_inner);
+        routes.look_up(to.to_canonical()).is_ok_and(|route| matches!(route.kind, Kind::Local))
+    }
+
     /// The name of the interface by which packets leave to that address, if it is known.
     pub(super) fn interface(&self, to: Option<IpAddr>) -> Option<String> {
         let (routes, to) = (self.routes.as_ref()?, to?.to_canonical());

@@ -21,8 +21,10 @@ const MENTIONED_SHARE: u64 = 100;
 /// Where the packets of the other side come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carrier {
-    /// This machine, or one that lives in it: by loopback, veth, bridge or tap.
+    /// This machine.
     Host,
+    /// An interface without a card (veth, bridge, tap): who sends lives on this machine, or behind a card that is not seen from here.
+    Link,
     /// A card.
     Card,
     /// The host does not say.
@@ -36,7 +38,7 @@ pub struct Facts {
     pub segment_bytes: u32,
     /// Where packets come from, if they come the way that others go.
     pub carrier: Carrier,
-    /// The interface of a card, as far as it can be asked.
+    /// The interface, as far as it can be asked.
     pub interface: Option<String>,
     /// Whether the card puts headers and data into buffers of their own; `None`: not a card, or it does not say.
     pub splits_headers: Option<bool>,
@@ -67,7 +69,7 @@ pub enum Finding {
     Untried,
     /// All but less than 1 % was mapped.
     Mapped,
-    /// The sender is on this machine, and what it sends lies on pages that the kernel does not map.
+    /// The sender is on this machine, or may be, and what it sends lies on pages that the kernel does not map.
     LocalSender,
     /// What fills a packet does not fill whole pages.
     SegmentSize,
@@ -102,13 +104,14 @@ impl Surroundings {
     pub(super) fn facts(&self, socket: &impl AsFd) -> Facts {
         self.paths.refresh();
         let carrier = match self.paths.to(self.peer) {
-            Path::Local => Carrier::Host,
+            Path::Local if self.paths.ends_here(self.peer) => Carrier::Host,
+            Path::Local => Carrier::Link,
             Path::Card => Carrier::Card,
             Path::Unknown => Carrier::Unknown,
         };
         // Another thread's namespace may have an interface of that name too.
-        let is_card = carrier == Carrier::Card && is_of_this_namespace(socket);
-        let interface = if is_card { self.paths.interface(self.peer) } else { None };
+        let can_be_asked = matches!(carrier, Carrier::Card | Carrier::Link) && is_of_this_namespace(socket);
+        let interface = if can_be_asked { self.paths.interface(self.peer) } else { None };
         Facts {
             segment_bytes: tcp_receive::information(socket).map_or(0, |told| told.tcpi_rcv_mss),
             carrier,
@@ -189,7 +192,8 @@ fn findings(facts: &Facts, tally: &Tally, all_bytes: u64, unmapped_bytes: u64) -
         causes.iter().map(|&cause| tally.copied_bytes(cause)).sum::<u64>() * MENTIONED_SHARE >= all_bytes
     };
     let whole_pages = [Cause::LocalPages, Cause::HeadersNotSplit, Cause::SegmentSize, Cause::NotMapped];
-    let (by_host, by_card) = (facts.carrier == Carrier::Host, facts.carrier == Carrier::Card);
+    let by_host = matches!(facts.carrier, Carrier::Host | Carrier::Link);
+    let by_card = facts.carrier == Carrier::Card;
     let unmapped = is_worth_a_word(&whole_pages);
     let in_parts = is_worth_a_word(&[Cause::PartOfPage]);
     let candidates = [
@@ -233,6 +237,11 @@ impl Diagnosis {
         match finding {
             Finding::Untried => f.write_str("nothing was to be mapped yet"),
             Finding::Mapped => f.write_str("pages are mapped; nothing to be done"),
+            Finding::LocalSender if facts.carrier == Carrier::Link => write!(
+                f,
+                "packets come by {interface}, which is no card: where the sender is on this machine, the kernel holds what it sends on \
+                 pages that do not map; let it send with MSG_ZEROCOPY, or receive by copy"
+            ),
             Finding::LocalSender => f.write_str(match facts.high_order_pages {
                 Some(false) => {
                     "the sender is on this machine, and what it sends lies on pages of files or shared memory, or shares pages: \
@@ -309,6 +318,8 @@ mod tests {
             (facts(Carrier::Card, 1448, None), Cause::SegmentSize),
             (facts(Carrier::Card, 4096, None), Cause::NotMapped),
             (facts(Carrier::Unknown, 1448, None), Cause::NotMapped),
+            // Who is behind a veth may be on another machine.
+            (facts(Carrier::Link, 1448, None), Cause::NotMapped),
         ];
         for (facts, cause) in cases {
             assert_eq!(facts.cause(), cause, "{facts:?}");
@@ -328,6 +339,13 @@ mod tests {
                 vec![(Cause::LocalPages, 1000)],
                 vec![Finding::LocalSender],
                 "high_order_alloc_disable",
+            ),
+            (
+                facts(Carrier::Link, 4096, None),
+                0,
+                vec![(Cause::NotMapped, 1000)],
+                vec![Finding::LocalSender],
+                "where the sender is on this machine",
             ),
             (
                 card(Some(true)),
