@@ -155,7 +155,8 @@ impl Builder {
         self
     }
 
-    /// Receives into buffers of this pool (default: one of its own, [`Receiver::pool`]).
+    /// Receives into buffers of this pool (default: one of its own, [`Receiver::pool`]). A receiver that waits has a buffer in hand, so a
+    /// pool for several connections needs one for each, and those for chunks that are kept.
     pub fn receive_pool(mut self, pool: &Pool) -> Self {
         self.receive_pool = Some(pool.clone());
         self
@@ -224,7 +225,8 @@ impl Builder {
         self.finish(stream.into())
     }
 
-    /// Listens at that address; port 0 takes a free one. All connections share the pools, and have these settings.
+    /// Listens at that address; port 0 takes a free one. All connections have these settings. They share the pool to send from, and a pool
+    /// to receive into that was given here; otherwise each has its own, whose memory is taken as it is used.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -236,8 +238,6 @@ impl Builder {
         self.set(&socket)?;
         socket.listen(BACKLOG).map_err(|source| OpenError::Bind { address, source })?;
         self.send_pool = Some(own_or(self.send_pool)?);
-        self.receive_pool =
-            Some(self.receive_pool.map_or_else(Receiver::pool, Ok).map_err(OpenError::Memory)?);
         Ok(Listener { listener: TcpListener::from(socket), builder: self })
     }
 
@@ -279,8 +279,11 @@ impl Builder {
         if let Some(method @ Method::UringZeroCopy) = self.method {
             sender.open_ring().map_err(|source| OpenError::Method { method, source })?;
         }
-        let pool = self.receive_pool.map_or_else(Receiver::pool, Ok).map_err(OpenError::Memory)?;
-        let receiver = Receiver::new(Arc::clone(&socket), self.receiving, pool)?;
+        let buffers = match self.receive_pool {
+            Some(pool) => Cache::sharing(pool),
+            None => Cache::new(Receiver::pool().map_err(OpenError::Memory)?),
+        };
+        let receiver = Receiver::into_cache(Arc::clone(&socket), self.receiving, buffers)?;
         Ok(Socket { socket, sender, receiver })
     }
 }

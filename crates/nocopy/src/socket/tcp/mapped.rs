@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
 
 use crate::sys::tcp_receive::{Arrived, Window};
 
@@ -21,31 +22,71 @@ pub(super) enum Refused {
     Unavailable(io::Error),
 }
 
+/// Calls that copied, in a row, after which the window is given back, with pages that were dropped and not unmapped yet. More than a trial
+/// of the policy makes in between.
+const UNUSED_CALLS: u8 = 128;
+
 /// The mapping way of a receiver.
 #[derive(Debug, Default)]
 pub(super) struct Mapper {
     /// Made when it is first needed.
     window: Option<Window>,
+    /// Calls in a row that did without.
+    unused_calls: u8,
+    /// What it costs to unmap a byte, smoothed: it comes for all of a slot at once, in the call that finds it full.
+    unmapping_ns: f64,
     /// Bytes since it was last judged.
     mapped_bytes: u64,
     copied_bytes: u64,
 }
 
 impl Mapper {
-    /// Maps what is there, and copies what is less than a page to the front of `rest`. Does not wait; at the end of the stream nothing
-    /// arrives.
-    pub(super) fn receive(&mut self, socket: BorrowedFd<'_>, rest: &mut [u8]) -> Result<Arrived, Refused> {
+    /// Whether the next call has to unmap what others mapped before, which is no cost of its own.
+    pub(super) fn is_full(&self) -> bool {
+        self.window.as_ref().is_some_and(Window::is_full)
+    }
+
+    /// Maps what is there. Does not wait; at the end of the stream nothing arrives.
+    pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> Result<Arrived, Refused> {
+        self.unused_calls = 0;
         let window = match &mut self.window {
             Some(window) => window,
             none => none.insert(Window::new(SLOTS).map_err(Refused::Unavailable)?),
         };
-        if window.make_room().map_err(Refused::Unavailable)?.is_none() {
-            return Err(Refused::NoSlot);
-        }
-        match window.receive(socket, rest) {
+        match window.receive(socket) {
             // What it is the end of, the call that copies knows better.
             Err(error) if error.raw_os_error() == Some(libc::EIO) => Ok(Arrived::default()),
             arrived => arrived.map_err(Refused::Unavailable),
+        }
+    }
+
+    /// Makes room in a window that is full.
+    pub(super) fn make_room(&mut self) -> Result<(), Refused> {
+        let Some(window) = &mut self.window else { return Ok(()) };
+        let started = Instant::now();
+        let bytes = window.make_room().map_err(Refused::Unavailable)?.ok_or(Refused::NoSlot)?;
+        if bytes > 0 {
+            let each_ns = started.elapsed().as_nanos() as f64 / bytes as f64;
+            let weight = if self.unmapping_ns > 0.0 { 0.25 } else { 1.0 };
+            self.unmapping_ns += weight * (each_ns - self.unmapping_ns);
+        }
+        Ok(())
+    }
+
+    /// What it will cost to unmap so many bytes.
+    pub(super) fn unmapping(&self, bytes: usize) -> Duration {
+        Duration::from_nanos((self.unmapping_ns * bytes as f64) as u64)
+    }
+
+    /// A call did without it.
+    #[inline]
+    pub(super) fn unused(&mut self) {
+        if self.window.is_some() {
+            self.unused_calls += 1;
+            if self.unused_calls == UNUSED_CALLS {
+                self.unused_calls = 0;
+                self.window.take_if(|window| window.is_idle());
+            }
         }
     }
 

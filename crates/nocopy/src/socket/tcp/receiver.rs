@@ -33,6 +33,7 @@ const CAUSE_CHUNKS: u32 = 256;
 ///
 /// **Memory**: a program that drops a chunk before it asks for the next always gets the same memory, warm in the cache. One that keeps
 /// them runs out of buffers ([`ReceiveError::NoBuffers`]), or out of room to map pages, at 16 MiB; what cannot be mapped is copied.
+/// Mapped pages that were dropped are given back 2 MiB at a time, or after a while in which none are mapped.
 ///
 /// **Waiting**: [`receive`](Self::receive) waits in the kernel's receiving call. A poll would be woken by each completion of the sending half.
 pub struct Receiver {
@@ -145,12 +146,20 @@ enum Patience {
 
 impl Receiver {
     /// The receiving half of a connected socket, into buffers of that pool. To be called in the network namespace of the socket, which
-    /// from now on waits where it is to (`O_NONBLOCK` is cleared).
+    /// from now on waits where it is to, and as long (`O_NONBLOCK` and `SO_RCVTIMEO` are cleared).
     ///
     /// # Errors
     /// [`ReceiverRefused`].
     pub fn new(socket: Arc<OwnedFd>, receiving: Receiving, pool: Pool) -> Result<Self, ReceiverRefused> {
-        let buffer_bytes = pool.buffer_bytes();
+        Self::into_cache(socket, receiving, Cache::new(pool))
+    }
+
+    pub(super) fn into_cache(
+        socket: Arc<OwnedFd>,
+        receiving: Receiving,
+        buffers: Cache,
+    ) -> Result<Self, ReceiverRefused> {
+        let buffer_bytes = buffers.pool().buffer_bytes();
         match receiving {
             Receiving::Recv { bytes: 0 } => return Err(ReceiverRefused::ChunkOfNothing),
             Receiving::Recv { bytes } if bytes as usize > buffer_bytes => {
@@ -159,8 +168,9 @@ impl Receiver {
             _ => {}
         }
         rustix::io::ioctl_fionbio(&socket, false).map_err(|error| ReceiverRefused::Socket(error.into()))?;
+        option::set_receive_timeout(&socket, None).map_err(ReceiverRefused::Socket)?;
         Ok(Self {
-            buffers: Cache::new(pool),
+            buffers,
             chooser: Chooser::new(receiving, buffer_bytes),
             mapper: Mapper::default(),
             surroundings: Surroundings::of(&socket),
@@ -229,7 +239,10 @@ impl Receiver {
     fn next(&mut self, patience: Patience) -> Result<Option<Chunk>, ReceiveError> {
         let way = self.chooser.begin();
         let received = match way {
-            Way::Recv { bytes } => self.by_copy(patience, bytes as usize, self.cause_of_copying()),
+            Way::Recv { bytes } => {
+                self.mapper.unused();
+                self.by_copy(patience, bytes as usize, self.chooser.cause_of_copying())
+            }
             Way::Mapped => self.by_mapping(patience),
         };
         match &received {
@@ -238,10 +251,6 @@ impl Receiver {
             _ => {}
         }
         received
-    }
-
-    fn cause_of_copying(&self) -> Cause {
-        if self.chooser.is_pinned() { Cause::SocketCall } else { Cause::CopyingIsFaster }
     }
 
     // ---- by copy -----------------------------------------------------------------------------------------------
@@ -267,7 +276,7 @@ impl Receiver {
     fn copy_to(&mut self, buffer: &mut [u8], patience: Patience) -> Result<usize, ReceiveError> {
         let wait = patience == Patience::AsSet;
         if wait && self.chooser.is_measuring() {
-            // What a wait takes is nobody's cost, so it is done apart.
+            // A wait is not to be measured, so it is done apart.
             match tcp_receive::receive(self.socket.as_fd(), buffer, false) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.look(patience)?,
                 received => return received.map_err(ReceiveError::of),
@@ -314,10 +323,11 @@ impl Receiver {
         // What is there cannot be had by mapping before an urgent byte is passed (`tcp_inq`).
         let mut cause = Cause::NotMapped;
         for is_first in [true, false] {
-            match self.mapper.receive(self.socket.as_fd(), written(&mut buffer)) {
+            match self.map() {
                 Ok(mut arrived) => {
-                    self.complete(&mut arrived, written(&mut buffer));
-                    if !arrived.is_empty() {
+                    let copied_bytes = self.complete(&mut arrived, written(&mut buffer));
+                    if arrived.pages.is_some() || copied_bytes > 0 {
+                        buffer.resize(copied_bytes);
                         return Ok(Some(self.finish(arrived, buffer)));
                     }
                 }
@@ -338,38 +348,52 @@ impl Receiver {
         self.by_copy(patience, INSTEAD_BYTES, cause)
     }
 
+    fn map(&mut self) -> Result<Arrived, Refused> {
+        if self.mapper.is_full() {
+            let made = self.mapper.make_room();
+            // Each chunk is charged with its share instead.
+            self.chooser.restart();
+            made?;
+        }
+        self.mapper.receive(self.socket.as_fd())
+    }
+
     /// Whether anything is there; waits for it with patience.
     fn look(&mut self, patience: Patience) -> Result<bool, ReceiveError> {
         let wait = patience == Patience::AsSet;
         let is_there = self.patiently(|socket| tcp_receive::peek(socket, wait))?;
-        self.chooser.waited();
+        // What a wait takes is nobody's cost.
+        self.chooser.restart();
         Ok(is_there)
     }
 
-    /// Copies what comes next and cannot be mapped, behind what was copied already.
-    fn complete(&mut self, arrived: &mut Arrived, rest: &mut [u8]) {
+    /// Copies what comes next and cannot be mapped; returns how much.
+    fn complete(&mut self, arrived: &mut Arrived, rest: &mut [u8]) -> usize {
         self.failure = arrived.error.take().or(self.failure.take());
-        let end = rest.len().min(arrived.copied_bytes + arrived.unmappable_bytes);
-        let next = &mut rest[arrived.copied_bytes..end];
-        if next.is_empty() {
-            return;
+        let bytes = arrived.unmappable_bytes.min(rest.len());
+        if bytes == 0 {
+            return 0;
         }
-        match tcp_receive::receive(self.socket.as_fd(), next, false) {
-            Ok(bytes) => arrived.copied_bytes += bytes,
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            // Behind what has arrived.
-            Err(error) => self.failure = Some(error),
+        match tcp_receive::receive(self.socket.as_fd(), &mut rest[..bytes], false) {
+            Ok(copied_bytes) => copied_bytes,
+            Err(error) => {
+                if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) {
+                    // Behind what has arrived.
+                    self.failure = Some(error);
+                }
+                0
+            }
         }
     }
 
-    fn finish(&mut self, arrived: Arrived, mut buffer: Buffer) -> Chunk {
-        let (mapped_bytes, copied_bytes) = (arrived.mapped_bytes(), arrived.copied_bytes);
+    fn finish(&mut self, arrived: Arrived, buffer: Buffer) -> Chunk {
+        let (mapped_bytes, copied_bytes) = (arrived.mapped_bytes(), buffer.len());
         let cause = if copied_bytes < PAGE_BYTES { Cause::PartOfPage } else { self.cause_of_not_mapping() };
+        self.chooser.owes(self.mapper.unmapping(mapped_bytes));
         self.chooser.received(Way::Mapped, mapped_bytes + copied_bytes);
         if self.mapper.is_pointless(mapped_bytes, copied_bytes) {
             self.chooser.rule_out_mapping(Reason::Temporary(pointless(cause)));
         }
-        buffer.resize(copied_bytes);
         let copied = if copied_bytes > 0 {
             Some(buffer)
         } else {

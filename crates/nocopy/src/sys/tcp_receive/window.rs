@@ -38,12 +38,10 @@ struct Shared {
     held: Box<[AtomicU32]>,
 }
 
-/// What one call brought, in the order of the stream: pages, bytes that were copied, and bytes to be received by another call.
+/// What one call brought, in the order of the stream: pages, and bytes to be received by another call.
 #[derive(Debug, Default)]
 pub(crate) struct Arrived {
     pub(crate) pages: Option<Pages>,
-    /// Bytes copied to the front of the buffer.
-    pub(crate) copied_bytes: usize,
     /// Bytes that come next and cannot be mapped.
     pub(crate) unmappable_bytes: usize,
     /// What the kernel has to say of the connection. It will not say so again.
@@ -53,11 +51,6 @@ pub(crate) struct Arrived {
 impl Arrived {
     pub(crate) fn mapped_bytes(&self) -> usize {
         self.pages.as_deref().map_or(0, <[u8]>::len)
-    }
-
-    /// Whether it is nothing.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.pages.is_none() && self.copied_bytes == 0
     }
 }
 
@@ -76,61 +69,60 @@ impl Window {
         Ok(Self { shared: Arc::new(Shared { mapping, held }), filled: vec![0; slots].into(), current: 0 })
     }
 
-    /// Bytes that can be mapped by the next call; `None` while the program holds pages of every slot. Unmaps what was dropped where
-    /// that makes the room.
+    /// Whether room is to be made before anything can be mapped.
+    pub(crate) fn is_full(&self) -> bool {
+        self.filled[self.current] == SLOT_BYTES
+    }
+
+    /// Whether the program holds none of its pages.
+    pub(crate) fn is_idle(&self) -> bool {
+        (0..self.filled.len()).all(|slot| self.shared.is_free(slot))
+    }
+
+    /// Goes on in a slot of which all pages were dropped, and returns the bytes that had to be unmapped; `None` while the program holds
+    /// pages of every slot.
     ///
     /// # Errors
     /// The kernel's, to unmap.
     pub(crate) fn make_room(&mut self) -> io::Result<Option<usize>> {
-        if self.filled[self.current] == SLOT_BYTES {
-            // The same one again where it can be: its table of pages is in the cache, and the other slots stay empty.
-            let order = [self.current].into_iter().chain(0..self.filled.len());
-            let Some(free) = order.into_iter().find(|&slot| self.shared.is_free(slot)) else {
-                return Ok(None);
-            };
-            self.empty(free)?;
-            self.current = free;
-        }
-        Ok(Some(SLOT_BYTES - self.filled[self.current]))
-    }
-
-    fn empty(&mut self, slot: usize) -> io::Result<()> {
-        if self.filled[slot] > 0 {
+        // The same one again where it can be: its table of pages is in the cache, and the other slots stay empty.
+        let mut order = [self.current].into_iter().chain(0..self.filled.len());
+        let Some(free) = order.find(|&slot| self.shared.is_free(slot)) else { return Ok(None) };
+        let unmapped = self.filled[free];
+        if unmapped > 0 {
             // SAFETY: whole pages of this slot, of which nobody holds any.
-            unsafe { self.shared.mapping.replace(self.shared.slot(slot), self.filled[slot])? };
-            self.filled[slot] = 0;
+            unsafe { self.shared.mapping.replace(self.shared.slot(free), unmapped)? };
         }
-        Ok(())
+        (self.current, self.filled[free]) = (free, 0);
+        Ok(Some(unmapped))
     }
 
-    /// Maps what has come, as far as it lies on whole pages of its own and there is room, and copies what is less than a page to the
-    /// front of `rest`. Does not wait.
+    /// Maps what has come, as far as it lies on whole pages of its own and there is room. Does not wait.
+    ///
+    /// The kernel offers to copy what comes behind in the same call, and is not asked to: where room ends it would copy the beginning
+    /// of a page that could be mapped, so that the rest of its packet could not, and it would copy past the mark of an urgent byte
+    /// (`tcp_zc_handle_leftover` looks at the packet's length only).
     ///
     /// # Errors
     /// The kernel's: `EIO` at the end of the stream. Nothing was received then.
     ///
     /// # Panics
     /// If there is no room.
-    pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, rest: &mut [u8]) -> io::Result<Arrived> {
+    pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<Arrived> {
         let (slot, start) = (self.current, self.filled[self.current]);
         let room = SLOT_BYTES - start;
         assert!(room > 0, "asked for room before");
-        // Less than a page, or the kernel would copy pages that can be mapped (`receive_fallback_to_copy`).
-        let rest_bytes = rest.len().min(PAGE_BYTES - 1);
         // SAFETY: `start` is within the slot.
         let first = unsafe { self.shared.slot(slot).add(start) };
         let mut request = Request {
             address: first.as_ptr() as u64,
             length: room as u32,
-            copy_address: rest.as_mut_ptr() as u64,
-            copy_length: rest_bytes as i32,
             flags: Request::IS_UNMAPPED,
             ..Request::default()
         };
         request.ask(socket)?;
-        // A length below zero is an error of the copying, and nothing was copied.
-        let (mapped, copied) = (request.length as usize, usize::try_from(request.copy_length).unwrap_or(0));
-        if mapped > room || mapped % PAGE_BYTES != 0 || copied > rest_bytes {
+        let mapped = request.length as usize;
+        if mapped > room || !mapped.is_multiple_of(PAGE_BYTES) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "the kernel claims to have mapped what it cannot have",
@@ -139,7 +131,6 @@ impl Window {
         self.filled[slot] += mapped;
         Ok(Arrived {
             pages: (mapped > 0).then(|| Pages::new(&self.shared, slot, start, mapped)),
-            copied_bytes: copied,
             unmappable_bytes: request.skip as usize,
             error: (request.error < 0).then(|| io::Error::from_raw_os_error(-request.error)),
         })
@@ -220,7 +211,6 @@ pub(super) struct Request {
     /// Zero, or the negative of an `errno`.
     error: i32,
     copy_address: u64,
-    /// To be had, and then copied.
     copy_length: i32,
     flags: u32,
     control: [u64; 2],
@@ -248,7 +238,7 @@ impl Request {
         assert!(bytes <= size_of::<Self>());
         let mut bytes = bytes as libc::socklen_t;
         // SAFETY: pointer and length describe `self`, which outlives the call. What it points to is set by `Window::receive` only: a
-        // part of the window that nobody holds pages of, and a buffer that is borrowed exclusively meanwhile; all zeros map nothing.
+        // part of the window that nobody holds pages of; all zeros map nothing, and no buffer to copy to is ever given.
         let result = unsafe {
             let (socket, request) = (socket.as_raw_fd(), std::ptr::from_mut(self).cast());
             libc::getsockopt(socket, libc::IPPROTO_TCP, Self::OPTION, request, &raw mut bytes)
@@ -258,3 +248,45 @@ impl Request {
 }
 
 const _: () = assert!(size_of::<Request>() == 64);
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use socket2::SockRef;
+
+    use super::*;
+    use crate::sys::option;
+
+    #[test]
+    fn where_room_ends_the_rest_of_a_packet_stays_mappable() {
+        // Less than a first segment over loopback (32741 bytes).
+        const PAGES: usize = 7;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let receiver = listener.accept().unwrap().0;
+        option::allow_zero_copy(&sender).unwrap();
+        let pages = vec![7; PAGES * PAGE_BYTES];
+        let sent = SockRef::from(&sender).send_with_flags(&pages, libc::MSG_ZEROCOPY).unwrap();
+        assert_eq!(sent, pages.len());
+        let started = Instant::now();
+        while rustix::io::ioctl_fionread(&receiver).unwrap() < pages.len() as u64 {
+            assert!(started.elapsed() < Duration::from_secs(10), "not queued");
+            thread::sleep(Duration::from_millis(1));
+        }
+
+        let mut window = Window::new(2).unwrap();
+        window.filled[0] = SLOT_BYTES - 2 * PAGE_BYTES;
+        let first = window.receive(receiver.as_fd()).unwrap();
+        assert_eq!((first.mapped_bytes(), first.unmappable_bytes), (2 * PAGE_BYTES, 0));
+        assert!(window.is_full() && !window.is_idle());
+        assert_eq!(window.make_room().unwrap(), Some(0), "the other slot");
+        let rest = window.receive(receiver.as_fd()).unwrap();
+        assert_eq!((rest.mapped_bytes(), rest.unmappable_bytes), ((PAGES - 2) * PAGE_BYTES, 0));
+        assert!(first.pages.iter().chain(&rest.pages).all(|pages| pages.iter().all(|&byte| byte == 7)));
+        drop((first, rest));
+        assert!(window.is_idle());
+    }
+}

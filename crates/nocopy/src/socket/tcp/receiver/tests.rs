@@ -11,7 +11,7 @@ use nocopy_lab::{End, Lab};
 use socket2::SockRef;
 
 use super::*;
-use crate::socket::tcp::Finding;
+use crate::socket::tcp::{Finding, Socket};
 
 const LONGEST: Duration = Duration::from_secs(20);
 
@@ -271,6 +271,63 @@ fn urgent_data_stops_nobody() {
             expected.check_chunk(&chunk);
         }
         assert_eq!(expected.at, 15_000, "{receiving:?}");
+    }
+}
+
+#[test]
+fn an_urgent_byte_behind_mapped_pages_is_passed_as_well() {
+    // Less than a first segment over loopback (32741 bytes).
+    const WHOLE_BYTES: usize = 7 * PAGE_BYTES;
+    for receiving in WAYS {
+        let (peer, receiver) = over_loopback();
+        let mut receiver = receiver_of(receiver, receiving);
+        let peer = SockRef::from(&peer);
+        let sent = peer.send_with_flags(&pattern()[..WHOLE_BYTES], libc::MSG_ZEROCOPY).unwrap();
+        assert_eq!(sent, WHOLE_BYTES);
+        peer.send(&pattern()[WHOLE_BYTES..WHOLE_BYTES + 3]).unwrap();
+        peer.send_out_of_band(b"!").unwrap();
+        peer.send(&pattern()[WHOLE_BYTES + 3..WHOLE_BYTES + 1000]).unwrap();
+        until_queued(&receiver, WHOLE_BYTES + 3);
+        // What lies behind the mark is not counted.
+        thread::sleep(Duration::from_millis(20));
+        let mut expected = Expected::default();
+        while expected.at < WHOLE_BYTES + 1000 {
+            expected.check_chunk(&receiver.receive_timeout(LONGEST).unwrap().unwrap());
+        }
+        assert_eq!(expected.at, WHOLE_BYTES + 1000, "{receiving:?}");
+    }
+}
+
+#[test]
+fn a_timeout_that_the_socket_had_is_not_ours() {
+    let (mut peer, receiver) = over_loopback();
+    receiver.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    let mut receiver = receiver_of(receiver, Receiving::Auto);
+    let later = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(50));
+        peer.write_all(b"x").unwrap();
+    });
+    assert_eq!(receiver.receive().unwrap().unwrap().len(), 1);
+    later.join().unwrap();
+}
+
+#[test]
+fn a_listener_serves_more_connections_than_a_pool_has_buffers() {
+    let shared = Pool::new(BUFFERS, 4096).unwrap();
+    for builder in [Socket::builder(), Socket::builder().receive_pool(&shared)] {
+        let listener = builder.listen((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let address = listener.local_address().unwrap();
+        let connections: Vec<_> = (0..3 * BUFFERS)
+            .map(|_| {
+                let mut peer = TcpStream::connect(address).unwrap();
+                peer.write_all(b"x").unwrap();
+                let mut socket = listener.accept().unwrap().0;
+                let chunk = socket.receiver().receive().unwrap().unwrap();
+                socket.receiver().recycle(chunk);
+                (peer, socket)
+            })
+            .collect();
+        assert_eq!(connections.len(), 3 * BUFFERS as usize);
     }
 }
 
