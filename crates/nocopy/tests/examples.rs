@@ -124,6 +124,25 @@ fn datagrams_of_one_example_arrive_at_the_other() {
 }
 
 #[test]
+fn a_stream_of_one_example_arrives_at_the_other() {
+    let Some(lab) = lab() else { return };
+    let address = format!("{}:9300", lab.right().ipv4());
+    let mut receiver = Example::start_in(lab.right().namespace(), "tcp_receive", &[&address]);
+    let (line, output) = receiver.first_line();
+    assert!(line.contains("receiving"), "{line}");
+    let mut sender = Example::start_in(lab.left().namespace(), "tcp_send", &[&address, "48"]);
+    let (line, _) = sender.first_line();
+    assert!(line.starts_with("50331648 bytes, "), "{line}");
+    let text = rest(output);
+    // The sender counts words.
+    let zeros = (0..48_u64 << 17).flat_map(u64::to_be_bytes).filter(|&byte| byte == 0).count();
+    assert!(text.starts_with(&format!("50331648 bytes, of them {zeros} zero, ")), "{text}");
+    assert!(text.contains("chosen by measurement") && text.lines().count() > 2, "{text}");
+    sender.succeeds();
+    receiver.succeeds();
+}
+
+#[test]
 fn a_connection_is_passed_on_by_the_proxy() {
     let Some(lab) = lab() else { return };
     let (left, right) = (lab.left(), lab.right());
