@@ -83,12 +83,13 @@ impl Evidence {
     }
 }
 
-/// What a stream goes over.
+/// What a stream goes over, and how much memory it comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct Link {
     pub(crate) link: &'static str,
     pub(crate) mtu_bytes: u32,
     pub(crate) congestion_control: &'static str,
+    pub(crate) source_bytes: usize,
 }
 
 /// One method in one situation against one baseline. Costs and rates are medians of the rounds.

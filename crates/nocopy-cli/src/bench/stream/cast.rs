@@ -20,6 +20,8 @@ const WARM_UP: Duration = Duration::from_millis(150);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cast {
     pub(crate) send: SendWay,
+    /// What the sender sends, again and again.
+    pub(crate) source_bytes: usize,
     pub(crate) proxy: Option<ProxyWay>,
     pub(crate) receive: ReceiveWay,
 }
@@ -97,7 +99,8 @@ impl Cast {
                 Some(proxy)
             }
         };
-        let sender = start(from, 0, Role::Send { to: address, way: self.send })?;
+        let sender =
+            start(from, 0, Role::Send { to: address, way: self.send, source_bytes: self.source_bytes })?;
         Ok(Company { receiver, proxy, sender })
     }
 }

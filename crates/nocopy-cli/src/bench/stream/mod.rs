@@ -21,7 +21,7 @@ mod words;
 pub(crate) use cast::{Cast, Side};
 pub(crate) use proxy::ProxyWay;
 pub(crate) use receive::ReceiveWay;
-pub(crate) use send::{CHUNK_BYTES, SendWay};
+pub(crate) use send::{CHUNK_BYTES, SOURCE_BYTES, SOURCE_BYTES_WARM, SendWay};
 pub(crate) use task::run;
 
 /// Named, not left to the machine: bbr, a common default, paces, and is another competitor altogether.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nocopy::socket::tcp::{Method, Publisher, Receiver, Receiving, Sender, Socket};
 use nocopy::{Buffer, Pool};
 
-use super::send::{CHUNK_BYTES, SOURCE_BYTES, fill};
+use super::send::{CHUNK_BYTES, fill};
 use super::task::Meter;
 use super::words::Report;
 use crate::bench::frame;
@@ -22,8 +22,13 @@ const BUFFER_BYTES: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Sends owned buffers by this method; by what is found best if none is given.
-pub(super) fn send(stream: TcpStream, method: Option<Method>, meter: &mut Meter<'_>) -> io::Result<Evidence> {
-    let pool = Pool::new((SOURCE_BYTES / BUFFER_BYTES) as u32, BUFFER_BYTES)?;
+pub(super) fn send(
+    stream: TcpStream,
+    method: Option<Method>,
+    source_bytes: usize,
+    meter: &mut Meter<'_>,
+) -> io::Result<Evidence> {
+    let pool = Pool::new((source_bytes / BUFFER_BYTES) as u32, BUFFER_BYTES)?;
     let builder = Socket::builder().send_pool(&pool);
     let builder = match method {
         Some(method) => builder.method(method),
@@ -40,8 +45,8 @@ pub(super) fn send(stream: TcpStream, method: Option<Method>, meter: &mut Meter<
 }
 
 /// Sends published data by what is found best for them.
-pub(super) fn publish(stream: TcpStream, meter: &mut Meter<'_>) -> io::Result<Evidence> {
-    let mut publisher = Publisher::new(SOURCE_BYTES).map_err(io::Error::other)?;
+pub(super) fn publish(stream: TcpStream, source_bytes: usize, meter: &mut Meter<'_>) -> io::Result<Evidence> {
+    let mut publisher = Publisher::new(source_bytes).map_err(io::Error::other)?;
     fill(&mut publisher);
     let data = publisher.publish().map_err(io::Error::other)?;
     let mut socket = Socket::builder().wrap(stream).map_err(io::Error::other)?;
@@ -52,7 +57,7 @@ pub(super) fn publish(stream: TcpStream, meter: &mut Meter<'_>) -> io::Result<Ev
         sender.send_published(&data, range).map_err(io::Error::other)?;
         sender.flush().map_err(io::Error::other)?;
         meter.count(CHUNK_BYTES)?;
-        offset = (offset + CHUNK_BYTES as u64) % SOURCE_BYTES as u64;
+        offset = (offset + CHUNK_BYTES as u64) % source_bytes as u64;
     }
     sender.finish().map_err(io::Error::other)?;
     Ok(Evidence::of(&sender.ledger()))

@@ -1,8 +1,9 @@
 //! The ways to send a stream.
 //!
-//! Every sender has the same source: 4 MiB in chunks that go round, filled beforehand. That is more than a processor's own cache, so
-//! whoever copies reads memory, as a program does that sends what it made a while ago; and less than may be locked by anybody (8 MiB).
-//! Nothing is written into it meanwhile, so what the kernel still refers to may be sent again.
+//! Every sender of a series has the same source, in chunks that go round, filled beforehand. 4 MiB are more than a processor's own
+//! cache, so whoever copies reads memory, as a program does that sends what it made a while ago; and less than may be locked by anybody
+//! (8 MiB). 1 MiB stays in the cache, as what is sent to one peer after the other does. Nothing is written into it meanwhile, so what the
+//! kernel still refers to may be sent again.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
@@ -22,8 +23,8 @@ use crate::bench::result::Evidence;
 
 /// Bytes a call, or a queued piece, of every method.
 pub(crate) const CHUNK_BYTES: usize = 128 << 10;
-const CHUNKS: usize = 32;
-pub(super) const SOURCE_BYTES: usize = CHUNKS * CHUNK_BYTES;
+pub(crate) const SOURCE_BYTES: usize = 32 * CHUNK_BYTES;
+pub(crate) const SOURCE_BYTES_WARM: usize = 8 * CHUNK_BYTES;
 
 const PAGE_BYTES: usize = 4096;
 
@@ -55,16 +56,22 @@ pub(crate) enum SendWay {
 }
 
 /// Sends until the window closes, then ends the stream.
-pub(super) fn run(stream: TcpStream, way: SendWay, mut meter: Meter<'_>) -> io::Result<Report> {
+pub(super) fn run(
+    stream: TcpStream,
+    way: SendWay,
+    source_bytes: usize,
+    mut meter: Meter<'_>,
+) -> io::Result<Report> {
+    let source = || Source::new(source_bytes);
     let evidence = match way {
-        SendWay::Plain => by_hand(&stream, &mut meter, send_plainly)?,
-        SendWay::Sendfile => by_hand(&stream, &mut meter, send_file)?,
-        SendWay::Vmsplice => by_hand(&stream, &mut meter, send_by_pipe)?,
-        SendWay::WholePages => by_hand(&stream, &mut meter, send_pages)?,
-        SendWay::ZeroCopy => ours::send(stream, Some(Method::ZeroCopy), &mut meter)?,
-        SendWay::UringZeroCopy => ours::send(stream, Some(Method::UringZeroCopy), &mut meter)?,
-        SendWay::Auto => ours::send(stream, None, &mut meter)?,
-        SendWay::Published => ours::publish(stream, &mut meter)?,
+        SendWay::Plain => by_hand(&stream, &mut meter, source(), send_plainly)?,
+        SendWay::Sendfile => by_hand(&stream, &mut meter, source(), send_file)?,
+        SendWay::Vmsplice => by_hand(&stream, &mut meter, source(), send_by_pipe)?,
+        SendWay::WholePages => by_hand(&stream, &mut meter, source(), send_pages)?,
+        SendWay::ZeroCopy => ours::send(stream, Some(Method::ZeroCopy), source_bytes, &mut meter)?,
+        SendWay::UringZeroCopy => ours::send(stream, Some(Method::UringZeroCopy), source_bytes, &mut meter)?,
+        SendWay::Auto => ours::send(stream, None, source_bytes, &mut meter)?,
+        SendWay::Published => ours::publish(stream, source_bytes, &mut meter)?,
     };
     Ok(Report { reading: meter.finish(), evidence: Some(evidence), ..Report::default() })
 }
@@ -72,9 +79,10 @@ pub(super) fn run(stream: TcpStream, way: SendWay, mut meter: Meter<'_>) -> io::
 fn by_hand(
     stream: &TcpStream,
     meter: &mut Meter<'_>,
-    send: impl Fn(&TcpStream, &mut Meter<'_>) -> io::Result<Evidence>,
+    source: Source,
+    send: impl Fn(&TcpStream, Source, &mut Meter<'_>) -> io::Result<Evidence>,
 ) -> io::Result<Evidence> {
-    let evidence = send(stream, meter)?;
+    let evidence = send(stream, source, meter)?;
     stream.shutdown(Shutdown::Write)?;
     Ok(evidence)
 }
@@ -83,18 +91,19 @@ fn by_hand(
 struct Source {
     memory: Vec<u8>,
     start: usize,
+    bytes: usize,
 }
 
 impl Source {
-    fn new() -> Self {
-        let mut memory = vec![0; SOURCE_BYTES + PAGE_BYTES];
+    fn new(bytes: usize) -> Self {
+        let mut memory = vec![0; bytes + PAGE_BYTES];
         fill(&mut memory);
         let start = memory.as_ptr().align_offset(PAGE_BYTES);
-        Self { memory, start }
+        Self { memory, start, bytes }
     }
 
     fn chunks(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        self.memory[self.start..][..SOURCE_BYTES].chunks_exact(CHUNK_BYTES)
+        self.memory[self.start..][..self.bytes].chunks_exact(CHUNK_BYTES)
     }
 }
 
@@ -115,22 +124,21 @@ fn round(
     Ok(())
 }
 
-fn send_plainly(mut stream: &TcpStream, meter: &mut Meter<'_>) -> io::Result<Evidence> {
-    round(&Source::new(), meter, |chunk| stream.write_all(chunk))?;
+fn send_plainly(mut stream: &TcpStream, source: Source, meter: &mut Meter<'_>) -> io::Result<Evidence> {
+    round(&source, meter, |chunk| stream.write_all(chunk))?;
     Ok(Evidence::copied(SOCKET_CAUSE))
 }
 
-fn send_pages(stream: &TcpStream, meter: &mut Meter<'_>) -> io::Result<Evidence> {
-    let source = Source::new();
+fn send_pages(stream: &TcpStream, source: Source, meter: &mut Meter<'_>) -> io::Result<Evidence> {
     stream_sender::allow_zero_copy(stream)?;
     round(&source, meter, |chunk| stream_sender::send_by_reference(stream, chunk))?;
     Ok(Evidence::unknown(UNREAD_CAUSE))
 }
 
-fn send_file(stream: &TcpStream, meter: &mut Meter<'_>) -> io::Result<Evidence> {
+fn send_file(stream: &TcpStream, source: Source, meter: &mut Meter<'_>) -> io::Result<Evidence> {
     let mut file = File::from(memfd_create("nocopy-bench", MemfdFlags::CLOEXEC)?);
-    let source = Source::new();
     source.chunks().try_for_each(|chunk| file.write_all(chunk))?;
+    let source_bytes = source.bytes as u64;
     drop(source);
     let mut offset = 0;
     while meter.sending() {
@@ -140,15 +148,14 @@ fn send_file(stream: &TcpStream, meter: &mut Meter<'_>) -> io::Result<Evidence> 
             sendfile(stream, &file, Some(&mut offset), rest)?;
         }
         meter.count(CHUNK_BYTES)?;
-        offset %= SOURCE_BYTES as u64;
+        offset %= source_bytes;
     }
     Ok(Evidence::unknown(REFERENCE_CAUSE))
 }
 
-fn send_by_pipe(stream: &TcpStream, meter: &mut Meter<'_>) -> io::Result<Evidence> {
+fn send_by_pipe(stream: &TcpStream, source: Source, meter: &mut Meter<'_>) -> io::Result<Evidence> {
     let (from, to) = pipe_with(PipeFlags::CLOEXEC)?;
     fcntl_setpipe_size(&to, PIPE_BYTES)?;
-    let source = Source::new();
     round(&source, meter, |chunk| {
         let mut rest = chunk;
         while !rest.is_empty() {

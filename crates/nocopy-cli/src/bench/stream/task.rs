@@ -23,7 +23,7 @@ pub(super) struct Task {
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) enum Role {
-    Send { to: SocketAddr, way: SendWay },
+    Send { to: SocketAddr, way: SendWay, source_bytes: usize },
     Receive { at: Ipv4Addr, way: ReceiveWay },
     Proxy { at: Ipv4Addr, to: SocketAddr, way: ProxyWay },
 }
@@ -47,10 +47,10 @@ fn follow(task: Task) -> io::Result<Report> {
     cpu::pin(task.processor)?;
     let course: &'static Course = Box::leak(Box::new(Course::of(&task.role)));
     match task.role {
-        Role::Send { to, way } => {
+        Role::Send { to, way, source_bytes } => {
             let stream = connect(to)?;
             course.begin()?;
-            send::run(stream, way, course.meter())
+            send::run(stream, way, source_bytes, course.meter())
         }
         Role::Receive { at, way } => {
             let listener = listen(at)?;

@@ -10,7 +10,7 @@ use crate::Failure;
 use crate::bench::result::Link;
 use crate::bench::series::{Figure, Sample, Series, Trial};
 use crate::bench::stage::{Stage, USUAL_MTU_BYTES};
-use crate::bench::stream::{CHUNK_BYTES, CONGESTION_CONTROL, Cast, Side};
+use crate::bench::stream::{CHUNK_BYTES, CONGESTION_CONTROL, Cast, SOURCE_BYTES, Side};
 
 const LOOPBACK: &str = "lo";
 const PAIR: &str = "veth";
@@ -29,7 +29,9 @@ pub(crate) struct Place {
 
 impl Place {
     fn of(stage: Stage, link: &'static str) -> Self {
-        let link = Link { link, mtu_bytes: stage.mtu_bytes(), congestion_control: CONGESTION_CONTROL };
+        let mtu_bytes = stage.mtu_bytes();
+        let link =
+            Link { link, mtu_bytes, congestion_control: CONGESTION_CONTROL, source_bytes: SOURCE_BYTES };
         Self { stage, link }
     }
 
@@ -64,7 +66,7 @@ impl Place {
     }
 
     fn series<'a>(&self, workload: &'static str, about: &str, trials: Vec<Trial<'a>>) -> Series<'a> {
-        let Link { link, mtu_bytes, congestion_control } = self.link;
+        let Link { link, mtu_bytes, congestion_control, .. } = self.link;
         Series {
             workload,
             title: format!("{workload} over {link}, MTU {mtu_bytes}, {congestion_control}{about}"),

@@ -5,7 +5,7 @@
 
 use super::{BUFFER_BYTES, Place, length_name};
 use crate::bench::series::{BEST_READ_WRITE, Series, Trial};
-use crate::bench::stream::{Cast, ProxyWay, ReceiveWay, SendWay, Side};
+use crate::bench::stream::{Cast, ProxyWay, ReceiveWay, SOURCE_BYTES, SendWay, Side};
 
 pub(crate) const NAME: &str = "tcp-proxy";
 
@@ -32,6 +32,11 @@ fn trial<'a>(
     way: ProxyWay,
     baselines: &'static [&'static str],
 ) -> Trial<'a> {
-    let cast = Cast { send: SendWay::Sendfile, proxy: Some(way), receive: ReceiveWay::Discard };
+    let cast = Cast {
+        send: SendWay::Sendfile,
+        source_bytes: SOURCE_BYTES,
+        proxy: Some(way),
+        receive: ReceiveWay::Discard,
+    };
     place.trial(method, variant, baselines, cast, Side::Proxy)
 }

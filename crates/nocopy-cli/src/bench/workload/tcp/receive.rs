@@ -3,7 +3,7 @@
 use super::{BUFFER_BYTES, Place, length_name};
 use crate::Failure;
 use crate::bench::series::{BEST_RECV, Series, Trial};
-use crate::bench::stream::{Cast, ReceiveWay, SendWay, Side};
+use crate::bench::stream::{Cast, ReceiveWay, SOURCE_BYTES, SendWay, Side};
 
 pub(crate) const NAME: &str = "tcp-receive";
 
@@ -53,5 +53,5 @@ fn ours<'a>(place: &'a Place, method: &'static str, send: SendWay, receive: Rece
 }
 
 fn cast(send: SendWay, receive: ReceiveWay) -> Cast {
-    Cast { send, proxy: None, receive }
+    Cast { send, source_bytes: SOURCE_BYTES, proxy: None, receive }
 }
