@@ -74,6 +74,13 @@ pub(crate) fn set_receive_timeout(socket: &impl AsFd, timeout: Option<Duration>)
     unsafe { set(socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &time) }
 }
 
+/// How many bytes have to be there before somebody who waits is woken (`SO_RCVLOWAT`).
+pub(super) fn set_low_water(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    // SAFETY: the option takes an `int`.
+    unsafe { set(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &bytes) }
+}
+
 /// Attaches a classic filter, in place of the one there.
 pub(crate) fn filter(socket: &impl AsFd, program: &[Instruction]) -> io::Result<()> {
     let Ok(len) = program.len().try_into() else { return Err(io::ErrorKind::InvalidInput.into()) };

@@ -28,6 +28,7 @@ pub struct Builder {
     method: Option<Method>,
     published_method: Option<PublishedMethod>,
     receiving: Receiving,
+    low_water: (usize, Duration),
     send_pool: Option<Pool>,
     receive_pool: Option<Pool>,
     return_buffers: bool,
@@ -120,6 +121,7 @@ impl Builder {
             method: None,
             published_method: None,
             receiving: Receiving::Auto,
+            low_water: (0, Duration::ZERO),
             send_pool: None,
             receive_pool: None,
             return_buffers: false,
@@ -152,6 +154,12 @@ impl Builder {
     /// Receives in this way only, instead of the one that is measured to be best.
     pub fn receiving(mut self, receiving: Receiving) -> Self {
         self.receiving = receiving;
+        self
+    }
+
+    /// Waits for so many bytes once something has come, for so long: see [`Receiver::set_low_water`].
+    pub fn low_water(mut self, bytes: usize, within: Duration) -> Self {
+        self.low_water = (bytes, within);
         self
     }
 
@@ -283,7 +291,8 @@ impl Builder {
             Some(pool) => Cache::sharing(pool),
             None => Cache::new(Receiver::pool().map_err(OpenError::Memory)?),
         };
-        let receiver = Receiver::into_cache(Arc::clone(&socket), self.receiving, buffers)?;
+        let mut receiver = Receiver::into_cache(Arc::clone(&socket), self.receiving, buffers)?;
+        receiver.set_low_water(self.low_water.0, self.low_water.1);
         Ok(Socket { socket, sender, receiver })
     }
 }

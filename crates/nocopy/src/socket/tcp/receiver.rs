@@ -48,7 +48,15 @@ pub struct Receiver {
     failure: Option<io::Error>,
     /// What the socket's own timeout is set to; `None` is for ever.
     timeout: Option<Duration>,
+    low_water: Option<LowWater>,
     tally: Tally,
+}
+
+/// What is waited for, once something has come.
+#[derive(Debug, Clone, Copy)]
+struct LowWater {
+    bytes: usize,
+    within: Duration,
 }
 
 /// Why there is no receiver.
@@ -177,6 +185,7 @@ impl Receiver {
             cause: None,
             failure: None,
             timeout: None,
+            low_water: None,
             tally: Tally::default(),
             socket,
         })
@@ -188,6 +197,13 @@ impl Receiver {
     /// No memory.
     pub fn pool() -> io::Result<Pool> {
         Pool::new(BUFFERS, CHUNK_BYTES_MAX)
+    }
+
+    /// From now on a receive that waits does so, once something has come, until so many bytes are there, the stream ends, or `within` is
+    /// over, rounded up to ticks of the kernel's clock (1 to 10 ms): one wake-up for many small packets (`SO_RCVLOWAT`). It is for streams
+    /// that are long and busy; an answer that is shorter comes later by `within`. 0 bytes: at once, as it is to begin with.
+    pub fn set_low_water(&mut self, bytes: usize, within: Duration) {
+        self.low_water = (bytes > 1 && !within.is_zero()).then_some(LowWater { bytes, within });
     }
 
     /// Waits for bytes and returns those that are there, as many as a chunk may have; `None` at the end of the stream.
@@ -238,19 +254,44 @@ impl Receiver {
 
     fn next(&mut self, patience: Patience) -> Result<Option<Chunk>, ReceiveError> {
         let way = self.chooser.begin();
-        let received = match way {
+        let received = self.gather(patience).and_then(|()| match way {
             Way::Recv { bytes } => {
                 self.mapper.unused();
                 self.by_copy(patience, bytes as usize, self.chooser.cause_of_copying())
             }
             Way::Mapped => self.by_mapping(patience),
-        };
+        });
         match &received {
             Ok(Some(chunk)) => chunk.book(&mut self.tally),
             Err(ReceiveError::WouldBlock) => self.chooser.found_nothing(),
             _ => {}
         }
         received
+    }
+
+    /// Waits until there is as much as was asked for, if anything comes at all.
+    fn gather(&mut self, patience: Patience) -> Result<(), ReceiveError> {
+        let Some(LowWater { bytes, within }) = self.low_water.filter(|_| patience == Patience::AsSet) else {
+            return Ok(());
+        };
+        if self.has(bytes)? {
+            return Ok(());
+        }
+        if self.look(patience)? && !self.has(bytes)? {
+            let timeout = self.timeout;
+            self.set_timeout(Some(within))?;
+            // What it fails for, the call that receives is told again, or tells behind what has come.
+            self.failure = tcp_receive::wait_for(self.socket.as_fd(), bytes).err().or(self.failure.take());
+            self.set_timeout(timeout)?;
+            self.chooser.restart();
+        }
+        Ok(())
+    }
+
+    /// Whether so many bytes are there.
+    fn has(&self, bytes: usize) -> Result<bool, ReceiveError> {
+        let queued = tcp_receive::queued_bytes(self.socket.as_fd()).map_err(ReceiveError::Socket)?;
+        Ok(queued >= bytes as u64)
     }
 
     // ---- by copy -----------------------------------------------------------------------------------------------

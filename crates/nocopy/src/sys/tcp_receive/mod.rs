@@ -10,6 +10,7 @@ use rustix::net::{RecvFlags, recv};
 
 pub(crate) use window::{Arrived, PAGE_BYTES, Pages, Window};
 
+use super::option;
 use window::Request;
 
 /// Copies what is there, up to the buffer's length; waits for the first byte if `wait`, as long as
@@ -25,6 +26,29 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: bool) -> 
 pub(crate) fn peek(socket: BorrowedFd<'_>, wait: bool) -> io::Result<bool> {
     let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     Ok(recv(socket, &mut [0], flags | RecvFlags::PEEK)?.0 > 0)
+}
+
+/// Bytes that are there to be received (`SIOCINQ`, tcp(7)).
+pub(crate) fn queued_bytes(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    Ok(rustix::io::ioctl_fionread(socket)?)
+}
+
+/// Waits until so many bytes are there, or the stream is at its end, as long as
+/// [`set_receive_timeout`](super::option::set_receive_timeout) says.
+pub(crate) fn wait_for(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+    option::set_low_water(&socket, bytes)?;
+    let flags = libc::MSG_PEEK | libc::MSG_TRUNC;
+    // SAFETY: with MSG_TRUNC a TCP socket writes nothing (tcp(7)); and what it wrote to no address would be an error.
+    let waited = unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), bytes, flags) };
+    let waited = if waited < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+    // Or nobody would be woken for less.
+    option::set_low_water(&socket, 1)?;
+    match waited {
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+            Ok(())
+        }
+        waited => waited,
+    }
 }
 
 /// Why a receiving call returned no byte.

@@ -69,6 +69,11 @@ struct Sending {
     zero_copy: bool,
 }
 
+/// What waits in the kernel.
+fn queued(receiver: &Receiver) -> usize {
+    tcp_receive::queued_bytes(receiver.as_fd()).unwrap() as usize
+}
+
 /// Sends the pattern, and then the end.
 fn send(stream: &mut TcpStream, what: Sending) {
     let flags = if what.zero_copy { libc::MSG_ZEROCOPY } else { 0 };
@@ -177,6 +182,52 @@ fn a_message_is_received_when_it_is_there_however_short() {
             }
             assert_eq!(expected.at, bytes);
         }
+    }
+}
+
+#[test]
+fn who_waits_for_more_is_not_woken_for_less_and_gets_less_at_the_end_or_in_the_end() {
+    for receiving in [Receiving::Recv { bytes: 64 << 10 }, Receiving::Mapped, Receiving::Auto] {
+        let (mut sender, stream) = over_loopback();
+        let mut receiver = receiver_of(stream, receiving);
+        receiver.set_low_water(50_000, LONGEST);
+        let mut expected = Expected::default();
+        let sending = thread::spawn(move || {
+            for at in (0..60_000).step_by(10_000) {
+                sender.write_all(&pattern()[at..at + 10_000]).unwrap();
+                thread::sleep(Duration::from_millis(20));
+            }
+            sender
+        });
+        let mut all = 0;
+        while all < 50_000 {
+            let chunk = receiver.receive().unwrap().expect("more is to come");
+            // What was there at once may be more than one chunk.
+            assert!(
+                all > 0 || queued(&receiver) + chunk.len() >= 50_000,
+                "{receiving:?}: {} bytes",
+                chunk.len()
+            );
+            all += chunk.len();
+            expected.check_chunk(&chunk);
+        }
+        // Less than that: when it has waited for long enough.
+        let mut sender = sending.join().unwrap();
+        receiver.set_low_water(50_000, Duration::from_millis(30));
+        while all < 60_000 {
+            let chunk = receiver.receive().unwrap().expect("the rest");
+            all += chunk.len();
+            expected.check_chunk(&chunk);
+        }
+        // And at the end, without waiting.
+        let started = Instant::now();
+        receiver.set_low_water(50_000, 2 * LONGEST);
+        sender.write_all(&pattern()[60_000..60_100]).unwrap();
+        drop(sender);
+        expected.check_chunk(&receiver.receive().unwrap().expect("the last bytes"));
+        assert_eq!(expected.at, 60_100);
+        assert!(receiver.receive().unwrap().is_none());
+        assert!(started.elapsed() < LONGEST, "the end was waited for");
     }
 }
 
