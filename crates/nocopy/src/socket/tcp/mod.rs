@@ -14,6 +14,7 @@
 //! # }
 //! ```
 
+mod books;
 mod builder;
 mod by_reference;
 mod choice;
@@ -22,6 +23,7 @@ mod diagnosis;
 mod mapped;
 mod method;
 mod outbox;
+mod outcome;
 mod proxy;
 mod published;
 mod receiver;
@@ -40,11 +42,12 @@ pub use by_reference::{
 pub use chunk::Chunk;
 pub use diagnosis::{Carrier, Diagnosis, Facts, Finding};
 pub use method::{Method, UnknownMethod};
+pub use outcome::{Closed, Completed, Counters, NotQueued, Rejected, RejectedReason, SendError};
 pub use proxy::{Direction, DirectionError, Flow, Proxied, ProxyError, Side, proxy};
 pub use published::{NotPublished, PublishError, Published, Publisher};
 pub use receiver::{ReceiveError, Receiver, ReceiverRefused};
 pub use receiving::{Explanation, Receiving, Way};
-pub use sender::{Closed, Completed, Counters, NotQueued, Rejected, RejectedReason, SendError, Sender};
+pub use sender::Sender;
 
 pub use super::{Ticket, leaked_bytes};
 
