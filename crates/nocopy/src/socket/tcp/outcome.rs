@@ -67,7 +67,7 @@ pub enum NotQueued {
     Rejected(#[from] RejectedReason),
 }
 
-/// The connection is over, and so many bytes that were queued were not handed over. [`Sender::take_unsent`] gives them back; of what was
+/// The connection is over, and so many bytes that were queued were not handed over. [`Sender::take_unsent`](super::Sender::take_unsent) gives them back; of what was
 /// handed over before nobody knows how much arrived.
 #[derive(Debug, thiserror::Error)]
 #[error("{unsent_bytes} bytes were not sent ({source}): {}", advice(.source))]
