@@ -115,8 +115,9 @@ fn datagrams_of_one_example_arrive_at_the_other() {
     let (line, output) = receiver.first_line();
     assert!(line.contains("receiving"), "{line}");
     let mut sender = Example::start_in(lab.left().namespace(), "udp_send", &arguments);
-    let (line, _) = sender.first_line();
+    let (line, said) = sender.first_line();
     assert!(line.starts_with("500 datagrams: "), "{line}");
+    rest(said); // or it would say the rest to nobody
     let text = rest(output);
     assert!(text.contains("500 datagrams, 700000 bytes"), "{text}");
     sender.succeeds();
@@ -131,8 +132,9 @@ fn a_stream_of_one_example_arrives_at_the_other() {
     let (line, output) = receiver.first_line();
     assert!(line.contains("receiving"), "{line}");
     let mut sender = Example::start_in(lab.left().namespace(), "tcp_send", &[&address, "48"]);
-    let (line, _) = sender.first_line();
+    let (line, said) = sender.first_line();
     assert!(line.starts_with("50331648 bytes, "), "{line}");
+    rest(said);
     let text = rest(output);
     // The sender counts words.
     let zeros = (0..48_u64 << 17).flat_map(u64::to_be_bytes).filter(|&byte| byte == 0).count();
