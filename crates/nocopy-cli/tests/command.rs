@@ -246,7 +246,8 @@ fn a_short_bench_moves_streams_in_every_way() {
         );
         assert!(row["packets_per_s"].is_null() && row["dropped_percent"].is_null(), "{row}");
         let is_proxy = row["workload"] == "tcp-proxy";
-        assert_eq!(row["proxy_cpu_us_per_mb"].as_f64().is_some_and(|cost| cost > 0.0), is_proxy, "{row}");
+        // Of a window this short it may be nothing.
+        assert_eq!(row["proxy_cpu_us_per_mb"].is_number(), is_proxy, "{row}");
     }
     let count = |workload: &str, method: &str, link: &str, mtu_bytes: u32| {
         let is_one = |row: &&serde_json::Value| {
