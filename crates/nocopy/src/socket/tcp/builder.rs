@@ -11,6 +11,7 @@ use socket2::{Domain, Protocol, SockRef, Type};
 use super::choice::Chooser;
 use super::{Listener, Method, PublishedMethod, Receiver, ReceiverRefused, Receiving, Sender, Socket};
 use crate::pool::{Cache, Pool};
+use crate::socket::address;
 use crate::socket::path::Paths;
 use crate::sys::option;
 
@@ -270,20 +271,19 @@ impl Builder {
     fn finish(self, socket: OwnedFd) -> Result<Socket, OpenError> {
         let socket = Arc::new(socket);
         let mut chooser = Chooser::new(self.method);
-        if let Err(refused) = allow_zero_copy(&socket) {
-            if let Some(method @ Method::ZeroCopy) = self.method {
-                return Err(OpenError::Method { method, source: io::Error::other(refused) });
-            }
-            chooser.unavailable(Method::ZeroCopy, refused.why());
-        }
-        let address = |address: io::Result<socket2::SockAddr>| address.ok()?.as_socket();
-        let local = address(SockRef::from(&*socket).local_addr()).map(|local| local.ip());
-        let peer = address(SockRef::from(&*socket).peer_addr()).map(|peer| peer.ip());
+        let ip = |told: io::Result<SocketAddr>| told.ok().map(|address| address.ip());
+        let (local, peer) = (ip(address::local(&*socket)), ip(address::peer(&*socket)));
         let paths = Paths::of(&*socket, local);
         if self.method.is_none() && paths.ends_here(peer) {
             // Nothing to be measured: calls look cheap whose copy is made later, and the word that it was comes later still.
             chooser.unavailable(Method::ZeroCopy, LOCAL);
             chooser.unavailable(Method::UringZeroCopy, LOCAL);
+        }
+        if let Err(refused) = allow_zero_copy(&socket) {
+            if let Some(method @ Method::ZeroCopy) = self.method {
+                return Err(OpenError::Method { method, source: io::Error::other(refused) });
+            }
+            chooser.unavailable(Method::ZeroCopy, refused.why());
         }
         let cache = match self.send_pool {
             Some(pool) => Cache::sharing(pool),

@@ -2,12 +2,11 @@
 
 use std::fmt;
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
-use socket2::SockRef;
-
 use crate::evidence::{Cause, Tally};
+use crate::socket::address;
 use crate::socket::path::{Path, Paths};
 use crate::sys::tcp_receive::{self, PAGE_BYTES};
 use crate::sys::{ethtool, option, sockets};
@@ -95,9 +94,8 @@ pub(super) struct Surroundings {
 impl Surroundings {
     /// To be called in the network namespace of the socket.
     pub(super) fn of(socket: &impl AsFd) -> Self {
-        let address = |told: std::io::Result<socket2::SockAddr>| Some(told.ok()?.as_socket()?.ip());
-        let known = SockRef::from(socket);
-        Self { paths: Paths::of(socket, address(known.local_addr())), peer: address(known.peer_addr()) }
+        let ip = |told: std::io::Result<SocketAddr>| told.ok().map(|address| address.ip());
+        Self { paths: Paths::of(socket, ip(address::local(socket))), peer: ip(address::peer(socket)) }
     }
 
     /// The facts as they are now.

@@ -49,6 +49,7 @@ pub use receiver::{ReceiveError, Receiver, ReceiverRefused};
 pub use receiving::{Explanation, Receiving, Way};
 pub use sender::Sender;
 
+use super::address;
 pub use super::{Ticket, leaked_bytes};
 
 /// A TCP connection whose buffers are owned.
@@ -85,8 +86,7 @@ impl Socket {
     /// # Errors
     /// The kernel's refusal to tell.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
-        let address = socket2::SockRef::from(&self.socket).local_addr()?;
-        address.as_socket().ok_or_else(|| io::ErrorKind::InvalidData.into())
+        address::local(&self.socket)
     }
 
     /// The address of the other end.
@@ -94,8 +94,7 @@ impl Socket {
     /// # Errors
     /// The connection is over.
     pub fn peer_address(&self) -> io::Result<SocketAddr> {
-        let address = socket2::SockRef::from(&self.socket).peer_addr()?;
-        address.as_socket().ok_or_else(|| io::ErrorKind::InvalidData.into())
+        address::peer(&self.socket)
     }
 
     /// The half that sends.

@@ -12,6 +12,7 @@ use super::choice::Chooser;
 use super::multicast::Multicast;
 use super::{Method, Receiver, Sender, Socket, over_port};
 use crate::pool::Pool;
+use crate::socket::address;
 use crate::socket::path::Paths;
 use crate::sys::{option, udp_receive, udp_send};
 
@@ -246,7 +247,7 @@ impl Builder {
         let pool = |given: Option<Pool>| {
             given.map_or_else(|| Pool::new(BUFFERS, BUFFER_BYTES), Ok).map_err(OpenError::Memory)
         };
-        let local = socket2::SockRef::from(&*socket).local_addr().ok().and_then(|local| local.as_socket());
+        let local = address::local(&*socket).ok();
         let paths = Paths::of(&*socket, local.map(|local| local.ip()));
         let mut sender =
             Sender::new(Arc::clone(&socket), pool(self.send_pool)?, chooser, paths, self.return_buffers);

@@ -45,6 +45,7 @@ pub use receiver::{Batch, Dropped, ReceiveError, Receiver};
 pub use run::{Datagram, OwnedDatagram, Run};
 pub use sender::{Closed, Completed, Counters, Rejected, RejectedReason, SendError, Sender};
 
+use super::address;
 pub use super::{Ticket, leaked_bytes};
 pub use crate::sys::udp_receive::LocalAddress;
 
@@ -85,8 +86,7 @@ impl Socket {
     /// # Errors
     /// The kernel's refusal to tell.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
-        let address = socket2::SockRef::from(&self.socket).local_addr()?;
-        address.as_socket().ok_or_else(|| io::ErrorKind::InvalidData.into())
+        address::local(&self.socket)
     }
 
     /// The half that sends.
