@@ -6,6 +6,7 @@
 //! * [`describe`]: one line of text for a packet.
 //! * [`ebpf`]: the instructions of XDP programs.
 //! * [`filter`]: packet filters, checked, run and translated.
+//! * [`message`]: the message protocol.
 //! * [`pcapng`]: capture files, also made around packets where these lie.
 //! * [`wire`]: Ethernet, VLAN tags, ARP, IPv4, IPv6, ICMP, ICMPv6, TCP, UDP and the Internet checksum.
 
@@ -14,6 +15,7 @@
 pub mod describe;
 pub mod ebpf;
 pub mod filter;
+pub mod message;
 pub mod pcapng;
 pub mod wire;
 

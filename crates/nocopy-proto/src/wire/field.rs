@@ -4,19 +4,19 @@
 ///
 /// The header's length is part of its type, so a field that would reach outside does not compile, and reading or
 /// writing one has no failure to handle.
-pub(super) struct Field<const AT: usize, const N: usize>;
+pub(crate) struct Field<const AT: usize, const N: usize>;
 
 impl<const AT: usize, const N: usize> Field<AT, N> {
     /// The field's bytes, in wire order.
     #[inline]
-    pub(super) fn get<const HEADER: usize>(header: &[u8; HEADER]) -> [u8; N] {
+    pub(crate) fn get<const HEADER: usize>(header: &[u8; HEADER]) -> [u8; N] {
         const { assert!(AT + N <= HEADER, "the field lies outside the header") };
         std::array::from_fn(|index| header[AT + index])
     }
 
     /// Overwrites the field with `bytes`, in wire order.
     #[inline]
-    pub(super) fn put<const HEADER: usize>(header: &mut [u8; HEADER], bytes: [u8; N]) {
+    pub(crate) fn put<const HEADER: usize>(header: &mut [u8; HEADER], bytes: [u8; N]) {
         const { assert!(AT + N <= HEADER, "the field lies outside the header") };
         header[AT..AT + N].copy_from_slice(&bytes);
     }
@@ -25,13 +25,41 @@ impl<const AT: usize, const N: usize> Field<AT, N> {
 impl<const AT: usize> Field<AT, 2> {
     /// The field as a number.
     #[inline]
-    pub(super) fn number<const HEADER: usize>(header: &[u8; HEADER]) -> u16 {
+    pub(crate) fn number<const HEADER: usize>(header: &[u8; HEADER]) -> u16 {
         u16::from_be_bytes(Self::get(header))
     }
 
     /// Overwrites the field with a number.
     #[inline]
-    pub(super) fn put_number<const HEADER: usize>(header: &mut [u8; HEADER], value: u16) {
+    pub(crate) fn put_number<const HEADER: usize>(header: &mut [u8; HEADER], value: u16) {
+        Self::put(header, value.to_be_bytes());
+    }
+}
+
+impl<const AT: usize> Field<AT, 4> {
+    /// The field as a number.
+    #[inline]
+    pub(crate) fn number<const HEADER: usize>(header: &[u8; HEADER]) -> u32 {
+        u32::from_be_bytes(Self::get(header))
+    }
+
+    /// Overwrites the field with a number.
+    #[inline]
+    pub(crate) fn put_number<const HEADER: usize>(header: &mut [u8; HEADER], value: u32) {
+        Self::put(header, value.to_be_bytes());
+    }
+}
+
+impl<const AT: usize> Field<AT, 8> {
+    /// The field as a number.
+    #[inline]
+    pub(crate) fn number<const HEADER: usize>(header: &[u8; HEADER]) -> u64 {
+        u64::from_be_bytes(Self::get(header))
+    }
+
+    /// Overwrites the field with a number.
+    #[inline]
+    pub(crate) fn put_number<const HEADER: usize>(header: &mut [u8; HEADER], value: u64) {
         Self::put(header, value.to_be_bytes());
     }
 }

@@ -55,7 +55,7 @@ pub mod udp;
 pub mod vlan;
 
 mod emit;
-mod field;
+pub(crate) mod field;
 mod ip;
 mod mac;
 mod udp_frame;

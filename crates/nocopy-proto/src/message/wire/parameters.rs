@@ -1,0 +1,69 @@
+//! What each end says of itself in Connect and Accept (docs/protocol.md §3.3).
+
+use super::Malformed;
+use crate::wire::field::Field;
+
+/// Bytes of the parameters.
+pub(super) const PARAMETERS_BYTES: usize = 16;
+
+/// Bytes of datagram that an end may ask for, at the least: an Ack with all its ranges fits, and so does every kind but Hello's padding.
+pub const DATAGRAM_BYTES_MIN: u16 = 512;
+
+/// The only flag: the sender wants checksums.
+const WANTS_CRC: u16 = 1;
+
+type DatagramBytes = Field<0, 2>;
+type FlagBits = Field<2, 2>;
+type MessageBytes = Field<4, 4>;
+type Credit = Field<8, 4>;
+type FirstSequence = Field<12, 4>;
+
+/// What an end says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Parameters {
+    /// The longest datagram on this connection: UDP payload, with header and checksum. What the Accept says holds for both directions.
+    pub datagram_bytes: u16,
+    /// The longest message that it takes.
+    pub max_message_bytes: u32,
+    /// Packets that may be sent to it before it grants more.
+    pub initial_credit: u32,
+    /// The sequence of its own first packet.
+    pub first_sequence: u32,
+    /// Whether it wants a checksum on everything. One end that does is enough.
+    pub crc: bool,
+}
+
+impl Parameters {
+    /// `kind` and `datagram_bytes` are those of the datagram that holds them, whose length has to be what they say.
+    pub(super) fn parse(
+        bytes: &[u8; PARAMETERS_BYTES],
+        kind: u8,
+        datagram_bytes: usize,
+    ) -> Result<Self, Malformed> {
+        let flags = FlagBits::number(bytes);
+        if flags & !WANTS_CRC != 0 {
+            return Err(Malformed::Reserved { kind });
+        }
+        let stated = DatagramBytes::number(bytes);
+        if stated < DATAGRAM_BYTES_MIN || usize::from(stated) != datagram_bytes {
+            return Err(Malformed::Unproven { stated_bytes: stated, datagram_bytes });
+        }
+        Ok(Self {
+            datagram_bytes: stated,
+            max_message_bytes: MessageBytes::number(bytes),
+            initial_credit: Credit::number(bytes),
+            first_sequence: FirstSequence::number(bytes),
+            crc: flags & WANTS_CRC != 0,
+        })
+    }
+
+    pub(super) fn bytes(&self) -> [u8; PARAMETERS_BYTES] {
+        let mut bytes = [0; PARAMETERS_BYTES];
+        DatagramBytes::put_number(&mut bytes, self.datagram_bytes);
+        FlagBits::put_number(&mut bytes, WANTS_CRC * u16::from(self.crc));
+        MessageBytes::put_number(&mut bytes, self.max_message_bytes);
+        Credit::put_number(&mut bytes, self.initial_credit);
+        FirstSequence::put_number(&mut bytes, self.first_sequence);
+        bytes
+    }
+}
