@@ -1,5 +1,40 @@
 //! The message protocol, `docs/protocol.md`: reliable, ordered messages between peers, in UDP datagrams.
+//!
+//! An [`Endpoint`] is told what comes in and what time it is, and says what goes out; it has no socket and no clock, and the memory is
+//! the caller's. What is sent stays where it is until the peer has it, and what came stays where it is until it is read:
+//!
+//! ```text
+//!   queue(peer, S) ──► send window ──► poll_transmit() ──► the network ──► handle_datagram(R) ──► receive window ──► receive()
+//!   acknowledged() ◄──     ▲ loss, congestion, pacing, round trips                  │  admission     │      └──► released()
+//!                          └───────────── acknowledgements ◄────────────────────────┴────────────────┘
+//! ```
+//!
+//! * [`wire`]: datagrams; [`framing`]: messages in the payloads of packets.
+//! * [`Endpoint`]: all connections; each one only decides, by parts that are pure: windows, losses, round trips, congestion, pacing.
 
+mod admission;
+mod congestion;
+mod connection;
+mod cookie;
 pub mod crc;
+mod endpoint;
+pub mod framing;
+mod handshake;
+mod pacing;
+mod receive_window;
+mod received;
+mod round_trip;
+mod send_window;
 pub mod sequence;
+mod settings;
+mod time;
+mod timers;
 pub mod wire;
+
+pub use endpoint::{Endpoint, Transmit};
+pub use received::{Message, Piece};
+pub use settings::{
+    ConnectError, Counters, Event, Gone, Kind, MESSAGE_BYTES_MAX, Peer, PeerStatistics, QueueError, Reason,
+    Settings, Violation,
+};
+pub use time::Time;

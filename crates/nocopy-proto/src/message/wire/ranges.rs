@@ -15,7 +15,7 @@ type Gap = Field<0, 2>;
 type Length = Field<2, 2>;
 
 /// View of an Ack's ranges: ascending, apart from each other and from `expected`, none empty.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ranges<'a>(&'a [[u8; RANGE_BYTES]]);
 
 impl<'a> Ranges<'a> {
@@ -52,7 +52,7 @@ impl<'a> Ranges<'a> {
 
     /// The sequences of each range, ascending, of an Ack whose `expected` this is. The last ends less than 2^23 above it.
     #[inline]
-    pub fn iter(&self, expected: u64) -> impl ExactSizeIterator<Item = Range<u64>> + use<'a> {
+    pub fn iter(&self, expected: u64) -> impl ExactSizeIterator<Item = Range<u64>> + Clone + use<'a> {
         let mut end = expected;
         self.0.iter().map(move |range| {
             let start = end.saturating_add(u64::from(Gap::number(range)));

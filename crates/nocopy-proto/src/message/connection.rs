@@ -1,0 +1,467 @@
+//! One connection, decided: what to send next, when to acknowledge, when to give up. The windows, losses, times and rates it decides
+//! by are parts of their own.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::congestion::Congestion;
+use super::pacing::Pacer;
+use super::receive_window::{Arrival, ReceiveWindow};
+use super::round_trip::RoundTrip;
+use super::send_window::SendWindow;
+use super::sequence;
+use super::time::between_ticks;
+use super::wire::{self, Flags, Header, HeaderKind, Ranges};
+use super::{Counters, Reason, Settings, Time, Violation, crc};
+
+/// Packets after which an acknowledgement is sent at once.
+const ACK_PACKETS: u32 = 16;
+/// The same while packets are missing: that many later ones make a packet lost.
+const ACK_PACKETS_IN_GAP: u32 = 3;
+/// Losses are not told from reordering by less (RFC 9002 section 6.1.2, kGranularity).
+const GRANULARITY: Duration = Duration::from_millis(1);
+/// The longest time between two probes.
+const PROBE_TIMEOUT_MAX: Duration = Duration::from_secs(1);
+/// At that many probes in a row without an answer everything in flight is taken for lost.
+const PROBES_TO_COLLAPSE: u32 = 2;
+/// The longest round trip that is believed.
+const ROUND_TRIP_MAX: Duration = Duration::from_secs(60);
+/// How long a connection that is over still answers (docs/protocol.md §11).
+const LINGER_MIN: Duration = Duration::from_millis(100);
+
+/// What both ends agreed on when the connection was set up.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Agreed {
+    pub(super) to: SocketAddr,
+    /// The peer's name for the connection.
+    pub(super) remote_id: u64,
+    pub(super) crc: bool,
+    /// The longest datagram both ends can handle, with header and CRC.
+    pub(super) datagram_bytes: usize,
+    /// The longest message the peer takes.
+    pub(super) message_bytes_max: usize,
+    pub(super) first_sent: u32,
+    pub(super) first_received: u32,
+    /// Packets the peer takes, from the first.
+    pub(super) credit: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection<S, R> {
+    pub(super) agreed: Agreed,
+    pub(super) send: SendWindow<S>,
+    pub(super) receive: ReceiveWindow<R>,
+    round_trip: RoundTrip,
+    congestion: Congestion,
+    pacer: Pacer,
+    ack_delay: Duration,
+    keep_alive: Duration,
+    dead_after: Duration,
+    queue_max: usize,
+
+    /// Sequence numbers below it may be sent: the peer's word.
+    credit: u64,
+    /// The packet that ends this direction.
+    last: Option<u64>,
+    /// Packets found lost so far, up to this transmission, count as one event.
+    losses_look_again: Option<Time>,
+    probes: u32,
+    probe_due: bool,
+    /// When something that asks for an acknowledgement was sent.
+    asked: Time,
+
+    acks: Acks,
+    /// CE marks the peer told of.
+    marks_told: u16,
+
+    pub(super) heard: Time,
+    /// Something was sent or asked for after the last word of the peer.
+    keep_alives: u32,
+    pub(super) confirmed: bool,
+    /// Somebody was refused a place in the queue.
+    pub(super) refused: bool,
+    pub(super) finish_told: bool,
+    /// Over on both sides: answers until then.
+    pub(super) linger: Option<Time>,
+}
+
+/// What the peer is to be told of its packets.
+#[derive(Debug)]
+struct Acks {
+    /// Packets since the last acknowledgement.
+    packets: u32,
+    now: bool,
+    due: Option<Time>,
+    /// The clock of the peer in its newest packet, and when that came.
+    newest: Option<(u32, Time)>,
+    marked: u16,
+    credit_told: u64,
+}
+
+/// What to send next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    Packet { sequence: u64, header: Header },
+    Ack { header: Header },
+}
+
+impl<S, R: AsRef<[u8]>> Connection<S, R> {
+    pub(super) fn new(agreed: Agreed, settings: &Settings, now: Time) -> Self {
+        let trailer_bytes = if agreed.crc { crc::CRC_BYTES } else { 0 };
+        let (first_sent, first_received) =
+            (sequence::first(agreed.first_sent), sequence::first(agreed.first_received));
+        let window = settings.window_packets;
+        let receive =
+            ReceiveWindow::new(first_received, window, trailer_bytes, settings.max_message_bytes as usize);
+        let credit_told = receive.credit();
+        Self {
+            send: SendWindow::new(first_sent),
+            receive,
+            round_trip: RoundTrip::new(),
+            congestion: Congestion::new(),
+            pacer: Pacer::new(),
+            ack_delay: settings.ack_delay,
+            keep_alive: settings.keep_alive,
+            dead_after: settings.dead_after,
+            queue_max: window,
+            credit: first_sent + u64::from(agreed.credit),
+            last: None,
+            losses_look_again: None,
+            probes: 0,
+            probe_due: false,
+            asked: now,
+            acks: Acks { packets: 0, now: false, due: None, newest: None, marked: 0, credit_told },
+            marks_told: 0,
+            heard: now,
+            keep_alives: 0,
+            confirmed: false,
+            refused: false,
+            finish_told: false,
+            linger: None,
+            agreed,
+        }
+    }
+
+    /// Tells the peer at once that its answer came: until then it sends nothing (docs/protocol.md §3.4).
+    pub(super) fn confirm(&mut self) {
+        (self.confirmed, self.acks.now) = (true, true);
+    }
+
+    /// Packets that may be queued now.
+    #[inline]
+    pub(super) fn room(&self) -> usize {
+        if self.last.is_some() { 0 } else { self.queue_max.saturating_sub(self.send.len()) }
+    }
+
+    #[inline]
+    pub(super) fn is_finished(&self) -> bool {
+        self.last.is_some()
+    }
+
+    /// Queues the packet that ends this direction.
+    pub(super) fn finish(&mut self, packet: S) {
+        self.last = Some(self.send.push(packet));
+    }
+
+    /// Both directions have ended, and nothing is on its way or unread.
+    pub(super) fn is_over(&self) -> bool {
+        self.receive.is_finished() && self.last.is_some_and(|last| self.send.first() > last)
+    }
+
+    /// Still answers for a while, in case the last acknowledgement is lost.
+    pub(super) fn linger(&mut self, now: Time) {
+        self.linger = Some(now + LINGER_MIN.max(3 * self.probe_timeout()));
+    }
+
+    fn probe_timeout(&self) -> Duration {
+        let backed_off =
+            self.round_trip.probe_timeout(self.ack_delay).saturating_mul(1 << self.probes.min(10));
+        backed_off.min(PROBE_TIMEOUT_MAX)
+    }
+
+    /// How long a packet may be overtaken before it counts as lost (RFC 9002 section 6.1.2).
+    fn patience(&self) -> Duration {
+        (self.round_trip.smoothed().max(self.round_trip.latest()) * 9 / 8).max(GRANULARITY)
+    }
+
+    /// Takes the acknowledgement that every packet carries.
+    #[inline]
+    pub(super) fn handle_acknowledgement(
+        &mut self,
+        now: Time,
+        header: &Header,
+        ranges: Ranges<'_>,
+        counters: &mut Counters,
+        free: &mut Vec<S>,
+    ) {
+        self.heard = now;
+        (self.keep_alives, self.confirmed) = (0, true);
+        let expected = sequence::widen(header.expected, self.send.first());
+        if expected < self.send.first() {
+            return; // an old one that was overtaken
+        }
+        self.credit = self.credit.max(sequence::widen(header.credit, self.send.first()));
+        if expected == self.send.first() && ranges.is_empty() {
+            return; // nothing new, as most packets of one direction say
+        }
+        let ranges = ranges.iter(expected);
+        let was_limited = self.is_limited();
+        let minimum = self.round_trip.minimum();
+        let Some(acknowledged) = self.send.acknowledge(expected, ranges, minimum, now, free) else {
+            counters.impossible_acks += 1;
+            return;
+        };
+        if acknowledged.packets == 0 {
+            return;
+        }
+        if header.flags.contains(Flags::ECHO) {
+            let round_trip = between_ticks(header.echo, now.ticks());
+            if round_trip <= ROUND_TRIP_MAX {
+                self.round_trip.sample(round_trip);
+            }
+        }
+        (self.probes, self.probe_due, self.asked) = (0, false, now);
+        counters.spurious += acknowledged.late as u64;
+        let marks = header.marked.wrapping_sub(self.marks_told);
+        self.marks_told = header.marked;
+        let transmissions = self.send.transmissions();
+        self.congestion.acknowledged(acknowledged.packets, usize::from(marks), transmissions, was_limited);
+        self.find_losses(now, counters);
+    }
+
+    fn is_limited(&self) -> bool {
+        self.send.in_flight() >= self.congestion.window()
+    }
+
+    fn find_losses(&mut self, now: Time, counters: &mut Counters) {
+        let losses = self.send.find_losses(now, self.patience());
+        self.losses_look_again = losses.look_again;
+        if losses.packets > 0 {
+            counters.lost += losses.packets as u64;
+            self.congestion.lost(losses.newest, self.send.transmissions());
+        }
+    }
+
+    /// What became of a packet that arrived: kept, or not and why.
+    #[inline]
+    pub(super) fn handle_data(
+        &mut self,
+        now: Time,
+        header: &Header,
+        congested: bool,
+        datagram: R,
+        admit: impl FnOnce(Arrival) -> bool,
+        counters: &mut Counters,
+    ) -> Result<Option<R>, Violation> {
+        let sequence = sequence::widen(header.sequence, self.receive.expected());
+        let arrival = self.receive.arrival(sequence);
+        self.acks.marked = self.acks.marked.wrapping_add(u16::from(congested));
+        self.acks.newest = Some((header.sent, now));
+        self.acks.now |= header.flags.contains(Flags::ANSWER) || header.flags.contains(Flags::FIN);
+        match arrival {
+            Arrival::Duplicate | Arrival::Outside => {
+                let count = if arrival == Arrival::Duplicate {
+                    &mut counters.duplicates
+                } else {
+                    &mut counters.beyond_credit
+                };
+                *count += 1;
+                self.acks.now = true;
+                return Ok(Some(datagram));
+            }
+            Arrival::InOrder | Arrival::OpensGap | Arrival::Ahead => {}
+        }
+        self.acks.packets += 1;
+        if self.acks.due.is_none() {
+            self.acks.due = Some(now + self.ack_delay);
+        }
+        if !admit(arrival) {
+            counters.no_memory += 1;
+            return Ok(Some(datagram));
+        }
+        let had_gap = self.receive.has_gap();
+        self.receive.insert(sequence, datagram)?;
+        let limit = if had_gap { ACK_PACKETS_IN_GAP } else { ACK_PACKETS };
+        let closes_gap = had_gap && arrival == Arrival::InOrder;
+        self.acks.now |= arrival == Arrival::OpensGap || closes_gap || self.acks.packets >= limit;
+        Ok(None)
+    }
+
+    /// An acknowledgement was asked for by a datagram without a packet.
+    pub(super) fn handle_question(&mut self, now: Time, header: &Header) {
+        if header.flags.contains(Flags::ANSWER) {
+            self.acks.now = true;
+            self.acks.newest = Some((header.sent, now));
+        }
+    }
+
+    /// Something is to be told, or may have come to its end.
+    #[inline]
+    pub(super) fn wants_attention(&self) -> bool {
+        self.acks.now || self.receive.is_finished()
+    }
+
+    /// Something was read: tells the peer, if that lets it go on.
+    #[inline]
+    pub(super) fn consumed(&mut self) {
+        let more = self.receive.credit() - self.acks.credit_told;
+        self.acks.now |= more >= (self.queue_max as u64 / 4).max(1);
+    }
+
+    /// What to send next, if anything may be sent now.
+    #[inline]
+    pub(super) fn next(&mut self, now: Time) -> Option<Next> {
+        if self.acks.now && (self.receive.has_gap() || !self.may_send(now)) {
+            return Some(self.ack(now, Flags::NONE));
+        }
+        if self.probe_due {
+            self.probe_due = false;
+            self.asked = now;
+            return Some(match self.send.newest_in_flight() {
+                Some(sequence) => self.packet(sequence, now, Flags::ANSWER),
+                None => self.ack(now, Flags::ANSWER),
+            });
+        }
+        if !self.may_send(now) {
+            return None;
+        }
+        let sequence = match self.send.next_lost() {
+            Some(sequence) => sequence,
+            None => self.send.next_fresh()?,
+        };
+        self.pacer.sent(now, self.rate());
+        // The last one for now asks for word, since otherwise it would wait for a late acknowledgement.
+        let stops = self.send.in_flight() + 1 >= self.congestion.window() || sequence + 1 >= self.credit;
+        Some(self.packet(sequence, now, Flags::NONE.with_if(stops, Flags::ANSWER)))
+    }
+
+    /// Whether there is a packet that window, credit and rate let go.
+    #[inline]
+    fn may_send(&mut self, now: Time) -> bool {
+        let (lost, fresh) = (self.send.next_lost(), self.send.next_fresh());
+        (lost.is_some() || fresh.is_some_and(|sequence| sequence < self.credit))
+            && self.confirmed
+            && !self.is_limited()
+            && self.pacer.is_ready(now, self.rate())
+    }
+
+    /// The window and the time in which it may be sent.
+    fn rate(&self) -> (usize, Duration) {
+        (self.congestion.window(), self.round_trip.smoothed())
+    }
+
+    fn header(&mut self, now: Time, kind: HeaderKind, flags: Flags, number: u64) -> Header {
+        let (echo, echo_flag) = match self.acks.newest {
+            Some((sent, came)) => (sent.wrapping_add(now.ticks().wrapping_sub(came.ticks())), Flags::ECHO),
+            None => (0, Flags::NONE),
+        };
+        let credit = self.receive.credit();
+        self.acks.credit_told = credit;
+        (self.acks.now, self.acks.due, self.acks.packets) = (false, None, 0);
+        Header {
+            kind,
+            flags: flags.with(echo_flag).with_if(self.agreed.crc, Flags::CRC),
+            marked: self.acks.marked,
+            to: self.agreed.remote_id,
+            sequence: sequence::narrow(number),
+            expected: sequence::narrow(self.receive.expected()),
+            credit: sequence::narrow(credit),
+            sent: now.ticks(),
+            echo,
+        }
+    }
+
+    #[inline]
+    fn packet(&mut self, sequence: u64, now: Time, flags: Flags) -> Next {
+        let flags = flags.with_if(self.last == Some(sequence), Flags::FIN);
+        let header = self.header(now, HeaderKind::Data, flags, sequence);
+        if self.send.in_flight() == 0 {
+            self.asked = now;
+        }
+        Next::Packet { sequence, header }
+    }
+
+    fn ack(&mut self, now: Time, flags: Flags) -> Next {
+        Next::Ack { header: self.header(now, HeaderKind::Ack, flags, self.send.fresh()) }
+    }
+
+    /// Writes an acknowledgement, with what has arrived behind missing packets.
+    pub(super) fn emit_ack(&self, header: &Header, datagram: &mut Vec<u8>) {
+        wire::emit_ack(header, self.receive.expected(), self.receive.ranges(), datagram);
+    }
+
+    /// When something is due, if nothing arrives.
+    pub(super) fn deadline(&self, now: Time) -> Option<Time> {
+        if let Some(linger) = self.linger {
+            return Some(self.acks.due.map_or(linger, |due| due.min(linger)));
+        }
+        let waits = self.send.len() > 0;
+        let probe = (waits && !self.probe_due).then(|| self.asked + self.probe_timeout());
+        let paced = (waits && !self.is_limited()).then(|| self.pacer.ready_at(now, self.rate())).flatten();
+        let quiet = self.heard + self.keep_alive.saturating_mul(self.keep_alives + 1);
+        let dead = self.heard + self.dead_after;
+        [self.acks.due, self.losses_look_again, probe, paced, Some(quiet.min(dead))]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Does what is due.
+    ///
+    /// # Errors
+    /// The connection has come to its end.
+    pub(super) fn handle_timeout(
+        &mut self,
+        now: Time,
+        counters: &mut Counters,
+    ) -> Result<(), Option<Reason>> {
+        if self.linger.is_some_and(|until| now >= until) {
+            return Err(None);
+        }
+        if now >= self.heard + self.dead_after {
+            return Err(Some(Reason::Silent));
+        }
+        if self.acks.due.is_some_and(|due| now >= due) {
+            (self.acks.now, self.acks.due) = (true, None);
+        }
+        if self.linger.is_some() {
+            return Ok(());
+        }
+        if now >= self.heard + self.keep_alive.saturating_mul(self.keep_alives + 1) {
+            self.keep_alives += 1;
+            self.probe_due = true;
+        }
+        if self.losses_look_again.is_some_and(|time| now >= time) {
+            self.find_losses(now, counters);
+        }
+        if self.send.len() > 0 && !self.probe_due && now >= self.asked + self.probe_timeout() {
+            self.probe(now, counters);
+        }
+        Ok(())
+    }
+
+    /// Nothing was heard of what is on its way, or of credit that is needed (RFC 9002 section 6.2, RFC 8985 section 7).
+    fn probe(&mut self, now: Time, counters: &mut Counters) {
+        counters.probes += 1;
+        self.probes += 1;
+        self.asked = now;
+        if self.probes == PROBES_TO_COLLAPSE && self.send.in_flight() > 0 {
+            counters.lost += self.send.lose_all().packets as u64;
+            self.congestion.collapse();
+        } else {
+            self.probe_due = true;
+        }
+    }
+
+    /// Round trip times, window, packets in flight and queued.
+    pub(super) fn statistics(&self) -> super::PeerStatistics {
+        super::PeerStatistics {
+            round_trip: self.round_trip.smoothed(),
+            round_trip_min: self.round_trip.minimum(),
+            window_packets: self.congestion.window(),
+            in_flight: self.send.in_flight(),
+            queued: self.send.len() - self.send.in_flight(),
+            unread: self.receive.kept(),
+        }
+    }
+}

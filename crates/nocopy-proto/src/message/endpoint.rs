@@ -1,0 +1,757 @@
+//! All connections of one endpoint: whose datagram it is, who may send next, whose message is next, whose time is up.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hasher;
+use std::net::SocketAddr;
+
+use siphasher::sip::SipHasher24;
+
+use super::admission::Admission;
+use super::connection::{Agreed, Connection, Next};
+use super::cookie::Cookies;
+use super::handshake::Connecting;
+use super::received::Message;
+use super::timers::Timers;
+use super::wire::{Abort, AbortReason, Datagram, Flags, HEADER_BYTES, Header, Malformed, Ranges, Unknown};
+use super::{
+    ConnectError, Counters, Event, Gone, Peer, PeerStatistics, QueueError, Reason, Settings, Time, crc,
+};
+
+/// Packets of one connection that are sent in a row, while others have some, too.
+const PACKETS_IN_A_ROW: u32 = 64;
+/// Answers to strangers that wait to be sent, at most.
+const ANSWERS_MAX: usize = 256;
+/// Events that nobody has taken, at which no peers are accepted any more.
+const EVENTS_MAX: usize = 1 << 16;
+
+/// One end of any number of connections; see the [module](super).
+///
+/// `S` is a packet to send as the caller keeps it, `R` a datagram that was received.
+#[derive(Debug)]
+pub struct Endpoint<S, R> {
+    pub(super) settings: Settings,
+    pub(super) cookies: Cookies,
+    ids: Ids,
+    entries: Vec<Entry<S, R>>,
+    vacant: Vec<u32>,
+    /// All connections by the peer's address and its name for them.
+    by_remote: HashMap<(SocketAddr, u64), u32>,
+    /// Who may have something to send.
+    sending: VecDeque<u32>,
+    /// Packets sent for the first one of them.
+    in_a_row: u32,
+    /// Who has messages to be read.
+    readable: VecDeque<u32>,
+    timers: Timers,
+    pub(super) events: VecDeque<Event>,
+    /// For those who are not peers (yet).
+    answers: VecDeque<(SocketAddr, Vec<u8>)>,
+    released: Vec<R>,
+    acknowledged: Vec<S>,
+    admission: Admission,
+    control: Vec<u8>,
+    pub(super) counters: Counters,
+}
+
+#[derive(Debug)]
+struct Entry<S, R> {
+    generation: u32,
+    /// Our name for the connection: the index, and a number that nobody can guess.
+    id: u64,
+    state: State<S, R>,
+    is_sending: bool,
+    is_readable: bool,
+}
+
+#[derive(Debug)]
+enum State<S, R> {
+    Vacant,
+    Connecting(Connecting),
+    Open(Box<Connection<S, R>>),
+}
+
+/// Numbers that nobody can guess.
+#[derive(Debug)]
+struct Ids {
+    secret: [u8; 16],
+    count: u64,
+}
+
+impl Ids {
+    fn next(&mut self) -> u64 {
+        self.count += 1;
+        let mut hasher = SipHasher24::new_with_key(&self.secret);
+        hasher.write_u64(self.count);
+        hasher.finish()
+    }
+}
+
+/// What is to be sent.
+#[derive(Debug)]
+pub enum Transmit<'a, S> {
+    /// A packet: the header goes in front of what the caller keeps.
+    Packet {
+        /// Whose.
+        peer: Peer,
+        /// Where to.
+        to: SocketAddr,
+        /// As it was queued.
+        packet: &'a mut S,
+        /// This time's header.
+        header: [u8; HEADER_BYTES],
+        /// A CRC32C over header and payload goes behind ([`crc`]).
+        crc: bool,
+        /// It was sent before.
+        again: bool,
+    },
+    /// A whole datagram, checksum and all.
+    Control {
+        /// Where to.
+        to: SocketAddr,
+        /// The UDP payload.
+        datagram: &'a [u8],
+    },
+}
+
+/// What a step of sending is, before memory is touched.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Answer,
+    SetUp,
+    Next(Next),
+}
+
+impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
+    /// An endpoint without peers. `seed` has to be random, and secret: cookies, ids and first sequence numbers come from it.
+    pub fn new(settings: Settings, seed: [u8; 32]) -> Self {
+        let (cookies, ids) = seed.split_at(16);
+        let half = |bytes: &[u8]| std::array::from_fn(|at| bytes[at]);
+        Self {
+            admission: Admission::new(settings.window_packets),
+            settings,
+            cookies: Cookies::new(half(cookies)),
+            ids: Ids { secret: half(ids), count: 0 },
+            entries: Vec::new(),
+            vacant: Vec::new(),
+            by_remote: HashMap::new(),
+            sending: VecDeque::new(),
+            in_a_row: 0,
+            readable: VecDeque::new(),
+            timers: Timers::default(),
+            events: VecDeque::new(),
+            answers: VecDeque::new(),
+            released: Vec::new(),
+            acknowledged: Vec::new(),
+            control: Vec::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Begins to connect; [`Event::Connected`] or [`Event::Lost`] tells how it ends.
+    ///
+    /// # Errors
+    /// There are too many peers already.
+    pub fn connect(&mut self, now: Time, to: SocketAddr) -> Result<Peer, ConnectError> {
+        let peers_max = self.settings.peers_max;
+        let index = self.vacancy().ok_or(ConnectError::TooManyPeers { peers_max })?;
+        let first_sequence = self.ids.next() as u32;
+        let entry = &mut self.entries[index as usize];
+        entry.state = State::Connecting(Connecting::new(to, entry.id, first_sequence, &self.settings, now));
+        let peer = Peer { index, generation: entry.generation };
+        self.touch(index);
+        Ok(peer)
+    }
+
+    /// A place for one more connection, with a new id.
+    fn vacancy(&mut self) -> Option<u32> {
+        let index = match self.vacant.pop() {
+            Some(index) => index,
+            None if self.entries.len() < self.settings.peers_max.min(u32::MAX as usize) => {
+                let state = State::Vacant;
+                self.entries.push(Entry {
+                    generation: 0,
+                    id: 0,
+                    state,
+                    is_sending: false,
+                    is_readable: false,
+                });
+                (self.entries.len() - 1) as u32
+            }
+            None => return None,
+        };
+        self.entries[index as usize].id = self.ids.next() << 32 | u64::from(index);
+        Some(index)
+    }
+
+    /// Peers there are, connected or not yet.
+    pub fn peers(&self) -> usize {
+        self.entries.len() - self.vacant.len()
+    }
+
+    fn open(&self, peer: Peer) -> Result<Option<&Connection<S, R>>, Gone> {
+        let entry = self.entries.get(peer.index()).filter(|entry| entry.generation == peer.generation);
+        match entry.map(|entry| &entry.state) {
+            Some(State::Open(connection)) => Ok(Some(connection)),
+            Some(State::Connecting(_)) => Ok(None),
+            Some(State::Vacant) | None => Err(Gone),
+        }
+    }
+
+    fn open_mut(&mut self, peer: Peer) -> Result<Option<&mut Connection<S, R>>, Gone> {
+        let entry = self.entries.get_mut(peer.index()).filter(|entry| entry.generation == peer.generation);
+        match entry.map(|entry| &mut entry.state) {
+            Some(State::Open(connection)) => Ok(Some(connection)),
+            Some(State::Connecting(_)) => Ok(None),
+            Some(State::Vacant) | None => Err(Gone),
+        }
+    }
+
+    /// Packets that may be queued to a peer: none while it is not connected.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    #[inline]
+    pub fn room(&self, peer: Peer) -> Result<usize, Gone> {
+        Ok(self.open(peer)?.map_or(0, Connection::room))
+    }
+
+    /// The longest payload of a packet to a peer, behind the header and without CRC; nothing while it is not connected.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    #[inline]
+    pub fn payload_bytes_max(&self, peer: Peer) -> Result<usize, Gone> {
+        Ok(self.open(peer)?.map_or(0, |connection| {
+            let Agreed { datagram_bytes, crc, .. } = connection.agreed;
+            datagram_bytes - HEADER_BYTES - if crc { crc::CRC_BYTES } else { 0 }
+        }))
+    }
+
+    /// The longest message that a peer takes; nothing while it is not connected.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    pub fn message_bytes_max(&self, peer: Peer) -> Result<usize, Gone> {
+        Ok(self.open(peer)?.map_or(0, |connection| connection.agreed.message_bytes_max))
+    }
+
+    /// Says that somebody waits for room: [`Event::Writable`] will tell.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    pub fn want_room(&mut self, peer: Peer) -> Result<(), Gone> {
+        if let Some(connection) = self.open_mut(peer)? {
+            connection.refused = true;
+        }
+        Ok(())
+    }
+
+    /// Queues a packet: chunks of messages ([`framing`](super::framing)), which stays with the endpoint until the peer has it.
+    ///
+    /// # Errors
+    /// Gives the packet back: no room, or no peer.
+    #[inline]
+    pub fn queue(&mut self, peer: Peer, packet: S) -> Result<(), (S, QueueError)> {
+        let connection = match self.open_mut(peer) {
+            Ok(Some(connection)) => connection,
+            Ok(None) => return Err((packet, QueueError::Full)),
+            Err(gone) => return Err((packet, gone.into())),
+        };
+        if connection.is_finished() {
+            return Err((packet, QueueError::Finished));
+        }
+        if connection.room() == 0 {
+            connection.refused = true;
+            return Err((packet, QueueError::Full));
+        }
+        connection.send.push(packet);
+        self.touch(peer.index);
+        Ok(())
+    }
+
+    /// Ends this direction behind everything queued, with a packet that is empty.
+    ///
+    /// # Errors
+    /// Gives the packet back: there is no such peer, it is not connected yet, or the direction was ended before.
+    pub fn finish(&mut self, peer: Peer, packet: S) -> Result<(), (S, QueueError)> {
+        let connection = match self.open_mut(peer) {
+            Ok(Some(connection)) => connection,
+            Ok(None) => return Err((packet, QueueError::Full)),
+            Err(gone) => return Err((packet, gone.into())),
+        };
+        if connection.is_finished() {
+            return Err((packet, QueueError::Finished));
+        }
+        connection.finish(packet);
+        self.touch(peer.index);
+        Ok(())
+    }
+
+    /// Ends a connection at once: what is queued, on its way or unread is thrown away. No event tells of it.
+    pub fn abort(&mut self, peer: Peer) {
+        if self.open(peer).is_ok() {
+            self.tell_abort(peer.index, AbortReason::ABORTED);
+            self.remove(peer.index);
+        }
+    }
+
+    fn tell_abort(&mut self, index: u32, reason: AbortReason) {
+        if let State::Open(connection) = &self.entries[index as usize].state {
+            let (to, remote) = (connection.agreed.to, connection.agreed.remote_id);
+            self.answer(to, |datagram| Abort { to: remote, reason }.emit(datagram));
+        }
+    }
+
+    /// Takes a connection out, with everything it holds.
+    fn remove(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        if let State::Open(connection) = &mut entry.state {
+            self.counters.messages_discarded += connection.receive.ready() as u64;
+            connection.send.clear(&mut self.acknowledged);
+            connection.receive.clear(&mut self.released);
+            let remote = (connection.agreed.to, connection.agreed.remote_id);
+            if self.by_remote.get(&remote) == Some(&index) {
+                self.by_remote.remove(&remote);
+            }
+        }
+        entry.state = State::Vacant;
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.id = 0;
+        self.timers.clear(index);
+        self.admission.left(index);
+        self.vacant.push(index);
+    }
+
+    pub(super) fn lose(&mut self, index: u32, reason: Reason) {
+        let peer = Peer { index, generation: self.entries[index as usize].generation };
+        self.remove(index);
+        self.events.push_back(Event::Lost(peer, reason));
+    }
+
+    /// A datagram that is free again: it was read, or not kept.
+    #[inline]
+    pub fn released(&mut self) -> Option<R> {
+        self.released.pop()
+    }
+
+    /// A packet that is free again: the peer has it, or is gone.
+    #[inline]
+    pub fn acknowledged(&mut self) -> Option<S> {
+        self.acknowledged.pop()
+    }
+
+    /// Says how many more datagrams the caller can hold: what is over a window's reserve goes to everybody, the reserve to one peer at
+    /// a time, so that its message gets whole (docs/protocol.md §8).
+    #[inline]
+    pub fn set_free(&mut self, packets: usize) {
+        self.admission.set_free(packets);
+    }
+
+    /// What happened, oldest first.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// What is known of the way to a peer; `None` while it is not connected.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    pub fn statistics(&self, peer: Peer) -> Result<Option<PeerStatistics>, Gone> {
+        Ok(self.open(peer)?.map(Connection::statistics))
+    }
+
+    /// Handles a datagram that came from `from`; `congested`: with ECN's CE mark (RFC 3168). What is not kept comes back by
+    /// [`Endpoint::released`].
+    #[inline]
+    pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, congested: bool, datagram: R) {
+        let parsed = Datagram::parse(datagram.as_ref());
+        let returned = match parsed {
+            Ok(Datagram::Data(header, _)) => self.handle_data(now, from, congested, header, datagram),
+            Ok(Datagram::Ack(header, ranges)) => {
+                if let Some(index) = self.look_up(from, &header)
+                    && let State::Open(connection) = &mut self.entries[index as usize].state
+                {
+                    let (counters, free) = (&mut self.counters, &mut self.acknowledged);
+                    connection.handle_acknowledgement(now, &header, ranges, counters, free);
+                    connection.handle_question(now, &header);
+                    self.after_packet(index);
+                }
+                Some(datagram)
+            }
+            _ => {
+                self.handle_control(now, from, &parsed);
+                Some(datagram)
+            }
+        };
+        self.released.extend(returned);
+    }
+
+    /// The connection that a header is for. Where there is none the sender is told.
+    #[inline]
+    fn look_up(&mut self, from: SocketAddr, header: &Header) -> Option<u32> {
+        let index = header.to as u32;
+        match self.entries.get(index as usize).filter(|entry| entry.id == header.to) {
+            Some(Entry { state: State::Open(connection), .. }) if connection.agreed.to == from => {
+                let right = header.flags.contains(Flags::CRC) == connection.agreed.crc;
+                self.counters.bad_crc += u64::from(!right);
+                right.then_some(index)
+            }
+            Some(_) => {
+                self.counters.unknown += 1;
+                None
+            }
+            None => {
+                self.counters.unknown += 1;
+                let to = header.to;
+                self.answer(from, |answer| Unknown { to }.emit(answer));
+                None
+            }
+        }
+    }
+
+    /// Handles a packet, and gives it back if it is not kept.
+    #[inline]
+    fn handle_data(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        congested: bool,
+        header: Header,
+        datagram: R,
+    ) -> Option<R> {
+        let index = match self.look_up(from, &header) {
+            Some(index) => index,
+            None => return Some(datagram),
+        };
+        let State::Open(connection) = &mut self.entries[index as usize].state else { return Some(datagram) };
+        let (counters, free) = (&mut self.counters, &mut self.acknowledged);
+        connection.handle_acknowledgement(now, &header, Ranges::default(), counters, free);
+        let admit = |arrival| self.admission.admit(index, arrival);
+        match connection.handle_data(now, &header, congested, datagram, admit, counters) {
+            Ok(returned) => {
+                self.after_packet(index);
+                returned
+            }
+            Err(violation) => {
+                self.tell_abort(index, AbortReason::VIOLATION);
+                self.lose(index, Reason::Violation(violation));
+                None
+            }
+        }
+    }
+
+    /// What follows from a packet: messages to read, room, the end.
+    #[inline]
+    fn after_packet(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        let State::Open(connection) = &mut entry.state else { return };
+        if connection.refused && connection.room() > 0 {
+            connection.refused = false;
+            self.events.push_back(Event::Writable(Peer { index, generation: entry.generation }));
+        }
+        if connection.receive.ready() > 0 && !entry.is_readable {
+            entry.is_readable = true;
+            self.readable.push_back(index);
+        }
+        self.touch(index);
+    }
+
+    /// Looks whether one or both directions have ended.
+    fn look_for_end(&mut self, index: u32, now: Time) {
+        let entry = &mut self.entries[index as usize];
+        let State::Open(connection) = &mut entry.state else { return };
+        let peer = Peer { index, generation: entry.generation };
+        if connection.receive.is_finished() && !connection.finish_told {
+            connection.finish_told = true;
+            self.events.push_back(Event::Finished(peer));
+        }
+        if connection.is_over() && connection.linger.is_none() {
+            connection.linger(now);
+            self.events.push_back(Event::Closed(peer));
+        }
+    }
+
+    /// Handles the rest: what is no packet.
+    #[cold]
+    fn handle_control(&mut self, now: Time, from: SocketAddr, datagram: &Result<Datagram<'_>, Malformed>) {
+        match datagram {
+            Ok(Datagram::Hello(hello)) => self.handle_hello(now, from, hello),
+            Ok(Datagram::Connect(connect)) => self.handle_connect(now, from, connect),
+            Ok(Datagram::Cookie(cookie)) => self.handle_cookie(now, from, cookie),
+            Ok(Datagram::Refused(refused)) => self.handle_refused(from, refused),
+            Ok(Datagram::Accept(accept)) => self.handle_accept(now, from, accept),
+            Ok(Datagram::Abort(abort)) => self.handle_abort(from, *abort),
+            Ok(Datagram::Unknown(unknown)) => self.handle_unknown(from, *unknown),
+            Err(Malformed::Checksum { .. }) => self.counters.bad_crc += 1,
+            Ok(Datagram::Data(..) | Datagram::Ack(..)) | Err(_) => self.counters.malformed += 1,
+        }
+    }
+
+    fn handle_abort(&mut self, from: SocketAddr, abort: Abort) {
+        let reason = match abort.reason {
+            AbortReason::FULL => Reason::Full,
+            AbortReason(code) => Reason::Aborted { code },
+        };
+        if let Some(index) = self.named(abort.to, from) {
+            self.end_by_peer(index, reason);
+        }
+    }
+
+    /// The peer does not know the connection: only it can know the id that we call it by.
+    fn handle_unknown(&mut self, from: SocketAddr, unknown: Unknown) {
+        match self.by_remote.get(&(from, unknown.to)) {
+            Some(&index) => self.end_by_peer(index, Reason::Restarted),
+            None => self.counters.unknown += 1,
+        }
+    }
+
+    /// Ends a connection by the peer's word, unless both were through with it.
+    fn end_by_peer(&mut self, index: u32, reason: Reason) {
+        match &self.entries[index as usize].state {
+            State::Open(connection) if connection.linger.is_some() => self.remove(index),
+            _ => self.lose(index, reason),
+        }
+    }
+
+    /// The connection that we call by an id, if its peer is at that address.
+    fn named(&mut self, id: u64, from: SocketAddr) -> Option<u32> {
+        let entry = self.entries.get(id as u32 as usize).filter(|entry| entry.id == id);
+        let to = match entry.map(|entry| &entry.state) {
+            Some(State::Open(connection)) => Some(connection.agreed.to),
+            Some(State::Connecting(connecting)) => Some(connecting.to),
+            _ => None,
+        };
+        if to != Some(from) {
+            self.counters.unknown += 1;
+            return None;
+        }
+        Some(id as u32)
+    }
+
+    /// Keeps a datagram for one who is no peer (yet), unless too many wait.
+    pub(super) fn answer(&mut self, to: SocketAddr, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.answers.len() >= ANSWERS_MAX {
+            self.counters.answers_dropped += 1;
+            return;
+        }
+        let mut datagram = Vec::new();
+        write(&mut datagram);
+        self.answers.push_back((to, datagram));
+    }
+
+    /// The state of a client's connection that is being set up.
+    pub(super) fn connecting(&mut self, id: u64, from: SocketAddr) -> Option<(u32, &mut Connecting)> {
+        let index = self.named(id, from)?;
+        match &mut self.entries[index as usize].state {
+            State::Connecting(connecting) => Some((index, connecting)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn establish(&mut self, index: u32, connection: Connection<S, R>) -> Peer {
+        self.by_remote.insert((connection.agreed.to, connection.agreed.remote_id), index);
+        let entry = &mut self.entries[index as usize];
+        entry.state = State::Open(Box::new(connection));
+        let peer = Peer { index, generation: entry.generation };
+        self.touch(index);
+        peer
+    }
+
+    /// The connection that a client has made before with the same id, and our name for it.
+    pub(super) fn accepted(
+        &mut self,
+        from: SocketAddr,
+        client_id: u64,
+    ) -> Option<(u64, &mut Connection<S, R>)> {
+        let index = *self.by_remote.get(&(from, client_id))?;
+        let entry = &mut self.entries[index as usize];
+        match &mut entry.state {
+            State::Open(connection) => Some((entry.id, connection)),
+            _ => None,
+        }
+    }
+
+    /// A place for a client, its id there, and the first sequence number.
+    pub(super) fn place_for_client(&mut self) -> Option<(u32, u64, u32)> {
+        if self.events.len() >= EVENTS_MAX {
+            return None;
+        }
+        let index = self.vacancy()?;
+        Some((index, self.entries[index as usize].id, self.ids.next() as u32))
+    }
+
+    /// Sees to it that a connection is asked for what it has to send, and its alarm set.
+    #[inline]
+    pub(super) fn touch(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        if !entry.is_sending {
+            entry.is_sending = true;
+            self.sending.push_back(index);
+        }
+    }
+
+    /// When [`Endpoint::handle_timeout`] is due, if nothing happens before. Ask when [`Endpoint::poll_transmit`] has nothing more.
+    #[inline]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some(index) = self.timers.pop(now) {
+            let ended = match &mut self.entries[index as usize].state {
+                State::Vacant => continue,
+                State::Connecting(connecting) => connecting.handle_timeout(now).map_err(Some),
+                State::Open(connection) => connection.handle_timeout(now, &mut self.counters),
+            };
+            match ended {
+                Ok(()) => self.touch(index),
+                Err(None) => self.remove(index),
+                Err(Some(reason)) => {
+                    self.tell_abort(index, AbortReason::SILENT);
+                    self.lose(index, reason);
+                }
+            }
+        }
+    }
+
+    /// The next datagram to send; `None` when there is none now.
+    #[inline]
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit<'_, S>> {
+        let (index, step) = self.next_step(now)?;
+        Some(match step {
+            Step::Answer => {
+                let (to, datagram) = self.answers.pop_front()?;
+                self.control = datagram;
+                Transmit::Control { to, datagram: &self.control }
+            }
+            Step::SetUp => {
+                let State::Connecting(connecting) = &mut self.entries[index as usize].state else {
+                    return None;
+                };
+                connecting.emit(now, &mut self.control);
+                Transmit::Control { to: connecting.to, datagram: &self.control }
+            }
+            Step::Next(next) => {
+                let entry = &mut self.entries[index as usize];
+                let State::Open(connection) = &mut entry.state else { return None };
+                let Agreed { to, crc, .. } = connection.agreed;
+                match next {
+                    Next::Ack { header } => {
+                        self.counters.acks_sent += 1;
+                        connection.emit_ack(&header, &mut self.control);
+                        Transmit::Control { to, datagram: &self.control }
+                    }
+                    Next::Packet { sequence, header } => {
+                        let (packet, again) = connection.send.send(sequence, now);
+                        self.counters.packets_sent += u64::from(!again);
+                        self.counters.packets_sent_again += u64::from(again);
+                        let mut bytes = [0; HEADER_BYTES];
+                        header.emit(&mut bytes);
+                        let peer = Peer { index, generation: entry.generation };
+                        Transmit::Packet { peer, to, packet, header: bytes, crc, again }
+                    }
+                }
+            }
+        })
+    }
+
+    #[inline]
+    fn next_step(&mut self, now: Time) -> Option<(u32, Step)> {
+        if !self.answers.is_empty() {
+            return Some((0, Step::Answer));
+        }
+        loop {
+            let index = *self.sending.front()?;
+            let step = match &mut self.entries[index as usize].state {
+                State::Vacant => None,
+                State::Connecting(connecting) => connecting.is_due(now).then_some(Step::SetUp),
+                State::Open(connection) => connection.next(now).map(Step::Next),
+            };
+            let Some(step) = step else {
+                self.sending.pop_front();
+                self.in_a_row = 0;
+                self.rest(index, now);
+                continue;
+            };
+            self.in_a_row += 1;
+            if self.in_a_row >= PACKETS_IN_A_ROW {
+                self.in_a_row = 0;
+                self.sending.rotate_left(1);
+            }
+            return Some((index, step));
+        }
+    }
+
+    /// A connection has nothing to send for now.
+    #[inline]
+    fn rest(&mut self, index: u32, now: Time) {
+        self.entries[index as usize].is_sending = false;
+        self.look_for_end(index, now);
+        let deadline = match &self.entries[index as usize].state {
+            State::Vacant => None,
+            State::Connecting(connecting) => Some(connecting.deadline()),
+            State::Open(connection) => connection.deadline(now),
+        };
+        if let Some(deadline) = deadline {
+            self.timers.set(index, deadline);
+        }
+    }
+
+    /// The next message that is complete: those of a peer in order, peers in turn.
+    #[inline]
+    pub fn receive(&mut self) -> Option<Message<'_, S, R>> {
+        loop {
+            let index = *self.readable.front()?;
+            let entry = &mut self.entries[index as usize];
+            let complete = match &entry.state {
+                State::Open(connection) => connection.receive.next_message(),
+                _ => None,
+            };
+            let peer = Peer { index, generation: entry.generation };
+            match complete {
+                Some(complete) => return Some(Message::new(self, peer, complete)),
+                None => {
+                    entry.is_readable = false;
+                    self.readable.pop_front();
+                }
+            }
+        }
+    }
+
+    /// The connection of a message that is being read.
+    #[inline]
+    pub(super) fn reading(&self, peer: Peer) -> Option<&Connection<S, R>> {
+        self.open(peer).ok().flatten()
+    }
+
+    #[inline]
+    pub(super) fn reading_mut(&mut self, peer: Peer) -> Option<&mut Connection<S, R>> {
+        self.open_mut(peer).ok().flatten()
+    }
+
+    /// Goes behind a message of the first peer that has some; the others have their turn.
+    #[inline]
+    pub(super) fn consume(&mut self, peer: Peer, message: &super::receive_window::Complete) {
+        let index = peer.index;
+        let State::Open(connection) = &mut self.entries[index as usize].state else { return };
+        connection.receive.consume(message, &mut self.released);
+        connection.consumed();
+        self.counters.messages_received += 1;
+        if connection.receive.kept() == 0 {
+            self.admission.left(index);
+        }
+        if connection.wants_attention() {
+            self.touch(index);
+        }
+        if self.readable.len() > 1 {
+            self.readable.rotate_left(1);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Messages in the payloads of packets: *chunks*, each with a header of 4, 8 or 12 bytes (docs/protocol.md §4).
+//!
+//! A message that fits a packet is one chunk, and several such share a packet. A longer one begins in a fresh packet, fills it and those
+//! that follow, and ends in its last chunk.
+
+use std::ops::Range;
+
+use super::Kind;
+
+/// Bytes of the longest header of a chunk.
+pub const CHUNK_HEADER_BYTES_MAX: usize = 12;
+
+const LENGTH_BITS: u32 = 28;
+
+/// Where in its message a chunk is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// It is the whole message.
+    Whole,
+    /// The first of several.
+    First,
+    /// Neither the first nor the last.
+    Middle,
+    /// The last of several.
+    Last,
+}
+
+/// A chunk in the payload of a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// What the message is; of chunks that are not the first of a message, nothing but plain.
+    pub kind: Kind,
+    /// Where in the message it is.
+    pub place: Place,
+    /// Bytes of the whole message, where the chunk is its first; otherwise of the chunk.
+    pub total_bytes: usize,
+    /// Bytes in front of its bytes.
+    pub header_bytes: usize,
+    /// Where in the payload its bytes are.
+    pub range: Range<usize>,
+}
+
+/// Why a payload cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// The payload ends in a chunk's header.
+    #[error("the payload ends in the header of a chunk")]
+    Cut,
+    /// A chunk is longer than what is left of the payload.
+    #[error("a chunk of {bytes} B has {left_bytes} B left in its packet")]
+    TooLong {
+        /// What it claims.
+        bytes: usize,
+        /// What there is.
+        left_bytes: usize,
+    },
+    /// No such kind of message.
+    #[error("a chunk is of a kind that there is not")]
+    Kind,
+    /// A chunk of a message in several has no bytes.
+    #[error("a piece of a message has no bytes")]
+    Empty,
+}
+
+/// The chunk at byte `at` of a payload; `None` at its end.
+///
+/// # Errors
+/// What lies there is no chunk.
+#[inline]
+pub fn chunk_at(payload: &[u8], at: usize) -> Result<Option<Chunk>, Malformed> {
+    let Some(rest) = payload.get(at..).filter(|rest| !rest.is_empty()) else { return Ok(None) };
+    let (word, mut rest) = split_number(rest)?;
+    let length = (word & ((1 << LENGTH_BITS) - 1)) as usize;
+    let place = match word >> LENGTH_BITS & 3 {
+        0 => Place::Whole,
+        1 => Place::First,
+        2 => Place::Middle,
+        _ => Place::Last,
+    };
+    let mut header_bytes = 4;
+    let mut number = || {
+        header_bytes += 4;
+        split_number(rest).map(|(number, behind)| {
+            rest = behind;
+            number
+        })
+    };
+    let total_bytes = if place == Place::First { number()? as usize } else { length };
+    let begins = matches!(place, Place::Whole | Place::First);
+    let kind = match word >> (LENGTH_BITS + 2) {
+        0 => Kind::Plain,
+        1 if begins => Kind::Request(number()?),
+        2 if begins => Kind::Response(number()?),
+        _ => return Err(Malformed::Kind),
+    };
+    if length > rest.len() {
+        return Err(Malformed::TooLong { bytes: length, left_bytes: rest.len() });
+    }
+    if length == 0 && place != Place::Whole {
+        return Err(Malformed::Empty);
+    }
+    let begin = at + header_bytes;
+    Ok(Some(Chunk { kind, place, total_bytes, header_bytes, range: begin..begin + length }))
+}
+
+#[inline]
+fn split_number(bytes: &[u8]) -> Result<(u32, &[u8]), Malformed> {
+    let (number, rest) = bytes.split_first_chunk().ok_or(Malformed::Cut)?;
+    Ok((u32::from_be_bytes(*number), rest))
+}
+
+/// All chunks of a payload; ends with the first error.
+#[inline]
+pub fn parse(payload: &[u8]) -> impl Iterator<Item = Result<Chunk, Malformed>> {
+    let mut at = Some(0);
+    std::iter::from_fn(move || {
+        let chunk = chunk_at(payload, at?).transpose()?;
+        at = chunk.as_ref().ok().map(|chunk| chunk.range.end);
+        Some(chunk)
+    })
+}
+
+/// A piece of a message to send: a header, and which of the message's bytes follow it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placed {
+    /// It goes into a new packet.
+    pub fresh_packet: bool,
+    /// Which bytes of the message.
+    pub range: Range<usize>,
+    header: [u8; CHUNK_HEADER_BYTES_MAX],
+    header_bytes: u8,
+}
+
+impl Placed {
+    /// What goes in front of the bytes.
+    #[inline]
+    pub fn header(&self) -> &[u8] {
+        &self.header[..usize::from(self.header_bytes)]
+    }
+
+    #[inline]
+    fn new(kind: Kind, place: Place, total_bytes: usize, range: Range<usize>, fresh_packet: bool) -> Self {
+        let mut header = [0; CHUNK_HEADER_BYTES_MAX];
+        let mut at = 0;
+        let mut put = |number: u32| {
+            header[at..at + 4].copy_from_slice(&number.to_be_bytes());
+            at += 4;
+        };
+        let begins = matches!(place, Place::Whole | Place::First);
+        let (kind_bits, call) = match kind {
+            Kind::Request(call) if begins => (1, Some(call)),
+            Kind::Response(call) if begins => (2, Some(call)),
+            _ => (0, None),
+        };
+        put(kind_bits << (LENGTH_BITS + 2) | (place as u32) << LENGTH_BITS | range.len() as u32);
+        if place == Place::First {
+            put(total_bytes as u32);
+        }
+        if let Some(call) = call {
+            put(call);
+        }
+        Self { fresh_packet, range, header, header_bytes: at as u8 }
+    }
+}
+
+/// Bytes of the header of a message that is one chunk.
+#[inline]
+pub fn whole_header_bytes(kind: Kind) -> usize {
+    if kind == Kind::Plain { 4 } else { 8 }
+}
+
+/// Lays a message into packets: one piece if it fits into the `room` left in the packet that is being filled, or into a fresh one with
+/// `payload_bytes_max` bytes of payload; otherwise fresh packets, all of them full but the last.
+///
+/// # Panics
+/// The message is longer than [`MESSAGE_BYTES_MAX`](super::MESSAGE_BYTES_MAX), or packets have no room for a header and a byte.
+#[inline]
+pub fn chunks(
+    kind: Kind,
+    bytes: usize,
+    room: usize,
+    payload_bytes_max: usize,
+) -> impl Iterator<Item = Placed> {
+    assert!(bytes <= super::MESSAGE_BYTES_MAX as usize, "a message of {bytes} B is too long");
+    assert!(payload_bytes_max > CHUNK_HEADER_BYTES_MAX, "packets of {payload_bytes_max} B hold nothing");
+    let whole = whole_header_bytes(kind) + bytes;
+    let mut at = 0;
+    let mut ended = false;
+    std::iter::from_fn(move || {
+        if ended {
+            return None;
+        }
+        if whole <= payload_bytes_max {
+            ended = true;
+            return Some(Placed::new(kind, Place::Whole, bytes, 0..bytes, whole > room));
+        }
+        let header_bytes = if at == 0 { whole_header_bytes(kind) + 4 } else { 4 };
+        let end = bytes.min(at + payload_bytes_max - header_bytes);
+        ended = end == bytes;
+        let place = match (at, ended) {
+            (0, _) => Place::First,
+            (_, false) => Place::Middle,
+            (_, true) => Place::Last,
+        };
+        let piece = Placed::new(kind, place, bytes, at..end, true);
+        at = end;
+        Some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn kinds() -> impl Strategy<Value = Kind> {
+        prop_oneof![
+            Just(Kind::Plain),
+            any::<u32>().prop_map(Kind::Request),
+            any::<u32>().prop_map(Kind::Response)
+        ]
+    }
+
+    proptest! {
+        /// Proves that what is laid into packets is read again, that packets are full but the last one, and nothing is split without need.
+        #[test]
+        fn what_is_laid_into_packets_is_read_again(
+            kind in kinds(), bytes in 0usize..5000, room in 0usize..600, max in 13usize..600
+        ) {
+            let message: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
+            let pieces: Vec<_> = super::chunks(kind, bytes, room.min(max), max).collect();
+            let mut read = Vec::new();
+            for (index, piece) in pieces.iter().enumerate() {
+                let payload = [piece.header(), &message[piece.range.clone()]].concat();
+                prop_assert!(payload.len() <= max);
+                let is_last = index + 1 == pieces.len();
+                prop_assert!(is_last || payload.len() == max);
+                let chunks: Vec<_> = parse(&payload).collect::<Result<_, _>>().unwrap();
+                prop_assert_eq!(chunks.len(), 1);
+                let place = match (pieces.len(), index) {
+                    (1, _) => Place::Whole,
+                    (_, 0) => Place::First,
+                    _ if is_last => Place::Last,
+                    _ => Place::Middle,
+                };
+                prop_assert_eq!(chunks[0].place, place);
+                if index == 0 {
+                    prop_assert_eq!((chunks[0].kind, chunks[0].total_bytes), (kind, bytes));
+                }
+                read.extend_from_slice(&payload[chunks[0].range.clone()]);
+            }
+            prop_assert_eq!(read, message);
+            let fits = whole_header_bytes(kind) + bytes <= room.min(max);
+            prop_assert_eq!(pieces[0].fresh_packet, !fits);
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_harm(payload: Vec<u8>) {
+            for chunk in parse(&payload).flatten() {
+                prop_assert!(payload.get(chunk.range).is_some());
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! How connections come about (docs/protocol.md §3): the client remembers where it is, the server nothing until the client has shown
+//! that it receives at its address.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::connection::{Agreed, Connection};
+use super::wire::{
+    Abort, AbortReason, Accept, COOKIE_BYTES, Connect, Cookie, DATAGRAM_BYTES_MIN, Hello, Parameters,
+    Refused, VERSION, Versions,
+};
+use super::{Endpoint, Event, Reason, Settings, Time};
+
+/// The first wait for an answer; each one is twice as long.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
+/// The longest.
+const ANSWER_TIMEOUT_MAX: Duration = Duration::from_secs(1);
+/// So many Connects are as long as the longest datagram; if none of them got through, the path may not take such.
+const LONG_TRIES: u32 = 3;
+/// What every path takes, nearly (as QUIC, RFC 9000 section 14).
+const SHORT_DATAGRAM_BYTES: u16 = 1200;
+
+/// A client's connection that is being set up.
+#[derive(Debug)]
+pub(super) struct Connecting {
+    pub(super) to: SocketAddr,
+    id: u64,
+    first_sequence: u32,
+    settings: Settings,
+    cookie: Option<[u8; COOKIE_BYTES]>,
+    /// Datagrams sent since the last step forward.
+    tries: u32,
+    due: Time,
+    give_up: Time,
+}
+
+impl Connecting {
+    pub(super) fn new(to: SocketAddr, id: u64, first_sequence: u32, settings: &Settings, now: Time) -> Self {
+        let give_up = now + settings.dead_after;
+        Self { to, id, first_sequence, settings: settings.clone(), cookie: None, tries: 0, due: now, give_up }
+    }
+
+    pub(super) fn is_due(&self, now: Time) -> bool {
+        now >= self.due
+    }
+
+    pub(super) fn deadline(&self) -> Time {
+        self.due.min(self.give_up)
+    }
+
+    pub(super) fn handle_timeout(&self, now: Time) -> Result<(), Reason> {
+        if now >= self.give_up { Err(Reason::NoAnswer) } else { Ok(()) }
+    }
+
+    fn parameters(&self) -> Parameters {
+        let short = self.tries >= LONG_TRIES;
+        Parameters {
+            datagram_bytes: match short {
+                true => self.settings.datagram_bytes.min(SHORT_DATAGRAM_BYTES),
+                false => self.settings.datagram_bytes,
+            }
+            .max(DATAGRAM_BYTES_MIN),
+            ..parameters(&self.settings, self.first_sequence)
+        }
+    }
+
+    /// Writes the Hello or Connect that is due.
+    pub(super) fn emit(&mut self, now: Time, datagram: &mut Vec<u8>) {
+        match self.cookie {
+            None => Hello { versions: Versions::HERE, client_id: self.id }.emit(datagram),
+            Some(cookie) => {
+                Connect { client_id: self.id, cookie, parameters: self.parameters() }.emit(datagram);
+            }
+        }
+        let timeout = ANSWER_TIMEOUT.saturating_mul(1 << self.tries.min(8)).min(ANSWER_TIMEOUT_MAX);
+        self.tries += 1;
+        self.due = now + timeout;
+    }
+}
+
+/// What an endpoint says of itself.
+fn parameters(settings: &Settings, first_sequence: u32) -> Parameters {
+    Parameters {
+        datagram_bytes: settings.datagram_bytes.max(DATAGRAM_BYTES_MIN),
+        max_message_bytes: settings.max_message_bytes,
+        initial_credit: u32::try_from(settings.window_packets).unwrap_or(u32::MAX),
+        first_sequence,
+        crc: settings.crc,
+    }
+}
+
+/// What follows from the words of both.
+fn agreed(to: SocketAddr, remote_id: u64, ours: &Parameters, theirs: &Parameters) -> Agreed {
+    Agreed {
+        to,
+        remote_id,
+        crc: ours.crc || theirs.crc,
+        datagram_bytes: usize::from(ours.datagram_bytes.min(theirs.datagram_bytes)),
+        message_bytes_max: theirs.max_message_bytes as usize,
+        first_sent: ours.first_sequence,
+        first_received: theirs.first_sequence,
+        credit: theirs.initial_credit,
+    }
+}
+
+impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
+    pub(super) fn handle_hello(&mut self, now: Time, from: SocketAddr, hello: &Hello) {
+        let client_id = hello.client_id;
+        if hello.versions.newest_common(Versions::HERE).is_none() {
+            let versions = Versions::HERE;
+            self.answer(from, |datagram| Refused { versions, client_id }.emit(datagram));
+        } else if !self.settings.accept {
+            self.refuse(from, client_id);
+        } else {
+            let cookie = self.cookies.bake(now, from, client_id);
+            self.answer(from, |datagram| Cookie { client_id, cookie }.emit(datagram));
+        }
+    }
+
+    fn refuse(&mut self, from: SocketAddr, client_id: u64) {
+        self.counters.refused += 1;
+        self.answer(from, |datagram| Abort { to: client_id, reason: AbortReason::FULL }.emit(datagram));
+    }
+
+    /// A client that receives where it says. What it sends twice is answered twice, by the same.
+    pub(super) fn handle_connect(&mut self, now: Time, from: SocketAddr, connect: &Connect) {
+        let Connect { client_id, cookie, parameters: theirs } = *connect;
+        if !self.cookies.are_good(now, from, client_id, &cookie) {
+            self.counters.bad_cookies += 1;
+            return;
+        }
+        let limit = self.settings.datagram_bytes.max(DATAGRAM_BYTES_MIN);
+        let datagram_bytes = limit.min(theirs.datagram_bytes);
+        let (server_id, first_sequence) = match self.accepted(from, client_id) {
+            Some((server_id, connection)) => {
+                // A shorter one than before: the longer answer did not get through.
+                if !connection.confirmed {
+                    connection.agreed.datagram_bytes = usize::from(datagram_bytes);
+                }
+                (server_id, connection.agreed.first_sent)
+            }
+            None => {
+                let Some((index, server_id, first_sequence)) =
+                    self.settings.accept.then(|| self.place_for_client()).flatten()
+                else {
+                    return self.refuse(from, client_id);
+                };
+                let ours = parameters(&self.settings, first_sequence);
+                let agreed = agreed(from, client_id, &ours, &theirs);
+                let connection = Connection::new(agreed, &self.settings, now);
+                let peer = self.establish(index, connection);
+                self.events.push_back(Event::Accepted(peer, from));
+                (server_id, first_sequence)
+            }
+        };
+        let parameters = Parameters { datagram_bytes, ..parameters(&self.settings, first_sequence) };
+        self.answer(from, |datagram| Accept { client_id, server_id, parameters }.emit(datagram));
+    }
+
+    pub(super) fn handle_cookie(&mut self, now: Time, from: SocketAddr, cookie: &Cookie) {
+        let Some((index, connecting)) = self.connecting(cookie.client_id, from) else { return };
+        if connecting.cookie.is_none() {
+            connecting.tries = 0;
+        }
+        // Also a later one: the first may have got too old.
+        (connecting.cookie, connecting.due) = (Some(cookie.cookie), now);
+        self.touch(index);
+    }
+
+    pub(super) fn handle_refused(&mut self, from: SocketAddr, refused: &Refused) {
+        let Some((index, _)) = self.connecting(refused.client_id, from) else { return };
+        let Versions { first, last } = refused.versions;
+        if refused.versions.newest_common(Versions::HERE).is_none() {
+            self.lose(index, Reason::Version { first, last, ours: VERSION });
+        }
+    }
+
+    pub(super) fn handle_accept(&mut self, now: Time, from: SocketAddr, accept: &Accept) {
+        let Some((index, connecting)) = self.connecting(accept.client_id, from) else { return };
+        if connecting.cookie.is_none() {
+            return; // nobody can know that it will come
+        }
+        let ours = parameters(&connecting.settings, connecting.first_sequence);
+        let agreed = agreed(from, accept.server_id, &ours, &accept.parameters);
+        let mut connection = Connection::new(agreed, &self.settings, now);
+        connection.confirm();
+        let peer = self.establish(index, connection);
+        self.events.push_back(Event::Connected(peer, from));
+    }
+}

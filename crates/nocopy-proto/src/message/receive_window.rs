@@ -1,0 +1,333 @@
+//! What has arrived and was not read yet: put into order, checked, and read as messages where it lies (docs/protocol.md §4, §8).
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::framing::{self, Chunk, Place};
+use super::wire::{Flags, HEADER_BYTES};
+use super::{Kind, Violation};
+
+#[derive(Debug)]
+pub(super) struct ReceiveWindow<R> {
+    /// From the oldest packet that is not released to the newest that arrived.
+    slots: VecDeque<Option<R>>,
+    first: u64,
+    /// The next one in order: everything below has arrived.
+    expected: u64,
+    /// Packets that may be kept at a time.
+    window: u64,
+    /// Packets kept.
+    kept: usize,
+    /// Bytes behind the payload of each packet.
+    trailer_bytes: usize,
+    message_bytes_max: usize,
+    /// The message of which the last packet in order is a part, but not the end.
+    open: Option<Open>,
+    /// Messages that are complete and in order.
+    ready: usize,
+    /// Where the next message begins.
+    cursor: Cursor,
+    /// The packet that is the last one.
+    last: Option<u64>,
+}
+
+/// A message that is not complete.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    bytes_left: usize,
+}
+
+/// A place in what arrived: a byte of a packet's payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Cursor {
+    sequence: u64,
+    at: usize,
+}
+
+/// What a sequence number is to the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// The one that everything waits for.
+    InOrder,
+    /// Behind one that is missing; the first time that this is seen of it.
+    OpensGap,
+    /// Behind one that is missing.
+    Ahead,
+    Duplicate,
+    /// Beyond the credit.
+    Outside,
+}
+
+/// The next message: what it is and where it ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Complete {
+    pub(super) kind: Kind,
+    pub(super) bytes: usize,
+    pub(super) begin: Cursor,
+    pub(super) end: Cursor,
+}
+
+impl<R: AsRef<[u8]>> ReceiveWindow<R> {
+    pub(super) fn new(first: u64, window: usize, trailer_bytes: usize, message_bytes_max: usize) -> Self {
+        Self {
+            slots: VecDeque::new(),
+            first,
+            expected: first,
+            window: window as u64,
+            kept: 0,
+            trailer_bytes,
+            message_bytes_max,
+            open: None,
+            ready: 0,
+            cursor: Cursor { sequence: first, at: 0 },
+            last: None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn expected(&self) -> u64 {
+        self.expected
+    }
+
+    /// Sequence numbers below it may be sent.
+    #[inline]
+    pub(super) fn credit(&self) -> u64 {
+        self.first + self.window
+    }
+
+    #[inline]
+    pub(super) fn kept(&self) -> usize {
+        self.kept
+    }
+
+    /// Messages that can be read.
+    #[inline]
+    pub(super) fn ready(&self) -> usize {
+        self.ready
+    }
+
+    /// Whether a packet is missing in front of others.
+    #[inline]
+    pub(super) fn has_gap(&self) -> bool {
+        self.first + self.slots.len() as u64 > self.expected
+    }
+
+    /// Everything that will ever come was read.
+    #[inline]
+    pub(super) fn is_finished(&self) -> bool {
+        self.last.is_some_and(|last| self.cursor.sequence > last)
+    }
+
+    #[inline]
+    pub(super) fn arrival(&self, sequence: u64) -> Arrival {
+        let end = self.first + self.slots.len() as u64;
+        if sequence < self.expected {
+            Arrival::Duplicate
+        } else if sequence >= self.credit() || self.last.is_some_and(|last| sequence > last) {
+            Arrival::Outside
+        } else if sequence == self.expected {
+            match self.slots.get((sequence - self.first) as usize) {
+                Some(Some(_)) => Arrival::Duplicate,
+                _ => Arrival::InOrder,
+            }
+        } else if sequence >= end {
+            // Behind a hole that was not there, or one more behind a known one.
+            if sequence > end || !self.has_gap() { Arrival::OpensGap } else { Arrival::Ahead }
+        } else {
+            match self.slots[(sequence - self.first) as usize] {
+                Some(_) => Arrival::Duplicate,
+                None => Arrival::Ahead,
+            }
+        }
+    }
+
+    /// Keeps a packet that is neither a duplicate nor outside, and looks at what is in order now.
+    ///
+    /// # Errors
+    /// What it says cannot be: the connection is of no use any more.
+    pub(super) fn insert(&mut self, sequence: u64, datagram: R) -> Result<(), Violation> {
+        let index = (sequence - self.first) as usize;
+        while self.slots.len() <= index {
+            self.slots.push_back(None);
+        }
+        self.slots[index] = Some(datagram);
+        self.kept += 1;
+        while let Some(Some(datagram)) = self.slots.get((self.expected - self.first) as usize) {
+            let bytes = datagram.as_ref();
+            if bytes[1] & Flags::FIN.bits() != 0 {
+                self.last = Some(self.expected);
+            }
+            let payload = &bytes[HEADER_BYTES..bytes.len() - self.trailer_bytes];
+            let (mut open, mut ready) = (self.open, 0);
+            for chunk in framing::parse(payload) {
+                let ended = follow(&mut open, chunk?, self.message_bytes_max)?;
+                ready += usize::from(ended);
+            }
+            if self.last == Some(self.expected) && (open.is_some() || self.has_more_than(self.expected)) {
+                return Err(Violation::AfterTheEnd);
+            }
+            (self.open, self.ready) = (open, self.ready + ready);
+            self.expected += 1;
+        }
+        self.skip_empty();
+        Ok(())
+    }
+
+    fn has_more_than(&self, sequence: u64) -> bool {
+        self.first + self.slots.len() as u64 > sequence + 1
+    }
+
+    /// Goes past packets without payload.
+    fn skip_empty(&mut self) {
+        while self.cursor.sequence < self.expected {
+            match self.payload(self.cursor.sequence) {
+                Some(payload) if self.cursor.at < payload.len() => break,
+                _ => self.cursor = Cursor { sequence: self.cursor.sequence + 1, at: 0 },
+            }
+        }
+    }
+
+    #[inline]
+    fn payload(&self, sequence: u64) -> Option<&[u8]> {
+        let datagram = self.slots.get(usize::try_from(sequence.checked_sub(self.first)?).ok()?)?.as_ref()?;
+        let bytes = datagram.as_ref();
+        Some(&bytes[HEADER_BYTES..bytes.len() - self.trailer_bytes])
+    }
+
+    /// What has arrived behind the first missing packet, from the lowest on.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let mut at = (self.expected - self.first) as usize;
+        std::iter::from_fn(move || {
+            let from = at + self.slots.range(at.min(self.slots.len())..).position(Option::is_some)?;
+            let count = self.slots.range(from..).take_while(|slot| slot.is_some()).count();
+            at = from + count;
+            Some(self.first + from as u64..self.first + at as u64)
+        })
+    }
+
+    /// The next message, if it is complete.
+    #[inline]
+    pub(super) fn next_message(&self) -> Option<Complete> {
+        if self.ready == 0 {
+            return None;
+        }
+        let begin = self.cursor;
+        let mut end = begin;
+        let first = self.chunk(&mut end)?;
+        let (kind, bytes) = (first.kind, first.total_bytes);
+        let mut place = first.place;
+        while matches!(place, Place::First | Place::Middle) {
+            place = self.chunk(&mut end)?.place;
+        }
+        Some(Complete { kind, bytes, begin, end })
+    }
+
+    /// The chunk at a place, which moves behind it.
+    #[inline]
+    fn chunk(&self, cursor: &mut Cursor) -> Option<Chunk> {
+        loop {
+            let payload = self.payload(cursor.sequence)?;
+            match framing::chunk_at(payload, cursor.at) {
+                Ok(Some(chunk)) => {
+                    cursor.at = chunk.range.end;
+                    return Some(chunk);
+                }
+                _ => *cursor = Cursor { sequence: cursor.sequence + 1, at: 0 },
+            }
+        }
+    }
+
+    /// The bytes of a message, piece by piece.
+    pub(super) fn pieces(&self, message: &Complete) -> impl Iterator<Item = &[u8]> {
+        let (mut at, end) = (message.begin, message.end);
+        std::iter::from_fn(move || {
+            if at == end {
+                return None;
+            }
+            let chunk = self.chunk(&mut at)?;
+            self.payload(at.sequence).map(|payload| &payload[chunk.range])
+        })
+    }
+
+    /// Moves the pieces of a message out: whole packets where they hold nothing else, and copies where they do.
+    pub(super) fn take(&mut self, message: &Complete, mut each: impl FnMut(Taken<'_, R>)) {
+        let mut at = message.begin;
+        while at != message.end {
+            let Some(Chunk { range, header_bytes, .. }) = self.chunk(&mut at) else { return };
+            let Some(payload_bytes) = self.payload(at.sequence).map(<[u8]>::len) else { return };
+            let alone = range.start == header_bytes && range.end == payload_bytes;
+            let slot = &mut self.slots[(at.sequence - self.first) as usize];
+            let range = HEADER_BYTES + range.start..HEADER_BYTES + range.end;
+            if alone {
+                self.kept -= 1;
+                each(Taken::Packet(slot.take().expect("its payload was looked at"), range));
+                if at != message.end {
+                    at = Cursor { sequence: at.sequence + 1, at: 0 };
+                }
+            } else {
+                each(Taken::Part(&slot.as_ref().expect("its payload was looked at").as_ref()[range]));
+            }
+        }
+    }
+
+    /// Goes behind a message; packets that are read go to `released`.
+    #[inline]
+    pub(super) fn consume(&mut self, message: &Complete, released: &mut Vec<R>) {
+        self.ready -= 1;
+        self.cursor = message.end;
+        self.skip_empty();
+        self.release(released);
+    }
+
+    /// Gives packets back that are read.
+    #[inline]
+    pub(super) fn release(&mut self, released: &mut Vec<R>) {
+        while self.first < self.cursor.sequence {
+            if let Some(datagram) = self.slots.pop_front().expect("read, so it arrived") {
+                self.kept -= 1;
+                released.push(datagram);
+            }
+            self.first += 1;
+        }
+    }
+
+    /// Gives back everything.
+    pub(super) fn clear(&mut self, released: &mut Vec<R>) {
+        released.extend(self.slots.drain(..).flatten());
+        (self.kept, self.ready) = (0, 0);
+        self.first = self.expected;
+        self.cursor = Cursor { sequence: self.expected, at: 0 };
+    }
+}
+
+/// A piece of a message that is taken.
+#[derive(Debug)]
+pub(super) enum Taken<'a, R> {
+    /// A datagram that is nobody else's, and where in it the piece lies.
+    Packet(R, Range<usize>),
+    /// A part of a datagram that holds more.
+    Part(&'a [u8]),
+}
+
+/// Checks that a chunk may follow, and says whether it ends a message.
+#[inline]
+fn follow(open: &mut Option<Open>, chunk: Chunk, message_bytes_max: usize) -> Result<bool, Violation> {
+    let bytes = chunk.range.len();
+    match (chunk.place, *open) {
+        (Place::Whole, None) if bytes <= message_bytes_max => Ok(true),
+        (Place::First, None) if chunk.total_bytes <= message_bytes_max && bytes < chunk.total_bytes => {
+            *open = Some(Open { bytes_left: chunk.total_bytes - bytes });
+            Ok(false)
+        }
+        (Place::Middle, Some(Open { bytes_left })) if bytes < bytes_left => {
+            *open = Some(Open { bytes_left: bytes_left - bytes });
+            Ok(false)
+        }
+        (Place::Last, Some(Open { bytes_left })) if bytes == bytes_left => {
+            *open = None;
+            Ok(true)
+        }
+        (Place::Whole | Place::First, None) => Err(Violation::TooLong),
+        _ => Err(Violation::OutOfPlace),
+    }
+}

@@ -1,0 +1,358 @@
+//! What was given to be sent and is not acknowledged yet, and which of it is lost (docs/protocol.md §5, §7).
+//!
+//! A packet keeps its sequence number when it is sent again. What tells transmissions apart is their *order*: they are counted, and a
+//! packet is lost when one that was sent after it has arrived, and enough others or enough time lie between (RFC 9002 section 6.1; by
+//! transmissions and not by sequence, as RFC 8985 section 6.2). So a packet that is lost for the second time is found like any other.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::Duration;
+
+use super::Time;
+
+/// A packet is lost when one has arrived that was sent so many transmissions later (RFC 9002 section 6.1.1).
+const ORDER_THRESHOLD: u64 = 3;
+
+#[derive(Debug)]
+pub(super) struct SendWindow<S> {
+    slots: VecDeque<Slot<S>>,
+    /// The sequence number of the first slot: everything below is acknowledged.
+    first: u64,
+    /// The first one that was never sent.
+    fresh: u64,
+    in_flight: usize,
+    /// Transmissions up to here; the first is number 1.
+    transmissions: u64,
+    /// The latest one that is known to have arrived; 0: none.
+    arrived: u64,
+    /// First transmissions below it are judged: arrived or lost.
+    judged: u64,
+    /// Later transmissions that are not judged, with their sequence numbers.
+    repeated: VecDeque<(u64, u64)>,
+    /// To be sent again.
+    lost: VecDeque<u64>,
+    /// What the last acknowledgement said of packets beyond the first missing one.
+    known: Vec<Range<u64>>,
+}
+
+#[derive(Debug)]
+struct Slot<S> {
+    packet: Option<S>,
+    state: State,
+    /// Was sent more than once.
+    repeated: bool,
+    order: u64,
+    sent: Time,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Queued,
+    InFlight,
+    Lost,
+    Acknowledged,
+}
+
+/// What an acknowledgement brought.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Acknowledged {
+    /// Packets that were not acknowledged before.
+    pub(super) packets: usize,
+    /// Of those, packets that had been taken for lost, and were not.
+    pub(super) late: usize,
+}
+
+/// What a look for losses found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Losses {
+    pub(super) packets: usize,
+    /// The latest transmission among them.
+    pub(super) newest: u64,
+    /// When to look again, if nothing arrives.
+    pub(super) look_again: Option<Time>,
+}
+
+impl<S> SendWindow<S> {
+    pub(super) fn new(first: u64) -> Self {
+        Self {
+            slots: VecDeque::new(),
+            first,
+            fresh: first,
+            in_flight: 0,
+            transmissions: 0,
+            arrived: 0,
+            judged: first,
+            repeated: VecDeque::new(),
+            lost: VecDeque::new(),
+            known: Vec::new(),
+        }
+    }
+
+    /// Packets that are not acknowledged, sent or not.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    #[inline]
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// The sequence number of the first packet that was never sent.
+    #[inline]
+    pub(super) fn fresh(&self) -> u64 {
+        self.fresh
+    }
+
+    /// The sequence number of the next packet that is given.
+    #[inline]
+    pub(super) fn end(&self) -> u64 {
+        self.first + self.slots.len() as u64
+    }
+
+    /// The first one that is not acknowledged.
+    #[inline]
+    pub(super) fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Transmissions up to here.
+    #[inline]
+    pub(super) fn transmissions(&self) -> u64 {
+        self.transmissions
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, packet: S) -> u64 {
+        let sequence = self.end();
+        self.slots.push_back(Slot {
+            packet: Some(packet),
+            state: State::Queued,
+            repeated: false,
+            order: 0,
+            sent: Time::default(),
+        });
+        sequence
+    }
+
+    fn at(&mut self, sequence: u64) -> Option<&mut Slot<S>> {
+        self.slots.get_mut(usize::try_from(sequence.checked_sub(self.first)?).ok()?)
+    }
+
+    /// The packet to send again next, if any is lost.
+    #[inline]
+    pub(super) fn next_lost(&mut self) -> Option<u64> {
+        while let Some(&sequence) = self.lost.front() {
+            if self.at(sequence).is_some_and(|slot| slot.state == State::Lost) {
+                return Some(sequence);
+            }
+            self.lost.pop_front();
+        }
+        None
+    }
+
+    /// The packet to send for the first time next.
+    #[inline]
+    pub(super) fn next_fresh(&self) -> Option<u64> {
+        (self.fresh < self.end()).then_some(self.fresh)
+    }
+
+    /// The highest one in flight: what a probe repeats.
+    pub(super) fn newest_in_flight(&self) -> Option<u64> {
+        let sent = usize::try_from(self.fresh - self.first).unwrap_or(usize::MAX);
+        let newest = self.slots.iter().take(sent).rposition(|slot| slot.state == State::InFlight)?;
+        Some(self.first + newest as u64)
+    }
+
+    /// Books a transmission and gives the packet, with whether it is not the first one of it.
+    ///
+    /// # Panics
+    /// The sequence number came from none of the three above.
+    #[inline]
+    pub(super) fn send(&mut self, sequence: u64, now: Time) -> (&mut S, bool) {
+        self.transmissions += 1;
+        let order = self.transmissions;
+        let slot = self.at(sequence).expect("a packet of the window");
+        let before = slot.state;
+        (slot.state, slot.order, slot.sent) = (State::InFlight, order, now);
+        slot.repeated |= before != State::Queued;
+        match before {
+            State::Queued => self.fresh += 1,
+            State::InFlight | State::Lost => self.repeated.push_back((order, sequence)),
+            State::Acknowledged => unreachable!("what is acknowledged is not sent"),
+        }
+        self.in_flight += usize::from(before != State::InFlight);
+        let slot = self.at(sequence).expect("it was there");
+        let repeated = slot.repeated;
+        (slot.packet.as_mut().expect("kept until it is acknowledged"), repeated)
+    }
+
+    /// Books what the peer has: everything below `expected`, and the ranges above. Packets that are free go to `free`. Of packets
+    /// sent more than once it is not known which transmission arrived: the last one did not sooner than after `round_trip_min`.
+    ///
+    /// Returns `None`, and changes nothing, if the peer claims to have what was never sent.
+    pub(super) fn acknowledge(
+        &mut self,
+        expected: u64,
+        ranges: impl Iterator<Item = Range<u64>> + Clone,
+        round_trip_min: Duration,
+        now: Time,
+        free: &mut Vec<S>,
+    ) -> Option<Acknowledged> {
+        if expected > self.fresh || ranges.clone().any(|range| range.end > self.fresh) {
+            return None;
+        }
+        let mut all = Acknowledged::default();
+        while self.first < expected {
+            let mut slot = self.slots.pop_front().expect("below what was sent");
+            self.first += 1;
+            self.book(&mut slot, &mut all, round_trip_min, now);
+            free.extend(slot.packet);
+        }
+        let mut known = std::mem::take(&mut self.known);
+        let mut place = 0;
+        for range in ranges.clone() {
+            // What was known before need not be looked at again, or each acknowledgement would cost as much as the window is long.
+            while known.get(place).is_some_and(|known: &Range<u64>| known.end <= range.start) {
+                place += 1;
+            }
+            let mut from = range.start.max(self.first);
+            if let Some(known) = known.get(place).filter(|known| known.start <= from) {
+                from = from.max(known.end);
+            }
+            for sequence in from..range.end {
+                let index = (sequence - self.first) as usize; // below what was sent
+                let Some(mut slot) = self.slots.get_mut(index).map(Slot::acknowledged) else { continue };
+                self.book(&mut slot, &mut all, round_trip_min, now);
+                free.extend(slot.packet);
+            }
+        }
+        known.clear();
+        known.extend(ranges);
+        self.known = known;
+        Some(all)
+    }
+
+    #[inline]
+    fn book(&mut self, slot: &mut Slot<S>, all: &mut Acknowledged, round_trip_min: Duration, now: Time) {
+        match slot.state {
+            State::InFlight => self.in_flight -= 1,
+            State::Lost => all.late += 1,
+            State::Acknowledged | State::Queued => return,
+        }
+        all.packets += 1;
+        // RFC 8985 section 6.2, step 2: too soon to be the last transmission.
+        if !slot.repeated || now.since(slot.sent) >= round_trip_min {
+            self.arrived = self.arrived.max(slot.order);
+        }
+    }
+
+    /// Looks for packets that are lost, since others have arrived that were sent later.
+    #[inline]
+    pub(super) fn find_losses(&mut self, now: Time, patience: Duration) -> Losses {
+        let mut losses = Losses::default();
+        self.judged = self.judged.max(self.first);
+        while self.judged < self.fresh {
+            let (sequence, arrived) = (self.judged, self.arrived);
+            let slot = self.at(sequence).expect("not below the first");
+            if slot.state == State::InFlight && !slot.repeated {
+                match slot.verdict(arrived, now, patience) {
+                    Verdict::Lost => self.lose(sequence, &mut losses),
+                    Verdict::At(time) => losses.look_again_at(time),
+                    Verdict::Unknown => {}
+                }
+                if self.at(sequence).is_some_and(|slot| slot.state == State::InFlight) {
+                    break;
+                }
+            }
+            self.judged += 1;
+        }
+        while let Some(&(order, sequence)) = self.repeated.front() {
+            let arrived = self.arrived;
+            let slot = self.at(sequence).filter(|slot| slot.state == State::InFlight && slot.order == order);
+            if let Some(slot) = slot {
+                match slot.verdict(arrived, now, patience) {
+                    Verdict::Lost => self.lose(sequence, &mut losses),
+                    Verdict::At(time) => {
+                        losses.look_again_at(time);
+                        break;
+                    }
+                    Verdict::Unknown => break,
+                }
+            }
+            self.repeated.pop_front();
+        }
+        losses
+    }
+
+    fn lose(&mut self, sequence: u64, losses: &mut Losses) {
+        let slot = self.at(sequence).expect("a packet of the window");
+        slot.state = State::Lost;
+        losses.newest = losses.newest.max(slot.order);
+        losses.packets += 1;
+        self.in_flight -= 1;
+        self.lost.push_back(sequence);
+    }
+
+    /// Takes everything in flight for lost: nothing at all is heard any more (RFC 8985 section 6.3).
+    pub(super) fn lose_all(&mut self) -> Losses {
+        let mut losses = Losses::default();
+        for sequence in self.first..self.fresh {
+            if self.at(sequence).is_some_and(|slot| slot.state == State::InFlight) {
+                self.lose(sequence, &mut losses);
+            }
+        }
+        self.repeated.clear();
+        self.judged = self.fresh;
+        self.lost.make_contiguous().sort_unstable();
+        losses
+    }
+
+    /// Gives all packets back, acknowledged or not.
+    pub(super) fn clear(&mut self, free: &mut Vec<S>) {
+        free.extend(self.slots.drain(..).filter_map(|slot| slot.packet));
+        (self.first, self.in_flight) = (self.fresh, 0);
+        self.judged = self.fresh;
+        self.lost.clear();
+        self.repeated.clear();
+        self.known.clear();
+    }
+}
+
+/// What is known of a packet in flight.
+enum Verdict {
+    Lost,
+    /// Nothing sent after it has arrived.
+    Unknown,
+    /// Lost then, if nothing is heard of it.
+    At(Time),
+}
+
+impl<S> Slot<S> {
+    /// What is there of the slot, which is an acknowledged one from here on.
+    #[inline]
+    fn acknowledged(&mut self) -> Self {
+        let slot = Self { packet: self.packet.take(), ..*self };
+        self.state = State::Acknowledged;
+        slot
+    }
+
+    #[inline]
+    fn verdict(&self, arrived: u64, now: Time, patience: Duration) -> Verdict {
+        if self.order > arrived {
+            return Verdict::Unknown;
+        }
+        let until = self.sent + patience;
+        match self.order + ORDER_THRESHOLD <= arrived || now >= until {
+            true => Verdict::Lost,
+            false => Verdict::At(until),
+        }
+    }
+}
+
+impl Losses {
+    fn look_again_at(&mut self, time: Time) {
+        self.look_again = Some(self.look_again.map_or(time, |earlier| earlier.min(time)));
+    }
+}

@@ -1,0 +1,66 @@
+//! Time as the protocol sees it: given from outside, so that a test can make it pass.
+
+use std::ops::Add;
+use std::time::Duration;
+
+/// Nanoseconds since a moment that the caller chose, the same for all calls to one endpoint. Lasts for 584 years.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Time(u64);
+
+/// Nanoseconds of a tick on the wire, as a power of two (docs/protocol.md §6): a counter of 32 bits comes round after 275 s.
+const TICK_NS_SHIFT: u32 = 6;
+
+impl Time {
+    /// That many nanoseconds after the moment.
+    #[inline]
+    pub const fn from_ns(ns: u64) -> Self {
+        Self(ns)
+    }
+
+    /// Nanoseconds since the moment.
+    #[inline]
+    pub const fn ns(self) -> u64 {
+        self.0
+    }
+
+    /// How long ago `earlier` was; nothing if it is still to come.
+    #[inline]
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// As a header has it: in ticks, of which the upper bits are left out.
+    #[inline]
+    pub(super) const fn ticks(self) -> u32 {
+        (self.0 >> TICK_NS_SHIFT) as u32
+    }
+}
+
+/// The time between two clocks' readings in ticks, of the same clock.
+#[inline]
+pub(super) const fn between_ticks(earlier: u32, later: u32) -> Duration {
+    Duration::from_nanos((later.wrapping_sub(earlier) as u64) << TICK_NS_SHIFT)
+}
+
+impl Add<Duration> for Time {
+    type Output = Self;
+
+    #[inline]
+    fn add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_come_round() {
+        let (before, after) = (Time::from_ns((1 << 38) - 640), Time::from_ns((1 << 38) + 640));
+        assert_eq!(between_ticks(before.ticks(), after.ticks()), Duration::from_nanos(1280));
+        assert_eq!(after.since(before), Duration::from_nanos(1280));
+        assert_eq!(before.since(after), Duration::ZERO);
+        assert_eq!(before + Duration::MAX, Time::from_ns(u64::MAX));
+    }
+}
