@@ -27,6 +27,8 @@ mod round_trip;
 mod send_window;
 pub mod sequence;
 mod settings;
+#[cfg(test)]
+mod tests;
 mod time;
 mod timers;
 pub mod wire;

@@ -1,0 +1,208 @@
+//! Two endpoints on a table: everything sent arrives in the next step.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::framing;
+use super::wire::HEADER_BYTES;
+use super::*;
+
+type Host = Endpoint<Vec<u8>, Vec<u8>>;
+
+struct Table {
+    now: Time,
+    hosts: [Host; 2],
+    /// Datagrams carried so far.
+    carried: usize,
+}
+
+fn address(host: usize) -> SocketAddr {
+    ([10, 0, 0, host as u8 + 1], 7000).into()
+}
+
+impl Table {
+    fn new(settings: &Settings) -> Self {
+        let hosts = [1, 2].map(|seed| Endpoint::new(settings.clone(), [seed; 32]));
+        Self { now: Time::from_ns(1_000_000), hosts, carried: 0 }
+    }
+
+    fn connected(settings: &Settings) -> (Self, Peer, Peer) {
+        let mut table = Self::new(settings);
+        let client = table.hosts[0].connect(table.now, address(1)).unwrap();
+        table.settle(|_, _| true);
+        assert_eq!(table.hosts[0].poll_event(), Some(Event::Connected(client, address(1))));
+        let Some(Event::Accepted(server, from)) = table.hosts[1].poll_event() else { panic!("not accepted") };
+        assert_eq!(from, address(0));
+        (table, client, server)
+    }
+
+    /// Carries datagrams until there are none, but those that `passes` holds back.
+    fn settle(&mut self, mut passes: impl FnMut(usize, &[u8]) -> bool) {
+        loop {
+            let mut quiet = true;
+            for from in [0, 1] {
+                while let Some(transmit) = self.hosts[from].poll_transmit(self.now) {
+                    let datagram = match transmit {
+                        Transmit::Control { datagram, .. } => datagram.to_vec(),
+                        Transmit::Packet { packet, header, crc, .. } => {
+                            let mut datagram = [&header[..], packet].concat();
+                            if crc {
+                                crc::seal(&mut datagram);
+                            }
+                            datagram
+                        }
+                    };
+                    quiet = false;
+                    if passes(from, &datagram) {
+                        self.now = self.now + Duration::from_micros(2);
+                        self.carried += 1;
+                        self.hosts[1 - from].handle_datagram(self.now, address(from), false, datagram);
+                    }
+                }
+            }
+            if quiet {
+                return;
+            }
+        }
+    }
+
+    fn sleep(&mut self, duration: Duration) {
+        let until = self.now + duration;
+        loop {
+            let due = self.hosts.iter().filter_map(Endpoint::poll_timeout).min();
+            let Some(due) = due.filter(|due| *due <= until) else { break };
+            self.now = self.now.max(due);
+            for host in &mut self.hosts {
+                host.handle_timeout(self.now);
+            }
+            self.settle(|_, _| true);
+        }
+        self.now = until;
+    }
+
+    fn send(&mut self, from: usize, to: Peer, message: &[u8]) {
+        let max = self.hosts[from].payload_bytes_max(to).unwrap();
+        for placed in framing::chunks(Kind::Plain, message.len(), 0, max) {
+            let packet = [placed.header(), &message[placed.range.clone()]].concat();
+            assert!(HEADER_BYTES + packet.len() <= 1472);
+            self.hosts[from].queue(to, packet).unwrap();
+        }
+    }
+
+    fn received(&mut self, host: usize) -> Option<Vec<u8>> {
+        self.hosts[host].receive().map(|message| message.pieces().flatten().copied().collect())
+    }
+}
+
+#[test]
+fn messages_arrive_in_order_and_leave_nothing_behind() {
+    for crc in [false, true] {
+        let (mut table, client, server) = Table::connected(&Settings { crc, ..Settings::default() });
+        let messages: Vec<Vec<u8>> =
+            [0, 1, 64, 1400, 1500, 100_000].map(|bytes| vec![bytes as u8; bytes]).into();
+        for message in &messages {
+            table.send(0, client, message);
+            table.send(1, server, message);
+        }
+        table.settle(|_, _| true);
+        for host in [0, 1] {
+            for message in &messages {
+                assert_eq!(table.received(host).as_ref(), Some(message));
+            }
+            assert_eq!(table.received(host), None);
+        }
+        table.sleep(Duration::from_millis(2));
+        for (host, peer) in [(0, client), (1, server)] {
+            let statistics = table.hosts[host].statistics(peer).unwrap().unwrap();
+            assert_eq!((statistics.in_flight, statistics.queued, statistics.unread), (0, 0, 0));
+            assert_eq!(table.hosts[host].counters().packets_sent_again, 0);
+            let packets = table.hosts[host].counters().packets_sent as usize;
+            assert_eq!(std::iter::from_fn(|| table.hosts[host].acknowledged()).count(), packets);
+        }
+    }
+}
+
+#[test]
+fn a_conversation_needs_no_acknowledgements_of_its_own() {
+    let (mut table, client, server) = Table::connected(&Settings::default());
+    table.sleep(Duration::from_millis(10));
+    let before = table.carried;
+    for _ in 0..100 {
+        table.send(0, client, b"ping");
+        table.settle(|_, _| true);
+        assert_eq!(table.received(1).as_deref(), Some(&b"ping"[..]));
+        table.send(1, server, b"pong");
+        table.settle(|_, _| true);
+        assert_eq!(table.received(0).as_deref(), Some(&b"pong"[..]));
+    }
+    assert_eq!(table.carried - before, 200);
+}
+
+#[test]
+fn what_is_lost_is_sent_again() {
+    let (mut table, client, _) = Table::connected(&Settings::default());
+    let message: Vec<u8> = (0..200_000).map(|at| (at / 7) as u8).collect();
+    table.send(0, client, &message);
+    let mut count = 0;
+    table.settle(|from, _| {
+        count += usize::from(from == 0);
+        from == 1 || count % 7 != 0
+    });
+    table.sleep(Duration::from_secs(1));
+    assert_eq!(table.received(1), Some(message));
+    let Counters { lost, spurious, packets_sent_again, .. } = table.hosts[0].counters();
+    assert!(
+        packets_sent_again >= 15 && lost >= 15 && spurious == 0,
+        "{lost} {packets_sent_again} {spurious}"
+    );
+}
+
+#[test]
+fn both_ends_end() {
+    let (mut table, client, server) = Table::connected(&Settings::default());
+    table.send(0, client, b"last words");
+    table.hosts[0].finish(client, Vec::new()).unwrap();
+    assert_eq!(table.hosts[0].queue(client, vec![0]), Err((vec![0], QueueError::Finished)));
+    table.settle(|_, _| true);
+    assert_eq!(table.hosts[1].poll_event(), None, "there is something to read first");
+    assert_eq!(table.received(1).as_deref(), Some(&b"last words"[..]));
+    table.settle(|_, _| true);
+    assert_eq!(table.hosts[1].poll_event(), Some(Event::Finished(server)));
+    table.hosts[1].finish(server, Vec::new()).unwrap();
+    table.settle(|_, _| true);
+    assert_eq!(table.hosts[0].poll_event(), Some(Event::Finished(client)));
+    table.sleep(Duration::from_secs(1));
+    assert_eq!(table.hosts[0].poll_event(), Some(Event::Closed(client)));
+    assert_eq!(table.hosts[1].poll_event(), Some(Event::Closed(server)));
+    assert_eq!(table.hosts.each_ref().map(Endpoint::peers), [0, 0]);
+    assert_eq!(table.hosts.each_ref().map(Endpoint::poll_timeout), [None, None]);
+    assert_eq!(table.hosts[0].room(client), Err(Gone));
+}
+
+#[test]
+fn a_peer_that_was_started_again_is_told_of() {
+    let (mut table, client, _) = Table::connected(&Settings::default());
+    table.hosts[1] = Endpoint::new(Settings::default(), [3; 32]);
+    table.send(0, client, b"are you there?");
+    table.settle(|_, _| true);
+    assert_eq!(table.hosts[0].poll_event(), Some(Event::Lost(client, Reason::Restarted)));
+    assert_eq!(table.hosts[0].acknowledged().as_deref().map(<[u8]>::len), Some(4 + 14));
+}
+
+#[test]
+fn a_peer_that_is_not_heard_is_lost() {
+    let (mut table, client, _) = Table::connected(&Settings::default());
+    table.send(0, client, b"are you there?");
+    let mut sent = 0;
+    for _ in 0..10_000 {
+        table.settle(|_, _| {
+            sent += 1;
+            false
+        });
+        let Some(due) = table.hosts[0].poll_timeout() else { break };
+        table.now = due;
+        table.hosts[0].handle_timeout(due);
+    }
+    assert_eq!(table.hosts[0].poll_event(), Some(Event::Lost(client, Reason::Silent)));
+    assert!((10..100).contains(&sent), "{sent} datagrams into silence");
+}
