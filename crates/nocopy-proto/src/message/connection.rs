@@ -63,7 +63,6 @@ pub(super) struct Connection<S, R> {
     credit: u64,
     /// The packet that ends this direction.
     last: Option<u64>,
-    /// Packets found lost so far, up to this transmission, count as one event.
     losses_look_again: Option<Time>,
     probes: u32,
     probe_due: bool,
@@ -77,7 +76,10 @@ pub(super) struct Connection<S, R> {
     pub(super) heard: Time,
     /// Something was sent or asked for after the last word of the peer.
     keep_alives: u32,
+    /// The peer has sent something since the connection was made: it knows of it.
     pub(super) confirmed: bool,
+    /// The caller knows of it.
+    pub(super) announced: bool,
     /// Somebody was refused a place in the queue.
     pub(super) refused: bool,
     pub(super) finish_told: bool,
@@ -135,6 +137,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             heard: now,
             keep_alives: 0,
             confirmed: false,
+            announced: false,
             refused: false,
             finish_told: false,
             linger: None,
@@ -142,9 +145,9 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
     }
 
-    /// Tells the peer at once that its answer came: until then it sends nothing (docs/protocol.md §3.4).
+    /// A client's: tells the peer at once that its answer came, since until then it sends nothing (docs/protocol.md §3.4).
     pub(super) fn confirm(&mut self) {
-        (self.confirmed, self.acks.now) = (true, true);
+        (self.confirmed, self.announced, self.acks.now) = (true, true, true);
     }
 
     /// Packets that may be queued now.

@@ -323,9 +323,13 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     }
 
     pub(super) fn lose(&mut self, index: u32, reason: Reason) {
-        let peer = Peer { index, generation: self.entries[index as usize].generation };
+        let entry = &self.entries[index as usize];
+        let peer = Peer { index, generation: entry.generation };
+        let is_known = !matches!(&entry.state, State::Open(connection) if !connection.announced);
         self.remove(index);
-        self.events.push_back(Event::Lost(peer, reason));
+        if is_known {
+            self.events.push_back(Event::Lost(peer, reason));
+        }
     }
 
     /// A datagram that is free again: it was read, or not kept.
@@ -451,9 +455,14 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     fn after_packet(&mut self, index: u32) {
         let entry = &mut self.entries[index as usize];
         let State::Open(connection) = &mut entry.state else { return };
+        let peer = Peer { index, generation: entry.generation };
+        if !connection.announced {
+            connection.announced = true;
+            self.events.push_back(Event::Accepted(peer, connection.agreed.to));
+        }
         if connection.refused && connection.room() > 0 {
             connection.refused = false;
-            self.events.push_back(Event::Writable(Peer { index, generation: entry.generation }));
+            self.events.push_back(Event::Writable(peer));
         }
         if connection.receive.ready() > 0 && !entry.is_readable {
             entry.is_readable = true;

@@ -148,8 +148,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                 let ours = parameters(&self.settings, first_sequence);
                 let agreed = agreed(from, client_id, &ours, &theirs);
                 let connection = Connection::new(agreed, &self.settings, now);
-                let peer = self.establish(index, connection);
-                self.events.push_back(Event::Accepted(peer, from));
+                self.establish(index, connection);
                 (server_id, first_sequence)
             }
         };
