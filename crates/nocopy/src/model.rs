@@ -4,7 +4,7 @@
 
 pub mod filter;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::area::{Area, AreaConfig, Faults, Frame, Half};
 use crate::ring;
@@ -81,12 +81,13 @@ pub fn halves(operations: &[Operation]) {
     let config = AreaConfig { frame_count: 3 * FRAMES, ..AreaConfig::default() };
     let area = Area::new(config).expect("a small area");
     let pool = |half| area.pool(half, FRAMES).expect("room for three pools");
-    let (receive, send, other) = (pool(Half::Receive), pool(Half::Send), pool(Half::Send));
+    let (receive, mut send, other) = (pool(Half::Receive), pool(Half::Send), pool(Half::Send));
     let (mut fill, mut kernel_fill) = ring::pair::<u64>(8);
     let (mut kernel_rx, mut rx) = ring::pair::<Descriptor>(8);
     let (mut kernel_completion, mut completion) = ring::pair::<u64>(8);
     let (mut mine, mut faults): (Vec<Frame>, _) = (Vec::new(), Faults::default());
     let mut lent: Vec<u64> = Vec::new();
+    let mut kept: HashMap<u32, (usize, usize)> = HashMap::new(); // by number: where its packet lies, and how long it is
     for &(what, amount) in operations {
         match what % 10 {
             0 => drop(receive.refill(&mut fill)),
@@ -116,7 +117,15 @@ pub fn halves(operations: &[Operation]) {
             }
             5 => mine.extend(send.frame()),
             6 => {
-                if let Some(frame) = mine.pop() {
+                if let Some(mut frame) = mine.pop() {
+                    if amount % 2 == 1 {
+                        let _ = frame.append(usize::from(amount >> 5));
+                        frame.trim_front(usize::from(amount % 512));
+                        send.keep(&frame);
+                        let before = kept.insert(frame.index(), (frame.as_ptr().addr(), frame.len()));
+                        assert_eq!(before, None, "a frame that is on its way was somebody's");
+                        let _ = frame.prepend(usize::from(amount % 64));
+                    }
                     lent.push(send.lend(frame).expect("of this area").address);
                     send.sent(1);
                 }
@@ -128,7 +137,13 @@ pub fn halves(operations: &[Operation]) {
                 let address = lent.get(index).copied().unwrap_or(invented);
                 let _ = kernel_completion.push(address);
                 kernel_completion.publish();
-                send.reap(&mut completion, &mut faults);
+                let mut back = Vec::new();
+                send.reap(&mut completion, &mut faults, &mut back);
+                for frame in back {
+                    let sent = kept.remove(&frame.index()).expect("only what was kept comes back, and once");
+                    assert_eq!(sent, (frame.as_ptr().addr(), frame.len()), "not as it was sent");
+                    mine.push(frame);
+                }
             }
             8 => drop(mine.pop()),
             _ => {

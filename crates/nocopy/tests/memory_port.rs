@@ -426,3 +426,107 @@ fn drafts_use_the_frames_that_came_home() {
     assert_eq!(left.sender().drafts(8, 4).unwrap().left(), 8);
     assert_settled(&left);
 }
+
+/// What a protocol does that sends again: every frame stays its own from sending to sending, and none is copied.
+#[test]
+fn kept_frames_come_back_with_what_they_held_and_are_sent_again() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    let mut window: Vec<Frame> = (0..40_u8)
+        .map(|number| {
+            let mut frame = left.sender().frame().expect("a free frame");
+            frame.fill(&[number; 200]).expect("fits");
+            frame
+        })
+        .collect();
+    let places: Vec<(u32, *const u8)> = window.iter().map(|frame| (frame.index(), frame.as_ptr())).collect();
+    for round in 0..200_usize {
+        for frame in window.drain(..) {
+            left.sender().send_kept(frame).expect("sent");
+        }
+        // Others in between go home, also by drafts, which use up what is free.
+        let mut drafts = left.sender().drafts(round % 24, 7).unwrap();
+        let drafted = drafts.left();
+        while let Some(mut draft) = drafts.next_draft() {
+            draft.copy_from_slice(b"drafted");
+            draft.queue();
+        }
+        drop(drafts);
+        left.sender().flush().unwrap();
+        while let Some(frame) = left.sender().frame() {
+            window.push(frame); // looks for completions when it runs out, and must not lose those that are kept
+        }
+        window.drain(..).for_each(|frame| left.sender().recycle(frame));
+        let balance = left.balance();
+        assert!(balance.is_whole() && balance.yours == 40 && balance.lent_tx == 0, "{balance}");
+        let received: Vec<Vec<u8>> =
+            right.receiver().receive().unwrap().map(|packet| packet.to_vec()).collect();
+        assert_eq!(received.len(), 40 + drafted);
+        for (number, packet) in received[..40].iter().enumerate() {
+            assert_eq!(*packet, [number as u8; 200]);
+        }
+        assert_eq!(left.sender().reap_into(&mut window), 40);
+        assert!(window.iter().map(|frame| (frame.index(), frame.as_ptr())).eq(places.iter().copied()));
+        assert_eq!(left.sender().reap_into(&mut window), 0);
+    }
+    drop(window);
+    assert_settled(&left);
+    assert_eq!(left.sender().faults().total(), 0);
+}
+
+#[test]
+fn a_kept_frame_that_is_refused_is_like_any_other() {
+    let builder = Port::builder("memory").ring_sizes(64, 16).frame_count(64, 64);
+    let (mut left, mut right) = builder.memory_pair().unwrap();
+    let mut back = Vec::new();
+    let mut waiting = Vec::new();
+    for number in 0..30_u8 {
+        let mut frame = left.sender().frame().unwrap();
+        frame.fill(&[number; 64]).unwrap();
+        match left.sender().send_kept(frame) {
+            Ok(()) => {}
+            Err(rejected) => {
+                assert_eq!(rejected.reason, RejectedReason::RingFull);
+                waiting.push(rejected.frame);
+            }
+        }
+    }
+    assert_eq!(waiting.len(), 14);
+    left.sender().flush().unwrap();
+    assert_eq!(right.receiver().receive().unwrap().count(), 16);
+    for frame in waiting {
+        left.sender().send(frame).unwrap();
+    }
+    let empty = left.sender().frame().unwrap();
+    assert_eq!(left.sender().send_kept(empty).unwrap_err().reason, RejectedReason::Empty);
+    left.sender().flush().unwrap();
+    left.sender().reap_into(&mut back);
+    assert_eq!(back.len(), 16, "those sent by send() went home");
+    assert!(back.iter().zip(0..).all(|(frame, number)| **frame == [number; 64]));
+    drop(back);
+    assert_settled(&left);
+}
+
+#[test]
+fn kept_frames_outlive_the_port_and_those_nobody_asked_for_go_home() {
+    let (mut left, right) = Port::memory_pair().unwrap();
+    let total = left.balance().total;
+    for number in 0..10_u8 {
+        let mut frame = left.sender().frame().unwrap();
+        frame.fill(&[number; 64]).unwrap();
+        left.sender().send_kept(frame).unwrap();
+    }
+    let area = left.area().clone();
+    left.sender().flush().unwrap();
+    let mut back = Vec::new();
+    left.sender().reap_into(&mut back);
+    let mut again = back.split_off(5).into_iter();
+    left.sender().send_kept(again.next().unwrap()).unwrap(); // queued when the port closes
+    left.sender().send_kept(again.next().unwrap()).unwrap();
+    drop((left, right));
+    let balance = area.balance();
+    assert!(balance.is_whole() && balance.yours == 8 && balance.lent_tx == 0, "{balance}");
+    assert!(back.iter().chain(again.as_slice()).all(|frame| frame.len() == 64));
+    drop((back, again));
+    let balance = area.balance();
+    assert!(balance.is_whole() && balance.free == u64::from(total), "{balance}");
+}

@@ -790,6 +790,136 @@ fn a_full_ring_gives_the_payload_back() {
     close(lab.left(), socket);
 }
 
+/// Takes kept frames back until there are `count`.
+fn kept(sender: &mut Sender, count: usize, what: &str) -> Vec<Frame> {
+    let mut back = Vec::new();
+    let all_back = soon(|| {
+        sender.flush().unwrap();
+        sender.reap_into(&mut back);
+        back.len() >= count
+    });
+    assert!(all_back && back.len() == count, "{what}: {} of {count} frames came back", back.len());
+    back.sort_unstable_by_key(Frame::index);
+    back
+}
+
+/// A sender that keeps what it sent until it is sure: the same frames again and again, over the port and through the kernel.
+#[test]
+fn kept_payloads_come_back_and_are_sent_again() {
+    for (mode, ipv6) in [
+        (Mode::XdpCopyNative, false),
+        (Mode::XdpCopyNative, true),
+        (Mode::XdpCopyGeneric, false),
+        (Mode::PacketRing, false),
+    ] {
+        let lab = lab!();
+        if ipv6 {
+            with_ipv6(&lab);
+        }
+        let what = format!("{mode}, ipv6 {ipv6}");
+        let (local, remote) = addresses(&lab, ipv6);
+        let set = |port: PortBuilder| port.mode(mode).ring_sizes(64, 16).frame_count(64, 64);
+        let mut socket = open(lab.left(), local, &Settings::default(), set).unwrap();
+        let peer = ordinary(lab.right(), remote);
+        let mut window: Vec<Frame> =
+            (0..30).map(|number| filled(socket.sender(), &payload(number, 40 + number))).collect();
+        window.sort_unstable_by_key(Frame::index);
+        let contents: Vec<Vec<u8>> = window.iter().map(|frame| frame.to_vec()).collect();
+        let places: Vec<*const u8> = window.iter().map(|frame| frame.as_ptr()).collect();
+        let mut refusals = 0;
+        for _ in 0..10 {
+            for mut frame in window.drain(..) {
+                while let Err(rejected) = socket.sender().send_kept(frame, remote) {
+                    assert!(matches!(rejected.reason, RejectedReason::Full), "{what}: {rejected}");
+                    refusals += 1;
+                    frame = rejected.frame;
+                    socket.sender().flush().unwrap();
+                }
+            }
+            window = kept(socket.sender(), 30, &what);
+            assert!(window.iter().map(|frame| frame.to_vec()).eq(contents.iter().cloned()), "{what}");
+            assert!(window.iter().map(|frame| frame.as_ptr()).eq(places.iter().copied()), "{what}");
+            contents.iter().for_each(|payload| expect(&peer, local, payload, &what));
+        }
+        assert!(refusals > 0, "{what}: the ring was never full");
+        assert_eq!(socket.sender().sent().over_port, 300, "{what}: {:?}", socket.sender().sent());
+        // One that is refused for good, and then sent as any other, does not come back.
+        let mut bare = filled(socket.sender(), &[7; 300]);
+        bare.prepend(250).unwrap();
+        let mut frame = socket.sender().send_kept(bare, remote).unwrap_err().frame;
+        frame.trim_front(250);
+        socket.sender().send(frame, remote).unwrap();
+        assert!(socket.sender().drain(SECOND).unwrap());
+        assert_eq!(socket.sender().reap_into(&mut window), 0, "{what}");
+        window.drain(..).for_each(|frame| socket.sender().recycle(frame));
+        close(lab.left(), socket);
+    }
+}
+
+#[test]
+fn kept_payloads_that_went_through_the_kernel_are_back_at_once() {
+    let lab = lab!();
+    let (local, remote) = addresses(&lab, false);
+    ip(lab.left(), "neighbour flush all nud permanent");
+    ip(lab.left(), "neighbour flush all");
+    let mut socket =
+        open(lab.left(), local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let peer = ordinary(lab.right(), remote);
+    let frame = filled(socket.sender(), b"unresolved");
+    let place = frame.as_ptr();
+    socket.sender().send_kept(frame, remote).unwrap();
+    let mut back = Vec::new();
+    assert_eq!(socket.sender().reap_into(&mut back), 1);
+    let frame = back.remove(0);
+    assert_eq!((&*frame, frame.as_ptr()), (&b"unresolved"[..], place));
+    expect(&peer, local, b"unresolved", "through the kernel");
+    assert_eq!(socket.sender().sent().unresolved, 1);
+    // Once more, and this time over the port; then as a frame that is not kept.
+    let mut number = 0;
+    until_over_port(&mut socket, remote, &mut number);
+    numbers(&peer, number - 1);
+    socket.sender().send_kept(frame, remote).unwrap();
+    let frame = kept(socket.sender(), 1, "over the port").remove(0);
+    assert_eq!((&*frame, frame.as_ptr()), (&b"unresolved"[..], place));
+    expect(&peer, local, b"unresolved", "over the port");
+    socket.sender().send(frame, remote).unwrap();
+    assert!(socket.sender().drain(SECOND).unwrap());
+    assert_eq!(socket.sender().reap_into(&mut back), 0, "it was not kept this time");
+    // What the kernel refuses is the caller's again, and kept no more.
+    let unreachable = "203.0.113.1:9".parse().unwrap();
+    let frame = filled(socket.sender(), b"x");
+    let rejected = socket.sender().send_kept(frame, unreachable).unwrap_err();
+    assert!(matches!(rejected.reason, RejectedReason::Route(_) | RejectedReason::Kernel(_)), "{rejected}");
+    socket.sender().send(rejected.frame, remote).unwrap();
+    assert!(socket.sender().drain(SECOND).unwrap());
+    assert_eq!(socket.sender().reap_into(&mut back), 0);
+    close(lab.left(), socket);
+}
+
+#[test]
+fn kept_payloads_outlive_the_socket() {
+    let lab = lab!();
+    let (local, remote) = addresses(&lab, false);
+    let mut socket =
+        open(lab.left(), local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let area = socket.area().clone();
+    for number in 0..20 {
+        let frame = filled(socket.sender(), &payload(number, 100));
+        socket.sender().send_kept(frame, remote).unwrap();
+    }
+    let mut window = kept(socket.sender(), 20, "sent");
+    for frame in window.drain(..10) {
+        socket.sender().send_kept(frame, remote).unwrap(); // on their way when the socket closes
+    }
+    drop(socket);
+    let balance = area.balance();
+    assert!(balance.is_whole() && balance.yours == 10 && balance.lent_tx == 0, "{balance}");
+    assert!(window.iter().all(|frame| frame.len() == 100));
+    drop(window);
+    let balance = area.balance();
+    assert!(balance.is_whole() && balance.free == u64::from(balance.total), "{balance}");
+}
+
 /// The port number is the socket's alone, and free again afterwards.
 #[test]
 fn the_port_number_is_reserved_while_the_socket_is_open() {

@@ -85,7 +85,14 @@ impl Frame {
         unsafe { std::slice::from_raw_parts_mut(self.data.add(offset).as_ptr(), len) }
     }
 
+    /// Its number in the area, which it has as long as the area lives: for tables of frames that are away.
+    #[inline]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
     /// Free bytes in front of the packet.
+    #[inline]
     pub fn headroom_bytes(&self) -> usize {
         usize::from(self.start)
     }

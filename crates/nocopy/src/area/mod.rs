@@ -16,6 +16,7 @@ mod balance;
 mod chain;
 mod draft;
 mod frame;
+mod kept;
 mod metadata;
 mod packet;
 mod pool;
@@ -260,6 +261,11 @@ type PoolId = u16;
 /// In place of the borrower: a zero-copy device may still write to the frame, nobody gets it again.
 const RETIRED: PoolId = PoolId::MAX;
 
+/// Added to the borrower: the frame comes back to the program from its sending, instead of going home ([`kept`]). Far above
+/// the numbers of pools.
+const KEPT: PoolId = 1 << 14;
+const _: () = assert!(POOL_COUNT_MAX < KEPT as usize);
+
 /// The state word of a frame: whose it is, and whom it is lent to.
 const fn state(home: PoolId, lent_to: PoolId) -> u32 {
     (home as u32) << 16 | lent_to as u32
@@ -270,7 +276,11 @@ const fn home_of(state: u32) -> PoolId {
 }
 
 const fn lent_to(state: u32) -> PoolId {
-    state as PoolId
+    state as PoolId & !KEPT
+}
+
+const fn is_kept(state: u32) -> bool {
+    state as PoolId & KEPT != 0
 }
 
 /// What the halves, the frames and the handles of one area share.

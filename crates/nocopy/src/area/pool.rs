@@ -6,9 +6,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::kept::Notes;
 use super::metadata::Metadata;
 use super::view::View;
-use super::{AreaError, Frame, Home, PoolId, RETIRED, Shared, bring_home, counted, home_of, lent_to, state};
+use super::{
+    AreaError, Frame, Home, PoolId, RETIRED, Shared, bring_home, counted, home_of, is_kept, lent_to, state,
+};
 use crate::ring::{Consumer, Producer};
 use crate::sys::memory::Mapping;
 use crate::sys::packet::IN_BLOCKS;
@@ -109,6 +112,7 @@ pub(crate) struct Pool {
     /// Packets copied out of them.
     copied: Cell<u64>,
     pub(super) metadata: Metadata,
+    pub(super) notes: Notes,
 }
 
 // SAFETY: `view` points into what `shared` keeps alive; all else is `Send` by itself.
@@ -146,6 +150,7 @@ impl Pool {
             blocks: None,
             copied: Cell::new(0),
             metadata: Metadata::NONE,
+            notes: Notes::default(),
             shared,
         };
         pool.publish();
@@ -418,16 +423,27 @@ impl Pool {
         self.yours.set(self.yours.get() - i64::from(count));
     }
 
-    /// Takes back what the kernel has finished sending: own frames into the cache, others home in chains. Only the frame
-    /// that an address lies in matters: where in it the packet started was ours to say.
-    pub(crate) fn reap(&self, completion: &mut Consumer<u64>, faults: &mut Faults) -> u32 {
-        self.reap_some(completion, u32::MAX, faults)
+    /// Takes back what the kernel has finished sending: own frames into the cache, others home in chains, kept ones into `kept`.
+    /// Only the frame that an address lies in matters: where in it the packet started was ours to say.
+    pub(crate) fn reap(
+        &self,
+        completion: &mut Consumer<u64>,
+        faults: &mut Faults,
+        kept: &mut Vec<Frame>,
+    ) -> u32 {
+        self.reap_some(completion, u32::MAX, faults, kept)
     }
 
     /// The same, for no more than `count` completions.
-    pub(crate) fn reap_some(&self, completion: &mut Consumer<u64>, count: u32, faults: &mut Faults) -> u32 {
+    pub(crate) fn reap_some(
+        &self,
+        completion: &mut Consumer<u64>,
+        count: u32,
+        faults: &mut Faults,
+        kept: &mut Vec<Frame>,
+    ) -> u32 {
         self.settle();
-        let mut strays = Strays::new(self);
+        let mut strays = Strays::new(self, kept);
         let (view, free, before) = (self.view, &self.free[..], self.free_count.get());
         let (mut free_count, mut stray_count) = (before, 0);
         for address in completion.peek(count) {
@@ -443,6 +459,7 @@ impl Pool {
         self.free_count.set(free_count);
         let reaped = free_count - before + stray_count;
         strays.send_home();
+        self.yours.set(self.yours.get() + strays.kept_count());
         self.lent.set(self.lent.get() - u64::from(reaped));
         self.settled.set(self.free_count.get());
         self.publish();
@@ -475,6 +492,7 @@ impl Pool {
             blocks: None,
             copied: Cell::new(0),
             metadata: Metadata::NONE,
+            notes: Notes::default(),
         };
         std::mem::replace(self, hollow)
     }
@@ -566,9 +584,12 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// Frames of other pools found among completions, linked up so that each pool's list is touched once a run.
+/// Completed frames that do not go into the pool's cache: those of other pools, linked up so that each pool's list is touched
+/// once a run, and those that the program keeps.
 struct Strays<'pool> {
     pool: &'pool Pool,
+    kept: &'pool mut Vec<Frame>,
+    kept_before: usize,
     home: PoolId,
     first: u32,
     last: u32,
@@ -576,11 +597,17 @@ struct Strays<'pool> {
 }
 
 impl<'pool> Strays<'pool> {
-    const fn new(pool: &'pool Pool) -> Self {
-        Self { pool, home: 0, first: 0, last: 0, count: 0 }
+    const fn new(pool: &'pool Pool, kept: &'pool mut Vec<Frame>) -> Self {
+        let kept_before = kept.len();
+        Self { pool, kept, kept_before, home: 0, first: 0, last: 0, count: 0 }
     }
 
-    /// Takes back a frame of another pool; counts a fault and says false if the address does not name one lent here.
+    /// Frames that the program has again.
+    const fn kept_count(&self) -> i64 {
+        (self.kept.len() - self.kept_before) as i64
+    }
+
+    /// Takes back a frame of another pool, or one that is kept; counts a fault and says false if the address does not name one lent here.
     #[cold]
     fn reclaim(&mut self, address: u64, faults: &mut Faults) -> bool {
         // SAFETY: the pool keeps the area alive.
@@ -594,7 +621,12 @@ impl<'pool> Strays<'pool> {
             return false;
         }
         word.store(state(home_of(now), 0), Relaxed);
-        self.add(frame, home_of(now));
+        if is_kept(now) {
+            // SAFETY: the word said that it was kept, and lent by this half, which has just got it back.
+            self.kept.push(unsafe { self.pool.kept_frame(frame) });
+        } else {
+            self.add(frame, home_of(now));
+        }
         true
     }
 
@@ -615,7 +647,7 @@ impl<'pool> Strays<'pool> {
         if self.count == 0 {
             return;
         }
-        let Self { pool, home, first, last, count } = *self;
+        let Self { pool, home, first, last, count, .. } = *self;
         pool.strays.set(pool.strays.get() + u64::from(count));
         let shared = &pool.shared;
         self.count = 0;

@@ -132,7 +132,7 @@ fn strays_go_home_in_chains_and_lent_frames_are_reclaimed_or_retired() {
         kernel_completion.push(address).unwrap();
     }
     kernel_completion.publish();
-    assert_eq!(send.reap(&mut completion, &mut Faults::default()), 3);
+    assert_eq!(send.reap(&mut completion, &mut Faults::default(), &mut Vec::new()), 3);
     assert_eq!((0..4).filter_map(|_| receive.frame()).collect::<Vec<_>>().len(), 4);
     assert!(receive.balance().is_whole());
     // One frame of its own and one stray are lent when the sending half closes.
@@ -217,4 +217,96 @@ fn memory_comes_from_the_node_asked_for_or_the_error_names_it() {
         let error = on(none).unwrap_err();
         assert!(matches!(error, AreaError::NumaNode { node, .. } if node == none), "{error}");
     }
+}
+
+#[test]
+fn a_kept_frame_comes_back_as_it_was_and_only_when_it_was_kept() {
+    let area = small_area();
+    let (receive, mut send) = (area.pool(Half::Receive, 4).unwrap(), area.pool(Half::Send, 4).unwrap());
+    let (mut kernel_completion, mut completion) = crate::ring::pair::<u64>(8);
+    let (mut faults, mut back) = (Faults::default(), Vec::new());
+    // One of its own and one that another half received, three times each.
+    let mut frames = vec![send.frame().unwrap(), receive.frame().unwrap()];
+    for round in 0..3 {
+        let mut expected = Vec::new();
+        for mut frame in frames.drain(..) {
+            frame.fill(&[round; 100]).unwrap();
+            frame.trim_front(usize::from(round));
+            send.keep(&frame);
+            expected.push((frame.index(), frame.as_ptr(), frame.to_vec()));
+            frame.prepend(42).unwrap();
+            let address = send.lend(frame).unwrap().address;
+            send.sent(1);
+            for _ in 0..2 {
+                kernel_completion.push(address).unwrap(); // told twice
+            }
+        }
+        assert_eq!(send.balance().lent_tx, 2);
+        kernel_completion.publish();
+        assert_eq!(send.reap(&mut completion, &mut faults, &mut back), 2);
+        assert_eq!(faults.not_lent, 2 * (u64::from(round) + 1));
+        assert!(back.iter().map(|frame| (frame.index(), frame.as_ptr(), frame.to_vec())).eq(expected));
+        receive.balance();
+        let balance = send.balance();
+        assert!(balance.is_whole() && balance.yours == 2 && balance.lent_tx == 0, "{balance}");
+        frames.append(&mut back);
+    }
+    // Sent without being kept, and kept but not sent: home.
+    for mut frame in frames.drain(..) {
+        send.keep(&frame);
+        send.unkeep(&frame);
+        frame.fill(b"not kept").unwrap();
+        kernel_completion.push(send.lend(frame).unwrap().address).unwrap();
+        send.sent(1);
+    }
+    kernel_completion.publish();
+    assert_eq!(send.reap(&mut completion, &mut faults, &mut back), 2);
+    assert!(back.is_empty());
+    receive.fetch();
+    receive.balance();
+    let balance = send.balance();
+    assert!(balance.is_whole() && balance.free == 8, "{balance}");
+}
+
+#[test]
+fn kept_frames_on_their_way_when_their_pool_closes_are_reclaimed_retired_or_stay_yours() {
+    for how in [Lent::Reclaim, Lent::Retire] {
+        let area = small_area();
+        let weak = Arc::downgrade(&area.shared);
+        let (receive, mut send) = (area.pool(Half::Receive, 4).unwrap(), area.pool(Half::Send, 4).unwrap());
+        let (mut kernel_completion, mut completion) = crate::ring::pair::<u64>(8);
+        let mut lent = Vec::new();
+        for frame in [send.frame(), send.frame(), receive.frame()] {
+            let mut frame = frame.unwrap();
+            frame.fill(b"kept").unwrap();
+            send.keep(&frame);
+            lent.push(send.lend(frame).unwrap().address);
+            send.sent(1);
+        }
+        kernel_completion.push(lent[0]).unwrap();
+        kernel_completion.publish();
+        let mut back = Vec::new();
+        assert_eq!(send.reap(&mut completion, &mut Faults::default(), &mut back), 1);
+        send.close(how);
+        let balance = receive.balance();
+        assert!(balance.is_whole() && balance.yours == 1 && balance.lent_tx == 0, "{balance}");
+        assert_eq!(balance.retired, if how == Lent::Retire { 2 } else { 0 }, "{balance}");
+        assert_eq!(&*back[0], b"kept");
+        drop(receive);
+        drop(area);
+        assert!(weak.upgrade().is_some(), "the frame's memory is gone");
+        drop(back);
+        assert!(weak.upgrade().is_none(), "area leaked");
+    }
+}
+
+#[test]
+fn a_frame_of_another_area_is_not_noted() {
+    let (here, elsewhere) = (small_area(), small_area());
+    let mut send = here.pool(Half::Send, 8).unwrap();
+    let foreign = elsewhere.pool(Half::Send, 1).unwrap().frame().unwrap();
+    send.keep(&foreign);
+    assert!(!is_kept(elsewhere.shared.state(foreign.index())));
+    assert!(here.shared.states.iter().all(|word| !is_kept(word.load(Relaxed))));
+    assert!(send.lend(foreign).is_err());
 }

@@ -207,7 +207,7 @@ mod tests {
             kernel_completion.push(sent.address).unwrap();
         }
         kernel_completion.publish();
-        assert_eq!(send.reap(&mut completion, &mut faults), 1);
+        assert_eq!(send.reap(&mut completion, &mut faults, &mut Vec::new()), 1);
         assert_eq!((faults.not_lent, faults.total()), (2, 2));
         drop(first);
         receive.balance();

@@ -17,6 +17,7 @@ mod builder;
 pub(crate) mod drivers;
 mod filter;
 mod grant;
+mod kept;
 mod ladder;
 mod measure;
 mod memory;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::drivers::DRAIN_TIMEOUT;
 use super::{Inner, Mode, PortBuilder, Statistics};
-use crate::area::{Balance, Chain, Departures, Drafts, Faults, Frame, Pool};
+use crate::area::{Area, Balance, Chain, Departures, Drafts, Faults, Frame, Pool};
 use crate::evidence::Evidence;
 use crate::metadata::{PlaceOutside, Unsupported};
 use crate::ring::{Consumer, Producer};
@@ -39,6 +39,8 @@ pub struct Sender {
     /// The most frames a packet may lie in.
     chain_frames_max: usize,
     pub(super) departures: Departures,
+    /// Frames that came back from [`Sender::send_kept`] and were not asked for yet.
+    pub(super) kept: Vec<Frame>,
     /// Last, so that the rings are unmapped before the socket is closed: a mapping keeps it open.
     inner: Arc<Inner>,
 }
@@ -73,6 +75,7 @@ impl Sender {
             chain_bytes_max,
             chain_frames_max,
             departures: Departures::default(),
+            kept: Vec::new(),
         }
     }
 
@@ -279,7 +282,7 @@ impl Sender {
         if self.departures.is_awaiting() {
             return self.reap_departures() as usize;
         }
-        self.pool.reap(&mut self.completion, &mut self.faults) as usize
+        self.pool.reap(&mut self.completion, &mut self.faults, &mut self.kept) as usize
     }
 
     /// Books frames written to the ring since last time, all at once.
@@ -320,6 +323,11 @@ impl Sender {
     /// As [`Sender::flush`].
     pub fn arm(&mut self) -> io::Result<()> {
         self.flush()
+    }
+
+    /// The area that frames to be sent here lie in.
+    pub fn area(&self) -> &Area {
+        &self.inner.area
     }
 
     /// What is known of copies between the area and the wire.

@@ -59,7 +59,7 @@ use crate::filter::Program;
 use crate::port::{self, PortBuilder};
 pub use crate::route::RouteError;
 use crate::sys::interface::Interface;
-use crate::{Evidence, Port};
+use crate::{Area, Evidence, Port};
 use kernel::Kernel;
 use way::Ways;
 
@@ -254,6 +254,11 @@ impl Socket {
     /// The address it has, with the port number the kernel chose if it was to.
     pub fn local_address(&self) -> SocketAddr {
         self.local
+    }
+
+    /// The area that its frames lie in.
+    pub fn area(&self) -> &Area {
+        self.sender.port().area()
     }
 
     /// What is known of copies of what goes over the port.

@@ -220,7 +220,34 @@ impl Sender {
     /// # Errors
     /// Gives the payload back as it was: no room (flush first), or it cannot be sent at all.
     #[inline]
-    pub fn send(&mut self, mut frame: Frame, to: SocketAddr) -> Result<(), Rejected> {
+    pub fn send(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected> {
+        self.send_either_way(frame, to).map(drop)
+    }
+
+    /// Like [`Sender::send`], for a payload that is wanted back: when the kernel is done with its frame, the frame waits for
+    /// [`Sender::reap_into`], with the payload as it was sent, without headers. One that went through the kernel waits there at once.
+    ///
+    /// # Errors
+    /// As [`Sender::send`].
+    #[inline]
+    pub fn send_kept(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected> {
+        self.port.keep(&frame);
+        match self.send_either_way(frame, to) {
+            Ok(None) => Ok(()),
+            Ok(Some(frame)) => {
+                self.port.hand_back(frame);
+                Ok(())
+            }
+            Err(rejected) => {
+                self.port.unkeep(&rejected.frame);
+                Err(rejected)
+            }
+        }
+    }
+
+    /// Gives back the frame of a datagram that went through the kernel.
+    #[inline]
+    fn send_either_way(&mut self, mut frame: Frame, to: SocketAddr) -> Result<Option<Frame>, Rejected> {
         let bytes = frame.len();
         match decide(&mut self.ways, self.at_rest, to, bytes) {
             Ok(Verdict::Port(template)) => {
@@ -236,11 +263,12 @@ impl Sender {
                     return Err(Rejected { frame, reason: RejectedReason::of_port(reason) });
                 }
                 self.queued(bytes);
-                Ok(())
+                Ok(None)
             }
-            Ok(Verdict::Kernel(why)) => {
-                self.through_kernel(to, &[&frame], why).map_err(|reason| Rejected { frame, reason })
-            }
+            Ok(Verdict::Kernel(why)) => match self.through_kernel(to, &[&frame], why) {
+                Ok(()) => Ok(Some(frame)),
+                Err(reason) => Err(Rejected { frame, reason }),
+            },
             Err(reason) => Err(Rejected { frame, reason }),
         }
     }
@@ -398,6 +426,22 @@ impl Sender {
     /// Takes back the frames the kernel has finished sending, and returns how many.
     pub fn reap(&mut self) -> usize {
         self.port.reap()
+    }
+
+    /// Takes back the frames the kernel has finished sending, and adds those that [`send_kept`](Sender::send_kept) sent to
+    /// `frames`; see [`nocopy::Sender::reap_into`].
+    ///
+    /// [`nocopy::Sender::reap_into`]: crate::Sender::reap_into
+    pub fn reap_into(&mut self, frames: &mut Vec<Frame>) -> usize {
+        self.port.reap_into(frames)
+    }
+
+    /// Takes a frame back that is not to be sent (again); see [`nocopy::Sender::recycle`].
+    ///
+    /// [`nocopy::Sender::recycle`]: crate::Sender::recycle
+    #[inline]
+    pub fn recycle(&mut self, frame: Frame) {
+        self.port.recycle(frame);
     }
 
     /// Flushes until nothing is on its way any more, for at most `timeout`; returns whether it got there.
