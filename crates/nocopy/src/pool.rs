@@ -18,6 +18,9 @@ use crate::sys::memory::Mapping;
 /// Buffers begin on a page: what the kernel still reads when nobody will wait for it is then given up by whole pages.
 const PAGE_BYTES: usize = 4096;
 
+/// Where buffers that share pages begin.
+const CACHE_LINE_BYTES: usize = 64;
+
 /// Memory cut into buffers of one size. Clones are the same pool.
 ///
 /// Kept out of forked children (`MADV_DONTFORK`): otherwise a fork would make the parent's next write go to a new page, and the
@@ -29,6 +32,8 @@ pub struct Pool(Arc<Shared>);
 struct Shared {
     mapping: Mapping,
     buffer_bytes: usize,
+    /// Each buffer is of whole pages, which can be replaced by themselves.
+    whole_pages: bool,
     total: u32,
     /// io_uring instances that were told of its memory, or are about to be: they read the pages that were there then, and no others.
     /// Locked while pages are replaced.
@@ -46,15 +51,31 @@ impl Pool {
     /// # Panics
     /// If there is to be none, or they are of no bytes or of 4 GiB.
     pub fn new(buffers: u32, buffer_bytes: usize) -> io::Result<Self> {
+        Self::of(buffers, buffer_bytes.next_multiple_of(PAGE_BYTES), true)
+    }
+
+    /// A pool of buffers that share pages: for what the kernel is done with when a call returns. (Given up while the kernel reads it,
+    /// such a buffer would be lost.)
+    ///
+    /// # Errors
+    /// No memory.
+    ///
+    /// # Panics
+    /// As [`Pool::new`].
+    pub(crate) fn packed(buffers: u32, buffer_bytes: usize) -> io::Result<Self> {
+        Self::of(buffers, buffer_bytes.next_multiple_of(CACHE_LINE_BYTES), false)
+    }
+
+    fn of(buffers: u32, buffer_bytes: usize, whole_pages: bool) -> io::Result<Self> {
         assert!(buffers > 0, "a pool of no buffers");
-        let buffer_bytes = buffer_bytes.next_multiple_of(PAGE_BYTES);
         assert!(buffer_bytes > 0 && u32::try_from(buffer_bytes).is_ok(), "buffers of {buffer_bytes} bytes");
         let bytes = buffer_bytes.checked_mul(buffers as usize).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mapping = Mapping::buffers(bytes)?;
+        let mapping = Mapping::buffers(bytes.next_multiple_of(PAGE_BYTES))?;
         let free = Mutex::new((0..buffers).rev().collect());
         Ok(Self(Arc::new(Shared {
             mapping,
             buffer_bytes,
+            whole_pages,
             total: buffers,
             registrations: Mutex::new(0),
             free,
@@ -261,9 +282,9 @@ impl Buffer {
             Home::Pool { pool, .. } => {
                 let bytes = pool.buffer_bytes();
                 let registrations = pool.registrations();
+                let can_be = *registrations == 0 && pool.0.whole_pages;
                 // SAFETY: whole pages of this buffer, which nobody looks into; they read as zeros from now on.
-                let is_replaced =
-                    *registrations == 0 && unsafe { pool.0.mapping.replace(self.data, bytes) }.is_ok();
+                let is_replaced = can_be && unsafe { pool.0.mapping.replace(self.data, bytes) }.is_ok();
                 drop(registrations);
                 if is_replaced {
                     return 0;
@@ -422,6 +443,19 @@ mod tests {
         drop(one);
         assert_eq!(pool.at_home(), 2);
         assert!(pool.take().unwrap().is_empty(), "a buffer comes empty");
+    }
+
+    #[test]
+    fn buffers_that_share_pages_do_not_share_bytes() {
+        let pool = Pool::packed(5, 1500).unwrap();
+        assert_eq!((pool.total(), pool.buffer_bytes()), (5, 1536));
+        let mut all: Vec<Buffer> = (0..5).map(|_| pool.take().unwrap()).collect();
+        for (number, buffer) in all.iter_mut().enumerate() {
+            buffer.fill(&[number as u8; 1536]).unwrap();
+        }
+        assert!(all.iter().enumerate().all(|(number, buffer)| **buffer == [number as u8; 1536]));
+        assert_eq!(all.remove(0).abandon(), 1536, "its pages are others', too: it is lost");
+        assert!(all.iter().zip(1..).all(|(buffer, number)| **buffer == [number; 1536]));
     }
 
     #[test]

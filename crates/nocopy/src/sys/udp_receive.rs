@@ -13,9 +13,10 @@ use super::option;
 /// The longest that a datagram, or a run of them that the kernel coalesced, can be: an IP packet has 16 bits for its length.
 pub(crate) const RUN_BYTES_MAX: usize = 65_535;
 
-/// Room for what the kernel says beside the bytes: the segment size (an `int`) and the local address, the longer of
-/// `in_pktinfo` and `in6_pktinfo`. A dual-stack socket can be told both. Checked by `Control::is_large_enough`.
-const CONTROL_BYTES: usize = 128;
+/// Room for what the kernel says beside the bytes: the segment size (an `int`), the local address, the longer of `in_pktinfo` and
+/// `in6_pktinfo`, and the traffic class (an `int` at most). A dual-stack socket can be told all of both. Checked by
+/// `Control::is_large_enough`.
+const CONTROL_BYTES: usize = 160;
 
 #[repr(C, align(8))] // as `cmsghdr` wants it
 #[derive(Clone, Copy)]
@@ -25,7 +26,7 @@ impl Control {
     const fn is_large_enough() -> bool {
         // SAFETY: arithmetic without memory.
         let needed = unsafe {
-            libc::CMSG_SPACE(size_of::<libc::c_int>() as u32)
+            3 * libc::CMSG_SPACE(size_of::<libc::c_int>() as u32)
                 + libc::CMSG_SPACE(size_of::<libc::in_pktinfo>() as u32)
                 + libc::CMSG_SPACE(size_of::<libc::in6_pktinfo>() as u32)
         };
@@ -60,6 +61,8 @@ pub(crate) struct Message {
     /// How long each datagram is, except a last one that may be shorter; `None` if the message is one datagram.
     pub(crate) segment_bytes: Option<NonZeroUsize>,
     pub(crate) local: Option<LocalAddress>,
+    /// Whether a router marked it, because its queue grew (RFC 3168); known only where that was asked for.
+    pub(crate) congested: bool,
 }
 
 /// Where a datagram was sent to.
@@ -157,7 +160,7 @@ impl Messages {
     pub(crate) fn message(&self, index: usize) -> Message {
         assert!(index < self.received, "message {index} of {}", self.received);
         let header = &self.headers[index];
-        let (segment_bytes, local) = control(&header.msg_hdr);
+        let Told { segment_bytes, local, congested } = control(&header.msg_hdr);
         let capacity = self.pieces[index].iov_len;
         let told = header.msg_len as usize;
         let bytes = told.min(capacity);
@@ -168,6 +171,7 @@ impl Messages {
             // A run of one datagram is simply that datagram.
             segment_bytes: segment_bytes.filter(|segment| segment.get() < bytes),
             local,
+            congested,
         }
     }
 }
@@ -179,9 +183,21 @@ impl fmt::Debug for Messages {
     }
 }
 
+/// What the kernel says beside the bytes.
+#[derive(Default)]
+struct Told {
+    segment_bytes: Option<NonZeroUsize>,
+    local: Option<LocalAddress>,
+    congested: bool,
+}
+
+/// The two bits of ECN in a traffic class, and what they are where a queue grew: CE (RFC 3168 section 5).
+const CONGESTION_EXPERIENCED: u8 = 0b11;
+
 /// Reads what the kernel wrote into a control buffer.
-fn control(header: &libc::msghdr) -> (Option<NonZeroUsize>, Option<LocalAddress>) {
-    let (mut segment_bytes, mut local) = (None, None);
+fn control(header: &libc::msghdr) -> Told {
+    let mut told_all = Told::default();
+    let Told { segment_bytes, local, congested } = &mut told_all;
     // SAFETY: the header points to a control buffer, of which the kernel wrote `msg_controllen` bytes; the macros stay in there.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
     // SAFETY: null or inside the control buffer, as above.
@@ -189,28 +205,39 @@ fn control(header: &libc::msghdr) -> (Option<NonZeroUsize>, Option<LocalAddress>
         match (message.cmsg_level, message.cmsg_type) {
             (libc::SOL_UDP, libc::UDP_GRO) => {
                 let told: Option<libc::c_int> = payload(message);
-                segment_bytes = told.and_then(|told| usize::try_from(told).ok()).and_then(NonZeroUsize::new);
+                *segment_bytes = told.and_then(|told| usize::try_from(told).ok()).and_then(NonZeroUsize::new);
             }
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                 let told: Option<libc::in_pktinfo> = payload(message);
-                local = told.map(|told| LocalAddress {
+                *local = told.map(|told| LocalAddress {
                     address: Ipv4Addr::from_bits(u32::from_be(told.ipi_addr.s_addr)).into(),
                     interface: told.ipi_ifindex.cast_unsigned(),
                 });
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                 let told: Option<libc::in6_pktinfo> = payload(message);
-                local = told.map(|told| LocalAddress {
+                *local = told.map(|told| LocalAddress {
                     address: Ipv6Addr::from(told.ipi6_addr.s6_addr).to_canonical(),
                     interface: told.ipi6_ifindex,
                 });
+            }
+            // One byte for IPv4 (`ip_cmsg_recv_tos`), an `int` for IPv6.
+            (libc::IPPROTO_IP, libc::IP_TOS) => {
+                let told: Option<u8> = payload(message);
+                *congested =
+                    told.is_some_and(|class| class & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED);
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                let told: Option<libc::c_int> = payload(message);
+                *congested =
+                    told.is_some_and(|class| class as u8 & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED);
             }
             _ => {}
         }
         // SAFETY: as for the first one.
         next = unsafe { libc::CMSG_NXTHDR(header, message) };
     }
-    (segment_bytes, local)
+    told_all
 }
 
 /// The payload of a control message, if it is as long as a `T`, which must be valid whatever its bytes are.
@@ -239,6 +266,25 @@ pub(crate) fn tell_local_address(socket: &impl AsFd, ipv6: bool) -> io::Result<(
     };
     // SAFETY: the option takes an `int`.
     unsafe { option::set(socket, level, name, &on) }
+}
+
+/// Sends packets that routers may mark instead of dropping (ECT(0), RFC 3168), and has the kernel tell which came with a mark.
+pub(crate) fn use_congestion_marks(socket: &impl AsFd, ipv6: bool) -> io::Result<()> {
+    const CAPABLE: libc::c_int = 0b10;
+    let on: libc::c_int = 1;
+    if ipv6 {
+        // SAFETY: both options take an `int`.
+        unsafe {
+            option::set(socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &CAPABLE)?;
+            option::set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &on)?;
+        }
+    }
+    // Of IPv6 sockets, too: what they exchange with IPv4-mapped addresses is IPv4.
+    // SAFETY: both options take an `int`.
+    unsafe {
+        option::set(socket, libc::IPPROTO_IP, libc::IP_TOS, &CAPABLE)?;
+        option::set(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, &on)
+    }
 }
 
 /// How many packets the kernel has dropped at this socket, modulo 2^32: its receive buffer was full, or a checksum was wrong.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -223,6 +224,61 @@ impl fmt::Debug for Burst {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Burst({} messages of {} pieces)", self.message_count, self.piece_count)
     }
+}
+
+/// Messages for one call of which the kernel copies the bytes: they are borrowed until it was made.
+#[derive(Debug)]
+pub(crate) struct CopiedBurst<'a> {
+    burst: &'a mut Burst,
+    bytes: PhantomData<&'a [u8]>,
+}
+
+impl<'a> CopiedBurst<'a> {
+    pub(crate) fn new(burst: &'a mut Burst) -> Self {
+        burst.clear();
+        Self { burst, bytes: PhantomData }
+    }
+
+    /// Whether there is room for one more message of so many pieces.
+    #[inline]
+    pub(crate) fn has_room(&self, pieces: usize) -> bool {
+        self.burst.has_room(pieces)
+    }
+
+    /// Begins a message; see [`Burst::begin`].
+    #[inline]
+    pub(crate) fn begin(&mut self, to: &Address, segment_bytes: u16) {
+        self.burst.begin(Some(to), segment_bytes);
+    }
+
+    /// Adds a piece to the message begun last; see [`Burst::piece`].
+    #[inline]
+    pub(crate) fn piece(&mut self, bytes: &'a [u8]) {
+        self.burst.piece(bytes);
+    }
+
+    /// Has messages copied and sent, from number `from` on, without waiting, and returns how many the kernel took. An error is of the
+    /// first.
+    pub(crate) fn send(&mut self, socket: BorrowedFd<'_>, from: usize) -> io::Result<usize> {
+        // SAFETY: every piece since `clear` is borrowed for longer than this, and there is no `MSG_ZEROCOPY`.
+        unsafe { self.burst.send(socket, from, libc::MSG_DONTWAIT) }
+    }
+}
+
+/// Whether the socket's datagrams may be cut into fragments on their way: by the kernel where one is longer than it knows that the way
+/// takes, and by routers. Where not, such a one fails with `EMSGSIZE`.
+pub(crate) fn allow_fragments(socket: &impl AsFd, is_ipv6: bool, allowed: bool) -> io::Result<()> {
+    let (v4, v6) = if allowed {
+        (libc::IP_PMTUDISC_DONT, libc::IPV6_PMTUDISC_DONT)
+    } else {
+        (libc::IP_PMTUDISC_DO, libc::IPV6_PMTUDISC_DO)
+    };
+    if is_ipv6 {
+        // SAFETY: the option takes an `int`.
+        unsafe { option::set(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &v6)? };
+    }
+    // SAFETY: the option takes an `int`.
+    unsafe { option::set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &v4) }
 }
 
 /// Sends one datagram that lies in one piece; the kernel copies it.

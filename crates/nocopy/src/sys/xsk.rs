@@ -166,6 +166,11 @@ pub(crate) fn wait_for_completions(
     poll(&mut waited[..count], timeout)
 }
 
+/// Waits until a descriptor is readable, or takes more to send.
+pub(crate) fn wait_readable_or_writable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<Wakeup> {
+    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN | PollFlags::OUT)], timeout)
+}
+
 /// Waits until a socket takes more to send.
 pub(crate) fn wait_writable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<Wakeup> {
     poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::OUT)], timeout)

@@ -34,6 +34,7 @@ pub struct Builder {
     reuse_address: bool,
     receive_batch: usize,
     local_addresses: bool,
+    congestion_marks: bool,
     multicast: Multicast,
 }
 
@@ -95,6 +96,7 @@ impl Builder {
             reuse_address: false,
             receive_batch: Receiver::BATCH,
             local_addresses: false,
+            congestion_marks: false,
             multicast: Multicast::default(),
         }
     }
@@ -160,6 +162,12 @@ impl Builder {
         self
     }
 
+    /// Sends what routers may mark instead of dropping it, and has the kernel tell of [marks](super::Run::is_congested).
+    pub(crate) fn congestion_marks(mut self, on: bool) -> Self {
+        self.congestion_marks = on;
+        self
+    }
+
     /// Sends what is for a multicast group by the interface of this index, instead of the one that the routing table says.
     pub fn multicast_interface(mut self, index: u32) -> Self {
         self.multicast.interface = Some(index);
@@ -183,11 +191,30 @@ impl Builder {
     /// # Errors
     /// See [`OpenError`].
     pub fn bind(self, address: SocketAddr) -> Result<Socket, OpenError> {
+        let socket = self.bound(address)?;
+        self.finish(OwnedFd::from(socket), address.is_ipv6(), false)
+    }
+
+    /// The receiving half alone, for who sends by calls of its own; errors of the network are not reported.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub(crate) fn bind_receiver(self, address: SocketAddr) -> Result<Receiver, OpenError> {
+        let socket = OwnedFd::from(self.bound(address)?);
+        Self::receiver(Arc::new(socket), self.receive_pool, self.receive_batch)
+    }
+
+    fn bound(&self, address: SocketAddr) -> Result<socket2::Socket, OpenError> {
         let socket = socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
             .map_err(OpenError::Socket)?;
         self.set(&socket, address.is_ipv6())?;
         socket.bind(&address.into()).map_err(|source| OpenError::Bind { address, source })?;
-        self.finish(OwnedFd::from(socket), address.is_ipv6(), false)
+        Ok(socket)
+    }
+
+    fn receiver(socket: Arc<OwnedFd>, pool: Option<Pool>, batch: usize) -> Result<Receiver, OpenError> {
+        Receiver::new(socket, own_or(pool)?, batch)
+            .map_err(|source| OpenError::Setting { setting: "coalescing", source })
     }
 
     /// Makes a sender that has a port as one more way, and its address: that of the port's own ordinary socket, which the
@@ -224,6 +251,9 @@ impl Builder {
         if self.local_addresses {
             udp_receive::tell_local_address(socket, is_ipv6).map_err(refused("local addresses"))?;
         }
+        if self.congestion_marks {
+            udp_receive::use_congestion_marks(socket, is_ipv6).map_err(refused("congestion marks"))?;
+        }
         let refused = |(setting, source)| OpenError::Setting { setting, source };
         self.multicast.set(socket, is_ipv6).map_err(refused)
     }
@@ -244,18 +274,18 @@ impl Builder {
         }
         udp_send::report_errors(&*socket, is_ipv6)
             .map_err(|source| OpenError::Setting { setting: "errors of the network", source })?;
-        let pool = |given: Option<Pool>| {
-            given.map_or_else(|| Pool::new(BUFFERS, BUFFER_BYTES), Ok).map_err(OpenError::Memory)
-        };
         let local = address::local(&*socket).ok();
         let paths = Paths::of(&*socket, local.map(|local| local.ip()));
         let mut sender =
-            Sender::new(Arc::clone(&socket), pool(self.send_pool)?, chooser, paths, self.return_buffers);
+            Sender::new(Arc::clone(&socket), own_or(self.send_pool)?, chooser, paths, self.return_buffers);
         if let Some(method) = self.method.filter(|method| method.is_by_ring()) {
             sender.open_ring().map_err(|source| OpenError::Method { method, source })?;
         }
-        let receiver = Receiver::new(Arc::clone(&socket), pool(self.receive_pool)?, self.receive_batch)
-            .map_err(|source| OpenError::Setting { setting: "coalescing", source })?;
+        let receiver = Self::receiver(Arc::clone(&socket), self.receive_pool, self.receive_batch)?;
         Ok(Socket { socket, sender, receiver })
     }
+}
+
+fn own_or(given: Option<Pool>) -> Result<Pool, OpenError> {
+    given.map_or_else(|| Pool::new(BUFFERS, BUFFER_BYTES), Ok).map_err(OpenError::Memory)
 }

@@ -22,6 +22,7 @@ struct About {
     from: SocketAddr,
     local: Option<LocalAddress>,
     truncated: bool,
+    congested: bool,
 }
 
 /// A datagram in the buffer it was received into.
@@ -41,7 +42,12 @@ impl Run {
     pub(super) fn new(mut buffer: Buffer, message: &Message) -> Self {
         buffer.resize(message.bytes);
         let segment_bytes = message.segment_bytes.map_or(message.bytes.max(1), usize::from);
-        let about = About { from: message.from, local: message.local, truncated: message.truncated };
+        let about = About {
+            from: message.from,
+            local: message.local,
+            truncated: message.truncated,
+            congested: message.congested,
+        };
         Self { buffer, segment_bytes, about }
     }
 
@@ -70,6 +76,12 @@ impl Run {
         self.segment_bytes
     }
 
+    /// Whether a router marked them, because its queue grew (ECN, RFC 3168). Known only where marks were asked for; the kernel joins
+    /// none with others.
+    pub(crate) fn is_congested(&self) -> bool {
+        self.about.congested
+    }
+
     /// The bytes of all, back to back.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer
@@ -86,7 +98,7 @@ impl Run {
     }
 
     fn datagram(&self, index: usize) -> Datagram<'_> {
-        let About { from, local, truncated } = self.about;
+        let About { from, local, truncated, .. } = self.about;
         let bytes = &self.buffer[self.range(index)];
         Datagram { from, local, bytes, truncated: truncated && index + 1 == self.len() }
     }
