@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::congestion::Congestion;
+use super::congestion::{self, Congestion};
 use super::pacing::Pacer;
 use super::receive_window::{Arrival, ReceiveWindow};
 use super::round_trip::RoundTrip;
@@ -208,7 +208,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             return; // nothing new, as most packets of one direction say
         }
         let ranges = ranges.iter(expected);
-        let was_limited = self.is_limited();
+        let in_flight = self.send.in_flight();
         let minimum = self.round_trip.minimum();
         let Some(acknowledged) = self.send.acknowledge(expected, ranges, minimum, now, free) else {
             counters.impossible_acks += 1;
@@ -227,8 +227,13 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         counters.spurious += acknowledged.late as u64;
         let marks = header.marked.wrapping_sub(self.marks_told);
         self.marks_told = header.marked;
-        let transmissions = self.send.transmissions();
-        self.congestion.acknowledged(acknowledged.packets, usize::from(marks), transmissions, was_limited);
+        self.congestion.acknowledged(congestion::Acknowledged {
+            packets: acknowledged.packets,
+            marked: usize::from(marks),
+            in_flight,
+            arrived: self.send.arrived(),
+            transmissions: self.send.transmissions(),
+        });
         self.find_losses(now, counters);
     }
 
@@ -400,7 +405,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
         let waits = self.send.len() > 0;
         let probe = (waits && !self.probe_due).then(|| self.asked + self.probe_timeout());
-        let paced = (waits && !self.is_limited()).then(|| self.pacer.ready_at(now, self.rate())).flatten();
+        let paced = (waits && !self.is_limited()).then(|| self.pacer.ready_at(now)).flatten();
         let quiet = self.heard + self.keep_alive.saturating_mul(self.keep_alives + 1);
         let dead = self.heard + self.dead_after;
         [self.acks.due, self.losses_look_again, probe, paced, Some(quiet.min(dead))]

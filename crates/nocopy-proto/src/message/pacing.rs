@@ -1,25 +1,168 @@
-//! How fast it may go (docs/protocol.md §9.4).
+//! How fast it may go (docs/protocol.md §9.4): a bucket of tokens (RFC 9002 section 7.7), kept as the time at which it is full again.
 
 use std::time::Duration;
 
 use super::Time;
 
-#[derive(Debug)]
-pub(super) struct Pacer;
+/// Packets that may go at once, however slow the rate: as many as one system call sends.
+const BURST_PACKETS: u64 = 64;
+/// What the rate allows in this time may go at once too: a sender that sleeps does not wake up more exactly, and would lose what the time
+/// between was good for.
+const BURST_NS: u64 = 1_000_000;
+
+/// Lets packets go at 5/4 of the congestion window in each round-trip time: faster than acknowledgements make room, so that pacing never
+/// is what limits the sender for long, and spread enough that a window does not come as one burst.
+#[derive(Debug, Default)]
+pub(super) struct Pacer {
+    /// The window and round-trip time that `interval_ns` is of.
+    rate: (usize, Duration),
+    /// Time that one packet takes.
+    interval_ns: u64,
+    /// When all that was sent will have taken its time.
+    full_ns: u64,
+}
 
 impl Pacer {
     pub(super) fn new() -> Self {
-        Self
+        Self::default()
     }
 
-    pub(super) fn is_ready(&mut self, _now: Time, _rate: (usize, Duration)) -> bool {
-        true
+    /// Whether a packet may go now, at a rate of so many packets in that time; always before the round-trip time is known.
+    #[inline]
+    pub(super) fn is_ready(&mut self, now: Time, rate: (usize, Duration)) -> bool {
+        self.set_rate(rate);
+        self.opens_ns() <= now.ns()
     }
 
-    pub(super) fn sent(&mut self, _now: Time, _rate: (usize, Duration)) {}
+    /// A packet goes, also if it had to without being ready.
+    #[inline]
+    pub(super) fn sent(&mut self, now: Time, rate: (usize, Duration)) {
+        self.set_rate(rate);
+        self.full_ns = self.full_ns.max(now.ns()).saturating_add(self.interval_ns);
+    }
 
     /// When the next packet may go, if not now.
-    pub(super) fn ready_at(&self, _now: Time, _rate: (usize, Duration)) -> Option<Time> {
-        None
+    #[inline]
+    pub(super) fn ready_at(&self, now: Time) -> Option<Time> {
+        let opens_ns = self.opens_ns();
+        (opens_ns > now.ns()).then_some(Time::from_ns(opens_ns))
+    }
+
+    /// From when on a packet may go: as soon as there is room for one more in the bucket.
+    #[inline]
+    fn opens_ns(&self) -> u64 {
+        let burst_ns = ((BURST_PACKETS - 1) * self.interval_ns).max(BURST_NS);
+        match self.interval_ns {
+            0 => 0,
+            _ => self.full_ns.saturating_sub(burst_ns),
+        }
+    }
+
+    /// The division is made when the rate changes, not for each packet.
+    #[inline]
+    fn set_rate(&mut self, rate: (usize, Duration)) {
+        if rate != self.rate {
+            self.rate = rate;
+            let (window, round_trip) = rate;
+            let round_trip_ns = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).min(1 << 40);
+            self.interval_ns = 4 * round_trip_ns / (5 * window.max(1) as u64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Packets that a sender gets through which asks at these times, and takes all it may.
+    fn sent(rate: (usize, Duration), times: impl Iterator<Item = Time>) -> Vec<(Time, u64)> {
+        let mut pacer = Pacer::new();
+        let all_at = |now| {
+            let mut packets = 0;
+            while pacer.is_ready(now, rate) {
+                pacer.sent(now, rate);
+                packets += 1;
+                assert!(packets < 1_000_000, "no end");
+            }
+            (now, packets)
+        };
+        times.map(all_at).collect()
+    }
+
+    #[test]
+    fn the_first_burst_is_64_packets_and_then_the_rate_rules() {
+        let every_ms = (1..=1000).map(|ms| Time::from_ns(ms * 1_000_000));
+        // 1.25 x 40 packets in 100 ms: one in 2 ms.
+        let sent = sent((40, 100 * MS), every_ms);
+        assert_eq!(sent[0].1, BURST_PACKETS);
+        let later: u64 = sent[1..].iter().map(|(_, packets)| packets).sum();
+        assert!((499..=500).contains(&later), "{later}");
+    }
+
+    #[test]
+    fn a_sleeper_gets_as_much_as_a_spinner() {
+        // 1.25 x 1,000 packets in 1 ms. One asks each microsecond, the other each millisecond.
+        let rate = (1000, MS);
+        let all = |step_ns: u64| {
+            let times = (0..100_000_000 / step_ns).map(|step| Time::from_ns(1 + step * step_ns));
+            sent(rate, times).iter().map(|(_, packets)| packets).sum::<u64>()
+        };
+        let (spinner, sleeper) = (all(1000), all(1_000_000));
+        assert!(spinner.abs_diff(sleeper) <= 1250, "{spinner} and {sleeper}");
+    }
+
+    #[test]
+    fn nothing_is_held_back_before_the_round_trip_is_known() {
+        let (mut pacer, now, rate) = (Pacer::new(), Time::from_ns(0), (10, Duration::ZERO));
+        for _ in 0..10_000 {
+            assert!(pacer.is_ready(now, rate));
+            pacer.sent(now, rate);
+        }
+        assert_eq!(pacer.ready_at(now), None);
+    }
+
+    proptest! {
+        #[test]
+        fn never_sends_more_than_rate_and_burst(
+            window in 1usize..10_000,
+            round_trip_us in 1u64..100_000,
+            steps_ns in prop::collection::vec(0u64..2_000_000, 1..50),
+        ) {
+            let rate = (window, Duration::from_micros(round_trip_us));
+            let mut now = 1;
+            let times = steps_ns.iter().map(|step_ns| { now += step_ns; Time::from_ns(now) });
+            let sent = sent(rate, times);
+            let interval_ns = 4 * 1000 * round_trip_us / (5 * window as u64);
+            prop_assume!(interval_ns > 0);
+            let burst = BURST_PACKETS.max(BURST_NS / interval_ns + 1);
+            let mut since_start = 0;
+            let start = sent[0].0;
+            for (at, packets) in sent {
+                since_start += packets;
+                let of_rate = (at.ns() - start.ns()) / interval_ns;
+                prop_assert!(since_start <= burst + of_rate + 1);
+            }
+        }
+
+        #[test]
+        fn is_ready_when_it_said(window in 1usize..10_000, round_trip_us in 0u64..1_000_000, packets in 0usize..2000) {
+            let (mut pacer, rate) = (Pacer::new(), (window, Duration::from_micros(round_trip_us)));
+            let now = Time::from_ns(5);
+            for _ in 0..packets {
+                pacer.sent(now, rate);
+            }
+            match pacer.ready_at(now) {
+                None => prop_assert!(pacer.is_ready(now, rate)),
+                Some(at) => {
+                    prop_assert!(!pacer.is_ready(now, rate));
+                    prop_assert!(!pacer.is_ready(Time::from_ns(at.ns() - 1), rate));
+                    prop_assert!(pacer.is_ready(at, rate));
+                }
+            }
+        }
     }
 }

@@ -1,19 +1,25 @@
 //! Round-trip times, smoothed (docs/protocol.md §6).
+//!
+//! A sample is a packet's time there and its acknowledgement's time back, without the time that the peer held it; so a late
+//! acknowledgement does not look like a long way.
 
 use std::time::Duration;
 
 /// What is taken for a round trip before the first one was measured.
-const INITIAL: Duration = Duration::from_millis(100);
+const INITIAL_NS: u64 = 100_000_000;
 /// Variation below this is the clock's and the scheduler's (RFC 9002 section 6.1.2, kGranularity).
-const GRANULARITY: Duration = Duration::from_millis(1);
+const GRANULARITY_NS: u64 = 1_000_000;
+/// A sample above this counts as this, so that no claim of a peer overflows.
+const SAMPLE_MAX_NS: u64 = 1 << 40;
 
-/// RFC 6298's estimate.
+/// The estimate of RFC 6298 section 2, with the minimum and the sample that RFC 9002 section 5 keeps besides. All are 0 before the
+/// first sample.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RoundTrip {
-    smoothed: Duration,
-    variation: Duration,
-    minimum: Duration,
-    latest: Duration,
+    smoothed_ns: u64,
+    variation_ns: u64,
+    minimum_ns: u64,
+    latest_ns: u64,
 }
 
 impl RoundTrip {
@@ -21,36 +27,113 @@ impl RoundTrip {
         Self::default()
     }
 
+    /// Takes a sample. One of 0, less than a tick of the clock, counts as 1 ns.
+    #[inline]
     pub(super) fn sample(&mut self, round_trip: Duration) {
-        let round_trip = round_trip.max(Duration::from_nanos(1));
-        self.latest = round_trip;
-        if self.smoothed.is_zero() {
-            (self.smoothed, self.variation, self.minimum) = (round_trip, round_trip / 2, round_trip);
+        let sample = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).clamp(1, SAMPLE_MAX_NS);
+        self.latest_ns = sample;
+        if self.smoothed_ns == 0 {
+            (self.smoothed_ns, self.variation_ns, self.minimum_ns) = (sample, sample / 2, sample);
             return;
         }
-        self.minimum = self.minimum.min(round_trip);
-        self.variation = (3 * self.variation + self.smoothed.abs_diff(round_trip)) / 4;
-        self.smoothed = (7 * self.smoothed + round_trip) / 8;
+        self.minimum_ns = self.minimum_ns.min(sample);
+        // In the order of RFC 6298 (2.3): the variation is from the mean before.
+        self.variation_ns = (3 * self.variation_ns + self.smoothed_ns.abs_diff(sample)) / 4;
+        self.smoothed_ns = ((7 * self.smoothed_ns + sample) / 8).max(1);
     }
 
-    /// Zero before the first sample.
+    /// The mean, with more weight on what is newer.
+    #[inline]
     pub(super) fn smoothed(&self) -> Duration {
-        self.smoothed
+        Duration::from_nanos(self.smoothed_ns)
     }
 
+    /// The mean distance from the mean.
+    #[cfg(test)]
+    pub(super) fn variation(&self) -> Duration {
+        Duration::from_nanos(self.variation_ns)
+    }
+
+    /// The last sample.
+    #[inline]
     pub(super) fn latest(&self) -> Duration {
-        self.latest
+        Duration::from_nanos(self.latest_ns)
     }
 
+    /// The shortest sample.
+    #[inline]
     pub(super) fn minimum(&self) -> Duration {
-        self.minimum
+        Duration::from_nanos(self.minimum_ns)
     }
 
-    /// After how long without a word to probe (RFC 9002 section 6.2.1).
+    /// After how long without a word to probe, with a peer that holds acknowledgements for up to `ack_delay` (RFC 9002 section 6.2.1, RFC 8985
+    /// section 7.2).
+    #[inline]
     pub(super) fn probe_timeout(&self, ack_delay: Duration) -> Duration {
-        match self.smoothed.is_zero() {
-            true => 2 * INITIAL,
-            false => self.smoothed + (4 * self.variation).max(GRANULARITY) + ack_delay,
+        match self.smoothed_ns {
+            0 => Duration::from_nanos(2 * INITIAL_NS),
+            smoothed_ns => {
+                let without_delay = smoothed_ns + (4 * self.variation_ns).max(GRANULARITY_NS);
+                Duration::from_nanos(without_delay).saturating_add(ack_delay)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const US: Duration = Duration::from_micros(1);
+
+    #[test]
+    fn the_first_samples_give_what_rfc_6298_says() {
+        let mut round_trip = RoundTrip::new();
+        assert_eq!(round_trip.probe_timeout(500 * US), Duration::from_millis(200));
+        round_trip.sample(8000 * US);
+        assert_eq!((round_trip.smoothed(), round_trip.variation()), (8000 * US, 4000 * US));
+        assert_eq!(round_trip.probe_timeout(500 * US), 24_500 * US);
+        round_trip.sample(16_000 * US);
+        assert_eq!((round_trip.smoothed(), round_trip.variation()), (9000 * US, 5000 * US));
+        assert_eq!((round_trip.minimum(), round_trip.latest()), (8000 * US, 16_000 * US));
+    }
+
+    #[test]
+    fn a_short_way_is_probed_after_a_millisecond_and_the_delay() {
+        let mut round_trip = RoundTrip::new();
+        for _ in 0..100 {
+            round_trip.sample(10 * US);
+        }
+        assert_eq!(round_trip.probe_timeout(500 * US), 1510 * US);
+    }
+
+    proptest! {
+        #[test]
+        fn stays_within_the_samples(samples in prop::collection::vec(any::<u64>(), 1..50)) {
+            let mut round_trip = RoundTrip::new();
+            for &sample in &samples {
+                round_trip.sample(Duration::from_nanos(sample));
+            }
+            let counted = || samples.iter().map(|sample| Duration::from_nanos(*sample.clamp(&1, &SAMPLE_MAX_NS)));
+            let (least, most) = (counted().min().unwrap(), counted().max().unwrap());
+            prop_assert_eq!(round_trip.minimum(), least);
+            // Less by what integers leave over: below a nanosecond each time, of which an eighth is forgotten each time.
+            prop_assert!(round_trip.smoothed() + Duration::from_nanos(8) >= least && round_trip.smoothed() <= most);
+            prop_assert!(round_trip.variation() <= most);
+            prop_assert!(round_trip.probe_timeout(US) >= round_trip.smoothed() + Duration::from_millis(1));
+        }
+
+        #[test]
+        fn comes_to_a_way_that_stays_the_same(before in 1u64..10_000_000, ns in 1000u64..10_000_000) {
+            let mut round_trip = RoundTrip::new();
+            round_trip.sample(Duration::from_nanos(before));
+            for _ in 0..200 {
+                round_trip.sample(Duration::from_nanos(ns));
+            }
+            prop_assert!(round_trip.smoothed().abs_diff(Duration::from_nanos(ns)) <= Duration::from_nanos(8));
+            prop_assert!(round_trip.variation() <= Duration::from_nanos(16));
         }
     }
 }

@@ -123,6 +123,12 @@ impl<S> SendWindow<S> {
         self.transmissions
     }
 
+    /// The latest one that is known to have arrived; 0: none.
+    #[inline]
+    pub(super) fn arrived(&self) -> u64 {
+        self.arrived
+    }
+
     #[inline]
     pub(super) fn push(&mut self, packet: S) -> u64 {
         let sequence = self.end();
