@@ -28,6 +28,7 @@
 //! * [`statistics`]: everything counted for an interface and the ports on it, also those of other processes.
 //! * [`tc`]: a sink where packets enter the host's stack.
 //! * [`xdp`]: programs on an interface; the kernel as a packet source.
+//! * [`message`]: reliable messages between nodes, over ports or sockets.
 //! * [`filter`]: which packets come to a port, decided before they are copied.
 //! * [`metadata`]: checksums and times, left to the card or told by it.
 //! * [`Evidence`]: whether bytes were copied: *zero-copy*, *copied* with the cause, or *unknown*.
@@ -38,6 +39,7 @@ mod counter;
 pub mod disk;
 mod evidence;
 pub mod filter;
+pub mod message;
 pub mod metadata;
 #[cfg(any(feature = "fuzzing", all(test, not(nocopy_loom))))]
 #[doc(hidden)]

@@ -10,11 +10,12 @@ use super::admission::Admission;
 use super::connection::{Agreed, Connection, Next};
 use super::cookie::Cookies;
 use super::handshake::Connecting;
+use super::receive_window::Complete;
 use super::received::Message;
 use super::timers::Timers;
 use super::wire::{Abort, AbortReason, Datagram, Flags, HEADER_BYTES, Header, Malformed, Ranges, Unknown};
 use super::{
-    ConnectError, Counters, Event, Gone, Peer, PeerStatistics, QueueError, Reason, Settings, Time, crc,
+    ConnectError, Counters, Event, Gone, Kind, Peer, PeerStatistics, QueueError, Reason, Settings, Time, crc,
 };
 
 /// Packets of one connection that are sent in a row, while others have some, too.
@@ -716,6 +717,18 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// The next message that is complete: those of a peer in order, peers in turn.
     #[inline]
     pub fn receive(&mut self) -> Option<Message<'_, S, R>> {
+        let (peer, complete) = self.next_complete()?;
+        Some(Message::new(self, peer, complete))
+    }
+
+    /// Whose message [`Endpoint::receive`] would give, and what it is.
+    #[inline]
+    pub fn next_message(&mut self) -> Option<(Peer, Kind)> {
+        self.next_complete().map(|(peer, complete)| (peer, complete.kind))
+    }
+
+    #[inline]
+    fn next_complete(&mut self) -> Option<(Peer, Complete)> {
         loop {
             let index = *self.readable.front()?;
             let entry = &mut self.entries[index as usize];
@@ -723,15 +736,20 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                 State::Open(connection) => connection.receive.next_message(),
                 _ => None,
             };
-            let peer = Peer { index, generation: entry.generation };
             match complete {
-                Some(complete) => return Some(Message::new(self, peer, complete)),
+                Some(complete) => return Some((Peer { index, generation: entry.generation }, complete)),
                 None => {
                     entry.is_readable = false;
                     self.readable.pop_front();
                 }
             }
         }
+    }
+
+    /// All peers there are, connected or not yet.
+    pub fn all_peers(&self) -> impl Iterator<Item = Peer> {
+        let there = (0..).zip(&self.entries).filter(|(_, entry)| !matches!(entry.state, State::Vacant));
+        there.map(|(index, entry)| Peer { index, generation: entry.generation })
     }
 
     /// The connection of a message that is being read.
@@ -747,7 +765,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
 
     /// Goes behind a message of the first peer that has some; the others have their turn.
     #[inline]
-    pub(super) fn consume(&mut self, peer: Peer, message: &super::receive_window::Complete) {
+    pub(super) fn consume(&mut self, peer: Peer, message: &Complete) {
         let index = peer.index;
         let State::Open(connection) = &mut self.entries[index as usize].state else { return };
         connection.receive.consume(message, &mut self.released);

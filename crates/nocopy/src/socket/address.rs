@@ -10,7 +10,7 @@ use socket2::{SockAddr, SockRef};
 ///
 /// # Errors
 /// The kernel's; `InvalidData` where it is of no internet protocol.
-pub(super) fn local(socket: &impl AsFd) -> io::Result<SocketAddr> {
+pub(crate) fn local(socket: &impl AsFd) -> io::Result<SocketAddr> {
     of_internet(&SockRef::from(socket).local_addr()?)
 }
 

@@ -1,7 +1,7 @@
 //! Sockets of the kernel's own protocols that own their buffers, choose by measurement how to send, and say what was copied:
 //! datagrams by [`udp`], streams by [`tcp`].
 
-mod address;
+pub(crate) mod address;
 mod in_flight;
 mod kept;
 mod path;

@@ -1,0 +1,202 @@
+//! What brings an endpoint's datagrams to the network and back.
+
+mod sockets;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use nocopy_proto::message::Transmit;
+use nocopy_proto::message::framing::Placed;
+use smallvec::SmallVec;
+
+use super::OpenError;
+use super::counters::CarrierCounters;
+use super::memory::Shares;
+use crate::evidence::{Evidence, Tally};
+use crate::pool::Buffer;
+use crate::port::Wait;
+use sockets::Sockets;
+
+/// A packet to send: where its carrier keeps it.
+#[derive(Debug)]
+pub(super) struct Packet(u32);
+
+/// A received datagram, where it lies.
+#[derive(Debug)]
+pub(super) enum Received {
+    /// Alone in a small buffer.
+    Buffer(Buffer),
+    /// Among others in the buffer that they were received into.
+    Shared(sockets::Shared),
+}
+
+impl AsRef<[u8]> for Received {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Buffer(buffer) => buffer,
+            Self::Shared(part) => part.as_ref(),
+        }
+    }
+}
+
+/// Packets that can be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Room {
+    /// Whole ones.
+    pub(super) packets: usize,
+    /// Ones whose bytes lie in buffers.
+    pub(super) fragments: usize,
+    /// Buffers that packets may refer to.
+    pub(super) buffers: usize,
+}
+
+/// The way to the network.
+#[derive(Debug)]
+pub(super) enum Carrier {
+    Sockets(Box<Sockets>),
+}
+
+macro_rules! each {
+    ($carrier:expr, $name:ident => $call:expr) => {
+        match $carrier {
+            Carrier::Sockets($name) => $call,
+        }
+    };
+}
+
+impl Carrier {
+    pub(super) fn bind(address: SocketAddr, shares: &Shares) -> Result<Self, OpenError> {
+        Ok(Self::Sockets(Box::new(Sockets::bind(address, shares)?)))
+    }
+
+    pub(super) fn local_address(&self) -> SocketAddr {
+        each!(self, carrier => carrier.local_address())
+    }
+
+    /// How many packets can be made now.
+    #[inline]
+    pub(super) fn room(&self) -> Room {
+        each!(self, carrier => carrier.room())
+    }
+
+    /// A packet to write.
+    #[inline]
+    pub(super) fn packet(&mut self) -> Option<Packet> {
+        each!(self, carrier => carrier.packet())
+    }
+
+    /// The room for its payload.
+    #[inline]
+    pub(super) fn payload_mut(&mut self, packet: &Packet) -> &mut [u8] {
+        each!(self, carrier => carrier.payload_mut(packet))
+    }
+
+    #[inline]
+    pub(super) fn set_payload_bytes(&mut self, packet: &Packet, bytes: usize) {
+        each!(self, carrier => carrier.set_payload_bytes(packet, bytes));
+    }
+
+    /// A buffer for a message that is given away, empty.
+    pub(super) fn buffer(&mut self) -> Option<Buffer> {
+        each!(self, carrier => carrier.buffer())
+    }
+
+    /// A packet for each chunk of a message that lies in `buffers`; there has to be [room](Self::room) for
+    /// as many of either kind.
+    pub(super) fn fragments(
+        &mut self,
+        buffers: SmallVec<[Buffer; 4]>,
+        chunks: impl Iterator<Item = Placed>,
+        made: &mut Vec<Packet>,
+    ) {
+        each!(self, carrier => carrier.fragments(buffers, chunks, made));
+    }
+
+    /// Sends something with the next flush.
+    #[inline]
+    pub(super) fn transmit(&mut self, transmit: &Transmit<'_, Packet>) {
+        match transmit {
+            Transmit::Packet { to, packet, header, crc, .. } => {
+                each!(self, carrier => carrier.transmit_packet(*to, packet, header, *crc));
+            }
+            Transmit::Control { to, datagram } => {
+                each!(self, carrier => carrier.transmit_control(*to, datagram));
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn flush(&mut self) {
+        each!(self, carrier => carrier.flush());
+    }
+
+    /// A packet is free again.
+    #[inline]
+    pub(super) fn release(&mut self, packet: Packet) {
+        each!(self, carrier => carrier.release(packet));
+    }
+
+    /// Hands over what has come, without waiting: from where, whether marked, the datagram. Returns how many that was.
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        deliver: &mut impl FnMut(SocketAddr, bool, Received),
+    ) -> io::Result<usize> {
+        each!(self, carrier => carrier.receive(deliver))
+    }
+
+    /// The same, but waits until something comes, the time is up, or a signal came.
+    pub(super) fn wait(
+        &mut self,
+        how: Wait,
+        until: Option<Instant>,
+        deliver: &mut impl FnMut(SocketAddr, bool, Received),
+    ) -> io::Result<usize> {
+        each!(self, carrier => carrier.wait(how, until, deliver))
+    }
+
+    /// A received datagram is free again.
+    #[inline]
+    pub(super) fn recycle(&mut self, received: Received) {
+        each!(self, carrier => carrier.recycle(received));
+    }
+
+    /// Datagrams that there is memory for.
+    #[inline]
+    pub(super) fn free_to_receive(&self) -> usize {
+        each!(self, carrier => carrier.free_to_receive())
+    }
+
+    /// Prepares for a wait by other means than ours; true if there is nothing to wait for.
+    pub(super) fn arm(&mut self) -> io::Result<bool> {
+        each!(self, carrier => carrier.arm())
+    }
+
+    pub(super) fn counters(&self) -> CarrierCounters {
+        each!(self, carrier => carrier.counters())
+    }
+
+    /// What became of the bytes of datagrams that came.
+    pub(super) fn received(&self) -> Tally {
+        each!(self, carrier => carrier.received())
+    }
+
+    /// What is known of copies of what is sent from where it lies.
+    pub(super) fn evidence(&self) -> Evidence {
+        each!(self, carrier => carrier.evidence())
+    }
+
+    /// Bytes of messages that were to go from where they lay, and were put together first.
+    pub(super) fn gathered_bytes(&self) -> u64 {
+        each!(self, carrier => carrier.gathered_bytes())
+    }
+}
+
+impl AsFd for Carrier {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        each!(self, carrier => carrier.as_fd())
+    }
+}

@@ -1,0 +1,348 @@
+//! Messages over UDP sockets: no privilege, every byte copied by the calls, as few calls as can be.
+
+mod intake;
+mod outbox;
+mod staging;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use nocopy_proto::message::crc;
+use nocopy_proto::message::framing::Placed;
+use smallvec::SmallVec;
+
+use super::{Packet, Received, Room};
+use crate::evidence::{Cause, Evidence, Tally};
+use crate::message::cargo::{Cargo, Piece};
+use crate::message::counters::CarrierCounters;
+use crate::message::memory::Shares;
+use crate::message::{HEADER_BYTES, OpenError};
+use crate::pool::{Buffer, Pool};
+use crate::port::Wait;
+use crate::socket::address;
+use crate::socket::udp::{self, ReceiveError};
+use crate::sys::udp_send::allow_fragments;
+use crate::sys::xsk::{Wakeup, wait_readable, wait_readable_or_writable};
+use intake::Intake;
+pub(in crate::message) use intake::Shared;
+use outbox::{Outbox, Waiting};
+use staging::{PIECES_MAX, Staging};
+
+/// Buffers of runs that one call may fill.
+const RECEIVE_BATCH: usize = 16;
+/// Bytes of the buffer for a run.
+const RUN_BUFFER_BYTES: usize = 64 << 10;
+/// Slots that packets leave to the protocol's own datagrams, and how many of those may wait.
+const CONTROL_SLOTS: usize = 64;
+/// Bytes the kernel is asked to keep in each direction; it keeps fewer where it limits them.
+const SOCKET_BUFFER_BYTES: usize = 8 << 20;
+
+/// A UDP socket, and memory for what goes by it.
+#[derive(Debug)]
+pub(in crate::message) struct Sockets {
+    receiver: udp::Receiver,
+    local: SocketAddr,
+    staging: Staging,
+    cargo: Cargo,
+    outbox: Outbox,
+    intake: Intake,
+    /// For messages that are owned.
+    buffers: Pool,
+    gathered_bytes: u64,
+    counters: CarrierCounters,
+}
+
+impl Sockets {
+    pub(in crate::message) fn bind(address: SocketAddr, shares: &Shares) -> Result<Self, OpenError> {
+        let memory = |error| OpenError::Memory { source: error };
+        let (small, large) =
+            intake::pools(shares.receive_packets, shares.packet_bytes, shares.receive_runs, RUN_BUFFER_BYTES)
+                .map_err(memory)?;
+        let receiver = udp::Socket::builder()
+            .receive_pool(&large)
+            .receive_batch(RECEIVE_BATCH)
+            .receive_buffer(SOCKET_BUFFER_BYTES)
+            .send_buffer(SOCKET_BUFFER_BYTES)
+            .congestion_marks(true)
+            .bind_receiver(address)?;
+        let local = address::local(&receiver).map_err(|source| OpenError::Address { source })?;
+        // Datagrams are as long as the way was proved to take.
+        allow_fragments(&receiver, local.is_ipv6(), false)
+            .map_err(|source| OpenError::Fragments { source })?;
+        Ok(Self {
+            receiver,
+            local,
+            staging: Staging::new(shares.packet_bytes, shares.send_packets, shares.send_fragments),
+            cargo: Cargo::default(),
+            outbox: Outbox::new(local.is_ipv6()),
+            intake: Intake::new(small, large, RECEIVE_BATCH),
+            buffers: Pool::new(shares.buffers, RUN_BUFFER_BYTES).map_err(memory)?,
+            gathered_bytes: 0,
+            counters: CarrierCounters::default(),
+        })
+    }
+
+    pub(super) fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+
+    #[inline]
+    pub(super) fn room(&self) -> Room {
+        let (packets, fragments) = self.staging.free();
+        Room { packets: packets.saturating_sub(CONTROL_SLOTS), fragments, buffers: self.cargo.room() }
+    }
+
+    #[inline]
+    pub(super) fn packet(&mut self) -> Option<Packet> {
+        let slot =
+            (self.staging.free().0 > CONTROL_SLOTS).then(|| self.staging.take(HEADER_BYTES)).flatten()?;
+        Some(Packet(slot))
+    }
+
+    #[inline]
+    pub(super) fn payload_mut(&mut self, packet: &Packet) -> &mut [u8] {
+        &mut self.staging.slot_mut(packet.0)[HEADER_BYTES..]
+    }
+
+    #[inline]
+    pub(super) fn set_payload_bytes(&mut self, packet: &Packet, bytes: usize) {
+        self.staging.set_head_bytes(packet.0, HEADER_BYTES + bytes);
+    }
+
+    pub(super) fn buffer(&mut self) -> Option<Buffer> {
+        self.buffers.take()
+    }
+
+    /// A packet for each chunk of a message that lies in `buffers`; there has to be [room](Self::room).
+    pub(super) fn fragments(
+        &mut self,
+        buffers: SmallVec<[Buffer; 4]>,
+        chunks: impl Iterator<Item = Placed>,
+        made: &mut Vec<Packet>,
+    ) {
+        let numbers: SmallVec<[u32; 4]> = buffers.into_iter().map(|buffer| self.cargo.put(buffer)).collect();
+        let mut reader = Reader { numbers: &numbers, next: 0, at: 0 };
+        for chunk in chunks {
+            made.push(Packet(self.fragment(chunk.header(), chunk.range.len(), &mut reader)));
+        }
+        numbers.iter().for_each(|number| self.cargo.release(*number));
+    }
+
+    fn fragment(&mut self, prefix: &[u8], bytes: usize, reader: &mut Reader<'_>) -> u32 {
+        let pieces: SmallVec<[Piece; PIECES_MAX]> = reader.pieces(bytes, &self.cargo);
+        let head_bytes = HEADER_BYTES + prefix.len();
+        if pieces.len() <= PIECES_MAX {
+            let slot = self.staging.take_prefix(head_bytes, &pieces).expect("there is room for fragments");
+            self.staging.slot_mut(slot)[HEADER_BYTES..head_bytes].copy_from_slice(prefix);
+            pieces.iter().for_each(|piece| self.cargo.refer(piece.buffer));
+            return slot;
+        }
+        self.gathered_bytes += bytes as u64;
+        let slot = self.staging.take(head_bytes + bytes).expect("there is room for packets");
+        let room = &mut self.staging.slot_mut(slot)[HEADER_BYTES..];
+        room[..prefix.len()].copy_from_slice(prefix);
+        let mut at = prefix.len();
+        for piece in pieces {
+            let bytes = self.cargo.bytes(piece);
+            room[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        }
+        slot
+    }
+
+    #[inline]
+    pub(super) fn transmit_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8], crc: bool) {
+        if !self.staging.begin_to_wait(packet.0) {
+            self.counters.still_away += 1;
+            return;
+        }
+        let sum = |pieces: &[&[u8]]| crc::of_pieces(pieces.iter().copied()).to_be_bytes();
+        self.staging.seal(packet.0, header, crc.then_some(sum), &self.cargo);
+        self.outbox.push(Waiting { slot: packet.0, to, control: false });
+    }
+
+    pub(super) fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]) {
+        if self.outbox.controls() == CONTROL_SLOTS {
+            self.flush();
+        }
+        let room = self.outbox.controls() < CONTROL_SLOTS;
+        let Some(slot) = room.then(|| self.staging.take(datagram.len())).flatten() else {
+            self.counters.no_memory_to_send += 1;
+            return;
+        };
+        let Some(bytes) = self.staging.slot_mut(slot).get_mut(..datagram.len()) else {
+            // Longer than any datagram of this endpoint.
+            self.counters.too_long += 1;
+            self.staging.free_slot(slot, &mut self.cargo);
+            return;
+        };
+        bytes.copy_from_slice(datagram);
+        self.staging.begin_to_wait(slot);
+        self.outbox.push(Waiting { slot, to, control: true });
+    }
+
+    #[inline]
+    pub(super) fn flush(&mut self) {
+        if self.outbox.is_empty() {
+            return;
+        }
+        let Self { outbox, receiver, staging, cargo, counters, .. } = self;
+        outbox.flush(receiver.as_fd(), staging, cargo, counters);
+    }
+
+    #[inline]
+    pub(super) fn release(&mut self, packet: Packet) {
+        if self.staging.acknowledged(packet.0) {
+            self.staging.free_slot(packet.0, &mut self.cargo);
+        }
+    }
+
+    /// Hands over what has come, without waiting; returns how many datagrams that was.
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        deliver: &mut impl FnMut(SocketAddr, bool, Received),
+    ) -> io::Result<usize> {
+        let batch = match self.receiver.try_receive() {
+            Ok(batch) => batch,
+            // Nobody asked for errors of the network, and the run buffers that are here stay here.
+            Err(ReceiveError::Reported(_) | ReceiveError::NoBuffers { .. }) => return Ok(0),
+            Err(ReceiveError::Socket(error)) => return Err(error),
+        };
+        if batch.is_empty() {
+            return Ok(0);
+        }
+        let datagrams = self.intake.take(batch, deliver);
+        self.counters.datagrams_received += datagrams as u64;
+        Ok(datagrams)
+    }
+
+    /// Waits until something comes, the time is up, or a signal came; returns how many datagrams came.
+    pub(super) fn wait(
+        &mut self,
+        how: Wait,
+        until: Option<Instant>,
+        deliver: &mut impl FnMut(SocketAddr, bool, Received),
+    ) -> io::Result<usize> {
+        match how {
+            Wait::Spin => return self.spin(until, deliver),
+            Wait::Adaptive { spin } => {
+                let limit = Instant::now().checked_add(spin);
+                let came = self.spin([limit, until].into_iter().flatten().min(), deliver)?;
+                if came > 0 {
+                    return Ok(came);
+                }
+                self.sleep(until)?;
+            }
+            Wait::Coalesced { delay, .. } => std::thread::sleep(delay.min(left_until(until))),
+            Wait::Interrupt => self.sleep(until)?,
+        }
+        self.receive(deliver)
+    }
+
+    fn spin(
+        &mut self,
+        until: Option<Instant>,
+        deliver: &mut impl FnMut(SocketAddr, bool, Received),
+    ) -> io::Result<usize> {
+        loop {
+            // Each look is a call, beside which the clock costs nothing.
+            let came = self.receive(deliver)?;
+            if came > 0 || until.is_some_and(|until| Instant::now() >= until) {
+                return Ok(came);
+            }
+            self.flush();
+        }
+    }
+
+    fn sleep(&mut self, until: Option<Instant>) -> io::Result<()> {
+        if self.outbox.is_empty() {
+            wait_readable(self.receiver.as_fd(), left_until(until))?;
+        } else {
+            wait_readable_or_writable(self.receiver.as_fd(), left_until(until))?;
+            self.flush();
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn recycle(&mut self, received: Received) {
+        match received {
+            Received::Buffer(buffer) => self.intake.put_buffer(buffer),
+            Received::Shared(part) => self.intake.put_shared(part),
+        }
+    }
+
+    #[inline]
+    pub(super) fn free_to_receive(&self) -> usize {
+        self.intake.free()
+    }
+
+    pub(super) fn counters(&self) -> CarrierCounters {
+        CarrierCounters { no_memory_to_receive: self.intake.no_memory, ..self.counters }
+    }
+
+    /// What became of the bytes of datagrams that came: copied by the call, and some of them once more.
+    pub(super) fn received(&self) -> Tally {
+        let all = self.receiver.ledger();
+        let (datagrams, bytes) = self.intake.copied;
+        let mut ledger = Tally::default();
+        ledger.add(Evidence::Copied(Cause::BelowThreshold), datagrams, bytes);
+        let socket = Evidence::Copied(Cause::SocketCall);
+        ledger.add(socket, all.datagrams() - datagrams, all.bytes().saturating_sub(bytes));
+        ledger
+    }
+
+    /// What is known of copies of what is sent.
+    pub(super) fn evidence(&self) -> Evidence {
+        Evidence::Copied(Cause::SocketCall)
+    }
+
+    pub(super) fn gathered_bytes(&self) -> u64 {
+        self.gathered_bytes
+    }
+
+    /// A socket tells by itself when something comes; what it did not take is tried again whenever the endpoint works.
+    pub(super) fn arm(&mut self) -> io::Result<bool> {
+        self.flush();
+        Ok(wait_readable(self.receiver.as_fd(), Duration::ZERO)? == Wakeup::Ready)
+    }
+}
+
+impl AsFd for Sockets {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.receiver.as_fd()
+    }
+}
+
+fn left_until(until: Option<Instant>) -> Duration {
+    until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
+}
+
+/// Reads buffers one behind the other.
+struct Reader<'a> {
+    numbers: &'a [u32],
+    next: usize,
+    at: usize,
+}
+
+impl Reader<'_> {
+    /// The pieces in which the next so many bytes lie.
+    fn pieces(&mut self, mut bytes: usize, cargo: &Cargo) -> SmallVec<[Piece; PIECES_MAX]> {
+        let mut pieces = SmallVec::new();
+        while bytes > 0 {
+            let buffer = self.numbers[self.next];
+            let now = bytes.min(cargo.len(buffer) - self.at);
+            if now > 0 {
+                pieces.push(Piece { buffer, at: self.at as u32, bytes: now as u32 });
+            }
+            (self.at, bytes) = (self.at + now, bytes - now);
+            if self.at == cargo.len(buffer) {
+                (self.next, self.at) = (self.next + 1, 0);
+            }
+        }
+        pieces
+    }
+}

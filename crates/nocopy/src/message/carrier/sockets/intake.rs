@@ -1,0 +1,141 @@
+//! Datagrams as they are kept until they are read: runs where they lie, what came alone in small buffers.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::message::carrier::Received;
+use crate::pool::{Buffer, Pool};
+use crate::socket::udp::{Batch, Run};
+
+/// Runs of at least so many datagrams stay in the buffer they were received into: it is full enough.
+const RUN_KEPT_FROM: usize = 8;
+
+/// Runs that are kept as the one they were received in, shared by their datagrams; used again.
+#[derive(Debug, Default)]
+struct Held {
+    run: Option<Run>,
+}
+
+/// A datagram of a run.
+#[derive(Debug)]
+pub(in crate::message) struct Shared {
+    held: Arc<Held>,
+    at: u32,
+    bytes: u32,
+}
+
+impl AsRef<[u8]> for Shared {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        let run = self.held.run.as_ref().expect("held as long as somebody has a part of it");
+        &run.bytes()[self.at as usize..][..self.bytes as usize]
+    }
+}
+
+/// Memory for what was received and not read.
+#[derive(Debug)]
+pub(super) struct Intake {
+    /// Small buffers, one for a datagram each.
+    small: Pool,
+    /// Those of them that are here: no lock to take one.
+    here: Vec<Buffer>,
+    /// The pool that the socket's runs are received into, and how many of its buffers have to stay for that.
+    large: Pool,
+    large_reserve: usize,
+    spare: Vec<Arc<Held>>,
+    /// Datagrams that there was no small buffer for.
+    pub(super) no_memory: u64,
+    /// Datagrams that were copied into small buffers, and their bytes.
+    pub(super) copied: (u64, u64),
+}
+
+impl Intake {
+    pub(super) fn new(small: Pool, large: Pool, large_reserve: usize) -> Self {
+        let here = Vec::with_capacity(small.total());
+        Self { small, here, large, large_reserve, spare: Vec::new(), no_memory: 0, copied: (0, 0) }
+    }
+
+    /// Datagrams that there is memory for.
+    pub(super) fn free(&self) -> usize {
+        self.here.len() + self.small.at_home()
+    }
+
+    /// Hands over all datagrams of a batch, each with its sender and whether it was marked; returns how many those are.
+    pub(super) fn take(
+        &mut self,
+        batch: Batch<'_>,
+        deliver: &mut impl FnMut(SocketAddr, bool, Received),
+    ) -> usize {
+        let datagrams = batch.len();
+        let keeps = batch.runs().iter().any(|run| run.len() >= RUN_KEPT_FROM);
+        if keeps && self.large.at_home() > self.large_reserve + batch.runs().len() {
+            for run in batch.take() {
+                match run.len() >= RUN_KEPT_FROM {
+                    true => self.keep(run, deliver),
+                    false => self.copy(&run, deliver),
+                }
+            }
+        } else {
+            batch.runs().iter().for_each(|run| self.copy(run, deliver));
+        }
+        datagrams
+    }
+
+    fn keep(&mut self, run: Run, deliver: &mut impl FnMut(SocketAddr, bool, Received)) {
+        let (from, congested) = (run.from(), run.is_congested());
+        let (step, all) = (run.segment_bytes(), run.bytes().len());
+        let mut held = self.spare.pop().unwrap_or_default();
+        Arc::get_mut(&mut held).expect("nobody has a part of a spare one").run = Some(run);
+        for at in (0..all).step_by(step) {
+            let bytes = step.min(all - at) as u32;
+            deliver(
+                from,
+                congested,
+                Received::Shared(Shared { held: Arc::clone(&held), at: at as u32, bytes }),
+            );
+        }
+    }
+
+    fn copy(&mut self, run: &Run, deliver: &mut impl FnMut(SocketAddr, bool, Received)) {
+        for datagram in run.datagrams() {
+            let Some(mut buffer) = self.here.pop().or_else(|| self.small.take()) else {
+                self.no_memory += 1;
+                continue;
+            };
+            // What does not fit is longer than anything that was agreed on.
+            let bytes = &datagram.bytes[..datagram.bytes.len().min(buffer.capacity())];
+            buffer.fill(bytes).expect("it fits");
+            self.copied.0 += 1;
+            self.copied.1 += bytes.len() as u64;
+            deliver(run.from(), run.is_congested(), Received::Buffer(buffer));
+        }
+    }
+
+    /// Takes a small buffer back.
+    #[inline]
+    pub(super) fn put_buffer(&mut self, buffer: Buffer) {
+        self.here.push(buffer);
+    }
+
+    /// Takes a part of a run back.
+    #[inline]
+    pub(super) fn put_shared(&mut self, mut part: Shared) {
+        if Arc::strong_count(&part.held) == 1
+            && let Some(held) = Arc::get_mut(&mut part.held)
+        {
+            held.run = None; // its buffer goes home
+            self.spare.push(part.held);
+        }
+    }
+}
+
+/// Pools for what is received.
+pub(super) fn pools(
+    small: u32,
+    small_bytes: usize,
+    large: u32,
+    large_bytes: usize,
+) -> io::Result<(Pool, Pool)> {
+    Ok((Pool::packed(small, small_bytes)?, Pool::new(large, large_bytes)?))
+}

@@ -1,0 +1,223 @@
+//! Packets that go to the kernel with the next flush: equal ones to one peer as one message, many messages by one call.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::staging::Staging;
+use crate::message::cargo::Cargo;
+use crate::message::counters::CarrierCounters;
+use crate::sys::udp_send::{Burst, CopiedBurst, MESSAGES_MAX, PIECES_MAX, SEGMENTS_MAX, allow_fragments};
+
+/// The longest message: what fits into an IPv4 packet.
+const MESSAGE_BYTES_MAX: usize = 65_507;
+
+/// A packet or a datagram of the protocol's own that waits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Waiting {
+    pub(super) slot: u32,
+    pub(super) to: SocketAddr,
+    /// Nobody acknowledges it: its slot is free when it is sent.
+    pub(super) control: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Outbox {
+    waiting: VecDeque<Waiting>,
+    /// Of those, datagrams of the protocol's own.
+    controls: usize,
+    burst: Burst,
+    /// How many packets each message of the burst has.
+    packets: Vec<usize>,
+    /// Equal packets go as one message, which the kernel cuts (`UDP_SEGMENT`).
+    joins: bool,
+    /// So many of the first go by themselves: joined, they were refused.
+    alone: usize,
+    is_ipv6: bool,
+}
+
+/// What became of a call.
+enum Outcome {
+    /// So many messages went.
+    Sent(usize),
+    /// The kernel takes no more now.
+    Full,
+    /// The first message was refused.
+    Refused(io::Error),
+}
+
+impl Outbox {
+    pub(super) fn new(is_ipv6: bool) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            controls: 0,
+            burst: Burst::new(),
+            packets: Vec::with_capacity(MESSAGES_MAX),
+            joins: true,
+            alone: 0,
+            is_ipv6,
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Datagrams of the protocol's own that wait.
+    #[inline]
+    pub(super) fn controls(&self) -> usize {
+        self.controls
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, waiting: Waiting) {
+        self.controls += usize::from(waiting.control);
+        self.waiting.push_back(waiting);
+    }
+
+    /// Hands over what the kernel takes; the rest waits for the next time.
+    pub(super) fn flush(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        staging: &mut Staging,
+        cargo: &mut Cargo,
+        counters: &mut CarrierCounters,
+    ) {
+        while !self.waiting.is_empty() {
+            match self.call(socket, staging, cargo) {
+                Outcome::Full => {
+                    counters.kernel_full += 1;
+                    return;
+                }
+                Outcome::Sent(messages) => {
+                    let packets = self.packets[..messages].iter().sum();
+                    counters.calls += 1;
+                    counters.datagrams_sent += packets as u64;
+                    self.forget(packets, staging, cargo);
+                }
+                Outcome::Refused(error) => self.refused(&error, socket, staging, cargo, counters),
+            }
+        }
+    }
+
+    /// Puts as many messages together as go into a call, and makes it.
+    fn call(&mut self, socket: BorrowedFd<'_>, staging: &Staging, cargo: &Cargo) -> Outcome {
+        self.packets.clear();
+        let mut burst = CopiedBurst::new(&mut self.burst);
+        let mut at = 0;
+        while at < self.waiting.len() {
+            let joins = self.joins && at >= self.alone;
+            let group = Group::at(&self.waiting, at, joins, staging);
+            if !burst.has_room(group.pieces) {
+                break;
+            }
+            let segment_bytes = if group.packets > 1 { group.segment_bytes as u16 } else { 0 };
+            burst.begin(&self.waiting[at].to.into(), segment_bytes);
+            for waiting in self.waiting.range(at..at + group.packets) {
+                staging.pieces(waiting.slot, cargo).into_iter().for_each(|piece| burst.piece(piece));
+            }
+            self.packets.push(group.packets);
+            at += group.packets;
+        }
+        loop {
+            return match burst.send(socket, 0) {
+                Ok(sent) => Outcome::Sent(sent),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Outcome::Full,
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Outcome::Full,
+                Err(error) => Outcome::Refused(error),
+            };
+        }
+    }
+
+    /// The first message was refused: packets joined go one by one, one that is too long may be cut into fragments, and the rest is as
+    /// good as lost on its way.
+    fn refused(
+        &mut self,
+        error: &io::Error,
+        socket: BorrowedFd<'_>,
+        staging: &mut Staging,
+        cargo: &mut Cargo,
+        counters: &mut CarrierCounters,
+    ) {
+        let packets = self.packets[0];
+        if packets > 1 {
+            // No checksum by the device below (`EIO`): none of this socket's will be joined.
+            self.joins &= error.raw_os_error() != Some(libc::EIO);
+            self.alone = packets;
+            counters.joined_refused += 1;
+            return;
+        }
+        let first = self.waiting[0];
+        // One of the set-up is as long as it is to find out whether the way takes that.
+        let is_too_long = error.raw_os_error() == Some(libc::EMSGSIZE);
+        if is_too_long && !first.control && self.in_fragments(first, socket, staging, cargo) {
+            counters.datagrams_sent += 1;
+            counters.fragmented += 1;
+        } else if is_too_long {
+            counters.too_long += 1;
+        } else {
+            counters.refused += 1;
+        }
+        self.forget(1, staging, cargo);
+    }
+
+    /// Sends one packet that the way takes no more as a whole: its MTU became less.
+    fn in_fragments(
+        &mut self,
+        waiting: Waiting,
+        socket: BorrowedFd<'_>,
+        staging: &Staging,
+        cargo: &Cargo,
+    ) -> bool {
+        let mut burst = CopiedBurst::new(&mut self.burst);
+        burst.begin(&waiting.to.into(), 0);
+        staging.pieces(waiting.slot, cargo).into_iter().for_each(|piece| burst.piece(piece));
+        let sent = allow_fragments(&socket.as_fd(), self.is_ipv6, true)
+            .is_ok_and(|()| burst.send(socket, 0).is_ok_and(|sent| sent == 1));
+        // It was possible when the socket was made.
+        let _ = allow_fragments(&socket.as_fd(), self.is_ipv6, false);
+        sent
+    }
+
+    /// The first packets wait no more.
+    fn forget(&mut self, packets: usize, staging: &mut Staging, cargo: &mut Cargo) {
+        for Waiting { slot, control, .. } in self.waiting.drain(..packets) {
+            self.controls -= usize::from(control);
+            if staging.waited(slot) || control {
+                staging.free_slot(slot, cargo);
+            }
+        }
+        self.alone = self.alone.saturating_sub(packets);
+    }
+}
+
+/// Packets to one peer, all of one length but the last, which may be shorter.
+struct Group {
+    packets: usize,
+    pieces: usize,
+    segment_bytes: usize,
+}
+
+impl Group {
+    #[inline]
+    fn at(waiting: &VecDeque<Waiting>, at: usize, joins: bool, staging: &Staging) -> Self {
+        let first = waiting[at];
+        let (mut pieces, segment_bytes) = staging.extent(first.slot);
+        let (mut packets, mut bytes) = (1, segment_bytes);
+        while joins && packets < SEGMENTS_MAX {
+            let Some(next) = waiting.get(at + packets).filter(|next| next.to == first.to) else { break };
+            let (more, length) = staging.extent(next.slot);
+            if length > segment_bytes || bytes + length > MESSAGE_BYTES_MAX || pieces + more > PIECES_MAX {
+                break;
+            }
+            (packets, pieces, bytes) = (packets + 1, pieces + more, bytes + length);
+            if length < segment_bytes {
+                break;
+            }
+        }
+        Self { packets, pieces, segment_bytes }
+    }
+}

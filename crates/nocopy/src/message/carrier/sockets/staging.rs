@@ -1,0 +1,182 @@
+//! Packets that are kept until they are acknowledged: what was written of them, and where the rest lies.
+
+use smallvec::SmallVec;
+
+use crate::message::cargo::{Cargo, Piece};
+
+/// Bytes of a slot that holds no more than what is in front of pieces: header, chunk prefix, CRC.
+const PREFIX_SLOT_BYTES: usize = 64;
+
+/// Pieces of a packet that lie elsewhere at most; who has more puts them together.
+pub(super) const PIECES_MAX: usize = 3;
+
+/// A packet as it is kept.
+#[derive(Debug, Clone, Copy, Default)]
+struct Packet {
+    /// Bytes in the slot: the header, and what is written behind it.
+    head_bytes: u16,
+    pieces: [Piece; PIECES_MAX],
+    piece_count: u8,
+    /// A CRC of four bytes follows, in the slot behind the head.
+    crc: bool,
+    /// It waits to be handed to the kernel.
+    waits: bool,
+    /// It was acknowledged meanwhile: free as soon as it waits no more.
+    acknowledged: bool,
+}
+
+/// Memory for packets, in slots of two sizes: for a packet, and for what is in front of pieces that lie elsewhere.
+#[derive(Debug)]
+pub(super) struct Staging {
+    memory: Box<[u8]>,
+    prefixes: Box<[u8]>,
+    slot_bytes: usize,
+    /// Whole slots first, then prefix slots.
+    packets: Box<[Packet]>,
+    whole: u32,
+    free_whole: Vec<u32>,
+    free_prefixes: Vec<u32>,
+}
+
+impl Staging {
+    pub(super) fn new(slot_bytes: usize, whole: u32, prefixes: u32) -> Self {
+        let total = whole + prefixes;
+        Self {
+            memory: vec![0; slot_bytes * whole as usize].into(),
+            prefixes: vec![0; PREFIX_SLOT_BYTES * prefixes as usize].into(),
+            slot_bytes,
+            packets: vec![Packet::default(); total as usize].into(),
+            whole,
+            free_whole: (0..whole).rev().collect(),
+            free_prefixes: (whole..total).rev().collect(),
+        }
+    }
+
+    /// Slots for whole packets, and for prefixes, that are free.
+    #[inline]
+    pub(super) fn free(&self) -> (usize, usize) {
+        (self.free_whole.len(), self.free_prefixes.len())
+    }
+
+    /// A slot for a whole packet of which the first `head_bytes` will be written.
+    #[inline]
+    pub(super) fn take(&mut self, head_bytes: usize) -> Option<u32> {
+        let slot = self.free_whole.pop()?;
+        self.packets[slot as usize] = Packet { head_bytes: head_bytes as u16, ..Packet::default() };
+        Some(slot)
+    }
+
+    /// A slot for what is in front of pieces.
+    #[inline]
+    pub(super) fn take_prefix(&mut self, head_bytes: usize, pieces: &[Piece]) -> Option<u32> {
+        let slot = self.free_prefixes.pop()?;
+        let packet = &mut self.packets[slot as usize];
+        *packet =
+            Packet { head_bytes: head_bytes as u16, piece_count: pieces.len() as u8, ..Packet::default() };
+        packet.pieces[..pieces.len()].copy_from_slice(pieces);
+        Some(slot)
+    }
+
+    /// All of a slot.
+    #[inline]
+    pub(super) fn slot_mut(&mut self, slot: u32) -> &mut [u8] {
+        match slot.checked_sub(self.whole) {
+            None => &mut self.memory[slot as usize * self.slot_bytes..][..self.slot_bytes],
+            Some(prefix) => &mut self.prefixes[prefix as usize * PREFIX_SLOT_BYTES..][..PREFIX_SLOT_BYTES],
+        }
+    }
+
+    #[inline]
+    fn slot(&self, slot: u32) -> &[u8] {
+        match slot.checked_sub(self.whole) {
+            None => &self.memory[slot as usize * self.slot_bytes..][..self.slot_bytes],
+            Some(prefix) => &self.prefixes[prefix as usize * PREFIX_SLOT_BYTES..][..PREFIX_SLOT_BYTES],
+        }
+    }
+
+    #[inline]
+    pub(super) fn set_head_bytes(&mut self, slot: u32, bytes: usize) {
+        self.packets[slot as usize].head_bytes = bytes as u16;
+    }
+
+    /// All of a packet, in the order it is sent.
+    #[inline]
+    pub(super) fn pieces<'a>(&'a self, slot: u32, cargo: &'a Cargo) -> SmallVec<[&'a [u8]; PIECES_MAX + 2]> {
+        let packet = &self.packets[slot as usize];
+        let (head, behind) = self.slot(slot).split_at(usize::from(packet.head_bytes));
+        let mut pieces = SmallVec::new();
+        pieces.push(head);
+        pieces.extend(packet.pieces().iter().map(|piece| cargo.bytes(*piece)));
+        if packet.crc {
+            pieces.push(&behind[..4]);
+        }
+        pieces
+    }
+
+    /// How many pieces that are, and how many bytes.
+    #[inline]
+    pub(super) fn extent(&self, slot: u32) -> (usize, usize) {
+        let packet = &self.packets[slot as usize];
+        let trailer = usize::from(packet.crc);
+        let elsewhere: usize = packet.pieces().iter().map(|piece| piece.bytes as usize).sum();
+        (1 + packet.pieces().len() + trailer, usize::from(packet.head_bytes) + elsewhere + 4 * trailer)
+    }
+
+    /// Writes the header, and the CRC behind everything if there is to be one.
+    #[inline]
+    pub(super) fn seal(
+        &mut self,
+        slot: u32,
+        header: &[u8],
+        crc: Option<impl FnOnce(&[&[u8]]) -> [u8; 4]>,
+        cargo: &Cargo,
+    ) {
+        self.slot_mut(slot)[..header.len()].copy_from_slice(header);
+        self.packets[slot as usize].crc = false;
+        if let Some(crc) = crc {
+            let sum = crc(&self.pieces(slot, cargo));
+            let at = usize::from(self.packets[slot as usize].head_bytes);
+            self.slot_mut(slot)[at..at + 4].copy_from_slice(&sum);
+            self.packets[slot as usize].crc = true;
+        }
+    }
+
+    /// Marks a packet as one that waits to be handed to the kernel; false if it does already.
+    #[inline]
+    pub(super) fn begin_to_wait(&mut self, slot: u32) -> bool {
+        !std::mem::replace(&mut self.packets[slot as usize].waits, true)
+    }
+
+    /// It was handed to the kernel, or given up. True if it was acknowledged meanwhile, and is free now.
+    #[inline]
+    pub(super) fn waited(&mut self, slot: u32) -> bool {
+        let packet = &mut self.packets[slot as usize];
+        packet.waits = false;
+        packet.acknowledged
+    }
+
+    /// It was acknowledged. True if it is free now, and does not wait.
+    #[inline]
+    pub(super) fn acknowledged(&mut self, slot: u32) -> bool {
+        let packet = &mut self.packets[slot as usize];
+        packet.acknowledged = true;
+        !packet.waits
+    }
+
+    /// Makes a slot free, and lets go of the program's buffers.
+    #[inline]
+    pub(super) fn free_slot(&mut self, slot: u32, cargo: &mut Cargo) {
+        let packet = self.packets[slot as usize];
+        for piece in packet.pieces() {
+            cargo.release(piece.buffer);
+        }
+        if slot < self.whole { &mut self.free_whole } else { &mut self.free_prefixes }.push(slot);
+    }
+}
+
+impl Packet {
+    #[inline]
+    fn pieces(&self) -> &[Piece] {
+        &self.pieces[..usize::from(self.piece_count)]
+    }
+}

@@ -1,0 +1,766 @@
+//! The endpoint: the protocol, what carries its datagrams, and when each of them works.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use nocopy_proto::message::framing::{self, whole_header_bytes};
+use nocopy_proto::message::{
+    self as protocol, Counters, Event, Gone, Kind, Peer, PeerStatistics, QueueError, Settings, Time,
+};
+use smallvec::SmallVec;
+
+use super::carrier::{Carrier, Packet, Received};
+use super::open_packet::{OpenPacket, Peers};
+use super::{Builder, CarrierCounters, Message, OpenError, OwnedMessage};
+use crate::evidence::{Cause, Evidence, Tally};
+use crate::pool::Buffer;
+use crate::port::Wait;
+
+/// Packets that are queued at most before they are sent, whether or not somebody flushes.
+const UNSENT_MAX: usize = 64;
+/// Messages at hand that are given at most before packets that were begun meanwhile are sent.
+const AT_HAND_MAX: u32 = 32;
+/// Owned messages below this many bytes are put into packets with others.
+const INLINE_BYTES_MAX: usize = 256;
+
+/// Buffers of a message.
+pub(super) type Buffers = SmallVec<[Buffer; 4]>;
+
+/// One end of any number of connections; see the [module](super).
+#[derive(Debug)]
+pub struct Endpoint {
+    pub(super) protocol: protocol::Endpoint<Packet, Received>,
+    carrier: Carrier,
+    peers: Peers,
+    /// Packets of a message that is being queued.
+    made: Vec<Packet>,
+    wait: Wait,
+    /// What the protocol's times count from.
+    origin: Instant,
+    window_packets: usize,
+    /// Packets queued since the protocol was asked what to send.
+    unsent: usize,
+    /// Messages given since then.
+    at_hand: u32,
+    /// Who was told that there is no memory for packets.
+    starved: Vec<Peer>,
+    /// Events that were taken from the protocol and not given.
+    events: VecDeque<Event>,
+    /// There is one that no wait was ended for.
+    untold: bool,
+    /// Messages that came while somebody waited for another one.
+    pub(super) aside: VecDeque<OwnedMessage>,
+    pub(super) next_call: u32,
+    sent: Sent,
+}
+
+/// Bytes of messages that were sent, by how.
+#[derive(Debug, Default)]
+struct Sent {
+    messages: u64,
+    from_slices: u64,
+    short: u64,
+    owned: u64,
+}
+
+/// Why a message was not sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The peer has not taken enough of what was sent, or is not connected yet, or there is no memory for packets.
+    #[error("no room now: receive, or wait for the peer to be writable, and send again")]
+    WouldBlock,
+    /// It is longer than the peer takes, or than fits into a window.
+    #[error("{bytes} B are too long for a message to this peer: it takes {bytes_max} B; send it in parts")]
+    TooLong {
+        /// How long it is.
+        bytes: usize,
+        /// The longest there can be.
+        bytes_max: usize,
+    },
+    /// This direction was ended.
+    #[error("nothing follows the end: finish was called for this peer; connect again")]
+    Finished,
+    /// There is no such peer.
+    #[error(transparent)]
+    Gone(#[from] Gone),
+}
+
+/// A message that was not sent, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("message of {} bytes not sent: {reason}", buffers.iter().map(|buffer| buffer.len()).sum::<usize>())]
+pub struct Rejected {
+    /// Its buffers, still yours.
+    buffers: Buffers,
+    /// What stood in the way.
+    #[source]
+    pub reason: SendError,
+}
+
+impl Rejected {
+    /// The message's buffers.
+    pub fn into_buffers(self) -> impl ExactSizeIterator<Item = Buffer> {
+        self.buffers.into_iter()
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// No place.
+    #[error(transparent)]
+    Peers(#[from] protocol::ConnectError),
+    /// It was tried, and is over.
+    #[error("{address}: not connected: {reason}")]
+    Lost {
+        /// Who was to be the peer.
+        address: SocketAddr,
+        /// What happened.
+        reason: protocol::Reason,
+    },
+    /// Nothing was decided in time.
+    #[error(
+        "{address}: not connected within {timeout:?}; is an endpoint bound there, and does a firewall let UDP pass?"
+    )]
+    TimedOut {
+        /// Who was to be the peer.
+        address: SocketAddr,
+        /// How long that was.
+        timeout: Duration,
+    },
+    /// The interface is down or gone, or the kernel refused.
+    #[error("the network cannot be used: {0}")]
+    Network(#[from] io::Error),
+}
+
+/// How long a step of work may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Patience {
+    /// Only what is there.
+    None,
+    /// Until something comes, or that moment.
+    Until(Option<Instant>),
+}
+
+impl Endpoint {
+    /// Settings, to be bound.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    pub(super) fn new(carrier: Carrier, settings: Settings, wait: Wait) -> Result<Self, OpenError> {
+        let mut seed = [0; 32];
+        // 32 bytes come whole or not at all (getrandom(2)).
+        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| OpenError::Random { source: error.into() })?;
+        Ok(Self {
+            window_packets: settings.window_packets,
+            protocol: protocol::Endpoint::new(settings, seed),
+            carrier,
+            peers: Peers::default(),
+            made: Vec::new(),
+            wait,
+            origin: Instant::now(),
+            unsent: 0,
+            at_hand: 0,
+            starved: Vec::new(),
+            events: VecDeque::new(),
+            untold: false,
+            aside: VecDeque::new(),
+            next_call: 0,
+            sent: Sent::default(),
+        })
+    }
+
+    /// The address it was bound to.
+    pub fn local_address(&self) -> SocketAddr {
+        self.carrier.local_address()
+    }
+
+    /// Begins to connect; [`Event::Connected`] or [`Event::Lost`] tells how it ends.
+    ///
+    /// # Errors
+    /// There are too many peers.
+    pub fn start_connect(&mut self, to: SocketAddr) -> Result<Peer, protocol::ConnectError> {
+        self.unsent += 1;
+        self.protocol.connect(self.now(), to)
+    }
+
+    /// Connects, and waits until that is done. What comes from others meanwhile is kept.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn connect(&mut self, to: SocketAddr, timeout: Duration) -> Result<Peer, ConnectError> {
+        let deadline = Instant::now().checked_add(timeout);
+        let peer = self.start_connect(to)?;
+        loop {
+            self.work(Patience::Until(deadline))?;
+            self.events.extend(std::iter::from_fn(|| self.protocol.poll_event()));
+            let mine = |event: &Event| match event {
+                Event::Connected(connected, _) => *connected == peer,
+                Event::Lost(lost, _) => *lost == peer,
+                _ => false,
+            };
+            if let Some(place) = self.events.iter().position(mine) {
+                return match self.events.remove(place) {
+                    Some(Event::Lost(_, reason)) => Err(ConnectError::Lost { address: to, reason }),
+                    _ => Ok(peer),
+                };
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                self.protocol.abort(peer);
+                return Err(ConnectError::TimedOut { address: to, timeout });
+            }
+        }
+    }
+
+    /// Sends a message, copied into the packet that is being filled for the peer. It goes when that is full, with
+    /// [`flush`](Self::flush), or when there is nothing to [receive](Self::receive).
+    ///
+    /// # Errors
+    /// [`SendError`]; then nothing of it was sent.
+    #[inline]
+    pub fn send(&mut self, peer: Peer, message: &[u8]) -> Result<(), SendError> {
+        self.send_as(peer, Kind::Plain, message)
+    }
+
+    /// Sends a request that the peer may [respond](Self::respond) to, and returns its number: [`Kind::Response`] has the same.
+    ///
+    /// # Errors
+    /// As [`Endpoint::send`].
+    pub fn request(&mut self, peer: Peer, message: &[u8]) -> Result<u32, SendError> {
+        let call = self.next_call;
+        self.send_as(peer, Kind::Request(call), message)?;
+        self.next_call = call.wrapping_add(1);
+        Ok(call)
+    }
+
+    /// Sends the response to a request of that number.
+    ///
+    /// # Errors
+    /// As [`Endpoint::send`].
+    pub fn respond(&mut self, peer: Peer, call: u32, message: &[u8]) -> Result<(), SendError> {
+        self.send_as(peer, Kind::Response(call), message)
+    }
+
+    #[inline]
+    fn send_as(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<(), SendError> {
+        match self.peers.open(peer).filter(|open| open.takes(kind, message.len())) {
+            Some(open) => open.put(kind, message.len(), std::iter::once(message), &mut self.carrier),
+            None => self.send_in_fresh(peer, kind, message)?,
+        }
+        self.sent.messages += 1;
+        self.sent.from_slices += message.len() as u64;
+        Ok(())
+    }
+
+    /// Sends a message for which there is no open packet, or no room in it.
+    fn send_in_fresh(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<(), SendError> {
+        let Plan { payload_bytes_max, packets } = self.plan(peer, kind, message.len())?;
+        if self.carrier.room().packets < packets {
+            return Err(self.starve(peer));
+        }
+        self.close_packet_of(peer);
+        if packets == 1 && whole_header_bytes(kind) + message.len() <= payload_bytes_max {
+            let packet = self.carrier.packet().expect("there is room for one");
+            let open = self.peers.begin(peer, OpenPacket::new(packet, payload_bytes_max));
+            open.put(kind, message.len(), std::iter::once(message), &mut self.carrier);
+            return Ok(());
+        }
+        for chunk in framing::chunks(kind, message.len(), 0, payload_bytes_max) {
+            let packet = self.carrier.packet().expect("there is room for all");
+            let (header, bytes) = (chunk.header(), &message[chunk.range.clone()]);
+            let room = self.carrier.payload_mut(&packet);
+            room[..header.len()].copy_from_slice(header);
+            room[header.len()..][..bytes.len()].copy_from_slice(bytes);
+            self.carrier.set_payload_bytes(&packet, header.len() + bytes.len());
+            self.made.push(packet);
+        }
+        self.queue_made(peer)
+    }
+
+    /// An empty buffer to write a message into, or a part of one; `None` while all are on their way.
+    pub fn buffer(&mut self) -> Option<Buffer> {
+        self.carrier.buffer()
+    }
+
+    /// Sends a message that lies in buffers, one behind the other, without a copy of ours. They go home when the peer has it.
+    ///
+    /// # Errors
+    /// Gives the buffers back: [`SendError`].
+    pub fn send_owned(
+        &mut self,
+        peer: Peer,
+        message: impl IntoIterator<Item = Buffer>,
+    ) -> Result<(), Rejected> {
+        self.send_owned_as(peer, Kind::Plain, message.into_iter().collect())
+    }
+
+    /// Sends the response to a request of that number, as [`Endpoint::send_owned`] does.
+    ///
+    /// # Errors
+    /// As [`Endpoint::send_owned`].
+    pub fn respond_owned(
+        &mut self,
+        peer: Peer,
+        call: u32,
+        message: impl IntoIterator<Item = Buffer>,
+    ) -> Result<(), Rejected> {
+        self.send_owned_as(peer, Kind::Response(call), message.into_iter().collect())
+    }
+
+    fn send_owned_as(&mut self, peer: Peer, kind: Kind, buffers: Buffers) -> Result<(), Rejected> {
+        let bytes = buffers.iter().map(|buffer| buffer.len()).sum();
+        let sent = if bytes < INLINE_BYTES_MAX {
+            self.send_short(peer, kind, bytes, &buffers)
+        } else {
+            match self.plan_owned(peer, kind, bytes, buffers.len()) {
+                Ok(plan) => {
+                    let chunks = framing::chunks(kind, bytes, 0, plan.payload_bytes_max);
+                    self.carrier.fragments(buffers, chunks, &mut self.made);
+                    self.sent.messages += 1;
+                    self.sent.owned += bytes as u64;
+                    return self
+                        .queue_made(peer)
+                        .map_err(|reason| Rejected { buffers: Buffers::new(), reason });
+                }
+                Err(reason) => Err(reason),
+            }
+        };
+        sent.map_err(|reason| Rejected { buffers, reason })
+    }
+
+    /// A short message is cheaper to copy than to refer to.
+    fn send_short(
+        &mut self,
+        peer: Peer,
+        kind: Kind,
+        bytes: usize,
+        buffers: &Buffers,
+    ) -> Result<(), SendError> {
+        let parts = || buffers.iter().map(|buffer| &**buffer);
+        match self.peers.open(peer).filter(|open| open.takes(kind, bytes)) {
+            Some(open) => open.put(kind, bytes, parts(), &mut self.carrier),
+            None => {
+                let mut whole = [0; INLINE_BYTES_MAX];
+                let mut at = 0;
+                for part in parts() {
+                    whole[at..at + part.len()].copy_from_slice(part);
+                    at += part.len();
+                }
+                self.send_in_fresh(peer, kind, &whole[..at])?;
+            }
+        }
+        self.sent.messages += 1;
+        self.sent.short += bytes as u64;
+        Ok(())
+    }
+
+    fn plan_owned(
+        &mut self,
+        peer: Peer,
+        kind: Kind,
+        bytes: usize,
+        buffers: usize,
+    ) -> Result<Plan, SendError> {
+        let plan = self.plan(peer, kind, bytes)?;
+        let room = self.carrier.room();
+        if room.fragments < plan.packets || room.packets < plan.packets || room.buffers < buffers {
+            return Err(self.starve(peer));
+        }
+        self.close_packet_of(peer);
+        Ok(plan)
+    }
+
+    /// How a message is laid into fresh packets, if there is room for them behind the open one.
+    fn plan(&mut self, peer: Peer, kind: Kind, bytes: usize) -> Result<Plan, SendError> {
+        let payload_bytes_max = self.protocol.payload_bytes_max(peer)?;
+        if self.peers.is_ended(peer) {
+            return Err(SendError::Finished);
+        }
+        if payload_bytes_max == 0 {
+            return Err(SendError::WouldBlock); // not connected yet
+        }
+        let header_bytes = whole_header_bytes(kind);
+        let packets = match header_bytes + bytes <= payload_bytes_max {
+            true => 1,
+            // The first one says how long the message is.
+            false => (bytes + header_bytes).div_ceil(payload_bytes_max - 4),
+        };
+        let window_bytes = self.window_packets.saturating_sub(2).saturating_mul(payload_bytes_max - 4);
+        let bytes_max = self.protocol.message_bytes_max(peer)?.min(window_bytes);
+        if bytes > bytes_max {
+            return Err(SendError::TooLong { bytes, bytes_max });
+        }
+        let closing = usize::from(self.peers.open(peer).is_some());
+        if self.protocol.room(peer)? < closing + packets {
+            self.protocol.want_room(peer)?;
+            return Err(SendError::WouldBlock);
+        }
+        Ok(Plan { payload_bytes_max, packets })
+    }
+
+    /// There are no packets: they come back when peers acknowledge what they have.
+    #[cold]
+    fn starve(&mut self, peer: Peer) -> SendError {
+        if !self.starved.contains(&peer) {
+            self.starved.push(peer);
+        }
+        SendError::WouldBlock
+    }
+
+    fn queue_made(&mut self, peer: Peer) -> Result<(), SendError> {
+        let mut made = std::mem::take(&mut self.made);
+        let queued = made.drain(..).try_for_each(|packet| self.queue(peer, packet));
+        // After the first that was refused, all the others are.
+        made.drain(..).for_each(|packet| self.carrier.release(packet));
+        self.made = made;
+        queued
+    }
+
+    #[inline]
+    fn queue(&mut self, peer: Peer, packet: Packet) -> Result<(), SendError> {
+        if let Err((packet, refusal)) = self.protocol.queue(peer, packet) {
+            self.carrier.release(packet);
+            return Err(match refusal {
+                QueueError::Gone(gone) => gone.into(),
+                QueueError::Finished => SendError::Finished,
+                _ => SendError::WouldBlock,
+            });
+        }
+        self.unsent += 1;
+        if self.unsent >= UNSENT_MAX {
+            self.transmit(self.now());
+        }
+        Ok(())
+    }
+
+    fn close_packet_of(&mut self, peer: Peer) {
+        if let Some(open) = self.peers.take(peer) {
+            let packet = open.close(&mut self.carrier);
+            // There was room when it was begun; a peer that is gone was told of by an event.
+            let _ = self.queue(peer, packet);
+        }
+    }
+
+    fn close_packets(&mut self) {
+        while let Some((peer, open)) = self.peers.take_any() {
+            let packet = open.close(&mut self.carrier);
+            let _ = self.queue(peer, packet); // as above
+        }
+    }
+
+    /// Sends everything that was put into packets, without waiting.
+    ///
+    /// # Errors
+    /// The interface is down or gone; nothing is lost by that.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.close_packets();
+        self.transmit(self.now());
+        Ok(())
+    }
+
+    /// The next message, for which it waits in the way that was [set](Builder::wait). `None` if something else ended the wait: an event
+    /// ([`poll_event`](Self::poll_event)), a signal.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    #[inline]
+    pub fn receive(&mut self) -> io::Result<Option<Message<'_>>> {
+        self.receive_within(Patience::Until(None))
+    }
+
+    /// Like [`Endpoint::receive`], but `None` also when nothing came for `timeout`.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Option<Message<'_>>> {
+        self.receive_within(Patience::Until(Instant::now().checked_add(timeout)))
+    }
+
+    /// The next message that is there, without waiting.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    #[inline]
+    pub fn try_receive(&mut self) -> io::Result<Option<Message<'_>>> {
+        self.receive_within(Patience::None)
+    }
+
+    #[inline]
+    fn receive_within(&mut self, patience: Patience) -> io::Result<Option<Message<'_>>> {
+        if !self.has_message() {
+            self.wait_for_message(patience)?;
+        } else if self.at_hand >= AT_HAND_MAX {
+            self.work(Patience::None)?;
+        }
+        self.at_hand += 1;
+        if let Some(message) = self.aside.pop_front() {
+            return Ok(Some(Message::aside(message)));
+        }
+        Ok(self.protocol.receive().map(Message::here))
+    }
+
+    #[inline]
+    fn has_message(&mut self) -> bool {
+        !self.aside.is_empty() || self.protocol.next_message().is_some()
+    }
+
+    fn wait_for_message(&mut self, patience: Patience) -> io::Result<()> {
+        loop {
+            self.work(patience)?;
+            let Patience::Until(deadline) = patience else { return Ok(()) };
+            let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if self.has_message() || self.has_news() || is_over {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Works until there is a message or an event, or for `timeout`, and says whether there is one: for who has something to send, and
+    /// no room.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn wait(&mut self, timeout: Duration) -> io::Result<bool> {
+        self.work(Patience::None)?;
+        if !self.has_message() && !self.has_news() {
+            self.work(Patience::Until(Instant::now().checked_add(timeout)))?;
+        }
+        Ok(self.has_message() || self.has_news())
+    }
+
+    /// Whether something happened that no wait was ended for.
+    fn has_news(&mut self) -> bool {
+        if self.events.is_empty()
+            && let Some(event) = self.protocol.poll_event()
+        {
+            self.events.push_back(event);
+            self.untold = true;
+        }
+        std::mem::take(&mut self.untold)
+    }
+
+    /// What happened, oldest first.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.untold = false;
+        self.events.pop_front().or_else(|| self.protocol.poll_event())
+    }
+
+    /// Sends what there is, takes what came, sees to what is due.
+    pub(super) fn work(&mut self, patience: Patience) -> io::Result<()> {
+        self.at_hand = 0;
+        self.reclaim();
+        self.close_packets();
+        self.transmit(self.now());
+        let until = match patience {
+            Patience::None => None,
+            Patience::Until(deadline) => {
+                let due = self
+                    .protocol
+                    .poll_timeout()
+                    .and_then(|due| self.origin.checked_add(Duration::from_nanos(due.ns())));
+                Some([due, deadline].into_iter().flatten().min())
+            }
+        };
+        let now = self.take_in(until)?;
+        if self.protocol.poll_timeout().is_some_and(|due| due <= now) {
+            self.protocol.handle_timeout(now);
+        }
+        self.transmit(now);
+        Ok(())
+    }
+
+    /// Takes what came, waiting if there is an `until`, and returns what time it is then.
+    fn take_in(&mut self, until: Option<Option<Instant>>) -> io::Result<Time> {
+        let Self { protocol, carrier, origin, wait, .. } = self;
+        let mut now = None;
+        let mut deliver = |from, congested, datagram| {
+            let now = *now.get_or_insert_with(|| time_since(*origin));
+            protocol.handle_datagram(now, from, congested, datagram);
+        };
+        match until {
+            None => carrier.receive(&mut deliver)?,
+            Some(until) => carrier.wait(*wait, until, &mut deliver)?,
+        };
+        Ok(now.unwrap_or_else(|| time_since(*origin)))
+    }
+
+    /// Gives memory back that is free again.
+    #[inline]
+    fn reclaim(&mut self) {
+        while let Some(datagram) = self.protocol.released() {
+            self.carrier.recycle(datagram);
+        }
+        let mut freed = false;
+        while let Some(packet) = self.protocol.acknowledged() {
+            self.carrier.release(packet);
+            freed = true;
+        }
+        if freed && !self.starved.is_empty() {
+            self.events.extend(self.starved.drain(..).map(Event::Writable));
+            self.untold = true;
+        }
+        self.protocol.set_free(self.carrier.free_to_receive());
+    }
+
+    /// Sends what the protocol has to send.
+    #[inline]
+    fn transmit(&mut self, now: Time) {
+        while let Some(transmit) = self.protocol.poll_transmit(now) {
+            self.carrier.transmit(&transmit);
+        }
+        self.unsent = 0;
+        self.carrier.flush();
+    }
+
+    #[inline]
+    fn now(&self) -> Time {
+        time_since(self.origin)
+    }
+
+    /// Ends the direction to a peer, behind everything that was sent: it is told by [`Event::Finished`].
+    ///
+    /// # Errors
+    /// As [`Endpoint::send`].
+    pub fn finish(&mut self, peer: Peer) -> Result<(), SendError> {
+        self.plan(peer, Kind::Plain, 0)?;
+        let Some(packet) = self.carrier.packet() else { return Err(self.starve(peer)) };
+        self.close_packet_of(peer);
+        self.carrier.set_payload_bytes(&packet, 0);
+        match self.protocol.finish(peer, packet) {
+            Ok(()) => {
+                self.unsent += 1;
+                self.peers.end(peer);
+                Ok(())
+            }
+            Err((packet, _)) => {
+                self.carrier.release(packet);
+                Err(SendError::Gone(Gone))
+            }
+        }
+    }
+
+    /// Ends a connection at once: what is on its way or unread is thrown away.
+    pub fn abort(&mut self, peer: Peer) {
+        if let Some(open) = self.peers.take(peer) {
+            let packet = open.close(&mut self.carrier);
+            self.carrier.release(packet);
+        }
+        self.protocol.abort(peer);
+        self.unsent += 1;
+    }
+
+    /// Finishes all connections, waits for at most `timeout` until the peers have everything, and says whether they do. Then it ends
+    /// what is left.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn close(mut self, timeout: Duration) -> io::Result<bool> {
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            let peers: Vec<Peer> = self.protocol.all_peers().collect();
+            let mut all = true;
+            for peer in peers {
+                let ended = match self.finish(peer) {
+                    Ok(()) | Err(SendError::WouldBlock) => false,
+                    Err(_) => true,
+                };
+                let arrived = |told: PeerStatistics| told.in_flight + told.queued == 0;
+                all &= ended && self.statistics(peer).is_ok_and(|told| told.is_none_or(arrived));
+            }
+            if all || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(all);
+            }
+            self.work(Patience::Until(deadline))?;
+        }
+    }
+
+    /// Prepares for a wait by other means than ours, on [`AsFd`], and says whether there is something to do already: call
+    /// [`try_receive`](Self::try_receive) then. The wait has to end at [`next_timeout`](Self::next_timeout).
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn arm(&mut self) -> io::Result<bool> {
+        self.work(Patience::None)?;
+        Ok(self.has_message() || self.has_news() || self.carrier.arm()?)
+    }
+
+    /// How long a wait by other means may last before the endpoint has to work; `None`: for ever.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        self.protocol.poll_timeout().map(|due| due.since(self.now()))
+    }
+
+    /// Changes how [`Endpoint::receive`] waits.
+    pub fn set_wait(&mut self, wait: Wait) {
+        self.wait = wait;
+    }
+
+    /// How many peers there are, connected or not yet.
+    pub fn peers(&self) -> usize {
+        self.protocol.peers()
+    }
+
+    /// What is known of the way to a peer; `None` while it is not connected.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    pub fn statistics(&self, peer: Peer) -> Result<Option<PeerStatistics>, Gone> {
+        self.protocol.statistics(peer)
+    }
+
+    /// What the protocol counted.
+    pub fn counters(&self) -> Counters {
+        self.protocol.counters()
+    }
+
+    /// What the way to the network counted.
+    pub fn carrier_counters(&self) -> CarrierCounters {
+        self.carrier.counters()
+    }
+
+    /// What became of the bytes of messages that were sent and of datagrams that came: copied, and why, or what the way says.
+    pub fn ledger(&self) -> Tally {
+        let Sent { messages, from_slices, short, owned } = self.sent;
+        let gathered = self.carrier.gathered_bytes();
+        let mut sent = Tally::default();
+        sent.add(Evidence::Copied(Cause::Slice), messages, from_slices);
+        sent.add(Evidence::Copied(Cause::BelowThreshold), 0, short);
+        sent.add(Evidence::Copied(Cause::Gathered), 0, gathered);
+        sent.add(self.carrier.evidence(), 0, owned.saturating_sub(gathered));
+        sent.plus(&self.carrier.received())
+    }
+}
+
+impl AsFd for Endpoint {
+    /// Readable when something came; call [`Endpoint::arm`] before waiting for it.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.carrier.as_fd()
+    }
+}
+
+impl Drop for Endpoint {
+    /// Peers are told, once.
+    fn drop(&mut self) {
+        let peers: Vec<Peer> = self.protocol.all_peers().collect();
+        for peer in peers {
+            self.abort(peer);
+            self.transmit(self.now());
+        }
+    }
+}
+
+/// Fresh packets for a message.
+struct Plan {
+    payload_bytes_max: usize,
+    packets: usize,
+}
+
+#[inline]
+fn time_since(origin: Instant) -> Time {
+    Time::from_ns(u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,148 @@
+//! Packets that are being filled with small messages: one for each peer that is sent some.
+
+use nocopy_proto::message::framing::{self, whole_header_bytes};
+use nocopy_proto::message::{Kind, Peer};
+
+use super::carrier::{Carrier, Packet};
+
+/// A packet with room for more.
+#[derive(Debug)]
+pub(super) struct OpenPacket {
+    packet: Packet,
+    used: usize,
+    payload_bytes_max: usize,
+}
+
+impl OpenPacket {
+    pub(super) fn new(packet: Packet, payload_bytes_max: usize) -> Self {
+        Self { packet, used: 0, payload_bytes_max }
+    }
+
+    /// Whether a message of so many bytes fits.
+    #[inline]
+    pub(super) fn takes(&self, kind: Kind, bytes: usize) -> bool {
+        whole_header_bytes(kind) + bytes <= self.payload_bytes_max - self.used
+    }
+
+    /// Puts a message behind the others.
+    ///
+    /// # Panics
+    /// It does not fit.
+    #[inline]
+    pub(super) fn put<'m>(
+        &mut self,
+        kind: Kind,
+        bytes: usize,
+        parts: impl Iterator<Item = &'m [u8]>,
+        carrier: &mut Carrier,
+    ) {
+        let left = self.payload_bytes_max - self.used;
+        let piece = framing::chunks(kind, bytes, left, self.payload_bytes_max).next().expect("at least one");
+        let room = &mut carrier.payload_mut(&self.packet)[self.used..];
+        let header = piece.header();
+        room[..header.len()].copy_from_slice(header);
+        let mut at = header.len();
+        for part in parts {
+            room[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        self.used += at;
+    }
+
+    /// The packet, as long as it became.
+    #[inline]
+    pub(super) fn close(self, carrier: &mut Carrier) -> Packet {
+        carrier.set_payload_bytes(&self.packet, self.used);
+        self.packet
+    }
+}
+
+/// What an endpoint keeps of each peer, beside what the protocol does.
+#[derive(Debug, Default)]
+pub(super) struct Peers {
+    of: Vec<PeerState>,
+    /// Those that have an open packet.
+    open: Vec<Peer>,
+}
+
+#[derive(Debug, Default)]
+struct PeerState {
+    peer: Option<Peer>,
+    open: Option<OpenPacket>,
+    /// Its place among those that have an open packet.
+    place: usize,
+    /// Nothing more is sent.
+    ended: bool,
+}
+
+impl Peers {
+    #[inline]
+    fn state(&mut self, peer: Peer) -> Option<&mut PeerState> {
+        self.of.get_mut(peer.index()).filter(|state| state.peer == Some(peer))
+    }
+
+    /// The packet being filled for a peer.
+    #[inline]
+    pub(super) fn open(&mut self, peer: Peer) -> Option<&mut OpenPacket> {
+        self.state(peer)?.open.as_mut()
+    }
+
+    #[inline]
+    pub(super) fn is_ended(&mut self, peer: Peer) -> bool {
+        self.state(peer).is_some_and(|state| state.ended)
+    }
+
+    pub(super) fn end(&mut self, peer: Peer) {
+        self.known(peer).ended = true;
+    }
+
+    /// The state of a peer that the protocol knows. That of one which had its place before is over.
+    fn known(&mut self, peer: Peer) -> &mut PeerState {
+        if self.of.len() <= peer.index() {
+            self.of.resize_with(peer.index() + 1, PeerState::default);
+        }
+        let state = &mut self.of[peer.index()];
+        if state.peer != Some(peer) {
+            // An open packet of the one before is among those to be closed, and keeps its place until then.
+            let open = state.open.take();
+            debug_assert!(open.is_none(), "closed before a message comes from somebody new");
+            *state = PeerState { peer: Some(peer), ..PeerState::default() };
+        }
+        state
+    }
+
+    /// Makes a packet the open one of a peer that has none.
+    #[inline]
+    pub(super) fn begin(&mut self, peer: Peer, open: OpenPacket) -> &mut OpenPacket {
+        let place = self.open.len();
+        self.open.push(peer);
+        let state = self.known(peer);
+        state.place = place;
+        state.open.insert(open)
+    }
+
+    /// Takes out the open packet of a peer.
+    #[inline]
+    pub(super) fn take(&mut self, peer: Peer) -> Option<OpenPacket> {
+        let state = self.state(peer)?;
+        let (open, place) = (state.open.take()?, state.place);
+        self.open.swap_remove(place);
+        if let Some(moved) = self.open.get(place).copied()
+            && let Some(state) = self.state(moved)
+        {
+            state.place = place;
+        }
+        Some(open)
+    }
+
+    /// Takes out an open packet of whoever has one.
+    #[inline]
+    pub(super) fn take_any(&mut self) -> Option<(Peer, OpenPacket)> {
+        while let Some(peer) = self.open.pop() {
+            if let Some(open) = self.state(peer).and_then(|state| state.open.take()) {
+                return Some((peer, open));
+            }
+        }
+        None
+    }
+}
