@@ -1,4 +1,4 @@
-//! Instructions per packet, by callgrind: exact, and the same on a noisy machine as on a quiet one.
+//! Instructions per packet and per message, by callgrind: exact, and the same on a noisy machine as on a quiet one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,11 +25,14 @@ const ROWS: &[Row] = &[
 /// Loops that are shown and not judged.
 const SHOWN: &[&str] = &["receive-trusting", "send-trusting", "send-library-frames"];
 
+/// Loops over messages of 64 bytes, and how many instructions one may cost, sent and received.
+const MESSAGES: &[(&str, f64)] = &[("message-alone", 1000.0), ("message-packed", 1000.0)];
+
 pub(crate) fn install_and_compare() -> Result<(), Failed> {
     if !Step::new("valgrind there", "valgrind", &["--version"]).succeeds_quietly() {
         install(&["valgrind"])?;
     }
-    let program = build()?;
+    let program = build("ring_loop")?;
     let mut slow = Vec::new();
     println!("{:<20} {:>20}", "loop", "instructions/packet");
     for row in ROWS {
@@ -47,6 +50,15 @@ pub(crate) fn install_and_compare() -> Result<(), Failed> {
     for name in SHOWN {
         println!("{name:<20} {:>20.1}", count(&program, name)?);
     }
+    let program = build("message_loop")?;
+    println!("{:<20} {:>20}", "loop", "instructions/message");
+    for (name, most) in MESSAGES {
+        let instructions = count(&program, name)?;
+        println!("{name:<20} {instructions:>20.1}   at most {most:.0}");
+        if instructions > *most {
+            slow.push(name);
+        }
+    }
     if slow.is_empty() {
         Ok(())
     } else {
@@ -54,11 +66,11 @@ pub(crate) fn install_and_compare() -> Result<(), Failed> {
     }
 }
 
-fn build() -> Result<PathBuf, Failed> {
+fn build(bench: &str) -> Result<PathBuf, Failed> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    eprintln!("xtask: build the loops");
+    eprintln!("xtask: build {bench}");
     let output = Command::new(cargo)
-        .args(["bench", "-p", "nocopy", "--bench", "ring_loop", "--no-run", "--message-format=json"])
+        .args(["bench", "-p", "nocopy", "--bench", bench, "--no-run", "--message-format=json"])
         .current_dir(root())
         .stderr(std::process::Stdio::inherit())
         .output()
@@ -66,8 +78,8 @@ fn build() -> Result<PathBuf, Failed> {
     let text = String::from_utf8_lossy(&output.stdout);
     let executable =
         |line: &str| Some(PathBuf::from(line.split("\"executable\":\"").nth(1)?.split('"').next()?));
-    let found = text.lines().filter(|line| line.contains("ring_loop")).find_map(executable);
-    found.ok_or_else(|| Failed("cargo bench built no ring_loop".into()))
+    let found = text.lines().filter(|line| line.contains(bench)).find_map(executable);
+    found.ok_or_else(|| Failed(format!("cargo bench built no {bench}")))
 }
 
 /// Instructions per packet inside the functions that a loop names `measured_*`.
