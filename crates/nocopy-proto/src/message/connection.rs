@@ -5,13 +5,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::congestion::{self, Congestion};
+use super::framing;
 use super::pacing::Pacer;
 use super::receive_window::{Arrival, ReceiveWindow};
 use super::round_trip::RoundTrip;
 use super::send_window::SendWindow;
 use super::sequence;
 use super::time::between_ticks;
-use super::wire::{self, Flags, Header, HeaderKind, Ranges};
+use super::wire::{self, Flags, HEADER_BYTES, Header, HeaderKind, Ranges};
 use super::{Counters, Reason, Settings, Time, Violation, crc};
 
 /// Packets after which an acknowledgement is sent at once.
@@ -44,6 +45,19 @@ pub(super) struct Agreed {
     pub(super) first_received: u32,
     /// Packets the peer takes, from the first.
     pub(super) credit: u32,
+}
+
+impl Agreed {
+    /// What is left of a datagram for the payload of a packet.
+    #[inline]
+    pub(super) fn payload_bytes_max(&self) -> usize {
+        self.datagram_bytes - HEADER_BYTES - if self.crc { crc::CRC_BYTES } else { 0 }
+    }
+
+    /// The longest message that may be sent: the peer takes it, and has room for all of its packets at a time.
+    pub(super) fn message_bytes_max(&self) -> usize {
+        self.message_bytes_max.min(framing::bytes_in(self.credit as usize, self.payload_bytes_max()))
+    }
 }
 
 #[derive(Debug)]
@@ -112,9 +126,14 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         let trailer_bytes = if agreed.crc { crc::CRC_BYTES } else { 0 };
         let (first_sent, first_received) =
             (sequence::first(agreed.first_sent), sequence::first(agreed.first_received));
-        let window = settings.window_packets;
-        let receive =
-            ReceiveWindow::new(first_received, window, trailer_bytes, settings.max_message_bytes as usize);
+        let (window, message_bytes_max) = (settings.window_packets, settings.max_message_bytes as usize);
+        let receive = ReceiveWindow::new(
+            first_received,
+            window,
+            trailer_bytes,
+            message_bytes_max,
+            agreed.payload_bytes_max(),
+        );
         let credit_told = receive.credit();
         Self {
             send: SendWindow::new(first_sent),
@@ -148,6 +167,15 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     /// A client's: tells the peer at once that its answer came, since until then it sends nothing (docs/protocol.md §3.4).
     pub(super) fn confirm(&mut self) {
         (self.confirmed, self.announced, self.acks.now) = (true, true, true);
+    }
+
+    /// A server's, whose client has not spoken yet: the path takes only shorter datagrams. They never get longer again, since the client
+    /// may have the answer that speaks of the shorter ones.
+    pub(super) fn shorten(&mut self, datagram_bytes: usize) {
+        if !self.confirmed && datagram_bytes < self.agreed.datagram_bytes {
+            self.agreed.datagram_bytes = datagram_bytes;
+            self.receive.shorten(self.agreed.payload_bytes_max());
+        }
     }
 
     /// Packets that may be queued now.

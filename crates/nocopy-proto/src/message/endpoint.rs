@@ -15,7 +15,7 @@ use super::received::Message;
 use super::timers::Timers;
 use super::wire::{Abort, AbortReason, Datagram, Flags, HEADER_BYTES, Header, Malformed, Ranges, Unknown};
 use super::{
-    ConnectError, Counters, Event, Gone, Kind, Peer, PeerStatistics, QueueError, Reason, Settings, Time, crc,
+    ConnectError, Counters, Event, Gone, Kind, Peer, PeerStatistics, QueueError, Reason, Settings, Time,
 };
 
 /// Packets of one connection that are sent in a row, while others have some, too.
@@ -100,7 +100,7 @@ pub enum Transmit<'a, S> {
         packet: &'a mut S,
         /// This time's header.
         header: [u8; HEADER_BYTES],
-        /// A CRC32C over header and payload goes behind ([`crc`]).
+        /// A CRC32C over header and payload goes behind ([`crc`](super::crc)).
         crc: bool,
         /// It was sent before.
         again: bool,
@@ -222,10 +222,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// The peer is gone.
     #[inline]
     pub fn payload_bytes_max(&self, peer: Peer) -> Result<usize, Gone> {
-        Ok(self.open(peer)?.map_or(0, |connection| {
-            let Agreed { datagram_bytes, crc, .. } = connection.agreed;
-            datagram_bytes - HEADER_BYTES - if crc { crc::CRC_BYTES } else { 0 }
-        }))
+        Ok(self.open(peer)?.map_or(0, |connection| connection.agreed.payload_bytes_max()))
     }
 
     /// The longest message that a peer takes; nothing while it is not connected.
@@ -233,7 +230,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// # Errors
     /// The peer is gone.
     pub fn message_bytes_max(&self, peer: Peer) -> Result<usize, Gone> {
-        Ok(self.open(peer)?.map_or(0, |connection| connection.agreed.message_bytes_max))
+        Ok(self.open(peer)?.map_or(0, |connection| connection.agreed.message_bytes_max()))
     }
 
     /// Says that somebody waits for room: [`Event::Writable`] will tell.

@@ -173,6 +173,22 @@ pub fn whole_header_bytes(kind: Kind) -> usize {
     if kind == Kind::Plain { 4 } else { 8 }
 }
 
+/// Packets that a message takes for itself, if it does not fit into one that is being filled.
+#[inline]
+pub(super) fn packets(kind: Kind, bytes: usize, payload_bytes_max: usize) -> usize {
+    let whole = whole_header_bytes(kind);
+    let first = payload_bytes_max.saturating_sub(whole + 4);
+    match whole.saturating_add(bytes) <= payload_bytes_max {
+        true => 1,
+        false => 1 + bytes.saturating_sub(first).div_ceil(payload_bytes_max.saturating_sub(4).max(1)),
+    }
+}
+
+/// The longest message of any kind that so many packets hold.
+pub(super) fn bytes_in(packets: usize, payload_bytes_max: usize) -> usize {
+    packets.saturating_mul(payload_bytes_max.saturating_sub(4)).saturating_sub(8)
+}
+
 /// Lays a message into packets: one piece if it fits into the `room` left in the packet that is being filled, or into a fresh one with
 /// `payload_bytes_max` bytes of payload; otherwise fresh packets, all of them full but the last.
 ///
@@ -262,6 +278,15 @@ mod tests {
         #[test]
         fn any_bytes_are_read_without_harm(payload: Vec<u8>) {
             oracle::check_payload(&payload);
+        }
+
+        /// Proves that the packets of a message are as many as is said, and that as many hold it.
+        #[test]
+        fn packets_are_counted(kind in kinds(), bytes in 0usize..5000, max in 16usize..600) {
+            let count = packets(kind, bytes, max);
+            prop_assert_eq!(count, super::chunks(kind, bytes, 0, max).count());
+            prop_assert!(packets(kind, bytes_in(count, max), max) <= count);
+            prop_assert!(bytes_in(count + 1, max) >= bytes);
         }
 
         /// As above, with chunks that are likely to be ones.

@@ -30,6 +30,8 @@ pub(super) struct Connecting {
     cookie: Option<[u8; COOKIE_BYTES]>,
     /// Datagrams sent since the last step forward.
     tries: u32,
+    /// The length of the last Connect: longer datagrams are not agreed to, since it may be known that they do not get through.
+    stated_bytes: u16,
     due: Time,
     give_up: Time,
 }
@@ -37,7 +39,17 @@ pub(super) struct Connecting {
 impl Connecting {
     pub(super) fn new(to: SocketAddr, id: u64, first_sequence: u32, settings: &Settings, now: Time) -> Self {
         let give_up = now + settings.dead_after;
-        Self { to, id, first_sequence, settings: settings.clone(), cookie: None, tries: 0, due: now, give_up }
+        Self {
+            to,
+            id,
+            first_sequence,
+            settings: settings.clone(),
+            cookie: None,
+            tries: 0,
+            stated_bytes: 0,
+            due: now,
+            give_up,
+        }
     }
 
     pub(super) fn is_due(&self, now: Time) -> bool {
@@ -69,7 +81,9 @@ impl Connecting {
         match self.cookie {
             None => Hello { versions: Versions::HERE, client_id: self.id }.emit(datagram),
             Some(cookie) => {
-                Connect { client_id: self.id, cookie, parameters: self.parameters() }.emit(datagram);
+                let parameters = self.parameters();
+                self.stated_bytes = parameters.datagram_bytes;
+                Connect { client_id: self.id, cookie, parameters }.emit(datagram);
             }
         }
         let timeout = ANSWER_TIMEOUT.saturating_mul(1 << self.tries.min(8)).min(ANSWER_TIMEOUT_MAX);
@@ -131,13 +145,11 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
         let limit = self.settings.datagram_bytes.max(DATAGRAM_BYTES_MIN);
         let datagram_bytes = limit.min(theirs.datagram_bytes);
-        let (server_id, first_sequence) = match self.accepted(from, client_id) {
+        let (server_id, first_sequence, datagram_bytes) = match self.accepted(from, client_id) {
             Some((server_id, connection)) => {
                 // A shorter one than before: the longer answer did not get through.
-                if !connection.confirmed {
-                    connection.agreed.datagram_bytes = usize::from(datagram_bytes);
-                }
-                (server_id, connection.agreed.first_sent)
+                connection.shorten(usize::from(datagram_bytes));
+                (server_id, connection.agreed.first_sent, connection.agreed.datagram_bytes as u16)
             }
             None => {
                 let Some((index, server_id, first_sequence)) =
@@ -149,9 +161,12 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                 let agreed = agreed(from, client_id, &ours, &theirs);
                 let connection = Connection::new(agreed, &self.settings, now);
                 self.establish(index, connection);
-                (server_id, first_sequence)
+                (server_id, first_sequence, datagram_bytes)
             }
         };
+        if datagram_bytes > theirs.datagram_bytes {
+            return; // not more than came; the client has spoken before, so it has an answer
+        }
         let parameters = Parameters { datagram_bytes, ..parameters(&self.settings, first_sequence) };
         self.answer(from, |datagram| Accept { client_id, server_id, parameters }.emit(datagram));
     }
@@ -176,8 +191,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
 
     pub(super) fn handle_accept(&mut self, now: Time, from: SocketAddr, accept: &Accept) {
         let Some((index, connecting)) = self.connecting(accept.client_id, from) else { return };
-        if connecting.cookie.is_none() {
-            return; // nobody can know that it will come
+        if accept.parameters.datagram_bytes > connecting.stated_bytes {
+            return; // of a Connect before the last one, or of none at all
         }
         let ours = parameters(&connecting.settings, connecting.first_sequence);
         let agreed = agreed(from, accept.server_id, &ours, &accept.parameters);

@@ -21,6 +21,8 @@ pub(super) struct ReceiveWindow<R> {
     /// Bytes behind the payload of each packet.
     trailer_bytes: usize,
     message_bytes_max: usize,
+    /// The shortest that packets of a message may be which are not its last.
+    payload_bytes_max: usize,
     /// The message of which the last packet in order is a part, but not the end.
     open: Option<Open>,
     /// Messages that are complete and in order.
@@ -68,7 +70,14 @@ pub(super) struct Complete {
 }
 
 impl<R: AsRef<[u8]>> ReceiveWindow<R> {
-    pub(super) fn new(first: u64, window: usize, trailer_bytes: usize, message_bytes_max: usize) -> Self {
+    /// A window of so many packets, for messages in payloads of up to `payload_bytes_max`.
+    pub(super) fn new(
+        first: u64,
+        window: usize,
+        trailer_bytes: usize,
+        message_bytes_max: usize,
+        payload_bytes_max: usize,
+    ) -> Self {
         Self {
             slots: VecDeque::new(),
             first,
@@ -77,6 +86,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
             kept: 0,
             trailer_bytes,
             message_bytes_max,
+            payload_bytes_max,
             open: None,
             ready: 0,
             cursor: Cursor { sequence: first, at: 0 },
@@ -141,6 +151,11 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         }
     }
 
+    /// Payloads are shorter than was said, from the beginning.
+    pub(super) fn shorten(&mut self, payload_bytes_max: usize) {
+        self.payload_bytes_max = payload_bytes_max;
+    }
+
     /// Keeps a packet that is neither a duplicate nor outside, and looks at what is in order now.
     ///
     /// # Errors
@@ -160,7 +175,9 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
             let payload = &bytes[HEADER_BYTES..bytes.len() - self.trailer_bytes];
             let (mut open, mut ready) = (self.open, 0);
             for chunk in framing::parse(payload) {
-                let ended = follow(&mut open, chunk?, self.message_bytes_max)?;
+                let chunk = chunk?;
+                self.check_place(&chunk, payload.len())?;
+                let ended = follow(&mut open, chunk, self.message_bytes_max)?;
                 ready += usize::from(ended);
             }
             if self.last == Some(self.expected) && (open.is_some() || self.has_more_than(self.expected)) {
@@ -171,6 +188,25 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         }
         self.skip_empty();
         Ok(())
+    }
+
+    /// Checks that a part of a message lies where it has to (docs/protocol.md §4.3), and that the window can hold all of them: otherwise
+    /// the message would never get whole, and keep what it holds for ever.
+    #[inline]
+    fn check_place(&self, chunk: &Chunk, payload_bytes: usize) -> Result<(), Violation> {
+        if chunk.place == Place::Whole {
+            return Ok(());
+        }
+        let begins = chunk.range.start == chunk.header_bytes;
+        let fills = chunk.range.end == payload_bytes && payload_bytes >= self.payload_bytes_max;
+        if !begins || chunk.place != Place::Last && !fills {
+            return Err(Violation::OutOfPlace);
+        }
+        let packets = framing::packets(chunk.kind, chunk.total_bytes, self.payload_bytes_max);
+        match chunk.place == Place::First && packets as u64 > self.window {
+            true => Err(Violation::TooLong),
+            false => Ok(()),
+        }
     }
 
     fn has_more_than(&self, sequence: u64) -> bool {
@@ -329,5 +365,69 @@ fn follow(open: &mut Option<Open>, chunk: Chunk, message_bytes_max: usize) -> Re
         }
         (Place::Whole | Place::First, None) => Err(Violation::TooLong),
         _ => Err(Violation::OutOfPlace),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Kind;
+    use super::framing::chunks;
+    use super::*;
+
+    const PAYLOAD_BYTES: usize = 100;
+
+    fn window(packets: usize) -> ReceiveWindow<Vec<u8>> {
+        ReceiveWindow::new(0, packets, 0, 10_000, PAYLOAD_BYTES)
+    }
+
+    /// The packets of a message, laid into payloads of so many bytes.
+    fn packets(bytes: usize, payload_bytes: usize) -> Vec<Vec<u8>> {
+        let packet = |header: &[u8], bytes| [&[0; HEADER_BYTES], header, &vec![7; bytes][..]].concat();
+        chunks(Kind::Plain, bytes, 0, payload_bytes)
+            .map(|placed| packet(placed.header(), placed.range.len()))
+            .collect()
+    }
+
+    fn insert_all(window: &mut ReceiveWindow<Vec<u8>>, packets: Vec<Vec<u8>>) -> Result<(), Violation> {
+        packets.into_iter().zip(window.expected()..).try_for_each(|(packet, at)| window.insert(at, packet))
+    }
+
+    #[test]
+    fn packets_of_a_message_have_to_be_full() {
+        let mut all = window(10);
+        assert_eq!(insert_all(&mut all, packets(300, PAYLOAD_BYTES)), Ok(()));
+        assert_eq!(
+            insert_all(&mut all, packets(300, PAYLOAD_BYTES + 1)),
+            Ok(()),
+            "longer than agreed do no harm"
+        );
+        assert_eq!(all.ready(), 2);
+        assert_eq!(insert_all(&mut window(10), packets(300, PAYLOAD_BYTES - 1)), Err(Violation::OutOfPlace));
+        let mut short = window(10);
+        short.shorten(PAYLOAD_BYTES - 1);
+        assert_eq!(insert_all(&mut short, packets(300, PAYLOAD_BYTES - 1)), Ok(()));
+    }
+
+    #[test]
+    fn parts_of_messages_begin_their_packets() {
+        let message = packets(150, PAYLOAD_BYTES);
+        let mut behind = window(10);
+        let mut last = message[1].clone();
+        last.splice(HEADER_BYTES..HEADER_BYTES, [0; 4]); // an empty message in front
+        let all = vec![message[0].clone(), last];
+        assert_eq!(insert_all(&mut behind, all), Err(Violation::OutOfPlace));
+        let mut followed = window(10);
+        let mut last = message[1].clone();
+        last.extend([0; 4]);
+        assert_eq!(insert_all(&mut followed, vec![message[0].clone(), last]), Ok(()));
+        assert_eq!(followed.ready(), 2);
+    }
+
+    #[test]
+    fn a_message_that_the_window_cannot_hold_is_refused_at_its_first_packet() {
+        let message = packets(framing::bytes_in(4, PAYLOAD_BYTES), PAYLOAD_BYTES);
+        assert_eq!(message.len(), 4);
+        assert_eq!(insert_all(&mut window(4), message.clone()), Ok(()));
+        assert_eq!(insert_all(&mut window(3), message[..1].to_vec()), Err(Violation::TooLong));
     }
 }

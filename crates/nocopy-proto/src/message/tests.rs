@@ -67,6 +67,10 @@ impl Table {
     }
 
     fn sleep(&mut self, duration: Duration) {
+        self.sleep_while(duration, |_, _| true);
+    }
+
+    fn sleep_while(&mut self, duration: Duration, mut passes: impl FnMut(usize, &[u8]) -> bool) {
         let until = self.now + duration;
         loop {
             let due = self.hosts.iter().filter_map(Endpoint::poll_timeout).min();
@@ -75,7 +79,7 @@ impl Table {
             for host in &mut self.hosts {
                 host.handle_timeout(self.now);
             }
-            self.settle(|_, _| true);
+            self.settle(&mut passes);
         }
         self.now = until;
     }
@@ -205,4 +209,53 @@ fn a_peer_that_is_not_heard_is_lost() {
     }
     assert_eq!(table.hosts[0].poll_event(), Some(Event::Lost(client, Reason::Silent)));
     assert!((10..100).contains(&sent), "{sent} datagrams into silence");
+}
+
+#[test]
+fn a_path_that_takes_only_short_datagrams_gets_short_ones() {
+    let mut table = Table::new(&Settings::default());
+    let client = table.hosts[0].connect(table.now, address(1)).unwrap();
+    let mut accepts = Vec::new();
+    // The answers do not get through as long as they are long: the server has a connection, and has to shorten it.
+    let mut passes = |from: usize, datagram: &[u8]| {
+        if from == 1 && datagram.len() >= 1200 {
+            accepts.push(datagram.to_vec());
+        }
+        from == 0 || datagram.len() <= 1200
+    };
+    table.settle(&mut passes);
+    table.sleep_while(Duration::from_secs(3), &mut passes);
+    assert_eq!(table.hosts[0].poll_event(), Some(Event::Connected(client, address(1))));
+    let Some(Event::Accepted(server, _)) = table.hosts[1].poll_event() else { panic!("not accepted") };
+    let payloads = [(0, client), (1, server)].map(|(host, peer)| table.hosts[host].payload_bytes_max(peer));
+    assert_eq!(payloads, [Ok(1200 - HEADER_BYTES); 2]);
+    assert_eq!(accepts.iter().map(Vec::len).collect::<Vec<_>>(), [1472, 1472, 1472, 1200]);
+    for (host, peer) in [(0, client), (1, server)] {
+        table.send(host, peer, &[9; 100_000]);
+        table.settle(|_, _| true);
+        assert_eq!(table.received(1 - host).map(|message| message.len()), Some(100_000));
+    }
+}
+
+#[test]
+fn an_answer_to_an_earlier_and_longer_connect_is_not_taken() {
+    let mut table = Table::new(&Settings::default());
+    table.hosts[0].connect(table.now, address(1)).unwrap();
+    let mut late = Vec::new();
+    let mut nothing_back = |from: usize, datagram: &[u8]| {
+        if from == 1 && datagram.len() >= 1200 {
+            late.push(datagram.to_vec());
+        }
+        from == 0 || datagram.len() < 1200
+    };
+    table.settle(&mut nothing_back);
+    table.sleep_while(Duration::from_secs(3), &mut nothing_back);
+    let (now, longest) = (table.now, late.first().unwrap().clone());
+    assert_eq!(longest.len(), 1472);
+    table.hosts[0].handle_datagram(now, address(1), false, longest);
+    assert_eq!(table.hosts[0].poll_event(), None);
+    let shortest = late.last().unwrap().clone();
+    assert_eq!(shortest.len(), 1200);
+    table.hosts[0].handle_datagram(now, address(1), false, shortest);
+    assert!(matches!(table.hosts[0].poll_event(), Some(Event::Connected(..))));
 }
