@@ -459,7 +459,6 @@ impl Pool {
         self.free_count.set(free_count);
         let reaped = free_count - before + stray_count;
         strays.send_home();
-        self.yours.set(self.yours.get() + strays.kept_count());
         self.lent.set(self.lent.get() - u64::from(reaped));
         self.settled.set(self.free_count.get());
         self.publish();
@@ -589,7 +588,6 @@ impl fmt::Debug for Pool {
 struct Strays<'pool> {
     pool: &'pool Pool,
     kept: &'pool mut Vec<Frame>,
-    kept_before: usize,
     home: PoolId,
     first: u32,
     last: u32,
@@ -598,13 +596,7 @@ struct Strays<'pool> {
 
 impl<'pool> Strays<'pool> {
     const fn new(pool: &'pool Pool, kept: &'pool mut Vec<Frame>) -> Self {
-        let kept_before = kept.len();
-        Self { pool, kept, kept_before, home: 0, first: 0, last: 0, count: 0 }
-    }
-
-    /// Frames that the program has again.
-    const fn kept_count(&self) -> i64 {
-        (self.kept.len() - self.kept_before) as i64
+        Self { pool, kept, home: 0, first: 0, last: 0, count: 0 }
     }
 
     /// Takes back a frame of another pool, or one that is kept; counts a fault and says false if the address does not name one lent here.
@@ -624,6 +616,7 @@ impl<'pool> Strays<'pool> {
         if is_kept(now) {
             // SAFETY: the word said that it was kept, and lent by this half, which has just got it back.
             self.kept.push(unsafe { self.pool.kept_frame(frame) });
+            self.pool.yours.set(self.pool.yours.get() + 1);
         } else {
             self.add(frame, home_of(now));
         }
