@@ -17,8 +17,8 @@ use nocopy_proto::MacAddress;
 
 use crate::sys::route::{self, Changes};
 
-/// Routes remembered at most. Who has more destinations than that looks them up again.
-const ROUTES_MAX: usize = 4096;
+/// Routes, and neighbours, remembered at most, some MiB. Who has more destinations than that looks them up again.
+const ROUTES_MAX: usize = 65_536;
 
 /// The largest message the kernel makes of a change: `NLMSG_GOODSIZE`, a page or 8 KiB; links with many attributes get more.
 const CHANGE_BYTES: usize = 32 * 1024;
@@ -527,10 +527,16 @@ mod tests {
         let mut routes = left.namespace().run(|| Routes::open(None, None).unwrap());
         let peer = address("10.77.0.2");
         assert_eq!(routes.neighbour(index, peer).unwrap().mac, Some(MacAddress(lab.right().mac())));
-        for number in 0..ROUTES_MAX as u32 {
-            assert!(routes.neighbours.len() <= ROUTES_MAX);
+        // As if it had asked for so many, which takes a second.
+        let none = Neighbour { mac: None, is_stale: false };
+        let stations = (0..).map(|number| Ipv4Addr::from_bits(0x0a4e_0000 + number).into());
+        routes.neighbours.extend(stations.take(ROUTES_MAX - 2).map(|station| ((index, station), none)));
+        for number in 0..2 {
+            assert!(routes.neighbours.len() < ROUTES_MAX || number == 1);
             routes.neighbour(index, Ipv4Addr::from_bits(0x0a4d_1000 + number).into()).unwrap();
+            assert!(routes.neighbours.len() <= ROUTES_MAX);
         }
+        assert_eq!(routes.neighbours.len(), 1);
         assert!(!routes.neighbours.contains_key(&(index, peer)), "room for all");
         assert!(routes.poll_changes());
         assert!(!routes.poll_changes(), "told once");

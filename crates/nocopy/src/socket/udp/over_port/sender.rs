@@ -480,6 +480,11 @@ impl Sender {
         &self.port
     }
 
+    #[cfg(all(test, not(nocopy_loom)))]
+    pub(super) fn ways(&mut self) -> &mut Ways {
+        &mut self.ways
+    }
+
     /// The ordinary socket that has the address.
     pub(in crate::socket::udp) fn kernel_socket(&self) -> BorrowedFd<'_> {
         self.kernel.socket()

@@ -17,8 +17,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// After how long everything is looked up again: of some things no change is told ([`Routes::forget`]).
 const AGE_MAX: Duration = Duration::from_secs(1);
 
-/// Destinations whose headers are kept at most.
-const WAYS_MAX: usize = 4096;
+/// How many destinations are looked up again in a second, on average, for no other reason than their age: each can cost two
+/// questions to the kernel. Who has more destinations keeps them longer than [`AGE_MAX`].
+const RENEWED_A_SECOND: u32 = 1000;
+
+/// Destinations whose headers are kept at most: some 16 MiB.
+const WAYS_MAX: usize = 65_536;
 
 /// Why a datagram went through the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +106,7 @@ impl Ways {
             return;
         }
         self.polled = now;
-        let old = now.duration_since(self.renewed) >= AGE_MAX;
+        let old = now.duration_since(self.renewed) >= age_max(self.known.len());
         if old {
             self.renewed = now;
             self.routes.forget();
@@ -112,6 +116,7 @@ impl Ways {
         }
     }
 
+    /// Keeps the memory: as many are likely to be needed again.
     fn clear(&mut self) {
         self.known.clear();
         self.places.clear();
@@ -209,4 +214,70 @@ impl Ways {
     }
 }
 
+/// After how long so many destinations are looked up again.
+fn age_max(destinations: usize) -> Duration {
+    let destinations = u32::try_from(destinations).unwrap_or(u32::MAX);
+    AGE_MAX.max(Duration::from_secs(1) / RENEWED_A_SECOND * destinations)
+}
+
 pub(super) const ETHERNET_BYTES: usize = nocopy_proto::wire::ethernet::HEADER_BYTES;
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::super::Socket;
+    use super::*;
+    use crate::{Mode, Port};
+
+    #[test]
+    fn the_more_destinations_the_longer_they_are_kept() {
+        assert_eq!(age_max(0), AGE_MAX);
+        assert_eq!(age_max(1000), AGE_MAX);
+        assert_eq!(age_max(10_000), Duration::from_secs(10));
+        assert_eq!(age_max(WAYS_MAX), Duration::from_millis(65_536));
+    }
+
+    #[test]
+    fn ten_thousand_destinations_are_each_looked_up_once() {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let left = lab.left();
+        let local = SocketAddr::new(left.ipv4().into(), 0);
+        let route = ["route", "add", "10.78.0.0/16", "dev", left.interface()];
+        let done = left.namespace().run(|| std::process::Command::new("ip").args(route).status().unwrap());
+        assert!(done.success(), "ip {route:?}");
+        let port = Port::builder(left.interface()).mode(Mode::XdpCopyNative);
+        let mut socket =
+            left.namespace().run(|| Socket::open(port, local, &Settings::default())).expect("opened");
+        let ways = socket.sender().ways();
+        // A tenth are stations of their own (unknown ones), which costs two questions each.
+        let destination = |number: u32| match number % 10 {
+            0 => SocketAddr::new(Ipv4Addr::from_bits(0x0a4e_0100 + number / 10).into(), 9),
+            _ => SocketAddr::new(lab.right().ipv4().into(), 1 + number as u16 % 60_000),
+        };
+        for round in 0..3 {
+            for number in 0..10_000 {
+                let way = *ways.to(destination(number)).expect("a way");
+                match (number % 10, way) {
+                    (0, Way::Kernel(Detour::Unresolved)) => {}
+                    (1.., Way::Port { template, .. }) => {
+                        assert_eq!(template.flow().destination_port, destination(number).port());
+                    }
+                    (_, way) => panic!("{}: {way:?}", destination(number)),
+                }
+            }
+            assert_eq!(
+                ways.known.len(),
+                10_000,
+                "round {round}: something was looked up again, or forgotten"
+            );
+        }
+        // However many there are, memory is bounded.
+        for number in 0..2 * WAYS_MAX as u32 {
+            let to = SocketAddr::new(lab.right().ipv4().into(), 1 + (number % 65_535) as u16);
+            let to = if number < 65_535 { to } else { SocketAddr::new(left.ipv4().into(), to.port()) };
+            ways.to(to).expect("a way");
+            assert!(ways.known.len() <= WAYS_MAX && ways.places.len() == ways.known.len());
+        }
+    }
+}
