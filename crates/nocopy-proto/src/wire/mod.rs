@@ -70,5 +70,5 @@ pub use ethernet::EtherType;
 pub use ip::{IpAddresses, IpProtocol};
 pub use mac::{MacAddress, NotAMacAddress};
 pub use udp_frame::{UdpChecksum, UdpFrame, UdpFrameError};
-pub use udp_packet::{NotUdp, UdpPacket};
+pub use udp_packet::{MARKABLE, NotUdp, UdpPacket, is_marked};
 pub use udp_template::UdpTemplate;

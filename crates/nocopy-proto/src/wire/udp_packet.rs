@@ -9,6 +9,7 @@ pub struct UdpPacket<'a> {
     addresses: IpAddresses,
     datagram: Datagram<'a>,
     payload_at: usize,
+    traffic_class: u8,
 }
 
 /// Why a frame is not one with a whole UDP datagram right behind an IP header.
@@ -46,7 +47,7 @@ impl<'a> UdpPacket<'a> {
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<Self, NotUdp> {
         let ethernet = ethernet::Frame::parse(frame)?;
-        let (addresses, payload, ip_header_bytes) = match ethernet.ether_type() {
+        let (addresses, payload, ip_header_bytes, traffic_class) = match ethernet.ether_type() {
             EtherType::IPV4 => {
                 let packet = ipv4::Packet::parse(ethernet.payload())?;
                 if !packet.checksum_is_valid() {
@@ -55,25 +56,31 @@ impl<'a> UdpPacket<'a> {
                 if packet.protocol() != IpProtocol::UDP || packet.fragmentation().is_fragment() {
                     return Err(NotUdp::OtherProtocol);
                 }
-                (packet.addresses(), packet.payload(), packet.header_bytes())
+                (packet.addresses(), packet.payload(), packet.header_bytes(), packet.type_of_service())
             }
             EtherType::IPV6 => {
                 let packet = ipv6::Packet::parse(ethernet.payload())?;
                 if packet.next_header() != IpProtocol::UDP {
                     return Err(NotUdp::OtherProtocol);
                 }
-                (packet.addresses(), packet.payload(), ipv6::HEADER_BYTES)
+                (packet.addresses(), packet.payload(), ipv6::HEADER_BYTES, packet.traffic_class())
             }
             _ => return Err(NotUdp::NotIp),
         };
         let payload_at = ethernet::HEADER_BYTES + ip_header_bytes + udp::HEADER_BYTES;
-        Ok(Self { addresses, datagram: Datagram::parse(payload)?, payload_at })
+        Ok(Self { addresses, datagram: Datagram::parse(payload)?, payload_at, traffic_class })
     }
 
     /// Sender and receiver.
     #[inline]
     pub fn addresses(&self) -> &IpAddresses {
         &self.addresses
+    }
+
+    /// Whether a router on the way marked it; see [`is_marked`].
+    #[inline]
+    pub fn is_marked(&self) -> bool {
+        is_marked(self.traffic_class)
     }
 
     /// The datagram.
@@ -104,6 +111,16 @@ impl<'a> UdpPacket<'a> {
     }
 }
 
+/// IPv4's type of service, or IPv6's traffic class, of packets whose sender heeds marks: ECT(0) (RFC 3168 section 5).
+pub const MARKABLE: u8 = 0b10;
+
+/// Whether IPv4's type of service, or IPv6's traffic class, says *congestion experienced*: a router whose queue was long marked the
+/// packet instead of dropping it (RFC 3168 section 5).
+#[inline]
+pub const fn is_marked(traffic_class: u8) -> bool {
+    traffic_class & 0b11 == 0b11
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::collection::vec;
@@ -131,6 +148,7 @@ mod tests {
             let frame = frame_of(&flow, &payload, padding);
             let packet = UdpPacket::parse(&frame).unwrap();
             prop_assert_eq!(packet.addresses(), &flow.addresses);
+            prop_assert_eq!(packet.is_marked(), flow.traffic_class % 4 == 3);
             let datagram = packet.datagram();
             prop_assert_eq!((datagram.source_port(), datagram.destination_port()), (flow.source_port, flow.destination_port));
             let (at, bytes) = packet.payload_place();

@@ -7,6 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use nocopy_proto::wire::{MARKABLE, is_marked};
+
 use super::error_queue::read_address;
 use super::option;
 
@@ -191,9 +193,6 @@ struct Told {
     congested: bool,
 }
 
-/// The two bits of ECN in a traffic class, and what they are where a queue grew: CE (RFC 3168 section 5).
-const CONGESTION_EXPERIENCED: u8 = 0b11;
-
 /// Reads what the kernel wrote into a control buffer.
 fn control(header: &libc::msghdr) -> Told {
     let mut told_all = Told::default();
@@ -224,13 +223,11 @@ fn control(header: &libc::msghdr) -> Told {
             // One byte for IPv4 (`ip_cmsg_recv_tos`), an `int` for IPv6.
             (libc::IPPROTO_IP, libc::IP_TOS) => {
                 let told: Option<u8> = payload(message);
-                *congested =
-                    told.is_some_and(|class| class & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED);
+                *congested |= told.is_some_and(is_marked);
             }
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                 let told: Option<libc::c_int> = payload(message);
-                *congested =
-                    told.is_some_and(|class| class as u8 & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED);
+                *congested |= told.is_some_and(|class| is_marked(class as u8));
             }
             _ => {}
         }
@@ -270,7 +267,7 @@ pub(crate) fn tell_local_address(socket: &impl AsFd, ipv6: bool) -> io::Result<(
 
 /// Sends packets that routers may mark instead of dropping (ECT(0), RFC 3168), and has the kernel tell which came with a mark.
 pub(crate) fn use_congestion_marks(socket: &impl AsFd, ipv6: bool) -> io::Result<()> {
-    const CAPABLE: libc::c_int = 0b10;
+    const CAPABLE: libc::c_int = MARKABLE as libc::c_int;
     let on: libc::c_int = 1;
     if ipv6 {
         // SAFETY: both options take an `int`.

@@ -162,8 +162,9 @@ impl Builder {
         self
     }
 
-    /// Sends what routers may mark instead of dropping it, and has the kernel tell of [marks](super::Run::is_congested).
-    pub(crate) fn congestion_marks(mut self, on: bool) -> Self {
+    /// Sends what routers may mark instead of dropping it where queues are long (ECT(0), RFC 3168), and has the kernel tell of
+    /// [marks](super::Run::is_congested). Only for who answers them by sending less.
+    pub fn congestion_marks(mut self, on: bool) -> Self {
         self.congestion_marks = on;
         self
     }

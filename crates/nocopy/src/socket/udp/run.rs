@@ -36,6 +36,8 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
     /// Whether its end is lost, because the buffer was too small.
     pub truncated: bool,
+    /// Whether a router on the way marked it, if [that was asked for](super::Builder::congestion_marks).
+    pub congested: bool,
 }
 
 impl Run {
@@ -76,9 +78,9 @@ impl Run {
         self.segment_bytes
     }
 
-    /// Whether a router marked them, because its queue grew (ECN, RFC 3168). Known only where marks were asked for; the kernel joins
-    /// none with others.
-    pub(crate) fn is_congested(&self) -> bool {
+    /// Whether a router marked them, because its queue grew (ECN, RFC 3168). Known only where
+    /// [marks were asked for](super::Builder::congestion_marks); the kernel joins none with others.
+    pub fn is_congested(&self) -> bool {
         self.about.congested
     }
 
@@ -98,9 +100,9 @@ impl Run {
     }
 
     fn datagram(&self, index: usize) -> Datagram<'_> {
-        let About { from, local, truncated, .. } = self.about;
+        let About { from, local, truncated, congested } = self.about;
         let bytes = &self.buffer[self.range(index)];
-        Datagram { from, local, bytes, truncated: truncated && index + 1 == self.len() }
+        Datagram { from, local, bytes, truncated: truncated && index + 1 == self.len(), congested }
     }
 
     fn range(&self, index: usize) -> Range<usize> {

@@ -16,7 +16,7 @@ use crate::sys::error_queue::{Notice, next_notice};
 use crate::sys::interface::Interface;
 use crate::sys::option;
 use crate::sys::packet::{Share, deaf_to};
-use crate::sys::udp_receive::dropped_packets;
+use crate::sys::udp_receive::{Message, Messages, dropped_packets, use_congestion_marks};
 use crate::sys::udp_send::{report_errors, send_groups_by};
 
 /// How often a call may meet errors of the network that were waiting at the socket.
@@ -50,6 +50,9 @@ impl Kernel {
         let (hop_limit, multicast_hop_limit) = hop_limits(&SockRef::from(&socket), local.is_ipv4(), settings)
             .map_err(refused("set the hop limit"))?;
         report_errors(&socket, local.is_ipv6()).map_err(refused("ask for errors of the network"))?;
+        if settings.congestion_marks {
+            use_congestion_marks(&socket, local.is_ipv6()).map_err(refused("use congestion marks"))?;
+        }
         let sockets = vec![(local, socket)];
         Ok(Self { sockets, hop_limit, multicast_hop_limit, errors: Mutex::default() })
     }
@@ -78,6 +81,10 @@ impl Kernel {
             let socket = bound(address, true).map_err(refused(address, "bind a socket to the group"))?;
             join(&SockRef::from(&socket), *group, interface.index)
                 .map_err(refused(address, "join the group"))?;
+            if settings.congestion_marks {
+                use_congestion_marks(&socket, group.is_ipv6())
+                    .map_err(refused(address, "use congestion marks"))?;
+            }
             self.sockets.push((address, socket));
         }
         if port.mode() == Mode::PacketRing {
@@ -177,12 +184,20 @@ impl Kernel {
         self.sockets.iter().map(|(_, socket)| dropped_packets(socket).map(u64::from)).sum()
     }
 
-    /// The next datagram that came to any of the sockets: how long it is, its sender, and the address it was for. `None` if there
-    /// is none.
-    pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, SocketAddr, IpAddr)>> {
+    /// The next datagram that came to any of the sockets: what is told of it, and the address it was for. `None` if there is none.
+    pub(super) fn receive(
+        &self,
+        call: &mut Messages,
+        buffer: &mut [u8],
+    ) -> io::Result<Option<(Message, IpAddr)>> {
         for (address, socket) in &self.sockets {
-            match self.past_errors(|| socket.recv_from(buffer)) {
-                Ok((bytes, from)) => return Ok(Some((bytes, from, address.ip()))),
+            let received = self.past_errors(|| {
+                let buffer = std::iter::once(&mut *buffer);
+                call.receive(socket.as_fd(), buffer, false)
+            });
+            match received {
+                Ok(0) => {}
+                Ok(_) => return Ok(Some((call.message(0), address.ip()))),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }

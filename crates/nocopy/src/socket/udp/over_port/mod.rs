@@ -79,6 +79,9 @@ pub struct Settings {
     pub hop_limit: Option<u8>,
     /// Hops for datagrams to groups (default: 1, so that none leaves the link).
     pub multicast_hop_limit: Option<u8>,
+    /// Whether what is sent may be marked instead of dropped where queues are long (ECT(0), RFC 3168), and marks are told of what is
+    /// received (default: no). Only for who answers them by sending less.
+    pub congestion_marks: bool,
 }
 
 impl Default for Settings {
@@ -88,6 +91,7 @@ impl Default for Settings {
             groups: Vec::new(),
             hop_limit: None,
             multicast_hop_limit: None,
+            congestion_marks: false,
         }
     }
 }
@@ -227,7 +231,7 @@ impl Socket {
         let kernel = Arc::new(kernel);
         let host = port.to_host();
         let (receiver, sender) = port.split();
-        let receiver = Receiver::new(receiver, Arc::clone(&kernel), host, &interface)?;
+        let receiver = Receiver::new(receiver, Arc::clone(&kernel), host, &interface, settings)?;
         Ok(Self { receiver, sender: Sender::new(sender, kernel, ways), local })
     }
 

@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 use nocopy_proto::UdpPacket;
 use rustix::event::epoll;
 
-use super::OpenError;
 use super::kernel::Kernel;
 use super::way::ETHERNET_BYTES;
+use super::{OpenError, Settings};
 use crate::counter::counters;
 use crate::port::drivers::{self, Effect};
 use crate::port::wait::{self, Coalescer, Waiting};
 use crate::port::{self, ToHost, ToHostError, Wait};
 use crate::sys::interface::Interface;
+use crate::sys::udp_receive::{Message, Messages};
 use crate::sys::xsk::{Wakeup, wait_readable};
 use crate::{Cause, Chain, Evidence, Frame, Packet, Tally};
 
@@ -69,6 +70,8 @@ pub struct Receiver {
     /// When the ordinary sockets were looked at.
     looked: Instant,
     buffer: Box<[u8]>,
+    /// The call that reads one of them.
+    call: Messages,
     /// Readable when the port or an ordinary socket is.
     poll: OwnedFd,
     wait: Wait,
@@ -80,6 +83,7 @@ struct Stray {
     bytes: Box<[u8]>,
     from: SocketAddr,
     to: IpAddr,
+    congested: bool,
 }
 
 /// What becomes of packets that are not for the socket.
@@ -101,6 +105,8 @@ struct Sorting {
     frame_bytes_max: usize,
     /// Packets may never have been on a wire, so that a checksum may be left undone.
     wireless: bool,
+    /// Marks of congestion were asked for.
+    tells_marks: bool,
     host: Host,
     received: Received,
 }
@@ -111,6 +117,7 @@ impl Receiver {
         kernel: Arc<Kernel>,
         host: Result<ToHost, ToHostError>,
         interface: &Interface,
+        settings: &Settings,
     ) -> Result<Self, OpenError> {
         let poll = watch(&port, &kernel).map_err(OpenError::Poll)?;
         let sorting = Sorting {
@@ -118,6 +125,7 @@ impl Receiver {
             port_number: kernel.local().port(),
             interface_index: interface.index,
             frame_bytes_max: ETHERNET_BYTES + interface.mtu_bytes as usize,
+            tells_marks: settings.congestion_marks,
             wireless: drivers::has(interface.driver.as_deref(), Effect::UnfinishedChecksums),
             host: match host {
                 Ok(host) => Host::HandOver(Box::new(host)),
@@ -134,6 +142,7 @@ impl Receiver {
             strays: VecDeque::new(),
             looked: Instant::now(),
             buffer: vec![0; DATAGRAM_BYTES_MAX].into(),
+            call: Messages::new(1),
             poll,
         })
     }
@@ -190,10 +199,11 @@ impl Receiver {
 
     fn look(&mut self) -> io::Result<()> {
         while self.strays.len() < STRAYS_AT_A_TIME
-            && let Some((bytes, from, to)) = self.kernel.receive(&mut self.buffer)?
+            && let Some((message, to)) = self.kernel.receive(&mut self.call, &mut self.buffer)?
         {
+            let Message { bytes, from, congested, .. } = message;
             let bytes = self.buffer[..bytes].into();
-            self.strays.push_back(Stray { bytes, from, to });
+            self.strays.push_back(Stray { bytes, from, to, congested });
         }
         Ok(())
     }
@@ -336,10 +346,10 @@ impl<'half> Iterator for Batch<'half> {
                 return Some(datagram);
             }
         }
-        let Stray { bytes, from, to } = self.strays.pop_front()?;
+        let Stray { bytes, from, to, congested } = self.strays.pop_front()?;
         self.sorting.received.strays += 1;
         self.sorting.received.stray_bytes += bytes.len() as u64;
-        Some(Datagram { from, to, body: Body::Bytes { bytes, cause: Cause::SocketCall } })
+        Some(Datagram { from, to, congested, body: Body::Bytes { bytes, cause: Cause::SocketCall } })
     }
 }
 
@@ -352,9 +362,10 @@ impl<'half> Batch<'half> {
         }
         let packet = self.packets.next()?;
         let found = self.sorting.sort(&packet);
-        Some(found.map(|Found { from, to, at, bytes }| Datagram {
+        Some(found.map(|Found { from, to, congested, at, bytes }| Datagram {
             from,
             to,
+            congested,
             body: Body::Packet { packet, at, bytes },
         }))
     }
@@ -364,6 +375,7 @@ impl<'half> Batch<'half> {
 struct Found {
     from: SocketAddr,
     to: IpAddr,
+    congested: bool,
     at: usize,
     bytes: usize,
 }
@@ -401,22 +413,22 @@ impl Sorting {
         {
             from.set_scope_id(self.interface_index);
         }
-        Some(Found { from, to, at, bytes })
+        Some(Found { from, to, congested: self.tells_marks && view.is_marked(), at, bytes })
     }
 
     /// The same for a packet that may lie in several buffers.
     fn whole<'half>(&mut self, chain: Chain<Packet<'half>>) -> Option<Datagram<'half>> {
         if chain.buffers().len() == 1 {
             let packet = chain.into_iter().next()?;
-            let Found { from, to, at, bytes } = self.sort(&packet)?;
-            return Some(Datagram { from, to, body: Body::Packet { packet, at, bytes } });
+            let Found { from, to, congested, at, bytes } = self.sort(&packet)?;
+            return Some(Datagram { from, to, congested, body: Body::Packet { packet, at, bytes } });
         }
         let whole = chain.to_vec();
-        let Found { from, to, at, bytes } = self.sort(&whole)?;
+        let Found { from, to, congested, at, bytes } = self.sort(&whole)?;
         self.received.gathered += 1;
         self.received.gathered_bytes += bytes as u64;
         let bytes = whole[at..at + bytes].into();
-        Some(Datagram { from, to, body: Body::Bytes { bytes, cause: Cause::Gathered } })
+        Some(Datagram { from, to, congested, body: Body::Bytes { bytes, cause: Cause::Gathered } })
     }
 
     /// Longer than the interface's MTU at opening. If it never was on a wire it is taken for several datagrams that another socket of
@@ -454,6 +466,7 @@ fn can_be_sender(from: IpAddr) -> bool {
 pub struct Datagram<'half> {
     from: SocketAddr,
     to: IpAddr,
+    congested: bool,
     body: Body<'half>,
 }
 
@@ -474,6 +487,13 @@ impl Datagram<'_> {
     #[inline]
     pub fn to(&self) -> IpAddr {
         self.to
+    }
+
+    /// Whether a router on the way marked it, because its queue grew (ECN, RFC 3168). Known only where
+    /// [marks were asked for](super::Settings::congestion_marks).
+    #[inline]
+    pub fn is_congested(&self) -> bool {
+        self.congested
     }
 
     /// Why it was copied besides what the port's evidence says; `None` if it was not.

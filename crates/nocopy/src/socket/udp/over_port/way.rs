@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use nocopy_proto::wire::MARKABLE;
 use nocopy_proto::{IpAddresses, MacAddress, UdpFrame, UdpTemplate};
 
 use super::kernel::Kernel;
@@ -205,7 +206,7 @@ impl Ways {
             destination_mac: macs.1,
             vlan: None,
             addresses,
-            traffic_class: 0,
+            traffic_class: if self.settings.congestion_marks { MARKABLE } else { 0 },
             hop_limit: if addresses.destination().is_multicast() { to_groups } else { to_one },
             source_port: self.local.port(),
             destination_port: port,
