@@ -587,6 +587,65 @@ fn other_queues_are_the_kernels() {
     }
 }
 
+/// Over all queues nothing comes through the kernel, and a socket sends what another received.
+#[test]
+fn all_queues_have_one_address() {
+    let lab = lab!(Lab::builder().queues(2));
+    for mode in MODES {
+        let (local, remote) = addresses(&lab, false);
+        let mut sockets = lab.left().namespace().run(|| {
+            let port = Port::builder(lab.left().interface()).mode(mode);
+            Socket::open_queues(port, local, &Settings::default()).expect("opened")
+        });
+        assert!(sockets.len() == 2 && sockets.iter().all(|socket| socket.local_address() == local));
+        let peers: Vec<UdpSocket> =
+            (0..32).map(|flow| ordinary(lab.right(), SocketAddr::new(remote.ip(), 8000 + flow))).collect();
+        for (flow, peer) in (0..32_u16).zip(&peers) {
+            (0..3).for_each(|_| assert_eq!(peer.send_to(&flow.to_be_bytes(), local).unwrap(), 2));
+        }
+        let mut came = Vec::new();
+        let all_came = soon(|| {
+            for (queue, socket) in sockets.iter_mut().enumerate() {
+                let batch = socket.receiver().receive_timeout(Duration::from_millis(1)).unwrap();
+                came.extend(batch.map(|datagram| (queue, datagram.from(), datagram.take())));
+            }
+            came.len() >= 96
+        });
+        assert!(all_came && came.len() == 96, "{mode}: {} came", came.len());
+        let counts = sockets.iter_mut().map(|socket| socket.receiver().received());
+        let (over_port, strays): (Vec<u64>, Vec<u64>) =
+            counts.map(|received| (received.over_port, received.strays)).unzip();
+        assert_eq!((over_port.iter().sum(), strays.iter().sum()), (96_u64, 0_u64), "{mode}");
+        // A veth notes the queue for the driver's own program only: others see all on queue 0.
+        assert!(mode != Mode::XdpCopyNative || over_port.iter().all(|count| *count > 0), "{over_port:?}");
+        for (queue, from, payload) in came {
+            let Payload::Frame(frame) = payload else { panic!("{mode}: copied") };
+            let sender = sockets[1 - queue].sender();
+            sender.send(frame, from).unwrap();
+            sender.flush().unwrap();
+        }
+        for (flow, peer) in (0..32_u16).zip(&peers) {
+            (0..3).for_each(|_| expect(peer, local, &flow.to_be_bytes(), "echo"));
+        }
+        // In fragments: through the kernel, to whichever socket looks first.
+        peers[0].send_to(&[7; 3000], local).unwrap();
+        let came = soon(|| {
+            sockets.iter_mut().any(|socket| {
+                let batch = socket.receiver().receive_timeout(Duration::from_millis(1)).unwrap();
+                batch.map(|datagram| assert_eq!(*datagram, [7; 3000])).count() == 1
+            })
+        });
+        assert!(came, "{mode}: fragments were lost");
+        let area = sockets[0].area().clone();
+        assert!(sockets.iter_mut().all(|socket| socket.sender().drain(SECOND).unwrap()));
+        drop(sockets);
+        let balance = area.balance();
+        assert!(balance.is_whole() && balance.free == u64::from(balance.total), "{balance}");
+        assert!(soon(|| lab.left().xdp_program().unwrap().is_none()), "a program stayed on the interface");
+        drop(ordinary(lab.left(), local)); // the port number is free again
+    }
+}
+
 /// Addresses that mean something on one link only.
 #[test]
 fn link_local_addresses_have_an_interface() {

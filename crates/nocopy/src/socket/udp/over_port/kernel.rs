@@ -57,10 +57,10 @@ impl Kernel {
         Ok(Self { sockets, hop_limit, multicast_hop_limit, errors: Mutex::default() })
     }
 
-    /// Joins the groups on the port's interface, and makes the sockets deaf to what the port brings as well.
+    /// Joins the groups on the interface, and makes the sockets deaf to what a port, or ports on all its queues, bring as well.
     pub(super) fn join(
         &mut self,
-        port: &Port,
+        ports: &[Port],
         interface: &Interface,
         settings: &Settings,
     ) -> Result<(), OpenError> {
@@ -87,8 +87,11 @@ impl Kernel {
             }
             self.sockets.push((address, socket));
         }
-        if port.mode() == Mode::PacketRing {
-            let share = Share { queue: port.queue(), queues: interface.rx_queues };
+        if ports.iter().any(|port| port.mode() == Mode::PacketRing) {
+            let share = match ports {
+                [port] => Share { queue: port.queue(), queues: interface.rx_queues },
+                _ => Share { queue: 0, queues: 1 },
+            };
             let filter = deaf_to(interface.index, interface.mtu_bytes, share, local.is_ipv4());
             for (address, socket) in &self.sockets {
                 option::filter(socket, &filter).map_err(refused(*address, "filter what the port brings"))?;

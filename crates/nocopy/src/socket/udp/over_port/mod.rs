@@ -208,7 +208,24 @@ impl Socket {
         let kernel = Kernel::reserve(local, settings)?;
         let local = kernel.local();
         let port = port.filter(&settings.filter(local)).open()?;
-        Self::join(port, kernel, settings)
+        Self::join_one(port, kernel, settings)
+    }
+
+    /// Like [`Socket::open`], over all queues of the interface: one socket for each, in their order, over one area, with one address. Which
+    /// queue a datagram comes to, the card decides ([`port::queues`]), so an endpoint receives from all of them; it may send by
+    /// any, also frames that another received. What comes through the kernel is received by whichever looks first.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what is in the way; none stays open if one cannot be opened.
+    pub fn open_queues(
+        port: PortBuilder,
+        local: SocketAddr,
+        settings: &Settings,
+    ) -> Result<Vec<Self>, OpenError> {
+        settings.check(local)?;
+        let kernel = Kernel::reserve(local, settings)?;
+        let ports = port.filter(&settings.filter(kernel.local())).open_queues(..)?.into_ports();
+        Self::join(ports, kernel, settings)
     }
 
     /// Puts a socket over a port that is open. Without the right filter ([`Settings::filter`]) the port takes other packets, too:
@@ -218,21 +235,35 @@ impl Socket {
     /// [`OpenError`] says what is in the way.
     pub fn over(port: Port, local: SocketAddr, settings: &Settings) -> Result<Self, OpenError> {
         settings.check(local)?;
-        Self::join(port, Kernel::reserve(local, settings)?, settings)
+        Self::join_one(port, Kernel::reserve(local, settings)?, settings)
     }
 
-    fn join(port: Port, mut kernel: Kernel, settings: &Settings) -> Result<Self, OpenError> {
-        let name = port.interface().to_owned();
+    fn join_one(port: Port, kernel: Kernel, settings: &Settings) -> Result<Self, OpenError> {
+        Ok(Self::join(vec![port], kernel, settings)?.pop().expect("a socket for the port"))
+    }
+
+    /// Sockets over one port, or over ports on all queues of an interface.
+    fn join(ports: Vec<Port>, mut kernel: Kernel, settings: &Settings) -> Result<Vec<Self>, OpenError> {
+        let name = ports[0].interface().to_owned();
         let interface =
             Interface::named(&name).map_err(|source| OpenError::Interface { interface: name, source })?;
-        kernel.join(&port, &interface, settings)?;
-        let local = kernel.local();
-        let ways = Ways::open(local, &interface, port.halves_ref().1, &kernel, settings)?;
+        kernel.join(&ports, &interface, settings)?;
         let kernel = Arc::new(kernel);
+        ports.into_iter().map(|port| Self::new(port, &kernel, &interface, settings)).collect()
+    }
+
+    fn new(
+        port: Port,
+        kernel: &Arc<Kernel>,
+        interface: &Interface,
+        settings: &Settings,
+    ) -> Result<Self, OpenError> {
+        let local = kernel.local();
+        let ways = Ways::open(local, interface, port.halves_ref().1, kernel, settings)?;
         let host = port.to_host();
         let (receiver, sender) = port.split();
-        let receiver = Receiver::new(receiver, Arc::clone(&kernel), host, &interface, settings)?;
-        Ok(Self { receiver, sender: Sender::new(sender, kernel, ways), local })
+        let receiver = Receiver::new(receiver, Arc::clone(kernel), host, interface, settings)?;
+        Ok(Self { receiver, sender: Sender::new(sender, Arc::clone(kernel), ways), local })
     }
 
     /// Takes the socket apart into halves that can go to different threads.
