@@ -23,12 +23,14 @@ const ACK_PACKETS_IN_GAP: u32 = 3;
 const GRANULARITY: Duration = Duration::from_millis(1);
 /// The longest time between two probes.
 const PROBE_TIMEOUT_MAX: Duration = Duration::from_secs(1);
-/// At that many probes in a row without an answer everything in flight is taken for lost.
+/// From that many probes in a row without an answer on everything in flight is taken for lost.
 const PROBES_TO_COLLAPSE: u32 = 2;
 /// The longest round trip that is believed.
 const ROUND_TRIP_MAX: Duration = Duration::from_secs(60);
 /// How long a connection that is over still answers (docs/protocol.md §11).
-const LINGER_MIN: Duration = Duration::from_millis(100);
+///
+/// The peer may have no round-trip time yet, and then repeats its end after 200 ms, 600 ms, 1.4 s and 2.4 s.
+const LINGER: Duration = Duration::from_secs(3);
 
 /// What both ends agreed on when the connection was set up.
 #[derive(Debug, Clone, Copy)]
@@ -199,9 +201,14 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.receive.is_finished() && self.last.is_some_and(|last| self.send.first() > last)
     }
 
+    /// The peer has ended and was read, and of ours it has everything but maybe the news that it ends.
+    pub(super) fn is_over_but_for_the_end(&self) -> bool {
+        self.receive.is_finished() && self.last.is_some_and(|last| self.send.first() >= last)
+    }
+
     /// Still answers for a while, in case the last acknowledgement is lost.
     pub(super) fn linger(&mut self, now: Time) {
-        self.linger = Some(now + LINGER_MIN.max(3 * self.probe_timeout()));
+        self.linger = Some(now + LINGER.max(3 * self.probe_timeout()));
     }
 
     fn probe_timeout(&self) -> Duration {
@@ -481,9 +488,13 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         counters.probes += 1;
         self.probes += 1;
         self.asked = now;
-        if self.probes == PROBES_TO_COLLAPSE && self.send.in_flight() > 0 {
+        // Also later: of what is sent again then, the first has to get through, since a peer with little memory takes no other
+        // (docs/protocol.md §8), and the newest alone would be asked for in vain for ever.
+        if self.probes >= PROBES_TO_COLLAPSE && self.send.in_flight() > 0 {
             counters.lost += self.send.lose_all().packets as u64;
-            self.congestion.collapse();
+            if self.probes == PROBES_TO_COLLAPSE {
+                self.congestion.collapse(); // once, as RFC 5681 section 3.1 has it
+            }
         } else {
             self.probe_due = true;
         }

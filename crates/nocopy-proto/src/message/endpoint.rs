@@ -437,6 +437,11 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let admit = |arrival| self.admission.admit(index, arrival);
         match connection.handle_data(now, &header, congested, datagram, admit, counters) {
             Ok(returned) => {
+                // A packet without messages is not waited for by a reader.
+                connection.receive.release(&mut self.released);
+                if connection.receive.kept() == 0 {
+                    self.admission.left(index);
+                }
                 self.after_packet(index);
                 returned
             }
@@ -513,9 +518,28 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// The peer does not know the connection: only it can know the id that we call it by.
     fn handle_unknown(&mut self, from: SocketAddr, unknown: Unknown) {
         match self.by_remote.get(&(from, unknown.to)) {
+            Some(&index) if self.is_over_but_for_the_end(index) => self.close(index),
             Some(&index) => self.end_by_peer(index, Reason::Restarted),
             None => self.counters.unknown += 1,
         }
+    }
+
+    fn is_over_but_for_the_end(&self, index: u32) -> bool {
+        matches!(&self.entries[index as usize].state, State::Open(connection)
+            if connection.linger.is_none() && connection.is_over_but_for_the_end())
+    }
+
+    /// The peer has forgotten the connection since it was over: that it knows of our end got lost on its way, for as long as it lingered.
+    fn close(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        let peer = Peer { index, generation: entry.generation };
+        if let State::Open(connection) = &mut entry.state
+            && !std::mem::replace(&mut connection.finish_told, true)
+        {
+            self.events.push_back(Event::Finished(peer));
+        }
+        self.remove(index);
+        self.events.push_back(Event::Closed(peer));
     }
 
     /// Ends a connection by the peer's word, unless both were through with it.
