@@ -27,6 +27,9 @@ mod round_trip;
 mod send_window;
 pub mod sequence;
 mod settings;
+#[cfg(any(test, feature = "simulation"))]
+#[doc(hidden)]
+pub mod simulation;
 #[cfg(test)]
 mod tests;
 mod time;

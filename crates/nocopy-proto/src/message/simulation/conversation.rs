@@ -1,0 +1,279 @@
+//! A program's side of one connection: packs what it says, and checks what it hears.
+
+use std::collections::VecDeque;
+
+use super::host::Truth;
+use super::traffic::Utterance;
+use crate::message::{Endpoint, Event, Kind, Message, Peer, Reason, Time, framing};
+
+pub(super) type Heard<'a> = Message<'a, Vec<u8>, Vec<u8>>;
+
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Both sides had said everything.
+    Closed,
+    /// For another reason.
+    Lost(Reason),
+    /// By us, at once.
+    Aborted,
+}
+
+#[derive(Debug)]
+pub(super) struct Conversation {
+    pub(super) peer: Peer,
+    pub(super) connected: bool,
+    pub(super) end: Option<End>,
+    /// What we say.
+    speech: Option<Speech>,
+    /// What the peer says.
+    hears: Option<u64>,
+    /// Responses to be given.
+    responses: VecDeque<(u64, u64)>,
+    /// The peer has said everything.
+    peer_finished: bool,
+    finished: bool,
+    packer: Packer,
+    /// A message as it is said or should be heard.
+    message: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Speech {
+    seed: u64,
+    greeted: bool,
+    next: u64,
+    answered: u64,
+    /// The burst is over; the next begins then.
+    quiet_until: Time,
+}
+
+/// Puts messages into packets.
+#[derive(Debug, Default)]
+pub(super) struct Packer {
+    pub(super) full: VecDeque<Vec<u8>>,
+    open: Vec<u8>,
+}
+
+impl Packer {
+    pub(super) fn pack(&mut self, kind: Kind, message: &[u8], payload_bytes_max: usize) {
+        let room = payload_bytes_max - self.open.len();
+        for chunk in framing::chunks(kind, message.len(), room, payload_bytes_max) {
+            if chunk.fresh_packet {
+                self.close();
+            }
+            self.open.extend_from_slice(chunk.header());
+            self.open.extend_from_slice(&message[chunk.range]);
+        }
+    }
+
+    pub(super) fn close(&mut self) {
+        if !self.open.is_empty() {
+            self.full.push_back(std::mem::take(&mut self.open));
+        }
+    }
+}
+
+impl Conversation {
+    pub(super) fn new(peer: Peer, says: Option<u64>) -> Self {
+        let speech = says.map(|seed| Speech {
+            seed,
+            greeted: false,
+            next: 0,
+            answered: 0,
+            quiet_until: Time::default(),
+        });
+        Self {
+            peer,
+            connected: false,
+            end: None,
+            speech,
+            hears: None,
+            responses: VecDeque::new(),
+            peer_finished: false,
+            finished: false,
+            packer: Packer::default(),
+            message: Vec::new(),
+        }
+    }
+
+    pub(super) fn note(&mut self, event: Event, truth: &mut Truth) {
+        if let Some(end) = self.end {
+            truth.fault(|| format!("{event:?} after the end, {end:?}"));
+        }
+        match event {
+            Event::Connected(..) | Event::Accepted(..) => {
+                if std::mem::replace(&mut self.connected, true) {
+                    truth.fault(|| format!("{event:?} for the second time"));
+                }
+            }
+            Event::Writable(_) => {}
+            Event::Finished(_) => {
+                self.peer_finished = true;
+                if let Some(flow) = self.hears.and_then(|seed| truth.flows.get_mut(&seed)) {
+                    flow.finished = true;
+                }
+            }
+            Event::Closed(_) => {
+                if !self.finished || !self.peer_finished {
+                    truth.fault(|| "closed before both sides had said everything".into());
+                }
+                self.end = Some(End::Closed);
+            }
+            Event::Lost(_, reason) => {
+                self.end = Some(End::Lost(reason));
+                self.packer = Packer::default();
+                self.responses.clear();
+            }
+        }
+    }
+
+    /// Says what there is to say and room for. Gives when the next burst begins.
+    pub(super) fn speak(
+        &mut self,
+        now: Time,
+        endpoint: &mut Endpoint<Vec<u8>, Vec<u8>>,
+        queued: &mut usize,
+        truth: &Truth,
+    ) -> Option<Time> {
+        if !self.connected || self.end.is_some() || self.finished {
+            return None;
+        }
+        let payload_bytes_max = endpoint.payload_bytes_max(self.peer).ok()?;
+        loop {
+            self.hand_over(endpoint, queued, payload_bytes_max);
+            if !self.packer.full.is_empty() {
+                return None; // no room: Writable comes
+            }
+            let Some(utterance) = self.next_utterance(now, truth) else { break };
+            utterance.write(&truth.flows, &mut self.message);
+            self.packer.pack(utterance.kind(), &self.message, payload_bytes_max);
+        }
+        self.packer.close();
+        self.hand_over(endpoint, queued, payload_bytes_max);
+        if self.packer.full.is_empty() && self.has_said_everything(truth) {
+            self.finished = endpoint.finish(self.peer, Vec::new()).is_ok();
+            *queued += usize::from(self.finished);
+        }
+        self.speech.as_ref().map(|speech| speech.quiet_until).filter(|&quiet_until| quiet_until > now)
+    }
+
+    fn hand_over(
+        &mut self,
+        endpoint: &mut Endpoint<Vec<u8>, Vec<u8>>,
+        queued: &mut usize,
+        payload_bytes_max: usize,
+    ) {
+        while let Some(packet) = self.packer.full.pop_front() {
+            assert!(packet.len() <= payload_bytes_max);
+            if let Err((packet, _)) = endpoint.queue(self.peer, packet) {
+                return self.packer.full.push_front(packet);
+            }
+            *queued += 1;
+        }
+    }
+
+    fn next_utterance(&mut self, now: Time, truth: &Truth) -> Option<Utterance> {
+        if let Some((seed, number)) = self.responses.pop_front() {
+            return Some(Utterance::Response { seed, number });
+        }
+        let speech = self.speech.as_mut()?;
+        let (seed, number) = (speech.seed, speech.next);
+        let traffic = &truth.flows[&seed].traffic;
+        if !std::mem::replace(&mut speech.greeted, true) {
+            return Some(Utterance::Greeting { seed });
+        }
+        let waits = traffic.calls.is_some_and(|most| number - speech.answered >= most);
+        if number == traffic.messages || now < speech.quiet_until || waits {
+            return None;
+        }
+        speech.next += 1;
+        if let Some((messages, pause)) = traffic.burst
+            && speech.next % messages == 0
+        {
+            speech.quiet_until = now + pause;
+        }
+        Some(match traffic.calls {
+            Some(_) => Utterance::Request { seed, number },
+            None => Utterance::Message { seed, number },
+        })
+    }
+
+    fn has_said_everything(&self, truth: &Truth) -> bool {
+        let Some(speech) = &self.speech else { return self.peer_finished };
+        let traffic = &truth.flows[&speech.seed].traffic;
+        let answered = traffic.calls.is_none() || speech.answered == traffic.messages;
+        traffic.finish && speech.greeted && speech.next == traffic.messages && answered
+    }
+
+    /// Checks a message: it must be the one that comes next, whole and unchanged.
+    pub(super) fn hear(&mut self, message: &Heard<'_>, truth: &mut Truth) {
+        if let Err(fault) = self.check(message, truth) {
+            truth.fault(|| fault);
+        }
+    }
+
+    fn check(&mut self, message: &Heard<'_>, truth: &mut Truth) -> Result<(), String> {
+        if self.peer_finished {
+            return Err("a message behind the end".into());
+        }
+        if let Kind::Response(call) = message.kind() {
+            let speech = self.speech.as_mut().ok_or("a response to who says nothing")?;
+            let (seed, number) = (speech.seed, speech.answered);
+            speech.answered += 1;
+            if number >= speech.next || call != number as u32 {
+                return Err(format!("response to call {call}, expected was {number} of {}", speech.next));
+            }
+            truth.flows.get_mut(&seed).expect("it speaks").answered += 1;
+            return self.compare(message, Utterance::Response { seed, number }, truth);
+        }
+        let Some(seed) = self.hears else { return self.greet(message, truth) };
+        let flow = truth.flows.get_mut(&seed).expect("it greeted");
+        let number = flow.received;
+        flow.received += 1;
+        if number >= flow.traffic.messages {
+            return Err(format!("message {number} of {}", flow.traffic.messages));
+        }
+        let utterance = match flow.traffic.calls {
+            Some(_) => {
+                self.responses.push_back((seed, number));
+                Utterance::Request { seed, number }
+            }
+            None => Utterance::Message { seed, number },
+        };
+        self.compare(message, utterance, truth)
+    }
+
+    /// The first message says what the others will be.
+    fn greet(&mut self, message: &Heard<'_>, truth: &mut Truth) -> Result<(), String> {
+        let bytes: Vec<u8> = message.pieces().flatten().copied().collect();
+        let seed = u64::from_be_bytes(bytes.try_into().map_err(|_| "a greeting of another length")?);
+        let flow = truth.flows.get_mut(&seed).ok_or("a greeting of nobody")?;
+        if std::mem::replace(&mut flow.begun, true) {
+            return Err("a second greeting".into());
+        }
+        self.hears = Some(seed);
+        Ok(())
+    }
+
+    fn compare(&mut self, message: &Heard<'_>, expected: Utterance, truth: &Truth) -> Result<(), String> {
+        expected.write(&truth.flows, &mut self.message);
+        if message.kind() != expected.kind() {
+            return Err(format!("{:?}, expected was {expected:?}", message.kind()));
+        }
+        let mut rest = &self.message[..];
+        let same = message.pieces().all(|piece| {
+            let (same, behind) = (rest.starts_with(piece), rest.get(piece.len()..).unwrap_or_default());
+            rest = behind;
+            same
+        });
+        if !same || !rest.is_empty() || message.len() != self.message.len() {
+            return Err(format!(
+                "{expected:?} of {} bytes came as other {}",
+                self.message.len(),
+                message.len()
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,292 @@
+//! A host: an endpoint, memory for what arrives, and a program that talks and listens.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::conversation::{Conversation, End};
+use super::link::LinkSettings;
+use super::traffic::{Flow, Flows, Traffic};
+use crate::message::{Endpoint, Event, Peer, Piece, Settings, Time, Transmit, crc};
+
+/// How far ahead of the wire a host fills the queue of its interface.
+const INTERFACE_AHEAD: Duration = Duration::from_micros(100);
+
+/// How a host is.
+#[derive(Debug, Clone)]
+pub struct HostSettings {
+    /// Its endpoint's.
+    pub endpoint: Settings,
+    /// Datagrams for which it has memory.
+    pub memory_packets: usize,
+    /// When it reads: at once, or so many messages every so often.
+    pub reading: Option<(usize, Duration)>,
+    /// What it says to who connects.
+    pub says: Option<Traffic>,
+    /// The link towards it; its interface has the same rate.
+    pub link: LinkSettings,
+}
+
+/// What a host has sent and could not take.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HostCounts {
+    /// Packets sent, again or not.
+    pub packets: u64,
+    /// Of those, packets sent again.
+    pub again: u64,
+    /// Other datagrams sent.
+    pub controls: u64,
+    /// Datagrams that arrived without memory for them.
+    pub without_memory: u64,
+    /// Bytes of messages that were read.
+    pub read_bytes: u64,
+}
+
+/// What all hosts of a simulation know.
+#[derive(Debug, Default)]
+pub(super) struct Truth {
+    pub(super) flows: Flows,
+    /// What should not have happened.
+    pub(super) faults: Vec<String>,
+}
+
+/// Faults of which is told: one is enough, and the first are the most telling.
+const FAULTS_MAX: usize = 20;
+
+impl Truth {
+    pub(super) fn fault(&mut self, text: impl FnOnce() -> String) {
+        if self.faults.len() < FAULTS_MAX {
+            self.faults.push(text());
+        }
+    }
+}
+
+/// A datagram that leaves a host.
+#[derive(Debug)]
+pub(super) struct Departure {
+    pub(super) at: Time,
+    pub(super) to: SocketAddr,
+    pub(super) datagram: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) address: SocketAddr,
+    pub(super) settings: HostSettings,
+    pub(super) endpoint: Endpoint<Vec<u8>, Vec<u8>>,
+    pub(super) conversations: Vec<Conversation>,
+    by_peer: HashMap<Peer, usize>,
+    pub(super) events: Vec<(Time, Event)>,
+    pub(super) counts: HostCounts,
+    /// Datagrams that the endpoint keeps.
+    pub(super) kept: usize,
+    /// Packets that the endpoint keeps.
+    pub(super) queued: usize,
+    /// When its interface will have sent everything.
+    interface_free: Time,
+    reads_at: Time,
+    /// Seeds of what is said to who connects come from it.
+    seed: u64,
+}
+
+impl Host {
+    pub(super) fn new(address: SocketAddr, settings: HostSettings, seed: u64) -> Self {
+        let mut host = Self {
+            address,
+            endpoint: Self::endpoint(&settings, seed),
+            settings,
+            conversations: Vec::new(),
+            by_peer: HashMap::new(),
+            events: Vec::new(),
+            counts: HostCounts::default(),
+            kept: 0,
+            queued: 0,
+            interface_free: Time::default(),
+            reads_at: Time::default(),
+            seed,
+        };
+        host.endpoint.set_free(host.settings.memory_packets);
+        host
+    }
+
+    fn endpoint(settings: &HostSettings, seed: u64) -> Endpoint<Vec<u8>, Vec<u8>> {
+        let mut bytes = [0; 32];
+        fastrand::Rng::with_seed(seed).fill(&mut bytes);
+        Endpoint::new(settings.endpoint.clone(), bytes)
+    }
+
+    /// The program is started again: nothing is left of what it knew.
+    pub(super) fn restart(&mut self) {
+        self.seed = self.seed.wrapping_add(1);
+        self.endpoint = Self::endpoint(&self.settings, self.seed);
+        self.endpoint.set_free(self.settings.memory_packets);
+        self.conversations.clear();
+        self.by_peer.clear();
+        (self.kept, self.queued) = (0, 0);
+    }
+
+    /// Connects, and says that.
+    pub(super) fn connect(&mut self, now: Time, to: SocketAddr, says: Option<u64>) -> Peer {
+        let peer = self.endpoint.connect(now, to).expect("the tests keep within the number of peers");
+        self.begin(peer, says);
+        peer
+    }
+
+    /// Ends a connection at once.
+    pub(super) fn abort(&mut self, peer: Peer) {
+        self.endpoint.abort(peer);
+        if let Some(&index) = self.by_peer.get(&peer) {
+            self.conversations[index].end = Some(End::Aborted);
+        }
+    }
+
+    fn begin(&mut self, peer: Peer, says: Option<u64>) {
+        self.by_peer.insert(peer, self.conversations.len());
+        self.conversations.push(Conversation::new(peer, says));
+    }
+
+    /// Takes a datagram from the wire.
+    pub(super) fn arrive(&mut self, now: Time, from: SocketAddr, congested: bool, datagram: Vec<u8>) {
+        if self.kept >= self.settings.memory_packets {
+            self.counts.without_memory += 1;
+            return;
+        }
+        self.kept += 1;
+        self.endpoint.handle_datagram(now, from, congested, datagram);
+    }
+
+    /// Does what there is to do. Gives when there is more, if nothing arrives.
+    pub(super) fn drive(
+        &mut self,
+        now: Time,
+        truth: &mut Truth,
+        departures: &mut Vec<Departure>,
+    ) -> Option<Time> {
+        if self.endpoint.poll_timeout().is_some_and(|due| due <= now) {
+            self.endpoint.handle_timeout(now);
+        }
+        let (mut speaks_at, mut blocked);
+        loop {
+            self.note_events(now, truth);
+            self.read(now, truth);
+            self.note_events(now, truth); // an end is told when everything in front of it was read
+            speaks_at = None;
+            for conversation in &mut self.conversations {
+                let next = conversation.speak(now, &mut self.endpoint, &mut self.queued, truth);
+                speaks_at = speaks_at.into_iter().chain(next).min();
+            }
+            self.collect(truth);
+            blocked = self.transmit(now, departures);
+            if !self.note_events(now, truth) {
+                break; // nothing came of it
+            }
+        }
+        let reads_at = self.settings.reading.filter(|_| self.is_listening()).map(|_| self.reads_at);
+        [blocked.or(self.endpoint.poll_timeout()), speaks_at, reads_at].into_iter().flatten().min()
+    }
+
+    fn is_listening(&self) -> bool {
+        self.conversations.iter().any(|conversation| conversation.end.is_none())
+    }
+
+    /// Whether there were some.
+    fn note_events(&mut self, now: Time, truth: &mut Truth) -> bool {
+        let before = self.events.len();
+        while let Some(event) = self.endpoint.poll_event() {
+            let peer = match event {
+                Event::Accepted(peer, _) => {
+                    let says = self.settings.says.map(|traffic| {
+                        self.seed = self.seed.wrapping_mul(0x2545_f491_4f6c_dd1d).wrapping_add(3);
+                        truth.flows.insert(self.seed, Flow::of(traffic));
+                        self.seed
+                    });
+                    self.begin(peer, says);
+                    peer
+                }
+                Event::Connected(peer, _)
+                | Event::Writable(peer)
+                | Event::Finished(peer)
+                | Event::Closed(peer) => peer,
+                Event::Lost(peer, _) => peer,
+            };
+            self.events.push((now, event));
+            match self.by_peer.get(&peer).map(|&index| &mut self.conversations[index]) {
+                Some(conversation) => conversation.note(event, truth),
+                None => truth.fault(|| format!("{}: {event:?} of no peer of ours", self.address)),
+            }
+        }
+        self.events.len() > before
+    }
+
+    fn read(&mut self, now: Time, truth: &mut Truth) {
+        let mut most = usize::MAX;
+        if let Some((messages, every)) = self.settings.reading {
+            if now < self.reads_at {
+                return;
+            }
+            self.reads_at = now + every;
+            most = messages;
+        }
+        for _ in 0..most {
+            let Some(message) = self.endpoint.receive() else { return };
+            self.counts.read_bytes += message.len() as u64;
+            match self.by_peer.get(&message.peer()) {
+                Some(&index) => self.conversations[index].hear(&message, truth),
+                None => truth.fault(|| format!("{}: a message of no peer of ours", self.address)),
+            }
+            if self.counts.read_bytes % 4 == 1 {
+                // Taken, and soon dropped: its datagrams come back from here and not from the endpoint.
+                message.take(|piece| self.kept -= usize::from(matches!(piece, Piece::Datagram(..))));
+            }
+        }
+    }
+
+    /// Takes back what the endpoint does not need any more.
+    fn collect(&mut self, truth: &mut Truth) {
+        while self.endpoint.acknowledged().is_some() {
+            match self.queued.checked_sub(1) {
+                Some(left) => self.queued = left,
+                None => truth.fault(|| format!("{}: more packets came back than were given", self.address)),
+            }
+        }
+        while self.endpoint.released().is_some() {
+            match self.kept.checked_sub(1) {
+                Some(left) => self.kept = left,
+                None => truth.fault(|| format!("{}: more datagrams came back than were given", self.address)),
+            }
+        }
+        self.endpoint.set_free(self.settings.memory_packets - self.kept);
+    }
+
+    /// Sends what there is. Gives when it can go on, if the interface has enough for now.
+    fn transmit(&mut self, now: Time, departures: &mut Vec<Departure>) -> Option<Time> {
+        while self.interface_free.since(now) < INTERFACE_AHEAD {
+            let (to, datagram) = match self.endpoint.poll_transmit(now)? {
+                Transmit::Packet { to, packet, header, crc, again, .. } => {
+                    self.counts.packets += 1;
+                    self.counts.again += u64::from(again);
+                    let mut datagram = Vec::with_capacity(header.len() + packet.len() + crc::CRC_BYTES);
+                    datagram.extend_from_slice(&header);
+                    datagram.extend_from_slice(packet);
+                    if crc {
+                        crc::seal(&mut datagram);
+                    }
+                    (to, datagram)
+                }
+                Transmit::Control { to, datagram } => {
+                    self.counts.controls += 1;
+                    (to, datagram.to_vec())
+                }
+            };
+            self.interface_free =
+                self.interface_free.max(now) + self.settings.link.transmission(datagram.len());
+            departures.push(Departure { at: self.interface_free, to, datagram });
+        }
+        Some(now + INTERFACE_AHEAD / 2)
+    }
+
+    /// Whether all that was begun is over.
+    pub(super) fn ends(&self) -> impl Iterator<Item = Option<End>> + '_ {
+        self.conversations.iter().map(|conversation| conversation.end)
+    }
+}

@@ -1,0 +1,473 @@
+//! Two endpoints, and a list of bytes that says what happens to them: for the fuzzer, and for proptest.
+//!
+//! Other than in a [`World`](super::World) everything may happen at any time: datagrams are delivered in any order, never, or often,
+//! changed or made up, also with a checksum that is right; time stands still or jumps.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::conversation::Packer;
+use crate::message::{Endpoint, Event, Kind, Peer, Settings, Time, Transmit, crc, wire};
+
+/// Datagrams under way in one direction; more push out the oldest.
+const ON_WIRE_MAX: usize = 512;
+/// Datagrams that an endpoint may send without that something arrives or time passes: windows of all its peers, probes, answers.
+const BURST_MAX: usize = 4_096;
+const PEERS_MAX: usize = 4;
+const WINDOW_PACKETS: usize = 32;
+const MESSAGE_BYTES_MAX: usize = 20_000;
+const ADDRESSES: [([u8; 4], u16); 2] = [([10, 0, 0, 1], 1), ([10, 0, 0, 2], 2)];
+/// Another one, from which nobody connects.
+const STRANGER: ([u8; 4], u16) = ([10, 0, 0, 3], 3);
+
+/// Does what `schedule` says.
+///
+/// # Panics
+/// When something is not as it has to be: a message arrives that was not said, or twice, or out of order, although nobody forged
+/// datagrams; an endpoint keeps more than its settings allow, or gives back more than it got; or sends without end.
+pub fn run(schedule: &[u8]) {
+    let mut bytes = Bytes(schedule);
+    let crc = bytes.next() % 2 == 1;
+    let mut pair = Pair::new(crc);
+    while !bytes.0.is_empty() {
+        pair.happen(&mut bytes);
+        pair.pump();
+    }
+}
+
+/// The schedule, read from the front; zeros behind its end.
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn next(&mut self) -> u8 {
+        let Some((&first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        first
+    }
+
+    fn two(&mut self) -> usize {
+        usize::from(u16::from_be_bytes([self.next(), self.next()]))
+    }
+
+    /// As many as there are, up to `most`.
+    fn take(&mut self, most: usize) -> Vec<u8> {
+        let (taken, rest) = self.0.split_at(most.min(self.0.len()));
+        self.0 = rest;
+        taken.to_vec()
+    }
+}
+
+struct Pair {
+    now: Time,
+    crc: bool,
+    sides: [Side; 2],
+    /// Somebody was given a datagram that nobody sent, and that no checksum tells from others.
+    forged: bool,
+    seeds: u8,
+    /// What was said on each connection: by side, address and number of the connection.
+    said: HashMap<u32, Vec<(Kind, usize)>>,
+    connections: u32,
+}
+
+struct Side {
+    endpoint: Endpoint<Vec<u8>, Vec<u8>>,
+    address: SocketAddr,
+    /// On their way to this side.
+    wire: VecDeque<Datagram>,
+    talks: Vec<Talk>,
+    /// Of these, what was told before may be heard afterwards.
+    aborted: HashSet<Peer>,
+    free: usize,
+    kept: usize,
+    queued: usize,
+}
+
+#[derive(Clone)]
+struct Datagram {
+    from: SocketAddr,
+    bytes: Vec<u8>,
+    /// It is not what the endpoint made it.
+    changed: bool,
+}
+
+/// One end of a connection.
+struct Talk {
+    peer: Peer,
+    connected: bool,
+    finished: bool,
+    /// What this end says is known under this number.
+    says: u32,
+    packer: Packer,
+    /// Whose messages come, and how many came.
+    hears: Option<(u32, usize)>,
+}
+
+impl Pair {
+    fn new(crc: bool) -> Self {
+        let sides = ADDRESSES.map(|address| Side {
+            endpoint: endpoint(crc, address.1 as u8),
+            address: address.into(),
+            wire: VecDeque::new(),
+            talks: Vec::new(),
+            aborted: HashSet::new(),
+            free: 64,
+            kept: 0,
+            queued: 0,
+        });
+        let mut pair = Self {
+            now: Time::from_ns(1),
+            crc,
+            sides,
+            forged: false,
+            seeds: 10,
+            said: HashMap::new(),
+            connections: 0,
+        };
+        pair.connect(0);
+        pair
+    }
+
+    /// One operation.
+    fn happen(&mut self, bytes: &mut Bytes<'_>) {
+        let operation = bytes.next();
+        let side = usize::from(operation >> 7);
+        match operation & 15 {
+            0 => self.pass(Duration::from_micros(1 << (bytes.next() % 26))),
+            1 | 2 => self.exchange(4 << (operation >> 4 & 3)),
+            3 => self.with_datagram(side, bytes, |pair, index| {
+                let datagram = pair.sides[side].wire.remove(index).expect("it is there");
+                pair.deliver(side, datagram);
+            }),
+            4 => self.with_datagram(side, bytes, |pair, index| drop(pair.sides[side].wire.remove(index))),
+            5 => self.with_datagram(side, bytes, |pair, index| {
+                let datagram = pair.sides[side].wire[index].clone();
+                pair.deliver(side, datagram);
+            }),
+            6 => self.change(side, bytes),
+            7 => self.make_up(side, bytes),
+            8..=10 => self.say(side, bytes),
+            11 => self.read(side, usize::from(bytes.next())),
+            12 => self.sides[side].free = usize::from(bytes.next()),
+            13 => self.finish(side, bytes.next()),
+            14 => self.abort(side, bytes.next()),
+            _ if operation & 64 == 0 => self.connect(side),
+            _ => self.restart(side),
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now = self.now + time;
+        for side in &mut self.sides {
+            side.endpoint.handle_timeout(self.now);
+        }
+    }
+
+    /// Both sides get what is on its way to them, and read, that many times; as fast as a network does it.
+    fn exchange(&mut self, times: usize) {
+        for _ in 0..times {
+            for side in 0..2 {
+                for datagram in std::mem::take(&mut self.sides[side].wire) {
+                    self.deliver(side, datagram);
+                }
+                self.read(side, usize::MAX);
+            }
+            self.pump();
+            self.pass(Duration::from_micros(50));
+            self.pump();
+        }
+    }
+
+    fn with_datagram(&mut self, side: usize, bytes: &mut Bytes<'_>, then: impl FnOnce(&mut Self, usize)) {
+        let (number, count) = (usize::from(bytes.next()), self.sides[side].wire.len());
+        if count > 0 {
+            then(self, number % count);
+        }
+    }
+
+    /// Some bytes of a datagram are others, or it ends before; with a checksum that is right, maybe.
+    fn change(&mut self, side: usize, bytes: &mut Bytes<'_>) {
+        let (how, at, with) = (bytes.next(), bytes.two(), bytes.next());
+        let crc = self.crc;
+        self.with_datagram(side, bytes, |pair, index| {
+            let datagram = &mut pair.sides[side].wire[index];
+            let seals = crc && how & 1 == 1 && datagram.bytes.len() > crc::CRC_BYTES;
+            if seals {
+                datagram.bytes.truncate(datagram.bytes.len() - crc::CRC_BYTES);
+            }
+            if let Some(byte) = datagram.bytes.get_mut(at % 64) {
+                *byte ^= with;
+            }
+            if how & 2 == 2 {
+                datagram.bytes.truncate(at);
+            }
+            if how & 4 == 4 {
+                datagram.from = STRANGER.into();
+            }
+            if seals {
+                crc::seal(&mut datagram.bytes);
+                pair.forged = true; // by who knows what the peer knows
+            }
+            datagram.changed = true;
+        });
+    }
+
+    /// A datagram of nobody's, to a connection that there is, maybe.
+    fn make_up(&mut self, side: usize, bytes: &mut Bytes<'_>) {
+        let (count, like) = (usize::from(bytes.next()), bytes.next());
+        let mut datagram = bytes.take(count);
+        if like % 2 == 1
+            && let Some(other) =
+                self.sides[side].wire.get(usize::from(like / 2) % self.sides[side].wire.len().max(1))
+        {
+            datagram = other.bytes.iter().take(32).copied().chain(datagram).collect();
+            if self.crc {
+                crc::seal(&mut datagram);
+            }
+        }
+        self.forged = true;
+        let from = self.sides[1 - side].address;
+        self.deliver(side, Datagram { from, bytes: datagram, changed: true });
+    }
+
+    fn deliver(&mut self, side: usize, datagram: Datagram) {
+        // Only packets and acknowledgements have a CRC of their connection's. What is set up by others is another connection.
+        let is_packet =
+            matches!(datagram.bytes.first(), Some(1 | 2)) && datagram.bytes.len() > wire::HEADER_BYTES;
+        self.forged |= datagram.changed && !(self.crc && is_packet);
+        let (now, side) = (self.now, &mut self.sides[side]);
+        side.kept += 1;
+        side.endpoint.handle_datagram(now, datagram.from, datagram.bytes.len() % 3 == 0, datagram.bytes);
+    }
+
+    fn connect(&mut self, side: usize) {
+        let (now, to) = (self.now, self.sides[1 - side].address);
+        if let Ok(peer) = self.sides[side].endpoint.connect(now, to) {
+            self.begin(side, peer);
+        }
+    }
+
+    fn begin(&mut self, side: usize, peer: Peer) {
+        self.connections += 1;
+        let says = self.connections;
+        self.said.insert(says, Vec::new());
+        let (packer, hears) = (Packer::default(), None);
+        self.sides[side].talks.push(Talk { peer, connected: false, finished: false, says, packer, hears });
+    }
+
+    fn restart(&mut self, side: usize) {
+        self.seeds = self.seeds.wrapping_add(1);
+        let side = &mut self.sides[side];
+        side.endpoint = endpoint(self.crc, self.seeds);
+        side.talks.clear();
+        side.aborted.clear();
+        (side.kept, side.queued) = (0, 0);
+    }
+
+    fn say(&mut self, side: usize, bytes: &mut Bytes<'_>) {
+        let (which, count) = (usize::from(bytes.next()), bytes.two());
+        // Mostly short ones.
+        let count = if count & 3 == 0 { count * 4 % MESSAGE_BYTES_MAX } else { count % 200 };
+        let Side { endpoint, talks, .. } = &mut self.sides[side];
+        let talks_count = talks.len().max(1);
+        let Some(talk) = talks.get_mut(which % talks_count).filter(|talk| talk.connected && !talk.finished)
+        else {
+            return;
+        };
+        let Ok(payload_bytes_max @ 1..) = endpoint.payload_bytes_max(talk.peer) else { return };
+        if endpoint.message_bytes_max(talk.peer).is_ok_and(|most| most < count + 8) {
+            return; // what no program may say
+        }
+        let said = self.said.get_mut(&talk.says).expect("every connection's");
+        let kind = match which >> 4 & 3 {
+            0 | 3 => Kind::Plain,
+            1 => Kind::Request(said.len() as u32),
+            _ => Kind::Response(said.len() as u32),
+        };
+        talk.packer.pack(kind, &contents(talk.says, said.len(), count + 8), payload_bytes_max);
+        if which & 128 == 0 {
+            talk.packer.close();
+        }
+        said.push((kind, count + 8));
+    }
+
+    fn read(&mut self, side: usize, most: usize) {
+        self.note_events(side);
+        let Side { endpoint, talks, kept, .. } = &mut self.sides[side];
+        for _ in 0..most {
+            let Some(message) = endpoint.receive() else { return };
+            let pieces: Vec<u8> = message.pieces().flatten().copied().collect();
+            let talk =
+                talks.iter_mut().find(|talk| talk.peer == message.peer()).expect("an event told of the peer");
+            if !self.forged {
+                assert_eq!(pieces.len(), message.len());
+                let name = u32::from_be_bytes(pieces[..4].try_into().expect("all have eight bytes"));
+                let (says, number) = talk.hears.get_or_insert((name, 0));
+                assert_eq!(*says, name, "messages of two connections");
+                let (kind, bytes) = self.said[says][*number];
+                assert_eq!((message.kind(), message.len()), (kind, bytes), "message {number}");
+                assert!(pieces == contents(*says, *number, bytes), "message {number} is not what was said");
+                *number += 1;
+            }
+            if message.len() % 2 == 0 {
+                message
+                    .take(|piece| *kept -= usize::from(matches!(piece, crate::message::Piece::Datagram(..))));
+            }
+        }
+    }
+
+    fn finish(&mut self, side: usize, which: u8) {
+        let Side { endpoint, talks, queued, .. } = &mut self.sides[side];
+        let count = talks.len().max(1);
+        let Some(talk) = talks.get_mut(usize::from(which) % count) else { return };
+        if talk.packer.full.is_empty() && endpoint.finish(talk.peer, Vec::new()).is_ok() {
+            talk.finished = true;
+            *queued += 1;
+        }
+    }
+
+    fn abort(&mut self, side: usize, which: u8) {
+        let Side { endpoint, talks, aborted, .. } = &mut self.sides[side];
+        if !talks.is_empty() {
+            let peer = talks.remove(usize::from(which) % talks.len()).peer;
+            endpoint.abort(peer);
+            aborted.insert(peer);
+        }
+    }
+
+    /// Hands packets over, takes memory back, and sends what there is.
+    fn pump(&mut self) {
+        for index in 0..2 {
+            self.note_events(index);
+            let [one, two] = &mut self.sides;
+            let (side, other) = if index == 0 { (one, two) } else { (two, one) };
+            side.hand_over();
+            side.collect();
+            side.transmit(self.now, other);
+        }
+    }
+
+    fn note_events(&mut self, index: usize) {
+        while let Some(event) = self.sides[index].endpoint.poll_event() {
+            if let Event::Accepted(peer, _) = event {
+                self.begin(index, peer);
+            }
+            let Side { talks, aborted, .. } = &mut self.sides[index];
+            let (Event::Accepted(peer, _)
+            | Event::Connected(peer, _)
+            | Event::Writable(peer)
+            | Event::Finished(peer)
+            | Event::Closed(peer)
+            | Event::Lost(peer, _)) = event;
+            let Some(place) = talks.iter().position(|talk| talk.peer == peer) else {
+                assert!(aborted.contains(&peer), "{event:?} of nobody");
+                continue;
+            };
+            match event {
+                Event::Accepted(..) | Event::Connected(..) => talks[place].connected = true,
+                Event::Lost(..) => drop(talks.remove(place)),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Side {
+    fn hand_over(&mut self) {
+        for talk in &mut self.talks {
+            while let Some(packet) = talk.packer.full.pop_front() {
+                if let Err((packet, _)) = self.endpoint.queue(talk.peer, packet) {
+                    talk.packer.full.push_front(packet);
+                    break;
+                }
+                self.queued += 1;
+            }
+        }
+    }
+
+    fn collect(&mut self) {
+        while self.endpoint.released().is_some() {
+            self.kept = self.kept.checked_sub(1).expect("no more comes back than was given");
+        }
+        while self.endpoint.acknowledged().is_some() {
+            self.queued = self.queued.checked_sub(1).expect("no more comes back than was given");
+        }
+        assert!(self.kept <= PEERS_MAX * WINDOW_PACKETS, "{} datagrams kept", self.kept);
+        assert!(self.queued <= PEERS_MAX * (WINDOW_PACKETS + 1), "{} packets kept", self.queued);
+        assert!(self.endpoint.peers() <= PEERS_MAX);
+        self.endpoint.set_free(self.free);
+    }
+
+    fn transmit(&mut self, now: Time, other: &mut Side) {
+        let mut count = 0;
+        while let Some(transmit) = self.endpoint.poll_transmit(now) {
+            count += 1;
+            assert!(count <= BURST_MAX, "sends without end");
+            let (to, bytes) = match transmit {
+                Transmit::Packet { to, packet, header, crc, .. } => {
+                    let mut bytes = [&header[..], packet].concat();
+                    if crc {
+                        crc::seal(&mut bytes);
+                    }
+                    (to, bytes)
+                }
+                Transmit::Control { to, datagram } => (to, datagram.to_vec()),
+            };
+            if to == other.address {
+                other.wire.push_back(Datagram { from: self.address, bytes, changed: false });
+                if other.wire.len() > ON_WIRE_MAX {
+                    other.wire.pop_front();
+                }
+            }
+        }
+    }
+}
+
+fn endpoint(crc: bool, seed: u8) -> Endpoint<Vec<u8>, Vec<u8>> {
+    let settings = Settings {
+        datagram_bytes: 600,
+        max_message_bytes: MESSAGE_BYTES_MAX as u32,
+        window_packets: WINDOW_PACKETS,
+        peers_max: PEERS_MAX,
+        crc,
+        ..Settings::default()
+    };
+    Endpoint::new(settings, [seed; 32])
+}
+
+/// A message: who says it, which it is, and bytes that follow from that.
+fn contents(says: u32, number: usize, count: usize) -> Vec<u8> {
+    let head = [says.to_be_bytes(), (number as u32).to_be_bytes()].concat();
+    let rest = (0..).map(|at: u32| (at.wrapping_mul(says).wrapping_add(number as u32) >> 2) as u8);
+    head.into_iter().chain(rest).take(count).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+        /// Proves what the fuzzer looks for longer: whatever happens, endpoints stay within their limits, and say what was said.
+        #[test]
+        fn any_schedule_is_survived(schedule in prop::collection::vec(any::<u8>(), 0..400)) {
+            super::run(&schedule);
+        }
+
+        /// The same without forgeries, so that contents are compared to the end.
+        #[test]
+        fn messages_are_a_prefix_of_what_was_said(
+            schedule in prop::collection::vec((prop::sample::select(
+                &[0u8, 1, 0x21, 2, 3, 0x83, 4, 0x84, 5, 0x85, 8, 9, 0x88, 0x89, 11, 0x8b, 12, 13, 0x8d, 15, 0x8f, 0x4f][..]
+            ), any::<[u8; 3]>()), 0..200)
+        ) {
+            let bytes: Vec<u8> = schedule.into_iter().flat_map(|(operation, rest)| {
+                let arguments = match operation & 15 { 1 | 2 | 15 => 0, 8..=10 => 3, _ => 1 };
+                std::iter::once(operation).chain(rest.into_iter().take(arguments))
+            }).collect();
+            super::run(&[&[0][..], &bytes].concat());
+            super::run(&[&[1][..], &bytes].concat());
+        }
+    }
+}

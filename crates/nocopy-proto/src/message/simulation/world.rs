@@ -1,0 +1,319 @@
+//! Hosts, the links between them, and the clock: the same seed makes the same run, to the byte.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use super::conversation::End;
+use super::host::{Departure, Host, HostCounts, HostSettings, Truth};
+use super::link::{Link, LinkCounts};
+use super::traffic::{Flow, Traffic};
+use crate::message::{Event, Peer, Time};
+
+/// A host that is woken so often without that time passes does not wait, it spins.
+const WAKES_AT_ONCE_MAX: u32 = 1_000;
+const PORT: u16 = 7_000;
+
+/// The number of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostId(usize);
+
+/// What addresses without a host have sent and were sent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stranger {
+    /// Datagrams it has sent.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Datagrams that came back.
+    pub got: u64,
+    /// Their bytes.
+    pub got_bytes: u64,
+}
+
+/// A simulated network. Every host has a link towards it from a switch that all have in common.
+#[derive(Debug)]
+pub struct World {
+    now: Time,
+    random: Rng,
+    hosts: Vec<Node>,
+    schedule: BinaryHeap<Reverse<Scheduled>>,
+    /// Orders what happens at the same time.
+    scheduled: u64,
+    truth: Truth,
+    strangers: BTreeMap<SocketAddr, Stranger>,
+    /// What strangers were sent.
+    pub mail: Vec<(SocketAddr, Vec<u8>)>,
+    departures: Vec<Departure>,
+    fingerprint: u64,
+    /// Datagrams that hosts were given, to be sent once more by a test; as many as `keep` says.
+    pub recording: Vec<(SocketAddr, HostId, Vec<u8>)>,
+    /// How many to keep.
+    pub keep: usize,
+}
+
+#[derive(Debug)]
+struct Node {
+    host: Host,
+    link: Link,
+    wakes_at: Option<Time>,
+    /// When it was woken last, and how often at that time.
+    woken: (Time, u32),
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Scheduled {
+    at: Time,
+    number: u64,
+    happening: Happening,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Happening {
+    /// A datagram comes to the switch.
+    Switch {
+        from: SocketAddr,
+        to: SocketAddr,
+        datagram: Vec<u8>,
+    },
+    Arrival {
+        host: usize,
+        from: SocketAddr,
+        congested: bool,
+        datagram: Vec<u8>,
+    },
+    Wake {
+        host: usize,
+    },
+}
+
+impl World {
+    /// Without hosts.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            now: Time::default(),
+            random: Rng::with_seed(seed),
+            hosts: Vec::new(),
+            schedule: BinaryHeap::new(),
+            scheduled: 0,
+            truth: Truth::default(),
+            strangers: BTreeMap::new(),
+            mail: Vec::new(),
+            departures: Vec::new(),
+            fingerprint: 0,
+            recording: Vec::new(),
+            keep: 0,
+        }
+    }
+
+    /// Adds a host.
+    pub fn host(&mut self, settings: HostSettings) -> HostId {
+        let number = u32::try_from(self.hosts.len()).expect("few hosts");
+        let address = SocketAddr::from((Ipv4Addr::from(0x0a00_0001 + number), PORT));
+        let link = Link::new(settings.link.clone(), self.random.u64(..));
+        let host = Host::new(address, settings, self.random.u64(..));
+        self.hosts.push(Node { host, link, wakes_at: None, woken: (self.now, 0) });
+        HostId(number as usize)
+    }
+
+    /// Has `from` connect to `to` and say that, if anything.
+    pub fn connect(&mut self, from: HostId, to: HostId, says: Option<Traffic>) -> Peer {
+        let seed = self.random.u64(..);
+        if let Some(traffic) = says {
+            self.truth.flows.insert(seed, Flow::of(traffic));
+        }
+        let to = self.address(to);
+        let peer = self.hosts[from.0].host.connect(self.now, to, says.map(|_| seed));
+        self.drive(from.0);
+        peer
+    }
+
+    /// The host's program is started again, without memory of before.
+    pub fn restart(&mut self, host: HostId) {
+        self.hosts[host.0].host.restart();
+        self.drive(host.0);
+    }
+
+    /// Ends a connection from one side, at once.
+    pub fn abort(&mut self, host: HostId, peer: Peer) {
+        self.hosts[host.0].host.abort(peer);
+        self.drive(host.0);
+    }
+
+    /// A datagram comes in front of the link towards `to`, from whoever that is.
+    pub fn inject(&mut self, from: SocketAddr, to: HostId, datagram: Vec<u8>) {
+        let stranger = self.strangers.entry(from).or_default();
+        stranger.sent += 1;
+        stranger.sent_bytes += datagram.len() as u64;
+        let to = self.address(to);
+        self.schedule(self.now, Happening::Switch { from, to, datagram });
+    }
+
+    /// Runs until there is nothing left to happen, or `most` has passed. Says which: whether nothing is left.
+    pub fn run(&mut self, most: Duration) -> bool {
+        let until = self.now + most;
+        while let Some(Reverse(next)) = self.schedule.peek() {
+            if next.at > until {
+                self.now = until;
+                return false;
+            }
+            self.step();
+        }
+        true
+    }
+
+    /// Runs until `done`, looking after every step, or `most` has passed. Says whether it is done.
+    pub fn run_until(&mut self, most: Duration, done: impl Fn(&Self) -> bool) -> bool {
+        let until = self.now + most;
+        while !done(self) {
+            if self.schedule.peek().is_none_or(|Reverse(next)| next.at > until) {
+                self.now = until;
+                return done(self);
+            }
+            self.step();
+        }
+        true
+    }
+
+    /// Does what happens next.
+    fn step(&mut self) {
+        let Some(Reverse(Scheduled { at, happening, .. })) = self.schedule.pop() else { return };
+        self.now = at;
+        match happening {
+            Happening::Switch { from, to, datagram } => self.switch(from, to, datagram),
+            Happening::Arrival { host, from, congested, datagram } => {
+                self.note(from, &datagram);
+                if self.recording.len() < self.keep {
+                    self.recording.push((from, HostId(host), datagram.clone()));
+                }
+                self.hosts[host].host.arrive(at, from, congested, datagram);
+                self.drive(host);
+            }
+            Happening::Wake { host } => {
+                if self.hosts[host].wakes_at == Some(at) {
+                    self.hosts[host].wakes_at = None;
+                    self.drive(host);
+                }
+            }
+        }
+    }
+
+    fn switch(&mut self, from: SocketAddr, to: SocketAddr, datagram: Vec<u8>) {
+        let Some(host) = self.hosts.iter().position(|node| node.host.address == to) else {
+            let stranger = self.strangers.entry(to).or_default();
+            stranger.got += 1;
+            stranger.got_bytes += datagram.len() as u64;
+            return self.mail.push((to, datagram));
+        };
+        for arrival in self.hosts[host].link.carry(self.now, datagram).into_iter().flatten() {
+            let (congested, datagram) = (arrival.congested, arrival.datagram);
+            self.schedule(arrival.at, Happening::Arrival { host, from, congested, datagram });
+        }
+    }
+
+    fn drive(&mut self, index: usize) {
+        let node = &mut self.hosts[index];
+        let next = node.host.drive(self.now, &mut self.truth, &mut self.departures);
+        let from = node.host.address;
+        node.woken = if node.woken.0 == self.now { (self.now, node.woken.1 + 1) } else { (self.now, 0) };
+        if node.woken.1 == WAKES_AT_ONCE_MAX {
+            self.truth.fault(|| format!("{from} does not wait, it spins, at {:?}", self.now));
+        } else if let Some(at) = next.map(|at| at.max(self.now))
+            && node.wakes_at != Some(at)
+        {
+            node.wakes_at = Some(at);
+            self.schedule(at, Happening::Wake { host: index });
+        }
+        let mut departures = std::mem::take(&mut self.departures);
+        for Departure { at, to, datagram } in departures.drain(..) {
+            self.schedule(at, Happening::Switch { from, to, datagram });
+        }
+        self.departures = departures;
+    }
+
+    fn schedule(&mut self, at: Time, happening: Happening) {
+        self.scheduled += 1;
+        self.schedule.push(Reverse(Scheduled { at, number: self.scheduled, happening }));
+    }
+
+    /// Mixes what arrives into the fingerprint (FNV-1a over words).
+    fn note(&mut self, from: SocketAddr, datagram: &[u8]) {
+        let head = [self.now.ns(), u64::from(from.port()), datagram.len() as u64];
+        let words = datagram.chunks(8).map(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            u64::from_le_bytes(word)
+        });
+        for word in head.into_iter().chain(words) {
+            self.fingerprint = (self.fingerprint ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29);
+        }
+    }
+
+    /// What all hosts have got and when, as a number.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    /// The time.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// What happened that should not have.
+    pub fn faults(&self) -> &[String] {
+        &self.truth.faults
+    }
+
+    /// What was said and how much of it arrived, in the order of seeds.
+    pub fn flows(&self) -> impl Iterator<Item = &Flow> {
+        self.truth.flows.values()
+    }
+
+    /// Where a host is.
+    pub fn address(&self, host: HostId) -> SocketAddr {
+        self.hosts[host.0].host.address
+    }
+
+    /// What a host has sent.
+    pub fn counts(&self, host: HostId) -> HostCounts {
+        self.hosts[host.0].host.counts
+    }
+
+    /// What became of the datagrams on the link towards a host.
+    pub fn link_counts(&self, host: HostId) -> LinkCounts {
+        self.hosts[host.0].link.counts
+    }
+
+    /// What a host was told, and when.
+    pub fn events(&self, host: HostId) -> &[(Time, Event)] {
+        &self.hosts[host.0].host.events
+    }
+
+    /// How the host's connections ended, in the order in which they began.
+    pub fn ends(&self, host: HostId) -> Vec<Option<End>> {
+        self.hosts[host.0].host.ends().collect()
+    }
+
+    /// The host's endpoint.
+    pub fn endpoint(&self, host: HostId) -> &crate::message::Endpoint<Vec<u8>, Vec<u8>> {
+        &self.hosts[host.0].host.endpoint
+    }
+
+    /// What address has sent and was sent, that is no host's.
+    pub fn stranger(&self, address: SocketAddr) -> Stranger {
+        self.strangers.get(&address).copied().unwrap_or_default()
+    }
+
+    /// Changes the link towards a host from now on.
+    pub fn change_link(&mut self, host: HostId, change: impl FnOnce(&mut super::LinkSettings)) {
+        change(&mut self.hosts[host.0].link.settings);
+    }
+
+    /// Datagrams, and packets, that a host's endpoint keeps.
+    pub fn kept(&self, host: HostId) -> (usize, usize) {
+        (self.hosts[host.0].host.kept, self.hosts[host.0].host.queued)
+    }
+}
