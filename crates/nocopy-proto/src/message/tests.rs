@@ -175,7 +175,7 @@ fn both_ends_end() {
     table.hosts[1].finish(server, Vec::new()).unwrap();
     table.settle(|_, _| true);
     assert_eq!(table.hosts[0].poll_event(), Some(Event::Finished(client)));
-    table.sleep(Duration::from_secs(1));
+    table.sleep(Duration::from_secs(10));
     assert_eq!(table.hosts[0].poll_event(), Some(Event::Closed(client)));
     assert_eq!(table.hosts[1].poll_event(), Some(Event::Closed(server)));
     assert_eq!(table.hosts.each_ref().map(Endpoint::peers), [0, 0]);
