@@ -9,9 +9,9 @@ use nocopy_proto::message::{MESSAGE_BYTES_MAX, Settings, framing};
 
 use super::Endpoint;
 use super::carrier::Carrier;
-use super::memory::Shares;
-use crate::port::Wait;
-use crate::socket::udp;
+use super::memory::{Frames, Shares};
+use crate::port::{PortBuilder, Wait};
+use crate::socket::udp::{self, over_port};
 
 /// The shortest datagrams an endpoint can be told to send: what every IPv6 network takes (RFC 8200 section 5), less the headers.
 const DATAGRAM_BYTES_MIN: u16 = 1200;
@@ -41,6 +41,9 @@ pub enum OpenError {
     /// The socket.
     #[error(transparent)]
     Socket(#[from] udp::OpenError),
+    /// The port, and the socket over it.
+    #[error(transparent)]
+    Port(#[from] over_port::OpenError),
     /// The kernel does not tell the socket's address.
     #[error("the address of the socket: not told ({source}); give one with a port number")]
     Address {
@@ -180,6 +183,29 @@ impl Builder {
         let settings = self.settings_for(usual)?;
         let shares = Shares::of(self.memory_bytes, settings.datagram_bytes.into(), settings.window_packets)?;
         let carrier = Carrier::bind(address, &shares)?;
+        Endpoint::new(carrier, settings, self.wait)
+    }
+
+    /// An endpoint over a port of its own, past the host's network stack, with this address of the interface. What the port cannot carry
+    /// goes through the kernel ([`over_port`](crate::socket::udp::over_port)).
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(self, port: PortBuilder, address: SocketAddr) -> Result<Endpoint, OpenError> {
+        // Datagrams shorter than this would be a waste where the MTU is no less, and those of a longer MTU need several frames.
+        let usual = if address.is_ipv4() { DATAGRAM_BYTES_IPV4 } else { DATAGRAM_BYTES_IPV6 };
+        let mut settings = self.settings_for(usual)?;
+        let frames = Frames::of(self.memory_bytes, &port, settings.window_packets)?;
+        let port = port.frame_count(frames.receive, frames.send);
+        let port = if frames.several { port.multi_buffer(true) } else { port };
+        let socket = over_port::Socket::open(port, address, &over_port::Settings::default())?;
+        let (carrier, datagram_bytes_max) = Carrier::over(socket, frames.held_max());
+        let longest = u16::try_from(datagram_bytes_max).unwrap_or(DATAGRAM_BYTES_MAX);
+        settings.datagram_bytes = self.datagram_bytes.unwrap_or(longest).min(longest);
+        if settings.datagram_bytes < DATAGRAM_BYTES_MIN {
+            let (value, least) = (settings.datagram_bytes.into(), DATAGRAM_BYTES_MIN.into());
+            return Err(OpenError::Setting { setting: "datagrams", value, least, most: datagram_bytes_max });
+        }
         Endpoint::new(carrier, settings, self.wait)
     }
 

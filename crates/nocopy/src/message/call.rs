@@ -55,14 +55,15 @@ impl Endpoint {
         loop {
             while let Some(next) = self.protocol.next_message() {
                 if next == wanted {
+                    let home = self.carrier.home();
                     let response = self.protocol.receive().expect("it was just there");
-                    return Ok(Message::here(response));
+                    return Ok(Message::here(response, home));
                 }
                 if self.aside.len() >= ASIDE_MAX {
                     return Err(CallError::TooManyOthers);
                 }
                 let other = self.protocol.receive().expect("it was just there");
-                self.aside.push_back(Message::here(other).take());
+                self.aside.push_back(Message::here(other, self.carrier.home()).take());
             }
             if self.protocol.room(peer).is_err() {
                 return Err(CallError::Lost);

@@ -33,7 +33,7 @@ pub(super) type Buffers = SmallVec<[Buffer; 4]>;
 #[derive(Debug)]
 pub struct Endpoint {
     pub(super) protocol: protocol::Endpoint<Packet, Received>,
-    carrier: Carrier,
+    pub(super) carrier: Carrier,
     peers: Peers,
     /// Packets of a message that is being queued.
     made: Vec<Packet>,
@@ -266,13 +266,16 @@ impl Endpoint {
         }
         self.close_packet_of(peer);
         if packets == 1 && whole_header_bytes(kind) + message.len() <= payload_bytes_max {
-            let packet = self.carrier.packet().expect("there is room for one");
+            let Some(packet) = self.carrier.packet() else { return Err(self.starve(peer)) };
             let open = self.peers.begin(peer, OpenPacket::new(packet, payload_bytes_max));
             open.put(kind, message.len(), std::iter::once(message), &mut self.carrier);
             return Ok(());
         }
         for chunk in framing::chunks(kind, message.len(), 0, payload_bytes_max) {
-            let packet = self.carrier.packet().expect("there is room for all");
+            let Some(packet) = self.carrier.packet() else {
+                self.unmake();
+                return Err(self.starve(peer));
+            };
             let (header, bytes) = (chunk.header(), &message[chunk.range.clone()]);
             let room = self.carrier.payload_mut(&packet);
             room[..header.len()].copy_from_slice(header);
@@ -321,7 +324,10 @@ impl Endpoint {
             match self.plan_owned(peer, kind, bytes, buffers.len()) {
                 Ok(plan) => {
                     let chunks = framing::chunks(kind, bytes, 0, plan.payload_bytes_max);
-                    self.carrier.fragments(buffers, chunks, &mut self.made);
+                    if let Err(buffers) = self.carrier.fragments(buffers, chunks, &mut self.made) {
+                        self.unmake();
+                        return Err(Rejected { buffers, reason: self.starve(peer) });
+                    }
                     self.sent.messages += 1;
                     self.sent.owned += bytes as u64;
                     return self
@@ -413,11 +419,19 @@ impl Endpoint {
         SendError::WouldBlock
     }
 
+    /// Gives the packets of a message back that was not sent.
+    fn unmake(&mut self) {
+        let Self { made, carrier, .. } = self;
+        made.drain(..).for_each(|packet| carrier.release(packet));
+    }
+
     fn queue_made(&mut self, peer: Peer) -> Result<(), SendError> {
         let mut made = std::mem::take(&mut self.made);
-        let queued = made.drain(..).try_for_each(|packet| self.queue(peer, packet));
-        // After the first that was refused, all the others are.
-        made.drain(..).for_each(|packet| self.carrier.release(packet));
+        let mut queued = Ok(());
+        for packet in made.drain(..) {
+            // There was room for all of them: if one is refused, so are those behind it.
+            queued = queued.and(self.queue(peer, packet));
+        }
         self.made = made;
         queued
     }
@@ -502,7 +516,8 @@ impl Endpoint {
         if let Some(message) = self.aside.pop_front() {
             return Ok(Some(Message::aside(message)));
         }
-        Ok(self.protocol.receive().map(Message::here))
+        let home = self.carrier.home();
+        Ok(self.protocol.receive().map(|message| Message::here(message, home)))
     }
 
     #[inline]

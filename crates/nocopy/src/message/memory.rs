@@ -1,6 +1,8 @@
 //! How an endpoint's memory is shared out.
 
 use super::OpenError;
+use crate::port::PortBuilder;
+use crate::sys::interface::Interface;
 
 /// Bytes of a buffer for a run of datagrams, or for messages that are owned.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -70,6 +72,58 @@ impl Shares {
         (self.send_packets as usize + self.receive_packets as usize) * self.packet_bytes
             + self.send_fragments as usize * FRAGMENT_BYTES
             + (self.receive_runs as usize + self.buffers as usize) * BUFFER_BYTES
+    }
+}
+
+/// How many frames an endpoint over a port has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Frames {
+    pub(super) receive: u32,
+    pub(super) send: u32,
+    /// Packets as long as the interface's may lie in several.
+    pub(super) several: bool,
+}
+
+/// Bytes of a frame that holds an Ethernet packet, and of the longest that AF_XDP takes.
+const FRAME_BYTES: usize = 2048;
+const LONG_FRAME_BYTES: usize = 4096;
+/// MTUs up to which packets fit those.
+const FRAME_MTU: u32 = 1770;
+const LONG_FRAME_MTU: u32 = 3818;
+/// Frames that the kernel has to receive into, whatever is held.
+const LENT_MIN: usize = 1024;
+/// Frames for the protocol's own datagrams, and for those through the kernel.
+const CONTROL_FRAMES: usize = 128;
+
+impl Frames {
+    /// Shares `memory_bytes` out (by default as much as is enough).
+    ///
+    /// # Errors
+    /// It is too little.
+    pub(super) fn of(
+        memory_bytes: Option<usize>,
+        port: &PortBuilder,
+        window_packets: usize,
+    ) -> Result<Self, OpenError> {
+        // An interface that is not there is told of when the port is opened.
+        let mtu = Interface::named(port.interface()).map_or(1500, |interface| interface.mtu_bytes);
+        let frame_bytes = if mtu > FRAME_MTU { LONG_FRAME_BYTES } else { FRAME_BYTES };
+        let (receive, send) = (2 * window_packets + LENT_MIN, 2 * window_packets + CONTROL_FRAMES);
+        let needed_bytes = (receive + send) * frame_bytes;
+        let more = match memory_bytes {
+            None => 0,
+            Some(memory_bytes) => memory_bytes
+                .checked_sub(needed_bytes)
+                .ok_or(OpenError::TooLittleMemory { memory_bytes, needed_bytes })?,
+        };
+        let more = more / frame_bytes / 2;
+        let several = mtu > LONG_FRAME_MTU;
+        Ok(Self { receive: number(receive + more), send: number(send + more), several })
+    }
+
+    /// How many of those to receive into may be held.
+    pub(super) fn held_max(&self) -> u32 {
+        self.receive - number(LENT_MIN)
     }
 }
 

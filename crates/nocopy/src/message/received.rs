@@ -2,25 +2,29 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 
-use nocopy_proto::message::{self as protocol, Kind, Peer};
+use nocopy_proto::message::{self as protocol, Kind, Peer, Piece};
 use smallvec::SmallVec;
 
-use super::carrier::{Packet, Received};
+use super::carrier::{Packet, Received, Returned};
 
 /// A message, where it lies: in the packets that brought it. Dropping it makes room for others.
 pub struct Message<'a>(Body<'a>);
 
 enum Body<'a> {
-    Here(protocol::Message<'a, Packet, Received>),
+    Here(protocol::Message<'a, Packet, Received>, Option<&'a Arc<Returned>>),
     /// It came while somebody waited for another one.
     Aside(OwnedMessage),
 }
 
 impl<'a> Message<'a> {
     #[inline]
-    pub(super) fn here(message: protocol::Message<'a, Packet, Received>) -> Self {
-        Self(Body::Here(message))
+    pub(super) fn here(
+        message: protocol::Message<'a, Packet, Received>,
+        home: Option<&'a Arc<Returned>>,
+    ) -> Self {
+        Self(Body::Here(message, home))
     }
 
     pub(super) fn aside(message: OwnedMessage) -> Self {
@@ -31,7 +35,7 @@ impl<'a> Message<'a> {
     #[inline]
     pub fn peer(&self) -> Peer {
         match &self.0 {
-            Body::Here(message) => message.peer(),
+            Body::Here(message, _) => message.peer(),
             Body::Aside(message) => message.peer,
         }
     }
@@ -40,7 +44,7 @@ impl<'a> Message<'a> {
     #[inline]
     pub fn kind(&self) -> Kind {
         match &self.0 {
-            Body::Here(message) => message.kind(),
+            Body::Here(message, _) => message.kind(),
             Body::Aside(message) => message.kind,
         }
     }
@@ -49,7 +53,7 @@ impl<'a> Message<'a> {
     #[inline]
     pub fn len(&self) -> usize {
         match &self.0 {
-            Body::Here(message) => message.len(),
+            Body::Here(message, _) => message.len(),
             Body::Aside(message) => message.len(),
         }
     }
@@ -64,7 +68,7 @@ impl<'a> Message<'a> {
     #[inline]
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let (here, aside) = match &self.0 {
-            Body::Here(message) => (Some(message.pieces()), None),
+            Body::Here(message, _) => (Some(message.pieces()), None),
             Body::Aside(message) => (None, Some(message.pieces())),
         };
         here.into_iter().flatten().chain(aside.into_iter().flatten())
@@ -89,10 +93,15 @@ impl<'a> Message<'a> {
     /// Makes it yours: the packets themselves where they hold nothing else, and a copy of its part of those that do.
     pub fn take(self) -> OwnedMessage {
         match self.0 {
-            Body::Here(message) => {
+            Body::Here(message, home) => {
                 let (peer, kind, bytes) = (message.peer(), message.kind(), message.len());
                 let mut pieces = SmallVec::new();
-                message.take(|piece| pieces.push(piece));
+                message.take(|piece| {
+                    pieces.push(match piece {
+                        Piece::Datagram(datagram, range) => Piece::Datagram(datagram.give(home), range),
+                        copy @ Piece::Copy(_) => copy,
+                    });
+                });
                 OwnedMessage { peer, kind, bytes, pieces }
             }
             Body::Aside(message) => message,
@@ -112,7 +121,7 @@ pub struct OwnedMessage {
     peer: Peer,
     kind: Kind,
     bytes: usize,
-    pieces: SmallVec<[protocol::Piece<Received>; 1]>,
+    pieces: SmallVec<[Piece<Received>; 1]>,
 }
 
 impl OwnedMessage {
@@ -171,7 +180,7 @@ impl fmt::Debug for OwnedMessage {
 /// A piece of a message that is yours; to be sent on as a [`Buffer`](crate::Buffer) by
 /// [`Buffer::from_owner`](crate::Buffer::from_owner).
 #[derive(Debug)]
-pub struct OwnedPiece(protocol::Piece<Received>);
+pub struct OwnedPiece(Piece<Received>);
 
 impl AsRef<[u8]> for OwnedPiece {
     fn as_ref(&self) -> &[u8] {

@@ -292,6 +292,11 @@ impl PortBuilder {
         self
     }
 
+    /// The interface's name.
+    pub(crate) fn interface(&self) -> &str {
+        &self.interface
+    }
+
     /// Bytes of memory that a port of this size pins, on the smallest frames.
     pub(crate) fn memory_bytes(&self) -> u64 {
         u64::from(self.rx_frames + self.tx_frames) * u64::from(self.frame_bytes.unwrap_or(2048))

@@ -1,6 +1,7 @@
 //! What the tests of ports on real traffic share.
 #![allow(dead_code, unused_imports, unused_macros)] // no test file uses all of it
 
+pub(crate) mod message;
 pub(crate) mod stream;
 
 use std::time::Duration;

@@ -1,22 +1,28 @@
 //! What brings an endpoint's datagrams to the network and back.
 
+mod port;
 mod sockets;
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use nocopy_proto::message::Transmit;
 use nocopy_proto::message::framing::Placed;
-use smallvec::SmallVec;
 
 use super::OpenError;
 use super::counters::CarrierCounters;
+use super::endpoint::Buffers;
 use super::memory::Shares;
+use crate::Frame;
 use crate::evidence::{Evidence, Tally};
 use crate::pool::Buffer;
 use crate::port::Wait;
+use crate::socket::udp::over_port::Socket;
+use port::OverPort;
+pub(super) use port::Returned;
 use sockets::Sockets;
 
 /// A packet to send: where its carrier keeps it.
@@ -30,6 +36,22 @@ pub(super) enum Received {
     Buffer(Buffer),
     /// Among others in the buffer that they were received into.
     Shared(sockets::Shared),
+    /// In the frame that it came in.
+    Frame(Frame),
+    /// The same, as the program has it.
+    Given(port::Given),
+    /// In memory of its own: it came through the kernel, though there is a port.
+    Bytes(Box<[u8]>),
+}
+
+impl Received {
+    /// Makes a datagram the program's.
+    pub(super) fn give(self, home: Option<&Arc<Returned>>) -> Self {
+        match (self, home) {
+            (Self::Frame(frame), Some(home)) => Self::Given(port::Given::new(frame, home)),
+            (other, _) => other,
+        }
+    }
 }
 
 impl AsRef<[u8]> for Received {
@@ -38,6 +60,9 @@ impl AsRef<[u8]> for Received {
         match self {
             Self::Buffer(buffer) => buffer,
             Self::Shared(part) => part.as_ref(),
+            Self::Frame(frame) => frame,
+            Self::Given(frame) => frame.as_ref(),
+            Self::Bytes(bytes) => bytes,
         }
     }
 }
@@ -57,12 +82,14 @@ pub(super) struct Room {
 #[derive(Debug)]
 pub(super) enum Carrier {
     Sockets(Box<Sockets>),
+    Port(Box<OverPort>),
 }
 
 macro_rules! each {
     ($carrier:expr, $name:ident => $call:expr) => {
         match $carrier {
             Carrier::Sockets($name) => $call,
+            Carrier::Port($name) => $call,
         }
     };
 }
@@ -70,6 +97,21 @@ macro_rules! each {
 impl Carrier {
     pub(super) fn bind(address: SocketAddr, shares: &Shares) -> Result<Self, OpenError> {
         Ok(Self::Sockets(Box::new(Sockets::bind(address, shares)?)))
+    }
+
+    pub(super) fn over(socket: Socket, frames_max: u32) -> (Self, usize) {
+        let carrier = OverPort::new(socket, frames_max);
+        let datagram_bytes_max = carrier.datagram_bytes_max();
+        (Self::Port(Box::new(carrier)), datagram_bytes_max)
+    }
+
+    /// Who is told of frames that the program takes.
+    #[inline]
+    pub(super) fn home(&self) -> Option<&Arc<Returned>> {
+        match self {
+            Self::Sockets(_) => None,
+            Self::Port(carrier) => Some(carrier.home()),
+        }
     }
 
     pub(super) fn local_address(&self) -> SocketAddr {
@@ -104,15 +146,17 @@ impl Carrier {
         each!(self, carrier => carrier.buffer())
     }
 
-    /// A packet for each chunk of a message that lies in `buffers`; there has to be [room](Self::room) for
-    /// as many of either kind.
+    /// A packet for each chunk of a message that lies in `buffers`; there has to be [room](Self::room) for as many of either kind.
+    ///
+    /// # Errors
+    /// Gives the buffers back if there was none after all. What was made until then is among `made`.
     pub(super) fn fragments(
         &mut self,
-        buffers: SmallVec<[Buffer; 4]>,
+        buffers: Buffers,
         chunks: impl Iterator<Item = Placed>,
         made: &mut Vec<Packet>,
-    ) {
-        each!(self, carrier => carrier.fragments(buffers, chunks, made));
+    ) -> Result<(), Buffers> {
+        each!(self, carrier => carrier.fragments(buffers, chunks, made))
     }
 
     /// Sends something with the next flush.

@@ -17,6 +17,7 @@ use super::{Packet, Received, Room};
 use crate::evidence::{Cause, Evidence, Tally};
 use crate::message::cargo::{Cargo, Piece};
 use crate::message::counters::CarrierCounters;
+use crate::message::endpoint::Buffers;
 use crate::message::memory::Shares;
 use crate::message::{HEADER_BYTES, OpenError};
 use crate::pool::{Buffer, Pool};
@@ -118,16 +119,17 @@ impl Sockets {
     /// A packet for each chunk of a message that lies in `buffers`; there has to be [room](Self::room).
     pub(super) fn fragments(
         &mut self,
-        buffers: SmallVec<[Buffer; 4]>,
+        buffers: Buffers,
         chunks: impl Iterator<Item = Placed>,
         made: &mut Vec<Packet>,
-    ) {
+    ) -> Result<(), Buffers> {
         let numbers: SmallVec<[u32; 4]> = buffers.into_iter().map(|buffer| self.cargo.put(buffer)).collect();
         let mut reader = Reader { numbers: &numbers, next: 0, at: 0 };
         for chunk in chunks {
             made.push(Packet(self.fragment(chunk.header(), chunk.range.len(), &mut reader)));
         }
         numbers.iter().for_each(|number| self.cargo.release(*number));
+        Ok(())
     }
 
     fn fragment(&mut self, prefix: &[u8], bytes: usize, reader: &mut Reader<'_>) -> u32 {
@@ -272,6 +274,7 @@ impl Sockets {
         match received {
             Received::Buffer(buffer) => self.intake.put_buffer(buffer),
             Received::Shared(part) => self.intake.put_shared(part),
+            Received::Frame(_) | Received::Given(_) | Received::Bytes(_) => {} // none of ours
         }
     }
 

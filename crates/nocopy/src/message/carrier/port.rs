@@ -1,0 +1,481 @@
+//! Messages over a port, past the host's network stack: packets are written in frames, and stay there until they are acknowledged.
+//!
+//! A frame that was sent is away with the kernel for a moment, and comes back as it was. A packet that is to be sent again meanwhile is
+//! left alone: it is still on its way.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use nocopy_proto::message::crc;
+use nocopy_proto::message::framing::Placed;
+
+use super::{Packet, Received, Room};
+use crate::Frame;
+use crate::evidence::{Evidence, Tally};
+use crate::message::HEADER_BYTES;
+use crate::message::counters::CarrierCounters;
+use crate::message::endpoint::Buffers;
+use crate::pool::Buffer;
+use crate::port::Wait;
+use crate::socket::udp::over_port::{Batch, Payload, Receiver, Rejected, RejectedReason, Sender, Socket};
+
+/// Frames for the protocol's own datagrams.
+const CONTROL_FRAMES: usize = 64;
+
+/// What an Ethernet frame may have beyond the MTU, and the headers of IP and UDP.
+const LINK_BYTES: usize = 14 + 4;
+const IPV4_BYTES: usize = 20 + 8;
+const IPV6_BYTES: usize = 40 + 8;
+
+/// A socket over a port, and where each frame is that a packet was written in.
+#[derive(Debug)]
+pub(in crate::message) struct OverPort {
+    receiver: Receiver,
+    sender: Sender,
+    local: SocketAddr,
+    /// The longest datagram that fits a frame, going out and coming in.
+    datagram_bytes_max: usize,
+    /// By the number of the frame.
+    places: Box<[Place]>,
+    /// Packets for which the ring had no room.
+    waiting: VecDeque<(u32, SocketAddr)>,
+    /// Frames for the protocol's own datagrams that are here.
+    controls: Vec<Frame>,
+    /// Frames that came back: empty between two calls.
+    back: Vec<Frame>,
+    intake: Intake,
+    gathered_bytes: u64,
+    counters: CarrierCounters,
+}
+
+/// Where a frame is.
+#[derive(Debug, Default)]
+struct Place {
+    at: At,
+    /// There is a CRC at its end, from when it was sent before.
+    sealed: bool,
+    /// It waits for room in the ring.
+    waits: bool,
+    /// The peer has it: free when it comes back.
+    acknowledged: bool,
+}
+
+#[derive(Debug, Default)]
+enum At {
+    /// None of ours.
+    #[default]
+    Elsewhere,
+    Here(Frame),
+    /// With the kernel.
+    Away,
+    /// With the kernel, as a datagram of the protocol's own.
+    AwayAsControl,
+}
+
+/// Frames that are held until they are read.
+#[derive(Debug)]
+struct Intake {
+    frames_max: u64,
+    held: u64,
+    home: Arc<Returned>,
+    datagrams: u64,
+}
+
+/// Frames that were taken by the program, and went home from there.
+#[derive(Debug, Default)]
+pub(in crate::message) struct Returned(AtomicU64);
+
+/// A frame that the program has: it is counted when it goes home.
+#[derive(Debug)]
+pub(in crate::message) struct Given {
+    frame: Frame,
+    home: Arc<Returned>,
+}
+
+impl Given {
+    pub(super) fn new(frame: Frame, home: &Arc<Returned>) -> Self {
+        Self { frame, home: Arc::clone(home) }
+    }
+}
+
+impl AsRef<[u8]> for Given {
+    fn as_ref(&self) -> &[u8] {
+        &self.frame
+    }
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        // Nothing but a number: the frame goes home by itself.
+        self.home.0.fetch_add(1, Relaxed);
+    }
+}
+
+impl OverPort {
+    /// `frames_max`: how many received frames may be held at a time.
+    pub(in crate::message) fn new(socket: Socket, frames_max: u32) -> Self {
+        let local = socket.local_address();
+        let area = socket.area().clone();
+        let (receiver, mut sender) = socket.split();
+        let headers = LINK_BYTES + if local.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES };
+        let longest = sender.port().packet_bytes_max().min(area.packet_bytes_max() as usize);
+        let controls: Vec<Frame> = std::iter::from_fn(|| sender.frame()).take(CONTROL_FRAMES).collect();
+        Self {
+            receiver,
+            sender,
+            local,
+            datagram_bytes_max: longest.saturating_sub(headers),
+            places: (0..area.frame_count()).map(|_| Place::default()).collect(),
+            waiting: VecDeque::new(),
+            controls,
+            back: Vec::new(),
+            intake: Intake { frames_max: frames_max.into(), held: 0, home: Arc::default(), datagrams: 0 },
+            gathered_bytes: 0,
+            counters: CarrierCounters::default(),
+        }
+    }
+
+    pub(in crate::message) fn datagram_bytes_max(&self) -> usize {
+        self.datagram_bytes_max
+    }
+
+    pub(super) fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Nobody counts frames that the program has: what there is shows when one is asked for.
+    #[inline]
+    pub(super) fn room(&self) -> Room {
+        Room { packets: usize::MAX, fragments: usize::MAX, buffers: usize::MAX }
+    }
+
+    #[inline]
+    pub(super) fn packet(&mut self) -> Option<Packet> {
+        let mut frame = self.sender.frame().or_else(|| {
+            self.take_back();
+            self.sender.frame()
+        })?;
+        let bytes = frame.tailroom_bytes();
+        frame.append(bytes)?;
+        Some(self.put(frame))
+    }
+
+    /// Makes a frame a packet.
+    #[inline]
+    fn put(&mut self, frame: Frame) -> Packet {
+        let number = frame.index();
+        self.places[number as usize] = Place { at: At::Here(frame), ..Place::default() };
+        Packet(number)
+    }
+
+    #[inline]
+    fn frame(&mut self, packet: &Packet) -> &mut Frame {
+        match &mut self.places[packet.0 as usize].at {
+            At::Here(frame) => frame,
+            _ => unreachable!("written before it is sent"),
+        }
+    }
+
+    #[inline]
+    pub(super) fn payload_mut(&mut self, packet: &Packet) -> &mut [u8] {
+        &mut self.frame(packet)[HEADER_BYTES..]
+    }
+
+    #[inline]
+    pub(super) fn set_payload_bytes(&mut self, packet: &Packet, bytes: usize) {
+        self.frame(packet).truncate(HEADER_BYTES + bytes);
+    }
+
+    /// A frame, as long as a payload of one packet may be.
+    pub(super) fn buffer(&mut self) -> Option<Buffer> {
+        self.sender.frame().map(Buffer::from)
+    }
+
+    /// A packet for each chunk, which the bytes are copied into. The buffers back if there are too few frames.
+    pub(super) fn fragments(
+        &mut self,
+        buffers: Buffers,
+        chunks: impl Iterator<Item = Placed>,
+        made: &mut Vec<Packet>,
+    ) -> Result<(), Buffers> {
+        let mut parts = buffers.iter().map(|buffer| &**buffer);
+        let mut part: &[u8] = &[];
+        for chunk in chunks {
+            let Some(packet) = self.packet() else { return Err(buffers) };
+            let room = self.payload_mut(&packet);
+            let header = chunk.header();
+            room[..header.len()].copy_from_slice(header);
+            let (mut at, end) = (header.len(), header.len() + chunk.range.len());
+            while at < end {
+                if part.is_empty() {
+                    part = parts.next().expect("chunks are as long as the message");
+                }
+                let (now, later) = part.split_at(part.len().min(end - at));
+                room[at..at + now.len()].copy_from_slice(now);
+                (at, part) = (at + now.len(), later);
+            }
+            self.set_payload_bytes(&packet, end);
+            made.push(packet);
+        }
+        self.gathered_bytes += buffers.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn transmit_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8], crc: bool) {
+        let place = &mut self.places[packet.0 as usize];
+        let At::Here(frame) = &mut place.at else {
+            self.counters.still_away += 1;
+            return;
+        };
+        frame[..HEADER_BYTES].copy_from_slice(header);
+        if crc {
+            seal(frame, &mut place.sealed);
+        }
+        // Behind others that wait, or it would overtake them.
+        if place.waits || !self.waiting.is_empty() || !self.send(packet.0, to) {
+            self.wait_for_room(packet.0, to);
+        }
+    }
+
+    /// Gives a packet that is here to the ring; false if that is full.
+    #[inline]
+    fn send(&mut self, number: u32, to: SocketAddr) -> bool {
+        let place = &mut self.places[number as usize];
+        let At::Here(frame) = std::mem::replace(&mut place.at, At::Away) else {
+            unreachable!("looked at before")
+        };
+        match self.sender.send_kept(frame, to) {
+            Ok(()) => {
+                self.counters.datagrams_sent += 1;
+                true
+            }
+            Err(Rejected { frame, reason }) => {
+                self.places[number as usize].at = At::Here(frame);
+                count_refusal(&mut self.counters, &reason);
+                !matches!(reason, RejectedReason::Full)
+            }
+        }
+    }
+
+    #[cold]
+    fn wait_for_room(&mut self, number: u32, to: SocketAddr) {
+        let waits = std::mem::replace(&mut self.places[number as usize].waits, true);
+        if !waits {
+            self.waiting.push_back((number, to));
+        }
+    }
+
+    pub(super) fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]) {
+        if self.controls.is_empty() {
+            self.flush();
+        }
+        let Some(mut frame) = self.controls.pop() else {
+            self.counters.no_memory_to_send += 1;
+            return;
+        };
+        let number = frame.index();
+        if frame.fill(datagram).is_none() {
+            self.counters.too_long += 1;
+            self.controls.push(frame);
+            return;
+        }
+        match self.sender.send_kept(frame, to) {
+            Ok(()) => {
+                self.counters.datagrams_sent += 1;
+                self.places[number as usize] = Place { at: At::AwayAsControl, ..Place::default() };
+            }
+            Err(Rejected { frame, reason }) => {
+                count_refusal(&mut self.counters, &reason);
+                self.controls.push(frame);
+            }
+        }
+    }
+
+    /// Shows the kernel what is queued. An interface that is down or gone tells when something is received.
+    #[inline]
+    pub(super) fn flush(&mut self) {
+        let _ = self.sender.flush();
+        self.take_back();
+        if !self.waiting.is_empty() {
+            self.send_waiting();
+        }
+    }
+
+    #[cold]
+    fn send_waiting(&mut self) {
+        while let Some((number, to)) = self.waiting.front().copied() {
+            let place = &self.places[number as usize];
+            let is_here = matches!(place.at, At::Here(_));
+            if is_here && !place.acknowledged && !self.send(number, to) {
+                break;
+            }
+            self.waiting.pop_front();
+            let place = &mut self.places[number as usize];
+            place.waits = false;
+            if place.acknowledged && matches!(place.at, At::Here(_)) {
+                self.free(number);
+            }
+        }
+        let _ = self.sender.flush(); // as above
+        self.take_back();
+    }
+
+    /// Takes frames back that the kernel is done with.
+    #[inline]
+    fn take_back(&mut self) {
+        if self.sender.reap_into(&mut self.back) == 0 {
+            return;
+        }
+        let mut back = std::mem::take(&mut self.back);
+        for frame in back.drain(..) {
+            let place = &mut self.places[frame.index() as usize];
+            match place.at {
+                At::AwayAsControl => {
+                    place.at = At::Elsewhere;
+                    self.controls.push(frame);
+                }
+                At::Away if !place.acknowledged => place.at = At::Here(frame),
+                _ => {
+                    place.at = At::Elsewhere;
+                    self.sender.recycle(frame);
+                }
+            }
+        }
+        self.back = back;
+    }
+
+    #[inline]
+    pub(super) fn release(&mut self, packet: Packet) {
+        let place = &mut self.places[packet.0 as usize];
+        place.acknowledged = true;
+        if !place.waits && matches!(place.at, At::Here(_)) {
+            self.free(packet.0);
+        }
+    }
+
+    #[inline]
+    fn free(&mut self, number: u32) {
+        if let At::Here(frame) = std::mem::take(&mut self.places[number as usize].at) {
+            self.sender.recycle(frame);
+        }
+    }
+
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        deliver: &mut impl FnMut(SocketAddr, bool, Received),
+    ) -> io::Result<usize> {
+        let batch = self.receiver.try_receive()?;
+        Ok(self.intake.take(batch, deliver))
+    }
+
+    pub(super) fn wait(
+        &mut self,
+        how: Wait,
+        until: Option<Instant>,
+        deliver: &mut impl FnMut(SocketAddr, bool, Received),
+    ) -> io::Result<usize> {
+        self.receiver.set_wait(how);
+        let batch = match until {
+            Some(until) => self.receiver.receive_timeout(until.saturating_duration_since(Instant::now()))?,
+            None => self.receiver.receive()?,
+        };
+        Ok(self.intake.take(batch, deliver))
+    }
+
+    #[inline]
+    pub(super) fn recycle(&mut self, received: Received) {
+        if let Received::Frame(frame) = received {
+            self.intake.held -= 1;
+            self.receiver.recycle(frame);
+        }
+    }
+
+    #[inline]
+    pub(super) fn free_to_receive(&self) -> usize {
+        let held = self.intake.held - self.intake.home.0.load(Relaxed);
+        self.intake.frames_max.saturating_sub(held) as usize
+    }
+
+    /// Who is told of frames that the program takes.
+    #[inline]
+    pub(super) fn home(&self) -> &Arc<Returned> {
+        &self.intake.home
+    }
+
+    pub(super) fn arm(&mut self) -> io::Result<bool> {
+        self.flush();
+        self.receiver.arm()
+    }
+
+    pub(super) fn counters(&self) -> CarrierCounters {
+        CarrierCounters { datagrams_received: self.intake.datagrams, ..self.counters }
+    }
+
+    pub(super) fn received(&self) -> Tally {
+        self.receiver.ledger()
+    }
+
+    pub(super) fn evidence(&self) -> Evidence {
+        self.sender.port().evidence()
+    }
+
+    pub(super) fn gathered_bytes(&self) -> u64 {
+        self.gathered_bytes
+    }
+}
+
+impl Intake {
+    #[inline]
+    fn take(&mut self, batch: Batch<'_>, deliver: &mut impl FnMut(SocketAddr, bool, Received)) -> usize {
+        let mut count = 0;
+        for datagram in batch {
+            count += 1;
+            let from = datagram.from();
+            match datagram.take() {
+                Payload::Frame(frame) => {
+                    self.held += 1;
+                    deliver(from, false, Received::Frame(frame));
+                }
+                Payload::Bytes(bytes) => deliver(from, false, Received::Bytes(bytes)),
+            }
+        }
+        self.datagrams += count as u64;
+        count
+    }
+}
+
+impl AsFd for OverPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.receiver.as_fd()
+    }
+}
+
+fn count_refusal(counters: &mut CarrierCounters, reason: &RejectedReason) {
+    let is_too_long = match reason {
+        RejectedReason::Full => {
+            counters.kernel_full += 1;
+            return;
+        }
+        RejectedReason::Kernel(error) => error.raw_os_error() == Some(libc::EMSGSIZE),
+        RejectedReason::TooLong { .. } => true,
+        _ => false,
+    };
+    *if is_too_long { &mut counters.too_long } else { &mut counters.refused } += 1;
+}
+
+/// Writes the CRC behind a packet, or over the one of the last time.
+fn seal(frame: &mut Frame, sealed: &mut bool) {
+    if !std::mem::replace(sealed, true) {
+        frame.append(crc::CRC_BYTES).expect("the payload leaves room for it");
+    }
+    let end = frame.len() - crc::CRC_BYTES;
+    let (covered, crc) = frame.split_at_mut(end);
+    crc.copy_from_slice(&crc::of_pieces([&*covered]).to_be_bytes());
+}

@@ -1,0 +1,103 @@
+//! What the tests of messages share.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use nocopy::message::{Endpoint, Event, Kind, Peer, SendError};
+
+use super::SECOND;
+
+/// Bytes that depend on their number.
+pub(crate) fn pattern(number: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|place| (number * 31 + place * 7 + place / 251) as u8).collect()
+}
+
+/// Connects the left one to the right one, and returns each one's peer.
+pub(crate) fn connect(left: &mut Endpoint, right: &mut Endpoint) -> (Peer, Peer) {
+    let to_right = left.start_connect(right.local_address()).unwrap();
+    let give_up = Instant::now() + 10 * SECOND;
+    let (mut accepted, mut connected) = (None, false);
+    while accepted.is_none() || !connected {
+        assert!(
+            Instant::now() < give_up,
+            "no connection: {:?} {:?}",
+            left.carrier_counters(),
+            right.counters()
+        );
+        left.wait(Duration::from_millis(1)).unwrap();
+        right.wait(Duration::from_millis(1)).unwrap();
+        match left.poll_event() {
+            Some(Event::Connected(peer, to)) => {
+                assert_eq!((peer, to), (to_right, right.local_address()));
+                connected = true;
+                // A client is announced when it has spoken.
+                left.send(to_right, b"hello").unwrap();
+            }
+            Some(event) => panic!("{event:?}"),
+            None => {}
+        }
+        if let Some(Event::Accepted(peer, _)) = right.poll_event() {
+            accepted = Some(peer);
+        }
+    }
+    assert_eq!(receive(left, right).2, b"hello");
+    (to_right, accepted.unwrap())
+}
+
+/// Receives one message, while the other end works, too.
+pub(crate) fn receive(from: &mut Endpoint, at: &mut Endpoint) -> (Peer, Kind, Vec<u8>) {
+    let give_up = Instant::now() + 20 * SECOND;
+    loop {
+        assert!(
+            Instant::now() < give_up,
+            "nothing came: {:?} {:?}, {:?} {:?}",
+            from.counters(),
+            from.carrier_counters(),
+            at.counters(),
+            at.carrier_counters()
+        );
+        if let Some(message) = at.try_receive().unwrap() {
+            return (message.peer(), message.kind(), message.to_vec());
+        }
+        from.wait(Duration::from_micros(200)).unwrap();
+    }
+}
+
+/// Sends one message as soon as there is room.
+pub(crate) fn send(endpoint: &mut Endpoint, other: &mut Endpoint, peer: Peer, message: &[u8]) {
+    let give_up = Instant::now() + 20 * SECOND;
+    loop {
+        assert!(Instant::now() < give_up, "no room: {:?}", endpoint.statistics(peer));
+        match endpoint.send(peer, message) {
+            Ok(()) => return,
+            Err(SendError::WouldBlock) => {
+                endpoint.wait(Duration::from_micros(200)).unwrap();
+                other.wait(Duration::ZERO).unwrap();
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Answers requests with what they hold until the last client has gone, on its own thread.
+pub(crate) fn echo(mut server: Endpoint, clients: usize) {
+    let (mut gone, give_up) = (0, Instant::now() + 60 * SECOND);
+    while gone < clients {
+        assert!(Instant::now() < give_up, "clients do not go");
+        while let Some(event) = server.poll_event() {
+            gone += usize::from(matches!(event, Event::Lost(..) | Event::Finished(_)));
+        }
+        let Some(request) = server.receive_timeout(SECOND).unwrap() else { continue };
+        let (peer, kind, bytes) = (request.peer(), request.kind(), request.to_vec());
+        drop(request);
+        let Kind::Request(call) = kind else { continue };
+        while let Err(error) = server.respond(peer, call, &bytes) {
+            assert!(matches!(error, SendError::WouldBlock), "{error}");
+            server.wait(Duration::from_millis(1)).unwrap();
+        }
+    }
+}
+
+pub(crate) const fn any(port: u16) -> SocketAddr {
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), port)
+}

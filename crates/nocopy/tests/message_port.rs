@@ -1,0 +1,83 @@
+//! Messages over ports, on a veth pair in a lab.
+//!
+//! ```text
+//!   left: an endpoint over a port ──── right: one over a port, or over sockets
+//! ```
+#![allow(missing_docs)]
+
+mod common;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use common::message::{connect, echo, pattern, receive, send};
+use common::{SECOND, lab};
+use nocopy::Port;
+use nocopy::message::{Builder, Endpoint, Kind};
+use nocopy::port::Wait;
+use nocopy_lab::End;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Port,
+    Sockets,
+}
+
+fn endpoint(end: &End, way: Way, set: impl FnOnce(Builder) -> Builder + Send) -> Endpoint {
+    let address = SocketAddr::new(end.ipv4().into(), 0);
+    end.namespace().run(|| {
+        let builder = set(Endpoint::builder());
+        match way {
+            Way::Port => builder.open(Port::builder(end.interface()), address).expect("opened"),
+            Way::Sockets => builder.bind(address).expect("bound"),
+        }
+    })
+}
+
+const WAYS: [(Way, Way); 3] = [(Way::Port, Way::Port), (Way::Port, Way::Sockets), (Way::Sockets, Way::Port)];
+
+#[test]
+fn messages_of_every_length_go_both_ways() {
+    for (left, right) in WAYS {
+        for crc in [false, true] {
+            let lab = lab!();
+            let mut left = endpoint(lab.left(), left, |builder| builder.crc(crc));
+            let mut right = endpoint(lab.right(), right, |builder| builder);
+            let (to_right, to_left) = connect(&mut left, &mut right);
+            for (number, bytes) in
+                [0, 1, 64, 1400, 1436, 1437, 3000, 100_000, 1 << 20].into_iter().enumerate()
+            {
+                let message = pattern(number, bytes);
+                send(&mut left, &mut right, to_right, &message);
+                assert!(receive(&mut left, &mut right) == (to_left, Kind::Plain, message), "{bytes} B");
+                let message = pattern(number + 100, bytes);
+                send(&mut right, &mut left, to_left, &message);
+                assert!(receive(&mut right, &mut left) == (to_right, Kind::Plain, message), "{bytes} B back");
+            }
+            drop((left, right));
+        }
+    }
+}
+
+#[test]
+fn calls_are_answered_however_both_wait() {
+    let waits = [Wait::Spin, Wait::Interrupt, Wait::Adaptive { spin: Duration::from_micros(50) }];
+    for (left, right) in WAYS {
+        for wait in waits {
+            let lab = lab!();
+            let server = endpoint(lab.right(), right, |builder| builder.wait(wait));
+            let address = server.local_address();
+            std::thread::scope(|scope| {
+                scope.spawn(move || echo(server, 1));
+                let mut client = endpoint(lab.left(), left, |builder| builder.wait(wait));
+                let peer = client.connect(address, 5 * SECOND).unwrap();
+                for number in 0..200 {
+                    let request = pattern(number, number * 20);
+                    let response = client.call(peer, &request, 5 * SECOND).unwrap();
+                    assert!(response.to_vec() == request, "{wait:?}");
+                }
+                assert!(client.close(5 * SECOND).unwrap());
+            });
+        }
+    }
+}
