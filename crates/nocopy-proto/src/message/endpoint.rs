@@ -13,11 +13,20 @@ use super::handshake::Connecting;
 use super::receive_window::Complete;
 use super::received::Message;
 use super::timers::Timers;
-use super::wire::{Abort, AbortReason, Datagram, Flags, HEADER_BYTES, Header, Malformed, Ranges, Unknown};
+use super::wire::{
+    Abort, AbortReason, DATAGRAM_BYTES_MIN, Datagram, Flags, HEADER_BYTES, Header, Malformed, Ranges, Unknown,
+};
 use super::{
-    ConnectError, Counters, Event, Gone, Kind, Peer, PeerStatistics, QueueError, Reason, Settings, Time,
+    ConnectError, Counters, Event, Gone, Kind, MESSAGE_BYTES_MAX, Peer, PeerStatistics, QueueError, Reason,
+    Settings, Time,
 };
 
+/// So that the ranges of an acknowledgement reach over all of them.
+const WINDOW_PACKETS_MAX: usize = 1 << 16;
+/// The longest payload of UDP over IPv4.
+const DATAGRAM_BYTES_MAX: u16 = 65_507;
+/// Lower bits of an id: the place of the connection. The others cannot be guessed.
+const INDEX_BITS: u32 = 20;
 /// Packets of one connection that are sent in a row, while others have some, too.
 const PACKETS_IN_A_ROW: u32 = 64;
 /// Answers to strangers that wait to be sent, at most.
@@ -87,6 +96,11 @@ impl Ids {
     }
 }
 
+#[inline]
+fn index_of(id: u64) -> u32 {
+    id as u32 & ((1 << INDEX_BITS) - 1)
+}
+
 /// What is to be sent.
 #[derive(Debug)]
 pub enum Transmit<'a, S> {
@@ -124,7 +138,11 @@ enum Step {
 
 impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// An endpoint without peers. `seed` has to be random, and secret: cookies, ids and first sequence numbers come from it.
-    pub fn new(settings: Settings, seed: [u8; 32]) -> Self {
+    /// What the settings ask for beyond the limits of docs/protocol.md §14 is brought inside.
+    pub fn new(mut settings: Settings, seed: [u8; 32]) -> Self {
+        settings.window_packets = settings.window_packets.clamp(1, WINDOW_PACKETS_MAX);
+        settings.datagram_bytes = settings.datagram_bytes.clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX);
+        settings.max_message_bytes = settings.max_message_bytes.min(MESSAGE_BYTES_MAX);
         let (cookies, ids) = seed.split_at(16);
         let half = |bytes: &[u8]| std::array::from_fn(|at| bytes[at]);
         Self {
@@ -167,7 +185,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     fn vacancy(&mut self) -> Option<u32> {
         let index = match self.vacant.pop() {
             Some(index) => index,
-            None if self.entries.len() < self.settings.peers_max.min(u32::MAX as usize) => {
+            None if self.entries.len() < self.settings.peers_max.min(1 << INDEX_BITS) => {
                 let state = State::Vacant;
                 self.entries.push(Entry {
                     generation: 0,
@@ -180,7 +198,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             }
             None => return None,
         };
-        self.entries[index as usize].id = self.ids.next() << 32 | u64::from(index);
+        self.entries[index as usize].id = self.ids.next() << INDEX_BITS | u64::from(index);
         Some(index)
     }
 
@@ -397,7 +415,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// The connection that a header is for. Where there is none the sender is told.
     #[inline]
     fn look_up(&mut self, from: SocketAddr, header: &Header) -> Option<u32> {
-        let index = header.to as u32;
+        let index = index_of(header.to);
         match self.entries.get(index as usize).filter(|entry| entry.id == header.to) {
             Some(Entry { state: State::Open(connection), .. }) if connection.agreed.to == from => {
                 let right = header.flags.contains(Flags::CRC) == connection.agreed.crc;
@@ -552,7 +570,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
 
     /// The connection that we call by an id, if its peer is at that address.
     fn named(&mut self, id: u64, from: SocketAddr) -> Option<u32> {
-        let entry = self.entries.get(id as u32 as usize).filter(|entry| entry.id == id);
+        let index = index_of(id);
+        let entry = self.entries.get(index as usize).filter(|entry| entry.id == id);
         let to = match entry.map(|entry| &entry.state) {
             Some(State::Open(connection)) => Some(connection.agreed.to),
             Some(State::Connecting(connecting)) => Some(connecting.to),
@@ -562,7 +581,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             self.counters.unknown += 1;
             return None;
         }
-        Some(id as u32)
+        Some(index)
     }
 
     /// Keeps a datagram for one who is no peer (yet), unless too many wait.

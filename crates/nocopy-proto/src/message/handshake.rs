@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use super::connection::{Agreed, Connection};
 use super::wire::{
-    Abort, AbortReason, Accept, COOKIE_BYTES, Connect, Cookie, DATAGRAM_BYTES_MIN, Hello, Parameters,
-    Refused, VERSION, Versions,
+    Abort, AbortReason, Accept, COOKIE_BYTES, Connect, Cookie, Hello, Parameters, Refused, VERSION, Versions,
 };
 use super::{Endpoint, Event, Reason, Settings, Time};
 
@@ -70,8 +69,7 @@ impl Connecting {
             datagram_bytes: match short {
                 true => self.settings.datagram_bytes.min(SHORT_DATAGRAM_BYTES),
                 false => self.settings.datagram_bytes,
-            }
-            .max(DATAGRAM_BYTES_MIN),
+            },
             ..parameters(&self.settings, self.first_sequence)
         }
     }
@@ -95,7 +93,7 @@ impl Connecting {
 /// What an endpoint says of itself.
 fn parameters(settings: &Settings, first_sequence: u32) -> Parameters {
     Parameters {
-        datagram_bytes: settings.datagram_bytes.max(DATAGRAM_BYTES_MIN),
+        datagram_bytes: settings.datagram_bytes,
         max_message_bytes: settings.max_message_bytes,
         initial_credit: u32::try_from(settings.window_packets).unwrap_or(u32::MAX),
         first_sequence,
@@ -143,7 +141,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             self.counters.bad_cookies += 1;
             return;
         }
-        let limit = self.settings.datagram_bytes.max(DATAGRAM_BYTES_MIN);
+        let limit = self.settings.datagram_bytes;
         let datagram_bytes = limit.min(theirs.datagram_bytes);
         let (server_id, first_sequence, datagram_bytes) = match self.accepted(from, client_id) {
             Some((server_id, connection)) => {

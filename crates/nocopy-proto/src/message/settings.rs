@@ -20,7 +20,7 @@ pub struct Settings {
     pub crc: bool,
     /// Whether peers may connect (default: yes).
     pub accept: bool,
-    /// Peers at most (default: 65,536).
+    /// Peers at most (default: 65,536; no more than 2^20).
     pub peers_max: usize,
     /// How long an acknowledgement waits for a packet that takes it along (default: 500 us).
     pub ack_delay: Duration,

@@ -237,7 +237,12 @@ impl Pair {
         self.forged |= datagram.changed && !(self.crc && is_packet);
         let (now, side) = (self.now, &mut self.sides[side]);
         side.kept += 1;
-        side.endpoint.handle_datagram(now, datagram.from, datagram.bytes.len() % 3 == 0, datagram.bytes);
+        side.endpoint.handle_datagram(
+            now,
+            datagram.from,
+            datagram.bytes.len().is_multiple_of(3),
+            datagram.bytes,
+        );
     }
 
     fn connect(&mut self, side: usize) {
