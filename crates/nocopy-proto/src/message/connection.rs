@@ -2,7 +2,6 @@
 //! by are parts of their own.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use super::congestion::{self, Congestion};
 use super::framing;
@@ -11,7 +10,7 @@ use super::receive_window::{Arrival, ReceiveWindow};
 use super::round_trip::RoundTrip;
 use super::send_window::SendWindow;
 use super::sequence;
-use super::time::between_ticks;
+use super::time::{Span, between_ticks};
 use super::wire::{self, Flags, HEADER_BYTES, Header, HeaderKind, Ranges};
 use super::{Counters, Reason, Settings, Time, Violation, crc};
 
@@ -20,17 +19,17 @@ const ACK_PACKETS: u32 = 16;
 /// The same while packets are missing: that many later ones make a packet lost.
 const ACK_PACKETS_IN_GAP: u32 = 3;
 /// Losses are not told from reordering by less (RFC 9002 section 6.1.2, kGranularity).
-const GRANULARITY: Duration = Duration::from_millis(1);
+const GRANULARITY: Span = Span::from_millis(1);
 /// The longest time between two probes.
-const PROBE_TIMEOUT_MAX: Duration = Duration::from_secs(1);
+const PROBE_TIMEOUT_MAX: Span = Span::from_secs(1);
 /// From that many probes in a row without an answer on everything in flight is taken for lost.
 const PROBES_TO_COLLAPSE: u32 = 2;
 /// The longest round trip that is believed.
-const ROUND_TRIP_MAX: Duration = Duration::from_secs(60);
+const ROUND_TRIP_MAX: Span = Span::from_secs(60);
 /// How long a connection that is over still answers (docs/protocol.md §11).
 ///
 /// The peer may have no round-trip time yet, and then repeats its end after 200 ms, 600 ms, 1.4 s and 2.4 s.
-const LINGER: Duration = Duration::from_secs(3);
+const LINGER: Span = Span::from_secs(3);
 
 /// What both ends agreed on when the connection was set up.
 #[derive(Debug, Clone, Copy)]
@@ -70,9 +69,9 @@ pub(super) struct Connection<S, R> {
     round_trip: RoundTrip,
     congestion: Congestion,
     pacer: Pacer,
-    ack_delay: Duration,
-    keep_alive: Duration,
-    dead_after: Duration,
+    ack_delay: Span,
+    keep_alive: Span,
+    dead_after: Span,
     queue_max: usize,
 
     /// Sequence numbers below it may be sent: the peer's word.
@@ -143,9 +142,9 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             round_trip: RoundTrip::new(),
             congestion: Congestion::new(),
             pacer: Pacer::new(),
-            ack_delay: settings.ack_delay,
-            keep_alive: settings.keep_alive,
-            dead_after: settings.dead_after,
+            ack_delay: settings.ack_delay.into(),
+            keep_alive: settings.keep_alive.into(),
+            dead_after: settings.dead_after.into(),
             queue_max: window,
             credit: first_sent + u64::from(agreed.credit),
             last: None,
@@ -208,18 +207,18 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
 
     /// Still answers for a while, in case the last acknowledgement is lost.
     pub(super) fn linger(&mut self, now: Time) {
-        self.linger = Some(now + LINGER.max(3 * self.probe_timeout()));
+        self.linger = Some(now + LINGER.max(self.probe_timeout().times(3)));
     }
 
-    fn probe_timeout(&self) -> Duration {
-        let backed_off =
-            self.round_trip.probe_timeout(self.ack_delay).saturating_mul(1 << self.probes.min(10));
+    fn probe_timeout(&self) -> Span {
+        let backed_off = self.round_trip.probe_timeout(self.ack_delay).times(1 << self.probes.min(10));
         backed_off.min(PROBE_TIMEOUT_MAX)
     }
 
     /// How long a packet may be overtaken before it counts as lost (RFC 9002 section 6.1.2).
-    fn patience(&self) -> Duration {
-        (self.round_trip.smoothed().max(self.round_trip.latest()) * 9 / 8).max(GRANULARITY)
+    fn patience(&self) -> Span {
+        Span::from_nanos(self.round_trip.smoothed().max(self.round_trip.latest()).ns() / 8 * 9)
+            .max(GRANULARITY)
     }
 
     /// Takes the acknowledgement that every packet carries.
@@ -354,6 +353,9 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     /// What to send next, if anything may be sent now.
     #[inline]
     pub(super) fn next(&mut self, now: Time) -> Option<Next> {
+        if !self.acks.now && !self.probe_due && self.send.has_nothing_to_send() {
+            return None;
+        }
         if self.acks.now && (self.receive.has_gap() || !self.may_send(now)) {
             return Some(self.ack(now, Flags::NONE));
         }
@@ -389,7 +391,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     }
 
     /// The window and the time in which it may be sent.
-    fn rate(&self) -> (usize, Duration) {
+    fn rate(&self) -> (usize, Span) {
         (self.congestion.window(), self.round_trip.smoothed())
     }
 
@@ -433,6 +435,17 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         wire::emit_ack(header, self.receive.expected(), self.receive.ranges(), datagram);
     }
 
+    /// Whether an alarm comes before anything can be due, so that it need not be moved.
+    #[inline]
+    pub(super) fn is_early_enough(&self, alarm: Time) -> bool {
+        // What is looked for in the whole deadline, but that of the probe: that comes later than what it waits for may be delayed.
+        self.linger.is_none()
+            && alarm <= self.heard + self.ack_delay
+            && self.acks.due.is_none_or(|due| alarm <= due)
+            && self.losses_look_again.is_none_or(|look| alarm <= look)
+            && self.send.has_nothing_to_send()
+    }
+
     /// When something is due, if nothing arrives.
     pub(super) fn deadline(&self, now: Time) -> Option<Time> {
         if let Some(linger) = self.linger {
@@ -441,7 +454,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         let waits = self.send.len() > 0;
         let probe = (waits && !self.probe_due).then(|| self.asked + self.probe_timeout());
         let paced = (waits && !self.is_limited()).then(|| self.pacer.ready_at(now)).flatten();
-        let quiet = self.heard + self.keep_alive.saturating_mul(self.keep_alives + 1);
+        let quiet = self.heard + self.keep_alive.times(self.keep_alives + 1);
         let dead = self.heard + self.dead_after;
         [self.acks.due, self.losses_look_again, probe, paced, Some(quiet.min(dead))]
             .into_iter()
@@ -470,7 +483,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         if self.linger.is_some() {
             return Ok(());
         }
-        if now >= self.heard + self.keep_alive.saturating_mul(self.keep_alives + 1) {
+        if now >= self.heard + self.keep_alive.times(self.keep_alives + 1) {
             self.keep_alives += 1;
             self.probe_due = true;
         }
@@ -503,8 +516,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     /// Round trip times, window, packets in flight and queued.
     pub(super) fn statistics(&self) -> super::PeerStatistics {
         super::PeerStatistics {
-            round_trip: self.round_trip.smoothed(),
-            round_trip_min: self.round_trip.minimum(),
+            round_trip: self.round_trip.smoothed().into(),
+            round_trip_min: self.round_trip.minimum().into(),
             window_packets: self.congestion.window(),
             in_flight: self.send.in_flight(),
             queued: self.send.len() - self.send.in_flight(),

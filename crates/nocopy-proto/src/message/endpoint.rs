@@ -493,11 +493,15 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     }
 
     /// Looks whether one or both directions have ended.
+    #[inline]
     fn look_for_end(&mut self, index: u32, now: Time) {
         let entry = &mut self.entries[index as usize];
         let State::Open(connection) = &mut entry.state else { return };
+        if !connection.receive.is_finished() {
+            return;
+        }
         let peer = Peer { index, generation: entry.generation };
-        if connection.receive.is_finished() && !connection.finish_told {
+        if !connection.finish_told {
             connection.finish_told = true;
             self.events.push_back(Event::Finished(peer));
         }
@@ -744,6 +748,12 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     fn rest(&mut self, index: u32, now: Time) {
         self.entries[index as usize].is_sending = false;
         self.look_for_end(index, now);
+        if let (State::Open(connection), Some(alarm)) =
+            (&self.entries[index as usize].state, self.timers.of(index))
+            && connection.is_early_enough(alarm)
+        {
+            return;
+        }
         let deadline = match &self.entries[index as usize].state {
             State::Vacant => None,
             State::Connecting(connecting) => Some(connecting.deadline()),
@@ -765,6 +775,20 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     #[inline]
     pub fn next_message(&mut self) -> Option<(Peer, Kind)> {
         self.next_complete().map(|(peer, complete)| (peer, complete.kind))
+    }
+
+    /// Whether there is a message that is complete.
+    #[inline]
+    pub fn has_message(&mut self) -> bool {
+        while let Some(index) = self.readable.front() {
+            let entry = &mut self.entries[*index as usize];
+            if matches!(&entry.state, State::Open(connection) if connection.receive.ready() > 0) {
+                return true;
+            }
+            entry.is_readable = false;
+            self.readable.pop_front();
+        }
+        false
     }
 
     #[inline]

@@ -1,8 +1,7 @@
 //! How fast it may go (docs/protocol.md §9.4): a bucket of tokens (RFC 9002 section 7.7), kept as the time at which it is full again.
 
-use std::time::Duration;
-
 use super::Time;
+use super::time::Span;
 
 /// Packets that may go at once, however slow the rate: as many as one system call sends.
 const BURST_PACKETS: u64 = 64;
@@ -15,7 +14,7 @@ const BURST_NS: u64 = 1_000_000;
 #[derive(Debug, Default)]
 pub(super) struct Pacer {
     /// The window and round-trip time that `interval_ns` is of.
-    rate: (usize, Duration),
+    rate: (usize, Span),
     /// Time that one packet takes.
     interval_ns: u64,
     /// When all that was sent will have taken its time.
@@ -29,14 +28,14 @@ impl Pacer {
 
     /// Whether a packet may go now, at a rate of so many packets in that time; always before the round-trip time is known.
     #[inline]
-    pub(super) fn is_ready(&mut self, now: Time, rate: (usize, Duration)) -> bool {
+    pub(super) fn is_ready(&mut self, now: Time, rate: (usize, Span)) -> bool {
         self.set_rate(rate);
         self.opens_ns() <= now.ns()
     }
 
     /// A packet goes, also if it had to without being ready.
     #[inline]
-    pub(super) fn sent(&mut self, now: Time, rate: (usize, Duration)) {
+    pub(super) fn sent(&mut self, now: Time, rate: (usize, Span)) {
         self.set_rate(rate);
         self.full_ns = self.full_ns.max(now.ns()).saturating_add(self.interval_ns);
     }
@@ -60,11 +59,11 @@ impl Pacer {
 
     /// The division is made when the rate changes, not for each packet.
     #[inline]
-    fn set_rate(&mut self, rate: (usize, Duration)) {
+    fn set_rate(&mut self, rate: (usize, Span)) {
         if rate != self.rate {
             self.rate = rate;
             let (window, round_trip) = rate;
-            let round_trip_ns = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).min(1 << 40);
+            let round_trip_ns = round_trip.ns().min(1 << 40);
             self.interval_ns = 4 * round_trip_ns / (5 * window.max(1) as u64);
         }
     }
@@ -76,10 +75,10 @@ mod tests {
 
     use super::*;
 
-    const MS: Duration = Duration::from_millis(1);
+    const MS: Span = Span::from_millis(1);
 
     /// Packets that a sender gets through which asks at these times, and takes all it may.
-    fn sent(rate: (usize, Duration), times: impl Iterator<Item = Time>) -> Vec<(Time, u64)> {
+    fn sent(rate: (usize, Span), times: impl Iterator<Item = Time>) -> Vec<(Time, u64)> {
         let mut pacer = Pacer::new();
         let all_at = |now| {
             let mut packets = 0;
@@ -97,7 +96,7 @@ mod tests {
     fn the_first_burst_is_64_packets_and_then_the_rate_rules() {
         let every_ms = (1..=1000).map(|ms| Time::from_ns(ms * 1_000_000));
         // 1.25 x 40 packets in 100 ms: one in 2 ms.
-        let sent = sent((40, 100 * MS), every_ms);
+        let sent = sent((40, MS.times(100)), every_ms);
         assert_eq!(sent[0].1, BURST_PACKETS);
         let later: u64 = sent[1..].iter().map(|(_, packets)| packets).sum();
         assert!((499..=500).contains(&later), "{later}");
@@ -117,7 +116,7 @@ mod tests {
 
     #[test]
     fn nothing_is_held_back_before_the_round_trip_is_known() {
-        let (mut pacer, now, rate) = (Pacer::new(), Time::from_ns(0), (10, Duration::ZERO));
+        let (mut pacer, now, rate) = (Pacer::new(), Time::from_ns(0), (10, Span::default()));
         for _ in 0..10_000 {
             assert!(pacer.is_ready(now, rate));
             pacer.sent(now, rate);
@@ -132,7 +131,7 @@ mod tests {
             round_trip_us in 1u64..100_000,
             steps_ns in prop::collection::vec(0u64..2_000_000, 1..50),
         ) {
-            let rate = (window, Duration::from_micros(round_trip_us));
+            let rate = (window, Span::from_nanos(1000 * round_trip_us));
             let mut now = 1;
             let times = steps_ns.iter().map(|step_ns| { now += step_ns; Time::from_ns(now) });
             let sent = sent(rate, times);
@@ -150,7 +149,7 @@ mod tests {
 
         #[test]
         fn is_ready_when_it_said(window in 1usize..10_000, round_trip_us in 0u64..1_000_000, packets in 0usize..2000) {
-            let (mut pacer, rate) = (Pacer::new(), (window, Duration::from_micros(round_trip_us)));
+            let (mut pacer, rate) = (Pacer::new(), (window, Span::from_nanos(1000 * round_trip_us)));
             let now = Time::from_ns(5);
             for _ in 0..packets {
                 pacer.sent(now, rate);

@@ -67,6 +67,8 @@ pub(super) struct Complete {
     pub(super) bytes: usize,
     pub(super) begin: Cursor,
     pub(super) end: Cursor,
+    /// Where its first piece begins in its payload, and where that ends.
+    first: (usize, Cursor),
 }
 
 impl<R: AsRef<[u8]>> ReceiveWindow<R> {
@@ -249,13 +251,13 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         }
         let begin = self.cursor;
         let mut end = begin;
-        let first = self.chunk(&mut end)?;
-        let (kind, bytes) = (first.kind, first.total_bytes);
-        let mut place = first.place;
+        let chunk = self.chunk(&mut end)?;
+        let (kind, bytes, first) = (chunk.kind, chunk.total_bytes, (chunk.range.start, end));
+        let mut place = chunk.place;
         while matches!(place, Place::First | Place::Middle) {
             place = self.chunk(&mut end)?.place;
         }
-        Some(Complete { kind, bytes, begin, end })
+        Some(Complete { kind, bytes, begin, end, first })
     }
 
     /// The chunk at a place, which moves behind it.
@@ -275,14 +277,28 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
 
     /// The bytes of a message, piece by piece.
     pub(super) fn pieces(&self, message: &Complete) -> impl Iterator<Item = &[u8]> {
-        let (mut at, end) = (message.begin, message.end);
-        std::iter::from_fn(move || {
+        let (mut at, end) = (message.first.1, message.end);
+        let rest = std::iter::from_fn(move || {
             if at == end {
                 return None;
             }
             let chunk = self.chunk(&mut at)?;
             self.payload(at.sequence).map(|payload| &payload[chunk.range])
-        })
+        });
+        self.first_piece(message).into_iter().chain(rest)
+    }
+
+    /// The bytes of the first piece.
+    #[inline]
+    fn first_piece(&self, message: &Complete) -> Option<&[u8]> {
+        let (start, Cursor { sequence, at }) = message.first;
+        self.payload(sequence).map(|payload| &payload[start..at])
+    }
+
+    /// The bytes of a message that is one piece.
+    #[inline]
+    pub(super) fn whole(&self, message: &Complete) -> Option<&[u8]> {
+        if message.first.1 == message.end { self.first_piece(message) } else { None }
     }
 
     /// Moves the pieces of a message out: whole packets where they hold nothing else, and copies where they do.

@@ -68,6 +68,12 @@ impl<'a, S, R: AsRef<[u8]>> Message<'a, S, R> {
         connection.into_iter().flat_map(|connection| connection.receive.pieces(&self.complete))
     }
 
+    /// The bytes, if they lie in one piece.
+    #[inline]
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        self.endpoint.reading(self.peer)?.receive.whole(&self.complete)
+    }
+
     /// Takes the message out, piece by piece, with the datagrams where these hold nothing else.
     pub fn take(self, mut each: impl FnMut(Piece<R>)) {
         if let Some(connection) = self.endpoint.reading_mut(self.peer) {

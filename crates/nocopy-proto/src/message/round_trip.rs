@@ -3,7 +3,7 @@
 //! A sample is a packet's time there and its acknowledgement's time back, without the time that the peer held it; so a late
 //! acknowledgement does not look like a long way.
 
-use std::time::Duration;
+use super::time::Span;
 
 /// What is taken for a round trip before the first one was measured.
 const INITIAL_NS: u64 = 100_000_000;
@@ -29,8 +29,8 @@ impl RoundTrip {
 
     /// Takes a sample. One of 0, less than a tick of the clock, counts as 1 ns.
     #[inline]
-    pub(super) fn sample(&mut self, round_trip: Duration) {
-        let sample = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).clamp(1, SAMPLE_MAX_NS);
+    pub(super) fn sample(&mut self, round_trip: Span) {
+        let sample = round_trip.ns().clamp(1, SAMPLE_MAX_NS);
         self.latest_ns = sample;
         if self.smoothed_ns == 0 {
             (self.smoothed_ns, self.variation_ns, self.minimum_ns) = (sample, sample / 2, sample);
@@ -44,37 +44,37 @@ impl RoundTrip {
 
     /// The mean, with more weight on what is newer.
     #[inline]
-    pub(super) fn smoothed(&self) -> Duration {
-        Duration::from_nanos(self.smoothed_ns)
+    pub(super) fn smoothed(&self) -> Span {
+        Span::from_nanos(self.smoothed_ns)
     }
 
     /// The mean distance from the mean.
     #[cfg(test)]
-    pub(super) fn variation(&self) -> Duration {
-        Duration::from_nanos(self.variation_ns)
+    pub(super) fn variation(&self) -> Span {
+        Span::from_nanos(self.variation_ns)
     }
 
     /// The last sample.
     #[inline]
-    pub(super) fn latest(&self) -> Duration {
-        Duration::from_nanos(self.latest_ns)
+    pub(super) fn latest(&self) -> Span {
+        Span::from_nanos(self.latest_ns)
     }
 
     /// The shortest sample.
     #[inline]
-    pub(super) fn minimum(&self) -> Duration {
-        Duration::from_nanos(self.minimum_ns)
+    pub(super) fn minimum(&self) -> Span {
+        Span::from_nanos(self.minimum_ns)
     }
 
     /// After how long without a word to probe, with a peer that holds acknowledgements for up to `ack_delay` (RFC 9002 section 6.2.1, RFC 8985
     /// section 7.2).
     #[inline]
-    pub(super) fn probe_timeout(&self, ack_delay: Duration) -> Duration {
+    pub(super) fn probe_timeout(&self, ack_delay: Span) -> Span {
         match self.smoothed_ns {
-            0 => Duration::from_nanos(2 * INITIAL_NS),
+            0 => Span::from_nanos(2 * INITIAL_NS),
             smoothed_ns => {
                 let without_delay = smoothed_ns + (4 * self.variation_ns).max(GRANULARITY_NS);
-                Duration::from_nanos(without_delay).saturating_add(ack_delay)
+                Span::from_nanos(without_delay) + ack_delay
             }
         }
     }
@@ -86,27 +86,27 @@ mod tests {
 
     use super::*;
 
-    const US: Duration = Duration::from_micros(1);
+    const US: Span = Span::from_nanos(1000);
 
     #[test]
     fn the_first_samples_give_what_rfc_6298_says() {
         let mut round_trip = RoundTrip::new();
-        assert_eq!(round_trip.probe_timeout(500 * US), Duration::from_millis(200));
-        round_trip.sample(8000 * US);
-        assert_eq!((round_trip.smoothed(), round_trip.variation()), (8000 * US, 4000 * US));
-        assert_eq!(round_trip.probe_timeout(500 * US), 24_500 * US);
-        round_trip.sample(16_000 * US);
-        assert_eq!((round_trip.smoothed(), round_trip.variation()), (9000 * US, 5000 * US));
-        assert_eq!((round_trip.minimum(), round_trip.latest()), (8000 * US, 16_000 * US));
+        assert_eq!(round_trip.probe_timeout(US.times(500)), Span::from_millis(200));
+        round_trip.sample(US.times(8000));
+        assert_eq!((round_trip.smoothed(), round_trip.variation()), (US.times(8000), US.times(4000)));
+        assert_eq!(round_trip.probe_timeout(US.times(500)), US.times(24_500));
+        round_trip.sample(US.times(16_000));
+        assert_eq!((round_trip.smoothed(), round_trip.variation()), (US.times(9000), US.times(5000)));
+        assert_eq!((round_trip.minimum(), round_trip.latest()), (US.times(8000), US.times(16_000)));
     }
 
     #[test]
     fn a_short_way_is_probed_after_a_millisecond_and_the_delay() {
         let mut round_trip = RoundTrip::new();
         for _ in 0..100 {
-            round_trip.sample(10 * US);
+            round_trip.sample(US.times(10));
         }
-        assert_eq!(round_trip.probe_timeout(500 * US), 1510 * US);
+        assert_eq!(round_trip.probe_timeout(US.times(500)), US.times(1510));
     }
 
     proptest! {
@@ -114,26 +114,26 @@ mod tests {
         fn stays_within_the_samples(samples in prop::collection::vec(any::<u64>(), 1..50)) {
             let mut round_trip = RoundTrip::new();
             for &sample in &samples {
-                round_trip.sample(Duration::from_nanos(sample));
+                round_trip.sample(Span::from_nanos(sample));
             }
-            let counted = || samples.iter().map(|sample| Duration::from_nanos(*sample.clamp(&1, &SAMPLE_MAX_NS)));
+            let counted = || samples.iter().map(|sample| Span::from_nanos(*sample.clamp(&1, &SAMPLE_MAX_NS)));
             let (least, most) = (counted().min().unwrap(), counted().max().unwrap());
             prop_assert_eq!(round_trip.minimum(), least);
             // Less by what integers leave over: below a nanosecond each time, of which an eighth is forgotten each time.
-            prop_assert!(round_trip.smoothed() + Duration::from_nanos(8) >= least && round_trip.smoothed() <= most);
+            prop_assert!(round_trip.smoothed() + Span::from_nanos(8) >= least && round_trip.smoothed() <= most);
             prop_assert!(round_trip.variation() <= most);
-            prop_assert!(round_trip.probe_timeout(US) >= round_trip.smoothed() + Duration::from_millis(1));
+            prop_assert!(round_trip.probe_timeout(US) >= round_trip.smoothed() + Span::from_millis(1));
         }
 
         #[test]
         fn comes_to_a_way_that_stays_the_same(before in 1u64..10_000_000, ns in 1000u64..10_000_000) {
             let mut round_trip = RoundTrip::new();
-            round_trip.sample(Duration::from_nanos(before));
+            round_trip.sample(Span::from_nanos(before));
             for _ in 0..200 {
-                round_trip.sample(Duration::from_nanos(ns));
+                round_trip.sample(Span::from_nanos(ns));
             }
-            prop_assert!(round_trip.smoothed().abs_diff(Duration::from_nanos(ns)) <= Duration::from_nanos(8));
-            prop_assert!(round_trip.variation() <= Duration::from_nanos(16));
+            prop_assert!(round_trip.smoothed().ns().abs_diff(ns) <= 8);
+            prop_assert!(round_trip.variation() <= Span::from_nanos(16));
         }
     }
 }

@@ -6,9 +6,9 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::time::Duration;
 
 use super::Time;
+use super::time::Span;
 
 /// A packet is lost when one has arrived that was sent so many transmissions later (RFC 9002 section 6.1.1).
 const ORDER_THRESHOLD: u64 = 3;
@@ -146,6 +146,12 @@ impl<S> SendWindow<S> {
         self.slots.get_mut(usize::try_from(sequence.checked_sub(self.first)?).ok()?)
     }
 
+    /// Everything is on its way.
+    #[inline]
+    pub(super) fn has_nothing_to_send(&self) -> bool {
+        self.lost.is_empty() && self.fresh == self.end()
+    }
+
     /// The packet to send again next, if any is lost.
     #[inline]
     pub(super) fn next_lost(&mut self) -> Option<u64> {
@@ -201,8 +207,8 @@ impl<S> SendWindow<S> {
     pub(super) fn acknowledge(
         &mut self,
         expected: u64,
-        ranges: impl Iterator<Item = Range<u64>> + Clone,
-        round_trip_min: Duration,
+        ranges: impl ExactSizeIterator<Item = Range<u64>> + Clone,
+        round_trip_min: Span,
         now: Time,
         free: &mut Vec<S>,
     ) -> Option<Acknowledged> {
@@ -215,6 +221,10 @@ impl<S> SendWindow<S> {
             self.first += 1;
             self.book(&mut slot, &mut all, round_trip_min, now);
             free.extend(slot.packet);
+        }
+        if ranges.len() == 0 {
+            self.known.clear();
+            return Some(all);
         }
         let mut known = std::mem::take(&mut self.known);
         let mut place = 0;
@@ -241,7 +251,7 @@ impl<S> SendWindow<S> {
     }
 
     #[inline]
-    fn book(&mut self, slot: &mut Slot<S>, all: &mut Acknowledged, round_trip_min: Duration, now: Time) {
+    fn book(&mut self, slot: &mut Slot<S>, all: &mut Acknowledged, round_trip_min: Span, now: Time) {
         match slot.state {
             State::InFlight => self.in_flight -= 1,
             State::Lost => all.late += 1,
@@ -249,14 +259,14 @@ impl<S> SendWindow<S> {
         }
         all.packets += 1;
         // RFC 8985 section 6.2, step 2: too soon to be the last transmission.
-        if !slot.repeated || now.since(slot.sent) >= round_trip_min {
+        if !slot.repeated || now.span_since(slot.sent) >= round_trip_min {
             self.arrived = self.arrived.max(slot.order);
         }
     }
 
     /// Looks for packets that are lost, since others have arrived that were sent later.
     #[inline]
-    pub(super) fn find_losses(&mut self, now: Time, patience: Duration) -> Losses {
+    pub(super) fn find_losses(&mut self, now: Time, patience: Span) -> Losses {
         let mut losses = Losses::default();
         self.judged = self.judged.max(self.first);
         while self.judged < self.fresh {
@@ -345,7 +355,7 @@ impl<S> Slot<S> {
     }
 
     #[inline]
-    fn verdict(&self, arrived: u64, now: Time, patience: Duration) -> Verdict {
+    fn verdict(&self, arrived: u64, now: Time, patience: Span) -> Verdict {
         if self.order > arrived {
             return Verdict::Unknown;
         }

@@ -18,6 +18,12 @@ impl Timers {
         self.heap.first().map(|(time, _)| *time)
     }
 
+    /// The alarm of a connection.
+    #[inline]
+    pub(super) fn of(&self, index: u32) -> Option<Time> {
+        self.place(index).map(|place| self.heap[place].0)
+    }
+
     /// The connection whose alarm is due, which is taken away.
     pub(super) fn pop(&mut self, now: Time) -> Option<u32> {
         let &(time, index) = self.heap.first()?;

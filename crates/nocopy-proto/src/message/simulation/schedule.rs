@@ -237,12 +237,8 @@ impl Pair {
         self.forged |= datagram.changed && !(self.crc && is_packet);
         let (now, side) = (self.now, &mut self.sides[side]);
         side.kept += 1;
-        side.endpoint.handle_datagram(
-            now,
-            datagram.from,
-            datagram.bytes.len().is_multiple_of(3),
-            datagram.bytes,
-        );
+        let congested = datagram.bytes.len().is_multiple_of(3);
+        side.endpoint.handle_datagram(now, datagram.from, congested, datagram.bytes);
     }
 
     fn connect(&mut self, side: usize) {
@@ -314,7 +310,7 @@ impl Pair {
                 assert!(pieces == contents(*says, *number, bytes), "message {number} is not what was said");
                 *number += 1;
             }
-            if message.len() % 2 == 0 {
+            if message.len().is_multiple_of(2) {
                 message
                     .take(|piece| *kept -= usize::from(matches!(piece, crate::message::Piece::Datagram(..))));
             }
