@@ -1,5 +1,6 @@
 //! The command line; manual page and completions are made from the same definitions.
 
+mod ping;
 mod recv;
 mod send;
 
@@ -22,6 +23,7 @@ use crate::bench::METHODS;
 use crate::endpoint::{Scheme, Target};
 use crate::quantity;
 use crate::record::Field;
+pub(crate) use ping::{CallArguments, PingArguments, ServeArguments};
 pub(crate) use recv::RecvArguments;
 pub(crate) use send::{
     ChecksumName, FrameArguments, GeneratorName, HostArguments, MethodName, PayloadArgument, Rounds,
@@ -79,8 +81,8 @@ impl Place {
 
     fn at(scheme: Scheme) -> Self {
         match scheme {
-            Scheme::Udp => Self::Udp,
             Scheme::Tcp => Self::Tcp,
+            Scheme::Udp | Scheme::Message | Scheme::Xdp => Self::Udp,
         }
     }
 }
@@ -167,6 +169,17 @@ pub(crate) enum Command {
     /// Ends when the sender is done, after a count or a time, or when interrupted, and prints what arrived, was lost, came twice or
     /// out of order. Exit code 1 if anything was lost or damaged, or the sender broke off. Nothing is encrypted: there is no TLS.
     Recv(RecvArguments),
+    /// Measure how long messages take there and back: by the message protocol, UDP, TCP, or UDP over AF_XDP.
+    ///
+    /// 'nocopy serve' answers there. One message is under way at a time. Ends after a count or a time, or when interrupted, and prints
+    /// percentiles and a histogram. Exit code 1 if an answer is missing or changed. Nothing is encrypted: there is no TLS.
+    Ping(PingArguments),
+    /// Answer messages: those of 'nocopy ping' with themselves, requests of 'nocopy call' with themselves or what a program makes of them.
+    ///
+    /// Ends when interrupted, and prints what was answered. Anybody who reaches the port is answered, and nothing is encrypted.
+    Serve(ServeArguments),
+    /// Send a request to 'nocopy serve', or any endpoint of the message protocol, and print the response.
+    Call(CallArguments),
     /// Print the manual page.
     Man {
         /// Of this command instead of nocopy itself.
@@ -465,8 +478,12 @@ pub(crate) enum WorkloadName {
     TcpReceive,
     /// A TCP stream passed on.
     TcpProxy,
-    /// A message there and back.
+    /// 64 bytes there and back.
     Latency,
+    /// Messages of several lengths there and back.
+    MessageLatency,
+    /// Messages of several lengths one way.
+    MessageStream,
 }
 
 #[cfg(test)]

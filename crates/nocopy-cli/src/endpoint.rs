@@ -1,4 +1,4 @@
-//! Where datagrams and streams go and come from: `udp://HOST:PORT`, `tcp://HOST:PORT`.
+//! Where datagrams, streams and messages go and come from: `udp://HOST:PORT`, `tcp://HOST:PORT`, `message://HOST:PORT`, `xdp://HOST:PORT`.
 
 use std::fmt;
 use std::io;
@@ -9,14 +9,31 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 pub(crate) enum Scheme {
     Udp,
     Tcp,
+    /// The message protocol, within UDP.
+    Message,
+    /// UDP, over a port at this end.
+    Xdp,
 }
+
+/// What `send` and `recv` know.
+const TRANSFERS: &[Scheme] = &[Scheme::Udp, Scheme::Tcp];
+
+/// What `ping` and `serve` know.
+const ROUNDS: &[Scheme] = &[Scheme::Message, Scheme::Udp, Scheme::Tcp, Scheme::Xdp];
 
 impl Scheme {
     fn prefix(self) -> &'static str {
         match self {
             Self::Udp => "udp://",
             Self::Tcp => "tcp://",
+            Self::Message => "message://",
+            Self::Xdp => "xdp://",
         }
+    }
+
+    /// Without what is behind it in an address.
+    pub(crate) fn name(self) -> &'static str {
+        self.prefix().trim_end_matches("://")
     }
 }
 
@@ -30,12 +47,15 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// From `udp://HOST:PORT` or `tcp://HOST:PORT`; nothing if the text does not begin like that.
-    fn read(text: &str) -> Option<Result<Self, String>> {
-        let (scheme, place) = [Scheme::Udp, Scheme::Tcp]
-            .into_iter()
-            .find_map(|scheme| Some((scheme, text.strip_prefix(scheme.prefix())?)))?;
-        let prefix = scheme.prefix();
+    /// From `SCHEME://HOST:PORT`; nothing if the text does not begin with one of those.
+    fn read(text: &str, known: &[Scheme]) -> Option<Result<Self, String>> {
+        let (scheme, place) =
+            known.iter().find_map(|scheme| Some((*scheme, text.strip_prefix(scheme.prefix())?)))?;
+        Some(Self::place(scheme, place, scheme.prefix()))
+    }
+
+    /// From `HOST:PORT`.
+    fn place(scheme: Scheme, place: &str, prefix: &str) -> Result<Self, String> {
         let parsed = place.rsplit_once(':').and_then(|(host, port)| {
             let inside = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
             let is_host = match inside {
@@ -45,16 +65,51 @@ impl Endpoint {
             let port = port.bytes().all(|digit| digit.is_ascii_digit()).then(|| port.parse().ok())??;
             is_host.then(|| Self { scheme, host: inside.unwrap_or(host).into(), port })
         });
-        Some(
-            parsed
-                .ok_or_else(|| format!("write {prefix}HOST:PORT, an IPv6 address as in {prefix}[::1]:9000")),
-        )
+        parsed.ok_or_else(|| format!("write {prefix}HOST:PORT, an IPv6 address as in {prefix}[::1]:9000"))
     }
 
     /// For receiving: the host, which is this one, may be left out, and port 0 is any that is free.
     pub(crate) fn parse_own(text: &str) -> Result<Self, String> {
-        Self::read(text)
+        Self::read(text, TRANSFERS)
             .unwrap_or_else(|| Err("write udp://ADDRESS:PORT, tcp://ADDRESS:PORT, or udp://:PORT".into()))
+    }
+
+    /// Of whom to ask: a host and a port by one of these.
+    fn parse_peer(text: &str, known: &[Scheme], said: &str) -> Result<Self, String> {
+        let parsed = Self::read(text, known).unwrap_or_else(|| Err(format!("write {said}")));
+        parsed.and_then(|endpoint| match endpoint.host.is_empty() || endpoint.port == 0 {
+            true => Err("a host and a port from 1 on are needed".into()),
+            false => Ok(endpoint),
+        })
+    }
+
+    /// Of whom to ask for answers, in whatever way.
+    pub(crate) fn parse_round(text: &str) -> Result<Self, String> {
+        let said = "message://HOST:PORT, udp://HOST:PORT, tcp://HOST:PORT or xdp://HOST:PORT";
+        Self::parse_peer(text, ROUNDS, said)
+    }
+
+    /// Of whom to ask for a response.
+    pub(crate) fn parse_call(text: &str) -> Result<Self, String> {
+        Self::parse_peer(text, &[Scheme::Message], "message://HOST:PORT")
+    }
+
+    /// Where to answer; without a scheme messages and TCP there, and UDP at the next port number: messages are UDP as well.
+    pub(crate) fn parse_services(text: &str) -> Result<Vec<Self>, String> {
+        if let Some(one) = Self::read(text, ROUNDS) {
+            return one.map(|one| vec![one]);
+        }
+        if text.contains("://") {
+            return Err("only message://, udp://, tcp:// and xdp:// are known".into());
+        }
+        let message = Self::place(Scheme::Message, text, "")?;
+        let next = message.port.checked_add(1).filter(|_| message.port > 0);
+        let next = next.ok_or(
+            "UDP is at the next port number: write a port from 1 to 65534, or message://ADDRESS:PORT",
+        )?;
+        let tcp = Self { scheme: Scheme::Tcp, ..message.clone() };
+        let udp = Self { scheme: Scheme::Udp, port: next, ..message.clone() };
+        Ok(vec![message, tcp, udp])
     }
 
     pub(crate) fn scheme(&self) -> Scheme {
@@ -99,15 +154,15 @@ pub(crate) enum Target {
 
 impl Target {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        match Endpoint::read(text) {
+        match Endpoint::read(text, TRANSFERS) {
             None if text.contains("://") => Err("only udp:// and tcp:// are known".into()),
             None => Ok(Self::Interface(text.into())),
             Some(Ok(endpoint)) if endpoint.host.is_empty() || endpoint.port == 0 => {
                 Err("a host and a port from 1 on are needed: write udp://HOST:PORT or tcp://HOST:PORT".into())
             }
             Some(parsed) => parsed.map(|endpoint| match endpoint.scheme {
-                Scheme::Udp => Self::Udp(endpoint),
                 Scheme::Tcp => Self::Tcp(endpoint),
+                _ => Self::Udp(endpoint),
             }),
         }
     }
@@ -181,6 +236,32 @@ mod tests {
         assert_eq!(own("udp://:0"), Ok((None, 0)));
         assert_eq!(own("udp://[::1]:7"), Ok((Some("::1".into()), 7)));
         assert!(own("eth0").is_err() && own("9000").is_err());
+    }
+
+    #[test]
+    fn who_answers_is_asked_by_its_scheme() {
+        let ask = |text| Endpoint::parse_round(text).map(|peer| (peer.scheme(), peer.port()));
+        assert_eq!(ask("message://a:7"), Ok((Scheme::Message, 7)));
+        assert_eq!(ask("xdp://[::1]:9"), Ok((Scheme::Xdp, 9)));
+        for wrong in ["a:7", "message://:7", "udp://a:0", "sctp://a:1", "eth0"] {
+            assert!(ask(wrong).is_err(), "{wrong}");
+        }
+        assert!(Endpoint::parse_call("message://a:7").is_ok() && Endpoint::parse_call("udp://a:7").is_err());
+        assert!(Target::parse("message://a:7").is_err() && Endpoint::parse_own("xdp://:7").is_err());
+    }
+
+    #[test]
+    fn a_bare_address_serves_all_there_is() {
+        let services = |text| {
+            let all = Endpoint::parse_services(text);
+            all.map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(services(":7").unwrap(), ["message://:7", "tcp://:7", "udp://:8"]);
+        assert_eq!(services("[::1]:7").unwrap(), ["message://[::1]:7", "tcp://[::1]:7", "udp://[::1]:8"]);
+        assert_eq!(services("xdp://10.0.0.1:7").unwrap(), ["xdp://10.0.0.1:7"]);
+        for wrong in ["a", ":65535", ":0", "sctp://a:1", "7"] {
+            assert!(services(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

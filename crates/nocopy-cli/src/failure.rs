@@ -27,6 +27,14 @@ pub(crate) enum Failure {
     RecvUdp(#[from] crate::recv::UdpError),
     #[error(transparent)]
     RecvTcp(#[from] crate::recv::TcpError),
+    #[error(transparent)]
+    Ping(#[from] crate::ping::Error),
+    #[error(transparent)]
+    Serve(#[from] crate::serve::Error),
+    #[error(transparent)]
+    Call(#[from] crate::call::Error),
+    #[error(transparent)]
+    MessageEndpoint(#[from] nocopy::message::OpenError),
     #[error("cannot write {path}: {source}: {}", output_advice(source), path = path.display())]
     Output { path: PathBuf, source: io::Error },
     #[error("cannot read {path}: {source}: name a file that exists and is readable", path = path.display())]

@@ -25,6 +25,11 @@ impl Interrupt {
         Ok(Self { came })
     }
 
+    /// Asks for the end as a signal does.
+    pub(crate) fn ask(&self) {
+        self.came.store(true, Ordering::Relaxed);
+    }
+
     /// Relaxed: it says nothing about other memory.
     pub(crate) fn came(&self) -> bool {
         self.came.load(Ordering::Relaxed)

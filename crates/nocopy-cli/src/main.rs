@@ -5,20 +5,25 @@
 mod arguments;
 mod arrivals;
 mod bench;
+mod call;
 mod capability;
 mod control;
 mod doctor;
 mod endpoint;
+mod exchange;
 mod failure;
 mod interrupt;
 mod ledger;
 mod live;
 mod manual;
+mod ping;
+mod print;
 mod processor;
 mod quantity;
 mod record;
 mod recv;
 mod send;
+mod serve;
 mod sniff;
 mod stats;
 mod taking;
@@ -49,6 +54,9 @@ fn main() -> ExitCode {
         Command::RecordGuard => unprivileged(record::guard::run),
         Command::Send(arguments) => send::run(&arguments),
         Command::Recv(arguments) => recv::run(&arguments),
+        Command::Ping(arguments) => ping::run(&arguments),
+        Command::Serve(arguments) => serve::run(&arguments),
+        Command::Call(arguments) => call::run(&arguments),
         Command::Man { command } => unprivileged(|| manual::print_page(command.as_deref())),
         Command::Completions { shell } => unprivileged(|| manual::print_completions(shell)),
     };

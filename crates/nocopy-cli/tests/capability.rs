@@ -151,3 +151,28 @@ fn what_sends_has_no_capabilities() {
         assert!(narrowed && !threads.is_empty(), "{arguments:?}: {threads:?}");
     }
 }
+
+/// Proves that who answers, and who asks, has nothing left, whatever carries the messages.
+#[test]
+fn what_answers_and_asks_has_no_capabilities() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let (end, peer) = (lab.left(), lab.right().ipv4());
+    let at = |scheme: &str| format!("{scheme}://{}:7000", end.ipv4());
+    // It waits for an answer that nobody gives.
+    let (asked, nobody) = (format!("xdp://{peer}:9"), ["--interface", end.interface(), "--timeout=20s"]);
+    for arguments in [
+        vec!["serve".to_owned(), at("message"), at("tcp"), format!("udp://{}:7001", end.ipv4())],
+        vec!["serve".to_owned(), at("message"), format!("--interface={}", end.interface())],
+        vec!["serve".to_owned(), at("xdp"), format!("--interface={}", end.interface())],
+        [&["ping".to_owned(), asked][..], &nobody.map(str::to_owned)].concat(),
+    ] {
+        let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let running = end.namespace().run(|| Running::start(&words, Stdio::null()));
+        let mut threads = Vec::new();
+        let narrowed = wait_until(|| {
+            threads = running.threads();
+            threads.iter().all(|thread| thread.capabilities == 0 && thread.no_new_privileges)
+        });
+        assert!(narrowed && !threads.is_empty(), "{words:?}: {threads:?}");
+    }
+}

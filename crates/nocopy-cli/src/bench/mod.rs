@@ -8,12 +8,14 @@
 //! by round, and survive a machine whose speed drifts.
 
 mod baseline;
+mod conversation;
 mod cpu;
 mod datagram;
 mod export;
 mod frame;
 mod generator;
 mod machine;
+mod message;
 mod progress;
 mod result;
 mod series;
@@ -40,10 +42,10 @@ use progress::Progress;
 use result::{Report, Row, SCHEMA};
 use series::{Sample, Series};
 use stage::{LONG_MTU_BYTES, Stage, USUAL_MTU_BYTES};
-use workload::{capture, latency, packet_send, record, tcp, udp_send};
+use workload::{capture, latency, messages, packet_send, record, tcp, udp_send};
 
 /// Every method of every workload, for `--method`.
-pub(crate) const METHODS: [&str; 40] = [
+pub(crate) const METHODS: [&str; 44] = [
     "packet-send",
     "sendmmsg",
     "packet-tx-ring",
@@ -84,6 +86,10 @@ pub(crate) const METHODS: [&str; 40] = [
     "mapped",
     "read-write",
     "splice",
+    "message-xdp",
+    "message-udp",
+    "tcp-batched",
+    "fi_pingpong",
 ];
 
 /// Nine: the confidence interval may then ignore the best and the worst round.
@@ -99,8 +105,17 @@ const WINDOW_MAX: Duration = Duration::from_millis(500);
 const STREAMS: [WorkloadName; 3] = [WorkloadName::TcpSend, WorkloadName::TcpReceive, WorkloadName::TcpProxy];
 
 /// What is not measured between two interfaces of one namespace.
-const PRIVATE: [WorkloadName; 4] =
-    [WorkloadName::UdpSend, WorkloadName::TcpSend, WorkloadName::TcpReceive, WorkloadName::TcpProxy];
+const PRIVATE: [WorkloadName; 6] = [
+    WorkloadName::UdpSend,
+    WorkloadName::TcpSend,
+    WorkloadName::TcpReceive,
+    WorkloadName::TcpProxy,
+    WorkloadName::MessageLatency,
+    WorkloadName::MessageStream,
+];
+
+/// What moves messages.
+const MESSAGES: [WorkloadName; 2] = [WorkloadName::MessageLatency, WorkloadName::MessageStream];
 
 /// How long to look at the machine before using it.
 const BUSY_LOOK: Duration = Duration::from_millis(200);
@@ -186,6 +201,11 @@ impl<'a> Plan<'a> {
         {
             notes.push(tcp::NOTE.into());
         }
+        if self.workloads.iter().any(|workload| MESSAGES.contains(workload))
+            && self.arguments.interface.is_none()
+        {
+            notes.extend(messages::notes());
+        }
         notes.extend(self.network_notes());
         notes
     }
@@ -211,6 +231,11 @@ impl<'a> Plan<'a> {
             (WorkloadName::TcpSend, "SKIP: tcp-send: as udp-send; leave out --interface for it."),
             (WorkloadName::TcpReceive, "SKIP: tcp-receive: as udp-send; leave out --interface for it."),
             (WorkloadName::TcpProxy, "SKIP: tcp-proxy: as udp-send; leave out --interface for it."),
+            (
+                WorkloadName::MessageLatency,
+                "SKIP: message-latency: as udp-send; leave out --interface for it.",
+            ),
+            (WorkloadName::MessageStream, "SKIP: message-stream: as udp-send; leave out --interface for it."),
             (
                 WorkloadName::Capture,
                 "SKIP: two queues: which queue a packet comes to is the card's decision; leave out --interface for them.",
@@ -248,7 +273,14 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
         json.write(&report)?;
     }
     table::print(&sections, &report, &plan.notes())?;
-    let figure = |row: &Row| row.packets_per_s.or(row.bytes_per_s).or(row.p50_us).unwrap_or(0.0);
+    let figure = |row: &Row| {
+        row.packets_per_s
+            .or(row.messages_per_s)
+            .or(row.bytes_per_s)
+            .or(row.p50_us)
+            .or(row.mean_us)
+            .unwrap_or(0.0)
+    };
     let silent = report.results.iter().any(|row| figure(row) <= 0.0);
     Ok(if silent { Outcome::Negative } else { Outcome::Positive })
 }
@@ -314,6 +346,18 @@ fn measure(plan: &Plan<'_>, workload: WorkloadName, progress: &Progress) -> Resu
             Ok(sections)
         }
         WorkloadName::TcpProxy => play(tcp::proxy::series(&tcp::Place::loopback()?), 30),
+        WorkloadName::MessageLatency => {
+            let stage = Stage::private(Lab::builder())?;
+            play(messages::latency::series(&stage), 80)
+        }
+        WorkloadName::MessageStream => {
+            let stage = Stage::private(Lab::builder())?;
+            let mut sections = play(messages::stream::series(&stage, &messages::stream::PAYLOADS_BYTES), 70)?;
+            let stage = Stage::private(Lab::builder().mtu(LONG_MTU_BYTES))?;
+            sections
+                .extend(play(messages::stream::series(&stage, &messages::stream::PAYLOADS_BYTES_LONG), 14)?);
+            Ok(sections)
+        }
         WorkloadName::Latency => {
             let stage = plan.stage(Lab::builder())?;
             play(latency::series(&stage), 22)

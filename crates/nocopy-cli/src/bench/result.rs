@@ -83,13 +83,15 @@ impl Evidence {
     }
 }
 
-/// What a stream goes over, and how much memory it comes from.
+/// What a stream, or messages, go over, and how much memory they come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct Link {
     pub(crate) link: &'static str,
     pub(crate) mtu_bytes: u32,
+    /// Of TCP.
     pub(crate) congestion_control: &'static str,
-    pub(crate) source_bytes: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) source_bytes: Option<usize>,
 }
 
 /// One method in one situation against one baseline. Costs and rates are medians of the rounds.
@@ -111,11 +113,15 @@ pub(crate) struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) packets_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) messages_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bytes_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gbit_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ns_per_packet: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ns_per_message: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dropped_percent: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -130,6 +136,12 @@ pub(crate) struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) machine_cpu_ns_per_packet: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sender_cpu_ns_per_message: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) receiver_cpu_ns_per_message: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) machine_cpu_ns_per_message: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sender_cpu_us_per_mb: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) proxy_cpu_us_per_mb: Option<f64>,
@@ -140,6 +152,13 @@ pub(crate) struct Row {
     /// Of the bytes received, those that were mapped and not copied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mapped_fraction: Option<f64>,
+    /// Messages with an answer, of all rounds together, and those without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) answered: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lost: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mean_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p50_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -12,6 +12,7 @@ use crate::Failure;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Figure {
     PacketsPerSecond,
+    MessagesPerSecond,
     BytesPerSecond,
     ReceiverCpuPerPacket,
     /// Of a processor's time, whatever the packets it gets.
@@ -23,6 +24,7 @@ impl Figure {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Figure::PacketsPerSecond => "packets/s",
+            Figure::MessagesPerSecond => "messages/s",
             Figure::BytesPerSecond => "bytes/s",
             Figure::ReceiverCpuPerPacket => "receiver CPU per packet",
             Figure::ReceiverCpu => "receiver CPU",
@@ -33,10 +35,14 @@ impl Figure {
     /// The figure as something of which more is better.
     fn merit(self, sample: &Sample) -> f64 {
         match self {
-            Figure::PacketsPerSecond | Figure::BytesPerSecond => sample.per_s().unwrap_or(0.0),
+            Figure::PacketsPerSecond | Figure::MessagesPerSecond | Figure::BytesPerSecond => {
+                sample.per_s().unwrap_or(0.0)
+            }
             Figure::ReceiverCpuPerPacket => sample.receiver_cpu_ns().map_or(0.0, f64::recip),
             Figure::ReceiverCpu => sample.receiver_cpu_percent().map_or(0.0, f64::recip),
-            Figure::MedianLatency => sample.latency.map_or(0.0, |latency| latency.p50_us.recip()),
+            Figure::MedianLatency => {
+                sample.latency.and_then(|latency| latency.p50_us).map_or(0.0, f64::recip)
+            }
         }
     }
 }
@@ -84,9 +90,14 @@ pub(crate) struct Series<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Latency {
-    pub(crate) p50_us: f64,
-    pub(crate) p99_us: f64,
-    pub(crate) p99_9_us: f64,
+    pub(crate) mean_us: f64,
+    /// Absent where only the mean is told.
+    pub(crate) p50_us: Option<f64>,
+    pub(crate) p99_us: Option<f64>,
+    pub(crate) p99_9_us: Option<f64>,
+    /// Messages in all phases, with and without an answer.
+    pub(crate) answered: u64,
+    pub(crate) lost: u64,
 }
 
 /// What one run of a trial gave.
@@ -221,6 +232,7 @@ fn plain_row(series: &Series<'_>, trial: &Trial<'_>, samples: &[Sample]) -> Opti
     Some(match series.figure {
         Figure::BytesPerSecond => row_of_stream(row, samples, last),
         Figure::MedianLatency => row_of_latency(row, samples),
+        Figure::MessagesPerSecond => row_of_messages(row, samples),
         _ => row_of_packets(row, samples, last),
     })
 }
@@ -242,12 +254,33 @@ fn row_of_packets(row: Row, samples: &[Sample], last: &Sample) -> Row {
 }
 
 fn row_of_latency(row: Row, samples: &[Sample]) -> Row {
-    let latency =
-        |figure: fn(&Latency) -> f64| median_of(samples, |sample| sample.latency.as_ref().map(figure));
+    let latency = |figure: fn(&Latency) -> Option<f64>| {
+        median_of(samples, |sample| sample.latency.as_ref().and_then(figure))
+    };
+    let total = |count: fn(&Latency) -> u64| {
+        samples.iter().filter_map(|sample| sample.latency.as_ref().map(count)).sum()
+    };
     Row {
+        mean_us: latency(|latency| Some(latency.mean_us)),
+        answered: Some(total(|latency| latency.answered)),
+        lost: Some(total(|latency| latency.lost)),
         p50_us: latency(|latency| latency.p50_us),
         p99_us: latency(|latency| latency.p99_us),
         p99_9_us: latency(|latency| latency.p99_9_us),
+        ..row
+    }
+}
+
+fn row_of_messages(row: Row, samples: &[Sample]) -> Row {
+    let rate = median_of(samples, Sample::per_s);
+    Row {
+        messages_per_s: rate,
+        gbit_per_s: rate.map(|rate| rate * row.payload_bytes as f64 * 8.0 / 1e9),
+        ns_per_message: rate.filter(|rate| *rate > 0.0).map(|rate| 1e9 / rate),
+        dropped_percent: median_of(samples, Sample::dropped_percent),
+        sender_cpu_ns_per_message: median_of(samples, Sample::sender_cpu_ns),
+        receiver_cpu_ns_per_message: median_of(samples, Sample::receiver_cpu_ns),
+        machine_cpu_ns_per_message: machine_cpu_ns(samples),
         ..row
     }
 }

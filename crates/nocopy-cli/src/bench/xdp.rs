@@ -12,8 +12,8 @@ use super::generator::Load;
 use super::result::{Copies, Evidence};
 use super::stage::{Site, Stage};
 use super::window::Gauge;
-use super::workload::latency::{self, Exchange, PAYLOAD_BYTES};
 use crate::Failure;
+use crate::exchange::{self, Exchange};
 
 /// Entries of the tx ring, with a frame for each.
 const TX_RING: u32 = 2048;
@@ -34,6 +34,8 @@ const PATIENCE: Duration = Duration::from_millis(10);
 pub(crate) enum Waiting {
     Poll,
     Spinning,
+    /// Spinning for a while, then asleep.
+    Adaptive,
     /// Sleeping on purpose; how long depends on what is to come.
     Coalesced(Load),
 }
@@ -43,6 +45,7 @@ impl Waiting {
         match self {
             Waiting::Poll => "poll",
             Waiting::Spinning => "spinning",
+            Waiting::Adaptive => "adaptive",
             Waiting::Coalesced(_) => "coalesced",
         }
     }
@@ -60,6 +63,7 @@ impl Waiting {
         match self {
             Waiting::Poll => Wait::Interrupt,
             Waiting::Spinning => Wait::Spin,
+            Waiting::Adaptive => Wait::Adaptive { spin: exchange::SPIN },
             // Half a ring of packets would do; at millions a second it fills in a fraction of a millisecond.
             Waiting::Coalesced(Load::Full) => {
                 Wait::Coalesced { packets: 1024, delay: Duration::from_micros(200) }
@@ -265,22 +269,23 @@ pub(crate) struct Talker {
     receiver: Receiver,
     sender: Sender,
     template: Template,
-    waiting: latency::Waiting,
+    waiting: exchange::Waiting,
 }
 
-/// The asking and the answering side.
+/// The asking and the answering side, with messages of that length.
 pub(crate) fn pair(
     stage: &Stage,
-    waiting: latency::Waiting,
+    waiting: exchange::Waiting,
+    payload_bytes: usize,
 ) -> Result<((Talker, Talker), Evidence), Failure> {
-    let wait = match waiting {
-        latency::Waiting::Blocking => Waiting::Poll,
-        latency::Waiting::Spinning => Waiting::Spinning,
-    };
-    let wanted = Wanted::xdp(wait);
+    let wanted = Wanted::xdp(match waiting {
+        exchange::Waiting::Blocking => Waiting::Poll,
+        exchange::Waiting::Spinning => Waiting::Spinning,
+        exchange::Waiting::Adaptive => Waiting::Adaptive,
+    });
     let (asking, answering) = (wanted.open(&stage.sender)?, wanted.open(&stage.receiver)?);
     let evidence = evidence(&asking);
-    let frame_bytes = HEADER_BYTES + PAYLOAD_BYTES;
+    let frame_bytes = HEADER_BYTES + payload_bytes;
     let talker = |port: Port, template| {
         let (receiver, sender) = port.split();
         Talker { receiver, sender, template, waiting }
@@ -291,27 +296,25 @@ pub(crate) fn pair(
 }
 
 impl Exchange for Talker {
-    fn send(&mut self, payload: &[u8; PAYLOAD_BYTES]) -> io::Result<()> {
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
         let mut frame = self.sender.frame().ok_or_else(none_left)?;
-        frame.fill(self.template.bytes()).ok_or_else(too_small)?;
-        frame[HEADER_BYTES..].copy_from_slice(payload);
+        let headers = &self.template.bytes()[..HEADER_BYTES];
+        frame.append(headers.len()).ok_or_else(too_small)?.copy_from_slice(headers);
+        frame.append(message.len()).ok_or_else(too_small)?.copy_from_slice(message);
         self.sender.send(frame).map_err(|rejected| io::Error::other(rejected.to_string()))?;
         self.sender.flush()
     }
 
-    fn receive(&mut self, payload: &mut [u8; PAYLOAD_BYTES]) -> io::Result<bool> {
+    fn receive(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
         let batch = match self.waiting {
-            latency::Waiting::Spinning => self.receiver.try_receive()?,
-            latency::Waiting::Blocking => self.receiver.receive_timeout(latency::PATIENCE)?,
+            exchange::Waiting::Spinning => self.receiver.try_receive()?,
+            _ => self.receiver.receive_timeout(exchange::PATIENCE)?,
         };
-        let mut received = false;
-        for packet in batch {
-            if packet.len() == HEADER_BYTES + PAYLOAD_BYTES {
-                payload.copy_from_slice(&packet[HEADER_BYTES..]);
-                received = true;
-            }
-        }
-        Ok(received)
+        // One is under way at a time; what else comes is the hosts' own, or was given up.
+        let own = batch.filter(|packet| packet.len() == self.template.bytes().len());
+        let last = own.last();
+        last.iter().for_each(|packet| take(&packet[HEADER_BYTES..]));
+        Ok(last.is_some())
     }
 }
 

@@ -4,7 +4,6 @@ mod output;
 mod tcp;
 mod udp;
 
-use std::io::{self, Write};
 use std::time::Duration;
 
 use crate::arguments::RecvArguments;
@@ -22,24 +21,6 @@ pub(crate) fn run(arguments: &RecvArguments) -> Result<Outcome, Failure> {
     match arguments.address.scheme() {
         Scheme::Udp => udp::run(arguments, interrupt),
         Scheme::Tcp => tcp::run(arguments, interrupt),
-    }
-}
-
-/// Prints a summary, beside what goes to standard output, and says how it went.
-fn print(
-    text: &str,
-    to_stderr: bool,
-    failure: Option<Failure>,
-    outcome: Outcome,
-) -> Result<Outcome, Failure> {
-    let printed = match to_stderr {
-        true => io::stderr().lock().write_all(text.as_bytes()),
-        false => io::stdout().lock().write_all(text.as_bytes()),
-    };
-    match (failure, printed.map_err(Failure::Print)) {
-        (Some(failure), _) => Err(failure),
-        (None, Err(failure)) if !failure.is_broken_pipe() => Err(failure),
-        // Whether or not anybody reads it, it went as it went.
-        (None, _) => Ok(outcome),
+        Scheme::Message | Scheme::Xdp => unreachable!("the command line knows the others only"),
     }
 }

@@ -53,6 +53,7 @@ fn write_section(text: &mut String, section: &Section, causes: &mut Causes) {
     let header = match section.figure {
         Figure::MedianLatency => LATENCY_HEADER.to_vec(),
         Figure::BytesPerSecond => columns.header(),
+        Figure::MessagesPerSecond => MESSAGE_HEADER.to_vec(),
         _ => PACKET_HEADER.to_vec(),
     };
     table.set_header(header);
@@ -61,6 +62,7 @@ fn write_section(text: &mut String, section: &Section, causes: &mut Causes) {
         let cells = match section.figure {
             Figure::MedianLatency => latency_cells(name, row),
             Figure::BytesPerSecond => columns.cells(name, row),
+            Figure::MessagesPerSecond => message_cells(name, row),
             _ => packet_cells(name, row),
         };
         table.add_row(cells.into_iter().chain([ratio(row, &section.title), evidence(row, causes)]));
@@ -86,7 +88,19 @@ const PACKET_HEADER: [&str; 9] = [
     "ratio [low–high]",
     "copies",
 ];
-const LATENCY_HEADER: [&str; 6] = ["method", "p50 us", "p99 us", "p99.9 us", "ratio [low–high]", "copies"];
+const MESSAGE_HEADER: [&str; 9] = [
+    "method",
+    "messages/s",
+    "Gbit/s",
+    "ns/message",
+    "sender",
+    "receiver",
+    "machine",
+    "ratio [low–high]",
+    "copies",
+];
+const LATENCY_HEADER: [&str; 8] =
+    ["method", "p50 us", "p99 us", "p99.9 us", "mean us", "lost", "ratio [low–high]", "copies"];
 
 fn packet_cells(name: String, row: &Row) -> Vec<String> {
     vec![
@@ -100,8 +114,22 @@ fn packet_cells(name: String, row: &Row) -> Vec<String> {
     ]
 }
 
+fn message_cells(name: String, row: &Row) -> Vec<String> {
+    vec![
+        name,
+        row.messages_per_s.map_or_else(dash, |rate| rate_text(rate, row.dropped_percent)),
+        number(row.gbit_per_s, 2),
+        number(row.ns_per_message, 0),
+        number(row.sender_cpu_ns_per_message, 0),
+        number(row.receiver_cpu_ns_per_message, 0),
+        number(row.machine_cpu_ns_per_message, 0),
+    ]
+}
+
 fn latency_cells(name: String, row: &Row) -> Vec<String> {
-    vec![name, number(row.p50_us, 1), number(row.p99_us, 1), number(row.p99_9_us, 1)]
+    let lost = row.lost.map_or_else(dash, |lost| lost.to_string());
+    let times = [row.p50_us, row.p99_us, row.p99_9_us, row.mean_us].map(|time| number(time, 1));
+    std::iter::once(name).chain(times).chain([lost]).collect()
 }
 
 /// Which columns a table of streams has besides those that all have.
@@ -160,7 +188,11 @@ fn receiver_text(row: &Row) -> String {
 }
 
 fn rate_text(rate: f64, dropped_percent: Option<f64>) -> String {
-    let rate = if rate >= 1e6 { format!("{:.2} M", rate / 1e6) } else { format!("{:.0} k", rate / 1e3) };
+    let rate = match rate {
+        1e6.. => format!("{:.2} M", rate / 1e6),
+        1e4.. => format!("{:.0} k", rate / 1e3),
+        _ => format!("{rate:.0}"),
+    };
     match dropped_percent {
         Some(percent) if percent >= 0.05 => format!("{rate} ({percent:.1} % lost)"),
         _ => rate,
@@ -208,8 +240,8 @@ fn write_notes(text: &mut String, report: &Report, causes: &Causes, notes: &[Str
     let rounds = if fewest == most { format!("{most}") } else { format!("{fewest} to {most}") };
     let _ = writeln!(
         text,
-        "Medians of {rounds} rounds; rates are counted where packets arrive. sender, receiver: CPU ns per packet of \
-         that thread\n(of several: and how much of a processor the busiest uses); machine: of all processors, softirqs \
+        "Medians of {rounds} rounds; rates are counted where packets arrive. sender, receiver: CPU ns per packet (or \
+         message) of that thread\n(of several: and how much of a processor the busiest uses); machine: of all processors, softirqs \
          included.\nratio: times better than the baseline in the same round, with its {:.0} % confidence interval (all \
          values, when\nthere are fewer than 6 rounds).",
         CONFIDENCE * 100.0
@@ -235,6 +267,7 @@ mod tests {
     fn rates_and_losses_are_readable() {
         assert_eq!(rate_text(4_412_345.0, Some(0.01)), "4.41 M");
         assert_eq!(rate_text(913_000.0, Some(31.4)), "913 k (31.4 % lost)");
+        assert_eq!(rate_text(842.4, None), "842");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use rustix::net::sockopt;
 use crate::arguments::RecvArguments;
 use crate::endpoint::{Endpoint, Family};
 use crate::interrupt::Interrupt;
-use crate::{Failure, Outcome, capability};
+use crate::{Failure, Outcome, capability, print};
 use reception::Reception;
 use sink::Sink;
 
@@ -59,7 +59,7 @@ pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Out
     eprintln!("nocopy: receiving at tcp://{address}");
     let (summary, failure) = Reception::new(arguments, listener, sink.as_ref(), interrupt).run(address)?;
     let text = if arguments.json { summary.json() } else { summary.table() };
-    super::print(&text, to_stdout, failure, summary.outcome())
+    print::summary(&text, to_stdout, failure, summary.outcome())
 }
 
 /// Where to receive; without a host at all addresses of both families.

@@ -18,7 +18,7 @@ use crate::endpoint::{Endpoint, Family};
 use crate::interrupt::Interrupt;
 use crate::live::LiveLine;
 use crate::quantity::short;
-use crate::{Failure, Outcome, capability};
+use crate::{Failure, Outcome, capability, print};
 use output::Output;
 use summary::{Ended, Summary};
 use tally::{Kind, Tally};
@@ -62,7 +62,7 @@ pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Out
     let failure = reception.run().err();
     let summary = reception.summary(address, failure.is_some());
     let text = if arguments.json { summary.json() } else { summary.table() };
-    super::print(&text, to_stdout, failure, summary.outcome())
+    print::summary(&text, to_stdout, failure, summary.outcome())
 }
 
 fn bind(arguments: &RecvArguments) -> Result<Socket, Failure> {

@@ -1,11 +1,10 @@
 //! Datagrams over a port, each in a frame of its own; or, to compare with that, copied into one.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{setsockopt, sockopt};
 use nocopy::socket::udp::over_port::{Receiver, Rejected, RejectedReason, Sender, Settings, Socket};
 use nocopy::{Evidence, Frame, Port};
 use nocopy_lab::Interface;
@@ -16,6 +15,7 @@ use super::payload::Filled;
 use super::{BATCH_BYTES, Error};
 use crate::Failure;
 use crate::arguments::LOOPBACK;
+use crate::exchange::over_port::source_address;
 use crate::send::{ONE_FRAME_MTU_BYTES, PATIENCE};
 
 /// Entries of the tx ring, with a frame for each.
@@ -224,18 +224,4 @@ impl Carrier for ByPort {
         );
         Account { report, refused: 0, ledger: self.sender.ledger() }
     }
-}
-
-/// The address that the host would send from to there, by that interface; with a port number that it chooses.
-fn source_address(to: SocketAddr, interface: &str) -> io::Result<SocketAddr> {
-    let any: IpAddr = match to {
-        SocketAddr::V4(_) => [0; 4].into(),
-        SocketAddr::V6(_) => [0_u16; 8].into(),
-    };
-    let socket = UdpSocket::bind((any, 0))?;
-    setsockopt(&socket, sockopt::BindToDevice, &interface.into())?;
-    socket.connect(to)?;
-    let mut local = socket.local_addr()?;
-    local.set_port(0);
-    Ok(local)
 }

@@ -30,8 +30,12 @@ pub(crate) struct Place {
 impl Place {
     fn of(stage: Stage, link: &'static str) -> Self {
         let mtu_bytes = stage.mtu_bytes();
-        let link =
-            Link { link, mtu_bytes, congestion_control: CONGESTION_CONTROL, source_bytes: SOURCE_BYTES };
+        let link = Link {
+            link,
+            mtu_bytes,
+            congestion_control: CONGESTION_CONTROL,
+            source_bytes: Some(SOURCE_BYTES),
+        };
         Self { stage, link }
     }
 

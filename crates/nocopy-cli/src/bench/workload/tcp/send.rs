@@ -36,7 +36,7 @@ fn of_published(place: &Place) -> Series<'_> {
         trial("vmsplice", SendWay::Vmsplice, &[BASELINE]),
     ];
     let series = place.series(NAME, ", the same 1 MiB again and again", trials);
-    let link = series.link.map(|link| Link { source_bytes: SOURCE_BYTES_WARM, ..link });
+    let link = series.link.map(|link| Link { source_bytes: Some(SOURCE_BYTES_WARM), ..link });
     Series { link, ..series }
 }
 

@@ -1,0 +1,64 @@
+//! One end of a conversation in messages, whatever carries them: what `bench`, `ping` and `serve` talk through.
+
+pub(crate) mod message;
+pub(crate) mod over_port;
+pub(crate) mod tcp;
+pub(crate) mod udp;
+mod waiting;
+
+use std::io;
+use std::time::Duration;
+
+use nocopy::Tally;
+
+pub(crate) use waiting::{Waiting, attend};
+
+/// How long a receiver that sleeps does so before it looks whether all is over.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(10);
+
+/// How long an adaptive receiver looks again and again before it sleeps: longer than a round trip within a rack takes.
+pub(crate) const SPIN: Duration = Duration::from_micros(100);
+
+/// How long a send may take before it is an error: nobody reads at the other end.
+pub(crate) const SEND_MAX: Duration = Duration::from_secs(5);
+
+/// The bit of a datagram's first byte that whoever answers sets. What has it is not answered, so two that answer cannot be made to
+/// answer each other for ever.
+pub(crate) const MARK: u8 = 0x80;
+
+/// One end of a conversation.
+pub(crate) trait Exchange: Send {
+    /// Sends a message now.
+    ///
+    /// # Errors
+    /// Those of the kernel, and that the other end has taken nothing for [`SEND_MAX`].
+    fn send(&mut self, message: &[u8]) -> io::Result<()>;
+
+    /// Sends several, by as few calls as this way has for them.
+    fn send_all<'m>(&mut self, messages: impl Iterator<Item = &'m [u8]>) -> io::Result<()> {
+        let mut messages = messages;
+        messages.try_for_each(|message| self.send(message))
+    }
+
+    /// Gives what came of the next message to `take`, piece by piece; true when that was its last piece. False when there is no more
+    /// for now: at once, or after [`PATIENCE`], as it waits; or when a signal came.
+    ///
+    /// # Errors
+    /// Those of the kernel; `UnexpectedEof` when the other end has said that there is no more.
+    fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<bool>;
+
+    /// What became of the bytes it moved, where somebody keeps books.
+    fn ledger(&self) -> Option<Tally> {
+        None
+    }
+
+    /// Does what is due meanwhile, for who neither sends nor receives for a while.
+    fn idle(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Says that there is no more to send, and waits, for so long at most, until all of it has arrived, where that can be known.
+    fn finish(&mut self, _patience: Duration) -> io::Result<()> {
+        Ok(())
+    }
+}

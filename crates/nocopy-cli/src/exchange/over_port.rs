@@ -1,0 +1,74 @@
+//! Messages as UDP datagrams over a port: AF_XDP at this end, without the kernel's network stack.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use nix::sys::socket::{setsockopt, sockopt};
+use nocopy::Port;
+use nocopy::socket::udp::over_port::{OpenError, Receiver, RejectedReason, Sender, Settings, Socket};
+
+use super::{Exchange, PATIENCE, Waiting};
+
+#[derive(Debug)]
+pub(crate) struct OverPort {
+    receiver: Receiver,
+    sender: Sender,
+    to: SocketAddr,
+    waiting: Waiting,
+}
+
+impl OverPort {
+    /// At an address of the interface, talking to one other.
+    pub(crate) fn open(
+        interface: &str,
+        at: SocketAddr,
+        to: SocketAddr,
+        waiting: Waiting,
+    ) -> Result<Self, OpenError> {
+        let socket = open(interface, at, waiting)?;
+        let (receiver, sender) = socket.split();
+        Ok(Self { receiver, sender, to, waiting })
+    }
+}
+
+/// A socket over a port of that interface.
+pub(crate) fn open(interface: &str, at: SocketAddr, waiting: Waiting) -> Result<Socket, OpenError> {
+    Socket::open(Port::builder(interface).wait(waiting.of_port()), at, &Settings::default())
+}
+
+impl Exchange for OverPort {
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        match self.sender.send_copied(self.to, &[message]) {
+            // No room now: as if it were lost on the way, which its sender has to expect anyway.
+            Ok(()) | Err(RejectedReason::Full) => self.sender.flush(),
+            Err(reason) => Err(io::Error::other(reason)),
+        }
+    }
+
+    fn receive(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
+        let batch = match self.waiting {
+            Waiting::Spinning => self.receiver.try_receive()?,
+            Waiting::Blocking | Waiting::Adaptive => self.receiver.receive_timeout(PATIENCE)?,
+        };
+        // One is under way at a time: of several the last is the one that is waited for.
+        let to = (self.to.ip(), self.to.port());
+        let of_peer = batch.filter(|datagram| (datagram.from().ip(), datagram.from().port()) == to);
+        let last = of_peer.last();
+        last.iter().for_each(|datagram| take(datagram));
+        Ok(last.is_some())
+    }
+}
+
+/// The address that the host would send from to there, by that interface; with a port number that it chooses.
+pub(crate) fn source_address(to: SocketAddr, interface: &str) -> io::Result<SocketAddr> {
+    let any: IpAddr = match to {
+        SocketAddr::V4(_) => [0; 4].into(),
+        SocketAddr::V6(_) => [0_u16; 8].into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    setsockopt(&socket, sockopt::BindToDevice, &interface.into())?;
+    socket.connect(to)?;
+    let mut local = socket.local_addr()?;
+    local.set_port(0);
+    Ok(local)
+}

@@ -1,0 +1,414 @@
+//! `nocopy ping`, `nocopy serve` and `nocopy call` as their users meet them: two processes, over lo and over a lab.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nocopy_lab::End;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn nocopy(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A command that ends by itself, or the test fails; killed if the test fails before.
+struct Running(Option<Child>);
+
+impl Running {
+    fn start(arguments: &[&str]) -> Self {
+        Self(Some(nocopy(arguments).spawn().unwrap()))
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(self.0.as_ref().unwrap()), signal).unwrap();
+    }
+
+    fn end(mut self) -> Output {
+        let child = self.0.take().unwrap();
+        let pid = Pid::from_child(&child);
+        let (done, is_done) = std::sync::mpsc::channel::<()>();
+        let watch = thread::spawn(move || {
+            let is_late = is_done.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
+            if is_late {
+                kill_process(pid, Signal::KILL).unwrap(); // not waited for yet, so it is still this process
+            }
+            is_late
+        });
+        let output = child.wait_with_output();
+        drop(done);
+        assert!(!watch.join().unwrap(), "it does not end");
+        output.unwrap()
+    }
+
+    /// The summary, and the exit code.
+    fn summary(self) -> (Value, i32) {
+        let output = self.end();
+        let parsed = serde_json::from_slice(&output.stdout);
+        (
+            parsed.unwrap_or_else(|_| panic!("{}{}", text(&output.stdout), text(&output.stderr))),
+            output.status.code().unwrap(),
+        )
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A server of those, once it is there, and what it says each of them is.
+struct Server {
+    running: Running,
+    targets: Vec<String>,
+}
+
+impl Server {
+    fn start(services: &[&str], options: &[&str]) -> Self {
+        let mut running = Running::start(&[&["serve", "--json"], services, options].concat());
+        let mut errors = BufReader::new(running.0.as_mut().unwrap().stderr.take().unwrap());
+        let targets = services.iter().map(|_| {
+            let mut line = String::new();
+            errors.read_line(&mut line).unwrap();
+            let at = line.trim().strip_prefix("nocopy: serving at ");
+            at.unwrap_or_else(|| panic!("{line}")).to_owned()
+        });
+        let targets = targets.collect();
+        // Read on, so that it does not wait for that.
+        thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
+        Self { running, targets }
+    }
+
+    /// What it counted, once it was asked to end.
+    fn end(self) -> Vec<Value> {
+        self.running.signal(Signal::INT);
+        let (summary, code) = self.running.summary();
+        assert_eq!((code, &summary["schema"]), (0, &"nocopy.serve/1".into()), "{summary}");
+        summary["services"].as_array().unwrap().clone()
+    }
+}
+
+/// What `nocopy ping` tells, and its exit code.
+fn ping(target: &str, options: &[&str]) -> (Value, i32) {
+    Running::start(&[&["ping", target, "--json"], options].concat()).summary()
+}
+
+/// Proves that so many messages were answered, each once, and that the figures fit together.
+fn assert_all_answered((summary, code): &(Value, i32), count: u64) {
+    assert_eq!((*code, &summary["schema"]), (0, &"nocopy.ping/1".into()), "{summary}");
+    for (field, expected) in [("sent", count), ("answered", count), ("lost", 0), ("late", 0), ("changed", 0)]
+    {
+        assert_eq!(summary[field], expected, "{field}: {summary}");
+    }
+    let bars = summary["histogram"].as_array().unwrap();
+    assert_eq!(bars.iter().map(|bar| bar["count"].as_u64().unwrap()).sum::<u64>(), count, "{summary}");
+    let time = |name: &str| summary["round_trip"][name].as_f64().unwrap();
+    let ascending = ["min_us", "p50_us", "p90_us", "p99_us", "p99_9_us"].map(time);
+    assert!(ascending[0] > 0.0 && ascending.is_sorted(), "{summary}");
+    assert!(time("max_us") * 1.001 >= ascending[4], "{summary}");
+    assert_eq!(summary["ended"], "count");
+}
+
+fn over(end: &End) -> [String; 3] {
+    ["message", "udp", "tcp"].map(|scheme| format!("{scheme}://{}:0", end.ipv4()))
+}
+
+/// Proves that every scheme is answered in every way of waiting, with messages that are short and that are longer than a packet, and
+/// that the server counts the same.
+#[test]
+fn every_scheme_is_answered_however_both_wait() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let services = over(lab.right());
+    let services: Vec<_> = services.iter().map(String::as_str).collect();
+    for wait in ["spin", "block", "adaptive"] {
+        // Two that spin are a processor each, and there may be two for all tests.
+        let serving = if wait == "spin" { "adaptive" } else { wait };
+        let server = lab.right().namespace().run(|| Server::start(&services, &["--wait", serving]));
+        for target in &server.targets {
+            for (count, size) in [("200", "64"), ("50", "20000")] {
+                let options = ["--count", count, "--size", size, "--wait", wait, "--timeout", "20s"];
+                let answered = lab.left().namespace().run(|| ping(target, &options));
+                assert_all_answered(&answered, count.parse().unwrap());
+                let (summary, _) = answered;
+                assert_eq!((&summary["wait"], &summary["target"]), (&wait.into(), &target[..].into()));
+                assert!(summary["since_due"].is_null() && summary["interface"].is_null(), "{summary}");
+            }
+        }
+        for served in server.end() {
+            let bytes = 200 * 64 + 50 * 20_000;
+            let (bytes, answered, connections): (u64, _, _) = match served["scheme"].as_str().unwrap() {
+                "tcp" => (bytes + 250 * 4, Value::Null, 2.into()),
+                "udp" => (bytes, 250.into(), Value::Null),
+                _ => (bytes, 250.into(), 2.into()),
+            };
+            assert_eq!(
+                (&served["bytes"], &served["answered"], &served["connections"], &served["refused"]),
+                (&bytes.into(), &answered, &connections, &0.into()),
+                "{served}"
+            );
+        }
+    }
+}
+
+/// Proves that long messages come back whole, where who sends one has to read before all of it is sent.
+#[test]
+fn the_longest_messages_come_back() {
+    let server = Server::start(&["message://127.0.0.1:0", "tcp://127.0.0.1:0"], &[]);
+    for target in &server.targets {
+        let answered = ping(target, &["--count", "3", "--size", "16MiB", "--timeout", "30s"]);
+        assert_all_answered(&answered, 3);
+    }
+    server.end();
+}
+
+/// Proves that AF_XDP at either end, or at both, talks with the kernel's sockets.
+#[test]
+fn ports_and_sockets_answer_each_other() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let (left, right) = (lab.left(), lab.right());
+    let at = |scheme: &str| format!("{scheme}://{}:0", right.ipv4());
+    for (scheme, over_port) in [("udp", false), ("xdp", true), ("message", false), ("message", true)] {
+        let options: &[&str] = if over_port { &["--interface", right.interface()] } else { &[] };
+        let server = right.namespace().run(|| Server::start(&[&at(scheme)], options));
+        let (_, place) = server.targets[0].split_once("://").unwrap();
+        let asking = if scheme == "message" { [scheme; 2] } else { ["udp", "xdp"] };
+        for (scheme, over_port) in asking.into_iter().zip([false, true]) {
+            let interface: &[&str] = if over_port { &["--interface", left.interface()] } else { &[] };
+            let options = [&["--count", "200", "--timeout", "20s"], interface].concat();
+            let answered = left.namespace().run(|| ping(&format!("{scheme}://{place}"), &options));
+            assert_all_answered(&answered, 200);
+            assert_eq!(answered.0["interface"].is_string(), over_port, "{}", answered.0);
+        }
+        assert_eq!(server.end()[0]["answered"], 400);
+    }
+}
+
+/// Proves that what is asked for at a pace is asked at that pace, and also told from when it was due.
+#[test]
+fn at_a_pace_times_are_told_from_when_they_were_due() {
+    let server = Server::start(&["udp://127.0.0.1:0"], &[]);
+    let options = ["--count", "50", "--interval", "2ms", "--timeout", "20s"];
+    let (summary, code) = ping(&server.targets[0], &options);
+    assert_eq!((code, &summary["answered"]), (0, &50.into()), "{summary}");
+    assert!(summary["seconds"].as_f64().unwrap() >= 0.098, "{summary}");
+    for time in ["p50_us", "p99_us"] {
+        let [sent, due] = ["round_trip", "since_due"].map(|from| summary[from][time].as_f64().unwrap());
+        assert!(due >= sent * 0.99, "{time}: {summary}");
+    }
+    let (summary, code) = ping(&server.targets[0], &["--duration", "200ms", "--interval", "5ms"]);
+    assert_eq!((code, &summary["ended"]), (0, &"duration".into()), "{summary}");
+    assert!((1..=41).contains(&summary["sent"].as_u64().unwrap()), "{summary}");
+    server.end();
+}
+
+/// Proves that an interrupted ping prints what there is.
+#[test]
+fn an_interrupted_ping_prints_what_there_is() {
+    let server = Server::start(&["message://127.0.0.1:0"], &[]);
+    let target = &server.targets[0];
+    let running = Running::start(&["ping", target, "--json", "--interval", "1ms", "--count", "1G"]);
+    thread::sleep(Duration::from_millis(700));
+    running.signal(Signal::INT);
+    let (summary, code) = running.summary();
+    assert_eq!((code, &summary["ended"]), (0, &"interrupted".into()), "{summary}");
+    assert!(summary["answered"].as_u64().unwrap() > 0, "{summary}");
+    assert_eq!(summary["lost"], 0, "{summary}");
+    // And for people: a bar at least.
+    let output = Running::start(&["ping", target, "--count", "100", "--timeout", "20s"]).end();
+    let printed = text(&output.stdout);
+    assert!(printed.contains("100 sent, 100 answered") && printed.contains('█'), "{printed}");
+    server.end();
+}
+
+/// Proves that answers that are missing, late, changed, or nobody's are counted as what they are.
+#[test]
+fn every_message_is_accounted_for() {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let target = format!("udp://{}", socket.local_addr().unwrap());
+    let running =
+        Running::start(&["ping", &target, "--json", "--count", "5", "--timeout", "300ms", "--size", "100"]);
+    let mut next = || {
+        let mut datagram = vec![0; 200];
+        let (bytes, from) = socket.recv_from(&mut datagram).unwrap();
+        datagram.truncate(bytes);
+        assert_eq!((bytes, datagram[0]), (100, 0));
+        datagram[0] = 0x80; // the mark of an answer
+        (datagram, from)
+    };
+    let (first, from) = next();
+    socket.send_to(&first, from).unwrap();
+    let (second, _) = next(); // not answered in time
+    let (mut third, _) = next();
+    socket.send_to(&second, from).unwrap();
+    third[99] ^= 1;
+    socket.send_to(&third, from).unwrap();
+    third[99] ^= 1;
+    socket.send_to(&third, from).unwrap();
+    let (mut fourth, _) = next();
+    fourth[0] = 0; // comes back as it was: nobody's answer
+    socket.send_to(&fourth, from).unwrap();
+    let (fifth, _) = next();
+    socket.send_to(&fifth, from).unwrap();
+    let (summary, code) = running.summary();
+    assert_eq!(code, 1, "{summary}");
+    for (field, expected) in [("sent", 5), ("answered", 3), ("lost", 2), ("late", 1), ("changed", 2)] {
+        assert_eq!(summary[field], expected, "{field}: {summary}");
+    }
+}
+
+fn assert_error(output: &Output, words: &[&str]) {
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert_eq!(message.lines().count(), 1, "one line: {message}");
+    assert!(words.iter().all(|word| message.contains(word)), "{words:?}: {message}");
+}
+
+#[test]
+fn what_cannot_be_fails_in_one_line() {
+    let run = |arguments: &[&str]| Running::start(arguments).end();
+    // Free a moment ago, and nobody's now.
+    let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for scheme in ["tcp", "udp"] {
+        let target = format!("{scheme}://{free}");
+        let output = run(&["ping", &target, "--count", "3"]);
+        assert_error(&output, &[&target, "nobody listens", "nocopy serve"]);
+    }
+    let target = format!("message://{free}");
+    assert_error(&run(&["call", &target, "hello", "--timeout", "300ms"]), &[&free.to_string()]);
+    assert_error(&run(&["ping", "udp://127.0.0.1:9", "--interface", "lo"]), &["--interface", "xdp://"]);
+    assert_error(&run(&["ping", "xdp://127.0.0.1:9"]), &["xdp://", "--interface"]);
+    assert_error(&run(&["ping", "xdp://127.0.0.1:9", "--interface", "lo"]), &["lo", "leave out"]);
+    assert_error(&run(&["ping", "udp://127.0.0.1:9", "--size", "70000"]), &["70000", "--size"]);
+    assert_error(&run(&["ping", "udp://no.such.host.invalid:9"]), &["no.such.host.invalid"]);
+    assert_error(&run(&["serve", "xdp://127.0.0.1:9"]), &["xdp://", "--interface"]);
+    assert_error(&run(&["serve", "udp://127.0.0.1:0", "--interface", "lo"]), &["--interface"]);
+    assert_error(&run(&["serve", "xdp://:9", "--interface", "lo"]), &["xdp://:9", "address"]);
+    let two = ["serve", "xdp://10.0.0.1:9", "message://10.0.0.1:8", "--interface", "lo"];
+    assert_error(&run(&two), &["lo", "one port"]);
+    assert_error(&run(&["serve", "message://127.0.0.1:0", "--exec", " "]), &["--exec", "program"]);
+    let holder = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let taken = format!("udp://{}", holder.local_addr().unwrap());
+    assert_error(&run(&["serve", &taken]), &[&taken, "another program has it"]);
+    for wrong in [
+        &["ping", "127.0.0.1:9"][..],
+        &["ping", "sctp://127.0.0.1:9"],
+        &["ping", "udp://127.0.0.1:9", "--size", "7"],
+        &["call", "udp://127.0.0.1:9"],
+        &["serve"],
+        &["serve", ":0"],
+    ] {
+        assert_eq!(run(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+/// A file that is gone with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        Self(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("ping-{name}-{}", std::process::id())))
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Proves that a request has its response, from the command line and from a file, and that a server without a program sends it back.
+#[test]
+fn a_request_has_its_response() {
+    let server = Server::start(&["message://127.0.0.1:0"], &[]);
+    let target = &server.targets[0];
+    let call = |options: &[&str]| {
+        let output = Running::start(&[&["call", target, "--timeout", "20s"], options].concat()).end();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        output.stdout
+    };
+    assert_eq!(call(&["hello", "there"]), b"hello there");
+    assert_eq!(call(&[]), b"");
+    let file = Scratch::new("request");
+    let content: Vec<u8> =
+        (0..3_000_001_u32).map(|place| (place.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+    fs::write(file.path(), &content).unwrap();
+    assert!(call(&["--file", file.path()]) == content);
+    let served = server.end();
+    assert_eq!((&served[0]["answered"], &served[0]["connections"]), (&3.into(), &3.into()), "{served:?}");
+}
+
+/// Proves that a program answers requests, several at a time, that pings are not for it, and that its failure is told to who asked.
+#[test]
+fn a_program_answers_requests() {
+    let server = Server::start(&["message://127.0.0.1:0"], &["--exec", "tr a-z A-Z"]);
+    let target = &server.targets[0];
+    let call = |request: &str| Running::start(&["call", target, "--timeout", "20s", request]);
+    let running: Vec<_> = (0..6).map(|number| call(&format!("request {number}"))).collect();
+    for (number, running) in running.into_iter().enumerate() {
+        let output = running.end();
+        assert_eq!(text(&output.stdout), format!("REQUEST {number}"), "{}", text(&output.stderr));
+    }
+    assert_all_answered(&ping(target, &["--count", "20", "--timeout", "20s"]), 20);
+    let served = &server.end()[0];
+    assert_eq!((&served["answered"], &served["failed_runs"]), (&26.into(), &0.into()), "{served}");
+    for (program, options) in [("false", &[][..]), ("sleep 60", &["--exec-timeout", "100ms"])] {
+        let server = Server::start(&["message://127.0.0.1:0"], &[&["--exec", program], options].concat());
+        let start = Instant::now();
+        let output = Running::start(&["call", &server.targets[0], "x", "--timeout", "30s"]).end();
+        assert_error(&output, &["no response", "nocopy serve"]);
+        assert!(start.elapsed() < Duration::from_secs(30), "it is told, not waited for");
+        let served = &server.end()[0];
+        assert_eq!((&served["answered"], &served["failed_runs"]), (&0.into(), &1.into()), "{served}");
+    }
+}
+
+/// Proves that an address without a scheme serves all there is, of both families.
+#[test]
+fn a_bare_address_serves_messages_tcp_and_udp() {
+    // Two free numbers side by side.
+    let port = (0..100).find_map(|_| {
+        let one = UdpSocket::bind("[::]:0").ok()?.local_addr().ok()?.port();
+        let next = one.checked_add(1)?;
+        UdpSocket::bind(("::", next)).is_ok().then_some(one)
+    });
+    let port = port.unwrap();
+    let mut running = Running::start(&["serve", &format!(":{port}")]);
+    let mut errors = BufReader::new(running.0.as_mut().unwrap().stderr.take().unwrap());
+    let mut line = String::new();
+    for scheme in ["message", "tcp", "udp"] {
+        line.clear();
+        errors.read_line(&mut line).unwrap();
+        assert!(line.contains(&format!("serving at {scheme}://[::]:")), "{line}");
+    }
+    for host in ["127.0.0.1", "[::1]"] {
+        for (scheme, port) in [("message", port), ("tcp", port), ("udp", port + 1)] {
+            let target = format!("{scheme}://{host}:{port}");
+            assert_all_answered(&ping(&target, &["--count", "10", "--timeout", "20s"]), 10);
+        }
+    }
+    running.signal(Signal::TERM);
+    let output = running.end();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stdout).contains("20 answered"), "{}", text(&output.stdout));
+}
