@@ -107,6 +107,23 @@ fn receive_prints_packets_and_a_whole_balance() {
 }
 
 #[test]
+fn requests_of_one_example_are_answered_by_the_other() {
+    let Some(lab) = lab() else { return };
+    let (server, client) = (format!("{}:9200", lab.right().ipv4()), format!("{}:9201", lab.left().ipv4()));
+    let mut answering = Example::start_in(lab.right().namespace(), "messages", &[&server]);
+    let (line, answered) = answering.first_line();
+    assert!(line.contains("bound"), "{line}");
+    let mut asking = Example::start_in(lab.left().namespace(), "messages", &[&client, &server, "300"]);
+    let (_, asked) = asking.first_line();
+    let text = rest(asked);
+    assert!(text.starts_with("300 responses") && text.contains("given as a slice"), "{text}");
+    asking.succeeds();
+    let text = rest(answered);
+    assert!(text.contains("Accepted") && text.contains("Finished"), "{text}");
+    answering.succeeds();
+}
+
+#[test]
 fn datagrams_of_one_example_arrive_at_the_other() {
     let Some(lab) = lab() else { return };
     let address = format!("{}:9100", lab.right().ipv4());

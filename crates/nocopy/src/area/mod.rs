@@ -193,6 +193,11 @@ impl Area {
         self.shared.packet_bytes_max()
     }
 
+    /// Whether a frame is one of it.
+    pub(crate) fn owns(&self, frame: &Frame) -> bool {
+        std::ptr::eq(frame.area().as_ptr(), Arc::as_ptr(&self.shared))
+    }
+
     /// The kind of pages the memory lies on.
     pub fn pages(&self) -> Pages {
         self.shared.pages

@@ -186,7 +186,7 @@ impl Builder {
         Endpoint::new(carrier, settings, self.wait)
     }
 
-    /// An endpoint over a port of its own, past the host's network stack, with this address of the interface. What the port cannot carry
+    /// An endpoint over a port on each queue of an interface, past the host's network stack, with this address of the interface. What the port cannot carry
     /// goes through the kernel ([`over_port`](crate::socket::udp::over_port)).
     ///
     /// # Errors
@@ -198,8 +198,10 @@ impl Builder {
         let frames = Frames::of(self.memory_bytes, &port, settings.window_packets)?;
         let port = port.frame_count(frames.receive, frames.send);
         let port = if frames.several { port.multi_buffer(true) } else { port };
-        let socket = over_port::Socket::open(port, address, &over_port::Settings::default())?;
-        let (carrier, datagram_bytes_max) = Carrier::over(socket, frames.held_max());
+        let marks = over_port::Settings { congestion_marks: true, ..over_port::Settings::default() };
+        let sockets = over_port::Socket::open_queues(port, address, &marks)?;
+        let (carrier, datagram_bytes_max) =
+            Carrier::over(sockets, frames.held_max()).map_err(over_port::OpenError::Poll)?;
         let longest = u16::try_from(datagram_bytes_max).unwrap_or(DATAGRAM_BYTES_MAX);
         settings.datagram_bytes = self.datagram_bytes.unwrap_or(longest).min(longest);
         if settings.datagram_bytes < DATAGRAM_BYTES_MIN {

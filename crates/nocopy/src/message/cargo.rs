@@ -78,10 +78,4 @@ impl Cargo {
         let buffer = self.places[piece.buffer as usize].buffer.as_ref().expect("somebody refers to it");
         &buffer[piece.at as usize..][..piece.bytes as usize]
     }
-
-    /// Buffers that are here.
-    #[cfg(all(test, not(nocopy_loom)))]
-    pub(super) fn count(&self) -> usize {
-        self.places.len() - self.free.len()
-    }
 }

@@ -12,7 +12,7 @@ use nocopy_proto::message::{
 };
 use smallvec::SmallVec;
 
-use super::carrier::{Carrier, Packet, Received};
+use super::carrier::{Carrier, Layout, Packet, Received};
 use super::open_packet::{OpenPacket, Peers};
 use super::{Builder, CarrierCounters, Message, OpenError, OwnedMessage};
 use crate::evidence::{Cause, Evidence, Tally};
@@ -291,6 +291,21 @@ impl Endpoint {
         self.carrier.buffer()
     }
 
+    /// Buffers for a message of so many bytes to a peer, to be filled in their order and sent by [`send_owned`](Self::send_owned), each
+    /// as long as it is: over a port they are the packets themselves. (Those of [`buffer`](Self::buffer) and others are copied into packets
+    /// there, since packets have to be full.)
+    ///
+    /// # Errors
+    /// [`SendError`]: nothing was set aside.
+    pub fn buffers(&mut self, peer: Peer, bytes: usize) -> Result<Vec<Buffer>, SendError> {
+        let Plan { payload_bytes_max, .. } = self.plan(peer, Kind::Plain, bytes)?;
+        let layout = Layout { kind: Kind::Plain, bytes, payload_bytes_max };
+        match self.carrier.buffers_for(layout) {
+            Some(buffers) => Ok(buffers.into_vec()),
+            None => Err(self.starve(peer)),
+        }
+    }
+
     /// Sends a message that lies in buffers, one behind the other, without a copy of ours. They go home when the peer has it.
     ///
     /// # Errors
@@ -323,8 +338,8 @@ impl Endpoint {
         } else {
             match self.plan_owned(peer, kind, bytes, buffers.len()) {
                 Ok(plan) => {
-                    let chunks = framing::chunks(kind, bytes, 0, plan.payload_bytes_max);
-                    if let Err(buffers) = self.carrier.fragments(buffers, chunks, &mut self.made) {
+                    let layout = Layout { kind, bytes, payload_bytes_max: plan.payload_bytes_max };
+                    if let Err(buffers) = self.carrier.fragments(buffers, layout, &mut self.made) {
                         self.unmake();
                         return Err(Rejected { buffers, reason: self.starve(peer) });
                     }

@@ -75,7 +75,7 @@ impl Shares {
     }
 }
 
-/// How many frames an endpoint over a port has.
+/// How many frames an endpoint over a port has, for each queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Frames {
     pub(super) receive: u32,
@@ -106,17 +106,19 @@ impl Frames {
         window_packets: usize,
     ) -> Result<Self, OpenError> {
         // An interface that is not there is told of when the port is opened.
-        let mtu = Interface::named(port.interface()).map_or(1500, |interface| interface.mtu_bytes);
+        let (mtu, queues) = Interface::named(port.interface())
+            .map_or((1500, 1), |interface| (interface.mtu_bytes, interface.rx_queues.max(1) as usize));
         let frame_bytes = if mtu > FRAME_MTU { LONG_FRAME_BYTES } else { FRAME_BYTES };
-        let (receive, send) = (2 * window_packets + LENT_MIN, 2 * window_packets + CONTROL_FRAMES);
-        let needed_bytes = (receive + send) * frame_bytes;
+        // All peers may come by one queue; what is sent goes by one, from frames of all.
+        let (receive, send) = (2 * window_packets + LENT_MIN, 2 * window_packets / queues + CONTROL_FRAMES);
+        let needed_bytes = (receive + send) * frame_bytes * queues;
         let more = match memory_bytes {
             None => 0,
             Some(memory_bytes) => memory_bytes
                 .checked_sub(needed_bytes)
                 .ok_or(OpenError::TooLittleMemory { memory_bytes, needed_bytes })?,
         };
-        let more = more / frame_bytes / 2;
+        let more = more / frame_bytes / 2 / queues;
         let several = mtu > LONG_FRAME_MTU;
         Ok(Self { receive: number(receive + more), send: number(send + more), several })
     }

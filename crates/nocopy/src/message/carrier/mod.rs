@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use nocopy_proto::message::Transmit;
-use nocopy_proto::message::framing::Placed;
+use nocopy_proto::message::framing::{self, Placed};
+use nocopy_proto::message::{Kind, Transmit};
 
 use super::OpenError;
 use super::counters::CarrierCounters;
@@ -36,8 +36,8 @@ pub(super) enum Received {
     Buffer(Buffer),
     /// Among others in the buffer that they were received into.
     Shared(sockets::Shared),
-    /// In the frame that it came in.
-    Frame(Frame),
+    /// In the frame that it came in, by that queue.
+    Frame(Frame, u16),
     /// The same, as the program has it.
     Given(port::Given),
     /// In memory of its own: it came through the kernel, though there is a port.
@@ -48,7 +48,7 @@ impl Received {
     /// Makes a datagram the program's.
     pub(super) fn give(self, home: Option<&Arc<Returned>>) -> Self {
         match (self, home) {
-            (Self::Frame(frame), Some(home)) => Self::Given(port::Given::new(frame, home)),
+            (Self::Frame(frame, queue), Some(home)) => Self::Given(port::Given::new(frame, queue, home)),
             (other, _) => other,
         }
     }
@@ -60,10 +60,24 @@ impl AsRef<[u8]> for Received {
         match self {
             Self::Buffer(buffer) => buffer,
             Self::Shared(part) => part.as_ref(),
-            Self::Frame(frame) => frame,
+            Self::Frame(frame, _) => frame,
             Self::Given(frame) => frame.as_ref(),
             Self::Bytes(bytes) => bytes,
         }
+    }
+}
+
+/// How a message is laid into fresh packets.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout {
+    pub(super) kind: Kind,
+    pub(super) bytes: usize,
+    pub(super) payload_bytes_max: usize,
+}
+
+impl Layout {
+    pub(super) fn chunks(self) -> impl Iterator<Item = Placed> {
+        framing::chunks(self.kind, self.bytes, 0, self.payload_bytes_max)
     }
 }
 
@@ -99,10 +113,11 @@ impl Carrier {
         Ok(Self::Sockets(Box::new(Sockets::bind(address, shares)?)))
     }
 
-    pub(super) fn over(socket: Socket, frames_max: u32) -> (Self, usize) {
-        let carrier = OverPort::new(socket, frames_max);
+    /// Over ports on all queues, of which so many frames may be held each; with the longest datagram they carry.
+    pub(super) fn over(sockets: Vec<Socket>, frames_max: u32) -> io::Result<(Self, usize)> {
+        let carrier = OverPort::new(sockets, frames_max)?;
         let datagram_bytes_max = carrier.datagram_bytes_max();
-        (Self::Port(Box::new(carrier)), datagram_bytes_max)
+        Ok((Self::Port(Box::new(carrier)), datagram_bytes_max))
     }
 
     /// Who is told of frames that the program takes.
@@ -146,17 +161,22 @@ impl Carrier {
         each!(self, carrier => carrier.buffer())
     }
 
-    /// A packet for each chunk of a message that lies in `buffers`; there has to be [room](Self::room) for as many of either kind.
+    /// Buffers for a message that is laid out like this, full length; `None` if there are too few.
+    pub(super) fn buffers_for(&mut self, layout: Layout) -> Option<Buffers> {
+        each!(self, carrier => carrier.buffers_for(layout))
+    }
+
+    /// A packet for each piece of a message that lies in `buffers`; there has to be [room](Self::room) for as many of either kind.
     ///
     /// # Errors
     /// Gives the buffers back if there was none after all. What was made until then is among `made`.
     pub(super) fn fragments(
         &mut self,
         buffers: Buffers,
-        chunks: impl Iterator<Item = Placed>,
+        layout: Layout,
         made: &mut Vec<Packet>,
     ) -> Result<(), Buffers> {
-        each!(self, carrier => carrier.fragments(buffers, chunks, made))
+        each!(self, carrier => carrier.fragments(buffers, layout, made))
     }
 
     /// Sends something with the next flush.

@@ -6,16 +6,17 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nocopy_proto::message::crc;
-use nocopy_proto::message::framing::Placed;
+use nocopy_proto::message::framing::CHUNK_HEADER_BYTES_MAX;
+use rustix::event::epoll;
+use smallvec::SmallVec;
 
-use super::{Packet, Received, Room};
-use crate::Frame;
+use super::{Layout, Packet, Received, Room};
 use crate::evidence::{Evidence, Tally};
 use crate::message::HEADER_BYTES;
 use crate::message::counters::CarrierCounters;
@@ -23,6 +24,8 @@ use crate::message::endpoint::Buffers;
 use crate::pool::Buffer;
 use crate::port::Wait;
 use crate::socket::udp::over_port::{Batch, Payload, Receiver, Rejected, RejectedReason, Sender, Socket};
+use crate::sys::xsk::wait_readable;
+use crate::{Area, Frame};
 
 /// Frames for the protocol's own datagrams.
 const CONTROL_FRAMES: usize = 64;
@@ -31,12 +34,22 @@ const CONTROL_FRAMES: usize = 64;
 const LINK_BYTES: usize = 14 + 4;
 const IPV4_BYTES: usize = 20 + 8;
 const IPV6_BYTES: usize = 40 + 8;
+/// All of them, and what a port may want in front for requests to the card.
+const PORT_HEADERS_MAX: usize = 14 + IPV6_BYTES + 24;
+
+/// How often whoever waits for several queues asks whether they still work.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A socket over a port, and where each frame is that a packet was written in.
 #[derive(Debug)]
 pub(in crate::message) struct OverPort {
-    receiver: Receiver,
-    sender: Sender,
+    /// One for each queue of the interface.
+    receivers: Vec<Receiver>,
+    /// As many: all packets go by the first, and frames are those of all.
+    senders: Vec<Sender>,
+    area: Area,
+    /// Readable when something came to any of several queues.
+    poll: Option<OwnedFd>,
     local: SocketAddr,
     /// The longest datagram that fits a frame, going out and coming in.
     datagram_bytes_max: usize,
@@ -80,26 +93,29 @@ enum At {
 /// Frames that are held until they are read.
 #[derive(Debug)]
 struct Intake {
+    /// Of each queue at most: the kernel needs the others to receive into.
     frames_max: u64,
-    held: u64,
+    /// Of each queue, with those that the program has taken, and has had.
+    held: Box<[u64]>,
     home: Arc<Returned>,
     datagrams: u64,
 }
 
-/// Frames that were taken by the program, and went home from there.
-#[derive(Debug, Default)]
-pub(in crate::message) struct Returned(AtomicU64);
+/// Frames of each queue that were taken by the program, and went home from there.
+#[derive(Debug)]
+pub(in crate::message) struct Returned(Box<[AtomicU64]>);
 
 /// A frame that the program has: it is counted when it goes home.
 #[derive(Debug)]
 pub(in crate::message) struct Given {
     frame: Frame,
+    queue: u16,
     home: Arc<Returned>,
 }
 
 impl Given {
-    pub(super) fn new(frame: Frame, home: &Arc<Returned>) -> Self {
-        Self { frame, home: Arc::clone(home) }
+    pub(super) fn new(frame: Frame, queue: u16, home: &Arc<Returned>) -> Self {
+        Self { frame, queue, home: Arc::clone(home) }
     }
 }
 
@@ -112,32 +128,40 @@ impl AsRef<[u8]> for Given {
 impl Drop for Given {
     fn drop(&mut self) {
         // Nothing but a number: the frame goes home by itself.
-        self.home.0.fetch_add(1, Relaxed);
+        self.home.0[usize::from(self.queue)].fetch_add(1, Relaxed);
     }
 }
 
 impl OverPort {
-    /// `frames_max`: how many received frames may be held at a time.
-    pub(in crate::message) fn new(socket: Socket, frames_max: u32) -> Self {
-        let local = socket.local_address();
-        let area = socket.area().clone();
-        let (receiver, mut sender) = socket.split();
+    /// `frames_max`: how many received frames of each queue may be held at a time.
+    pub(in crate::message) fn new(sockets: Vec<Socket>, frames_max: u32) -> io::Result<Self> {
+        let (local, area) = (sockets[0].local_address(), sockets[0].area().clone());
+        let (receivers, mut senders): (Vec<Receiver>, Vec<Sender>) =
+            sockets.into_iter().map(Socket::split).unzip();
+        let queues = receivers.len();
         let headers = LINK_BYTES + if local.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES };
-        let longest = sender.port().packet_bytes_max().min(area.packet_bytes_max() as usize);
-        let controls: Vec<Frame> = std::iter::from_fn(|| sender.frame()).take(CONTROL_FRAMES).collect();
-        Self {
-            receiver,
-            sender,
+        let longest = senders[0].port().packet_bytes_max().min(area.packet_bytes_max() as usize);
+        let controls: Vec<Frame> = std::iter::from_fn(|| senders[0].frame()).take(CONTROL_FRAMES).collect();
+        Ok(Self {
+            poll: (queues > 1).then(|| watch(&receivers)).transpose()?,
+            receivers,
+            senders,
             local,
             datagram_bytes_max: longest.saturating_sub(headers),
             places: (0..area.frame_count()).map(|_| Place::default()).collect(),
+            area,
             waiting: VecDeque::new(),
             controls,
             back: Vec::new(),
-            intake: Intake { frames_max: frames_max.into(), held: 0, home: Arc::default(), datagrams: 0 },
+            intake: Intake {
+                frames_max: frames_max.into(),
+                held: vec![0; queues].into(),
+                home: Arc::new(Returned((0..queues).map(|_| AtomicU64::new(0)).collect())),
+                datagrams: 0,
+            },
             gathered_bytes: 0,
             counters: CarrierCounters::default(),
-        }
+        })
     }
 
     pub(in crate::message) fn datagram_bytes_max(&self) -> usize {
@@ -156,13 +180,22 @@ impl OverPort {
 
     #[inline]
     pub(super) fn packet(&mut self) -> Option<Packet> {
-        let mut frame = self.sender.frame().or_else(|| {
-            self.take_back();
-            self.sender.frame()
-        })?;
+        let mut frame = match self.free_frame() {
+            Some(frame) => frame,
+            None => {
+                self.take_back();
+                self.free_frame()?
+            }
+        };
         let bytes = frame.tailroom_bytes();
         frame.append(bytes)?;
         Some(self.put(frame))
+    }
+
+    /// An empty frame, of whichever queue has one.
+    #[inline]
+    fn free_frame(&mut self) -> Option<Frame> {
+        self.senders.iter_mut().find_map(Sender::frame)
     }
 
     /// Makes a frame a packet.
@@ -191,21 +224,67 @@ impl OverPort {
         self.frame(packet).truncate(HEADER_BYTES + bytes);
     }
 
-    /// A frame, as long as a payload of one packet may be.
+    /// A frame.
     pub(super) fn buffer(&mut self) -> Option<Buffer> {
-        self.sender.frame().map(Buffer::from)
+        self.free_frame().map(Buffer::from)
     }
 
-    /// A packet for each chunk, which the bytes are copied into. The buffers back if there are too few frames.
+    /// Frames for a message, as long as the pieces of it will be; `None` if there are too few.
+    pub(super) fn buffers_for(&mut self, layout: Layout) -> Option<Buffers> {
+        let mut buffers = Buffers::new();
+        for chunk in layout.chunks() {
+            let mut frame = self.free_frame()?;
+            frame.append(chunk.range.len())?;
+            buffers.push(frame.into());
+        }
+        Some(buffers)
+    }
+
+    /// A packet for each piece of a message: in place, if the frames it lies in are cut as it will be, and copied otherwise.
+    ///
+    /// # Errors
+    /// Gives the buffers back: there are too few frames to copy into.
     pub(super) fn fragments(
         &mut self,
         buffers: Buffers,
-        chunks: impl Iterator<Item = Placed>,
+        layout: Layout,
         made: &mut Vec<Packet>,
     ) -> Result<(), Buffers> {
+        let mut lengths = layout.chunks().map(|chunk| chunk.range.len());
+        let is_cut = buffers.iter().all(|buffer| buffer.is_frame() && lengths.next() == Some(buffer.len()));
+        if !is_cut || lengths.next().is_some() {
+            drop(lengths);
+            return self.copied(buffers, layout, made);
+        }
+        drop(lengths);
+        let mut frames: SmallVec<[Frame; 4]> = SmallVec::new();
+        for buffer in buffers {
+            frames.push(buffer.into_frame().expect("looked at above"));
+        }
+        if !frames.iter().all(|frame| self.can_be_packet(frame)) {
+            return self.copied(frames.into_iter().map(Buffer::from).collect(), layout, made);
+        }
+        for (chunk, mut frame) in layout.chunks().zip(frames) {
+            let header = chunk.header();
+            let front = frame.prepend(HEADER_BYTES + header.len()).expect("looked at above");
+            front[HEADER_BYTES..].copy_from_slice(header);
+            made.push(self.put(frame));
+        }
+        Ok(())
+    }
+
+    /// Whether a frame has room for all that goes in front of a piece of a message, and behind it.
+    fn can_be_packet(&self, frame: &Frame) -> bool {
+        let in_front = HEADER_BYTES + CHUNK_HEADER_BYTES_MAX + PORT_HEADERS_MAX;
+        self.area.owns(frame)
+            && frame.headroom_bytes() >= in_front
+            && frame.tailroom_bytes() >= crc::CRC_BYTES
+    }
+
+    fn copied(&mut self, buffers: Buffers, layout: Layout, made: &mut Vec<Packet>) -> Result<(), Buffers> {
         let mut parts = buffers.iter().map(|buffer| &**buffer);
         let mut part: &[u8] = &[];
-        for chunk in chunks {
+        for chunk in layout.chunks() {
             let Some(packet) = self.packet() else { return Err(buffers) };
             let room = self.payload_mut(&packet);
             let header = chunk.header();
@@ -222,7 +301,7 @@ impl OverPort {
             self.set_payload_bytes(&packet, end);
             made.push(packet);
         }
-        self.gathered_bytes += buffers.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
+        self.gathered_bytes += layout.bytes as u64;
         Ok(())
     }
 
@@ -250,7 +329,7 @@ impl OverPort {
         let At::Here(frame) = std::mem::replace(&mut place.at, At::Away) else {
             unreachable!("looked at before")
         };
-        match self.sender.send_kept(frame, to) {
+        match self.senders[0].send_kept(frame, to) {
             Ok(()) => {
                 self.counters.datagrams_sent += 1;
                 true
@@ -285,7 +364,7 @@ impl OverPort {
             self.controls.push(frame);
             return;
         }
-        match self.sender.send_kept(frame, to) {
+        match self.senders[0].send_kept(frame, to) {
             Ok(()) => {
                 self.counters.datagrams_sent += 1;
                 self.places[number as usize] = Place { at: At::AwayAsControl, ..Place::default() };
@@ -300,7 +379,7 @@ impl OverPort {
     /// Shows the kernel what is queued. An interface that is down or gone tells when something is received.
     #[inline]
     pub(super) fn flush(&mut self) {
-        let _ = self.sender.flush();
+        let _ = self.senders[0].flush();
         self.take_back();
         if !self.waiting.is_empty() {
             self.send_waiting();
@@ -322,14 +401,14 @@ impl OverPort {
                 self.free(number);
             }
         }
-        let _ = self.sender.flush(); // as above
+        let _ = self.senders[0].flush(); // as above
         self.take_back();
     }
 
     /// Takes frames back that the kernel is done with.
     #[inline]
     fn take_back(&mut self) {
-        if self.sender.reap_into(&mut self.back) == 0 {
+        if self.senders[0].reap_into(&mut self.back) == 0 {
             return;
         }
         let mut back = std::mem::take(&mut self.back);
@@ -343,7 +422,7 @@ impl OverPort {
                 At::Away if !place.acknowledged => place.at = At::Here(frame),
                 _ => {
                     place.at = At::Elsewhere;
-                    self.sender.recycle(frame);
+                    self.senders[0].recycle(frame);
                 }
             }
         }
@@ -362,7 +441,7 @@ impl OverPort {
     #[inline]
     fn free(&mut self, number: u32) {
         if let At::Here(frame) = std::mem::take(&mut self.places[number as usize].at) {
-            self.sender.recycle(frame);
+            self.senders[0].recycle(frame);
         }
     }
 
@@ -371,8 +450,12 @@ impl OverPort {
         &mut self,
         deliver: &mut impl FnMut(SocketAddr, bool, Received),
     ) -> io::Result<usize> {
-        let batch = self.receiver.try_receive()?;
-        Ok(self.intake.take(batch, deliver))
+        let Self { receivers, intake, .. } = self;
+        let mut came = 0;
+        for (queue, receiver) in (0..).zip(receivers) {
+            came += intake.take(receiver.try_receive()?, queue, deliver);
+        }
+        Ok(came)
     }
 
     pub(super) fn wait(
@@ -381,26 +464,64 @@ impl OverPort {
         until: Option<Instant>,
         deliver: &mut impl FnMut(SocketAddr, bool, Received),
     ) -> io::Result<usize> {
-        self.receiver.set_wait(how);
-        let batch = match until {
-            Some(until) => self.receiver.receive_timeout(until.saturating_duration_since(Instant::now()))?,
-            None => self.receiver.receive()?,
+        let [receiver] = &mut self.receivers[..] else {
+            return self.wait_for_any(how, until, deliver);
         };
-        Ok(self.intake.take(batch, deliver))
+        receiver.set_wait(how);
+        let batch = match until {
+            Some(until) => receiver.receive_timeout(until.saturating_duration_since(Instant::now()))?,
+            None => receiver.receive()?,
+        };
+        Ok(self.intake.take(batch, 0, deliver))
+    }
+
+    /// Waits for several queues, which tell by one descriptor.
+    fn wait_for_any(
+        &mut self,
+        how: Wait,
+        until: Option<Instant>,
+        deliver: &mut impl FnMut(SocketAddr, bool, Received),
+    ) -> io::Result<usize> {
+        let now = Instant::now();
+        let spin_until = match how {
+            Wait::Spin => until,
+            Wait::Adaptive { spin } => now.checked_add(spin).into_iter().chain(until).min(),
+            _ => Some(now),
+        };
+        loop {
+            let came = self.receive(deliver)?;
+            if came > 0 {
+                return Ok(came);
+            }
+            if spin_until.is_some_and(|until| Instant::now() >= until) {
+                break;
+            }
+        }
+        let left = until.map_or(CHECK_INTERVAL, |until| until.saturating_duration_since(Instant::now()));
+        let left = left.min(CHECK_INTERVAL);
+        match how {
+            Wait::Spin => return Ok(0),
+            Wait::Coalesced { delay, .. } => std::thread::sleep(delay.min(left)),
+            _ if self.arm()? => {}
+            _ => drop(wait_readable(self.as_fd(), left)?),
+        }
+        self.receive(deliver)
     }
 
     #[inline]
     pub(super) fn recycle(&mut self, received: Received) {
-        if let Received::Frame(frame) = received {
-            self.intake.held -= 1;
-            self.receiver.recycle(frame);
+        if let Received::Frame(frame, queue) = received {
+            self.intake.held[usize::from(queue)] -= 1;
+            self.receivers[usize::from(queue)].recycle(frame);
         }
     }
 
+    /// Nobody knows to which queue the next one comes, so the fullest decides.
     #[inline]
     pub(super) fn free_to_receive(&self) -> usize {
-        let held = self.intake.held - self.intake.home.0.load(Relaxed);
-        self.intake.frames_max.saturating_sub(held) as usize
+        let Intake { held, home, frames_max, .. } = &self.intake;
+        let held = held.iter().zip(&home.0).map(|(held, returned)| held - returned.load(Relaxed));
+        frames_max.saturating_sub(held.max().unwrap_or(0)) as usize
     }
 
     /// Who is told of frames that the program takes.
@@ -411,7 +532,11 @@ impl OverPort {
 
     pub(super) fn arm(&mut self) -> io::Result<bool> {
         self.flush();
-        self.receiver.arm()
+        let mut ready = false;
+        for receiver in &mut self.receivers {
+            ready |= receiver.arm()?;
+        }
+        Ok(ready)
     }
 
     pub(super) fn counters(&self) -> CarrierCounters {
@@ -419,11 +544,11 @@ impl OverPort {
     }
 
     pub(super) fn received(&self) -> Tally {
-        self.receiver.ledger()
+        self.receivers.iter().fold(Tally::default(), |all, receiver| all.plus(&receiver.ledger()))
     }
 
     pub(super) fn evidence(&self) -> Evidence {
-        self.sender.port().evidence()
+        self.senders[0].port().evidence()
     }
 
     pub(super) fn gathered_bytes(&self) -> u64 {
@@ -433,17 +558,22 @@ impl OverPort {
 
 impl Intake {
     #[inline]
-    fn take(&mut self, batch: Batch<'_>, deliver: &mut impl FnMut(SocketAddr, bool, Received)) -> usize {
+    fn take(
+        &mut self,
+        batch: Batch<'_>,
+        queue: u16,
+        deliver: &mut impl FnMut(SocketAddr, bool, Received),
+    ) -> usize {
         let mut count = 0;
         for datagram in batch {
             count += 1;
-            let from = datagram.from();
+            let (from, congested) = (datagram.from(), datagram.is_congested());
             match datagram.take() {
                 Payload::Frame(frame) => {
-                    self.held += 1;
-                    deliver(from, false, Received::Frame(frame));
+                    self.held[usize::from(queue)] += 1;
+                    deliver(from, congested, Received::Frame(frame, queue));
                 }
-                Payload::Bytes(bytes) => deliver(from, false, Received::Bytes(bytes)),
+                Payload::Bytes(bytes) => deliver(from, congested, Received::Bytes(bytes)),
             }
         }
         self.datagrams += count as u64;
@@ -453,8 +583,17 @@ impl Intake {
 
 impl AsFd for OverPort {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.receiver.as_fd()
+        self.poll.as_ref().map_or_else(|| self.receivers[0].as_fd(), |poll| poll.as_fd())
     }
+}
+
+/// An epoll descriptor on all queues.
+fn watch(receivers: &[Receiver]) -> io::Result<OwnedFd> {
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for (queue, receiver) in (0..).zip(receivers) {
+        epoll::add(&poll, receiver, epoll::EventData::new_u64(queue), epoll::EventFlags::IN)?;
+    }
+    Ok(poll)
 }
 
 fn count_refusal(counters: &mut CarrierCounters, reason: &RejectedReason) {

@@ -10,10 +10,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use nocopy_proto::message::crc;
-use nocopy_proto::message::framing::Placed;
 use smallvec::SmallVec;
 
-use super::{Packet, Received, Room};
+use super::{Layout, Packet, Received, Room};
 use crate::evidence::{Cause, Evidence, Tally};
 use crate::message::cargo::{Cargo, Piece};
 use crate::message::counters::CarrierCounters;
@@ -116,16 +115,30 @@ impl Sockets {
         self.buffers.take()
     }
 
+    /// Buffers for a message, full but the last.
+    pub(super) fn buffers_for(&mut self, layout: Layout) -> Option<Buffers> {
+        let mut left = layout.bytes;
+        let mut buffers = Buffers::new();
+        while left > 0 {
+            let mut buffer = self.buffers.take()?;
+            let bytes = left.min(buffer.capacity());
+            buffer.resize(bytes);
+            left -= bytes;
+            buffers.push(buffer);
+        }
+        Some(buffers)
+    }
+
     /// A packet for each chunk of a message that lies in `buffers`; there has to be [room](Self::room).
     pub(super) fn fragments(
         &mut self,
         buffers: Buffers,
-        chunks: impl Iterator<Item = Placed>,
+        layout: Layout,
         made: &mut Vec<Packet>,
     ) -> Result<(), Buffers> {
         let numbers: SmallVec<[u32; 4]> = buffers.into_iter().map(|buffer| self.cargo.put(buffer)).collect();
         let mut reader = Reader { numbers: &numbers, next: 0, at: 0 };
-        for chunk in chunks {
+        for chunk in layout.chunks() {
             made.push(Packet(self.fragment(chunk.header(), chunk.range.len(), &mut reader)));
         }
         numbers.iter().for_each(|number| self.cargo.release(*number));
@@ -274,7 +287,7 @@ impl Sockets {
         match received {
             Received::Buffer(buffer) => self.intake.put_buffer(buffer),
             Received::Shared(part) => self.intake.put_shared(part),
-            Received::Frame(_) | Received::Given(_) | Received::Bytes(_) => {} // none of ours
+            Received::Frame(..) | Received::Given(_) | Received::Bytes(_) => {} // none of ours
         }
     }
 

@@ -1,0 +1,164 @@
+//! What messages cost in memory: nothing from the heap while they flow, and no more than was allowed.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use common::SECOND;
+use common::message::{connect, pattern};
+use nocopy::message::{Builder, Endpoint, Event, OpenError, Peer, SendError};
+
+/// Counts what is asked of it.
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: hands everything on to the system's.
+#[allow(unsafe_code)]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+        // SAFETY: as promised by the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as promised by the caller.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// One at a time: they count the same allocations.
+static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+fn endpoint(set: impl FnOnce(Builder) -> Builder) -> Endpoint {
+    set(Endpoint::builder()).bind("127.0.0.1:0".parse().unwrap()).expect("bound")
+}
+
+fn one_round(left: &mut Endpoint, to_right: Peer, right: &mut Endpoint, messages: &[Vec<u8>]) {
+    for message in messages {
+        while let Err(error) = left.send(to_right, message) {
+            assert!(matches!(error, SendError::WouldBlock), "{error}");
+            left.wait(Duration::ZERO).unwrap();
+            right.wait(Duration::ZERO).unwrap();
+        }
+    }
+    left.flush().unwrap();
+    let give_up = Instant::now() + 10 * SECOND;
+    for message in messages {
+        loop {
+            assert!(Instant::now() < give_up);
+            if let Some(came) = right.try_receive().unwrap() {
+                let same = came.pieces().flatten().eq(message);
+                assert!(same, "{} B", message.len());
+                break;
+            }
+            left.wait(Duration::ZERO).unwrap();
+        }
+    }
+}
+
+#[test]
+fn messages_flow_without_allocations() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (mut left, mut right) = (endpoint(|builder| builder), endpoint(|builder| builder));
+    let (to_right, _) = connect(&mut left, &mut right);
+    let messages: Vec<Vec<u8>> = [64, 64, 64, 1000, 64, 3000, 1, 0, 20_000, 1400, 64]
+        .into_iter()
+        .map(|bytes| pattern(bytes, bytes))
+        .collect();
+    // Until every list has its length.
+    for _ in 0..300 {
+        one_round(&mut left, to_right, &mut right, &messages);
+    }
+    let before = ALLOCATIONS.load(Relaxed);
+    for _ in 0..300 {
+        one_round(&mut left, to_right, &mut right, &messages);
+    }
+    assert_eq!(ALLOCATIONS.load(Relaxed) - before, 0, "for {} messages", 300 * messages.len());
+}
+
+#[test]
+fn memory_is_what_was_allowed_and_a_receiver_that_reads_nothing_stops_its_sender() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let error = Endpoint::builder().memory(1 << 20).bind("127.0.0.1:0".parse().unwrap()).unwrap_err();
+    assert!(matches!(error, OpenError::TooLittleMemory { .. }), "{error}");
+    let (mut left, mut right) = (endpoint(|builder| builder), endpoint(|builder| builder));
+    let (to_right, _) = connect(&mut left, &mut right);
+    let message = pattern(1, 1000);
+    let mut sent = 0;
+    let mut refused_since = None;
+    while refused_since.is_none_or(|since: Instant| since.elapsed() < SECOND / 2) {
+        match left.send(to_right, &message) {
+            Ok(()) => (sent, refused_since) = (sent + 1, None),
+            Err(SendError::WouldBlock) => {
+                refused_since.get_or_insert_with(Instant::now);
+                left.wait(Duration::from_millis(1)).unwrap();
+                right.arm().unwrap();
+            }
+            Err(error) => panic!("{error}"),
+        }
+        assert!(sent < 10_000, "nothing stops the sender");
+    }
+    let mut read = 0;
+    let give_up = Instant::now() + 10 * SECOND;
+    while read < sent {
+        assert!(Instant::now() < give_up, "{read} of {sent}");
+        if let Some(came) = right.try_receive().unwrap() {
+            assert!(came.pieces().flatten().eq(&message));
+            read += 1;
+        } else {
+            left.wait(Duration::ZERO).unwrap();
+        }
+    }
+    let mut writable = false;
+    while let Some(event) = left.poll_event() {
+        writable |= event == Event::Writable(to_right);
+    }
+    assert!(writable, "who was refused is told of room");
+}
+
+#[test]
+fn an_endpoint_has_ten_thousand_peers() {
+    const PEERS: usize = 10_000;
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (mut left, mut right) = (endpoint(|builder| builder), endpoint(|builder| builder));
+    let to = right.local_address();
+    let give_up = Instant::now() + 60 * SECOND;
+    let (mut begun, mut peers, mut answered) = (0, Vec::new(), 0);
+    while answered < PEERS {
+        assert!(Instant::now() < give_up, "{begun} begun, {} connected, {answered} answered", peers.len());
+        while begun < PEERS && begun < peers.len() + 100 {
+            left.start_connect(to).unwrap();
+            begun += 1;
+        }
+        left.wait(Duration::ZERO).unwrap();
+        while let Some(event) = left.poll_event() {
+            match event {
+                Event::Connected(peer, _) => {
+                    left.send(peer, &(peers.len() as u32).to_be_bytes()).unwrap();
+                    peers.push(peer);
+                }
+                event => panic!("{event:?}"),
+            }
+        }
+        loop {
+            let Some(message) = right.try_receive().unwrap() else { break };
+            let (peer, bytes) = (message.peer(), message.to_vec());
+            drop(message);
+            right.send(peer, &bytes).unwrap();
+        }
+        while let Some(message) = left.try_receive().unwrap() {
+            let number = u32::from_be_bytes(message.as_slice().unwrap().try_into().unwrap());
+            assert_eq!(message.peer(), peers[number as usize]);
+            answered += 1;
+        }
+    }
+    assert_eq!((left.peers(), right.peers()), (PEERS, PEERS));
+}
