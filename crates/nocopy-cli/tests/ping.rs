@@ -244,7 +244,7 @@ fn every_message_is_accounted_for() {
     let target = format!("udp://{}", socket.local_addr().unwrap());
     let running =
         Running::start(&["ping", &target, "--json", "--count", "5", "--timeout", "300ms", "--size", "100"]);
-    let mut next = || {
+    let next = || {
         let mut datagram = vec![0; 200];
         let (bytes, from) = socket.recv_from(&mut datagram).unwrap();
         datagram.truncate(bytes);

@@ -86,7 +86,8 @@ impl Echo {
     fn run(&mut self, waiting: Waiting, interrupt: &Interrupt, bytes: &AtomicU64) -> io::Result<()> {
         let mut buffer = vec![0; BUFFER_BYTES];
         let mut idle_since: Option<Instant> = None;
-        while !interrupt.came() && !(self.is_ended && self.kept.is_empty()) {
+        let is_over = |echo: &Self| echo.is_ended && echo.kept.is_empty();
+        while !interrupt.came() && !is_over(self) {
             let moved = self.read(&mut buffer)? + self.write_kept()?;
             if moved > 0 {
                 // Relaxed: it is read when all threads have ended.
