@@ -675,6 +675,12 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
+    /// Whether [`Endpoint::poll_transmit`] has anything to look at.
+    #[inline]
+    pub fn has_transmit(&self) -> bool {
+        !self.sending.is_empty() || !self.answers.is_empty()
+    }
+
     /// The next datagram to send; `None` when there is none now.
     #[inline]
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit<'_, S>> {

@@ -537,15 +537,15 @@ impl Endpoint {
 
     #[inline]
     fn has_message(&mut self) -> bool {
-        !self.aside.is_empty() || self.protocol.next_message().is_some()
+        !self.aside.is_empty() || self.protocol.has_message()
     }
 
     fn wait_for_message(&mut self, patience: Patience) -> io::Result<()> {
         loop {
             self.work(patience)?;
             let Patience::Until(deadline) = patience else { return Ok(()) };
-            let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-            if self.has_message() || self.has_news() || is_over {
+            let is_over = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if self.has_message() || self.has_news() || is_over() {
                 return Ok(());
             }
         }
@@ -586,18 +586,10 @@ impl Endpoint {
         self.at_hand = 0;
         self.reclaim();
         self.close_packets();
-        self.transmit(self.now());
-        let until = match patience {
-            Patience::None => None,
-            Patience::Until(deadline) => {
-                let due = self
-                    .protocol
-                    .poll_timeout()
-                    .and_then(|due| self.origin.checked_add(Duration::from_nanos(due.ns())));
-                Some([due, deadline].into_iter().flatten().min())
-            }
-        };
-        let now = self.take_in(until)?;
+        if self.protocol.has_transmit() {
+            self.transmit(self.now());
+        }
+        let now = self.take_in(patience)?;
         if self.protocol.poll_timeout().is_some_and(|due| due <= now) {
             self.protocol.handle_timeout(now);
         }
@@ -605,18 +597,20 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Takes what came, waiting if there is an `until`, and returns what time it is then.
-    fn take_in(&mut self, until: Option<Option<Instant>>) -> io::Result<Time> {
+    /// Takes what came, waiting if it may, and returns what time it is then.
+    fn take_in(&mut self, patience: Patience) -> io::Result<Time> {
         let Self { protocol, carrier, origin, wait, .. } = self;
+        let due = protocol.poll_timeout();
         let mut now = None;
         let mut deliver = |from, congested, datagram| {
             let now = *now.get_or_insert_with(|| time_since(*origin));
             protocol.handle_datagram(now, from, congested, datagram);
         };
-        match until {
-            None => carrier.receive(&mut deliver)?,
-            Some(until) => carrier.wait(*wait, until, &mut deliver)?,
-        };
+        // What is there already needs no look at the clock for how long to wait.
+        if let (0, Patience::Until(deadline)) = (carrier.receive(&mut deliver)?, patience) {
+            let due = due.and_then(|due| origin.checked_add(Duration::from_nanos(due.ns())));
+            carrier.wait(*wait, [due, deadline].into_iter().flatten().min(), &mut deliver)?;
+        }
         Ok(now.unwrap_or_else(|| time_since(*origin)))
     }
 

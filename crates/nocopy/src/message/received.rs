@@ -77,7 +77,10 @@ impl<'a> Message<'a> {
     /// The bytes where they lie, if they came in one packet.
     #[inline]
     pub fn as_slice(&self) -> Option<&[u8]> {
-        only(self.pieces())
+        match &self.0 {
+            Body::Here(message, _) => message.as_slice(),
+            Body::Aside(message) => message.as_slice(),
+        }
     }
 
     /// Copies its first bytes, as many as there is room for, and returns how many that were.

@@ -275,6 +275,12 @@ impl Sender {
         Ok(())
     }
 
+    /// Whether the kernel has not taken everything yet.
+    #[inline]
+    pub(crate) fn has_queued(&mut self) -> bool {
+        self.tx.in_flight() > 0
+    }
+
     /// Takes back the frames the kernel has finished sending, and returns how many. Done by [`Sender::flush`] and, when
     /// it runs out, by [`Sender::frame`].
     pub fn reap(&mut self) -> usize {

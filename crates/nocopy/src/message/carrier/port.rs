@@ -307,6 +307,9 @@ impl OverPort {
 
     #[inline]
     pub(super) fn transmit_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8], crc: bool) {
+        if !matches!(self.places[packet.0 as usize].at, At::Here(_)) {
+            self.take_back();
+        }
         let place = &mut self.places[packet.0 as usize];
         let At::Here(frame) = &mut place.at else {
             self.counters.still_away += 1;
@@ -379,6 +382,10 @@ impl OverPort {
     /// Shows the kernel what is queued. An interface that is down or gone tells when something is received.
     #[inline]
     pub(super) fn flush(&mut self) {
+        // Frames that have only to come back are not worth a look each time.
+        if !self.senders[0].has_queued() && self.waiting.is_empty() {
+            return;
+        }
         let _ = self.senders[0].flush();
         self.take_back();
         if !self.waiting.is_empty() {

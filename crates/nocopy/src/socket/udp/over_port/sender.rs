@@ -423,6 +423,12 @@ impl Sender {
         self.port.flush()
     }
 
+    /// Whether the kernel has not taken everything yet that was given to the port.
+    #[inline]
+    pub(crate) fn has_queued(&mut self) -> bool {
+        self.port.has_queued()
+    }
+
     /// Takes back the frames the kernel has finished sending, and returns how many.
     pub fn reap(&mut self) -> usize {
         self.port.reap()
