@@ -11,6 +11,7 @@ use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use nocopy::Port;
+use nocopy::message::{Endpoint, Event, Reason};
 use nocopy_lab::{Chain, End, Lab, Namespace};
 
 /// A running example, ended with the test whatever happens.
@@ -121,6 +122,37 @@ fn requests_of_one_example_are_answered_by_the_other() {
     let text = rest(answered);
     assert!(text.contains("Accepted") && text.contains("Finished"), "{text}");
     answering.succeeds();
+}
+
+#[test]
+fn who_was_killed_and_is_there_again_does_not_know_its_peers() {
+    let Some(lab) = lab() else { return };
+    let server = format!("{}:9202", lab.right().ipv4());
+    let start = || {
+        let mut server = Example::start_in(lab.right().namespace(), "messages", &[&server]);
+        let (line, output) = server.first_line();
+        assert!(line.contains("bound"), "{line}");
+        (server, output)
+    };
+    let (mut first, _output) = start();
+    let local = std::net::SocketAddr::new(lab.left().ipv4().into(), 0);
+    let mut client = lab.left().namespace().run(|| Endpoint::builder().bind(local)).unwrap();
+    let peer = client.connect(server.parse().unwrap(), Duration::from_secs(5)).unwrap();
+    assert!(client.call(peer, b"there?", Duration::from_secs(5)).is_ok());
+    first.0.kill().unwrap();
+    first.0.wait().unwrap();
+    let (_second, _output) = start();
+    client.send(peer, b"and now?").unwrap();
+    let give_up = Instant::now() + Duration::from_secs(10);
+    let lost = loop {
+        assert!(Instant::now() < give_up, "not noticed");
+        client.wait(Duration::from_millis(10)).unwrap();
+        if let Some(event) = client.poll_event() {
+            break event;
+        }
+    };
+    assert_eq!(lost, Event::Lost(peer, Reason::Restarted));
+    assert!(client.send(peer, b"gone").is_err());
 }
 
 #[test]

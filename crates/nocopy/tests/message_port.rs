@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use common::message::{connect, echo, pattern, receive, send};
 use common::{SECOND, lab};
-use nocopy::Port;
 use nocopy::message::{Builder, Endpoint, Kind};
 use nocopy::port::Wait;
+use nocopy::{Buffer, Cause, Port};
 use nocopy_lab::End;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +56,58 @@ fn messages_of_every_length_go_both_ways() {
             }
             drop((left, right));
         }
+    }
+}
+
+#[test]
+fn long_packets_several_queues_and_the_longest_messages() {
+    let labs = [nocopy_lab::Lab::builder().mtu(9000), nocopy_lab::Lab::builder().queues(2)];
+    for builder in labs {
+        let lab = lab!(builder);
+        for (left, right) in WAYS {
+            let set = |builder: Builder| builder.max_message_bytes(16 << 20);
+            let mut left = endpoint(lab.left(), left, set);
+            let mut right = endpoint(lab.right(), right, set);
+            let (to_right, to_left) = connect(&mut left, &mut right);
+            for (number, bytes) in [64, 5000, 16 << 20].into_iter().enumerate() {
+                let message = pattern(number, bytes);
+                send(&mut left, &mut right, to_right, &message);
+                assert!(receive(&mut left, &mut right) == (to_left, Kind::Plain, message), "{bytes} B");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_message_in_buffers_cut_for_it_is_not_copied_by_us() {
+    for (left, right) in WAYS {
+        let lab = lab!();
+        let mut sender = endpoint(lab.left(), left, |builder| builder.crc(true));
+        let mut receiver = endpoint(lab.right(), right, |builder| builder);
+        let (to_right, _) = connect(&mut sender, &mut receiver);
+        let copied = |endpoint: &Endpoint| {
+            [Cause::Gathered, Cause::Slice].map(|cause| endpoint.ledger().copied_bytes(cause))
+        };
+        let before = copied(&sender);
+        for (number, bytes) in [1000, 1424, 50_000].into_iter().enumerate() {
+            let message = pattern(number, bytes);
+            let mut rest = &message[..];
+            let mut buffers = sender.buffers(to_right, bytes).unwrap();
+            for buffer in &mut buffers {
+                let part;
+                (part, rest) = rest.split_at(buffer.len());
+                buffer.fill(part).unwrap();
+            }
+            sender.send_owned(to_right, buffers).unwrap();
+            let (_, _, came) = receive(&mut sender, &mut receiver);
+            assert!(came == message, "{bytes} B");
+        }
+        assert_eq!(copied(&sender), before, "{left:?}");
+        // Cut otherwise they arrive all the same.
+        let message = pattern(9, 10_000);
+        let parts: Vec<Buffer> = message.chunks(700).map(|part| Buffer::from(part.to_vec())).collect();
+        sender.send_owned(to_right, parts).unwrap();
+        assert!(receive(&mut sender, &mut receiver).2 == message);
     }
 }
 

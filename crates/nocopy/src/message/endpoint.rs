@@ -27,7 +27,7 @@ const AT_HAND_MAX: u32 = 32;
 const INLINE_BYTES_MAX: usize = 256;
 
 /// Buffers of a message.
-pub(super) type Buffers = SmallVec<[Buffer; 4]>;
+pub(super) type Buffers = SmallVec<[Buffer; 2]>;
 
 /// One end of any number of connections; see the [module](super).
 #[derive(Debug)]
@@ -211,6 +211,7 @@ impl Endpoint {
                     _ => Ok(peer),
                 };
             }
+            self.untold |= !self.events.is_empty();
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 self.protocol.abort(peer);
                 return Err(ConnectError::TimedOut { address: to, timeout });
@@ -310,6 +311,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// Gives the buffers back: [`SendError`].
+    #[expect(clippy::result_large_err, reason = "gives back what it was given")]
     pub fn send_owned(
         &mut self,
         peer: Peer,
@@ -322,6 +324,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// As [`Endpoint::send_owned`].
+    #[expect(clippy::result_large_err, reason = "gives back what it was given")]
     pub fn respond_owned(
         &mut self,
         peer: Peer,
@@ -331,6 +334,7 @@ impl Endpoint {
         self.send_owned_as(peer, Kind::Response(call), message.into_iter().collect())
     }
 
+    #[expect(clippy::result_large_err, reason = "gives back what it was given")]
     fn send_owned_as(&mut self, peer: Peer, kind: Kind, buffers: Buffers) -> Result<(), Rejected> {
         let bytes = buffers.iter().map(|buffer| buffer.len()).sum();
         let sent = if bytes < INLINE_BYTES_MAX {
