@@ -48,5 +48,5 @@ pub(crate) fn pair(stage: &Stage, carrier: Carrier, waiting: Waiting) -> Result<
         Ok(site.run(|| setting.open())?)
     };
     let (from, to) = (open(&stage.sender)?, open(&stage.receiver)?);
-    Ok(stage.sender.run(|| Message::pair(from, to, waiting)).map_err(ping::Error::Message)?)
+    Ok(stage.sender.run(|| Message::pair(from, to)).map_err(ping::Error::Message)?)
 }

@@ -50,28 +50,19 @@ pub(crate) struct Message {
     endpoint: Endpoint,
     /// `None` until one has connected.
     peer: Option<Peer>,
-    waiting: Waiting,
     /// The peer has said that there is no more.
     is_ended: bool,
 }
 
 impl Message {
     /// Talks to who listens there.
-    pub(crate) fn connect(
-        mut endpoint: Endpoint,
-        to: SocketAddr,
-        waiting: Waiting,
-    ) -> Result<Self, ConnectError> {
+    pub(crate) fn connect(mut endpoint: Endpoint, to: SocketAddr) -> Result<Self, ConnectError> {
         let peer = endpoint.connect(to, CONNECT_MAX)?;
-        Ok(Self { endpoint, peer: Some(peer), waiting, is_ended: false })
+        Ok(Self { endpoint, peer: Some(peer), is_ended: false })
     }
 
     /// Two that talk to each other: the first connects to the second.
-    pub(crate) fn pair(
-        mut one: Endpoint,
-        mut other: Endpoint,
-        waiting: Waiting,
-    ) -> Result<(Self, Self), ConnectError> {
+    pub(crate) fn pair(mut one: Endpoint, mut other: Endpoint) -> Result<(Self, Self), ConnectError> {
         let address = other.local_address();
         let peer = one.start_connect(address)?;
         let start = Instant::now();
@@ -81,7 +72,7 @@ impl Message {
             while let Some(event) = one.poll_event() {
                 match event {
                     Event::Connected(..) => {
-                        let end = |endpoint, peer| Self { endpoint, peer, waiting, is_ended: false };
+                        let end = |endpoint, peer| Self { endpoint, peer, is_ended: false };
                         return Ok((end(one, Some(peer)), end(other, None)));
                     }
                     Event::Lost(_, reason) => return Err(ConnectError::Lost { address, reason }),
@@ -150,11 +141,7 @@ impl Exchange for Message {
     }
 
     fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<bool> {
-        let received = match self.waiting {
-            Waiting::Spinning => self.endpoint.try_receive()?,
-            Waiting::Blocking | Waiting::Adaptive => self.endpoint.receive_timeout(PATIENCE)?,
-        };
-        let from = received.map(|message| {
+        let from = self.endpoint.receive_timeout(PATIENCE)?.map(|message| {
             message.pieces().for_each(take);
             message.peer()
         });
@@ -210,7 +197,7 @@ mod tests {
                 accept: true,
             };
             let ends = (setting.open().unwrap(), setting.open().unwrap());
-            let (mut one, mut other) = Message::pair(ends.0, ends.1, waiting).unwrap();
+            let (mut one, mut other) = Message::pair(ends.0, ends.1).unwrap();
             for bytes in [0, 1, 64, 1400, 100_000] {
                 one.send(&vec![7; bytes]).unwrap();
                 let mut message = Vec::new();

@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &PingArguments) -> Result<Outcome, Failure> {
         Scheme::Message => {
             let endpoint = open(to, arguments.interface.as_deref(), arguments.wait, arguments.size)?;
             capability::drop_all_but(capability::NONE)?;
-            let exchange = Message::connect(endpoint, to, arguments.wait).map_err(Error::Message)?;
+            let exchange = Message::connect(endpoint, to).map_err(Error::Message)?;
             play(arguments, interrupt, to, exchange)
         }
     }

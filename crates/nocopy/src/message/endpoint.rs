@@ -38,8 +38,7 @@ pub struct Endpoint {
     /// Packets of a message that is being queued.
     made: Vec<Packet>,
     wait: Wait,
-    /// What the protocol's times count from.
-    origin: Instant,
+    clock: Clock,
     window_packets: usize,
     /// Packets queued since the protocol was asked what to send.
     unsent: usize,
@@ -164,7 +163,7 @@ impl Endpoint {
             peers: Peers::default(),
             made: Vec::new(),
             wait,
-            origin: Instant::now(),
+            clock: Clock::new(),
             unsent: 0,
             at_hand: 0,
             starved: Vec::new(),
@@ -603,19 +602,21 @@ impl Endpoint {
 
     /// Takes what came, waiting if it may, and returns what time it is then.
     fn take_in(&mut self, patience: Patience) -> io::Result<Time> {
-        let Self { protocol, carrier, origin, wait, .. } = self;
+        let Self { protocol, carrier, clock, wait, .. } = self;
         let due = protocol.poll_timeout();
         let mut now = None;
         let mut deliver = |from, congested, datagram| {
-            let now = *now.get_or_insert_with(|| time_since(*origin));
+            let now = *now.get_or_insert_with(|| clock.now());
             protocol.handle_datagram(now, from, congested, datagram);
         };
-        // What is there already needs no look at the clock for how long to wait.
-        if let (0, Patience::Until(deadline)) = (carrier.receive(&mut deliver)?, patience) {
-            let due = due.and_then(|due| origin.checked_add(Duration::from_nanos(due.ns())));
-            carrier.wait(*wait, [due, deadline].into_iter().flatten().min(), &mut deliver)?;
-        }
-        Ok(now.unwrap_or_else(|| time_since(*origin)))
+        match patience {
+            Patience::None => carrier.receive(&mut deliver)?,
+            Patience::Until(deadline) => {
+                let due = due.and_then(|due| clock.instant(due));
+                carrier.wait(*wait, [due, deadline].into_iter().flatten().min(), &mut deliver)?
+            }
+        };
+        Ok(now.unwrap_or_else(|| clock.now()))
     }
 
     /// Gives memory back that is free again.
@@ -648,7 +649,7 @@ impl Endpoint {
 
     #[inline]
     fn now(&self) -> Time {
-        time_since(self.origin)
+        self.clock.now()
     }
 
     /// Ends the direction to a peer, behind everything that was sent: it is told by [`Event::Finished`].
@@ -788,7 +789,33 @@ struct Plan {
     packets: usize,
 }
 
-#[inline]
-fn time_since(origin: Instant) -> Time {
-    Time::from_ns(u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+/// The monotonic clock in the protocol's words, read without the detours of `Instant`.
+#[derive(Debug)]
+struct Clock {
+    /// The same moment by both.
+    origin: (Instant, Time),
+}
+
+impl Clock {
+    fn new() -> Self {
+        Self { origin: (Instant::now(), Self::read()) }
+    }
+
+    #[inline]
+    fn now(&self) -> Time {
+        Self::read()
+    }
+
+    #[inline]
+    fn read() -> Time {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        Time::from_ns(now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned())
+    }
+
+    /// `None` if it is too far away.
+    #[inline]
+    fn instant(&self, time: Time) -> Option<Instant> {
+        let (instant, origin) = self.origin;
+        instant.checked_add(time.since(origin))
+    }
 }

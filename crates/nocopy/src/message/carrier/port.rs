@@ -475,11 +475,7 @@ impl OverPort {
             return self.wait_for_any(how, until, deliver);
         };
         receiver.set_wait(how);
-        let batch = match until {
-            Some(until) => receiver.receive_timeout(until.saturating_duration_since(Instant::now()))?,
-            None => receiver.receive()?,
-        };
-        Ok(self.intake.take(batch, 0, deliver))
+        Ok(self.intake.take(receiver.receive_until(until)?, 0, deliver))
     }
 
     /// Waits for several queues, which tell by one descriptor.

@@ -164,7 +164,8 @@ impl Receiver {
         self.receive_until(Instant::now().checked_add(timeout))
     }
 
-    fn receive_until(&mut self, deadline: Option<Instant>) -> io::Result<Batch<'_>> {
+    /// Like [`Receiver::receive`], but returns an empty batch at the deadline.
+    pub(crate) fn receive_until(&mut self, deadline: Option<Instant>) -> io::Result<Batch<'_>> {
         self.look_now_and_then()?;
         if !self.is_ready() {
             wait::wait(self, self.wait, deadline)?;
