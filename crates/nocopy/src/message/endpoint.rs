@@ -18,6 +18,7 @@ use super::{Builder, CarrierCounters, Message, OpenError, OwnedMessage};
 use crate::evidence::{Cause, Evidence, Tally};
 use crate::pool::Buffer;
 use crate::port::Wait;
+use crate::sys::clock::monotonic_ns;
 
 /// Packets that are queued at most before they are sent, whether or not somebody flushes.
 const UNSENT_MAX: usize = 64;
@@ -808,8 +809,7 @@ impl Clock {
 
     #[inline]
     fn read() -> Time {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        Time::from_ns(now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned())
+        Time::from_ns(monotonic_ns())
     }
 
     /// `None` if it is too far away.

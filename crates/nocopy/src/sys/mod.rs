@@ -3,6 +3,7 @@
 
 pub(crate) mod bpf;
 pub(crate) mod capability;
+pub(crate) mod clock;
 pub(crate) mod descriptor;
 pub(crate) mod diag;
 pub(crate) mod disk;
