@@ -98,6 +98,10 @@ pub(super) struct Connection<S, R> {
     /// Somebody was refused a place in the queue.
     pub(super) refused: bool,
     pub(super) finish_told: bool,
+    /// The peer is gone, but everything it said is here: what is told when that was read, lost and why, or closed. Nothing is sent any more.
+    pub(super) ended: Option<Option<Reason>>,
+    /// A client's: nothing of the peer has come but the Accept.
+    unheard: bool,
     /// Over on both sides: answers until then.
     pub(super) linger: Option<Time>,
 }
@@ -160,6 +164,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             announced: false,
             refused: false,
             finish_told: false,
+            ended: None,
+            unheard: false,
             linger: None,
             agreed,
         }
@@ -167,7 +173,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
 
     /// A client's: tells the peer at once that its answer came, since until then it sends nothing (docs/protocol.md §3.4).
     pub(super) fn confirm(&mut self) {
-        (self.confirmed, self.announced, self.acks.now) = (true, true, true);
+        (self.confirmed, self.announced, self.acks.now, self.unheard) = (true, true, true, true);
     }
 
     /// A server's, whose client has not spoken yet: the path takes only shorter datagrams. They never get longer again, since the client
@@ -182,12 +188,12 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     /// Packets that may be queued now.
     #[inline]
     pub(super) fn room(&self) -> usize {
-        if self.last.is_some() { 0 } else { self.queue_max.saturating_sub(self.send.len()) }
+        if self.is_finished() { 0 } else { self.queue_max.saturating_sub(self.send.len()) }
     }
 
     #[inline]
     pub(super) fn is_finished(&self) -> bool {
-        self.last.is_some()
+        self.last.is_some() || self.ended.is_some()
     }
 
     /// Queues the packet that ends this direction.
@@ -200,9 +206,9 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.receive.is_finished() && self.last.is_some_and(|last| self.send.first() > last)
     }
 
-    /// The peer has ended and was read, and of ours it has everything but maybe the news that it ends.
-    pub(super) fn is_over_but_for_the_end(&self) -> bool {
-        self.receive.is_finished() && self.last.is_some_and(|last| self.send.first() >= last)
+    /// Of ours the peer has everything but maybe the news that it ends.
+    pub(super) fn has_said_all(&self) -> bool {
+        self.last.is_some_and(|last| self.send.first() >= last)
     }
 
     /// Still answers for a while, in case the last acknowledgement is lost.
@@ -211,8 +217,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     }
 
     fn probe_timeout(&self) -> Span {
-        let backed_off = self.round_trip.probe_timeout(self.ack_delay).times(1 << self.probes.min(10));
-        backed_off.min(PROBE_TIMEOUT_MAX)
+        let once = self.round_trip.probe_timeout(self.ack_delay);
+        once.times(1 << self.probes.min(10)).min(PROBE_TIMEOUT_MAX.max(once))
     }
 
     /// How long a packet may be overtaken before it counts as lost (RFC 9002 section 6.1.2).
@@ -233,11 +239,20 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     ) {
         self.heard = now;
         (self.keep_alives, self.confirmed) = (0, true);
+        if std::mem::take(&mut self.unheard) {
+            (self.probes, self.probe_due) = (0, false);
+        }
         let expected = sequence::widen(header.expected, self.send.first());
         if expected < self.send.first() {
             return; // an old one that was overtaken
         }
-        self.credit = self.credit.max(sequence::widen(header.credit, self.send.first()));
+        let credit = sequence::widen(header.credit, self.send.first());
+        if credit > self.credit {
+            self.credit = credit;
+            if self.send.in_flight() == 0 {
+                self.probes = 0; // that was what they asked for
+            }
+        }
         if expected == self.send.first() && ranges.is_empty() {
             return; // nothing new, as most packets of one direction say
         }
@@ -259,8 +274,9 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
         (self.probes, self.probe_due, self.asked) = (0, false, now);
         counters.spurious += acknowledged.late as u64;
-        let marks = header.marked.wrapping_sub(self.marks_told);
-        self.marks_told = header.marked;
+        let more = header.marked.wrapping_sub(self.marks_told);
+        let marks = if more < 1 << 15 { more } else { 0 }; // an older word
+        self.marks_told = self.marks_told.wrapping_add(marks);
         self.congestion.acknowledged(congestion::Acknowledged {
             packets: acknowledged.packets,
             marked: usize::from(marks),
@@ -323,6 +339,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
         let had_gap = self.receive.has_gap();
         self.receive.insert(sequence, datagram)?;
+        counters.packets_received += 1;
         let limit = if had_gap { ACK_PACKETS_IN_GAP } else { ACK_PACKETS };
         let closes_gap = had_gap && arrival == Arrival::InOrder;
         self.acks.now |= arrival == Arrival::OpensGap || closes_gap || self.acks.packets >= limit;
@@ -353,13 +370,14 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     /// What to send next, if anything may be sent now.
     #[inline]
     pub(super) fn next(&mut self, now: Time) -> Option<Next> {
-        if !self.acks.now && !self.probe_due && self.send.has_nothing_to_send() {
+        let is_quiet = !self.acks.now && !self.probe_due && self.send.has_nothing_to_send();
+        if is_quiet || self.ended.is_some() {
             return None;
         }
         if self.acks.now && (self.receive.has_gap() || !self.may_send(now)) {
             return Some(self.ack(now, Flags::NONE));
         }
-        if self.probe_due {
+        if self.probe_due && self.confirmed {
             self.probe_due = false;
             self.asked = now;
             return Some(match self.send.newest_in_flight() {
@@ -402,7 +420,10 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         };
         let credit = self.receive.credit();
         self.acks.credit_told = credit;
-        (self.acks.now, self.acks.due, self.acks.packets) = (false, None, 0);
+        // A packet does not say what came behind a missing one: for that an acknowledgement stays due.
+        if kind == HeaderKind::Ack || !self.receive.has_gap() {
+            (self.acks.now, self.acks.due, self.acks.packets) = (false, None, 0);
+        }
         Header {
             kind,
             flags: flags.with(echo_flag).with_if(self.agreed.crc, Flags::CRC),
@@ -427,6 +448,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     }
 
     fn ack(&mut self, now: Time, flags: Flags) -> Next {
+        let flags = flags.with_if(self.unheard, Flags::ANSWER);
         Next::Ack { header: self.header(now, HeaderKind::Ack, flags, self.send.fresh()) }
     }
 
@@ -448,11 +470,14 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
 
     /// When something is due, if nothing arrives.
     pub(super) fn deadline(&self, now: Time) -> Option<Time> {
+        if self.ended.is_some() {
+            return None;
+        }
         if let Some(linger) = self.linger {
             return Some(self.acks.due.map_or(linger, |due| due.min(linger)));
         }
         let waits = self.send.len() > 0;
-        let probe = (waits && !self.probe_due).then(|| self.asked + self.probe_timeout());
+        let probe = ((waits || self.unheard) && !self.probe_due).then(|| self.asked + self.probe_timeout());
         let paced = (waits && !self.is_limited()).then(|| self.pacer.ready_at(now)).flatten();
         let quiet = self.heard + self.keep_alive.times(self.keep_alives + 1);
         let dead = self.heard + self.dead_after;
@@ -474,7 +499,10 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         if self.linger.is_some_and(|until| now >= until) {
             return Err(None);
         }
-        if now >= self.heard + self.dead_after {
+        if self.ended.is_some() {
+            return Ok(());
+        }
+        if self.linger.is_none() && now >= self.heard + self.dead_after {
             return Err(Some(Reason::Silent));
         }
         if self.acks.due.is_some_and(|due| now >= due) {
@@ -490,7 +518,10 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         if self.losses_look_again.is_some_and(|time| now >= time) {
             self.find_losses(now, counters);
         }
-        if self.send.len() > 0 && !self.probe_due && now >= self.asked + self.probe_timeout() {
+        if (self.send.len() > 0 || self.unheard)
+            && !self.probe_due
+            && now >= self.asked + self.probe_timeout()
+        {
             self.probe(now, counters);
         }
         Ok(())

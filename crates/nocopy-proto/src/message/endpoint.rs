@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hasher;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use siphasher::sip::SipHasher24;
 
@@ -23,6 +24,8 @@ use super::{
 
 /// So that the ranges of an acknowledgement reach over all of them.
 const WINDOW_PACKETS_MAX: usize = 1 << 16;
+/// More often it is no use to ask.
+const KEEP_ALIVE_MIN: Duration = Duration::from_millis(10);
 /// The longest payload of UDP over IPv4.
 const DATAGRAM_BYTES_MAX: u16 = 65_507;
 /// Lower bits of an id: the place of the connection. The others cannot be guessed.
@@ -143,6 +146,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         settings.window_packets = settings.window_packets.clamp(1, WINDOW_PACKETS_MAX);
         settings.datagram_bytes = settings.datagram_bytes.clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX);
         settings.max_message_bytes = settings.max_message_bytes.min(MESSAGE_BYTES_MAX);
+        settings.keep_alive = settings.keep_alive.max(KEEP_ALIVE_MIN);
+        settings.dead_after = settings.dead_after.max(settings.keep_alive);
         let (cookies, ids) = seed.split_at(16);
         let half = |bytes: &[u8]| std::array::from_fn(|at| bytes[at]);
         Self {
@@ -312,7 +317,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     }
 
     fn tell_abort(&mut self, index: u32, reason: AbortReason) {
-        if let State::Open(connection) = &self.entries[index as usize].state {
+        if let State::Open(connection) = &self.entries[index as usize].state
+            && connection.confirmed
+        {
             let (to, remote) = (connection.agreed.to, connection.agreed.remote_id);
             self.answer(to, |datagram| Abort { to: remote, reason }.emit(datagram));
         }
@@ -505,7 +512,10 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             connection.finish_told = true;
             self.events.push_back(Event::Finished(peer));
         }
-        if connection.is_over() && connection.linger.is_none() {
+        if let Some(reason) = connection.ended {
+            self.remove(index);
+            self.events.push_back(reason.map_or(Event::Closed(peer), |reason| Event::Lost(peer, reason)));
+        } else if connection.is_over() && connection.linger.is_none() {
             connection.linger(now);
             self.events.push_back(Event::Closed(peer));
         }
@@ -548,7 +558,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
 
     fn is_over_but_for_the_end(&self, index: u32) -> bool {
         matches!(&self.entries[index as usize].state, State::Open(connection)
-            if connection.linger.is_none() && connection.is_over_but_for_the_end())
+            if connection.linger.is_none() && connection.receive.is_finished() && connection.has_said_all())
     }
 
     /// The peer has forgotten the connection since it was over: that it knows of our end got lost on its way, for as long as it lingered.
@@ -566,8 +576,15 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
 
     /// Ends a connection by the peer's word, unless both were through with it.
     fn end_by_peer(&mut self, index: u32, reason: Reason) {
-        match &self.entries[index as usize].state {
+        match &mut self.entries[index as usize].state {
             State::Open(connection) if connection.linger.is_some() => self.remove(index),
+            State::Open(connection) if connection.ended.is_some() => {}
+            // The peer knows that all it said is here, so it may well go: that is read first.
+            State::Open(connection) if connection.receive.is_whole_but_unread() => {
+                connection.ended = Some((!connection.has_said_all()).then_some(reason));
+                connection.send.clear(&mut self.acknowledged);
+                self.touch(index);
+            }
             _ => self.lose(index, reason),
         }
     }
@@ -669,7 +686,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                 Err(None) => self.remove(index),
                 Err(Some(reason)) => {
                     self.tell_abort(index, AbortReason::SILENT);
-                    self.lose(index, reason);
+                    self.end_by_peer(index, reason);
                 }
             }
         }

@@ -171,6 +171,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
 
     pub(super) fn handle_cookie(&mut self, now: Time, from: SocketAddr, cookie: &Cookie) {
         let Some((index, connecting)) = self.connecting(cookie.client_id, from) else { return };
+        if connecting.cookie == Some(cookie.cookie) {
+            return; // said twice: the Connect goes again when it is due
+        }
         if connecting.cookie.is_none() {
             connecting.tries = 0;
         }

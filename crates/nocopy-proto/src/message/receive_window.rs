@@ -124,6 +124,11 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         self.first + self.slots.len() as u64 > self.expected
     }
 
+    /// Everything that will ever come is here, and some of it was not read.
+    pub(super) fn is_whole_but_unread(&self) -> bool {
+        self.last.is_some_and(|last| self.expected > last) && self.ready > 0
+    }
+
     /// Everything that will ever come was read.
     #[inline]
     pub(super) fn is_finished(&self) -> bool {

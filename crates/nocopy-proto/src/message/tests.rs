@@ -259,3 +259,46 @@ fn an_answer_to_an_earlier_and_longer_connect_is_not_taken() {
     table.hosts[0].handle_datagram(now, address(1), false, shortest);
     assert!(matches!(table.hosts[0].poll_event(), Some(Event::Connected(..))));
 }
+
+#[test]
+fn what_is_whole_is_read_although_the_peer_has_gone() {
+    for has_finished in [false, true] {
+        let (mut table, client, server) = Table::connected(&Settings::default());
+        for number in 0..10 {
+            table.send(0, client, &[number]);
+        }
+        table.hosts[0].finish(client, Vec::new()).unwrap();
+        if has_finished {
+            table.hosts[1].finish(server, Vec::new()).unwrap();
+        }
+        table.settle(|_, _| true);
+        table.hosts[0].abort(client);
+        table.settle(|_, _| true);
+        assert_eq!(table.hosts[1].poll_event(), None, "there is something to read first");
+        for number in 0..10 {
+            assert_eq!(table.received(1), Some(vec![number]));
+        }
+        table.settle(|_, _| true);
+        assert_eq!(table.hosts[1].poll_event(), Some(Event::Finished(server)));
+        let end = match has_finished {
+            true => Event::Closed(server),
+            false => Event::Lost(server, Reason::Aborted { code: 0 }),
+        };
+        assert_eq!((table.hosts[1].poll_event(), table.hosts[1].peers()), (Some(end), 0));
+    }
+}
+
+#[test]
+fn a_client_is_heard_of_although_its_first_word_is_lost() {
+    let mut table = Table::new(&Settings::default());
+    table.hosts[0].connect(table.now, address(1)).unwrap();
+    let mut acks = 0;
+    table.settle(|from, datagram| {
+        let is_ack = from == 0 && matches!(wire::Datagram::parse(datagram), Ok(wire::Datagram::Ack(..)));
+        acks += usize::from(is_ack);
+        !is_ack
+    });
+    assert_eq!((acks, table.hosts[1].poll_event()), (1, None));
+    table.sleep(Duration::from_secs(1));
+    assert!(matches!(table.hosts[1].poll_event(), Some(Event::Accepted(..))));
+}
