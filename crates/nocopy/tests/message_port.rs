@@ -8,7 +8,7 @@
 mod common;
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::message::{connect, echo, pattern, receive, send};
 use common::{SECOND, lab};
@@ -109,6 +109,26 @@ fn a_message_in_buffers_cut_for_it_is_not_copied_by_us() {
         sender.send_owned(to_right, parts).unwrap();
         assert!(receive(&mut sender, &mut receiver).2 == message);
     }
+}
+
+/// What goes through the kernel comes back at once, and nothing that is queued makes anybody look for it.
+#[test]
+fn acknowledgements_through_the_kernel_do_not_run_out_of_frames() {
+    let lab = lab!();
+    let mut receiver = endpoint(lab.left(), Way::Port, |builder| builder);
+    let mut sender = endpoint(lab.left(), Way::Sockets, |builder| builder);
+    let (peer, _) = connect(&mut sender, &mut receiver);
+    for number in 0..200 {
+        send(&mut sender, &mut receiver, peer, &pattern(number, 64));
+        assert!(receive(&mut sender, &mut receiver).2 == pattern(number, 64));
+        let give_up = Instant::now() + 10 * SECOND;
+        while sender.statistics(peer).unwrap().unwrap().in_flight > 0 {
+            assert!(Instant::now() < give_up, "{number}: {:?}", receiver.carrier_counters());
+            receiver.wait(Duration::from_micros(200)).unwrap();
+            sender.wait(Duration::ZERO).unwrap();
+        }
+    }
+    assert_eq!(receiver.carrier_counters().no_memory_to_send, 0);
 }
 
 #[test]

@@ -356,6 +356,8 @@ impl OverPort {
     pub(super) fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]) {
         if self.controls.is_empty() {
             self.flush();
+            // Which passes over frames that have only to come back: from the card, or what went through the kernel.
+            self.take_back();
         }
         let Some(mut frame) = self.controls.pop() else {
             self.counters.no_memory_to_send += 1;
