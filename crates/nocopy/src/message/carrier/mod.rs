@@ -40,8 +40,8 @@ pub(super) enum Received {
     Frame(Frame, u16),
     /// The same, as the program has it.
     Given(port::Given),
-    /// In memory of its own: it came through the kernel, though there is a port.
-    Bytes(Box<[u8]>),
+    /// In memory of its own, though it is counted as a frame of that queue: it came through the kernel, or in several frames.
+    Bytes(Box<[u8]>, u16),
 }
 
 impl Received {
@@ -49,6 +49,10 @@ impl Received {
     pub(super) fn give(self, home: Option<&Arc<Returned>>) -> Self {
         match (self, home) {
             (Self::Frame(frame, queue), Some(home)) => Self::Given(port::Given::new(frame, queue, home)),
+            (Self::Bytes(bytes, queue), Some(home)) => {
+                home.count(queue); // the program's from here on
+                Self::Bytes(bytes, queue)
+            }
             (other, _) => other,
         }
     }
@@ -62,7 +66,7 @@ impl AsRef<[u8]> for Received {
             Self::Shared(part) => part.as_ref(),
             Self::Frame(frame, _) => frame,
             Self::Given(frame) => frame.as_ref(),
-            Self::Bytes(bytes) => bytes,
+            Self::Bytes(bytes, _) => bytes,
         }
     }
 }

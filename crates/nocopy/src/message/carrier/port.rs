@@ -90,7 +90,7 @@ enum At {
     AwayAsControl,
 }
 
-/// Frames that are held until they are read.
+/// Frames that are held until they are read, and datagrams in memory of their own, each counted as one.
 #[derive(Debug)]
 struct Intake {
     /// Of each queue at most: the kernel needs the others to receive into.
@@ -104,6 +104,13 @@ struct Intake {
 /// Frames of each queue that were taken by the program, and went home from there.
 #[derive(Debug)]
 pub(in crate::message) struct Returned(Box<[AtomicU64]>);
+
+impl Returned {
+    /// One less is held.
+    pub(super) fn count(&self, queue: u16) {
+        self.0[usize::from(queue)].fetch_add(1, Relaxed);
+    }
+}
 
 /// A frame that the program has: it is counted when it goes home.
 #[derive(Debug)]
@@ -128,7 +135,7 @@ impl AsRef<[u8]> for Given {
 impl Drop for Given {
     fn drop(&mut self) {
         // Nothing but a number: the frame goes home by itself.
-        self.home.0[usize::from(self.queue)].fetch_add(1, Relaxed);
+        self.home.count(self.queue);
     }
 }
 
@@ -515,9 +522,13 @@ impl OverPort {
 
     #[inline]
     pub(super) fn recycle(&mut self, received: Received) {
-        if let Received::Frame(frame, queue) = received {
-            self.intake.held[usize::from(queue)] -= 1;
-            self.receivers[usize::from(queue)].recycle(frame);
+        match received {
+            Received::Frame(frame, queue) => {
+                self.intake.held[usize::from(queue)] -= 1;
+                self.receivers[usize::from(queue)].recycle(frame);
+            }
+            Received::Bytes(_, queue) => self.intake.held[usize::from(queue)] -= 1,
+            Received::Buffer(_) | Received::Shared(_) | Received::Given(_) => {} // none of ours
         }
     }
 
@@ -573,12 +584,10 @@ impl Intake {
         for datagram in batch {
             count += 1;
             let (from, congested) = (datagram.from(), datagram.is_congested());
+            self.held[usize::from(queue)] += 1;
             match datagram.take() {
-                Payload::Frame(frame) => {
-                    self.held[usize::from(queue)] += 1;
-                    deliver(from, congested, Received::Frame(frame, queue));
-                }
-                Payload::Bytes(bytes) => deliver(from, congested, Received::Bytes(bytes)),
+                Payload::Frame(frame) => deliver(from, congested, Received::Frame(frame, queue)),
+                Payload::Bytes(bytes) => deliver(from, congested, Received::Bytes(bytes, queue)),
             }
         }
         self.datagrams += count as u64;

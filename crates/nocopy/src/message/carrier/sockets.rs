@@ -287,7 +287,7 @@ impl Sockets {
         match received {
             Received::Buffer(buffer) => self.intake.put_buffer(buffer),
             Received::Shared(part) => self.intake.put_shared(part),
-            Received::Frame(..) | Received::Given(_) | Received::Bytes(_) => {} // none of ours
+            Received::Frame(..) | Received::Given(_) | Received::Bytes(..) => {} // none of ours
         }
     }
 
