@@ -149,3 +149,41 @@ fn a_call_has_its_response_and_others_wait_meanwhile() {
         }
     });
 }
+
+#[test]
+fn the_end_behind_the_last_message_ends_the_next_wait() {
+    let (mut left, to_right, mut right, _) = pair(|builder| builder);
+    for number in 0..2 {
+        left.send(to_right, &pattern(number, 64)).unwrap();
+    }
+    left.finish(to_right).unwrap();
+    assert_eq!(receive(&mut left, &mut right).2, pattern(0, 64));
+    // Until no timer is left that would end a wait by chance.
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(2));
+        left.wait(Duration::ZERO).unwrap();
+        right.arm().unwrap();
+    }
+    assert_eq!(right.try_receive().unwrap().expect("the second one").to_vec(), pattern(1, 64));
+    let start = Instant::now();
+    assert!(right.receive_timeout(5 * SECOND).unwrap().is_none());
+    assert!(start.elapsed() < 4 * SECOND, "slept over the end");
+    assert!(matches!(right.poll_event(), Some(Event::Finished(_))));
+}
+
+#[test]
+fn a_wait_tells_of_events_behind_those_that_nobody_took() {
+    let (mut left, mut right) = (endpoint(|builder| builder), endpoint(|builder| builder));
+    let to_right = left.start_connect(right.local_address()).unwrap();
+    let give_up = Instant::now() + 5 * SECOND;
+    while !right.wait(Duration::from_millis(1)).unwrap() {
+        assert!(Instant::now() < give_up, "nobody came");
+        left.wait(Duration::from_millis(1)).unwrap();
+    }
+    left.finish(to_right).unwrap();
+    left.flush().unwrap();
+    assert!(right.wait(5 * SECOND).unwrap(), "the end");
+    assert!(matches!(right.poll_event(), Some(Event::Accepted(..))));
+    assert!(matches!(right.poll_event(), Some(Event::Finished(_))));
+    assert_eq!(right.poll_event(), None);
+}

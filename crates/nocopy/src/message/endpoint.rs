@@ -27,6 +27,9 @@ const AT_HAND_MAX: u32 = 32;
 /// Owned messages below this many bytes are put into packets with others.
 const INLINE_BYTES_MAX: usize = 256;
 
+/// Events that are kept here at most; the protocol keeps as many, and then takes on nobody new.
+const EVENTS_MAX: usize = 1 << 16;
+
 /// Buffers of a message.
 pub(super) type Buffers = SmallVec<[Buffer; 2]>;
 
@@ -544,13 +547,19 @@ impl Endpoint {
         !self.aside.is_empty() || self.protocol.has_message()
     }
 
-    fn wait_for_message(&mut self, patience: Patience) -> io::Result<()> {
+    /// Says whether it was ended by an event.
+    fn wait_for_message(&mut self, patience: Patience) -> io::Result<bool> {
         loop {
-            self.work(patience)?;
-            let Patience::Until(deadline) = patience else { return Ok(()) };
-            let is_over = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
-            if self.has_message() || self.has_news() || is_over() {
-                return Ok(());
+            self.send_first();
+            // What has happened by now, also by sending: a direction that was read to its end, room. No sleep would be ended by it.
+            let news = matches!(patience, Patience::Until(_)) && self.has_news();
+            self.take_due(if news { Patience::None } else { patience })?;
+            let Patience::Until(deadline) = patience else { return Ok(false) };
+            if news || self.has_news() {
+                return Ok(true);
+            }
+            if self.has_message() || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(false);
             }
         }
     }
@@ -562,15 +571,17 @@ impl Endpoint {
     /// The interface is down or gone.
     pub fn wait(&mut self, timeout: Duration) -> io::Result<bool> {
         self.work(Patience::None)?;
-        if !self.has_message() && !self.has_news() {
-            self.work(Patience::Until(Instant::now().checked_add(timeout)))?;
+        if self.has_message() {
+            return Ok(true);
         }
-        Ok(self.has_message() || self.has_news())
+        let told = self.wait_for_message(Patience::Until(Instant::now().checked_add(timeout)))?;
+        Ok(told || self.has_message())
     }
 
-    /// Whether something happened that no wait was ended for.
+    /// Whether something happened that no wait was ended for, though older events may not have been taken yet.
     fn has_news(&mut self) -> bool {
-        if self.events.is_empty()
+        if !self.untold
+            && self.events.len() < EVENTS_MAX
             && let Some(event) = self.protocol.poll_event()
         {
             self.events.push_back(event);
@@ -587,12 +598,24 @@ impl Endpoint {
 
     /// Sends what there is, takes what came, sees to what is due.
     pub(super) fn work(&mut self, patience: Patience) -> io::Result<()> {
+        self.send_first();
+        self.take_due(patience)
+    }
+
+    /// The part of the work before a wait.
+    #[inline]
+    fn send_first(&mut self) {
         self.at_hand = 0;
         self.reclaim();
         self.close_packets();
         if self.protocol.has_transmit() {
             self.transmit(self.now());
         }
+    }
+
+    /// The wait, and the part behind it.
+    #[inline]
+    fn take_due(&mut self, patience: Patience) -> io::Result<()> {
         let now = self.take_in(patience)?;
         if self.protocol.poll_timeout().is_some_and(|due| due <= now) {
             self.protocol.handle_timeout(now);
