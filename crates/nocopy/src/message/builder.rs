@@ -230,7 +230,7 @@ impl Builder {
             (settings.max_message_bytes as usize).div_ceil(payload_bytes - framing::CHUNK_HEADER_BYTES_MAX);
         let enough = settings.window_packets.max(message_packets + 1);
         settings.window_packets = self.window_packets.unwrap_or(enough);
-        check("window", settings.window_packets, message_packets + 1, 1 << 20)?;
+        check("window", settings.window_packets, message_packets + 1, 1 << 16)?;
         Ok(settings)
     }
 }
