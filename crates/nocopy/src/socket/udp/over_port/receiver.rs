@@ -211,8 +211,11 @@ impl Receiver {
 
     /// Changes how to wait, from the next [`Receiver::receive`] on. (It begins as the port's was set.)
     pub fn set_wait(&mut self, wait: Wait) {
-        self.wait = wait;
-        self.port.set_wait(wait);
+        // What was measured for the same one still holds.
+        if wait != self.wait {
+            self.wait = wait;
+            self.port.set_wait(wait);
+        }
     }
 
     /// Prepares for a wait by other means than ours, on [`AsFd`], and says whether something is there already; see
@@ -223,6 +226,8 @@ impl Receiver {
     /// # Errors
     /// The interface is down or gone.
     pub fn arm(&mut self) -> io::Result<bool> {
+        // Nobody tells again of what came to the ordinary sockets before.
+        self.look()?;
         Ok(!self.strays.is_empty() || self.port.arm()?)
     }
 
@@ -282,7 +287,6 @@ impl Waiting for Receiver {
     }
 
     fn arm(&mut self) -> io::Result<bool> {
-        self.look()?;
         Self::arm(self)
     }
 
