@@ -40,6 +40,9 @@ const PORT_HEADERS_MAX: usize = 14 + IPV6_BYTES + 24;
 /// How often whoever waits for several queues asks whether they still work.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
+/// How often the kernel is asked again to take what it had no room for.
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+
 /// A socket over a port, and where each frame is that a packet was written in.
 #[derive(Debug)]
 pub(in crate::message) struct OverPort {
@@ -480,6 +483,10 @@ impl OverPort {
         until: Option<Instant>,
         deliver: &mut impl FnMut(SocketAddr, bool, Received),
     ) -> io::Result<usize> {
+        // Nobody tells when the kernel has room for what it did not take: whoever waits comes back to try.
+        let is_stuck = !self.waiting.is_empty() || self.senders[0].has_queued();
+        let retry = is_stuck.then(|| Instant::now() + RETRY_INTERVAL);
+        let until = [until, retry].into_iter().flatten().min();
         let [receiver] = &mut self.receivers[..] else {
             return self.wait_for_any(how, until, deliver);
         };
