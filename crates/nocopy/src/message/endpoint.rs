@@ -202,7 +202,11 @@ impl Endpoint {
         let peer = self.start_connect(to)?;
         loop {
             self.work(Patience::Until(deadline))?;
-            self.events.extend(std::iter::from_fn(|| self.protocol.poll_event()));
+            while self.events.len() < EVENTS_MAX
+                && let Some(event) = self.protocol.poll_event()
+            {
+                self.events.push_back(event);
+            }
             let mine = |event: &Event| match event {
                 Event::Connected(connected, _) => *connected == peer,
                 Event::Lost(lost, _) => *lost == peer,
@@ -500,8 +504,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The next message, for which it waits in the way that was [set](Builder::wait). `None` if something else ended the wait: an event
-    /// ([`poll_event`](Self::poll_event)), a signal.
+    /// The next message, for which it waits in the way that was [set](Builder::wait). `None` if an event ended the wait
+    /// ([`poll_event`](Self::poll_event)). A signal does not.
     ///
     /// # Errors
     /// The interface is down or gone.
@@ -734,7 +738,7 @@ impl Endpoint {
     }
 
     /// Prepares for a wait by other means than ours, on [`AsFd`], and says whether there is something to do already: call
-    /// [`try_receive`](Self::try_receive) then. The wait has to end at [`next_timeout`](Self::next_timeout).
+    /// [`try_receive`](Self::try_receive) and [`poll_event`](Self::poll_event) then. The wait has to end at [`next_timeout`](Self::next_timeout).
     ///
     /// # Errors
     /// The interface is down or gone.
