@@ -30,6 +30,9 @@ const INLINE_BYTES_MAX: usize = 256;
 /// Events that are kept here at most; the protocol keeps as many, and then takes on nobody new.
 const EVENTS_MAX: usize = 1 << 16;
 
+/// How often to look for packets that the kernel is done with, while somebody was told that there are none: that ends no wait.
+const STARVED_INTERVAL: Duration = Duration::from_millis(1);
+
 /// Buffers of a message.
 pub(super) type Buffers = SmallVec<[Buffer; 2]>;
 
@@ -43,13 +46,15 @@ pub struct Endpoint {
     made: Vec<Packet>,
     wait: Wait,
     clock: Clock,
-    window_packets: usize,
+    pub(super) window_packets: usize,
     /// Packets queued since the protocol was asked what to send.
     unsent: usize,
     /// Messages given since then.
     at_hand: u32,
     /// Who was told that there is no memory for packets.
     starved: Vec<Peer>,
+    /// Packets became free since the starved were last told.
+    freed: bool,
     /// Events that were taken from the protocol and not given.
     events: VecDeque<Event>,
     /// There is one that no wait was ended for.
@@ -171,6 +176,7 @@ impl Endpoint {
             unsent: 0,
             at_hand: 0,
             starved: Vec::new(),
+            freed: false,
             events: VecDeque::new(),
             untold: false,
             aside: VecDeque::new(),
@@ -439,7 +445,12 @@ impl Endpoint {
     /// There are no packets: they come back when peers acknowledge what they have.
     #[cold]
     fn starve(&mut self, peer: Peer) -> SendError {
-        if !self.starved.contains(&peer) {
+        if self.starved.is_empty() {
+            // What became free until now was not enough.
+            self.freed = false;
+            self.carrier.freed();
+        }
+        if self.peers.starve(peer) {
             self.starved.push(peer);
         }
         SendError::WouldBlock
@@ -447,8 +458,11 @@ impl Endpoint {
 
     /// Gives the packets of a message back that was not sent.
     fn unmake(&mut self) {
+        self.freed |= self.carrier.freed();
         let Self { made, carrier, .. } = self;
         made.drain(..).for_each(|packet| carrier.release(packet));
+        // They are no more than there was.
+        self.carrier.freed();
     }
 
     fn queue_made(&mut self, peer: Peer) -> Result<(), SendError> {
@@ -630,7 +644,7 @@ impl Endpoint {
 
     /// Takes what came, waiting if it may, and returns what time it is then.
     fn take_in(&mut self, patience: Patience) -> io::Result<Time> {
-        let Self { protocol, carrier, clock, wait, .. } = self;
+        let Self { protocol, carrier, clock, wait, starved, .. } = self;
         let due = protocol.poll_timeout();
         let mut now = None;
         let mut deliver = |from, congested, datagram| {
@@ -641,7 +655,9 @@ impl Endpoint {
             Patience::None => carrier.receive(&mut deliver)?,
             Patience::Until(deadline) => {
                 let due = due.and_then(|due| clock.instant(due));
-                carrier.wait(*wait, [due, deadline].into_iter().flatten().min(), &mut deliver)?
+                let look = (!starved.is_empty()).then(|| Instant::now() + STARVED_INTERVAL);
+                let until = [due, deadline, look].into_iter().flatten().min();
+                carrier.wait(*wait, until, &mut deliver)?
             }
         };
         Ok(now.unwrap_or_else(|| clock.now()))
@@ -653,16 +669,30 @@ impl Endpoint {
         while let Some(datagram) = self.protocol.released() {
             self.carrier.recycle(datagram);
         }
-        let mut freed = false;
         while let Some(packet) = self.protocol.acknowledged() {
             self.carrier.release(packet);
-            freed = true;
         }
-        if freed && !self.starved.is_empty() {
-            self.events.extend(self.starved.drain(..).map(Event::Writable));
-            self.untold = true;
+        if !self.starved.is_empty() {
+            self.tell_starved();
         }
         self.protocol.set_free(self.carrier.free_to_receive());
+    }
+
+    #[cold]
+    fn tell_starved(&mut self) {
+        self.carrier.take_back();
+        self.freed |= self.carrier.freed();
+        let room = EVENTS_MAX.saturating_sub(self.events.len());
+        if !self.freed || room == 0 {
+            return;
+        }
+        self.freed = false;
+        let told = self.starved.len().min(room);
+        for peer in self.starved.drain(..told) {
+            self.peers.feed(peer);
+            self.events.push_back(Event::Writable(peer));
+        }
+        self.untold = true;
     }
 
     /// Sends what the protocol has to send.
@@ -749,7 +779,9 @@ impl Endpoint {
 
     /// How long a wait by other means may last before the endpoint has to work; `None`: for ever.
     pub fn next_timeout(&self) -> Option<Duration> {
-        self.protocol.poll_timeout().map(|due| due.since(self.now()))
+        let due = self.protocol.poll_timeout().map(|due| due.since(self.now()));
+        let look = (!self.starved.is_empty()).then_some(STARVED_INTERVAL);
+        [due, look].into_iter().flatten().min()
     }
 
     /// Changes how [`Endpoint::receive`] waits.

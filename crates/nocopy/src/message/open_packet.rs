@@ -73,6 +73,8 @@ struct PeerState {
     place: usize,
     /// Nothing more is sent.
     ended: bool,
+    /// It was told that there is no memory for packets.
+    starved: bool,
 }
 
 impl Peers {
@@ -94,6 +96,18 @@ impl Peers {
 
     pub(super) fn end(&mut self, peer: Peer) {
         self.known(peer).ended = true;
+    }
+
+    /// Notes that a peer was told that there is no memory for packets, and returns whether that is news.
+    pub(super) fn starve(&mut self, peer: Peer) -> bool {
+        !std::mem::replace(&mut self.known(peer).starved, true)
+    }
+
+    /// Notes that it is told to try again.
+    pub(super) fn feed(&mut self, peer: Peer) {
+        if let Some(state) = self.state(peer) {
+            state.starved = false;
+        }
     }
 
     /// The state of a peer that the protocol knows. That of one which had its place before is over.

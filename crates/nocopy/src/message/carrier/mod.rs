@@ -207,6 +207,19 @@ impl Carrier {
         each!(self, carrier => carrier.release(packet));
     }
 
+    /// Takes packets back that the kernel is done with.
+    pub(super) fn take_back(&mut self) {
+        match self {
+            Self::Sockets(_) => {} // it copies
+            Self::Port(carrier) => carrier.take_back(),
+        }
+    }
+
+    /// Whether packets became free since this was last asked: a released one is not yet while the kernel has it.
+    pub(super) fn freed(&mut self) -> bool {
+        each!(self, carrier => carrier.freed())
+    }
+
     /// Hands over what has come, without waiting: from where, whether marked, the datagram. Returns how many that was.
     #[inline]
     pub(super) fn receive(

@@ -64,6 +64,8 @@ pub(in crate::message) struct OverPort {
     controls: Vec<Frame>,
     /// Frames that came back: empty between two calls.
     back: Vec<Frame>,
+    /// Packets became free since it was last asked.
+    freed: bool,
     intake: Intake,
     gathered_bytes: u64,
     counters: CarrierCounters,
@@ -163,6 +165,7 @@ impl OverPort {
             waiting: VecDeque::new(),
             controls,
             back: Vec::new(),
+            freed: false,
             intake: Intake {
                 frames_max: frames_max.into(),
                 held: vec![0; queues].into(),
@@ -426,7 +429,7 @@ impl OverPort {
 
     /// Takes frames back that the kernel is done with.
     #[inline]
-    fn take_back(&mut self) {
+    pub(super) fn take_back(&mut self) {
         if self.senders[0].reap_into(&mut self.back) == 0 {
             return;
         }
@@ -441,6 +444,7 @@ impl OverPort {
                 At::Away if !place.acknowledged => place.at = At::Here(frame),
                 _ => {
                     place.at = At::Elsewhere;
+                    self.freed = true;
                     self.senders[0].recycle(frame);
                 }
             }
@@ -460,8 +464,13 @@ impl OverPort {
     #[inline]
     fn free(&mut self, number: u32) {
         if let At::Here(frame) = std::mem::take(&mut self.places[number as usize].at) {
+            self.freed = true;
             self.senders[0].recycle(frame);
         }
+    }
+
+    pub(super) fn freed(&mut self) -> bool {
+        std::mem::take(&mut self.freed)
     }
 
     #[inline]

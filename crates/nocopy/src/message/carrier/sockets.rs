@@ -214,6 +214,10 @@ impl Sockets {
         }
     }
 
+    pub(super) fn freed(&mut self) -> bool {
+        std::mem::take(&mut self.staging.freed)
+    }
+
     /// Hands over what has come, without waiting; returns how many datagrams that was.
     #[inline]
     pub(super) fn receive(

@@ -36,6 +36,8 @@ pub(super) struct Staging {
     whole: u32,
     free_whole: Vec<u32>,
     free_prefixes: Vec<u32>,
+    /// Some became free since it was last asked.
+    pub(super) freed: bool,
 }
 
 impl Staging {
@@ -49,6 +51,7 @@ impl Staging {
             whole,
             free_whole: (0..whole).rev().collect(),
             free_prefixes: (whole..total).rev().collect(),
+            freed: false,
         }
     }
 
@@ -170,6 +173,7 @@ impl Staging {
         for piece in packet.pieces() {
             cargo.release(piece.buffer);
         }
+        self.freed = true;
         if slot < self.whole { &mut self.free_whole } else { &mut self.free_prefixes }.push(slot);
     }
 }
