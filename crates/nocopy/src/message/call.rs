@@ -30,7 +30,7 @@ pub enum CallError {
         timeout: Duration,
     },
     /// Messages of others are piling up.
-    #[error("{ASIDE_MAX} other messages came before the response; receive them first")]
+    #[error("too many other messages came before the response; receive them first")]
     TooManyOthers,
     /// The interface is down or gone, or the kernel refused.
     #[error("the network cannot be used: {0}")]
@@ -59,7 +59,9 @@ impl Endpoint {
                     let response = self.protocol.receive().expect("it was just there");
                     return Ok(Message::here(response, home));
                 }
-                if self.aside.len() >= ASIDE_MAX {
+                // The last window is the response's: it would never be kept.
+                let is_full = self.carrier.free_to_receive() <= self.window_packets;
+                if self.aside.len() >= ASIDE_MAX || is_full {
                     return Err(CallError::TooManyOthers);
                 }
                 let other = self.protocol.receive().expect("it was just there");

@@ -1,6 +1,7 @@
 //! How an endpoint's memory is shared out.
 
 use super::OpenError;
+use super::carrier::PASSING;
 use crate::port::PortBuilder;
 use crate::sys::interface::Interface;
 
@@ -45,13 +46,17 @@ impl Shares {
             packet_bytes,
             send_packets: number(2 * window_packets),
             send_fragments: number(2 * window_packets),
-            receive_packets: number(2 * window_packets),
+            receive_packets: number(2 * window_packets + PASSING),
             receive_runs: number(BUFFERS_MIN),
             buffers: number((2 * window_packets * datagram_bytes).div_ceil(BUFFER_BYTES).max(BUFFERS_MIN)),
         };
         let Some(memory_bytes) = memory_bytes else {
-            let packets = number(PACKETS_MIN.max(2 * window_packets));
-            return Ok(Self { send_packets: packets, receive_packets: packets, ..least });
+            let packets = |least: u32| least.max(number(PACKETS_MIN));
+            return Ok(Self {
+                send_packets: packets(least.send_packets),
+                receive_packets: packets(least.receive_packets),
+                ..least
+            });
         };
         let Some(left) = memory_bytes.checked_sub(least.bytes()) else {
             return Err(OpenError::TooLittleMemory { memory_bytes, needed_bytes: least.bytes() });

@@ -23,6 +23,7 @@ use crate::port::Wait;
 use crate::socket::udp::over_port::Socket;
 use port::OverPort;
 pub(super) use port::Returned;
+pub(super) use sockets::PASSING;
 use sockets::Sockets;
 
 /// A packet to send: where its carrier keeps it.

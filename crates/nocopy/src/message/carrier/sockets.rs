@@ -26,7 +26,7 @@ use crate::socket::udp::{self, ReceiveError};
 use crate::sys::udp_send::allow_fragments;
 use crate::sys::xsk::{Wakeup, wait_readable, wait_readable_or_writable};
 use intake::Intake;
-pub(in crate::message) use intake::Shared;
+pub(in crate::message) use intake::{PASSING, Shared};
 use outbox::{Outbox, Waiting};
 use staging::{PIECES_MAX, Staging};
 

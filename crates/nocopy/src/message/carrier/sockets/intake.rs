@@ -11,6 +11,9 @@ use crate::socket::udp::{Batch, Run};
 /// Runs of at least so many datagrams stay in the buffer they were received into: it is full enough.
 const RUN_KEPT_FROM: usize = 8;
 
+/// Small buffers in which nothing is kept: for what is only looked at, acknowledgements above all.
+pub(in crate::message) const PASSING: usize = 64;
+
 /// Runs that are kept as the one they were received in, shared by their datagrams; used again.
 #[derive(Debug, Default)]
 struct Held {
@@ -56,9 +59,9 @@ impl Intake {
         Self { small, here, large, large_reserve, spare: Vec::new(), no_memory: 0, copied: (0, 0) }
     }
 
-    /// Datagrams that there is memory for.
+    /// Datagrams that may be kept.
     pub(super) fn free(&self) -> usize {
-        self.here.len() + self.small.at_home()
+        (self.here.len() + self.small.at_home()).saturating_sub(PASSING)
     }
 
     /// Hands over all datagrams of a batch, each with its sender and whether it was marked; returns how many those are.
