@@ -168,7 +168,8 @@ impl Builder {
 
     /// Bytes that packets may take, sent and received (default: what windows and the longest message need, and at least some 30 MiB, of
     /// which pages that were never used cost nothing). Beside it there are some 200 bytes for each peer, and 16 for each packet of its
-    /// windows that is in use.
+    /// windows that is in use; and over a port, datagrams that come in fragments or through the kernel lie in memory of their own, no
+    /// more than there are frames to hold others.
     pub fn memory(mut self, bytes: usize) -> Self {
         self.memory_bytes = Some(bytes);
         self
