@@ -18,6 +18,9 @@ use crate::interrupt::Interrupt;
 const KEPT_BYTES_MAX: usize = 32 << 20;
 const KEPT_BYTES_MAX_ALL: usize = 256 << 20;
 
+/// What a kept answer costs beside its bytes, at most: its place in a queue that doubles, and what the allocator adds.
+const ANSWER_BYTES: usize = 96;
+
 /// Programs that run at a time, and requests that wait for one.
 const RUNS_MAX: usize = 8;
 const JOBS_MAX: usize = 256;
@@ -90,9 +93,17 @@ struct Answer {
     bytes: Vec<u8>,
 }
 
+impl Answer {
+    /// Bytes of memory.
+    fn cost(&self) -> usize {
+        ANSWER_BYTES + self.bytes.len()
+    }
+}
+
 #[derive(Default)]
 struct Kept {
     answers: VecDeque<Answer>,
+    /// What all of them cost.
     bytes: usize,
 }
 
@@ -180,8 +191,8 @@ impl<'a> Server<'a> {
     /// Until there is room.
     fn keep(&mut self, peer: Peer, answer: Answer) {
         let kept = self.kept.entry(peer).or_default();
-        kept.bytes += answer.bytes.len();
-        self.kept_bytes += answer.bytes.len();
+        kept.bytes += answer.cost();
+        self.kept_bytes += answer.cost();
         kept.answers.push_back(answer);
         if kept.bytes > KEPT_BYTES_MAX || self.kept_bytes > KEPT_BYTES_MAX_ALL {
             self.let_go(peer);
@@ -202,7 +213,7 @@ impl<'a> Server<'a> {
                 Ok(()) => {}
                 Err(_) => self.served.refused += 1,
             }
-            let bytes = answer.bytes.len();
+            let bytes = answer.cost();
             self.kept_bytes -= bytes;
             if let Some(kept) = self.kept.get_mut(&peer) {
                 kept.bytes -= bytes;
@@ -255,5 +266,50 @@ impl<'a> Server<'a> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::endpoint::Scheme;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    fn endpoint() -> Endpoint {
+        Endpoint::builder().bind("127.0.0.1:0".parse().unwrap()).unwrap()
+    }
+
+    /// Who answers nobody by itself, a client of it, and what each calls the other.
+    fn connected(served: &mut Served) -> (Server<'_>, Peer, Endpoint, Peer) {
+        let (mut client, mut server) = (endpoint(), Server::new(endpoint(), Waiting::Blocking, None, served));
+        let to_server = client.start_connect(server.endpoint.local_address()).unwrap();
+        let start = Instant::now();
+        loop {
+            assert!(start.elapsed() < LONG);
+            client.wait(Duration::ZERO).unwrap();
+            server.endpoint.wait(Duration::ZERO).unwrap();
+            if let Some(Event::Accepted(to_client, _)) = server.endpoint.poll_event() {
+                return (server, to_client, client, to_server);
+            }
+        }
+    }
+
+    /// Proves that answers without bytes are not kept without end.
+    #[test]
+    fn who_takes_no_answers_is_let_go_however_short_they_are() {
+        let mut served = Served::new(Scheme::Message, ([127, 0, 0, 1], 0).into());
+        let (mut server, peer, ..) = connected(&mut served);
+        let most = KEPT_BYTES_MAX / ANSWER_BYTES;
+        for _ in 0..most {
+            server.keep(peer, Answer { kind: Kind::Plain, bytes: Vec::new() });
+        }
+        assert_eq!((server.kept[&peer].answers.len(), server.served.refused), (most, 0));
+        server.keep(peer, Answer { kind: Kind::Plain, bytes: Vec::new() });
+        assert!(server.kept.is_empty() && server.kept_bytes == 0);
+        assert!(server.endpoint.statistics(peer).is_err(), "its connection has ended");
+        assert_eq!(server.served.refused, most as u64 + 2, "the answers and the connection");
     }
 }
