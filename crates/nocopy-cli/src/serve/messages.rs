@@ -1,6 +1,7 @@
 //! The message protocol: plain messages go back as they came, requests get their response.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Mutex, PoisonError};
@@ -52,7 +53,8 @@ pub(super) fn serve(
             scope.spawn(move || work(program, to_run, &done, interrupt));
         }
         // Its end of the jobs is gone when it returns, and the threads end by that.
-        Server::new(endpoint, waiting, Some(Runs { jobs, responses, under_way: 0 }), served).run(interrupt)
+        Server::new(endpoint, waiting, Some(Runs { jobs, responses, of_peers: HashMap::new() }), served)
+            .run(interrupt)
     })
 }
 
@@ -84,7 +86,30 @@ fn work(program: &Program, jobs: &Mutex<Receiver<Job>>, done: &mpsc::Sender<Done
 struct Runs {
     jobs: SyncSender<Job>,
     responses: Receiver<Done>,
-    under_way: usize,
+    /// How many are under way for each peer that has some.
+    of_peers: HashMap<Peer, usize>,
+}
+
+impl Runs {
+    /// Has the program answer; false if too many requests wait.
+    fn start(&mut self, peer: Peer, call: u32, request: &[u8]) -> bool {
+        let is_started = self.jobs.try_send(Job { peer, call, request: request.to_vec() }).is_ok();
+        if is_started {
+            *self.of_peers.entry(peer).or_default() += 1;
+        }
+        is_started
+    }
+
+    fn take_done(&mut self) -> Option<Done> {
+        let done = self.responses.try_recv().ok()?;
+        if let Entry::Occupied(mut runs) = self.of_peers.entry(done.peer) {
+            *runs.get_mut() -= 1;
+            if *runs.get() == 0 {
+                runs.remove();
+            }
+        }
+        Some(done)
+    }
 }
 
 /// An answer that its peer had no room for.
@@ -113,6 +138,8 @@ struct Server<'a> {
     runs: Option<Runs>,
     kept: HashMap<Peer, Kept>,
     kept_bytes: usize,
+    /// Peers that send no more, and to which we do not have said the same yet.
+    finished: HashSet<Peer>,
     served: &'a mut Served,
     /// The message that is being answered.
     scratch: Vec<u8>,
@@ -120,13 +147,22 @@ struct Server<'a> {
 
 impl<'a> Server<'a> {
     fn new(endpoint: Endpoint, waiting: Waiting, runs: Option<Runs>, served: &'a mut Served) -> Self {
-        Self { endpoint, waiting, runs, kept: HashMap::new(), kept_bytes: 0, served, scratch: Vec::new() }
+        Self {
+            endpoint,
+            waiting,
+            runs,
+            kept: HashMap::new(),
+            kept_bytes: 0,
+            finished: HashSet::new(),
+            served,
+            scratch: Vec::new(),
+        }
     }
 
     fn run(mut self, interrupt: &Interrupt) -> io::Result<()> {
         while !interrupt.came() {
             let patience = match &self.runs {
-                Some(runs) if runs.under_way > 0 => RUN_LOOK,
+                Some(runs) if !runs.of_peers.is_empty() => RUN_LOOK,
                 _ => PATIENCE,
             };
             let received = match self.waiting {
@@ -152,10 +188,8 @@ impl<'a> Server<'a> {
     fn take(&mut self, peer: Peer, kind: Kind) {
         let kind = match (kind, &mut self.runs) {
             (Kind::Request(call), Some(runs)) => {
-                let job = Job { peer, call, request: self.scratch.clone() };
-                match runs.jobs.try_send(job) {
-                    Ok(()) => runs.under_way += 1,
-                    Err(_) => self.let_go(peer),
+                if !runs.start(peer, call, &self.scratch) {
+                    self.let_go(peer);
                 }
                 return;
             }
@@ -219,10 +253,27 @@ impl<'a> Server<'a> {
                 kept.bytes -= bytes;
             }
         }
-        self.forget(peer);
+        self.drop_kept(peer);
+    }
+
+    /// Says that nothing follows, when that is so: behind the last answer to who asks for no more.
+    fn finish_if_answered(&mut self, peer: Peer) {
+        let has_runs = self.runs.as_ref().is_some_and(|runs| runs.of_peers.contains_key(&peer));
+        if has_runs || self.kept.contains_key(&peer) || !self.finished.contains(&peer) {
+            return;
+        }
+        // Without room it is tried again when there is some.
+        if !matches!(self.endpoint.finish(peer), Err(SendError::WouldBlock)) {
+            self.finished.remove(&peer);
+        }
     }
 
     fn forget(&mut self, peer: Peer) {
+        self.finished.remove(&peer);
+        self.drop_kept(peer);
+    }
+
+    fn drop_kept(&mut self, peer: Peer) {
         if let Some(kept) = self.kept.remove(&peer) {
             self.kept_bytes -= kept.bytes;
             self.served.refused += kept.answers.len() as u64;
@@ -240,11 +291,13 @@ impl<'a> Server<'a> {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
                 Event::Accepted(..) => *self.served.connections.get_or_insert(0) += 1,
-                Event::Writable(peer) => self.send_kept(peer),
-                // It has all its answers, or is to have them; then nothing follows.
-                Event::Finished(peer) => {
+                Event::Writable(peer) => {
                     self.send_kept(peer);
-                    let _ = self.endpoint.finish(peer);
+                    self.finish_if_answered(peer);
+                }
+                Event::Finished(peer) => {
+                    self.finished.insert(peer);
+                    self.finish_if_answered(peer);
                 }
                 Event::Lost(peer, _) | Event::Closed(peer) => self.forget(peer),
                 _ => {}
@@ -254,11 +307,13 @@ impl<'a> Server<'a> {
 
     fn take_responses(&mut self) {
         while let Some(runs) = &mut self.runs
-            && let Ok(Done { peer, call, response }) = runs.responses.try_recv()
+            && let Some(Done { peer, call, response }) = runs.take_done()
         {
-            runs.under_way -= 1;
             match response {
-                Ok(response) => self.answer(peer, Kind::Response(call), &response),
+                Ok(response) => {
+                    self.answer(peer, Kind::Response(call), &response);
+                    self.finish_if_answered(peer);
+                }
                 Err(error) => {
                     eprintln!("nocopy: {error}");
                     *self.served.failed_runs.get_or_insert(0) += 1;
@@ -311,5 +366,84 @@ mod tests {
         assert!(server.kept.is_empty() && server.kept_bytes == 0);
         assert!(server.endpoint.statistics(peer).is_err(), "its connection has ended");
         assert_eq!(server.served.refused, most as u64 + 2, "the answers and the connection");
+    }
+
+    /// Serves while somebody asks.
+    fn while_served(program: Option<&Program>, ask: impl FnOnce(Endpoint, Peer)) -> Served {
+        let mut served = Served::new(Scheme::Message, ([127, 0, 0, 1], 0).into());
+        let (interrupt, server) = (Interrupt::listen().unwrap(), endpoint());
+        let address = server.local_address();
+        thread::scope(|scope| {
+            let ended = Ended(&interrupt);
+            scope.spawn(|| serve(server, Waiting::Blocking, program, &interrupt, &mut served).unwrap());
+            let mut client = endpoint();
+            let peer = client.connect(address, LONG).unwrap();
+            ask(client, peer);
+            drop(ended);
+        });
+        served
+    }
+
+    /// Ends the server also when the test fails.
+    struct Ended<'a>(&'a Interrupt);
+
+    impl Drop for Ended<'_> {
+        fn drop(&mut self) {
+            self.0.ask();
+        }
+    }
+
+    /// What comes until the other end says that there is no more.
+    fn all_answers(client: &mut Endpoint) -> Vec<(Kind, usize)> {
+        let mut answers = Vec::new();
+        let start = Instant::now();
+        loop {
+            assert!(start.elapsed() < LONG, "{} answers, and no end", answers.len());
+            let answer = client.receive_timeout(PATIENCE).unwrap();
+            answers.extend(answer.map(|message| (message.kind(), message.len())));
+            while let Some(event) = client.poll_event() {
+                match event {
+                    Event::Finished(_) | Event::Closed(_) => return answers,
+                    Event::Lost(_, reason) => panic!("{reason}"),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Proves that who ends its own direction gets every answer and then the end, also when they have to wait for room.
+    #[test]
+    fn who_asks_for_no_more_has_all_answers_first() {
+        const MESSAGES: usize = 4000;
+        let served = while_served(None, |mut client, peer| {
+            let message = [7; 1000];
+            let start = Instant::now();
+            let mut sent = 0;
+            // Nothing is read until all has been said.
+            while sent <= MESSAGES {
+                assert!(start.elapsed() < LONG, "{sent} messages");
+                let done = if sent < MESSAGES { client.send(peer, &message) } else { client.finish(peer) };
+                match done {
+                    Ok(()) => sent += 1,
+                    Err(SendError::WouldBlock) => drop(client.wait(PATIENCE).unwrap()),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            let answers = all_answers(&mut client);
+            assert_eq!(answers, vec![(Kind::Plain, message.len()); MESSAGES]);
+        });
+        assert_eq!((served.answered, served.refused), (Some(MESSAGES as u64), 0));
+    }
+
+    /// Proves that a response that is still being made comes to who has ended its own direction.
+    #[test]
+    fn a_run_answers_who_asks_for_no_more() {
+        let program = Program::parse("sleep 0.2", LONG).unwrap();
+        let served = while_served(Some(&program), |mut client, peer| {
+            let call = client.request(peer, b"").unwrap();
+            client.finish(peer).unwrap();
+            assert_eq!(all_answers(&mut client), [(Kind::Response(call), 0)]);
+        });
+        assert_eq!((served.answered, served.refused, served.failed_runs), (Some(1), 0, Some(0)));
     }
 }
