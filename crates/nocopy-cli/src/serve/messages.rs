@@ -175,10 +175,11 @@ impl<'a> Server<'a> {
                 message.pieces().for_each(|piece| scratch.extend_from_slice(piece));
                 (message.peer(), message.kind())
             });
-            match about {
-                Some((peer, kind)) => self.take(peer, kind),
-                None => self.note_events(),
+            if let Some((peer, kind)) = about {
+                self.take(peer, kind);
             }
+            // Also while messages come, or a peer that never pauses would hold up what the others wait for.
+            self.note_events();
             self.take_responses();
         }
         self.endpoint.close(CLOSE_MAX).map(drop)
