@@ -210,6 +210,7 @@ impl<'a> Server<'a> {
         match if waits { Err(SendError::WouldBlock) } else { self.send(peer, kind, bytes) } {
             Ok(()) => {}
             Err(SendError::WouldBlock) => self.keep(peer, Answer { kind, bytes: bytes.to_vec() }),
+            Err(SendError::TooLong { .. }) => self.let_go(peer),
             Err(_) => self.served.refused += 1,
         }
     }
@@ -246,6 +247,7 @@ impl<'a> Server<'a> {
                     return;
                 }
                 Ok(()) => {}
+                Err(SendError::TooLong { .. }) => return self.let_go(peer),
                 Err(_) => self.served.refused += 1,
             }
             let bytes = answer.cost();
@@ -328,6 +330,8 @@ impl<'a> Server<'a> {
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
+
+    use nocopy::message::CallError;
 
     use super::*;
     use crate::endpoint::Scheme;
@@ -434,6 +438,18 @@ mod tests {
             assert_eq!(answers, vec![(Kind::Plain, message.len()); MESSAGES]);
         });
         assert_eq!((served.answered, served.refused), (Some(MESSAGES as u64), 0));
+    }
+
+    /// Proves that who asks for more than it takes is told, and does not wait for it.
+    #[test]
+    fn who_takes_no_answer_of_that_length_is_let_go() {
+        let program = Program::parse("head -c 3000000 /dev/zero", LONG).unwrap();
+        let served = while_served(Some(&program), |mut client, peer| {
+            let asked = Instant::now();
+            assert!(matches!(client.call(peer, b"", LONG), Err(CallError::Lost)));
+            assert!(asked.elapsed() < LONG, "it is told, not waited for");
+        });
+        assert_eq!((served.answered, served.refused, served.failed_runs), (Some(0), 1, Some(0)));
     }
 
     /// Proves that a response that is still being made comes to who has ended its own direction.
