@@ -26,6 +26,9 @@ const ANSWER_BYTES: usize = 96;
 const RUNS_MAX: usize = 8;
 const JOBS_MAX: usize = 256;
 
+/// Bytes of requests that run or wait, all together.
+const REQUEST_BYTES_MAX: usize = 256 << 20;
+
 /// How long to wait for messages while programs run: their responses end no wait.
 const RUN_LOOK: Duration = Duration::from_millis(1);
 
@@ -53,8 +56,13 @@ pub(super) fn serve(
             scope.spawn(move || work(program, to_run, &done, interrupt));
         }
         // Its end of the jobs is gone when it returns, and the threads end by that.
-        Server::new(endpoint, waiting, Some(Runs { jobs, responses, of_peers: HashMap::new() }), served)
-            .run(interrupt)
+        Server::new(
+            endpoint,
+            waiting,
+            Some(Runs { jobs, responses, of_peers: HashMap::new(), bytes: 0 }),
+            served,
+        )
+        .run(interrupt)
     })
 }
 
@@ -69,6 +77,7 @@ struct Job {
 struct Done {
     peer: Peer,
     call: u32,
+    request_bytes: usize,
     response: Result<Vec<u8>, RunError>,
 }
 
@@ -76,8 +85,11 @@ fn work(program: &Program, jobs: &Mutex<Receiver<Job>>, done: &mpsc::Sender<Done
     loop {
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(Job { peer, call, request }) = job else { return };
+        if interrupt.came() {
+            return;
+        }
         let response = program.run(&request, interrupt);
-        if done.send(Done { peer, call, response }).is_err() {
+        if done.send(Done { peer, call, request_bytes: request.len(), response }).is_err() {
             return;
         }
     }
@@ -88,13 +100,19 @@ struct Runs {
     responses: Receiver<Done>,
     /// How many are under way for each peer that has some.
     of_peers: HashMap<Peer, usize>,
+    /// Of their requests.
+    bytes: usize,
 }
 
 impl Runs {
-    /// Has the program answer; false if too many requests wait.
+    /// Has the program answer; false if too many requests wait, or too long ones.
     fn start(&mut self, peer: Peer, call: u32, request: &[u8]) -> bool {
+        if self.bytes + request.len() > REQUEST_BYTES_MAX {
+            return false;
+        }
         let is_started = self.jobs.try_send(Job { peer, call, request: request.to_vec() }).is_ok();
         if is_started {
+            self.bytes += request.len();
             *self.of_peers.entry(peer).or_default() += 1;
         }
         is_started
@@ -102,6 +120,7 @@ impl Runs {
 
     fn take_done(&mut self) -> Option<Done> {
         let done = self.responses.try_recv().ok()?;
+        self.bytes -= done.request_bytes;
         if let Entry::Occupied(mut runs) = self.of_peers.entry(done.peer) {
             *runs.get_mut() -= 1;
             if *runs.get() == 0 {
@@ -310,7 +329,7 @@ impl<'a> Server<'a> {
 
     fn take_responses(&mut self) {
         while let Some(runs) = &mut self.runs
-            && let Some(Done { peer, call, response }) = runs.take_done()
+            && let Some(Done { peer, call, response, .. }) = runs.take_done()
         {
             match response {
                 Ok(response) => {
@@ -450,6 +469,25 @@ mod tests {
             assert!(asked.elapsed() < LONG, "it is told, not waited for");
         });
         assert_eq!((served.answered, served.refused, served.failed_runs), (Some(0), 1, Some(0)));
+    }
+
+    /// Proves that requests that wait take no more memory than they may, however long they are.
+    #[test]
+    fn long_requests_do_not_wait_without_end() {
+        let mut served = Served::new(Scheme::Message, ([127, 0, 0, 1], 0).into());
+        let (_server, peer, ..) = connected(&mut served);
+        let (jobs, to_run) = mpsc::sync_channel(JOBS_MAX);
+        let (done, responses) = mpsc::channel();
+        let mut runs = Runs { jobs, responses, of_peers: HashMap::new(), bytes: 0 };
+        let long = vec![0; 16 << 20];
+        let started = (0..).take_while(|&call| runs.start(peer, call, &long)).count();
+        assert_eq!(started, REQUEST_BYTES_MAX / long.len());
+        for Job { peer, call, request } in to_run.try_iter() {
+            done.send(Done { peer, call, request_bytes: request.len(), response: Ok(request) }).unwrap();
+        }
+        assert_eq!(std::iter::from_fn(|| runs.take_done()).count(), started);
+        assert!(runs.bytes == 0 && runs.of_peers.is_empty());
+        assert!(runs.start(peer, 0, &long));
     }
 
     /// Proves that a response that is still being made comes to who has ended its own direction.
