@@ -138,8 +138,8 @@ impl<'a> Rounds<'a> {
             if self.is_over() {
                 return Ok(false);
             }
+            exchange.idle()?;
             if left > SLEEP_SLACK && self.arguments.wait != Waiting::Spinning {
-                exchange.idle()?;
                 sleep(left.min(PATIENCE) - SLEEP_SLACK);
             }
         }
@@ -247,7 +247,47 @@ impl Answer {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::arguments::{Arguments, Command};
+
+    /// Gives back what was sent last.
+    #[derive(Default)]
+    struct Mirror {
+        message: Vec<u8>,
+        idled: u32,
+    }
+
+    impl Exchange for Mirror {
+        fn send(&mut self, message: &[u8]) -> io::Result<()> {
+            self.message = message.to_vec();
+            Ok(())
+        }
+
+        fn receive(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
+            take(&self.message);
+            Ok(true)
+        }
+
+        fn idle(&mut self) -> io::Result<()> {
+            self.idled += 1;
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_pause_is_idled_through_however_it_is_waited() {
+        for wait in ["spin", "block", "adaptive"] {
+            let words = ["nocopy", "ping", "message://127.0.0.1:9", "--interval", "20ms", "--count", "2"];
+            let words = words.into_iter().chain(["--wait", wait]);
+            let Command::Ping(arguments) = Arguments::parse_from(words).command else { unreachable!() };
+            let mut exchange = Mirror::default();
+            let mut rounds = Rounds::new(&arguments, Interrupt::listen().unwrap());
+            rounds.play(&mut exchange, &mut LiveLine::new()).unwrap();
+            assert_eq!((rounds.answered, exchange.idled > 0), (2, true), "{wait}");
+        }
+    }
 
     fn judged(pieces: &[&[u8]], is_marked: bool) -> Judgement {
         let message = [&7_u64.to_be_bytes()[..], b"behind"].concat();
