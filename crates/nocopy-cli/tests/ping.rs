@@ -273,6 +273,38 @@ fn every_message_is_accounted_for() {
     }
 }
 
+/// Proves that over a port each datagram counts, also of several that come at once.
+#[test]
+fn of_datagrams_that_come_at_once_each_counts() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let (left, right) = (lab.left(), lab.right());
+    let socket = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 0)).unwrap());
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let target = format!("xdp://{}", socket.local_addr().unwrap());
+    let options = ["--interface", left.interface(), "--count", "2", "--timeout", "20s", "--wait", "block"];
+    let running =
+        left.namespace().run(|| Running::start(&[&["ping", &target, "--json"], &options[..]].concat()));
+    let mut answers = [[0; 64]; 2];
+    let mut from = None;
+    for answer in &mut answers {
+        let (_, asker) = socket.recv_from(answer).unwrap();
+        answer[0] = 0x80; // the mark of an answer
+        if from.replace(asker).is_none() {
+            socket.send_to(answer, asker).unwrap();
+        }
+    }
+    let [late, last] = answers;
+    for answer in [[late; 32].as_flattened(), last.as_slice(), &late].into_iter().flat_map(|of| of.chunks(64))
+    {
+        socket.send_to(answer, from.unwrap()).unwrap();
+    }
+    let (summary, code) = running.summary();
+    for (field, expected) in [("sent", 2), ("answered", 2), ("lost", 0), ("late", 32), ("changed", 0)] {
+        assert_eq!(summary[field], expected, "{field}: {summary}");
+    }
+    assert_eq!(code, 0, "{summary}");
+}
+
 fn assert_error(output: &Output, words: &[&str]) {
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{message}");

@@ -1,5 +1,6 @@
 //! Messages as UDP datagrams over a port: AF_XDP at this end, without the kernel's network stack.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -15,6 +16,8 @@ pub(crate) struct OverPort {
     sender: Sender,
     to: SocketAddr,
     waiting: Waiting,
+    /// Came with one that was given, in order.
+    others: VecDeque<Vec<u8>>,
 }
 
 impl OverPort {
@@ -27,7 +30,7 @@ impl OverPort {
     ) -> Result<Self, OpenError> {
         let socket = open(interface, at, waiting)?;
         let (receiver, sender) = socket.split();
-        Ok(Self { receiver, sender, to, waiting })
+        Ok(Self { receiver, sender, to, waiting, others: VecDeque::new() })
     }
 }
 
@@ -46,16 +49,21 @@ impl Exchange for OverPort {
     }
 
     fn receive(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<bool> {
+        if let Some(datagram) = self.others.pop_front() {
+            take(&datagram);
+            return Ok(true);
+        }
         let batch = match self.waiting {
             Waiting::Spinning => self.receiver.try_receive()?,
             Waiting::Blocking | Waiting::Adaptive => self.receiver.receive_timeout(PATIENCE)?,
         };
-        // One is under way at a time: of several the last is the one that is waited for.
         let to = (self.to.ip(), self.to.port());
-        let of_peer = batch.filter(|datagram| (datagram.from().ip(), datagram.from().port()) == to);
-        let last = of_peer.last();
-        last.iter().for_each(|datagram| take(datagram));
-        Ok(last.is_some())
+        let mut of_peer = batch.filter(|datagram| (datagram.from().ip(), datagram.from().port()) == to);
+        let Some(first) = of_peer.next() else { return Ok(false) };
+        take(&first);
+        // One is under way at a time, so others are late, or the answer is behind a late one: seldom.
+        self.others.extend(of_peer.map(|datagram| datagram.to_vec()));
+        Ok(true)
     }
 }
 
