@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nocopy::message::MESSAGE_BYTES_MAX;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use super::Error;
 use crate::exchange::PATIENCE;
@@ -54,7 +54,7 @@ impl Program {
         Ok(Self { name, arguments: words.collect(), timeout })
     }
 
-    /// Runs it once; nothing of it is left behind.
+    /// Runs it once. What it has started ends with it, unless that has left its process group.
     pub(super) fn run(&self, request: &[u8], interrupt: &Interrupt) -> Result<Vec<u8>, RunError> {
         let mut command = Command::new(&self.name);
         // A group of its own: what it starts ends with it, and Ctrl-C is not for it.
@@ -63,12 +63,16 @@ impl Program {
         let child = child.map_err(|source| RunError::Start { program: self.name.clone(), source })?;
         let mut running = Running { child };
         let answered = self.talk(&mut running, request, interrupt);
-        if answered.is_err() {
-            running.kill();
+        let status = running.end();
+        let response = answered?;
+        let program = || self.name.clone();
+        match status.map_err(|source| RunError::Talk { program: program(), source })? {
+            status if status.success() => Ok(response),
+            status => Err(RunError::Failed { program: program(), status }),
         }
-        answered
     }
 
+    /// What it prints until it has ended; then, or with an error, it is still to be waited for.
     fn talk(
         &self,
         running: &mut Running,
@@ -94,28 +98,30 @@ impl Program {
                 return Err(RunError::TooMuch { program: program() });
             }
         }
-        let response = pipes.response;
-        loop {
-            match running.child.try_wait().map_err(talked)? {
-                Some(status) if status.success() => return Ok(response),
-                Some(status) => return Err(RunError::Failed { program: program(), status }),
-                None => is_over()?,
-            }
+        while !running.has_ended().map_err(talked)? {
+            is_over()?;
             sleep(LOOK);
         }
+        Ok(pipes.response)
     }
 }
 
-/// Killed, with all it started, if dropped before it has ended.
+/// A program, and the group of processes that has its number.
 struct Running {
     child: Child,
 }
 
 impl Running {
-    fn kill(&mut self) {
-        // Also when it has ended itself: it is waited for below, so until then the number is its own.
+    /// Without waiting for it: until that is done, its number is nobody else's.
+    fn has_ended(&self) -> io::Result<bool> {
+        let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        Ok(waitid(WaitId::Pid(Pid::from_child(&self.child)), peek)?.is_some())
+    }
+
+    /// Kills what is left of the group. The status is the program's own if it had ended.
+    fn end(mut self) -> io::Result<ExitStatus> {
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
-        let _ = self.child.wait();
+        self.child.wait()
     }
 }
 
@@ -202,6 +208,23 @@ mod tests {
         assert_eq!(run("true", b"", LONG).unwrap(), b"");
         // No shell: the words are arguments.
         assert_eq!(run("echo $HOME ; false", b"", LONG).unwrap(), b"$HOME ; false\n");
+    }
+
+    /// Proves that what a program leaves behind is killed, also when the program itself has done well.
+    #[test]
+    fn what_a_program_has_started_ends_with_it() {
+        let script = std::env::temp_dir().join(format!("nocopy-serve-{}.sh", std::process::id()));
+        std::fs::write(&script, "sleep 600 <&- >&- 2>&- &\necho $!\n").unwrap();
+        let left_behind = run(&format!("sh {}", script.display()), b"", LONG);
+        std::fs::remove_file(&script).unwrap();
+        let left_behind = String::from_utf8(left_behind.unwrap()).unwrap();
+        let stat = format!("/proc/{}/stat", left_behind.trim());
+        let start = Instant::now();
+        // Gone, or waiting for whoever inherited it to notice.
+        while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
+            assert!(start.elapsed() < LONG, "{stat}");
+            sleep(LOOK);
+        }
     }
 
     #[test]
