@@ -36,8 +36,16 @@ pub(super) fn serve(
         let mut open: Vec<thread::ScopedJoinHandle<'_, ()>> = Vec::new();
         while !interrupt.came() {
             wait(&[PollFd::new(listener, PollFlags::IN)])?;
-            // Whatever is wrong with one connection, or for the moment, the next may be sound.
-            let Ok((stream, _)) = listener.accept() else { continue };
+            let stream = match listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Whatever is wrong with one connection, the next may be sound.
+                    if is_lasting(&error) {
+                        thread::sleep(PATIENCE);
+                    }
+                    continue;
+                }
+            };
             open.retain(|thread| !thread.is_finished());
             if open.len() == CONNECTIONS_MAX {
                 refused += 1;
@@ -56,6 +64,14 @@ pub(super) fn serve(
     served.refused += refused;
     served.bytes = bytes.into_inner();
     done
+}
+
+/// Whether it is wrong with us, for a while, as when there are no more descriptors: the connection waits and wakes us at once again.
+fn is_lasting(error: &io::Error) -> bool {
+    !matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
+    )
 }
 
 /// Until one of them is ready, or it is time to look whether all is over.
