@@ -69,6 +69,8 @@ pub(super) struct Complete {
     pub(super) end: Cursor,
     /// Where its first piece begins in its payload, and where that ends.
     first: (usize, Cursor),
+    /// More lies behind it in its last packet.
+    has_more_behind: bool,
 }
 
 impl<R: AsRef<[u8]>> ReceiveWindow<R> {
@@ -256,24 +258,32 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         }
         let begin = self.cursor;
         let mut end = begin;
-        let chunk = self.chunk(&mut end)?;
+        let (chunk, mut has_more_behind) = self.chunk_and_rest(&mut end)?;
         let (kind, bytes, first) = (chunk.kind, chunk.total_bytes, (chunk.range.start, end));
         let mut place = chunk.place;
         while matches!(place, Place::First | Place::Middle) {
-            place = self.chunk(&mut end)?.place;
+            let next = self.chunk_and_rest(&mut end)?;
+            (place, has_more_behind) = (next.0.place, next.1);
         }
-        Some(Complete { kind, bytes, begin, end, first })
+        Some(Complete { kind, bytes, begin, end, first, has_more_behind })
     }
 
     /// The chunk at a place, which moves behind it.
     #[inline]
     fn chunk(&self, cursor: &mut Cursor) -> Option<Chunk> {
+        self.chunk_and_rest(cursor).map(|(chunk, _)| chunk)
+    }
+
+    /// The same, and whether something follows in the same packet.
+    #[inline]
+    fn chunk_and_rest(&self, cursor: &mut Cursor) -> Option<(Chunk, bool)> {
         loop {
             let payload = self.payload(cursor.sequence)?;
             match framing::chunk_at(payload, cursor.at) {
                 Ok(Some(chunk)) => {
                     cursor.at = chunk.range.end;
-                    return Some(chunk);
+                    let has_more_behind = cursor.at < payload.len();
+                    return Some((chunk, has_more_behind));
                 }
                 _ => *cursor = Cursor { sequence: cursor.sequence + 1, at: 0 },
             }
@@ -332,7 +342,9 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     pub(super) fn consume(&mut self, message: &Complete, released: &mut Vec<R>) {
         self.ready -= 1;
         self.cursor = message.end;
-        self.skip_empty();
+        if !message.has_more_behind {
+            self.skip_empty();
+        }
         self.release(released);
     }
 
