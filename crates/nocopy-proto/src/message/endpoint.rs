@@ -230,6 +230,13 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
+    /// The connection to a peer that more may be sent to.
+    #[inline]
+    fn open_to_send(&mut self, peer: Peer) -> Result<&mut Connection<S, R>, QueueError> {
+        let connection = self.open_mut(peer)?.ok_or(QueueError::Full)?;
+        if connection.is_finished() { Err(QueueError::Finished) } else { Ok(connection) }
+    }
+
     /// Packets that may be queued to a peer: none while it is not connected.
     ///
     /// # Errors
@@ -273,14 +280,10 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// Gives the packet back: no room, or no peer.
     #[inline]
     pub fn queue(&mut self, peer: Peer, packet: S) -> Result<(), (S, QueueError)> {
-        let connection = match self.open_mut(peer) {
-            Ok(Some(connection)) => connection,
-            Ok(None) => return Err((packet, QueueError::Full)),
-            Err(gone) => return Err((packet, gone.into())),
+        let connection = match self.open_to_send(peer) {
+            Ok(connection) => connection,
+            Err(error) => return Err((packet, error)),
         };
-        if connection.is_finished() {
-            return Err((packet, QueueError::Finished));
-        }
         if connection.room() == 0 {
             connection.refused = true;
             return Err((packet, QueueError::Full));
@@ -295,14 +298,10 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// # Errors
     /// Gives the packet back: there is no such peer, it is not connected yet, or the direction was ended before.
     pub fn finish(&mut self, peer: Peer, packet: S) -> Result<(), (S, QueueError)> {
-        let connection = match self.open_mut(peer) {
-            Ok(Some(connection)) => connection,
-            Ok(None) => return Err((packet, QueueError::Full)),
-            Err(gone) => return Err((packet, gone.into())),
+        let connection = match self.open_to_send(peer) {
+            Ok(connection) => connection,
+            Err(error) => return Err((packet, error)),
         };
-        if connection.is_finished() {
-            return Err((packet, QueueError::Finished));
-        }
         connection.finish(packet);
         self.touch(peer.index);
         Ok(())
