@@ -4,13 +4,16 @@
 pub(crate) mod message;
 pub(crate) mod stream;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nocopy::port::{OpenError, PortBuilder};
 use nocopy::{Buffer, Pool, Port};
 use nocopy_lab::End;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
+
+/// For what has to happen: much longer than a busy machine stands still, or a thread waits for its turn.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Enters a lab or leaves the test with a skip that names what is missing.
 macro_rules! lab {
@@ -69,7 +72,7 @@ pub(crate) fn send(port: &mut Port, packets: &[Vec<u8>]) {
 pub(crate) fn receive(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
     let mut received = Vec::new();
     while received.len() < count {
-        let batch = port.receiver().receive_timeout(SECOND).expect("received");
+        let batch = port.receiver().receive_timeout(PATIENCE).expect("received");
         let before = received.len();
         received.extend(batch.map(|packet| packet.to_vec()));
         assert!(received.len() > before, "only {} of {count} packets came", received.len());
@@ -77,8 +80,26 @@ pub(crate) fn receive(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
     received
 }
 
+/// So many packets, that come to any of several ports; and more, if more come.
+pub(crate) fn receive_of_all(ports: &mut [Port], count: usize) -> Vec<Vec<u8>> {
+    let mut received = Vec::new();
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let is_all = received.len() >= count;
+        for port in &mut *ports {
+            let wait = Duration::from_millis(if is_all { 20 } else { 1 });
+            received.extend(
+                port.receiver().receive_timeout(wait).expect("received").map(|packet| packet.to_vec()),
+            );
+        }
+        if is_all || Instant::now() > give_up {
+            return received;
+        }
+    }
+}
+
 pub(crate) fn assert_settled(port: &mut Port) {
-    assert!(port.sender().drain(SECOND).expect("drained"), "frames stuck with the kernel");
+    assert!(port.sender().drain(PATIENCE).expect("drained"), "frames stuck with the kernel");
     let balance = port.balance();
     assert!(balance.is_whole() && balance.yours == 0 && balance.lent_tx == 0, "{balance}");
     assert_eq!(port.receiver().faults().total() + port.sender().faults().total(), 0);

@@ -10,8 +10,7 @@ use nocopy::tc::{self, CountingDrop};
 use nocopy::xdp::KernelVersion;
 use nocopy_lab::Lab;
 
-/// For what has to happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) use super::PATIENCE;
 
 /// Bytes that tell where in the stream they belong.
 pub(crate) fn pattern(first: usize, bytes: usize) -> Vec<u8> {
