@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{SECOND, assert_settled, lab, open_with, packet, receive, send};
+use common::{PATIENCE, SECOND, assert_settled, lab, open_with, packet, receive, send};
 use nocopy::port::OpenError;
 use nocopy::{Mode, Port, Wait};
 use nocopy_lab::End;
@@ -63,7 +63,7 @@ fn an_interface_deleted_in_use_is_an_error_for_every_way_of_waiting() {
         );
         send(&mut left, &[packet(lab.right(), 1, 100)]);
         let kept = loop {
-            if let Some(packet) = right.receiver().receive_timeout(SECOND).unwrap().next() {
+            if let Some(packet) = right.receiver().receive_timeout(PATIENCE).unwrap().next() {
                 break packet.take();
             }
         };

@@ -6,7 +6,7 @@ mod common;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{SECOND, assert_settled, lab, open, open_with, packet, receive, send};
+use common::{PATIENCE, assert_settled, lab, open, open_with, packet, receive, receive_of_all, send};
 use nocopy::filter::{Instruction, Program, compile};
 use nocopy::port::{Fanout, FilterPlace, OpenError, TurnedAway};
 use nocopy::xdp;
@@ -129,7 +129,7 @@ fn a_filter_in_user_space_keeps_packets_of_several_frames_whole() {
     left.sender().flush().unwrap();
     let mut received = 0;
     while received < 3 {
-        let mut batch = right.receiver().receive_timeout(SECOND).unwrap();
+        let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
         let packet = batch.next_chain().expect("a packet that matches").to_vec();
         assert_eq!((packet.len(), packet[2500]), (3000, 1));
         received += 1;
@@ -157,7 +157,7 @@ fn a_filter_in_user_space_gives_the_caller_a_turn() {
         queue(&mut left, kind, 5000);
     }
     left.sender().flush().unwrap();
-    let chain = right.receiver().receive_timeout(SECOND).unwrap().next_chain().map(|chain| chain.len());
+    let chain = right.receiver().receive_timeout(PATIENCE).unwrap().next_chain().map(|chain| chain.len());
     assert_eq!(chain, Some(5000));
     assert_eq!(right.receiver().turned_away().lost, 1);
 
@@ -279,7 +279,7 @@ fn filters_read_behind_the_first_buffer_of_long_packets() {
         left.sender().flush().unwrap();
         let mut lengths = Vec::new();
         while lengths.len() < 2 {
-            let mut batch = right.receiver().receive_timeout(SECOND).unwrap();
+            let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
             let chain = batch.next_chain().unwrap_or_else(|| panic!("{mode}: only {lengths:?} came"));
             lengths.push(chain.to_vec().len());
         }
@@ -324,20 +324,7 @@ fn queues_and_fanout_groups_keep_their_shares_with_a_filter() {
             .collect();
         let mut left = open_with(lab.left(), |builder| builder.queue(1)).unwrap();
         send(&mut left, &(0..40).map(|number| packet(lab.right(), number, 100)).collect::<Vec<_>>());
-        let mut seen: Vec<u32> = ports
-            .iter_mut()
-            .flat_map(|port| {
-                let mut all = Vec::new();
-                loop {
-                    let before = all.len();
-                    let batch = port.receiver().receive_timeout(Duration::from_millis(100)).unwrap();
-                    all.extend(batch.map(|packet| packet.to_vec()));
-                    if all.len() == before {
-                        break numbers(&all);
-                    }
-                }
-            })
-            .collect();
+        let mut seen = numbers(&receive_of_all(&mut ports, 20));
         seen.sort_unstable();
         assert_eq!(seen, (1..40).step_by(2).collect::<Vec<_>>(), "{share:?}: each once");
     }

@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::{SECOND, is_promiscuous, lab, open, open_with, packet, receive, send};
+use common::{is_promiscuous, lab, open, open_with, packet, receive, send};
 use nocopy::port::{Grant, GrantError, OpenError, PortBuilder};
 use nocopy::xdp;
 use nocopy::{Mode, Port};
@@ -116,7 +116,7 @@ fn serve(stream: &mut UnixStream, role: &str) -> Result<(), Box<dyn Error>> {
         }
         sender.flush()?;
     }
-    sender.drain(SECOND)?;
+    sender.drain(PATIENCE)?;
     let area = port.area().clone();
     drop(port);
     writeln!(stream, "closed {}", area.balance())?;
@@ -274,7 +274,7 @@ fn promiscuous_mode_and_busy_polling_are_the_openers_to_give() {
         ("promiscuous", |builder| builder.promiscuous(true)),
         ("multi_buffer", |builder| builder.multi_buffer(true)),
         ("mode", |builder| builder.mode(Mode::PacketRing)),
-        ("measure", |builder| builder.measure(SECOND)),
+        ("measure", |builder| builder.measure(PATIENCE)),
     ] {
         let granted = grant(right, |builder| builder).unwrap();
         let error = right.namespace().run(|| set(Port::builder("")).open_granted(granted).unwrap_err());
@@ -300,7 +300,7 @@ fn packets_of_several_frames_can_be_granted() {
     let chain = left.sender().chain(&sent).unwrap();
     left.sender().send_chain(chain).unwrap();
     left.sender().flush().unwrap();
-    let mut batch = right.receiver().receive_timeout(SECOND).unwrap();
+    let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
     let whole = batch.next_chain().expect("a packet");
     assert!(whole.buffers().len() > 1 && whole.to_vec() == sent);
 }

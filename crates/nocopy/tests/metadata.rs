@@ -6,7 +6,7 @@ mod common;
 use std::net::UdpSocket;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use common::{SECOND, assert_settled, lab, open, open_with, packet, receive, send};
+use common::{PATIENCE, assert_settled, lab, open, open_with, packet, receive, send};
 use nocopy::metadata::{ChecksumBy, Clock, Place, Request, Unsupported};
 use nocopy::port::{PortBuilder, RejectedReason};
 use nocopy::xdp::Generator;
@@ -67,7 +67,7 @@ fn integrity(flow: &UdpFrame, packet: &[u8]) -> Integrity {
 /// those whose checksum is wrong. Returns who completed them.
 fn send_all_lengths(lab: &Lab, port: &mut Port) -> ChecksumBy {
     let socket = lab.right().namespace().run(|| UdpSocket::bind((lab.right().ipv4(), PORT)).unwrap());
-    socket.set_read_timeout(Some(SECOND)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let flow = flow(lab, UdpChecksum::Offloaded);
     let mut by = None;
     for bytes in (0..200).chain([1000, 1001, 1471, 1472]) {
@@ -151,11 +151,11 @@ fn a_request_holds_for_one_time_only() {
         left.sender().send_with(frame, Request::new().checksum(flow.checksum_place())).unwrap();
         left.sender().flush().unwrap();
         assert_eq!(integrity(&flow, &receive(&mut right, 1)[0]), Integrity::Verified);
-        assert!(left.sender().drain(SECOND).unwrap());
+        assert!(left.sender().drain(PATIENCE).unwrap());
         let untouched = [packet(lab.right(), round.into(), 142)];
         send(&mut left, &untouched);
         assert_eq!(receive(&mut right, 1), untouched);
-        assert!(left.sender().drain(SECOND).unwrap());
+        assert!(left.sender().drain(PATIENCE).unwrap());
     }
     assert_settled(&mut left);
 }
@@ -172,7 +172,7 @@ fn a_frame_forwarded_to_a_port_that_takes_requests_carries_none() {
         left.sender().send_with(frame, Request::new().checksum(flow.checksum_place()).timestamp(1)).unwrap();
         left.sender().flush().unwrap();
         let (receiver, sender) = right.halves();
-        for packet in receiver.receive_timeout(SECOND).unwrap() {
+        for packet in receiver.receive_timeout(PATIENCE).unwrap() {
             let mut frame = packet.take();
             frame[40..42].copy_from_slice(&[0xab, 0xcd]); // a checksum that nobody would compute
             sender.send(frame).unwrap();
@@ -253,7 +253,7 @@ fn times_of_leaving_come_with_their_tokens() {
         }
         left.sender().send_with(frame, request).unwrap();
         send(&mut left, &[packet(lab.right(), 1, 64)]); // one that nobody asks for
-        assert!(left.sender().drain(SECOND).unwrap());
+        assert!(left.sender().drain(PATIENCE).unwrap());
         let known: Vec<_> = left.sender().departures().collect();
         assert_eq!(known.len(), 1);
         let left_at = known[0].timestamp.expect("the kernel says");
@@ -293,7 +293,7 @@ fn veth_tells_hashes_and_has_no_clock() {
             drop(frame);
             send(&mut left, &[packet(lab.right(), number.into(), 64)]);
         }
-        let mut batch = right.receiver().receive_timeout(SECOND).unwrap();
+        let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
         let arrival = batch.next().expect("a packet").arrival();
         assert_eq!(arrival.timestamp, Err(Unsupported::Absent), "nobody stamped it");
         assert_eq!(arrival.vlan, Err(Unsupported::Absent));
@@ -311,7 +311,7 @@ fn ports_that_cannot_be_told_say_why() {
     let arrival_at = |right: &mut Port| {
         let mut left = open(lab.left());
         send(&mut left, &[packet(lab.right(), 1, 64)]);
-        let mut batch = right.receiver().receive_timeout(SECOND).unwrap();
+        let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
         batch.next().expect("a packet").arrival()
     };
     let mut plain = open(lab.right());
@@ -341,7 +341,7 @@ fn the_first_port_of_an_interface_decides_what_its_program_asks() {
     let mut left = open(lab.left());
     let mut hash_at = |port: &mut Port| {
         send(&mut left, &[packet(lab.right(), 1, 64)]);
-        let mut batch = port.receiver().receive_timeout(SECOND).unwrap();
+        let mut batch = port.receiver().receive_timeout(PATIENCE).unwrap();
         batch.next().expect("veth keeps to the sender's queue").arrival().hash
     };
     let silent = on(1, false);
@@ -370,7 +370,7 @@ fn what_lies_in_a_frame_is_not_taken_for_a_packets_own() {
         let sent = frame.to_vec();
         left.sender().send(frame).unwrap();
         left.sender().flush().unwrap();
-        let mut batch = right.receiver().receive_timeout(SECOND).unwrap();
+        let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
         let packet = batch.next().expect("a packet");
         assert_eq!(packet[..], sent[..], "what was sent");
         (packet.arrival().hash.expect("a flow's hash"), packet.take())
@@ -399,7 +399,7 @@ fn what_lies_in_a_frame_is_not_taken_for_a_packets_own() {
     let sent = packet(lab.right(), 7, 64);
     for _ in 0..20 {
         lab.left().namespace().run(|| generator.send(&sent, 1).unwrap());
-        let mut batch = right.receiver().receive_timeout(SECOND).unwrap();
+        let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
         let arrived = batch.next().expect("a packet");
         assert_eq!((arrived[..] == sent[..], arrived.arrival().hash), (true, Err(Unsupported::Absent)));
     }
@@ -453,7 +453,7 @@ fn a_packet_ring_tells_time_and_hash_of_every_packet() {
         left.sender().flush().unwrap();
         let mut seen = 0;
         while seen < 3 {
-            let batch = right.receiver().receive_timeout(SECOND).unwrap();
+            let batch = right.receiver().receive_timeout(PATIENCE).unwrap();
             let before = seen;
             for packet in batch {
                 let arrival = packet.arrival();
@@ -480,7 +480,7 @@ fn the_packet_ring_has_hashes_only_when_asked_for() {
     let frame = frame_of(&mut left, &flow(&lab, UdpChecksum::Computed), b"one flow");
     left.sender().send(frame).unwrap();
     left.sender().flush().unwrap();
-    let mut batch = right.receiver().receive_timeout(SECOND).unwrap();
+    let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
     let arrival = batch.next().expect("a packet").arrival();
     assert_eq!((arrival.hash, arrival.timestamp.is_ok()), (Err(Unsupported::NotRequested), true));
 }

@@ -5,7 +5,7 @@ mod common;
 
 use std::net::UdpSocket;
 
-use common::{SECOND, assert_settled, lab, open_with, packet};
+use common::{PATIENCE, assert_settled, lab, open_with, packet};
 use nocopy::port::{OpenError, PortBuilder, RejectedReason};
 use nocopy::{Chain, Frame, Mode, Port};
 use nocopy_lab::{End, Lab};
@@ -28,7 +28,7 @@ fn receive_all(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
     let mut received = Vec::new();
     while received.len() < count {
         let before = received.len();
-        let mut batch = port.receiver().receive_timeout(SECOND).expect("received");
+        let mut batch = port.receiver().receive_timeout(PATIENCE).expect("received");
         while let Some(packet) = batch.next_chain() {
             received.push(packet.to_vec());
         }
@@ -75,7 +75,7 @@ fn a_jumbo_packet_is_received_edited_and_sent_back() {
         let sent = packet(lab.right(), 1, 9014);
         send_all(&mut left, std::slice::from_ref(&sent));
         let (receiver, sender) = right.halves();
-        let mut batch = receiver.receive_timeout(SECOND).unwrap();
+        let mut batch = receiver.receive_timeout(PATIENCE).unwrap();
         let mut chain = batch.next_chain().expect("a packet");
         assert!(chain.buffers().len() > 1 || mode == Mode::PacketRing, "{mode}");
         chain.write_at(0, &lab.left().mac());
@@ -114,7 +114,7 @@ fn a_chain_half_read_is_let_go_whole() {
     send_all(&mut left, &packets);
     let mut kept: Vec<Chain<Frame>> = Vec::new();
     while kept.len() < 2 {
-        let mut batch = right.receiver().receive_timeout(SECOND).unwrap();
+        let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
         kept.extend(batch.next_chain().map(Chain::take)); // and no other of this batch
     }
     let kept: Vec<_> = kept.into_iter().map(|chain| chain.to_vec()).collect();

@@ -3,8 +3,6 @@
 
 mod common;
 
-use std::time::Duration;
-
 use nocopy::statistics::{ReceiverCounters, Snapshot, SnapshotError};
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab, Missing};
@@ -21,7 +19,7 @@ fn open(end: &End) -> Port {
 
 fn send(port: &mut Port, to: &End, count: usize) {
     common::queue_alike(port, to, count, 100);
-    assert!(port.sender().drain(Duration::from_secs(1)).unwrap());
+    assert!(port.sender().drain(common::PATIENCE).unwrap());
 }
 
 #[test]
@@ -30,7 +28,7 @@ fn known_traffic_shows_on_the_link_and_its_losses_on_the_socket() {
     let (mut left, mut right) = (open(lab.left()), open(lab.right()));
     let before = (snapshot(lab.left()), snapshot(lab.right()));
     send(&mut left, lab.right(), 200);
-    let received = right.receiver().receive_timeout(Duration::from_secs(1)).unwrap().count();
+    let received = right.receiver().receive_timeout(common::PATIENCE).unwrap().count();
     let change = (snapshot(lab.left()).since(&before.0), snapshot(lab.right()).since(&before.1));
     let (sent, arrived) = (change.0.counted.link, change.1.counted.link);
     assert_eq!((sent.tx_packets, arrived.rx_packets), (200, 200));

@@ -15,7 +15,8 @@ use nocopy_proto::wire::vlan::TagControl;
 use nocopy_proto::wire::{EtherType, MacAddress, arp, ethernet};
 use nocopy_proto::{IpAddresses, UdpChecksum, UdpFrame};
 
-const SECOND: Duration = Duration::from_secs(1);
+/// For what has to happen, on a busy machine, too.
+const PATIENCE: Duration = Duration::from_secs(20);
 const UDP_PORT: u16 = 7100;
 
 fn open(end: &End, mode: Mode) -> Port {
@@ -32,7 +33,7 @@ fn send(port: &mut Port, packet: &[u8]) {
 /// Takes one packet and hands it to the host; gives the packet as it was taken.
 fn hand_over_one(port: &mut Port, end: &End) -> Vec<u8> {
     let mut host = port.to_host().unwrap();
-    let mut batch = port.receiver().receive_timeout(SECOND).unwrap();
+    let mut batch = port.receiver().receive_timeout(PATIENCE).unwrap();
     let frame = batch.next().expect("a packet").take();
     drop(batch);
     end.namespace().run(|| host.hand_over(&frame)).unwrap();
@@ -44,7 +45,7 @@ fn hand_over_one(port: &mut Port, end: &End) -> Vec<u8> {
 
 fn assert_settled(port: &mut Port) {
     assert!(port.receiver().try_receive().unwrap().is_empty(), "the port sees what it handed to the host");
-    assert!(port.sender().drain(SECOND).unwrap());
+    assert!(port.sender().drain(PATIENCE).unwrap());
     let balance = port.balance();
     assert!(balance.is_whole() && balance.yours == 0, "{balance}");
 }
@@ -87,7 +88,7 @@ fn tap(end: &End) -> rustix::fd::OwnedFd {
         let socket =
             rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, Some(all));
         let socket = socket.unwrap();
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(SECOND)).unwrap();
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE)).unwrap();
         assert_eq!(netdevice::name_to_index(&socket, end.interface()).unwrap(), end.index());
         socket
     })
@@ -103,7 +104,7 @@ fn the_host_receives_and_answers_what_a_port_hands_over() {
         assert_eq!(right.mode(), mode);
         let address = (lab.right().ipv4(), UDP_PORT);
         let socket = lab.right().namespace().run(|| UdpSocket::bind(address).unwrap());
-        socket.set_read_timeout(Some(SECOND)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let tap = tap(lab.right());
         let mut buffer = [0; 2048];
         for payload in [&b"a datagram for the host"[..], &[7; 1400]] {
@@ -120,7 +121,7 @@ fn the_host_receives_and_answers_what_a_port_hands_over() {
         let asker = Ipv4Addr::new(10, 77, 0, 99);
         send(&mut left, &arp_request(&lab, asker));
         hand_over_one(&mut right, lab.right());
-        let answer = left.receiver().receive_timeout(SECOND).unwrap().next().expect("an answer").to_vec();
+        let answer = left.receiver().receive_timeout(PATIENCE).unwrap().next().expect("an answer").to_vec();
         let answer = arp::Packet::parse(&answer[14..]).unwrap();
         assert_eq!((answer.operation(), answer.target_ip()), (arp::Operation::REPLY, asker));
         assert_eq!(answer.sender_mac(), MacAddress(lab.right().mac()));
@@ -135,7 +136,7 @@ fn a_tagged_packet_reaches_the_host_with_its_tag() {
         (open(lab.left(), Mode::XdpCopyNative), open(lab.right(), Mode::XdpCopyNative));
     let address = (lab.right().ipv4(), UDP_PORT);
     let socket = lab.right().namespace().run(|| UdpSocket::bind(address).unwrap());
-    socket.set_read_timeout(Some(SECOND)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     // VLAN 0 is a mere priority and for the interface itself; VLAN 5 is for nobody here.
     for (vlan, arrives) in [(5_u16, false), (0, true)] {
         let sent = datagram(&lab, Some(TagControl(3 << 13 | vlan)), &vlan.to_be_bytes());
@@ -201,7 +202,7 @@ fn the_way_to_the_host_outlives_its_port_and_leaves_nothing() {
     assert_eq!(lab.right().xdp_program().unwrap(), None);
     let address = (lab.right().ipv4(), UDP_PORT);
     let socket = lab.right().namespace().run(|| UdpSocket::bind(address).unwrap());
-    socket.set_read_timeout(Some(SECOND)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let packet = datagram(&lab, None, b"late");
     lab.right().namespace().run(|| host.hand_over(&packet)).unwrap();
     assert_eq!(socket.recv(&mut [0; 16]).unwrap(), 4);
@@ -216,7 +217,7 @@ fn a_packet_in_several_buffers_reaches_the_host_in_one_piece() {
         let mut host = right.to_host().unwrap();
         let address = (lab.right().ipv4(), UDP_PORT);
         let socket = lab.right().namespace().run(|| UdpSocket::bind(address).unwrap());
-        socket.set_read_timeout(Some(SECOND)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let payload: Vec<u8> = (0..1400).map(|at| at as u8).collect();
         let packet = datagram(&lab, None, &payload);
         // Cut anywhere, also within a header.
