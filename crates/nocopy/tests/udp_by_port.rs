@@ -9,7 +9,7 @@ use nocopy::socket::udp::{Message, Method, OpenError, Sender, Socket, over_port}
 use nocopy::{Buffer, Cause, Port};
 use nocopy_lab::Lab;
 
-use common::SECOND;
+use common::PATIENCE;
 
 const COUNT: usize = 200;
 
@@ -28,7 +28,7 @@ fn sender(lab: &Lab, method: Option<Method>) -> Sender {
 fn receiver(lab: &Lab) -> (UdpSocket, SocketAddr) {
     let socket = lab.right().namespace().run(|| UdpSocket::bind((lab.right().ipv4(), 0))).unwrap();
     socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
-    socket.set_read_timeout(Some(5 * SECOND)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let address = socket.local_addr().unwrap();
     (socket, address)
 }
@@ -69,7 +69,7 @@ fn every_kind_of_memory_arrives_by_every_way() {
                 sender.flush().unwrap();
             }
         }
-        assert!(sender.drain(5 * SECOND).unwrap(), "{method:?}");
+        assert!(sender.drain(PATIENCE).unwrap(), "{method:?}");
         let mut bytes = [0; 2000];
         // Two ways may overtake each other.
         let mut missing: Vec<_> = (0..COUNT).map(|number| pattern(number, 100 + number * 6)).collect();
@@ -113,7 +113,7 @@ fn a_ring_that_is_full_empties_itself() {
         assert_eq!(receiver.recv(&mut bytes).expect("it arrived"), 8);
         assert_eq!(bytes[..8], number.to_be_bytes());
     }
-    assert!(sender.drain(5 * SECOND).unwrap());
+    assert!(sender.drain(PATIENCE).unwrap());
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn completions_and_errors_are_told_while_the_port_receives() {
         std::thread::sleep(std::time::Duration::from_millis(20)); // until both are told
         assert_eq!(half.try_receive().unwrap().count(), 0);
     }
-    assert!(sender.drain(5 * SECOND).unwrap(), "a completion was lost: {} in flight", sender.in_flight());
+    assert!(sender.drain(PATIENCE).unwrap(), "a completion was lost: {} in flight", sender.in_flight());
     let errors: Vec<_> = sender.errors().collect();
     assert!(!errors.is_empty() && errors.iter().all(|error| error.to == Some(nobody)), "{errors:?}");
     assert_eq!(sender.counters().peer_errors, errors.len() as u64);

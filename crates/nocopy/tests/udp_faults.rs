@@ -11,7 +11,7 @@ use nocopy_lab::{End, Lab};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-use common::SECOND;
+use common::{PATIENCE, SECOND};
 
 const METHODS: [Method; 7] = [
     Method::Socket,
@@ -27,7 +27,7 @@ fn receiver(end: &End) -> UdpSocket {
     let address = SocketAddr::new(end.ipv4().into(), 0);
     let socket = end.namespace().run(|| UdpSocket::bind(address)).unwrap();
     socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
-    socket.set_read_timeout(Some(5 * SECOND)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
 }
 
@@ -67,7 +67,7 @@ fn an_mtu_lowered_in_mid_stream_costs_nothing_but_speed() {
             lab.left().set_mtu(mtu).unwrap();
             cross(&mut socket, &receiver, round);
         }
-        assert!(socket.sender().drain(5 * SECOND).unwrap(), "{method}: {}", socket.sender().in_flight());
+        assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}: {}", socket.sender().in_flight());
         let (tally, counters) = (socket.sender().ledger(), socket.sender().counters());
         assert_eq!((tally.datagrams(), tally.bytes()), (80, 80 * 1400), "{method}: {tally}");
         assert_eq!((counters.sent, counters.refused), (80, 0), "{method}");
@@ -88,7 +88,7 @@ fn an_interface_set_down_and_up_is_told_and_the_socket_goes_on() {
         lab.left().set_up().unwrap();
         lab.wait_for_carrier().unwrap();
         cross(&mut socket, &receiver, 1);
-        assert!(socket.sender().drain(5 * SECOND).unwrap());
+        assert!(socket.sender().drain(PATIENCE).unwrap());
         assert_eq!(socket.sender().ledger().datagrams(), 40, "{method}");
     }
 }
@@ -114,7 +114,7 @@ fn without_leave_to_pin_memory_sends_are_copied_and_counted() {
         let length = receiver.recv(&mut got).expect("it arrived");
         assert!(got[..length] == bytes);
     }
-    assert!(socket.sender().drain(5 * SECOND).unwrap());
+    assert!(socket.sender().drain(PATIENCE).unwrap());
     setrlimit(Resource::Memlock, limit).unwrap();
     let (tally, counters) = (socket.sender().ledger(), socket.sender().counters());
     assert_eq!(tally.bytes(), 20 * 60_000, "{tally}");
@@ -146,7 +146,7 @@ fn buffers_run_out_and_come_back() {
 #[test]
 fn ten_thousand_sockets_opened_and_closed_leave_nothing() {
     let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-    receiver.set_read_timeout(Some(5 * SECOND)).unwrap();
+    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
     let to = receiver.local_addr().unwrap();
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let (pool, before) = (Pool::new(8, 64 << 10).unwrap(), open());
@@ -163,7 +163,7 @@ fn ten_thousand_sockets_opened_and_closed_leave_nothing() {
         assert_eq!(bytes[..4], number.to_be_bytes());
     }
     // Those whose completion was not there yet are with the reaper for some milliseconds; and other tests have descriptors.
-    let give_up = std::time::Instant::now() + 5 * SECOND;
+    let give_up = std::time::Instant::now() + PATIENCE;
     while open() > before + 50 || pool.at_home() < pool.total() {
         assert!(std::time::Instant::now() < give_up, "{} descriptors, {} before", open(), before);
         std::thread::sleep(SECOND / 100);

@@ -12,7 +12,7 @@ use nocopy::socket::udp::{Message, Method, Socket, leaked_bytes};
 use nocopy::{Buffer, Cause, Pool};
 use nocopy_lab::Lab;
 
-use common::{SECOND, scribble};
+use common::{PATIENCE, SECOND, scribble};
 
 const ZERO_COPY: [Method; 4] =
     [Method::ZeroCopy, Method::ZeroCopyGso, Method::UringZeroCopy, Method::UringZeroCopyGso];
@@ -20,16 +20,21 @@ const ZERO_COPY: [Method; 4] =
 const DATAGRAM_BYTES: usize = 1000;
 const COUNT: usize = 40;
 
-/// Packets leave the left end so slowly that they are seen waiting: some 1 MB/s, the first two at once.
+/// Packets leave the left end so slowly that they are seen waiting: some ten in a second, the first two at once.
 fn hold_back(lab: &Lab) {
-    hold_back_at_most(lab, 10_000_000);
+    shape(lab, "replace", "80kbit", 10_000_000);
 }
 
-/// And what is more than so many bytes is dropped.
-fn hold_back_at_most(lab: &Lab, bytes: usize) {
+/// Those that were held back leave, at some 1 MB/s.
+fn let_go(lab: &Lab) {
+    shape(lab, "change", "8mbit", 10_000_000);
+}
+
+/// Lets so much leave the left end in a second; what waits and is more than so many bytes is dropped.
+fn shape(lab: &Lab, what: &str, rate: &str, bytes: usize) {
     let interface = lab.left().interface();
-    let shaper = ["rate", "8mbit", "burst", "2kb", "limit", &bytes.to_string()];
-    let arguments = [&["qdisc", "replace", "dev", interface, "root", "tbf"], &shaper[..]].concat();
+    let shaper = ["rate", rate, "burst", "2kb", "limit", &bytes.to_string()];
+    let arguments = [&["qdisc", what, "dev", interface, "root", "tbf"], &shaper[..]].concat();
     let done =
         lab.left().namespace().run(|| Command::new("tc").args(arguments).status().expect("tc is there"));
     assert!(done.success(), "a shaper on {interface}");
@@ -39,7 +44,7 @@ fn receiver(lab: &Lab) -> UdpSocket {
     let address = SocketAddr::new(lab.right().ipv4().into(), 0);
     let socket = lab.right().namespace().run(|| UdpSocket::bind(address)).unwrap();
     socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
-    socket.set_read_timeout(Some(5 * SECOND)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
 }
 
@@ -105,6 +110,7 @@ fn memory_given_up_by_force_is_written_and_what_was_sent_arrives() {
         assert_eq!(closed.leaked_bytes % DATAGRAM_BYTES, 0);
         assert!(leaked_bytes() - leaked_before >= closed.leaked_bytes as u64);
         assert_eq!(scribble(&pool), pool.total(), "{method}: every buffer of the pool is to be had again");
+        let_go(&lab);
         assert_all_arrive(&receiver);
     }
 }
@@ -119,8 +125,9 @@ fn a_dropped_socket_keeps_its_memory_until_the_kernel_has_done() {
         send_all(&mut socket);
         drop(socket);
         assert!(scribble(&pool) < pool.total(), "{method}: some are still read");
+        let_go(&lab);
         assert_all_arrive(&receiver);
-        let give_up = Instant::now() + 5 * SECOND;
+        let give_up = Instant::now() + PATIENCE;
         while pool.at_home() < pool.total() {
             assert!(Instant::now() < give_up, "{method}: {} of {} are home", pool.at_home(), pool.total());
             std::thread::sleep(Duration::from_millis(5));
@@ -132,7 +139,7 @@ fn a_dropped_socket_keeps_its_memory_until_the_kernel_has_done() {
 fn without_memory_to_remember_sends_by_they_are_copied_and_counted() {
     const MANY: usize = 2000;
     let lab = lab!();
-    hold_back(&lab);
+    shape(&lab, "replace", "8mbit", 10_000_000);
     let (receiver, pool) = (receiver(&lab), Pool::new(1, 4096).unwrap());
     let mut socket = sender(&lab, Method::ZeroCopy, &pool, &receiver);
     for number in 0..MANY {
@@ -141,7 +148,7 @@ fn without_memory_to_remember_sends_by_they_are_copied_and_counted() {
             socket.sender().flush().unwrap();
         }
     }
-    assert!(socket.sender().drain(10 * SECOND).unwrap(), "never stuck");
+    assert!(socket.sender().drain(PATIENCE).unwrap(), "never stuck");
     let (tally, counters) = (socket.sender().ledger(), socket.sender().counters());
     assert!(counters.no_buffers > 0, "{counters:?}");
     assert_eq!(tally.copied_bytes(Cause::NoBuffers), counters.no_buffers * 4);
@@ -162,7 +169,7 @@ fn no_datagram_is_overtaken_where_the_send_buffer_is_full() {
     const MANY: usize = 300;
     for method in ZERO_COPY {
         let lab = lab!();
-        hold_back(&lab);
+        shape(&lab, "replace", "8mbit", 10_000_000);
         let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
         let address = SocketAddr::new(lab.left().ipv4().into(), 0);
         let builder = Socket::builder().method(method).send_pool(&pool).send_buffer(32 << 10);
@@ -180,7 +187,7 @@ fn no_datagram_is_overtaken_where_the_send_buffer_is_full() {
                 socket.sender().flush().unwrap();
             }
         }
-        assert!(socket.sender().drain(5 * SECOND).unwrap(), "{method}");
+        assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}");
         let numbers =
             reader.join().unwrap().into_iter().map(|(_, high, low)| u16::from_be_bytes([high, low]));
         assert!(numbers.eq(0..MANY as u16), "{method}: in order");
@@ -192,8 +199,8 @@ fn a_datagram_refused_when_parts_of_it_are_under_way_does_not_shift_what_is_behi
     const LONG_BYTES: usize = 20_000;
     for method in [Method::ZeroCopy, Method::ZeroCopyGso] {
         let lab = lab!();
-        // Room for some fragments of a long one, and not for all.
-        hold_back_at_most(&lab, 10_000);
+        // Room for some fragments of a long one, and not for all, also where its sender has to wait in between: 200 ms of room.
+        shape(&lab, "replace", "400kbit", 10_000);
         // The other end waits so long for the rest, and both are one machine: the memory is read until then.
         let waits = || std::fs::write("/proc/sys/net/ipv4/ipfrag_time", "1");
         lab.right().namespace().run(waits).unwrap();
@@ -206,7 +213,7 @@ fn a_datagram_refused_when_parts_of_it_are_under_way_does_not_shift_what_is_behi
             let error = sender.flush().unwrap_err();
             assert_eq!((error.refused, error.source.raw_os_error()), (1, Some(libc::ENOBUFS)), "{method}");
             // The fragments leave, and make room.
-            std::thread::sleep(SECOND / 20);
+            std::thread::sleep(SECOND / 10);
             let mut buffer = sender.buffer().expect("a free buffer");
             buffer.fill(&pattern(number)).unwrap();
             sender.send(buffer).unwrap();
@@ -214,7 +221,7 @@ fn a_datagram_refused_when_parts_of_it_are_under_way_does_not_shift_what_is_behi
             assert_eq!(receive(&receiver, &mut bytes), DATAGRAM_BYTES);
             assert!(bytes == *pattern(number), "{method}: datagram {number} is as it was sent");
         }
-        assert!(sender.drain(5 * SECOND).unwrap(), "{method}: {} calls never came back", sender.in_flight());
+        assert!(sender.drain(PATIENCE).unwrap(), "{method}: {} calls never came back", sender.in_flight());
         let (tally, counters) = (sender.ledger(), sender.counters());
         assert_eq!((counters.sent, counters.refused, counters.strange_completions), (3, 3, 0), "{method}");
         assert_eq!((tally.datagrams(), tally.bytes()), (3, 3 * DATAGRAM_BYTES as u64), "{method}: {tally}");
@@ -230,7 +237,7 @@ fn what_a_ring_was_given_arrives_as_it_was_after_a_close_by_force() {
     let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
     let address = SocketAddr::new(lab.left().ipv4().into(), 0);
     // Room for some of them at a time: none waits in the ring, whose memory would not be there any more.
-    let builder = Socket::builder().method(Method::UringZeroCopy).send_pool(&pool).send_buffer(8 << 10);
+    let builder = Socket::builder().method(Method::UringZeroCopy).send_pool(&pool).send_buffer(32 << 10);
     let mut socket = lab.left().namespace().run(|| builder.bind(address)).unwrap();
     socket.connect(receiver.local_addr().unwrap()).unwrap();
     send_all(&mut socket);
@@ -238,17 +245,17 @@ fn what_a_ring_was_given_arrives_as_it_was_after_a_close_by_force() {
     let closed = sender.close(Duration::ZERO);
     assert!(closed.abandoned_calls > 0, "{closed:?}");
     assert_eq!(scribble(&pool), pool.total());
+    let_go(&lab);
     let patterns: Vec<Vec<u8>> = (0..COUNT).map(pattern).collect();
-    receiver.set_read_timeout(Some(SECOND / 5)).unwrap();
-    let (mut bytes, mut count) = ([0; DATAGRAM_BYTES], 0);
-    while let Ok(length) = receiver.recv(&mut bytes) {
+    let mut bytes = [0; DATAGRAM_BYTES];
+    // All were handed over.
+    for count in 0..COUNT {
+        let length = receive(&receiver, &mut bytes);
         assert!(
             patterns.iter().any(|pattern| *pattern == bytes[..length]),
             "datagram {count} is as it was sent"
         );
-        count += 1;
     }
-    assert_eq!(count, COUNT, "all were handed over");
 }
 
 #[test]
@@ -258,7 +265,7 @@ fn through_veth_nobody_can_say() {
     // A receiver's socket gets a copy, so the kernel says copied; nobody there, and the packet dies in the other namespace: unmarked.
     let mut socket = sender(&lab, Method::ZeroCopyGso, &pool, &receiver);
     send_all(&mut socket);
-    assert!(socket.sender().drain(5 * SECOND).unwrap());
+    assert!(socket.sender().drain(PATIENCE).unwrap());
     let tally = socket.sender().ledger();
     assert_eq!(tally.copied_bytes(Cause::DeliveredLocally), (COUNT * DATAGRAM_BYTES) as u64, "{tally}");
     assert_eq!(tally.zero_copy_bytes(), 0, "{tally}");
