@@ -185,7 +185,7 @@ fn a_reset_on_one_side_is_seen_on_the_other() {
             assert!(error.to_string().contains("were reset"), "{error}");
             if after_end {
                 // The end of the stream was read already; writing finds the connection gone.
-                let gone = (0..100).any(|_| {
+                let gone = (0..5000).any(|_| {
                     thread::sleep(Duration::from_millis(1));
                     (&other).write_all(b"?").is_err()
                 });
