@@ -22,7 +22,7 @@ fn answer(mut endpoint: Endpoint) -> Result<(), Box<dyn Error>> {
         while let Some(event) = endpoint.poll_event() {
             println!("{event:?}");
             if matches!(event, Event::Finished(_)) {
-                endpoint.close(Duration::from_secs(1))?;
+                endpoint.close(Duration::from_secs(5))?;
                 return Ok(());
             }
         }
@@ -48,6 +48,6 @@ fn ask(mut endpoint: Endpoint, to: std::net::SocketAddr, count: u32) -> Result<(
         }
     }
     println!("{count} responses, {:?} each: {}", began.elapsed() / count.max(1), endpoint.ledger());
-    endpoint.close(Duration::from_secs(1))?;
+    endpoint.close(Duration::from_secs(5))?;
     Ok(())
 }

@@ -6,7 +6,7 @@ mod common;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use common::SECOND;
+use common::{PATIENCE, SECOND};
 use nocopy::message::{Builder, Endpoint, Event, Kind, Peer, SendError};
 use nocopy::port::Wait;
 
@@ -31,7 +31,7 @@ fn pair(set: impl Fn(Builder) -> Builder) -> (Endpoint, Peer, Endpoint, Peer) {
 
 /// Works on both until the right one has a new peer, and the left one knows.
 fn accepted(left: &mut Endpoint, right: &mut Endpoint) -> Peer {
-    let give_up = Instant::now() + 5 * SECOND;
+    let give_up = Instant::now() + PATIENCE;
     let (mut accepted, mut connected) = (None, false);
     while accepted.is_none() || !connected {
         assert!(Instant::now() < give_up, "no connection");
@@ -48,7 +48,7 @@ fn accepted(left: &mut Endpoint, right: &mut Endpoint) -> Peer {
 
 /// Receives one message, while the other end works, too.
 fn receive(from: &mut Endpoint, at: &mut Endpoint) -> (Peer, Kind, Vec<u8>) {
-    let give_up = Instant::now() + 10 * SECOND;
+    let give_up = Instant::now() + PATIENCE;
     loop {
         assert!(Instant::now() < give_up, "nothing came: {:?} {:?}", from.counters(), at.counters());
         from.flush().unwrap();
@@ -81,7 +81,7 @@ fn messages_of_every_length_arrive_in_order() {
     for (number, bytes) in lengths.into_iter().enumerate() {
         for owned in [false, true] {
             let message = pattern(number, bytes);
-            let give_up = Instant::now() + 10 * SECOND;
+            let give_up = Instant::now() + PATIENCE;
             loop {
                 assert!(Instant::now() < give_up);
                 let sent = match owned {
@@ -127,7 +127,7 @@ fn a_call_has_its_response_and_others_wait_meanwhile() {
         scope.spawn(move || {
             let mut served = 0;
             while served < 50 {
-                let Some(request) = server.receive_timeout(5 * SECOND).unwrap() else { continue };
+                let Some(request) = server.receive_timeout(PATIENCE).unwrap() else { continue };
                 let (peer, kind, bytes) = (request.peer(), request.kind(), request.to_vec());
                 drop(request);
                 let Kind::Request(call) = kind else { panic!("{kind:?}") };
@@ -135,16 +135,16 @@ fn a_call_has_its_response_and_others_wait_meanwhile() {
                 server.respond(peer, call, &bytes).unwrap();
                 served += 1;
             }
-            assert!(server.close(5 * SECOND).unwrap());
+            assert!(server.close(PATIENCE).unwrap());
         });
         let mut client = endpoint(|builder| builder);
-        let peer = client.connect(address, 5 * SECOND).unwrap();
+        let peer = client.connect(address, PATIENCE).unwrap();
         for number in 0..50 {
-            let response = client.call(peer, &pattern(number, number * 50), 5 * SECOND).unwrap();
+            let response = client.call(peer, &pattern(number, number * 50), PATIENCE).unwrap();
             assert_eq!(response.to_vec(), pattern(number, number * 50));
         }
         for _ in 0..50 {
-            let other = client.receive_timeout(5 * SECOND).unwrap().unwrap();
+            let other = client.receive_timeout(PATIENCE).unwrap().unwrap();
             assert_eq!(other.as_slice(), Some(&b"by the way"[..]));
         }
     });
@@ -166,8 +166,8 @@ fn the_end_behind_the_last_message_ends_the_next_wait() {
     }
     assert_eq!(right.try_receive().unwrap().expect("the second one").to_vec(), pattern(1, 64));
     let start = Instant::now();
-    assert!(right.receive_timeout(5 * SECOND).unwrap().is_none());
-    assert!(start.elapsed() < 4 * SECOND, "slept over the end");
+    assert!(right.receive_timeout(PATIENCE).unwrap().is_none());
+    assert!(start.elapsed() < PATIENCE - SECOND, "slept over the end");
     assert!(matches!(right.poll_event(), Some(Event::Finished(_))));
 }
 
@@ -175,14 +175,14 @@ fn the_end_behind_the_last_message_ends_the_next_wait() {
 fn a_wait_tells_of_events_behind_those_that_nobody_took() {
     let (mut left, mut right) = (endpoint(|builder| builder), endpoint(|builder| builder));
     let to_right = left.start_connect(right.local_address()).unwrap();
-    let give_up = Instant::now() + 5 * SECOND;
+    let give_up = Instant::now() + PATIENCE;
     while !right.wait(Duration::from_millis(1)).unwrap() {
         assert!(Instant::now() < give_up, "nobody came");
         left.wait(Duration::from_millis(1)).unwrap();
     }
     left.finish(to_right).unwrap();
     left.flush().unwrap();
-    assert!(right.wait(5 * SECOND).unwrap(), "the end");
+    assert!(right.wait(PATIENCE).unwrap(), "the end");
     assert!(matches!(right.poll_event(), Some(Event::Accepted(..))));
     assert!(matches!(right.poll_event(), Some(Event::Finished(_))));
     assert_eq!(right.poll_event(), None);

@@ -4,23 +4,26 @@
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use common::SECOND;
 use common::message::{connect, pattern};
+use common::{PATIENCE, SECOND};
 use nocopy::message::{Builder, Endpoint, Event, OpenError, Peer, SendError};
 
 /// Counts what is asked of it.
 struct Counting;
 
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+thread_local! {
+    /// Of this thread: the one that prints what became of the tests before may be late.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
 
 // SAFETY: hands everything on to the system's.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         // SAFETY: as promised by the caller.
         unsafe { System.alloc(layout) }
     }
@@ -33,9 +36,6 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
-
-/// One at a time: they count the same allocations.
-static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 fn endpoint(set: impl FnOnce(Builder) -> Builder) -> Endpoint {
     set(Endpoint::builder()).bind("127.0.0.1:0".parse().unwrap()).expect("bound")
@@ -50,7 +50,7 @@ fn one_round(left: &mut Endpoint, to_right: Peer, right: &mut Endpoint, messages
         }
     }
     left.flush().unwrap();
-    let give_up = Instant::now() + 10 * SECOND;
+    let give_up = Instant::now() + PATIENCE;
     for message in messages {
         loop {
             assert!(Instant::now() < give_up);
@@ -66,7 +66,6 @@ fn one_round(left: &mut Endpoint, to_right: Peer, right: &mut Endpoint, messages
 
 #[test]
 fn messages_flow_without_allocations() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (mut left, mut right) = (endpoint(|builder| builder), endpoint(|builder| builder));
     let (to_right, _) = connect(&mut left, &mut right);
     let messages: Vec<Vec<u8>> = [64, 64, 64, 1000, 64, 3000, 1, 0, 20_000, 1400, 64]
@@ -77,16 +76,15 @@ fn messages_flow_without_allocations() {
     for _ in 0..300 {
         one_round(&mut left, to_right, &mut right, &messages);
     }
-    let before = ALLOCATIONS.load(Relaxed);
+    let before = ALLOCATIONS.get();
     for _ in 0..300 {
         one_round(&mut left, to_right, &mut right, &messages);
     }
-    assert_eq!(ALLOCATIONS.load(Relaxed) - before, 0, "for {} messages", 300 * messages.len());
+    assert_eq!(ALLOCATIONS.get() - before, 0, "for {} messages", 300 * messages.len());
 }
 
 #[test]
 fn memory_is_what_was_allowed_and_a_receiver_that_reads_nothing_stops_its_sender() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let error = Endpoint::builder().memory(1 << 20).bind("127.0.0.1:0".parse().unwrap()).unwrap_err();
     assert!(matches!(error, OpenError::TooLittleMemory { .. }), "{error}");
     let (mut left, mut right) = (endpoint(|builder| builder), endpoint(|builder| builder));
@@ -107,7 +105,7 @@ fn memory_is_what_was_allowed_and_a_receiver_that_reads_nothing_stops_its_sender
         assert!(sent < 10_000, "nothing stops the sender");
     }
     let mut read = 0;
-    let give_up = Instant::now() + 10 * SECOND;
+    let give_up = Instant::now() + PATIENCE;
     while read < sent {
         assert!(Instant::now() < give_up, "{read} of {sent}");
         if let Some(came) = right.try_receive().unwrap() {
@@ -127,7 +125,6 @@ fn memory_is_what_was_allowed_and_a_receiver_that_reads_nothing_stops_its_sender
 #[test]
 fn an_endpoint_has_ten_thousand_peers() {
     const PEERS: usize = 10_000;
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (mut left, mut right) = (endpoint(|builder| builder), endpoint(|builder| builder));
     let to = right.local_address();
     let give_up = Instant::now() + 60 * SECOND;

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use common::message::{connect, echo, pattern, receive, send};
-use common::{SECOND, lab};
+use common::{PATIENCE, lab};
 use nocopy::message::{Builder, Endpoint, Kind};
 use nocopy::port::Wait;
 use nocopy::{Buffer, Cause, Port};
@@ -121,7 +121,7 @@ fn acknowledgements_through_the_kernel_do_not_run_out_of_frames() {
     for number in 0..200 {
         send(&mut sender, &mut receiver, peer, &pattern(number, 64));
         assert!(receive(&mut sender, &mut receiver).2 == pattern(number, 64));
-        let give_up = Instant::now() + 10 * SECOND;
+        let give_up = Instant::now() + PATIENCE;
         while sender.statistics(peer).unwrap().unwrap().in_flight > 0 {
             assert!(Instant::now() < give_up, "{number}: {:?}", receiver.carrier_counters());
             receiver.wait(Duration::from_micros(200)).unwrap();
@@ -142,13 +142,13 @@ fn calls_are_answered_however_both_wait() {
             std::thread::scope(|scope| {
                 scope.spawn(move || echo(server, 1));
                 let mut client = endpoint(lab.left(), left, |builder| builder.wait(wait));
-                let peer = client.connect(address, 5 * SECOND).unwrap();
+                let peer = client.connect(address, PATIENCE).unwrap();
                 for number in 0..200 {
                     let request = pattern(number, number * 20);
-                    let response = client.call(peer, &request, 5 * SECOND).unwrap();
+                    let response = client.call(peer, &request, PATIENCE).unwrap();
                     assert!(response.to_vec() == request, "{wait:?}");
                 }
-                assert!(client.close(5 * SECOND).unwrap());
+                assert!(client.close(PATIENCE).unwrap());
             });
         }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use nocopy::message::{Endpoint, Event, Kind, Peer, SendError};
 
-use super::SECOND;
+use super::{PATIENCE, SECOND};
 
 /// Bytes that depend on their number.
 pub(crate) fn pattern(number: usize, bytes: usize) -> Vec<u8> {
@@ -15,7 +15,7 @@ pub(crate) fn pattern(number: usize, bytes: usize) -> Vec<u8> {
 /// Connects the left one to the right one, and returns each one's peer.
 pub(crate) fn connect(left: &mut Endpoint, right: &mut Endpoint) -> (Peer, Peer) {
     let to_right = left.start_connect(right.local_address()).unwrap();
-    let give_up = Instant::now() + 10 * SECOND;
+    let give_up = Instant::now() + PATIENCE;
     let (mut accepted, mut connected) = (None, false);
     while accepted.is_none() || !connected {
         assert!(
@@ -46,7 +46,7 @@ pub(crate) fn connect(left: &mut Endpoint, right: &mut Endpoint) -> (Peer, Peer)
 
 /// Receives one message, while the other end works, too.
 pub(crate) fn receive(from: &mut Endpoint, at: &mut Endpoint) -> (Peer, Kind, Vec<u8>) {
-    let give_up = Instant::now() + 20 * SECOND;
+    let give_up = Instant::now() + PATIENCE;
     loop {
         assert!(
             Instant::now() < give_up,
@@ -65,7 +65,7 @@ pub(crate) fn receive(from: &mut Endpoint, at: &mut Endpoint) -> (Peer, Kind, Ve
 
 /// Sends one message as soon as there is room.
 pub(crate) fn send(endpoint: &mut Endpoint, other: &mut Endpoint, peer: Peer, message: &[u8]) {
-    let give_up = Instant::now() + 20 * SECOND;
+    let give_up = Instant::now() + PATIENCE;
     loop {
         assert!(Instant::now() < give_up, "no room: {:?}", endpoint.statistics(peer));
         match endpoint.send(peer, message) {
