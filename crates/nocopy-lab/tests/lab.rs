@@ -19,7 +19,7 @@ const PORT: u16 = 7007;
 
 fn bind(end: &nocopy_lab::End) -> UdpSocket {
     let socket = end.namespace().run(|| UdpSocket::bind((end.ipv4(), PORT))).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     socket
 }
 

@@ -95,8 +95,13 @@ mod tests {
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
 
+    /// For what comes, and for what does not.
+    const LONG: Duration = Duration::from_secs(20);
+    const SHORT: Duration = Duration::from_millis(5);
+
     /// A kernel that answers each kick with `answer`, given what is on its end of the tx ring.
     fn run(
+        timeout: Duration,
         mut answer: impl FnMut(Option<Descriptor>) -> io::Result<Option<u64>>,
     ) -> (io::Result<bool>, Area, Vec<Descriptor>) {
         let area = Area::new(AreaConfig { frame_count: 4, ..AreaConfig::default() }).unwrap();
@@ -112,13 +117,13 @@ mod tests {
             }
             Ok(())
         };
-        let proven = completes(&area, &mut tx, &mut completion, MAC, Duration::from_millis(5), kick).unwrap();
+        let proven = completes(&area, &mut tx, &mut completion, MAC, timeout, kick).unwrap();
         (proven, area, seen)
     }
 
     #[test]
     fn a_frame_to_the_interface_itself_that_comes_back_is_proof() {
-        let (proven, area, seen) = run(|sent| Ok(sent.map(|sent| sent.address)));
+        let (proven, area, seen) = run(LONG, |sent| Ok(sent.map(|sent| sent.address)));
         assert!(proven.unwrap());
         let [sent] = seen[..] else { panic!("one frame expected: {seen:?}") };
         assert_eq!(sent.len as usize, FRAME_BYTES);
@@ -129,17 +134,17 @@ mod tests {
     #[test]
     fn silence_and_invented_addresses_are_no_proof_and_cost_one_frame() {
         let silence = |_| Ok(None);
-        let (proven, area, _) = run(silence);
+        let (proven, area, _) = run(SHORT, silence);
         assert!(!proven.unwrap());
         assert_eq!((area.balance().free, area.balance().retired), (3, 1));
-        let (proven, area, _) = run(|_| Ok(Some(1 << 40)));
+        let (proven, area, _) = run(SHORT, |_| Ok(Some(1 << 40)));
         assert!(!proven.unwrap());
         assert_eq!(area.balance().retired, 1);
     }
 
     #[test]
     fn what_the_kernel_refuses_is_told() {
-        let (proven, area, _) = run(|_| Err(io::Error::from_raw_os_error(libc::ENETDOWN)));
+        let (proven, area, _) = run(LONG, |_| Err(io::Error::from_raw_os_error(libc::ENETDOWN)));
         assert_eq!(proven.unwrap_err().raw_os_error(), Some(libc::ENETDOWN));
         assert!(area.balance().is_whole());
     }

@@ -20,7 +20,7 @@ fn ring(socket: &UdpSocket, pool: Option<&Pool>, sends: u32) -> UringSender {
 fn connected(at: SocketAddr) -> (UdpSocket, UdpSocket) {
     let (from, to) = (UdpSocket::bind(at).unwrap(), UdpSocket::bind(at).unwrap());
     from.connect(to.local_addr().unwrap()).unwrap();
-    to.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    to.set_read_timeout(Some(PATIENCE)).unwrap();
     (from, to)
 }
 
@@ -125,7 +125,7 @@ fn memory_may_change_once_it_was_reaped() {
     let lab = nocopy_lab::lab_or_skip();
     let Some(lab) = lab else { return };
     let sink = lab.right().namespace().run(|| UdpSocket::bind((lab.right().ipv4(), 0)).unwrap());
-    sink.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    sink.set_read_timeout(Some(PATIENCE)).unwrap();
     let socket = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());
     socket.connect(sink.local_addr().unwrap()).unwrap();
     let mut ring = ring(&socket, Some(&pool), 16);

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
+const PATIENCE: Duration = Duration::from_secs(20);
+
 fn run_of(outbox: &Outbox) -> Run {
     outbox.run().expect("something is queued")
 }
@@ -16,7 +18,7 @@ fn how(method: Method) -> How {
 fn what_the_ring_could_not_submit_goes_when_completions_are_read() {
     let (from, to) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     from.connect(to.local_addr().unwrap()).unwrap();
-    to.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    to.set_read_timeout(Some(PATIENCE)).unwrap();
     let (pool, mut destinations) = (Pool::new(1, 4096).unwrap(), Destinations::new());
     destinations.connect(to.local_addr().unwrap());
     let mut outbox = Outbox::new(Arc::new(from.into()));
@@ -41,7 +43,7 @@ fn what_the_ring_could_not_submit_goes_when_completions_are_read() {
         "taken, and booked"
     );
 
-    let give_up = Instant::now() + Duration::from_secs(2);
+    let give_up = Instant::now() + PATIENCE;
     while outbox.in_flight() > 0 {
         assert!(Instant::now() < give_up, "stuck");
         outbox.done_by_ring(|_, _| Evidence::Unknown, free);
