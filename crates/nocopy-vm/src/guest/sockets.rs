@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::UdpSocket;
-use std::time::Duration;
 
 use nocopy_lab::{End, Lab};
 use rustix::fd::OwnedFd;
@@ -26,7 +25,7 @@ pub(crate) fn reach_across(lab: &Lab) -> Result<(), Failure> {
 
 fn bind(end: &End) -> io::Result<UdpSocket> {
     let socket = end.namespace().run(|| UdpSocket::bind((end.ipv4(), 7000)))?;
-    socket.set_read_timeout(Some(Duration::from_secs(2)))?;
+    socket.set_read_timeout(Some(super::traffic::ARRIVAL_MAX))?;
     Ok(socket)
 }
 

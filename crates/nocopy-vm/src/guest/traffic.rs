@@ -12,13 +12,13 @@ use super::{pins, sockets};
 use crate::registry::Failure;
 
 /// Longer than any packet takes in an emulated machine.
-pub(crate) const ARRIVAL_MAX: Duration = Duration::from_secs(5);
+pub(crate) const ARRIVAL_MAX: Duration = Duration::from_secs(20);
 
 /// Packets on their way at a time: fewer than any ring holds, so that nothing may be lost.
 const WINDOW: u32 = 64;
 
 /// When nothing came for so long, nothing is on its way.
-const SILENCE: Duration = Duration::from_millis(100);
+const SILENCE: Duration = Duration::from_millis(300);
 
 /// Packets of each kind that show that a port works: more than its rings hold.
 const AFTERWARDS: u32 = 600;

@@ -26,7 +26,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     // Cards take in what is for them; the proof is not.
     let listener = traffic::small(right.interface()).promiscuous(true);
     let mut peer = right.namespace().run(|| listener.open())?;
-    let mut port = open(Duration::from_secs(2))?;
+    let mut port = open(traffic::ARRIVAL_MAX)?;
     assert_eq!(port.mode(), Mode::XdpZeroCopy, "{}", port.report());
     // The proof itself: 60 bytes to the card it came from.
     let mut proof = [0; 60];
@@ -42,7 +42,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let report = port.report().to_string();
     assert!(report.contains("a frame sent as proof was not reported as sent in time"), "{report}");
     guest.record(&json!({ "refused": port.refusals()[0].to_string() }));
-    while let Some(packet) = peer.receiver().receive_timeout(Duration::from_millis(100))?.next() {
+    while let Some(packet) = peer.receiver().receive_timeout(Duration::from_secs(1))?.next() {
         assert_eq!(*packet, proof);
     }
     both_ways(guest, &mut port, &mut peer)?;

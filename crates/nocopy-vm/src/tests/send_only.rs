@@ -1,5 +1,4 @@
 use std::net::UdpSocket;
-use std::time::Duration;
 
 use nocopy::{Mode, Port};
 use serde_json::json;
@@ -39,7 +38,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     traffic::close(peer);
     lab.wait_for_carrier()?;
     let host = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 9000)))?;
-    host.set_read_timeout(Some(Duration::from_secs(2)))?;
+    host.set_read_timeout(Some(traffic::ARRIVAL_MAX))?;
     let sender = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 0)))?;
     for number in 0..DATAGRAMS {
         sender.send_to(&number.to_be_bytes(), host.local_addr()?)?;
