@@ -192,13 +192,15 @@ impl Recording for Passive {
 
     fn stop(&mut self, sink: &mut Sink) -> io::Result<Loss> {
         self.blocks.stop()?;
-        let patience = 3 * self.blocks.block_timeout() + WAIT;
+        // In looks, not in time: where the machine stood still nobody has looked.
+        let looks_max = (3 * self.blocks.block_timeout() + WAIT).as_micros() / GLANCE.as_micros();
         let mut totals = self.blocks.totals()?;
-        let (mut missing, mut since) = (u64::MAX, Instant::now());
-        while self.wanted > 0 && self.missing(&totals) > 0 && since.elapsed() < patience {
+        let (mut missing, mut looks) = (u64::MAX, 0);
+        while self.wanted > 0 && self.missing(&totals) > 0 && looks < looks_max {
+            looks += 1;
             // What waits in its blocks for the disk is not missing.
             if self.missing(&totals) < missing || !self.has_room(sink) {
-                (missing, since) = (self.missing(&totals), Instant::now());
+                (missing, looks) = (self.missing(&totals), 0);
             }
             match self.take_all(sink, GLANCE) {
                 // Also of an interface that is gone there may be a block still.
