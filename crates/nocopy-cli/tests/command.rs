@@ -7,6 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nocopy_lab::Namespace;
+use serde_json::Value;
 
 fn nocopy(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_nocopy")).args(arguments).output().unwrap()
@@ -82,7 +83,7 @@ fn the_doctor_tells_what_a_port_would_be_and_exits_1_when_none_opens() {
     end.set_down().unwrap();
     let down = doctor(&["--json", end.interface()]);
     assert_eq!(down.status.code(), Some(1));
-    let json: serde_json::Value = serde_json::from_slice(&down.stdout).unwrap();
+    let json: Value = serde_json::from_slice(&down.stdout).unwrap();
     let up = json["gates"].as_array().unwrap().iter().find(|gate| gate["name"] == "up").unwrap();
     assert_eq!((&json["schema"], &up["state"]), (&"nocopy.doctor/1".into(), &"closed".into()));
     assert!(up["fix"].as_str().unwrap().contains("ip link set"), "{up}");
@@ -103,28 +104,44 @@ fn a_closed_pipe_is_not_an_error() {
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
 }
 
+/// Runs a bench of short windows and returns what it printed, and its report. A machine that stands still moves nothing in one of them,
+/// which is not what the tests are about: it is run again, a few times.
+fn bench(name: &str, arguments: &[&str], moved: impl Fn(&Output, &Value) -> bool) -> (Output, Value) {
+    let path = std::env::temp_dir().join(format!("nocopy-bench-{name}-{}.json", std::process::id()));
+    let options = ["--quick", "--rounds", "1", "--json", path.to_str().unwrap()];
+    let mut tries = 0..3;
+    loop {
+        let output = nocopy(&[&["bench"], arguments, &options].concat());
+        let (said, printed) = (text(&output.stderr), text(&output.stdout));
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{said}{printed}");
+        let report = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        fs::remove_file(&path).unwrap();
+        if moved(&output, &report) || tries.next().is_none() {
+            return (output, report);
+        }
+    }
+}
+
+/// In each of its windows.
+fn everything(output: &Output, _: &Value) -> bool {
+    output.status.code() == Some(0)
+}
+
 /// Proves the whole way on real packets: every workload, once, with the JSON it promises.
 #[test]
 fn a_short_bench_measures_everything() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
-    let path = std::env::temp_dir().join(format!("nocopy-bench-{}.json", std::process::id()));
-    let file = path.to_str().unwrap();
     // Of recorders ours only: the others take their time.
-    let recording =
-        nocopy(&["bench", "record", "--method", "record", "--quick", "--rounds", "1", "--json", file]);
+    let (recording, report) = bench("record", &["record", "--method", "record"], everything);
     let message = text(&recording.stderr);
     assert_eq!(recording.status.code(), Some(0), "{message}{}", text(&recording.stdout));
-    let report: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     let rows = report["results"].as_array().unwrap();
     assert!(rows.len() >= 2 && rows.iter().all(|row| row["method"] == "record"), "{report:#}");
-    let others = ["packet-send", "capture", "latency"];
-    let output = nocopy(&[&["bench"], &others[..], &["--quick", "--rounds", "1", "--json", file]].concat());
+    let (output, report) = bench("others", &["packet-send", "capture", "latency"], everything);
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{message}{}", text(&output.stdout));
-    let report: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    fs::remove_file(&path).unwrap();
     assert_eq!(report["schema"], "nocopy.bench/1");
     let rows = report["results"].as_array().unwrap();
     for (workload, method) in [
@@ -155,7 +172,7 @@ fn a_short_bench_measures_everything() {
     assert_eq!((&xdp["evidence"], &xdp["baseline"]), (&"copied".into(), &"packet-send".into()), "{xdp}");
     assert!(xdp["ratio"].as_f64().unwrap() > 0.0 && xdp["p50_us"].is_null(), "{xdp}");
     for (bytes, workload) in [(8192, "packet-send"), (9000, "capture")] {
-        let is_compared = |row: &&serde_json::Value| {
+        let is_compared = |row: &&Value| {
             row["payload_bytes"] == bytes && row["workload"] == workload && row["method"] == "default"
         };
         let baselines: Vec<_> = rows.iter().filter(is_compared).map(|row| &row["baseline"]).collect();
@@ -173,12 +190,8 @@ fn a_short_bench_sends_datagrams_in_every_way() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
-    let path = std::env::temp_dir().join(format!("nocopy-bench-udp-{}.json", std::process::id()));
-    let arguments = ["bench", "udp-send", "--quick", "--rounds", "1", "--json", path.to_str().unwrap()];
-    let output = nocopy(&arguments);
+    let (output, report) = bench("udp", &["udp-send"], everything);
     assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stderr), text(&output.stdout));
-    let report: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    fs::remove_file(&path).unwrap();
     let rows = report["results"].as_array().unwrap();
     let offload =
         if text(&output.stdout).contains("SKIP: udp-send into offload") { &[][..] } else { &["offload"] };
@@ -189,7 +202,7 @@ fn a_short_bench_sends_datagrams_in_every_way() {
         .flat_map(|sink| [64, 1400, 8192].map(|bytes| (sink, bytes)))
     {
         let of = |method: &str| -> Vec<_> {
-            let is_one = |row: &&serde_json::Value| {
+            let is_one = |row: &&Value| {
                 (&row["sink"], &row["payload_bytes"], &row["method"])
                     == (&(*sink).into(), &bytes.into(), &method.into())
                     && row["variant"] != "one-a-call"
@@ -236,15 +249,10 @@ fn a_short_bench_moves_streams_in_every_way() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
-    let path = std::env::temp_dir().join(format!("nocopy-bench-tcp-{}.json", std::process::id()));
-    let workloads = ["tcp-send", "tcp-receive", "tcp-proxy"];
-    let options = ["--quick", "--rounds", "1", "--json", path.to_str().unwrap()];
-    let output = nocopy(&[&["bench"], &workloads[..], &options].concat());
+    let (output, report) = bench("tcp", &["tcp-send", "tcp-receive", "tcp-proxy"], everything);
     let printed = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}{printed}", text(&output.stderr));
     assert!(printed.contains("tcp-send over lo, MTU 65536, cubic"), "{printed}");
-    let report: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    fs::remove_file(&path).unwrap();
     let rows = report["results"].as_array().unwrap();
     for row in rows {
         let figures = ["bytes_per_s", "gbit_per_s", "sender_cpu_us_per_mb", "receiver_cpu_us_per_mb"];
@@ -260,7 +268,7 @@ fn a_short_bench_moves_streams_in_every_way() {
         assert_eq!(row["proxy_cpu_us_per_mb"].is_number(), is_proxy, "{row}");
     }
     let count = |workload: &str, method: &str, link: &str, mtu_bytes: u32| {
-        let is_one = |row: &&serde_json::Value| {
+        let is_one = |row: &&Value| {
             (&row["workload"], &row["method"], &row["link"], &row["mtu_bytes"])
                 == (&workload.into(), &method.into(), &link.into(), &mtu_bytes.into())
         };
@@ -306,24 +314,21 @@ fn a_short_bench_moves_messages_in_every_way() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
-    let path = std::env::temp_dir().join(format!("nocopy-bench-message-{}.json", std::process::id()));
-    let workloads = ["message-latency", "message-stream"];
-    let options = ["--quick", "--rounds", "1", "--json", path.to_str().unwrap()];
-    let output = nocopy(&[&["bench"], &workloads[..], &options].concat());
+    // In a window this short a busy machine may have moved no long message to its end.
+    let answered = |_: &Output, report: &Value| {
+        report["results"].as_array().unwrap().iter().all(|row| row["answered"] != 0)
+    };
+    let (output, report) = bench("message", &["message-latency", "message-stream"], answered);
     let printed = text(&output.stdout);
-    // 1: in a window this short a busy machine may have moved no long message to its end.
-    assert!(matches!(output.status.code(), Some(0 | 1)), "{}{printed}", text(&output.stderr));
-    let report: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    fs::remove_file(&path).unwrap();
     let rows = report["results"].as_array().unwrap();
-    let of = |workload: &str, method: &str, variant: Option<&str>, bytes: u64| -> Vec<&serde_json::Value> {
-        let is_one = |row: &&serde_json::Value| {
+    let of = |workload: &str, method: &str, variant: Option<&str>, bytes: u64| -> Vec<&Value> {
+        let is_one = |row: &&Value| {
             (&row["workload"], &row["method"], row["variant"].as_str(), &row["payload_bytes"])
                 == (&workload.into(), &method.into(), variant, &bytes.into())
         };
         rows.iter().filter(is_one).collect()
     };
-    let baselines = |rows: &[&serde_json::Value]| -> Vec<String> {
+    let baselines = |rows: &[&Value]| -> Vec<String> {
         rows.iter().filter_map(|row| row["baseline"].as_str().map(str::to_owned)).collect()
     };
     for bytes in [64, 1 << 10, 8 << 10, 64 << 10] {
