@@ -85,6 +85,7 @@ impl AsFd for Control {
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
+    use std::time::{Duration, Instant};
 
     use super::*;
     use crate::transfer::stream::Head;
@@ -95,13 +96,20 @@ mod tests {
         let mut control = Control::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap()).unwrap();
         let (mut other, _) = listener.accept().unwrap();
         let head = Head { run: 1, number: 0, streams: 1, offset: 0, length: None };
+        let message = head.emit();
+        other.write_all(&message[..10]).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(control.hear(), Heard::Nothing);
         let mut hear = |bytes: &[u8]| {
             other.write_all(bytes).unwrap();
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            control.hear()
+            let give_up = Instant::now() + Duration::from_secs(20);
+            loop {
+                match control.hear() {
+                    Heard::Nothing => assert!(Instant::now() < give_up, "it does not come"),
+                    heard => break heard,
+                }
+            }
         };
-        let message = head.emit();
-        assert_eq!(hear(&message[..10]), Heard::Nothing);
         assert_eq!(hear(&message[10..]), Heard::Message(Ok(Message::Head(head))));
         assert_eq!(hear(&[0; MESSAGE_BYTES]), Heard::Message(Err(Nonsense)));
         // More than anybody has room for is kept, and goes when there is room.

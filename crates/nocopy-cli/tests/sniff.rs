@@ -335,7 +335,7 @@ fn an_interface_that_goes_ends_it_with_its_summary() {
 #[test]
 fn it_ends_when_the_time_is_up() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let sniffer = Sniffer::start(lab.right(), &["--duration", "200ms", "--quiet"]);
+    let sniffer = Sniffer::start(lab.right(), &["--duration", "2s", "--quiet"]);
     let give_up = Instant::now() + PATIENCE;
     let mut sniffer = sniffer;
     let mut sent = 0_u64;
@@ -390,7 +390,7 @@ fn on_a_terminal_a_line_shows_rates() {
     rustix::termios::tcsetwinsize(&terminal, size).unwrap();
     let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
     let screen = fs::File::options().read(true).write(true).open(name).unwrap();
-    let mut command = command(&[lab.right().interface(), "--quiet", "--duration", "1500ms"]);
+    let mut command = command(&[lab.right().interface(), "--quiet", "--duration", "3s"]);
     command.stdout(Stdio::null()).stderr(screen);
     let mut child = lab.right().namespace().run(|| command.spawn().unwrap());
     drop(command); // it holds the other end of the terminal

@@ -35,6 +35,21 @@ impl Running {
         self.0.as_mut().unwrap().stdin.take().unwrap()
     }
 
+    /// Waits until it catches the signal of Ctrl-C.
+    fn wait_for_listening(&self) {
+        let path = format!("/proc/{}/status", self.0.as_ref().unwrap().id());
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let status = fs::read_to_string(&path).unwrap();
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+            if u64::from_str_radix(caught, 16).unwrap() & 1 << (libc::SIGINT - 1) != 0 {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{status}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// What it prints is read meanwhile: it may be more than a pipe holds.
     fn end(mut self) -> Output {
         let mut child = self.0.take().unwrap();
@@ -219,12 +234,12 @@ fn each_way_of_receiving_gives_the_same_bytes() {
 /// Proves that standard input is sent when it comes, that silence ends nothing, and that its end is known.
 #[test]
 fn standard_input_is_sent_as_it_comes() {
-    let (mut receiver, at) = recv("127.0.0.1", &["--output", "-", "--idle", "1s"]);
+    let (mut receiver, at) = recv("127.0.0.1", &["--output", "-", "--idle", "3s"]);
     let mut output = receiver.0.as_mut().unwrap().stdout.take().unwrap();
     let mut sender = send(at, &["--file", "-", "--json", "--verify"]);
     let mut input = sender.input();
     let mut piece = [0; 6];
-    for (words, pause) in [(b"first,", 0), (b"second", 2), (b",third", 0)] {
+    for (words, pause) in [(b"first,", 0), (b"second", 5), (b",third", 0)] {
         thread::sleep(Duration::from_secs(pause));
         input.write_all(words).unwrap();
         output.read_exact(&mut piece).unwrap();
@@ -269,7 +284,7 @@ fn other_programs_are_sent_to_and_received_from() {
     );
     assert!(fs::read(target.path()).unwrap() == content);
 
-    let (receiver, at) = recv("127.0.0.1", &["--raw", "--json", "--idle", "300ms"]);
+    let (receiver, at) = recv("127.0.0.1", &["--raw", "--json", "--idle", "3s"]);
     let mut connection = TcpStream::connect(at).unwrap();
     connection.write_all(b"and then nothing").unwrap();
     let (received, code) = receiver.summary();
@@ -285,12 +300,17 @@ fn at_work(name: &str, receiving: &[&str], sending: &[&str]) -> (Running, Runnin
     let stream = Scratch::new(name);
     let (receiver, at) = recv("127.0.0.1", &[&["--json", "--output", stream.path()], receiving].concat());
     let sender = send(at, &[&["--json", "--rate", "10Mbit/s"], sending].concat());
+    wait_for_data(&stream);
+    (sender, receiver, stream)
+}
+
+/// Waits until some have come.
+fn wait_for_data(stream: &Scratch) {
     let deadline = Instant::now() + PATIENCE;
     while fs::metadata(stream.path()).unwrap().len() == 0 {
         assert!(Instant::now() < deadline, "nothing comes");
         thread::sleep(Duration::from_millis(5));
     }
-    (sender, receiver, stream)
 }
 
 #[test]
@@ -411,7 +431,8 @@ fn who_waits_for_a_connection_can_be_interrupted() {
         true
     }) {}
     let sender = send(at, &["--json", "--connect-timeout", "10m"]);
-    thread::sleep(Duration::from_millis(500));
+    sender.wait_for_listening();
+    thread::sleep(Duration::from_millis(300));
     sender.signal(Signal::INT);
     let (sent, _) = sender.summary();
     assert_eq!(sent["ended"], "interrupted", "{sent}");
@@ -459,7 +480,8 @@ fn a_receiver_without_descriptors_sleeps() {
 /// Proves that strangers neither begin a run nor disturb it: those that are silent, talk nonsense, or claim to belong to it.
 #[test]
 fn strangers_disturb_nobody() {
-    let (receiver, at) = recv("127.0.0.1", &["--json", "--idle", "2s"]);
+    let stream_file = Scratch::new("strangers");
+    let (receiver, at) = recv("127.0.0.1", &["--json", "--idle", "3s", "--output", stream_file.path()]);
     let silent = TcpStream::connect(at).unwrap();
     for nonsense in [&b"GET / HTTP/1.0\r\n\r\n"[..], &[0xff; 1000], b"nocp\x01\x12"] {
         let mut mad = TcpStream::connect(at).unwrap();
@@ -474,14 +496,15 @@ fn strangers_disturb_nobody() {
     assert_eq!(stream.read(&mut [0; 9]).unwrap_or(0), 0, "a stream of no run is turned away");
     assert_eq!((&silent).read(&mut [0; 9]).unwrap_or(0), 0, "nobody may be silent for ever");
 
-    let sender = send(at, &["--json", "--rate", "10Mbit/s", "--duration", "2s", "--verify"]);
-    thread::sleep(Duration::from_millis(700));
+    let sender = send(at, &["--json", "--rate", "10Mbit/s", "--verify"]);
+    wait_for_data(&stream_file);
     let mut late = TcpStream::connect(at).unwrap();
     late.write_all(&claims).unwrap();
     let second =
         Running(Some(nocopy(&["send", &format!("tcp://{at}"), "--count", "1"]).spawn().unwrap())).end();
     let said = text(&second.stderr);
     assert!(second.status.code() == Some(2) && said.contains("another sender"), "{said}");
+    sender.signal(Signal::INT);
     let ((sent, code), (received, _)) = agreed(sender, receiver);
     assert_eq!(
         (code, &sent["verified"], &received["foreign"]),
@@ -493,7 +516,7 @@ fn strangers_disturb_nobody() {
 /// Proves that a receiver that waits in vain for what a sender says it has sent does not claim to have had enough.
 #[test]
 fn what_was_sent_and_never_comes_is_missing() {
-    let (receiver, at) = recv("127.0.0.1", &["--json", "--idle", "1s"]);
+    let (receiver, at) = recv("127.0.0.1", &["--json", "--idle", "3s"]);
     // A question: run "abcdefgh", two streams of unknown length, 99 bytes sent, last.
     let mut question = [0; 64];
     question[..16].copy_from_slice(b"nocp\x01\x10\0\x02abcdefgh");
@@ -575,9 +598,13 @@ fn a_rate_is_that_of_all_streams() {
     let (receiver, at) = recv("127.0.0.1", &["--json"]);
     let options = ["--json", "--streams", "3", "--rate", "30Mbit/s", "--duration", "2s"];
     let ((sent, code), (received, _)) = agreed(send(at, &options), receiver);
-    assert_eq!((code, &sent["rate_reached"]), (0, &true.into()), "{sent}{received}");
     let bytes = sent["bytes"].as_u64().unwrap();
-    assert!((5_000_000..9_000_000).contains(&bytes), "30 Mbit/s for 2 s: {sent}");
+    assert!(bytes < 9_000_000, "30 Mbit/s for 2 s: {sent}");
+    // A machine that stood still has missed some, and says so.
+    if sent["behind_seconds"].as_f64().unwrap() == 0.0 {
+        assert_eq!((code, &sent["rate_reached"]), (0, &true.into()), "{sent}{received}");
+        assert!(bytes > 5_000_000, "30 Mbit/s for 2 s: {sent}");
+    }
 }
 
 #[test]
@@ -636,11 +663,8 @@ fn errors_are_one_line_and_say_what_to_do() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (free, busy) = (format!("tcp://{free}"), format!("tcp://{}", taken.local_addr().unwrap()));
     for (arguments, words) in [
-        (
-            &["send", &free, "--connect-timeout", "200ms"][..],
-            &["nobody receives", "refused", "nocopy recv"][..],
-        ),
-        (&["send", &free, "--raw", "--connect-timeout", "200ms"], &["nobody receives", "refused"]),
+        (&["send", &free, "--connect-timeout", "2s"][..], &["nobody receives", "refused", "nocopy recv"][..]),
+        (&["send", &free, "--raw", "--connect-timeout", "2s"], &["nobody receives", "refused"]),
         (&["send", &busy, "--connect-timeout", "300ms"], &["does not answer", "--raw"]),
         (&["send", &free, "--size", "65MiB"], &["--size", "67108864"]),
         (&["send", &free, "--file", "/nonexistent"], &["/nonexistent", "exists"]),

@@ -198,12 +198,12 @@ fn a_file_arrives_byte_for_byte() {
 /// Proves that standard input is sent when it comes, not when there is a datagram full of it, and that silence ends nothing.
 #[test]
 fn standard_input_is_sent_as_it_comes() {
-    let (mut receiver, at) = recv("127.0.0.1", &["--output", "-", "--idle", "1s"]);
+    let (mut receiver, at) = recv("127.0.0.1", &["--output", "-", "--idle", "3s"]);
     let mut output = receiver.0.as_mut().unwrap().stdout.take().unwrap();
     let mut sender = send(at, &["--stdin", "--json"]);
     let mut input = sender.input();
     let mut piece = [0; 6];
-    for (words, pause) in [(b"first,", Duration::ZERO), (b"second", 2 * SECOND), (b",third", Duration::ZERO)]
+    for (words, pause) in [(b"first,", Duration::ZERO), (b"second", 5 * SECOND), (b",third", Duration::ZERO)]
     {
         thread::sleep(pause);
         input.write_all(words).unwrap();
@@ -264,7 +264,7 @@ fn relay(to: SocketAddr, fate: impl Fn(u64) -> Fate + Send + 'static) -> SocketA
             for _ in 0..times {
                 let _ = back.send(datagram); // gone at the end
             }
-            if let Some(late) = delayed.take() {
+            if let Some(late) = delayed.take_if(|_| is_data) {
                 let _ = back.send(&late);
             }
         }
@@ -344,10 +344,11 @@ fn a_file_that_was_not_sent_to_its_end_is_a_negative_result() {
     let source = Scratch::new("long");
     fs::write(source.path(), noise(1_000_000)).unwrap();
     for (limit, expected) in [(["--rate", "50pps"], 1), (["--count", "20"], 0)] {
-        let (receiver, at) = recv("127.0.0.1", &["--json"]);
+        let stream = Scratch::new("long-stream");
+        let (receiver, at) = recv("127.0.0.1", &["--json", "--output", stream.path()]);
         let sender = send(at, &[&["--json", "--file", source.path()], &limit[..]].concat());
         if expected == 1 {
-            thread::sleep(SECOND);
+            wait_for_data(&stream);
             sender.signal(Signal::INT);
         }
         let ((sent, code), (_, received_code)) = agreed(sender, receiver);
@@ -465,8 +466,7 @@ fn groups_are_joined() {
 fn over_a_port_a_missing_receiver_is_known() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let target = format!("udp://{}:9", lab.right().ipv4());
-    let options =
-        ["--method", "xdp-udp", "--interface", lab.left().interface(), "--connect-timeout", "500ms"];
+    let options = ["--method", "xdp-udp", "--interface", lab.left().interface(), "--connect-timeout", "3s"];
     let sender =
         lab.left().namespace().run(|| nocopy(&[&["send", &target], &options[..]].concat()).output().unwrap());
     let said = text(&sender.stderr);
@@ -569,12 +569,17 @@ fn at_work(name: &str, receiving: &[&str]) -> (Running, Running) {
     let stream = Scratch::new(name);
     let (receiver, at) = recv("127.0.0.1", &[&["--json", "--output", stream.path()], receiving].concat());
     let sender = send(at, &["--json", "--rate", "500pps"]);
+    wait_for_data(&stream);
+    (sender, receiver)
+}
+
+/// Waits until some have come.
+fn wait_for_data(stream: &Scratch) {
     let deadline = Instant::now() + PATIENCE;
     while fs::metadata(stream.path()).unwrap().len() == 0 {
         assert!(Instant::now() < deadline, "nothing comes");
         thread::sleep(Duration::from_millis(5));
     }
-    (sender, receiver)
 }
 
 #[test]
@@ -666,7 +671,7 @@ fn errors_are_one_line_and_say_what_to_do() {
     let (free, busy) = (format!("udp://{free}"), format!("udp://{taken}"));
     for (arguments, words) in [
         (
-            &["send", &free, "--connect-timeout", "200ms"][..],
+            &["send", &free, "--connect-timeout", "2s"][..],
             &["no receiver", "port unreachable", "nocopy recv", "--raw"][..],
         ),
         (&["send", &busy, "--connect-timeout", "200ms"], &["no receiver", "nothing comes back"]),
