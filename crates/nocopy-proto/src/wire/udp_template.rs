@@ -7,6 +7,9 @@ use super::{IpAddresses, IpProtocol, UdpChecksum, UdpFrame, UdpFrameError, ipv4,
 /// Ethernet, a VLAN tag, IPv6, UDP.
 const HEADER_BYTES_MAX: usize = 14 + 4 + 40 + 8;
 
+/// Ethernet, IPv4, UDP: what most flows have.
+const IPV4_HEADER_BYTES: usize = 14 + 20 + 8;
+
 // Places in IP headers: RFC 791 section 3.1, RFC 8200 section 3.
 const IPV4_LENGTH: usize = 2;
 const IPV4_CHECKSUM: usize = 10;
@@ -107,22 +110,26 @@ impl UdpTemplate {
         if payload_bytes > limit_bytes {
             return Err(PayloadTooLong { payload_bytes, limit_bytes }.into());
         }
-        headers.copy_from_slice(&self.headers[..needed_bytes]);
+        match headers.first_chunk_mut::<IPV4_HEADER_BYTES>().filter(|_| needed_bytes == IPV4_HEADER_BYTES) {
+            // A length that is known is copied without a call.
+            Some(headers) => *headers = *self.headers.first_chunk().expect("it is longer"),
+            None => headers.copy_from_slice(&self.headers[..needed_bytes]),
+        }
         let udp_length = (udp::HEADER_BYTES + payload_bytes) as u16;
         let (at, more) = self.ip_length;
         let ip_length = (udp_length + more).to_be_bytes(); // within 16 bits: looked at above
         put(headers, at, ip_length);
         if let Some((at, sum)) = self.ip_checksum {
-            put(headers, at, sum.with(&ip_length).checksum().to_be_bytes());
+            put(headers, at, sum.with_words([ip_length]).checksum().to_be_bytes());
         }
         let udp_length = udp_length.to_be_bytes();
         put(headers, self.udp_at + UDP_LENGTH, udp_length);
         let checksum = match self.flow.checksum {
             UdpChecksum::Omitted => return Ok(()),
-            UdpChecksum::Offloaded => !self.udp_sum.with(&udp_length).checksum(),
+            UdpChecksum::Offloaded => !self.udp_sum.with_words([udp_length]).checksum(),
             UdpChecksum::Computed => {
                 // The length counts twice: in the pseudo-header and in the header.
-                let sum = self.udp_sum.with(&udp_length).with(&udp_length);
+                let sum = self.udp_sum.with_words([udp_length, udp_length]);
                 match payload.iter().fold(sum, |sum, piece| sum.with(piece)).checksum() {
                     0 => u16::MAX, // 0 would mean that there is none (RFC 768)
                     checksum => checksum,

@@ -117,7 +117,8 @@ fn sleep(waiting: &mut impl Waiting, deadline: Option<Instant>) -> io::Result<()
             continue;
         }
         let nap = if waiting.has_no_frames() { STARVED_INTERVAL } else { CHECK_INTERVAL };
-        if waiting.wait_readable(nap.min(left))? == Wakeup::Interrupted {
+        // What has come is given at once: to arm again would cost system calls that nobody waits for.
+        if waiting.wait_readable(nap.min(left))? == Wakeup::Interrupted || waiting.is_ready() {
             return Ok(());
         }
     }

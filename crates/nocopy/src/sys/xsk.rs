@@ -12,6 +12,7 @@ use rustix::net::xdp::{
     XDP_UMEM_PGOFF_FILL_RING, XdpOptionsFlags, XdpRingOffset, XdpUmemReg, XdpUmemRegFlags,
 };
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use smallvec::SmallVec;
 
 use super::memory::Mapping;
 use super::option;
@@ -143,6 +144,15 @@ pub(crate) enum Wakeup {
 /// Waits until a descriptor is readable.
 pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<Wakeup> {
     Ok(wait_readable_or_broken(fd, timeout)?.0)
+}
+
+/// Waits until any of several descriptors is readable, without the detour of an epoll descriptor on them.
+pub(crate) fn wait_any_readable<'fd>(
+    fds: impl Iterator<Item = BorrowedFd<'fd>>,
+    timeout: Duration,
+) -> io::Result<Wakeup> {
+    let mut waited: SmallVec<[_; 4]> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+    poll(&mut waited, timeout)
 }
 
 /// Waits until a descriptor is readable, or a socket has an error to tell, which the second value says.

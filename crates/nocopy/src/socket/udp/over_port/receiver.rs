@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nocopy_proto::UdpPacket;
+use nocopy_proto::wire::UdpFlow;
 use rustix::event::epoll;
 
 use super::kernel::Kernel;
@@ -20,7 +21,7 @@ use crate::port::wait::{self, Coalescer, Waiting};
 use crate::port::{self, ToHost, ToHostError, Wait};
 use crate::sys::interface::Interface;
 use crate::sys::udp_receive::{Message, Messages};
-use crate::sys::xsk::{Wakeup, wait_readable};
+use crate::sys::xsk::{Wakeup, wait_any_readable};
 use crate::{Cause, Chain, Evidence, Frame, Packet, Tally};
 
 /// How often the ordinary sockets are looked at while the port keeps bringing datagrams.
@@ -107,6 +108,8 @@ struct Sorting {
     wireless: bool,
     /// Marks of congestion were asked for.
     tells_marks: bool,
+    /// The flow of the last datagram, and what is known of all of it.
+    last: Option<(UdpFlow, Found)>,
     host: Host,
     received: Received,
 }
@@ -126,6 +129,7 @@ impl Receiver {
             interface_index: interface.index,
             frame_bytes_max: ETHERNET_BYTES + interface.mtu_bytes as usize,
             tells_marks: settings.congestion_marks,
+            last: None,
             wireless: drivers::has(interface.driver.as_deref(), Effect::UnfinishedChecksums),
             host: match host {
                 Ok(host) => Host::HandOver(Box::new(host)),
@@ -313,7 +317,7 @@ impl Waiting for Receiver {
     }
 
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
-        wait_readable(self.poll.as_fd(), timeout)
+        wait_any_readable(std::iter::once(self.port.as_fd()).chain(self.kernel.descriptors()), timeout)
     }
 
     fn progress(&mut self) -> (u64, u32) {
@@ -366,6 +370,7 @@ impl<'half> Batch<'half> {
             return Some(self.sorting.whole(self.packets.next_chain()?));
         }
         let packet = self.packets.next()?;
+        packet.prefetch();
         let found = self.sorting.sort(&packet);
         Some(found.map(|Found { from, to, congested, at, bytes }| Datagram {
             from,
@@ -377,6 +382,7 @@ impl<'half> Batch<'half> {
 }
 
 /// A datagram for the socket: whose, for which of its addresses, and where in the packet.
+#[derive(Debug, Clone, Copy)]
 struct Found {
     from: SocketAddr,
     to: IpAddr,
@@ -389,6 +395,19 @@ impl Sorting {
     /// Finds the socket's datagram in a packet, or sees to what becomes of it.
     #[inline]
     fn sort(&mut self, packet: &[u8]) -> Option<Found> {
+        if let Some((flow, found)) = &self.last
+            && let Some(payload) = flow.payload_of(packet)
+            && found.at + payload.len() <= self.frame_bytes_max
+        {
+            self.received.over_port += 1;
+            self.received.over_port_bytes += payload.len() as u64;
+            return Some(Found { bytes: payload.len(), ..*found });
+        }
+        self.parse(packet)
+    }
+
+    /// The same for a packet that is not like the last one.
+    fn parse(&mut self, packet: &[u8]) -> Option<Found> {
         let Ok(view) = UdpPacket::parse(packet) else {
             return self.turn_away(packet);
         };
@@ -418,7 +437,9 @@ impl Sorting {
         {
             from.set_scope_id(self.interface_index);
         }
-        Some(Found { from, to, congested: self.tells_marks && view.is_marked(), at, bytes })
+        let found = Found { from, to, congested: self.tells_marks && view.is_marked(), at, bytes };
+        self.last = UdpFlow::of(&view, packet).map(|flow| (flow, found));
+        Some(found)
     }
 
     /// The same for a packet that may lie in several buffers.

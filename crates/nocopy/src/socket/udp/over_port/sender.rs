@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nocopy_proto::{UdpChecksum, UdpFrame, UdpTemplate};
 use smallvec::SmallVec;
@@ -186,7 +186,7 @@ fn decide(
     bytes: usize,
 ) -> Result<Verdict<'_>, RejectedReason> {
     if at_rest {
-        ways.renew(Instant::now());
+        ways.renew();
     }
     Ok(match ways.to(to).map_err(RejectedReason::Route)? {
         Way::Port { confirm: confirm @ true, .. } => {

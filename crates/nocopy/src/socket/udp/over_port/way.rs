@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nocopy_proto::wire::MARKABLE;
 use nocopy_proto::{IpAddresses, MacAddress, UdpFrame, UdpTemplate};
@@ -10,10 +10,11 @@ use nocopy_proto::{IpAddresses, MacAddress, UdpFrame, UdpTemplate};
 use super::kernel::Kernel;
 use super::{OpenError, Settings};
 use crate::route::{Kind, Route, RouteError, Routes};
+use crate::sys::clock::coarse_ns;
 use crate::sys::interface::Interface;
 
-/// How often the host is asked whether its routes changed, while something is sent.
-const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// How often the host is asked whether its routes changed, while something is sent; by a clock that goes on with the kernel's ticks.
+const POLL_INTERVAL_NS: u64 = 1_000_000;
 
 /// After how long everything is looked up again: of some things no change is told ([`Routes::forget`]).
 const AGE_MAX: Duration = Duration::from_secs(1);
@@ -72,8 +73,8 @@ pub(super) struct Ways {
     frame_bytes_max: usize,
     settings: Settings,
     hop_limits: (u8, u8),
-    polled: Instant,
-    renewed: Instant,
+    polled_ns: u64,
+    renewed_ns: u64,
 }
 
 impl Ways {
@@ -85,7 +86,7 @@ impl Ways {
         settings: &Settings,
     ) -> Result<Self, OpenError> {
         let routes = Routes::open(Some(local.ip()), Some(interface.index)).map_err(OpenError::Routes)?;
-        let now = Instant::now();
+        let now_ns = coarse_ns();
         Ok(Self {
             routes,
             known: Vec::new(),
@@ -96,20 +97,26 @@ impl Ways {
             frame_bytes_max: port.packet_bytes_max(),
             settings: settings.clone(),
             hop_limits: (kernel.hop_limit, kernel.multicast_hop_limit),
-            polled: now,
-            renewed: now,
+            polled_ns: now_ns,
+            renewed_ns: now_ns,
         })
     }
 
     /// Forgets what no longer holds; costs a look at the clock most of the time.
-    pub(super) fn renew(&mut self, now: Instant) {
-        if now.duration_since(self.polled) < POLL_INTERVAL {
-            return;
+    #[inline]
+    pub(super) fn renew(&mut self) {
+        let now_ns = coarse_ns();
+        if now_ns - self.polled_ns >= POLL_INTERVAL_NS {
+            self.renew_at(now_ns);
         }
-        self.polled = now;
-        let old = now.duration_since(self.renewed) >= age_max(self.known.len());
+    }
+
+    #[cold]
+    fn renew_at(&mut self, now_ns: u64) {
+        self.polled_ns = now_ns;
+        let old = u128::from(now_ns - self.renewed_ns) >= age_max(self.known.len()).as_nanos();
         if old {
-            self.renewed = now;
+            self.renewed_ns = now_ns;
             self.routes.forget();
         }
         if self.routes.poll_changes() || old {
