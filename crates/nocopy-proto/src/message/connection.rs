@@ -360,6 +360,12 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.acks.now || self.receive.is_finished()
     }
 
+    /// Something is to be told at once, or waits to be sent.
+    #[inline]
+    pub(super) fn wants_to_send(&self) -> bool {
+        self.wants_attention() || self.probe_due || !self.send.has_nothing_to_send()
+    }
+
     /// Something was read: tells the peer, if that lets it go on.
     #[inline]
     pub(super) fn consumed(&mut self) {

@@ -53,6 +53,8 @@ pub struct Endpoint<S, R> {
     sending: VecDeque<u32>,
     /// Packets sent for the first one of them.
     in_a_row: u32,
+    /// A datagram came since then that one of them does not let wait.
+    urgent: bool,
     /// Who has messages to be read.
     readable: VecDeque<u32>,
     timers: Timers,
@@ -160,6 +162,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             by_remote: HashMap::new(),
             sending: VecDeque::new(),
             in_a_row: 0,
+            urgent: false,
             readable: VecDeque::new(),
             timers: Timers::default(),
             events: VecDeque::new(),
@@ -495,6 +498,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             entry.is_readable = true;
             self.readable.push_back(index);
         }
+        self.urgent |= connection.wants_to_send();
         self.touch(index);
     }
 
@@ -697,6 +701,21 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         !self.sending.is_empty() || !self.answers.is_empty()
     }
 
+    /// Whether a datagram came that asks for one in return, or lets more go: what [`Endpoint::poll_transmit`] gives should not wait for
+    /// the reader of a message.
+    #[inline]
+    pub fn is_urgent(&self) -> bool {
+        self.urgent || !self.answers.is_empty()
+    }
+
+    /// Whether [`Endpoint::poll_transmit`] is likely to give something.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        let is_one = self.sending.len() == 1 && self.answers.is_empty();
+        let first = self.sending.front().map(|index| &self.entries[*index as usize].state);
+        !matches!(first, Some(State::Open(connection)) if is_one && !connection.wants_to_send())
+    }
+
     /// The next datagram to send; `None` when there is none now.
     #[inline]
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit<'_, S>> {
@@ -744,7 +763,10 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             return Some((0, Step::Answer));
         }
         loop {
-            let index = *self.sending.front()?;
+            let Some(&index) = self.sending.front() else {
+                self.urgent = false;
+                return None;
+            };
             let step = match &mut self.entries[index as usize].state {
                 State::Vacant => None,
                 State::Connecting(connecting) => connecting.is_due(now).then_some(Step::SetUp),

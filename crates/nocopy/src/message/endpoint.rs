@@ -631,14 +631,14 @@ impl Endpoint {
         }
     }
 
-    /// The wait, and the part behind it.
+    /// The wait, and the part behind it: a message is given first, if nobody waits for what else is to be done. That is done with the
+    /// next call, while the peer has the answer.
     #[inline]
     fn take_due(&mut self, patience: Patience) -> io::Result<()> {
         let now = self.take_in(patience)?;
-        if self.protocol.poll_timeout().is_some_and(|due| due <= now) {
-            self.protocol.handle_timeout(now);
+        if self.protocol.is_urgent() || !self.protocol.has_message() {
+            self.transmit(now);
         }
-        self.transmit(now);
         Ok(())
     }
 
@@ -695,14 +695,24 @@ impl Endpoint {
         self.untold = true;
     }
 
-    /// Sends what the protocol has to send.
+    /// Sends what the protocol has to send, and sees to what is due.
     #[inline]
     fn transmit(&mut self, now: Time) {
-        while let Some(transmit) = self.protocol.poll_transmit(now) {
-            self.carrier.transmit(&transmit);
-        }
         self.unsent = 0;
-        self.carrier.flush();
+        loop {
+            while let Some(transmit) = self.protocol.poll_transmit(now) {
+                self.carrier.transmit(&transmit);
+                // What follows from having nothing more is seen to when the packets are on their way.
+                if !self.protocol.has_more() {
+                    self.carrier.flush();
+                }
+            }
+            self.carrier.flush();
+            if self.protocol.poll_timeout().is_none_or(|due| due > now) {
+                return;
+            }
+            self.protocol.handle_timeout(now);
+        }
     }
 
     #[inline]
