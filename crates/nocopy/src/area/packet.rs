@@ -150,7 +150,7 @@ impl Packet<'_> {
     /// Asks for the lines of a short packet behind its first, all at once: who reads them one after the other waits for each.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        let address = self.data.as_ptr() as u64 - self.pool.view.data(0).as_ptr() as u64;
+        let address = self.pool.view.address_of(self.data);
         self.pool.view.prefetch(address + 64);
         self.pool.view.prefetch(address + 128);
     }
