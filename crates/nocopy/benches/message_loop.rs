@@ -7,11 +7,14 @@ use std::hint::black_box;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use nocopy::message::{Endpoint, Event, Peer};
+use nocopy::Buffer;
+use nocopy::message::{Endpoint, Event, Peer, Rejected};
 
 /// Messages in a batch.
 const BATCH: u32 = 64;
 const MESSAGE: [u8; 64] = [7; 64];
+/// A long one, sent from where it lies.
+static BULK: [u8; 1 << 20] = [7; 1 << 20];
 
 struct Pair {
     endpoints: [Endpoint; 2],
@@ -22,9 +25,11 @@ fn main() {
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     let which = arguments.next().unwrap_or_else(|| "all".into());
     let batches: u32 = arguments.next().map_or(100, |count| count.parse().expect("a number of batches"));
-    for (name, work) in
-        [("message-alone", measured_conversation as fn(&mut Pair)), ("message-packed", measured_stream)]
-    {
+    for (name, work) in [
+        ("message-alone", measured_conversation as fn(&mut Pair)),
+        ("message-packed", measured_stream),
+        ("message-bulk", measured_bulk),
+    ] {
         if which == name || which == "all" {
             let mut pair = connect();
             for _ in 0..batches {
@@ -88,6 +93,29 @@ fn measured_stream(pair: &mut Pair) {
         while let Some(message) = server.try_receive().expect("a working network") {
             assert_eq!(message.as_slice(), Some(&MESSAGE[..]));
             left -= 1;
+        }
+    }
+}
+
+/// One way, long ones that are sent from where they lie.
+#[inline(never)]
+fn measured_bulk(pair: &mut Pair) {
+    let [client, server] = &mut pair.endpoints;
+    let (mut sent, mut received) = (0, 0);
+    let mut message = Some(Buffer::from_owner(&BULK));
+    while received < BATCH {
+        if sent < BATCH {
+            let Err(rejected) = client.send_owned(pair.peers[0], message.take()) else {
+                sent += 1;
+                message = Some(Buffer::from_owner(&BULK));
+                continue;
+            };
+            message = Rejected::into_buffers(rejected).next();
+        }
+        assert!(client.try_receive().expect("a working network").is_none());
+        while let Some(message) = server.try_receive().expect("a working network") {
+            assert_eq!(message.pieces().map(|piece| black_box(piece).len()).sum::<usize>(), BULK.len());
+            received += 1;
         }
     }
 }

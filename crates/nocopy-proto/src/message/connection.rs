@@ -95,8 +95,8 @@ pub(super) struct Connection<S, R> {
     pub(super) confirmed: bool,
     /// The caller knows of it.
     pub(super) announced: bool,
-    /// Somebody was refused a place in the queue.
-    pub(super) refused: bool,
+    /// Somebody was refused so many places in the queue; 0: nobody.
+    refused: usize,
     pub(super) finish_told: bool,
     /// The peer is gone, but everything it said is here: what is told when that was read, lost and why, or closed. Nothing is sent any more.
     pub(super) ended: Option<Option<Reason>>,
@@ -162,7 +162,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             keep_alives: 0,
             confirmed: false,
             announced: false,
-            refused: false,
+            refused: 0,
             finish_told: false,
             ended: None,
             unheard: false,
@@ -189,6 +189,22 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     #[inline]
     pub(super) fn room(&self) -> usize {
         if self.is_finished() { 0 } else { self.queue_max.saturating_sub(self.send.len()) }
+    }
+
+    /// Notes that somebody was refused so many places in the queue; of several it is who wants the fewest that is told of room.
+    pub(super) fn refuse(&mut self, packets: usize) {
+        let packets = packets.clamp(1, self.queue_max);
+        self.refused = if self.refused == 0 { packets } else { self.refused.min(packets) };
+    }
+
+    /// Whether who was refused has the places now; says it once.
+    #[inline]
+    pub(super) fn has_room_again(&mut self) -> bool {
+        let has = self.refused > 0 && self.room() >= self.refused;
+        if has {
+            self.refused = 0;
+        }
+        has
     }
 
     #[inline]
@@ -346,6 +362,45 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         Ok(None)
     }
 
+    /// Keeps packets of a run behind one with this header, as [`handle_data`](Self::handle_data) would, for as long as there is nothing
+    /// to decide about them: each is the next in order, a middle part of a message, and says nothing that the one before did not.
+    /// Returns the first one that is not like that.
+    #[inline]
+    pub(super) fn handle_followers(
+        &mut self,
+        now: Time,
+        header: &[u8; HEADER_BYTES],
+        congested: bool,
+        run: &mut impl Iterator<Item = R>,
+        mut admit: impl FnMut(Arrival) -> bool,
+        counters: &mut Counters,
+    ) -> Option<R> {
+        let mut packets = 0;
+        let other = loop {
+            let Some(datagram) = run.next() else { break None };
+            let sequence = sequence::narrow(self.receive.expected());
+            let Some(sent) = wire::follows(datagram.as_ref(), header, sequence) else { break Some(datagram) };
+            if let Err(datagram) = self.receive.extend(datagram, || admit(Arrival::InOrder)) {
+                break Some(datagram);
+            }
+            self.acks.newest = Some((sent, now));
+            self.acks.due.get_or_insert(now + self.ack_delay);
+            packets += 1;
+        };
+        self.acks.marked = self.acks.marked.wrapping_add(packets * u16::from(congested));
+        self.acks.packets += u32::from(packets);
+        self.acks.now |= packets > 0 && self.acks.packets >= ACK_PACKETS;
+        counters.packets_received += u64::from(packets);
+        other
+    }
+
+    /// Whether what a header says of our packets is known already.
+    #[inline]
+    pub(super) fn is_old_news(&self, header: &Header) -> bool {
+        sequence::widen(header.expected, self.send.first()) <= self.send.first()
+            && sequence::widen(header.credit, self.send.first()) <= self.credit
+    }
+
     /// An acknowledgement was asked for by a datagram without a packet.
     pub(super) fn handle_question(&mut self, now: Time, header: &Header) {
         if header.flags.contains(Flags::ANSWER) {
@@ -402,6 +457,25 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         // The last one for now asks for word, since otherwise it would wait for a late acknowledgement.
         let stops = self.send.in_flight() + 1 >= self.congestion.window() || sequence + 1 >= self.credit;
         Some(self.packet(sequence, now, Flags::NONE.with_if(stops, Flags::ANSWER)))
+    }
+
+    /// The packet behind one that was just sent, if [`next`](Self::next) would give it with the same header but for its number.
+    #[inline]
+    pub(super) fn next_follower(&mut self, now: Time) -> Option<u64> {
+        let sequence = self.send.next_fresh()?;
+        let is_plain = !self.acks.now
+            && !self.probe_due
+            && self.ended.is_none()
+            && self.last.is_none()
+            && sequence + 1 < self.credit
+            && self.send.in_flight() > 0
+            && self.send.in_flight() + 1 < self.congestion.window()
+            && self.send.next_lost().is_none()
+            && self.may_send(now);
+        is_plain.then(|| {
+            self.pacer.sent(now, self.rate());
+            sequence
+        })
     }
 
     /// Whether there is a packet that window, credit and rate let go.

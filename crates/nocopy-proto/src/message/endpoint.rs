@@ -15,11 +15,12 @@ use super::receive_window::Complete;
 use super::received::Message;
 use super::timers::Timers;
 use super::wire::{
-    Abort, AbortReason, DATAGRAM_BYTES_MIN, Datagram, Flags, HEADER_BYTES, Header, Malformed, Ranges, Unknown,
+    self, Abort, AbortReason, DATAGRAM_BYTES_MIN, Datagram, Flags, HEADER_BYTES, Header, Malformed, Ranges,
+    Unknown,
 };
 use super::{
     ConnectError, Counters, Event, Gone, Kind, MESSAGE_BYTES_MAX, Peer, PeerStatistics, QueueError, Reason,
-    Settings, Time,
+    Settings, Time, sequence,
 };
 
 /// So that the ranges of an acknowledgement reach over all of them.
@@ -266,13 +267,13 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(self.open(peer)?.map_or(0, |connection| connection.agreed.message_bytes_max()))
     }
 
-    /// Says that somebody waits for room: [`Event::Writable`] will tell.
+    /// Says that somebody waits for room for so many packets: [`Event::Writable`] will tell.
     ///
     /// # Errors
     /// The peer is gone.
-    pub fn want_room(&mut self, peer: Peer) -> Result<(), Gone> {
+    pub fn want_room(&mut self, peer: Peer, packets: usize) -> Result<(), Gone> {
         if let Some(connection) = self.open_mut(peer)? {
-            connection.refused = true;
+            connection.refuse(packets);
         }
         Ok(())
     }
@@ -288,10 +289,25 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             Err(error) => return Err((packet, error)),
         };
         if connection.room() == 0 {
-            connection.refused = true;
+            connection.refuse(1);
             return Err((packet, QueueError::Full));
         }
         connection.send.push(packet);
+        self.touch(peer.index);
+        Ok(())
+    }
+
+    /// Queues all packets of `packets`, in their order, as [`Endpoint::queue`] does one.
+    ///
+    /// # Errors
+    /// No room for all of them, or no peer: leaves them where they are.
+    pub fn queue_all(&mut self, peer: Peer, packets: &mut Vec<S>) -> Result<(), QueueError> {
+        let connection = self.open_to_send(peer)?;
+        if connection.room() < packets.len() {
+            connection.refuse(packets.len());
+            return Err(QueueError::Full);
+        }
+        connection.send.extend(packets.drain(..));
         self.touch(peer.index);
         Ok(())
     }
@@ -421,6 +437,52 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.released.extend(returned);
     }
 
+    /// Handles datagrams that came together, from one sender, in order: as [`Endpoint::handle_datagram`] each of them, and those cheaply
+    /// that go on with a long message.
+    #[inline]
+    pub fn handle_run(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        congested: bool,
+        run: impl IntoIterator<Item = R>,
+    ) {
+        let mut run = run.into_iter();
+        let mut next = run.next();
+        while let Some(datagram) = next {
+            let plain = wire::plain(datagram.as_ref()).copied();
+            self.handle_datagram(now, from, congested, datagram);
+            next = match plain {
+                Some(header) => self.handle_followers(now, from, congested, &header, &mut run),
+                None => run.next(),
+            };
+        }
+    }
+
+    /// Handles the datagrams that say nothing but what goes on behind one with this header, and returns the first that does.
+    fn handle_followers(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        congested: bool,
+        header: &[u8; HEADER_BYTES],
+        run: &mut impl Iterator<Item = R>,
+    ) -> Option<R> {
+        let Ok(Datagram::Data(parsed, _)) = Datagram::parse(header) else { return run.next() };
+        let index = index_of(parsed.to);
+        match self.entries.get_mut(index as usize).filter(|entry| entry.id == parsed.to) {
+            Some(Entry { state: State::Open(connection), .. })
+                if connection.agreed.to == from
+                    && !connection.agreed.crc
+                    && connection.is_old_news(&parsed) =>
+            {
+                let admit = |arrival| self.admission.admit(index, arrival);
+                connection.handle_followers(now, header, congested, run, admit, &mut self.counters)
+            }
+            _ => run.next(),
+        }
+    }
+
     /// The connection that a header is for. Where there is none the sender is told.
     #[inline]
     fn look_up(&mut self, from: SocketAddr, header: &Header) -> Option<u32> {
@@ -490,8 +552,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             connection.announced = true;
             self.events.push_back(Event::Accepted(peer, connection.agreed.to));
         }
-        if connection.refused && connection.room() > 0 {
-            connection.refused = false;
+        if connection.has_room_again() {
             self.events.push_back(Event::Writable(peer));
         }
         if connection.receive.ready() > 0 && !entry.is_readable {
@@ -755,6 +816,32 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                 }
             }
         })
+    }
+
+    /// Sends what goes on behind a packet of `peer` that [`Endpoint::poll_transmit`] has just given with this header, for as long as
+    /// nothing is to be decided: gives each packet with its header, and everything else is as it was.
+    #[inline]
+    pub fn transmit_followers(
+        &mut self,
+        now: Time,
+        peer: Peer,
+        mut header: [u8; HEADER_BYTES],
+        mut each: impl FnMut(&mut S, &[u8; HEADER_BYTES]),
+    ) {
+        let is_next = self.sending.front() == Some(&peer.index) && self.answers.is_empty();
+        let entry = self.entries.get_mut(peer.index()).filter(|entry| entry.generation == peer.generation);
+        let Some(Entry { state: State::Open(connection), .. }) = entry else { return };
+        if !is_next || wire::plain(&header).is_none() {
+            return;
+        }
+        while self.in_a_row + 1 < PACKETS_IN_A_ROW
+            && let Some(sequence) = connection.next_follower(now)
+        {
+            self.in_a_row += 1;
+            self.counters.packets_sent += 1;
+            wire::renumber(&mut header, sequence::narrow(sequence));
+            each(connection.send.send(sequence, now).0, &header);
+        }
     }
 
     #[inline]

@@ -107,6 +107,22 @@ pub fn chunk_at(payload: &[u8], at: usize) -> Result<Option<Chunk>, Malformed> {
     Ok(Some(Chunk { kind, place, total_bytes, header_bytes, range: begin..begin + length }))
 }
 
+/// How many bytes of a message a payload holds that is nothing but a middle chunk of it.
+#[inline]
+pub(super) fn middle(payload: &[u8]) -> Option<usize> {
+    let (word, rest) = payload.split_first_chunk()?;
+    let is_middle =
+        u32::from_be_bytes(*word) as usize == (Place::Middle as usize) << LENGTH_BITS | rest.len();
+    (is_middle && !rest.is_empty()).then_some(rest.len())
+}
+
+/// The bytes of the chunk that a payload begins with, which is not the first of its message; `None` if there is none.
+#[inline]
+pub(super) fn continuation(payload: &[u8]) -> Option<&[u8]> {
+    let (word, rest) = payload.split_first_chunk()?;
+    rest.get(..(u32::from_be_bytes(*word) & ((1 << LENGTH_BITS) - 1)) as usize)
+}
+
 #[inline]
 fn split_number(bytes: &[u8]) -> Result<(u32, &[u8]), Malformed> {
     let (number, rest) = bytes.split_first_chunk().ok_or(Malformed::Cut)?;

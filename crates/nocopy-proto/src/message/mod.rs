@@ -34,6 +34,8 @@ pub mod simulation;
 mod tests;
 mod time;
 mod timers;
+#[cfg(test)]
+mod twins;
 pub mod wire;
 
 pub use endpoint::{Endpoint, Transmit};

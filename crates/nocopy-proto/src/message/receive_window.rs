@@ -27,6 +27,8 @@ pub(super) struct ReceiveWindow<R> {
     open: Option<Open>,
     /// Messages that are complete and in order.
     ready: usize,
+    /// The last packets of those of them that lie in several.
+    ends: VecDeque<u64>,
     /// Where the next message begins.
     cursor: Cursor,
     /// The packet that is the last one.
@@ -93,6 +95,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
             payload_bytes_max,
             open: None,
             ready: 0,
+            ends: VecDeque::new(),
             cursor: Cursor { sequence: first, at: 0 },
             last: None,
         }
@@ -186,8 +189,12 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
             for chunk in framing::parse(payload) {
                 let chunk = chunk?;
                 self.check_place(&chunk, payload.len())?;
+                let is_last = chunk.place == Place::Last;
                 let ended = follow(&mut open, chunk, self.message_bytes_max)?;
                 ready += usize::from(ended);
+                if is_last {
+                    self.ends.push_back(self.expected);
+                }
             }
             if self.last == Some(self.expected) && (open.is_some() || self.has_more_than(self.expected)) {
                 return Err(Violation::AfterTheEnd);
@@ -196,6 +203,32 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
             self.expected += 1;
         }
         self.skip_empty();
+        Ok(())
+    }
+
+    /// Keeps the next packet in order, if there is nothing to find out about it: all packets before it are here and none behind it, and it
+    /// holds no more than a middle part of the message that is open. Asks last whether there is memory to keep it.
+    ///
+    /// # Errors
+    /// Gives the packet back: see [`insert`](Self::insert).
+    #[inline]
+    pub(super) fn extend(&mut self, datagram: R, admit: impl FnOnce() -> bool) -> Result<(), R> {
+        let is_open_end = self.expected < self.credit() && self.last.is_none() && !self.has_gap();
+        let payload = self.payload_of(&datagram);
+        match (framing::middle(payload), &mut self.open) {
+            (Some(bytes), Some(Open { bytes_left }))
+                if is_open_end
+                    && payload.len() >= self.payload_bytes_max
+                    && bytes < *bytes_left
+                    && admit() =>
+            {
+                *bytes_left -= bytes;
+            }
+            _ => return Err(datagram),
+        }
+        self.slots.push_back(Some(datagram));
+        self.kept += 1;
+        self.expected += 1;
         Ok(())
     }
 
@@ -235,8 +268,13 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     #[inline]
     fn payload(&self, sequence: u64) -> Option<&[u8]> {
         let datagram = self.slots.get(usize::try_from(sequence.checked_sub(self.first)?).ok()?)?.as_ref()?;
+        Some(self.payload_of(datagram))
+    }
+
+    #[inline]
+    fn payload_of<'r>(&self, datagram: &'r R) -> &'r [u8] {
         let bytes = datagram.as_ref();
-        Some(&bytes[HEADER_BYTES..bytes.len() - self.trailer_bytes])
+        &bytes[HEADER_BYTES..bytes.len() - self.trailer_bytes]
     }
 
     /// What has arrived behind the first missing packet, from the lowest on.
@@ -260,10 +298,10 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         let mut end = begin;
         let (chunk, mut has_more_behind) = self.chunk_and_rest(&mut end)?;
         let (kind, bytes, first) = (chunk.kind, chunk.total_bytes, (chunk.range.start, end));
-        let mut place = chunk.place;
-        while matches!(place, Place::First | Place::Middle) {
-            let next = self.chunk_and_rest(&mut end)?;
-            (place, has_more_behind) = (next.0.place, next.1);
+        if chunk.place == Place::First {
+            // What lies between was looked at when it came.
+            end = Cursor { sequence: *self.ends.front()?, at: 0 };
+            (_, has_more_behind) = self.chunk_and_rest(&mut end)?;
         }
         Some(Complete { kind, bytes, begin, end, first, has_more_behind })
     }
@@ -292,14 +330,10 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
 
     /// The bytes of a message, piece by piece.
     pub(super) fn pieces(&self, message: &Complete) -> impl Iterator<Item = &[u8]> {
-        let (mut at, end) = (message.first.1, message.end);
-        let rest = std::iter::from_fn(move || {
-            if at == end {
-                return None;
-            }
-            let chunk = self.chunk(&mut at)?;
-            self.payload(at.sequence).map(|payload| &payload[chunk.range])
-        });
+        let index = |cursor: Cursor| (cursor.sequence - self.first) as usize;
+        let behind = index(message.first.1) + 1..index(message.end) + 1;
+        let packets = self.slots.range(behind).flatten();
+        let rest = packets.filter_map(|datagram| framing::continuation(self.payload_of(datagram)));
         self.first_piece(message).into_iter().chain(rest)
     }
 
@@ -342,6 +376,9 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     pub(super) fn consume(&mut self, message: &Complete, released: &mut Vec<R>) {
         self.ready -= 1;
         self.cursor = message.end;
+        if message.first.1 != message.end {
+            self.ends.pop_front();
+        }
         if !message.has_more_behind {
             self.skip_empty();
         }
@@ -351,19 +388,22 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     /// Gives packets back that are read.
     #[inline]
     pub(super) fn release(&mut self, released: &mut Vec<R>) {
-        while self.first < self.cursor.sequence {
-            if let Some(datagram) = self.slots.pop_front().expect("read, so it arrived") {
-                self.kept -= 1;
-                released.push(datagram);
-            }
-            self.first += 1;
+        let read = (self.cursor.sequence - self.first) as usize;
+        if read == 0 {
+            return;
         }
+        let before = released.len();
+        // Those that were taken are not there any more.
+        released.extend(self.slots.drain(..read).flatten());
+        self.kept -= released.len() - before;
+        self.first = self.cursor.sequence;
     }
 
     /// Gives back everything.
     pub(super) fn clear(&mut self, released: &mut Vec<R>) {
         released.extend(self.slots.drain(..).flatten());
         (self.kept, self.ready) = (0, 0);
+        self.ends.clear();
         self.first = self.expected;
         self.cursor = Cursor { sequence: self.expected, at: 0 };
     }

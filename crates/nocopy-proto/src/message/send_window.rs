@@ -132,14 +132,12 @@ impl<S> SendWindow<S> {
     #[inline]
     pub(super) fn push(&mut self, packet: S) -> u64 {
         let sequence = self.end();
-        self.slots.push_back(Slot {
-            packet: Some(packet),
-            state: State::Queued,
-            repeated: false,
-            order: 0,
-            sent: Time::default(),
-        });
+        self.slots.push_back(Slot::new(packet));
         sequence
+    }
+
+    pub(super) fn extend(&mut self, packets: impl Iterator<Item = S>) {
+        self.slots.extend(packets.map(Slot::new));
     }
 
     fn at(&mut self, sequence: u64) -> Option<&mut Slot<S>> {
@@ -346,6 +344,11 @@ enum Verdict {
 }
 
 impl<S> Slot<S> {
+    #[inline]
+    fn new(packet: S) -> Self {
+        Self { packet: Some(packet), state: State::Queued, repeated: false, order: 0, sent: Time::default() }
+    }
+
     /// What is there of the slot, which is an acknowledged one from here on.
     #[inline]
     fn acknowledged(&mut self) -> Self {

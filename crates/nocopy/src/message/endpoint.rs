@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use nocopy_proto::message::framing::{self, whole_header_bytes};
 use nocopy_proto::message::{
-    self as protocol, Counters, Event, Gone, Kind, Peer, PeerStatistics, QueueError, Settings, Time,
+    self as protocol, Counters, Event, Gone, Kind, Peer, PeerStatistics, QueueError, Settings, Time, Transmit,
 };
 use smallvec::SmallVec;
 
-use super::carrier::{Carrier, Layout, Packet, Received};
+use super::carrier::{Came, Carrier, Layout, Packet, Received};
 use super::open_packet::{OpenPacket, Peers};
 use super::{Builder, CarrierCounters, Message, OpenError, OwnedMessage};
 use crate::evidence::{Cause, Evidence, Tally};
@@ -112,6 +112,11 @@ impl Rejected {
     /// The message's buffers.
     pub fn into_buffers(self) -> impl ExactSizeIterator<Item = Buffer> {
         self.buffers.into_iter()
+    }
+
+    /// The message's buffers, and what stood in the way.
+    pub fn into_parts(self) -> (impl ExactSizeIterator<Item = Buffer>, SendError) {
+        (self.buffers.into_iter(), self.reason)
     }
 }
 
@@ -436,7 +441,7 @@ impl Endpoint {
         }
         let closing = usize::from(self.peers.open(peer).is_some());
         if self.protocol.room(peer)? < closing + packets {
-            self.protocol.want_room(peer)?;
+            self.protocol.want_room(peer, closing + packets)?;
             return Err(SendError::WouldBlock);
         }
         Ok(Plan { payload_bytes_max, packets })
@@ -466,25 +471,20 @@ impl Endpoint {
     }
 
     fn queue_made(&mut self, peer: Peer) -> Result<(), SendError> {
-        let mut made = std::mem::take(&mut self.made);
-        let mut queued = Ok(());
-        for packet in made.drain(..) {
-            // There was room for all of them: if one is refused, so are those behind it.
-            queued = queued.and(self.queue(peer, packet));
+        self.unsent += self.made.len();
+        let queued = self.protocol.queue_all(peer, &mut self.made);
+        self.made.drain(..).for_each(|packet| self.carrier.release(packet)); // of one that was refused
+        if self.unsent >= UNSENT_MAX {
+            self.transmit(self.now());
         }
-        self.made = made;
-        queued
+        queued.map_err(refused)
     }
 
     #[inline]
     fn queue(&mut self, peer: Peer, packet: Packet) -> Result<(), SendError> {
         if let Err((packet, refusal)) = self.protocol.queue(peer, packet) {
             self.carrier.release(packet);
-            return Err(match refusal {
-                QueueError::Gone(gone) => gone.into(),
-                QueueError::Finished => SendError::Finished,
-                _ => SendError::WouldBlock,
-            });
+            return Err(refused(refusal));
         }
         self.unsent += 1;
         if self.unsent >= UNSENT_MAX {
@@ -647,9 +647,12 @@ impl Endpoint {
         let Self { protocol, carrier, clock, wait, starved, .. } = self;
         let due = protocol.poll_timeout();
         let mut now = None;
-        let mut deliver = |from, congested, datagram| {
+        let mut deliver = |from, congested, came| {
             let now = *now.get_or_insert_with(|| clock.now());
-            protocol.handle_datagram(now, from, congested, datagram);
+            match came {
+                Came::Alone(datagram) => protocol.handle_datagram(now, from, congested, datagram),
+                Came::Run(run) => protocol.handle_run(now, from, congested, run),
+            }
         };
         match patience {
             Patience::None => carrier.receive(&mut deliver)?,
@@ -698,20 +701,26 @@ impl Endpoint {
     /// Sends what the protocol has to send, and sees to what is due.
     #[inline]
     fn transmit(&mut self, now: Time) {
-        self.unsent = 0;
+        let Self { protocol, carrier, unsent, .. } = self;
+        *unsent = 0;
         loop {
-            while let Some(transmit) = self.protocol.poll_transmit(now) {
-                self.carrier.transmit(&transmit);
+            while let Some(transmit) = protocol.poll_transmit(now) {
+                carrier.transmit(&transmit);
+                if let Transmit::Packet { peer, to, header, .. } = transmit {
+                    protocol.transmit_followers(now, peer, header, |packet, header| {
+                        carrier.transmit_packet(to, packet, header, false);
+                    });
+                }
                 // What follows from having nothing more is seen to when the packets are on their way.
-                if !self.protocol.has_more() {
-                    self.carrier.flush();
+                if !protocol.has_more() {
+                    carrier.flush();
                 }
             }
-            self.carrier.flush();
-            if self.protocol.poll_timeout().is_none_or(|due| due > now) {
+            carrier.flush();
+            if protocol.poll_timeout().is_none_or(|due| due > now) {
                 return;
             }
-            self.protocol.handle_timeout(now);
+            protocol.handle_timeout(now);
         }
     }
 
@@ -850,6 +859,14 @@ impl Drop for Endpoint {
             self.abort(peer);
             self.transmit(self.now());
         }
+    }
+}
+
+fn refused(refusal: QueueError) -> SendError {
+    match refusal {
+        QueueError::Gone(gone) => gone.into(),
+        QueueError::Finished => SendError::Finished,
+        _ => SendError::WouldBlock,
     }
 }
 

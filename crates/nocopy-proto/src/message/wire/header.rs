@@ -134,3 +134,31 @@ impl Header {
         Echo::put_number(header, self.echo);
     }
 }
+
+/// The header of a packet that has no flags, or none but ECHO.
+#[inline]
+pub(in crate::message) fn plain(datagram: &[u8]) -> Option<&[u8; HEADER_BYTES]> {
+    let header = datagram.first_chunk()?;
+    let is_plain = header[0] == DATA && header[1] & !Flags::ECHO.0 == 0;
+    is_plain.then_some(header)
+}
+
+/// The `sent` of the packet with that sequence, if it says otherwise what the header of the one before it says.
+#[inline]
+pub(in crate::message) fn follows(
+    datagram: &[u8],
+    before: &[u8; HEADER_BYTES],
+    sequence: u32,
+) -> Option<u32> {
+    let header: &[u8; HEADER_BYTES] = datagram.first_chunk()?;
+    let same = header[..12] == before[..12]
+        && Expected::get(header) == Expected::get(before)
+        && Credit::get(header) == Credit::get(before);
+    (same && Sequence::number(header) == sequence).then(|| Sent::number(header))
+}
+
+/// Makes a header that of another packet which is sent at the same time.
+#[inline]
+pub(in crate::message) fn renumber(header: &mut [u8; HEADER_BYTES], sequence: u32) {
+    Sequence::put_number(header, sequence);
+}

@@ -45,6 +45,13 @@ pub(super) enum Received {
     Bytes(Box<[u8]>, u16),
 }
 
+/// What came: a datagram, or several of one sender together.
+#[derive(Debug)]
+pub(super) enum Came {
+    Alone(Received),
+    Run(sockets::Parts),
+}
+
 impl Received {
     /// Makes a datagram the program's.
     pub(super) fn give(self, home: Option<&Arc<Returned>>) -> Self {
@@ -189,12 +196,18 @@ impl Carrier {
     pub(super) fn transmit(&mut self, transmit: &Transmit<'_, Packet>) {
         match transmit {
             Transmit::Packet { to, packet, header, crc, .. } => {
-                each!(self, carrier => carrier.transmit_packet(*to, packet, header, *crc));
+                self.transmit_packet(*to, packet, header, *crc);
             }
             Transmit::Control { to, datagram } => {
                 each!(self, carrier => carrier.transmit_control(*to, datagram));
             }
         }
+    }
+
+    /// Sends a packet with the next flush, with this header and a CRC if it is to have one.
+    #[inline]
+    pub(super) fn transmit_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8], crc: bool) {
+        each!(self, carrier => carrier.transmit_packet(to, packet, header, crc));
     }
 
     #[inline]
@@ -223,10 +236,7 @@ impl Carrier {
 
     /// Hands over what has come, without waiting: from where, whether marked, the datagram. Returns how many that was.
     #[inline]
-    pub(super) fn receive(
-        &mut self,
-        deliver: &mut impl FnMut(SocketAddr, bool, Received),
-    ) -> io::Result<usize> {
+    pub(super) fn receive(&mut self, deliver: &mut impl FnMut(SocketAddr, bool, Came)) -> io::Result<usize> {
         each!(self, carrier => carrier.receive(deliver))
     }
 
@@ -235,7 +245,7 @@ impl Carrier {
         &mut self,
         how: Wait,
         until: Option<Instant>,
-        deliver: &mut impl FnMut(SocketAddr, bool, Received),
+        deliver: &mut impl FnMut(SocketAddr, bool, Came),
     ) -> io::Result<usize> {
         each!(self, carrier => carrier.wait(how, until, deliver))
     }

@@ -16,7 +16,7 @@ use nocopy_proto::message::framing::CHUNK_HEADER_BYTES_MAX;
 use rustix::event::epoll;
 use smallvec::SmallVec;
 
-use super::{Layout, Packet, Received, Room};
+use super::{Came, Layout, Packet, Received, Room};
 use crate::evidence::{Evidence, Tally};
 use crate::message::HEADER_BYTES;
 use crate::message::counters::CarrierCounters;
@@ -474,10 +474,7 @@ impl OverPort {
     }
 
     #[inline]
-    pub(super) fn receive(
-        &mut self,
-        deliver: &mut impl FnMut(SocketAddr, bool, Received),
-    ) -> io::Result<usize> {
+    pub(super) fn receive(&mut self, deliver: &mut impl FnMut(SocketAddr, bool, Came)) -> io::Result<usize> {
         let Self { receivers, intake, .. } = self;
         let mut came = 0;
         for (queue, receiver) in (0..).zip(receivers) {
@@ -490,7 +487,7 @@ impl OverPort {
         &mut self,
         how: Wait,
         until: Option<Instant>,
-        deliver: &mut impl FnMut(SocketAddr, bool, Received),
+        deliver: &mut impl FnMut(SocketAddr, bool, Came),
     ) -> io::Result<usize> {
         // Nobody tells when the kernel has room for what it did not take: whoever waits comes back to try.
         let is_stuck = !self.waiting.is_empty() || self.senders[0].has_queued();
@@ -508,7 +505,7 @@ impl OverPort {
         &mut self,
         how: Wait,
         until: Option<Instant>,
-        deliver: &mut impl FnMut(SocketAddr, bool, Received),
+        deliver: &mut impl FnMut(SocketAddr, bool, Came),
     ) -> io::Result<usize> {
         let now = Instant::now();
         let spin_until = match how {
@@ -594,7 +591,7 @@ impl Intake {
         &mut self,
         batch: Batch<'_>,
         queue: u16,
-        deliver: &mut impl FnMut(SocketAddr, bool, Received),
+        deliver: &mut impl FnMut(SocketAddr, bool, Came),
     ) -> usize {
         let mut count = 0;
         for datagram in batch {
@@ -602,8 +599,8 @@ impl Intake {
             let (from, congested) = (datagram.from(), datagram.is_congested());
             self.held[usize::from(queue)] += 1;
             match datagram.take() {
-                Payload::Frame(frame) => deliver(from, congested, Received::Frame(frame, queue)),
-                Payload::Bytes(bytes) => deliver(from, congested, Received::Bytes(bytes, queue)),
+                Payload::Frame(frame) => deliver(from, congested, Came::Alone(Received::Frame(frame, queue))),
+                Payload::Bytes(bytes) => deliver(from, congested, Came::Alone(Received::Bytes(bytes, queue))),
             }
         }
         self.datagrams += count as u64;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nocopy_proto::message::crc;
 use smallvec::SmallVec;
 
-use super::{Layout, Packet, Received, Room};
+use super::{Came, Layout, Packet, Received, Room};
 use crate::evidence::{Cause, Evidence, Tally};
 use crate::message::cargo::{Cargo, Piece};
 use crate::message::counters::CarrierCounters;
@@ -26,7 +26,7 @@ use crate::socket::udp::{self, ReceiveError};
 use crate::sys::udp_send::allow_fragments;
 use crate::sys::xsk::{Wakeup, wait_readable, wait_readable_or_writable};
 use intake::Intake;
-pub(in crate::message) use intake::{PASSING, Shared};
+pub(in crate::message) use intake::{PASSING, Parts, Shared};
 use outbox::{Outbox, Waiting};
 use staging::{PIECES_MAX, Staging};
 
@@ -137,7 +137,7 @@ impl Sockets {
         made: &mut Vec<Packet>,
     ) -> Result<(), Buffers> {
         let numbers: SmallVec<[u32; 4]> = buffers.into_iter().map(|buffer| self.cargo.put(buffer)).collect();
-        let mut reader = Reader { numbers: &numbers, next: 0, at: 0 };
+        let mut reader = Reader { numbers: &numbers, next: 0, at: 0, left: self.cargo.len(numbers[0]) };
         for chunk in layout.chunks() {
             made.push(Packet(self.fragment(chunk.header(), chunk.range.len(), &mut reader)));
         }
@@ -145,14 +145,28 @@ impl Sockets {
         Ok(())
     }
 
+    #[inline]
     fn fragment(&mut self, prefix: &[u8], bytes: usize, reader: &mut Reader<'_>) -> u32 {
+        match reader.piece(bytes) {
+            Some(piece) => self.fragment_of(prefix, &[piece]),
+            None => self.fragment_of_several(prefix, bytes, reader),
+        }
+    }
+
+    #[inline]
+    fn fragment_of(&mut self, prefix: &[u8], pieces: &[Piece]) -> u32 {
+        let head_bytes = HEADER_BYTES + prefix.len();
+        let slot = self.staging.take_prefix(head_bytes, pieces).expect("there is room for fragments");
+        self.staging.slot_mut(slot)[HEADER_BYTES..head_bytes].copy_from_slice(prefix);
+        pieces.iter().for_each(|piece| self.cargo.refer(piece.buffer));
+        slot
+    }
+
+    fn fragment_of_several(&mut self, prefix: &[u8], bytes: usize, reader: &mut Reader<'_>) -> u32 {
         let pieces: SmallVec<[Piece; PIECES_MAX]> = reader.pieces(bytes, &self.cargo);
         let head_bytes = HEADER_BYTES + prefix.len();
         if pieces.len() <= PIECES_MAX {
-            let slot = self.staging.take_prefix(head_bytes, &pieces).expect("there is room for fragments");
-            self.staging.slot_mut(slot)[HEADER_BYTES..head_bytes].copy_from_slice(prefix);
-            pieces.iter().for_each(|piece| self.cargo.refer(piece.buffer));
-            return slot;
+            return self.fragment_of(prefix, &pieces);
         }
         self.gathered_bytes += bytes as u64;
         let slot = self.staging.take(head_bytes + bytes).expect("there is room for packets");
@@ -220,10 +234,7 @@ impl Sockets {
 
     /// Hands over what has come, without waiting; returns how many datagrams that was.
     #[inline]
-    pub(super) fn receive(
-        &mut self,
-        deliver: &mut impl FnMut(SocketAddr, bool, Received),
-    ) -> io::Result<usize> {
+    pub(super) fn receive(&mut self, deliver: &mut impl FnMut(SocketAddr, bool, Came)) -> io::Result<usize> {
         let batch = match self.receiver.try_receive() {
             Ok(batch) => batch,
             // Nobody asked for errors of the network, and the run buffers that are here stay here.
@@ -243,7 +254,7 @@ impl Sockets {
         &mut self,
         how: Wait,
         until: Option<Instant>,
-        deliver: &mut impl FnMut(SocketAddr, bool, Received),
+        deliver: &mut impl FnMut(SocketAddr, bool, Came),
     ) -> io::Result<usize> {
         match how {
             Wait::Spin => return self.spin(until, deliver),
@@ -264,7 +275,7 @@ impl Sockets {
     fn spin(
         &mut self,
         until: Option<Instant>,
-        deliver: &mut impl FnMut(SocketAddr, bool, Received),
+        deliver: &mut impl FnMut(SocketAddr, bool, Came),
     ) -> io::Result<usize> {
         loop {
             // Each look is a call, beside which the clock costs nothing.
@@ -346,21 +357,35 @@ struct Reader<'a> {
     numbers: &'a [u32],
     next: usize,
     at: usize,
+    /// Bytes of that buffer from there on.
+    left: usize,
 }
 
 impl Reader<'_> {
+    /// The next so many bytes, if they lie in one piece, and are not the last of it.
+    #[inline]
+    fn piece(&mut self, bytes: usize) -> Option<Piece> {
+        if bytes == 0 || bytes >= self.left {
+            return None;
+        }
+        let piece = Piece { buffer: self.numbers[self.next], at: self.at as u32, bytes: bytes as u32 };
+        (self.at, self.left) = (self.at + bytes, self.left - bytes);
+        Some(piece)
+    }
+
     /// The pieces in which the next so many bytes lie.
     fn pieces(&mut self, mut bytes: usize, cargo: &Cargo) -> SmallVec<[Piece; PIECES_MAX]> {
         let mut pieces = SmallVec::new();
         while bytes > 0 {
             let buffer = self.numbers[self.next];
-            let now = bytes.min(cargo.len(buffer) - self.at);
+            let now = bytes.min(self.left);
             if now > 0 {
                 pieces.push(Piece { buffer, at: self.at as u32, bytes: now as u32 });
             }
-            (self.at, bytes) = (self.at + now, bytes - now);
-            if self.at == cargo.len(buffer) {
+            (self.at, self.left, bytes) = (self.at + now, self.left - now, bytes - now);
+            if self.left == 0 {
                 (self.next, self.at) = (self.next + 1, 0);
+                self.left = self.numbers.get(self.next).map_or(0, |next| cargo.len(*next));
             }
         }
         pieces

@@ -4,12 +4,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::message::carrier::Received;
+use crate::message::carrier::{Came, Received};
 use crate::pool::{Buffer, Pool};
 use crate::socket::udp::{Batch, Run};
 
-/// Runs of at least so many datagrams stay in the buffer they were received into: it is full enough.
+/// Runs of at least so many datagrams, or bytes, stay in the buffer they were received into: it is full enough.
 const RUN_KEPT_FROM: usize = 8;
+const RUN_KEPT_FROM_BYTES: usize = 16 << 10;
 
 /// Small buffers in which nothing is kept: for what is only looked at, acknowledgements above all.
 pub(in crate::message) const PASSING: usize = 64;
@@ -33,6 +34,30 @@ impl AsRef<[u8]> for Shared {
     fn as_ref(&self) -> &[u8] {
         let run = self.held.run.as_ref().expect("held as long as somebody has a part of it");
         &run.bytes()[self.at as usize..][..self.bytes as usize]
+    }
+}
+
+/// The datagrams of a run, each with its share of it.
+#[derive(Debug)]
+pub(in crate::message) struct Parts {
+    held: Arc<Held>,
+    at: u32,
+    step: u32,
+    end: u32,
+}
+
+impl Iterator for Parts {
+    type Item = Received;
+
+    #[inline]
+    fn next(&mut self) -> Option<Received> {
+        let bytes = self.step.min(self.end - self.at);
+        if bytes == 0 {
+            return None;
+        }
+        let part = Shared { held: Arc::clone(&self.held), at: self.at, bytes };
+        self.at += bytes;
+        Some(Received::Shared(part))
     }
 }
 
@@ -68,13 +93,13 @@ impl Intake {
     pub(super) fn take(
         &mut self,
         batch: Batch<'_>,
-        deliver: &mut impl FnMut(SocketAddr, bool, Received),
+        deliver: &mut impl FnMut(SocketAddr, bool, Came),
     ) -> usize {
         let datagrams = batch.len();
-        let keeps = batch.runs().iter().any(|run| run.len() >= RUN_KEPT_FROM);
+        let keeps = batch.runs().iter().any(is_kept);
         if keeps && self.large.at_home() > self.large_reserve + batch.runs().len() {
             for run in batch.take() {
-                match run.len() >= RUN_KEPT_FROM {
+                match is_kept(&run) {
                     true => self.keep(run, deliver),
                     false => self.copy(&run, deliver),
                 }
@@ -85,22 +110,15 @@ impl Intake {
         datagrams
     }
 
-    fn keep(&mut self, run: Run, deliver: &mut impl FnMut(SocketAddr, bool, Received)) {
+    fn keep(&mut self, run: Run, deliver: &mut impl FnMut(SocketAddr, bool, Came)) {
         let (from, congested) = (run.from(), run.is_congested());
         let (step, all) = (run.segment_bytes(), run.bytes().len());
         let mut held = self.spare.pop().unwrap_or_default();
         Arc::get_mut(&mut held).expect("nobody has a part of a spare one").run = Some(run);
-        for at in (0..all).step_by(step) {
-            let bytes = step.min(all - at) as u32;
-            deliver(
-                from,
-                congested,
-                Received::Shared(Shared { held: Arc::clone(&held), at: at as u32, bytes }),
-            );
-        }
+        deliver(from, congested, Came::Run(Parts { held, at: 0, step: step as u32, end: all as u32 }));
     }
 
-    fn copy(&mut self, run: &Run, deliver: &mut impl FnMut(SocketAddr, bool, Received)) {
+    fn copy(&mut self, run: &Run, deliver: &mut impl FnMut(SocketAddr, bool, Came)) {
         for datagram in run.datagrams() {
             let Some(mut buffer) = self.here.pop().or_else(|| self.small.take()) else {
                 self.no_memory += 1;
@@ -111,7 +129,7 @@ impl Intake {
             buffer.fill(bytes).expect("it fits");
             self.copied.0 += 1;
             self.copied.1 += bytes.len() as u64;
-            deliver(run.from(), run.is_congested(), Received::Buffer(buffer));
+            deliver(run.from(), run.is_congested(), Came::Alone(Received::Buffer(buffer)));
         }
     }
 
@@ -131,6 +149,10 @@ impl Intake {
             self.spare.push(part.held);
         }
     }
+}
+
+fn is_kept(run: &Run) -> bool {
+    run.len() >= RUN_KEPT_FROM || run.len() > 1 && run.bytes().len() >= RUN_KEPT_FROM_BYTES
 }
 
 /// Pools for what is received.

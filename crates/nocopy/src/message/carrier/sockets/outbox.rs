@@ -116,7 +116,7 @@ impl Outbox {
             let segment_bytes = if group.packets > 1 { group.segment_bytes as u16 } else { 0 };
             burst.begin(&self.waiting[at].to.into(), segment_bytes);
             for waiting in self.waiting.range(at..at + group.packets) {
-                staging.pieces(waiting.slot, cargo).into_iter().for_each(|piece| burst.piece(piece));
+                staging.each_piece(waiting.slot, cargo, |piece| burst.piece(piece));
             }
             self.packets.push(group.packets);
             at += group.packets;
@@ -174,7 +174,7 @@ impl Outbox {
     ) -> bool {
         let mut burst = CopiedBurst::new(&mut self.burst);
         burst.begin(&waiting.to.into(), 0);
-        staging.pieces(waiting.slot, cargo).into_iter().for_each(|piece| burst.piece(piece));
+        staging.each_piece(waiting.slot, cargo, |piece| burst.piece(piece));
         let sent = allow_fragments(&socket.as_fd(), self.is_ipv6, true)
             .is_ok_and(|()| burst.send(socket, 0).is_ok_and(|sent| sent == 1));
         // It was possible when the socket was made.

@@ -102,18 +102,16 @@ impl Staging {
         self.packets[slot as usize].head_bytes = bytes as u16;
     }
 
-    /// All of a packet, in the order it is sent.
+    /// Gives all of a packet, in the order it is sent.
     #[inline]
-    pub(super) fn pieces<'a>(&'a self, slot: u32, cargo: &'a Cargo) -> SmallVec<[&'a [u8]; PIECES_MAX + 2]> {
+    pub(super) fn each_piece<'a>(&'a self, slot: u32, cargo: &'a Cargo, mut each: impl FnMut(&'a [u8])) {
         let packet = &self.packets[slot as usize];
         let (head, behind) = self.slot(slot).split_at(usize::from(packet.head_bytes));
-        let mut pieces = SmallVec::new();
-        pieces.push(head);
-        pieces.extend(packet.pieces().iter().map(|piece| cargo.bytes(*piece)));
+        each(head);
+        packet.pieces().iter().for_each(|piece| each(cargo.bytes(*piece)));
         if packet.crc {
-            pieces.push(&behind[..4]);
+            each(&behind[..4]);
         }
-        pieces
     }
 
     /// How many pieces that are, and how many bytes.
@@ -137,7 +135,11 @@ impl Staging {
         self.slot_mut(slot)[..header.len()].copy_from_slice(header);
         self.packets[slot as usize].crc = false;
         if let Some(crc) = crc {
-            let sum = crc(&self.pieces(slot, cargo));
+            let sum = {
+                let mut pieces = SmallVec::<[&[u8]; PIECES_MAX + 1]>::new();
+                self.each_piece(slot, cargo, |piece| pieces.push(piece));
+                crc(&pieces)
+            };
             let at = usize::from(self.packets[slot as usize].head_bytes);
             self.slot_mut(slot)[at..at + 4].copy_from_slice(&sum);
             self.packets[slot as usize].crc = true;
@@ -169,8 +171,7 @@ impl Staging {
     /// Makes a slot free, and lets go of the program's buffers.
     #[inline]
     pub(super) fn free_slot(&mut self, slot: u32, cargo: &mut Cargo) {
-        let packet = self.packets[slot as usize];
-        for piece in packet.pieces() {
+        for piece in self.packets[slot as usize].pieces() {
             cargo.release(piece.buffer);
         }
         self.freed = true;

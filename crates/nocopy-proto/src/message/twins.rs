@@ -1,0 +1,224 @@
+//! Datagrams sent and handled one by one, and in runs: both ways are the same, byte for byte.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::framing;
+use super::wire::HEADER_BYTES;
+use super::*;
+
+type Host = Endpoint<Vec<u8>, Vec<u8>>;
+
+fn address(host: usize) -> SocketAddr {
+    ([10, 0, 0, host as u8 + 1], 7000).into()
+}
+
+/// What becomes of a datagram on its way.
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    Arrives,
+    Lost,
+    Twice,
+    Late,
+    Damaged(u8),
+}
+
+fn fates() -> impl Strategy<Value = Vec<Fate>> {
+    let fate = prop_oneof![
+        30 => Just(Fate::Arrives),
+        1 => Just(Fate::Lost),
+        1 => Just(Fate::Twice),
+        1 => Just(Fate::Late),
+        1 => (0u8..48).prop_map(Fate::Damaged),
+    ];
+    prop::collection::vec(fate, 1..60)
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Send(usize, usize),
+    Carry(usize, bool, Vec<Fate>),
+    Read(usize, u8),
+    Sleep(u16),
+    Finish(usize),
+    Memory(usize, usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let host = 0..2_usize;
+    let step = prop_oneof![
+        6 => (host.clone(), 0..40_000_usize).prop_map(|(host, bytes)| Step::Send(host, bytes)),
+        10 => (host.clone(), any::<bool>(), fates()).prop_map(|(host, marked, fates)| Step::Carry(host, marked, fates)),
+        3 => (host.clone(), 0..4_u8).prop_map(|(host, most)| Step::Read(host, most)),
+        3 => (0..3000_u16).prop_map(Step::Sleep),
+        1 => host.clone().prop_map(Step::Finish),
+        1 => (host, 0..200_usize).prop_map(|(host, packets)| Step::Memory(host, packets)),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// The same two hosts twice.
+struct Twins {
+    now: Time,
+    single: [Host; 2],
+    runs: [Host; 2],
+    followers: usize,
+}
+
+impl Twins {
+    fn new() -> Self {
+        let settings = Settings { window_packets: 100, max_message_bytes: 60_000, ..Settings::default() };
+        let hosts = || [1, 2].map(|seed| Endpoint::new(settings.clone(), [seed; 32]));
+        Self { now: Time::from_ns(1_000_000), single: hosts(), runs: hosts(), followers: 0 }
+    }
+
+    fn both(&mut self, host: usize) -> [&mut Host; 2] {
+        [&mut self.single[host], &mut self.runs[host]]
+    }
+
+    /// Sends what there is, and takes it to the other host.
+    fn carry(&mut self, from: usize, marked: bool, fates: &[Fate]) {
+        let sent = self.sent_single(from);
+        assert!(sent == self.sent_in_runs(from), "they sent different datagrams");
+        let mut late = Vec::new();
+        let mut arrived = Vec::new();
+        for (mut datagram, fate) in sent.into_iter().zip(fates.iter().cycle()) {
+            match fate {
+                Fate::Arrives => arrived.push(datagram),
+                Fate::Lost => {}
+                Fate::Twice => arrived.extend([datagram.clone(), datagram]),
+                Fate::Late => late.push(datagram),
+                Fate::Damaged(at) => {
+                    let at = usize::from(*at) % datagram.len();
+                    datagram[at] ^= 1 << (at % 8);
+                    arrived.push(datagram);
+                }
+            }
+        }
+        arrived.extend(late);
+        for datagram in &arrived {
+            self.single[1 - from].handle_datagram(self.now, address(from), marked, datagram.clone());
+        }
+        self.runs[1 - from].handle_run(self.now, address(from), marked, arrived);
+    }
+
+    fn sent_single(&mut self, from: usize) -> Vec<Vec<u8>> {
+        let mut sent = Vec::new();
+        while let Some(transmit) = self.single[from].poll_transmit(self.now) {
+            sent.push(match transmit {
+                Transmit::Control { datagram, .. } => datagram.to_vec(),
+                Transmit::Packet { packet, header, .. } => [&header[..], packet].concat(),
+            });
+        }
+        sent
+    }
+
+    fn sent_in_runs(&mut self, from: usize) -> Vec<Vec<u8>> {
+        let mut sent = Vec::new();
+        while let Some(transmit) = self.runs[from].poll_transmit(self.now) {
+            match transmit {
+                Transmit::Control { datagram, .. } => sent.push(datagram.to_vec()),
+                Transmit::Packet { peer, packet, header, .. } => {
+                    sent.push([&header[..], packet].concat());
+                    let before = sent.len();
+                    self.runs[from].transmit_followers(self.now, peer, header, |packet, header| {
+                        sent.push([&header[..], packet].concat());
+                    });
+                    self.followers += sent.len() - before;
+                }
+            }
+        }
+        sent
+    }
+
+    fn send(&mut self, from: usize, to: Peer, bytes: usize) {
+        for host in self.both(from) {
+            let Ok(max) = host.payload_bytes_max(to) else { continue };
+            let mut packets: Vec<Vec<u8>> = framing::chunks(Kind::Plain, bytes, 0, max.max(HEADER_BYTES))
+                .map(|placed| [placed.header(), &vec![bytes as u8; placed.range.len()]].concat())
+                .collect();
+            let _ = host.queue_all(to, &mut packets); // no room: for neither
+        }
+    }
+
+    fn step(&mut self, peers: [Peer; 2], step: &Step) {
+        match step {
+            Step::Send(from, bytes) => self.send(*from, peers[*from], *bytes),
+            Step::Carry(from, marked, fates) => self.carry(*from, *marked, fates),
+            Step::Read(host, most) => {
+                for _ in 0..*most {
+                    let [one, other] = self.both(*host).map(|host| {
+                        host.receive().map(|message| message.pieces().flatten().copied().collect::<Vec<u8>>())
+                    });
+                    assert!(one == other, "they read different messages");
+                }
+            }
+            Step::Sleep(us) => {
+                self.now = self.now + Duration::from_micros((*us).into());
+                let now = self.now;
+                for host in [0, 1] {
+                    self.both(host).map(|host| host.handle_timeout(now));
+                }
+            }
+            Step::Finish(host) => {
+                let peer = peers[*host];
+                self.both(*host).map(|host| drop(host.finish(peer, Vec::new())));
+            }
+            Step::Memory(host, packets) => {
+                self.both(*host).map(|host| host.set_free(*packets));
+            }
+        }
+        for host in [0, 1] {
+            let [one, other] = self.both(host);
+            assert_eq!(one.counters(), other.counters());
+            assert_eq!(one.statistics(peers[host]), other.statistics(peers[host]));
+            assert_eq!(one.poll_timeout(), other.poll_timeout());
+            assert_eq!(one.poll_event(), other.poll_event());
+            let released =
+                self.both(host).map(|host| std::iter::from_fn(|| host.released()).collect::<Vec<_>>());
+            assert!(released[0] == released[1], "they gave different datagrams back");
+            let given = self.both(host).map(|host| std::iter::from_fn(|| host.acknowledged()).count());
+            assert_eq!(given[0], given[1]);
+        }
+    }
+
+    fn connect(&mut self) -> [Peer; 2] {
+        let now = self.now;
+        let [client, _] = self.both(0).map(|host| host.connect(now, address(1)).unwrap());
+        for _ in 0..4 {
+            self.carry(0, false, &[Fate::Arrives]);
+            self.carry(1, false, &[Fate::Arrives]);
+        }
+        let [accepted, _] = self.both(1).map(Endpoint::poll_event);
+        let Some(Event::Accepted(server, _)) = accepted else { panic!("not accepted") };
+        [client, server]
+    }
+}
+
+#[test]
+fn a_long_message_goes_in_runs() {
+    let mut twins = Twins::new();
+    let peers = twins.connect();
+    twins.step(peers, &Step::Send(0, 40_000));
+    for _ in 0..20 {
+        twins.step(peers, &Step::Carry(0, false, vec![Fate::Arrives]));
+        twins.step(peers, &Step::Carry(1, false, vec![Fate::Arrives]));
+    }
+    assert!(twins.followers >= 20, "{} of 28 packets follow another one", twins.followers);
+    assert!(twins.runs[1].has_message());
+    twins.step(peers, &Step::Read(1, 1));
+}
+
+proptest! {
+    /// Proves that runs are nothing but a cheaper way, whatever is lost, repeated, late or damaged.
+    #[test]
+    fn runs_and_single_datagrams_do_the_same(steps in steps()) {
+        let mut twins = Twins::new();
+        let peers = twins.connect();
+        for step in &steps {
+            twins.step(peers, step);
+        }
+    }
+}
