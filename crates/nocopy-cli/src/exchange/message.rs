@@ -2,10 +2,11 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nocopy::message::{ConnectError, Endpoint, Event, OpenError, Peer, SendError};
-use nocopy::{Port, Tally};
+use nocopy::{Buffer, Port, Tally};
 
 use super::{Exchange, PATIENCE, SEND_MAX, Waiting};
 
@@ -140,6 +141,21 @@ impl Exchange for Message {
         self.endpoint.flush()
     }
 
+    /// By reference: the endpoint keeps its hold on what lies ready until the other end has it.
+    fn send_ready(&mut self, new: &[u8], ready: &Arc<[u8]>) -> io::Result<()> {
+        let peer = self.peer()?;
+        let mut buffers = Some((Buffer::from(new.to_vec()), Buffer::from_owner(Arc::clone(ready))));
+        self.with_room(|endpoint| {
+            let (new, ready) = buffers.take().expect("given back by each attempt but the last");
+            endpoint.send_owned(peer, [new, ready]).map_err(|rejected| {
+                let (mut given, reason) = rejected.into_parts();
+                buffers = given.next().zip(given.next());
+                reason
+            })
+        })?;
+        self.endpoint.flush()
+    }
+
     fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<bool> {
         let from = self.endpoint.receive_timeout(PATIENCE)?.map(|message| {
             message.pieces().for_each(take);
@@ -198,6 +214,15 @@ mod tests {
             };
             let ends = (setting.open().unwrap(), setting.open().unwrap());
             let (mut one, mut other) = Message::pair(ends.0, ends.1).unwrap();
+            let ready: Arc<[u8]> = vec![7; 99_000].into();
+            for bytes in [1, 1000] {
+                one.send_ready(&vec![7; bytes], &ready).unwrap();
+                let mut message = Vec::new();
+                while !other.receive(|piece| message.extend_from_slice(piece)).unwrap() {
+                    one.idle().unwrap();
+                }
+                assert!(message == vec![7; bytes + ready.len()]);
+            }
             for bytes in [0, 1, 64, 1400, 100_000] {
                 one.send(&vec![7; bytes]).unwrap();
                 let mut message = Vec::new();

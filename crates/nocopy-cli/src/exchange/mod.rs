@@ -7,6 +7,7 @@ pub(crate) mod udp;
 mod waiting;
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nocopy::Tally;
@@ -38,6 +39,14 @@ pub(crate) trait Exchange: Send {
     fn send_all<'m>(&mut self, messages: impl Iterator<Item = &'m [u8]>) -> io::Result<()> {
         let mut messages = messages;
         messages.try_for_each(|message| self.send(message))
+    }
+
+    /// Sends a message of two parts: what is new of it, and what lies ready and is not written any more as long as somebody sends it.
+    ///
+    /// # Errors
+    /// As [`Exchange::send`].
+    fn send_ready(&mut self, new: &[u8], ready: &Arc<[u8]>) -> io::Result<()> {
+        self.send(&[new, ready].concat())
     }
 
     /// Gives what came of the next message to `take`, piece by piece; true when that was its last piece. False when there is no more

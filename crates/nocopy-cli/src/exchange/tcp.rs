@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -50,7 +51,7 @@ impl Tcp {
 
 impl Exchange for Tcp {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        let prefix = prefix(message)?;
+        let prefix = prefix(message.len())?;
         if message.len() > JOINED_BYTES_MAX {
             let pieces = &mut [IoSlice::new(&prefix), IoSlice::new(message)];
             return write_all(&self.stream, self.waiting, pieces);
@@ -61,13 +62,22 @@ impl Exchange for Tcp {
         write_all(&self.stream, self.waiting, &mut [IoSlice::new(&self.joined)])
     }
 
+    fn send_ready(&mut self, new: &[u8], ready: &Arc<[u8]>) -> io::Result<()> {
+        self.joined.clear();
+        self.joined.extend_from_slice(&prefix(new.len() + ready.len())?);
+        self.joined.extend_from_slice(new);
+        let pieces = &mut [IoSlice::new(&self.joined), IoSlice::new(ready)];
+        write_all(&self.stream, self.waiting, pieces)
+    }
+
     fn send_all<'m>(&mut self, mut messages: impl Iterator<Item = &'m [u8]>) -> io::Result<()> {
         if !self.batched {
             return messages.try_for_each(|message| self.send(message));
         }
         let messages: Vec<&[u8]> = messages.collect();
         for messages in messages.chunks(PIECES_MAX / 2) {
-            let prefixes = messages.iter().map(|message| prefix(message)).collect::<io::Result<Vec<_>>>()?;
+            let prefixes =
+                messages.iter().map(|message| prefix(message.len())).collect::<io::Result<Vec<_>>>()?;
             let pairs = prefixes.iter().zip(messages);
             let mut pieces: Vec<_> =
                 pairs.flat_map(|(prefix, message)| [IoSlice::new(prefix), IoSlice::new(message)]).collect();
@@ -95,8 +105,8 @@ impl Exchange for Tcp {
     }
 }
 
-fn prefix(message: &[u8]) -> io::Result<[u8; PREFIX_BYTES]> {
-    let bytes = u32::try_from(message.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+fn prefix(message_bytes: usize) -> io::Result<[u8; PREFIX_BYTES]> {
+    let bytes = u32::try_from(message_bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
     Ok(bytes.to_be_bytes())
 }
 
