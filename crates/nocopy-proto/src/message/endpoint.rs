@@ -328,8 +328,17 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
 
     /// Ends a connection at once: what is queued, on its way or unread is thrown away. No event tells of it.
     pub fn abort(&mut self, peer: Peer) {
+        self.end(peer, AbortReason::ABORTED);
+    }
+
+    /// The same, because the endpoint is closed.
+    pub fn leave(&mut self, peer: Peer) {
+        self.end(peer, AbortReason::CLOSED);
+    }
+
+    fn end(&mut self, peer: Peer, reason: AbortReason) {
         if self.open(peer).is_ok() {
-            self.tell_abort(peer.index, AbortReason::ABORTED);
+            self.tell_abort(peer.index, reason);
             self.remove(peer.index);
         }
     }
@@ -477,7 +486,10 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                     && connection.is_old_news(&parsed) =>
             {
                 let admit = |arrival| self.admission.admit(index, arrival);
-                connection.handle_followers(now, header, congested, run, admit, &mut self.counters)
+                let other =
+                    connection.handle_followers(now, header, congested, run, admit, &mut self.counters);
+                self.urgent |= connection.wants_to_send();
+                other
             }
             _ => run.next(),
         }

@@ -753,12 +753,17 @@ impl Endpoint {
 
     /// Ends a connection at once: what is on its way or unread is thrown away.
     pub fn abort(&mut self, peer: Peer) {
+        self.discard_packet_of(peer);
+        self.protocol.abort(peer);
+        self.unsent += 1;
+    }
+
+    /// Throws the packet away that is being filled for a peer.
+    fn discard_packet_of(&mut self, peer: Peer) {
         if let Some(open) = self.peers.take(peer) {
             let packet = open.close(&mut self.carrier);
             self.carrier.release(packet);
         }
-        self.protocol.abort(peer);
-        self.unsent += 1;
     }
 
     /// Finishes all connections, waits for at most `timeout` until the peers have everything, and says whether they do. Then it ends
@@ -856,7 +861,8 @@ impl Drop for Endpoint {
     fn drop(&mut self) {
         let peers: Vec<Peer> = self.protocol.all_peers().collect();
         for peer in peers {
-            self.abort(peer);
+            self.discard_packet_of(peer);
+            self.protocol.leave(peer);
             self.transmit(self.now());
         }
     }
