@@ -102,12 +102,12 @@ fn measured_stream(pair: &mut Pair) {
 fn measured_bulk(pair: &mut Pair) {
     let [client, server] = &mut pair.endpoints;
     let (mut sent, mut received) = (0, 0);
-    let mut message = Some(Buffer::from_owner(&BULK));
+    let mut message = Some(Buffer::from_owner(BULK));
     while received < BATCH {
         if sent < BATCH {
             let Err(rejected) = client.send_owned(pair.peers[0], message.take()) else {
                 sent += 1;
-                message = Some(Buffer::from_owner(&BULK));
+                message = Some(Buffer::from_owner(BULK));
                 continue;
             };
             message = Rejected::into_buffers(rejected).next();

@@ -1,6 +1,7 @@
 //! Every system call the library makes, behind safe functions.
 #![allow(unsafe_code)]
 
+pub(crate) mod alarm;
 pub(crate) mod bpf;
 pub(crate) mod capability;
 pub(crate) mod clock;

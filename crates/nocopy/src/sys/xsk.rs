@@ -12,7 +12,6 @@ use rustix::net::xdp::{
     XDP_UMEM_PGOFF_FILL_RING, XdpOptionsFlags, XdpRingOffset, XdpUmemReg, XdpUmemRegFlags,
 };
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
-use smallvec::SmallVec;
 
 use super::memory::Mapping;
 use super::option;
@@ -146,19 +145,10 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result
     Ok(wait_readable_or_broken(fd, timeout)?.0)
 }
 
-/// Waits until any of several descriptors is readable, without the detour of an epoll descriptor on them.
-pub(crate) fn wait_any_readable<'fd>(
-    fds: impl Iterator<Item = BorrowedFd<'fd>>,
-    timeout: Duration,
-) -> io::Result<Wakeup> {
-    let mut waited: SmallVec<[_; 4]> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-    poll(&mut waited, timeout)
-}
-
 /// Waits until a descriptor is readable, or a socket has an error to tell, which the second value says.
 pub(crate) fn wait_readable_or_broken(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<(Wakeup, bool)> {
     let mut waited = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    let wakeup = poll(&mut waited, timeout)?;
+    let wakeup = poll(&mut waited, Some(timeout))?;
     Ok((wakeup, wakeup == Wakeup::Ready && waited[0].revents().contains(PollFlags::ERR)))
 }
 
@@ -173,22 +163,24 @@ pub(crate) fn wait_for_completions(
         PollFd::from_borrowed_fd(ring.unwrap_or(socket), PollFlags::IN),
     ];
     let count = if ring.is_some() { 2 } else { 1 };
-    poll(&mut waited[..count], timeout)
+    poll(&mut waited[..count], Some(timeout))
 }
 
 /// Waits until a descriptor is readable, or takes more to send.
 pub(crate) fn wait_readable_or_writable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<Wakeup> {
-    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN | PollFlags::OUT)], timeout)
+    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN | PollFlags::OUT)], Some(timeout))
 }
 
 /// Waits until a socket takes more to send.
 pub(crate) fn wait_writable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<Wakeup> {
-    poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::OUT)], timeout)
+    poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::OUT)], Some(timeout))
 }
 
-fn poll(waited: &mut [PollFd<'_>], timeout: Duration) -> io::Result<Wakeup> {
-    let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
-    match rustix::event::poll(waited, Some(&timeout)) {
+/// Waits for any of several descriptors, for ever without a time-out.
+pub(super) fn poll(waited: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<Wakeup> {
+    let longest = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
+    let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or(longest));
+    match rustix::event::poll(waited, timeout.as_ref()) {
         Ok(0) => Ok(Wakeup::TimedOut),
         Ok(_) => Ok(Wakeup::Ready),
         Err(rustix::io::Errno::INTR) => Ok(Wakeup::Interrupted),

@@ -167,7 +167,7 @@ pub enum OpenError {
     #[error(transparent)]
     Port(#[from] port::OpenError),
     /// Waiting for several descriptors is refused.
-    #[error("make an epoll descriptor: {0}; raise the limit of open files ('ulimit -n')")]
+    #[error("make a descriptor to wait on: {0}; raise the limit of open files ('ulimit -n')")]
     Poll(io::Error),
 }
 

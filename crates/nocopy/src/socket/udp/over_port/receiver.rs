@@ -19,9 +19,10 @@ use crate::counter::counters;
 use crate::port::drivers::{self, Effect};
 use crate::port::wait::{self, Coalescer, Waiting};
 use crate::port::{self, ToHost, ToHostError, Wait};
+use crate::sys::alarm::Alarm;
 use crate::sys::interface::Interface;
 use crate::sys::udp_receive::{Message, Messages};
-use crate::sys::xsk::{Wakeup, wait_any_readable};
+use crate::sys::xsk::Wakeup;
 use crate::{Cause, Chain, Evidence, Frame, Packet, Tally};
 
 /// How often the ordinary sockets are looked at while the port keeps bringing datagrams.
@@ -75,6 +76,8 @@ pub struct Receiver {
     call: Messages,
     /// Readable when the port or an ordinary socket is.
     poll: OwnedFd,
+    /// Ends waits.
+    alarm: Alarm,
     wait: Wait,
 }
 
@@ -123,6 +126,7 @@ impl Receiver {
         settings: &Settings,
     ) -> Result<Self, OpenError> {
         let poll = watch(&port, &kernel).map_err(OpenError::Poll)?;
+        let alarm = Alarm::new().map_err(OpenError::Poll)?;
         let sorting = Sorting {
             mine: kernel.addresses().collect(),
             port_number: kernel.local().port(),
@@ -148,6 +152,7 @@ impl Receiver {
             buffer: vec![0; DATAGRAM_BYTES_MAX].into(),
             call: Messages::new(1),
             poll,
+            alarm,
         })
     }
 
@@ -317,7 +322,8 @@ impl Waiting for Receiver {
     }
 
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
-        wait_any_readable(std::iter::once(self.port.as_fd()).chain(self.kernel.descriptors()), timeout)
+        let fds = std::iter::once(self.port.as_fd()).chain(self.kernel.descriptors());
+        self.alarm.wait_readable(fds, timeout)
     }
 
     fn progress(&mut self) -> (u64, u32) {

@@ -1,0 +1,99 @@
+//! An alarm for waits that come again and again.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use smallvec::SmallVec;
+
+use super::clock::monotonic_ns;
+use super::xsk::{Wakeup, poll};
+
+/// Ends waits, instead of a time-out of their own: that would program the processor's timer for each, and again when it is not needed
+/// after all, and in a virtual machine either is a way out to the host and back. An alarm that is set stays, and if it rings for a wait
+/// that is over, it costs the next one a look.
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    timer: OwnedFd,
+    /// When it rings; `None`: it is not set.
+    rings_ns: Option<u64>,
+}
+
+impl Alarm {
+    pub(crate) fn new() -> io::Result<Self> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        Ok(Self { timer: timerfd_create(TimerfdClockId::Monotonic, flags)?, rings_ns: None })
+    }
+
+    /// Waits until any of several descriptors is readable, at most for `timeout`, and seldom for less.
+    pub(crate) fn wait_readable<'fd>(
+        &'fd mut self,
+        fds: impl Iterator<Item = BorrowedFd<'fd>>,
+        timeout: Duration,
+    ) -> io::Result<Wakeup> {
+        self.ring_within(timeout)?;
+        let all = std::iter::once(self.timer.as_fd()).chain(fds);
+        let mut waited: SmallVec<[_; 4]> =
+            all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let wakeup = poll(&mut waited, None)?;
+        let mut told = waited.iter().map(|fd| !fd.revents().is_empty());
+        let rang = wakeup == Wakeup::Ready && told.next() == Some(true);
+        if rang {
+            self.rings_ns = None;
+        }
+        Ok(if rang && !told.any(|is_readable| is_readable) { Wakeup::TimedOut } else { wakeup })
+    }
+
+    fn ring_within(&mut self, timeout: Duration) -> io::Result<()> {
+        // Beyond that nobody waits.
+        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX).clamp(1, 1 << 62);
+        let rings_ns = monotonic_ns() + timeout_ns;
+        if self.rings_ns.is_some_and(|set_ns| set_ns <= rings_ns) {
+            return Ok(());
+        }
+        let time = Timespec {
+            tv_sec: (rings_ns / 1_000_000_000).cast_signed(),
+            tv_nsec: (rings_ns % 1_000_000_000).cast_signed() as _,
+        };
+        let once = Itimerspec { it_interval: Timespec::default(), it_value: time };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once)?;
+        self.rings_ns = Some(rings_ns);
+        Ok(())
+    }
+}
+
+#[cfg(all(test, not(nocopy_loom)))]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    #[test]
+    fn waits_end_by_what_comes_or_by_the_alarm_also_an_earlier_one() {
+        let (one, other) = UnixDatagram::pair().unwrap();
+        let mut alarm = Alarm::new().unwrap();
+        let mut wait = |timeout| alarm.wait_readable(std::iter::once(other.as_fd()), timeout).unwrap();
+        let (short, long) = (Duration::from_millis(5), Duration::from_secs(20));
+        for _ in 0..2 {
+            assert_eq!(wait(short), Wakeup::TimedOut);
+        }
+        one.send(b"something").unwrap();
+        assert_eq!(wait(long), Wakeup::Ready);
+        other.recv(&mut [0; 16]).unwrap();
+        // Sooner than the one that is set.
+        assert_eq!(wait(short), Wakeup::TimedOut);
+        one.send(b"something").unwrap();
+        assert_eq!(wait(short), Wakeup::Ready);
+        other.recv(&mut [0; 16]).unwrap();
+        // Later than the one that may still be set: it ends at most one wait.
+        let began = monotonic_ns();
+        while monotonic_ns() - began < 50_000_000 {
+            assert_eq!(wait(Duration::from_millis(50)), Wakeup::TimedOut);
+        }
+        assert_eq!(wait(Duration::ZERO), Wakeup::TimedOut);
+    }
+}
