@@ -459,22 +459,33 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         Some(self.packet(sequence, now, Flags::NONE.with_if(stops, Flags::ANSWER)))
     }
 
-    /// The packet behind one that was just sent, if [`next`](Self::next) would give it with the same header but for its number.
+    /// Sends fresh packets behind one that was just sent, as long as [`next`](Self::next) would give them with the same header but for
+    /// their number, and no more than `most`: gives each with its sequence number, and returns how many that were.
     #[inline]
-    pub(super) fn next_follower(&mut self, now: Time) -> Option<u64> {
-        let sequence = self.send.next_fresh()?;
+    pub(super) fn send_followers(&mut self, now: Time, most: u32, mut each: impl FnMut(&mut S, u64)) -> u32 {
+        let (fresh, in_flight) = (self.send.fresh(), self.send.in_flight());
         let is_plain = !self.acks.now
             && !self.probe_due
             && self.ended.is_none()
             && self.last.is_none()
-            && sequence + 1 < self.credit
-            && self.send.in_flight() > 0
-            && self.send.in_flight() + 1 < self.congestion.window()
-            && self.send.next_lost().is_none()
-            && self.may_send(now);
-        is_plain.then(|| {
-            self.pacer.sent(now, self.rate());
-            sequence
+            && self.confirmed
+            && in_flight > 0
+            && self.send.next_lost().is_none();
+        if !is_plain {
+            return 0;
+        }
+        // The last one that window or credit let go asks for word, and is not like the others.
+        let by_credit = self.credit.saturating_sub(fresh + 1);
+        let by_window = self.congestion.window().saturating_sub(in_flight + 1) as u64;
+        let most = by_credit.min(by_window).min(most.into()) as u32;
+        let (rate, pacer) = (self.rate(), &mut self.pacer);
+        self.send.send_fresh(now, most, |packet, sequence| {
+            let is_ready = pacer.is_ready(now, rate);
+            if is_ready {
+                pacer.sent(now, rate);
+                each(packet, sequence);
+            }
+            is_ready
         })
     }
 

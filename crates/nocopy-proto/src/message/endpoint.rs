@@ -846,14 +846,13 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         if !is_next || wire::plain(&header).is_none() {
             return;
         }
-        while self.in_a_row + 1 < PACKETS_IN_A_ROW
-            && let Some(sequence) = connection.next_follower(now)
-        {
-            self.in_a_row += 1;
-            self.counters.packets_sent += 1;
+        let most = PACKETS_IN_A_ROW - 1 - self.in_a_row;
+        let sent = connection.send_followers(now, most, |packet, sequence| {
             wire::renumber(&mut header, sequence::narrow(sequence));
-            each(connection.send.send(sequence, now).0, &header);
-        }
+            each(packet, &header);
+        });
+        self.in_a_row += sent;
+        self.counters.packets_sent += u64::from(sent);
     }
 
     #[inline]

@@ -158,6 +158,12 @@ impl Placed {
         &self.header[..usize::from(self.header_bytes)]
     }
 
+    /// The same with zeros behind it, and how many of those bytes it is: cheaper to copy where there is room for the longest.
+    #[inline]
+    pub fn padded_header(&self) -> (&[u8; CHUNK_HEADER_BYTES_MAX], usize) {
+        (&self.header, self.header_bytes.into())
+    }
+
     #[inline]
     fn new(kind: Kind, place: Place, total_bytes: usize, range: Range<usize>, fresh_packet: bool) -> Self {
         let mut header = [0; CHUNK_HEADER_BYTES_MAX];

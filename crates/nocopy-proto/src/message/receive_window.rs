@@ -271,7 +271,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         Some(self.payload_of(datagram))
     }
 
-    #[inline]
+    #[inline(always)] // a call and a second look at the kind of memory otherwise
     fn payload_of<'r>(&self, datagram: &'r R) -> &'r [u8] {
         let bytes = datagram.as_ref();
         &bytes[HEADER_BYTES..bytes.len() - self.trailer_bytes]

@@ -60,6 +60,24 @@ pub(super) struct Acknowledged {
     pub(super) packets: usize,
     /// Of those, packets that had been taken for lost, and were not.
     pub(super) late: usize,
+    /// The latest transmission of them that is known to have arrived; 0: none.
+    arrived: u64,
+}
+
+impl Acknowledged {
+    #[inline]
+    fn book<S>(&mut self, slot: &Slot<S>, round_trip_min: Span, now: Time) {
+        match slot.state {
+            State::InFlight => {}
+            State::Lost => self.late += 1,
+            State::Acknowledged | State::Queued => return,
+        }
+        self.packets += 1;
+        // RFC 8985 section 6.2, step 2: too soon to be the last transmission.
+        if !slot.repeated || now.span_since(slot.sent) >= round_trip_min {
+            self.arrived = self.arrived.max(slot.order);
+        }
+    }
 }
 
 /// What a look for losses found.
@@ -198,6 +216,29 @@ impl<S> SendWindow<S> {
         (slot.packet.as_mut().expect("kept until it is acknowledged"), repeated)
     }
 
+    /// Books first transmissions of the next packets that were never sent, for as long as `each` sends one, and of `most` at most.
+    /// Returns how many that were.
+    #[inline]
+    pub(super) fn send_fresh(
+        &mut self,
+        now: Time,
+        most: u32,
+        mut each: impl FnMut(&mut S, u64) -> bool,
+    ) -> u32 {
+        let from = (self.fresh - self.first) as usize;
+        let (before, mut order, mut sequence) = (self.fresh, self.transmissions, self.fresh);
+        for slot in self.slots.range_mut(from..).take(most as usize) {
+            if !each(slot.packet.as_mut().expect("kept until it is acknowledged"), sequence) {
+                break;
+            }
+            (order, sequence) = (order + 1, sequence + 1);
+            (slot.state, slot.order, slot.sent) = (State::InFlight, order, now);
+        }
+        (self.transmissions, self.fresh) = (order, sequence);
+        self.in_flight += (sequence - before) as usize;
+        (sequence - before) as u32
+    }
+
     /// Books what the peer has: everything below `expected`, and the ranges above. Packets that are free go to `free`. Of packets
     /// sent more than once it is not known which transmission arrived: the last one did not sooner than after `round_trip_min`.
     ///
@@ -214,15 +255,15 @@ impl<S> SendWindow<S> {
             return None;
         }
         let mut all = Acknowledged::default();
-        while self.first < expected {
-            let mut slot = self.slots.pop_front().expect("below what was sent");
-            self.first += 1;
-            self.book(&mut slot, &mut all, round_trip_min, now);
+        let count = expected.saturating_sub(self.first) as usize; // below what was sent
+        for slot in self.slots.drain(..count) {
+            all.book(&slot, round_trip_min, now);
             free.extend(slot.packet);
         }
+        self.first += count as u64;
         if ranges.len() == 0 {
             self.known.clear();
-            return Some(all);
+            return Some(self.booked(all));
         }
         let mut known = std::mem::take(&mut self.known);
         let mut place = 0;
@@ -237,29 +278,22 @@ impl<S> SendWindow<S> {
             }
             for sequence in from..range.end {
                 let index = (sequence - self.first) as usize; // below what was sent
-                let Some(mut slot) = self.slots.get_mut(index).map(Slot::acknowledged) else { continue };
-                self.book(&mut slot, &mut all, round_trip_min, now);
+                let Some(slot) = self.slots.get_mut(index).map(Slot::acknowledged) else { continue };
+                all.book(&slot, round_trip_min, now);
                 free.extend(slot.packet);
             }
         }
         known.clear();
         known.extend(ranges);
         self.known = known;
-        Some(all)
+        Some(self.booked(all))
     }
 
     #[inline]
-    fn book(&mut self, slot: &mut Slot<S>, all: &mut Acknowledged, round_trip_min: Span, now: Time) {
-        match slot.state {
-            State::InFlight => self.in_flight -= 1,
-            State::Lost => all.late += 1,
-            State::Acknowledged | State::Queued => return,
-        }
-        all.packets += 1;
-        // RFC 8985 section 6.2, step 2: too soon to be the last transmission.
-        if !slot.repeated || now.span_since(slot.sent) >= round_trip_min {
-            self.arrived = self.arrived.max(slot.order);
-        }
+    fn booked(&mut self, all: Acknowledged) -> Acknowledged {
+        self.in_flight -= all.packets - all.late;
+        self.arrived = self.arrived.max(all.arrived);
+        all
     }
 
     /// Looks for packets that are lost, since others have arrived that were sent later.

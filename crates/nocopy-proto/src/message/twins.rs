@@ -159,15 +159,15 @@ impl Twins {
                 self.now = self.now + Duration::from_micros((*us).into());
                 let now = self.now;
                 for host in [0, 1] {
-                    self.both(host).map(|host| host.handle_timeout(now));
+                    self.both(host).into_iter().for_each(|host| host.handle_timeout(now));
                 }
             }
             Step::Finish(host) => {
                 let peer = peers[*host];
-                self.both(*host).map(|host| drop(host.finish(peer, Vec::new())));
+                self.both(*host).into_iter().for_each(|host| drop(host.finish(peer, Vec::new())));
             }
             Step::Memory(host, packets) => {
-                self.both(*host).map(|host| host.set_free(*packets));
+                self.both(*host).into_iter().for_each(|host| host.set_free(*packets));
             }
         }
         for host in [0, 1] {

@@ -12,10 +12,10 @@ use std::time::Instant;
 use nocopy_proto::message::framing::{self, Placed};
 use nocopy_proto::message::{Kind, Transmit};
 
-use super::OpenError;
 use super::counters::CarrierCounters;
 use super::endpoint::Buffers;
 use super::memory::Shares;
+use super::{HEADER_BYTES, OpenError};
 use crate::Frame;
 use crate::evidence::{Evidence, Tally};
 use crate::pool::Buffer;
@@ -206,7 +206,13 @@ impl Carrier {
 
     /// Sends a packet with the next flush, with this header and a CRC if it is to have one.
     #[inline]
-    pub(super) fn transmit_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8], crc: bool) {
+    pub(super) fn transmit_packet(
+        &mut self,
+        to: SocketAddr,
+        packet: &Packet,
+        header: &[u8; HEADER_BYTES],
+        crc: bool,
+    ) {
         each!(self, carrier => carrier.transmit_packet(to, packet, header, crc));
     }
 

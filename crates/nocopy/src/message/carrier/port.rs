@@ -319,7 +319,13 @@ impl OverPort {
     }
 
     #[inline]
-    pub(super) fn transmit_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8], crc: bool) {
+    pub(super) fn transmit_packet(
+        &mut self,
+        to: SocketAddr,
+        packet: &Packet,
+        header: &[u8; HEADER_BYTES],
+        crc: bool,
+    ) {
         if !matches!(self.places[packet.0 as usize].at, At::Here(_)) {
             self.take_back();
         }

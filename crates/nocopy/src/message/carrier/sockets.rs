@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use nocopy_proto::message::crc;
+use nocopy_proto::message::framing::Placed;
 use smallvec::SmallVec;
 
 use super::{Came, Layout, Packet, Received, Room};
@@ -34,6 +35,8 @@ use staging::{PIECES_MAX, Staging};
 const RECEIVE_BATCH: usize = 16;
 /// Bytes of the buffer for a run.
 const RUN_BUFFER_BYTES: usize = 64 << 10;
+/// Joined packets that are handed over at a time.
+const FLUSH_MESSAGES: usize = 4;
 /// Slots that packets leave to the protocol's own datagrams, and how many of those may wait.
 const CONTROL_SLOTS: usize = 64;
 /// Bytes the kernel is asked to keep in each direction; it keeps fewer where it limits them.
@@ -47,6 +50,8 @@ pub(in crate::message) struct Sockets {
     staging: Staging,
     cargo: Cargo,
     outbox: Outbox,
+    /// So many packets are handed over at once, however many follow: they are in the cache, and the peer can begin.
+    flush_from: usize,
     intake: Intake,
     /// For messages that are owned.
     buffers: Pool,
@@ -77,6 +82,7 @@ impl Sockets {
             staging: Staging::new(shares.packet_bytes, shares.send_packets, shares.send_fragments),
             cargo: Cargo::default(),
             outbox: Outbox::new(local.is_ipv6()),
+            flush_from: FLUSH_MESSAGES * outbox::joined_max(shares.packet_bytes),
             intake: Intake::new(small, large, RECEIVE_BATCH),
             buffers: Pool::new(shares.buffers, RUN_BUFFER_BYTES).map_err(memory)?,
             gathered_bytes: 0,
@@ -139,35 +145,37 @@ impl Sockets {
         let numbers: SmallVec<[u32; 4]> = buffers.into_iter().map(|buffer| self.cargo.put(buffer)).collect();
         let mut reader = Reader { numbers: &numbers, next: 0, at: 0, left: self.cargo.len(numbers[0]) };
         for chunk in layout.chunks() {
-            made.push(Packet(self.fragment(chunk.header(), chunk.range.len(), &mut reader)));
+            made.push(Packet(self.fragment(&chunk, &mut reader)));
         }
         numbers.iter().for_each(|number| self.cargo.release(*number));
         Ok(())
     }
 
     #[inline]
-    fn fragment(&mut self, prefix: &[u8], bytes: usize, reader: &mut Reader<'_>) -> u32 {
-        match reader.piece(bytes) {
-            Some(piece) => self.fragment_of(prefix, &[piece]),
-            None => self.fragment_of_several(prefix, bytes, reader),
+    fn fragment(&mut self, chunk: &Placed, reader: &mut Reader<'_>) -> u32 {
+        match reader.piece(chunk.range.len()) {
+            Some(piece) => self.fragment_of(chunk, &[piece]),
+            None => self.fragment_of_several(chunk, reader),
         }
     }
 
     #[inline]
-    fn fragment_of(&mut self, prefix: &[u8], pieces: &[Piece]) -> u32 {
-        let head_bytes = HEADER_BYTES + prefix.len();
-        let slot = self.staging.take_prefix(head_bytes, pieces).expect("there is room for fragments");
-        self.staging.slot_mut(slot)[HEADER_BYTES..head_bytes].copy_from_slice(prefix);
+    fn fragment_of(&mut self, chunk: &Placed, pieces: &[Piece]) -> u32 {
+        let (prefix, prefix_bytes) = chunk.padded_header();
+        let slot = self.staging.take_prefix(HEADER_BYTES + prefix_bytes, pieces);
+        let slot = slot.expect("there is room for fragments");
+        self.staging.slot_mut(slot)[HEADER_BYTES..][..prefix.len()].copy_from_slice(prefix);
         pieces.iter().for_each(|piece| self.cargo.refer(piece.buffer));
         slot
     }
 
-    fn fragment_of_several(&mut self, prefix: &[u8], bytes: usize, reader: &mut Reader<'_>) -> u32 {
+    fn fragment_of_several(&mut self, chunk: &Placed, reader: &mut Reader<'_>) -> u32 {
+        let (prefix, bytes) = (chunk.header(), chunk.range.len());
         let pieces: SmallVec<[Piece; PIECES_MAX]> = reader.pieces(bytes, &self.cargo);
-        let head_bytes = HEADER_BYTES + prefix.len();
         if pieces.len() <= PIECES_MAX {
-            return self.fragment_of(prefix, &pieces);
+            return self.fragment_of(chunk, &pieces);
         }
+        let head_bytes = HEADER_BYTES + prefix.len();
         self.gathered_bytes += bytes as u64;
         let slot = self.staging.take(head_bytes + bytes).expect("there is room for packets");
         let room = &mut self.staging.slot_mut(slot)[HEADER_BYTES..];
@@ -182,14 +190,23 @@ impl Sockets {
     }
 
     #[inline]
-    pub(super) fn transmit_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8], crc: bool) {
+    pub(super) fn transmit_packet(
+        &mut self,
+        to: SocketAddr,
+        packet: &Packet,
+        header: &[u8; HEADER_BYTES],
+        crc: bool,
+    ) {
         if !self.staging.begin_to_wait(packet.0) {
             self.counters.still_away += 1;
             return;
         }
         let sum = |pieces: &[&[u8]]| crc::of_pieces(pieces.iter().copied()).to_be_bytes();
         self.staging.seal(packet.0, header, crc.then_some(sum), &self.cargo);
-        self.outbox.push(Waiting { slot: packet.0, to, control: false });
+        self.outbox.push(Waiting { slot: packet.0, control: false }, to);
+        if self.outbox.len() == self.flush_from {
+            self.flush();
+        }
     }
 
     pub(super) fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]) {
@@ -209,7 +226,7 @@ impl Sockets {
         };
         bytes.copy_from_slice(datagram);
         self.staging.begin_to_wait(slot);
-        self.outbox.push(Waiting { slot, to, control: true });
+        self.outbox.push(Waiting { slot, control: true }, to);
     }
 
     #[inline]

@@ -13,11 +13,15 @@ use crate::sys::udp_send::{Burst, CopiedBurst, MESSAGES_MAX, PIECES_MAX, SEGMENT
 /// The longest message: what fits into an IPv4 packet.
 const MESSAGE_BYTES_MAX: usize = 65_507;
 
+/// Packets of so many bytes that go as one message.
+pub(super) fn joined_max(packet_bytes: usize) -> usize {
+    (MESSAGE_BYTES_MAX / packet_bytes).clamp(1, SEGMENTS_MAX)
+}
+
 /// A packet or a datagram of the protocol's own that waits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Waiting {
     pub(super) slot: u32,
-    pub(super) to: SocketAddr,
     /// Nobody acknowledges it: its slot is free when it is sent.
     pub(super) control: bool,
 }
@@ -25,6 +29,8 @@ pub(super) struct Waiting {
 #[derive(Debug)]
 pub(super) struct Outbox {
     waiting: VecDeque<Waiting>,
+    /// Where to: so many of those in a row to one address.
+    rows: VecDeque<(SocketAddr, usize)>,
     /// Of those, datagrams of the protocol's own.
     controls: usize,
     burst: Burst,
@@ -51,6 +57,7 @@ impl Outbox {
     pub(super) fn new(is_ipv6: bool) -> Self {
         Self {
             waiting: VecDeque::new(),
+            rows: VecDeque::new(),
             controls: 0,
             burst: Burst::new(),
             packets: Vec::with_capacity(MESSAGES_MAX),
@@ -58,6 +65,12 @@ impl Outbox {
             alone: 0,
             is_ipv6,
         }
+    }
+
+    /// How many packets wait.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
     }
 
     #[inline]
@@ -72,9 +85,13 @@ impl Outbox {
     }
 
     #[inline]
-    pub(super) fn push(&mut self, waiting: Waiting) {
+    pub(super) fn push(&mut self, waiting: Waiting, to: SocketAddr) {
         self.controls += usize::from(waiting.control);
         self.waiting.push_back(waiting);
+        match self.rows.back_mut() {
+            Some((same, count)) if *same == to => *count += 1,
+            _ => self.rows.push_back((to, 1)),
+        }
     }
 
     /// Hands over what the kernel takes; the rest waits for the next time.
@@ -107,19 +124,22 @@ impl Outbox {
         self.packets.clear();
         let mut burst = CopiedBurst::new(&mut self.burst);
         let mut at = 0;
-        while at < self.waiting.len() {
-            let joins = self.joins && at >= self.alone;
-            let group = Group::at(&self.waiting, at, joins, staging);
-            if !burst.has_room(group.pieces) {
-                break;
+        'full: for (to, count) in &self.rows {
+            let (to, end) = ((*to).into(), at + count);
+            while at < end {
+                let packets_max = if self.joins && at >= self.alone { SEGMENTS_MAX.min(end - at) } else { 1 };
+                let group = Group::of(self.waiting.range(at..at + packets_max), staging);
+                if !burst.has_room(group.pieces) {
+                    break 'full;
+                }
+                let segment_bytes = if group.packets > 1 { group.segment_bytes as u16 } else { 0 };
+                burst.begin(&to, segment_bytes);
+                for waiting in self.waiting.range(at..at + group.packets) {
+                    staging.each_piece(waiting.slot, cargo, |piece| burst.piece(piece));
+                }
+                self.packets.push(group.packets);
+                at += group.packets;
             }
-            let segment_bytes = if group.packets > 1 { group.segment_bytes as u16 } else { 0 };
-            burst.begin(&self.waiting[at].to.into(), segment_bytes);
-            for waiting in self.waiting.range(at..at + group.packets) {
-                staging.each_piece(waiting.slot, cargo, |piece| burst.piece(piece));
-            }
-            self.packets.push(group.packets);
-            at += group.packets;
         }
         loop {
             return match burst.send(socket, 0) {
@@ -173,7 +193,7 @@ impl Outbox {
         cargo: &Cargo,
     ) -> bool {
         let mut burst = CopiedBurst::new(&mut self.burst);
-        burst.begin(&waiting.to.into(), 0);
+        burst.begin(&self.rows[0].0.into(), 0);
         staging.each_piece(waiting.slot, cargo, |piece| burst.piece(piece));
         let sent = allow_fragments(&socket.as_fd(), self.is_ipv6, true)
             .is_ok_and(|()| burst.send(socket, 0).is_ok_and(|sent| sent == 1));
@@ -190,6 +210,14 @@ impl Outbox {
                 staging.free_slot(slot, cargo);
             }
         }
+        let mut gone = packets;
+        while let Some((_, count)) = self.rows.front_mut().filter(|_| gone > 0) {
+            let now = gone.min(*count);
+            (gone, *count) = (gone - now, *count - now);
+            if *count == 0 {
+                self.rows.pop_front();
+            }
+        }
         self.alone = self.alone.saturating_sub(packets);
     }
 }
@@ -202,22 +230,26 @@ struct Group {
 }
 
 impl Group {
+    /// The longest there is at the front of packets to one peer.
     #[inline]
-    fn at(waiting: &VecDeque<Waiting>, at: usize, joins: bool, staging: &Staging) -> Self {
-        let first = waiting[at];
-        let (mut pieces, segment_bytes) = staging.extent(first.slot);
-        let (mut packets, mut bytes) = (1, segment_bytes);
-        while joins && packets < SEGMENTS_MAX {
-            let Some(next) = waiting.get(at + packets).filter(|next| next.to == first.to) else { break };
-            let (more, length) = staging.extent(next.slot);
-            if length > segment_bytes || bytes + length > MESSAGE_BYTES_MAX || pieces + more > PIECES_MAX {
+    fn of<'w>(waiting: impl Iterator<Item = &'w Waiting>, staging: &Staging) -> Self {
+        let mut group = Self { packets: 0, pieces: 0, segment_bytes: 0 };
+        let mut bytes = 0;
+        for next in waiting {
+            let (pieces, length) = staging.extent(next.slot);
+            if group.packets == 0 {
+                group.segment_bytes = length;
+            } else if length > group.segment_bytes
+                || bytes + length > MESSAGE_BYTES_MAX
+                || group.pieces + pieces > PIECES_MAX
+            {
                 break;
             }
-            (packets, pieces, bytes) = (packets + 1, pieces + more, bytes + length);
-            if length < segment_bytes {
+            (group.packets, group.pieces, bytes) = (group.packets + 1, group.pieces + pieces, bytes + length);
+            if length < group.segment_bytes {
                 break;
             }
         }
-        Self { packets, pieces, segment_bytes }
+        group
     }
 }

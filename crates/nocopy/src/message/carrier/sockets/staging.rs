@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::message::HEADER_BYTES;
 use crate::message::cargo::{Cargo, Piece};
 
 /// Bytes of a slot that holds no more than what is in front of pieces: header, chunk prefix, CRC.
@@ -74,9 +75,9 @@ impl Staging {
     pub(super) fn take_prefix(&mut self, head_bytes: usize, pieces: &[Piece]) -> Option<u32> {
         let slot = self.free_prefixes.pop()?;
         let packet = &mut self.packets[slot as usize];
-        *packet =
-            Packet { head_bytes: head_bytes as u16, piece_count: pieces.len() as u8, ..Packet::default() };
-        packet.pieces[..pieces.len()].copy_from_slice(pieces);
+        (packet.head_bytes, packet.piece_count) = (head_bytes as u16, pieces.len() as u8);
+        (packet.crc, packet.waits, packet.acknowledged) = (false, false, false);
+        packet.pieces.iter_mut().zip(pieces).for_each(|(kept, piece)| *kept = *piece);
         Some(slot)
     }
 
@@ -128,11 +129,11 @@ impl Staging {
     pub(super) fn seal(
         &mut self,
         slot: u32,
-        header: &[u8],
+        header: &[u8; HEADER_BYTES],
         crc: Option<impl FnOnce(&[&[u8]]) -> [u8; 4]>,
         cargo: &Cargo,
     ) {
-        self.slot_mut(slot)[..header.len()].copy_from_slice(header);
+        self.slot_mut(slot)[..HEADER_BYTES].copy_from_slice(header);
         self.packets[slot as usize].crc = false;
         if let Some(crc) = crc {
             let sum = {
