@@ -19,7 +19,9 @@ pub(crate) fn notes() -> Vec<String> {
         )
     });
     let about = "message-*: tcp-* with cubic, TCP_NODELAY and a length in front of each message; udp-* and xdp-* do not send again what \
-                 is lost, and have no row where a message does not fit one datagram or frame.";
+                 is lost, and have no row where a message does not fit one datagram or frame. One-way messages of 64 KiB and more lie \
+                 ready but for their number: TCP writes both by one writev, message-udp sends them from where \
+                 they lie, message-xdp copies them into frames.";
     missing.into_iter().chain([about.to_owned()]).collect()
 }
 
