@@ -187,3 +187,38 @@ fn a_wait_tells_of_events_behind_those_that_nobody_took() {
     assert!(matches!(right.poll_event(), Some(Event::Finished(_))));
     assert_eq!(right.poll_event(), None);
 }
+
+/// Proves that what is sent is looked after while a message waits to be read: the peer is silent, so it has to be asked.
+#[test]
+fn a_message_that_nobody_reads_does_not_stop_the_clock() {
+    let (mut left, to_right, mut right, to_left) = pair(|builder| builder);
+    right.send(to_left, b"unread").unwrap();
+    let give_up = Instant::now() + PATIENCE;
+    while !left.wait(SECOND).unwrap() || left.poll_event().is_some() {
+        assert!(Instant::now() < give_up, "nothing came");
+        right.flush().unwrap();
+    }
+    left.send(to_right, b"never acknowledged").unwrap();
+    while left.counters().probes == 0 {
+        assert!(Instant::now() < give_up, "nobody asked: {:?}", left.counters());
+        assert!(left.wait(Duration::from_millis(1)).unwrap(), "there is a message all the time");
+    }
+    assert_eq!(&*left.try_receive().unwrap().unwrap().to_vec(), b"unread");
+}
+
+/// Proves that what has come is read before it counts as missing, however seldom a program looks.
+#[test]
+fn an_acknowledgement_that_waits_to_be_read_is_not_asked_for() {
+    let (mut left, to_right, mut right, _) = pair(|builder| builder);
+    for number in 0..20 {
+        left.send(to_right, &pattern(number, 64)).unwrap();
+        assert!(left.try_receive().unwrap().is_none());
+        left.flush().unwrap();
+        assert_eq!(receive(&mut left, &mut right).2, pattern(number, 64));
+        // Acknowledges it, at the latest when the time for that is up.
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(right.try_receive().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!((left.counters().probes, left.counters().lost), (0, 0), "{:?}", left.counters());
+}

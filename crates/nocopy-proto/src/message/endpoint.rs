@@ -55,7 +55,7 @@ pub struct Endpoint<S, R> {
     /// Packets sent for the first one of them.
     in_a_row: u32,
     /// A datagram came since then that one of them does not let wait.
-    urgent: bool,
+    pub(super) urgent: bool,
     /// Who has messages to be read.
     readable: VecDeque<u32>,
     timers: Timers,
@@ -297,7 +297,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(())
     }
 
-    /// Queues all packets of `packets`, in their order, as [`Endpoint::queue`] does one.
+    /// Queues all packets of `packets`, in their order, as [`Endpoint::queue`] does one. More than the window has places for are never taken.
     ///
     /// # Errors
     /// No room for all of them, or no peer: leaves them where they are.

@@ -179,6 +179,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
         // Also a later one: the first may have got too old.
         (connecting.cookie, connecting.due) = (Some(cookie.cookie), now);
+        self.urgent = true;
         self.touch(index);
     }
 
@@ -200,6 +201,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let mut connection = Connection::new(agreed, &self.settings, now);
         connection.confirm();
         let peer = self.establish(index, connection);
+        self.urgent = true;
         self.events.push_back(Event::Connected(peer, from));
     }
 }

@@ -83,7 +83,7 @@ pub enum Event {
     Connected(Peer, SocketAddr),
     /// A peer has connected.
     Accepted(Peer, SocketAddr),
-    /// There is room again for a peer to which something could not be queued.
+    /// There is room again for a peer to which something could not be queued: for all the packets of it, and of several the fewest.
     Writable(Peer),
     /// The peer sends no more, and everything it sent was read.
     Finished(Peer),
@@ -159,7 +159,7 @@ pub struct Gone;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueError {
-    /// As many packets as the window has are waiting; [`Event::Writable`] tells when there is room.
+    /// There is no room for all of them behind those that wait, or no connection yet; [`Event::Writable`] tells when there is.
     #[error("no room: the peer has not acknowledged enough yet; wait for it to be writable")]
     Full,
     /// This direction was ended.

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use super::Frame;
 use super::pool::{Fault, Faults, Pool};
-use super::view::View;
+use super::view::{View, prefetch};
 use crate::sys::xsk::Descriptor;
 
 /// Takes received packets from the kernel: a pool with its [`View`] in a local, for the length of a batch.
@@ -150,9 +150,9 @@ impl Packet<'_> {
     /// Asks for the lines of a short packet behind its first, all at once: who reads them one after the other waits for each.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        let address = self.pool.view.address_of(self.data);
-        self.pool.view.prefetch(address + 64);
-        self.pool.view.prefetch(address + 128);
+        let first = self.data.as_ptr().cast_const();
+        prefetch(first.wrapping_add(64));
+        prefetch(first.wrapping_add(128));
     }
 
     pub(super) fn pool(&self) -> &Pool {

@@ -113,14 +113,19 @@ impl View {
     /// Asks for the cache line at an address that will be claimed soon. Any word will do: a prefetch cannot fault.
     #[inline]
     pub(super) fn prefetch(self, address: u64) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let packet = self.base.as_ptr().wrapping_add(address as usize);
-            // SAFETY: a prefetch is a hint; it reads nothing and faults on no address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(packet.cast()) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = address;
+        prefetch(self.base.as_ptr().wrapping_add(address as usize));
     }
+}
+
+/// Asks for a cache line, anywhere.
+#[inline]
+pub(super) fn prefetch(byte: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch is a hint; it reads nothing and faults on no address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(byte.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = byte;
 }

@@ -636,8 +636,15 @@ impl Endpoint {
     #[inline]
     fn take_due(&mut self, patience: Patience) -> io::Result<()> {
         let now = self.take_in(patience)?;
-        if self.protocol.is_urgent() || !self.protocol.has_message() {
+        // Not before what has come was read: that may be what an alarm is about.
+        let is_due = self.protocol.poll_timeout().is_some_and(|due| due <= now);
+        if is_due {
+            self.protocol.handle_timeout(now);
+        }
+        if is_due || self.protocol.is_urgent() || !self.protocol.has_message() {
             self.transmit(now);
+        } else {
+            self.carrier.flush(); // what the kernel did not take before, if there is any
         }
         Ok(())
     }
@@ -698,30 +705,24 @@ impl Endpoint {
         self.untold = true;
     }
 
-    /// Sends what the protocol has to send, and sees to what is due.
+    /// Sends what the protocol has to send.
     #[inline]
     fn transmit(&mut self, now: Time) {
         let Self { protocol, carrier, unsent, .. } = self;
         *unsent = 0;
-        loop {
-            while let Some(transmit) = protocol.poll_transmit(now) {
-                carrier.transmit(&transmit);
-                if let Transmit::Packet { peer, to, header, .. } = transmit {
-                    protocol.transmit_followers(now, peer, header, |packet, header| {
-                        carrier.transmit_packet(to, packet, header, false);
-                    });
-                }
-                // What follows from having nothing more is seen to when the packets are on their way.
-                if !protocol.has_more() {
-                    carrier.flush();
-                }
+        while let Some(transmit) = protocol.poll_transmit(now) {
+            carrier.transmit(&transmit);
+            if let Transmit::Packet { peer, to, header, .. } = transmit {
+                protocol.transmit_followers(now, peer, header, |packet, header| {
+                    carrier.transmit_packet(to, packet, header, false);
+                });
             }
-            carrier.flush();
-            if protocol.poll_timeout().is_none_or(|due| due > now) {
-                return;
+            // What follows from having nothing more is seen to when the packets are on their way.
+            if !protocol.has_more() {
+                carrier.flush();
             }
-            protocol.handle_timeout(now);
         }
+        carrier.flush();
     }
 
     #[inline]

@@ -6,20 +6,9 @@ use std::mem::MaybeUninit;
 /// they cost more than the clock. (`rustix` would do, but finds its way to the clock by means that valgrind does not have.)
 #[inline]
 pub(crate) fn monotonic_ns() -> u64 {
-    read(libc::CLOCK_MONOTONIC)
-}
-
-/// The same as of the kernel's last tick, some milliseconds ago: where that will do, it costs a third.
-#[inline]
-pub(crate) fn coarse_ns() -> u64 {
-    read(libc::CLOCK_MONOTONIC_COARSE)
-}
-
-#[inline]
-fn read(clock: libc::clockid_t) -> u64 {
     let mut now = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: `now` is a place for a timespec.
-    let done = unsafe { libc::clock_gettime(clock, now.as_mut_ptr()) };
+    let done = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr()) };
     assert_eq!(done, 0, "every Linux has this clock");
     // SAFETY: it was written, since the call succeeded.
     let now = unsafe { now.assume_init() };
@@ -39,14 +28,5 @@ mod tests {
         let (later_ns, elapsed) = (monotonic_ns(), instant.elapsed());
         let by_number = Duration::from_nanos(later_ns - ns);
         assert!(by_number >= Duration::from_millis(2) && by_number <= elapsed, "{by_number:?} {elapsed:?}");
-    }
-
-    #[test]
-    fn the_coarse_one_stays_behind_and_goes_on() {
-        let before = coarse_ns();
-        assert!(before <= monotonic_ns());
-        while coarse_ns() == before {
-            std::thread::sleep(Duration::from_millis(1));
-        }
     }
 }

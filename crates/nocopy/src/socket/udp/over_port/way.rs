@@ -10,10 +10,10 @@ use nocopy_proto::{IpAddresses, MacAddress, UdpFrame, UdpTemplate};
 use super::kernel::Kernel;
 use super::{OpenError, Settings};
 use crate::route::{Kind, Route, RouteError, Routes};
-use crate::sys::clock::coarse_ns;
+use crate::sys::clock::monotonic_ns;
 use crate::sys::interface::Interface;
 
-/// How often the host is asked whether its routes changed, while something is sent; by a clock that goes on with the kernel's ticks.
+/// How often the host is asked whether its routes changed, while something is sent.
 const POLL_INTERVAL_NS: u64 = 1_000_000;
 
 /// After how long everything is looked up again: of some things no change is told ([`Routes::forget`]).
@@ -86,7 +86,7 @@ impl Ways {
         settings: &Settings,
     ) -> Result<Self, OpenError> {
         let routes = Routes::open(Some(local.ip()), Some(interface.index)).map_err(OpenError::Routes)?;
-        let now_ns = coarse_ns();
+        let now_ns = monotonic_ns();
         Ok(Self {
             routes,
             known: Vec::new(),
@@ -105,7 +105,7 @@ impl Ways {
     /// Forgets what no longer holds; costs a look at the clock most of the time.
     #[inline]
     pub(super) fn renew(&mut self) {
-        let now_ns = coarse_ns();
+        let now_ns = monotonic_ns();
         if now_ns - self.polled_ns >= POLL_INTERVAL_NS {
             self.renew_at(now_ns);
         }
