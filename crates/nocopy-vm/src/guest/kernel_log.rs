@@ -17,7 +17,7 @@ const COMPLAINTS: &[&str] = &[
     "general protection fault",
     "unable to handle",
     "unregister_netdevice: waiting",
-    "NETDEV WATCHDOG",
+    CARD_HANG,
     "blocked for more than",
     "possible recursive locking",
     "possible circular locking",
@@ -33,6 +33,9 @@ const COMPLAINTS: &[&str] = &[
     "Bad page state",
     "Memory leak",
 ];
+
+/// A card has not sent what it was given, for seconds.
+const CARD_HANG: &str = "NETDEV WATCHDOG";
 
 /// How many lines after a complaint belong to it.
 const TRACE_LINES: usize = 40;
@@ -75,8 +78,17 @@ fn text(record: &str) -> Option<String> {
     Some(record.split_once(';')?.1.lines().next()?.to_owned())
 }
 
+/// Whether nothing is complained of but a card that sent nothing for a while, and was reset.
+pub(crate) fn is_hang_of_a_card(complaints: &[String]) -> bool {
+    let mut complaints = complaints.iter().filter(|line| is_complaint(line)).peekable();
+    complaints.peek().is_some() && complaints.all(|line| line.contains(CARD_HANG))
+}
+
+fn is_complaint(line: &str) -> bool {
+    COMPLAINTS.iter().any(|words| line.contains(words))
+}
+
 fn complaints(lines: &[String]) -> Vec<String> {
-    let is_complaint = |line: &String| COMPLAINTS.iter().any(|words| line.contains(words));
     let mut left = 0;
     let mut found = Vec::new();
     for line in lines {
@@ -102,6 +114,16 @@ mod tests {
         lines[30] = "WARNING: CPU: 1 PID: 7 at net/xdp/xsk.c:1".into();
         let found = complaints(&lines);
         assert_eq!((found.len(), &found[0], &found[1]), (TRACE_LINES, &lines[30], &lines[31]));
+    }
+
+    #[test]
+    fn a_card_that_stood_still_is_told_from_what_the_kernel_did_wrong() {
+        let hang =
+            "igb 0000:01:00.0 nc0: NETDEV WATCHDOG: CPU: 1: transmit queue 0 timed out 6512 ms".to_owned();
+        let reset = "igb 0000:01:00.0 nc0: Reset adapter".to_owned();
+        assert!(is_hang_of_a_card(&[hang.clone(), reset.clone()]));
+        assert!(!is_hang_of_a_card(&[]) && !is_hang_of_a_card(&[reset]));
+        assert!(!is_hang_of_a_card(&[hang, "BUG: kernel NULL pointer dereference".into()]));
     }
 
     #[test]
