@@ -1,90 +1,24 @@
 //! `nocopy ping`, `nocopy serve` and `nocopy call` as their users meet them: two processes, over lo and over a lab.
 
+mod listening;
+mod running;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Output;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nocopy_lab::End;
-use rustix::process::{Pid, Signal, kill_process};
+use running::{PATIENCE, Running, nocopy, text};
+use rustix::process::Signal;
 use serde_json::Value;
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn nocopy(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// A command that ends by itself, or the test fails; killed if the test fails before.
-struct Running(Option<Child>);
 
 impl Running {
     fn start(arguments: &[&str]) -> Self {
         Self(Some(nocopy(arguments).spawn().unwrap()))
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(self.0.as_ref().unwrap()), signal).unwrap();
-    }
-
-    /// Waits until it catches the signal of Ctrl-C.
-    fn wait_for_listening(&self) {
-        let path = format!("/proc/{}/status", self.0.as_ref().unwrap().id());
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let status = fs::read_to_string(&path).unwrap();
-            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
-            if u64::from_str_radix(caught, 16).unwrap() & 1 << (libc::SIGINT - 1) != 0 {
-                return;
-            }
-            assert!(Instant::now() < deadline, "{status}");
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    fn end(mut self) -> Output {
-        let child = self.0.take().unwrap();
-        let pid = Pid::from_child(&child);
-        let (done, is_done) = std::sync::mpsc::channel::<()>();
-        let watch = thread::spawn(move || {
-            let is_late = is_done.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
-            if is_late {
-                kill_process(pid, Signal::KILL).unwrap(); // not waited for yet, so it is still this process
-            }
-            is_late
-        });
-        let output = child.wait_with_output();
-        drop(done);
-        assert!(!watch.join().unwrap(), "it does not end");
-        output.unwrap()
-    }
-
-    /// The summary, and the exit code.
-    fn summary(self) -> (Value, i32) {
-        let output = self.end();
-        let parsed = serde_json::from_slice(&output.stdout);
-        (
-            parsed.unwrap_or_else(|_| panic!("{}{}", text(&output.stdout), text(&output.stderr))),
-            output.status.code().unwrap(),
-        )
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }
 

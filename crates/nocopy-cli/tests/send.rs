@@ -1,5 +1,6 @@
 //! `nocopy send` as its users meet it, in a private lab: what arrives at the other end is what was asked for.
 
+mod listening;
 mod recording;
 
 use std::fs;
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use listening::wait_for_listening;
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
 use nocopy_proto::IpAddresses;
@@ -486,16 +488,7 @@ impl Running {
 
     /// Waits until it catches the signal of Ctrl-C.
     fn wait_for_listening(&self) {
-        let (path, deadline) = (format!("/proc/{}/status", self.0.id()), Instant::now() + PATIENCE);
-        loop {
-            let status = fs::read_to_string(&path).unwrap();
-            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
-            if u64::from_str_radix(caught, 16).unwrap() & 1 << (libc::SIGINT - 1) != 0 {
-                return;
-            }
-            assert!(Instant::now() < deadline, "{status}");
-            std::thread::sleep(SECOND / 100);
-        }
+        wait_for_listening(&self.0, PATIENCE);
     }
 
     fn interrupt(&self) {

@@ -1,0 +1,74 @@
+//! A run of `nocopy` that a test watches.
+
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::listening::wait_for_listening;
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn nocopy(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A command that ends by itself, or the test fails; killed if the test fails before.
+pub(crate) struct Running(pub(crate) Option<Child>);
+
+impl Running {
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(self.0.as_ref().unwrap()), signal).unwrap();
+    }
+
+    /// Waits until it catches the signal of Ctrl-C.
+    pub(crate) fn wait_for_listening(&self) {
+        wait_for_listening(self.0.as_ref().unwrap(), PATIENCE);
+    }
+
+    /// What it prints is read meanwhile: it may be more than a pipe holds.
+    pub(crate) fn end(mut self) -> Output {
+        let mut child = self.0.take().unwrap();
+        drop(child.stdin.take());
+        let pid = Pid::from_child(&child);
+        let (done, is_done) = std::sync::mpsc::channel::<()>();
+        let watch = thread::spawn(move || {
+            let is_late = is_done.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
+            if is_late {
+                kill_process(pid, Signal::KILL).unwrap(); // not waited for yet, so it is still this process
+            }
+            is_late
+        });
+        let output = child.wait_with_output();
+        drop(done);
+        assert!(!watch.join().unwrap(), "it does not end");
+        output.unwrap()
+    }
+
+    /// The summary, and the exit code.
+    pub(crate) fn summary(self) -> (Value, i32) {
+        let output = self.end();
+        let parsed = serde_json::from_slice(&output.stdout);
+        (
+            parsed.unwrap_or_else(|_| panic!("{}{}", text(&output.stdout), text(&output.stderr))),
+            output.status.code().unwrap(),
+        )
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
