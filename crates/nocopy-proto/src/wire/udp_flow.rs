@@ -1,12 +1,10 @@
 //! The headers of a flow as they arrive, remembered: whoever sends one datagram sends more, and comparing costs less than parsing.
 
 use super::checksum::Sum;
-use super::{IpAddresses, IpProtocol, UdpPacket};
+use super::{IpAddresses, IpProtocol, UdpPacket, ethernet, ipv4, udp};
 
-/// Ethernet, IPv4 without options, UDP.
-const HEADER_BYTES: usize = 14 + 20 + 8;
-const UDP_HEADER_BYTES: u16 = 8;
-const IPV4_HEADER_BYTES: u16 = 20;
+/// Ethernet, IPv4 without options, UDP: what most flows have.
+pub(super) const HEADER_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + udp::HEADER_BYTES;
 
 /// What is alike in all frames of a flow of UDP over IPv4, to recognise them by.
 ///
@@ -77,8 +75,8 @@ impl UdpFlow {
             return None;
         }
         let [ip_length, udp_length] = [parts.ip_length, parts.udp_length].map(u16::from_be_bytes);
-        let payload_bytes = udp_length.checked_sub(UDP_HEADER_BYTES)?;
-        if ip_length.checked_sub(IPV4_HEADER_BYTES)? != udp_length || parts.udp_checksum == [0, 0] {
+        let payload_bytes = udp_length.checked_sub(udp::HEADER_BYTES as u16)?;
+        if ip_length.checked_sub(ipv4::HEADER_BYTES as u16)? != udp_length || parts.udp_checksum == [0, 0] {
             return None;
         }
         let payload = rest.get(..usize::from(payload_bytes))?;

@@ -2,13 +2,11 @@
 
 use super::checksum::{Place, Sum};
 use super::emit::{BufferTooSmall, PayloadTooLong};
+use super::udp_flow::HEADER_BYTES as IPV4_HEADER_BYTES;
 use super::{IpAddresses, IpProtocol, UdpChecksum, UdpFrame, UdpFrameError, ipv4, udp};
 
 /// Ethernet, a VLAN tag, IPv6, UDP.
 const HEADER_BYTES_MAX: usize = 14 + 4 + 40 + 8;
-
-/// Ethernet, IPv4, UDP: what most flows have.
-const IPV4_HEADER_BYTES: usize = 14 + 20 + 8;
 
 // Places in IP headers: RFC 791 section 3.1, RFC 8200 section 3.
 const IPV4_LENGTH: usize = 2;
