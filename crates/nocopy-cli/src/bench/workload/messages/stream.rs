@@ -34,9 +34,6 @@ const SOURCE_BYTES: usize = 1 << 20;
 const BATCH_MAX: usize = 64;
 const BATCH_BYTES: usize = 64 << 10;
 
-/// Messages of this length and more are sent from where they lie, by the ways that can.
-const READY_FROM_BYTES: usize = 64 << 10;
-
 /// How long the last messages may take to arrive, where what is lost is sent again.
 const LAST_MAX: Duration = Duration::from_secs(5);
 
@@ -178,10 +175,10 @@ impl Streamed {
 }
 
 fn send_all(exchange: &mut impl Exchange, bytes: usize, gauge: &mut Gauge<'_>) -> io::Result<()> {
-    if bytes >= READY_FROM_BYTES {
+    let batch = batch(bytes);
+    if batch == 1 {
         return send_ready(exchange, bytes, gauge);
     }
-    let batch = batch(bytes);
     let mut source: Vec<u8> = (0..SOURCE_BYTES.max(bytes)).map(|place| place as u8).collect();
     let (mut number, mut place) = (0_u64, 0);
     while gauge.sending() {
