@@ -1,4 +1,4 @@
-use crate::lab::{LEFT_IPV4, RIGHT_IPV4, quiet_namespace};
+use crate::lab::{LEFT_IPV4, RIGHT_IPV4, quiet_namespace, wait_for_carrier};
 use crate::missing::require_capabilities;
 use crate::netlink::link;
 use crate::{Builder, End, Error, Interface, Lab, Namespace};
@@ -53,6 +53,9 @@ impl Chain {
         }
         chain.left.wait_for_carrier()?;
         chain.right.wait_for_carrier()?;
+        for name in Self::MIDDLE {
+            wait_for_carrier(&chain.middle, name)?;
+        }
         Ok(chain)
     }
 

@@ -284,7 +284,7 @@ impl End {
     pub fn bond(&self) -> Result<&'static str, Error> {
         self.set_down()?;
         link::create_bond(&self.namespace, BOND, self.interface, self.index)?;
-        self.wait_until_carrier(BOND)?;
+        wait_for_carrier(&self.namespace, BOND)?;
         Ok(BOND)
     }
 
@@ -331,20 +331,21 @@ impl End {
     }
 
     pub(crate) fn wait_for_carrier(&self) -> Result<(), Error> {
-        self.wait_until_carrier(self.interface)
+        wait_for_carrier(&self.namespace, self.interface)
     }
+}
 
-    fn wait_until_carrier(&self, interface: &'static str) -> Result<(), Error> {
-        let start = Instant::now();
-        while !self.namespace.run(|| Interface::find(interface))?.carrier {
-            if start.elapsed() > CARRIER_WAIT_MAX {
-                let waited_ms = start.elapsed().as_millis();
-                return Err(Error::NoCarrier { interface, waited_ms });
-            }
-            sleep(CARRIER_POLL);
+/// Waits until an interface and the one that it is joined to are up.
+pub(crate) fn wait_for_carrier(namespace: &Namespace, interface: &'static str) -> Result<(), Error> {
+    let start = Instant::now();
+    while !namespace.run(|| Interface::find(interface))?.carrier {
+        if start.elapsed() > CARRIER_WAIT_MAX {
+            let waited_ms = start.elapsed().as_millis();
+            return Err(Error::NoCarrier { interface, waited_ms });
         }
-        Ok(())
+        sleep(CARRIER_POLL);
     }
+    Ok(())
 }
 
 /// A new namespace with its loopback up and nothing to say.

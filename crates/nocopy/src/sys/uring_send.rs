@@ -56,6 +56,11 @@ pub(crate) enum UringRefused {
         "{bytes} bytes cannot be locked for io_uring ({source}): raise the limit ('ulimit -l'), or use fewer buffers"
     )]
     Locked { bytes: usize, source: io::Error },
+    /// By the same limit, which counts what all processes of the user have locked.
+    #[error(
+        "io_uring has no memory to lock for its ring ({0}): raise the limit ('ulimit -l'), which all of the user's processes share"
+    )]
+    NoMemory(#[source] io::Error),
     #[error("io_uring refused ({0}): does a sandbox forbid it?")]
     Kernel(#[source] io::Error),
 }
@@ -76,6 +81,7 @@ impl UringRefused {
             Self::Locked { .. } => {
                 "the pool cannot be locked for io_uring: raise the limit ('ulimit -l'), or use fewer buffers"
             }
+            Self::NoMemory(_) => "io_uring has no memory to lock for its ring: raise the limit ('ulimit -l')",
             Self::Kernel(_) => "io_uring refused: a sandbox may forbid it",
         }
     }
@@ -84,6 +90,7 @@ impl UringRefused {
         match (error.raw_os_error(), setting) {
             (Some(libc::EPERM), 1..) => Self::TurnedOff { setting, source: error },
             (Some(libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP), _) => Self::TooOld(error),
+            (Some(libc::ENOMEM), _) => Self::NoMemory(error),
             _ => Self::Kernel(error),
         }
     }

@@ -275,5 +275,6 @@ fn a_refusal_names_its_cause() {
     let text = UringRefused::with_setting(refused(libc::EPERM), 2).to_string();
     assert!(text.contains("kernel.io_uring_disabled is 2"), "{text}");
     assert!(matches!(UringRefused::with_setting(refused(libc::EPERM), 0), UringRefused::Kernel(_)));
+    assert!(UringRefused::with_setting(refused(libc::ENOMEM), 0).to_string().contains("ulimit -l"));
     assert!(matches!(UringRefused::with_setting(refused(libc::EINVAL), 0), UringRefused::TooOld(_)));
 }
