@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use super::congestion::{self, Congestion};
 use super::framing;
-use super::pacing::Pacer;
+use super::pacing::{Pacer, UNPACED_PACKETS};
 use super::receive_window::{Arrival, ReceiveWindow};
 use super::round_trip::RoundTrip;
 use super::send_window::SendWindow;
@@ -480,7 +480,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         let most = by_credit.min(by_window).min(most.into()) as u32;
         let (rate, pacer) = (self.rate(), &mut self.pacer);
         self.send.send_fresh(now, most, |packet, sequence| {
-            let is_ready = pacer.is_ready(now, rate);
+            let ahead = in_flight + (sequence - fresh) as usize;
+            let is_ready = ahead < UNPACED_PACKETS || pacer.is_ready(now, rate);
             if is_ready {
                 pacer.sent(now, rate);
                 each(packet, sequence);
@@ -496,7 +497,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         (lost.is_some() || fresh.is_some_and(|sequence| sequence < self.credit))
             && self.confirmed
             && !self.is_limited()
-            && self.pacer.is_ready(now, self.rate())
+            && (self.send.in_flight() < UNPACED_PACKETS || self.pacer.is_ready(now, self.rate()))
     }
 
     /// The window and the time in which it may be sent.

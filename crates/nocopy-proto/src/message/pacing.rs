@@ -8,6 +8,9 @@ const BURST_PACKETS: u64 = 64;
 /// What the rate allows in this time may go at once too: a sender that sleeps does not wake up more exactly, and would lose what the time
 /// between was good for.
 const BURST_NS: u64 = 1_000_000;
+/// On their way at a time these are no burst: an initial window (RFC 9002 section 7.2). So questions and answers never wait, even if a
+/// round trip that took long made the rate low.
+pub(super) const UNPACED_PACKETS: usize = 10;
 
 /// Lets packets go at 5/4 of the congestion window in each round-trip time: faster than acknowledgements make room, so that pacing never
 /// is what limits the sender for long, and spread enough that a window does not come as one burst.
@@ -29,14 +32,14 @@ impl Pacer {
     /// Whether a packet may go now, at a rate of so many packets in that time; always before the round-trip time is known.
     #[inline]
     pub(super) fn is_ready(&mut self, now: Time, rate: (usize, Span)) -> bool {
-        self.set_rate(rate);
+        self.set_rate(now, rate);
         self.opens_ns() <= now.ns()
     }
 
     /// A packet goes, also if it had to without being ready.
     #[inline]
     pub(super) fn sent(&mut self, now: Time, rate: (usize, Span)) {
-        self.set_rate(rate);
+        self.set_rate(now, rate);
         self.full_ns = self.full_ns.max(now.ns()).saturating_add(self.interval_ns);
     }
 
@@ -50,21 +53,29 @@ impl Pacer {
     /// From when on a packet may go: as soon as there is room for one more in the bucket.
     #[inline]
     fn opens_ns(&self) -> u64 {
-        let burst_ns = ((BURST_PACKETS - 1) * self.interval_ns).max(BURST_NS);
         match self.interval_ns {
             0 => 0,
-            _ => self.full_ns.saturating_sub(burst_ns),
+            _ => self.full_ns.saturating_sub(self.burst_ns(BURST_PACKETS - 1)),
         }
+    }
+
+    /// Time that so many packets take, or that a sleeper may have lost.
+    #[inline]
+    fn burst_ns(&self, packets: u64) -> u64 {
+        (packets * self.interval_ns).max(BURST_NS)
     }
 
     /// The division is made when the rate changes, not for each packet.
     #[inline]
-    fn set_rate(&mut self, rate: (usize, Span)) {
+    fn set_rate(&mut self, now: Time, rate: (usize, Span)) {
         if rate != self.rate {
             self.rate = rate;
             let (window, round_trip) = rate;
             let round_trip_ns = round_trip.ns().min(1 << 40);
             self.interval_ns = 4 * round_trip_ns / (5 * window.max(1) as u64);
+            // What went at the old rate was no more packets than the bucket holds. Their time is that of the new one, or a round trip that
+            // took long just once would hold back what goes long after it.
+            self.full_ns = self.full_ns.min(now.ns().saturating_add(self.burst_ns(BURST_PACKETS)));
         }
     }
 }
@@ -100,6 +111,17 @@ mod tests {
         assert_eq!(sent[0].1, BURST_PACKETS);
         let later: u64 = sent[1..].iter().map(|(_, packets)| packets).sum();
         assert!((499..=500).contains(&later), "{later}");
+    }
+
+    #[test]
+    fn a_rate_that_rises_forgets_how_slow_it_was() {
+        let (mut pacer, now) = (Pacer::new(), Time::from_ns(1));
+        let (slow, fast) = ((10, MS.times(100)), (10, MS));
+        while pacer.is_ready(now, slow) {
+            pacer.sent(now, slow);
+        }
+        // Half a second at the old rate.
+        assert!(!pacer.is_ready(now, fast) && pacer.is_ready(now + MS, fast));
     }
 
     #[test]

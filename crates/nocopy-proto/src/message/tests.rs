@@ -20,6 +20,19 @@ fn address(host: usize) -> SocketAddr {
     ([10, 0, 0, host as u8 + 1], 7000).into()
 }
 
+fn whole(transmit: Transmit<'_, Vec<u8>>) -> Vec<u8> {
+    match transmit {
+        Transmit::Control { datagram, .. } => datagram.to_vec(),
+        Transmit::Packet { packet, header, crc, .. } => {
+            let mut datagram = [&header[..], packet].concat();
+            if crc {
+                crc::seal(&mut datagram);
+            }
+            datagram
+        }
+    }
+}
+
 impl Table {
     fn new(settings: &Settings) -> Self {
         let hosts = [1, 2].map(|seed| Endpoint::new(settings.clone(), [seed; 32]));
@@ -42,16 +55,7 @@ impl Table {
             let mut quiet = true;
             for from in [0, 1] {
                 while let Some(transmit) = self.hosts[from].poll_transmit(self.now) {
-                    let datagram = match transmit {
-                        Transmit::Control { datagram, .. } => datagram.to_vec(),
-                        Transmit::Packet { packet, header, crc, .. } => {
-                            let mut datagram = [&header[..], packet].concat();
-                            if crc {
-                                crc::seal(&mut datagram);
-                            }
-                            datagram
-                        }
-                    };
+                    let datagram = whole(transmit);
                     quiet = false;
                     if passes(from, &datagram) {
                         self.now = self.now + Duration::from_micros(2);
@@ -95,6 +99,25 @@ impl Table {
 
     fn received(&mut self, host: usize) -> Option<Vec<u8>> {
         self.hosts[host].receive().map(|message| message.pieces().flatten().copied().collect())
+    }
+}
+
+/// Proves that after a stall, which makes the smoothed round-trip time long, a conversation goes on at its own pace.
+#[test]
+fn a_round_trip_that_took_long_delays_no_answer_after_it() {
+    let (mut table, client, server) = Table::connected(&Settings::default());
+    for round in 0..500 {
+        table.send(0, client, b"question");
+        if round % 100 == 50 {
+            let question = whole(table.hosts[0].poll_transmit(table.now).expect("a question"));
+            table.now = table.now + Duration::from_millis(100);
+            table.hosts[1].handle_datagram(table.now, address(0), false, question);
+        }
+        table.settle(|_, _| true);
+        assert_eq!(table.received(1).as_deref(), Some(&b"question"[..]), "{round}");
+        table.send(1, server, b"answer");
+        table.settle(|_, _| true);
+        assert_eq!(table.received(0).as_deref(), Some(&b"answer"[..]), "{round}");
     }
 }
 
