@@ -26,8 +26,10 @@ const ROWS: &[Row] = &[
 const SHOWN: &[&str] = &["receive-trusting", "send-trusting", "send-library-frames"];
 
 /// Loops over messages of 64 bytes, and how many instructions one may cost, sent and received: with others in its packet, and as the
-/// only one, where it pays for all that a packet costs at both ends.
-const MESSAGES: &[(&str, f64)] = &[("message-packed", 1000.0), ("message-alone", 6000.0)];
+/// only one, where it pays for all that a packet costs at both ends; the same with each question to another of 10,000 peers,
+/// where the answer is acknowledged by a packet of its own.
+const MESSAGES: &[(&str, f64)] =
+    &[("message-packed", 1000.0), ("message-alone", 6000.0), ("message-many-peers", 11_000.0)];
 
 pub(crate) fn install_and_compare() -> Result<(), Failed> {
     if !Step::new("valgrind there", "valgrind", &["--version"]).succeeds_quietly() {

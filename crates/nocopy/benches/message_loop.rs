@@ -16,56 +16,79 @@ const MESSAGE: [u8; 64] = [7; 64];
 /// A long one, sent from where it lies.
 static BULK: [u8; 1 << 20] = [7; 1 << 20];
 
+/// Peers where there are many.
+const MANY: usize = 10_000;
+
 struct Pair {
     endpoints: [Endpoint; 2],
-    peers: [Peer; 2],
+    /// What each endpoint calls the other, for each connection between the two.
+    peers: Vec<[Peer; 2]>,
+    /// The connection whose turn it is.
+    turn: usize,
 }
 
 fn main() {
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     let which = arguments.next().unwrap_or_else(|| "all".into());
     let batches: u32 = arguments.next().map_or(100, |count| count.parse().expect("a number of batches"));
-    for (name, work) in [
-        ("message-alone", measured_conversation as fn(&mut Pair)),
-        ("message-packed", measured_stream),
-        ("message-bulk", measured_bulk),
+    for (name, work, peers) in [
+        ("message-alone", measured_conversation as fn(&mut Pair), 1),
+        ("message-many-peers", measured_conversation, MANY),
+        ("message-packed", measured_stream, 1),
+        ("message-bulk", measured_bulk, 1),
     ] {
         if which == name || which == "all" {
-            let mut pair = connect();
+            let mut pair = connect(peers);
+            let before = pair.received();
             for _ in 0..batches {
                 work(&mut pair);
             }
-            let received: u64 =
-                pair.endpoints.iter().map(|endpoint| endpoint.counters().messages_received).sum();
+            let received = pair.received() - before;
             assert_eq!(received, u64::from(batches * BATCH), "{name} did not do the work");
             println!("{name}: {received} messages");
         }
     }
 }
 
-fn connect() -> Pair {
-    let bind = || Endpoint::builder().bind((Ipv4Addr::LOCALHOST, 0).into()).expect("an address of this host");
-    let (mut client, mut server) = (bind(), bind());
-    let to_server = client.start_connect(server.local_address()).expect("a place");
-    let mut to_client = None;
-    for _ in 0..1000 {
-        client.wait(Duration::from_millis(1)).expect("a working network");
-        server.wait(Duration::from_millis(1)).expect("a working network");
-        if let Some(Event::Accepted(peer, _)) = server.poll_event() {
-            to_client = Some(peer);
-            break;
-        }
+impl Pair {
+    fn received(&self) -> u64 {
+        self.endpoints.iter().map(|endpoint| endpoint.counters().messages_received).sum()
     }
-    let peers = [to_server, to_client.expect("connected within a second")];
-    Pair { endpoints: [client, server], peers }
 }
 
-/// There and back, one at a time.
+fn connect(peers: usize) -> Pair {
+    let bind = || Endpoint::builder().bind((Ipv4Addr::LOCALHOST, 0).into()).expect("an address of this host");
+    let (mut client, mut server) = (bind(), bind());
+    let mut pairs = Vec::new();
+    for _ in 0..peers {
+        let to_server = client.start_connect(server.local_address()).expect("a place");
+        let (mut to_client, mut is_told) = (None, false);
+        for _ in 0..1000 {
+            // Events that were left would end a wait for a message.
+            is_told |= matches!(client.poll_event(), Some(Event::Connected(..)));
+            if let Some(Event::Accepted(peer, _)) = server.poll_event() {
+                to_client = Some(peer);
+            }
+            if is_told && to_client.is_some() {
+                break;
+            }
+            client.wait(Duration::from_millis(1)).expect("a working network");
+            server.wait(Duration::from_millis(1)).expect("a working network");
+        }
+        assert!(is_told, "connected within a second");
+        pairs.push([to_server, to_client.expect("accepted within a second")]);
+    }
+    Pair { endpoints: [client, server], peers: pairs, turn: 0 }
+}
+
+/// There and back, one at a time, to one peer after the other.
 #[inline(never)]
 fn measured_conversation(pair: &mut Pair) {
     for _ in 0..BATCH / 2 {
+        let peers = pair.peers[pair.turn];
+        pair.turn = (pair.turn + 1) % pair.peers.len();
         for (from, to) in [(0, 1), (1, 0)] {
-            let peer = pair.peers[from];
+            let peer = peers[from];
             pair.endpoints[from].send(peer, black_box(&MESSAGE)).expect("room");
             pair.endpoints[from].flush().expect("a working network");
             let message =
@@ -79,8 +102,9 @@ fn measured_conversation(pair: &mut Pair) {
 #[inline(never)]
 fn measured_stream(pair: &mut Pair) {
     let [client, server] = &mut pair.endpoints;
+    let peer = pair.peers[0][0];
     for _ in 0..BATCH {
-        client.send(pair.peers[0], black_box(&MESSAGE)).expect("room");
+        client.send(peer, black_box(&MESSAGE)).expect("room");
     }
     client.flush().expect("a working network");
     let mut left = BATCH;
@@ -105,7 +129,7 @@ fn measured_bulk(pair: &mut Pair) {
     let mut message = Some(Buffer::from_owner(BULK));
     while received < BATCH {
         if sent < BATCH {
-            let Err(rejected) = client.send_owned(pair.peers[0], message.take()) else {
+            let Err(rejected) = client.send_owned(pair.peers[0][0], message.take()) else {
                 sent += 1;
                 message = Some(Buffer::from_owner(BULK));
                 continue;
