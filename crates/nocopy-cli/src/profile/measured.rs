@@ -1,0 +1,140 @@
+//! What one window of profiling found: counts by tracepoints, time by samples and by the scheduler. Nothing is judged here.
+
+use std::time::Duration;
+
+/// Everything found of a target in one window.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Measured {
+    pub(crate) elapsed: Duration,
+    pub(crate) tasks: Tasks,
+    pub(crate) sampling: Sampling,
+    pub(crate) stacks: Vec<Stack>,
+    pub(crate) receives: Calls,
+    pub(crate) sends: Calls,
+    /// `poll`, `select`, `epoll_wait`: calls that wait for a socket without moving bytes. Their `bytes` are 0.
+    pub(crate) polls: Calls,
+    pub(crate) copied: Copied,
+    /// Of the target's TCP sockets, all together.
+    pub(crate) tcp: Tcp,
+    /// Packets that the kernel gave to the target's sockets, datagrams and TCP segments alike, after GRO.
+    pub(crate) delivered_packets: u64,
+    /// Packets that the machine's receive softirq handled meanwhile, after GRO, whosever they were (`/proc/net/softnet_stat`).
+    pub(crate) machine_packets: u64,
+    pub(crate) drops: Vec<Drops>,
+    pub(crate) own_cost: OwnCost,
+}
+
+/// The target's threads.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tasks {
+    pub(crate) threads: u32,
+    /// Processor time as the kernel books it, of all threads together.
+    pub(crate) user: Duration,
+    pub(crate) system: Duration,
+    /// Ready to run and waiting for a processor, inside the calls counted here.
+    pub(crate) ready: Duration,
+}
+
+/// How time was sampled.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sampling {
+    pub(crate) period: Duration,
+    /// Samples that belong to the target or to the kernel's receive softirq.
+    pub(crate) taken: u64,
+    /// Of those, the ones whose stack could not be kept.
+    pub(crate) without_stack: u64,
+}
+
+/// Whose time a sample is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Owner {
+    /// A thread of the target, inside a receiving call.
+    Receiving,
+    /// A thread of the target, inside a sending call.
+    Sending,
+    /// A thread of the target, anywhere else.
+    Elsewhere,
+    /// Another task, or none: counts only where the stack is in an interrupt or a softirq.
+    Stranger,
+}
+
+/// Equal samples.
+#[derive(Debug, Clone)]
+pub(crate) struct Stack {
+    pub(crate) owner: Owner,
+    /// Names of the kernel's functions, innermost first; empty in user space.
+    pub(crate) functions: Vec<String>,
+    pub(crate) samples: u64,
+}
+
+/// System calls of one kind on the target's sockets.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Calls {
+    pub(crate) count: u64,
+    pub(crate) bytes: u64,
+    /// Bytes moved as the socket layer says (`sock:sock_recv_length`, `sock:sock_send_length`): the other witness of `bytes`.
+    pub(crate) socket_bytes: u64,
+    /// From entry to return.
+    pub(crate) inside: Duration,
+    /// Of that, off the processor because the call waited (not: ready and waiting for a processor).
+    pub(crate) asleep: Duration,
+    /// Of TCP receives: what lay in the receive queue at entry, in bytes, summed over `depth_count` calls, and the largest.
+    pub(crate) depth_sum_bytes: u64,
+    pub(crate) depth_max_bytes: u64,
+    pub(crate) depth_count: u64,
+    /// Of TCP receives: bytes that already lay there at entry, and bytes the call waited for.
+    pub(crate) queued_bytes: u64,
+    pub(crate) waited_bytes: u64,
+}
+
+/// Bytes counted at the copy itself, not at the call.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Copied {
+    /// `skb:skb_copy_datagram_iovec` by the target's threads. UDP does not fire it.
+    pub(crate) to_user_bytes: u64,
+    /// Received by UDP (`sock:sock_recv_length`): each of them copied once, which no tracepoint shows.
+    pub(crate) udp_bytes: u64,
+    /// Mapped instead of copied (`TCP_ZEROCOPY_RECEIVE`), where the kernel counts them.
+    pub(crate) mapped_bytes: u64,
+}
+
+/// TCP's own counters over the window, summed over the target's sockets.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tcp {
+    pub(crate) sockets: u32,
+    /// Segments as they were on the wire, with payload or without (`segs_in`).
+    pub(crate) segments_in: u64,
+    /// Packets that came up to TCP: several segments each after GRO (`tcp:tcp_probe`).
+    pub(crate) packets_in: u64,
+    /// Of those, the ones handled by a process that let go of the socket (backlog), not in softirq.
+    pub(crate) packets_in_backlog: u64,
+    pub(crate) segments_out: u64,
+    pub(crate) data_segments_out: u64,
+    pub(crate) retransmits: u64,
+    /// Summed over `window_count` packets.
+    pub(crate) window_sum_bytes: u64,
+    pub(crate) window_count: u64,
+    /// The largest `SO_RCVBUF` of the sockets, and whether the kernel may still raise it.
+    pub(crate) receive_buffer_bytes: u64,
+    pub(crate) receive_buffer_fixed: bool,
+}
+
+/// Packets thrown away for one reason (`skb:kfree_skb`).
+#[derive(Debug, Clone)]
+pub(crate) struct Drops {
+    /// As the kernel names it.
+    pub(crate) reason: String,
+    pub(crate) packets: u64,
+    /// Of a socket of the target; else of anybody on this machine.
+    pub(crate) of_target: bool,
+}
+
+/// What measuring itself took.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OwnCost {
+    /// In the BPF programs, on all processors, over the window.
+    pub(crate) programs: Duration,
+    pub(crate) program_runs: u64,
+    /// What could not be counted because a map was full.
+    pub(crate) lost_events: u64,
+}
