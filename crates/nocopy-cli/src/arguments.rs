@@ -1,6 +1,7 @@
 //! The command line; manual page and completions are made from the same definitions.
 
 mod ping;
+mod profile;
 mod recv;
 mod send;
 
@@ -24,6 +25,7 @@ use crate::endpoint::{Scheme, Target};
 use crate::quantity;
 use crate::record::Field;
 pub(crate) use ping::{CallArguments, PingArguments, ServeArguments};
+pub(crate) use profile::ProfileArguments;
 pub(crate) use recv::RecvArguments;
 pub(crate) use send::{
     ChecksumName, FrameArguments, GeneratorName, HostArguments, MethodName, PayloadArgument, Rounds,
@@ -180,6 +182,17 @@ pub(crate) enum Command {
     Serve(ServeArguments),
     /// Send a request to 'nocopy serve', or any endpoint of the message protocol, and print the response.
     Call(CallArguments),
+    /// Say where the time and the copies of a program's network calls go: TCP and UDP, both directions.
+    ///
+    /// Counts at the kernel's tracepoints and samples its clock while the program runs on as it is. Ends after a time, with the command,
+    /// or when interrupted. Looks, and changes nothing; what it costs itself it measures and prints.
+    Profile(ProfileArguments),
+    /// Part of `profile`: waits until it is watched, and becomes the command.
+    #[command(hide = true)]
+    ProfileStart {
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
     /// Print the manual page.
     Man {
         /// Of this command instead of nocopy itself.

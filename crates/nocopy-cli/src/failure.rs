@@ -34,6 +34,8 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Call(#[from] crate::call::Error),
     #[error(transparent)]
+    Profile(#[from] crate::profile::Error),
+    #[error(transparent)]
     MessageEndpoint(#[from] nocopy::message::OpenError),
     #[error("cannot write {path}: {source}: {}", output_advice(source), path = path.display())]
     Output { path: PathBuf, source: io::Error },

@@ -19,6 +19,7 @@ mod manual;
 mod ping;
 mod print;
 mod processor;
+mod profile;
 mod quantity;
 mod record;
 mod recv;
@@ -57,6 +58,8 @@ fn main() -> ExitCode {
         Command::Ping(arguments) => ping::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Call(arguments) => call::run(&arguments),
+        Command::Profile(arguments) => profile::run(&arguments),
+        Command::ProfileStart { command } => profile::start(&command),
         Command::Man { command } => unprivileged(|| manual::print_page(command.as_deref())),
         Command::Completions { shell } => unprivileged(|| manual::print_completions(shell)),
     };

@@ -22,6 +22,16 @@ pub(crate) struct Measured {
     pub(crate) machine_packets: u64,
     pub(crate) drops: Vec<Drops>,
     pub(crate) own_cost: OwnCost,
+    /// What this machine does not tell: its figures above are 0 and mean nothing.
+    pub(crate) absent: Vec<Absent>,
+}
+
+/// Something that could not be found out here.
+#[derive(Debug, Clone)]
+pub(crate) struct Absent {
+    pub(crate) what: &'static str,
+    /// In the kernel's words.
+    pub(crate) why: String,
 }
 
 /// The target's threads.

@@ -1,0 +1,807 @@
+// Where the time and the copies of a target's network calls go: counts at tracepoints, samples of the processor clock. Everything is
+// added up here; user space reads sums (crates/nocopy-cli/src/profile/instrument). What a program costs is paid at every call of every
+// process or every packet, so each asks first whether it is concerned.
+//
+// Built into profile.bpf.o by `cargo xtask bpf`. No headers: of the kernel's, only the fields below are needed, and where they lie is
+// found out when the programs are loaded. x86-64 only: its registers, its system calls, its interrupt stacks.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long s64;
+
+#define SEC(name) __attribute__((section(name), used))
+#define INLINE static __attribute__((always_inline))
+#define KERNEL __attribute__((preserve_access_index))
+#define BPF_MAP_TYPE_HASH 1
+#define BPF_MAP_TYPE_PERCPU_HASH 5
+#define BPF_MAP_TYPE_PERCPU_ARRAY 6
+#define BPF_MAP_TYPE_STACK_TRACE 7
+
+static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
+static long (*bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
+static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
+static u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
+static long (*bpf_get_stackid)(void *context, void *map, u64 flags) = (void *)27;
+static long (*bpf_probe_read_kernel)(void *to, u32 bytes, const void *from) = (void *)113;
+static struct tcp_sock *(*bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
+static struct task_struct *(*bpf_get_current_task_btf)(void) = (void *)158;
+
+// Fields of the kernel.
+struct pt_regs {
+	unsigned long di, si, dx, orig_ax;
+} KERNEL;
+struct thread_info {
+	u32 status;
+} KERNEL;
+struct sched_entity {
+	u64 sum_exec_runtime;
+} KERNEL;
+struct inode {
+	u16 i_mode;
+} KERNEL;
+struct file {
+	struct inode *f_inode;
+	void *private_data;
+} KERNEL;
+struct fdtable {
+	u32 max_fds;
+	struct file **fd;
+} KERNEL;
+struct files_struct {
+	struct fdtable *fdt;
+} KERNEL;
+struct task_struct {
+	struct thread_info thread_info;
+	u32 __state;
+	void *stack;
+	u32 flags;
+	int pid;
+	int tgid;
+	u64 utime, stime;
+	struct sched_entity se;
+	struct files_struct *files;
+	char comm[16];
+} KERNEL;
+struct sock_common {
+	u16 skc_family;
+	u8 skc_state;
+	u16 skc_num;
+	u16 skc_dport;
+} KERNEL;
+typedef struct KERNEL {
+	int owned;
+} socket_lock_t;
+struct sock {
+	struct sock_common __sk_common;
+	socket_lock_t sk_lock;
+	u16 sk_protocol;
+	int sk_rcvbuf;
+	u8 sk_userlocks;
+	u8 sk_shutdown;
+} KERNEL;
+struct socket {
+	struct sock *sk;
+} KERNEL;
+struct tcp_sock {
+	u32 rcv_nxt, copied_seq, rcv_wnd, segs_in, segs_out, data_segs_out, total_retrans;
+} KERNEL;
+struct sk_buff {
+	struct sock *sk;
+} KERNEL;
+// Of perf, not of the kernel's inside: where its fields lie is promised. Of the registers: cs, flags, sp.
+struct bpf_perf_event_data {
+	u64 before[17];
+	u64 cs, flags, sp;
+};
+
+#define TS_COMPAT 0x2
+#define PF_KTHREAD 0x00200000
+#define THREAD_SIZE 16384
+#define S_IFMT 0170000
+#define S_IFSOCK 0140000
+#define AF_INET 2
+#define AF_INET6 10
+#define IPPROTO_TCP 6
+#define IPPROTO_UDP 17
+#define TCP_CLOSE 7
+#define TCP_ZEROCOPY_RECEIVE 35
+#define RCV_SHUTDOWN 1
+#define MSG_PEEK 2
+#define SOCK_RCVBUF_LOCK 2
+
+// System calls, by what they do; crates/nocopy-cli/src/profile/instrument/calls.rs has their numbers.
+enum kind {
+	OUTSIDE,
+	RECEIVE,
+	SEND,
+	POLL,
+	KINDS,
+	KIND = 0xf,
+	// The result is a number of messages.
+	MANY = 0x10,
+	// From or to a pipe.
+	SPLICE = 0x20,
+	// getsockopt, which is one option only.
+	MAP = 0x40,
+};
+#define CALL_NUMBERS 512
+#define PORTS 16
+
+const volatile u8 call_kinds[CALL_NUMBERS];
+// Whether all processes are concerned, as far as their sockets have these ports.
+const volatile u32 any_process;
+const volatile u32 port_count;
+const volatile u16 ports[PORTS];
+// Whether anything is counted now.
+volatile u64 is_open;
+
+#define MAP_OF(name, kind, entries, key_type, value_type) \
+	struct { \
+		int (*type)[kind]; \
+		int (*max_entries)[entries]; \
+		key_type *key; \
+		value_type *value; \
+	} name SEC(".maps")
+
+// Processes.
+MAP_OF(targets, BPF_MAP_TYPE_HASH, 4096, u32, u64);
+
+// A thread that made a call which concerns us, and the one it is inside.
+struct thread {
+	// 0 outside.
+	u64 kind;
+	u64 start_ns;
+	// 0 for polls.
+	u64 sk;
+	u64 depth_bytes;
+	u64 copied_seq;
+	u64 asleep_ns;
+	u64 ready_ns;
+	// Off the processor since; 0 on it.
+	u64 off_ns;
+	// Woken, or put off, at.
+	u64 woken_ns;
+	u64 socket_bytes;
+	u64 copied_bytes;
+	u64 peeked;
+	// Whether it was inside before we came, so that the state of its socket at entry is not known.
+	u64 entered_unseen;
+};
+MAP_OF(threads, BPF_MAP_TYPE_HASH, 16384, u32, struct thread);
+
+// By kind.
+struct calls {
+	u64 count;
+	u64 bytes;
+	u64 socket_bytes;
+	u64 inside_ns;
+	u64 asleep_ns;
+	u64 ready_ns;
+	u64 depth_sum_bytes;
+	u64 depth_max_bytes;
+	u64 depth_count;
+	u64 queued_bytes;
+	u64 waited_bytes;
+	u64 copied_bytes;
+	u64 udp_bytes;
+	u64 mapped_bytes;
+};
+MAP_OF(totals, BPF_MAP_TYPE_PERCPU_ARRAY, KINDS, u32, struct calls);
+
+// What TCP counts for itself.
+struct counters {
+	u64 segments_in;
+	u64 segments_out;
+	u64 data_segments_out;
+	u64 retransmits;
+};
+// A socket that is used in such calls.
+struct account {
+	u64 protocol;
+	struct counters first;
+	struct counters last;
+	u64 packets_in;
+	u64 packets_in_backlog;
+	u64 window_sum_bytes;
+	u64 window_count;
+	u64 receive_buffer_bytes;
+	u64 receive_buffer_fixed;
+	u64 is_closed;
+};
+MAP_OF(accounts, BPF_MAP_TYPE_HASH, 16384, u64, struct account);
+
+// Sockets of TCP that are no more: the same, with the differences in `last`; and how many.
+struct closed {
+	struct account sum;
+	u64 sockets;
+};
+MAP_OF(closed_accounts, BPF_MAP_TYPE_PERCPU_ARRAY, 1, u32, struct closed);
+
+// What threads that are no more used, by their number.
+struct used {
+	u64 runtime_ns;
+	u64 user;
+	u64 system;
+};
+MAP_OF(ended, BPF_MAP_TYPE_HASH, 16384, u32, struct used);
+
+MAP_OF(lost, BPF_MAP_TYPE_PERCPU_ARRAY, 1, u32, u64);
+
+// By reason, and in the upper half whether a target's socket was to have them.
+MAP_OF(drops, BPF_MAP_TYPE_PERCPU_HASH, 1024, u64, u64);
+
+#define STACK_DEPTH 96
+struct stack {
+	u64 addresses[STACK_DEPTH];
+};
+MAP_OF(stacks, BPF_MAP_TYPE_STACK_TRACE, 8192, u32, struct stack);
+// By the number of the stack, and in the upper half the owner.
+MAP_OF(samples, BPF_MAP_TYPE_PERCPU_HASH, 16384, u64, u64);
+
+#define STACK_NONE 0xffffffff
+#define STACK_LOST 0xfffffffe
+enum owner { RECEIVING, SENDING, ELSEWHERE, STRANGER };
+
+INLINE void lose(void)
+{
+	u32 key = 0;
+	u64 *count = bpf_map_lookup_elem(&lost, &key);
+	if (count)
+		*count += 1;
+}
+
+INLINE void count_up(void *map, u64 key)
+{
+	u64 one = 1, *count = bpf_map_lookup_elem(map, &key);
+	if (count)
+		*count += 1;
+	else if (bpf_map_update_elem(map, &key, &one, 0))
+		lose();
+}
+
+#define READ(to, from) bpf_probe_read_kernel(&(to), sizeof(to), &(from))
+
+INLINE struct thread *current_thread(void)
+{
+	u32 thread = bpf_get_current_pid_tgid();
+	return bpf_map_lookup_elem(&threads, &thread);
+}
+
+INLINE struct thread *thread_inside(u32 kind)
+{
+	struct thread *thread = is_open ? current_thread() : 0;
+	return thread && (thread->kind & KIND) == kind ? thread : 0;
+}
+
+// --- sockets
+
+INLINE int is_port(u16 port)
+{
+	for (u32 index = 0; index < PORTS; index++) {
+		if (index < port_count && ports[index] == port)
+			return 1;
+	}
+	return 0;
+}
+
+INLINE u8 state_of(u64 sk)
+{
+	u8 state = 0;
+	READ(state, ((struct sock *)sk)->__sk_common.skc_state);
+	return state;
+}
+
+INLINE void read_counters(struct counters *counters, struct tcp_sock *tcp)
+{
+	counters->segments_in = tcp->segs_in;
+	counters->segments_out = tcp->segs_out;
+	counters->data_segments_out = tcp->data_segs_out;
+	counters->retransmits = tcp->total_retrans;
+}
+
+#define PROBE_COUNTER(field, of) \
+	do { \
+		u32 value = 0; \
+		READ(value, tcp->of); \
+		field = value; \
+	} while (0)
+
+// The same by way of a pointer that the verifier does not know.
+INLINE void probe_counters(struct counters *counters, struct tcp_sock *tcp)
+{
+	PROBE_COUNTER(counters->segments_in, segs_in);
+	PROBE_COUNTER(counters->segments_out, segs_out);
+	PROBE_COUNTER(counters->data_segments_out, data_segs_out);
+	PROBE_COUNTER(counters->retransmits, total_retrans);
+}
+
+// A bit field in some kernels.
+INLINE u64 read_userlocks(struct sock *sk)
+{
+	u64 value = 0;
+	u32 offset = __builtin_preserve_field_info(sk->sk_userlocks, 0);
+	u32 bytes = __builtin_preserve_field_info(sk->sk_userlocks, 1);
+	bpf_probe_read_kernel(&value, bytes, (void *)sk + offset);
+	value <<= __builtin_preserve_field_info(sk->sk_userlocks, 4);
+	return value >> __builtin_preserve_field_info(sk->sk_userlocks, 5);
+}
+
+INLINE void read_receive_buffer(struct account *account, struct sock *sk)
+{
+	int bytes = 0;
+	READ(bytes, sk->sk_rcvbuf);
+	account->receive_buffer_bytes = bytes;
+	account->receive_buffer_fixed = !!(read_userlocks(sk) & SOCK_RCVBUF_LOCK);
+}
+
+// The account of a socket that concerns us, from its first call on. Not inlined for the verifier's sake: it goes through a function once.
+static __attribute__((noinline)) int open_account(u64 address)
+{
+	struct sock *sk = (struct sock *)address;
+	struct account account = {};
+	u16 family = 0, protocol = 0, own = 0, peer = 0;
+	READ(family, sk->__sk_common.skc_family);
+	READ(protocol, sk->sk_protocol);
+	if (family != AF_INET && family != AF_INET6)
+		return 0;
+	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
+		return 0;
+	if (port_count) {
+		READ(own, sk->__sk_common.skc_num);
+		READ(peer, sk->__sk_common.skc_dport);
+		if (!is_port(own) && !is_port(__builtin_bswap16(peer)))
+			return 0;
+	}
+	account.protocol = protocol;
+	if (protocol == IPPROTO_TCP) {
+		account.is_closed = state_of(address) == TCP_CLOSE;
+		probe_counters(&account.first, (struct tcp_sock *)sk);
+		account.last = account.first;
+	}
+	read_receive_buffer(&account, sk);
+	if (bpf_map_update_elem(&accounts, &address, &account, 0)) {
+		lose();
+		return 0;
+	}
+	return 1;
+}
+
+// Of a descriptor of the current task, if it is a socket.
+INLINE u64 socket_of(struct task_struct *task, u32 descriptor, int *is_known)
+{
+	struct fdtable *table = task->files->fdt;
+	struct file *file = 0;
+	struct socket *socket = 0;
+	u64 sk = 0;
+	if (descriptor >= table->max_fds)
+		return 0;
+	bpf_probe_read_kernel(&file, sizeof(file), table->fd + descriptor);
+	READ(socket, file->private_data);
+	READ(sk, socket->sk);
+	if (!sk)
+		return 0;
+	struct account *account = bpf_map_lookup_elem(&accounts, &sk);
+	if (account) {
+		// So it is a socket: nothing else points there. A closed one may still have bytes to read; or it is another by now.
+		*is_known = !account->is_closed || state_of(sk) == TCP_CLOSE;
+		return sk;
+	}
+	struct inode *inode = 0;
+	u16 mode = 0;
+	READ(inode, file->f_inode);
+	READ(mode, inode->i_mode);
+	return (mode & S_IFMT) == S_IFSOCK ? sk : 0;
+}
+
+// The socket of a call if it concerns us; 0 if not.
+INLINE u64 concerned(struct task_struct *task, u32 descriptor)
+{
+	int is_known = 0;
+	u64 sk = socket_of(task, descriptor, &is_known);
+	return sk && (is_known || open_account(sk)) ? sk : 0;
+}
+
+INLINE void note_queue(struct thread *thread)
+{
+	struct account *account = bpf_map_lookup_elem(&accounts, &thread->sk);
+	struct tcp_sock *tcp = (struct tcp_sock *)thread->sk;
+	u32 next = 0, copied = 0;
+	u8 shutdown = 0;
+	thread->depth_bytes = 0;
+	if (!account || account->protocol != IPPROTO_TCP)
+		return;
+	READ(next, tcp->rcv_nxt);
+	READ(copied, tcp->copied_seq);
+	READ(shutdown, ((struct sock *)tcp)->sk_shutdown);
+	u32 depth = next - copied;
+	// The end of the stream has a number, too.
+	thread->depth_bytes = depth - (depth && shutdown & RCV_SHUTDOWN);
+	thread->copied_seq = copied;
+}
+
+// --- system calls
+
+INLINE void enter(struct thread *thread, u32 kind, u64 sk)
+{
+	thread->sk = sk;
+	thread->asleep_ns = thread->ready_ns = thread->off_ns = thread->woken_ns = 0;
+	thread->socket_bytes = thread->copied_bytes = thread->peeked = thread->entered_unseen = 0;
+	if ((kind & KIND) == RECEIVE)
+		note_queue(thread);
+	thread->start_ns = bpf_ktime_get_ns();
+	thread->kind = kind;
+}
+
+INLINE u64 socket_of_call(struct task_struct *task, u32 *kind, struct pt_regs *registers)
+{
+	u32 descriptor = registers->di;
+	if (*kind & MAP && (registers->si != IPPROTO_TCP || registers->dx != TCP_ZEROCOPY_RECEIVE))
+		return 0;
+	u64 sk = concerned(task, descriptor);
+	if (!sk && *kind & SPLICE) {
+		// splice: into the socket instead of out of it.
+		*kind = SEND;
+		sk = concerned(task, registers->dx);
+	}
+	return sk;
+}
+
+SEC("tp_btf/sys_enter") int sys_enter(u64 *arguments)
+{
+	u64 number = arguments[1];
+	if (!is_open || number >= CALL_NUMBERS)
+		return 0;
+	u32 kind = call_kinds[number];
+	if (!kind)
+		return 0;
+	u64 both = bpf_get_current_pid_tgid();
+	u32 process = both >> 32, id = both;
+	if (!any_process && !bpf_map_lookup_elem(&targets, &process))
+		return 0;
+	struct task_struct *task = bpf_get_current_task_btf();
+	if (task->thread_info.status & TS_COMPAT) {
+		lose();
+		return 0;
+	}
+	struct thread *thread = bpf_map_lookup_elem(&threads, &id);
+	u64 sk = 0;
+	if (kind != POLL) {
+		sk = socket_of_call(task, &kind, (struct pt_regs *)arguments[0]);
+		if (!sk)
+			return 0;
+	} else if (!thread && port_count) {
+		return 0;
+	}
+	if (!thread) {
+		struct thread fresh = {};
+		if (bpf_map_update_elem(&threads, &id, &fresh, 0)) {
+			lose();
+			return 0;
+		}
+		thread = bpf_map_lookup_elem(&threads, &id);
+		if (!thread)
+			return 0;
+	}
+	enter(thread, kind, sk);
+	return 0;
+}
+
+// Bytes that a call moved; 0 if it failed.
+INLINE u64 moved(struct thread *thread, s64 result)
+{
+	u32 copied = 0;
+	if (thread->peeked) {
+		thread->socket_bytes = 0;
+		return 0;
+	}
+	if (thread->kind & (SPLICE | MAP)) {
+		// Not seen where the socket layer tells the length; TCP's own count is the other witness.
+		READ(copied, ((struct tcp_sock *)thread->sk)->copied_seq);
+		thread->socket_bytes = copied - (u32)thread->copied_seq;
+		return thread->kind & MAP ? thread->socket_bytes : (result > 0 ? result : 0);
+	}
+	if (thread->kind & MANY)
+		return thread->socket_bytes;
+	return result > 0 ? result : 0;
+}
+
+INLINE void book_receive(struct calls *calls, struct thread *thread, u64 bytes)
+{
+	struct account *account = bpf_map_lookup_elem(&accounts, &thread->sk);
+	calls->copied_bytes += thread->copied_bytes;
+	if (account && account->protocol == IPPROTO_UDP) {
+		calls->udp_bytes += bytes;
+		return;
+	}
+	if (thread->kind & MAP && bytes > thread->copied_bytes)
+		calls->mapped_bytes += bytes - thread->copied_bytes;
+	if (thread->entered_unseen || thread->peeked)
+		return;
+	u64 depth = thread->depth_bytes, queued = depth < bytes ? depth : bytes;
+	calls->depth_sum_bytes += depth;
+	if (depth > calls->depth_max_bytes)
+		calls->depth_max_bytes = depth;
+	calls->depth_count += 1;
+	calls->queued_bytes += queued;
+	calls->waited_bytes += bytes - queued;
+}
+
+// The kernel ends a call so that a signal is dealt with, and starts it again: one call.
+#define ERESTARTSYS 512
+#define ERESTART_RESTARTBLOCK 516
+
+INLINE void book(struct thread *thread, u32 kind, s64 result)
+{
+	struct calls *calls = bpf_map_lookup_elem(&totals, &kind);
+	if (!calls)
+		return;
+	u64 bytes = kind == POLL ? 0 : moved(thread, result);
+	calls->count += !(result <= -ERESTARTSYS && result >= -ERESTART_RESTARTBLOCK);
+	calls->bytes += bytes;
+	calls->socket_bytes += thread->socket_bytes;
+	calls->inside_ns += bpf_ktime_get_ns() - thread->start_ns;
+	calls->asleep_ns += thread->asleep_ns;
+	calls->ready_ns += thread->ready_ns;
+	if (kind == RECEIVE)
+		book_receive(calls, thread, bytes);
+}
+
+SEC("tp_btf/sys_exit") int sys_exit(u64 *arguments)
+{
+	struct pt_regs *registers = (struct pt_regs *)arguments[0];
+	u64 number = registers->orig_ax;
+	if (!is_open || number >= CALL_NUMBERS || !call_kinds[number])
+		return 0;
+	struct thread *thread = current_thread();
+	if (!thread || !thread->kind)
+		return 0;
+	u32 kind = thread->kind;
+	if (thread->entered_unseen && (kind & KIND) != POLL)
+		thread->sk = socket_of_call(bpf_get_current_task_btf(), &kind, registers);
+	if (thread->sk || (kind & KIND) == POLL)
+		book(thread, kind & KIND, arguments[1]);
+	thread->kind = OUTSIDE;
+	return 0;
+}
+
+// Adds bytes that the socket layer moved to the call that the current thread is inside.
+INLINE int add_socket_bytes(u32 kind, struct sock *sk, int bytes, int flags)
+{
+	struct thread *thread = thread_inside(kind);
+	u64 address = (u64)sk;
+	if (!thread || (thread->sk != address && !thread->entered_unseen))
+		return 0;
+	if (bytes > 0)
+		thread->socket_bytes += bytes;
+	if (flags & MSG_PEEK)
+		thread->peeked = 1;
+	struct account *account = bpf_map_lookup_elem(&accounts, &address);
+	struct tcp_sock *tcp = account ? bpf_skc_to_tcp_sock(sk) : 0;
+	if (tcp) {
+		read_counters(&account->last, tcp);
+		account->receive_buffer_bytes = sk->sk_rcvbuf;
+	}
+	return 0;
+}
+
+SEC("tp_btf/sock_recv_length") int sock_recv_length(u64 *arguments)
+{
+	return add_socket_bytes(RECEIVE, (struct sock *)arguments[0], arguments[1], arguments[2]);
+}
+
+SEC("tp_btf/sock_send_length") int sock_send_length(u64 *arguments)
+{
+	return add_socket_bytes(SEND, (struct sock *)arguments[0], arguments[1], 0);
+}
+
+SEC("tp_btf/skb_copy_datagram_iovec") int skb_copy_datagram_iovec(u64 *arguments)
+{
+	struct thread *thread = thread_inside(RECEIVE);
+	if (thread)
+		thread->copied_bytes += (u32)arguments[1];
+	return 0;
+}
+
+// --- the scheduler
+
+INLINE struct thread *thread_inside_any(struct task_struct *task)
+{
+	u32 id = task->pid;
+	struct thread *thread = is_open && id ? bpf_map_lookup_elem(&threads, &id) : 0;
+	return thread && thread->kind ? thread : 0;
+}
+
+SEC("tp_btf/sched_switch") int sched_switch(u64 *arguments)
+{
+	struct task_struct *previous = (struct task_struct *)arguments[1];
+	struct thread *leaving = thread_inside_any(previous);
+	struct thread *coming = thread_inside_any((struct task_struct *)arguments[2]);
+	if (!leaving && !coming)
+		return 0;
+	u64 now = bpf_ktime_get_ns();
+	if (leaving) {
+		leaving->woken_ns = arguments[0] || !previous->__state ? now : 0;
+		leaving->off_ns = now;
+	}
+	if (coming && coming->off_ns) {
+		u64 woken = coming->woken_ns ? coming->woken_ns : now;
+		coming->asleep_ns += woken - coming->off_ns;
+		coming->ready_ns += now - woken;
+		coming->off_ns = coming->woken_ns = 0;
+	}
+	return 0;
+}
+
+SEC("tp_btf/sched_waking") int sched_waking(u64 *arguments)
+{
+	struct thread *thread = thread_inside_any((struct task_struct *)arguments[0]);
+	if (thread && thread->off_ns && !thread->woken_ns)
+		thread->woken_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+SEC("tp_btf/sched_process_fork") int sched_process_fork(u64 *arguments)
+{
+	u32 parent = ((struct task_struct *)arguments[0])->tgid, child = ((struct task_struct *)arguments[1])->tgid;
+	u64 known = 1;
+	if (child != parent && bpf_map_lookup_elem(&targets, &parent) && bpf_map_update_elem(&targets, &child, &known, 0))
+		lose();
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit") int sched_process_exit(u64 *arguments)
+{
+	struct task_struct *task = (struct task_struct *)arguments[0];
+	u32 id = task->pid, process = task->tgid;
+	bpf_map_delete_elem(&threads, &id);
+	if (!bpf_map_lookup_elem(&targets, &process))
+		return 0;
+	struct used used = {
+		.runtime_ns = task->se.sum_exec_runtime,
+		.user = task->utime,
+		.system = task->stime,
+	};
+	if (bpf_map_update_elem(&ended, &id, &used, 0))
+		lose();
+	return 0;
+}
+
+// --- packets
+
+INLINE struct account *account_of(struct sock *sk)
+{
+	u64 address = (u64)sk;
+	struct account *account = is_open ? bpf_map_lookup_elem(&accounts, &address) : 0;
+	return account && !account->is_closed ? account : 0;
+}
+
+// A packet that comes up to an established connection. Under the socket's lock, so nobody else counts.
+SEC("tp_btf/tcp_probe") int tcp_probe(u64 *arguments)
+{
+	struct sock *sk = (struct sock *)arguments[0];
+	struct account *account = account_of(sk);
+	struct tcp_sock *tcp = account ? bpf_skc_to_tcp_sock(sk) : 0;
+	if (!tcp)
+		return 0;
+	account->packets_in += 1;
+	// Softirq leaves packets of a socket that a process owns to that process.
+	account->packets_in_backlog += !!sk->sk_lock.owned;
+	account->window_sum_bytes += tcp->rcv_wnd;
+	account->window_count += 1;
+	read_counters(&account->last, tcp);
+	return 0;
+}
+
+// A datagram that was put into a socket's queue.
+SEC("tp_btf/sk_data_ready") int sk_data_ready(u64 *arguments)
+{
+	struct account *account = account_of((struct sock *)arguments[0]);
+	if (account && account->protocol == IPPROTO_UDP)
+		__sync_fetch_and_add(&account->packets_in, 1);
+	return 0;
+}
+
+INLINE void fold(struct closed *closed, struct account *account)
+{
+	struct account *sum = &closed->sum;
+	closed->sockets += 1;
+	sum->last.segments_in += account->last.segments_in - account->first.segments_in;
+	sum->last.segments_out += account->last.segments_out - account->first.segments_out;
+	sum->last.data_segments_out += account->last.data_segments_out - account->first.data_segments_out;
+	sum->last.retransmits += account->last.retransmits - account->first.retransmits;
+	sum->packets_in += account->packets_in;
+	sum->packets_in_backlog += account->packets_in_backlog;
+	sum->window_sum_bytes += account->window_sum_bytes;
+	sum->window_count += account->window_count;
+	if (account->receive_buffer_bytes > sum->receive_buffer_bytes)
+		sum->receive_buffer_bytes = account->receive_buffer_bytes;
+	sum->receive_buffer_fixed |= account->receive_buffer_fixed;
+}
+
+// What a connection counted is kept when it ends; its memory may be another's then.
+SEC("tp_btf/inet_sock_set_state") int inet_sock_set_state(u64 *arguments)
+{
+	struct sock *sk = (struct sock *)arguments[0];
+	struct account *account = (u32)arguments[2] == TCP_CLOSE ? account_of(sk) : 0;
+	u32 key = 0;
+	struct closed *closed = bpf_map_lookup_elem(&closed_accounts, &key);
+	struct tcp_sock *tcp = account ? bpf_skc_to_tcp_sock(sk) : 0;
+	if (!tcp || !closed)
+		return 0;
+	read_counters(&account->last, tcp);
+	fold(closed, account);
+	account->is_closed = 1;
+	return 0;
+}
+
+INLINE int drop(u32 reason, struct sk_buff *skb, struct sock *receiver)
+{
+	u64 address = (u64)receiver, of_target = 0;
+	if (!is_open)
+		return 0;
+	if (!address)
+		address = (u64)skb->sk;
+	if (address)
+		of_target = !!bpf_map_lookup_elem(&accounts, &address);
+	count_up(&drops, of_target << 32 | reason);
+	return 0;
+}
+
+SEC("tp_btf/kfree_skb") int kfree_skb(u64 *arguments)
+{
+	return drop(arguments[2], (struct sk_buff *)arguments[0], (struct sock *)arguments[3]);
+}
+
+// Before Linux 6.11 the receiving socket is not told.
+SEC("tp_btf/kfree_skb") int kfree_skb_of_sender(u64 *arguments)
+{
+	return drop(arguments[2], (struct sk_buff *)arguments[0], 0);
+}
+
+// --- time
+
+INLINE u32 owner_of_sample(void)
+{
+	struct thread *thread = current_thread();
+	u32 kind = thread ? thread->kind & KIND : OUTSIDE;
+	if (kind == RECEIVE)
+		return RECEIVING;
+	if (kind == SEND)
+		return SENDING;
+	u32 process = bpf_get_current_pid_tgid() >> 32;
+	return !port_count && bpf_map_lookup_elem(&targets, &process) ? ELSEWHERE : STRANGER;
+}
+
+// Whether the kernel works for somebody else than the task it interrupted: then it is on another stack than the task's, or in a thread for
+// that purpose.
+INLINE int is_in_interrupt(u64 stack_pointer)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	u64 offset = stack_pointer - (u64)task->stack;
+	if (offset >= THREAD_SIZE)
+		return 1;
+	char *name = task->comm;
+	if (!(task->flags & PF_KTHREAD))
+		return 0;
+	return (name[0] == 'k' && name[1] == 's' && name[2] == 'o' && name[3] == 'f') ||
+	       (name[0] == 'n' && name[1] == 'a' && name[2] == 'p' && name[3] == 'i');
+}
+
+SEC("perf_event") int sample(struct bpf_perf_event_data *context)
+{
+	if (!is_open)
+		return 0;
+	u32 owner = owner_of_sample(), is_user = (context->cs & 3) != 0;
+	if (owner == STRANGER && (is_user || !is_in_interrupt(context->sp)))
+		return 0;
+	s64 stack = is_user ? STACK_NONE : bpf_get_stackid(context, &stacks, 0);
+	if (stack < 0)
+		stack = STACK_LOST;
+	count_up(&samples, (u64)owner << 32 | (u32)stack);
+	return 0;
+}
+
+char licence[] SEC("license") = "GPL";

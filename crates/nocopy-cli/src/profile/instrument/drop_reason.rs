@@ -1,0 +1,106 @@
+//! Why the kernel throws packets away, by the names it has for that (`enum skb_drop_reason`, from its type information).
+
+use std::collections::HashMap;
+use std::fs;
+
+const PATH: &str = "/sys/kernel/btf/vmlinux";
+const ENUM: &str = "skb_drop_reason";
+
+/// Names by number; empty where the kernel has none.
+#[derive(Debug, Default)]
+pub(super) struct Names(HashMap<u32, String>);
+
+impl Names {
+    pub(super) fn read() -> Self {
+        let types = fs::read(PATH).unwrap_or_default();
+        let values = values_of(&types, ENUM).unwrap_or_default();
+        Self(values.into_iter().map(|(name, value)| (value, name)).collect())
+    }
+
+    /// Without what all of them begin with; a number where there is no name.
+    pub(super) fn name(&self, reason: u32) -> String {
+        match self.0.get(&reason) {
+            Some(name) => name.trim_start_matches("SKB_DROP_REASON_").into(),
+            None => reason.to_string(),
+        }
+    }
+}
+
+/// Little-endian words of the file (kernel: Documentation/bpf/btf.rst).
+struct Words<'a>(&'a [u8]);
+
+impl Words<'_> {
+    fn at(&self, place: usize) -> Option<u32> {
+        let bytes = self.0.get(place..place + 4)?;
+        Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+    }
+}
+
+/// Names and values of an enumeration.
+fn values_of(file: &[u8], enumeration: &str) -> Option<Vec<(String, u32)>> {
+    const HEADER_LENGTH: usize = 4;
+    let words = Words(file);
+    let word = |place| words.at(place).and_then(|word| usize::try_from(word).ok());
+    let header = word(HEADER_LENGTH)?;
+    let [types, types_bytes, strings] = [header + word(8)?, word(12)?, header + word(16)?];
+    let name = |offset: usize| {
+        let text = file.get(strings + offset..)?;
+        let end = text.iter().position(|byte| *byte == 0)?;
+        std::str::from_utf8(&text[..end]).ok()
+    };
+    let mut place = types;
+    while place < types + types_bytes {
+        let (info, body) = (words.at(place + 4)?, place + 12);
+        let (kind, count) = (info >> 24 & 0x1f, (info & 0xffff) as usize);
+        if kind == KIND_ENUM && name(word(place)?)? == enumeration {
+            let value =
+                |index| Some((name(word(body + 8 * index)?)?.to_owned(), words.at(body + 8 * index + 4)?));
+            return (0..count).map(value).collect();
+        }
+        place = body + body_bytes(kind, count)?;
+    }
+    None
+}
+
+const KIND_ENUM: u32 = 6;
+
+/// Of what follows the three words that every type has.
+fn body_bytes(kind: u32, count: usize) -> Option<usize> {
+    Some(match kind {
+        1 | 14 | 17 => 4,              // integer, variable, declaration tag
+        3 => 12,                       // array
+        4 | 5 | 15 | 19 => 12 * count, // structure, union, section, enumeration of 64 bits
+        KIND_ENUM | 13 => 8 * count,   // and function prototype
+        2 | 7..=12 | 16 | 18 => 0, // pointer, forward, type definition, qualifiers, function, float, type tag
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_without_a_name_are_printed_as_such() {
+        let names = Names(HashMap::from([(3, "SKB_DROP_REASON_NO_SOCKET".to_owned())]));
+        assert_eq!([3, 70_000].map(|reason| names.name(reason)), ["NO_SOCKET", "70000"]);
+    }
+
+    #[test]
+    fn an_enumeration_is_found_among_other_types() {
+        let strings = b"\0int\0skb_drop_reason\0ONE\0TWO\0";
+        let mut types: Vec<u32> = vec![1, 1 << 24, 4, 32]; // int
+        types.extend([5, 6 << 24 | 2, 4, 21, 7, 25, 9]);
+        let types: Vec<u8> = types.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let lengths = [24, 0, types.len(), types.len(), strings.len()].map(|word| word as u32);
+        let mut file = 0x0001_eb9f_u32.to_ne_bytes().to_vec();
+        file.extend(lengths.iter().flat_map(|word| word.to_ne_bytes()));
+        file.extend(types);
+        file.extend(strings);
+        let found = values_of(&file, ENUM).unwrap();
+        assert_eq!(found, [("ONE".to_owned(), 7), ("TWO".to_owned(), 9)]);
+        for end in 0..file.len() - 10 {
+            let _ = values_of(&file[..end], ENUM); // cut: nothing, and no panic
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Loads the programs of bpf/profile.bpf.c and attaches them.
+
+use std::fs;
+
+use aya::programs::perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent};
+use aya::programs::{BtfTracePoint, PerfEvent, ProgramError};
+use aya::{Btf, Ebpf, EbpfLoader};
+
+use super::calls;
+use crate::profile::Error;
+use crate::profile::measured::Absent;
+use crate::profile::target::Targets;
+
+static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../../bpf/profile.bpf.o");
+
+/// As many ports as the programs have room for.
+const PORTS_MAX: usize = 16;
+
+/// Without which nothing is known.
+const NEEDED: [&str; 2] = ["sys_enter", "sys_exit"];
+
+/// Programs by the name of their tracepoint, and what is not known without them.
+const REFINEMENTS: [(&str, &str); 11] = [
+    ("sock_recv_length", "bytes as the socket layer counts them, and UDP's copies"),
+    ("sock_send_length", "bytes sent as the socket layer counts them"),
+    ("skb_copy_datagram_iovec", "bytes copied to user space"),
+    ("sched_switch", "time asleep"),
+    ("sched_waking", "time ready and waiting for a processor"),
+    ("sched_process_fork", "children of the target"),
+    ("sched_process_exit", "processor time of threads that ended"),
+    ("tcp_probe", "packets that came up to TCP, and the window"),
+    ("sk_data_ready", "datagrams delivered"),
+    ("inet_sock_set_state", "counters of connections that ended"),
+    ("kfree_skb", "drops"),
+];
+
+/// In its stead before Linux 6.11.
+const OLD_DROPS: &str = "kfree_skb_of_sender";
+
+/// Loads them for those targets, with nothing attached.
+pub(super) fn load(targets: &Targets, kernel: &Btf) -> Result<Ebpf, Error> {
+    let kinds = calls::kinds().ok_or(Error::Architecture { architecture: std::env::consts::ARCH })?;
+    let count = targets.ports.len();
+    if count > PORTS_MAX {
+        return Err(Error::TooManyPorts { max: PORTS_MAX });
+    }
+    let mut ports = [0_u16; PORTS_MAX];
+    ports[..count].copy_from_slice(&targets.ports);
+    let port_count = u32::try_from(count).expect("at most 16");
+    let any_process = u32::from(targets.processes.is_empty());
+    let mut loader = EbpfLoader::new();
+    loader.btf(Some(kernel)).override_global("call_kinds", &kinds[..], true);
+    loader.override_global("ports", &ports[..], true).override_global("port_count", &port_count, true);
+    loader.override_global("any_process", &any_process, true);
+    loader.load(PROGRAMS).map_err(Error::Load)
+}
+
+/// Attaches all that this kernel takes; what it does not is returned.
+pub(super) fn attach(programs: &mut Ebpf, kernel: &Btf) -> Result<Vec<Absent>, Error> {
+    for tracepoint in NEEDED {
+        attach_one(programs, tracepoint, tracepoint, kernel)
+            .map_err(|source| Error::Attach { tracepoint, source })?;
+    }
+    let mut absent = Vec::new();
+    for (tracepoint, what) in REFINEMENTS {
+        let mut attached = attach_one(programs, tracepoint, tracepoint, kernel);
+        if attached.is_err() && tracepoint == "kfree_skb" {
+            attached = attach_one(programs, OLD_DROPS, tracepoint, kernel);
+        }
+        if let Err(error) = attached {
+            absent.push(Absent { what, why: cause(&error) });
+        }
+    }
+    if let Err(error) = attach_clock(programs) {
+        absent.push(Absent { what: "time by place", why: cause(&error) });
+    }
+    Ok(absent)
+}
+
+fn attach_one(
+    programs: &mut Ebpf,
+    program: &str,
+    tracepoint: &str,
+    kernel: &Btf,
+) -> Result<(), ProgramError> {
+    let program: &mut BtfTracePoint = programs.program_mut(program).expect("it is there").try_into()?;
+    program.load(tracepoint, kernel)?;
+    program.attach().map(drop)
+}
+
+/// Samples on every processor.
+fn attach_clock(programs: &mut Ebpf) -> Result<(), ProgramError> {
+    let program: &mut PerfEvent = programs.program_mut("sample").expect("it is there").try_into()?;
+    program.load()?;
+    let clock = PerfEventConfig::Software(SoftwareEvent::CpuClock);
+    for cpu in aya::util::online_cpus().map_err(|(_, source)| ProgramError::IOError(source))? {
+        let scope = PerfEventScope::AllProcessesOneCpu { cpu };
+        program.attach(clock, scope, SamplePolicy::Frequency(super::SAMPLES_PER_SECOND), false)?;
+    }
+    Ok(())
+}
+
+/// The innermost reason: the others say what was tried.
+fn cause(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => cause(source),
+        None => error.to_string(),
+    }
+}

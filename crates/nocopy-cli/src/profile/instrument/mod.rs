@@ -1,0 +1,207 @@
+//! The kernel's side of a profile: programs at tracepoints and on the processor clock, which add up in the kernel.
+
+mod calls;
+mod drop_reason;
+mod load;
+mod own_cost;
+mod sums;
+
+use std::fs;
+use std::time::Duration;
+
+use aya::maps::MapError;
+use aya::programs::ProgramFd;
+use aya::{Btf, Ebpf};
+use rustix::thread::{CapabilitySet, capabilities};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::Error;
+use super::measured::{Absent, Measured, Tasks};
+use super::symbols::Symbols;
+use super::target::Targets;
+use super::tasks::{self, Threads};
+use drop_reason::Names;
+use own_cost::Watch;
+use sums::Sums;
+
+/// Not a round number: what happens every so many milliseconds is not met in step.
+const SAMPLES_PER_SECOND: u64 = 1999;
+
+/// What loads the programs: tracing, and the time they take (`BPF_ENABLE_STATS`); the functions' addresses, and the calls that others are in.
+pub(super) const CAPABILITIES: CapabilitySet = CapabilitySet::BPF
+    .union(CapabilitySet::PERFMON)
+    .union(CapabilitySet::SYS_ADMIN)
+    .union(CapabilitySet::SYSLOG)
+    .union(CapabilitySet::SYS_PTRACE);
+
+/// The running kernel's own description of itself. Takes a while to read: once is enough for many windows.
+pub(crate) struct Kernel {
+    types: Btf,
+    drop_reasons: Names,
+}
+
+impl Kernel {
+    /// # Errors
+    /// Without type information, or without the capabilities that profiling needs.
+    pub(crate) fn read() -> Result<Self, Error> {
+        require_capabilities()?;
+        Symbols::read()?;
+        Ok(Self { types: Btf::from_sys_fs().map_err(Error::Types)?, drop_reasons: Names::read() })
+    }
+}
+
+/// Asked before anything is tried: the kernel's EPERM does not say which one it wanted.
+fn require_capabilities() -> Result<(), Error> {
+    let Ok(held) = capabilities(None) else { return Ok(()) };
+    if held.effective.contains(CapabilitySet::SYS_ADMIN) {
+        return Ok(()); // which stands for the two
+    }
+    let needed = [(CapabilitySet::BPF, "CAP_BPF"), (CapabilitySet::PERFMON, "CAP_PERFMON")];
+    match needed.into_iter().find(|(capability, _)| !held.effective.contains(*capability)) {
+        Some((_, name)) => Err(Error::Capability { name }),
+        None => Ok(()),
+    }
+}
+
+/// A window of profiling: open from its making until it is read.
+pub(crate) struct Instrument<'a> {
+    kernel: &'a Kernel,
+    programs: Ebpf,
+    absent: Vec<Absent>,
+    before: Before,
+    cost: Watch,
+}
+
+/// How things were when the window was opened.
+struct Before {
+    at_ns: u64,
+    threads: Threads,
+    machine_packets: u32,
+}
+
+impl<'a> Instrument<'a> {
+    /// Opens a window on those targets.
+    ///
+    /// # Errors
+    /// What the kernel refuses, if nothing works without it; the rest is told by what is measured.
+    pub(crate) fn attach(kernel: &'a Kernel, targets: &Targets) -> Result<Self, Error> {
+        targets.check()?;
+        let mut programs = load::load(targets, &kernel.types)?;
+        let absent = load::attach(&mut programs, &kernel.types)?;
+        let fds = programs.programs().filter_map(|(_, program)| program.fd().ok()?.try_clone().ok());
+        let fds: Vec<ProgramFd> = fds.collect();
+        let before = Before {
+            at_ns: now_ns(),
+            threads: tasks::read(targets.processes.iter().copied()),
+            machine_packets: machine_packets(),
+        };
+        open(&mut programs, targets, before.at_ns).map_err(Error::Read)?;
+        Ok(Self { kernel, programs, absent, before, cost: Watch::start(fds) })
+    }
+
+    /// Closes the window, and says what was found in it.
+    ///
+    /// # Errors
+    /// What the kernel does not let be read.
+    pub(crate) fn read(mut self) -> Result<Measured, Error> {
+        sums::set_open(&mut self.programs, false).map_err(Error::Read)?;
+        let now_ns = now_ns();
+        let elapsed = Duration::from_nanos(now_ns - self.before.at_ns);
+        let (own_cost, is_timed) = self.cost.end(elapsed);
+        if !is_timed {
+            let why = "the kernel does not time BPF programs for this process: grant CAP_SYS_ADMIN";
+            self.absent.push(Absent { what: "own cost", why: why.into() });
+        }
+        let machine_packets = machine_packets().wrapping_sub(self.before.machine_packets).into();
+        let mut measured =
+            Measured { elapsed, machine_packets, own_cost, absent: self.absent, ..Measured::default() };
+        let symbols = Symbols::read()?;
+        let sums = Sums(&self.programs);
+        add_calls(&mut measured, &sums, now_ns).map_err(Error::Read)?;
+        add_tasks(&mut measured.tasks, &sums, &self.before.threads).map_err(Error::Read)?;
+        add_rest(&mut measured, &sums, &symbols, &self.kernel.drop_reasons).map_err(Error::Read)?;
+        Ok(measured)
+    }
+}
+
+fn open(programs: &mut Ebpf, targets: &Targets, now_ns: u64) -> Result<(), MapError> {
+    sums::add_waiting(programs, &waiting(&targets.processes), now_ns)?;
+    sums::set_open(programs, true)?;
+    sums::add_targets(programs, &targets.processes)
+}
+
+/// Threads that are asleep inside a call which counts, and its kind.
+fn waiting(processes: &[u32]) -> Vec<(u32, u8)> {
+    let threads = processes.iter().flat_map(|process| {
+        let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
+        tasks.filter_map(|task| {
+            let task = task.ok()?;
+            // "running", or the number of the call and its arguments.
+            let call = fs::read_to_string(task.path().join("syscall")).ok()?;
+            let number = call.split_ascii_whitespace().next()?.parse().ok()?;
+            Some((task.file_name().to_str()?.parse().ok()?, calls::kind(number)?))
+        })
+    });
+    threads.collect()
+}
+
+fn add_calls(measured: &mut Measured, sums: &Sums, now_ns: u64) -> Result<(), MapError> {
+    let kinds = [
+        (calls::RECEIVE, &mut measured.receives),
+        (calls::SEND, &mut measured.sends),
+        (calls::POLL, &mut measured.polls),
+    ];
+    let threads = sums.threads()?;
+    measured.tasks.threads = u32::try_from(threads.len()).unwrap_or(u32::MAX);
+    for (kind, calls) in kinds {
+        let of_kind = sums.calls(kind)?;
+        *calls = of_kind.calls;
+        measured.tasks.ready += of_kind.ready;
+        if kind == calls::RECEIVE {
+            measured.copied = of_kind.copied;
+        }
+        let unfinished = threads.iter().filter_map(|thread| sums::unfinished(thread, now_ns));
+        for (_, [inside, asleep, ready]) in unfinished.filter(|(of, _)| *of == kind) {
+            calls.inside += inside;
+            calls.asleep += asleep;
+            measured.tasks.ready += ready;
+        }
+    }
+    Ok(())
+}
+
+fn add_tasks(tasks: &mut Tasks, sums: &Sums, before: &Threads) -> Result<(), MapError> {
+    let processes = sums.processes()?;
+    let mut after = tasks::read(processes);
+    after.extend(sums.ended()?);
+    if !after.is_empty() {
+        tasks.threads = u32::try_from(after.len()).unwrap_or(u32::MAX);
+    }
+    [tasks.user, tasks.system] = tasks::between(before, &after);
+    Ok(())
+}
+
+fn add_rest(measured: &mut Measured, sums: &Sums, symbols: &Symbols, names: &Names) -> Result<(), MapError> {
+    let period = Duration::from_secs(1) / u32::try_from(SAMPLES_PER_SECOND).expect("some thousands");
+    (measured.sampling, measured.stacks) = sums.samples(symbols, period)?;
+    let sockets = sums.sockets()?;
+    measured.tcp = sockets.tcp;
+    measured.delivered_packets = sockets.delivered_packets;
+    measured.drops = sums.drops(names)?;
+    measured.own_cost.lost_events += sums.lost_events()?;
+    Ok(())
+}
+
+/// On the clock of the programs (`bpf_ktime_get_ns`).
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+/// What the receive softirqs of all processors handled since the machine started, in as many bits as the kernel counts it (kernel:
+/// net/core/net-procfs.c).
+fn machine_packets() -> u32 {
+    let text = fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
+    let processed = |line: &str| u32::from_str_radix(line.split_ascii_whitespace().next()?, 16).ok();
+    text.lines().filter_map(processed).fold(0, u32::wrapping_add)
+}

@@ -1,0 +1,293 @@
+//! What the programs added up, by the layout of bpf/profile.bpf.c: every field is a word of 64 bits.
+
+use std::time::Duration;
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, StackTraceMap};
+use aya::{Ebpf, Pod};
+
+use super::calls;
+use super::drop_reason::Names;
+use crate::profile::measured::{Calls, Copied, Drops, Owner, Sampling, Stack, Tcp};
+use crate::profile::symbols::Symbols;
+use crate::profile::tasks::{Threads, Used};
+
+/// `struct calls`.
+type CallSums = [u64; 14];
+/// `struct account`.
+type Account = [u64; ACCOUNT_WORDS];
+const ACCOUNT_WORDS: usize = 16;
+/// `struct closed`: an account, and how many it is the sum of.
+type Closed = [u64; ACCOUNT_WORDS + 1];
+/// `struct thread`.
+pub(super) type Thread = [u64; 13];
+/// `struct used`.
+type UsedWords = [u64; 3];
+
+const IPPROTO_TCP: u64 = 6;
+const IPPROTO_UDP: u64 = 17;
+
+/// In place of a stack's number.
+const STACK_NONE: u32 = u32::MAX;
+const STACK_LOST: u32 = u32::MAX - 1;
+
+/// The counters of the programs, to be read.
+pub(super) struct Sums<'a>(pub(super) &'a Ebpf);
+
+/// Of one kind of calls.
+pub(super) struct KindSums {
+    pub(super) calls: Calls,
+    pub(super) copied: Copied,
+    pub(super) ready: Duration,
+}
+
+/// Of the target's sockets.
+#[derive(Default)]
+pub(super) struct Sockets {
+    pub(super) tcp: Tcp,
+    pub(super) delivered_packets: u64,
+}
+
+impl Sums<'_> {
+    fn map(&self, name: &str) -> &Map {
+        self.0.map(name).expect("the programs have it")
+    }
+
+    /// A value of all processors, summed word by word.
+    fn sum<const N: usize>(&self, name: &str, index: u32) -> Result<[u64; N], MapError>
+    where
+        [u64; N]: Pod,
+    {
+        let map = PerCpuArray::<&MapData, [u64; N]>::try_from(self.map(name))?;
+        let values = map.get(&index, 0)?;
+        Ok(std::array::from_fn(|word| values.iter().map(|value| value[word]).sum()))
+    }
+
+    /// The same, but for the largest.
+    fn largest<const N: usize>(&self, name: &str, index: u32, word: usize) -> Result<u64, MapError>
+    where
+        [u64; N]: Pod,
+    {
+        let map = PerCpuArray::<&MapData, [u64; N]>::try_from(self.map(name))?;
+        Ok(map.get(&index, 0)?.iter().map(|value| value[word]).max().unwrap_or(0))
+    }
+
+    pub(super) fn calls(&self, kind: u8) -> Result<KindSums, MapError> {
+        const TOTALS: &str = "totals";
+        let words: CallSums = self.sum(TOTALS, kind.into())?;
+        let depth_max_bytes = self.largest::<{ size_of::<CallSums>() / 8 }>(TOTALS, kind.into(), 7)?;
+        let [count, bytes, socket_bytes, inside, asleep, ready, depth_sum_bytes, _, depth_count, ..] = words;
+        let [.., queued_bytes, waited_bytes, to_user_bytes, udp_bytes, mapped_bytes] = words;
+        let calls = Calls {
+            count,
+            bytes,
+            socket_bytes,
+            inside: Duration::from_nanos(inside),
+            asleep: Duration::from_nanos(asleep),
+            depth_sum_bytes,
+            depth_max_bytes,
+            depth_count,
+            queued_bytes,
+            waited_bytes,
+        };
+        let copied = Copied { to_user_bytes, udp_bytes, mapped_bytes };
+        Ok(KindSums { calls, copied, ready: Duration::from_nanos(ready) })
+    }
+
+    pub(super) fn threads(&self) -> Result<Vec<Thread>, MapError> {
+        let map = HashMap::<&MapData, u32, Thread>::try_from(self.map("threads"))?;
+        map.iter().map(|entry| entry.map(|(_, thread)| thread)).collect()
+    }
+
+    pub(super) fn processes(&self) -> Result<Vec<u32>, MapError> {
+        let map = HashMap::<&MapData, u32, u64>::try_from(self.map("targets"))?;
+        map.keys().collect()
+    }
+
+    /// What threads used that ended meanwhile.
+    pub(super) fn ended(&self) -> Result<Threads, MapError> {
+        let map = HashMap::<&MapData, u32, UsedWords>::try_from(self.map("ended"))?;
+        let used = |[runtime, user_ticks, system_ticks]: UsedWords| Used {
+            runtime: Duration::from_nanos(runtime),
+            user_ticks,
+            system_ticks,
+        };
+        map.iter().map(|entry| entry.map(|(id, words)| (id, used(words)))).collect()
+    }
+
+    pub(super) fn sockets(&self) -> Result<Sockets, MapError> {
+        let map = HashMap::<&MapData, u64, Account>::try_from(self.map("accounts"))?;
+        let mut sockets = Sockets::default();
+        for account in map.iter() {
+            sockets.add_open(&account?.1);
+        }
+        let closed: Closed = self.sum("closed_accounts", 0)?;
+        let sum: &Account = closed.first_chunk().expect("it begins with one");
+        let receive_buffer = self.largest::<{ ACCOUNT_WORDS + 1 }>("closed_accounts", 0, 13)?;
+        sockets.add(sum, closed[ACCOUNT_WORDS], receive_buffer);
+        Ok(sockets)
+    }
+
+    pub(super) fn lost_events(&self) -> Result<u64, MapError> {
+        self.sum::<1>("lost", 0).map(|[count]| count)
+    }
+
+    pub(super) fn drops(&self, names: &Names) -> Result<Vec<Drops>, MapError> {
+        let map = PerCpuHashMap::<&MapData, u64, u64>::try_from(self.map("drops"))?;
+        let drops = map.iter().map(|entry| {
+            let (key, counts) = entry?;
+            let [reason, of_target] = halves(key);
+            let packets = counts.iter().sum();
+            Ok(Drops { reason: names.name(reason), packets, of_target: of_target != 0 })
+        });
+        let mut drops: Vec<Drops> = drops.collect::<Result<_, MapError>>()?;
+        drops.sort_by_key(|drops| (!drops.of_target, std::cmp::Reverse(drops.packets)));
+        Ok(drops)
+    }
+
+    pub(super) fn samples(
+        &self,
+        symbols: &Symbols,
+        period: Duration,
+    ) -> Result<(Sampling, Vec<Stack>), MapError> {
+        let map = PerCpuHashMap::<&MapData, u64, u64>::try_from(self.map("samples"))?;
+        let addresses = StackTraceMap::try_from(self.map("stacks"))?;
+        let mut sampling = Sampling { period, ..Sampling::default() };
+        let mut stacks = Vec::new();
+        for entry in map.iter() {
+            let (key, counts) = entry?;
+            let samples = counts.iter().sum();
+            let [number, owner] = halves(key);
+            sampling.taken += samples;
+            let functions = match number {
+                STACK_LOST => {
+                    sampling.without_stack += samples;
+                    continue;
+                }
+                STACK_NONE => Vec::new(),
+                _ => symbols.names(addresses.get(&number, 0)?.frames().iter().map(|frame| frame.ip)),
+            };
+            stacks.push(Stack { owner: owner_of(owner), functions, samples });
+        }
+        stacks.sort_by_key(|stack| std::cmp::Reverse(stack.samples));
+        Ok((sampling, stacks))
+    }
+}
+
+impl Sockets {
+    /// One that is there still; what a closed one counted is in the sum of those.
+    fn add_open(&mut self, account: &Account) {
+        let [protocol, first @ .., _, _, _, _, _, _, is_closed] = account else { unreachable!() };
+        if *protocol == IPPROTO_UDP {
+            self.delivered_packets += account[9];
+        }
+        if *protocol != IPPROTO_TCP || *is_closed != 0 {
+            return;
+        }
+        let mut since = *account;
+        for (word, first) in first[..4].iter().enumerate() {
+            since[5 + word] -= first;
+        }
+        self.add(&since, 1, since[13]);
+    }
+
+    /// TCP's, with differences in place of the last counters.
+    fn add(&mut self, account: &Account, sockets: u64, receive_buffer: u64) {
+        let [_, _, _, _, _, segments_in, segments_out, data_segments_out, retransmits, ..] = *account;
+        let [.., packets_in, in_backlog, window_sum, window_count, _, fixed, _] = *account;
+        let tcp = &mut self.tcp;
+        tcp.sockets += u32::try_from(sockets).unwrap_or(u32::MAX);
+        tcp.segments_in += segments_in;
+        tcp.packets_in += packets_in;
+        tcp.packets_in_backlog += in_backlog;
+        tcp.segments_out += segments_out;
+        tcp.data_segments_out += data_segments_out;
+        tcp.retransmits += retransmits;
+        tcp.window_sum_bytes += window_sum;
+        tcp.window_count += window_count;
+        tcp.receive_buffer_bytes = tcp.receive_buffer_bytes.max(receive_buffer);
+        tcp.receive_buffer_fixed |= fixed != 0;
+        self.delivered_packets += packets_in;
+    }
+}
+
+/// The lower and the upper one.
+fn halves(key: u64) -> [u32; 2] {
+    [key as u32, (key >> 32) as u32]
+}
+
+/// `enum owner`.
+fn owner_of(number: u32) -> Owner {
+    [Owner::Receiving, Owner::Sending, Owner::Elsewhere]
+        .get(number as usize)
+        .copied()
+        .unwrap_or(Owner::Stranger)
+}
+
+/// Starts or ends counting, in all programs at once.
+pub(super) fn set_open(programs: &mut Ebpf, is_open: bool) -> Result<(), MapError> {
+    let map = programs.map_mut(".bss").expect("the programs have it");
+    Array::<_, u64>::try_from(map)?.set(0, u64::from(is_open), 0)
+}
+
+/// Names processes whose calls count.
+pub(super) fn add_targets(programs: &mut Ebpf, processes: &[u32]) -> Result<(), MapError> {
+    let map = programs.map_mut("targets").expect("the programs have it");
+    let mut map = HashMap::<_, u32, u64>::try_from(map)?;
+    processes.iter().try_for_each(|process| map.insert(process, 1, 0))
+}
+
+/// Notes threads that are inside a call already: theirs is asleep since `now_ns`, on a socket that is not known yet.
+pub(super) fn add_waiting(programs: &mut Ebpf, threads: &[(u32, u8)], now_ns: u64) -> Result<(), MapError> {
+    let map = programs.map_mut("threads").expect("the programs have it");
+    let mut map = HashMap::<_, u32, Thread>::try_from(map)?;
+    threads.iter().try_for_each(|(id, kind)| {
+        let thread = [u64::from(*kind), now_ns, 0, 0, 0, 0, 0, now_ns, 0, 0, 0, 0, 1];
+        map.insert(id, thread, 0)
+    })
+}
+
+/// What of a call that is not over yet lies before `now_ns`: its kind, the time inside, asleep and ready; nothing if it is over, or of a
+/// socket that is not known to be the target's.
+pub(super) fn unfinished(thread: &Thread, now_ns: u64) -> Option<(u8, [Duration; 3])> {
+    let [kind, start, socket, _, _, asleep, ready, off, woken, ..] = *thread;
+    let kind = u8::try_from(kind & calls::KIND).expect("four bits");
+    if kind == 0 || (socket == 0 && kind != calls::POLL) {
+        return None;
+    }
+    let since = |then: u64| now_ns.saturating_sub(then);
+    let [more_asleep, more_ready] = match (off, woken) {
+        (0, _) => [0, 0],
+        (off, 0) => [since(off), 0],
+        (off, woken) => [woken.saturating_sub(off), since(woken)],
+    };
+    Some((kind, [since(start), asleep + more_asleep, ready + more_ready].map(Duration::from_nanos)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_goes_on_counts_up_to_now() {
+        let thread = |off, woken| [1, 100, 7, 0, 0, 5, 6, off, woken, 0, 0, 0, 0];
+        let at = |thread| unfinished(&thread, 1000).unwrap().1.map(|time| time.as_nanos());
+        assert_eq!(at(thread(0, 0)), [900, 5, 6], "on a processor");
+        assert_eq!(at(thread(400, 0)), [900, 605, 6], "asleep");
+        assert_eq!(at(thread(400, 900)), [900, 505, 106], "woken, and waiting for a processor");
+        assert_eq!(unfinished(&[0; 13], 1000), None);
+        assert_eq!(unfinished(&[1, 100, 0, 0, 0, 0, 0, 100, 0, 0, 0, 0, 1], 1000), None, "perhaps a pipe");
+    }
+
+    #[test]
+    fn counters_of_a_connection_are_since_its_first_call() {
+        let mut sockets = Sockets::default();
+        sockets.add_open(&[6, 10, 20, 30, 1, 15, 28, 39, 3, 50, 9, 600, 3, 4096, 1, 0]);
+        sockets.add_open(&[17, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 4096, 0, 0]);
+        let tcp = &sockets.tcp;
+        let segments = [tcp.segments_in, tcp.segments_out, tcp.data_segments_out, tcp.retransmits];
+        assert_eq!((tcp.sockets, segments), (1, [5, 8, 9, 2]));
+        assert_eq!((tcp.packets_in, tcp.packets_in_backlog, tcp.window_sum_bytes), (50, 9, 600));
+        assert!(tcp.receive_buffer_fixed && tcp.receive_buffer_bytes == 4096);
+        assert_eq!(sockets.delivered_packets, 58);
+    }
+}

@@ -1,0 +1,87 @@
+//! `nocopy profile`: where the time and the copies of network calls go.
+
+mod command;
+mod error;
+mod instrument;
+mod measured;
+mod symbols;
+mod target;
+mod tasks;
+
+use std::ffi::OsString;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::arguments::ProfileArguments;
+use crate::interrupt::Interrupt;
+use crate::{Failure, Outcome, capability};
+use command::Command;
+pub(crate) use error::Error;
+use instrument::{CAPABILITIES, Instrument, Kernel};
+use measured::Measured;
+use target::Targets;
+
+/// Where neither a time nor a command is given.
+const DURATION: Duration = Duration::from_secs(5);
+
+/// How often to look whether the window is to end.
+const LOOK: Duration = Duration::from_millis(20);
+
+pub(crate) fn run(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
+    let interrupt = Interrupt::listen()?;
+    // Before capabilities are given up: the command keeps those it would have had.
+    let mut command = match &*arguments.command {
+        [] => None,
+        words => Some(Command::start(words)?),
+    };
+    capability::drop_all_but(CAPABILITIES)?;
+    let targets = targets(arguments, command.as_ref())?;
+    let kernel = Kernel::read()?;
+    let instrument = Instrument::attach(&kernel, &targets)?;
+    if let Some(command) = &mut command {
+        command.let_go()?;
+    }
+    let duration = arguments.duration.or(command.is_none().then_some(DURATION));
+    wait(duration, command.as_ref(), &interrupt);
+    let measured = instrument.read()?;
+    let status = command.map(Command::end).transpose()?;
+    print(&measured);
+    if let Some(status) = status {
+        eprintln!("nocopy: the command ended with {status}");
+    }
+    Ok(Outcome::Positive)
+}
+
+/// Part of `profile`: the process that becomes the command.
+pub(crate) fn start(words: &[OsString]) -> Result<Outcome, Failure> {
+    command::become_command(words)
+}
+
+fn targets(arguments: &ProfileArguments, command: Option<&Command>) -> Result<Targets, Error> {
+    let mut processes = arguments.pid.clone();
+    for name in &arguments.comm {
+        processes.extend(target::processes_called(name)?);
+    }
+    processes.extend(command.map(Command::id));
+    Ok(Targets { processes, ports: arguments.port.clone() })
+}
+
+/// Until the time is over, the command has ended, or the user has asked for the end.
+fn wait(duration: Option<Duration>, command: Option<&Command>, interrupt: &Interrupt) {
+    let start = Instant::now();
+    while !interrupt.came() {
+        let left = duration.map_or(LOOK, |duration| duration.saturating_sub(start.elapsed()));
+        if left.is_zero() {
+            return;
+        }
+        match command {
+            Some(command) if command.has_ended_within(left.min(LOOK)) => return,
+            Some(_) => {}
+            None => sleep(left.min(LOOK)),
+        }
+    }
+}
+
+fn print(measured: &Measured) {
+    println!("{measured:#?}");
+}
