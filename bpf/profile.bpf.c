@@ -106,6 +106,7 @@ struct bpf_perf_event_data {
 #define AF_INET6 10
 #define IPPROTO_TCP 6
 #define IPPROTO_UDP 17
+#define TCP_ESTABLISHED 1
 #define TCP_CLOSE 7
 #define TCP_ZEROCOPY_RECEIVE 35
 #define RCV_SHUTDOWN 1
@@ -198,7 +199,7 @@ struct counters {
 	u64 data_segments_out;
 	u64 retransmits;
 };
-// A socket that is used in such calls.
+// A socket. Those that come into being are followed before the target's first call on them: what arrives until then is the target's, too.
 struct account {
 	u64 protocol;
 	struct counters first;
@@ -210,6 +211,8 @@ struct account {
 	u64 receive_buffer_bytes;
 	u64 receive_buffer_fixed;
 	u64 is_closed;
+	// Whether the target has used it.
+	u64 is_ours;
 };
 MAP_OF(accounts, BPF_MAP_TYPE_HASH, 16384, u64, struct account);
 
@@ -337,8 +340,8 @@ INLINE void read_receive_buffer(struct account *account, struct sock *sk)
 	account->receive_buffer_fixed = !!(read_userlocks(sk) & SOCK_RCVBUF_LOCK);
 }
 
-// The account of a socket that concerns us, from its first call on. Not inlined for the verifier's sake: it goes through a function once.
-static __attribute__((noinline)) int open_account(u64 address)
+// Not inlined, so that the verifier goes through it once.
+static __attribute__((noinline)) int open_account(u64 address, u64 is_ours)
 {
 	struct sock *sk = (struct sock *)address;
 	struct account account = {};
@@ -356,6 +359,7 @@ static __attribute__((noinline)) int open_account(u64 address)
 			return 0;
 	}
 	account.protocol = protocol;
+	account.is_ours = is_ours;
 	if (protocol == IPPROTO_TCP) {
 		account.is_closed = state_of(address) == TCP_CLOSE;
 		probe_counters(&account.first, (struct tcp_sock *)sk);
@@ -387,6 +391,8 @@ INLINE u64 socket_of(struct task_struct *task, u32 descriptor, int *is_known)
 	if (account) {
 		// So it is a socket: nothing else points there. A closed one may still have bytes to read; or it is another by now.
 		*is_known = !account->is_closed || state_of(sk) == TCP_CLOSE;
+		if (*is_known)
+			account->is_ours = 1;
 		return sk;
 	}
 	struct inode *inode = 0;
@@ -401,7 +407,7 @@ INLINE u64 concerned(struct task_struct *task, u32 descriptor)
 {
 	int is_known = 0;
 	u64 sk = socket_of(task, descriptor, &is_known);
-	return sk && (is_known || open_account(sk)) ? sk : 0;
+	return sk && (is_known || open_account(sk, 1)) ? sk : 0;
 }
 
 INLINE void note_queue(struct thread *thread)
@@ -698,8 +704,14 @@ SEC("tp_btf/tcp_probe") int tcp_probe(u64 *arguments)
 // A datagram that was put into a socket's queue.
 SEC("tp_btf/sk_data_ready") int sk_data_ready(u64 *arguments)
 {
-	struct account *account = account_of((struct sock *)arguments[0]);
-	if (account && account->protocol == IPPROTO_UDP)
+	struct sock *sk = (struct sock *)arguments[0];
+	u16 family = sk->__sk_common.skc_family;
+	if (!is_open || sk->sk_protocol != IPPROTO_UDP || (family != AF_INET && family != AF_INET6))
+		return 0;
+	if (!account_of(sk))
+		open_account((u64)sk, 0);
+	struct account *account = account_of(sk);
+	if (account)
 		__sync_fetch_and_add(&account->packets_in, 1);
 	return 0;
 }
@@ -721,19 +733,35 @@ INLINE void fold(struct closed *closed, struct account *account)
 	sum->receive_buffer_fixed |= account->receive_buffer_fixed;
 }
 
+INLINE void close_account(struct sock *sk)
+{
+	u32 key = 0;
+	u64 address = (u64)sk;
+	struct account *account = account_of(sk);
+	struct closed *closed = bpf_map_lookup_elem(&closed_accounts, &key);
+	struct tcp_sock *tcp = account ? bpf_skc_to_tcp_sock(sk) : 0;
+	if (!tcp || !closed)
+		return;
+	if (!account->is_ours) {
+		bpf_map_delete_elem(&accounts, &address);
+		return;
+	}
+	read_counters(&account->last, tcp);
+	fold(closed, account);
+	account->is_closed = 1;
+}
+
 // What a connection counted is kept when it ends; its memory may be another's then.
 SEC("tp_btf/inet_sock_set_state") int inet_sock_set_state(u64 *arguments)
 {
 	struct sock *sk = (struct sock *)arguments[0];
-	struct account *account = (u32)arguments[2] == TCP_CLOSE ? account_of(sk) : 0;
-	u32 key = 0;
-	struct closed *closed = bpf_map_lookup_elem(&closed_accounts, &key);
-	struct tcp_sock *tcp = account ? bpf_skc_to_tcp_sock(sk) : 0;
-	if (!tcp || !closed)
+	u32 state = arguments[2];
+	if (!is_open)
 		return 0;
-	read_counters(&account->last, tcp);
-	fold(closed, account);
-	account->is_closed = 1;
+	if (state == TCP_CLOSE)
+		close_account(sk);
+	else if (state == TCP_ESTABLISHED && sk->sk_protocol == IPPROTO_TCP)
+		open_account((u64)sk, 0);
 	return 0;
 }
 
@@ -744,8 +772,9 @@ INLINE int drop(u32 reason, struct sk_buff *skb, struct sock *receiver)
 		return 0;
 	if (!address)
 		address = (u64)skb->sk;
-	if (address)
-		of_target = !!bpf_map_lookup_elem(&accounts, &address);
+	struct account *account = address ? bpf_map_lookup_elem(&accounts, &address) : 0;
+	if (account)
+		of_target = account->is_ours;
 	count_up(&drops, of_target << 32 | reason);
 	return 0;
 }

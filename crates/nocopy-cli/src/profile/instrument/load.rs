@@ -1,7 +1,5 @@
 //! Loads the programs of bpf/profile.bpf.c and attaches them.
 
-use std::fs;
-
 use aya::programs::perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent};
 use aya::programs::{BtfTracePoint, PerfEvent, ProgramError};
 use aya::{Btf, Ebpf, EbpfLoader};

@@ -15,7 +15,7 @@ use crate::profile::tasks::{Threads, Used};
 type CallSums = [u64; 14];
 /// `struct account`.
 type Account = [u64; ACCOUNT_WORDS];
-const ACCOUNT_WORDS: usize = 16;
+const ACCOUNT_WORDS: usize = 17;
 /// `struct closed`: an account, and how many it is the sum of.
 type Closed = [u64; ACCOUNT_WORDS + 1];
 /// `struct thread`.
@@ -176,7 +176,10 @@ impl Sums<'_> {
 impl Sockets {
     /// One that is there still; what a closed one counted is in the sum of those.
     fn add_open(&mut self, account: &Account) {
-        let [protocol, first @ .., _, _, _, _, _, _, is_closed] = account else { unreachable!() };
+        let [protocol, first @ .., _, _, _, _, _, _, is_closed, is_ours] = account;
+        if *is_ours == 0 {
+            return;
+        }
         if *protocol == IPPROTO_UDP {
             self.delivered_packets += account[9];
         }
@@ -193,7 +196,7 @@ impl Sockets {
     /// TCP's, with differences in place of the last counters.
     fn add(&mut self, account: &Account, sockets: u64, receive_buffer: u64) {
         let [_, _, _, _, _, segments_in, segments_out, data_segments_out, retransmits, ..] = *account;
-        let [.., packets_in, in_backlog, window_sum, window_count, _, fixed, _] = *account;
+        let [.., packets_in, in_backlog, window_sum, window_count, _, fixed, _, _] = *account;
         let tcp = &mut self.tcp;
         tcp.sockets += u32::try_from(sockets).unwrap_or(u32::MAX);
         tcp.segments_in += segments_in;
@@ -281,8 +284,9 @@ mod tests {
     #[test]
     fn counters_of_a_connection_are_since_its_first_call() {
         let mut sockets = Sockets::default();
-        sockets.add_open(&[6, 10, 20, 30, 1, 15, 28, 39, 3, 50, 9, 600, 3, 4096, 1, 0]);
-        sockets.add_open(&[17, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 4096, 0, 0]);
+        sockets.add_open(&[6, 10, 20, 30, 1, 15, 28, 39, 3, 50, 9, 600, 3, 4096, 1, 0, 1]);
+        sockets.add_open(&[17, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 4096, 0, 0, 1]);
+        sockets.add_open(&[6, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9, 9999, 0, 0, 0]); // not the target's
         let tcp = &sockets.tcp;
         let segments = [tcp.segments_in, tcp.segments_out, tcp.data_segments_out, tcp.retransmits];
         assert_eq!((tcp.sockets, segments), (1, [5, 8, 9, 2]));
