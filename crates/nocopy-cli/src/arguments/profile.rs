@@ -22,6 +22,9 @@ pub(crate) struct ProfileArguments {
     /// End after this time: 10s, 5m (default 5s; with COMMAND when it ends).
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub(crate) duration: Option<Duration>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
     /// Run this, and profile it from its start to its end.
     #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["pid", "comm"])]
     pub(crate) command: Vec<OsString>,

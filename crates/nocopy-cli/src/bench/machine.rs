@@ -7,9 +7,9 @@ use super::result::Machine;
 pub(crate) fn describe(network: String) -> Machine {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     Machine {
-        nocopy_version: env!("CARGO_PKG_VERSION"),
+        nocopy_version: env!("CARGO_PKG_VERSION").into(),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-        architecture: std::env::consts::ARCH,
+        architecture: std::env::consts::ARCH.into(),
         processor: field(&cpuinfo, "model name").map(str::to_owned),
         processors: std::thread::available_parallelism().map_or(1, usize::from),
         virtual_machine: field(&cpuinfo, "flags")

@@ -9,18 +9,18 @@
 
 mod baseline;
 mod conversation;
-mod cpu;
+pub(crate) mod cpu;
 mod datagram;
 mod export;
 mod frame;
 mod generator;
-mod machine;
+pub(crate) mod machine;
 mod message;
-mod progress;
-mod result;
+pub(crate) mod progress;
+pub(crate) mod result;
 mod series;
-mod stage;
-mod statistics;
+pub(crate) mod stage;
+pub(crate) mod statistics;
 pub(crate) mod stream;
 mod traffic;
 mod udp;

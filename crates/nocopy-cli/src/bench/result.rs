@@ -13,11 +13,11 @@ pub(crate) struct Report {
 }
 
 /// What a reader needs to know before comparing figures of two machines: usually, that it is another one.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Machine {
-    pub(crate) nocopy_version: &'static str,
+    pub(crate) nocopy_version: String,
     pub(crate) kernel: String,
-    pub(crate) architecture: &'static str,
+    pub(crate) architecture: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) processor: Option<String>,
     pub(crate) processors: usize,
@@ -25,6 +25,15 @@ pub(crate) struct Machine {
     pub(crate) virtual_machine: bool,
     /// `private veth pair`, or the interfaces given.
     pub(crate) network: String,
+}
+
+impl Machine {
+    pub(crate) fn line(&self) -> String {
+        let Self { network, kernel, processors, .. } = self;
+        let processor = self.processor.as_deref().unwrap_or("unknown processor");
+        let shared = if self.virtual_machine { " (a virtual machine)" } else { "" };
+        format!("{network} · Linux {kernel} · {processors} × {processor}{shared}")
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

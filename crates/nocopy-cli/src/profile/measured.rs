@@ -106,6 +106,10 @@ pub(crate) struct Copied {
     pub(crate) udp_bytes: u64,
     /// Mapped instead of copied (`TCP_ZEROCOPY_RECEIVE`), where the kernel counts them.
     pub(crate) mapped_bytes: u64,
+    /// Of `to_user_bytes`: by calls that left them in the queue (`MSG_PEEK`), which are no bytes received.
+    pub(crate) peeked_bytes: u64,
+    /// Received by TCP and neither copied nor mapped, because the call said so (`MSG_TRUNC`).
+    pub(crate) discarded_bytes: u64,
 }
 
 /// TCP's own counters over the window, summed over the target's sockets.

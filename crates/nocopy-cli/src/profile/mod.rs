@@ -1,9 +1,16 @@
 //! `nocopy profile`: where the time and the copies of network calls go.
 
+mod advice;
+mod check;
 mod command;
 mod error;
+mod figures;
 mod instrument;
 mod measured;
+mod place;
+mod report;
+#[cfg(test)]
+mod specimen;
 mod symbols;
 mod target;
 mod tasks;
@@ -14,11 +21,11 @@ use std::time::{Duration, Instant};
 
 use crate::arguments::ProfileArguments;
 use crate::interrupt::Interrupt;
-use crate::{Failure, Outcome, capability};
+use crate::{Failure, Outcome, capability, print};
 use command::Command;
 pub(crate) use error::Error;
 use instrument::{CAPABILITIES, Instrument, Kernel};
-use measured::Measured;
+use report::Report;
 use target::Targets;
 
 /// Where neither a time nor a command is given.
@@ -45,11 +52,29 @@ pub(crate) fn run(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
     wait(duration, command.as_ref(), &interrupt);
     let measured = instrument.read()?;
     let status = command.map(Command::end).transpose()?;
-    print(&measured);
+    let report = Report::of(words(arguments), &measured);
+    let text = if arguments.json { report.json() } else { report.text() };
     if let Some(status) = status {
         eprintln!("nocopy: the command ended with {status}");
     }
-    Ok(Outcome::Positive)
+    print::summary(&text, false, None, report.outcome())
+}
+
+/// Whose traffic it is.
+fn words(arguments: &ProfileArguments) -> String {
+    let ProfileArguments { pid, port, comm, command, .. } = arguments;
+    let command: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    let words = [
+        (!pid.is_empty()).then(|| format!("process {}", list(pid))),
+        (!comm.is_empty()).then(|| comm.join(", ")),
+        (!command.is_empty()).then(|| command.join(" ")),
+        (!port.is_empty()).then(|| format!("port {}", list(port))),
+    ];
+    words.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn list(numbers: &[impl ToString]) -> String {
+    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Part of `profile`: the process that becomes the command.
@@ -80,8 +105,4 @@ fn wait(duration: Option<Duration>, command: Option<&Command>, interrupt: &Inter
             None => sleep(left.min(LOOK)),
         }
     }
-}
-
-fn print(measured: &Measured) {
-    println!("{measured:#?}");
 }

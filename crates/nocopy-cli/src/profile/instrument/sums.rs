@@ -89,7 +89,7 @@ impl Sums<'_> {
             queued_bytes,
             waited_bytes,
         };
-        let copied = Copied { to_user_bytes, udp_bytes, mapped_bytes };
+        let copied = Copied { to_user_bytes, udp_bytes, mapped_bytes, ..Copied::default() };
         Ok(KindSums { calls, copied, ready: Duration::from_nanos(ready) })
     }
 
