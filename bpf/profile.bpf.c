@@ -110,7 +110,8 @@ struct bpf_perf_event_data {
 #define TCP_CLOSE 7
 #define TCP_ZEROCOPY_RECEIVE 35
 #define RCV_SHUTDOWN 1
-#define MSG_PEEK 2
+#define MSG_PEEK 0x2
+#define MSG_TRUNC 0x20
 #define SOCK_RCVBUF_LOCK 2
 
 // System calls, by what they do; crates/nocopy-cli/src/profile/instrument/calls.rs has their numbers.
@@ -167,7 +168,8 @@ struct thread {
 	u64 woken_ns;
 	u64 socket_bytes;
 	u64 copied_bytes;
-	u64 peeked;
+	// Of all the receives of the socket layer that it made.
+	u64 message_flags;
 	// Whether it was inside before we came, so that the state of its socket at entry is not known.
 	u64 entered_unseen;
 };
@@ -189,6 +191,8 @@ struct calls {
 	u64 copied_bytes;
 	u64 udp_bytes;
 	u64 mapped_bytes;
+	u64 peeked_bytes;
+	u64 discarded_bytes;
 };
 MAP_OF(totals, BPF_MAP_TYPE_PERCPU_ARRAY, KINDS, u32, struct calls);
 
@@ -236,11 +240,11 @@ MAP_OF(lost, BPF_MAP_TYPE_PERCPU_ARRAY, 1, u32, u64);
 // By reason, and in the upper half whether a target's socket was to have them.
 MAP_OF(drops, BPF_MAP_TYPE_PERCPU_HASH, 1024, u64, u64);
 
-#define STACK_DEPTH 96
+#define STACK_DEPTH 64
 struct stack {
 	u64 addresses[STACK_DEPTH];
 };
-MAP_OF(stacks, BPF_MAP_TYPE_STACK_TRACE, 8192, u32, struct stack);
+MAP_OF(stacks, BPF_MAP_TYPE_STACK_TRACE, 32768, u32, struct stack);
 // By the number of the stack, and in the upper half the owner.
 MAP_OF(samples, BPF_MAP_TYPE_PERCPU_HASH, 16384, u64, u64);
 
@@ -434,7 +438,7 @@ INLINE void enter(struct thread *thread, u32 kind, u64 sk)
 {
 	thread->sk = sk;
 	thread->asleep_ns = thread->ready_ns = thread->off_ns = thread->woken_ns = 0;
-	thread->socket_bytes = thread->copied_bytes = thread->peeked = thread->entered_unseen = 0;
+	thread->socket_bytes = thread->copied_bytes = thread->message_flags = thread->entered_unseen = 0;
 	if ((kind & KIND) == RECEIVE)
 		note_queue(thread);
 	thread->start_ns = bpf_ktime_get_ns();
@@ -499,7 +503,7 @@ SEC("tp_btf/sys_enter") int sys_enter(u64 *arguments)
 INLINE u64 moved(struct thread *thread, s64 result)
 {
 	u32 copied = 0;
-	if (thread->peeked) {
+	if (thread->message_flags & MSG_PEEK) {
 		thread->socket_bytes = 0;
 		return 0;
 	}
@@ -517,14 +521,21 @@ INLINE u64 moved(struct thread *thread, s64 result)
 INLINE void book_receive(struct calls *calls, struct thread *thread, u64 bytes)
 {
 	struct account *account = bpf_map_lookup_elem(&accounts, &thread->sk);
+	u64 uncopied = bytes > thread->copied_bytes ? bytes - thread->copied_bytes : 0;
 	calls->copied_bytes += thread->copied_bytes;
 	if (account && account->protocol == IPPROTO_UDP) {
 		calls->udp_bytes += bytes;
 		return;
 	}
-	if (thread->kind & MAP && bytes > thread->copied_bytes)
-		calls->mapped_bytes += bytes - thread->copied_bytes;
-	if (thread->entered_unseen || thread->peeked)
+	if (thread->message_flags & MSG_PEEK) {
+		calls->peeked_bytes += thread->copied_bytes;
+		return;
+	}
+	if (thread->kind & (MAP | SPLICE))
+		calls->mapped_bytes += uncopied;
+	else if (thread->message_flags & MSG_TRUNC)
+		calls->discarded_bytes += uncopied;
+	if (thread->entered_unseen)
 		return;
 	u64 depth = thread->depth_bytes, queued = depth < bytes ? depth : bytes;
 	calls->depth_sum_bytes += depth;
@@ -582,8 +593,7 @@ INLINE int add_socket_bytes(u32 kind, struct sock *sk, int bytes, int flags)
 		return 0;
 	if (bytes > 0)
 		thread->socket_bytes += bytes;
-	if (flags & MSG_PEEK)
-		thread->peeked = 1;
+	thread->message_flags |= flags;
 	struct account *account = bpf_map_lookup_elem(&accounts, &address);
 	struct tcp_sock *tcp = account ? bpf_skc_to_tcp_sock(sk) : 0;
 	if (tcp) {

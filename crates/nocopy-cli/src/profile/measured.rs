@@ -104,7 +104,7 @@ pub(crate) struct Copied {
     pub(crate) to_user_bytes: u64,
     /// Received by UDP (`sock:sock_recv_length`): each of them copied once, which no tracepoint shows.
     pub(crate) udp_bytes: u64,
-    /// Mapped instead of copied (`TCP_ZEROCOPY_RECEIVE`), where the kernel counts them.
+    /// Given by reference instead of copied: mapped (`TCP_ZEROCOPY_RECEIVE`) or spliced into a pipe.
     pub(crate) mapped_bytes: u64,
     /// Of `to_user_bytes`: by calls that left them in the queue (`MSG_PEEK`), which are no bytes received.
     pub(crate) peeked_bytes: u64,

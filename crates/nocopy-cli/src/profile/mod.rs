@@ -45,6 +45,7 @@ pub(crate) fn run(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
     let targets = targets(arguments, command.as_ref())?;
     let kernel = Kernel::read()?;
     let instrument = Instrument::attach(&kernel, &targets)?;
+    eprintln!("nocopy: profiling {}", words(arguments));
     if let Some(command) = &mut command {
         command.let_go()?;
     }

@@ -16,7 +16,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Error;
-use super::measured::{Absent, Measured, Tasks};
+use super::measured::{Absent, Measured};
 use super::symbols::Symbols;
 use super::target::Targets;
 use super::tasks::{self, Threads};
@@ -77,6 +77,7 @@ struct Before {
     at_ns: u64,
     threads: Threads,
     machine_packets: u32,
+    has_ports: bool,
 }
 
 impl<'a> Instrument<'a> {
@@ -94,6 +95,7 @@ impl<'a> Instrument<'a> {
             at_ns: now_ns(),
             threads: tasks::read(targets.processes.iter().copied()),
             machine_packets: machine_packets(),
+            has_ports: !targets.ports.is_empty(),
         };
         open(&mut programs, targets, before.at_ns).map_err(Error::Read)?;
         Ok(Self { kernel, programs, absent, before, cost: Watch::start(fds) })
@@ -118,7 +120,7 @@ impl<'a> Instrument<'a> {
         let symbols = Symbols::read()?;
         let sums = Sums(&self.programs);
         add_calls(&mut measured, &sums, now_ns).map_err(Error::Read)?;
-        add_tasks(&mut measured.tasks, &sums, &self.before.threads).map_err(Error::Read)?;
+        add_tasks(&mut measured, &sums, &self.before).map_err(Error::Read)?;
         add_rest(&mut measured, &sums, &symbols, &self.kernel.drop_reasons).map_err(Error::Read)?;
         Ok(measured)
     }
@@ -170,14 +172,18 @@ fn add_calls(measured: &mut Measured, sums: &Sums, now_ns: u64) -> Result<(), Ma
     Ok(())
 }
 
-fn add_tasks(tasks: &mut Tasks, sums: &Sums, before: &Threads) -> Result<(), MapError> {
-    let processes = sums.processes()?;
-    let mut after = tasks::read(processes);
-    after.extend(sums.ended()?);
-    if !after.is_empty() {
-        tasks.threads = u32::try_from(after.len()).unwrap_or(u32::MAX);
+/// Of all the threads of the processes; of a port's, what they did inside the calls on it, and nothing else.
+fn add_tasks(measured: &mut Measured, sums: &Sums, before: &Before) -> Result<(), MapError> {
+    let Measured { tasks, receives, sends, .. } = measured;
+    if before.has_ports {
+        let off = receives.asleep + sends.asleep + tasks.ready;
+        tasks.system = (receives.inside + sends.inside).saturating_sub(off);
+        return Ok(());
     }
-    [tasks.user, tasks.system] = tasks::between(before, &after);
+    let mut after = tasks::read(sums.processes()?);
+    after.extend(sums.ended()?);
+    tasks.threads = u32::try_from(after.len()).unwrap_or(u32::MAX);
+    [tasks.user, tasks.system] = tasks::between(&before.threads, &after);
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use crate::profile::symbols::Symbols;
 use crate::profile::tasks::{Threads, Used};
 
 /// `struct calls`.
-type CallSums = [u64; 14];
+type CallSums = [u64; 16];
 /// `struct account`.
 type Account = [u64; ACCOUNT_WORDS];
 const ACCOUNT_WORDS: usize = 17;
@@ -76,7 +76,16 @@ impl Sums<'_> {
         let words: CallSums = self.sum(TOTALS, kind.into())?;
         let depth_max_bytes = self.largest::<{ size_of::<CallSums>() / 8 }>(TOTALS, kind.into(), 7)?;
         let [count, bytes, socket_bytes, inside, asleep, ready, depth_sum_bytes, _, depth_count, ..] = words;
-        let [.., queued_bytes, waited_bytes, to_user_bytes, udp_bytes, mapped_bytes] = words;
+        let [
+            ..,
+            queued_bytes,
+            waited_bytes,
+            to_user_bytes,
+            udp_bytes,
+            mapped_bytes,
+            peeked_bytes,
+            discarded_bytes,
+        ] = words;
         let calls = Calls {
             count,
             bytes,
@@ -89,7 +98,7 @@ impl Sums<'_> {
             queued_bytes,
             waited_bytes,
         };
-        let copied = Copied { to_user_bytes, udp_bytes, mapped_bytes, ..Copied::default() };
+        let copied = Copied { to_user_bytes, udp_bytes, mapped_bytes, peeked_bytes, discarded_bytes };
         Ok(KindSums { calls, copied, ready: Duration::from_nanos(ready) })
     }
 
