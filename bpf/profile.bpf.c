@@ -23,7 +23,6 @@ static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
 static long (*bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
 static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
-static u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
 static long (*bpf_get_stackid)(void *context, void *map, u64 flags) = (void *)27;
 static long (*bpf_probe_read_kernel)(void *to, u32 bytes, const void *from) = (void *)113;
 static struct tcp_sock *(*bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
@@ -128,6 +127,8 @@ enum kind {
 	SPLICE = 0x20,
 	// getsockopt, which is one option only.
 	MAP = 0x40,
+	// A descriptor may become another one's.
+	CLOSE = 0x80,
 };
 #define CALL_NUMBERS 512
 #define PORTS 16
@@ -139,6 +140,8 @@ const volatile u32 port_count;
 const volatile u16 ports[PORTS];
 // Whether anything is counted now.
 volatile u64 is_open;
+// Changes when a descriptor of a target may have become another one's.
+volatile u64 generation = 1;
 
 #define MAP_OF(name, kind, entries, key_type, value_type) \
 	struct { \
@@ -172,6 +175,10 @@ struct thread {
 	u64 message_flags;
 	// Whether it was inside before we came, so that the state of its socket at entry is not known.
 	u64 entered_unseen;
+	// Of the call, and of the next ones on that descriptor until anybody closes one.
+	u64 descriptor;
+	u64 generation;
+	u64 protocol;
 };
 MAP_OF(threads, BPF_MAP_TYPE_HASH, 16384, u32, struct thread);
 
@@ -273,8 +280,8 @@ INLINE void count_up(void *map, u64 key)
 
 INLINE struct thread *current_thread(void)
 {
-	u32 thread = bpf_get_current_pid_tgid();
-	return bpf_map_lookup_elem(&threads, &thread);
+	u32 id = bpf_get_current_task_btf()->pid;
+	return bpf_map_lookup_elem(&threads, &id);
 }
 
 INLINE struct thread *thread_inside(u32 kind)
@@ -377,125 +384,144 @@ static __attribute__((noinline)) int open_account(u64 address, u64 is_ours)
 	return 1;
 }
 
-// Of a descriptor of the current task, if it is a socket.
-INLINE u64 socket_of(struct task_struct *task, u32 descriptor, int *is_known)
+// The socket that a descriptor of the current task is.
+INLINE struct sock *socket_of(struct task_struct *task, u32 descriptor, struct file **file)
 {
 	struct fdtable *table = task->files->fdt;
-	struct file *file = 0;
 	struct socket *socket = 0;
-	u64 sk = 0;
+	struct sock *sk = 0;
 	if (descriptor >= table->max_fds)
 		return 0;
-	bpf_probe_read_kernel(&file, sizeof(file), table->fd + descriptor);
-	READ(socket, file->private_data);
+	bpf_probe_read_kernel(file, sizeof(*file), table->fd + descriptor);
+	READ(socket, (*file)->private_data);
 	READ(sk, socket->sk);
-	if (!sk)
-		return 0;
-	struct account *account = bpf_map_lookup_elem(&accounts, &sk);
-	if (account) {
-		// So it is a socket: nothing else points there. A closed one may still have bytes to read; or it is another by now.
-		*is_known = !account->is_closed || state_of(sk) == TCP_CLOSE;
-		if (*is_known)
-			account->is_ours = 1;
-		return sk;
-	}
+	return sk;
+}
+
+INLINE int is_socket(struct file *file)
+{
 	struct inode *inode = 0;
 	u16 mode = 0;
 	READ(inode, file->f_inode);
 	READ(mode, inode->i_mode);
-	return (mode & S_IFMT) == S_IFSOCK ? sk : 0;
+	return (mode & S_IFMT) == S_IFSOCK;
 }
 
-// The socket of a call if it concerns us; 0 if not.
-INLINE u64 concerned(struct task_struct *task, u32 descriptor)
+// Finds the socket of a call, and whether it concerns us.
+INLINE int find_socket(struct thread *thread, struct task_struct *task, u32 descriptor)
 {
-	int is_known = 0;
-	u64 sk = socket_of(task, descriptor, &is_known);
-	return sk && (is_known || open_account(sk, 1)) ? sk : 0;
+	struct file *file = 0;
+	u64 sk = (u64)socket_of(task, descriptor, &file);
+	struct account *account = sk ? bpf_map_lookup_elem(&accounts, &sk) : 0;
+	// Where there is an account it is a socket: nothing else points there. A closed one may still have bytes to read; or it is another.
+	if (!account || (account->is_closed && state_of(sk) != TCP_CLOSE)) {
+		if (!sk || !is_socket(file) || !open_account(sk, 1))
+			return 0;
+		account = bpf_map_lookup_elem(&accounts, &sk);
+		if (!account)
+			return 0;
+	}
+	account->is_ours = 1;
+	thread->sk = sk;
+	thread->protocol = account->protocol;
+	thread->descriptor = descriptor;
+	thread->generation = generation;
+	return 1;
+}
+
+// The same, but mostly it is that of the last call.
+INLINE int concerns_us(struct thread *thread, struct task_struct *task, u32 descriptor)
+{
+	if (thread->descriptor == descriptor && thread->generation == generation)
+		return 1;
+	return find_socket(thread, task, descriptor);
 }
 
 INLINE void note_queue(struct thread *thread)
 {
-	struct account *account = bpf_map_lookup_elem(&accounts, &thread->sk);
 	struct tcp_sock *tcp = (struct tcp_sock *)thread->sk;
 	u32 next = 0, copied = 0;
 	u8 shutdown = 0;
-	thread->depth_bytes = 0;
-	if (!account || account->protocol != IPPROTO_TCP)
-		return;
 	READ(next, tcp->rcv_nxt);
 	READ(copied, tcp->copied_seq);
-	READ(shutdown, ((struct sock *)tcp)->sk_shutdown);
 	u32 depth = next - copied;
-	// The end of the stream has a number, too.
-	thread->depth_bytes = depth - (depth && shutdown & RCV_SHUTDOWN);
+	if (depth) {
+		// The end of the stream has a number, too.
+		READ(shutdown, ((struct sock *)tcp)->sk_shutdown);
+		depth -= shutdown & RCV_SHUTDOWN;
+	}
+	thread->depth_bytes = depth;
 	thread->copied_seq = copied;
 }
 
 // --- system calls
 
-INLINE void enter(struct thread *thread, u32 kind, u64 sk)
+INLINE int find_socket_of_call(struct thread *thread, struct task_struct *task, u32 *kind, struct pt_regs *registers)
 {
-	thread->sk = sk;
+	if (*kind & MAP && (registers->si != IPPROTO_TCP || registers->dx != TCP_ZEROCOPY_RECEIVE))
+		return 0;
+	if (concerns_us(thread, task, registers->di))
+		return 1;
+	// splice: into the socket instead of out of it.
+	if (!(*kind & SPLICE))
+		return 0;
+	*kind = SEND;
+	return concerns_us(thread, task, registers->dx);
+}
+
+INLINE void enter(struct thread *thread, u32 kind)
+{
 	thread->asleep_ns = thread->ready_ns = thread->off_ns = thread->woken_ns = 0;
 	thread->socket_bytes = thread->copied_bytes = thread->message_flags = thread->entered_unseen = 0;
-	if ((kind & KIND) == RECEIVE)
+	if ((kind & KIND) == RECEIVE && thread->protocol == IPPROTO_TCP)
 		note_queue(thread);
 	thread->start_ns = bpf_ktime_get_ns();
 	thread->kind = kind;
 }
 
-INLINE u64 socket_of_call(struct task_struct *task, u32 *kind, struct pt_regs *registers)
+INLINE int is_target(struct task_struct *task)
 {
-	u32 descriptor = registers->di;
-	if (*kind & MAP && (registers->si != IPPROTO_TCP || registers->dx != TCP_ZEROCOPY_RECEIVE))
-		return 0;
-	u64 sk = concerned(task, descriptor);
-	if (!sk && *kind & SPLICE) {
-		// splice: into the socket instead of out of it.
-		*kind = SEND;
-		sk = concerned(task, registers->dx);
-	}
-	return sk;
+	u32 process = task->tgid;
+	return any_process || bpf_map_lookup_elem(&targets, &process);
 }
 
-SEC("tp_btf/sys_enter") int sys_enter(u64 *arguments)
+// Makes an entry for a thread that makes its first call which concerns us.
+INLINE struct thread *add_thread(struct task_struct *task, u32 *kind, struct pt_regs *registers)
 {
-	u64 number = arguments[1];
-	if (!is_open || number >= CALL_NUMBERS)
+	struct thread fresh = {};
+	u32 id = task->pid;
+	// Of a poll its port is not known.
+	if ((*kind == POLL && port_count) || !is_target(task))
 		return 0;
-	u32 kind = call_kinds[number];
-	if (!kind)
-		return 0;
-	u64 both = bpf_get_current_pid_tgid();
-	u32 process = both >> 32, id = both;
-	if (!any_process && !bpf_map_lookup_elem(&targets, &process))
-		return 0;
-	struct task_struct *task = bpf_get_current_task_btf();
 	if (task->thread_info.status & TS_COMPAT) {
 		lose();
 		return 0;
 	}
-	struct thread *thread = bpf_map_lookup_elem(&threads, &id);
-	u64 sk = 0;
-	if (kind != POLL) {
-		sk = socket_of_call(task, &kind, (struct pt_regs *)arguments[0]);
-		if (!sk)
-			return 0;
-	} else if (!thread && port_count) {
+	if (*kind != POLL && !find_socket_of_call(&fresh, task, kind, registers))
 		return 0;
-	}
-	if (!thread) {
-		struct thread fresh = {};
-		if (bpf_map_update_elem(&threads, &id, &fresh, 0)) {
-			lose();
-			return 0;
-		}
-		thread = bpf_map_lookup_elem(&threads, &id);
-		if (!thread)
-			return 0;
-	}
-	enter(thread, kind, sk);
+	if (bpf_map_update_elem(&threads, &id, &fresh, 0))
+		lose();
+	return bpf_map_lookup_elem(&threads, &id);
+}
+
+SEC("tp_btf/sys_enter") int sys_enter(u64 *arguments)
+{
+	struct pt_regs *registers = (struct pt_regs *)arguments[0];
+	u64 number = arguments[1];
+	if (!is_open || number >= CALL_NUMBERS)
+		return 0;
+	u32 kind = call_kinds[number];
+	if (!kind || kind == CLOSE)
+		return 0;
+	struct task_struct *task = bpf_get_current_task_btf();
+	u32 id = task->pid;
+	struct thread *thread = bpf_map_lookup_elem(&threads, &id);
+	if (!thread)
+		thread = add_thread(task, &kind, registers);
+	else if (kind != POLL && !find_socket_of_call(thread, task, &kind, registers))
+		return 0;
+	if (thread)
+		enter(thread, kind);
 	return 0;
 }
 
@@ -515,15 +541,18 @@ INLINE u64 moved(struct thread *thread, s64 result)
 	}
 	if (thread->kind & MANY)
 		return thread->socket_bytes;
-	return result > 0 ? result : 0;
+	u64 bytes = result > 0 ? result : 0;
+	if (thread->entered_unseen && thread->copied_bytes && thread->copied_bytes < bytes)
+		// The others it has copied before we came.
+		bytes = thread->socket_bytes = thread->copied_bytes;
+	return bytes;
 }
 
 INLINE void book_receive(struct calls *calls, struct thread *thread, u64 bytes)
 {
-	struct account *account = bpf_map_lookup_elem(&accounts, &thread->sk);
 	u64 uncopied = bytes > thread->copied_bytes ? bytes - thread->copied_bytes : 0;
 	calls->copied_bytes += thread->copied_bytes;
-	if (account && account->protocol == IPPROTO_UDP) {
+	if (thread->protocol == IPPROTO_UDP) {
 		calls->udp_bytes += bytes;
 		return;
 	}
@@ -572,13 +601,20 @@ SEC("tp_btf/sys_exit") int sys_exit(u64 *arguments)
 	u64 number = registers->orig_ax;
 	if (!is_open || number >= CALL_NUMBERS || !call_kinds[number])
 		return 0;
+	struct task_struct *task = bpf_get_current_task_btf();
+	if (call_kinds[number] == CLOSE) {
+		// Whether or not this thread has used it: others may have.
+		if (is_target(task))
+			__sync_fetch_and_add(&generation, 1);
+		return 0;
+	}
 	struct thread *thread = current_thread();
 	if (!thread || !thread->kind)
 		return 0;
 	u32 kind = thread->kind;
-	if (thread->entered_unseen && (kind & KIND) != POLL)
-		thread->sk = socket_of_call(bpf_get_current_task_btf(), &kind, registers);
-	if (thread->sk || (kind & KIND) == POLL)
+	int is_known = !thread->entered_unseen || (kind & KIND) == POLL ||
+		       find_socket_of_call(thread, task, &kind, registers);
+	if (is_known)
 		book(thread, kind & KIND, arguments[1]);
 	thread->kind = OUTSIDE;
 	return 0;
@@ -594,12 +630,6 @@ INLINE int add_socket_bytes(u32 kind, struct sock *sk, int bytes, int flags)
 	if (bytes > 0)
 		thread->socket_bytes += bytes;
 	thread->message_flags |= flags;
-	struct account *account = bpf_map_lookup_elem(&accounts, &address);
-	struct tcp_sock *tcp = account ? bpf_skc_to_tcp_sock(sk) : 0;
-	if (tcp) {
-		read_counters(&account->last, tcp);
-		account->receive_buffer_bytes = sk->sk_rcvbuf;
-	}
 	return 0;
 }
 
@@ -707,6 +737,7 @@ SEC("tp_btf/tcp_probe") int tcp_probe(u64 *arguments)
 	account->packets_in_backlog += !!sk->sk_lock.owned;
 	account->window_sum_bytes += tcp->rcv_wnd;
 	account->window_count += 1;
+	account->receive_buffer_bytes = sk->sk_rcvbuf;
 	read_counters(&account->last, tcp);
 	return 0;
 }
@@ -810,7 +841,7 @@ INLINE u32 owner_of_sample(void)
 		return RECEIVING;
 	if (kind == SEND)
 		return SENDING;
-	u32 process = bpf_get_current_pid_tgid() >> 32;
+	u32 process = bpf_get_current_task_btf()->tgid;
 	return !port_count && bpf_map_lookup_elem(&targets, &process) ? ELSEWHERE : STRANGER;
 }
 

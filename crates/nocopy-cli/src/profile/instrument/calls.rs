@@ -16,6 +16,8 @@ const MANY: u8 = 0x10;
 const SPLICE: u8 = 0x20;
 /// `getsockopt(TCP_ZEROCOPY_RECEIVE)`: other options are left out by the programs.
 const MAP: u8 = 0x40;
+/// A descriptor may become another one's.
+const CLOSE: u8 = 0x80;
 
 #[cfg(target_arch = "x86_64")]
 const CALLS: &[(c_long, u8)] = &[
@@ -39,6 +41,12 @@ const CALLS: &[(c_long, u8)] = &[
     (libc::SYS_epoll_wait, POLL),
     (libc::SYS_epoll_pwait, POLL),
     (libc::SYS_epoll_pwait2, POLL),
+    (libc::SYS_close, CLOSE),
+    (libc::SYS_close_range, CLOSE),
+    (libc::SYS_dup2, CLOSE),
+    (libc::SYS_dup3, CLOSE),
+    (libc::SYS_execve, CLOSE),
+    (libc::SYS_execveat, CLOSE),
 ];
 
 /// Its numbers and registers are not known to the programs.

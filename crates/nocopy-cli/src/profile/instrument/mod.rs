@@ -91,13 +91,14 @@ impl<'a> Instrument<'a> {
         let absent = load::attach(&mut programs, &kernel.types)?;
         let fds = programs.programs().filter_map(|(_, program)| program.fd().ok()?.try_clone().ok());
         let fds: Vec<ProgramFd> = fds.collect();
+        let waiting = waiting(&targets.processes);
         let before = Before {
             at_ns: now_ns(),
             threads: tasks::read(targets.processes.iter().copied()),
             machine_packets: machine_packets(),
             has_ports: !targets.ports.is_empty(),
         };
-        open(&mut programs, targets, before.at_ns).map_err(Error::Read)?;
+        open(&mut programs, targets, &waiting, before.at_ns).map_err(Error::Read)?;
         Ok(Self { kernel, programs, absent, before, cost: Watch::start(fds) })
     }
 
@@ -108,6 +109,8 @@ impl<'a> Instrument<'a> {
     pub(crate) fn read(mut self) -> Result<Measured, Error> {
         sums::set_open(&mut self.programs, false).map_err(Error::Read)?;
         let now_ns = now_ns();
+        // First of all: the threads run on.
+        let threads = read_threads(&Sums(&self.programs)).map_err(Error::Read)?;
         let elapsed = Duration::from_nanos(now_ns - self.before.at_ns);
         let (own_cost, is_timed) = self.cost.end(elapsed);
         if !is_timed {
@@ -120,14 +123,14 @@ impl<'a> Instrument<'a> {
         let symbols = Symbols::read()?;
         let sums = Sums(&self.programs);
         add_calls(&mut measured, &sums, now_ns).map_err(Error::Read)?;
-        add_tasks(&mut measured, &sums, &self.before).map_err(Error::Read)?;
+        add_tasks(&mut measured, &self.before, &threads);
         add_rest(&mut measured, &sums, &symbols, &self.kernel.drop_reasons).map_err(Error::Read)?;
         Ok(measured)
     }
 }
 
-fn open(programs: &mut Ebpf, targets: &Targets, now_ns: u64) -> Result<(), MapError> {
-    sums::add_waiting(programs, &waiting(&targets.processes), now_ns)?;
+fn open(programs: &mut Ebpf, targets: &Targets, waiting: &[(u32, u8)], now_ns: u64) -> Result<(), MapError> {
+    sums::add_waiting(programs, waiting, now_ns)?;
     sums::set_open(programs, true)?;
     sums::add_targets(programs, &targets.processes)
 }
@@ -172,19 +175,23 @@ fn add_calls(measured: &mut Measured, sums: &Sums, now_ns: u64) -> Result<(), Ma
     Ok(())
 }
 
+/// What the threads of the target have used that are there or were.
+fn read_threads(sums: &Sums) -> Result<Threads, MapError> {
+    let mut threads = tasks::read(sums.processes()?);
+    threads.extend(sums.ended()?);
+    Ok(threads)
+}
+
 /// Of all the threads of the processes; of a port's, what they did inside the calls on it, and nothing else.
-fn add_tasks(measured: &mut Measured, sums: &Sums, before: &Before) -> Result<(), MapError> {
+fn add_tasks(measured: &mut Measured, before: &Before, after: &Threads) {
     let Measured { tasks, receives, sends, .. } = measured;
     if before.has_ports {
         let off = receives.asleep + sends.asleep + tasks.ready;
         tasks.system = (receives.inside + sends.inside).saturating_sub(off);
-        return Ok(());
+    } else {
+        tasks.threads = u32::try_from(after.len()).unwrap_or(u32::MAX);
+        [tasks.user, tasks.system] = tasks::between(&before.threads, after);
     }
-    let mut after = tasks::read(sums.processes()?);
-    after.extend(sums.ended()?);
-    tasks.threads = u32::try_from(after.len()).unwrap_or(u32::MAX);
-    [tasks.user, tasks.system] = tasks::between(&before.threads, &after);
-    Ok(())
 }
 
 fn add_rest(measured: &mut Measured, sums: &Sums, symbols: &Symbols, names: &Names) -> Result<(), MapError> {

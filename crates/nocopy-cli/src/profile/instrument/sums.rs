@@ -19,7 +19,7 @@ const ACCOUNT_WORDS: usize = 17;
 /// `struct closed`: an account, and how many it is the sum of.
 type Closed = [u64; ACCOUNT_WORDS + 1];
 /// `struct thread`.
-pub(super) type Thread = [u64; 13];
+pub(super) type Thread = [u64; 16];
 /// `struct used`.
 type UsedWords = [u64; 3];
 
@@ -253,7 +253,7 @@ pub(super) fn add_waiting(programs: &mut Ebpf, threads: &[(u32, u8)], now_ns: u6
     let map = programs.map_mut("threads").expect("the programs have it");
     let mut map = HashMap::<_, u32, Thread>::try_from(map)?;
     threads.iter().try_for_each(|(id, kind)| {
-        let thread = [u64::from(*kind), now_ns, 0, 0, 0, 0, 0, now_ns, 0, 0, 0, 0, 1];
+        let thread = [u64::from(*kind), now_ns, 0, 0, 0, 0, 0, now_ns, 0, 0, 0, 0, 1, 0, 0, 0];
         map.insert(id, thread, 0)
     })
 }
@@ -281,13 +281,17 @@ mod tests {
 
     #[test]
     fn a_call_that_goes_on_counts_up_to_now() {
-        let thread = |off, woken| [1, 100, 7, 0, 0, 5, 6, off, woken, 0, 0, 0, 0];
+        let thread = |off, woken| [1, 100, 7, 0, 0, 5, 6, off, woken, 0, 0, 0, 0, 0, 0, 0];
         let at = |thread| unfinished(&thread, 1000).unwrap().1.map(|time| time.as_nanos());
         assert_eq!(at(thread(0, 0)), [900, 5, 6], "on a processor");
         assert_eq!(at(thread(400, 0)), [900, 605, 6], "asleep");
         assert_eq!(at(thread(400, 900)), [900, 505, 106], "woken, and waiting for a processor");
-        assert_eq!(unfinished(&[0; 13], 1000), None);
-        assert_eq!(unfinished(&[1, 100, 0, 0, 0, 0, 0, 100, 0, 0, 0, 0, 1], 1000), None, "perhaps a pipe");
+        assert_eq!(unfinished(&[0; 16], 1000), None);
+        assert_eq!(
+            unfinished(&[1, 100, 0, 0, 0, 0, 0, 100, 0, 0, 0, 0, 1, 0, 0, 0], 1000),
+            None,
+            "perhaps a pipe"
+        );
     }
 
     #[test]
