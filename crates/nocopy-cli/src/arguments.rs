@@ -25,7 +25,7 @@ use crate::endpoint::{Scheme, Target};
 use crate::quantity;
 use crate::record::Field;
 pub(crate) use ping::{CallArguments, PingArguments, ServeArguments};
-pub(crate) use profile::ProfileArguments;
+pub(crate) use profile::{ProfileArguments, ProfileCommand, SweepArguments};
 pub(crate) use recv::RecvArguments;
 pub(crate) use send::{
     ChecksumName, FrameArguments, GeneratorName, HostArguments, MethodName, PayloadArgument, Rounds,

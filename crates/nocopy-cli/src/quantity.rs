@@ -90,6 +90,15 @@ pub(crate) fn short(value: f64) -> String {
     format!("{value:.decimals$}{prefix}")
 }
 
+/// A length in the units that it is a round number of: `64 B`, `64 KiB`, `4 MiB`.
+pub(crate) fn length(bytes: usize) -> String {
+    match bytes {
+        bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
+        bytes if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
+        bytes => format!("{bytes} B"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,6 +127,11 @@ mod tests {
         for text in ["", "0", "s", "-1s", "5x", "99999999999h", "NaN"] {
             assert!(duration(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn lengths_are_in_binary_units() {
+        assert_eq!([64, 64 << 10, 4 << 20].map(length), ["64 B", "64 KiB", "4 MiB"]);
     }
 
     #[test]

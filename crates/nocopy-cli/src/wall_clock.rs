@@ -1,6 +1,14 @@
-//! The time of day, for packets that nobody else has stamped.
+//! The time of day, for packets that nobody else has stamped, and for results.
 
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use jiff::Timestamp;
+
+/// In UTC, to the second: `2026-01-31T12:00:00Z`.
+pub(crate) fn now() -> String {
+    let seconds = i64::try_from(now_ns() / 1_000_000_000).unwrap_or(0);
+    Timestamp::from_second(seconds).unwrap_or_default().to_string()
+}
 
 /// Nanoseconds since 1970.
 pub(crate) fn now_ns() -> u64 {

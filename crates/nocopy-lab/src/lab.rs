@@ -306,6 +306,15 @@ impl End {
         ethtool::set_feature(&self.namespace, self.interface, "tx-checksum-ip-generic", on)
     }
 
+    /// Whether the device takes several TCP segments at a time and cuts them, as veth pretends to; off, the kernel cuts them before
+    /// the device. For IPv4.
+    ///
+    /// # Errors
+    /// As [`End::set_gro`].
+    pub fn set_tcp_segmentation(&self, on: bool) -> Result<(), Error> {
+        ethtool::set_feature(&self.namespace, self.interface, "tx-tcp-segmentation", on)
+    }
+
     /// Whether the device cuts long UDP messages into datagrams (`UDP_SEGMENT`); off, the kernel does, before the device.
     ///
     /// # Errors

@@ -3,11 +3,12 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use crate::quantity;
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(group = clap::ArgGroup::new("target").args(["pid", "port", "comm", "command"]).required(true).multiple(true))]
 pub(crate) struct ProfileArguments {
     /// A process, with the children it gets; may be given again.
@@ -28,4 +29,48 @@ pub(crate) struct ProfileArguments {
     /// Run this, and profile it from its start to its end.
     #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["pid", "comm"])]
     pub(crate) command: Vec<OsString>,
+    #[command(subcommand)]
+    pub(crate) other: Option<ProfileCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ProfileCommand {
+    /// Profile a TCP receiver with buffers of every length, by itself.
+    ///
+    /// In a private lab: 256 MiB by TCP from one process to another, received by recv with MSG_WAITALL into buffers from 1 KiB to
+    /// 4 MiB; with the socket's buffer fixed at 64 KiB and autotuned, with GRO on and off; each with and without profiling, in turns.
+    Sweep(SweepArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SweepArguments {
+    /// The amount that each transfer moves.
+    #[arg(long, value_name = "BYTES", value_parser = amount, default_value = "256MiB")]
+    pub(crate) bytes: u64,
+    /// Rounds, each with and without profiling.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: Option<u32>,
+    /// Fewer buffers and rounds.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl SweepArguments {
+    /// The command line for the same again.
+    pub(crate) fn words(&self) -> String {
+        let rounds = self.rounds.map(|rounds| format!(" --rounds {rounds}")).unwrap_or_default();
+        let quick = if self.quick { " --quick" } else { "" };
+        format!("nocopy profile sweep --bytes {}{rounds}{quick}", self.bytes)
+    }
+}
+
+/// More than one transfer takes to begin, and less than it would take for hours.
+fn amount(text: &str) -> Result<u64, String> {
+    quantity::bytes(text).and_then(|bytes| match bytes {
+        1_048_576..=68_719_476_736 => Ok(bytes),
+        _ => Err("not from 1MiB to 64GiB".into()),
+    })
 }

@@ -72,6 +72,16 @@ impl Stage {
         Ok(Self { lab: Some(lab), sender, receiver })
     }
 
+    /// The same, with TCP segments on the wire one by one: the kernel cuts what a socket hands over before the sender's interface,
+    /// which would otherwise pass it on whole, so that GRO had nothing to join.
+    pub(crate) fn of_single_segments(lab: Builder) -> Result<Self, Failure> {
+        let stage = Self::private(lab)?;
+        if let Some(lab) = &stage.lab {
+            lab.left().set_tcp_segmentation(false)?;
+        }
+        Ok(stage)
+    }
+
     /// The loopback interface of a private namespace: both sides are on it.
     pub(crate) fn loopback() -> Result<Self, Failure> {
         let lab = Lab::builder().build()?;

@@ -30,7 +30,7 @@ pub(crate) fn all(measured: &Measured, figures: &Figures) -> Vec<Check> {
 }
 
 impl Check {
-    fn bytes(name: &str, first: u64, second: u64, about: String) -> Self {
+    pub(super) fn bytes(name: &str, first: u64, second: u64, about: String) -> Self {
         Self {
             name: name.into(),
             passed: first == second,

@@ -11,6 +11,8 @@ mod place;
 mod report;
 #[cfg(test)]
 mod specimen;
+mod sum;
+mod sweep;
 mod symbols;
 mod target;
 mod tasks;
@@ -19,7 +21,7 @@ use std::ffi::OsString;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::arguments::ProfileArguments;
+use crate::arguments::{ProfileArguments, ProfileCommand};
 use crate::interrupt::Interrupt;
 use crate::{Failure, Outcome, capability, print};
 use command::Command;
@@ -35,6 +37,13 @@ const DURATION: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
+    match &arguments.other {
+        Some(ProfileCommand::Sweep(sweep)) => sweep::run(sweep),
+        None => watch(arguments),
+    }
+}
+
+fn watch(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
     let interrupt = Interrupt::listen()?;
     // Before capabilities are given up: the command keeps those it would have had.
     let mut command = match &*arguments.command {

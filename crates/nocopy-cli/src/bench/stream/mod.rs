@@ -9,6 +9,7 @@
 //! Threads of one process would not do: a receiver that maps pages and unmaps them has to tell every processor that runs its memory,
 //! and would pay for the sender, too.
 
+mod amount;
 mod cast;
 mod ours;
 mod peer;
@@ -18,6 +19,7 @@ mod send;
 mod task;
 mod words;
 
+pub(crate) use amount::{Amount, Transfer};
 pub(crate) use cast::{Cast, Side};
 pub(crate) use proxy::ProxyWay;
 pub(crate) use receive::ReceiveWay;

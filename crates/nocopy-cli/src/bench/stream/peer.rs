@@ -54,6 +54,18 @@ impl Peer {
         }
     }
 
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it has received everything.
+    pub(super) fn wait_until_received(&mut self) -> io::Result<()> {
+        match self.next()? {
+            Word::Received => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// Waits until its window has begun.
     pub(super) fn wait_until_measuring(&mut self) -> io::Result<()> {
         match self.next()? {

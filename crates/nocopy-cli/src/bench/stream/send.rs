@@ -88,21 +88,21 @@ fn by_hand(
 }
 
 /// Memory to send from, beginning with a page.
-struct Source {
+pub(super) struct Source {
     memory: Vec<u8>,
     start: usize,
     bytes: usize,
 }
 
 impl Source {
-    fn new(bytes: usize) -> Self {
+    pub(super) fn new(bytes: usize) -> Self {
         let mut memory = vec![0; bytes + PAGE_BYTES];
         fill(&mut memory);
         let start = memory.as_ptr().align_offset(PAGE_BYTES);
         Self { memory, start, bytes }
     }
 
-    fn chunks(&self) -> impl Iterator<Item = &[u8]> + Clone {
+    pub(super) fn chunks(&self) -> impl Iterator<Item = &[u8]> + Clone {
         self.memory[self.start..][..self.bytes].chunks_exact(CHUNK_BYTES)
     }
 }

@@ -3,13 +3,13 @@
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_tcp_congestion;
 use serde::{Deserialize, Serialize};
 
 use super::words::{Report, Word};
-use super::{CONGESTION_CONTROL, ProxyWay, ReceiveWay, SendWay, proxy, receive, send};
+use super::{Amount, CONGESTION_CONTROL, ProxyWay, ReceiveWay, SendWay, amount, proxy, receive, send};
 use crate::bench::baseline::tcp::set_congestion_control;
 use crate::bench::cpu;
 use crate::bench::window::{Gauge, Phase, Reading, Window};
@@ -27,10 +27,15 @@ pub(super) enum Role {
     Send { to: SocketAddr, way: SendWay, source_bytes: usize },
     Receive { at: Ipv4Addr, way: ReceiveWay },
     Proxy { at: Ipv4Addr, to: SocketAddr, way: ProxyWay },
+    SendAmount { to: SocketAddr, bytes: u64 },
+    ReceiveAmount { at: Ipv4Addr, amount: Amount },
 }
 
 /// The name of the command that is the process.
 pub(super) const COMMAND: &str = "bench-peer";
+
+/// How often a process that has nothing to do looks whether it may end.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Is the process.
 pub(crate) fn run(task: &str) -> Result<Outcome, Failure> {
@@ -57,6 +62,20 @@ fn follow(task: Task) -> io::Result<Report> {
             let listener = listen(at)?;
             course.begin()?;
             receive::run(accept(&listener)?, way, course.meter())
+        }
+        Role::SendAmount { to, bytes } => {
+            let source = amount::source();
+            let stream = connect(to)?;
+            course.begin()?;
+            amount::send(stream, &source, bytes)
+        }
+        Role::ReceiveAmount { at, amount } => {
+            let listener = listen(at)?;
+            course.begin()?;
+            let report = amount.receive(&listener, || accept(&listener))?;
+            Word::Received.say()?;
+            course.wait_until_over();
+            Ok(report)
         }
         Role::Proxy { at, to, way } => {
             let (listener, onwards) = (listen(at)?, connect(to)?);
@@ -94,7 +113,7 @@ fn connect(to: SocketAddr) -> io::Result<TcpStream> {
 struct Course {
     window: Window,
     /// When the window began and ended, and the processor time until then: for work that is not interrupted to count.
-    marks: Mutex<Vec<(Instant, std::time::Duration)>>,
+    marks: Mutex<Vec<(Instant, Duration)>>,
     /// Whether somebody counts, and says when the window has begun for it.
     is_counted: bool,
 }
@@ -129,6 +148,13 @@ impl Course {
             }
         }
         std::process::exit(2);
+    }
+
+    /// Waits until the bench has seen what it wants to.
+    fn wait_until_over(&self) {
+        while self.window.is_open() {
+            std::thread::sleep(LOOK);
+        }
     }
 
     /// The times of the window.

@@ -16,6 +16,8 @@ pub(super) enum Word {
     UnderWay,
     /// Its window has begun.
     Measuring,
+    /// All bytes have come; it waits until it is told to end.
+    Received,
     Done(Report),
     Failed(String),
 }

@@ -28,7 +28,6 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    #[cfg(test)]
     pub(crate) const ALL: [Self; 14] = [
         Self::Interrupt,
         Self::Driver,
@@ -45,6 +44,26 @@ impl Place {
         Self::Measuring,
         Self::Other,
     ];
+
+    /// As the head of a column.
+    pub(crate) fn short_words(self) -> &'static str {
+        match self {
+            Self::Interrupt => "interrupt",
+            Self::Driver => "driver",
+            Self::SoftirqReceive => "softirq rx",
+            Self::SoftirqSend => "softirq tx",
+            Self::CallReceive => "call rx",
+            Self::CallSend => "call tx",
+            Self::CopyToUser => "to user",
+            Self::CopyFromUser => "from user",
+            Self::SystemCall => "entry",
+            Self::Scheduler => "scheduler",
+            Self::PageFault => "fault",
+            Self::Program => "program",
+            Self::Measuring => "measuring",
+            Self::Other => "rest",
+        }
+    }
 
     /// As people read it.
     pub(crate) fn words(self) -> &'static str {
