@@ -38,6 +38,9 @@ struct thread_info {
 struct sched_entity {
 	u64 sum_exec_runtime;
 } KERNEL;
+struct sched_info {
+	unsigned long pcount;
+} KERNEL;
 struct inode {
 	u16 i_mode;
 } KERNEL;
@@ -61,6 +64,7 @@ struct task_struct {
 	int tgid;
 	u64 utime, stime;
 	struct sched_entity se;
+	struct sched_info sched_info;
 	struct files_struct *files;
 	char comm[16];
 } KERNEL;
@@ -239,6 +243,7 @@ struct used {
 	u64 runtime_ns;
 	u64 user;
 	u64 system;
+	u64 runs;
 };
 MAP_OF(ended, BPF_MAP_TYPE_HASH, 16384, u32, struct used);
 
@@ -709,6 +714,7 @@ SEC("tp_btf/sched_process_exit") int sched_process_exit(u64 *arguments)
 		.runtime_ns = task->se.sum_exec_runtime,
 		.user = task->utime,
 		.system = task->stime,
+		.runs = task->sched_info.pcount,
 	};
 	if (bpf_map_update_elem(&ended, &id, &used, 0))
 		lose();

@@ -75,12 +75,13 @@ fn socket_bytes(name: &str, what: &str, calls: &Calls) -> Option<Check> {
 /// The parts, and the whole.
 fn time(figures: &Figures) -> Option<Check> {
     let time = &figures.time;
+    let missed = time.booked_seconds - time.sampled_seconds;
     (time.sampled_seconds + time.booked_seconds > 0.0).then(|| Check {
         name: "processor-time".into(),
-        passed: (time.sampled_seconds - time.booked_seconds).abs() <= time.error_seconds,
+        passed: missed <= time.error_seconds + time.late_seconds && -missed <= time.error_seconds,
         first: time.sampled_seconds,
         second: time.booked_seconds,
-        allowed: time.error_seconds,
+        allowed: time.error_seconds + time.late_seconds,
         unit: "seconds".into(),
         about: "processor time of its threads by samples, and as the kernel booked it".into(),
     })
@@ -138,9 +139,14 @@ mod tests {
         let mut measured = bulk_receive();
         let error = Figures::of(&measured).time.error_seconds;
         assert!((0.001..0.1).contains(&error), "{error}");
+        measured.tasks.switches = 0;
         measured.tasks.user += Duration::from_secs_f64(0.9 * error);
         assert_eq!(failed(&measured), [""; 0]);
         measured.tasks.user += Duration::from_secs_f64(0.2 * error);
         assert_eq!(failed(&measured), ["processor-time"]);
+        measured.tasks.switches = 1_000;
+        assert_eq!(failed(&measured), [""; 0], "in short turns samples come too late");
+        measured.tasks.user -= Duration::from_secs_f64(2.2 * error);
+        assert_eq!(failed(&measured), ["processor-time"], "they do not come too early");
     }
 }

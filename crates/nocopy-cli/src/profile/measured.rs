@@ -43,6 +43,8 @@ pub(crate) struct Tasks {
     pub(crate) system: Duration,
     /// Ready to run and waiting for a processor, inside the calls counted here.
     pub(crate) ready: Duration,
+    /// How often they left a processor, whether they waited or were put off.
+    pub(crate) switches: u64,
 }
 
 /// How time was sampled.

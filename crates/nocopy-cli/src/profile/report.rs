@@ -137,6 +137,8 @@ fn time_table(time: &Time) -> String {
         String::new(),
         optional(sum_per_mb, 2),
     ]);
+    let missed = (time.booked_seconds - time.sampled_seconds).max(0.0);
+    table.add_row(["missed by samples".into(), format!("{missed:.3}")]);
     for (name, off) in [("asleep in calls", time.asleep), ("ready, not running", time.ready)] {
         let seconds = format!("{:.3}", off.seconds);
         table.add_row([name.into(), seconds, String::new(), String::new(), optional(off.us_per_mb, 2)]);
@@ -181,14 +183,23 @@ fn calls_table(figures: &Figures) -> String {
 }
 
 fn processor_time(time: &Time) -> String {
-    let Time { sampled_seconds, booked_seconds, error_seconds, period_us, samples, .. } = time;
+    let Time {
+        sampled_seconds,
+        booked_seconds,
+        error_seconds,
+        late_seconds,
+        switches,
+        period_us,
+        samples,
+        ..
+    } = time;
     let without = match time.samples_without_stack {
         0 => String::new(),
         count => format!(", {count} without a stack"),
     };
     format!(
-        "{sampled_seconds:.3} s of its threads by samples ± {error_seconds:.3}, {booked_seconds:.3} as booked \
-         ({samples} samples, one each {period_us:.0} us{without})"
+        "{sampled_seconds:.3} s of its threads by samples ± {error_seconds:.3}, {booked_seconds:.3} as booked; {switches} \
+         switches, of which samples may miss {late_seconds:.3} ({samples} samples, one each {period_us:.0} us{without})"
     )
 }
 

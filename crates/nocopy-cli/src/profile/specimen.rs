@@ -32,6 +32,7 @@ pub(super) fn bulk_receive() -> Measured {
             user: Duration::from_millis(100),
             system: Duration::from_millis(800),
             ready: Duration::from_millis(20),
+            switches: 500,
         },
         sampling: Sampling { period: Duration::from_micros(500), taken: 2_800, without_stack: 0 },
         stacks: vec![

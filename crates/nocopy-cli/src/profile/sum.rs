@@ -49,11 +49,12 @@ fn add_drops(sum: &mut Vec<Drops>, more: Vec<Drops>) {
 
 impl AddAssign for Tasks {
     fn add_assign(&mut self, other: Self) {
-        let Self { threads, user, system, ready } = other;
+        let Self { threads, user, system, ready, switches } = other;
         self.threads = self.threads.max(threads);
         self.user += user;
         self.system += system;
         self.ready += ready;
+        self.switches += switches;
     }
 }
 

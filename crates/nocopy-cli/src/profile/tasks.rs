@@ -13,6 +13,8 @@ pub(super) struct Used {
     /// How it was spent, in ticks: only their proportion counts.
     pub(super) user_ticks: u64,
     pub(super) system_ticks: u64,
+    /// How often it came onto a processor; 0 where the kernel does not tell.
+    pub(super) runs: u64,
 }
 
 /// By the number of the thread.
@@ -35,12 +37,18 @@ fn threads(process: u32) -> Vec<(u32, Used)> {
 fn used(thread: &Path) -> Option<Used> {
     let [user_ticks, system_ticks] = ticks(&fs::read_to_string(thread.join("stat")).ok()?)?;
     let exact = fs::read_to_string(thread.join("schedstat")).ok();
-    let exact = exact.and_then(|text| text.split_ascii_whitespace().next()?.parse().ok());
-    let runtime = exact.map(Duration::from_nanos).filter(|runtime| !runtime.is_zero());
+    let [exact, _waited, runs] = exact.and_then(|text| numbers(&text)).unwrap_or_default();
+    let runtime = Some(Duration::from_nanos(exact)).filter(|runtime| !runtime.is_zero());
     // A kernel without SCHED_INFO has but the ticks.
     let runtime =
         runtime.unwrap_or_else(|| TICK * u32::try_from(user_ticks + system_ticks).unwrap_or(u32::MAX));
-    Some(Used { runtime, user_ticks, system_ticks })
+    Some(Used { runtime, user_ticks, system_ticks, runs })
+}
+
+/// A line of `/proc/PID/schedstat`: time on a processor, ready for one, and how often.
+fn numbers(schedstat: &str) -> Option<[u64; 3]> {
+    let mut fields = schedstat.split_ascii_whitespace();
+    Some([fields.next()?.parse().ok()?, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?])
 }
 
 /// Of /proc, whatever the kernel's own are (`USER_HZ`).
@@ -72,12 +80,18 @@ pub(super) fn between(before: &Threads, after: &Threads) -> [Duration; 2] {
     sum
 }
 
+/// How often they came onto a processor between the two.
+pub(super) fn runs_between(before: &Threads, after: &Threads) -> u64 {
+    let before = |id| before.get(id).map_or(0, |before| before.runs);
+    after.iter().map(|(id, after)| after.runs.saturating_sub(before(id))).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn used(runtime_ms: u64, user_ticks: u64, system_ticks: u64) -> Used {
-        Used { runtime: Duration::from_millis(runtime_ms), user_ticks, system_ticks }
+        Used { runtime: Duration::from_millis(runtime_ms), user_ticks, system_ticks, runs: 0 }
     }
 
     #[test]

@@ -185,6 +185,7 @@ fn read_threads(sums: &Sums) -> Result<Threads, MapError> {
 /// Of all the threads of the processes; of a port's, what they did inside the calls on it, and nothing else.
 fn add_tasks(measured: &mut Measured, before: &Before, after: &Threads) {
     let Measured { tasks, receives, sends, .. } = measured;
+    tasks.switches = tasks::runs_between(&before.threads, after);
     if before.has_ports {
         let off = receives.asleep + sends.asleep + tasks.ready;
         tasks.system = (receives.inside + sends.inside).saturating_sub(off);

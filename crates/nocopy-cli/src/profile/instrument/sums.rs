@@ -21,7 +21,7 @@ type Closed = [u64; ACCOUNT_WORDS + 1];
 /// `struct thread`.
 pub(super) type Thread = [u64; 16];
 /// `struct used`.
-type UsedWords = [u64; 3];
+type UsedWords = [u64; 4];
 
 const IPPROTO_TCP: u64 = 6;
 const IPPROTO_UDP: u64 = 17;
@@ -115,10 +115,11 @@ impl Sums<'_> {
     /// What threads used that ended meanwhile.
     pub(super) fn ended(&self) -> Result<Threads, MapError> {
         let map = HashMap::<&MapData, u32, UsedWords>::try_from(self.map("ended"))?;
-        let used = |[runtime, user_ticks, system_ticks]: UsedWords| Used {
+        let used = |[runtime, user_ticks, system_ticks, runs]: UsedWords| Used {
             runtime: Duration::from_nanos(runtime),
             user_ticks,
             system_ticks,
+            runs,
         };
         map.iter().map(|entry| entry.map(|(id, words)| (id, used(words)))).collect()
     }
