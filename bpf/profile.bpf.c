@@ -142,10 +142,12 @@ const volatile u8 call_kinds[CALL_NUMBERS];
 const volatile u32 any_process;
 const volatile u32 port_count;
 const volatile u16 ports[PORTS];
+// Between two samples.
+const volatile u64 period_ns;
 // Whether anything is counted now.
 volatile u64 is_open;
 // Changes when a descriptor of a target may have become another one's.
-volatile u64 generation = 1;
+volatile u64 generation;
 
 #define MAP_OF(name, kind, entries, key_type, value_type) \
 	struct { \
@@ -175,12 +177,14 @@ struct thread {
 	u64 woken_ns;
 	u64 socket_bytes;
 	u64 copied_bytes;
-	// Of all the receives of the socket layer that it made.
+	// Of all the receives of the socket layer that it made, and how many.
 	u64 message_flags;
+	u64 messages;
 	// Whether it was inside before we came, so that the state of its socket at entry is not known.
 	u64 entered_unseen;
 	// Of the call, and of the next ones on that descriptor until anybody closes one.
 	u64 descriptor;
+	// One more than it was; 0 in the beginning.
 	u64 generation;
 	u64 protocol;
 };
@@ -204,6 +208,7 @@ struct calls {
 	u64 mapped_bytes;
 	u64 peeked_bytes;
 	u64 discarded_bytes;
+	u64 udp_packets;
 };
 MAP_OF(totals, BPF_MAP_TYPE_PERCPU_ARRAY, KINDS, u32, struct calls);
 
@@ -257,7 +262,10 @@ struct stack {
 	u64 addresses[STACK_DEPTH];
 };
 MAP_OF(stacks, BPF_MAP_TYPE_STACK_TRACE, 32768, u32, struct stack);
-// By the number of the stack, and in the upper half the owner.
+// When a processor's clock was seen last.
+MAP_OF(seen_ns, BPF_MAP_TYPE_PERCPU_ARRAY, 1, u32, u64);
+
+// Time by the number of the stack, and in the upper half the owner.
 MAP_OF(samples, BPF_MAP_TYPE_PERCPU_HASH, 16384, u64, u64);
 
 #define STACK_NONE 0xffffffff
@@ -272,12 +280,12 @@ INLINE void lose(void)
 		*count += 1;
 }
 
-INLINE void count_up(void *map, u64 key)
+INLINE void add(void *map, u64 key, u64 amount)
 {
-	u64 one = 1, *count = bpf_map_lookup_elem(map, &key);
-	if (count)
-		*count += 1;
-	else if (bpf_map_update_elem(map, &key, &one, 0))
+	u64 *sum = bpf_map_lookup_elem(map, &key);
+	if (sum)
+		*sum += amount;
+	else if (bpf_map_update_elem(map, &key, &amount, 0))
 		lose();
 }
 
@@ -430,14 +438,14 @@ INLINE int find_socket(struct thread *thread, struct task_struct *task, u32 desc
 	thread->sk = sk;
 	thread->protocol = account->protocol;
 	thread->descriptor = descriptor;
-	thread->generation = generation;
+	thread->generation = generation + 1;
 	return 1;
 }
 
 // The same, but mostly it is that of the last call.
 INLINE int concerns_us(struct thread *thread, struct task_struct *task, u32 descriptor)
 {
-	if (thread->descriptor == descriptor && thread->generation == generation)
+	if (thread->descriptor == descriptor && thread->generation == generation + 1)
 		return 1;
 	return find_socket(thread, task, descriptor);
 }
@@ -477,7 +485,8 @@ INLINE int find_socket_of_call(struct thread *thread, struct task_struct *task, 
 INLINE void enter(struct thread *thread, u32 kind)
 {
 	thread->asleep_ns = thread->ready_ns = thread->off_ns = thread->woken_ns = 0;
-	thread->socket_bytes = thread->copied_bytes = thread->message_flags = thread->entered_unseen = 0;
+	thread->socket_bytes = thread->copied_bytes = thread->messages = 0;
+	thread->message_flags = thread->entered_unseen = 0;
 	if ((kind & KIND) == RECEIVE && thread->protocol == IPPROTO_TCP)
 		note_queue(thread);
 	thread->start_ns = bpf_ktime_get_ns();
@@ -557,12 +566,13 @@ INLINE void book_receive(struct calls *calls, struct thread *thread, u64 bytes)
 {
 	u64 uncopied = bytes > thread->copied_bytes ? bytes - thread->copied_bytes : 0;
 	calls->copied_bytes += thread->copied_bytes;
-	if (thread->protocol == IPPROTO_UDP) {
-		calls->udp_bytes += bytes;
-		return;
-	}
 	if (thread->message_flags & MSG_PEEK) {
 		calls->peeked_bytes += thread->copied_bytes;
+		return;
+	}
+	if (thread->protocol == IPPROTO_UDP) {
+		calls->udp_bytes += bytes;
+		calls->udp_packets += thread->messages;
 		return;
 	}
 	if (thread->kind & (MAP | SPLICE))
@@ -632,8 +642,10 @@ INLINE int add_socket_bytes(u32 kind, struct sock *sk, int bytes, int flags)
 	u64 address = (u64)sk;
 	if (!thread || (thread->sk != address && !thread->entered_unseen))
 		return 0;
-	if (bytes > 0)
+	if (bytes >= 0) {
 		thread->socket_bytes += bytes;
+		thread->messages += 1;
+	}
 	thread->message_flags |= flags;
 	return 0;
 }
@@ -748,21 +760,6 @@ SEC("tp_btf/tcp_probe") int tcp_probe(u64 *arguments)
 	return 0;
 }
 
-// A datagram that was put into a socket's queue.
-SEC("tp_btf/sk_data_ready") int sk_data_ready(u64 *arguments)
-{
-	struct sock *sk = (struct sock *)arguments[0];
-	u16 family = sk->__sk_common.skc_family;
-	if (!is_open || sk->sk_protocol != IPPROTO_UDP || (family != AF_INET && family != AF_INET6))
-		return 0;
-	if (!account_of(sk))
-		open_account((u64)sk, 0);
-	struct account *account = account_of(sk);
-	if (account)
-		__sync_fetch_and_add(&account->packets_in, 1);
-	return 0;
-}
-
 INLINE void fold(struct closed *closed, struct account *account)
 {
 	struct account *sum = &closed->sum;
@@ -822,7 +819,7 @@ INLINE int drop(u32 reason, struct sk_buff *skb, struct sock *receiver)
 	struct account *account = address ? bpf_map_lookup_elem(&accounts, &address) : 0;
 	if (account)
 		of_target = account->is_ours;
-	count_up(&drops, of_target << 32 | reason);
+	add(&drops, of_target << 32 | reason, 1);
 	return 0;
 }
 
@@ -866,17 +863,31 @@ INLINE int is_in_interrupt(u64 stack_pointer)
 	       (name[0] == 'n' && name[1] == 'a' && name[2] == 'p' && name[3] == 'i');
 }
 
+// What a sample stands for: the time since the last one. It may be longer than the period: the clock of a virtual machine stands still while
+// the machine does, and time goes on.
+INLINE u64 time_of_sample(void)
+{
+	u32 key = 0;
+	u64 *seen = bpf_map_lookup_elem(&seen_ns, &key), now = bpf_ktime_get_ns();
+	if (!seen)
+		return 0;
+	u64 time = *seen ? now - *seen : period_ns;
+	*seen = now;
+	return time;
+}
+
 SEC("perf_event") int sample(struct bpf_perf_event_data *context)
 {
 	if (!is_open)
 		return 0;
+	u64 time = time_of_sample();
 	u32 owner = owner_of_sample(), is_user = (context->cs & 3) != 0;
 	if (owner == STRANGER && (is_user || !is_in_interrupt(context->sp)))
 		return 0;
 	s64 stack = is_user ? STACK_NONE : bpf_get_stackid(context, &stacks, 0);
 	if (stack < 0)
 		stack = STACK_LOST;
-	count_up(&samples, (u64)owner << 32 | (u32)stack);
+	add(&samples, (u64)owner << 32 | (u32)stack, time);
 	return 0;
 }
 

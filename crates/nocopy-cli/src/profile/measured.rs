@@ -16,7 +16,7 @@ pub(crate) struct Measured {
     pub(crate) copied: Copied,
     /// Of the target's TCP sockets, all together.
     pub(crate) tcp: Tcp,
-    /// Packets that the kernel gave to the target's sockets, datagrams and TCP segments alike, after GRO.
+    /// Packets that came up to the target's TCP sockets, after GRO, and datagrams that it took.
     pub(crate) delivered_packets: u64,
     /// Packets that the machine's receive softirq handled meanwhile, after GRO, whosever they were (`/proc/net/softnet_stat`).
     pub(crate) machine_packets: u64,

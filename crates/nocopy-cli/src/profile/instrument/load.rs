@@ -18,7 +18,7 @@ const PORTS_MAX: usize = 16;
 const NEEDED: [&str; 2] = ["sys_enter", "sys_exit"];
 
 /// Programs by the name of their tracepoint, and what is not known without them.
-const REFINEMENTS: [(&str, &str); 11] = [
+const REFINEMENTS: [(&str, &str); 10] = [
     ("sock_recv_length", "bytes as the socket layer counts them, and UDP's copies"),
     ("sock_send_length", "bytes sent as the socket layer counts them"),
     ("skb_copy_datagram_iovec", "bytes copied to user space"),
@@ -27,7 +27,6 @@ const REFINEMENTS: [(&str, &str); 11] = [
     ("sched_process_fork", "children of the target"),
     ("sched_process_exit", "processor time of threads that ended"),
     ("tcp_probe", "packets that came up to TCP, and the window"),
-    ("sk_data_ready", "datagrams delivered"),
     ("inet_sock_set_state", "counters of connections that ended"),
     ("kfree_skb", "drops"),
 ];
@@ -50,6 +49,8 @@ pub(super) fn load(targets: &Targets, kernel: &Btf) -> Result<Ebpf, Error> {
     loader.btf(Some(kernel)).override_global("call_kinds", &kinds[..], true);
     loader.override_global("ports", &ports[..], true).override_global("port_count", &port_count, true);
     loader.override_global("any_process", &any_process, true);
+    let period_ns = 1_000_000_000 / super::SAMPLES_PER_SECOND;
+    loader.override_global("period_ns", &period_ns, true);
     loader.load(PROGRAMS).map_err(Error::Load)
 }
 

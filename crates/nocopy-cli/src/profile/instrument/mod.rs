@@ -162,6 +162,7 @@ fn add_calls(measured: &mut Measured, sums: &Sums, now_ns: u64) -> Result<(), Ma
         let of_kind = sums.calls(kind)?;
         *calls = of_kind.calls;
         measured.tasks.ready += of_kind.ready;
+        measured.delivered_packets += of_kind.udp_packets;
         if kind == calls::RECEIVE {
             measured.copied = of_kind.copied;
         }
@@ -198,9 +199,8 @@ fn add_tasks(measured: &mut Measured, before: &Before, after: &Threads) {
 fn add_rest(measured: &mut Measured, sums: &Sums, symbols: &Symbols, names: &Names) -> Result<(), MapError> {
     let period = Duration::from_secs(1) / u32::try_from(SAMPLES_PER_SECOND).expect("some thousands");
     (measured.sampling, measured.stacks) = sums.samples(symbols, period)?;
-    let sockets = sums.sockets()?;
-    measured.tcp = sockets.tcp;
-    measured.delivered_packets = sockets.delivered_packets;
+    measured.tcp = sums.tcp()?;
+    measured.delivered_packets += measured.tcp.packets_in;
     measured.drops = sums.drops(names)?;
     measured.own_cost.lost_events += sums.lost_events()?;
     Ok(())

@@ -12,19 +12,18 @@ use crate::profile::symbols::Symbols;
 use crate::profile::tasks::{Threads, Used};
 
 /// `struct calls`.
-type CallSums = [u64; 16];
+type CallSums = [u64; 17];
 /// `struct account`.
 type Account = [u64; ACCOUNT_WORDS];
 const ACCOUNT_WORDS: usize = 17;
 /// `struct closed`: an account, and how many it is the sum of.
 type Closed = [u64; ACCOUNT_WORDS + 1];
 /// `struct thread`.
-pub(super) type Thread = [u64; 16];
+pub(super) type Thread = [u64; 17];
 /// `struct used`.
 type UsedWords = [u64; 4];
 
 const IPPROTO_TCP: u64 = 6;
-const IPPROTO_UDP: u64 = 17;
 
 /// In place of a stack's number.
 const STACK_NONE: u32 = u32::MAX;
@@ -38,13 +37,7 @@ pub(super) struct KindSums {
     pub(super) calls: Calls,
     pub(super) copied: Copied,
     pub(super) ready: Duration,
-}
-
-/// Of the target's sockets.
-#[derive(Default)]
-pub(super) struct Sockets {
-    pub(super) tcp: Tcp,
-    pub(super) delivered_packets: u64,
+    pub(super) udp_packets: u64,
 }
 
 impl Sums<'_> {
@@ -85,6 +78,7 @@ impl Sums<'_> {
             mapped_bytes,
             peeked_bytes,
             discarded_bytes,
+            udp_packets,
         ] = words;
         let calls = Calls {
             count,
@@ -99,7 +93,7 @@ impl Sums<'_> {
             waited_bytes,
         };
         let copied = Copied { to_user_bytes, udp_bytes, mapped_bytes, peeked_bytes, discarded_bytes };
-        Ok(KindSums { calls, copied, ready: Duration::from_nanos(ready) })
+        Ok(KindSums { calls, copied, ready: Duration::from_nanos(ready), udp_packets })
     }
 
     pub(super) fn threads(&self) -> Result<Vec<Thread>, MapError> {
@@ -124,17 +118,17 @@ impl Sums<'_> {
         map.iter().map(|entry| entry.map(|(id, words)| (id, used(words)))).collect()
     }
 
-    pub(super) fn sockets(&self) -> Result<Sockets, MapError> {
+    pub(super) fn tcp(&self) -> Result<Tcp, MapError> {
         let map = HashMap::<&MapData, u64, Account>::try_from(self.map("accounts"))?;
-        let mut sockets = Sockets::default();
+        let mut tcp = Tcp::default();
         for account in map.iter() {
-            sockets.add_open(&account?.1);
+            add_open(&mut tcp, &account?.1);
         }
         let closed: Closed = self.sum("closed_accounts", 0)?;
         let sum: &Account = closed.first_chunk().expect("it begins with one");
         let receive_buffer = self.largest::<{ ACCOUNT_WORDS + 1 }>("closed_accounts", 0, 13)?;
-        sockets.add(sum, closed[ACCOUNT_WORDS], receive_buffer);
-        Ok(sockets)
+        add(&mut tcp, sum, closed[ACCOUNT_WORDS], receive_buffer);
+        Ok(tcp)
     }
 
     pub(super) fn lost_events(&self) -> Result<u64, MapError> {
@@ -164,8 +158,10 @@ impl Sums<'_> {
         let mut sampling = Sampling { period, ..Sampling::default() };
         let mut stacks = Vec::new();
         for entry in map.iter() {
-            let (key, counts) = entry?;
-            let samples = counts.iter().sum();
+            let (key, times_ns) = entry?;
+            let time = Duration::from_nanos(times_ns.iter().sum());
+            // In whole periods, although some were late.
+            let samples = time.div_duration_f64(period).round() as u64;
             let [number, owner] = halves(key);
             sampling.taken += samples;
             let functions = match number {
@@ -183,44 +179,34 @@ impl Sums<'_> {
     }
 }
 
-impl Sockets {
-    /// One that is there still; what a closed one counted is in the sum of those.
-    fn add_open(&mut self, account: &Account) {
-        let [protocol, first @ .., _, _, _, _, _, _, is_closed, is_ours] = account;
-        if *is_ours == 0 {
-            return;
-        }
-        if *protocol == IPPROTO_UDP {
-            self.delivered_packets += account[9];
-        }
-        if *protocol != IPPROTO_TCP || *is_closed != 0 {
-            return;
-        }
-        let mut since = *account;
-        for (word, first) in first[..4].iter().enumerate() {
-            since[5 + word] -= first;
-        }
-        self.add(&since, 1, since[13]);
+/// Adds a socket that is there still; what a closed one counted is in the sum of those.
+fn add_open(tcp: &mut Tcp, account: &Account) {
+    let [protocol, first @ .., _, _, _, _, _, _, is_closed, is_ours] = account;
+    if *is_ours == 0 || *is_closed != 0 || *protocol != IPPROTO_TCP {
+        return;
     }
+    let mut since = *account;
+    for (word, first) in first[..4].iter().enumerate() {
+        since[5 + word] -= first;
+    }
+    add(tcp, &since, 1, since[13]);
+}
 
-    /// TCP's, with differences in place of the last counters.
-    fn add(&mut self, account: &Account, sockets: u64, receive_buffer: u64) {
-        let [_, _, _, _, _, segments_in, segments_out, data_segments_out, retransmits, ..] = *account;
-        let [.., packets_in, in_backlog, window_sum, window_count, _, fixed, _, _] = *account;
-        let tcp = &mut self.tcp;
-        tcp.sockets += u32::try_from(sockets).unwrap_or(u32::MAX);
-        tcp.segments_in += segments_in;
-        tcp.packets_in += packets_in;
-        tcp.packets_in_backlog += in_backlog;
-        tcp.segments_out += segments_out;
-        tcp.data_segments_out += data_segments_out;
-        tcp.retransmits += retransmits;
-        tcp.window_sum_bytes += window_sum;
-        tcp.window_count += window_count;
-        tcp.receive_buffer_bytes = tcp.receive_buffer_bytes.max(receive_buffer);
-        tcp.receive_buffer_fixed |= fixed != 0;
-        self.delivered_packets += packets_in;
-    }
+/// Adds an account with differences in place of the last counters.
+fn add(tcp: &mut Tcp, account: &Account, sockets: u64, receive_buffer: u64) {
+    let [_, _, _, _, _, segments_in, segments_out, data_segments_out, retransmits, ..] = *account;
+    let [.., packets_in, in_backlog, window_sum, window_count, _, fixed, _, _] = *account;
+    tcp.sockets += u32::try_from(sockets).unwrap_or(u32::MAX);
+    tcp.segments_in += segments_in;
+    tcp.packets_in += packets_in;
+    tcp.packets_in_backlog += in_backlog;
+    tcp.segments_out += segments_out;
+    tcp.data_segments_out += data_segments_out;
+    tcp.retransmits += retransmits;
+    tcp.window_sum_bytes += window_sum;
+    tcp.window_count += window_count;
+    tcp.receive_buffer_bytes = tcp.receive_buffer_bytes.max(receive_buffer);
+    tcp.receive_buffer_fixed |= fixed != 0;
 }
 
 /// The lower and the upper one.
@@ -254,7 +240,7 @@ pub(super) fn add_waiting(programs: &mut Ebpf, threads: &[(u32, u8)], now_ns: u6
     let map = programs.map_mut("threads").expect("the programs have it");
     let mut map = HashMap::<_, u32, Thread>::try_from(map)?;
     threads.iter().try_for_each(|(id, kind)| {
-        let thread = [u64::from(*kind), now_ns, 0, 0, 0, 0, 0, now_ns, 0, 0, 0, 0, 1, 0, 0, 0];
+        let thread = [u64::from(*kind), now_ns, 0, 0, 0, 0, 0, now_ns, 0, 0, 0, 0, 0, 1, 0, 0, 0];
         map.insert(id, thread, 0)
     })
 }
@@ -282,14 +268,14 @@ mod tests {
 
     #[test]
     fn a_call_that_goes_on_counts_up_to_now() {
-        let thread = |off, woken| [1, 100, 7, 0, 0, 5, 6, off, woken, 0, 0, 0, 0, 0, 0, 0];
+        let thread = |off, woken| [1, 100, 7, 0, 0, 5, 6, off, woken, 0, 0, 0, 0, 0, 0, 0, 0];
         let at = |thread| unfinished(&thread, 1000).unwrap().1.map(|time| time.as_nanos());
         assert_eq!(at(thread(0, 0)), [900, 5, 6], "on a processor");
         assert_eq!(at(thread(400, 0)), [900, 605, 6], "asleep");
         assert_eq!(at(thread(400, 900)), [900, 505, 106], "woken, and waiting for a processor");
-        assert_eq!(unfinished(&[0; 16], 1000), None);
+        assert_eq!(unfinished(&[0; 17], 1000), None);
         assert_eq!(
-            unfinished(&[1, 100, 0, 0, 0, 0, 0, 100, 0, 0, 0, 0, 1, 0, 0, 0], 1000),
+            unfinished(&[1, 100, 0, 0, 0, 0, 0, 100, 0, 0, 0, 0, 0, 1, 0, 0, 0], 1000),
             None,
             "perhaps a pipe"
         );
@@ -297,15 +283,13 @@ mod tests {
 
     #[test]
     fn counters_of_a_connection_are_since_its_first_call() {
-        let mut sockets = Sockets::default();
-        sockets.add_open(&[6, 10, 20, 30, 1, 15, 28, 39, 3, 50, 9, 600, 3, 4096, 1, 0, 1]);
-        sockets.add_open(&[17, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 4096, 0, 0, 1]);
-        sockets.add_open(&[6, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9, 9999, 0, 0, 0]); // not the target's
-        let tcp = &sockets.tcp;
+        let mut tcp = Tcp::default();
+        add_open(&mut tcp, &[6, 10, 20, 30, 1, 15, 28, 39, 3, 50, 9, 600, 3, 4096, 1, 0, 1]);
+        add_open(&mut tcp, &[17, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 4096, 0, 0, 1]);
+        add_open(&mut tcp, &[6, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9, 9999, 0, 0, 0]); // not the target's
         let segments = [tcp.segments_in, tcp.segments_out, tcp.data_segments_out, tcp.retransmits];
         assert_eq!((tcp.sockets, segments), (1, [5, 8, 9, 2]));
         assert_eq!((tcp.packets_in, tcp.packets_in_backlog, tcp.window_sum_bytes), (50, 9, 600));
         assert!(tcp.receive_buffer_fixed && tcp.receive_buffer_bytes == 4096);
-        assert_eq!(sockets.delivered_packets, 58);
     }
 }
