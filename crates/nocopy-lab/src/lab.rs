@@ -307,12 +307,16 @@ impl End {
     }
 
     /// Whether the device takes several TCP segments at a time and cuts them, as veth pretends to; off, the kernel cuts them before
-    /// the device. For IPv4.
+    /// the device. Only then does GRO at the other end of a veth pair join them (kernel: `veth_skb_is_eligible_for_gro`).
     ///
     /// # Errors
     /// As [`End::set_gro`].
     pub fn set_tcp_segmentation(&self, on: bool) -> Result<(), Error> {
-        ethtool::set_feature(&self.namespace, self.interface, "tx-tcp-segmentation", on)
+        // All of them, as 'ethtool -K tso' does.
+        ["", "-ecn", "-mangleid", "6"].iter().try_for_each(|kind| {
+            let feature = format!("tx-tcp{kind}-segmentation");
+            ethtool::set_feature(&self.namespace, self.interface, &feature, on)
+        })
     }
 
     /// Whether the device cuts long UDP messages into datagrams (`UDP_SEGMENT`); off, the kernel does, before the device.

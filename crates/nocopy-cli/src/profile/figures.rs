@@ -187,7 +187,7 @@ pub(crate) struct Tcp {
     pub(crate) packets_in: u64,
     pub(crate) segments_out: u64,
     pub(crate) retransmits: u64,
-    /// What GRO, or a sender on the same host, joined.
+    /// Joined by GRO or in the backlog, or never cut by a sender on the same host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) segments_per_packet: Option<f64>,
     /// Of the packets in: handled by a process that let go of the socket; the others by softirq.

@@ -255,7 +255,7 @@ fn tcp(figures: &Figures) -> Option<String> {
             let _ = write!(said, ", {what}");
         }
     };
-    add(tcp.segments_per_packet.map(|joined| format!("{joined:.1} a packet (GRO)")));
+    add(tcp.segments_per_packet.map(|joined| format!("{joined:.1} a packet")));
     add(tcp.backlog_share.map(|share| format!("{:.1} % of packets by the backlog", 100.0 * share)));
     add(tcp.acks_per_segment.map(|acks| format!("{acks:.3} ACKs a segment")));
     add(tcp.window_mean_bytes.map(|bytes| format!("window {}B on average", spaced(short(bytes.round())))));

@@ -1,0 +1,47 @@
+//! `nocopy profile sweep` as its users meet it: every cell is there, and what is counted is what was sent.
+
+mod listening;
+mod running;
+
+use nocopy_lab::lab_or_skip;
+use running::{Running, nocopy};
+
+#[test]
+fn a_sweep_counts_every_byte_of_every_cell() {
+    if lab_or_skip().is_none() {
+        return;
+    }
+    let arguments = ["profile", "sweep", "--quick", "--rounds", "1", "--bytes", "3MiB", "--json"];
+    let running = Running(Some(nocopy(&arguments).spawn().unwrap()));
+    // Windows this short have so few samples that the time of some may not add up.
+    let (sweep, _) = running.summary();
+    assert_eq!(sweep["schema"], "nocopy.profile-sweep/1");
+    let cells = sweep["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 28);
+    for cell in cells {
+        let figures = &cell["figures"];
+        assert_eq!(figures["received_bytes"], 3 << 20, "{cell}");
+        assert_eq!(figures["copies"]["received"]["tcp_bytes"], 3 << 20, "{cell}");
+        assert!(cell["without_gbit_per_s"]["median"].as_f64().unwrap() > 0.0, "{cell}");
+        let exact = cell["checks"].as_array().unwrap().iter().filter(|check| check["unit"] == "bytes");
+        assert!(exact.clone().count() >= 3 && exact.clone().all(|check| check["passed"] == true), "{cell}");
+        // Whole buffers, and what is left of the last; then the end.
+        let buffer_bytes = cell["buffer_bytes"].as_u64().unwrap();
+        let receives = figures["calls"].as_array().unwrap().iter().find(|calls| calls["kind"] == "receive");
+        let count = receives.unwrap()["count"].as_u64().unwrap();
+        assert_eq!(count, (3 << 20) / buffer_bytes + 1, "{cell}");
+    }
+    let joined = |gro: bool| {
+        let cells = cells.iter().filter(|cell| cell["gro"] == gro).map(|cell| &cell["figures"]["tcp"]);
+        let count = |name| -> u64 { cells.clone().map(|tcp| tcp[name].as_u64().unwrap()).sum() };
+        count("segments_in") as f64 / count("packets_in") as f64
+    };
+    assert!(joined(true) > 2.0 * joined(false), "{} {}", joined(true), joined(false));
+    let largest = |fixed: bool| {
+        let cells = cells.iter().filter(|cell| cell["receive_buffer_bytes"].is_u64() == fixed);
+        cells.map(|cell| cell["figures"]["tcp"]["receive_buffer_bytes"].as_u64().unwrap()).max().unwrap()
+    };
+    // The kernel doubles what is set.
+    assert_eq!(largest(true), 128 << 10);
+    assert!(largest(false) > 128 << 10);
+}
