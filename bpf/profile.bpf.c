@@ -142,12 +142,12 @@ const volatile u8 call_kinds[CALL_NUMBERS];
 const volatile u32 any_process;
 const volatile u32 port_count;
 const volatile u16 ports[PORTS];
-// Between two samples.
-const volatile u64 period_ns;
-// Whether anything is counted now.
-volatile u64 is_open;
-// Changes when a descriptor of a target may have become another one's.
-volatile u64 generation;
+volatile struct {
+	// Whether anything is counted now.
+	u64 is_open;
+	// Changes when a descriptor of a target may have become another one's.
+	u64 generation;
+} window;
 
 #define MAP_OF(name, kind, entries, key_type, value_type) \
 	struct { \
@@ -262,10 +262,7 @@ struct stack {
 	u64 addresses[STACK_DEPTH];
 };
 MAP_OF(stacks, BPF_MAP_TYPE_STACK_TRACE, 32768, u32, struct stack);
-// When a processor's clock was seen last.
-MAP_OF(seen_ns, BPF_MAP_TYPE_PERCPU_ARRAY, 1, u32, u64);
-
-// Time by the number of the stack, and in the upper half the owner.
+// By the number of the stack, and in the upper half the owner.
 MAP_OF(samples, BPF_MAP_TYPE_PERCPU_HASH, 16384, u64, u64);
 
 #define STACK_NONE 0xffffffff
@@ -299,7 +296,7 @@ INLINE struct thread *current_thread(void)
 
 INLINE struct thread *thread_inside(u32 kind)
 {
-	struct thread *thread = is_open ? current_thread() : 0;
+	struct thread *thread = window.is_open ? current_thread() : 0;
 	return thread && (thread->kind & KIND) == kind ? thread : 0;
 }
 
@@ -438,14 +435,14 @@ INLINE int find_socket(struct thread *thread, struct task_struct *task, u32 desc
 	thread->sk = sk;
 	thread->protocol = account->protocol;
 	thread->descriptor = descriptor;
-	thread->generation = generation + 1;
+	thread->generation = window.generation + 1;
 	return 1;
 }
 
 // The same, but mostly it is that of the last call.
 INLINE int concerns_us(struct thread *thread, struct task_struct *task, u32 descriptor)
 {
-	if (thread->descriptor == descriptor && thread->generation == generation + 1)
+	if (thread->descriptor == descriptor && thread->generation == window.generation + 1)
 		return 1;
 	return find_socket(thread, task, descriptor);
 }
@@ -522,7 +519,7 @@ SEC("tp_btf/sys_enter") int sys_enter(u64 *arguments)
 {
 	struct pt_regs *registers = (struct pt_regs *)arguments[0];
 	u64 number = arguments[1];
-	if (!is_open || number >= CALL_NUMBERS)
+	if (!window.is_open || number >= CALL_NUMBERS)
 		return 0;
 	u32 kind = call_kinds[number];
 	if (!kind || kind == CLOSE)
@@ -614,13 +611,13 @@ SEC("tp_btf/sys_exit") int sys_exit(u64 *arguments)
 {
 	struct pt_regs *registers = (struct pt_regs *)arguments[0];
 	u64 number = registers->orig_ax;
-	if (!is_open || number >= CALL_NUMBERS || !call_kinds[number])
+	if (!window.is_open || number >= CALL_NUMBERS || !call_kinds[number])
 		return 0;
 	struct task_struct *task = bpf_get_current_task_btf();
 	if (call_kinds[number] == CLOSE) {
 		// Whether or not this thread has used it: others may have.
 		if (is_target(task))
-			__sync_fetch_and_add(&generation, 1);
+			__sync_fetch_and_add(&window.generation, 1);
 		return 0;
 	}
 	struct thread *thread = current_thread();
@@ -673,7 +670,7 @@ SEC("tp_btf/skb_copy_datagram_iovec") int skb_copy_datagram_iovec(u64 *arguments
 INLINE struct thread *thread_inside_any(struct task_struct *task)
 {
 	u32 id = task->pid;
-	struct thread *thread = is_open && id ? bpf_map_lookup_elem(&threads, &id) : 0;
+	struct thread *thread = window.is_open && id ? bpf_map_lookup_elem(&threads, &id) : 0;
 	return thread && thread->kind ? thread : 0;
 }
 
@@ -738,7 +735,7 @@ SEC("tp_btf/sched_process_exit") int sched_process_exit(u64 *arguments)
 INLINE struct account *account_of(struct sock *sk)
 {
 	u64 address = (u64)sk;
-	struct account *account = is_open ? bpf_map_lookup_elem(&accounts, &address) : 0;
+	struct account *account = window.is_open ? bpf_map_lookup_elem(&accounts, &address) : 0;
 	return account && !account->is_closed ? account : 0;
 }
 
@@ -800,7 +797,7 @@ SEC("tp_btf/inet_sock_set_state") int inet_sock_set_state(u64 *arguments)
 {
 	struct sock *sk = (struct sock *)arguments[0];
 	u32 state = arguments[2];
-	if (!is_open)
+	if (!window.is_open)
 		return 0;
 	if (state == TCP_CLOSE)
 		close_account(sk);
@@ -812,7 +809,7 @@ SEC("tp_btf/inet_sock_set_state") int inet_sock_set_state(u64 *arguments)
 INLINE int drop(u32 reason, struct sk_buff *skb, struct sock *receiver)
 {
 	u64 address = (u64)receiver, of_target = 0;
-	if (!is_open)
+	if (!window.is_open)
 		return 0;
 	if (!address)
 		address = (u64)skb->sk;
@@ -863,31 +860,17 @@ INLINE int is_in_interrupt(u64 stack_pointer)
 	       (name[0] == 'n' && name[1] == 'a' && name[2] == 'p' && name[3] == 'i');
 }
 
-// What a sample stands for: the time since the last one. It may be longer than the period: the clock of a virtual machine stands still while
-// the machine does, and time goes on.
-INLINE u64 time_of_sample(void)
-{
-	u32 key = 0;
-	u64 *seen = bpf_map_lookup_elem(&seen_ns, &key), now = bpf_ktime_get_ns();
-	if (!seen)
-		return 0;
-	u64 time = *seen ? now - *seen : period_ns;
-	*seen = now;
-	return time;
-}
-
 SEC("perf_event") int sample(struct bpf_perf_event_data *context)
 {
-	if (!is_open)
+	if (!window.is_open)
 		return 0;
-	u64 time = time_of_sample();
 	u32 owner = owner_of_sample(), is_user = (context->cs & 3) != 0;
 	if (owner == STRANGER && (is_user || !is_in_interrupt(context->sp)))
 		return 0;
 	s64 stack = is_user ? STACK_NONE : bpf_get_stackid(context, &stacks, 0);
 	if (stack < 0)
 		stack = STACK_LOST;
-	add(&samples, (u64)owner << 32 | (u32)stack, time);
+	add(&samples, (u64)owner << 32 | (u32)stack, 1);
 	return 0;
 }
 

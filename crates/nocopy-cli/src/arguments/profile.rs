@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use crate::profile::SAMPLES_PER_SECOND;
 use crate::quantity;
 
 #[derive(Debug, Args)]
@@ -23,6 +24,9 @@ pub(crate) struct ProfileArguments {
     /// End after this time: 10s, 5m (default 5s; with COMMAND when it ends).
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub(crate) duration: Option<Duration>,
+    /// Sample each processor so often a second.
+    #[arg(long, value_name = "HZ", default_value_t = SAMPLES_PER_SECOND, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) frequency: u32,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -26,6 +26,7 @@ use crate::interrupt::Interrupt;
 use crate::{Failure, Outcome, capability, print};
 use command::Command;
 pub(crate) use error::Error;
+pub(crate) use instrument::SAMPLES_PER_SECOND;
 use instrument::{CAPABILITIES, Instrument, Kernel};
 use report::Report;
 use target::Targets;
@@ -53,7 +54,7 @@ fn watch(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
     capability::drop_all_but(CAPABILITIES)?;
     let targets = targets(arguments, command.as_ref())?;
     let kernel = Kernel::read()?;
-    let instrument = Instrument::attach(&kernel, &targets)?;
+    let instrument = Instrument::attach(&kernel, &targets, arguments.frequency)?;
     eprintln!("nocopy: profiling {}", words(arguments));
     if let Some(command) = &mut command {
         command.let_go()?;

@@ -49,13 +49,15 @@ pub(super) fn load(targets: &Targets, kernel: &Btf) -> Result<Ebpf, Error> {
     loader.btf(Some(kernel)).override_global("call_kinds", &kinds[..], true);
     loader.override_global("ports", &ports[..], true).override_global("port_count", &port_count, true);
     loader.override_global("any_process", &any_process, true);
-    let period_ns = 1_000_000_000 / super::SAMPLES_PER_SECOND;
-    loader.override_global("period_ns", &period_ns, true);
     loader.load(PROGRAMS).map_err(Error::Load)
 }
 
 /// Attaches all that this kernel takes; what it does not is returned.
-pub(super) fn attach(programs: &mut Ebpf, kernel: &Btf) -> Result<Vec<Absent>, Error> {
+pub(super) fn attach(
+    programs: &mut Ebpf,
+    kernel: &Btf,
+    samples_per_second: u32,
+) -> Result<Vec<Absent>, Error> {
     for tracepoint in NEEDED {
         attach_one(programs, tracepoint, tracepoint, kernel)
             .map_err(|source| Error::Attach { tracepoint, source })?;
@@ -70,7 +72,7 @@ pub(super) fn attach(programs: &mut Ebpf, kernel: &Btf) -> Result<Vec<Absent>, E
             absent.push(Absent { what, why: cause(&error) });
         }
     }
-    if let Err(error) = attach_clock(programs) {
+    if let Err(error) = attach_clock(programs, samples_per_second) {
         absent.push(Absent { what: "time by place", why: cause(&error) });
     }
     Ok(absent)
@@ -88,13 +90,13 @@ fn attach_one(
 }
 
 /// Samples on every processor.
-fn attach_clock(programs: &mut Ebpf) -> Result<(), ProgramError> {
+fn attach_clock(programs: &mut Ebpf, samples_per_second: u32) -> Result<(), ProgramError> {
     let program: &mut PerfEvent = programs.program_mut("sample").expect("it is there").try_into()?;
     program.load()?;
     let clock = PerfEventConfig::Software(SoftwareEvent::CpuClock);
     for cpu in aya::util::online_cpus().map_err(|(_, source)| ProgramError::IOError(source))? {
         let scope = PerfEventScope::AllProcessesOneCpu { cpu };
-        program.attach(clock, scope, SamplePolicy::Frequency(super::SAMPLES_PER_SECOND), false)?;
+        program.attach(clock, scope, SamplePolicy::Frequency(samples_per_second.into()), false)?;
     }
     Ok(())
 }

@@ -24,8 +24,9 @@ use drop_reason::Names;
 use own_cost::Watch;
 use sums::Sums;
 
-/// Not a round number: what happens every so many milliseconds is not met in step.
-const SAMPLES_PER_SECOND: u64 = 1999;
+/// Of each processor, unless said. Each costs a virtual machine some 10 us. Not a round number: what happens every so many milliseconds is
+/// not met in step.
+pub(crate) const SAMPLES_PER_SECOND: u32 = 997;
 
 /// What loads the programs: tracing, and the time they take (`BPF_ENABLE_STATS`); the functions' addresses, and the calls that others are in.
 pub(super) const CAPABILITIES: CapabilitySet = CapabilitySet::BPF
@@ -70,6 +71,8 @@ pub(crate) struct Instrument<'a> {
     absent: Vec<Absent>,
     before: Before,
     cost: Watch,
+    /// Between two samples.
+    period: Duration,
 }
 
 /// How things were when the window was opened.
@@ -85,10 +88,14 @@ impl<'a> Instrument<'a> {
     ///
     /// # Errors
     /// What the kernel refuses, if nothing works without it; the rest is told by what is measured.
-    pub(crate) fn attach(kernel: &'a Kernel, targets: &Targets) -> Result<Self, Error> {
+    pub(crate) fn attach(
+        kernel: &'a Kernel,
+        targets: &Targets,
+        samples_per_second: u32,
+    ) -> Result<Self, Error> {
         targets.check()?;
         let mut programs = load::load(targets, &kernel.types)?;
-        let absent = load::attach(&mut programs, &kernel.types)?;
+        let absent = load::attach(&mut programs, &kernel.types, samples_per_second)?;
         let fds = programs.programs().filter_map(|(_, program)| program.fd().ok()?.try_clone().ok());
         let fds: Vec<ProgramFd> = fds.collect();
         let waiting = waiting(&targets.processes);
@@ -99,7 +106,14 @@ impl<'a> Instrument<'a> {
             has_ports: !targets.ports.is_empty(),
         };
         open(&mut programs, targets, &waiting, before.at_ns).map_err(Error::Read)?;
-        Ok(Self { kernel, programs, absent, before, cost: Watch::start(fds) })
+        Ok(Self {
+            kernel,
+            programs,
+            absent,
+            before,
+            cost: Watch::start(fds),
+            period: Duration::from_secs(1) / samples_per_second,
+        })
     }
 
     /// Closes the window, and says what was found in it.
@@ -120,11 +134,12 @@ impl<'a> Instrument<'a> {
         let machine_packets = machine_packets().wrapping_sub(self.before.machine_packets).into();
         let mut measured =
             Measured { elapsed, machine_packets, own_cost, absent: self.absent, ..Measured::default() };
-        let symbols = Symbols::read()?;
         let sums = Sums(&self.programs);
         add_calls(&mut measured, &sums, now_ns).map_err(Error::Read)?;
         add_tasks(&mut measured, &self.before, &threads);
-        add_rest(&mut measured, &sums, &symbols, &self.kernel.drop_reasons).map_err(Error::Read)?;
+        let sampled = sums.samples(&Symbols::read()?, self.period).map_err(Error::Read)?;
+        (measured.sampling, measured.stacks) = sampled;
+        add_rest(&mut measured, &sums, &self.kernel.drop_reasons).map_err(Error::Read)?;
         Ok(measured)
     }
 }
@@ -196,9 +211,7 @@ fn add_tasks(measured: &mut Measured, before: &Before, after: &Threads) {
     }
 }
 
-fn add_rest(measured: &mut Measured, sums: &Sums, symbols: &Symbols, names: &Names) -> Result<(), MapError> {
-    let period = Duration::from_secs(1) / u32::try_from(SAMPLES_PER_SECOND).expect("some thousands");
-    (measured.sampling, measured.stacks) = sums.samples(symbols, period)?;
+fn add_rest(measured: &mut Measured, sums: &Sums, names: &Names) -> Result<(), MapError> {
     measured.tcp = sums.tcp()?;
     measured.delivered_packets += measured.tcp.packets_in;
     measured.drops = sums.drops(names)?;

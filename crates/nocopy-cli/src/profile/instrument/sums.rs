@@ -158,10 +158,8 @@ impl Sums<'_> {
         let mut sampling = Sampling { period, ..Sampling::default() };
         let mut stacks = Vec::new();
         for entry in map.iter() {
-            let (key, times_ns) = entry?;
-            let time = Duration::from_nanos(times_ns.iter().sum());
-            // In whole periods, although some were late.
-            let samples = time.div_duration_f64(period).round() as u64;
+            let (key, counts) = entry?;
+            let samples = counts.iter().sum();
             let [number, owner] = halves(key);
             sampling.taken += samples;
             let functions = match number {
@@ -225,7 +223,7 @@ fn owner_of(number: u32) -> Owner {
 /// Starts or ends counting, in all programs at once.
 pub(super) fn set_open(programs: &mut Ebpf, is_open: bool) -> Result<(), MapError> {
     let map = programs.map_mut(".bss").expect("the programs have it");
-    Array::<_, u64>::try_from(map)?.set(0, u64::from(is_open), 0)
+    Array::<_, [u64; 2]>::try_from(map)?.set(0, [u64::from(is_open), 0], 0)
 }
 
 /// Names processes whose calls count.

@@ -10,7 +10,7 @@ mod table;
 
 use nocopy_lab::Lab;
 
-use super::instrument::{CAPABILITIES, Instrument, Kernel};
+use super::instrument::{CAPABILITIES, Instrument, Kernel, SAMPLES_PER_SECOND};
 use super::target::Targets;
 use crate::arguments::SweepArguments;
 use crate::bench::machine;
@@ -118,7 +118,8 @@ fn play(stage: &Stage, amount: Amount, kernel: Option<&Kernel>) -> Result<Trial,
     let moved = || Failure::step(NAME, "move the amount", "see what its process says");
     let mut transfer = Transfer::prepare(stage, amount).map_err(moved())?;
     let targets = Targets { processes: vec![transfer.receiver_id()], ports: Vec::new() };
-    let instrument = kernel.map(|kernel| Instrument::attach(kernel, &targets)).transpose()?;
+    let instrument =
+        kernel.map(|kernel| Instrument::attach(kernel, &targets, SAMPLES_PER_SECOND)).transpose()?;
     transfer.run(stage).map_err(moved())?;
     let measured = instrument.map(Instrument::read).transpose()?;
     let reading = transfer.end().map_err(moved())?;
