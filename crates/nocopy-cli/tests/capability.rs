@@ -127,6 +127,33 @@ fn what_counts_keeps_only_the_means_to_look() {
     assert!(narrowed && !threads.is_empty(), "{threads:?}");
 }
 
+/// Proves that who profiles keeps only the means to look, and that a command it starts is none the poorer.
+#[test]
+fn what_profiles_keeps_only_the_means_to_look() {
+    // CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_SYSLOG, CAP_PERFMON, CAP_BPF
+    const LOOK: u64 = 1 << 19 | 1 << 21 | 1 << 34 | 1 << 38 | 1 << 39;
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    let own = std::process::id().to_string();
+    let running = Running::start(&["profile", "--duration=20s", "--pid", &own], Stdio::null());
+    let mut threads = Vec::new();
+    let narrowed = wait_until(|| {
+        threads = running.threads();
+        threads.iter().all(|thread| thread.capabilities & !LOOK == 0 && thread.no_new_privileges)
+    });
+    assert!(narrowed && !threads.is_empty(), "{threads:?}");
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
+    let output = command.args(["profile", "--", "cat", "/proc/self/status"]).output().unwrap();
+    let status = String::from_utf8(output.stdout).unwrap();
+    let own = fs::read_to_string("/proc/self/status").unwrap();
+    for field in ["CapEff:", "NoNewPrivs:"] {
+        let line = |text: &str| text.lines().find(|line| line.starts_with(field)).map(str::to_owned);
+        assert_eq!(line(&status), line(&own), "{status}");
+    }
+}
+
 /// Proves that who sends has nothing left, and who lets the kernel send only what older kernels ask for that.
 #[test]
 fn what_sends_has_no_capabilities() {

@@ -1,0 +1,314 @@
+//! `nocopy profile` as its users meet it, on programs of known behaviour: what it counts comes out exactly right.
+
+mod listening;
+mod running;
+
+use std::fs;
+use std::io::{BufRead, BufReader, IoSlice, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::thread;
+use std::time::Duration;
+
+use nocopy_lab::{Missing, skip};
+use running::{Running, nocopy, text};
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use rustix::pipe::{SpliceFlags, pipe, splice};
+use rustix::process::Signal;
+use rustix::thread::{CapabilitySet, capabilities, gettid};
+use serde_json::Value;
+
+/// Longer than any test.
+const WINDOW: &str = "100s";
+
+const KIB: usize = 1024;
+
+/// False after saying what is missing.
+fn may_profile() -> bool {
+    let held = capabilities(None).unwrap().effective;
+    let may = held.contains(CapabilitySet::SYS_ADMIN);
+    if !may {
+        skip(&Missing::Capability("CAP_SYS_ADMIN"));
+    }
+    may
+}
+
+/// A window that is open; what it measures is its summary.
+fn profile(arguments: &[&str]) -> Running {
+    let mut child = nocopy(&[&["profile", "--json"], arguments].concat()).spawn().unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    errors.read_line(&mut line).unwrap();
+    assert!(line.starts_with("nocopy: profiling "), "{line}");
+    thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
+    Running(Some(child))
+}
+
+/// What is measured of this process, as far as it uses that port, while `work` runs: other tests run meanwhile.
+fn measured(port: u16, work: impl FnOnce()) -> Value {
+    let own = std::process::id().to_string();
+    let window = profile(&["--duration", WINDOW, "--pid", &own, "--port", &port.to_string()]);
+    work();
+    let report = closed(window);
+    assert_eq!(report["own_cost"]["lost_events"], 0, "{report}");
+    agree(&report);
+    report
+}
+
+/// What was measured until now.
+fn closed(window: Running) -> Value {
+    window.wait_for_listening();
+    window.signal(Signal::INT);
+    window.summary().0
+}
+
+/// Proves that the witnesses of bytes agree. Those of time may be apart: windows here have few samples.
+fn agree(report: &Value) {
+    let checks = report["checks"].as_array().unwrap();
+    let failed = checks.iter().find(|check| check["unit"] == "bytes" && check["passed"] != true);
+    assert!(failed.is_none(), "{report}");
+}
+
+/// Counts and bytes of the calls of a kind.
+fn calls(report: &Value, kind: &str) -> [u64; 2] {
+    let all = report["calls"].as_array().unwrap();
+    let calls = all.iter().find(|calls| calls["kind"] == kind);
+    ["count", "bytes"].map(|field| calls.map_or(0, |calls| number(&calls[field])))
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value}"))
+}
+
+/// Both ends of a connection, and the port of the second.
+fn connection() -> (TcpStream, TcpStream, u16) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    sockopt::set_socket_recv_buffer_size(&listener, 4 << 20).unwrap();
+    let at = listener.local_addr().unwrap();
+    let sender = TcpStream::connect(at).unwrap();
+    (sender, listener.accept().unwrap().0, at.port())
+}
+
+/// Waits until so many bytes lie in the receive queue.
+fn wait_for_queue(receiver: &TcpStream, bytes: usize) {
+    while (rustix::io::ioctl_fionread(receiver).unwrap() as usize) < bytes {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn receive_whole(receiver: &TcpStream, buffer: &mut [u8]) {
+    let (received, _) = recv(receiver, &mut *buffer, RecvFlags::WAITALL).unwrap();
+    assert_eq!(received, buffer.len());
+}
+
+/// Proves that calls, bytes, copies and the queue's depth come out exactly where all lies ready before the first read.
+#[test]
+fn reads_of_what_lies_ready_are_counted_exactly() {
+    if !may_profile() {
+        return;
+    }
+    const READS: usize = 16;
+    let (mut sender, receiver, port) = connection();
+    let mut buffer = vec![0; 64 * KIB];
+    let report = measured(port, || {
+        sender.write_all(&vec![1; READS * buffer.len()]).unwrap();
+        wait_for_queue(&receiver, READS * buffer.len());
+        (0..READS).for_each(|_| receive_whole(&receiver, &mut buffer));
+    });
+    let bytes = (READS * buffer.len()) as u64;
+    assert_eq!(calls(&report, "receive"), [READS as u64, bytes], "{report}");
+    assert_eq!(calls(&report, "send")[1], bytes, "{report}");
+    let queue = &report["queue"];
+    assert_eq!((number(&queue["queued_bytes"]), number(&queue["waited_bytes"])), (bytes, 0), "{report}");
+    assert_eq!(number(&queue["depth_max_bytes"]), bytes, "{report}");
+    let depth_mean = queue["depth_mean_bytes"].as_f64().unwrap();
+    assert_eq!(depth_mean, (buffer.len() * (READS + 1) / 2) as f64, "16 + 15 + … + 1 buffers: {report}");
+    let copies = &report["copies"]["received"];
+    assert_eq!((number(&copies["tcp_bytes"]), copies["per_byte"].as_f64()), (bytes, Some(1.0)), "{report}");
+    let tcp = &report["tcp"];
+    assert_eq!((number(&tcp["sockets"]), number(&tcp["retransmits"])), (2, 0), "{report}");
+    // Both ends are here: what one sent the other got, but for an acknowledgement that nobody has looked for since.
+    let [segments_in, segments_out] = ["segments_in", "segments_out"].map(|field| number(&tcp[field]));
+    assert!(segments_out > 1 && segments_in.abs_diff(segments_out) <= 2, "{report}");
+}
+
+/// Waits until a thread of this process is asleep in a receive.
+fn wait_until_asleep(thread: i32) {
+    let receive = format!("{} ", libc::SYS_recvfrom);
+    while !fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap().starts_with(&receive) {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Proves that bytes that a call waited for are told from those that lay ready, and the time as asleep.
+#[test]
+fn what_is_waited_for_is_told() {
+    if !may_profile() {
+        return;
+    }
+    const ROUNDS: usize = 20;
+    let (mut sender, receiver, port) = connection();
+    let report = measured(port, || {
+        thread::scope(|scope| {
+            let (say, told) = std::sync::mpsc::channel();
+            scope.spawn(move || {
+                for _ in 0..ROUNDS {
+                    say.send(gettid()).unwrap();
+                    receive_whole(&receiver, &mut [0; 4 * KIB]);
+                }
+            });
+            for thread in told {
+                wait_until_asleep(thread.as_raw_nonzero().get());
+                sender.write_all(&[2; 4 * KIB]).unwrap();
+            }
+        });
+    });
+    let queue = &report["queue"];
+    assert_eq!(calls(&report, "receive"), [ROUNDS as u64, (ROUNDS * 4 * KIB) as u64], "{report}");
+    assert_eq!((number(&queue["queued_bytes"]), number(&queue["depth_max_bytes"])), (0, 0), "{report}");
+    assert_eq!(number(&queue["waited_bytes"]), (ROUNDS * 4 * KIB) as u64, "{report}");
+    let receive = &report["calls"].as_array().unwrap()[0];
+    let [inside, asleep] = ["inside_seconds", "asleep_seconds"].map(|field| receive[field].as_f64().unwrap());
+    assert!(asleep > 0.0 && asleep <= inside, "{report}");
+}
+
+/// Proves that bytes that are peeked at, discarded, spliced, or gathered from several buffers are each counted as what they are.
+#[test]
+fn unusual_calls_are_told_apart() {
+    if !may_profile() {
+        return;
+    }
+    let (sender, receiver, port) = connection();
+    let (read_end, write_end) = pipe().unwrap();
+    let report = measured(port, || {
+        let piece = [3; 1000];
+        let gathered = [IoSlice::new(&piece), IoSlice::new(&piece)];
+        assert_eq!((&sender).write_vectored(&gathered).unwrap(), 2000);
+        assert_eq!(send(&sender, &[4; 5000], SendFlags::empty()).unwrap(), 5000);
+        wait_for_queue(&receiver, 7000);
+        assert_eq!(recv(&receiver, &mut [0; 500][..], RecvFlags::PEEK).unwrap().0, 500);
+        assert_eq!(recv(&receiver, &mut [0; 1500][..], RecvFlags::TRUNC).unwrap().1, 1500);
+        assert_eq!((&receiver).read(&mut [0; 2500]).unwrap(), 2500);
+        assert_eq!(splice(&receiver, None, &write_end, None, 3000, SpliceFlags::empty()).unwrap(), 3000);
+        // Of a pipe, which is none of its business.
+        assert_eq!(rustix::io::read(&read_end, &mut [0; 3000][..]).unwrap(), 3000);
+    });
+    assert_eq!(calls(&report, "send"), [2, 7000], "{report}");
+    assert_eq!(calls(&report, "receive"), [4, 7000], "{report}");
+    let copies = &report["copies"]["received"];
+    let bytes = ["tcp_bytes", "peeked_bytes", "discarded_bytes", "mapped_bytes"];
+    assert_eq!(bytes.map(|field| number(&copies[field])), [2500 + 500, 500, 1500, 3000], "{report}");
+}
+
+/// Proves that datagrams are counted, those that are read and those that find no room.
+#[test]
+fn datagrams_are_read_or_dropped() {
+    if !may_profile() {
+        return;
+    }
+    const SENT: usize = 40;
+    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    sockopt::set_socket_recv_buffer_size(&receiver, 8 * KIB).unwrap();
+    receiver.set_nonblocking(true).unwrap();
+    let at = receiver.local_addr().unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut read = 0;
+    let report = measured(at.port(), || {
+        // Known by its first call.
+        assert!(receiver.recv(&mut [0; KIB]).is_err());
+        sender.connect(at).unwrap();
+        (0..SENT).for_each(|_| assert_eq!(sender.send(&[5; 1000]).unwrap(), 1000));
+        while let Ok(bytes) = receiver.recv(&mut [0; KIB]) {
+            assert_eq!(bytes, 1000);
+            read += 1;
+        }
+    });
+    assert!(read > 0 && read < SENT, "{read}");
+    assert_eq!(calls(&report, "send"), [SENT as u64, SENT as u64 * 1000], "{report}");
+    // And the two that found nothing.
+    assert_eq!(calls(&report, "receive"), [read as u64 + 2, read as u64 * 1000], "{report}");
+    assert_eq!(number(&report["copies"]["received"]["udp_bytes"]), read as u64 * 1000, "{report}");
+    let drops = report["drops"].as_array().unwrap();
+    let dropped: u64 =
+        drops.iter().filter(|drops| drops["of_target"] == true).map(|d| number(&d["packets"])).sum();
+    assert_eq!(dropped, (SENT - read) as u64, "{report}");
+}
+
+/// Proves that a process that waits already when it is looked at is counted from then on, to the byte, and that so is its end.
+#[test]
+fn a_process_that_runs_is_looked_at_from_the_middle() {
+    if !may_profile() {
+        return;
+    }
+    let mut child = nocopy(&["recv", "tcp://127.0.0.1:0", "--raw", "--json"]).spawn().unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    errors.read_line(&mut line).unwrap();
+    let at = line
+        .trim()
+        .strip_prefix("nocopy: receiving at tcp://")
+        .unwrap_or_else(|| panic!("{line}"))
+        .to_owned();
+    let id = child.id().to_string();
+    let target = Running(Some(child));
+    let mut sender = TcpStream::connect(at).unwrap();
+    sender.write_all(&[6; 1000]).unwrap();
+    let window = profile(&["--duration", WINDOW, "--pid", &id]);
+    sender.write_all(&vec![6; 3_000_000]).unwrap();
+    sender.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(target.summary().0["bytes"], 3_001_000);
+    let report = closed(window);
+    agree(&report);
+    let received = number(&report["received_bytes"]);
+    assert!((3_000_000..=3_001_000).contains(&received), "what came before may be read before: {report}");
+    assert!(
+        number(&report["threads"]) > 0 && report["time"]["booked_seconds"].as_f64() > Some(0.0),
+        "{report}"
+    );
+}
+
+/// Proves that a command and its children are profiled from their start to their end, and that how it ended is told.
+#[test]
+fn a_command_is_profiled_from_its_start() {
+    if !may_profile() {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let reader = thread::spawn(move || {
+        std::io::copy(&mut listener.accept().unwrap().0, &mut std::io::sink()).unwrap()
+    });
+    let own = env!("CARGO_BIN_EXE_nocopy");
+    let child = format!("{own} send tcp://{at} --raw --method plain --count 100 --size 10000; exit 3");
+    let output =
+        Running(Some(nocopy(&["profile", "--json", "--", "sh", "-c", &child]).spawn().unwrap())).end();
+    let (printed, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(errors.contains("the command ended with exit status: 3"), "{errors}");
+    // The child prints its own summary before.
+    let report: Value = serde_json::from_str(&printed[printed.find('{').unwrap()..]).unwrap();
+    agree(&report);
+    assert_eq!(reader.join().unwrap(), 1_000_000);
+    assert_eq!(report["sent_bytes"], 1_000_000, "{report}");
+}
+
+/// Proves that what cannot be profiled is refused with the reason.
+#[test]
+fn targets_that_are_not_there_are_refused() {
+    if !may_profile() {
+        return;
+    }
+    let refused = [
+        (&["--pid", "4194305"][..], "no process 4194305"),
+        (&["--comm", "no such name"], "no process is called 'no such name'"),
+        (&[], "--pid"),
+        (&["--pid", "1", "--", "true"], "cannot be used with"),
+        (&["--port", "0"], "0 is not in"),
+        (&["--", "/no/such/program"], "/no/such/program: cannot be run"),
+    ];
+    for (arguments, said) in refused {
+        let output = Running(Some(nocopy(&[&["profile"], arguments].concat()).spawn().unwrap())).end();
+        let errors = text(&output.stderr);
+        assert!(errors.contains(said), "{arguments:?}: {errors}");
+        let is_run = arguments.first() == Some(&"--");
+        assert_eq!(output.status.code(), Some(if is_run { 1 } else { 2 }), "{arguments:?}: {errors}");
+    }
+}
