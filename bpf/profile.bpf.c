@@ -17,13 +17,12 @@ typedef long long s64;
 #define BPF_MAP_TYPE_HASH 1
 #define BPF_MAP_TYPE_PERCPU_HASH 5
 #define BPF_MAP_TYPE_PERCPU_ARRAY 6
-#define BPF_MAP_TYPE_STACK_TRACE 7
 
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
 static long (*bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
 static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
-static long (*bpf_get_stackid)(void *context, void *map, u64 flags) = (void *)27;
+static long (*bpf_get_stack)(void *context, void *to, u32 bytes, u64 flags) = (void *)67;
 static long (*bpf_probe_read_kernel)(void *to, u32 bytes, const void *from) = (void *)113;
 static struct tcp_sock *(*bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
 static struct task_struct *(*bpf_get_current_task_btf)(void) = (void *)158;
@@ -257,16 +256,20 @@ MAP_OF(lost, BPF_MAP_TYPE_PERCPU_ARRAY, 1, u32, u64);
 // By reason, and in the upper half whether a target's socket was to have them.
 MAP_OF(drops, BPF_MAP_TYPE_PERCPU_HASH, 1024, u64, u64);
 
-#define STACK_DEPTH 64
+// How often each processor's clock came.
+MAP_OF(ticks, BPF_MAP_TYPE_PERCPU_ARRAY, 1, u32, u64);
+
+// Samples are counted by their whole stack, the longest key there may be: a map of stacks by the hash of each (BPF_MAP_TYPE_STACK_TRACE)
+// loses the one that comes second to a place, every time, be it the most frequent of all. No addresses in user space.
+#define STACK_DEPTH 62
 struct stack {
+	u32 owner;
+	u32 is_lost;
 	u64 addresses[STACK_DEPTH];
 };
-MAP_OF(stacks, BPF_MAP_TYPE_STACK_TRACE, 32768, u32, struct stack);
-// By the number of the stack, and in the upper half the owner.
-MAP_OF(samples, BPF_MAP_TYPE_PERCPU_HASH, 16384, u64, u64);
+MAP_OF(scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 1, u32, struct stack);
+MAP_OF(samples, BPF_MAP_TYPE_PERCPU_HASH, 8192, struct stack, u64);
 
-#define STACK_NONE 0xffffffff
-#define STACK_LOST 0xfffffffe
 enum owner { RECEIVING, SENDING, ELSEWHERE, STRANGER };
 
 INLINE void lose(void)
@@ -864,13 +867,27 @@ SEC("perf_event") int sample(struct bpf_perf_event_data *context)
 {
 	if (!window.is_open)
 		return 0;
+	u32 key = 0;
+	u64 *ticked = bpf_map_lookup_elem(&ticks, &key);
+	if (ticked)
+		*ticked += 1;
 	u32 owner = owner_of_sample(), is_user = (context->cs & 3) != 0;
 	if (owner == STRANGER && (is_user || !is_in_interrupt(context->sp)))
 		return 0;
-	s64 stack = is_user ? STACK_NONE : bpf_get_stackid(context, &stacks, 0);
-	if (stack < 0)
-		stack = STACK_LOST;
-	add(&samples, (u64)owner << 32 | (u32)stack, 1);
+	u32 zero = 0;
+	struct stack *stack = bpf_map_lookup_elem(&scratch, &zero);
+	if (!stack)
+		return 0;
+	// What is not written is part of the key.
+	__builtin_memset(stack, 0, sizeof(*stack));
+	stack->owner = owner;
+	if (!is_user && bpf_get_stack(context, stack->addresses, sizeof(stack->addresses), 0) <= 0)
+		stack->is_lost = 1;
+	u64 one = 1, *count = bpf_map_lookup_elem(&samples, stack);
+	if (count)
+		*count += 1;
+	else if (bpf_map_update_elem(&samples, stack, &one, 0))
+		lose();
 	return 0;
 }
 

@@ -24,9 +24,9 @@ const SAMPLES_MIN: u64 = 100;
 const WAKE_SHARE_MIN: f64 = 0.1;
 const WAITED_BYTES_MAX: f64 = 16_384.0;
 
-/// Segments of this size are full: a sender had more to send. GRO joins up to 45 of 1,448 bytes; without it the backlog joined up to
+/// Segments of this size are full, up to those of jumbo frames: a sender had more to send. GRO joins up to 45 of 1,448 bytes; without it the backlog joined up to
 /// 2.5.
-const FULL_SEGMENT_BYTES: std::ops::Range<f64> = 1_000.0..65_536.0;
+const FULL_SEGMENT_BYTES: std::ops::Range<f64> = 1_000.0..9_000.0;
 const JOINED_MIN: f64 = 3.0;
 
 /// Of a fixed receive buffer: the kernel advertises at most about half of it (the rest is for packets' overhead).

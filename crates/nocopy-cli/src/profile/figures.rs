@@ -66,8 +66,10 @@ pub(crate) struct Time {
     pub(crate) sampled_seconds: f64,
     pub(crate) error_seconds: f64,
     pub(crate) booked_seconds: f64,
-    /// What samples may miss besides, because they come late: so much for each time that a thread left a processor.
+    /// What samples may miss besides: because they come late, so much for each time that a thread left a processor; and as much of the
+    /// booked time as the clocks of all processors missed of their ticks.
     pub(crate) late_seconds: f64,
+    pub(crate) still_seconds: f64,
     pub(crate) switches: u64,
     /// Of softirqs and devices' interrupts on all processors, whoever they were for, and the share of it that `places` have.
     pub(crate) machine_seconds: f64,
@@ -290,6 +292,7 @@ impl Time {
         });
         let of_target: u64 =
             stacks.iter().filter(|stack| stack.owner != Owner::Stranger).map(|stack| stack.samples).sum();
+        let booked_seconds = (measured.tasks.user + measured.tasks.system).as_secs_f64();
         let off = |time: Duration| Off {
             seconds: time.as_secs_f64(),
             us_per_mb: ratio(time.as_secs_f64() * 1e6, megabytes),
@@ -299,8 +302,9 @@ impl Time {
             asleep: off(measured.receives.asleep + measured.sends.asleep + measured.polls.asleep),
             ready: off(measured.tasks.ready),
             sampled_seconds: of_target as f64 * period,
-            booked_seconds: (measured.tasks.user + measured.tasks.system).as_secs_f64(),
+            booked_seconds,
             error_seconds: count_error(measured, of_target) * period,
+            still_seconds: booked_seconds * missed_ticks(sampling),
             late_seconds: measured.tasks.switches as f64 * LATE_SECONDS,
             switches: measured.tasks.switches,
             machine_seconds: tallies.values().map(|tally| tally.machine).sum::<u64>() as f64 * period,
@@ -339,6 +343,11 @@ fn count_error(measured: &Measured, count: u64) -> f64 {
     // At least as if every second chance were taken: a thread that always runs is still caught between two ticks, or not.
     let variance = count as f64 * (1.0 - chance.min(0.5));
     DEVIATIONS * variance.sqrt() + measured.sampling.without_stack as f64 + 1.0
+}
+
+/// Of the ticks that were due, the share that never came.
+fn missed_ticks(sampling: &measured::Sampling) -> f64 {
+    1.0 - ratio(sampling.ticks as f64, sampling.ticks_due as f64).unwrap_or(1.0).min(1.0)
 }
 
 fn top(functions: &BTreeMap<&str, u64>) -> Vec<Function> {

@@ -53,7 +53,11 @@ pub(crate) struct Sampling {
     pub(crate) period: Duration,
     /// Samples that belong to the target or to the kernel's receive softirq.
     pub(crate) taken: u64,
-    /// Of those, the ones whose stack could not be kept.
+    /// How often the clocks of all processors came, and how often they should have: that of a virtual machine stands still while the machine
+    /// does.
+    pub(crate) ticks: u64,
+    pub(crate) ticks_due: u64,
+    /// Of the samples, the ones whose stack could not be kept.
     pub(crate) without_stack: u64,
 }
 

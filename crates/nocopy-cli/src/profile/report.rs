@@ -183,23 +183,15 @@ fn calls_table(figures: &Figures) -> String {
 }
 
 fn processor_time(time: &Time) -> String {
-    let Time {
-        sampled_seconds,
-        booked_seconds,
-        error_seconds,
-        late_seconds,
-        switches,
-        period_us,
-        samples,
-        ..
-    } = time;
+    let Time { sampled_seconds, booked_seconds, error_seconds, switches, period_us, samples, .. } = time;
+    let may_miss = time.late_seconds + time.still_seconds;
     let without = match time.samples_without_stack {
         0 => String::new(),
         count => format!(", {count} without a stack"),
     };
     format!(
-        "{sampled_seconds:.3} s of its threads by samples ± {error_seconds:.3}, {booked_seconds:.3} as booked; {switches} \
-         switches, of which samples may miss {late_seconds:.3} ({samples} samples, one each {period_us:.0} us{without})"
+        "{sampled_seconds:.3} s of its threads by samples ± {error_seconds:.3}, {booked_seconds:.3} as booked; samples may \
+         miss {may_miss:.3}, with {switches} switches ({samples} samples, one each {period_us:.0} us{without})"
     )
 }
 

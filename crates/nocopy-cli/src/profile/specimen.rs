@@ -34,7 +34,13 @@ pub(super) fn bulk_receive() -> Measured {
             ready: Duration::from_millis(20),
             switches: 500,
         },
-        sampling: Sampling { period: Duration::from_micros(500), taken: 2_800, without_stack: 0 },
+        sampling: Sampling {
+            period: Duration::from_micros(500),
+            taken: 2_800,
+            ticks: 4_000,
+            ticks_due: 4_000,
+            without_stack: 0,
+        },
         stacks: vec![
             stack(Owner::Receiving, "_copy_to_iter skb_copy_datagram_iter tcp_recvmsg_locked", 1_000),
             stack(Owner::Receiving, "tcp_recvmsg_locked tcp_recvmsg", 400),

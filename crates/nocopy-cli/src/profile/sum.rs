@@ -60,9 +60,11 @@ impl AddAssign for Tasks {
 
 impl AddAssign for Sampling {
     fn add_assign(&mut self, other: Self) {
-        let Self { period, taken, without_stack } = other;
+        let Self { period, taken, ticks, ticks_due, without_stack } = other;
         self.period = period;
         self.taken += taken;
+        self.ticks += ticks;
+        self.ticks_due += ticks_due;
         self.without_stack += without_stack;
     }
 }

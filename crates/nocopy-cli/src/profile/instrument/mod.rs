@@ -139,6 +139,8 @@ impl<'a> Instrument<'a> {
         add_tasks(&mut measured, &self.before, &threads);
         let sampled = sums.samples(&Symbols::read()?, self.period).map_err(Error::Read)?;
         (measured.sampling, measured.stacks) = sampled;
+        let processors = aya::util::online_cpus().map_or(0, |all| all.len());
+        measured.sampling.ticks_due = elapsed.div_duration_f64(self.period) as u64 * processors as u64;
         add_rest(&mut measured, &sums, &self.kernel.drop_reasons).map_err(Error::Read)?;
         Ok(measured)
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, StackTraceMap};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuHashMap};
 use aya::{Ebpf, Pod};
 
 use super::calls;
@@ -25,9 +25,8 @@ type UsedWords = [u64; 4];
 
 const IPPROTO_TCP: u64 = 6;
 
-/// In place of a stack's number.
-const STACK_NONE: u32 = u32::MAX;
-const STACK_LOST: u32 = u32::MAX - 1;
+/// `struct stack`: owner and whether it is lost, and the addresses.
+type StackWords = [u64; 63];
 
 /// The counters of the programs, to be read.
 pub(super) struct Sums<'a>(pub(super) &'a Ebpf);
@@ -153,23 +152,20 @@ impl Sums<'_> {
         symbols: &Symbols,
         period: Duration,
     ) -> Result<(Sampling, Vec<Stack>), MapError> {
-        let map = PerCpuHashMap::<&MapData, u64, u64>::try_from(self.map("samples"))?;
-        let addresses = StackTraceMap::try_from(self.map("stacks"))?;
-        let mut sampling = Sampling { period, ..Sampling::default() };
+        let map = PerCpuHashMap::<&MapData, StackWords, u64>::try_from(self.map("samples"))?;
+        let [ticks] = self.sum("ticks", 0)?;
+        let mut sampling = Sampling { period, ticks, ..Sampling::default() };
         let mut stacks = Vec::new();
         for entry in map.iter() {
-            let (key, counts) = entry?;
+            let ([key, addresses @ ..], counts) = entry?;
             let samples = counts.iter().sum();
-            let [number, owner] = halves(key);
+            let [owner, is_lost] = halves(key);
             sampling.taken += samples;
-            let functions = match number {
-                STACK_LOST => {
-                    sampling.without_stack += samples;
-                    continue;
-                }
-                STACK_NONE => Vec::new(),
-                _ => symbols.names(addresses.get(&number, 0)?.frames().iter().map(|frame| frame.ip)),
-            };
+            if is_lost != 0 {
+                sampling.without_stack += samples;
+                continue;
+            }
+            let functions = symbols.names(addresses.into_iter().take_while(|address| *address != 0));
             stacks.push(Stack { owner: owner_of(owner), functions, samples });
         }
         stacks.sort_by_key(|stack| std::cmp::Reverse(stack.samples));
