@@ -286,7 +286,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
 }
 
 /// Other work on the processors is not wrong, but whoever reads wide intervals should know where they are from.
-fn warn_if_busy() {
+pub(crate) fn warn_if_busy() {
     if let Ok(percent) = cpu::busy_percent(BUSY_LOOK)
         && percent >= BUSY_PERCENT_MAX
     {

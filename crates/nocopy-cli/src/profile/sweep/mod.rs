@@ -17,6 +17,7 @@ use crate::bench::machine;
 use crate::bench::progress::Progress;
 use crate::bench::stage::Stage;
 use crate::bench::stream::{Amount, CONGESTION_CONTROL, Transfer};
+use crate::bench::warn_if_busy;
 use crate::{Failure, Outcome, capability, print, wall_clock};
 use cell::{Cell, Samples, Trial};
 pub(crate) use result::Sweep;
@@ -73,6 +74,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<Outcome, Failure> {
     let stages = [true, false].map(|gro| Stage::of_single_segments(Lab::builder().gro_right(gro)));
     let [with_gro, without_gro] = stages;
     let (with_gro, without_gro) = (with_gro?, without_gro?);
+    warn_if_busy();
     let measured = measure(&plan, &kernel, |gro| if gro { &with_gro } else { &without_gro })?;
     capability::drop_all_but(capability::NONE)?;
     let cells = plan.cells.iter().zip(&measured).map(|(cell, samples)| samples.figures(*cell));
