@@ -4,6 +4,17 @@ use std::io::{self, Write};
 
 use crate::{Failure, Outcome};
 
+/// Prints lines that may have words from a file: what would not be printed but steer the terminal is replaced.
+pub(crate) fn text(text: &str) -> Result<(), Failure> {
+    let mut output = io::stdout().lock();
+    output.write_all(printable(text).as_bytes()).and_then(|()| output.flush()).map_err(Failure::Print)
+}
+
+/// Without control characters but ends of lines.
+pub(crate) fn printable(text: &str) -> String {
+    text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+}
+
 /// Prints a summary, beside what goes to standard output, and says how it went.
 pub(crate) fn summary(
     text: &str,

@@ -12,9 +12,12 @@ mod conversation;
 pub(crate) mod cpu;
 mod datagram;
 mod export;
+mod figure;
 mod frame;
 mod generator;
 pub(crate) mod machine;
+#[cfg(test)]
+pub(crate) mod made_up;
 mod message;
 pub(crate) mod progress;
 pub(crate) mod result;
@@ -35,9 +38,9 @@ use clap::ValueEnum;
 use nocopy_lab::{Builder, Lab};
 
 use crate::arguments::{BenchArguments, WorkloadName};
-use crate::{Failure, Outcome, capability};
-use export::json::JsonFile;
-use export::table::{self, Section};
+use crate::result_file::ResultFile;
+use crate::{Failure, Outcome, capability, wall_clock};
+use export::table;
 use progress::Progress;
 use result::{Report, Row, SCHEMA};
 use series::{Sample, Series};
@@ -183,6 +186,20 @@ impl<'a> Plan<'a> {
         Stage::of_two_queues(Lab::builder().gro_right(capture::WITH_GRO)).map(Some)
     }
 
+    /// What to run for the same again, without the files it writes.
+    fn command(&self) -> String {
+        let BenchArguments { quick, rounds, interface, peer, methods, .. } = self.arguments;
+        let workloads = self.arguments.workloads.iter().filter_map(ValueEnum::to_possible_value);
+        let mut words = vec!["nocopy bench".to_owned()];
+        words.extend(workloads.map(|workload| workload.get_name().to_owned()));
+        words.extend(quick.then(|| "--quick".into()));
+        words.extend(rounds.map(|rounds| format!("--rounds {rounds}")));
+        words.extend(interface.as_ref().map(|interface| format!("--interface {interface}")));
+        words.extend(peer.as_ref().map(|peer| format!("--peer {peer}")));
+        words.extend(methods.iter().map(|method| format!("--method {method}")));
+        words.join(" ")
+    }
+
     fn network(&self) -> String {
         match (&self.arguments.interface, &self.arguments.peer) {
             (Some(interface), Some(peer)) => format!("{interface} to {peer}"),
@@ -247,8 +264,8 @@ impl<'a> Plan<'a> {
 }
 
 pub(crate) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
-    let json = arguments.json.as_deref().map(JsonFile::create).transpose()?;
-    // Only now: to write where the file is to be may have taken one more.
+    let json = arguments.json.as_deref().map(ResultFile::create).transpose()?;
+    // Only now: to write where the files are to be may have taken one more.
     let plan = Plan::new(arguments);
     let records = plan.workloads.contains(&WorkloadName::Record);
     let others = if records { capability::RECORDERS } else { capability::NONE };
@@ -257,32 +274,33 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     // What cannot work fails now, not after the first workload; and before anybody reads a warning.
     drop(plan.stage(Lab::builder())?);
     warn_if_busy();
-    let progress = Progress::new();
-    let mut sections = Vec::new();
-    for &workload in &plan.workloads {
-        sections.extend(measure(&plan, workload, &progress)?);
-    }
-    drop(progress);
+    let report = measure_all(&plan)?;
     capability::drop_all_but(capability::NONE)?;
-    if sections.is_empty() {
+    if let Some(json) = json {
+        json.write_json(&report)?;
+    }
+    table::print(&report)?;
+    Ok(if report.is_silent() { Outcome::Negative } else { Outcome::Positive })
+}
+
+fn measure_all(plan: &Plan<'_>) -> Result<Report, Failure> {
+    let measured_at = wall_clock::now();
+    let progress = Progress::new();
+    let mut results = Vec::new();
+    for &workload in &plan.workloads {
+        results.extend(measure(plan, workload, &progress)?);
+    }
+    if results.is_empty() {
         return Err(Failure::NothingToMeasure);
     }
-    let results = sections.iter().flat_map(|section| section.rows.clone()).collect();
-    let report = Report { schema: SCHEMA, machine: machine::describe(plan.network()), results };
-    if let Some(json) = json {
-        json.write(&report)?;
-    }
-    table::print(&sections, &report, &plan.notes())?;
-    let figure = |row: &Row| {
-        row.packets_per_s
-            .or(row.messages_per_s)
-            .or(row.bytes_per_s)
-            .or(row.p50_us)
-            .or(row.mean_us)
-            .unwrap_or(0.0)
-    };
-    let silent = report.results.iter().any(|row| figure(row) <= 0.0);
-    Ok(if silent { Outcome::Negative } else { Outcome::Positive })
+    Ok(Report {
+        schema: SCHEMA.into(),
+        command: plan.command(),
+        measured_at,
+        machine: machine::describe(plan.network()),
+        notes: plan.notes(),
+        results,
+    })
 }
 
 /// Other work on the processors is not wrong, but whoever reads wide intervals should know where they are from.
@@ -297,31 +315,31 @@ pub(crate) fn warn_if_busy() {
     }
 }
 
-fn measure(plan: &Plan<'_>, workload: WorkloadName, progress: &Progress) -> Result<Vec<Section>, Failure> {
+fn measure(plan: &Plan<'_>, workload: WorkloadName, progress: &Progress) -> Result<Vec<Row>, Failure> {
     let play = |series: Vec<Series<'_>>, seconds: u64| play(plan, series, plan.budget(seconds), progress);
     match workload {
         WorkloadName::PacketSend => {
             let stage = plan.stage(Lab::builder())?;
             let sink = packet_send::Sink::open(&stage)?;
-            let mut sections = play(packet_send::series(&stage, &sink), 30)?;
+            let mut rows = play(packet_send::series(&stage, &sink), 30)?;
             if let Some(stage) = plan.long_stage()? {
                 let sink = packet_send::Sink::open(&stage)?;
-                sections.extend(play(packet_send::series_of_long_frames(&stage, &sink), 18)?);
+                rows.extend(play(packet_send::series_of_long_frames(&stage, &sink), 18)?);
             }
-            Ok(sections)
+            Ok(rows)
         }
         WorkloadName::Capture => {
             let stage = plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
-            let mut sections = play(capture::series(&stage), 78)?;
+            let mut rows = play(capture::series(&stage), 78)?;
             let stage = plan.stage(Lab::builder())?;
-            sections.extend(play(capture::series_from_sockets(&stage), 38)?);
+            rows.extend(play(capture::series_from_sockets(&stage), 38)?);
             if let Some(stage) = plan.long_stage()? {
-                sections.extend(play(capture::series_of_long_frames(&stage), 16)?);
+                rows.extend(play(capture::series_of_long_frames(&stage), 16)?);
             }
             if let Some(stage) = plan.two_queues_stage()? {
-                sections.extend(play(capture::series_of_two_queues(&stage), 16)?);
+                rows.extend(play(capture::series_of_two_queues(&stage), 16)?);
             }
-            Ok(sections)
+            Ok(rows)
         }
         WorkloadName::Record => {
             let stage = plan.stage(Lab::builder().gro_right(capture::WITH_GRO))?;
@@ -333,17 +351,17 @@ fn measure(plan: &Plan<'_>, workload: WorkloadName, progress: &Progress) -> Resu
             let places = udp_send::places(USUAL_MTU_BYTES)?;
             let mut series = udp_send::series(&places, &udp_send::PAYLOAD_BYTES);
             series.extend(udp_send::series_of_single_datagrams(&places, &udp_send::PAYLOAD_BYTES));
-            let mut sections = play(series, 50)?;
+            let mut rows = play(series, 50)?;
             drop(places);
             let places = udp_send::places(LONG_MTU_BYTES)?;
-            sections.extend(play(udp_send::series(&places, &udp_send::PAYLOAD_BYTES_LONG), 25)?);
-            Ok(sections)
+            rows.extend(play(udp_send::series(&places, &udp_send::PAYLOAD_BYTES_LONG), 25)?);
+            Ok(rows)
         }
         WorkloadName::TcpSend => play(tcp::send::series(&tcp::Place::both()?), 80),
         WorkloadName::TcpReceive => {
-            let mut sections = play(tcp::receive::series(&tcp::Place::both()?), 50)?;
-            sections.extend(play(tcp::receive::series_of_pages(&tcp::receive::page_places()?), 35)?);
-            Ok(sections)
+            let mut rows = play(tcp::receive::series(&tcp::Place::both()?), 50)?;
+            rows.extend(play(tcp::receive::series_of_pages(&tcp::receive::page_places()?), 35)?);
+            Ok(rows)
         }
         WorkloadName::TcpProxy => play(tcp::proxy::series(&tcp::Place::loopback()?), 30),
         WorkloadName::MessageLatency => {
@@ -352,11 +370,10 @@ fn measure(plan: &Plan<'_>, workload: WorkloadName, progress: &Progress) -> Resu
         }
         WorkloadName::MessageStream => {
             let stage = Stage::private(Lab::builder())?;
-            let mut sections = play(messages::stream::series(&stage, &messages::stream::PAYLOADS_BYTES), 70)?;
+            let mut rows = play(messages::stream::series(&stage, &messages::stream::PAYLOADS_BYTES), 70)?;
             let stage = Stage::private(Lab::builder().mtu(LONG_MTU_BYTES))?;
-            sections
-                .extend(play(messages::stream::series(&stage, &messages::stream::PAYLOADS_BYTES_LONG), 14)?);
-            Ok(sections)
+            rows.extend(play(messages::stream::series(&stage, &messages::stream::PAYLOADS_BYTES_LONG), 14)?);
+            Ok(rows)
         }
         WorkloadName::Latency => {
             let stage = plan.stage(Lab::builder())?;
@@ -371,7 +388,7 @@ fn play(
     mut all: Vec<Series<'_>>,
     budget: Duration,
     progress: &Progress,
-) -> Result<Vec<Section>, Failure> {
+) -> Result<Vec<Row>, Failure> {
     for series in &mut all {
         series.trials.retain(|trial| plan.wants(trial.method));
     }
@@ -395,7 +412,7 @@ fn play(
             break;
         }
     }
-    Ok(all.iter().zip(&rounds).map(|(series, samples)| section(series, samples)).collect())
+    Ok(all.iter().zip(&rounds).flat_map(|(series, samples)| series::rows(series, samples)).collect())
 }
 
 fn play_round(
@@ -419,15 +436,6 @@ fn play_round(
 fn window_length(budget: Duration, rounds: u32, trials: usize) -> Duration {
     let share = budget / rounds.saturating_mul(u32::try_from(trials).unwrap_or(u32::MAX)).max(1);
     share.saturating_sub(TRIAL_OVERHEAD).clamp(WINDOW_MIN, WINDOW_MAX)
-}
-
-fn section(series: &Series<'_>, samples: &[Vec<Sample>]) -> Section {
-    Section {
-        title: series.title.clone(),
-        sink: series.sink,
-        figure: series.figure,
-        rows: series::rows(series, samples),
-    }
 }
 
 #[cfg(test)]

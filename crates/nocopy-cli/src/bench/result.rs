@@ -3,13 +3,63 @@
 use nocopy::Tally;
 use serde::{Deserialize, Serialize};
 
+use super::figure::Figure;
+
 pub(crate) const SCHEMA: &str = "nocopy.bench/1";
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
-    pub(crate) schema: &'static str,
+    pub(crate) schema: String,
+    /// What to run for the same again.
+    pub(crate) command: String,
+    /// UTC, to the second.
+    pub(crate) measured_at: String,
     pub(crate) machine: Machine,
+    /// What a reader of the results needs to know, and what could not be measured.
+    pub(crate) notes: Vec<String>,
     pub(crate) results: Vec<Row>,
+}
+
+impl Report {
+    /// The rows by what they are compared within.
+    pub(crate) fn sections(&self) -> impl Iterator<Item = Section<'_>> {
+        let same = |one: &Row, other: &Row| Section::key(one) == Section::key(other);
+        self.results.chunk_by(same).map(|rows| Section { first: &rows[0], rows })
+    }
+
+    /// Whether anything that was measured was not there.
+    pub(crate) fn is_silent(&self) -> bool {
+        let figure = |row: &Row| {
+            let rate = row.packets_per_s.or(row.messages_per_s).or(row.bytes_per_s);
+            rate.or(row.p50_us).or(row.mean_us).unwrap_or(0.0)
+        };
+        self.results.iter().any(|row| figure(row) <= 0.0)
+    }
+}
+
+/// The rows of one series with what they have in common; never empty.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Section<'a> {
+    first: &'a Row,
+    pub(crate) rows: &'a [Row],
+}
+
+impl<'a> Section<'a> {
+    fn key(row: &Row) -> (&str, &str, Option<&str>, Figure) {
+        (&row.workload, &row.series, row.sink.as_deref(), row.figure)
+    }
+
+    pub(crate) fn title(self) -> &'a str {
+        &self.first.series
+    }
+
+    pub(crate) fn sink(self) -> Option<&'a str> {
+        self.first.sink.as_deref()
+    }
+
+    pub(crate) fn figure(self) -> Figure {
+        self.first.figure
+    }
 }
 
 /// What a reader needs to know before comparing figures of two machines: usually, that it is another one.
@@ -42,6 +92,16 @@ pub(crate) enum Copies {
     ZeroCopy,
     Copied,
     Unknown,
+}
+
+impl Copies {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::ZeroCopy => "zero-copy",
+            Self::Copied => "copied",
+            Self::Unknown => "unknown",
+        }
+    }
 }
 
 const UNKNOWN_CAUSE: &str =
@@ -93,25 +153,27 @@ impl Evidence {
 }
 
 /// What a stream, or messages, go over, and how much memory they come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Link {
-    pub(crate) link: &'static str,
+    pub(crate) link: String,
     pub(crate) mtu_bytes: u32,
     /// Of TCP.
-    pub(crate) congestion_control: &'static str,
+    pub(crate) congestion_control: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) source_bytes: Option<usize>,
 }
 
 /// One method in one situation against one baseline. Costs and rates are medians of the rounds.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Row {
-    pub(crate) workload: &'static str,
-    pub(crate) method: &'static str,
+    pub(crate) workload: String,
+    /// What is compared with each other, as a title.
+    pub(crate) series: String,
+    pub(crate) method: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) variant: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) sink: Option<&'static str>,
+    pub(crate) sink: Option<String>,
     pub(crate) payload_bytes: usize,
     /// Of streams: the interface, its MTU and how the ends control congestion.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -119,6 +181,12 @@ pub(crate) struct Row {
     /// The receiver's, where its length is fixed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) buffer_bytes: Option<usize>,
+    /// Which of the following is compared, and its interval.
+    pub(crate) figure: Figure,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) figure_low: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) figure_high: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) packets_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -179,7 +247,7 @@ pub(crate) struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cause: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) baseline: Option<&'static str>,
+    pub(crate) baseline: Option<String>,
     /// Which of several rows of the baseline, where it is not the only one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) baseline_variant: Option<String>,
@@ -196,16 +264,51 @@ pub(crate) struct Row {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::made_up;
 
     #[test]
     fn what_does_not_apply_is_absent() {
-        let row =
-            Row { workload: "latency", method: "xdp-spinning", payload_bytes: 64, runs: 3, ..Row::default() };
-        let row = Row { p50_us: Some(2.5), evidence: Some(Copies::ZeroCopy), ..row };
+        let row = Row {
+            workload: "latency".into(),
+            series: "latency, 64 B".into(),
+            method: "xdp-spinning".into(),
+            payload_bytes: 64,
+            figure: Figure::MedianLatency,
+            p50_us: Some(2.5),
+            evidence: Some(Copies::ZeroCopy),
+            runs: 3,
+            ..Row::default()
+        };
         let text = serde_json::to_string(&row).unwrap();
         assert_eq!(
             text,
-            r#"{"workload":"latency","method":"xdp-spinning","payload_bytes":64,"p50_us":2.5,"evidence":"zero-copy","runs":3}"#
+            r#"{"workload":"latency","series":"latency, 64 B","method":"xdp-spinning","payload_bytes":64,"figure":"p50_us","p50_us":2.5,"evidence":"zero-copy","runs":3}"#
         );
+        let read: Row = serde_json::from_str(&text).unwrap();
+        assert_eq!((read.p50_us, read.link, read.sink), (Some(2.5), None, None));
+    }
+
+    #[test]
+    fn a_link_is_read_as_it_was_written() {
+        let link = Link {
+            link: "lo".into(),
+            mtu_bytes: 1500,
+            congestion_control: "cubic".into(),
+            source_bytes: None,
+        };
+        let text = serde_json::to_string(&Row { link: Some(link.clone()), ..Row::default() }).unwrap();
+        assert_eq!(serde_json::from_str::<Row>(&text).unwrap().link, Some(link));
+    }
+
+    #[test]
+    fn rows_that_are_compared_are_a_section() {
+        let row = |series, figure| Row { figure, ..made_up::row(series, "xdp", 1.0) };
+        let (rate, cpu) = (Figure::PacketsPerSecond, Figure::ReceiverCpu);
+        let report = made_up::report(vec![row("a", rate), row("a", rate), row("a", cpu), row("b", cpu)]);
+        let sections: Vec<_> = report
+            .sections()
+            .map(|section| (section.title(), section.figure(), section.rows.len()))
+            .collect();
+        assert_eq!(sections, [("a", rate, 2), ("a", cpu, 1), ("b", cpu, 1)]);
     }
 }

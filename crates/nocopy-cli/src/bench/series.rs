@@ -2,50 +2,12 @@
 
 use std::time::Duration;
 
+use super::figure::Figure;
 use super::result::{Evidence, Link, Row};
 use super::statistics::{self, interval, median};
 use super::traffic::Traffic;
 use super::window::Reading;
 use crate::Failure;
-
-/// What a ratio compares.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Figure {
-    PacketsPerSecond,
-    MessagesPerSecond,
-    BytesPerSecond,
-    ReceiverCpuPerPacket,
-    /// Of a processor's time, whatever the packets it gets.
-    ReceiverCpu,
-    MedianLatency,
-}
-
-impl Figure {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Figure::PacketsPerSecond => "packets/s",
-            Figure::MessagesPerSecond => "messages/s",
-            Figure::BytesPerSecond => "bytes/s",
-            Figure::ReceiverCpuPerPacket => "receiver CPU per packet",
-            Figure::ReceiverCpu => "receiver CPU",
-            Figure::MedianLatency => "p50",
-        }
-    }
-
-    /// The figure as something of which more is better.
-    fn merit(self, sample: &Sample) -> f64 {
-        match self {
-            Figure::PacketsPerSecond | Figure::MessagesPerSecond | Figure::BytesPerSecond => {
-                sample.per_s().unwrap_or(0.0)
-            }
-            Figure::ReceiverCpuPerPacket => sample.receiver_cpu_ns().map_or(0.0, f64::recip),
-            Figure::ReceiverCpu => sample.receiver_cpu_percent().map_or(0.0, f64::recip),
-            Figure::MedianLatency => {
-                sample.latency.and_then(|latency| latency.p50_us).map_or(0.0, f64::recip)
-            }
-        }
-    }
-}
 
 /// As a baseline: of the trials of [`MODES`], the one whose median is best.
 pub(crate) const BEST_MODE: &str = "best mode";
@@ -127,6 +89,21 @@ impl Sample {
         rates.reduce(|sum, rate| sum + rate)
     }
 
+    fn figure(&self, figure: Figure) -> Option<f64> {
+        match figure {
+            Figure::PacketsPerSecond | Figure::MessagesPerSecond | Figure::BytesPerSecond => self.per_s(),
+            Figure::ReceiverCpuPerPacket => self.receiver_cpu_ns(),
+            Figure::ReceiverCpu => self.receiver_cpu_percent(),
+            Figure::MedianLatency => self.latency.and_then(|latency| latency.p50_us),
+        }
+    }
+
+    /// The figure as something of which more is better.
+    fn merit(&self, figure: Figure) -> f64 {
+        let value = self.figure(figure);
+        value.map_or(0.0, |value| if figure.more_is_better() { value } else { value.recip() })
+    }
+
     fn sender_cpu_ns(&self) -> Option<f64> {
         cpu_ns(&self.traffic.senders)
     }
@@ -195,7 +172,7 @@ pub(crate) fn rows(series: &Series<'_>, rounds: &[Rounds]) -> Vec<Row> {
             let other = &series.trials[index];
             let namesakes = series.trials.iter().filter(|trial| trial.method == other.method).count();
             let baseline_variant = other.variant.clone().filter(|_| baseline == BEST_MODE || namesakes > 1);
-            Row { baseline: Some(other.method), baseline_variant, ..row }
+            Row { baseline: Some(other.method.into()), baseline_variant, ..row }
         });
         let before = rows.len();
         rows.extend(compared);
@@ -209,7 +186,7 @@ pub(crate) fn rows(series: &Series<'_>, rounds: &[Rounds]) -> Vec<Row> {
 /// Choosing by the same rounds that are compared favours the chosen one a little: the claim that another one is as good
 /// is the harder for it.
 fn best(series: &Series<'_>, rounds: &[Rounds], is_one: impl Fn(&Trial<'_>) -> bool) -> Option<usize> {
-    let merits = |samples: &Rounds| median_of(samples, |sample| Some(series.figure.merit(sample)));
+    let merits = |samples: &Rounds| median_of(samples, |sample| Some(sample.merit(series.figure)));
     let all = series.trials.iter().enumerate().filter(|(_, trial)| is_one(trial));
     let best = all.filter_map(|(index, _)| Some((index, merits(&rounds[index])?)));
     best.max_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(index, _)| index)
@@ -217,13 +194,19 @@ fn best(series: &Series<'_>, rounds: &[Rounds], is_one: impl Fn(&Trial<'_>) -> b
 
 fn plain_row(series: &Series<'_>, trial: &Trial<'_>, samples: &[Sample]) -> Option<Row> {
     let last = samples.last()?;
+    let figures: Vec<f64> = samples.iter().filter_map(|sample| sample.figure(series.figure)).collect();
+    let interval = interval(&figures);
     let row = Row {
-        workload: series.workload,
-        method: trial.method,
+        workload: series.workload.into(),
+        series: series.title.clone(),
+        method: trial.method.into(),
         variant: trial.variant.clone(),
-        sink: series.sink,
+        sink: series.sink.map(str::to_owned),
         payload_bytes: series.payload_bytes,
-        link: series.link,
+        link: series.link.clone(),
+        figure: series.figure,
+        figure_low: interval.map(|interval| interval.low),
+        figure_high: interval.map(|interval| interval.high),
         evidence: Some(last.evidence.copies),
         cause: last.evidence.cause.clone(),
         runs: samples.len(),
@@ -303,7 +286,7 @@ fn row_of_stream(row: Row, samples: &[Sample], last: &Sample) -> Row {
 }
 
 fn compare(row: Row, figure: Figure, samples: &[Sample], others: &[Sample]) -> Row {
-    let merits = |samples: &[Sample]| samples.iter().map(|sample| figure.merit(sample)).collect::<Vec<_>>();
+    let merits = |samples: &[Sample]| samples.iter().map(|sample| sample.merit(figure)).collect::<Vec<_>>();
     let ratio = interval(&statistics::ratios(&merits(samples), &merits(others)));
     Row {
         ratio: ratio.map(|ratio| ratio.median),
@@ -367,7 +350,10 @@ mod tests {
         ];
         let rows = rows_of(trials, &[1_000_000, 4_000_000, 2_000_000, 2_000_000]);
         let auto = &rows[3];
-        assert_eq!((auto.baseline, auto.baseline_variant.as_deref()), (Some("recv"), Some("64-KiB")));
+        assert_eq!(
+            (auto.baseline.as_deref(), auto.baseline_variant.as_deref()),
+            (Some("recv"), Some("64-KiB"))
+        );
         assert_eq!((auto.ratio, auto.bytes_per_s, auto.packets_per_s), (Some(0.5), Some(2e6), None));
         assert_eq!((auto.sender_cpu_us_per_mb, auto.gbit_per_s), (Some(250_000.0), Some(0.016)));
     }
@@ -382,7 +368,7 @@ mod tests {
         ];
         let rows = rows_of(trials, &[2_000_000, 3_000_000, 9_000_000, 3_000_000]);
         let of_auto: Vec<_> = rows.iter().filter(|row| row.method == "auto").collect();
-        let baselines: Vec<_> = of_auto.iter().map(|row| (row.baseline, row.ratio)).collect();
+        let baselines: Vec<_> = of_auto.iter().map(|row| (row.baseline.as_deref(), row.ratio)).collect();
         assert_eq!(baselines, [(Some("plain"), Some(1.5)), (Some("zerocopy"), Some(1.0))]);
     }
 }

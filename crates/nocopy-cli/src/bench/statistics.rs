@@ -6,6 +6,9 @@
 /// The confidence the intervals are made for, when there are enough values.
 pub(crate) const CONFIDENCE: f64 = 0.95;
 
+/// How many values that takes.
+pub(crate) const ENOUGH: usize = 6;
+
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Interval {
     pub(crate) median: f64,
@@ -77,6 +80,7 @@ mod tests {
     fn coverage_is_the_binomial_table() {
         assert!((coverage(5, 0) - 0.9375).abs() < 1e-12);
         assert!((coverage(6, 0) - 0.96875).abs() < 1e-12);
+        assert!(coverage(ENOUGH, 0) >= CONFIDENCE && coverage(ENOUGH - 1, 0) < CONFIDENCE);
         assert!((coverage(9, 1) - 0.9609375).abs() < 1e-12);
         assert!((coverage(20, 5) - 0.958_610_5).abs() < 1e-6);
     }

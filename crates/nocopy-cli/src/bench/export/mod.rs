@@ -1,4 +1,3 @@
-//! Results for others, an exporter a file.
+//! Results for readers on a terminal. Others are made by `report`, from the same values.
 
-pub(crate) mod json;
 pub(crate) mod table;

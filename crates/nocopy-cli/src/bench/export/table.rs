@@ -1,40 +1,40 @@
 //! The results for a reader: a table a series, and under all of them what it takes to read them rightly.
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use crate::bench::figure::Figure;
+use crate::bench::result::{Report, Row, Section};
+use crate::bench::statistics::{CONFIDENCE, ENOUGH};
+use crate::table::Table;
+use crate::{Failure, print};
 
-use crate::Failure;
-use crate::bench::result::{Copies, Report, Row};
-use crate::bench::series::Figure;
-use crate::bench::statistics::CONFIDENCE;
-
-/// The rows of one series with what they have in common.
-#[derive(Debug)]
-pub(crate) struct Section {
-    pub(crate) title: String,
-    pub(crate) sink: Option<&'static str>,
-    pub(crate) figure: Figure,
-    pub(crate) rows: Vec<Row>,
-}
-
-pub(crate) fn print(sections: &[Section], report: &Report, notes: &[String]) -> Result<(), Failure> {
+pub(crate) fn print(report: &Report) -> Result<(), Failure> {
     let mut text = String::new();
     let mut causes = Causes::default();
-    for section in sections {
-        write_section(&mut text, section, &mut causes);
+    for section in report.sections() {
+        let _ = writeln!(text, "\n{} · ratio: {}", heading(section), section.figure().name());
+        text.push_str(&table(section, &mut causes).text());
     }
-    write_notes(&mut text, report, &causes, notes);
-    let mut output = io::stdout().lock();
-    output.write_all(text.as_bytes()).and_then(|()| output.flush()).map_err(Failure::Print)
+    write_notes(&mut text, report, &causes);
+    print::text(&text)
+}
+
+/// What the rows of a section have in common.
+pub(crate) fn heading(section: Section<'_>) -> String {
+    let sink = section.sink().map(|sink| format!(" · into: {sink}")).unwrap_or_default();
+    format!("{}{sink}", section.title())
 }
 
 /// Causes are sentences; the table has room for their numbers only.
 #[derive(Debug, Default)]
-struct Causes(Vec<String>);
+pub(crate) struct Causes(Vec<String>);
 
 impl Causes {
+    /// Each with its number in front.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
+        self.0.iter().enumerate().map(|(index, cause)| format!("({}) {cause}", index + 1))
+    }
+
     fn number(&mut self, cause: &str) -> usize {
         let known = self.0.iter().position(|other| other == cause);
         known.unwrap_or_else(|| {
@@ -44,37 +44,26 @@ impl Causes {
     }
 }
 
-fn write_section(text: &mut String, section: &Section, causes: &mut Causes) {
-    let sink = section.sink.map(|sink| format!(" · into: {sink}")).unwrap_or_default();
-    let _ = writeln!(text, "\n{}{sink} · ratio: {}", section.title, section.figure.name());
-    let columns = StreamColumns::of(&section.rows);
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    let header = match section.figure {
+pub(crate) fn table(section: Section<'_>, causes: &mut Causes) -> Table {
+    let (rows, title) = (section.rows, section.title());
+    let columns = StreamColumns::of(rows);
+    let header = match section.figure() {
         Figure::MedianLatency => LATENCY_HEADER.to_vec(),
         Figure::BytesPerSecond => columns.header(),
         Figure::MessagesPerSecond => MESSAGE_HEADER.to_vec(),
         _ => PACKET_HEADER.to_vec(),
     };
-    table.set_header(header);
-    for row in &section.rows {
-        let name = name(row, &section.title);
-        let cells = match section.figure {
+    let cells = |row: &Row, causes: &mut Causes| {
+        let name = name(row, title);
+        let cells = match section.figure() {
             Figure::MedianLatency => latency_cells(name, row),
             Figure::BytesPerSecond => columns.cells(name, row),
             Figure::MessagesPerSecond => message_cells(name, row),
             _ => packet_cells(name, row),
         };
-        table.add_row(cells.into_iter().chain([ratio(row, &section.title), evidence(row, causes)]));
-    }
-    for index in 1..table.column_count().saturating_sub(2) {
-        if let Some(column) = table.column_mut(index) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    for line in table.lines() {
-        let _ = writeln!(text, "{}", line.trim_end());
-    }
+        cells.into_iter().chain([ratio(row, title), evidence(row, causes)]).collect()
+    };
+    Table::new(&header, 1..header.len() - 2, rows.iter().map(|row| cells(row, causes)).collect())
 }
 
 const PACKET_HEADER: [&str; 9] = [
@@ -167,8 +156,9 @@ impl StreamColumns {
     }
 }
 
-fn name(row: &Row, title: &str) -> String {
-    name_of(row.method, row.variant.as_deref(), title)
+/// Of a row in its section.
+pub(crate) fn name(row: &Row, title: &str) -> String {
+    name_of(&row.method, row.variant.as_deref(), title)
 }
 
 /// Method and variant, without the words of the variant that the whole section has in its title.
@@ -199,23 +189,23 @@ fn rate_text(rate: f64, dropped_percent: Option<f64>) -> String {
     }
 }
 
+/// What a row is compared with, named as the row that it is.
+pub(crate) fn baseline(row: &Row, title: &str) -> Option<String> {
+    row.baseline.as_deref().map(|baseline| name_of(baseline, row.baseline_variant.as_deref(), title))
+}
+
 fn ratio(row: &Row, title: &str) -> String {
-    match (row.ratio, row.ratio_low, row.ratio_high, row.baseline) {
+    match (row.ratio, row.ratio_low, row.ratio_high, baseline(row, title)) {
         (Some(ratio), Some(low), Some(high), Some(baseline)) => {
-            let baseline = name_of(baseline, row.baseline_variant.as_deref(), title);
             format!("{ratio:.2} [{low:.2}–{high:.2}] × {baseline}")
         }
         _ => dash(),
     }
 }
 
-fn evidence(row: &Row, causes: &mut Causes) -> String {
-    let word = match row.evidence {
-        Some(Copies::ZeroCopy) => "zero-copy",
-        Some(Copies::Copied) => "copied",
-        Some(Copies::Unknown) => "unknown",
-        None => return dash(),
-    };
+pub(crate) fn evidence(row: &Row, causes: &mut Causes) -> String {
+    let Some(copies) = row.evidence else { return dash() };
+    let word = copies.name();
     match &row.cause {
         Some(cause) => format!("{word} ({})", causes.number(cause)),
         None => word.into(),
@@ -230,38 +220,38 @@ fn dash() -> String {
     "–".into()
 }
 
-fn write_notes(text: &mut String, report: &Report, causes: &Causes, notes: &[String]) {
+fn write_notes(text: &mut String, report: &Report, causes: &Causes) {
     text.push('\n');
-    for (index, cause) in causes.0.iter().enumerate() {
-        let _ = writeln!(text, "({}) {cause}", index + 1);
+    for line in causes.lines() {
+        let _ = writeln!(text, "{line}");
     }
+    for line in notes(report) {
+        let _ = writeln!(text, "{line}");
+    }
+}
+
+/// What it takes to read the tables rightly.
+pub(crate) fn notes(report: &Report) -> Vec<String> {
     let runs = report.results.iter().map(|row| row.runs);
     let (fewest, most) = (runs.clone().min().unwrap_or(0), runs.max().unwrap_or(0));
     let rounds = if fewest == most { format!("{most}") } else { format!("{fewest} to {most}") };
-    let _ = writeln!(
-        text,
+    let how = format!(
         "Medians of {rounds} rounds; rates are counted where packets arrive. sender, receiver: CPU ns per packet (or \
          message) of that thread\n(of several: and how much of a processor the busiest uses); machine: of all processors, softirqs \
          included.\nratio: times better than the baseline in the same round, with its {:.0} % confidence interval (all \
-         values, when\nthere are fewer than 6 rounds).",
+         values, when\nthere are fewer than {ENOUGH} rounds).",
         CONFIDENCE * 100.0
     );
-    for note in notes {
-        let _ = writeln!(text, "{note}");
-    }
-    let machine = &report.machine;
-    let processor = machine.processor.as_deref().unwrap_or("unknown processor");
-    let shared = if machine.virtual_machine { "a virtual machine: others share the real one; " } else { "" };
-    let _ = writeln!(
-        text,
-        "{} · Linux {} · {} × {processor} · {shared}compare ratios, not times of different hours.",
-        machine.network, machine.kernel, machine.processors
-    );
+    let shared = if report.machine.virtual_machine { "others share the real machine; " } else { "" };
+    let machine =
+        format!("{} · {shared}compare ratios, not times of different hours.", report.machine.line());
+    std::iter::once(how).chain(report.notes.iter().cloned()).chain([machine]).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::made_up;
 
     #[test]
     fn rates_and_losses_are_readable() {
@@ -278,29 +268,16 @@ mod tests {
 
     #[test]
     fn a_section_is_aligned() {
-        let row = |method, rate, ratio| Row {
-            workload: "capture",
-            method,
-            packets_per_s: Some(rate),
-            ratio,
-            ratio_low: ratio,
-            ratio_high: ratio,
-            baseline: ratio.map(|_| "packet-ring"),
-            evidence: Some(Copies::Copied),
-            cause: Some("because".into()),
-            ..Row::default()
-        };
-        let rows = vec![row("packet-ring", 1.9e6, None), row("xdp", 4.4e6, Some(2.3))];
-        let section = Section {
-            title: "capture".into(),
-            sink: Some("a program"),
-            figure: Figure::PacketsPerSecond,
-            rows,
-        };
-        let mut text = String::new();
-        write_section(&mut text, &section, &mut Causes::default());
-        let lines: Vec<&str> = text.lines().skip(3).collect();
-        assert!(lines[1].contains("2.30 [2.30–2.30] × packet-ring"), "{text}");
-        assert_eq!(lines[0].find("copied (1)").is_some(), lines[1].contains("copied (1)"), "{text}");
+        let because = |row| Row { cause: Some("because".into()), ..row };
+        let baseline = because(made_up::row("capture", "packet-ring", 1.9e6));
+        let xdp = because(made_up::row("capture", "xdp", 4.4e6));
+        let report = made_up::report(vec![baseline, made_up::against("packet-ring", 2.3, xdp)]);
+        let section = report.sections().next().unwrap();
+        let text = table(section, &mut Causes::default()).text();
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        assert!(lines[1].contains("2.30 [2.07–2.53] × packet-ring"), "{text}");
+        let places = lines.iter().map(|line| line.chars().position(|c| c == '–'));
+        assert!(places.clone().all(|place| place == places.clone().next().unwrap()), "{text}");
+        assert!(lines.iter().all(|line| line.contains("copied (1)")), "{text}");
     }
 }

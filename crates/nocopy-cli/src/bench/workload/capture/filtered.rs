@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::{NAME, Source, admit, failed};
 use crate::Failure;
+use crate::bench::figure::Figure;
 use crate::bench::frame::Template;
 use crate::bench::generator::{self, Load, WANTED_ONE_IN};
-use crate::bench::series::{Figure, Sample, Series, Trial};
+use crate::bench::series::{Sample, Series, Trial};
 use crate::bench::stage::Stage;
 use crate::bench::traffic::{Work, conduct};
 use crate::bench::xdp::{self, Waiting, Wanted};

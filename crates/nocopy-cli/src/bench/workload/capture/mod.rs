@@ -12,8 +12,9 @@ use nocopy::xdp::{Attach, Attachment, Program};
 
 use super::FRAME_BYTES;
 use crate::Failure;
+use crate::bench::figure::Figure;
 use crate::bench::generator::Load;
-use crate::bench::series::{Figure, Series};
+use crate::bench::series::Series;
 use crate::bench::stage::Stage;
 
 pub(crate) use queues::series as series_of_two_queues;

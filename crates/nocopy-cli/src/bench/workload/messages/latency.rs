@@ -1,16 +1,18 @@
 //! Messages there and back, one at a time; each way of waiting against its like.
 
-use super::{fits_a_frame, length, link};
+use super::{fits_a_frame, link};
 use crate::Failure;
 use crate::bench::baseline::fi_pingpong;
+use crate::bench::figure::Figure;
 use crate::bench::message::Carrier;
 use crate::bench::result::Evidence;
-use crate::bench::series::{Figure, Sample, Series, Trial};
+use crate::bench::series::{Sample, Series, Trial};
 use crate::bench::stage::Stage;
 use crate::bench::traffic::Traffic;
 use crate::bench::workload::latency::Asked;
 use crate::exchange::Waiting;
 use crate::exchange::udp::DATAGRAM_BYTES_MAX;
+use crate::quantity::length;
 
 pub(crate) const NAME: &str = "message-latency";
 

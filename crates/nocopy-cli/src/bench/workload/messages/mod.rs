@@ -26,15 +26,11 @@ pub(crate) fn notes() -> Vec<String> {
 }
 
 fn link(stage: &Stage, source_bytes: Option<usize>) -> Link {
-    Link { link: PAIR, mtu_bytes: stage.mtu_bytes(), congestion_control: CONGESTION_CONTROL, source_bytes }
-}
-
-/// Bytes as people write them, where they are a round number of them.
-fn length(bytes: usize) -> String {
-    match bytes {
-        bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
-        bytes if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
-        bytes => format!("{bytes} B"),
+    Link {
+        link: PAIR.into(),
+        mtu_bytes: stage.mtu_bytes(),
+        congestion_control: CONGESTION_CONTROL.into(),
+        source_bytes,
     }
 }
 

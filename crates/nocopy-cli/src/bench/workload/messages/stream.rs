@@ -4,14 +4,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{fits_a_frame, length, link};
+use super::{fits_a_frame, link};
 use crate::Failure;
 use crate::bench::baseline::{tcp, udp};
 use crate::bench::conversation::{Arriving, NUMBER_BYTES};
+use crate::bench::figure::Figure;
 use crate::bench::frame::{HEADER_BYTES, Template};
 use crate::bench::message::{self, Carrier};
 use crate::bench::result::Evidence;
-use crate::bench::series::{Figure, Sample, Series, Trial};
+use crate::bench::series::{Sample, Series, Trial};
 use crate::bench::stage::Stage;
 use crate::bench::traffic::{Work, conduct};
 use crate::bench::window::Gauge;
@@ -19,6 +20,7 @@ use crate::bench::xdp::{self, Wanted};
 use crate::exchange::tcp::Tcp;
 use crate::exchange::udp::DATAGRAM_BYTES_MAX;
 use crate::exchange::{Exchange, Waiting};
+use crate::quantity::length;
 
 pub(crate) const NAME: &str = "message-stream";
 

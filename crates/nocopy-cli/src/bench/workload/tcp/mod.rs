@@ -7,8 +7,9 @@ pub(crate) mod send;
 use nocopy_lab::Lab;
 
 use crate::Failure;
+use crate::bench::figure::Figure;
 use crate::bench::result::Link;
-use crate::bench::series::{Figure, Sample, Series, Trial};
+use crate::bench::series::{Sample, Series, Trial};
 use crate::bench::stage::{Stage, USUAL_MTU_BYTES};
 use crate::bench::stream::{CHUNK_BYTES, CONGESTION_CONTROL, Cast, SOURCE_BYTES, Side};
 
@@ -31,9 +32,9 @@ impl Place {
     fn of(stage: Stage, link: &'static str) -> Self {
         let mtu_bytes = stage.mtu_bytes();
         let link = Link {
-            link,
+            link: link.into(),
             mtu_bytes,
-            congestion_control: CONGESTION_CONTROL,
+            congestion_control: CONGESTION_CONTROL.into(),
             source_bytes: Some(SOURCE_BYTES),
         };
         Self { stage, link }
@@ -70,13 +71,13 @@ impl Place {
     }
 
     fn series<'a>(&self, workload: &'static str, about: &str, trials: Vec<Trial<'a>>) -> Series<'a> {
-        let Link { link, mtu_bytes, congestion_control, .. } = self.link;
+        let Link { link, mtu_bytes, congestion_control, .. } = &self.link;
         Series {
             workload,
             title: format!("{workload} over {link}, MTU {mtu_bytes}, {congestion_control}{about}"),
             sink: None,
             payload_bytes: CHUNK_BYTES,
-            link: Some(self.link),
+            link: Some(self.link.clone()),
             figure: Figure::BytesPerSecond,
             trials,
         }

@@ -1,0 +1,51 @@
+//! Results that nobody measured, for tests.
+
+use super::figure::Figure;
+use super::result::{Copies, Machine, Report, Row, SCHEMA};
+
+pub(crate) fn report(results: Vec<Row>) -> Report {
+    Report {
+        schema: SCHEMA.into(),
+        command: "nocopy bench capture --quick".into(),
+        measured_at: "2026-01-31T12:00:00Z".into(),
+        machine: Machine {
+            nocopy_version: "0.1.0".into(),
+            kernel: "6.18.5".into(),
+            architecture: "x86_64".into(),
+            processor: Some("Some Processor".into()),
+            processors: 2,
+            virtual_machine: true,
+            network: "private veth pair".into(),
+        },
+        notes: vec!["Not measured.".into()],
+        results,
+    }
+}
+
+/// Packets, within a tenth of the rate.
+pub(crate) fn row(series: &str, method: &str, packets_per_s: f64) -> Row {
+    Row {
+        workload: "capture".into(),
+        series: series.into(),
+        method: method.into(),
+        payload_bytes: 64,
+        figure: Figure::PacketsPerSecond,
+        packets_per_s: Some(packets_per_s),
+        figure_low: Some(packets_per_s * 0.9),
+        figure_high: Some(packets_per_s * 1.1),
+        evidence: Some(Copies::Copied),
+        runs: 9,
+        ..Row::default()
+    }
+}
+
+/// Within a tenth of the ratio.
+pub(crate) fn against(baseline: &str, ratio: f64, row: Row) -> Row {
+    Row {
+        baseline: Some(baseline.into()),
+        ratio: Some(ratio),
+        ratio_low: Some(ratio * 0.9),
+        ratio_high: Some(ratio * 1.1),
+        ..row
+    }
+}

@@ -1,0 +1,32 @@
+//! Tables of words and figures, for terminals and for pages.
+
+use std::ops::Range;
+
+use comfy_table::{CellAlignment, ContentArrangement, presets};
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Table {
+    pub(crate) header: Vec<String>,
+    /// The columns of figures, which are aligned at the right.
+    pub(crate) figures: Range<usize>,
+    pub(crate) rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(crate) fn new(header: &[&str], figures: Range<usize>, rows: Vec<Vec<String>>) -> Self {
+        Self { header: header.iter().map(|&name| name.to_owned()).collect(), figures, rows }
+    }
+
+    /// For a terminal: aligned, without lines.
+    pub(crate) fn text(&self) -> String {
+        let mut table = comfy_table::Table::new();
+        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+        table.set_header(&self.header).add_rows(&self.rows);
+        for index in self.figures.clone() {
+            if let Some(column) = table.column_mut(index) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+    }
+}
