@@ -138,6 +138,11 @@ pub(crate) enum Command {
         /// What to do, as the bench says it.
         task: String,
     },
+    /// Show results that were written as JSON, or compare those of two runs or two machines.
+    ///
+    /// Of one file: the tables that were printed when it was measured. Of two: each row of both, the ratio of their medians, and whether
+    /// it can be told apart from 1.
+    Report(ReportArguments),
     /// Say what this machine, and an interface, would let a port do, and what would open what is closed.
     ///
     /// Looks, and changes nothing: it prints the commands that would. Exit code 1 if a port cannot be opened.
@@ -219,6 +224,9 @@ pub(crate) struct BenchArguments {
     /// Write the results to FILE too, as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Write the results to FILE too, as a page with charts, for any browser.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
     /// Send from this interface instead of a private lab; an XDP program is attached to it meanwhile.
     #[arg(long, value_name = "A", requires = "peer")]
     pub(crate) interface: Option<String>,
@@ -228,6 +236,22 @@ pub(crate) struct BenchArguments {
     /// Only this method, and its baseline if that is named too; may be repeated.
     #[arg(long = "method", value_name = "METHOD", value_parser = PossibleValuesParser::new(METHODS))]
     pub(crate) methods: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReportArguments {
+    /// Results of 'nocopy bench --json'.
+    #[arg(value_name = "A.json")]
+    pub(crate) results: PathBuf,
+    /// Compare them with these.
+    #[arg(value_name = "B.json")]
+    pub(crate) others: Option<PathBuf>,
+    /// Write FILE too, a page with charts, for any browser.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Print the comparison as JSON.
+    #[arg(long, requires = "others")]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

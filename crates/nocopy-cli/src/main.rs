@@ -23,6 +23,7 @@ mod profile;
 mod quantity;
 mod record;
 mod recv;
+mod report;
 mod result_file;
 mod send;
 mod serve;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::BenchPeer { task } => bench::stream::run(&task),
+        Command::Report(arguments) => report::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),
         Command::Sniff(arguments) => sniff::run(&arguments),

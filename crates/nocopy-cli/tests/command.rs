@@ -31,6 +31,10 @@ fn errors_are_one_line_and_come_first() {
         &nocopy(&["bench", "--json", "/nonexistent/file.json"]),
         &["/nonexistent/file.json", "directory"],
     );
+    assert_error(
+        &nocopy(&["bench", "--html", "/nonexistent/page.html"]),
+        &["/nonexistent/page.html", "directory"],
+    );
     let missing = nocopy(&["bench", "--interface", "nc-none", "--peer", "nc-gone"]);
     assert_error(&missing, &["nc-none", "no such interface"]);
     assert_error(&nocopy(&["bench", "--interface", "lo", "--peer", "lo"]), &["lo", "--peer"]);
@@ -51,9 +55,13 @@ fn wrong_arguments_are_errors_too() {
 
 #[test]
 fn manual_and_completions_know_the_options() {
-    for (command, option) in
-        [("bench", "rounds"), ("ping", "interval"), ("serve", "exec"), ("call", "timeout")]
-    {
+    for (command, option) in [
+        ("bench", "rounds"),
+        ("report", "html"),
+        ("ping", "interval"),
+        ("serve", "exec"),
+        ("call", "timeout"),
+    ] {
         let page = nocopy(&["man", command]);
         assert!(page.status.success() && text(&page.stdout).contains(option), "{command}");
     }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::result::Row;
+
 /// By the name that it has as a field of a row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Figure {
@@ -33,8 +35,37 @@ impl Figure {
         }
     }
 
+    /// What [`Figure::shown`] is in.
+    pub(crate) fn unit(self) -> &'static str {
+        match self {
+            Figure::PacketsPerSecond => "packets/s",
+            Figure::MessagesPerSecond => "messages/s",
+            Figure::BytesPerSecond => "Gbit/s",
+            Figure::ReceiverCpuPerPacket => "receiver CPU, ns per packet",
+            Figure::ReceiverCpu => "receiver CPU, % of a processor",
+            Figure::MedianLatency => "p50 of the round trip, us",
+        }
+    }
+
+    /// As it is shown to people: streams are told in bits.
+    pub(crate) fn shown(self, value: f64) -> f64 {
+        if self == Figure::BytesPerSecond { value * 8.0 / 1e9 } else { value }
+    }
+
     /// Rates: more is better; costs and latencies: less.
     pub(crate) fn more_is_better(self) -> bool {
         matches!(self, Figure::PacketsPerSecond | Figure::MessagesPerSecond | Figure::BytesPerSecond)
+    }
+
+    /// The median of a row.
+    pub(crate) fn of(self, row: &Row) -> Option<f64> {
+        match self {
+            Figure::PacketsPerSecond => row.packets_per_s,
+            Figure::MessagesPerSecond => row.messages_per_s,
+            Figure::BytesPerSecond => row.bytes_per_s,
+            Figure::ReceiverCpuPerPacket => row.receiver_cpu_ns_per_packet,
+            Figure::ReceiverCpu => row.receiver_cpu_percent,
+            Figure::MedianLatency => row.p50_us,
+        }
     }
 }

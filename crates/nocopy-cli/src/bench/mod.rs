@@ -11,8 +11,8 @@ mod baseline;
 mod conversation;
 pub(crate) mod cpu;
 mod datagram;
-mod export;
-mod figure;
+pub(crate) mod export;
+pub(crate) mod figure;
 mod frame;
 mod generator;
 pub(crate) mod machine;
@@ -38,6 +38,7 @@ use clap::ValueEnum;
 use nocopy_lab::{Builder, Lab};
 
 use crate::arguments::{BenchArguments, WorkloadName};
+use crate::report::page;
 use crate::result_file::ResultFile;
 use crate::{Failure, Outcome, capability, wall_clock};
 use export::table;
@@ -265,6 +266,7 @@ impl<'a> Plan<'a> {
 
 pub(crate) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let json = arguments.json.as_deref().map(ResultFile::create).transpose()?;
+    let html = arguments.html.as_deref().map(ResultFile::create).transpose()?;
     // Only now: to write where the files are to be may have taken one more.
     let plan = Plan::new(arguments);
     let records = plan.workloads.contains(&WorkloadName::Record);
@@ -278,6 +280,9 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     capability::drop_all_but(capability::NONE)?;
     if let Some(json) = json {
         json.write_json(&report)?;
+    }
+    if let Some(html) = html {
+        html.write(&page::of_bench(&report))?;
     }
     table::print(&report)?;
     Ok(if report.is_silent() { Outcome::Negative } else { Outcome::Positive })

@@ -300,6 +300,25 @@ mod tests {
         assert_eq!(serde_json::from_str::<Row>(&text).unwrap().link, Some(link));
     }
 
+    /// Proves that the name of a figure is that of the field it stands for.
+    #[test]
+    fn figures_are_fields() {
+        let figures = [
+            Figure::PacketsPerSecond,
+            Figure::MessagesPerSecond,
+            Figure::BytesPerSecond,
+            Figure::ReceiverCpuPerPacket,
+            Figure::ReceiverCpu,
+            Figure::MedianLatency,
+        ];
+        for figure in figures {
+            let mut row = serde_json::to_value(Row::default()).unwrap();
+            let name = serde_json::to_value(figure).unwrap().as_str().unwrap().to_owned();
+            row[name] = 7.0.into();
+            assert_eq!(figure.of(&serde_json::from_value(row).unwrap()), Some(7.0), "{figure:?}");
+        }
+    }
+
     #[test]
     fn rows_that_are_compared_are_a_section() {
         let row = |series, figure| Row { figure, ..made_up::row(series, "xdp", 1.0) };

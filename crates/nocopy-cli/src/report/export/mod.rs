@@ -1,0 +1,3 @@
+//! Comparisons for others, an exporter a file.
+
+pub(crate) mod text;

@@ -1,0 +1,63 @@
+//! `nocopy report`: results that were written as JSON, shown again, compared, and made pages of.
+//!
+//! ```text
+//!   JSON ─▶ results ─┬──────────────▶ table, page
+//!   JSON ─▶ results ─┴▶ comparison ─▶ table, page, JSON
+//! ```
+
+mod chart;
+mod comparison;
+mod export;
+pub(crate) mod page;
+
+use std::fs;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::arguments::ReportArguments;
+use crate::bench::export::table;
+use crate::bench::result::{Report, SCHEMA};
+use crate::result_file::{self, ResultFile};
+use crate::{Failure, Outcome, capability, print};
+use comparison::Comparison;
+
+pub(crate) fn run(arguments: &ReportArguments) -> Result<Outcome, Failure> {
+    let results = read(&arguments.results)?;
+    let others = arguments.others.as_deref().map(read).transpose()?;
+    // Only now: a page must not take the place of results that could be read from there.
+    let html = arguments.html.as_deref().map(ResultFile::create).transpose()?;
+    capability::drop_all_but(capability::NONE)?;
+    let Some((others, path)) = others.as_ref().zip(arguments.others.as_deref()) else {
+        if let Some(html) = html {
+            html.write(&page::of_bench(&results))?;
+        }
+        table::print(&results)?;
+        return Ok(Outcome::Positive);
+    };
+    let comparison = Comparison::new((&arguments.results, &results), (path, others));
+    if let Some(html) = html {
+        html.write(&page::of_comparison(&comparison))?;
+    }
+    match arguments.json {
+        true => print::text(&result_file::json(&comparison)?)?,
+        false => print::text(&export::text::text(&comparison))?,
+    }
+    Ok(if comparison.rows.is_empty() { Outcome::Negative } else { Outcome::Positive })
+}
+
+/// The part of results that says what the rest is.
+#[derive(Deserialize)]
+struct Kind {
+    schema: String,
+}
+
+fn read(path: &Path) -> Result<Report, Failure> {
+    let text = fs::read(path).map_err(|source| Failure::Input { path: path.into(), source })?;
+    let malformed = |source| Failure::Results { path: path.into(), source };
+    let Kind { schema } = serde_json::from_slice(&text).map_err(malformed)?;
+    match schema.as_str() {
+        SCHEMA => serde_json::from_slice(&text).map_err(malformed),
+        _ => Err(Failure::Schema { path: path.into(), schema }),
+    }
+}

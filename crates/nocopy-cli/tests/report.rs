@@ -1,0 +1,144 @@
+//! `nocopy report` as its users meet it: what it prints and writes, and what it refuses.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+/// A directory that is gone with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("nocopy-report-{name}-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str, text: &str) {
+        fs::write(self.0.join(name), text).unwrap();
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.0.join(name)).unwrap()
+    }
+
+    /// Runs there.
+    fn nocopy(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_nocopy")).args(arguments).current_dir(&self.0).output().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Results of one row, with a field that nobody knows yet.
+fn results(method: &str, packets_per_s: f64) -> Value {
+    json!({
+        "schema": "nocopy.bench/1",
+        "command": "nocopy bench capture",
+        "measured_at": "2026-01-31T12:00:00Z",
+        "weather": "fair",
+        "machine": {
+            "nocopy_version": "0.1.0", "kernel": "6.18.5", "architecture": "x86_64", "processors": 2,
+            "virtual_machine": false, "network": "private veth pair",
+        },
+        "notes": [],
+        "results": [{
+            "workload": "capture", "series": "capture, 64-byte frames", "method": method, "payload_bytes": 64,
+            "figure": "packets_per_s", "packets_per_s": packets_per_s, "figure_low": packets_per_s * 0.9,
+            "figure_high": packets_per_s * 1.1, "evidence": "copied", "runs": 9,
+        }],
+    })
+}
+
+/// Proves that a page can be made at any time of what was written, and that it is the same page.
+#[test]
+fn the_page_of_a_bench_is_that_of_its_results() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    let scratch = Scratch::new("bench");
+    let short =
+        ["bench", "packet-send", "--method", "sendmmsg", "--method", "xdp", "--quick", "--rounds", "1"];
+    let measured = scratch.nocopy(&[&short[..], &["--json", "a.json", "--html", "a.html"]].concat());
+    // A window this short may have moved nothing.
+    assert!(matches!(measured.status.code(), Some(0 | 1)), "{}", text(&measured.stderr));
+    let shown = scratch.nocopy(&["report", "a.json", "--html", "again.html"]);
+    assert_eq!((shown.status.code(), text(&shown.stderr)), (Some(0), String::new()));
+    assert_eq!(text(&measured.stdout), text(&shown.stdout));
+    let page = scratch.read("a.html");
+    assert_eq!(page, scratch.read("again.html"));
+    assert!(
+        page.contains("nocopy bench packet-send --quick --rounds 1 --method sendmmsg --method xdp"),
+        "{page}"
+    );
+    assert!(page.contains("<svg") && page.contains("sendmmsg"), "{page}");
+    let compared = scratch.nocopy(&["report", "a.json", "a.json"]);
+    assert!(text(&compared.stdout).contains("too few rounds"), "{}", text(&compared.stdout));
+}
+
+#[test]
+fn two_runs_are_compared() {
+    let scratch = Scratch::new("compare");
+    scratch.file("a.json", &results("xdp", 1e6).to_string());
+    scratch.file("b.json", &results("xdp", 2e6).to_string());
+    scratch.file("other.json", &results("ring", 1e6).to_string());
+    let output = scratch.nocopy(&["report", "a.json", "b.json", "--html", "page.html"]);
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}{}", text(&output.stderr));
+    for words in ["1.00 M [900 k–1.10 M]", "2.00 M [1.80 M–2.20 M]", "better", "1 better"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(scratch.read("page.html").contains("2.00 M [1.80 M–2.20 M]"));
+    let json: Value =
+        serde_json::from_slice(&scratch.nocopy(&["report", "b.json", "a.json", "--json"]).stdout).unwrap();
+    let row = &json["rows"][0];
+    assert_eq!(
+        (&json["schema"], &row["verdict"], &row["b_over_a"], &row["figure"]),
+        (&"nocopy.report/1".into(), &"worse".into(), &0.5.into(), &"packets_per_s".into())
+    );
+    let apart = scratch.nocopy(&["report", "a.json", "other.json"]);
+    let said = text(&apart.stdout);
+    assert_eq!(apart.status.code(), Some(1), "{said}");
+    assert!(said.contains("no row in common") && said.contains("Only in A:") && said.contains("Only in B:"));
+}
+
+#[test]
+fn what_is_not_results_is_refused_in_one_line() {
+    let scratch = Scratch::new("refused");
+    let mut unknown = results("xdp", 1e6);
+    unknown["schema"] = "nocopy.bench/99".into();
+    let mut damaged = results("xdp", 1e6);
+    damaged["results"][0]["runs"] = "many".into();
+    let mut short = results("xdp", 1e6).to_string();
+    short.truncate(short.len() / 2);
+    scratch.file("unknown.json", &unknown.to_string());
+    scratch.file("damaged.json", &damaged.to_string());
+    scratch.file("short.json", &short);
+    scratch.file("empty.json", "");
+    scratch.file("good.json", &results("xdp", 1e6).to_string());
+    let refused = |arguments: &[&str], words: &[&str]| {
+        let output = scratch.nocopy(&[&["report"], arguments].concat());
+        let said = text(&output.stderr);
+        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    };
+    refused(&["none.json"], &["none.json", "cannot read"]);
+    refused(&["unknown.json"], &["unknown.json", "nocopy.bench/99", "as new"]);
+    refused(&["damaged.json"], &["damaged.json", "many", "nocopy bench --json"]);
+    refused(&["good.json", "short.json", "--html", "page.html"], &["short.json", "EOF"]);
+    refused(&["empty.json"], &["empty.json", "EOF"]);
+    assert!(!scratch.0.join("page.html").exists(), "nothing is written of what cannot be read");
+    refused(&["good.json", "--html", "none/page.html"], &["none/page.html", "directory"]);
+    let alone = scratch.nocopy(&["report", "good.json", "--json"]);
+    assert_eq!(alone.status.code(), Some(2), "one file is JSON already");
+}
