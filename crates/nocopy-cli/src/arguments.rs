@@ -240,7 +240,7 @@ pub(crate) struct BenchArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
-    /// Results of 'nocopy bench --json'.
+    /// Results of 'nocopy bench --json' or 'nocopy profile sweep --json'.
     #[arg(value_name = "A.json")]
     pub(crate) results: PathBuf,
     /// Compare them with these.

@@ -41,9 +41,9 @@ pub(crate) enum Failure {
     Output { path: PathBuf, source: io::Error },
     #[error("cannot read {path}: {source}: name a file that exists and is readable", path = path.display())]
     Input { path: PathBuf, source: io::Error },
-    #[error("{path}: not results as nocopy writes them: {source}: give a file of 'nocopy bench --json'", path = path.display())]
+    #[error("{path}: not results as nocopy writes them: {source}: give a file of 'nocopy bench --json' or 'nocopy profile sweep --json'", path = path.display())]
     Results { path: PathBuf, source: serde_json::Error },
-    #[error("{path}: results of an unknown kind, '{schema}': use a nocopy that is as new as the one that wrote it", path = path.display())]
+    #[error("{path}: results of the kind '{schema}', which this nocopy does not show: give those of 'nocopy bench' or 'nocopy profile sweep', or use a newer nocopy", path = path.display())]
     Schema { path: PathBuf, schema: String },
     #[error(transparent)]
     Filter(#[from] nocopy::filter::CompileError),

@@ -133,7 +133,7 @@ fn what_is_not_results_is_refused_in_one_line() {
         assert!(words.iter().all(|word| said.contains(word)), "{said}");
     };
     refused(&["none.json"], &["none.json", "cannot read"]);
-    refused(&["unknown.json"], &["unknown.json", "nocopy.bench/99", "as new"]);
+    refused(&["unknown.json"], &["unknown.json", "nocopy.bench/99", "newer nocopy"]);
     refused(&["damaged.json"], &["damaged.json", "many", "nocopy bench --json"]);
     refused(&["good.json", "short.json", "--html", "page.html"], &["short.json", "EOF"]);
     refused(&["empty.json"], &["empty.json", "EOF"]);

@@ -1,6 +1,7 @@
 //! `nocopy profile`: whose calls, and how long.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -60,6 +61,9 @@ pub(crate) struct SweepArguments {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write the results to FILE too, as a page with charts, for any browser.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
 }
 
 impl SweepArguments {

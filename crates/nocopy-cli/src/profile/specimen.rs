@@ -10,7 +10,7 @@ pub(super) fn stack(owner: Owner, functions: &str, samples: u64) -> Stack {
 }
 
 /// One busy thread that reads 1 GiB in calls of 64 KiB within a second, sampled each 0.5 ms: 1,800 samples of its own.
-pub(super) fn bulk_receive() -> Measured {
+pub(crate) fn bulk_receive() -> Measured {
     let bytes = 1 << 30;
     let receives = Calls {
         count: bytes >> 16,

@@ -9,6 +9,7 @@ mod chart;
 mod comparison;
 mod export;
 pub(crate) mod page;
+mod throughput;
 
 use std::fs;
 use std::path::Path;
@@ -18,9 +19,40 @@ use serde::Deserialize;
 use crate::arguments::ReportArguments;
 use crate::bench::export::table;
 use crate::bench::result::{Report, SCHEMA};
+use crate::profile::sweep::{self, Sweep};
 use crate::result_file::{self, ResultFile};
 use crate::{Failure, Outcome, capability, print};
 use comparison::Comparison;
+
+/// What a file has.
+enum Results {
+    Bench(Report),
+    Sweep(Sweep),
+}
+
+impl Results {
+    fn page(&self) -> String {
+        match self {
+            Self::Bench(report) => page::of_bench(report),
+            Self::Sweep(sweep) => page::of_sweep(sweep),
+        }
+    }
+
+    fn print(&self) -> Result<(), Failure> {
+        match self {
+            Self::Bench(report) => table::print(report),
+            Self::Sweep(sweep) => print::text(&sweep::text(sweep)),
+        }
+    }
+
+    /// As what can be compared: of a sweep that is the throughput.
+    fn into_report(self) -> Report {
+        match self {
+            Self::Bench(report) => report,
+            Self::Sweep(sweep) => throughput::of(&sweep),
+        }
+    }
+}
 
 pub(crate) fn run(arguments: &ReportArguments) -> Result<Outcome, Failure> {
     let results = read(&arguments.results)?;
@@ -28,14 +60,15 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<Outcome, Failure> {
     // Only now: a page must not take the place of results that could be read from there.
     let html = arguments.html.as_deref().map(ResultFile::create).transpose()?;
     capability::drop_all_but(capability::NONE)?;
-    let Some((others, path)) = others.as_ref().zip(arguments.others.as_deref()) else {
+    let Some((path, others)) = arguments.others.as_deref().zip(others) else {
         if let Some(html) = html {
-            html.write(&page::of_bench(&results))?;
+            html.write(&results.page())?;
         }
-        table::print(&results)?;
+        results.print()?;
         return Ok(Outcome::Positive);
     };
-    let comparison = Comparison::new((&arguments.results, &results), (path, others));
+    let (results, others) = (results.into_report(), others.into_report());
+    let comparison = Comparison::new((&arguments.results, &results), (path, &others));
     if let Some(html) = html {
         html.write(&page::of_comparison(&comparison))?;
     }
@@ -52,12 +85,13 @@ struct Kind {
     schema: String,
 }
 
-fn read(path: &Path) -> Result<Report, Failure> {
+fn read(path: &Path) -> Result<Results, Failure> {
     let text = fs::read(path).map_err(|source| Failure::Input { path: path.into(), source })?;
     let malformed = |source| Failure::Results { path: path.into(), source };
     let Kind { schema } = serde_json::from_slice(&text).map_err(malformed)?;
     match schema.as_str() {
-        SCHEMA => serde_json::from_slice(&text).map_err(malformed),
+        SCHEMA => serde_json::from_slice(&text).map(Results::Bench).map_err(malformed),
+        sweep::SCHEMA => serde_json::from_slice(&text).map(Results::Sweep).map_err(malformed),
         _ => Err(Failure::Schema { path: path.into(), schema }),
     }
 }

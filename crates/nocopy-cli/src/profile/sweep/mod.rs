@@ -18,9 +18,12 @@ use crate::bench::progress::Progress;
 use crate::bench::stage::Stage;
 use crate::bench::stream::{Amount, CONGESTION_CONTROL, Transfer};
 use crate::bench::warn_if_busy;
+use crate::report::page;
+use crate::result_file::ResultFile;
 use crate::{Failure, Outcome, capability, print, wall_clock};
 use cell::{Cell, Samples, Trial};
-pub(crate) use result::Sweep;
+pub(crate) use result::{CellFigures, Range, SCHEMA, Sweep};
+pub(crate) use table::{text, title};
 
 const NAME: &str = "profile sweep";
 
@@ -68,6 +71,7 @@ impl Plan {
 }
 
 pub(crate) fn run(arguments: &SweepArguments) -> Result<Outcome, Failure> {
+    let html = arguments.html.as_deref().map(ResultFile::create).transpose()?;
     capability::drop_all_but(CAPABILITIES.union(capability::NETWORK))?;
     let plan = Plan::new(arguments);
     let kernel = Kernel::read()?;
@@ -79,7 +83,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<Outcome, Failure> {
     capability::drop_all_but(capability::NONE)?;
     let cells = plan.cells.iter().zip(&measured).map(|(cell, samples)| samples.figures(*cell));
     let sweep = Sweep {
-        schema: result::SCHEMA.into(),
+        schema: SCHEMA.into(),
         command: arguments.words(),
         measured_at: wall_clock::now(),
         machine: machine::describe("private veth pair".into()),
@@ -88,7 +92,10 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<Outcome, Failure> {
         congestion_control: CONGESTION_CONTROL.into(),
         cells: cells.collect(),
     };
-    let text = if arguments.json { sweep.json() } else { table::text(&sweep) };
+    if let Some(html) = html {
+        html.write(&page::of_sweep(&sweep))?;
+    }
+    let text = if arguments.json { sweep.json() } else { text(&sweep) };
     print::summary(&text, false, None, sweep.outcome())
 }
 
@@ -135,7 +142,7 @@ mod tests {
     #[test]
     fn every_cell_is_there_once_and_64_kib_always() {
         for (quick, count) in [(false, 13 * 4), (true, 7 * 4)] {
-            let arguments = SweepArguments { quick, rounds: None, bytes: 1, json: false };
+            let arguments = SweepArguments { quick, rounds: None, bytes: 1, json: false, html: None };
             let plan = Plan::new(&arguments);
             assert_eq!(plan.cells.len(), count);
             assert_eq!(plan.cells.iter().filter(|cell| cell.buffer_bytes == 64 << 10).count(), 4);

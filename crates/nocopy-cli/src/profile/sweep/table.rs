@@ -10,7 +10,7 @@ use crate::quantity::length;
 /// Of the time in every cell of a table: a place that has less has no column of its own, but is among the rest.
 const COLUMN_SHARE_MIN: f64 = 0.01;
 
-pub(super) fn text(sweep: &Sweep) -> String {
+pub(crate) fn text(sweep: &Sweep) -> String {
     let mut text = String::new();
     for cells in sweep.groups() {
         let _ = writeln!(text, "{}\n{}", title(&cells[0]), table(cells));
@@ -32,7 +32,8 @@ pub(super) fn text(sweep: &Sweep) -> String {
     text
 }
 
-fn title(cell: &CellFigures) -> String {
+/// What the cells of a table have in common.
+pub(crate) fn title(cell: &CellFigures) -> String {
     let receive_buffer = match cell.receive_buffer_bytes {
         Some(bytes) => format!("fixed at {}", length(bytes)),
         None => "autotuned".into(),

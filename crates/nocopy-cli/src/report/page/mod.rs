@@ -4,6 +4,7 @@ mod bench;
 mod comparison;
 mod cost;
 mod length;
+mod sweep;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -12,6 +13,7 @@ use crate::print;
 use crate::report::chart::{Mark, Scale, Shape};
 pub(crate) use bench::of_bench;
 pub(crate) use comparison::of_comparison;
+pub(crate) use sweep::of_sweep;
 
 const STYLE: &str = include_str!("../style.css");
 

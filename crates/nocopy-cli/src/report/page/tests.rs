@@ -10,8 +10,12 @@ use super::*;
 use crate::bench::figure::Figure;
 use crate::bench::made_up;
 use crate::bench::result::{Report, Row};
+use crate::profile::figures::Figures;
+use crate::profile::specimen::bulk_receive;
+use crate::profile::sweep::{self, CellFigures, Range, Sweep};
 use crate::report::chart::{self, Bar, Chart, Line, Lines, Stacks, Value};
-use crate::report::comparison::Comparison;
+use crate::report::comparison::{Comparison, Verdict};
+use crate::report::throughput;
 use crate::table::Table;
 
 /// What is in the head is not XML, and always the same.
@@ -208,6 +212,67 @@ fn both_runs_are_in_one_chart() {
     assert!(page.contains("Only in A") && !page.contains("Only in B"));
 }
 
+fn sweep() -> Sweep {
+    let range = |median: f64| Range { median, low: median * 0.9, high: median * 1.1 };
+    let cell = |power: u32, receive_buffer_bytes, gro| CellFigures {
+        buffer_bytes: 1 << power,
+        receive_buffer_bytes,
+        gro,
+        without_gbit_per_s: range(f64::from(power)),
+        with_gbit_per_s: range(f64::from(power) * 0.96),
+        overhead_percent: range(4.0),
+        figures: Figures::of(&bulk_receive()),
+        checks: Vec::new(),
+    };
+    let settings = [(None, true), (None, false), (Some(64 << 10), true), (Some(64 << 10), false)];
+    let cells =
+        settings.into_iter().flat_map(|(fixed, gro)| (10..=22).map(move |power| cell(power, fixed, gro)));
+    let Report { machine, measured_at, .. } = made_up::report(Vec::new());
+    Sweep {
+        schema: sweep::SCHEMA.into(),
+        command: "nocopy profile sweep --bytes 268435456".into(),
+        measured_at,
+        machine,
+        bytes: 256 << 20,
+        rounds: 6,
+        congestion_control: "cubic".into(),
+        cells: cells.collect(),
+    }
+}
+
+#[test]
+fn a_sweep_has_throughput_and_time_of_each_setting() {
+    let page = of_sweep(&sweep());
+    check(&page);
+    assert_eq!(charts(&page), 8);
+    let cells = cells(&page);
+    for said in
+        ["64 KiB", "10.00 [9.00–11.00]", "15.36 [13.82–16.90]", "4.00 [3.60–4.40]", "copy to user", "asleep"]
+    {
+        assert!(cells.contains(said), "{said}: {cells:?}");
+    }
+    for said in ["receive buffer fixed at 64 KiB, GRO off", "receive buffer autotuned, GRO on", "256 MiB"] {
+        assert!(page.contains(said), "{said}");
+    }
+    assert!(!page.contains("Checks that failed"));
+    check(&of_sweep(&Sweep { cells: Vec::new(), ..sweep() }));
+    let read: Sweep = serde_json::from_str(&sweep().json()).unwrap();
+    assert_eq!(of_sweep(&read), page);
+}
+
+#[test]
+fn sweeps_are_compared_by_their_throughput() {
+    let a = sweep();
+    let mut b = sweep();
+    b.cells[0].without_gbit_per_s = Range { median: 20.0, low: 19.0, high: 21.0 };
+    let (a, b) = (throughput::of(&a), throughput::of(&b));
+    let compared = Comparison::new((Path::new("a.json"), &a), (Path::new("b.json"), &b));
+    assert_eq!(compared.rows.len(), 2 * 4 * 13);
+    let better: Vec<_> = compared.rows.iter().filter(|row| row.verdict == Verdict::Better).collect();
+    assert_eq!(better.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(), ["recv 1-KiB"]);
+    assert_eq!(better[0].b_over_a, Some(2.0));
+}
+
 fn page_of(chart: &dyn Chart) -> String {
     let table = Table::new(&["", "figure"], 1..2, vec![vec!["one".into(), "1".into()]]);
     document(
@@ -216,7 +281,7 @@ fn page_of(chart: &dyn Chart) -> String {
     )
 }
 
-pub(super) fn lines() -> Lines {
+fn lines() -> Lines {
     let line = |name: &str, gbit_per_s: f64| Line {
         name: name.into(),
         values: (10..=22_i32)
@@ -237,7 +302,7 @@ pub(super) fn lines() -> Lines {
     }
 }
 
-pub(super) fn stacks() -> Stacks {
+fn stacks() -> Stacks {
     let parts = [
         "interrupt",
         "driver",
