@@ -76,7 +76,11 @@ fn test() -> Result<(), Failed> {
 fn vm(arguments: &[String]) -> Result<(), Failed> {
     let fixed = ["run", "--quiet", "--package", "nocopy-vm", "--"];
     let all: Vec<&str> = fixed.into_iter().chain(arguments.iter().map(String::as_str)).collect();
-    run_all(&[Step::cargo("the VM lab", &all)])
+    // A test starts the command.
+    run_all(&[
+        Step::cargo("build the command", &["build", "--package", "nocopy-cli"]),
+        Step::cargo("the VM lab", &all),
+    ])
 }
 
 /// The models of rings and return lists, in every interleaving: another build of the library, on loom's atomics.

@@ -14,6 +14,7 @@ pub(crate) mod streams;
 pub(crate) mod traffic;
 pub(crate) mod unprivileged;
 pub(crate) mod victim;
+pub(crate) mod witness;
 
 use std::process::ExitCode;
 
