@@ -1,5 +1,5 @@
 //! What the programs themselves take. The kernel times them on request (`BPF_ENABLE_STATS`); that alone about doubles their cost, so it is
-//! asked for in a tenth of the window only, and scaled.
+//! asked for in a 25th of the window only, and scaled.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
@@ -12,8 +12,8 @@ use aya::sys::{Stats, enable_stats};
 
 use crate::profile::measured::OwnCost;
 
-const TIMED: Duration = Duration::from_millis(20);
-const UNTIMED: Duration = Duration::from_millis(180);
+const TIMED: Duration = Duration::from_millis(10);
+const UNTIMED: Duration = Duration::from_millis(240);
 
 /// Times the programs while it lives.
 #[derive(Debug)]
