@@ -17,6 +17,7 @@ typedef long long s64;
 #define BPF_MAP_TYPE_HASH 1
 #define BPF_MAP_TYPE_PERCPU_HASH 5
 #define BPF_MAP_TYPE_PERCPU_ARRAY 6
+#define BPF_MAP_TYPE_LRU_HASH 9
 
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
@@ -233,7 +234,7 @@ struct account {
 	// Whether the target has used it.
 	u64 is_ours;
 };
-MAP_OF(accounts, BPF_MAP_TYPE_HASH, 16384, u64, struct account);
+MAP_OF(accounts, BPF_MAP_TYPE_LRU_HASH, 16384, u64, struct account);
 
 // Sockets of TCP that are no more: the same, with the differences in `last`; and how many.
 struct closed {
@@ -565,14 +566,16 @@ INLINE u64 moved(struct thread *thread, s64 result)
 INLINE void book_receive(struct calls *calls, struct thread *thread, u64 bytes)
 {
 	u64 uncopied = bytes > thread->copied_bytes ? bytes - thread->copied_bytes : 0;
+	if (thread->protocol == IPPROTO_UDP) {
+		// The tracepoint of the copy shows those that lie in pages, and not those that lie in one piece.
+		calls->udp_bytes += bytes;
+		if (!(thread->message_flags & MSG_PEEK))
+			calls->udp_packets += thread->messages;
+		return;
+	}
 	calls->copied_bytes += thread->copied_bytes;
 	if (thread->message_flags & MSG_PEEK) {
 		calls->peeked_bytes += thread->copied_bytes;
-		return;
-	}
-	if (thread->protocol == IPPROTO_UDP) {
-		calls->udp_bytes += bytes;
-		calls->udp_packets += thread->messages;
 		return;
 	}
 	if (thread->kind & (MAP | SPLICE))

@@ -9,6 +9,8 @@ use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
+use nocopy::Buffer;
+use nocopy::socket::udp::{Message, Method, Socket};
 use nocopy_lab::{Missing, skip};
 use running::{Running, nocopy, text};
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
@@ -231,6 +233,34 @@ fn datagrams_are_read_or_dropped() {
     let dropped: u64 =
         drops.iter().filter(|drops| drops["of_target"] == true).map(|d| number(&d["packets"])).sum();
     assert_eq!(dropped, (SENT - read) as u64, "{report}");
+}
+
+/// Proves that each byte of a datagram counts as copied once, also where the datagram lies in pages: of those, and of no others, the
+/// tracepoint of the copy tells, too.
+#[test]
+fn datagrams_that_lie_in_pages_are_copied_once() {
+    if !may_profile() {
+        return;
+    }
+    const DATAGRAMS: usize = 20;
+    const BYTES: usize = 1000;
+    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let at = receiver.local_addr().unwrap();
+    let report = measured(at.port(), || {
+        receiver.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        assert!(receiver.recv(&mut [0; KIB]).is_err(), "known by its first call");
+        receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        // Sent as one, and cut by the kernel.
+        let mut socket = Socket::builder().method(Method::Gso).bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        socket.connect(at).unwrap();
+        let message = Message::segments(Buffer::from(vec![5; DATAGRAMS * BYTES]), BYTES);
+        socket.sender().send(message).unwrap();
+        socket.sender().flush().unwrap();
+        (0..DATAGRAMS).for_each(|_| assert_eq!(receiver.recv(&mut [0; KIB]).unwrap(), BYTES));
+    });
+    let received = &report["copies"]["received"];
+    assert_eq!(number(&received["udp_bytes"]), (DATAGRAMS * BYTES) as u64, "{report}");
+    assert_eq!((&received["per_byte"], number(&received["tcp_bytes"])), (&Value::from(1.0), 0), "{report}");
 }
 
 /// Proves that a process that waits already when it is looked at is counted from then on, to the byte, and that so is its end.

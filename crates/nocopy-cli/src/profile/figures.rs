@@ -300,7 +300,7 @@ impl Time {
         Self {
             places: places.collect(),
             asleep: off(measured.receives.asleep + measured.sends.asleep + measured.polls.asleep),
-            ready: off(measured.tasks.ready),
+            ready: off(measured.receives.ready + measured.sends.ready + measured.polls.ready),
             sampled_seconds: of_target as f64 * period,
             booked_seconds,
             error_seconds: count_error(measured, of_target) * period,

@@ -41,8 +41,6 @@ pub(crate) struct Tasks {
     /// Processor time as the kernel books it, of all threads together.
     pub(crate) user: Duration,
     pub(crate) system: Duration,
-    /// Ready to run and waiting for a processor, inside the calls counted here.
-    pub(crate) ready: Duration,
     /// How often they left a processor, whether they waited or were put off.
     pub(crate) switches: u64,
 }
@@ -92,8 +90,10 @@ pub(crate) struct Calls {
     pub(crate) socket_bytes: u64,
     /// From entry to return.
     pub(crate) inside: Duration,
-    /// Of that, off the processor because the call waited (not: ready and waiting for a processor).
+    /// Of that, off the processor because the call waited.
     pub(crate) asleep: Duration,
+    /// Of that, off the processor though ready, because another task ran.
+    pub(crate) ready: Duration,
     /// Of TCP receives: what lay in the receive queue at entry, in bytes, summed over `depth_count` calls, and the largest.
     pub(crate) depth_sum_bytes: u64,
     pub(crate) depth_max_bytes: u64,

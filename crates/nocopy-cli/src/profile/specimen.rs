@@ -18,6 +18,7 @@ pub(crate) fn bulk_receive() -> Measured {
         socket_bytes: bytes,
         inside: Duration::from_millis(850),
         asleep: Duration::from_millis(50),
+        ready: Duration::from_millis(20),
         depth_sum_bytes: (bytes >> 16) * 40_000,
         depth_max_bytes: 90_000,
         depth_count: bytes >> 16,
@@ -31,7 +32,6 @@ pub(crate) fn bulk_receive() -> Measured {
             threads: 1,
             user: Duration::from_millis(100),
             system: Duration::from_millis(800),
-            ready: Duration::from_millis(20),
             switches: 500,
         },
         sampling: Sampling {

@@ -49,11 +49,10 @@ fn add_drops(sum: &mut Vec<Drops>, more: Vec<Drops>) {
 
 impl AddAssign for Tasks {
     fn add_assign(&mut self, other: Self) {
-        let Self { threads, user, system, ready, switches } = other;
+        let Self { threads, user, system, switches } = other;
         self.threads = self.threads.max(threads);
         self.user += user;
         self.system += system;
-        self.ready += ready;
         self.switches += switches;
     }
 }
@@ -76,6 +75,7 @@ impl AddAssign for Calls {
         self.socket_bytes += other.socket_bytes;
         self.inside += other.inside;
         self.asleep += other.asleep;
+        self.ready += other.ready;
         self.depth_sum_bytes += other.depth_sum_bytes;
         self.depth_max_bytes = self.depth_max_bytes.max(other.depth_max_bytes);
         self.depth_count += other.depth_count;

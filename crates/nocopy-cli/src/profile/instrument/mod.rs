@@ -16,7 +16,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Error;
-use super::measured::{Absent, Measured};
+use super::measured::{Absent, Calls, Measured};
 use super::symbols::Symbols;
 use super::target::Targets;
 use super::tasks::{self, Threads};
@@ -178,7 +178,6 @@ fn add_calls(measured: &mut Measured, sums: &Sums, now_ns: u64) -> Result<(), Ma
     for (kind, calls) in kinds {
         let of_kind = sums.calls(kind)?;
         *calls = of_kind.calls;
-        measured.tasks.ready += of_kind.ready;
         measured.delivered_packets += of_kind.udp_packets;
         if kind == calls::RECEIVE {
             measured.copied = of_kind.copied;
@@ -187,7 +186,7 @@ fn add_calls(measured: &mut Measured, sums: &Sums, now_ns: u64) -> Result<(), Ma
         for (_, [inside, asleep, ready]) in unfinished.filter(|(of, _)| *of == kind) {
             calls.inside += inside;
             calls.asleep += asleep;
-            measured.tasks.ready += ready;
+            calls.ready += ready;
         }
     }
     Ok(())
@@ -205,8 +204,8 @@ fn add_tasks(measured: &mut Measured, before: &Before, after: &Threads) {
     let Measured { tasks, receives, sends, .. } = measured;
     tasks.switches = tasks::runs_between(&before.threads, after);
     if before.has_ports {
-        let off = receives.asleep + sends.asleep + tasks.ready;
-        tasks.system = (receives.inside + sends.inside).saturating_sub(off);
+        let on_processor = |calls: &Calls| calls.inside.saturating_sub(calls.asleep + calls.ready);
+        tasks.system = on_processor(receives) + on_processor(sends);
     } else {
         tasks.threads = u32::try_from(after.len()).unwrap_or(u32::MAX);
         [tasks.user, tasks.system] = tasks::between(&before.threads, after);

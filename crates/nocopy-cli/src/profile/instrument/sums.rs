@@ -35,7 +35,6 @@ pub(super) struct Sums<'a>(pub(super) &'a Ebpf);
 pub(super) struct KindSums {
     pub(super) calls: Calls,
     pub(super) copied: Copied,
-    pub(super) ready: Duration,
     pub(super) udp_packets: u64,
 }
 
@@ -85,6 +84,7 @@ impl Sums<'_> {
             socket_bytes,
             inside: Duration::from_nanos(inside),
             asleep: Duration::from_nanos(asleep),
+            ready: Duration::from_nanos(ready),
             depth_sum_bytes,
             depth_max_bytes,
             depth_count,
@@ -92,7 +92,7 @@ impl Sums<'_> {
             waited_bytes,
         };
         let copied = Copied { to_user_bytes, udp_bytes, mapped_bytes, peeked_bytes, discarded_bytes };
-        Ok(KindSums { calls, copied, ready: Duration::from_nanos(ready), udp_packets })
+        Ok(KindSums { calls, copied, udp_packets })
     }
 
     pub(super) fn threads(&self) -> Result<Vec<Thread>, MapError> {
