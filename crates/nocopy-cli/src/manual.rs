@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 
 use crate::arguments::Arguments;
@@ -13,7 +13,7 @@ pub(crate) fn print_page(command: Option<&str>) -> Result<Outcome, Failure> {
     all.build();
     let page = match command {
         None => all,
-        Some(name) => match all.find_subcommand(name) {
+        Some(name) => match find(&all, name) {
             Some(found) => found.clone(),
             None => return Err(Failure::NoSuchCommand { name: name.into() }),
         },
@@ -21,6 +21,14 @@ pub(crate) fn print_page(command: Option<&str>) -> Result<Outcome, Failure> {
     let mut text = Vec::new();
     clap_mangen::Man::new(page).render(&mut text).map_err(Failure::Print)?;
     print(&text)
+}
+
+/// By its name, or that of its parent and its own, as pages name it: `profile-sweep`.
+fn find<'a>(parent: &'a Command, name: &str) -> Option<&'a Command> {
+    parent.get_subcommands().find_map(|command| match name.strip_prefix(command.get_name())? {
+        "" => Some(command),
+        rest => find(command, rest.strip_prefix('-')?),
+    })
 }
 
 pub(crate) fn print_completions(shell: Shell) -> Result<Outcome, Failure> {

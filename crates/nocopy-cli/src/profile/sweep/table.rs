@@ -18,10 +18,10 @@ pub(crate) fn text(sweep: &Sweep) -> String {
     let Sweep { bytes, rounds, congestion_control, machine, .. } = sweep;
     let _ = writeln!(
         text,
-        "{} by TCP ({congestion_control}) from one process to another over a private veth pair, by recv with MSG_WAITALL; the \
-         sender's segments are single (its interface does not take several at a time). Medians of {rounds} rounds, without \
-         profiling and with it, in turns; overhead: what profiling took of the throughput, with its interval. The other columns: \
-         us of the receiver for 10^6 bytes, its share of softirqs included.",
+        "{} by TCP ({congestion_control}) from one process to another over a private veth pair, by recv with MSG_WAITALL; the sender's\n\
+         segments are single (its interface does not take several at a time). Medians of {rounds} rounds, without profiling and with\n\
+         it, in turns; overhead: what profiling took of the throughput in the same round, with its interval. The other columns: us\n\
+         of the receiver for 10^6 bytes, its share of softirqs included.",
         length(usize::try_from(*bytes).unwrap_or(usize::MAX)),
     );
     for (cell, check) in sweep.failed_checks() {
