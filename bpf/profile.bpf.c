@@ -638,11 +638,27 @@ SEC("tp_btf/sys_exit") int sys_exit(u64 *arguments)
 	return 0;
 }
 
+// Bytes that a target moved by no call that is known here: io_uring's, or one that was under way when the window opened.
+INLINE void book_outside(struct sock *sk, int bytes)
+{
+	u32 kind = OUTSIDE;
+	u16 family = sk->__sk_common.skc_family, protocol = sk->sk_protocol;
+	if (!window.is_open || bytes <= 0 || any_process || port_count || (family != AF_INET && family != AF_INET6))
+		return;
+	if ((protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) || !is_target(bpf_get_current_task_btf()))
+		return;
+	struct calls *outside = bpf_map_lookup_elem(&totals, &kind);
+	if (outside)
+		outside->socket_bytes += bytes;
+}
+
 // Adds bytes that the socket layer moved to the call that the current thread is inside.
 INLINE int add_socket_bytes(u32 kind, struct sock *sk, int bytes, int flags)
 {
 	struct thread *thread = thread_inside(kind);
 	u64 address = (u64)sk;
+	if (!thread)
+		book_outside(sk, bytes);
 	if (!thread || (thread->sk != address && !thread->entered_unseen))
 		return 0;
 	if (bytes >= 0) {

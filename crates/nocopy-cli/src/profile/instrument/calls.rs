@@ -5,6 +5,8 @@ use libc::c_long;
 /// Calls that a kernel may know; those of x86_64 end before.
 pub(super) const NUMBERS: usize = 512;
 
+/// In no call that is known: `io_uring`'s, or one that was under way when the window opened.
+pub(super) const OUTSIDE: u8 = 0;
 pub(super) const RECEIVE: u8 = 1;
 pub(super) const SEND: u8 = 2;
 pub(super) const POLL: u8 = 3;

@@ -213,6 +213,11 @@ fn add_tasks(measured: &mut Measured, before: &Before, after: &Threads) {
 }
 
 fn add_rest(measured: &mut Measured, sums: &Sums, names: &Names) -> Result<(), MapError> {
+    let outside_bytes = sums.calls(calls::OUTSIDE)?.calls.socket_bytes;
+    if outside_bytes > 0 {
+        let why = format!("{outside_bytes} bytes went by io_uring, or by calls that had begun before");
+        measured.absent.push(Absent { what: "all that was moved", why });
+    }
     measured.tcp = sums.tcp()?;
     measured.delivered_packets += measured.tcp.packets_in;
     measured.drops = sums.drops(names)?;
