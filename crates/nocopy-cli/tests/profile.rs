@@ -302,22 +302,41 @@ fn a_command_is_profiled_from_its_start() {
     if !may_profile() {
         return;
     }
+    let (report, errors) = sent_by_child("plain", "; exit 3");
+    assert!(errors.contains("the command ended with exit status: 3"), "{errors}");
+    assert_eq!(report["sent_bytes"], 1_000_000, "{report}");
+    assert_eq!(report["notes"].as_array().map(Vec::len), Some(0), "{report}");
+}
+
+/// Proves that what goes by no call is not passed over.
+#[test]
+fn bytes_by_io_uring_are_noted() {
+    if !may_profile() {
+        return;
+    }
+    let (report, _) = sent_by_child("uring-zerocopy", "");
+    assert_eq!(report["sent_bytes"], 0, "{report}");
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("1000000 bytes went by io_uring"), "{report}");
+}
+
+/// What a profile finds of a shell that sends a million bytes by a child, and what it says on standard error.
+fn sent_by_child(method: &str, then: &str) -> (Value, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     let reader = thread::spawn(move || {
         std::io::copy(&mut listener.accept().unwrap().0, &mut std::io::sink()).unwrap()
     });
     let own = env!("CARGO_BIN_EXE_nocopy");
-    let child = format!("{own} send tcp://{at} --raw --method plain --count 100 --size 10000; exit 3");
+    let child = format!("{own} send tcp://{at} --raw --method {method} --count 100 --size 10000{then}");
     let output =
         Running(Some(nocopy(&["profile", "--json", "--", "sh", "-c", &child]).spawn().unwrap())).end();
-    let (printed, errors) = (text(&output.stdout), text(&output.stderr));
-    assert!(errors.contains("the command ended with exit status: 3"), "{errors}");
-    // The child prints its own summary before.
-    let report: Value = serde_json::from_str(&printed[printed.find('{').unwrap()..]).unwrap();
-    agree(&report);
     assert_eq!(reader.join().unwrap(), 1_000_000);
-    assert_eq!(report["sent_bytes"], 1_000_000, "{report}");
+    let printed = text(&output.stdout);
+    // The child prints its own summary before.
+    let report = serde_json::from_str(&printed[printed.find('{').unwrap()..]).unwrap();
+    agree(&report);
+    (report, text(&output.stderr))
 }
 
 /// Proves that what cannot be profiled is refused with the reason.
