@@ -73,9 +73,10 @@ impl Pacer {
             let (window, round_trip) = rate;
             let round_trip_ns = round_trip.ns().min(1 << 40);
             self.interval_ns = 4 * round_trip_ns / (5 * window.max(1) as u64);
-            // What went at the old rate was no more packets than the bucket holds. Their time is that of the new one, or a round trip that
-            // took long just once would hold back what goes long after it.
-            self.full_ns = self.full_ns.min(now.ns().saturating_add(self.burst_ns(BURST_PACKETS)));
+            // The bucket is full at most, and what is in it takes its time at the new rate: or a round trip that took long just once would
+            // hold back what goes long after it.
+            let full_ns = self.burst_ns(BURST_PACKETS - 1) + self.interval_ns;
+            self.full_ns = self.full_ns.min(now.ns().saturating_add(full_ns));
         }
     }
 }
