@@ -83,7 +83,15 @@ fn run(cache: &Path, tools: &Tools, kernel: &KernelTree, boot: Boot, random: Ran
         failure: None,
         complaints: Vec::new(),
     };
-    let followed = wire::inside(outcome.boot.topology, || follow(cache, tools, kernel, random, &mut outcome));
+    let follow = |outcome: &mut Outcome| {
+        wire::inside(outcome.boot.topology, || follow(cache, tools, kernel, random, outcome))
+    };
+    let mut followed = follow(&mut outcome);
+    // An emulated machine now and then stands still while it starts. Nothing of ours has run then.
+    if let (Err(failure), None) = (&followed, outcome.boot_seconds) {
+        say(&outcome, &format!("started once more, because it never came up: {failure}"));
+        followed = follow(&mut outcome);
+    }
     if let Err(failure) = followed {
         say(&outcome, &failure);
         outcome.failure = Some(failure);
