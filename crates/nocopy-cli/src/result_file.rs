@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use crate::Failure;
 
-/// An output file, opened before anything is measured: two minutes of work must not end in "permission denied".
+/// An output file, opened before anything is measured: two minutes of work must not end in "permission denied". What it holds stays until
+/// there is something to take its place.
 #[derive(Debug)]
 pub(crate) struct ResultFile {
     path: PathBuf,
@@ -17,12 +18,17 @@ pub(crate) struct ResultFile {
 
 impl ResultFile {
     pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
-        let file = File::create(path).map_err(|source| Failure::Output { path: path.into(), source })?;
+        let opened = File::options().write(true).create(true).truncate(false).open(path);
+        let file = opened.map_err(|source| Failure::Output { path: path.into(), source })?;
         Ok(Self { path: path.into(), file })
     }
 
     pub(crate) fn write(mut self, text: &str) -> Result<(), Failure> {
-        self.file.write_all(text.as_bytes()).map_err(|source| Failure::Output { path: self.path, source })
+        let is_plain = self.file.metadata().is_ok_and(|metadata| metadata.is_file());
+        let emptied = if is_plain { self.file.set_len(0) } else { Ok(()) };
+        emptied
+            .and_then(|()| self.file.write_all(text.as_bytes()))
+            .map_err(|source| Failure::Output { path: self.path, source })
     }
 
     pub(crate) fn write_json(self, results: &impl Serialize) -> Result<(), Failure> {
