@@ -53,7 +53,7 @@ fn section(id: &str, section: Section<'_>) -> Markup {
             @if let Some(sink) = section.sink() { p class="note" { "into: " (sink) } }
             div class="figures" {
                 (chart::figure(&format!("{id}-figure"), &figures(section), &table))
-                @if section.rows.iter().any(|row| row.ratio.is_some()) {
+                @if section.rows.iter().any(|row| ratio_entry(row, section.title(), false).is_some()) {
                     (chart::figure(&format!("{id}-ratio"), &ratios(section), &ratio_table(section)))
                 }
                 @if let Some((lines, table)) = length::chart(section) {
