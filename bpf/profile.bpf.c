@@ -435,6 +435,9 @@ INLINE int find_socket(struct thread *thread, struct task_struct *task, u32 desc
 		if (!account)
 			return 0;
 	}
+	if (!account->is_ours)
+		// As it is now: a server sets the buffer of a connection that has come.
+		read_receive_buffer(account, (struct sock *)sk);
 	account->is_ours = 1;
 	thread->sk = sk;
 	thread->protocol = account->protocol;
@@ -548,11 +551,13 @@ INLINE u64 moved(struct thread *thread, s64 result)
 		thread->socket_bytes = 0;
 		return 0;
 	}
-	if (thread->kind & (SPLICE | MAP)) {
-		// Not seen where the socket layer tells the length; TCP's own count is the other witness.
+	if (thread->kind & SPLICE)
+		// Not seen where the socket layer tells the length.
+		return thread->socket_bytes = result > 0 ? result : 0;
+	if (thread->kind & MAP) {
+		// TCP's own count; of a call that began before we came it is not known.
 		READ(copied, ((struct tcp_sock *)thread->sk)->copied_seq);
-		thread->socket_bytes = copied - (u32)thread->copied_seq;
-		return thread->kind & MAP ? thread->socket_bytes : (result > 0 ? result : 0);
+		return thread->socket_bytes = thread->entered_unseen ? 0 : copied - (u32)thread->copied_seq;
 	}
 	if (thread->kind & MANY)
 		return thread->socket_bytes;
@@ -783,10 +788,11 @@ INLINE void fold(struct closed *closed, struct account *account)
 {
 	struct account *sum = &closed->sum;
 	closed->sockets += 1;
-	sum->last.segments_in += account->last.segments_in - account->first.segments_in;
-	sum->last.segments_out += account->last.segments_out - account->first.segments_out;
-	sum->last.data_segments_out += account->last.data_segments_out - account->first.data_segments_out;
-	sum->last.retransmits += account->last.retransmits - account->first.retransmits;
+	// The kernel's counters have 32 bits and may have come round.
+	sum->last.segments_in += (u32)(account->last.segments_in - account->first.segments_in);
+	sum->last.segments_out += (u32)(account->last.segments_out - account->first.segments_out);
+	sum->last.data_segments_out += (u32)(account->last.data_segments_out - account->first.data_segments_out);
+	sum->last.retransmits += (u32)(account->last.retransmits - account->first.retransmits);
 	sum->packets_in += account->packets_in;
 	sum->packets_in_backlog += account->packets_in_backlog;
 	sum->window_sum_bytes += account->window_sum_bytes;
@@ -823,8 +829,11 @@ SEC("tp_btf/inet_sock_set_state") int inet_sock_set_state(u64 *arguments)
 		return 0;
 	if (state == TCP_CLOSE)
 		close_account(sk);
-	else if (state == TCP_ESTABLISHED && sk->sk_protocol == IPPROTO_TCP)
-		open_account((u64)sk, 0);
+	else if (state == TCP_ESTABLISHED && sk->sk_protocol == IPPROTO_TCP) {
+		// The target may have used it before: a call that did not wait, TCP Fast Open.
+		struct account *known = account_of(sk);
+		open_account((u64)sk, known ? known->is_ours : 0);
+	}
 	return 0;
 }
 

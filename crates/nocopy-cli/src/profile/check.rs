@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::figures::Figures;
-use super::measured::{Calls, Measured};
+use super::measured::{Calls, Measured, RECEIVED_BY_SOCKET, SENT_BY_SOCKET};
 
 /// How many times the printed error, which one of 20 windows exceeds by chance: this many times it, one of 10,000 does.
 const ERRORS: f64 = 2.0;
@@ -23,10 +23,12 @@ pub(crate) struct Check {
 
 /// Those that apply.
 pub(crate) fn all(measured: &Measured, figures: &Figures) -> Vec<Check> {
+    // A witness that is not there contradicts nobody.
+    let has = |what: &str| measured.absent.iter().all(|absent| absent.what != what);
     let checks = [
         copied_bytes(measured),
-        socket_bytes("received-bytes", "received", &measured.receives),
-        socket_bytes("sent-bytes", "sent", &measured.sends),
+        socket_bytes("received-bytes", "received", &measured.receives).filter(|_| has(RECEIVED_BY_SOCKET)),
+        socket_bytes("sent-bytes", "sent", &measured.sends).filter(|_| has(SENT_BY_SOCKET)),
         time(figures),
     ];
     checks.into_iter().flatten().collect()
@@ -95,6 +97,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::profile::measured::Absent;
     use crate::profile::specimen::bulk_receive;
 
     fn failed(measured: &Measured) -> Vec<String> {
@@ -126,6 +129,15 @@ mod tests {
         assert_eq!(failed(&measured), ["received-bytes"]);
         let checks = all(&measured, &Figures::of(&measured));
         assert!(checks.iter().any(|check| check.words().ends_with("DO NOT AGREE")), "{checks:?}");
+    }
+
+    #[test]
+    fn a_witness_that_the_kernel_has_not_contradicts_nobody() {
+        let mut measured = bulk_receive();
+        measured.receives.socket_bytes = 0;
+        assert_eq!(failed(&measured), ["received-bytes"]);
+        measured.absent.push(Absent { what: RECEIVED_BY_SOCKET, why: "no such tracepoint".into() });
+        assert_eq!(failed(&measured), [""; 0]);
     }
 
     #[test]

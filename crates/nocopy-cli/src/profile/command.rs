@@ -27,11 +27,15 @@ pub(super) struct Command {
 }
 
 impl Command {
-    /// Starts the process, and waits until it has stopped itself.
-    pub(super) fn start(words: &[OsString]) -> Result<Self, Error> {
+    /// Starts the process, and waits until it has stopped itself. What it prints goes to standard error if `aside`: standard output is for
+    /// the results alone then.
+    pub(super) fn start(words: &[OsString], aside: bool) -> Result<Self, Error> {
         let name = words[0].to_string_lossy().into_owned();
         let failed = |source| Error::Start { program: name.clone(), source };
         let mut own = std::process::Command::new(std::env::current_exe().map_err(failed)?);
+        if aside {
+            own.stdout(std::io::stderr());
+        }
         let mut child = own.arg("profile-start").arg("--").args(words).spawn().map_err(failed)?;
         let stopped = waitid(
             WaitId::Pid(Pid::from_child(&child)),

@@ -30,9 +30,14 @@ pub(crate) struct Measured {
 #[derive(Debug, Clone)]
 pub(crate) struct Absent {
     pub(crate) what: &'static str,
-    /// In the kernel's words.
+    /// In the kernel's words, or why it has none.
     pub(crate) why: String,
 }
+
+/// What is absent before Linux 6.3, which has no tracepoint for it.
+pub(crate) const RECEIVED_BY_SOCKET: &str =
+    "bytes received as the socket layer counts them, and what was only peeked at; of UDP all";
+pub(crate) const SENT_BY_SOCKET: &str = "bytes sent as the socket layer counts them; by sendmmsg all";
 
 /// The target's threads.
 #[derive(Debug, Clone, Default)]

@@ -49,7 +49,7 @@ fn watch(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
     // Before capabilities are given up: the command keeps those it would have had.
     let mut command = match &*arguments.command {
         [] => None,
-        words => Some(Command::start(words)?),
+        words => Some(Command::start(words, arguments.json)?),
     };
     capability::drop_all_but(CAPABILITIES)?;
     let targets = targets(arguments, command.as_ref())?;
@@ -62,13 +62,14 @@ fn watch(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
     let duration = arguments.duration.or(command.is_none().then_some(DURATION));
     wait(duration, command.as_ref(), &interrupt);
     let measured = instrument.read()?;
-    let status = command.map(Command::end).transpose()?;
     let report = Report::of(words(arguments), &measured);
     let text = if arguments.json { report.json() } else { report.text() };
-    if let Some(status) = status {
-        eprintln!("nocopy: the command ended with {status}");
+    // Before the end of the command, for which nobody may want to wait.
+    let outcome = print::summary(&text, false, None, report.outcome())?;
+    if let Some(command) = command {
+        eprintln!("nocopy: the command ended with {}", command.end()?);
     }
-    print::summary(&text, false, None, report.outcome())
+    Ok(outcome)
 }
 
 /// Whose traffic it is.

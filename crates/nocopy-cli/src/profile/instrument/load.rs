@@ -6,7 +6,7 @@ use aya::{Btf, Ebpf, EbpfLoader};
 
 use super::calls;
 use crate::profile::Error;
-use crate::profile::measured::Absent;
+use crate::profile::measured::{Absent, RECEIVED_BY_SOCKET, SENT_BY_SOCKET};
 use crate::profile::target::Targets;
 
 static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../../bpf/profile.bpf.o");
@@ -19,8 +19,8 @@ const NEEDED: [&str; 2] = ["sys_enter", "sys_exit"];
 
 /// Programs by the name of their tracepoint, and what is not known without them.
 const REFINEMENTS: [(&str, &str); 10] = [
-    ("sock_recv_length", "bytes as the socket layer counts them, and UDP's copies"),
-    ("sock_send_length", "bytes sent as the socket layer counts them"),
+    ("sock_recv_length", RECEIVED_BY_SOCKET),
+    ("sock_send_length", SENT_BY_SOCKET),
     ("skb_copy_datagram_iovec", "bytes copied to user space"),
     ("sched_switch", "time asleep"),
     ("sched_waking", "time ready and waiting for a processor"),

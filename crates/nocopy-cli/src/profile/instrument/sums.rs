@@ -181,7 +181,8 @@ fn add_open(tcp: &mut Tcp, account: &Account) {
     }
     let mut since = *account;
     for (word, first) in first[..4].iter().enumerate() {
-        since[5 + word] -= first;
+        // Of 32 bits in the kernel, and may have come round.
+        since[5 + word] = u64::from((since[5 + word] as u32).wrapping_sub(*first as u32));
     }
     add(tcp, &since, 1, since[13]);
 }
