@@ -13,13 +13,14 @@ use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
     proves: "what `nocopy profile` counts by tracepoints of a process's calls, bytes, copies and packets is what kprobes count elsewhere \
-             in the kernel, and what the process itself counts of its calls, within 1 %",
+             in the kernel, and what the process itself counts of its calls, within 1 % and \
+             the events that it says it lost",
     on: &[Topology::Igb, Topology::VirtioTaps],
     kernel: Kernel::Newest,
     run,
 };
 
-const BYTES: usize = 4 << 20;
+const BYTES: usize = 16 << 20;
 const READ_BYTES: usize = 10_000;
 const WRITE_BYTES: usize = 30_000;
 
@@ -58,12 +59,16 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         ),
         ("packets", number(&told["tcp"]["packets_in"]), after.packets - before.packets, None),
     ];
+    // A program of the instrument that is running on a processor when another thread gets there is passed over by the kernel. That happens
+    // where an emulated processor takes long; it is counted, and said.
+    let lost = number(&told["own_cost"]["lost_events"]);
+    guest.record(&json!({ "what": "events it says it lost", "profile": lost }));
     for (what, told, seen, known) in rows {
         guest.record(&json!({ "what": what, "profile": told, "kprobes": seen, "process": known }));
-        // A program of the instrument that is running on a processor when another thread gets there is passed over, and counted as lost.
+        let may_be_lost = lost * if what.starts_with("bytes") { WRITE_BYTES as u64 } else { 1 };
         for witness in [Some(seen), known].into_iter().flatten() {
-            let is_near = told > 0 && told.abs_diff(witness) * 100 <= witness;
-            assert!(is_near, "{what}: {told}, {seen} by kprobes, {known:?} by the process");
+            let is_near = told > 0 && told.abs_diff(witness).saturating_sub(may_be_lost) * 100 <= witness;
+            assert!(is_near, "{what}: {told}, {seen} by kprobes, {known:?} by the process; {lost} lost");
         }
     }
     Ok(())
