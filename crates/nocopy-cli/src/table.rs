@@ -6,6 +6,7 @@ use comfy_table::{CellAlignment, ContentArrangement, presets};
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Table {
+    /// Empty: there is none.
     pub(crate) header: Vec<String>,
     /// The columns of figures, which are aligned at the right.
     pub(crate) figures: Range<usize>,
@@ -21,7 +22,10 @@ impl Table {
     pub(crate) fn text(&self) -> String {
         let mut table = comfy_table::Table::new();
         table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-        table.set_header(&self.header).add_rows(&self.rows);
+        if !self.header.is_empty() {
+            table.set_header(&self.header);
+        }
+        table.add_rows(&self.rows);
         for index in self.figures.clone() {
             if let Some(column) = table.column_mut(index) {
                 column.set_cell_alignment(CellAlignment::Right);

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 
 use super::advice::{self, Advice};
@@ -14,6 +13,7 @@ use crate::Outcome;
 use crate::bench::machine;
 use crate::bench::result::Machine;
 use crate::quantity::short;
+use crate::table::Table;
 
 /// Changes when a field changes its meaning or goes.
 const SCHEMA: &str = "nocopy.profile/1";
@@ -91,10 +91,10 @@ impl Report {
 
     fn facts(&self) -> String {
         let figures = &self.figures;
-        let mut facts = plain_table();
+        let mut facts = Vec::new();
         let mut add = |name: &str, said: Option<String>| {
             if let Some(said) = said {
-                facts.add_row([name.to_owned(), said]);
+                facts.push(vec![name.to_owned(), said]);
             }
         };
         add("processor time", Some(processor_time(&figures.time)));
@@ -110,16 +110,15 @@ impl Report {
             add("dropped", Some(format!("{} packets, {}, {whose}", drops.packets, drops.reason)));
         }
         add("own cost", Some(own_cost(figures)));
-        lines(&facts)
+        Table::new(&[], 0..0, facts).text()
     }
 }
 
 fn time_table(time: &Time) -> String {
-    let mut table = plain_table();
-    table.set_header(["place", "seconds", "±", "share", "us/MB", "functions"]);
+    let mut rows = Vec::new();
     for place in &time.places {
         let PlaceTime { seconds, error_seconds, share, us_per_mb, .. } = place;
-        table.add_row([
+        rows.push(vec![
             place.place.words().to_owned(),
             format!("{seconds:.3}"),
             format!("{error_seconds:.3}"),
@@ -130,7 +129,7 @@ fn time_table(time: &Time) -> String {
     }
     let sum: f64 = time.places.iter().map(|place| place.seconds).sum();
     let sum_per_mb = time.places.iter().filter_map(|place| place.us_per_mb).reduce(|sum, more| sum + more);
-    table.add_row([
+    rows.push(vec![
         "together".into(),
         format!("{sum:.3}"),
         String::new(),
@@ -138,13 +137,12 @@ fn time_table(time: &Time) -> String {
         optional(sum_per_mb, 2),
     ]);
     let missed = (time.booked_seconds - time.sampled_seconds).max(0.0);
-    table.add_row(["missed by samples".into(), format!("{missed:.3}")]);
+    rows.push(vec!["missed by samples".into(), format!("{missed:.3}")]);
     for (name, off) in [("asleep in calls", time.asleep), ("ready, not running", time.ready)] {
         let seconds = format!("{:.3}", off.seconds);
-        table.add_row([name.into(), seconds, String::new(), String::new(), optional(off.us_per_mb, 2)]);
+        rows.push(vec![name.into(), seconds, String::new(), String::new(), optional(off.us_per_mb, 2)]);
     }
-    right(&mut table, 1..=4);
-    lines(&table)
+    Table::new(&["place", "seconds", "±", "share", "us/MB", "functions"], 1..5, rows).text()
 }
 
 /// Where most of it is; of the rest all that are known, so that nothing hides in it.
@@ -160,15 +158,14 @@ fn calls_table(figures: &Figures) -> String {
     if figures.calls.is_empty() {
         return String::new();
     }
-    let mut table = plain_table();
-    table.set_header(["calls", "count", "bytes each", "us each", "per MB", "s inside", "s asleep"]);
+    let mut rows = Vec::new();
     for calls in &figures.calls {
         let name = match calls.kind {
             CallKind::Receive => "receive",
             CallKind::Send => "send",
             CallKind::Poll => "poll",
         };
-        table.add_row([
+        rows.push(vec![
             name.to_owned(),
             calls.count.to_string(),
             short(calls.bytes_per_call.round()),
@@ -178,8 +175,8 @@ fn calls_table(figures: &Figures) -> String {
             format!("{:.3}", calls.asleep_seconds),
         ]);
     }
-    right(&mut table, 1..=6);
-    lines(&table)
+    Table::new(&["calls", "count", "bytes each", "us each", "per MB", "s inside", "s asleep"], 1..7, rows)
+        .text()
 }
 
 fn processor_time(time: &Time) -> String {
@@ -270,24 +267,6 @@ fn own_cost(figures: &Figures) -> String {
         share.unwrap_or_default(),
         short(own.program_runs as f64)
     )
-}
-
-pub(super) fn plain_table() -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table
-}
-
-pub(super) fn right(table: &mut Table, columns: std::ops::RangeInclusive<usize>) {
-    for index in columns {
-        if let Some(column) = table.column_mut(index) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-}
-
-pub(super) fn lines(table: &Table) -> String {
-    table.lines().fold(String::new(), |text, line| text + line.trim_end() + "\n")
 }
 
 fn list(name: &str, lines: impl IntoIterator<Item = String>) -> String {

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use super::result::{CellFigures, Sweep};
 use crate::profile::place::Place;
-use crate::profile::report::{lines, plain_table, right};
 use crate::quantity::length;
+use crate::table::Table;
 
 /// Of the time in every cell of a table: a place that has less has no column of its own, but is among the rest.
 const COLUMN_SHARE_MIN: f64 = 0.01;
@@ -46,15 +46,11 @@ fn table(cells: &[CellFigures]) -> String {
         *place != Place::Other && cells.iter().any(|cell| cell.figures.share(*place) >= COLUMN_SHARE_MIN)
     };
     let columns: Vec<Place> = Place::ALL.into_iter().filter(has_column).collect();
-    let mut table = plain_table();
     let places = columns.iter().map(|place| place.short_words());
     let first = ["buffer", "Gbit/s", "profiled", "overhead %"];
-    table.set_header(first.into_iter().chain(places).chain(["rest", "sum", "asleep"]));
-    for cell in cells {
-        table.add_row(row(cell, &columns));
-    }
-    right(&mut table, 0..=columns.len() + 6);
-    lines(&table)
+    let header: Vec<_> = first.into_iter().chain(places).chain(["rest", "sum", "asleep"]).collect();
+    let rows = cells.iter().map(|cell| row(cell, &columns)).collect();
+    Table::new(&header, 0..header.len(), rows).text()
 }
 
 fn row(cell: &CellFigures, columns: &[Place]) -> Vec<String> {

@@ -47,14 +47,15 @@ fn key() -> Markup {
 fn section(id: &str, section: Section<'_>) -> Markup {
     let mut causes = Causes::default();
     let table = full_table(section, &mut causes);
+    let ratios = ratios(section);
     html! {
         section id=(id) {
             h2 { (section.title()) }
             @if let Some(sink) = section.sink() { p class="note" { "into: " (sink) } }
             div class="figures" {
                 (chart::figure(&format!("{id}-figure"), &figures(section), &table))
-                @if section.rows.iter().any(|row| ratio_entry(row, section.title(), false).is_some()) {
-                    (chart::figure(&format!("{id}-ratio"), &ratios(section), &ratio_table(section)))
+                @if !ratios.rows.is_empty() {
+                    (chart::figure(&format!("{id}-ratio"), &ratios, &ratio_table(section)))
                 }
                 @if let Some((lines, table)) = length::chart(section) {
                     (chart::figure(&format!("{id}-length"), &lines, &table))
