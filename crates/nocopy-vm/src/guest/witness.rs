@@ -1,4 +1,11 @@
 //! Counts by kprobes what a process receives and sends by TCP (`bpf/witness.bpf.c`): a witness that hooks elsewhere than `nocopy profile`.
+//!
+//! A witness that knows what it did not see. The kernel passes a kprobe over on a processor that is inside another one already: a packet that
+//! interrupts a call which is being counted is not counted. That is rare, unless the processor is emulated and the machine under it busy;
+//! the kernel counts it, and so it is told.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd};
 
 use aya::maps::{MapData, PerCpuArray};
 use aya::programs::KProbe;
@@ -25,13 +32,26 @@ pub(crate) struct Seen {
     /// Copied from packets to the process.
     pub(crate) copied: Count,
     /// That came up to TCP, whoever they were for.
-    pub(crate) packets: u64,
+    pub(crate) packets: Count,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Count {
     pub(crate) calls: u64,
     pub(crate) bytes: u64,
+    /// Calls that were not seen.
+    pub(crate) missed: u64,
+}
+
+impl Count {
+    /// What was seen and missed since.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            calls: self.calls - before.calls,
+            bytes: self.bytes - before.bytes,
+            missed: self.missed - before.missed,
+        }
+    }
 }
 
 impl Witness {
@@ -52,11 +72,43 @@ impl Witness {
     pub(crate) fn seen(&self) -> Result<Seen, Failure> {
         let map = self.programs.map("counts").expect("the programs have one map");
         let map = PerCpuArray::<&MapData, [u64; 2]>::try_from(map)?;
-        let count = |key| {
+        let count = |key: u32| {
             let processors = map.get(&key, 0)?;
             let sum = |field: usize| processors.iter().map(|count| count[field]).sum();
-            Ok::<_, Failure>(Count { calls: sum(0), bytes: sum(1) })
+            let missed = self.missed(FUNCTIONS[key as usize])?;
+            Ok::<_, Failure>(Count { calls: sum(0), bytes: sum(1), missed })
         };
-        Ok(Seen { receives: count(0)?, sends: count(1)?, copied: count(2)?, packets: count(3)?.calls })
+        Ok(Seen { receives: count(0)?, sends: count(1)?, copied: count(2)?, packets: count(3)? })
     }
+
+    /// Calls of the function that passed its kprobe over (kernel: kprobes_inc_nmissed_count), or its program (trace_call_bpf).
+    fn missed(&self, function: &str) -> Result<u64, Failure> {
+        let program = self.programs.program(function).expect("there is a program for each function");
+        let account = account_of(program.fd()?.as_fd().as_raw_fd())?;
+        let by_program = field(&account, "recursion_misses:").and_then(|count| count.parse::<u64>().ok());
+        let by_kprobe = missed_by_kprobe(function)?;
+        by_program.zip(by_kprobe).map(|(program, kprobe)| program + kprobe).ok_or_else(|| {
+            Failure(format!("{function}: the kernel does not say what its kprobe has missed: it must be of Linux 6.17 or newer"))
+        })
+    }
+}
+
+/// Found among what this process has open: the library keeps the descriptor of the link to itself.
+fn missed_by_kprobe(function: &str) -> Result<Option<u64>, Failure> {
+    for entry in fs::read_dir("/proc/self/fdinfo")? {
+        // One that is closed meanwhile is not the link.
+        let Ok(account) = fs::read_to_string(entry?.path()) else { continue };
+        if field(&account, "name:") == Some(function) {
+            return Ok(field(&account, "missed:").and_then(|count| count.parse().ok()));
+        }
+    }
+    Ok(None)
+}
+
+fn account_of(descriptor: i32) -> std::io::Result<String> {
+    fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}"))
+}
+
+fn field<'a>(account: &'a str, name: &str) -> Option<&'a str> {
+    account.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
