@@ -4,7 +4,7 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use nocopy::port::PortBuilder;
+use nocopy::port::{OpenError, PortBuilder};
 use nocopy::{Mode, Port};
 use nocopy_lab::End;
 
@@ -25,15 +25,18 @@ fn send_numbered(port: &mut Port, to: [u8; 6], count: u32) {
                 None => assert!(port.sender().drain(PATIENCE).unwrap(), "frames stay with the kernel"),
             }
         };
-        let bytes = frame.append(60).unwrap();
-        bytes.fill(0);
-        bytes[..6].copy_from_slice(&to);
-        bytes[6] = 2;
-        bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
-        bytes[14..18].copy_from_slice(&number.to_be_bytes());
+        numbered(frame.append(60).unwrap(), to, number);
         port.sender().send(frame).unwrap();
     }
     assert!(port.sender().drain(PATIENCE).unwrap());
+}
+
+fn numbered(bytes: &mut [u8], to: [u8; 6], number: u32) {
+    bytes.fill(0);
+    bytes[..6].copy_from_slice(&to);
+    bytes[6] = 2;
+    bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+    bytes[14..18].copy_from_slice(&number.to_be_bytes());
 }
 
 fn receive_numbers(port: &mut Port, count: usize) -> Vec<u32> {
@@ -85,4 +88,40 @@ fn in_memory_what_a_port_without_receive_frames_is_sent_is_lost_and_counted() {
     send_numbered(&mut left, [2; 6], 3 * FRAMES);
     assert_eq!(right.statistics().unwrap().rx_lost(), u64::from(3 * FRAMES));
     assert!(left.balance().is_whole());
+}
+
+#[test]
+fn a_sender_alone_leaves_the_interface_as_it_is() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let (left, right) = (lab.left(), lab.right());
+    let mut receiving = open(right, |builder| builder.mode(Mode::XdpCopyNative));
+    let mut sender = left.namespace().run(|| {
+        let settings = || Port::builder(left.interface()).frame_count(0, FRAMES).ring_sizes(FRAMES, FRAMES);
+        let sender = settings().open_sender().expect("opened");
+        let refused = settings().open_sender().unwrap_err();
+        assert!(matches!(refused, OpenError::QueueTaken { .. }), "{refused}");
+        // Nothing is in the way of another's program.
+        let program = nocopy::xdp::Program::pass().expect("loaded");
+        drop(program.attach(left.interface(), nocopy::xdp::Attach::Native).expect("attached"));
+        sender
+    });
+    let to = right.mac();
+    for number in 0..10 * FRAMES {
+        let mut frame = loop {
+            match sender.frame() {
+                Some(frame) => break frame,
+                None => assert!(sender.drain(PATIENCE).unwrap(), "frames stay with the kernel"),
+            }
+        };
+        numbered(frame.append(60).unwrap(), to, number);
+        sender.send(frame).unwrap();
+        assert!(sender.queued() > 0);
+    }
+    assert!(sender.drain(PATIENCE).unwrap());
+    assert_eq!(sender.queued(), 0);
+    assert_eq!(receive_numbers(&mut receiving, 10 * FRAMES as usize), (0..10 * FRAMES).collect::<Vec<_>>());
+    let too_long = vec![0; 1519];
+    let mut frame = sender.frame().unwrap();
+    frame.fill(&too_long).unwrap();
+    sender.send(frame).expect_err("longer than the interface takes");
 }

@@ -33,6 +33,7 @@ mod report;
 mod send_only;
 mod sender;
 mod to_host;
+mod unattached;
 pub(crate) mod wait;
 mod xdp;
 
@@ -271,6 +272,8 @@ struct Inner {
 enum Backend {
     /// The kernel.
     Xdp(xdp::XdpBackend),
+    /// The kernel, for a sender without a port.
+    Unattached(unattached::Unattached),
     /// The kernel, by packet sockets.
     PacketRing(Box<packet_ring::PacketRing>),
     /// Another port of this process.
@@ -299,6 +302,7 @@ impl Inner {
     fn socket(&self) -> Option<&XskSocket> {
         match self.backend() {
             Backend::Xdp(xdp) => Some(&xdp.socket),
+            Backend::Unattached(sending) => Some(&sending.socket),
             Backend::PacketRing(_) | Backend::Memory(_) => None,
         }
     }
@@ -306,6 +310,7 @@ impl Inner {
     fn statistics(&self) -> io::Result<Statistics> {
         match self.backend() {
             Backend::Xdp(xdp) => xdp.socket.statistics(),
+            Backend::Unattached(sending) => sending.socket.statistics(),
             Backend::PacketRing(ring) => ring.statistics(),
             Backend::Memory(endpoint) => Ok(endpoint.statistics()),
         }
@@ -315,6 +320,7 @@ impl Inner {
     fn kick_tx(&self) -> io::Result<TxKick> {
         match self.backend() {
             Backend::Xdp(xdp) => xdp.kick_tx().map_err(|error| self.explain(error)),
+            Backend::Unattached(sending) => sending.kick().map_err(|error| self.explain(error)),
             Backend::PacketRing(ring) => ring.transmit().map_err(|error| self.explain(error)),
             Backend::Memory(endpoint) => endpoint.transmit().map(|()| TxKick::Done),
         }
@@ -325,6 +331,7 @@ impl Inner {
     fn silent_kicks(&self, queued: u32) -> u32 {
         match self.backend() {
             Backend::Xdp(xdp) if xdp.tx_index_lags => queued.div_ceil(TX_BUDGET) + 1,
+            Backend::Unattached(sending) if sending.tx_index_lags => queued.div_ceil(TX_BUDGET) + 1,
             _ => 0,
         }
     }
@@ -332,7 +339,8 @@ impl Inner {
     fn kick_rx(&self) -> io::Result<()> {
         match self.backend() {
             Backend::Xdp(xdp) => xdp.kick_rx().map_err(|error| self.explain(error)),
-            Backend::PacketRing(_) => Ok(()), // the receiver has what stands there
+            // The receiver has what stands there, or there is none.
+            Backend::PacketRing(_) | Backend::Unattached(_) => Ok(()),
             Backend::Memory(endpoint) => endpoint.clear_event(),
         }
     }
@@ -340,6 +348,7 @@ impl Inner {
     fn wait_readable(&self, timeout: Duration) -> io::Result<Wakeup> {
         match self.backend() {
             Backend::Xdp(xdp) => xdp.socket.wait_readable(timeout),
+            Backend::Unattached(sending) => sending.socket.wait_readable(timeout),
             Backend::PacketRing(ring) => ring.wait_readable(timeout).map_err(|error| self.explain(error)),
             Backend::Memory(endpoint) => endpoint.wait_readable(timeout),
         }
@@ -352,6 +361,7 @@ impl Inner {
             // Of all calls, this one looks at the interface: poll and epoll never tell that it is down or gone.
             Backend::Xdp(xdp) => xdp.kick_rx().map_err(|error| self.explain(error)),
             Backend::PacketRing(ring) => ring.check().map_err(|error| self.explain(error)),
+            Backend::Unattached(sending) => sending.kick().map(drop).map_err(|error| self.explain(error)),
             Backend::Memory(_) => Ok(()),
         }
     }
@@ -382,6 +392,7 @@ impl AsFd for Inner {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self.backend() {
             Backend::Xdp(xdp) => xdp.socket.as_fd(),
+            Backend::Unattached(sending) => sending.socket.as_fd(),
             Backend::PacketRing(ring) => ring.as_fd(),
             Backend::Memory(endpoint) => endpoint.as_fd(),
         }

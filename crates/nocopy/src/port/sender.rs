@@ -275,6 +275,12 @@ impl Sender {
         Ok(())
     }
 
+    /// Frames that the kernel has not taken yet: those sent since the last [`Sender::flush`], and those it could not take then.
+    #[inline]
+    pub fn queued(&mut self) -> u32 {
+        self.tx.in_flight()
+    }
+
     /// Whether the kernel has not taken everything yet.
     #[inline]
     pub(crate) fn has_queued(&mut self) -> bool {

@@ -143,7 +143,10 @@ impl ToHost {
         let interface = port.interface.clone();
         let backend = match port.backend() {
             Backend::Xdp(backend) => backend,
-            Backend::PacketRing(_) => return Err(ToHostError::HostHasThem { interface }),
+            // The second has no receiver to ask for this.
+            Backend::PacketRing(_) | Backend::Unattached(_) => {
+                return Err(ToHostError::HostHasThem { interface });
+            }
             Backend::Memory(_) => return Err(ToHostError::MemoryPort),
         };
         if let Some(running) = kernel::running()

@@ -25,7 +25,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Frames a packet may lie in when copied: what a socket buffer takes (`MAX_SKB_FRAGS` of the kernel's default configuration;
 /// one more where the driver takes linear ones, `xsk_build_skb`).
-const CHAIN_FRAMES_MAX: usize = 17;
+pub(super) const CHAIN_FRAMES_MAX: usize = 17;
 
 /// An AF_XDP socket with what feeds it.
 #[derive(Debug)]
@@ -246,6 +246,18 @@ impl PortBuilder {
         requests: bool,
     ) -> Result<(XskSocket, Rings), OpenError> {
         let mut socket = granted.map_or_else(|| self.make_socket(), Ok)?;
+        self.register(&mut socket, area, requests)?;
+        let rings = socket.make_rings(self.rings).map_err(|error| self.system("make the rings", error))?;
+        Ok((socket, rings))
+    }
+
+    /// Shares the area with the kernel.
+    pub(super) fn register(
+        &self,
+        socket: &mut XskSocket,
+        area: &Area,
+        requests: bool,
+    ) -> Result<(), OpenError> {
         let memory = area.memory();
         let registered = socket.register(memory, area.frame_bytes(), area.headroom_bytes(), requests);
         registered.map_err(|source| match source.raw_os_error() {
@@ -256,24 +268,30 @@ impl PortBuilder {
                 source,
             },
             _ => self.system("register the area", source),
-        })?;
-        let rings = socket.make_rings(self.rings).map_err(|error| self.system("make the rings", error))?;
-        Ok((socket, rings))
+        })
+    }
+
+    /// Makes a socket that can be received from.
+    pub(super) fn make_socket(&self) -> Result<XskSocket, OpenError> {
+        let socket = self.new_socket(capability::PORT)?;
+        socket.make_rx_ring(self.rings.rx).map_err(|error| self.system("make the rx ring", error))?;
+        Ok(socket)
     }
 
     /// Makes a socket: that takes privileges.
-    pub(super) fn make_socket(&self) -> Result<XskSocket, OpenError> {
-        if let Some(capability) = capability::missing(capability::PORT) {
+    pub(super) fn new_socket(
+        &self,
+        needed: &[(rustix::thread::CapabilitySet, &'static str)],
+    ) -> Result<XskSocket, OpenError> {
+        if let Some(capability) = capability::missing(needed) {
             return Err(OpenError::Capability { interface: self.interface.clone(), capability });
         }
-        let socket = XskSocket::new().map_err(|error| match (error.raw_os_error(), kernel::running()) {
+        XskSocket::new().map_err(|error| match (error.raw_os_error(), kernel::running()) {
             (Some(libc::EAFNOSUPPORT), Some(running)) => {
                 OpenError::Kernel { running, needed: xdp::KERNEL_MIN }
             }
             _ => self.system("make an AF_XDP socket", error),
-        })?;
-        socket.make_rx_ring(self.rings.rx).map_err(|error| self.system("make the rx ring", error))?;
-        Ok(socket)
+        })
     }
 
     pub(super) fn busy_poll_on(&self, socket: &XskSocket) -> Result<(), OpenError> {

@@ -25,6 +25,9 @@ pub(crate) const PORT: &[(CapabilitySet, &str)] = &[
     (CapabilitySet::BPF, "CAP_BPF"),
 ];
 
+/// What a sender without a port takes.
+pub(crate) const SENDER: &[(CapabilitySet, &str)] = &[(CapabilitySet::NET_RAW, "CAP_NET_RAW")];
+
 /// What loading and attaching an XDP program takes.
 pub(crate) const PROGRAM: &[(CapabilitySet, &str)] =
     &[(CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"), (CapabilitySet::BPF, "CAP_BPF")];

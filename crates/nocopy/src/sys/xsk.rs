@@ -247,26 +247,40 @@ impl XskSocket {
 
     /// Sizes the other three rings and maps all of them; before binding, because kernels before 6.4 refuse afterwards.
     pub(crate) fn make_rings(&self, sizes: RingSizes) -> io::Result<Rings> {
+        let (tx, completion) = self.make_send_rings(sizes)?;
+        let offsets = sockopt::xdp_mmap_offsets(&self.fd)?;
+        let fill = self.map_ring(offsets.fr, XDP_UMEM_PGOFF_FILL_RING, sizes.fill, size_of::<u64>())?;
+        let rx = self.map_ring(offsets.rx, XDP_PGOFF_RX_RING, sizes.rx, size_of::<Descriptor>())?;
+        // SAFETY: as in `make_send_rings`.
+        unsafe {
+            Ok(Rings {
+                fill: ring::map_producer(fill.0.base(), fill.1, fill.0),
+                completion,
+                rx: ring::map_consumer(rx.0.base(), rx.1, rx.0),
+                tx,
+            })
+        }
+    }
+
+    /// Maps the rings of a socket that only sends: it has no rx ring, and a fill ring only because binding asks for one.
+    pub(crate) fn make_send_rings(
+        &self,
+        sizes: RingSizes,
+    ) -> io::Result<(Producer<Descriptor>, Consumer<u64>)> {
         sockopt::set_xdp_umem_fill_ring_size(&self.fd, sizes.fill)?;
         sockopt::set_xdp_umem_completion_ring_size(&self.fd, sizes.completion)?;
         sockopt::set_xdp_tx_ring_size(&self.fd, sizes.tx)?;
         let offsets = sockopt::xdp_mmap_offsets(&self.fd)?;
-        let map = |at: XdpRingOffset, page_offset: u64, capacity: u32, entry_bytes: usize| {
-            self.map_ring(at, page_offset, capacity, entry_bytes)
-        };
-        let fill = map(offsets.fr, XDP_UMEM_PGOFF_FILL_RING, sizes.fill, size_of::<u64>())?;
-        let completion = map(offsets.cr, XDP_UMEM_PGOFF_COMPLETION_RING, sizes.completion, size_of::<u64>())?;
-        let rx = map(offsets.rx, XDP_PGOFF_RX_RING, sizes.rx, size_of::<Descriptor>())?;
-        let tx = map(offsets.tx, XDP_PGOFF_TX_RING, sizes.tx, size_of::<Descriptor>())?;
+        let completion =
+            self.map_ring(offsets.cr, XDP_UMEM_PGOFF_COMPLETION_RING, sizes.completion, size_of::<u64>())?;
+        let tx = self.map_ring(offsets.tx, XDP_PGOFF_TX_RING, sizes.tx, size_of::<Descriptor>())?;
         // SAFETY: offsets and sizes are the kernel's own, checked against the mapping in `map_ring`; each ring is mapped
         // once and has one program end; all bit patterns are valid addresses and descriptors.
         unsafe {
-            Ok(Rings {
-                fill: ring::map_producer(fill.0.base(), fill.1, fill.0),
-                completion: ring::map_consumer(completion.0.base(), completion.1, completion.0),
-                rx: ring::map_consumer(rx.0.base(), rx.1, rx.0),
-                tx: ring::map_producer(tx.0.base(), tx.1, tx.0),
-            })
+            Ok((
+                ring::map_producer(tx.0.base(), tx.1, tx.0),
+                ring::map_consumer(completion.0.base(), completion.1, completion.0),
+            ))
         }
     }
 
