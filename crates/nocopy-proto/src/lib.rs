@@ -8,6 +8,7 @@
 //! * [`filter`]: packet filters, checked, run and translated.
 //! * [`message`]: the message protocol.
 //! * [`pcapng`]: capture files, also made around packets where these lie.
+//! * [`run`]: what `nocopy run` and the library it preloads say to each other.
 //! * [`wire`]: Ethernet, VLAN tags, ARP, IPv4, IPv6, ICMP, ICMPv6, TCP, UDP and the Internet checksum.
 
 #![forbid(unsafe_code)]
@@ -17,6 +18,7 @@ pub mod ebpf;
 pub mod filter;
 pub mod message;
 pub mod pcapng;
+pub mod run;
 pub mod wire;
 
 pub use wire::{

@@ -1,0 +1,489 @@
+//! What the preloaded library and `nocopy run` say to each other: one JSON datagram each.
+//!
+//! ```text
+//!   a process of the command                                  nocopy run
+//!   Join, by the socket that the command inherited ─────────▶ (with one end of a channel of this process alone)
+//!   Opened, Filter, Closed, by that channel ────────────────▶ kept for the report
+//!   Control, with descriptors ──────────────────────────────▶ kept until the handle is closed
+//!   FilterRequest ──────────────────────────────────────────▶ loaded for that handle, or not
+//!                 ◀────────────────────────────────────────── Reply
+//! ```
+//!
+//! All processes of a command inherit one socket, so an answer there could be read by any of them: hence the channels. Whatever
+//! comes is checked here, since a process that reads packets may have been taken over by one: a message that is parsed has no
+//! text that is too long and no more instructions than a filter has.
+
+mod instructions;
+#[doc(hidden)]
+pub mod oracle;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::filter::{INSTRUCTIONS_MAX, Instruction, InvalidProgram, Program};
+
+/// Of the protocol. The library and the command are built together, so there is one.
+pub const VERSION: u32 = 1;
+
+/// A datagram is never longer; a filter of [`INSTRUCTIONS_MAX`] instructions fits.
+pub const DATAGRAM_BYTES_MAX: usize = 128 << 10;
+
+/// A text is never longer.
+pub const TEXT_BYTES_MAX: usize = 1024;
+
+/// A capture never has more queues.
+pub const QUEUES_MAX: usize = 64;
+
+/// What the library says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Message {
+    /// A process is there. Comes with one descriptor: the other end of its channel.
+    Join(Join),
+    /// A handle has been activated.
+    Opened(Opened),
+    /// What the filter of a handle can be replaced with. Comes with descriptors, which are not this module's affair.
+    Control {
+        /// Which handle.
+        handle: u64,
+    },
+    /// Where the filter of a handle runs from now on.
+    Filter {
+        /// Which handle.
+        handle: u64,
+        /// Where; `None`: it has no filter any more.
+        place: Option<FilterPlace>,
+    },
+    /// Asks for a filter in front of a handle's packets. A [`Reply`] follows.
+    FilterRequest(FilterRequest),
+    /// A handle has been closed.
+    Closed(Closed),
+}
+
+/// Who speaks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Join {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The number of the process, as it sees it itself.
+    pub process: u32,
+    /// Its name.
+    pub program: String,
+}
+
+/// A handle that has been activated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opened {
+    /// A number of the process's choice, which it does not use again.
+    pub handle: u64,
+    /// What it captures from.
+    pub interface: String,
+    /// Who captures.
+    pub library: Library,
+    /// Whether packets for other hosts were asked for.
+    pub promiscuous: bool,
+    /// Bytes kept of a packet.
+    pub snap_bytes: u32,
+}
+
+/// Who captures.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Library {
+    /// nocopy.
+    Ours {
+        /// How.
+        mode: CaptureMode,
+        /// What the user should know besides, such as why it only looks on.
+        note: Option<String>,
+    },
+    /// The system's libpcap.
+    System {
+        /// Why not nocopy.
+        why: String,
+    },
+}
+
+/// How nocopy captures.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CaptureMode {
+    /// It looks on: blocks of a packet socket, read in place.
+    Passive,
+    /// It takes packets from the host, by AF_XDP.
+    Take {
+        /// The mode of each queue's port, in the order of queues.
+        queues: Vec<String>,
+    },
+}
+
+/// Where a filter runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FilterPlace {
+    /// In front of the redirect: what does not match is never copied, and stays the host's.
+    Xdp,
+    /// At the packet socket, in the kernel.
+    Socket,
+    /// In the library.
+    UserSpace {
+        /// Why no earlier.
+        why: String,
+    },
+}
+
+/// A filter that the library may not load itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilterRequest {
+    /// Which handle.
+    pub handle: u64,
+    /// A number that the reply repeats.
+    pub request: u64,
+    /// The filter; `None` asks for none.
+    #[serde(with = "instructions")]
+    pub instructions: Option<Vec<Instruction>>,
+}
+
+impl FilterRequest {
+    /// The filter, checked.
+    ///
+    /// # Errors
+    /// The kernel would refuse it.
+    pub fn program(&self) -> Result<Option<Program>, InvalidProgram> {
+        self.instructions.clone().map(Program::new).transpose()
+    }
+}
+
+/// A handle that has been closed, and what it has counted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Closed {
+    /// Which handle.
+    pub handle: u64,
+    /// What it has counted.
+    pub counts: Counts,
+    /// How it sent, if it did.
+    pub sending: Option<String>,
+}
+
+/// What a handle has counted, in packets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Received (`ps_recv`).
+    pub received: u64,
+    /// Lost for want of room (`ps_drop`).
+    pub dropped: u64,
+    /// Lost by the interface (`ps_ifdrop`).
+    pub interface_dropped: u64,
+    /// Handed over for sending.
+    pub sent: u64,
+}
+
+/// What `nocopy run` answers to a [`FilterRequest`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Reply {
+    /// The filter is in front of the packets.
+    Loaded {
+        /// To which request.
+        request: u64,
+    },
+    /// It is not; what was in front before is unchanged.
+    Refused {
+        /// To which request.
+        request: u64,
+        /// Why.
+        why: String,
+    },
+}
+
+/// Why a datagram is not a message, or a message not a datagram.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// It has too many bytes.
+    #[error("a datagram of {bytes} B: none has more than {DATAGRAM_BYTES_MAX}")]
+    TooLong {
+        /// How many.
+        bytes: usize,
+    },
+    /// It is none of ours.
+    #[error("not a message: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A part is too long.
+    #[error("a message whose {field} has {found}: there are at most {max}")]
+    TooMuch {
+        /// Which part.
+        field: &'static str,
+        /// How long it is.
+        found: usize,
+        /// How long it could be.
+        max: usize,
+    },
+    /// The library is of another version.
+    #[error(
+        "a library of version {theirs}: this command speaks version {VERSION}; install both of the same nocopy"
+    )]
+    Version {
+        /// Its version.
+        theirs: u32,
+    },
+}
+
+impl Message {
+    /// Reads a datagram.
+    ///
+    /// # Errors
+    /// It is no message, or one with too much in it.
+    pub fn parse(datagram: &[u8]) -> Result<Self, Malformed> {
+        let message: Self = from_json(datagram)?;
+        message.check()?;
+        Ok(message)
+    }
+
+    /// Makes a datagram.
+    ///
+    /// # Errors
+    /// There is more in it than [`parse`](Self::parse) would take. [`clip`] makes texts fit.
+    pub fn datagram(&self) -> Result<Vec<u8>, Malformed> {
+        self.check()?;
+        to_json(self)
+    }
+
+    fn check(&self) -> Result<(), Malformed> {
+        match self {
+            Self::Join(Join { version, .. }) if *version != VERSION => {
+                Err(Malformed::Version { theirs: *version })
+            }
+            Self::Join(join) => check_text("program", &join.program),
+            Self::Opened(opened) => opened.check(),
+            Self::Filter { place: Some(FilterPlace::UserSpace { why }), .. } => check_text("reason", why),
+            Self::FilterRequest(request) => {
+                let count = request.instructions.as_ref().map_or(0, Vec::len);
+                check_count("filter", count, INSTRUCTIONS_MAX)
+            }
+            Self::Closed(closed) => closed.sending.iter().try_for_each(|way| check_text("way to send", way)),
+            Self::Control { .. } | Self::Filter { .. } => Ok(()),
+        }
+    }
+}
+
+impl Opened {
+    fn check(&self) -> Result<(), Malformed> {
+        check_text("interface", &self.interface)?;
+        match &self.library {
+            Library::System { why } => check_text("reason", why),
+            Library::Ours { mode, note } => {
+                note.iter().try_for_each(|note| check_text("note", note))?;
+                let CaptureMode::Take { queues } = mode else { return Ok(()) };
+                check_count("list of queues", queues.len(), QUEUES_MAX)?;
+                queues.iter().try_for_each(|queue| check_text("mode", queue))
+            }
+        }
+    }
+}
+
+impl Reply {
+    /// Reads a datagram.
+    ///
+    /// # Errors
+    /// It is no reply, or one with too much in it.
+    pub fn parse(datagram: &[u8]) -> Result<Self, Malformed> {
+        let reply: Self = from_json(datagram)?;
+        reply.check()?;
+        Ok(reply)
+    }
+
+    /// Makes a datagram.
+    ///
+    /// # Errors
+    /// There is more in it than [`parse`](Self::parse) would take. [`clip`] makes texts fit.
+    pub fn datagram(&self) -> Result<Vec<u8>, Malformed> {
+        self.check()?;
+        to_json(self)
+    }
+
+    /// To which request.
+    pub fn request(&self) -> u64 {
+        match self {
+            Self::Loaded { request } | Self::Refused { request, .. } => *request,
+        }
+    }
+
+    fn check(&self) -> Result<(), Malformed> {
+        match self {
+            Self::Loaded { .. } => Ok(()),
+            Self::Refused { why, .. } => check_text("reason", why),
+        }
+    }
+}
+
+impl fmt::Display for FilterPlace {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Xdp => "xdp",
+            Self::Socket => "socket",
+            Self::UserSpace { .. } => "user space",
+        })
+    }
+}
+
+/// The beginning of a text, as much as a message takes.
+pub fn clip(text: &str) -> String {
+    let end = (0..=text.len().min(TEXT_BYTES_MAX)).rev().find(|&end| text.is_char_boundary(end));
+    text[..end.unwrap_or(0)].to_owned()
+}
+
+fn from_json<T: for<'a> Deserialize<'a>>(datagram: &[u8]) -> Result<T, Malformed> {
+    check_length(datagram)?;
+    Ok(serde_json::from_slice(datagram)?)
+}
+
+fn to_json(message: &impl Serialize) -> Result<Vec<u8>, Malformed> {
+    let datagram = serde_json::to_vec(message)?;
+    check_length(&datagram)?;
+    Ok(datagram)
+}
+
+fn check_length(datagram: &[u8]) -> Result<(), Malformed> {
+    match datagram.len() {
+        ..=DATAGRAM_BYTES_MAX => Ok(()),
+        bytes => Err(Malformed::TooLong { bytes }),
+    }
+}
+
+fn check_text(field: &'static str, text: &str) -> Result<(), Malformed> {
+    check_count(field, text.len(), TEXT_BYTES_MAX)
+}
+
+fn check_count(field: &'static str, found: usize, max: usize) -> Result<(), Malformed> {
+    if found > max { Err(Malformed::TooMuch { field, found, max }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::option;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn text() -> impl Strategy<Value = String> {
+        ".{0,300}".prop_map(|text| clip(&text))
+    }
+
+    fn opened() -> impl Strategy<Value = Opened> {
+        let mode = prop_oneof![
+            Just(CaptureMode::Passive),
+            vec(text(), 0..3).prop_map(|queues| CaptureMode::Take { queues }),
+        ];
+        let library = prop_oneof![
+            (mode, option::of(text())).prop_map(|(mode, note)| Library::Ours { mode, note }),
+            text().prop_map(|why| Library::System { why }),
+        ];
+        (any::<u64>(), text(), library, any::<bool>(), any::<u32>()).prop_map(
+            |(handle, interface, library, promiscuous, snap_bytes)| Opened {
+                handle,
+                interface,
+                library,
+                promiscuous,
+                snap_bytes,
+            },
+        )
+    }
+
+    fn instructions(
+        count: impl Into<proptest::collection::SizeRange>,
+    ) -> impl Strategy<Value = Vec<Instruction>> {
+        let one = any::<(u16, u8, u8, u32)>().prop_map(|(code, jump_true, jump_false, constant)| {
+            Instruction { code, jump_true, jump_false, constant }
+        });
+        vec(one, count)
+    }
+
+    fn message() -> impl Strategy<Value = Message> {
+        let place = prop_oneof![
+            Just(FilterPlace::Xdp),
+            Just(FilterPlace::Socket),
+            text().prop_map(|why| FilterPlace::UserSpace { why }),
+        ];
+        let request = (any::<u64>(), any::<u64>(), option::of(instructions(0..20)));
+        let closed = (any::<u64>(), any::<[u64; 4]>(), option::of(text()));
+        prop_oneof![
+            (any::<u32>(), text()).prop_map(|(process, program)| {
+                Message::Join(Join { version: VERSION, process, program })
+            }),
+            opened().prop_map(Message::Opened),
+            any::<u64>().prop_map(|handle| Message::Control { handle }),
+            (any::<u64>(), option::of(place)).prop_map(|(handle, place)| Message::Filter { handle, place }),
+            request.prop_map(|(handle, request, instructions)| {
+                Message::FilterRequest(FilterRequest { handle, request, instructions })
+            }),
+            closed.prop_map(|(handle, [received, dropped, interface_dropped, sent], sending)| {
+                let counts = Counts { received, dropped, interface_dropped, sent };
+                Message::Closed(Closed { handle, counts, sending })
+            }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_said_is_heard(message in message()) {
+            prop_assert_eq!(Message::parse(&message.datagram().unwrap()).unwrap(), message);
+        }
+
+        #[test]
+        fn what_is_answered_is_heard(request: u64, why in option::of(text())) {
+            let reply = match why {
+                None => Reply::Loaded { request },
+                Some(why) => Reply::Refused { request, why },
+            };
+            prop_assert_eq!(Reply::parse(&reply.datagram().unwrap()).unwrap(), reply);
+        }
+
+        /// Messages with a byte changed come closer to being messages than noise does.
+        #[test]
+        fn whatever_comes_is_refused_or_is_a_message(
+            message in message(), place: prop::sample::Index, byte: u8, noise: Vec<u8>,
+        ) {
+            oracle::check_round_trip(&noise);
+            let mut datagram = message.datagram().unwrap();
+            let place = place.index(datagram.len());
+            datagram[place] = byte;
+            oracle::check_round_trip(&datagram);
+        }
+    }
+
+    #[test]
+    fn the_longest_filter_fits_and_a_longer_one_is_refused_with_its_length() {
+        let longest =
+            Instruction { code: u16::MAX, jump_true: u8::MAX, jump_false: u8::MAX, constant: u32::MAX };
+        let of = |count| {
+            let instructions = Some(vec![longest; count]);
+            Message::FilterRequest(FilterRequest { handle: u64::MAX, request: u64::MAX, instructions })
+        };
+        let datagram = of(INSTRUCTIONS_MAX).datagram().unwrap();
+        assert_eq!(Message::parse(&datagram).unwrap(), of(INSTRUCTIONS_MAX));
+        let refused = of(INSTRUCTIONS_MAX + 1).datagram().unwrap_err().to_string();
+        assert!(refused.contains("4097") && refused.contains("4096"), "{refused}");
+    }
+
+    #[test]
+    fn too_much_is_refused_on_both_ways() {
+        let long = "x".repeat(TEXT_BYTES_MAX + 1);
+        let message = Message::Join(Join { version: VERSION, process: 1, program: long.clone() });
+        assert!(matches!(message.datagram(), Err(Malformed::TooMuch { field: "program", .. })));
+        let forged = serde_json::to_vec(&message).unwrap();
+        assert!(matches!(Message::parse(&forged), Err(Malformed::TooMuch { field: "program", .. })));
+        assert_eq!(clip(&long).len(), TEXT_BYTES_MAX);
+        assert_eq!(clip(&"ä".repeat(TEXT_BYTES_MAX)).len(), TEXT_BYTES_MAX);
+        let spaces = vec![b' '; DATAGRAM_BYTES_MAX + 1];
+        assert!(matches!(Reply::parse(&spaces), Err(Malformed::TooLong { .. })));
+    }
+
+    #[test]
+    fn another_version_is_told_apart() {
+        let forged = br#"{"kind":"join","version":2,"process":1,"program":"x","more":true}"#;
+        assert!(matches!(Message::parse(forged), Err(Malformed::Version { theirs: 2 })));
+    }
+}
