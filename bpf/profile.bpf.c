@@ -252,6 +252,10 @@ struct used {
 };
 MAP_OF(ended, BPF_MAP_TYPE_HASH, 16384, u32, struct used);
 
+// How many sockets of TCP became the target's. The kernel makes room for a new account by dropping the one that was used longest ago: those
+// that are neither among the accounts nor closed were dropped.
+MAP_OF(adopted, BPF_MAP_TYPE_PERCPU_ARRAY, 1, u32, u64);
+
 MAP_OF(lost, BPF_MAP_TYPE_PERCPU_ARRAY, 1, u32, u64);
 
 // By reason, and in the upper half whether a target's socket was to have them.
@@ -422,6 +426,20 @@ INLINE int is_socket(struct file *file)
 }
 
 // Finds the socket of a call, and whether it concerns us.
+// Makes the account one of the target's, which it may be.
+INLINE void adopt(struct account *account, struct sock *sk)
+{
+	u32 key = 0;
+	// Two threads may come to a socket at once.
+	if (account->is_ours || __sync_lock_test_and_set(&account->is_ours, 1))
+		return;
+	// As it is now: a server sets the buffer of a connection that has come.
+	read_receive_buffer(account, sk);
+	u64 *count = bpf_map_lookup_elem(&adopted, &key);
+	if (count && account->protocol == IPPROTO_TCP && !account->is_closed)
+		*count += 1;
+}
+
 INLINE int find_socket(struct thread *thread, struct task_struct *task, u32 descriptor)
 {
 	struct file *file = 0;
@@ -429,16 +447,13 @@ INLINE int find_socket(struct thread *thread, struct task_struct *task, u32 desc
 	struct account *account = sk ? bpf_map_lookup_elem(&accounts, &sk) : 0;
 	// Where there is an account it is a socket: nothing else points there. A closed one may still have bytes to read; or it is another.
 	if (!account || (account->is_closed && state_of(sk) != TCP_CLOSE)) {
-		if (!sk || !is_socket(file) || !open_account(sk, 1))
+		if (!sk || !is_socket(file) || !open_account(sk, 0))
 			return 0;
 		account = bpf_map_lookup_elem(&accounts, &sk);
 		if (!account)
 			return 0;
 	}
-	if (!account->is_ours)
-		// As it is now: a server sets the buffer of a connection that has come.
-		read_receive_buffer(account, (struct sock *)sk);
-	account->is_ours = 1;
+	adopt(account, (struct sock *)sk);
 	thread->sk = sk;
 	thread->protocol = account->protocol;
 	thread->descriptor = descriptor;
@@ -736,6 +751,16 @@ SEC("tp_btf/sched_process_fork") int sched_process_fork(u64 *arguments)
 	u64 known = 1;
 	if (child != parent && bpf_map_lookup_elem(&targets, &parent) && bpf_map_update_elem(&targets, &child, &known, 0))
 		lose();
+	return 0;
+}
+
+// A process is forgotten when the last of it is given back: until then others of its threads may end.
+SEC("tp_btf/sched_process_free") int sched_process_free(u64 *arguments)
+{
+	struct task_struct *task = (struct task_struct *)arguments[0];
+	u32 process = task->tgid;
+	if (task->pid == task->tgid)
+		bpf_map_delete_elem(&targets, &process);
 	return 0;
 }
 

@@ -5,7 +5,7 @@ mod running;
 
 use std::fs;
 use std::io::{BufRead, BufReader, IoSlice, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use nocopy_lab::{Missing, skip};
 use running::{Running, nocopy, text};
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use rustix::pipe::{SpliceFlags, pipe, splice};
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, gettid};
 use serde_json::Value;
 
@@ -308,6 +308,48 @@ fn a_command_is_profiled_from_its_start() {
     assert_eq!(report["notes"].as_array().map(Vec::len), Some(0), "{report}");
 }
 
+/// Proves that processes that have ended leave their place to others, of which there are more than places.
+#[test]
+fn as_many_processes_as_come_and_go_are_followed() {
+    if !may_profile() {
+        return;
+    }
+    let (report, _) = sent_by("i=0; while [ $i -lt 4500 ]; do (:); i=$((i+1)); done; ", "plain", "");
+    assert_eq!(report["sent_bytes"], 1_000_000, "{report}");
+}
+
+/// Proves that sockets for which there is no room are told.
+#[test]
+fn sockets_that_are_too_many_are_counted_as_lost() {
+    const SOCKETS: usize = 17_000;
+    const ROOM: u64 = 16_384;
+    if !may_profile() {
+        return;
+    }
+    let hard = getrlimit(Resource::Nofile).maximum;
+    if hard.is_some_and(|most| most < SOCKETS as u64 + 1_000) {
+        skip(&Missing::Capability("18,000 descriptors"));
+        return;
+    }
+    setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard }).unwrap();
+    let own = std::process::id().to_string();
+    let window = profile(&["--duration", WINDOW, "--pid", &own]);
+    // They listen, and so are not closed; a receive is refused, and makes them the target's. Of one address the ports would be few.
+    let listeners: Vec<_> = (0..SOCKETS)
+        .map(|number| {
+            let [.., high, low] = number.to_be_bytes();
+            let listener = TcpListener::bind((Ipv4Addr::from([127, 1, high, low]), 0)).unwrap();
+            assert!(recv(&listener, &mut [0; 1][..], RecvFlags::empty()).is_err());
+            listener
+        })
+        .collect();
+    let report = closed(window);
+    drop(listeners);
+    let [sockets, lost] = ["sockets", "lost_sockets"].map(|field| number(&report["tcp"][field]));
+    assert!(sockets + lost >= SOCKETS as u64 && lost >= SOCKETS as u64 - ROOM, "{}", report["tcp"]);
+    assert!(sockets > ROOM / 2, "{}", report["tcp"]);
+}
+
 /// Proves that what goes by no call is not passed over.
 #[test]
 fn bytes_by_io_uring_are_noted() {
@@ -322,13 +364,19 @@ fn bytes_by_io_uring_are_noted() {
 
 /// What a profile finds of a shell that sends a million bytes by a child, and what it says on standard error.
 fn sent_by_child(method: &str, then: &str) -> (Value, String) {
+    sent_by("", method, then)
+}
+
+/// The same, with what the shell does before.
+fn sent_by(first: &str, method: &str, then: &str) -> (Value, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     let reader = thread::spawn(move || {
         std::io::copy(&mut listener.accept().unwrap().0, &mut std::io::sink()).unwrap()
     });
     let own = env!("CARGO_BIN_EXE_nocopy");
-    let child = format!("{own} send tcp://{at} --raw --method {method} --count 100 --size 10000{then}");
+    let child =
+        format!("{first}{own} send tcp://{at} --raw --method {method} --count 100 --size 10000{then}");
     let output =
         Running(Some(nocopy(&["profile", "--json", "--", "sh", "-c", &child]).spawn().unwrap())).end();
     assert_eq!(reader.join().unwrap(), 1_000_000);

@@ -13,8 +13,8 @@ use super::place::{Place, Spot};
 const DEVIATIONS: f64 = 1.96;
 
 /// How late a sample may be: what it was due in has ended by then, and it is of what comes next. Interrupts of a virtual processor
-/// take that long; on a busy 2-core virtual machine 10 to 24 us of each turn on a processor were missed, where turns were short.
-const LATE_SECONDS: f64 = 30e-6;
+/// come up to 60 us late, and more on a busy machine; on average 10 to 24 us of each turn on a processor were missed, where turns were short.
+pub(super) const LATE_SECONDS: f64 = 80e-6;
 /// Of the booked time: where turns are shorter than that, as many samples come too late from others. Up to 0.38 was missed.
 const LATE_SHARE_MAX: f64 = 0.5;
 
@@ -208,6 +208,9 @@ pub(crate) struct Tcp {
     pub(crate) window_mean_bytes: Option<f64>,
     pub(crate) receive_buffer_bytes: u64,
     pub(crate) receive_buffer_fixed: bool,
+    /// Of which nothing is in these figures, since there were too many.
+    #[serde(default)]
+    pub(crate) lost_sockets: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -450,7 +453,7 @@ impl Queue {
 impl Tcp {
     fn of(tcp: &measured::Tcp) -> Option<Self> {
         let acks = tcp.segments_out.saturating_sub(tcp.data_segments_out);
-        (tcp.sockets > 0).then(|| Self {
+        (u64::from(tcp.sockets) + tcp.lost_sockets > 0).then(|| Self {
             sockets: tcp.sockets,
             segments_in: tcp.segments_in,
             packets_in: tcp.packets_in,
@@ -462,6 +465,7 @@ impl Tcp {
             window_mean_bytes: ratio(tcp.window_sum_bytes as f64, tcp.window_count as f64),
             receive_buffer_bytes: tcp.receive_buffer_bytes,
             receive_buffer_fixed: tcp.receive_buffer_fixed,
+            lost_sockets: tcp.lost_sockets,
         })
     }
 }

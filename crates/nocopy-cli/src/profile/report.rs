@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::advice::{self, Advice};
 use super::check::{self, Check};
-use super::figures::{CallKind, Figures, PlaceTime, Time};
+use super::figures::{CallKind, Figures, LATE_SECONDS, PlaceTime, Time};
 use super::measured::Measured;
 use super::place::Place;
 use crate::Outcome;
@@ -188,7 +188,9 @@ fn processor_time(time: &Time) -> String {
     };
     format!(
         "{sampled_seconds:.3} s of its threads by samples ± {error_seconds:.3}, {booked_seconds:.3} as booked; samples may \
-         miss {may_miss:.3}, with {switches} switches ({samples} samples, one each {period_us:.0} us{without})"
+         miss {may_miss:.3}, up to {:.0} us of each of {switches} turns on a processor ({samples} samples, one each \
+         {period_us:.0} us{without})",
+        1e6 * LATE_SECONDS
     )
 }
 
@@ -251,6 +253,9 @@ fn tcp(figures: &Figures) -> Option<String> {
     let fixed = if tcp.receive_buffer_fixed { "fixed" } else { "the kernel's choice" };
     add(Some(format!("receive buffer {}B, {fixed}", spaced(short(tcp.receive_buffer_bytes as f64)))));
     add((tcp.retransmits > 0).then(|| format!("{} retransmits", tcp.retransmits)));
+    add((tcp.lost_sockets > 0).then(|| {
+        format!("{} sockets lost, not in these figures: there is room for 16,384 at a time", tcp.lost_sockets)
+    }));
     Some(said)
 }
 

@@ -108,6 +108,7 @@ impl AddAssign for Tcp {
         self.window_count += other.window_count;
         self.receive_buffer_bytes = self.receive_buffer_bytes.max(other.receive_buffer_bytes);
         self.receive_buffer_fixed |= other.receive_buffer_fixed;
+        self.lost_sockets += other.lost_sockets;
     }
 }
 

@@ -18,13 +18,14 @@ const PORTS_MAX: usize = 16;
 const NEEDED: [&str; 2] = ["sys_enter", "sys_exit"];
 
 /// Programs by the name of their tracepoint, and what is not known without them.
-const REFINEMENTS: [(&str, &str); 10] = [
+const REFINEMENTS: [(&str, &str); 11] = [
     ("sock_recv_length", RECEIVED_BY_SOCKET),
     ("sock_send_length", SENT_BY_SOCKET),
     ("skb_copy_datagram_iovec", "bytes copied to user space"),
     ("sched_switch", "time asleep"),
     ("sched_waking", "time ready and waiting for a processor"),
     ("sched_process_fork", "children of the target"),
+    ("sched_process_free", "children of the target after the 4,096th"),
     ("sched_process_exit", "processor time of threads that ended"),
     ("tcp_probe", "packets that came up to TCP, and the window"),
     ("inet_sock_set_state", "counters of connections that ended"),

@@ -123,10 +123,13 @@ impl Sums<'_> {
         for account in map.iter() {
             add_open(&mut tcp, &account?.1);
         }
+        let open = u64::from(tcp.sockets);
         let closed: Closed = self.sum("closed_accounts", 0)?;
         let sum: &Account = closed.first_chunk().expect("it begins with one");
         let receive_buffer = self.largest::<{ ACCOUNT_WORDS + 1 }>("closed_accounts", 0, 13)?;
         add(&mut tcp, sum, closed[ACCOUNT_WORDS], receive_buffer);
+        let [adopted] = self.sum("adopted", 0)?;
+        tcp.lost_sockets = adopted.saturating_sub(open + closed[ACCOUNT_WORDS]);
         Ok(tcp)
     }
 
