@@ -52,6 +52,9 @@ pub(crate) struct SweepArguments {
     /// The amount that each transfer moves.
     #[arg(long, value_name = "BYTES", value_parser = amount, default_value = "256MiB")]
     pub(crate) bytes: u64,
+    /// Only user buffers of this length, such as 64KiB; may be given again (default: 1KiB, 2KiB, … 4MiB).
+    #[arg(long, value_name = "BYTES", value_parser = buffer, value_delimiter = ',')]
+    pub(crate) buffer: Vec<usize>,
     /// Rounds, each with and without profiling.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
@@ -71,7 +74,16 @@ impl SweepArguments {
     pub(crate) fn words(&self) -> String {
         let rounds = self.rounds.map(|rounds| format!(" --rounds {rounds}")).unwrap_or_default();
         let quick = if self.quick { " --quick" } else { "" };
-        format!("nocopy profile sweep --bytes {}{rounds}{quick}", self.bytes)
+        let buffers: String = self.buffer.iter().map(|bytes| format!(" --buffer {bytes}")).collect();
+        format!("nocopy profile sweep --bytes {}{buffers}{rounds}{quick}", self.bytes)
+    }
+}
+
+/// Up to the longest that is worth a comparison; one byte a call takes hours.
+fn buffer(text: &str) -> Result<usize, String> {
+    match quantity::bytes(text).map(usize::try_from)? {
+        Ok(bytes @ 64..=67_108_864) => Ok(bytes),
+        _ => Err("not from 64B to 64MiB".into()),
     }
 }
 

@@ -62,9 +62,14 @@ impl Plan {
         let of_groups = [None, Some(FIXED_BUFFER_BYTES)]
             .into_iter()
             .flat_map(|receive_buffer_bytes| [true, false].map(|gro| (receive_buffer_bytes, gro)));
+        let mut buffers = arguments.buffer.clone();
+        if buffers.is_empty() {
+            buffers.extend(BUFFERS_BYTES.into_iter().step_by(step));
+        }
+        buffers.sort_unstable();
+        buffers.dedup();
         let cells = of_groups.flat_map(|(receive_buffer_bytes, gro)| {
-            let buffers = BUFFERS_BYTES.into_iter().step_by(step);
-            buffers.map(move |buffer_bytes| Cell { buffer_bytes, receive_buffer_bytes, gro })
+            buffers.iter().map(move |&buffer_bytes| Cell { buffer_bytes, receive_buffer_bytes, gro })
         });
         Self { bytes: arguments.bytes, rounds: arguments.rounds.unwrap_or(rounds), cells: cells.collect() }
     }
@@ -139,11 +144,25 @@ fn play(stage: &Stage, amount: Amount, kernel: Option<&Kernel>) -> Result<Trial,
 mod tests {
     use super::*;
 
+    fn arguments(buffer: &[usize], quick: bool) -> SweepArguments {
+        SweepArguments { buffer: buffer.into(), quick, rounds: None, bytes: 1, json: false, html: None }
+    }
+
+    #[test]
+    fn only_the_buffers_that_are_named_are_measured() {
+        for quick in [false, true] {
+            let arguments = arguments(&[1_000_000, 4096, 4096], quick);
+            let plan = Plan::new(&arguments);
+            let buffers: Vec<_> = plan.cells.iter().map(|cell| cell.buffer_bytes).collect();
+            assert_eq!(buffers, [4096, 1_000_000].repeat(4));
+            assert!(arguments.words().contains(" --buffer 1000000 --buffer 4096"), "{}", arguments.words());
+        }
+    }
+
     #[test]
     fn every_cell_is_there_once_and_64_kib_always() {
         for (quick, count) in [(false, 13 * 4), (true, 7 * 4)] {
-            let arguments = SweepArguments { quick, rounds: None, bytes: 1, json: false, html: None };
-            let plan = Plan::new(&arguments);
+            let plan = Plan::new(&arguments(&[], quick));
             assert_eq!(plan.cells.len(), count);
             assert_eq!(plan.cells.iter().filter(|cell| cell.buffer_bytes == 64 << 10).count(), 4);
             assert_eq!(plan.cells.iter().map(|cell| cell.buffer_bytes).max(), Some(4 << 20));
