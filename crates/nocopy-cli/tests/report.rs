@@ -138,6 +138,13 @@ fn what_is_not_results_is_refused_in_one_line() {
     refused(&["good.json", "short.json", "--html", "page.html"], &["short.json", "EOF"]);
     refused(&["empty.json"], &["empty.json", "EOF"]);
     assert!(!scratch.0.join("page.html").exists(), "nothing is written of what cannot be read");
+    let good = scratch.read("good.json");
+    std::os::unix::fs::symlink("good.json", scratch.0.join("link.html")).unwrap();
+    refused(&["good.json", "--html", "good.json"], &["good.json", "take the place", "--html"]);
+    refused(&["good.json", "--html", "link.html"], &["good.json", "take the place"]);
+    scratch.file("also.json", &results("xdp", 1e6).to_string());
+    refused(&["also.json", "good.json", "--html", "./good.json"], &["good.json", "take the place"]);
+    assert_eq!(scratch.read("good.json"), good);
     refused(&["good.json", "--html", "none/page.html"], &["none/page.html", "directory"]);
     let alone = scratch.nocopy(&["report", "good.json", "--json"]);
     assert_eq!(alone.status.code(), Some(2), "one file is JSON already");

@@ -11,8 +11,9 @@ mod export;
 pub(crate) mod page;
 mod throughput;
 
-use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::{fs, iter};
 
 use serde::Deserialize;
 
@@ -57,8 +58,7 @@ impl Results {
 pub(crate) fn run(arguments: &ReportArguments) -> Result<Outcome, Failure> {
     let results = read(&arguments.results)?;
     let others = arguments.others.as_deref().map(read).transpose()?;
-    // Only now: a page must not take the place of results that could be read from there.
-    let html = arguments.html.as_deref().map(ResultFile::create).transpose()?;
+    let html = arguments.html.as_deref().map(|path| page_file(path, arguments)).transpose()?;
     capability::drop_all_but(capability::NONE)?;
     let Some((path, others)) = arguments.others.as_deref().zip(others) else {
         if let Some(html) = html {
@@ -77,6 +77,17 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<Outcome, Failure> {
         false => print::text(&export::text::text(&comparison))?,
     }
     Ok(if comparison.rows.is_empty() { Outcome::Negative } else { Outcome::Positive })
+}
+
+/// The file of the page, which is none of those that were read, by whatever name.
+fn page_file(path: &Path, arguments: &ReportArguments) -> Result<ResultFile, Failure> {
+    let identity = |path: &Path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino())).ok();
+    let page = identity(path);
+    let mut read = iter::once(&arguments.results).chain(&arguments.others);
+    match read.find(|results| page.is_some() && identity(results) == page) {
+        Some(results) => Err(Failure::PageOverResults { path: results.into() }),
+        None => ResultFile::create(path),
+    }
 }
 
 /// The part of results that says what the rest is.
