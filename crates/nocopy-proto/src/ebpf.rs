@@ -47,6 +47,8 @@ pub const FRAME_POINTER: Register = Register(10);
 pub enum Helper {
     /// `bpf_map_lookup_elem`
     MapLookup = 1,
+    /// `bpf_ktime_get_ns`: `CLOCK_MONOTONIC`
+    MonotonicTime = 5,
     /// `bpf_get_prandom_u32`
     Random = 7,
     /// `bpf_get_smp_processor_id`

@@ -8,7 +8,8 @@
 //! |---|---|---|
 //! | `xdp zero-copy`, `xdp copy native` | the card, asked by the XDP program for each packet | [`PortBuilder::receive_metadata`], Linux 6.3, a driver that has it |
 //! | `packet ring` | the header in front of each packet: time and hash by the kernel if the card gave none | time always; the hash with [`PortBuilder::receive_metadata`] |
-//! | `xdp copy generic`, `memory` | | nothing |
+//! | `xdp zero-copy`, `xdp copy native`, `xdp copy generic` | the kernel's clock, read by the XDP program: time only | [`PortBuilder::arrival_times`], where the card gives no time |
+//! | `memory` | | nothing |
 //!
 //! The program puts what the driver says in front of the packet, in the frame. Those bytes cannot be an earlier packet's: they are
 //! erased each time the frame is lent to the kernel, and count only with a random number behind them that this port's program
@@ -46,6 +47,7 @@
 //! The request is written in front of the packet as the frame is sent and holds for that one time: a frame that is forwarded, or
 //! sent again, carries none unless it is given a new one.
 //!
+//! [`PortBuilder::arrival_times`]: crate::port::PortBuilder::arrival_times
 //! [`PortBuilder::receive_metadata`]: crate::port::PortBuilder::receive_metadata
 //! [`PortBuilder::send_metadata`]: crate::port::PortBuilder::send_metadata
 //! [`Sender::offers`]: crate::Sender::offers
@@ -55,6 +57,7 @@
 pub use nocopy_proto::wire::checksum::{Place, PlaceOutside};
 
 use crate::port::Mode;
+use crate::sys::clock;
 use crate::xdp::KernelVersion;
 
 /// Why something is not known of a packet, or not done for it.
@@ -63,7 +66,7 @@ use crate::xdp::KernelVersion;
 pub enum Unsupported {
     /// The port was not opened for it.
     #[error(
-        "the port was not opened for it; ask for it with PortBuilder::receive_metadata or PortBuilder::send_metadata"
+        "the port was not opened for it; ask for it with PortBuilder::receive_metadata, arrival_times or send_metadata"
     )]
     NotRequested,
     /// The kernel is too old.
@@ -79,7 +82,7 @@ pub enum Unsupported {
     /// opener of a granted port, has attached it.
     #[error(
         "the interface's program was attached by another port, which did not ask for it, or by another process; open the first \
-         port with receive_metadata, too"
+         port with the same settings, too"
     )]
     OtherProgram,
     /// The kernel refused the program that would ask the driver.
@@ -102,6 +105,8 @@ pub enum Clock {
     Realtime,
     /// The system's, as `CLOCK_TAI`: without leap seconds.
     Tai,
+    /// The system's, as `CLOCK_MONOTONIC`: since the machine was started. [`Realtime`] makes times of day of it.
+    Monotonic,
 }
 
 /// A point in time.
@@ -111,6 +116,52 @@ pub struct Timestamp {
     pub ns: u64,
     /// Whose.
     pub clock: Clock,
+}
+
+/// Makes times of day of times by [`Clock::Monotonic`]: adds how far the clocks are apart, which it looks up again for a time that is
+/// more than a tenth of a second later than when it last did, so that a clock that is set or slewed meanwhile is followed.
+///
+/// ```
+/// let mut realtime = nocopy::metadata::Realtime::new();
+/// let ns_since_1970 = realtime.of(1_000_000_000);
+/// assert!(ns_since_1970 > 0);
+/// ```
+#[derive(Debug)]
+pub struct Realtime {
+    /// Realtime less monotonic time, modulo 2^64.
+    offset_ns: u64,
+    /// By the monotonic clock.
+    looked_up_at_ns: u64,
+}
+
+impl Realtime {
+    const GOOD_FOR_NS: u64 = 100_000_000;
+
+    /// As the clocks stand now.
+    pub fn new() -> Self {
+        let (offset_ns, looked_up_at_ns) = clock::realtime_offset();
+        Self { offset_ns, looked_up_at_ns }
+    }
+
+    /// The time of day, in nanoseconds since 1970, of a time in nanoseconds by [`Clock::Monotonic`].
+    #[inline]
+    pub fn of(&mut self, monotonic_ns: u64) -> u64 {
+        if monotonic_ns > self.looked_up_at_ns + Self::GOOD_FOR_NS {
+            self.look_up();
+        }
+        monotonic_ns.wrapping_add(self.offset_ns)
+    }
+
+    #[cold]
+    fn look_up(&mut self) {
+        *self = Self::new();
+    }
+}
+
+impl Default for Realtime {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// A VLAN tag as it was on the wire.

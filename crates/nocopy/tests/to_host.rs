@@ -232,3 +232,38 @@ fn a_packet_in_several_buffers_reaches_the_host_in_one_piece() {
         assert_eq!(host.handed_over(), 2);
     }
 }
+
+/// A thread without any capability uses the way that was prepared with them, and cannot prepare one.
+#[test]
+fn a_way_prepared_at_opening_needs_no_privileges_afterwards() {
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+    let none = CapabilitySet::empty();
+    let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric] {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let end = lab.right();
+        let open = |way| {
+            end.namespace().run(|| Port::builder(end.interface()).mode(mode).way_to_host(way).open().unwrap())
+        };
+        let address = (end.ipv4(), UDP_PORT);
+        let socket = end.namespace().run(|| UdpSocket::bind(address).unwrap());
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let packet = datagram(&lab, None, b"without");
+        // A thread of its own: it gets its capabilities from nobody again.
+        let unprivileged = |port: Port| {
+            let packet = &packet;
+            let to_host = move || {
+                set_capabilities(None, none).unwrap();
+                let done = port.to_host().and_then(|mut host| host.hand_over(packet));
+                (port, done)
+            };
+            let (_port, done) =
+                end.namespace().run(|| std::thread::scope(|scope| scope.spawn(to_host).join().unwrap()));
+            done
+        };
+        let error = unprivileged(open(false)).unwrap_err();
+        assert!(matches!(error, ToHostError::Program(_) | ToHostError::System { .. }), "{mode}: {error}");
+        unprivileged(open(true)).unwrap();
+        assert_eq!(socket.recv(&mut [0; 16]).unwrap(), 7, "{mode}");
+    }
+}

@@ -7,6 +7,7 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::view::prefetch;
 use super::{Frame, Packet, Pool, lent_to};
 use crate::metadata::{
     Arrival, Clock, Departure, Direction, Offers, Request, Timestamp, Unsupported, VlanTag,
@@ -14,7 +15,7 @@ use crate::metadata::{
 use crate::port::Mode;
 use crate::sys::packet;
 use crate::sys::xsk::{Descriptor, REQUESTED, SEND_METADATA_BYTES, SendMetadata};
-use crate::xdp::{ANSWER_OLD_KERNEL, Hints, VLAN_KERNEL_MIN};
+use crate::xdp::{ANSWER_OLD_KERNEL, Hints, TimeNote, VLAN_KERNEL_MIN};
 
 /// Where a pool's packets carry what is known of their arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub(crate) enum Arrivals {
     Unknown(Unsupported),
     /// In front of the packet, with this mark if the program wrote it.
     Marked(u64),
+    /// The time alone is there, with this mark; why nothing else is.
+    Timed(u64, Unsupported),
 }
 
 /// What a pool knows of metadata; nothing that the way of a plain packet looks at.
@@ -39,7 +42,7 @@ impl Metadata {
     };
 
     pub(super) const fn is_marked(&self) -> bool {
-        matches!(self.arrivals, Arrivals::Marked(_))
+        matches!(self.arrivals, Arrivals::Marked(_) | Arrivals::Timed(..))
     }
 }
 
@@ -128,23 +131,45 @@ impl Packet<'_> {
             let arrival = unsafe { packet::arrival(self.first_byte().sub(header), header) };
             return match pool.metadata.arrivals {
                 Arrivals::Unknown(reason) => Arrival { hash: arrival.hash.map_err(|_| reason), ..arrival },
-                Arrivals::Marked(_) => arrival,
+                Arrivals::Marked(_) | Arrivals::Timed(..) => arrival,
             };
         }
-        let mark = match pool.metadata.arrivals {
-            Arrivals::Marked(mark) => mark,
-            Arrivals::Unknown(reason) => return Arrival::incoming(reason),
-        };
+        let absent = Arrival::incoming(Unsupported::Absent);
         let usual = pool.shared.data_offset;
-        if !(usual..=usual + SHIFT_BYTES_MAX).contains(&self.start()) {
-            return Arrival::incoming(Unsupported::Absent);
+        let is_in_place = (usual..=usual + SHIFT_BYTES_MAX).contains(&self.start());
+        match pool.metadata.arrivals {
+            Arrivals::Unknown(reason) => Arrival::incoming(reason),
+            _ if !is_in_place => absent,
+            Arrivals::Marked(mark) => {
+                // SAFETY: the packet starts at least `PACKET_HEADROOM_BYTES` into its frame, which is ours; any bytes will do.
+                let hints =
+                    unsafe { self.first_byte().sub(size_of::<Hints>()).cast::<Hints>().read_unaligned() };
+                if hints.mark == mark { read(&hints) } else { absent }
+            }
+            Arrivals::Timed(mark, reason) => {
+                let note = self.first_byte().as_ptr().wrapping_sub(size_of::<TimeNote>());
+                // SAFETY: as above.
+                let note = unsafe { note.cast::<TimeNote>().read_unaligned() };
+                let timestamp = match note.mark == mark {
+                    true => Ok(Timestamp { ns: note.ns, clock: Clock::Monotonic }),
+                    false => Err(Unsupported::Absent),
+                };
+                Arrival { timestamp, ..Arrival::incoming(reason) }
+            }
         }
-        // SAFETY: the packet starts at least `PACKET_HEADROOM_BYTES` into its frame, which is ours; any bytes will do.
-        let hints = unsafe { self.first_byte().sub(size_of::<Hints>()).cast::<Hints>().read_unaligned() };
-        if hints.mark != mark { Arrival::incoming(Unsupported::Absent) } else { read(&hints) }
+    }
+
+    /// Asks for the cache line that [`Packet::arrival`] will look at: for whoever has many packets and is going to ask all of them.
+    #[inline]
+    pub fn prefetch_arrival(&self) {
+        prefetch(self.first_byte().as_ptr().wrapping_sub(size_of::<TimeNote>()));
     }
 }
 
+const _: () = assert!(
+    offset_of!(TimeNote, mark) + size_of::<u64>() == size_of::<TimeNote>(),
+    "the mark lies next to the packet"
+);
 const _: () = assert!(
     offset_of!(Hints, mark) + size_of::<u64>() == size_of::<Hints>(),
     "the mark lies next to the packet"
@@ -160,10 +185,11 @@ fn read(hints: &Hints) -> Arrival {
     });
     // veth says yes, and gives 0, for packets that no card has stamped or hashed.
     let present = |there: bool| if there { Ok(()) } else { Err(Unsupported::Absent) };
+    let clock = if hints.kernel_time == 1 { Clock::Monotonic } else { Clock::Device };
     Arrival {
         timestamp: timestamp
             .and_then(|()| present(hints.timestamp != 0))
-            .map(|()| Timestamp { ns: hints.timestamp, clock: Clock::Device }),
+            .map(|()| Timestamp { ns: hints.timestamp, clock }),
         hash: hash.and_then(|()| present(hints.hash != 0)).map(|()| hints.hash),
         vlan: vlan
             .map(|()| VlanTag { protocol: u16::from_be(hints.vlan_protocol), control: hints.vlan_control }),
@@ -223,8 +249,8 @@ mod tests {
 
     fn note(hash: u32) -> Hints {
         let (timestamp, hash_kind, vlan_protocol, vlan_control) = (5, 0, 0x8100_u16.to_be(), 7);
-        let (refusals, padding) = ([0; 3], 0);
-        Hints { timestamp, hash, hash_kind, vlan_protocol, vlan_control, refusals, padding, mark: MARK }
+        let (refusals, kernel_time) = ([0; 3], 0);
+        Hints { timestamp, hash, hash_kind, vlan_protocol, vlan_control, refusals, kernel_time, mark: MARK }
     }
 
     fn put(packet: &Packet<'_>, note: Hints) {

@@ -132,11 +132,14 @@ pub struct AreaConfig {
     /// The NUMA node to take the memory from, as far as it has any left; `None` leaves it to the kernel, which takes the
     /// calling thread's.
     pub numa_node: Option<u32>,
+    /// Whether a forked child has a copy of the memory as it was then: otherwise it has nothing there, and touching it ends it. The
+    /// kernel copies while it forks (before Linux 5.12 it gives the copy to the parent: ports that go on there lose their packets).
+    pub inherited: bool,
 }
 
 impl Default for AreaConfig {
     fn default() -> Self {
-        Self { frame_count: 8192, frame_bytes: 2048, headroom_bytes: 0, numa_node: None }
+        Self { frame_count: 8192, frame_bytes: 2048, headroom_bytes: 0, numa_node: None, inherited: false }
     }
 }
 
@@ -154,7 +157,7 @@ impl Area {
     /// # Errors
     /// A shape that cannot work, or no memory.
     pub fn new(config: AreaConfig) -> Result<Self, AreaError> {
-        let AreaConfig { frame_count, frame_bytes, headroom_bytes, numa_node } = config;
+        let AreaConfig { frame_count, frame_bytes, headroom_bytes, numa_node, inherited } = config;
         if !frame_bytes.is_power_of_two() || !(FRAME_BYTES_MIN..=FRAME_BYTES_MAX).contains(&frame_bytes) {
             return Err(AreaError::FrameBytes(frame_bytes));
         }
@@ -166,10 +169,11 @@ impl Area {
             return Err(AreaError::Headroom { headroom_bytes, frame_bytes });
         }
         let bytes = frame_count as usize * frame_bytes as usize;
-        let (memory, pages) = Mapping::area(bytes, numa_node).map_err(|refused| match refused {
-            AreaRefused::Node(source) => AreaError::NumaNode { node: numa_node.unwrap_or(0), source },
-            AreaRefused::Memory(source) => AreaError::Memory { bytes, source },
-        })?;
+        let (memory, pages) =
+            Mapping::area(bytes, numa_node, inherited).map_err(|refused| match refused {
+                AreaRefused::Node(source) => AreaError::NumaNode { node: numa_node.unwrap_or(0), source },
+                AreaRefused::Memory(source) => AreaError::Memory { bytes, source },
+            })?;
         Ok(Self { shared: Arc::new(Shared::new(memory, pages, config)) })
     }
 

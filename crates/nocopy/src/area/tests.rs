@@ -21,7 +21,8 @@ proptest! {
 #[test]
 fn shapes_that_cannot_work_are_refused() {
     let with = |frame_count, frame_bytes, headroom_bytes| {
-        Area::new(AreaConfig { frame_count, frame_bytes, headroom_bytes, numa_node: None }).unwrap_err()
+        Area::new(AreaConfig { frame_count, frame_bytes, headroom_bytes, ..AreaConfig::default() })
+            .unwrap_err()
     };
     assert!(matches!(with(8, 2000, 0), AreaError::FrameBytes(2000)));
     assert!(matches!(with(8, 1024, 0), AreaError::FrameBytes(1024)));

@@ -37,11 +37,14 @@ pub struct PortBuilder {
     pub(super) multi_buffer: bool,
     pub(super) filter: Option<Program>,
     pub(super) receive_metadata: bool,
+    pub(super) arrival_times: bool,
     pub(super) send_metadata: bool,
     pub(super) fanout: Option<(u16, Fanout)>,
     pub(super) outgoing: bool,
     pub(super) block_timeout: Option<Duration>,
     pub(super) probe_frame: Option<Duration>,
+    pub(super) inherited: bool,
+    pub(super) way_to_host: bool,
     /// Not a setting: found out while opening.
     pub(super) mtu_bytes: u32,
 }
@@ -72,11 +75,14 @@ impl PortBuilder {
             multi_buffer: false,
             filter: None,
             receive_metadata: false,
+            arrival_times: false,
             send_metadata: false,
             fanout: None,
             outgoing: false,
             block_timeout: None,
             probe_frame: None,
+            inherited: false,
+            way_to_host: false,
             mtu_bytes: 0,
         }
     }
@@ -247,6 +253,44 @@ impl PortBuilder {
         self
     }
 
+    /// Notes of each packet that arrives when it did, by [`Clock::Monotonic`], where the card gives no time of its own
+    /// ([`Packet::arrival`]; default false): in the modes of AF_XDP; a packet ring always has a time. Costs a look at the clock for
+    /// each packet that is redirected, by the processor that does it.
+    ///
+    /// Ports of one process on an interface share its program: one that was opened without has none for those opened later, and they
+    /// say so ([`Unsupported::OtherProgram`]).
+    ///
+    /// [`Clock::Monotonic`]: crate::metadata::Clock::Monotonic
+    /// [`Packet::arrival`]: crate::Packet::arrival
+    /// [`Unsupported::OtherProgram`]: crate::metadata::Unsupported::OtherProgram
+    #[must_use]
+    pub fn arrival_times(mut self, on: bool) -> Self {
+        self.arrival_times = on;
+        self
+    }
+
+    /// Prepares the way to hand taken packets to the host ([`ToHost`]) while the port is opened, for programs that give up their
+    /// privileges afterwards: to prepare it takes those of opening a port, to use it none, since Linux 5.19 or where
+    /// `kernel.unprivileged_bpf_disabled` is 0 (default false: it is prepared when it is asked for).
+    ///
+    /// [`ToHost`]: super::ToHost
+    #[must_use]
+    pub fn way_to_host(mut self, on: bool) -> Self {
+        self.way_to_host = on;
+        self
+    }
+
+    /// Leaves the area's memory to forked children, as a copy (default false: they have nothing there). For libraries in programs that
+    /// fork as they like: the child can still close what it has of the port, but not go on with it. See
+    /// [`AreaConfig::inherited`], which counts where an area is given.
+    ///
+    /// [`AreaConfig::inherited`]: crate::area::AreaConfig::inherited
+    #[must_use]
+    pub fn inherited(mut self, on: bool) -> Self {
+        self.inherited = on;
+        self
+    }
+
     /// Lets packets be sent with a request to the card or the kernel: complete the checksum, tell when it left
     /// ([`Sender::send_with`]; default false). Where neither can, the port opens all the same, and [`Sender::offers`] says why. Every
     /// packet then needs 16 free bytes in front, as those that are written into fresh frames have.
@@ -375,8 +419,8 @@ impl PortBuilder {
             Some(area) => Ok(area.clone()),
             None => {
                 let frame_bytes = self.frame_bytes.unwrap_or(frame_bytes);
-                let headroom_bytes = self.headroom_bytes;
-                Ok(Area::new(AreaConfig { frame_count, frame_bytes, headroom_bytes, numa_node })?)
+                let Self { headroom_bytes, inherited, .. } = *self;
+                Ok(Area::new(AreaConfig { frame_count, frame_bytes, headroom_bytes, numa_node, inherited })?)
             }
         }
     }

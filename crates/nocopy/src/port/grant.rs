@@ -213,10 +213,10 @@ impl Grant {
             interface_index: self.interface_index,
             interface: self.interface.clone(),
             queue: self.queue,
-            at: redirect.at,
+            at: redirect.recipe.at,
             native_refused: *native_refused,
             promiscuous: promiscuous.is_some(),
-            fragments: redirect.fragments,
+            fragments: redirect.recipe.fragments,
             rx_entries: self.rx_entries,
         }
     }
@@ -288,7 +288,7 @@ impl Grant {
 impl Granted {
     /// The granted program, if it runs at that place.
     pub(super) fn redirect_at(&self, at: Attach) -> Result<Arc<Redirect>, io::Error> {
-        if self.redirect.at == at {
+        if self.redirect.recipe.at == at {
             return Ok(Arc::clone(&self.redirect));
         }
         Err(match (at, self.native_refused) {
@@ -374,7 +374,7 @@ impl PortBuilder {
             ("displace", self.displace, elsewhere),
             ("busy_poll", self.busy_poll.is_some(), elsewhere),
             ("promiscuous", self.promiscuous && grant.rest.promiscuous.is_none(), elsewhere),
-            ("multi_buffer", self.multi_buffer && !grant.rest.redirect.fragments, elsewhere),
+            ("multi_buffer", self.multi_buffer && !grant.rest.redirect.recipe.fragments, elsewhere),
             (
                 "filter",
                 self.filter.is_some(),

@@ -2,7 +2,7 @@
 
 use super::redirect::Redirect;
 use super::{Mode, PortBuilder, Rejected, RejectedReason, Sender};
-use crate::area::{Arrivals, Frame, Pool};
+use crate::area::{Frame, Pool};
 use crate::metadata::{ChecksumBy, Clock, Departure, Offers, Place, Request, Unsupported};
 use crate::sys::interface::Interface;
 use crate::sys::netdev::XdpFeatures;
@@ -26,11 +26,7 @@ impl PortBuilder {
         redirect: &Redirect,
         socket: &XskSocket,
     ) {
-        pools.0.set_arrivals(match (self.receive_metadata, mode) {
-            (false, _) => Arrivals::Unknown(Unsupported::NotRequested),
-            (true, Mode::XdpCopyGeneric) => Arrivals::Unknown(Unsupported::Mode(mode)),
-            (true, _) => redirect.arrivals,
-        });
+        pools.0.set_arrivals(redirect.arrivals(self, mode));
         let kernel = Unsupported::Kernel(REQUESTS_KERNEL_MIN);
         pools.1.set_offers(match (self.send_metadata, mode) {
             (false, _) => Offers::none(Unsupported::NotRequested),

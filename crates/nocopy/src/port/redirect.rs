@@ -8,7 +8,7 @@ use std::{fmt, io};
 
 use nocopy_proto::ebpf::Instruction;
 
-use super::{FilterPlace, PortBuilder};
+use super::{FilterPlace, Mode, PortBuilder};
 use crate::area::Arrivals;
 use crate::filter::{Program, Untranslatable};
 use crate::metadata::Unsupported;
@@ -17,8 +17,8 @@ use crate::sys::kernel;
 use crate::sys::namespace::NamespaceId;
 use crate::sys::netdev::XdpFeatures;
 use crate::xdp::{
-    Attach, Attachment, Error, KernelVersion, LIVE_FRAMES_KERNEL_MIN, PassHeader, Program as XdpProgram,
-    SocketMap,
+    Attach, Attachment, Error, KernelVersion, LIVE_FRAMES_KERNEL_MIN, Notes, PassHeader,
+    Program as XdpProgram, Recipe, SocketMap,
 };
 
 /// How long to wait for a program that is on its way out: the kernel removes that of a killed process a moment after
@@ -29,18 +29,21 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// A redirecting program on an interface, detached when its last port goes.
 #[derive(Debug)]
 pub(super) struct Redirect {
-    pub(super) at: Attach,
-    /// Whether it takes packets of several buffers.
-    pub(super) fragments: bool,
+    pub(super) recipe: Recipe,
     sockets: SocketMap,
-    /// In front of what is handed to the host, where the program sees that too; not known of a program that was granted.
-    pub(super) pass: Option<PassHeader>,
-    /// Where it notes what the driver tells of packets.
-    pub(super) arrivals: Arrivals,
+    /// Why it does not note what the driver tells of packets, or when they came.
+    refused: Refused,
     /// What it lets through to the sockets, and where that is decided.
     pub(super) filter: Option<(Program, FilterPlace)>,
     /// Taken away before the map: no packet may look up a socket that is going.
     attachment: Attachment,
+}
+
+/// Why a program does not note what it might.
+#[derive(Debug, Clone, Copy)]
+struct Refused {
+    hints: Option<Unsupported>,
+    times: Option<Unsupported>,
 }
 
 /// An interface, told apart from those of other network namespaces.
@@ -62,10 +65,10 @@ impl Redirect {
         let mut attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
         let attached = attached.get_or_insert_default();
         if let Some(redirect) = attached.get(&key).and_then(Weak::upgrade)
-            && redirect.at == at
+            && redirect.recipe.at == at
         {
             let interface = interface.name.clone();
-            return match (redirect.fragments, redirect.filter.as_ref().map(|(program, _)| program)) {
+            return match (redirect.recipe.fragments, redirect.filter.as_ref().map(|(program, _)| program)) {
                 (false, _) if settings.multi_buffer => Err(Error::OneBuffer { interface }),
                 (_, filter) if filter != settings.filter.as_ref() => Err(Error::OtherFilter { interface }),
                 _ => Ok(redirect),
@@ -81,18 +84,13 @@ impl Redirect {
         let PortBuilder { multi_buffer: fragments, displace, .. } = *settings;
         // Not of those there are now: the program stays when queues are added, and ports are opened on them.
         let sockets = SocketMap::new(interface.rx_queues_max)?;
-        let pass = (at == Attach::Generic).then(PassHeader::new).transpose();
-        let pass = pass.map_err(|source| Error::System { operation: "draw a random number", source })?;
+        let random = |source| Error::System { operation: "draw a random number", source };
+        let pass = (at == Attach::Generic).then(PassHeader::new).transpose().map_err(random)?;
         let (filter, place) = in_front(settings.filter.as_ref(), &sockets, fragments)?;
-        let plain = || XdpProgram::redirect_to(&sockets, fragments, &filter, pass.as_ref());
-        let hinting = match settings.receive_metadata && at == Attach::Native {
-            true => with_hints(&sockets, fragments, &filter, interface),
-            false => Err(Unsupported::OtherProgram), // said to ports that ask later
-        };
-        let (mut program, mut arrivals) = match hinting {
-            Ok((program, mark)) => (program, Arrivals::Marked(mark)),
-            Err(reason) => (plain()?, Arrivals::Unknown(reason)),
-        };
+        let mut refused = Refused::before_asking(interface, at, settings);
+        let notes = Notes { hints: false, times: false, mark: mark().map_err(random)? };
+        let mut recipe = Recipe { at, fragments, pass, notes };
+        let mut program = refused.load(&mut recipe, &sockets, &filter, interface.index)?;
         let give_up = Instant::now() + RELEASE_TIMEOUT;
         loop {
             let attached = if displace {
@@ -103,12 +101,13 @@ impl Redirect {
             match attached {
                 Ok(attachment) => {
                     let filter = settings.filter.clone().zip(place);
-                    return Ok(Self { at, fragments, sockets, pass, arrivals, filter, attachment });
+                    return Ok(Self { recipe, sockets, refused, filter, attachment });
                 }
                 Err(Error::Occupied { .. }) if Instant::now() < give_up => std::thread::sleep(RETRY_INTERVAL),
-                Err(_) if matches!(arrivals, Arrivals::Marked(_)) => {
+                Err(_) if recipe.notes.hints => {
                     // A program that is bound to the device may be refused where another is not.
-                    (program, arrivals) = (plain()?, Arrivals::Unknown(Unsupported::Refused));
+                    refused.hints = Some(Unsupported::Refused);
+                    program = refused.load(&mut recipe, &sockets, &filter, interface.index)?;
                 }
                 Err(error) => return Err(error),
             }
@@ -117,16 +116,33 @@ impl Redirect {
 
     /// The program that another process attached, by the descriptors of its map and its link.
     pub(super) fn adopt(at: Attach, fragments: bool, map: OwnedFd, link: OwnedFd) -> Arc<Self> {
-        let arrivals = Arrivals::Unknown(Unsupported::OtherProgram);
+        let other = Some(Unsupported::OtherProgram);
+        let notes = Notes { hints: false, times: false, mark: 0 };
         Arc::new(Self {
-            at,
-            fragments,
+            recipe: Recipe { at, fragments, pass: None, notes },
             sockets: map.into(),
-            pass: None,
-            arrivals,
+            refused: Refused { hints: other, times: other },
             filter: None,
             attachment: Attachment::by(link),
         })
+    }
+
+    /// What a port of this mode finds in front of its packets.
+    pub(super) fn arrivals(&self, settings: &PortBuilder, mode: Mode) -> Arrivals {
+        let (Notes { hints, times, mark }, refused) = (self.recipe.notes, self.refused);
+        let wanted = (settings.receive_metadata, settings.arrival_times);
+        let no_hints = match (wanted.0, mode) {
+            (false, _) => Unsupported::NotRequested,
+            (true, Mode::XdpCopyGeneric) => Unsupported::Mode(mode),
+            (true, _) => refused.hints.unwrap_or(Unsupported::Absent),
+        };
+        match wanted {
+            (true, _) if hints => Arrivals::Marked(mark),
+            (_, true) if times && hints => Arrivals::Marked(mark),
+            (_, true) if times => Arrivals::Timed(mark, no_hints),
+            (false, true) => Arrivals::Unknown(refused.times.unwrap_or(Unsupported::Absent)),
+            _ => Arrivals::Unknown(no_hints),
+        }
     }
 
     /// Map and link.
@@ -194,23 +210,46 @@ fn in_user_space(why: &dyn fmt::Display, running: Option<KernelVersion>) -> Resu
     }
 }
 
-/// A program that also asks the driver about packets, and the mark of its notes.
-fn with_hints(
-    sockets: &SocketMap,
-    fragments: bool,
-    filter: &[Instruction],
-    interface: &Interface,
-) -> Result<(XdpProgram, u64), Unsupported> {
-    // Asked first: a program that asks in vain would cost every packet, and refusals by the verifier tell nothing.
-    if XdpFeatures::of(interface.index).is_ok_and(|features| features.receive_metadata == Some(0)) {
-        return Err(Unsupported::Driver);
+impl Refused {
+    /// What need not be tried, and why.
+    fn before_asking(interface: &Interface, at: Attach, settings: &PortBuilder) -> Self {
+        let unwanted = Some(Unsupported::OtherProgram); // said to ports that ask later
+        // A program that asks in vain would cost every packet, and refusals by the verifier tell nothing.
+        let is_silent =
+            || XdpFeatures::of(interface.index).is_ok_and(|features| features.receive_metadata == Some(0));
+        let hints = match settings.receive_metadata && at == Attach::Native {
+            false => unwanted,
+            true => is_silent().then_some(Unsupported::Driver),
+        };
+        Self { hints, times: if settings.arrival_times { None } else { unwanted } }
     }
+
+    /// Loads a program that notes all that was not refused; what is refused now is noted here.
+    fn load(
+        &mut self,
+        recipe: &mut Recipe,
+        sockets: &SocketMap,
+        filter: &[Instruction],
+        interface_index: u32,
+    ) -> Result<XdpProgram, Error> {
+        loop {
+            let notes = &mut recipe.notes;
+            (notes.hints, notes.times) = (self.hints.is_none(), self.times.is_none());
+            match recipe.program(sockets, filter, interface_index) {
+                Err(Error::Hints { source }) => self.hints = Some(source),
+                Err(_) if recipe.notes.times => self.times = Some(Unsupported::Refused),
+                done => return done,
+            }
+        }
+    }
+}
+
+/// A random number that tells a program's notes: not what frames are erased with.
+fn mark() -> io::Result<u64> {
     let mut mark = [0; size_of::<u64>()];
     // Never short: so few bytes come at once (getrandom(2)).
-    rustix::rand::getrandom(&mut mark, rustix::rand::GetRandomFlags::empty())
-        .map_err(|_| Unsupported::Refused)?;
-    let mark = u64::from_ne_bytes(mark) | 1; // not what frames are erased with
-    Ok((XdpProgram::redirect_with_hints(sockets, fragments, filter, interface.index, mark)?, mark))
+    rustix::rand::getrandom(&mut mark, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(mark) | 1)
 }
 
 #[cfg(all(test, not(nocopy_loom)))]

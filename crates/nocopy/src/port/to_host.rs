@@ -9,7 +9,7 @@ use super::redirect::Redirect;
 use super::{Backend, Inner};
 use crate::area::Chain;
 use crate::evidence::{Cause, Evidence};
-use crate::sys::interface::Condition;
+use crate::sys::interface::{Condition, Inquiry};
 use crate::sys::namespace::NamespaceId;
 use crate::sys::{bpf, kernel};
 use crate::xdp::{self, Attach, LIVE_FRAMES_KERNEL_MIN, Program};
@@ -49,10 +49,9 @@ const PACKET_BYTES_SURE: usize = 3072;
 /// ```
 #[derive(Debug)]
 pub struct ToHost {
-    program: Program,
+    way: Way,
     interface: String,
     interface_index: u32,
-    namespace: NamespaceId,
     /// Its header is in use as long as the port's program is on the interface; not kept there by this.
     redirect: Weak<Redirect>,
     /// For packets behind a header; kept to allocate once.
@@ -61,6 +60,31 @@ pub struct ToHost {
     whole: Vec<u8>,
     handed_over: u64,
     refused: u64,
+}
+
+/// What it takes privileges to have.
+#[derive(Debug, Clone)]
+pub(super) struct Way {
+    program: Arc<Program>,
+    /// The port's.
+    namespace: NamespaceId,
+}
+
+impl Way {
+    pub(super) fn prepare(interface: &str, inquiry: &Inquiry) -> Result<Self, ToHostError> {
+        if let Some(running) = kernel::running()
+            && running < LIVE_FRAMES_KERNEL_MIN
+        {
+            let (operation, needed) = ("hand packets to the host", LIVE_FRAMES_KERNEL_MIN);
+            return Err(xdp::Error::Kernel { operation, running, needed }.into());
+        }
+        let namespace = inquiry.namespace().map_err(|source| ToHostError::System {
+            interface: interface.to_owned(),
+            operation: "find out the port's network namespace",
+            source,
+        })?;
+        Ok(Self { program: Arc::new(Program::pass()?), namespace })
+    }
 }
 
 /// Why packets cannot be handed to the host, or one was not.
@@ -149,28 +173,18 @@ impl ToHost {
             }
             Backend::Memory(_) => return Err(ToHostError::MemoryPort),
         };
-        if let Some(running) = kernel::running()
-            && running < LIVE_FRAMES_KERNEL_MIN
-        {
-            let (operation, needed) = ("hand packets to the host", LIVE_FRAMES_KERNEL_MIN);
-            return Err(xdp::Error::Kernel { operation, running, needed }.into());
-        }
-        if backend.redirect.at == Attach::Generic && backend.redirect.pass.is_none() {
+        if backend.redirect.recipe.at == Attach::Generic && backend.redirect.recipe.pass.is_none() {
             return Err(ToHostError::Granted { interface });
         }
         if backend.inquiry.condition() == Condition::Gone {
             return Err(ToHostError::Gone { interface });
         }
-        let namespace = backend.inquiry.namespace().map_err(|source| ToHostError::System {
-            interface: interface.clone(),
-            operation: "find out the port's network namespace",
-            source,
-        })?;
+        let prepared = backend.way_to_host.clone();
+        let way = prepared.map_or_else(|| Way::prepare(&interface, &backend.inquiry), Ok)?;
         Ok(Self {
-            program: Program::pass()?,
+            way,
             interface,
             interface_index: backend.inquiry.index(),
-            namespace,
             redirect: Arc::downgrade(&backend.redirect),
             buffer: Vec::new(),
             whole: Vec::new(),
@@ -209,7 +223,7 @@ impl ToHost {
     fn run(&mut self, packet: &[u8]) -> Result<(), ToHostError> {
         let here = NamespaceId::of_thread()
             .map_err(|source| self.refusal("find out the thread's network namespace", packet, source))?;
-        if here != self.namespace {
+        if here != self.way.namespace {
             return Err(ToHostError::OtherNamespace { interface: self.interface.clone() });
         }
         if packet.len() < PACKET_BYTES_MIN {
@@ -217,14 +231,14 @@ impl ToHost {
             return Err(ToHostError::TooShort { interface, bytes });
         }
         let redirect = self.redirect.upgrade(); // held for the call: the program must not go meanwhile
-        let data = match redirect.as_ref().and_then(|redirect| redirect.pass.as_ref()) {
+        let data = match redirect.as_ref().and_then(|redirect| redirect.recipe.pass.as_ref()) {
             Some(header) => {
                 header.in_front_of(packet, &mut self.buffer);
                 &self.buffer
             }
             None => packet,
         };
-        bpf::run_live(self.program.as_fd(), self.interface_index, data, 0, 1, 1)
+        bpf::run_live(self.way.program.as_fd(), self.interface_index, data, 0, 1, 1)
             .map_err(|source| self.refusal("hand a packet to the host", packet, source))
     }
 

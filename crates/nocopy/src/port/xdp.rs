@@ -11,6 +11,7 @@ use super::filter::{Rest, UserFilter};
 use super::grant::{Grant, Granted};
 use super::ladder::{Order, Refusal, Step};
 use super::redirect::Redirect;
+use super::to_host::Way;
 use super::{Backend, FilterPlace, Inner, Mode, OpenError, Port, PortBuilder, assemble};
 use crate::area::{Area, Half};
 use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous};
@@ -36,6 +37,8 @@ pub(super) struct XdpBackend {
     /// Whether the kernel's index of the tx ring may be behind what it has sent; see `Inner::silent_kicks`.
     pub(super) tx_index_lags: bool,
     pub(super) inquiry: Inquiry,
+    /// Prepared while there were privileges, if that was asked for.
+    pub(super) way_to_host: Option<Way>,
     _promiscuous: Option<Promiscuous>,
 }
 
@@ -129,7 +132,7 @@ impl XdpRungs {
         };
         let at = if mode == Mode::XdpCopyGeneric { Attach::Generic } else { Attach::Native };
         // An interface runs its program in one place only.
-        let reused = self.redirect.take().filter(|redirect| redirect.at == at);
+        let reused = self.redirect.take().filter(|redirect| redirect.recipe.at == at);
         let attached = match (reused, &self.granted) {
             (Some(redirect), _) => Ok(redirect),
             (None, Some(granted)) => granted.redirect_at(at),
@@ -199,11 +202,15 @@ impl Standing {
                 .map_err(|error| settings.system("put the socket into the XDP map", error))?;
         }
         let (program, place) = redirect.filter.clone().unzip();
+        // Where it cannot be had, whoever asks for it is told why.
+        let way_to_host =
+            settings.way_to_host.then(|| Way::prepare(&settings.interface, &inquiry).ok()).flatten();
         let backend = XdpBackend {
             redirect,
             queue: settings.queue,
             socket,
             tx_index_lags,
+            way_to_host,
             inquiry,
             _promiscuous: promiscuous.or(granted.and_then(|granted| granted.promiscuous)),
         };

@@ -59,12 +59,18 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Anonymous, populated, zeroed memory on the largest pages to be had, kept out of forked children; of one NUMA node as far
-    /// as it has memory left, if that matters.
-    pub(crate) fn area(bytes: usize, node: Option<u32>) -> Result<(Self, Pages), AreaRefused> {
+    /// Anonymous, populated, zeroed memory on the largest pages to be had, kept out of forked children unless they are to have a copy;
+    /// of one NUMA node as far as it has memory left, if that matters.
+    pub(crate) fn area(
+        bytes: usize,
+        node: Option<u32>,
+        inherited: bool,
+    ) -> Result<(Self, Pages), AreaRefused> {
+        let keep_out =
+            |mapping: &Self| if inherited { Ok(()) } else { mapping.advise(Advice::LinuxDontFork) };
         if let Ok(mapping) = Self::anonymous(bytes.next_multiple_of(HUGE_PAGE_BYTES), MapFlags::HUGETLB) {
             node.map_or(Ok(()), |node| mapping.prefer(node)).map_err(AreaRefused::Node)?;
-            mapping.advise(Advice::LinuxDontFork)?;
+            keep_out(&mapping)?;
             return Ok((mapping, Pages::Huge));
         }
         let mapping = Self::anonymous(bytes, MapFlags::empty())?;
@@ -74,7 +80,7 @@ impl Mapping {
             Ok(()) => Pages::Transparent,
             Err(_) => Pages::Base,
         };
-        mapping.advise(Advice::LinuxDontFork)?;
+        keep_out(&mapping)?;
         match mapping.advise(Advice::LinuxPopulateWrite) {
             Ok(()) => {}
             // Before Linux 5.14 pages come with the first touch; the kernel touches them all when it pins the area.

@@ -1,5 +1,5 @@
-//! The redirecting program that also asks the driver what it knows of each packet, and notes it in front of the packet (kernel:
-//! Documentation/networking/xdp-rx-metadata.rst).
+//! The redirecting programs that also note something in front of each packet: what the driver, asked, knows of it (kernel:
+//! Documentation/networking/xdp-rx-metadata.rst), or the time.
 //!
 //! Functions of the kernel that answer such questions are no helpers with a number but *kfuncs*: called by the number that the
 //! kernel's own type information (BTF) gives them, from a program that is bound to one device, whose driver puts its own in place.
@@ -8,12 +8,13 @@ use std::mem::offset_of;
 
 use aya_obj::btf::{Btf, BtfKind};
 use nocopy_proto::ebpf::{
-    FRAME_POINTER, Helper, Instruction, R0, R1, R2, R3, R6, R7, add, call, call_kernel, copy, exit, load_u32,
-    load_u64, map, negate, set, set_u64, skip_if_greater, skip_unless, store_u8, store_u64,
+    FRAME_POINTER, Helper, Instruction, R0, R1, R2, R3, R4, R6, R7, add, call, call_kernel, copy, exit,
+    load_u8, load_u32, load_u64, map, negate, set, set_u64, skip_if_greater, skip_unless, store_u8,
+    store_u64,
 };
 
 use super::program::{DATA_BYTES, DATA_META_BYTES, RX_QUEUE_INDEX_BYTES, XDP_PASS, descriptor};
-use super::{KernelVersion, Program, SocketMap};
+use super::{Error, KernelVersion, Program, SocketMap};
 use crate::metadata::Unsupported;
 
 /// What the program notes: the bytes in front of the packet. Not more than 32, the most that every kernel allows
@@ -30,8 +31,29 @@ pub(crate) struct Hints {
     pub(crate) vlan_control: u16,
     /// The driver's answers to the questions for timestamp, hash and VLAN tag: 0, or an errno.
     pub(crate) refusals: [u8; 3],
-    pub(crate) padding: u8,
+    /// 1 if the timestamp is the kernel's, by its monotonic clock.
+    pub(crate) kernel_time: u8,
     /// The random number that tells a note of this program.
+    pub(crate) mark: u64,
+}
+
+/// What is noted of the time alone: the bytes in front of the packet.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TimeNote {
+    /// By the monotonic clock.
+    pub(crate) ns: u64,
+    /// As that of [`Hints`].
+    pub(crate) mark: u64,
+}
+
+/// What a program notes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Notes {
+    /// What the driver tells.
+    pub(crate) hints: bool,
+    /// The time, where the driver tells none.
+    pub(crate) times: bool,
     pub(crate) mark: u64,
 }
 
@@ -68,7 +90,7 @@ impl Questions {
 
 impl Program {
     /// Does what [`Program::redirect_to`] does, and notes in front of each packet that it redirects what the interface's driver knows
-    /// of it, with `mark`. Packets that go to the host stay as they are: notes that differ would keep it from joining them (GRO).
+    /// of it, with a mark. Packets that go to the host stay as they are: notes that differ would keep it from joining them (GRO).
     ///
     /// Where there is no room for a note the packet is redirected all the same.
     pub(crate) fn redirect_with_hints(
@@ -76,9 +98,9 @@ impl Program {
         fragments: bool,
         filter: &[Instruction],
         interface_index: u32,
-        mark: u64,
+        notes: Notes,
     ) -> Result<Self, Unsupported> {
-        let noting = instructions(Questions::find()?, descriptor(&sockets.map), mark);
+        let noting = instructions(Questions::find()?, descriptor(&sockets.map), notes);
         let instructions = [filter, &noting].concat();
         // Refused by the verifier, or because the device has no such functions.
         Self::load_bound(&instructions, fragments, interface_index).map_err(|source| {
@@ -90,14 +112,30 @@ impl Program {
     }
 }
 
-/// The note as it is made up on the stack, below the frame pointer.
-const fn field(offset: usize) -> i16 {
-    offset as i16 - HINTS_BYTES as i16
+impl Program {
+    /// Does what [`Program::redirect_to`] does behind what is in front of it, and notes in front of each packet that it redirects when
+    /// that was, with a mark. As with hints, where there is no room for a note the packet is redirected all the same.
+    pub(super) fn redirect_with_times(
+        sockets: &SocketMap,
+        fragments: bool,
+        in_front: Vec<Instruction>,
+        mark: u64,
+    ) -> Result<Self, Error> {
+        let mut instructions = in_front;
+        instructions.extend(redirect(descriptor(&sockets.map)));
+        let [mark_low, mark_high] = set_u64(R4, mark);
+        let note = [store_u64(R1, 0, R0), mark_low, mark_high, store_u64(R1, 8, R4)];
+        instructions.extend(place(TIME_NOTE_BYTES, &[call(Helper::MonotonicTime)], &note));
+        Self::load_for(&instructions, fragments)
+    }
 }
 
-fn instructions(questions: Questions, sockets: i32, mark: u64) -> Vec<Instruction> {
+const TIME_NOTE_BYTES: i32 = size_of::<TimeNote>() as i32;
+
+/// Redirects, and goes on with what is redirected: the context in R6, what to return in R7.
+fn redirect(sockets: i32) -> [Instruction; 9] {
     let [map_low, map_high] = map(R1, sockets);
-    let mut program = vec![
+    [
         copy(R6, R1),
         load_u32(R2, R1, RX_QUEUE_INDEX_BYTES),
         map_low,
@@ -107,35 +145,73 @@ fn instructions(questions: Questions, sockets: i32, mark: u64) -> Vec<Instructio
         skip_unless(R0, XDP_PASS, 1),
         exit(),
         copy(R7, R0),
-        set(R1, 0),
+    ]
+}
+
+/// Makes room in front of the packet and, where there is some, writes a note: `before` has R0 left to its own, `note` finds it there
+/// and the place in R1. Returns.
+fn place(bytes: i32, before: &[Instruction], note: &[Instruction]) -> Vec<Instruction> {
+    let placing = [
+        load_u32(R1, R6, DATA_META_BYTES),
+        load_u32(R2, R6, DATA_BYTES),
+        copy(R3, R1),
+        add(R3, bytes),
+        skip_if_greater(R3, R2, note.len() as i16), // for the verifier: there is room
     ];
+    let mut program = vec![copy(R1, R6), set(R2, -bytes), call(Helper::AdjustMeta)];
+    program.push(skip_unless(R0, 0, (before.len() + placing.len() + note.len()) as i16));
+    program.extend_from_slice(before);
+    program.extend(placing);
+    program.extend_from_slice(note);
+    program.extend([copy(R0, R7), exit()]);
+    program
+}
+
+/// The note as it is made up on the stack, below the frame pointer.
+const fn field(offset: usize) -> i16 {
+    offset as i16 - HINTS_BYTES as i16
+}
+
+fn instructions(questions: Questions, sockets: i32, notes: Notes) -> Vec<Instruction> {
+    let mut program = redirect(sockets).to_vec();
+    program.push(set(R1, 0));
     program.extend((0..4).map(|word| store_u64(FRAME_POINTER, field(word * 8), R1)));
     let refusals = offset_of!(Hints, refusals);
     ask(&mut program, Some(questions.timestamp), &[offset_of!(Hints, timestamp)], refusals);
+    if notes.times {
+        program.extend(time_in_place_of_none());
+    }
     let hash = [offset_of!(Hints, hash), offset_of!(Hints, hash_kind)];
     ask(&mut program, Some(questions.hash), &hash, refusals + 1);
     let vlan = [offset_of!(Hints, vlan_protocol), offset_of!(Hints, vlan_control)];
     ask(&mut program, questions.vlan, &vlan, refusals + 2);
-    program.extend(set_u64(R1, mark));
+    program.extend(set_u64(R1, notes.mark));
     program.push(store_u64(FRAME_POINTER, field(offset_of!(Hints, mark)), R1));
-    program.extend([copy(R1, R6), set(R2, -HINTS_BYTES), call(Helper::AdjustMeta)]);
     let note: Vec<_> = (0..4)
         .flat_map(|word| {
             let offset = word * 8;
             [load_u64(R3, FRAME_POINTER, field(offset)), store_u64(R1, offset as i16, R3)]
         })
         .collect();
-    let placing = [
-        load_u32(R1, R6, DATA_META_BYTES),
-        load_u32(R2, R6, DATA_BYTES),
-        copy(R3, R1),
-        add(R3, HINTS_BYTES),
-        skip_if_greater(R3, R2, note.len() as i16), // for the verifier: there is room
-    ];
-    program.push(skip_unless(R0, 0, (placing.len() + note.len()) as i16));
-    program.extend(placing.into_iter().chain(note));
-    program.extend([copy(R0, R7), exit()]);
+    program.extend(place(HINTS_BYTES, &[], &note));
     program
+}
+
+/// The kernel's time where the driver refused to give one, or gave 0.
+fn time_in_place_of_none() -> [Instruction; 10] {
+    let (refusal, timestamp) = (field(offset_of!(Hints, refusals)), field(offset_of!(Hints, timestamp)));
+    [
+        load_u8(R2, FRAME_POINTER, refusal),
+        skip_unless(R2, 0, 2),
+        load_u64(R2, FRAME_POINTER, timestamp),
+        skip_unless(R2, 0, 6),
+        call(Helper::MonotonicTime),
+        store_u64(FRAME_POINTER, timestamp, R0),
+        set(R0, 0),
+        store_u8(FRAME_POINTER, refusal, R0),
+        set(R0, 1),
+        store_u8(FRAME_POINTER, field(offset_of!(Hints, kernel_time)), R0),
+    ]
 }
 
 /// Asks the driver a question about the packet, whose answers go to the fields of the note at `into`, and the errno to `refusal`.

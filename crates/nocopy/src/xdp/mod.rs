@@ -9,18 +9,21 @@ mod generator;
 mod hints;
 mod pass_header;
 mod program;
+mod recipe;
 
 use std::io;
 
 pub use attachment::{Attach, Attachment};
 pub(crate) use attachment::{attached, lookup};
 pub use generator::Generator;
-pub(crate) use hints::{ANSWER_OLD_KERNEL, Hints, VLAN_KERNEL_MIN};
+pub(crate) use hints::{ANSWER_OLD_KERNEL, Hints, Notes, TimeNote, VLAN_KERNEL_MIN};
 pub(crate) use pass_header::PassHeader;
 pub(crate) use program::SocketMap;
 pub use program::{Counter, Program};
+pub(crate) use recipe::Recipe;
 
 use crate::filter::Untranslatable;
+use crate::metadata::Unsupported;
 pub use crate::sys::kernel::KernelVersion;
 use crate::sys::{capability, kernel};
 
@@ -95,6 +98,12 @@ pub enum Error {
     Filter {
         /// What it asks for.
         source: Untranslatable,
+    },
+    /// The program asks the driver about packets, and that does not work.
+    #[error("an XDP program that asks the driver about packets: {source}")]
+    Hints {
+        /// Why not.
+        source: Unsupported,
     },
     /// The program there is held by a link, which only its owner can undo.
     #[error(

@@ -3,7 +3,7 @@
 /// A secret in the shape of an Ethernet header, in front of what a port in generic mode hands to the host. The kernel runs
 /// generic programs late, on everything the host receives, and keeps no other mark: without it the packet would come back
 /// to the port. The port's own program takes it off.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PassHeader([u8; Self::BYTES as usize]);
 
 /// For local experiments (IEEE 802): no host takes a packet of this type for anything, should one ever meet it.

@@ -39,7 +39,7 @@ impl Program {
     }
 
     /// Loads a program, possibly for packets of several buffers ([`FRAGMENTS_SINCE`]).
-    fn load_for(instructions: &[Instruction], fragments: bool) -> Result<Self, Error> {
+    pub(super) fn load_for(instructions: &[Instruction], fragments: bool) -> Result<Self, Error> {
         bpf::load_xdp(instructions, fragments, None).map(|fd| Self { fd }).map_err(|(source, log)| {
             if log.is_empty() {
                 Error::from_refusal("load an XDP program", source)
@@ -92,8 +92,7 @@ impl Program {
         pass: Option<&PassHeader>,
     ) -> Result<Self, Error> {
         let [map_low, map_high] = map(R1, descriptor(&sockets.map));
-        let mut instructions = pass.map(Self::pass_marked).unwrap_or_default();
-        instructions.extend_from_slice(filter);
+        let mut instructions = Self::in_front(filter, pass);
         instructions.extend([
             load_u32(R2, R1, RX_QUEUE_INDEX_BYTES),
             map_low,
@@ -103,6 +102,11 @@ impl Program {
             exit(),
         ]);
         Self::load_for(&instructions, fragments)
+    }
+
+    /// What runs before a packet is redirected.
+    pub(super) fn in_front(filter: &[Instruction], pass: Option<&PassHeader>) -> Vec<Instruction> {
+        [&pass.map(Self::pass_marked).unwrap_or_default(), filter].concat()
     }
 
     /// Lets packets that begin with the secret of `pass` go on to the host without it, and falls through for all others,

@@ -204,7 +204,7 @@ mod tests {
 
     /// One block that holds what a kernel would never write.
     fn blocks(first: u32, packets: u32, header: Option<(u32, libc::tpacket3_hdr)>) -> Blocks {
-        let (memory, _) = Mapping::area(BLOCK_BYTES as usize, None).unwrap();
+        let (memory, _) = Mapping::area(BLOCK_BYTES as usize, None, false).unwrap();
         let blocks = Blocks::new(BlockMemory::new(memory, BLOCK_BYTES, 1));
         let description = offset_of!(libc::tpacket_block_desc, hdr);
         let write = |field: usize, value: u32| {

@@ -1,0 +1,38 @@
+//! What a redirecting program is made of besides its filter and its map: enough to make another one in its place.
+
+use nocopy_proto::ebpf::Instruction;
+
+use super::{Attach, Error, Notes, PassHeader, Program, SocketMap};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Recipe {
+    /// Where the program is attached.
+    pub(crate) at: Attach,
+    /// Whether it takes packets of several buffers.
+    pub(crate) fragments: bool,
+    /// In front of what is handed to the host, where the program sees that too; not known of a program that was granted.
+    pub(crate) pass: Option<PassHeader>,
+    pub(crate) notes: Notes,
+}
+
+impl Recipe {
+    /// Loads a program with these instructions of a filter, none for all packets. One that asks the driver is bound to the interface,
+    /// which must be of the calling thread's network namespace.
+    pub(crate) fn program(
+        &self,
+        sockets: &SocketMap,
+        filter: &[Instruction],
+        interface_index: u32,
+    ) -> Result<Program, Error> {
+        let Self { fragments, notes, ref pass, .. } = *self;
+        if notes.hints {
+            let program = Program::redirect_with_hints(sockets, fragments, filter, interface_index, notes);
+            program.map_err(|source| Error::Hints { source })
+        } else if notes.times {
+            let in_front = Program::in_front(filter, pass.as_ref());
+            Program::redirect_with_times(sockets, fragments, in_front, notes.mark)
+        } else {
+            Program::redirect_to(sockets, fragments, filter, pass.as_ref())
+        }
+    }
+}
