@@ -21,6 +21,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -30,7 +32,7 @@ use nocopy_proto::pcapng::SNAP_BYTES_MAX;
 
 use crate::evidence::{Cause, Evidence};
 use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous};
-pub use crate::sys::packet::{Block, Captured, Contents, Packets, PcapngBlock, PcapngLayout};
+pub use crate::sys::packet::{Block, BlockReader, Captured, Contents, Packets, PcapngBlock, PcapngLayout};
 use crate::sys::packet::{Capture, OwnedBlocks, PacketSocket};
 use crate::sys::xsk::wait_readable_or_broken;
 
@@ -202,10 +204,17 @@ impl BlocksBuilder {
         let (socket, blocks) = PacketSocket::lending(&self.capture(interface.index), &instructions)
             .map_err(|error| self.refused(error))?;
         let promiscuous = self.promiscuous.then(|| Promiscuous::on(interface.index)).transpose();
+        let shared = Shared {
+            interface: self.interface.clone(),
+            socket,
+            snap_bytes: self.snap_bytes,
+            packets: AtomicU64::new(0),
+            drops: AtomicU64::new(0),
+            freezes: AtomicU64::new(0),
+        };
         Ok(Blocks {
             blocks,
-            socket,
-            total: Totals::default(),
+            shared: Arc::new(shared),
             inquiry: Inquiry::of(interface.index).map_err(system("look after it"))?,
             _promiscuous: promiscuous.map_err(system("make it promiscuous"))?,
             block_timeout: self.block_timeout,
@@ -245,22 +254,29 @@ impl BlocksBuilder {
         }
     }
 
-    /// The filter, or one that takes everything; what it gives is how many bytes are kept.
     fn instructions(&self) -> Result<Vec<Instruction>, CaptureError> {
-        const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-        let everything = [Instruction { code: RETURN, jump_true: 0, jump_false: 0, constant: u32::MAX }];
-        let filter = self.filter.as_ref().map(Program::for_packet_socket).transpose();
-        let interface = self.interface.clone();
-        let filter = filter.map_err(|source| CaptureError::Filter { interface, source })?;
-        let instructions = filter.as_ref().map_or(&everything[..], Program::instructions);
-        let limited = instructions.iter().map(|&instruction| match instruction {
-            Instruction { code: RETURN, constant, .. } => {
-                Instruction { constant: constant.min(self.snap_bytes), ..instruction }
-            }
-            other => other,
-        });
-        Ok(limited.collect())
+        instructions(self.filter.as_ref(), self.snap_bytes, &self.interface)
     }
+}
+
+/// The filter, or one that takes everything; what it gives is how many bytes are kept.
+fn instructions(
+    filter: Option<&Program>,
+    snap_bytes: u32,
+    interface: &str,
+) -> Result<Vec<Instruction>, CaptureError> {
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let everything = [Instruction { code: RETURN, jump_true: 0, jump_false: 0, constant: u32::MAX }];
+    let filter = filter.map(Program::for_packet_socket).transpose();
+    let filter = filter.map_err(|source| CaptureError::Filter { interface: interface.to_owned(), source })?;
+    let instructions = filter.as_ref().map_or(&everything[..], Program::instructions);
+    let limited = instructions.iter().map(|&instruction| match instruction {
+        Instruction { code: RETURN, constant, .. } => {
+            Instruction { constant: constant.min(snap_bytes), ..instruction }
+        }
+        other => other,
+    });
+    Ok(limited.collect())
 }
 
 /// What the kernel counted for a capture since it was opened, under its names (`struct tpacket_stats_v3`).
@@ -295,8 +311,7 @@ impl Fill {
 #[derive(Debug)]
 pub struct Blocks {
     blocks: OwnedBlocks,
-    socket: PacketSocket,
-    total: Totals,
+    shared: Arc<Shared>,
     inquiry: Inquiry,
     _promiscuous: Option<Promiscuous>,
     block_timeout: Duration,
@@ -346,7 +361,7 @@ impl Blocks {
             sleep(timeout.min(GLANCE));
             return Ok(true);
         }
-        let (wakeup, broken) = wait_readable_or_broken(self.socket.as_fd(), timeout)?;
+        let (wakeup, broken) = wait_readable_or_broken(self.shared.socket.as_fd(), timeout)?;
         if broken || wakeup == Wakeup::TimedOut {
             self.check()?;
         }
@@ -358,7 +373,7 @@ impl Blocks {
     /// # Errors
     /// As [`Blocks::next`].
     pub fn check(&self) -> io::Result<()> {
-        self.socket.forget_error()?;
+        self.shared.socket.forget_error()?;
         let (kind, errno) = match self.inquiry.condition() {
             Condition::Up => return Ok(()),
             Condition::Down => (io::ErrorKind::NetworkDown, libc::ENETDOWN),
@@ -373,7 +388,7 @@ impl Blocks {
     /// # Errors
     /// The kernel's refusal.
     pub fn stop(&mut self) -> io::Result<()> {
-        self.socket.deafen()
+        self.shared.socket.deafen()
     }
 
     /// How long a packet may wait in a block that is not full.
@@ -386,11 +401,12 @@ impl Blocks {
     /// # Errors
     /// The kernel's refusal.
     pub fn totals(&mut self) -> io::Result<Totals> {
-        let since = self.socket.counts()?; // the kernel starts anew each time
-        self.total.tp_packets += u64::from(since.packets);
-        self.total.tp_drops += u64::from(since.drops);
-        self.total.tp_freeze_q_cnt += u64::from(since.freezes);
-        Ok(self.total)
+        self.shared.totals()
+    }
+
+    /// What can be done with the capture from elsewhere while blocks are taken here.
+    pub fn control(&self) -> Control {
+        Control { shared: Arc::clone(&self.shared) }
     }
 
     /// How full the blocks are.
@@ -407,6 +423,72 @@ impl Blocks {
 impl AsFd for Blocks {
     /// Readable when there is a block, and while the block before the next is away.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.shared.socket.as_fd()
+    }
+}
+
+/// What a capture shares with its controls.
+#[derive(Debug)]
+struct Shared {
+    interface: String,
+    socket: PacketSocket,
+    snap_bytes: u32,
+    // Sums of what the kernel told each time it was asked. Nothing else depends on them, so their order does not matter.
+    packets: AtomicU64,
+    drops: AtomicU64,
+    freezes: AtomicU64,
+}
+
+impl Shared {
+    /// Whoever asks, and in whatever order: each answer of the kernel, which starts anew each time, is added once.
+    fn totals(&self) -> io::Result<Totals> {
+        let since = self.socket.counts()?;
+        let add = |sum: &AtomicU64, more: u32| {
+            sum.fetch_add(more.into(), Ordering::Relaxed).wrapping_add(more.into())
+        };
+        Ok(Totals {
+            tp_packets: add(&self.packets, since.packets),
+            tp_drops: add(&self.drops, since.drops),
+            tp_freeze_q_cnt: add(&self.freezes, since.freezes),
+        })
+    }
+}
+
+/// A capture's filter and counts, for others than the one who takes its blocks: another thread, or a signal handler. It keeps the
+/// capture's socket open.
+#[derive(Debug, Clone)]
+pub struct Control {
+    shared: Arc<Shared>,
+}
+
+impl Control {
+    /// Has the kernel decide by another filter from now on; `None` takes everything. It replaces the old one at once: no packet goes
+    /// by neither. What the old one let through and is in blocks, also in the one that the kernel writes to, stays there.
+    ///
+    /// # Errors
+    /// [`CaptureError::Filter`] and [`CaptureError::System`]; the old filter stays.
+    pub fn set_filter(&self, filter: Option<&Program>) -> Result<(), CaptureError> {
+        let Shared { interface, socket, snap_bytes, .. } = &*self.shared;
+        let instructions = instructions(filter, *snap_bytes, interface)?;
+        socket.filter(&instructions).map_err(|source| CaptureError::System {
+            interface: interface.clone(),
+            operation: "set the filter",
+            source,
+        })
+    }
+
+    /// What the kernel counted so far: one system call, no lock and no allocation, so a signal handler may ask.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn totals(&self) -> io::Result<Totals> {
+        self.shared.totals()
+    }
+}
+
+impl AsFd for Control {
+    /// The capture's, as [`Blocks`] has it.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.socket.as_fd()
     }
 }

@@ -18,7 +18,7 @@ use header::VLAN_TAG_BYTES;
 use memory::BlockMemory;
 pub(crate) use outgoing::Outgoing;
 pub(crate) use owned::OwnedBlocks;
-pub use owned::{Block, Captured, Contents, Packets, PcapngBlock, PcapngLayout};
+pub use owned::{Block, BlockReader, Captured, Contents, Packets, PcapngBlock, PcapngLayout};
 
 use nocopy_proto::filter::Instruction;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -242,6 +242,11 @@ impl PacketSocket {
             }
         }
         Ok(())
+    }
+
+    /// Has it run another filter from now on; what lies in its blocks is not looked at again.
+    pub(crate) fn filter(&self, filter: &[Instruction]) -> io::Result<()> {
+        option::filter(&self.fd, filter)
     }
 
     /// Lets nothing more in.

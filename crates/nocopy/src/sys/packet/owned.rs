@@ -51,7 +51,7 @@ impl OwnedBlocks {
         away_count.fetch_add(1, Ordering::Relaxed);
         self.next = (block + 1) % memory.block_count();
         let contents = memory.contents(block);
-        Some(Block { ring: Arc::clone(&self.ring), block, contents })
+        Some(Block { ring: Arc::clone(&self.ring), block, contents, returns: true })
     }
 
     /// Whether the block before the next is handed out.
@@ -84,6 +84,8 @@ pub struct Block {
     ring: Arc<Ring>,
     block: u32,
     contents: memory::Contents,
+    /// Whether it goes back when it is dropped.
+    returns: bool,
 }
 
 impl Block {
@@ -98,6 +100,14 @@ impl Block {
         let first = header.checked_sub(OURS_OFFSET).map_or(usize::MAX, |first| first as usize);
         let rest = self.bytes_mut().get_mut(first..).unwrap_or_default();
         Packets { rest, left: packets, unreadable: 0 }
+    }
+
+    /// Makes it one that is read packet by packet, with pauses.
+    #[must_use]
+    pub fn into_reader(self) -> BlockReader {
+        let memory::Contents { header, packets } = self.contents;
+        let at = header.checked_sub(OURS_OFFSET).map_or(usize::MAX, |first| first as usize);
+        BlockReader { block: self, at, left: packets }
     }
 
     /// Makes it a piece of a pcapng file, where it lies: no packet is copied.
@@ -124,6 +134,9 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
+        if !self.returns {
+            return;
+        }
         self.ring.memory.give_back(self.block);
         self.ring.away_count.fetch_sub(1, Ordering::Relaxed);
         // Release: pairs with the acquire in `OwnedBlocks::take`.
@@ -178,6 +191,42 @@ impl<'block> Iterator for Packets<'block> {
         let (packet, rest) = rest.split_at_mut(next);
         (self.rest, self.left) = (rest, left);
         Some(Captured { bytes: &packet[first..first + len], original_bytes, time_ns, vlan, outgoing })
+    }
+}
+
+/// A [`Block`] that is read packet by packet, and goes back to the kernel when it is dropped.
+#[derive(Debug)]
+pub struct BlockReader {
+    block: Block,
+    /// The next packet's header, behind the word that the kernel reads.
+    at: usize,
+    left: u32,
+}
+
+impl BlockReader {
+    /// Packets that are still to come.
+    pub fn left(&self) -> u32 {
+        self.left
+    }
+
+    /// The next packet; `None` behind the last.
+    #[inline]
+    pub fn next_packet(&mut self) -> Option<Captured<'_>> {
+        let left = self.left.checked_sub(1)?;
+        let rest = self.block.bytes_mut().get_mut(self.at..).unwrap_or_default();
+        let Some(Place { first, len, next, original_bytes, time_ns, vlan, outgoing }) =
+            settle(rest, left == 0)
+        else {
+            self.left = 0; // what cannot be believed ends the block, as in `Packets`
+            return None;
+        };
+        (self.at, self.left) = (self.at + next, left);
+        Some(Captured { bytes: &rest[first..first + len], original_bytes, time_ns, vlan, outgoing })
+    }
+
+    /// Lets go of the block without giving it back to the kernel: for the child of a fork, whose parent reads in the same memory.
+    pub fn leave(mut self) {
+        self.block.returns = false;
     }
 }
 

@@ -1,0 +1,5 @@
+//! Gives the library libpcap's name, by which programs that were linked with libpcap ask the loader for it.
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libpcap.so.0.8");
+}

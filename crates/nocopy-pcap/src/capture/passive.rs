@@ -1,0 +1,370 @@
+//! Captures that leave the host its traffic: the kernel's blocks, read where they lie.
+//!
+//! What libpcap 1.10.3 does with such blocks is done here (its pcap-linux.c): when a call waits and when it returns, what it says of an
+//! interface that went, and that packets which an old filter let through are run through the new one.
+
+use std::ffi::{CStr, CString, c_int};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nocopy::capture::{BlockReader, Blocks, CaptureError};
+use nocopy_proto::filter::VlanTag;
+
+use super::{Counts, Direction, Filter, Packet, Refusal, Waited, Waiting};
+use crate::abi::SNAP_BYTES_MAX;
+use crate::handle::{Settings, Stop};
+use crate::report::FilterPlace;
+use crate::text;
+
+mod interface;
+
+use interface::{Drops, InterfaceKind};
+
+/// Bytes of a block: as many as libpcap's.
+const BLOCK_BYTES: u32 = SNAP_BYTES_MAX as u32;
+
+/// Bytes of all blocks, where the program does not say (libpcap's default).
+const BUFFER_BYTES: u32 = 2 << 20;
+
+/// "No timeout", for the kernel: what is in a block that is not full waits that long.
+const TIMEOUT_MAX: Duration = Duration::from_millis(u32::MAX as u64);
+
+/// What is read, by one thread at a time.
+#[derive(Debug)]
+pub(crate) struct Passive {
+    blocks: Blocks,
+    reading: Option<BlockReader>,
+    /// What packets are looked at with here, beside what the kernel does.
+    filter: Option<UserFilter>,
+    /// The number of changes that `filter` has in it.
+    changes: u32,
+    shared: Arc<Shared>,
+}
+
+/// A filter that is run here.
+#[derive(Debug)]
+struct UserFilter {
+    filter: Filter,
+    /// How many blocks it is for: those that may hold packets of the filter before. `None`: for all, the kernel has none.
+    blocks: Option<u32>,
+}
+
+/// What both sides see.
+#[derive(Debug)]
+struct Shared {
+    control: nocopy::capture::Control,
+    device: CString,
+    is_loopback: bool,
+    /// Only read and written as a whole.
+    direction: AtomicU8,
+    /// Whether the interface went down, and was not seen up or gone since.
+    is_down: AtomicBool,
+    /// How often the filter changed. Release when it is written, behind `posted`; acquire when it is read.
+    changes: AtomicU32,
+    posted: Mutex<Option<(Filter, FilterPlace)>>,
+    drops: Option<Drops>,
+}
+
+impl Passive {
+    /// Opens one.
+    pub(super) fn open(device: &CStr, settings: &Settings) -> Result<(Self, Control), Refusal> {
+        let name = device.to_str().map_err(|_| Refusal("the device's name is not text".into()))?;
+        let kind = InterfaceKind::of(device)?;
+        if settings.immediate {
+            let why = "immediate mode has packets handed over one by one, and our rings hand over blocks";
+            return Err(Refusal(why.into()));
+        }
+        let blocks = open_blocks(name, settings).map_err(|error| Refusal(error.to_string()))?;
+        let shared = Arc::new(Shared {
+            control: blocks.control(),
+            device: device.to_owned(),
+            is_loopback: kind.is_loopback,
+            direction: AtomicU8::new(Direction::Both as u8),
+            is_down: AtomicBool::new(false),
+            changes: AtomicU32::new(0),
+            posted: Mutex::new(None),
+            drops: settings.promiscuous.then(|| Drops::of(name)),
+        });
+        let control = Control { shared: Arc::clone(&shared) };
+        Ok((Self { blocks, reading: None, filter: None, changes: 0, shared }, control))
+    }
+
+    /// Whether there are packets in hand; takes the next block if there are none.
+    #[inline]
+    pub(super) fn is_ready(&mut self) -> bool {
+        if self.reading.as_ref().is_some_and(|block| block.left() > 0) {
+            return true;
+        }
+        self.turn()
+    }
+
+    /// Gives the block back and takes the next, if the kernel has handed it over.
+    #[cold]
+    fn turn(&mut self) -> bool {
+        self.put_back();
+        // The only error is of an interface that is down or gone, which `wait` words as libpcap does.
+        self.reading = self.blocks.next(Duration::ZERO).ok().flatten().map(|block| block.into_reader());
+        self.reading.is_some()
+    }
+
+    /// Gives a block back that was read to its end.
+    fn put_back(&mut self) {
+        if self.reading.take().is_some()
+            && let Some(UserFilter { blocks: Some(blocks), .. }) = &mut self.filter
+        {
+            *blocks -= 1;
+            if *blocks == 0 {
+                self.filter = None;
+            }
+        }
+    }
+
+    /// Goes through packets in hand.
+    pub(super) fn hand_over(
+        &mut self,
+        max: usize,
+        stop: &Stop,
+        deliver: &mut impl FnMut(Packet<'_>),
+    ) -> usize {
+        let mut delivered = 0;
+        for _ in 0..max {
+            if stop.is_asked() {
+                break;
+            }
+            // Acquire: pairs with the release in `Control::set_filter`.
+            if self.shared.changes.load(Ordering::Acquire) != self.changes {
+                self.refresh();
+            }
+            let Some(block) = &mut self.reading else { break };
+            let stays = block.left() > 1;
+            let Some(captured) = block.next_packet() else { break };
+            let vlan = captured.vlan.map(|tag| VlanTag { protocol: tag.protocol, control: tag.control });
+            let matches = self.filter.as_ref().is_none_or(|user| user.filter.matches(captured.bytes, vlan));
+            if matches && self.shared.wants(captured.outgoing) {
+                delivered += 1;
+                deliver(Packet {
+                    bytes: captured.bytes,
+                    original_bytes: captured.original_bytes,
+                    time_ns: captured.time_ns,
+                    stays,
+                });
+            }
+        }
+        // A block that was read to its end goes back at once: while it is ours the descriptor stays readable.
+        if self.reading.as_ref().is_some_and(|block| block.left() == 0) {
+            self.put_back();
+        }
+        delivered
+    }
+
+    /// Takes over a filter that was set.
+    #[cold]
+    fn refresh(&mut self) {
+        let posted = self.shared.posted.lock().unwrap_or_else(PoisonError::into_inner);
+        self.changes = self.shared.changes.load(Ordering::Relaxed); // written under the lock
+        let Some((filter, place)) = &*posted else { return };
+        let blocks = match place {
+            // Those that wait or are in hand, the one that the kernel writes to, and one that it came to meanwhile.
+            FilterPlace::Kernel => Some(self.blocks.fill().used + 2),
+            FilterPlace::Program => None,
+        };
+        self.filter = Some(UserFilter { filter: filter.clone(), blocks });
+    }
+
+    /// Waits for a block, as libpcap's `pcap_wait_for_frames_mmap` does.
+    pub(super) fn wait(&mut self, waiting: Waiting<'_>) -> Waited {
+        loop {
+            let is_down = self.shared.is_down.load(Ordering::Relaxed);
+            // The kernel hands a block over when the timeout is up, if there is anything in it: no other timeout is needed. While
+            // the interface is down nothing tells that it is gone, so that is asked for.
+            let timeout_ms = match (waiting.nonblocking, is_down) {
+                (true, _) => 0,
+                (false, true) => 1,
+                (false, false) => -1,
+            };
+            match self.poll(waiting.stop, timeout_ms) {
+                Ok(Polled::Readable) => return Waited::Look,
+                Ok(Polled::Other) => {}
+                Err(words) => return Waited::Failed(words),
+            }
+            if !waiting.nonblocking && waiting.stop.take() {
+                return Waited::Stopped;
+            }
+            if self.shared.is_down.load(Ordering::Relaxed)
+                && let Err(words) = self.look()
+            {
+                return Waited::Failed(words);
+            }
+            if waiting.nonblocking {
+                return Waited::Look;
+            }
+        }
+    }
+
+    /// Waits once.
+    fn poll(&self, stop: &Stop, timeout_ms: c_int) -> Result<Polled, String> {
+        let socket = self.shared.control.as_fd().as_raw_fd();
+        let descriptor = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // A negative descriptor is passed over.
+        let mut polled = [descriptor(socket), descriptor(stop.descriptor().map_or(-1, |fd| fd.as_raw_fd()))];
+        // SAFETY: two descriptors, as said.
+        let result = unsafe { libc::poll(polled.as_mut_ptr(), 2, timeout_ms) };
+        if result < 0 {
+            let error = io::Error::last_os_error();
+            let is_signal = error.kind() == io::ErrorKind::Interrupted;
+            return if is_signal {
+                Ok(Polled::Other)
+            } else {
+                Err(text::of_errno("can't poll on packet socket", &error))
+            };
+        }
+        if polled[1].revents & libc::POLLIN != 0 {
+            stop.forget_wakeups();
+        }
+        match polled[0].revents {
+            libc::POLLIN => Ok(Polled::Readable),
+            0 => Ok(Polled::Other),
+            events => self.socket_event(events).map(|()| Polled::Other),
+        }
+    }
+
+    /// What it means that the socket has something else to say than that there are packets.
+    fn socket_event(&self, events: i16) -> Result<(), String> {
+        if events & libc::POLLNVAL != 0 {
+            return Err("Invalid polling request on packet socket".into());
+        }
+        if events & (libc::POLLHUP | libc::POLLRDHUP) != 0 {
+            return Err("Hangup on packet socket".into());
+        }
+        if events & libc::POLLERR == 0 {
+            return Ok(());
+        }
+        match interface::socket_error(self.shared.control.as_fd()) {
+            error if error.raw_os_error() == Some(libc::ENETDOWN) => {
+                self.shared.is_down.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            error if error.raw_os_error() == Some(0) => {
+                Err("Error condition on packet socket: Reported error was 0".into())
+            }
+            error => Err(text::of_errno("Error condition on packet socket", &error)),
+        }
+    }
+
+    /// Looks whether an interface that was down is up or gone.
+    fn look(&self) -> Result<(), String> {
+        if interface::is_up(self.shared.control.as_fd(), &self.shared.device)? {
+            self.shared.is_down.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Closes it in the child of a fork.
+    pub(super) fn leave(self) {
+        if let Some(block) = self.reading {
+            block.leave();
+        }
+    }
+}
+
+enum Polled {
+    Readable,
+    Other,
+}
+
+/// Opens the blocks; fewer, if the kernel has no memory for as many as asked for.
+fn open_blocks(name: &str, settings: &Settings) -> Result<Blocks, CaptureError> {
+    let buffer_bytes = u32::try_from(settings.buffer_bytes).ok().filter(|&bytes| bytes > 0);
+    let mut count = buffer_bytes.unwrap_or(BUFFER_BYTES).div_ceil(BLOCK_BYTES).max(2);
+    let timeout = u64::try_from(settings.timeout_ms).unwrap_or(0);
+    let timeout = if timeout == 0 { TIMEOUT_MAX } else { Duration::from_millis(timeout) };
+    loop {
+        let builder = Blocks::builder(name).blocks(BLOCK_BYTES, count).block_timeout(timeout).outgoing(true);
+        let builder = builder.snap(settings.snap_bytes().cast_unsigned()).promiscuous(settings.promiscuous);
+        match builder.open() {
+            Err(CaptureError::Memory { .. }) if count > 2 => count -= (count / 20).max(1),
+            opened => return opened,
+        }
+    }
+}
+
+impl Shared {
+    /// Whether a packet is of the direction that the program wants. What the loopback interface sends it also receives.
+    fn wants(&self, outgoing: bool) -> bool {
+        let direction = self.direction.load(Ordering::Relaxed);
+        match outgoing {
+            true => !self.is_loopback && direction != Direction::In as u8,
+            false => direction != Direction::Out as u8,
+        }
+    }
+}
+
+/// What anybody may use.
+#[derive(Debug)]
+pub(crate) struct Control {
+    shared: Arc<Shared>,
+}
+
+impl Control {
+    /// Sets the filter in the kernel or, if that does not take it, here.
+    pub(super) fn set_filter(&self, filter: Filter) -> Result<FilterPlace, String> {
+        // Held until the reader may know: two that set filters would otherwise leave one here and the other one in the kernel.
+        let mut posted = self.shared.posted.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = match self.shared.control.set_filter(Some(&filter.program)) {
+            Ok(()) => FilterPlace::Kernel,
+            Err(refusal) => {
+                warn(&refusal);
+                let removed = self.shared.control.set_filter(None);
+                removed.map_err(|error| format!("can't remove kernel filter: {error}"))?;
+                FilterPlace::Program
+            }
+        };
+        *posted = Some((filter, place));
+        // Release: pairs with the acquire in `Passive::hand_over`.
+        self.shared.changes.fetch_add(1, Ordering::Release);
+        Ok(place)
+    }
+
+    pub(super) fn set_direction(&self, direction: Direction) {
+        self.shared.direction.store(direction as u8, Ordering::Relaxed);
+    }
+
+    pub(super) fn counts(&self) -> Result<Counts, String> {
+        let totals = self.shared.control.totals();
+        let totals =
+            totals.map_err(|error| text::of_errno("failed to get statistics from socket", &error))?;
+        Ok(Counts {
+            received: totals.tp_packets,
+            dropped: totals.tp_drops,
+            interface_dropped: self.shared.drops.as_ref().map_or(0, Drops::count),
+        })
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.shared.control.as_fd()
+    }
+
+    pub(super) fn is_loopback(&self) -> bool {
+        self.shared.is_loopback
+    }
+
+    pub(super) fn needs_looks(&self) -> bool {
+        self.shared.is_down.load(Ordering::Relaxed)
+    }
+}
+
+/// Says that the kernel does not take a filter, as libpcap does.
+fn warn(refusal: &CaptureError) {
+    match refusal {
+        CaptureError::System { source, .. } if source.raw_os_error() == Some(libc::ENOMEM) => eprintln!(
+            "Warning: Couldn't allocate kernel memory for filter: try increasing net.core.optmem_max with sysctl"
+        ),
+        CaptureError::System { source, .. } => {
+            eprintln!("{}", text::of_errno("Warning: Kernel filter failed", source))
+        }
+        other => eprintln!("Warning: Kernel filter failed: {other}"),
+    }
+}

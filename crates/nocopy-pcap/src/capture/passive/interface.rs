@@ -1,0 +1,162 @@
+//! What is asked of an interface, by name, as libpcap asks it.
+
+use std::ffi::{CStr, CString, c_int, c_ulong};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Refusal;
+use crate::text;
+
+/// What kind of interface a capture is on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct InterfaceKind {
+    pub(super) is_loopback: bool,
+}
+
+impl InterfaceKind {
+    /// Looks at an interface that packets are to be captured on.
+    ///
+    /// # Errors
+    /// It is none, or its packets do not begin with an Ethernet header.
+    pub(super) fn of(device: &CStr) -> Result<Self, Refusal> {
+        let name = device.to_string_lossy();
+        if name == "any" {
+            return Err(Refusal("'any' is all interfaces, and a capture of ours is of one".into()));
+        }
+        if name.starts_with("isdn") || name.starts_with("isdY") {
+            return Err(Refusal("ISDN devices have no Ethernet headers of their own".into()));
+        }
+        // SAFETY: takes numbers.
+        let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        if socket < 0 {
+            return Err(Refusal(format!("no socket to ask about {name}: {}", io::Error::last_os_error())));
+        }
+        // SAFETY: opened above, and owned by nobody else.
+        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        let request = ask(std::os::fd::AsFd::as_fd(&socket), device, libc::SIOCGIFHWADDR);
+        let request = request.map_err(|error| Refusal(format!("{name}: no such interface ({error})")))?;
+        // SAFETY: the call filled the address in.
+        let hardware = unsafe { request.ifr_ifru.ifru_hwaddr.sa_family };
+        let is_loopback = hardware == libc::ARPHRD_LOOPBACK;
+        if !is_loopback && hardware != libc::ARPHRD_ETHER {
+            let why = format!("{name}: its packets have no Ethernet header (hardware type {hardware})");
+            return Err(Refusal(why));
+        }
+        if Path::new(&format!("/sys/class/net/{name}/dsa/tagging")).exists() {
+            return Err(Refusal(format!("{name}: its packets have the tags of a switch (DSA)")));
+        }
+        Ok(Self { is_loopback })
+    }
+}
+
+/// Asks the kernel something about an interface.
+fn ask(socket: BorrowedFd<'_>, device: &CStr, what: c_ulong) -> io::Result<libc::ifreq> {
+    // SAFETY: numbers, and a union of numbers and a pointer that the calls made here do not read.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let name = device.to_bytes();
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name) {
+        *to = from.cast_signed();
+    }
+    // SAFETY: the calls made here read the name and write into the union, which is as long as they want.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), what, &raw mut request) } {
+        0 => Ok(request),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The socket's error, which is thereby forgotten.
+pub(super) fn socket_error(socket: BorrowedFd<'_>) -> io::Error {
+    let mut error: c_int = 0;
+    let mut bytes = size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: the pointers describe `error` and its length.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ERROR,
+            (&raw mut error).cast(),
+            &raw mut bytes,
+        )
+    };
+    if result == 0 { io::Error::from_raw_os_error(error) } else { io::Error::last_os_error() }
+}
+
+/// Whether an interface that was down is up.
+///
+/// # Errors
+/// It is gone, or cannot be asked about; in libpcap's words.
+pub(super) fn is_up(socket: BorrowedFd<'_>, device: &CStr) -> Result<bool, String> {
+    const GONE: &str = "The interface disappeared";
+    // SAFETY: numbers.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    let mut bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the pointers describe `address` and its length.
+    let result = unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut bytes) };
+    if result < 0 {
+        return Err(text::of_errno("getsockname failed", &io::Error::last_os_error()));
+    }
+    if address.sll_ifindex == -1 {
+        return Err(GONE.into());
+    }
+    match ask(socket, device, libc::SIOCGIFFLAGS) {
+        // SAFETY: the call filled the flags in.
+        Ok(request) => Ok(c_int::from(unsafe { request.ifr_ifru.ifru_flags }) & libc::IFF_UP != 0),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV)) => Err(GONE.into()),
+        Err(error) => {
+            let tried = format!("{}: Can't get flags", device.to_string_lossy());
+            Err(text::of_errno(&tried, &error))
+        }
+    }
+}
+
+/// Packets that an interface lost since the capture was opened: those that found no room in the card
+/// (`rx_missed_errors`, `rx_fifo_errors`).
+#[derive(Debug)]
+pub(super) struct Drops {
+    files: [CString; 2],
+    before: AtomicU64,
+}
+
+impl Drops {
+    pub(super) fn of(device: &str) -> Self {
+        let file = |name| {
+            let path = format!("/sys/class/net/{device}/statistics/{name}");
+            CString::new(path).expect("the name was a string of C's")
+        };
+        let drops =
+            Self { files: ["rx_missed_errors", "rx_fifo_errors"].map(file), before: AtomicU64::new(0) };
+        drops.before.store(drops.read(), Ordering::Relaxed);
+        drops
+    }
+
+    /// How many; without a lock or an allocation, because signal handlers ask.
+    pub(super) fn count(&self) -> u64 {
+        self.read().wrapping_sub(self.before.load(Ordering::Relaxed))
+    }
+
+    fn read(&self) -> u64 {
+        self.files.iter().map(|file| number_in(file)).sum()
+    }
+}
+
+/// The number a file begins with; 0 if there is none, as libpcap has it.
+fn number_in(file: &CStr) -> u64 {
+    // SAFETY: the path ends with a zero.
+    let fd = unsafe { libc::open(file.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return 0;
+    }
+    // SAFETY: opened above, and owned by nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut digits = [0_u8; 32];
+    // SAFETY: the buffer is as long as said.
+    let bytes = unsafe { libc::read(fd.as_raw_fd(), digits.as_mut_ptr().cast(), digits.len()) };
+    let digits = &digits[..usize::try_from(bytes).unwrap_or(0)];
+    let digits = digits.iter().take_while(|digit| digit.is_ascii_digit());
+    digits.fold(0, |number, digit| number.wrapping_mul(10).wrapping_add((digit - b'0').into()))
+}

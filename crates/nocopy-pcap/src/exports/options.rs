@@ -1,0 +1,67 @@
+//! What a program asks for before it activates a handle. The system's libpcap is told too, and judges: its codes and texts hold.
+
+use std::ffi::c_int;
+
+use crate::abi::Pcap;
+use crate::guard;
+use crate::handle::Settings;
+use crate::system::system;
+use crate::table;
+use crate::text;
+
+/// Tells the system's libpcap, and notes what it accepted. A handle that is activated, and ours, is refused by its shadow, which is
+/// activated too.
+///
+/// # Safety
+/// The handle is one that the program may use.
+unsafe fn option(
+    handle: *mut Pcap,
+    tell: unsafe extern "C" fn(*mut Pcap, c_int) -> c_int,
+    value: c_int,
+    note: impl FnOnce(&mut Settings),
+) -> c_int {
+    let Some(ours) = table::find(handle) else {
+        // SAFETY: the program's word.
+        return unsafe { tell(handle, value) };
+    };
+    let run = || {
+        if let Some(live) = ours.live() {
+            // SAFETY: both handles are open.
+            return unsafe {
+                let result = tell(live.shadow(), value);
+                text::copy(live.shadow(), handle);
+                result
+            };
+        }
+        // SAFETY: the program's word.
+        let result = unsafe { tell(handle, value) };
+        if result == 0 {
+            note(&mut ours.settings());
+        }
+        result
+    };
+    // SAFETY: the handle is open.
+    unsafe { guard::entry(handle, crate::abi::ERROR, run) }
+}
+
+macro_rules! options {
+    ($(fn $name:ident($value:ident) $note:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(handle: *mut Pcap, $value: c_int) -> c_int {
+            // SAFETY: the program's word.
+            unsafe { option(handle, system().$name, $value, $note) }
+        }
+    )*};
+}
+
+options! {
+    fn pcap_set_snaplen(bytes) |settings| settings.snap_bytes_asked = bytes;
+    fn pcap_set_promisc(on) |settings| settings.promiscuous = on != 0;
+    fn pcap_set_rfmon(on) |settings| settings.monitor = on != 0;
+    fn pcap_set_timeout(milliseconds) |settings| settings.timeout_ms = milliseconds;
+    fn pcap_set_immediate_mode(on) |settings| settings.immediate = on != 0;
+    fn pcap_set_buffer_size(bytes) |settings| if bytes > 0 { settings.buffer_bytes = bytes };
+    fn pcap_set_tstamp_type(kind) |settings| settings.time_stamps = kind;
+    fn pcap_set_tstamp_precision(precision) |settings| settings.nanoseconds = precision == crate::abi::NANOSECONDS;
+    fn pcap_set_protocol_linux(protocol) |settings| settings.protocol = protocol;
+}

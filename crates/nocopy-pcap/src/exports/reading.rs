@@ -1,0 +1,115 @@
+//! Packets.
+
+use std::ffi::{c_int, c_uchar};
+use std::ptr::{null, null_mut};
+
+use crate::abi::{ERROR, Handler, PacketHeader, Pcap};
+use crate::capture::Packet;
+use crate::guard;
+use crate::handle::Live;
+use crate::system::system;
+use crate::table;
+
+/// Hands a packet to the program's callback.
+fn deliver_to(handler: Option<Handler>, user: *mut c_uchar) -> impl FnMut(&PacketHeader, Packet<'_>) {
+    move |header, packet| {
+        let handler = handler.expect("a callback");
+        // SAFETY: the program's word; header and packet stay until it returns.
+        unsafe { handler(user, header, packet.bytes.as_ptr()) }
+    }
+}
+
+#[inline]
+fn live(handle: *mut Pcap) -> Option<&'static Live> {
+    table::find(handle)?.live()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_dispatch(
+    handle: *mut Pcap,
+    count: c_int,
+    handler: Option<Handler>,
+    user: *mut c_uchar,
+) -> c_int {
+    match live(handle) {
+        // SAFETY: the handle is open.
+        Some(live) => unsafe {
+            guard::entry(handle, ERROR, || live.dispatch(count, &mut deliver_to(handler, user)))
+        },
+        // SAFETY: the program's word.
+        None => unsafe { (system().pcap_dispatch)(handle, count, handler, user) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_loop(
+    handle: *mut Pcap,
+    count: c_int,
+    handler: Option<Handler>,
+    user: *mut c_uchar,
+) -> c_int {
+    match live(handle) {
+        // SAFETY: the handle is open.
+        Some(live) => unsafe {
+            guard::entry(handle, ERROR, || live.repeat(count, &mut deliver_to(handler, user)))
+        },
+        // SAFETY: the program's word.
+        None => unsafe { (system().pcap_loop)(handle, count, handler, user) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_next(handle: *mut Pcap, header: *mut PacketHeader) -> *const c_uchar {
+    let Some(live) = live(handle) else {
+        // SAFETY: the program's word.
+        return unsafe { (system().pcap_next)(handle, header) };
+    };
+    let run = || {
+        let mut found = (null_mut(), null());
+        if live.next(&mut found) <= 0 {
+            return null();
+        }
+        // SAFETY: the program's word; what was found stays until the next call.
+        unsafe { header.write(*found.0) };
+        found.1
+    };
+    // SAFETY: the handle is open.
+    unsafe { guard::entry(handle, null(), run) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_next_ex(
+    handle: *mut Pcap,
+    header: *mut *mut PacketHeader,
+    packet: *mut *const c_uchar,
+) -> c_int {
+    let Some(live) = live(handle) else {
+        // SAFETY: the program's word.
+        return unsafe { (system().pcap_next_ex)(handle, header, packet) };
+    };
+    let run = || {
+        let mut found = (null_mut(), null());
+        let result = live.next(&mut found);
+        // SAFETY: the program's word. What it had as a packet stays where there is none.
+        unsafe {
+            if !found.0.is_null() {
+                header.write(found.0);
+            }
+            if result > 0 {
+                packet.write(found.1);
+            }
+        }
+        result
+    };
+    // SAFETY: the handle is open.
+    unsafe { guard::entry(handle, ERROR, run) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_breakloop(handle: *mut Pcap) {
+    match live(handle) {
+        Some(live) => live.stop.ask(), // also in a signal handler: no lock, no allocation, no panic
+        // SAFETY: the program's word.
+        None => unsafe { (system().pcap_breakloop)(handle) },
+    }
+}

@@ -1,0 +1,37 @@
+//! Packets that are sent as they are.
+
+use std::ffi::{c_int, c_uchar};
+use std::slice;
+
+use crate::abi::{ERROR, Opaque, Pcap};
+use crate::guard;
+use crate::system::system;
+use crate::table;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_inject(handle: *mut Pcap, packet: *const Opaque, bytes: usize) -> c_int {
+    // What libpcap refuses for its length alone it refuses on any handle, in its own words.
+    let is_sendable = bytes > 0 && c_int::try_from(bytes).is_ok();
+    let Some(live) = table::find(handle).and_then(|ours| ours.live()).filter(|_| is_sendable) else {
+        // SAFETY: the program's word.
+        return unsafe { (system().pcap_inject)(handle, packet, bytes) };
+    };
+    // SAFETY: the program's word.
+    let packet = unsafe { slice::from_raw_parts(packet.cast(), bytes) };
+    // SAFETY: the handle is open.
+    unsafe { guard::entry(handle, ERROR, || live.inject(packet)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_sendpacket(handle: *mut Pcap, packet: *const c_uchar, bytes: c_int) -> c_int {
+    let bytes_sendable = usize::try_from(bytes).ok().filter(|&bytes| bytes > 0);
+    let ours = table::find(handle).and_then(|ours| ours.live()).zip(bytes_sendable);
+    let Some((live, len)) = ours else {
+        // SAFETY: the program's word.
+        return unsafe { (system().pcap_sendpacket)(handle, packet, bytes) };
+    };
+    // SAFETY: the program's word.
+    let packet = unsafe { slice::from_raw_parts(packet, len) };
+    // SAFETY: the handle is open.
+    unsafe { guard::entry(handle, ERROR, || live.inject(packet).min(0)) }
+}

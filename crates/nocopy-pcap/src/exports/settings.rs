@@ -1,0 +1,190 @@
+//! What a program sets and asks of a handle that is activated.
+
+use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ptr::null;
+use std::slice;
+
+use crate::abi::{BpfProgram, ERROR, Pcap, SNAP_BYTES_MAX, Statistics};
+use crate::capture::{Direction, Filter};
+use crate::guard;
+use crate::handle::Live;
+use crate::system::system;
+use crate::table;
+use crate::text;
+
+/// What `pcap_get_required_select_timeout` points at (libpcap's `netdown_timeout`).
+static LOOK: libc::timeval = libc::timeval { tv_sec: 0, tv_usec: 1000 };
+
+/// Does something with a handle that is ours and activated, or has the system's libpcap do it.
+///
+/// # Safety
+/// The handle is one that the program may use.
+unsafe fn with_live<R>(
+    handle: *mut Pcap,
+    fallback: R,
+    ours: impl FnOnce(&'static Live) -> R,
+    theirs: impl FnOnce() -> R,
+) -> R {
+    match table::find(handle).and_then(|found| found.live()) {
+        // SAFETY: the handle is open.
+        Some(live) => unsafe { guard::entry(handle, fallback, || ours(live)) },
+        None => theirs(),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_setfilter(handle: *mut Pcap, program: *mut BpfProgram) -> c_int {
+    let ours = |live: &Live| {
+        // SAFETY: the program's word.
+        let Some(program) = (unsafe { program.as_ref() }) else {
+            return live.fail("setfilter: No filter specified");
+        };
+        if program.instructions.is_null() {
+            return live.fail("BPF program is not valid");
+        }
+        // SAFETY: the program's word: as many instructions.
+        let instructions = unsafe { slice::from_raw_parts(program.instructions, program.len as usize) };
+        match Filter::new(instructions) {
+            Ok(filter) => live.set_filter(filter),
+            Err(_) => live.fail("BPF program is not valid"),
+        }
+    };
+    // SAFETY: the program's word.
+    unsafe { with_live(handle, ERROR, ours, || (system().pcap_setfilter)(handle, program)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_setdirection(handle: *mut Pcap, direction: c_uint) -> c_int {
+    let ours = |live: &Live| match direction {
+        0 => live.set_direction(Direction::Both),
+        1 => live.set_direction(Direction::In),
+        2 => live.set_direction(Direction::Out),
+        _ => live.fail("Invalid direction"),
+    };
+    // SAFETY: the program's word.
+    unsafe { with_live(handle, ERROR, ours, || (system().pcap_setdirection)(handle, direction)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_stats(handle: *mut Pcap, statistics: *mut Statistics) -> c_int {
+    let ours = |live: &Live| match live.control.counts() {
+        Ok(counts) => {
+            // The numbers of this interface wrap around.
+            let told = Statistics {
+                received: counts.received as c_uint,
+                dropped: counts.dropped as c_uint,
+                interface_dropped: counts.interface_dropped as c_uint,
+            };
+            // SAFETY: the program's word.
+            unsafe { statistics.write(told) };
+            0
+        }
+        Err(words) => live.fail(&words),
+    };
+    // SAFETY: the program's word.
+    unsafe { with_live(handle, ERROR, ours, || (system().pcap_stats)(handle, statistics)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_getnonblock(handle: *mut Pcap, text: *mut c_char) -> c_int {
+    let ours = |live: &Live| c_int::from(live.is_nonblocking());
+    // SAFETY: the program's word.
+    unsafe { with_live(handle, ERROR, ours, || (system().pcap_getnonblock)(handle, text)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_setnonblock(handle: *mut Pcap, on: c_int, text: *mut c_char) -> c_int {
+    let ours = |live: &Live| match live.set_nonblocking(on != 0) {
+        Ok(()) => 0,
+        Err(words) => {
+            // SAFETY: the program's word.
+            unsafe { text::write(text, &words) };
+            live.fail(&words)
+        }
+    };
+    let theirs = || {
+        if let Some(found) = table::find(handle) {
+            found.settings().nonblocking = on != 0; // for when it is activated
+        }
+        // SAFETY: the program's word.
+        unsafe { (system().pcap_setnonblock)(handle, on, text) }
+    };
+    // SAFETY: the program's word.
+    unsafe { with_live(handle, ERROR, ours, theirs) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_datalink(handle: *mut Pcap) -> c_int {
+    // SAFETY: the program's word.
+    unsafe { with_live(handle, ERROR, Live::link_type, || (system().pcap_datalink)(handle)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_list_datalinks(handle: *mut Pcap, list: *mut *mut c_int) -> c_int {
+    let ours = |live: &Live| {
+        let link_types = live.link_types();
+        // SAFETY: takes a number. What programs free by `pcap_free_datalinks` comes from where that gives it back to.
+        let memory: *mut c_int = unsafe { (system().malloc)(size_of_val(link_types)) }.cast();
+        if memory.is_null() {
+            return live.fail(&text::of_errno("malloc", &std::io::Error::last_os_error()));
+        }
+        // SAFETY: as long as what is copied; then the program's word.
+        unsafe {
+            memory.copy_from_nonoverlapping(link_types.as_ptr(), link_types.len());
+            list.write(memory);
+        }
+        link_types.len() as c_int
+    };
+    // SAFETY: the program's word.
+    unsafe { with_live(handle, ERROR, ours, || (system().pcap_list_datalinks)(handle, list)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_set_datalink(handle: *mut Pcap, link_type: c_int) -> c_int {
+    let ours = |live: &Live| {
+        if live.set_link_type(link_type) {
+            return 0;
+        }
+        // SAFETY: takes a number; the name ends with a zero and stays.
+        let name = unsafe { (system().pcap_datalink_val_to_name)(link_type) };
+        let name = match name.is_null() {
+            true => format!("DLT {link_type}"),
+            // SAFETY: as above.
+            false => unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned(),
+        };
+        live.fail(&format!("{name} is not one of the DLTs supported by this device"))
+    };
+    // SAFETY: the program's word.
+    unsafe { with_live(handle, ERROR, ours, || (system().pcap_set_datalink)(handle, link_type)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_snapshot(handle: *mut Pcap) -> c_int {
+    // SAFETY: the program's word.
+    unsafe { with_live(handle, ERROR, Live::snap_bytes, || (system().pcap_snapshot)(handle)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_bufsize(handle: *mut Pcap) -> c_int {
+    // SAFETY: the program's word.
+    unsafe { with_live(handle, ERROR, |_| SNAP_BYTES_MAX, || (system().pcap_bufsize)(handle)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_fileno(handle: *mut Pcap) -> c_int {
+    // SAFETY: the program's word.
+    unsafe { with_live(handle, ERROR, Live::descriptor, || (system().pcap_fileno)(handle)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_get_selectable_fd(handle: *mut Pcap) -> c_int {
+    // SAFETY: the program's word.
+    unsafe { with_live(handle, ERROR, Live::descriptor, || (system().pcap_get_selectable_fd)(handle)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_get_required_select_timeout(handle: *mut Pcap) -> *const libc::timeval {
+    let ours = |live: &Live| if live.control.needs_looks() { &raw const LOOK } else { null() };
+    // SAFETY: the program's word.
+    unsafe { with_live(handle, null(), ours, || (system().pcap_get_required_select_timeout)(handle)) }
+}

@@ -1,0 +1,435 @@
+//! A handle that is activated, and ours.
+
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_int, c_uchar};
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::AsRawFd;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+use super::sending::Sending;
+use super::{Settings, Stop};
+use crate::abi::{DOCSIS, ERROR, ERROR_BREAK, ETHERNET, NANOSECONDS, PacketHeader, Pcap};
+use crate::capture::{Capture, Control, Direction, Filter, Packet, Refusal, Waited, Waiting};
+use crate::report::{self, FilterPlace};
+use crate::system::system;
+use crate::text;
+
+/// A capture, and what a program does with it.
+#[derive(Debug)]
+pub(crate) struct Live {
+    /// The handle of the system's libpcap that this is beside: where texts are written.
+    real: *mut Pcap,
+    number: u64,
+    device: String,
+    reader: Exclusive<Reader>,
+    pub(crate) control: Control,
+    pub(crate) stop: Stop,
+    sending: Sending,
+    shadow: Shadow,
+    snap_bytes: c_int,
+    timeout_ms: c_int,
+    nonblocking: AtomicBool,
+    /// Whether the handle was closed by the callback of a loop that is not over.
+    is_abandoned: AtomicBool,
+}
+
+// SAFETY: the pointers are to handles of libpcap, which it lets any thread use, one at a time for what is not said to be safe from
+// others; `Exclusive` is claimed by one.
+unsafe impl Send for Live {}
+// SAFETY: as above.
+unsafe impl Sync for Live {}
+
+/// What one thread at a time reads with.
+#[derive(Debug)]
+struct Reader {
+    capture: Capture,
+    nanoseconds: bool,
+    snap_bytes: u32,
+    /// What `pcap_next_ex` points at.
+    header: PacketHeader,
+    /// A packet that does not stay where it was, for `pcap_next_ex` to point at.
+    kept: Vec<u8>,
+}
+
+impl Live {
+    /// Opens the capture.
+    ///
+    /// # Errors
+    /// Why the system's libpcap has to.
+    ///
+    /// # Safety
+    /// `real` is an open handle.
+    pub(super) unsafe fn open(
+        real: *mut Pcap,
+        number: u64,
+        device: &CStr,
+        settings: &Settings,
+    ) -> Result<Self, Refusal> {
+        let shadow = Shadow::new(settings)?;
+        let (capture, control) = Capture::open(device, settings)?;
+        let snap_bytes = settings.snap_bytes();
+        let time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        let reader = Reader {
+            capture,
+            nanoseconds: settings.nanoseconds,
+            snap_bytes: snap_bytes.cast_unsigned(),
+            header: PacketHeader { time, captured_bytes: 0, original_bytes: 0 },
+            kept: Vec::new(),
+        };
+        let live = Self {
+            real,
+            number,
+            device: device.to_string_lossy().into_owned(),
+            reader: Exclusive::new(reader),
+            control,
+            stop: Stop::new(),
+            sending: Sending::default(),
+            shadow,
+            snap_bytes,
+            timeout_ms: settings.timeout_ms,
+            nonblocking: AtomicBool::new(false),
+            is_abandoned: AtomicBool::new(false),
+        };
+        if settings.nonblocking {
+            live.set_nonblocking(true)
+                .map_err(|words| Refusal(format!("it cannot be made non-blocking ({words})")))?;
+        }
+        Ok(live)
+    }
+
+    /// Reads packets, at most `max` of them, as libpcap's `pcap_read_linux_mmap_v3` does: what it returns is `pcap_dispatch`'s.
+    fn read(
+        &self,
+        reader: &mut Reader,
+        max: usize,
+        deliver: &mut impl FnMut(&PacketHeader, Packet<'_>),
+    ) -> c_int {
+        let Reader { capture, nanoseconds, snap_bytes, .. } = reader;
+        let (nanoseconds, snap_bytes) = (*nanoseconds, *snap_bytes);
+        let mut deliver = |packet: Packet<'_>| deliver(&header_of(&packet, nanoseconds, snap_bytes), packet);
+        let mut count = 0;
+        loop {
+            let nonblocking = self.nonblocking.load(Ordering::Relaxed);
+            if !capture.is_ready() {
+                let waiting = Waiting { stop: &self.stop, nonblocking };
+                match capture.wait(waiting) {
+                    Waited::Look => {}
+                    Waited::Stopped => return ERROR_BREAK,
+                    Waited::Failed(words) => return self.fail(&words),
+                }
+            }
+            while count < max && capture.is_ready() {
+                count += capture.hand_over(max - count, &self.stop, &mut deliver);
+                if self.stop.take() {
+                    return ERROR_BREAK;
+                }
+            }
+            // Without a timeout a call waits for a packet, however long.
+            if count > 0 || nonblocking || self.timeout_ms != 0 {
+                return c_int::try_from(count).unwrap_or(c_int::MAX);
+            }
+        }
+    }
+
+    /// `pcap_dispatch`: a count of 0 or less is for all that there are now.
+    pub(crate) fn dispatch(
+        &self,
+        count: c_int,
+        deliver: &mut impl FnMut(&PacketHeader, Packet<'_>),
+    ) -> c_int {
+        let Some(mut reader) = self.claim() else { return ERROR };
+        self.read(&mut reader, limit(count), deliver)
+    }
+
+    /// `pcap_loop`: as many as asked for, however often packets have to be waited for; a count of 0 or less is for ever.
+    pub(crate) fn repeat(&self, count: c_int, deliver: &mut impl FnMut(&PacketHeader, Packet<'_>)) -> c_int {
+        let Some(mut reader) = self.claim() else { return ERROR };
+        let mut left = count;
+        loop {
+            let read = loop {
+                match self.read(&mut reader, limit(left), deliver) {
+                    0 => {}
+                    read => break read,
+                }
+            };
+            if read < 0 {
+                return read;
+            }
+            if count > 0 {
+                left -= read;
+                if left <= 0 {
+                    return 0;
+                }
+            }
+        }
+    }
+
+    /// `pcap_next_ex`: the next packet, where it stays until the next call.
+    pub(crate) fn next(&self, found: &mut (*mut PacketHeader, *const c_uchar)) -> c_int {
+        let Some(mut claimed) = self.claim() else { return ERROR };
+        let reader = &mut *claimed;
+        let mut kept = std::mem::take(&mut reader.kept);
+        let mut header = reader.header;
+        let mut bytes = std::ptr::null();
+        let result = self.read(reader, 1, &mut |of_packet, packet| {
+            header = *of_packet;
+            bytes = if packet.stays {
+                packet.bytes.as_ptr()
+            } else {
+                kept.clear();
+                kept.extend_from_slice(packet.bytes);
+                kept.as_ptr()
+            };
+        });
+        reader.kept = kept; // moved, so what it points to stays
+        reader.header = header;
+        found.0 = &raw mut reader.header;
+        if result > 0 {
+            found.1 = bytes;
+        }
+        result
+    }
+
+    /// The right to read, which one call at a time has; the text says so if another one has it.
+    fn claim(&self) -> Option<Claim<'_, Reader>> {
+        let claim = self.reader.claim();
+        if claim.is_none() {
+            self.fail("nocopy: another call reads packets of this handle");
+        }
+        claim
+    }
+
+    /// Sets the filter.
+    pub(crate) fn set_filter(&self, filter: Filter) -> c_int {
+        match self.control.set_filter(filter) {
+            Ok(place) => {
+                self.report_filter(place);
+                0
+            }
+            Err(words) => self.fail(&words),
+        }
+    }
+
+    fn report_filter(&self, place: FilterPlace) {
+        report::filter(self.number, place);
+    }
+
+    /// Sets the direction of the packets that are wanted.
+    pub(crate) fn set_direction(&self, direction: Direction) -> c_int {
+        match self.control.set_direction(direction) {
+            Ok(()) => 0,
+            Err(words) => self.fail(&words),
+        }
+    }
+
+    /// Sends a packet; the number of its bytes, as `pcap_inject` has it.
+    pub(crate) fn inject(&self, packet: &[u8]) -> c_int {
+        match self.sending.inject(&self.device, &self.control, packet) {
+            Ok(sent) => c_int::try_from(sent).unwrap_or(c_int::MAX),
+            Err(error) => self.fail(&text::of_errno("send", &error)),
+        }
+    }
+
+    /// `pcap_fileno`, `pcap_get_selectable_fd`
+    pub(crate) fn descriptor(&self) -> c_int {
+        self.control.descriptor().as_raw_fd()
+    }
+
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        self.nonblocking.load(Ordering::Relaxed)
+    }
+
+    /// Lets calls return at once, or wait. The descriptor follows, as libpcap's does.
+    ///
+    /// # Errors
+    /// In libpcap's words.
+    pub(crate) fn set_nonblocking(&self, on: bool) -> Result<(), String> {
+        let fd = self.control.descriptor().as_raw_fd();
+        // SAFETY: takes numbers.
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL, 0) };
+        if flags < 0 {
+            return Err(text::of_errno("F_GETFL", &io::Error::last_os_error()));
+        }
+        let flags = if on { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
+        // SAFETY: takes numbers.
+        if unsafe { libc::fcntl(fd, libc::F_SETFL, flags) } < 0 {
+            return Err(text::of_errno("F_SETFL", &io::Error::last_os_error()));
+        }
+        self.nonblocking.store(on, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// An activated handle of the system's libpcap with the same link type and snap length, for what it does with such handles.
+    pub(crate) fn shadow(&self) -> *mut Pcap {
+        self.shadow.current()
+    }
+
+    /// `pcap_snapshot`
+    pub(crate) fn snap_bytes(&self) -> c_int {
+        self.snap_bytes
+    }
+
+    /// `pcap_datalink`
+    pub(crate) fn link_type(&self) -> c_int {
+        self.shadow.link_type()
+    }
+
+    /// What can be asked for by `pcap_set_datalink`, as libpcap has it: on Ethernet the program may know better.
+    pub(crate) fn link_types(&self) -> &'static [c_int] {
+        if self.control.is_loopback() { &[ETHERNET] } else { &[ETHERNET, DOCSIS] }
+    }
+
+    /// `pcap_set_datalink`; false if it is not one of those.
+    pub(crate) fn set_link_type(&self, link_type: c_int) -> bool {
+        let is_known = self.link_types().contains(&link_type);
+        if is_known {
+            self.shadow.set_link_type(link_type);
+        }
+        is_known
+    }
+
+    /// Has `pcap_geterr` say something.
+    pub(crate) fn fail(&self, words: &str) -> c_int {
+        if !self.is_abandoned.load(Ordering::Relaxed) {
+            // SAFETY: the handle is open as long as this is.
+            unsafe { text::set(self.real, words) };
+        }
+        ERROR
+    }
+
+    /// Whether a call reads right now: who closes the handle then does so from its callback.
+    pub(super) fn is_reading(&self) -> bool {
+        self.reader.is_claimed()
+    }
+
+    /// Ends the loop whose callback closed the handle.
+    pub(super) fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::Relaxed);
+        self.stop.ask();
+    }
+
+    /// Closes the capture; where it `is_inherited` it stays as it is for the parent.
+    pub(super) fn close(self, is_inherited: bool) {
+        let Self { reader, sending, .. } = self;
+        let capture = reader.into_inner().capture;
+        if is_inherited {
+            sending.leave();
+            capture.leave();
+        } else {
+            sending.close();
+        }
+    }
+}
+
+/// How many packets a count of C's is.
+fn limit(count: c_int) -> usize {
+    usize::try_from(count).ok().filter(|&count| count > 0).unwrap_or(c_int::MAX as usize)
+}
+
+/// The header of a packet, cut to what is kept.
+#[inline]
+fn header_of(packet: &Packet<'_>, nanoseconds: bool, snap_bytes: u32) -> PacketHeader {
+    let (seconds, ns) = (packet.time_ns / 1_000_000_000, packet.time_ns % 1_000_000_000);
+    let fraction = if nanoseconds { ns } else { ns / 1000 };
+    PacketHeader {
+        time: libc::timeval { tv_sec: seconds.cast_signed(), tv_usec: fraction.cast_signed() },
+        captured_bytes: (packet.bytes.len() as u32).min(snap_bytes),
+        original_bytes: packet.original_bytes,
+    }
+}
+
+/// Handles of the system's libpcap without a device, that are as activated as it takes to compile filters and write files.
+#[derive(Debug)]
+struct Shadow {
+    /// For each of the link types that there may be.
+    of: [*mut Pcap; 2],
+    link_type: AtomicI32,
+}
+
+impl Shadow {
+    fn new(settings: &Settings) -> Result<Self, Refusal> {
+        let precision = if settings.nanoseconds { NANOSECONDS } else { 0 };
+        let of = [ETHERNET, DOCSIS].map(|link_type| {
+            let open = system().pcap_open_dead_with_tstamp_precision;
+            // SAFETY: takes numbers.
+            unsafe { open(link_type, settings.snap_bytes(), precision.cast_unsigned()) }
+        });
+        let shadow = Self { of, link_type: AtomicI32::new(ETHERNET) };
+        if of.contains(&null_mut()) { Err(Refusal("there is no memory".into())) } else { Ok(shadow) }
+    }
+
+    fn link_type(&self) -> c_int {
+        self.link_type.load(Ordering::Relaxed)
+    }
+
+    fn set_link_type(&self, link_type: c_int) {
+        self.link_type.store(link_type, Ordering::Relaxed);
+    }
+
+    fn current(&self) -> *mut Pcap {
+        self.of[usize::from(self.link_type() == DOCSIS)]
+    }
+}
+
+impl Drop for Shadow {
+    fn drop(&mut self) {
+        for handle in self.of.into_iter().filter(|handle| !handle.is_null()) {
+            // SAFETY: opened by `new`, and closed once.
+            unsafe { (system().pcap_close)(handle) };
+        }
+    }
+}
+
+/// What one call at a time has.
+#[derive(Debug)]
+struct Exclusive<T> {
+    is_claimed: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+/// It, for as long as the call takes.
+struct Claim<'a, T>(&'a Exclusive<T>);
+
+impl<T> Exclusive<T> {
+    const fn new(value: T) -> Self {
+        Self { is_claimed: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    fn claim(&self) -> Option<Claim<'_, T>> {
+        // Acquire: pairs with the release in `Claim::drop`.
+        (!self.is_claimed.swap(true, Ordering::Acquire)).then(|| Claim(self))
+    }
+
+    fn is_claimed(&self) -> bool {
+        self.is_claimed.load(Ordering::Relaxed)
+    }
+
+    fn into_inner(self) -> T {
+        self.value.into_inner()
+    }
+}
+
+impl<T> Deref for Claim<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: there is one claim at a time, and nothing else reaches the value.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Claim<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Claim<'_, T> {
+    fn drop(&mut self) {
+        // Release: pairs with the acquire in `claim`.
+        self.0.is_claimed.store(false, Ordering::Release);
+    }
+}

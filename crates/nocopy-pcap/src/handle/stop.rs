@@ -1,0 +1,58 @@
+//! Ending a loop from anywhere: `pcap_breakloop`.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The wish that a loop ends. A signal handler may have it.
+#[derive(Debug)]
+pub(crate) struct Stop {
+    asked: AtomicBool,
+    /// An eventfd that ends a wait; none where there was no descriptor left, as in libpcap.
+    wakeup: Option<OwnedFd>,
+}
+
+impl Stop {
+    pub(crate) fn new() -> Self {
+        // SAFETY: takes numbers.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+        // SAFETY: opened above, and owned by nobody else.
+        let wakeup = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) });
+        Self { asked: AtomicBool::new(false), wakeup }
+    }
+
+    /// Wishes it.
+    pub(crate) fn ask(&self) {
+        // Release: pairs with the acquire in `take`, for what the program wrote before it broke the loop.
+        self.asked.store(true, Ordering::Release);
+        if let Some(wakeup) = &self.wakeup {
+            let one = 1_u64.to_ne_bytes();
+            // SAFETY: the buffer is as long as said. What fails here only leaves a wait that goes on.
+            let _ = unsafe { libc::write(wakeup.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        }
+    }
+
+    /// Whether somebody wishes it.
+    #[inline]
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Whether somebody wished it; the wish is fulfilled by that.
+    pub(crate) fn take(&self) -> bool {
+        self.is_asked() && self.asked.swap(false, Ordering::AcqRel)
+    }
+
+    /// Readable when somebody wishes it.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.wakeup.as_ref().map(OwnedFd::as_fd)
+    }
+
+    /// Makes the descriptor unreadable again.
+    pub(crate) fn forget_wakeups(&self) {
+        if let Some(wakeup) = &self.wakeup {
+            let mut count = [0_u8; 8];
+            // SAFETY: the buffer is as long as said.
+            let _ = unsafe { libc::read(wakeup.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! libpcap's interface over nocopy: a shared library with the name and the functions of `libpcap.so.0.8`, for programs that were
+//! linked with it.
+//!
+//! ```text
+//!            a program, unchanged
+//!                    │ 94 functions, 2 objects (exports.txt)
+//!                 exports ─────────────────────────── system: the system's libpcap,
+//!                    │                                 loaded at run time
+//!      table: pcap_t* → Handle                              │
+//!                    │                          compiler, savefiles, devices, names,
+//!          handle::Live: reading, sending, stop      what ours cannot do
+//!            │                    │
+//!     capture::{Passive}      injection
+//! ```
+//!
+//! A program's `pcap_t*` is one of the system's libpcap. Ours hangs beside it, in [`table`], from `pcap_create` to `pcap_close`; a
+//! pointer that is not there goes to the system's library, so what that tolerates is tolerated. Texts of errors are written into
+//! the real handle's own buffer.
+//!
+//! * [`exports`]: what programs call.
+//! * [`system`]: finding and loading the system's libpcap.
+//! * [`table`], [`handle`]: our state beside a `pcap_t`.
+//! * [`capture`], [`injection`]: packets in and out.
+//! * [`guard`]: no panic leaves the library.
+//! * [`environment`], [`report`]: what `nocopy run` tells the library, and is told.
+#![allow(unsafe_code)]
+
+mod abi;
+mod capture;
+mod environment;
+mod exports;
+mod fork;
+mod guard;
+mod handle;
+mod injection;
+mod report;
+mod system;
+mod table;
+mod text;

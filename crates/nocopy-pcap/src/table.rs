@@ -1,0 +1,125 @@
+//! Which handle is ours: from the pointers that programs hold to our state beside them.
+//!
+//! Looking one up takes no lock, because signal handlers do it (`pcap_breakloop`). The table grows by segments that stay.
+
+use std::ptr::{null_mut, without_provenance_mut};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::abi::Pcap;
+use crate::handle::Handle;
+
+/// Handles of a segment.
+const SLOTS: usize = 256;
+
+/// A slot that had a handle: whoever looks for another one goes on behind it.
+fn closed() -> *mut Pcap {
+    without_provenance_mut(1)
+}
+
+struct Slot {
+    key: AtomicPtr<Pcap>,
+    handle: AtomicPtr<Handle>,
+}
+
+struct Segment {
+    slots: [Slot; SLOTS],
+    next: AtomicPtr<Segment>,
+}
+
+static FIRST: Segment = Segment::new();
+
+impl Segment {
+    const fn new() -> Self {
+        let slots =
+            [const { Slot { key: AtomicPtr::new(null_mut()), handle: AtomicPtr::new(null_mut()) } }; SLOTS];
+        Self { slots, next: AtomicPtr::new(null_mut()) }
+    }
+
+    /// Its slots, from the one where a key would be first.
+    fn slots_for(&self, key: *mut Pcap) -> impl Iterator<Item = &Slot> {
+        let home = (key.addr() >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56; // malloc gives multiples of 16
+        (0..SLOTS).map(move |step| &self.slots[(home + step) % SLOTS])
+    }
+
+    fn find(&self, key: *mut Pcap) -> Option<&Slot> {
+        // Acquire: pairs with the exchange in `take`, so that what is read of the slot is not older than its key.
+        let keys = self.slots_for(key).map(|slot| (slot, slot.key.load(Ordering::Acquire)));
+        keys.take_while(|(_, found)| !found.is_null()).find(|(_, found)| *found == key).map(|(slot, _)| slot)
+    }
+
+    /// Puts a key into a free slot.
+    fn take(&self, key: *mut Pcap) -> Option<&Slot> {
+        self.slots_for(key).find(|slot| {
+            let found = slot.key.load(Ordering::Relaxed);
+            let is_free = found.is_null() || found == closed();
+            // Release: pairs with the acquire in `find`.
+            is_free && slot.key.compare_exchange(found, key, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })
+    }
+
+    fn next(&self) -> Option<&'static Self> {
+        // Acquire: pairs with the exchange in `grow`.
+        let next = self.next.load(Ordering::Acquire);
+        // SAFETY: null, or a segment that was leaked.
+        unsafe { next.as_ref() }
+    }
+
+    /// The next segment, made if there is none.
+    fn grow(&self) -> &'static Self {
+        let made = Box::into_raw(Box::new(Self::new()));
+        // Release: pairs with the acquire in `next`; acquire: for the one that somebody else put there.
+        match self.next.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: it stays, for whoever finds it.
+            Ok(_) => unsafe { &*made },
+            Err(theirs) => {
+                // SAFETY: made above, and seen by nobody.
+                drop(unsafe { Box::from_raw(made) });
+                // SAFETY: a segment that was leaked.
+                unsafe { &*theirs }
+            }
+        }
+    }
+}
+
+fn segments() -> impl Iterator<Item = &'static Segment> {
+    std::iter::successors(Some(&FIRST), |segment| segment.next())
+}
+
+/// Our state beside a pointer, if it is ours.
+#[inline]
+pub(crate) fn find(key: *mut Pcap) -> Option<&'static Handle> {
+    if key.is_null() || key == closed() {
+        return None;
+    }
+    let slot = segments().find_map(|segment| segment.find(key))?;
+    // Acquire: pairs with the release in `insert`.
+    // SAFETY: null, or a handle that lives until it is removed; a program that closes one that it still uses elsewhere has that
+    // fault with any libpcap.
+    unsafe { slot.handle.load(Ordering::Acquire).as_ref() }
+}
+
+/// Puts our state beside a pointer.
+pub(crate) fn insert(key: *mut Pcap, handle: Box<Handle>) -> &'static Handle {
+    let handle = Box::into_raw(handle);
+    let mut segment = &FIRST;
+    let slot = loop {
+        match segment.take(key) {
+            Some(slot) => break slot,
+            None => segment = segment.next().unwrap_or_else(|| segment.grow()),
+        }
+    };
+    // Release: pairs with the acquire in `find`.
+    slot.handle.store(handle, Ordering::Release);
+    // SAFETY: made of a box above, and lives until it is removed.
+    unsafe { &*handle }
+}
+
+/// Takes our state away from a pointer.
+pub(crate) fn remove(key: *mut Pcap) -> Option<Box<Handle>> {
+    let slot = segments().find_map(|segment| segment.find(key)).filter(|_| !key.is_null())?;
+    let handle = slot.handle.swap(null_mut(), Ordering::AcqRel);
+    // Release: whoever takes the slot next finds no handle in it.
+    slot.key.store(closed(), Ordering::Release);
+    // SAFETY: made of a box by `insert`, and taken out once.
+    (!handle.is_null()).then(|| unsafe { Box::from_raw(handle) })
+}

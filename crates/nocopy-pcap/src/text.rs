@@ -1,0 +1,56 @@
+//! Texts of errors, in the buffers where programs look for them.
+
+use std::ffi::{CStr, c_char};
+use std::fmt::Display;
+
+use crate::abi::{ERROR_BYTES, Pcap};
+use crate::system::system;
+
+/// Writes a text where `pcap_geterr` finds it.
+///
+/// # Safety
+/// The handle is open.
+pub(crate) unsafe fn set(handle: *mut Pcap, text: &(impl Display + ?Sized)) {
+    // SAFETY: the handle is open, by contract; what is returned is its own buffer.
+    unsafe { write((system().pcap_geterr)(handle), text) };
+}
+
+/// Writes a text into a program's buffer, cut to what fits; nothing if there is no buffer.
+///
+/// # Safety
+/// The buffer has [`ERROR_BYTES`].
+pub(crate) unsafe fn write(buffer: *mut c_char, text: &(impl Display + ?Sized)) {
+    if buffer.is_null() {
+        return;
+    }
+    let text = text.to_string();
+    let mut end = text.len().min(ERROR_BYTES - 1);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    // SAFETY: the buffer is longer than what is copied, by contract.
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr().cast(), buffer, end);
+        buffer.add(end).write(0);
+    }
+}
+
+/// Copies what `pcap_geterr` says of one handle to another.
+///
+/// # Safety
+/// Both are open.
+pub(crate) unsafe fn copy(from: *mut Pcap, to: *mut Pcap) {
+    // SAFETY: by contract; the text ends with a zero.
+    unsafe {
+        let text = CStr::from_ptr((system().pcap_geterr)(from)).to_string_lossy();
+        set(to, &*text);
+    }
+}
+
+/// What the kernel said, as libpcap words it: what was tried, and the error in the C library's words.
+pub(crate) fn of_errno(tried: &str, error: &std::io::Error) -> String {
+    let Some(errno) = error.raw_os_error() else { return format!("{tried}: {error}") };
+    // SAFETY: takes a number; the text is good until the next call of this thread, and copied at once.
+    let words = unsafe { CStr::from_ptr(libc::strerror(errno)) };
+    format!("{tried}: {}", words.to_string_lossy())
+}
