@@ -3,6 +3,7 @@
 mod ping;
 mod profile;
 mod recv;
+mod run;
 mod send;
 
 use std::ffi::OsString;
@@ -27,6 +28,7 @@ use crate::record::Field;
 pub(crate) use ping::{CallArguments, PingArguments, ServeArguments};
 pub(crate) use profile::{ProfileArguments, ProfileCommand, SweepArguments};
 pub(crate) use recv::RecvArguments;
+pub(crate) use run::RunArguments;
 pub(crate) use send::{
     ChecksumName, FrameArguments, GeneratorName, HostArguments, MethodName, PayloadArgument, Rounds,
     SendArguments, TimingName,
@@ -198,6 +200,12 @@ pub(crate) enum Command {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
+    /// Run a program that uses libpcap, such as tcpdump, with nocopy in place of libpcap.
+    ///
+    /// Preloads a library with libpcap's functions into COMMAND and all it starts; what nocopy cannot do is left to the system's libpcap.
+    /// The host keeps its traffic, unless told to take it. Passes signals on, and ends with COMMAND's exit code, 128 + N where signal N ended
+    /// it; 125 if nocopy itself failed, 126 if COMMAND cannot be run, 127 if it is not found.
+    Run(RunArguments),
     /// Print the manual page.
     Man {
         /// Of this command instead of nocopy itself.

@@ -25,6 +25,7 @@ mod record;
 mod recv;
 mod report;
 mod result_file;
+mod run;
 mod send;
 mod serve;
 mod sniff;
@@ -64,6 +65,8 @@ fn main() -> ExitCode {
         Command::Call(arguments) => call::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
         Command::ProfileStart { command } => profile::start(&command),
+        // Its exit codes are the program's.
+        Command::Run(arguments) => return run::run(&arguments),
         Command::Man { command } => unprivileged(|| manual::print_page(command.as_deref())),
         Command::Completions { shell } => unprivileged(|| manual::print_completions(shell)),
     };

@@ -61,6 +61,7 @@ fn manual_and_completions_know_the_options() {
         ("ping", "interval"),
         ("serve", "exec"),
         ("call", "timeout"),
+        ("run", "report"),
         ("profile-sweep", "rounds"),
     ] {
         let page = nocopy(&["man", command]);

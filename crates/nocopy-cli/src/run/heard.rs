@@ -1,0 +1,90 @@
+//! What the command's processes have said of their handles.
+
+use nocopy_proto::run::{Closed, FilterPlace, Opened};
+
+/// So many handles are in a report at most: a script may start programs for ever.
+const HANDLES_MAX: usize = 4096;
+
+/// What is told of, in the order in which it was opened.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    pub(super) handles: Vec<Handle>,
+    /// Handles beyond [`HANDLES_MAX`].
+    pub(super) handles_left_out: u64,
+    /// Datagrams that were no messages.
+    pub(super) malformed: u64,
+    /// What was wrong with the first.
+    pub(super) first_malformed: Option<String>,
+}
+
+/// A process that has joined.
+#[derive(Debug, Clone)]
+pub(super) struct Process {
+    pub(super) id: u32,
+    pub(super) program: String,
+}
+
+/// A handle, as far as it is known.
+#[derive(Debug, Clone)]
+pub(super) struct Handle {
+    /// Which channel it is of: handles of different processes have the same numbers.
+    channel: u64,
+    pub(super) process: Process,
+    pub(super) opened: Opened,
+    pub(super) filter: Option<FilterPlace>,
+    pub(super) state: State,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum State {
+    /// Still open when the command ended.
+    Open,
+    Closed(Closed),
+    /// Its process has ended without closing it, so what it counted is not known.
+    Left,
+}
+
+impl Heard {
+    pub(super) fn opened(&mut self, channel: u64, process: &Process, opened: Opened) {
+        if self.handles.len() < HANDLES_MAX {
+            let process = process.clone();
+            self.handles.push(Handle { channel, process, opened, filter: None, state: State::Open });
+        } else {
+            self.handles_left_out += 1;
+        }
+    }
+
+    pub(super) fn filter(&mut self, channel: u64, handle: u64, place: Option<FilterPlace>) {
+        if let Some(handle) = self.find(channel, handle) {
+            handle.filter = place;
+        }
+    }
+
+    pub(super) fn closed(&mut self, channel: u64, closed: Closed) {
+        if let Some(handle) = self.find(channel, closed.handle) {
+            handle.state = State::Closed(closed);
+        }
+    }
+
+    /// Nobody speaks by this channel any more.
+    pub(super) fn left(&mut self, channel: u64) {
+        for handle in self.handles.iter_mut().filter(|handle| handle.channel == channel) {
+            if matches!(handle.state, State::Open) {
+                handle.state = State::Left;
+            }
+        }
+    }
+
+    pub(super) fn malformed(&mut self, why: impl ToString) {
+        self.malformed += 1;
+        self.first_malformed.get_or_insert_with(|| why.to_string());
+    }
+
+    /// The last one of that number which is open.
+    fn find(&mut self, channel: u64, handle: u64) -> Option<&mut Handle> {
+        let mut all = self.handles.iter_mut().rev();
+        all.find(|known| {
+            known.channel == channel && known.opened.handle == handle && matches!(known.state, State::Open)
+        })
+    }
+}

@@ -1,0 +1,80 @@
+//! Where the library is that stands in front of libpcap.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::Error;
+use super::executable::Executable;
+
+const NAME: &str = "libnocopy_pcap.so";
+
+/// From the directory of this program: a build's own, where a build of cargo's puts what others need, and installed places.
+const BESIDE: [&str; 4] = ["", "deps", "../lib/nocopy", "../lib"];
+const INSTALLED: [&str; 2] = ["/usr/local/lib/nocopy", "/usr/lib/nocopy"];
+
+/// Finds it: the one that was named, or the first of the usual places. Returns its absolute path.
+pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, Error> {
+    let path = match named {
+        Some(path) => path.to_owned(),
+        None => {
+            let places = places();
+            let found = places.iter().find(|place| place.is_file()).cloned();
+            found.ok_or(Error::NoLibrary { places })?
+        }
+    };
+    check(&path)?;
+    let absolute = path.canonicalize().unwrap_or(path);
+    match absolute.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b'\t' | b'\n')) {
+        true => Err(Error::LibraryPath { path: absolute }),
+        false => Ok(absolute),
+    }
+}
+
+/// The loader would only warn, and the program run without it.
+fn check(path: &Path) -> Result<(), Error> {
+    let failed = |why: String| Error::NotALibrary { path: path.into(), why };
+    let library = Executable::read(path).map_err(|error| failed(error.to_string()))?;
+    match library {
+        None => Err(failed("the file is not ELF".into())),
+        Some(library) if !library.is_native() => Err(failed("it is for another architecture".into())),
+        Some(_) => Ok(()),
+    }
+}
+
+fn places() -> Vec<PathBuf> {
+    let own = std::env::current_exe().ok();
+    let directory = own.as_deref().and_then(Path::parent);
+    let beside = directory.into_iter().flat_map(|own| BESIDE.map(|place| own.join(place).join(NAME)));
+    beside.chain(INSTALLED.map(|place| Path::new(place).join(NAME))).collect()
+}
+
+/// `LD_PRELOAD` with the library first, before what was to be loaded anyway.
+pub(super) fn preload(library: &Path, before: Option<&OsStr>) -> OsString {
+    let mut all = library.as_os_str().to_owned();
+    if let Some(before) = before.filter(|before| !before.is_empty()) {
+        all.push(":");
+        all.push(before);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_preloaded_before_still_is() {
+        let library = Path::new("/lib/x.so");
+        assert_eq!(preload(library, None), "/lib/x.so");
+        assert_eq!(preload(library, Some(OsStr::new(""))), "/lib/x.so");
+        assert_eq!(preload(library, Some(OsStr::new("a.so b.so"))), "/lib/x.so:a.so b.so");
+    }
+
+    #[test]
+    fn what_is_no_library_is_refused() {
+        let refused = |path: &str| find(Some(Path::new(path))).unwrap_err().to_string();
+        assert!(refused("/nowhere/x.so").contains("No such file"), "{}", refused("/nowhere/x.so"));
+        assert!(refused(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).contains("not ELF"));
+    }
+}

@@ -1,0 +1,195 @@
+//! The runner's end of what the preloaded library says, in every process of the command.
+
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nocopy_proto::run::{DATAGRAM_BYTES_MAX, FilterRequest, Join, Message, Reply, clip};
+use rustix::io::{Errno, FdFlags, fcntl_setfd, retry_on_intr};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, SocketFlags,
+    SocketType, recvmsg, send, socketpair, sockopt,
+};
+
+use super::heard::{Heard, Process};
+
+/// Processes that are listened to at a time. With all else that is kept it stays below the usual limit of 1,024 descriptors.
+const CHANNELS_MAX: usize = 256;
+
+/// Descriptors of a message: more than any of ours has.
+const DESCRIPTORS_MAX: usize = 8;
+
+/// Datagrams that are read from one socket before others, and signals, have their turn.
+const TURN: usize = 64;
+
+/// Everybody the library speaks to us from.
+#[derive(Debug)]
+pub(super) struct Listener {
+    /// What every process of the command inherits the other end of; `None` when nobody has that any more.
+    shared: Option<OwnedFd>,
+    channels: Vec<Channel>,
+    /// Numbers of channels so far.
+    joined: u64,
+    buffer: Vec<u8>,
+    pub(super) heard: Heard,
+}
+
+/// One process.
+#[derive(Debug)]
+struct Channel {
+    number: u64,
+    socket: OwnedFd,
+    process: Process,
+}
+
+/// What one look at a socket brought.
+enum Received {
+    /// A datagram of so many bytes, with descriptors.
+    Datagram(usize, Vec<OwnedFd>),
+    /// One that is longer than any of ours.
+    TooLong,
+    Nothing,
+    /// Nobody is at the other end.
+    End,
+}
+
+impl Listener {
+    /// A listener, and the end that the command is to inherit.
+    pub(super) fn new() -> rustix::io::Result<(Self, OwnedFd)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        fcntl_setfd(&theirs, FdFlags::empty())?;
+        let buffer = vec![0; DATAGRAM_BYTES_MAX];
+        let listener =
+            Self { shared: Some(ours), channels: Vec::new(), joined: 0, buffer, heard: Heard::default() };
+        Ok((listener, theirs))
+    }
+
+    /// To be waited for.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.shared.iter().chain(self.channels.iter().map(|channel| &channel.socket)).map(AsFd::as_fd)
+    }
+
+    /// Hears what has been said, and answers. Returns whether there may be more.
+    pub(super) fn listen(&mut self) -> bool {
+        let mut more = self.hear_joins();
+        let mut channels = std::mem::take(&mut self.channels);
+        channels.retain_mut(|channel| match self.hear(channel) {
+            Some(unheard) => {
+                more |= unheard;
+                true
+            }
+            None => {
+                self.heard.left(channel.number);
+                false
+            }
+        });
+        self.channels = channels;
+        more
+    }
+
+    fn hear_joins(&mut self) -> bool {
+        for _ in 0..TURN {
+            let Some(shared) = &self.shared else { return false };
+            match receive(shared, &mut self.buffer) {
+                Received::Datagram(bytes, descriptors) => self.join(bytes, descriptors),
+                Received::TooLong => self.heard.malformed("a datagram too long to be a message"),
+                Received::Nothing => return false,
+                Received::End => self.shared = None,
+            }
+        }
+        true
+    }
+
+    fn join(&mut self, bytes: usize, descriptors: Vec<OwnedFd>) {
+        let join = match Message::parse(&self.buffer[..bytes]) {
+            Ok(Message::Join(join)) => join,
+            Ok(_) => return self.heard.malformed("a message of a process that has not joined"),
+            Err(why) => return self.heard.malformed(why),
+        };
+        let Ok([socket]) = <[OwnedFd; 1]>::try_from(descriptors) else {
+            return self.heard.malformed("a process that joined without one socket to talk by");
+        };
+        if sockopt::socket_domain(&socket) != Ok(AddressFamily::UNIX)
+            || sockopt::socket_type(&socket) != Ok(SocketType::SEQPACKET)
+        {
+            return self.heard.malformed("a process that joined with a socket of another kind");
+        }
+        if self.channels.len() >= CHANNELS_MAX {
+            return self.heard.malformed(format_args!("more than {CHANNELS_MAX} processes at a time"));
+        }
+        self.joined += 1;
+        let process = process(&socket, join);
+        self.channels.push(Channel { number: self.joined, socket, process });
+    }
+
+    /// Returns whether there may be more; nothing if the process has gone.
+    fn hear(&mut self, channel: &mut Channel) -> Option<bool> {
+        for _ in 0..TURN {
+            match receive(&channel.socket, &mut self.buffer) {
+                Received::Datagram(bytes, descriptors) => match Message::parse(&self.buffer[..bytes]) {
+                    Ok(message) => self.act(channel, message, descriptors),
+                    Err(why) => self.heard.malformed(why),
+                },
+                Received::TooLong => self.heard.malformed("a datagram too long to be a message"),
+                Received::Nothing => return Some(false),
+                Received::End => return None,
+            }
+        }
+        Some(true)
+    }
+
+    fn act(&mut self, channel: &mut Channel, message: Message, descriptors: Vec<OwnedFd>) {
+        match message {
+            Message::Opened(opened) => self.heard.opened(channel.number, &channel.process, opened),
+            Message::Filter { handle, place } => self.heard.filter(channel.number, handle, place),
+            Message::Closed(closed) => self.heard.closed(channel.number, closed),
+            Message::Control { .. } => drop(descriptors),
+            Message::FilterRequest(request) => channel.answer(&request),
+            Message::Join(_) => self.heard.malformed("a process that joined twice"),
+        }
+    }
+}
+
+impl Channel {
+    fn answer(&mut self, request: &FilterRequest) {
+        let why = clip("nothing is known here by which the filter of this handle could be replaced");
+        self.reply(&Reply::Refused { request: request.request, why });
+    }
+
+    /// Returns whether it will be read, unless the process ends.
+    fn reply(&self, reply: &Reply) -> bool {
+        let datagram = reply.datagram().expect("its text is clipped");
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        retry_on_intr(|| send(&self.socket, &datagram, flags)).is_ok()
+    }
+}
+
+/// Who has joined. The kernel knows the number of the process that made the socket, and counts as we do, while the process may be in
+/// a namespace where it has another one.
+fn process(socket: &OwnedFd, join: Join) -> Process {
+    let maker = sockopt::socket_peercred(socket).ok().map(|maker| maker.pid.as_raw_nonzero().get());
+    Process { id: maker.map_or(join.process, i32::unsigned_abs), program: join.program }
+}
+
+fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Received {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let message = match retry_on_intr(|| recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags))
+    {
+        Ok(message) => message,
+        Err(Errno::AGAIN) => return Received::Nothing,
+        Err(_) => return Received::End,
+    };
+    let descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let descriptors: Vec<_> = descriptors.flatten().collect();
+    match message.bytes {
+        _ if message.flags.contains(ReturnFlags::TRUNC) => Received::TooLong,
+        0 => Received::End,
+        bytes => Received::Datagram(bytes, descriptors),
+    }
+}

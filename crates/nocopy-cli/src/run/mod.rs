@@ -1,0 +1,178 @@
+//! `nocopy run`: a program as it is, with nocopy in place of libpcap.
+
+mod error;
+mod executable;
+mod heard;
+mod library;
+mod listener;
+mod program;
+mod report;
+mod signals;
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, ExitStatus};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::fstat;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::thread::CapabilitySet;
+
+use crate::arguments::RunArguments;
+use crate::capability;
+use crate::result_file::ResultFile;
+pub(crate) use error::Error;
+use listener::Listener;
+use program::Program;
+use report::Report;
+use signals::{Early, Signals};
+
+/// What loads filters, and talks to a command that has become somebody else.
+const CAPABILITIES: CapabilitySet =
+    CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::KILL);
+
+/// After its end so many times every socket is read on: what the command said before is there, what others say may never end.
+const LAST_TURNS: usize = 64;
+
+/// Runs the command. Returns its exit code, as a shell has it.
+pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
+    let run = match Run::start(arguments) {
+        Ok(run) => run,
+        Err(error) => {
+            eprintln!("nocopy: {error}");
+            return error.exit_code();
+        }
+    };
+    match run.finish() {
+        (status, Ok(())) => exit_code(status),
+        // The command's own failure says more than that it could not be told.
+        (status, Err(error)) => {
+            eprintln!("nocopy: {error}");
+            if status.is_some_and(|status| !status.success()) { exit_code(status) } else { error.exit_code() }
+        }
+    }
+}
+
+/// A command that has been started.
+struct Run<'a> {
+    arguments: &'a RunArguments,
+    library: std::path::PathBuf,
+    program: Program,
+    /// What the user has been told of already.
+    obstacle: Option<String>,
+    file: Option<ResultFile>,
+    listener: Listener,
+    child: Child,
+    signals: Signals,
+}
+
+impl<'a> Run<'a> {
+    fn start(arguments: &'a RunArguments) -> Result<Self, Error> {
+        let library = library::find(arguments.library.as_deref())?;
+        let file = match &arguments.report {
+            Some(Some(path)) => Some(ResultFile::create(path)?),
+            _ => None,
+        };
+        let program = Program::look_at(&arguments.command[0]);
+        let obstacle = program.obstacle();
+        if let Some(obstacle) = &obstacle {
+            eprintln!("nocopy: warning: {obstacle}");
+        }
+        let (listener, theirs) = Listener::new().map_err(|errno| Error::Socket(errno.into()))?;
+        let early = Early::catch()?;
+        let child =
+            spawn(arguments, &library, &theirs).map_err(|source| Error::start(program.name(), source))?;
+        drop(theirs);
+        let signals = match early.wait_for_more() {
+            Ok(signals) => signals,
+            Err(error) => return Err(stop(child, error)),
+        };
+        early.pass_on(Pid::from_child(&child));
+        // The command has what it would have had; this process reads what it says.
+        if let Err(error) = capability::drop_all_but(CAPABILITIES) {
+            return Err(stop(child, error.into()));
+        }
+        Ok(Self { arguments, library, program, obstacle, file, listener, child, signals })
+    }
+
+    /// Waits, listens and passes signals on until the command has ended; then reports. Returns how it ended, if that is known.
+    fn finish(mut self) -> (Option<ExitStatus>, Result<(), Error>) {
+        let ended =
+            self.watch().map_err(|source| Error::Wait { program: self.program.name().into(), source });
+        match ended {
+            Ok(status) => (Some(status), self.report(status)),
+            Err(error) => (None, Err(error)),
+        }
+    }
+
+    fn watch(&mut self) -> io::Result<ExitStatus> {
+        let command = Pid::from_child(&self.child);
+        let end = pidfd_open(command, PidfdFlags::empty())?;
+        loop {
+            let mut waits = vec![PollFd::new(&end, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
+            waits.extend(
+                self.listener.descriptors().map(|other| PollFd::from_borrowed_fd(other, PollFlags::IN)),
+            );
+            match poll(&mut waits, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            self.signals.pass_on(command);
+            self.listener.listen();
+            if let Some(status) = self.child.try_wait()? {
+                let mut turns = 0..LAST_TURNS;
+                while self.listener.listen() && turns.next().is_some() {}
+                return Ok(status);
+            }
+        }
+    }
+
+    fn report(self, status: ExitStatus) -> Result<(), Error> {
+        if !self.arguments.wants_report() {
+            return Ok(());
+        }
+        let command = self.arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let heard = &self.listener.heard;
+        let mut report = Report::new(command, &self.library, self.arguments.take, status, heard);
+        if heard.handles.is_empty() {
+            report.note(self.obstacle.unwrap_or_else(|| self.program.silence()));
+        }
+        let text = if self.arguments.json { report.json()? } else { report.text() };
+        match self.file {
+            Some(file) => file.write(&text)?,
+            // Nobody there to read it: the command's exit code is its own all the same.
+            None => drop(io::Write::write_all(&mut io::stderr().lock(), text.as_bytes())),
+        }
+        Ok(())
+    }
+}
+
+fn spawn(arguments: &RunArguments, library: &Path, theirs: &OwnedFd) -> io::Result<Child> {
+    let before = std::env::var_os("LD_PRELOAD");
+    let mut command = Command::new(&arguments.command[0]);
+    command.args(&arguments.command[1..]);
+    command.env("LD_PRELOAD", library::preload(library, before.as_deref()));
+    // With its inode: a program that closes what it does not know may open something else at that number.
+    let socket = format!("{}:{}", theirs.as_raw_fd(), fstat(theirs)?.st_ino);
+    command.env("NOCOPY_RUN_SOCKET", socket);
+    match arguments.take {
+        true => command.env("NOCOPY_TAKE", "1"),
+        false => command.env_remove("NOCOPY_TAKE"),
+    };
+    command.spawn()
+}
+
+/// Nothing of a command is left that could not be run as asked for.
+fn stop(mut command: Child, why: Error) -> Error {
+    let _ = command.kill();
+    let _ = command.wait();
+    why
+}
+
+/// As a shell has it.
+fn exit_code(status: Option<ExitStatus>) -> ExitCode {
+    let code = status.and_then(|status| status.code().or_else(|| status.signal().map(|signal| 128 + signal)));
+    code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
+}

@@ -1,0 +1,117 @@
+//! Programs into which nothing is preloaded.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access, getxattr};
+use rustix::process::{getegid, geteuid, getuid};
+
+use super::executable::Executable;
+
+const SET_USER: u32 = libc::S_ISUID;
+const SET_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
+
+/// The program of a command, as far as it can be looked at before it runs.
+#[derive(Debug)]
+pub(super) struct Program {
+    name: String,
+    path: Option<PathBuf>,
+    /// `None` for scripts, and what may not be read.
+    executable: Option<Executable>,
+}
+
+impl Program {
+    pub(super) fn look_at(word: &OsStr) -> Self {
+        let path = find(word, std::env::var_os("PATH").as_deref());
+        let executable = path.as_deref().and_then(|path| Executable::read(path).ok().flatten());
+        Self { name: word.to_string_lossy().into_owned(), path, executable }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Why it will run without the library, whatever is set, and what to do.
+    pub(super) fn obstacle(&self) -> Option<String> {
+        let why = self.privileges().or_else(|| {
+            let executable = self.executable.as_ref()?;
+            match executable {
+                _ if !executable.has_loader => Some(
+                    "it is statically linked, so nothing can be preloaded into it: use a build that loads libpcap.so.0.8",
+                ),
+                _ if !executable.is_native() => Some(
+                    "it is for another architecture than the library, which the loader then leaves out: use one for this \
+                     architecture",
+                ),
+                _ => None,
+            }
+        })?;
+        Some(format!("{}: {why}", self.name))
+    }
+
+    /// Those it would get by being started: the loader lets nobody put libraries into such a process.
+    fn privileges(&self) -> Option<&'static str> {
+        let path = self.path.as_deref()?;
+        let metadata = path.metadata().ok()?;
+        let sets = |bits| metadata.mode() & bits == bits;
+        let other_user = sets(SET_USER) && metadata.uid() != geteuid().as_raw();
+        let other_group = sets(SET_GROUP) && metadata.gid() != getegid().as_raw();
+        if other_user || other_group {
+            return Some(
+                "it is set-user-ID or set-group-ID, and the loader preloads nothing into such programs: run 'nocopy run' as \
+                 the user that it becomes",
+            );
+        }
+        let has_capabilities = getxattr(path, "security.capability", &mut [0; 64]).is_ok();
+        (has_capabilities && !getuid().is_root()).then_some(
+            "its file has capabilities, and the loader preloads nothing into such programs: run 'nocopy run' as root",
+        )
+    }
+
+    /// Why no handle may have been opened, once it has ended without any.
+    pub(super) fn silence(&self) -> String {
+        let own = self.executable.as_ref().filter(|executable| !executable.needs_libpcap());
+        let why = match own {
+            Some(_) => {
+                "it does not ask for libpcap.so.0.8 itself, so it may have libpcap built in, or leave captures to another \
+                 program that is not run with the library"
+            }
+            None => "it ended before it opened one, or closed the descriptors that it inherited",
+        };
+        format!("{}: no capture handle was reported: {why}", self.name)
+    }
+}
+
+/// As execvp(3) does.
+fn find(word: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
+    if word.as_bytes().contains(&b'/') {
+        return Some(word.into());
+    }
+    let path = path.unwrap_or(OsStr::new("/bin:/usr/bin"));
+    std::env::split_paths(path).map(|directory| directory.join(word)).find(|file| is_executable(file))
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.is_file() && access(path, Access::EXEC_OK).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_as_the_shell_finds_them() {
+        let path = Some(OsStr::new("/nowhere:/usr/bin:/bin"));
+        assert_eq!(find(OsStr::new("env"), path), Some("/usr/bin/env".into()));
+        assert_eq!(find(OsStr::new("no-such-program"), path), None);
+        assert_eq!(find(OsStr::new("./here"), path), Some("./here".into()));
+    }
+
+    #[test]
+    fn a_plain_program_has_no_obstacle() {
+        assert_eq!(Program::look_at(OsStr::new("env")).obstacle(), None);
+        assert_eq!(Program::look_at(OsStr::new("no-such-program")).obstacle(), None);
+    }
+}

@@ -1,0 +1,317 @@
+//! What is said at the end: of each handle, which library it had, how it captured, and what it counted.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::ExitStatus;
+
+use nocopy_proto::run::{CaptureMode, Counts, FilterPlace, Library};
+use serde::Serialize;
+
+use super::heard::{Handle, Heard, State};
+use crate::Failure;
+use crate::table::Table;
+use crate::{print, result_file};
+
+const SCHEMA: &str = "nocopy.run/1";
+
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    schema: &'static str,
+    command: Vec<String>,
+    library: String,
+    take: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<i32>,
+    handles: Vec<Row>,
+    /// What the user should know besides.
+    notes: Vec<String>,
+}
+
+/// One handle.
+#[derive(Debug, Serialize)]
+struct Row {
+    process: u32,
+    program: String,
+    interface: String,
+    library: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    queues: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
+    promiscuous: bool,
+    snap_bytes: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filter: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filter_why: Option<String>,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counts: Option<Counts>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sending: Option<String>,
+}
+
+impl Report {
+    pub(super) fn new(
+        command: Vec<String>,
+        library: &Path,
+        take: bool,
+        status: ExitStatus,
+        heard: &Heard,
+    ) -> Self {
+        Self {
+            schema: SCHEMA,
+            command,
+            library: library.display().to_string(),
+            take,
+            exit_code: status.code(),
+            signal: status.signal(),
+            handles: heard.handles.iter().map(Row::new).collect(),
+            notes: notes(heard),
+        }
+    }
+
+    pub(super) fn note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
+    pub(super) fn json(&self) -> Result<String, Failure> {
+        result_file::json(self)
+    }
+
+    pub(super) fn text(&self) -> String {
+        let how = match (self.exit_code, self.signal) {
+            (Some(code), _) => format!("exit code {code}"),
+            (None, Some(signal)) => format!("signal {signal}"),
+            (None, None) => "an unknown status".into(),
+        };
+        let count = self.handles.len();
+        let plural = if count == 1 { "" } else { "s" };
+        let mut text =
+            format!("nocopy: {} ended with {how}; {count} capture handle{plural}\n", self.command.join(" "));
+        if count > 0 {
+            text += &self.table().text();
+        }
+        for row in &self.handles {
+            row.words().for_each(|words| text += &format!("{words}\n"));
+        }
+        for note in &self.notes {
+            text += &format!("{note}\n");
+        }
+        print::printable(&text)
+    }
+
+    fn table(&self) -> Table {
+        let header = [
+            "process",
+            "program",
+            "interface",
+            "library",
+            "mode",
+            "filter",
+            "received",
+            "dropped",
+            "interface dropped",
+            "sent",
+        ];
+        Table::new(&header, 6..10, self.handles.iter().map(Row::cells).collect())
+    }
+}
+
+impl Row {
+    fn new(handle: &Handle) -> Self {
+        let (library, why, mode, queues, note) = match handle.opened.library.clone() {
+            Library::System { why } => ("system", Some(why), None, Vec::new(), None),
+            Library::Ours { mode: CaptureMode::Passive, note } => {
+                ("nocopy", None, Some("passive"), Vec::new(), note)
+            }
+            Library::Ours { mode: CaptureMode::Take { queues }, note } => {
+                ("nocopy", None, Some("take"), queues, note)
+            }
+        };
+        let (filter, filter_why) = match handle.filter.clone() {
+            None => (None, None),
+            Some(FilterPlace::Xdp) => (Some("xdp"), None),
+            Some(FilterPlace::Socket) => (Some("socket"), None),
+            Some(FilterPlace::UserSpace { why }) => (Some("user space"), Some(why)),
+        };
+        let (state, closed) = match &handle.state {
+            State::Open => ("open", None),
+            State::Left => ("left", None),
+            State::Closed(closed) => ("closed", Some(closed.clone())),
+        };
+        Self {
+            process: handle.process.id,
+            program: handle.process.program.clone(),
+            interface: handle.opened.interface.clone(),
+            library,
+            why,
+            mode,
+            queues,
+            note,
+            promiscuous: handle.opened.promiscuous,
+            snap_bytes: handle.opened.snap_bytes,
+            filter,
+            filter_why,
+            state,
+            counts: closed.as_ref().map(|closed| closed.counts),
+            sending: closed.and_then(|closed| closed.sending),
+        }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let count =
+            |of: fn(&Counts) -> u64| self.counts.as_ref().map_or("?".into(), |all| of(all).to_string());
+        let mode = match self.mode {
+            Some(mode) if self.queues.is_empty() => mode.to_owned(),
+            Some(mode) => format!("{mode}: {}", together(&self.queues)),
+            None => "-".into(),
+        };
+        let filter = match (self.library, self.filter) {
+            ("system", _) => "-",
+            (_, None) => "none",
+            (_, Some(place)) => place,
+        };
+        vec![
+            self.process.to_string(),
+            self.program.clone(),
+            self.interface.clone(),
+            self.library.into(),
+            mode,
+            filter.into(),
+            count(|all| all.received),
+            count(|all| all.dropped),
+            count(|all| all.interface_dropped),
+            count(|all| all.sent),
+        ]
+    }
+
+    /// What does not go into a cell.
+    fn words(&self) -> impl Iterator<Item = String> {
+        let unknown = match self.state {
+            "open" => Some("still open when the command ended: what it counted is not known"),
+            "left" => Some("its process ended without closing it: what it counted is not known"),
+            _ => None,
+        };
+        let words = [
+            self.why.as_ref().map(|why| format!("the system's libpcap: {why}")),
+            self.note.clone(),
+            self.filter_why.as_ref().map(|why| format!("filter in user space: {why}")),
+            self.sending.as_ref().map(|way| format!("sent by {way}")),
+            unknown.map(str::to_owned),
+        ];
+        let who = format!("{} ({}) on {}", self.program, self.process, self.interface);
+        words.into_iter().flatten().map(move |words| format!("{who}: {words}"))
+    }
+}
+
+/// `xdp zero-copy`, or with how many of each.
+fn together(queues: &[String]) -> String {
+    let mut runs: Vec<(&String, usize)> = Vec::new();
+    for queue in queues {
+        match runs.iter_mut().find(|(known, _)| *known == queue) {
+            Some((_, count)) => *count += 1,
+            None => runs.push((queue, 1)),
+        }
+    }
+    let words: Vec<_> = runs
+        .into_iter()
+        .map(|(queue, count)| if count == 1 { queue.clone() } else { format!("{count} x {queue}") })
+        .collect();
+    words.join(", ")
+}
+
+fn notes(heard: &Heard) -> Vec<String> {
+    let left_out = (heard.handles_left_out > 0)
+        .then(|| format!("{} more handles, which are not listed", heard.handles_left_out));
+    let malformed = heard.first_malformed.as_ref().map(|first| {
+        format!("{} messages of the library were not understood; the first: {first}", heard.malformed)
+    });
+    left_out.into_iter().chain(malformed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use nocopy_proto::run::{Closed, Opened};
+
+    use super::super::heard::Process;
+    use super::*;
+
+    fn opened(handle: u64, library: Library) -> Opened {
+        Opened { handle, interface: "eth0".into(), library, promiscuous: true, snap_bytes: 262_144 }
+    }
+
+    fn heard() -> Heard {
+        let mut heard = Heard::default();
+        let process = Process { id: 4711, program: "tcpdump".into() };
+        let mode = CaptureMode::Take { queues: vec!["xdp copy native".into(); 2] };
+        heard.opened(1, &process, opened(0, Library::Ours { mode, note: None }));
+        heard.filter(1, 0, Some(FilterPlace::UserSpace { why: "it\x1b[1m loops".into() }));
+        let counts = Counts { received: 1000, dropped: 20, interface_dropped: 3, sent: 0 };
+        heard.closed(1, Closed { handle: 0, counts, sending: None });
+        // The same number of another process, and of another handle: neither is the first one's.
+        let other = Process { id: 4712, program: "sh".into() };
+        heard.opened(2, &other, opened(0, Library::System { why: "the 'any' device".into() }));
+        heard.opened(1, &process, opened(0, Library::Ours { mode: CaptureMode::Passive, note: None }));
+        heard.left(2);
+        heard
+    }
+
+    fn report() -> Report {
+        let status = ExitStatus::from_raw(libc::SIGTERM);
+        Report::new(vec!["sh".into(), "-c".into()], Path::new("/l.so"), true, status, &heard())
+    }
+
+    #[test]
+    fn a_table_has_a_line_for_each_handle_and_words_follow() {
+        let text = report().text();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], "nocopy: sh -c ended with signal 15; 3 capture handles");
+        let words = |line: &str| {
+            line.split("  ")
+                .map(str::trim)
+                .filter(|cell| !cell.is_empty())
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let first = [
+            "4711",
+            "tcpdump",
+            "eth0",
+            "nocopy",
+            "take: 2 x xdp copy native",
+            "user space",
+            "1000",
+            "20",
+            "3",
+            "0",
+        ];
+        assert_eq!(words(lines[2]), first);
+        assert_eq!(words(lines[3]), ["4712", "sh", "eth0", "system", "-", "-", "?", "?", "?", "?"]);
+        assert_eq!(words(lines[4])[4..7], ["passive", "none", "?"]);
+        assert_eq!(lines[5], "tcpdump (4711) on eth0: filter in user space: it\u{fffd}[1m loops");
+        assert_eq!(lines[6], "sh (4712) on eth0: the system's libpcap: the 'any' device");
+        assert!(lines[7].contains("ended without closing it") && lines[8].contains("still open"), "{text}");
+        assert_eq!(lines.len(), 9, "{text}");
+    }
+
+    #[test]
+    fn json_has_what_is_known_and_leaves_out_what_is_not() {
+        let json: serde_json::Value = serde_json::from_str(&report().json().unwrap()).unwrap();
+        assert_eq!((&json["schema"], &json["signal"]), (&"nocopy.run/1".into(), &15.into()));
+        assert!(json.get("exit_code").is_none());
+        let first = &json["handles"][0];
+        assert_eq!(first["queues"], serde_json::json!(["xdp copy native", "xdp copy native"]));
+        assert_eq!(first["counts"]["interface_dropped"], 3);
+        assert_eq!((&first["filter"], &first["state"]), (&"user space".into(), &"closed".into()));
+        let second = &json["handles"][1];
+        assert_eq!((&second["library"], &second["state"]), (&"system".into(), &"left".into()));
+        assert!(second.get("counts").is_none() && second.get("mode").is_none());
+    }
+}

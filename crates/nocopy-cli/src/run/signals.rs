@@ -1,0 +1,97 @@
+//! Signals, which are for the command.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::process::{Pid, getpgid, getpgrp, kill_process};
+use signal_hook::flag;
+
+use super::Error;
+
+/// Those by which people talk to programs.
+const PASSED_ON: [Signal; 6] =
+    [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGUSR1, Signal::SIGUSR2];
+
+/// Signals that came while the command was being started. They are caught and not blocked, since a program inherits what is blocked.
+#[derive(Debug)]
+pub(super) struct Early(Vec<(Signal, Arc<AtomicBool>)>);
+
+impl Early {
+    /// Catches signals, but for those ignored (nohup(1)): the command is to ignore these too.
+    pub(super) fn catch() -> Result<Self, Error> {
+        let ignored = ignored();
+        let passed_on = PASSED_ON.into_iter().filter(|&signal| ignored & 1 << (signal as i32 - 1) == 0);
+        let caught = passed_on.map(|signal| {
+            let came = Arc::new(AtomicBool::new(false));
+            flag::register(signal as i32, Arc::clone(&came)).map_err(Error::Signals)?;
+            Ok((signal, came))
+        });
+        caught.collect::<Result<_, _>>().map(Self)
+    }
+
+    /// From now on signals wait until they are passed on.
+    pub(super) fn wait_for_more(&self) -> Result<Signals, Error> {
+        let all: SigSet = self.0.iter().map(|(signal, _)| *signal).collect();
+        let opened = all
+            .thread_block()
+            .and_then(|()| SignalFd::with_flags(&all, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC));
+        let descriptor = opened.map_err(|errno| Error::Signals(errno.into()))?;
+        Ok(Signals { descriptor })
+    }
+
+    /// Passes on what came, of which nobody knows whether the command has it too.
+    pub(super) fn pass_on(&self, command: Pid) {
+        for (signal, _) in self.0.iter().filter(|(_, came)| came.load(Ordering::Relaxed)) {
+            send(command, *signal as i32);
+        }
+    }
+}
+
+/// Signals, as they come.
+#[derive(Debug)]
+pub(super) struct Signals {
+    descriptor: SignalFd,
+}
+
+impl Signals {
+    /// Passes on what has come.
+    pub(super) fn pass_on(&self, command: Pid) {
+        while let Ok(Some(signal)) = self.descriptor.read_signal() {
+            // From the keyboard: it came to everybody in the terminal's group, and twice is more than once. Or its own.
+            let from_terminal = signal.ssi_code == libc::SI_KERNEL && is_beside_us(command);
+            let its_own = signal.ssi_code == libc::SI_USER
+                && signal.ssi_pid == command.as_raw_nonzero().get().unsigned_abs();
+            if !from_terminal && !its_own {
+                send(command, signal.ssi_signo.cast_signed());
+            }
+        }
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// Whether the command is still in our process group.
+fn is_beside_us(command: Pid) -> bool {
+    getpgid(Some(command)).is_ok_and(|group| group == getpgrp())
+}
+
+/// Not waited for yet, the command still has its number, also when it has ended.
+fn send(command: Pid, signal: i32) {
+    if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
+        let _ = kill_process(command, signal);
+    }
+}
+
+/// A bit for each signal that this process was started to ignore; none if `/proc` is not there to ask.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
