@@ -47,6 +47,12 @@ macro_rules! counters {
                 Self { $($name: $crate::statistics::Counter::since(self.$name, earlier.$name),)+ }
             }
         }
+
+        impl std::ops::AddAssign for $group {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$name += other.$name;)+
+            }
+        }
     };
 }
 pub(crate) use counters;

@@ -210,3 +210,153 @@ fn a_queue_without_an_interrupt_pins_no_thread_and_says_so() {
     assert!(matches!(error, PinError::NoInterrupt { queue: 0, .. }), "{error}");
     assert_eq!(rustix::thread::sched_getaffinity(None).unwrap(), before);
 }
+
+/// Whether the descriptor of them all is readable.
+fn is_readable(queues: &Queues) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec};
+    let waited = PollFd::from_borrowed_fd(queues.as_fd(), PollFlags::IN);
+    rustix::event::poll(&mut [waited], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+}
+
+#[test]
+fn a_wait_is_ended_from_another_thread_however_it_waits() {
+    let coalesced = Wait::Coalesced { packets: 64, delay: Duration::from_millis(50) };
+    let adaptive = Wait::Adaptive { spin: Duration::from_micros(100) };
+    let lab = lab!(Lab::builder().queues(2));
+    let mut queues = open_queues(lab.right(), |builder| builder);
+    let waker = queues.waker().unwrap();
+    for wait in [Wait::Interrupt, Wait::Spin, adaptive, coalesced] {
+        queues.set_wait(wait);
+        // Before the wait, and most likely during it.
+        for delay in [Duration::ZERO, Duration::from_millis(20)] {
+            let (other, (said, hears)) = (waker.clone(), std::sync::mpsc::channel());
+            let thread = std::thread::spawn(move || {
+                std::thread::sleep(delay);
+                other.wake();
+                said.send(()).unwrap();
+            });
+            if delay.is_zero() {
+                hears.recv().unwrap();
+                assert!(is_readable(&queues), "{wait:?}");
+            }
+            assert!(
+                queues.receive().unwrap().1.is_empty(),
+                "{wait:?}: without a wake it would wait for ever"
+            );
+            thread.join().unwrap();
+            queues.hear(); // of a wake between flag and event there may be a rest
+            assert!(!is_readable(&queues) && !queues.hear(), "{wait:?}: heard");
+        }
+    }
+}
+
+#[test]
+fn what_is_there_comes_without_a_wait_and_a_meter_tells_what_was_counted() {
+    let lab = lab!(Lab::builder().queues(2));
+    let small =
+        |builder: PortBuilder| builder.mode(Mode::XdpCopyNative).frame_count(16, 16).ring_sizes(16, 16);
+    let mut queues = open_queues(lab.right(), small);
+    let meter = queues.meter();
+    assert!(queues.try_receive().unwrap().1.is_empty());
+    send_on(lab.left(), 0, lab.right(), 0, 40);
+    send_on(lab.left(), 1, lab.right(), 100, 4);
+    wait_until("all 44 packets, of which most are dropped", || {
+        let counted = meter.read().unwrap().statistics.rx_lost();
+        queues.ports().iter_mut().all(|port| port.receiver().arm().unwrap()) && counted == 24
+    });
+    let mut count = 0;
+    let read = std::thread::scope(|scope| {
+        // It is another thread's while this one has a batch.
+        let (_, batch) = queues.try_receive().unwrap();
+        let read = scope.spawn(|| meter.read().unwrap()).join().unwrap();
+        count += batch.count();
+        read
+    });
+    assert_eq!((read.received, read.statistics.rx_lost()), (0, 24));
+    loop {
+        let came = queues.try_receive().unwrap().1.count();
+        count += came;
+        if came == 0 && count >= 20 {
+            break;
+        }
+    }
+    assert_eq!((count, meter.read().unwrap().received), (20, 20));
+    drop(queues);
+    assert_eq!(meter.read().unwrap_err().kind(), std::io::ErrorKind::NotConnected);
+}
+
+#[test]
+fn a_filter_in_user_space_comes_and_goes_while_packets_come() {
+    let odd = nocopy::filter::compile("ether proto 0x88b5 and ether[17] & 1 = 1").unwrap();
+    for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing] {
+        let lab = lab!(Lab::builder().queues(2));
+        let mut queues = open_queues(lab.right(), |builder| builder.mode(mode).way_to_host(true));
+        let mut host = open_with(lab.right(), |builder| builder.mode(Mode::PacketRing)).unwrap();
+        let numbers = |queues: &mut Queues, count: usize| {
+            let mut numbers = Vec::new();
+            while numbers.len() < count {
+                let before = numbers.len();
+                let (_, batch) = queues.receive_timeout(PATIENCE).unwrap();
+                numbers.extend(batch.map(|packet| u32::from_be_bytes(packet[14..18].try_into().unwrap())));
+                assert!(numbers.len() > before, "{mode}: only {numbers:?} of {count}");
+            }
+            numbers.sort_unstable();
+            numbers
+        };
+        // What lies in the rings already is filtered, too.
+        send_on(lab.left(), 0, lab.right(), 0, 10);
+        wait_until("packets", || queues.arm().unwrap());
+        queues.filter_in_user_space(Some(&odd)).unwrap();
+        send_on(lab.left(), 1, lab.right(), 10, 10);
+        let came = lab.right().namespace().run(|| numbers(&mut queues, 10));
+        assert_eq!(came, (1..20).step_by(2).collect::<Vec<_>>(), "{mode}");
+        queues.filter_in_user_space(None).unwrap();
+        send_on(lab.left(), 0, lab.right(), 20, 4);
+        let came = lab.right().namespace().run(|| numbers(&mut queues, 4));
+        assert_eq!(came, (20..24).collect::<Vec<_>>(), "{mode}");
+        let turned_away: u64 =
+            queues.ports().iter_mut().map(|port| port.receiver().turned_away().to_host).sum();
+        assert_eq!(turned_away, 10, "{mode}: also after it has gone");
+        let hosts = common::receive(&mut host, 10);
+        assert!(hosts.iter().all(|packet| mode == Mode::PacketRing || packet[17] % 2 == 0), "{mode}");
+    }
+}
+
+/// The parent goes on as if there had been no child.
+#[test]
+#[allow(unsafe_code)]
+fn a_forked_child_gives_its_ports_up_without_a_change_for_the_parent() {
+    let lab = lab!(Lab::builder().queues(2));
+    let inherited = |builder: PortBuilder| builder.mode(Mode::XdpCopyNative).inherited(true);
+    let mut queues = open_queues(lab.right(), inherited);
+    queues.waker().unwrap();
+    let program = lab.right().xdp_program().unwrap();
+    assert!(program.is_some());
+    send_on(lab.left(), 1, lab.right(), 0, 5);
+    wait_until("packets", || queues.arm().unwrap());
+    // SAFETY: the child only closes what this thread has made, and ends. (Other tests' threads may hold the allocator's locks, which
+    // the C library makes good.)
+    match unsafe { libc::fork() } {
+        0 => {
+            queues.leave();
+            // SAFETY: nothing of this process is to be run in its place.
+            unsafe { libc::_exit(7) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: `status` is a place for one.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status >> 8, 7, "the child ended otherwise: {status:#x}");
+        }
+    }
+    assert_eq!(lab.right().xdp_program().unwrap(), program, "still attached");
+    send_on(lab.left(), 0, lab.right(), 10, 5);
+    let mut count = 0;
+    while count < 10 {
+        let came = queues.receive_timeout(PATIENCE).unwrap().1.count();
+        assert!(came > 0, "only {count} of 10 came");
+        count += came;
+    }
+    let balance = queues.balance();
+    assert!(balance.is_whole() && balance.yours == 0, "{balance}");
+}

@@ -12,14 +12,14 @@
 //! before 5.19 and many sandboxes refuse it; the kernel drops the queue's packets until it is bound
 //! (`xsk_rcv_check`). The link is the client's alone: when the client ends, however, the program is gone.
 
-mod message;
+pub(super) mod message;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use message::{MESSAGE_BYTES, Message, VERSION};
+use message::{Header, MESSAGE_BYTES, Message, VERSION};
 
 use super::drivers;
 use super::redirect::Redirect;
@@ -208,17 +208,16 @@ impl Grant {
 
     fn message(&self) -> Message {
         let Granted { redirect, native_refused, promiscuous } = &self.rest;
-        Message {
+        let header = Header {
             namespace: self.namespace,
             interface_index: self.interface_index,
             interface: self.interface.clone(),
-            queue: self.queue,
             at: redirect.recipe.at,
-            native_refused: *native_refused,
-            promiscuous: promiscuous.is_some(),
             fragments: redirect.recipe.fragments,
-            rx_entries: self.rx_entries,
-        }
+        };
+        let Self { queue, rx_entries, .. } = *self;
+        let (native_refused, promiscuous) = (*native_refused, promiscuous.is_some());
+        Message { header, queue, native_refused, promiscuous, rx_entries }
     }
 
     /// Receives a grant. Waits for it as long as the stream does ([`UnixStream::set_read_timeout`]). Nothing of what comes is
@@ -247,42 +246,43 @@ impl Grant {
         if let Some(membership) = &promiscuous {
             is_socket("promiscuous membership", membership, libc::AF_PACKET)?;
         }
-        Self::check_program(&message, &map, &link)?;
-        let Message { namespace, interface, interface_index, queue, at, native_refused, rx_entries, .. } =
-            message;
-        let redirect = Redirect::adopt(at, message.fragments, map, link);
+        let entries = check_program(&message.header, &map, &link)?;
+        let Message { header, queue, native_refused, rx_entries, .. } = message;
+        if queue >= entries {
+            return Err(GrantError::Field { field: "queue" });
+        }
+        let Header { namespace, interface, interface_index, at, fragments } = header;
+        let redirect = Redirect::adopt(at, fragments, map, link);
         let promiscuous = promiscuous.map(Promiscuous::from);
         let rest = Granted { redirect, native_refused, promiscuous };
         Ok(Self { namespace, interface, interface_index, queue, rx_entries, socket: socket.into(), rest })
     }
+}
 
-    /// Whether map and link are what they should be, and the link's program is where it is said to be.
-    fn check_program(message: &Message, map: &OwnedFd, link: &OwnedFd) -> Result<(), GrantError> {
-        let interface = || message.interface.clone();
-        let check = |operation| {
-            move |source| GrantError::Check { interface: message.interface.clone(), operation, source }
-        };
-        let looked_at = Description::of(map).map_err(check("look at the map"))?;
-        if looked_at.number("map_type") != Some(MapKind::XskMap as u32) {
-            return Err(GrantError::Kind { descriptor: "map", found: descriptor::name(map) });
-        }
-        if looked_at.number("max_entries").is_none_or(|entries| message.queue >= entries) {
-            return Err(GrantError::Field { field: "queue" });
-        }
-        let looked_at = Description::of(link).map_err(check("look at the link"))?;
-        if looked_at.word("link_type") != Some("xdp") {
-            return Err(GrantError::Kind { descriptor: "link", found: descriptor::name(link) });
-        }
-        if namespace_numbers().map_err(check(FIND_NAMESPACE))? != message.namespace {
-            return Err(GrantError::Namespace { interface: interface() });
-        }
-        let attached = xdp::attached(message.interface_index).map_err(check("look for the XDP program"))?;
-        let said = (looked_at.number("ifindex"), looked_at.number("prog_id").map(|id| (id, message.at)));
-        if said.1.is_none() || said != (Some(message.interface_index), attached) {
-            return Err(GrantError::Detached { interface: interface() });
-        }
-        Ok(())
+/// Whether map and link are what they should be, and the link's program is where it is said to be; how many queues the map is for.
+pub(super) fn check_program(header: &Header, map: &OwnedFd, link: &OwnedFd) -> Result<u32, GrantError> {
+    let interface = || header.interface.clone();
+    let check = |operation| {
+        move |source| GrantError::Check { interface: header.interface.clone(), operation, source }
+    };
+    let looked_at = Description::of(map).map_err(check("look at the map"))?;
+    if looked_at.number("map_type") != Some(MapKind::XskMap as u32) {
+        return Err(GrantError::Kind { descriptor: "map", found: descriptor::name(map) });
     }
+    let entries = looked_at.number("max_entries").ok_or(GrantError::Field { field: "queue" })?;
+    let looked_at = Description::of(link).map_err(check("look at the link"))?;
+    if looked_at.word("link_type") != Some("xdp") {
+        return Err(GrantError::Kind { descriptor: "link", found: descriptor::name(link) });
+    }
+    if namespace_numbers().map_err(check(FIND_NAMESPACE))? != header.namespace {
+        return Err(GrantError::Namespace { interface: interface() });
+    }
+    let attached = xdp::attached(header.interface_index).map_err(check("look for the XDP program"))?;
+    let said = (looked_at.number("ifindex"), looked_at.number("prog_id").map(|id| (id, header.at)));
+    if said.1.is_none() || said != (Some(header.interface_index), attached) {
+        return Err(GrantError::Detached { interface: interface() });
+    }
+    Ok(entries)
 }
 
 impl Granted {

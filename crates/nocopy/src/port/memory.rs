@@ -240,6 +240,7 @@ fn port(settings: &PortBuilder, area: Area, rings: Rings, endpoint: Endpoint) ->
         multi_buffer: settings.multi_buffer,
         area,
         backend: Some(Backend::Memory(endpoint)),
+        left: std::sync::atomic::AtomicBool::new(false),
         parked: std::sync::Mutex::default(),
     };
     let mut port = assemble(inner, rings, (receive, send), None, settings);

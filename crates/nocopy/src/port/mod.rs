@@ -16,6 +16,7 @@
 mod builder;
 pub(crate) mod drivers;
 mod filter;
+mod filter_control;
 mod grant;
 mod kept;
 mod ladder;
@@ -40,11 +41,13 @@ mod xdp;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use builder::PortBuilder;
 pub use filter::{FilterPlace, TurnedAway};
+pub use filter_control::{FilterControl, FilterControlError};
 pub use grant::{Grant, GrantError};
 pub(crate) use ladder::LADDER;
 pub use ladder::{Purpose, Refusal};
@@ -264,6 +267,8 @@ struct Inner {
     area: Area,
     /// `None` only while dropping: it must go before the pools.
     backend: Option<Backend>,
+    /// In a forked child that gave the port up: nothing that the parent has is touched.
+    left: AtomicBool,
     /// Pools of halves that are gone: the kernel may use their lent frames as long as the socket lives.
     parked: Mutex<Vec<Pool>>,
 }
@@ -382,6 +387,27 @@ impl Inner {
         io::Error::new(kind, Broken { interface: interface.clone(), queue: *queue, advice, source })
     }
 
+    /// Gives the port up in a forked child: closing it changes nothing for the parent.
+    fn leave(&self) {
+        self.left.store(true, Relaxed);
+        if let Backend::Xdp(xdp) = self.backend() {
+            xdp.redirect.leave();
+        }
+    }
+
+    fn is_left(&self) -> bool {
+        self.left.load(Relaxed)
+    }
+
+    fn interface_index(&self) -> u32 {
+        match self.backend() {
+            Backend::Xdp(xdp) => xdp.inquiry.index(),
+            Backend::Unattached(sender) => sender.inquiry.index(),
+            Backend::PacketRing(ring) => ring.interface_index(),
+            Backend::Memory(_) => 0,
+        }
+    }
+
     /// Keeps the pool of a half that is being dropped until the whole port is gone.
     fn park(&self, pool: Pool) {
         self.parked.lock().unwrap_or_else(PoisonError::into_inner).push(pool);
@@ -402,6 +428,7 @@ impl AsFd for Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         let disconnected = match &self.backend {
+            Some(Backend::Xdp(_)) if self.is_left() => false,
             Some(Backend::Xdp(xdp)) => xdp.disconnect(),
             _ => true,
         };

@@ -9,7 +9,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -162,6 +162,10 @@ impl PacketRing {
         }
     }
 
+    pub(super) fn interface_index(&self) -> u32 {
+        self.inquiry.index()
+    }
+
     pub(super) fn statistics(&self) -> io::Result<Statistics> {
         let mut dropped = lock(&self.dropped);
         let counts = self.receiving.counts()?;
@@ -248,6 +252,7 @@ pub(super) fn open(
         filter: place,
         area: area.clone(),
         backend: Some(Backend::PacketRing(Box::new(backend))),
+        left: AtomicBool::new(false),
         parked: Mutex::default(),
     };
     let in_user_space = matches!(inner.filter, Some(FilterPlace::UserSpace(_)));

@@ -14,17 +14,25 @@
 //!
 //! Packets that are not IP come to queue 0 on most cards.
 
+mod meter;
+mod waker;
+
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+pub use meter::{Measured, Meter};
 use rustix::event::epoll;
+pub use waker::Waker;
 
 use super::receiver::{Batch, Receiver};
 use super::wait::{self, Coalescer, Waiting};
-use super::{OpenError, Port, PortBuilder, Wait};
+use super::{OpenError, Port, PortBuilder, ToHostError, Wait};
 use crate::area::{Area, Balance};
+use crate::filter::Program;
 use crate::sys::xsk::{Wakeup, wait_readable};
 
 /// Ports on several queues of one interface, over one area: as one, or, by [`Queues::into_ports`], one for each thread.
@@ -49,7 +57,15 @@ pub struct Queues {
     next: usize,
     wait: Wait,
     coalescer: Coalescer,
+    /// If anybody may end a wait.
+    waker: Option<Waker>,
+    /// For meters: packets that were given out; and how far each port's ring had been read when they were added up.
+    received: Arc<AtomicU64>,
+    read: Vec<u32>,
 }
+
+/// In place of a port's: a wake.
+const WAKE: u64 = u64::MAX;
 
 impl PortBuilder {
     /// Opens a port on each of several queues of the interface, `..` for all, over one area with a pool for each half of each.
@@ -83,7 +99,16 @@ impl PortBuilder {
             .map(|queue| self.clone().area(&area).queue(queue).open())
             .collect::<Result<_, _>>()?;
         let poll = watch(&ports).map_err(|error| self.system("make an epoll descriptor", error))?;
-        Ok(Queues { ports, poll, next: 0, wait: self.wait, coalescer: Coalescer::default() })
+        Ok(Queues {
+            read: ports.iter().map(|port| port.receiver.read()).collect(),
+            ports,
+            poll,
+            next: 0,
+            wait: self.wait,
+            coalescer: Coalescer::default(),
+            waker: None,
+            received: Arc::default(),
+        })
     }
 }
 
@@ -109,7 +134,11 @@ impl Queues {
 
     /// The area of them all.
     pub fn area(&self) -> &Area {
-        self.ports[0].area()
+        self.first().area()
+    }
+
+    pub(super) fn first(&self) -> &Port {
+        &self.ports[0] // there is at least one
     }
 
     /// Waits for packets on any queue and returns the queue with a batch of its packets; queues take turns. A signal may end the
@@ -130,14 +159,99 @@ impl Queues {
     }
 
     fn receive_until(&mut self, deadline: Option<Instant>) -> io::Result<(u32, Batch<'_>)> {
-        let count = self.ports.len();
         if !self.is_ready() {
             wait::wait(self, self.wait, deadline)?;
         }
+        self.take_turn()
+    }
+
+    /// A batch of the queue whose turn it is, possibly empty.
+    fn take_turn(&mut self) -> io::Result<(u32, Batch<'_>)> {
+        self.add_up();
         let turn = self.look().unwrap_or(self.next);
-        self.next = (turn + 1) % count;
+        self.next = (turn + 1) % self.ports.len();
         let port = &mut self.ports[turn];
         Ok((port.queue(), port.receiver.try_receive()?))
+    }
+
+    /// Tells the meters what was read of the rings since this was last done.
+    fn add_up(&mut self) {
+        let mut received = self.received.load(Relaxed);
+        for (port, before) in self.ports.iter().zip(&mut self.read) {
+            let read = port.receiver.read();
+            received += u64::from(read.wrapping_sub(std::mem::replace(before, read)));
+        }
+        self.received.store(received, Relaxed); // nobody else stores
+    }
+
+    /// Returns what is there on some queue, possibly nothing, without waiting; queues take turns.
+    ///
+    /// # Errors
+    /// The interface is down or gone, if the kernel had to be asked for packets.
+    pub fn try_receive(&mut self) -> io::Result<(u32, Batch<'_>)> {
+        if self.look().is_none() {
+            self.receivers().try_for_each(Waiting::poke)?;
+        }
+        self.take_turn()
+    }
+
+    /// Changes how to wait, from the next wait on.
+    pub fn set_wait(&mut self, wait: Wait) {
+        self.wait = wait;
+        self.coalescer = Coalescer::default();
+    }
+
+    /// What ends a wait from another thread, or from a signal handler. From now on such a wake also makes the descriptor ([`AsFd`])
+    /// readable, until a wait has heard it or [`Queues::hear`] was called.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn waker(&mut self) -> io::Result<Waker> {
+        if let Some(waker) = &self.waker {
+            return Ok(waker.clone());
+        }
+        let waker = Waker::new()?;
+        epoll::add(&self.poll, &waker, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+        self.waker = Some(waker.clone());
+        Ok(waker)
+    }
+
+    /// Hears a wake that no wait has heard yet, and says whether there was one: for waits by other means than ours.
+    pub fn hear(&mut self) -> bool {
+        self.waker.as_ref().is_some_and(Waker::hear)
+    }
+
+    /// What reads the counts of all ports while this is used elsewhere.
+    pub fn meter(&self) -> Meter {
+        let ports = self.ports.iter().map(|port| port.receiver.downgrade()).collect();
+        Meter { ports, received: Arc::clone(&self.received) }
+    }
+
+    /// Runs a filter in the receivers from now on, also over what lies in the rings already, beside whatever filter the kernel runs:
+    /// each packet that does not match is handed to the host ([`ToHost`](super::ToHost)), in packet ring mode the host has it. `None`
+    /// ends that. What was turned away adds up ([`Receiver::turned_away`](super::Receiver::turned_away)).
+    ///
+    /// # Errors
+    /// The way to the host cannot be had: see [`PortBuilder::way_to_host`] for programs that give up their privileges. Nothing has
+    /// changed then.
+    pub fn filter_in_user_space(&mut self, filter: Option<&Program>) -> Result<(), ToHostError> {
+        let filters = self.ports.iter().map(|port| port.receiver.user_filter(filter));
+        let filters: Vec<_> = filters.collect::<Result<_, _>>()?;
+        for (port, filter) in self.ports.iter_mut().zip(filters) {
+            port.receiver.replace_filter(filter);
+        }
+        Ok(())
+    }
+
+    /// Gives everything up in the child of a fork, without a change to what the parent has: no queue is taken from its ports, no
+    /// program is detached, and nothing is waited for. Needs [`PortBuilder::inherited`]; no batch, packet or frame of these ports may
+    /// be touched afterwards.
+    ///
+    /// A child that does not do so, or not before it ends, keeps the parent's program on the interface and its sockets open as long as
+    /// it has its descriptors: the kernel takes them away when the last process has closed them. Dropped instead, the ports would
+    /// take the parent's packets away.
+    pub fn leave(self) {
+        self.ports.iter().for_each(|port| port.inner().leave());
     }
 
     /// The next queue in turn that has packets.
@@ -201,7 +315,24 @@ impl Waiting for Queues {
     }
 
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
-        wait_readable(self.poll.as_fd(), timeout)
+        let wakeup = wait_readable(self.poll.as_fd(), timeout)?;
+        Ok(if wakeup == Wakeup::Ready && self.hear() { Wakeup::Interrupted } else { wakeup })
+    }
+
+    fn is_woken(&mut self) -> bool {
+        self.waker.as_ref().is_some_and(Waker::is_flagged) && self.hear()
+    }
+
+    fn sleep(&mut self, duration: Duration) -> io::Result<bool> {
+        let Some(waker) = &self.waker else {
+            std::thread::sleep(duration);
+            return Ok(false);
+        };
+        match wait_readable(waker.as_fd(), duration)? {
+            Wakeup::TimedOut => Ok(false),
+            Wakeup::Interrupted => Ok(true),
+            Wakeup::Ready => Ok(waker.hear()),
+        }
     }
 
     fn progress(&mut self) -> (u64, u32) {

@@ -2,14 +2,15 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::filter::{TurnedAway, UserFilter};
+use super::filter::{Rest, TurnedAway, UserFilter};
 use super::wait::{self, Coalescer, Waiting};
-use super::{Inner, PortBuilder, Statistics, ToHost, ToHostError, Wait};
+use super::{Inner, Mode, PortBuilder, Statistics, ToHost, ToHostError, Wait};
 use crate::area::{Balance, Chain, Claims, Faults, Frame, Packet, Pool};
 use crate::evidence::Evidence;
+use crate::filter::Program;
 use crate::ring::{Consumer, Peek, Producer};
 use crate::sys::packet::Announcer;
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Wakeup};
@@ -31,6 +32,8 @@ pub struct Receiver {
     announcer: Option<Announcer>,
     /// Where the kernel does not run the port's filter.
     filter: Option<Box<UserFilter>>,
+    /// By filters that were there before.
+    turned_away: TurnedAway,
     wait: Wait,
     coalescer: Coalescer,
     /// `rx.read()` when the coalescer was last asked.
@@ -62,6 +65,7 @@ impl Receiver {
             multi_buffer,
             announcer,
             filter: None,
+            turned_away: TurnedAway::default(),
             wait,
             coalescer,
             read_at_sleep,
@@ -174,7 +178,33 @@ impl Receiver {
 
     /// Packets turned away by a filter that runs in user space ([`FilterPlace::UserSpace`](super::FilterPlace::UserSpace)).
     pub fn turned_away(&self) -> TurnedAway {
-        self.filter.as_ref().map(|filter| filter.turned_away).unwrap_or_default()
+        let now = self.filter.as_ref().map(|filter| filter.turned_away).unwrap_or_default();
+        TurnedAway { to_host: self.turned_away.to_host + now.to_host, lost: self.turned_away.lost + now.lost }
+    }
+
+    /// A filter to be run here, if one is, for [`Receiver::replace_filter`].
+    pub(super) fn user_filter(&self, program: Option<&Program>) -> Result<Option<UserFilter>, ToHostError> {
+        let Some(program) = program else { return Ok(None) };
+        let rest = match self.inner.mode {
+            Mode::PacketRing => Rest::HostHas,
+            Mode::Memory => Rest::Nobody,
+            _ => Rest::HandOver(Box::new(self.to_host()?)),
+        };
+        Ok(Some(UserFilter::new(program.clone(), self.inner.interface_index(), self.inner.queue, rest)))
+    }
+
+    pub(super) fn replace_filter(&mut self, filter: Option<UserFilter>) {
+        self.turned_away = self.turned_away();
+        self.filter = filter.map(Box::new);
+    }
+
+    /// Entries of the rx ring read since it was made, modulo 2^32.
+    pub(super) fn read(&self) -> u32 {
+        self.rx.read()
+    }
+
+    pub(super) fn downgrade(&self) -> Weak<Inner> {
+        Arc::downgrade(&self.inner)
     }
 
     #[inline]

@@ -37,6 +37,8 @@ pub(super) struct Redirect {
     pub(super) filter: Option<(Program, FilterPlace)>,
     /// Taken away before the map: no packet may look up a socket that is going.
     attachment: Attachment,
+    /// Another process attached it.
+    pub(super) granted: bool,
 }
 
 /// Why a program does not note what it might.
@@ -101,7 +103,7 @@ impl Redirect {
             match attached {
                 Ok(attachment) => {
                     let filter = settings.filter.clone().zip(place);
-                    return Ok(Self { recipe, sockets, refused, filter, attachment });
+                    return Ok(Self { recipe, sockets, refused, filter, attachment, granted: false });
                 }
                 Err(Error::Occupied { .. }) if Instant::now() < give_up => std::thread::sleep(RETRY_INTERVAL),
                 Err(_) if recipe.notes.hints => {
@@ -124,6 +126,7 @@ impl Redirect {
             refused: Refused { hints: other, times: other },
             filter: None,
             attachment: Attachment::by(link),
+            granted: true,
         })
     }
 
@@ -143,6 +146,11 @@ impl Redirect {
             (false, true) => Arrivals::Unknown(refused.times.unwrap_or(Unsupported::Absent)),
             _ => Arrivals::Unknown(no_hints),
         }
+    }
+
+    /// Leaves the program to whoever else has its link, as a forked child must: what it displaced stays so.
+    pub(super) fn leave(&self) {
+        self.attachment.leave();
     }
 
     /// Map and link.

@@ -387,7 +387,9 @@ impl AsRawFd for Sender {
 impl Drop for Sender {
     fn drop(&mut self) {
         // Nobody is left to tell of an error; what the kernel keeps is accounted for when the port closes.
-        let _ = self.drain(DRAIN_TIMEOUT);
+        if !self.inner.is_left() {
+            let _ = self.drain(DRAIN_TIMEOUT);
+        }
         self.inner.park(self.pool.take());
     }
 }

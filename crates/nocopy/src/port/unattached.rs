@@ -7,6 +7,7 @@
 
 use std::io;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
 use super::{Backend, Inner, Mode, OpenError, PortBuilder, Sender};
 use crate::area::{Area, Half, none_in};
@@ -26,7 +27,7 @@ pub(super) struct Unattached {
     pub(super) socket: XskSocket,
     /// See [`XdpBackend`](super::xdp::XdpBackend).
     pub(super) tx_index_lags: bool,
-    inquiry: Inquiry,
+    pub(super) inquiry: Inquiry,
 }
 
 impl Unattached {
@@ -80,6 +81,7 @@ impl PortBuilder {
             filter: None,
             area,
             backend: Some(Backend::Unattached(Unattached { socket, tx_index_lags, inquiry })),
+            left: AtomicBool::new(false),
             parked: Mutex::default(),
         };
         Ok(Sender::new(inner.into(), tx, completion, pool, &self))

@@ -60,6 +60,16 @@ pub(crate) trait Waiting {
     fn is_starved(&mut self) -> bool;
     /// Lets the kernel wait.
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup>;
+    /// Whether the wait is to end because somebody else wants it to; that is heard then.
+    #[inline]
+    fn is_woken(&mut self) -> bool {
+        false
+    }
+    /// Sleeps, and says whether the wait is to end.
+    fn sleep(&mut self, duration: Duration) -> io::Result<bool> {
+        std::thread::sleep(duration);
+        Ok(false)
+    }
     /// Packets read since this was last asked, and how many may come before they are dropped.
     fn progress(&mut self) -> (u64, u32);
     fn coalescer(&mut self) -> &mut Coalescer;
@@ -81,7 +91,7 @@ pub(crate) fn wait(waiting: &mut impl Waiting, how: Wait, deadline: Option<Insta
     }
 }
 
-/// Spins until packets are there (true) or the time is up (false).
+/// Spins until packets are there or somebody ends the wait (true), or the time is up (false).
 fn spin(waiting: &mut impl Waiting, deadline: Option<Instant>) -> io::Result<bool> {
     let mut last_check = Instant::now();
     loop {
@@ -93,6 +103,9 @@ fn spin(waiting: &mut impl Waiting, deadline: Option<Instant>) -> io::Result<boo
             }
             waiting.poke()?;
             std::hint::spin_loop();
+        }
+        if waiting.is_woken() {
+            return Ok(true);
         }
         let now = Instant::now();
         if deadline.is_some_and(|end| now >= end) {
@@ -108,7 +121,7 @@ fn spin(waiting: &mut impl Waiting, deadline: Option<Instant>) -> io::Result<boo
 fn sleep(waiting: &mut impl Waiting, deadline: Option<Instant>) -> io::Result<()> {
     while !waiting.arm()? {
         let left = time_left(deadline);
-        if left.is_zero() {
+        if left.is_zero() || waiting.is_woken() {
             return Ok(());
         }
         // Neither frames that come home nor an interface that goes end the kernel's wait.
@@ -137,13 +150,13 @@ fn coalesce(
             return Ok(()); // a packet ring tells what came only when it is asked
         }
         let left = time_left(deadline);
-        if left.is_zero() {
+        if left.is_zero() || waiting.is_woken() {
             return Ok(());
         }
         let (received, room) = waiting.progress();
         let sleep = waiting.coalescer().sleep(Instant::now(), received, room, packets, delay);
-        std::thread::sleep(sleep.clamp(SLEEP_MIN, CHECK_INTERVAL).min(left));
-        if waiting.is_ready() {
+        let is_over = waiting.sleep(sleep.clamp(SLEEP_MIN, CHECK_INTERVAL).min(left))?;
+        if is_over || waiting.is_ready() {
             return Ok(());
         }
         waiting.check()?;

@@ -1,6 +1,7 @@
 //! The modes of AF_XDP: socket, program, binding.
 
 use std::io;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -226,6 +227,7 @@ impl Standing {
             filter: place,
             area,
             backend: Some(Backend::Xdp(backend)),
+            left: AtomicBool::new(false),
             parked: Mutex::default(),
         };
         let in_user_space = matches!(inner.filter, Some(FilterPlace::UserSpace(_)));

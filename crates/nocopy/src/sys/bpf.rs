@@ -13,6 +13,7 @@ const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_PROG_TEST_RUN: libc::c_int = 10;
 const BPF_PROG_GET_FD_BY_ID: libc::c_int = 13;
 const BPF_LINK_CREATE: libc::c_int = 28;
+const BPF_LINK_UPDATE: libc::c_int = 29;
 
 const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
 const BPF_PROG_TYPE_XDP: u32 = 6;
@@ -110,6 +111,14 @@ struct LinkCreate {
     attach_type: u32,
     flags: u32,
     rest: [u64; 4],
+}
+
+#[repr(C)]
+struct LinkUpdate {
+    link: u32,
+    program: u32,
+    flags: u32,
+    replaced: u32,
 }
 
 #[repr(C)]
@@ -299,6 +308,13 @@ fn attach(
     let mut argument = LinkCreate { program, interface_index, attach_type, flags, ..LinkCreate::default() };
     // SAFETY: laid out as `BPF_LINK_CREATE` wants it, no pointers inside.
     unsafe { bpf_fd(BPF_LINK_CREATE, &mut argument) }
+}
+
+/// Puts a program in the place of a link's own, at once: no packet meets neither.
+pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let mut argument = LinkUpdate { link: number(&link), program: number(&program), flags: 0, replaced: 0 };
+    // SAFETY: laid out as `BPF_LINK_UPDATE` wants it, no pointers inside.
+    unsafe { bpf(BPF_LINK_UPDATE, &mut argument).map(drop) }
 }
 
 pub(crate) fn program_by_id(id: u32) -> io::Result<OwnedFd> {

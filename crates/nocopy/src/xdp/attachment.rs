@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -40,12 +41,19 @@ impl Attach {
 pub struct Attachment {
     link: Option<OwnedFd>,
     displaced: Option<Displaced>,
+    /// Nothing is put back.
+    left: AtomicBool,
 }
 
 impl Attachment {
     /// That of a link made elsewhere.
     pub(crate) fn by(link: OwnedFd) -> Self {
-        Self { link: Some(link), displaced: None }
+        Self { link: Some(link), displaced: None, left: AtomicBool::new(false) }
+    }
+
+    /// Leaves interface and link to another process that has the link.
+    pub(crate) fn leave(&self) {
+        self.left.store(true, Relaxed);
     }
 
     pub(crate) fn link(&self) -> BorrowedFd<'_> {
@@ -71,7 +79,7 @@ impl Program {
     pub fn attach(&self, interface: &str, at: Attach) -> Result<Attachment, Error> {
         let known = lookup(interface)?;
         let link = self.link(&known, at)?;
-        Ok(Attachment { link: Some(link), displaced: None })
+        Ok(Attachment::by(link))
     }
 
     /// Attaches the program even if another is there; that one is put back when the attachment is dropped. (If the
@@ -82,11 +90,12 @@ impl Program {
     pub fn displace(&self, interface: &str, at: Attach) -> Result<Attachment, Error> {
         let known = lookup(interface)?;
         match self.link(&known, at) {
-            Ok(link) => Ok(Attachment { link: Some(link), displaced: None }),
+            Ok(link) => Ok(Attachment::by(link)),
             Err(Error::Occupied { program_id, .. }) => {
                 let displaced = Displaced::take_away(&known, program_id)?;
                 // From here on the other program is put back, also if this one cannot be attached.
-                let mut attachment = Attachment { link: None, displaced: Some(displaced) };
+                let mut attachment =
+                    Attachment { link: None, displaced: Some(displaced), left: AtomicBool::new(false) };
                 attachment.link = Some(self.link(&known, at)?);
                 Ok(attachment)
             }
@@ -157,7 +166,8 @@ impl Drop for Attachment {
     fn drop(&mut self) {
         // Our link first: the kernel keeps links and plain attachments apart.
         self.link.take();
-        if let Some(Displaced { program, interface_index, at, route }) = self.displaced.take() {
+        let displaced = self.displaced.take().filter(|_| !*self.left.get_mut());
+        if let Some(Displaced { program, interface_index, at, route }) = displaced {
             let descriptor = bpf::number(&program).cast_signed();
             // The interface may be gone by now; then there is nothing to put back.
             let _ = set_program(&route, interface_index, descriptor, at);

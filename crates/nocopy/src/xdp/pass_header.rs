@@ -21,6 +21,15 @@ impl PassHeader {
         Ok(Self(bytes))
     }
 
+    /// One that another process made; none if it has not their shape.
+    pub(crate) fn of(bytes: [u8; Self::BYTES as usize]) -> Result<Self, ()> {
+        if bytes[12..] == ETHER_TYPE { Ok(Self(bytes)) } else { Err(()) }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// The packet behind the header.
     pub(crate) fn in_front_of(&self, packet: &[u8], buffer: &mut Vec<u8>) {
         buffer.clear();

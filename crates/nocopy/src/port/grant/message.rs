@@ -1,18 +1,19 @@
-//! What a grant says beside its descriptors: one message of a fixed size.
+//! What a grant says beside its descriptors: one message of a fixed size. What it says of the interface and its program is a [`Header`]
+//! that other messages about programs have in the same places.
 //!
 //! | bytes | field |
 //! |---|---|
-//! | 0..8 | [`MAGIC`] |
+//! | 0..8 | which message: [`MAGIC`] for a grant |
 //! | 8..12 | [`VERSION`] |
 //! | 12..20, 20..28 | device and inode of the network namespace |
 //! | 28..32 | number of the interface in it |
-//! | 32..36 | queue |
-//! | 36..40 | errno of native XDP, should it have been refused; otherwise 0 |
+//! | 32..36 | of a grant: queue |
+//! | 36..40 | of a grant: errno of native XDP, should it have been refused; otherwise 0 |
 //! | 40 | where the program runs: 1 native, 2 generic |
-//! | 41 | 1 with a promiscuous membership, otherwise 0 |
+//! | 41 | of a grant: 1 with a promiscuous membership, otherwise 0 |
 //! | 42 | 1 with a program that takes packets of several buffers, otherwise 0 |
-//! | 43 | 0 |
-//! | 44..48 | entries of the rx ring |
+//! | 43 | of a grant: 0 |
+//! | 44..48 | of a grant: entries of the rx ring |
 //! | 48..64 | name of the interface, padded with zeroes |
 //!
 //! Numbers are in the machine's own order: both ends are on one.
@@ -20,7 +21,7 @@
 use super::GrantError;
 use crate::xdp::Attach;
 
-pub(super) const MESSAGE_BYTES: usize = 64;
+pub(super) const MESSAGE_BYTES: usize = Header::BYTES;
 const MAGIC: [u8; 8] = *b"nocopy\0g";
 pub(super) const VERSION: u32 = 1;
 
@@ -28,84 +29,108 @@ const NAME_BYTES_MAX: usize = 15;
 /// Of Linux (`MAX_ERRNO`).
 const ERRNO_MAX: i32 = 4095;
 
+/// What a message about an XDP program says of it first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Message {
-    pub(super) namespace: (u64, u64),
-    pub(super) interface_index: u32,
-    pub(super) interface: String,
-    pub(super) queue: u32,
-    pub(super) at: Attach,
-    pub(super) native_refused: Option<i32>,
-    pub(super) promiscuous: bool,
-    pub(super) fragments: bool,
-    pub(super) rx_entries: u32,
+pub(in crate::port) struct Header {
+    pub(in crate::port) namespace: (u64, u64),
+    pub(in crate::port) interface_index: u32,
+    pub(in crate::port) interface: String,
+    pub(in crate::port) at: Attach,
+    pub(in crate::port) fragments: bool,
 }
 
-impl Message {
-    pub(super) fn emit(&self) -> [u8; MESSAGE_BYTES] {
-        let mut bytes = [0; MESSAGE_BYTES];
+impl Header {
+    pub(in crate::port) const BYTES: usize = 64;
+
+    pub(in crate::port) fn emit(&self, magic: [u8; 8]) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
         let name = self.interface.as_bytes();
         assert!(name.len() <= NAME_BYTES_MAX, "the kernel has no longer names");
-        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[..8].copy_from_slice(&magic);
         bytes[8..12].copy_from_slice(&VERSION.to_ne_bytes());
         bytes[12..20].copy_from_slice(&self.namespace.0.to_ne_bytes());
         bytes[20..28].copy_from_slice(&self.namespace.1.to_ne_bytes());
         bytes[28..32].copy_from_slice(&self.interface_index.to_ne_bytes());
-        bytes[32..36].copy_from_slice(&self.queue.to_ne_bytes());
-        bytes[36..40].copy_from_slice(&self.native_refused.unwrap_or(0).to_ne_bytes());
         bytes[40] = match self.at {
             Attach::Native => 1,
             Attach::Generic => 2,
         };
-        bytes[41] = self.promiscuous.into();
         bytes[42] = self.fragments.into();
-        bytes[44..48].copy_from_slice(&self.rx_entries.to_ne_bytes());
         bytes[48..48 + name.len()].copy_from_slice(name);
         bytes
     }
 
-    pub(super) fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Result<Self, GrantError> {
-        let invalid = |field| GrantError::Field { field };
-        let u64_at = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        if bytes[..8] != MAGIC {
+    pub(in crate::port) fn parse(bytes: &[u8; Self::BYTES], magic: [u8; 8]) -> Result<Self, GrantError> {
+        if bytes[..8] != magic {
             return Err(GrantError::Foreign);
         }
-        if u32_at(8) != VERSION {
-            return Err(GrantError::Version { theirs: u32_at(8) });
+        if u32_at(bytes, 8) != VERSION {
+            return Err(GrantError::Version { theirs: u32_at(bytes, 8) });
         }
         let at = match bytes[40] {
             1 => Attach::Native,
             2 => Attach::Generic,
             _ => return Err(invalid("place of the program")),
         };
-        let native_refused = match u32_at(36).cast_signed() {
+        let fragments = flag(bytes[42])?;
+        let interface = name(&bytes[48..]).ok_or(invalid("name of the interface"))?;
+        let namespace = (u64_at(bytes, 12), u64_at(bytes, 20));
+        Ok(Self { namespace, interface_index: u32_at(bytes, 28), interface, at, fragments })
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Message {
+    pub(super) header: Header,
+    pub(super) queue: u32,
+    pub(super) native_refused: Option<i32>,
+    pub(super) promiscuous: bool,
+    pub(super) rx_entries: u32,
+}
+
+impl Message {
+    pub(super) fn emit(&self) -> [u8; MESSAGE_BYTES] {
+        let mut bytes = self.header.emit(MAGIC);
+        bytes[32..36].copy_from_slice(&self.queue.to_ne_bytes());
+        bytes[36..40].copy_from_slice(&self.native_refused.unwrap_or(0).to_ne_bytes());
+        bytes[41] = self.promiscuous.into();
+        bytes[44..48].copy_from_slice(&self.rx_entries.to_ne_bytes());
+        bytes
+    }
+
+    pub(super) fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Result<Self, GrantError> {
+        let header = Header::parse(bytes, MAGIC)?;
+        let native_refused = match u32_at(bytes, 36).cast_signed() {
             0 => None,
             errno if (1..=ERRNO_MAX).contains(&errno) => Some(errno),
             _ => return Err(invalid("errno")),
         };
-        if bytes[41] > 1 || bytes[42] > 1 || bytes[43] != 0 {
+        let promiscuous = flag(bytes[41])?;
+        if bytes[43] != 0 {
             return Err(invalid("flag"));
         }
-        let interface = name(&bytes[48..]).ok_or(invalid("name of the interface"))?;
-        let namespace = (u64_at(12), u64_at(20));
-        let (promiscuous, fragments) = (bytes[41] == 1, bytes[42] == 1);
-        let (interface_index, queue, rx_entries) = (u32_at(28), u32_at(32), u32_at(44));
+        let (queue, rx_entries) = (u32_at(bytes, 32), u32_at(bytes, 44));
         if !rx_entries.is_power_of_two() {
             return Err(invalid("size of the rx ring"));
         }
-        Ok(Self {
-            namespace,
-            interface_index,
-            interface,
-            queue,
-            at,
-            native_refused,
-            promiscuous,
-            fragments,
-            rx_entries,
-        })
+        Ok(Self { header, queue, native_refused, promiscuous, rx_entries })
     }
+}
+
+pub(in crate::port) fn invalid(field: &'static str) -> GrantError {
+    GrantError::Field { field }
+}
+
+pub(in crate::port) fn flag(byte: u8) -> Result<bool, GrantError> {
+    if byte > 1 { Err(invalid("flag")) } else { Ok(byte == 1) }
+}
+
+pub(in crate::port) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
 /// A name followed by nothing but zeroes, at least one.
@@ -122,29 +147,22 @@ mod tests {
     use super::*;
 
     fn message() -> Message {
-        Message {
+        let header = Header {
             namespace: (4, u64::MAX),
             interface_index: 7,
             interface: "enp0s31f6".into(),
-            queue: 3,
             at: Attach::Generic,
-            native_refused: Some(libc::EOPNOTSUPP),
-            promiscuous: true,
             fragments: false,
-            rx_entries: 4096,
-        }
+        };
+        let native_refused = Some(libc::EOPNOTSUPP);
+        Message { header, queue: 3, native_refused, promiscuous: true, rx_entries: 4096 }
     }
 
     #[test]
     fn what_was_said_is_understood() {
         assert_eq!(Message::parse(&message().emit()).unwrap(), message());
-        let other = Message {
-            native_refused: None,
-            promiscuous: false,
-            fragments: true,
-            at: Attach::Native,
-            ..message()
-        };
+        let header = Header { fragments: true, at: Attach::Native, ..message().header };
+        let other = Message { header, native_refused: None, promiscuous: false, ..message() };
         assert_eq!(Message::parse(&other.emit()).unwrap(), other);
     }
 

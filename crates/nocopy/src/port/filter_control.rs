@@ -1,0 +1,247 @@
+//! Replacing the filter in front of a port's packets, from another process.
+//!
+//! ```text
+//!   capture (opened with privileges)                    helper (keeps its privileges)
+//!   FilterControl::send ── map, link, recipe ─────────▶ FilterControl::receive: everything is checked
+//!   gives its privileges up; asks for a filter          FilterControl::set: loads a program with that filter,
+//!                                                       which takes the place of the link's at once
+//! ```
+//!
+//! A program is loaded with privileges only; that another takes its place on a link takes none but the link
+//! (`BPF_LINK_UPDATE`). So a helper can be asked for a filter on that one link, whose program is made here, and for nothing else.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::grant::message::{Header, flag, invalid, u64_at};
+use super::grant::{GrantError, check_program};
+use super::{Backend, Inner, Mode, Port, Queues};
+use crate::filter::{Program, Untranslatable};
+use crate::sys::{bpf, descriptor};
+use crate::xdp::{self, Notes, PassHeader, Recipe, SocketMap};
+
+const MAGIC: [u8; 8] = *b"nocopy\0f";
+
+/// The header; in its places for a grant's own, flags: hints (41), pass header (43), times (44); the pass header; the mark.
+const MESSAGE_BYTES: usize = MARK_AT + size_of::<u64>();
+const PASS_AT: usize = Header::BYTES;
+const MARK_AT: usize = PASS_AT + PassHeader::BYTES as usize + 2;
+
+/// Map, link.
+const DESCRIPTORS: usize = 2;
+
+/// Replaces the filter in front of the packets of a port, or of ports on queues of one interface, which goes on meanwhile: made by
+/// [`Queues::filter_control`] or [`Port::filter_control`], and passed to another process where this one gives up its privileges.
+///
+/// It keeps the program on the interface as long as it lives, like the port itself: whoever has it closes it when the port is closed.
+///
+/// ```no_run
+/// use nocopy::{Port, filter, port::FilterControl};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+/// // In the capture:
+/// let queues = Port::builder("eth0").open_queues(..)?;
+/// queues.filter_control()?.send(&ours)?;
+/// // In the helper:
+/// FilterControl::receive(&theirs)?.set(Some(&filter::compile("udp port 9000")?))?;
+/// # Ok(()) }
+/// ```
+pub struct FilterControl {
+    /// Device and inode of the network namespace that the interface is in.
+    namespace: (u64, u64),
+    interface: String,
+    interface_index: u32,
+    recipe: Recipe,
+    sockets: SocketMap,
+    link: OwnedFd,
+}
+
+/// Why a filter could not be replaced, or its control not be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FilterControlError {
+    /// There is no program in front of the port's packets, or another process's.
+    #[error(
+        "{interface}: a port in mode '{mode}' has no XDP program of this process in front of its packets; open it in a mode of AF_XDP, \
+         not granted"
+    )]
+    NoProgram {
+        /// The interface.
+        interface: String,
+        /// The port's mode.
+        mode: Mode,
+    },
+    /// The control could not be passed, or is none.
+    #[error("the control of a filter could not be passed: {0}")]
+    Passing(#[from] GrantError),
+    /// An XDP program cannot run the filter.
+    #[error("{0}: run the filter in user space (Queues::filter_in_user_space)")]
+    Filter(#[from] Untranslatable),
+    /// The program with the filter could not be loaded: the one before stays.
+    #[error(transparent)]
+    Program(#[from] xdp::Error),
+    /// It could not take the place of the one before, which stays.
+    #[error("{interface}: the XDP program was not replaced: {source}; the interface may be gone")]
+    Replace {
+        /// The interface.
+        interface: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Anything else the kernel refused.
+    #[error("{interface}: cannot {operation}: {source}")]
+    System {
+        /// The interface.
+        interface: String,
+        /// What was to be done.
+        operation: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl Port {
+    /// The control of the filter in front of the packets of this port and all ports of this process on the interface. Takes the
+    /// privileges of opening one.
+    ///
+    /// # Errors
+    /// Not a mode of AF_XDP, or granted; the kernel's refusal.
+    pub fn filter_control(&self) -> Result<FilterControl, FilterControlError> {
+        FilterControl::of(self.inner())
+    }
+}
+
+impl Queues {
+    /// As [`Port::filter_control`], of all the ports.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn filter_control(&self) -> Result<FilterControl, FilterControlError> {
+        self.first().filter_control()
+    }
+}
+
+impl FilterControl {
+    fn of(port: &Inner) -> Result<Self, FilterControlError> {
+        let interface = port.interface.clone();
+        let own = match port.backend() {
+            Backend::Xdp(xdp) if !xdp.redirect.granted => Some(xdp),
+            _ => None,
+        };
+        let Some(xdp) = own else {
+            return Err(FilterControlError::NoProgram { interface, mode: port.mode });
+        };
+        let system = |operation| {
+            let interface = interface.clone();
+            move |source| FilterControlError::System { interface, operation, source }
+        };
+        let namespace = xdp.inquiry.namespace().map_err(system("find out the port's network namespace"))?;
+        let (map, link) = xdp.redirect.descriptors();
+        let duplicate = system("duplicate a descriptor");
+        let both = map.try_clone_to_owned().and_then(|map| Ok((map, link.try_clone_to_owned()?)));
+        let (map, link) = both.map_err(duplicate)?;
+        Ok(Self {
+            namespace: namespace.numbers(),
+            interface,
+            interface_index: xdp.inquiry.index(),
+            recipe: xdp.redirect.recipe.clone(),
+            sockets: map.into(),
+            link,
+        })
+    }
+
+    /// The interface's name.
+    pub fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    /// Has only packets that match come to the ports from now on, or all with `None`; what does not match goes to the host. No packet
+    /// is lost or comes twice meanwhile. Packets that lie in the rings already are of the filter before.
+    ///
+    /// A filter that runs in user space is none of its business. Nor does what [`Port::filter`] says change, and a port that this
+    /// process opens later on the interface is still compared with the filter that the first was opened with.
+    ///
+    /// # Errors
+    /// An XDP program cannot run the filter, the kernel does not load or attach it, a privilege is missing: the filter before
+    /// stays.
+    pub fn set(&self, filter: Option<&Program>) -> Result<(), FilterControlError> {
+        let Self { recipe, sockets, link, interface, interface_index, .. } = self;
+        let instructions = filter.map(|filter| filter.to_xdp(recipe.fragments)).transpose()?;
+        let program = recipe.program(sockets, &instructions.unwrap_or_default(), *interface_index)?;
+        bpf::update_link(link.as_fd(), program.as_fd())
+            .map_err(|source| FilterControlError::Replace { interface: interface.clone(), source })
+    }
+
+    /// Passes a duplicate on to another process, by a Unix socket: one message.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn send(&self, socket: &impl AsFd) -> Result<(), FilterControlError> {
+        let descriptors = [self.sockets.as_fd(), self.link.as_fd()];
+        match descriptor::send(socket.as_fd(), &self.emit(), &descriptors) {
+            Ok(MESSAGE_BYTES) => Ok(()),
+            Ok(_) => Err(GrantError::Send(io::ErrorKind::WriteZero.into()).into()),
+            Err(error) => Err(GrantError::Send(error).into()),
+        }
+    }
+
+    /// Receives one. Nothing of what comes is believed: each field, and what each descriptor is open on, is checked. To be called from
+    /// a thread in the network namespace of the interface.
+    ///
+    /// # Errors
+    /// It says what is wrong with it. All descriptors that came are closed then.
+    pub fn receive(socket: &impl AsFd) -> Result<Self, FilterControlError> {
+        // One byte more, so that a message that is too long is not taken for a whole one.
+        let mut bytes = [0; MESSAGE_BYTES + 1];
+        let received = descriptor::receive(socket.as_fd(), &mut bytes).map_err(GrantError::Receive)?;
+        match received.bytes {
+            0 => return Err(GrantError::Closed.into()),
+            MESSAGE_BYTES => {}
+            bytes => return Err(GrantError::Truncated { bytes }.into()),
+        }
+        let (header, recipe) = parse(bytes.first_chunk().expect("a whole message"))?;
+        let (count, expected) = (received.descriptors.len(), DESCRIPTORS);
+        let Ok([map, link]) = <[OwnedFd; DESCRIPTORS]>::try_from(received.descriptors) else {
+            return Err(GrantError::Descriptors { received: count, cut: received.cut, expected }.into());
+        };
+        check_program(&header, &map, &link)?;
+        let Header { namespace, interface, interface_index, .. } = header;
+        Ok(Self { namespace, interface, interface_index, recipe, sockets: map.into(), link })
+    }
+
+    fn emit(&self) -> [u8; MESSAGE_BYTES] {
+        let Self { namespace, interface_index, interface, recipe, .. } = self;
+        let Recipe { at, fragments, pass, notes } = recipe;
+        let (namespace, interface_index, at, fragments) = (*namespace, *interface_index, *at, *fragments);
+        let header = Header { namespace, interface_index, interface: interface.clone(), at, fragments };
+        let mut bytes = [0; MESSAGE_BYTES];
+        bytes[..Header::BYTES].copy_from_slice(&header.emit(MAGIC));
+        bytes[41] = notes.hints.into();
+        bytes[43] = pass.is_some().into();
+        bytes[44] = notes.times.into();
+        if let Some(pass) = pass {
+            bytes[PASS_AT..PASS_AT + PassHeader::BYTES as usize].copy_from_slice(pass.bytes());
+        }
+        bytes[MARK_AT..].copy_from_slice(&notes.mark.to_ne_bytes());
+        bytes
+    }
+}
+
+fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Result<(Header, Recipe), GrantError> {
+    let header = Header::parse(bytes.first_chunk().expect("longer"), MAGIC)?;
+    let (hints, has_pass, times) = (flag(bytes[41])?, flag(bytes[43])?, flag(bytes[44])?);
+    let pass = bytes[PASS_AT..].first_chunk().expect("longer");
+    let pass = has_pass.then(|| PassHeader::of(*pass)).transpose().map_err(|()| invalid("pass header"))?;
+    let mark = u64_at(bytes, MARK_AT);
+    let Header { at, fragments, .. } = header;
+    let recipe = Recipe { at, fragments, pass, notes: Notes { hints, times, mark } };
+    Ok((header, recipe))
+}
+
+impl fmt::Debug for FilterControl {
+    /// Without what is secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FilterControl").field("interface", &self.interface).finish_non_exhaustive()
+    }
+}
