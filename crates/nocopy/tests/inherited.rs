@@ -1,4 +1,4 @@
-//! A port's memory in a forked child: a copy where that was asked for, nothing otherwise.
+//! A port's memory in a forked child: there where that was asked for, nothing otherwise.
 #![allow(missing_docs)]
 
 use std::fs;

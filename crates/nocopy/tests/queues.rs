@@ -360,3 +360,44 @@ fn a_forked_child_gives_its_ports_up_without_a_change_for_the_parent() {
     let balance = queues.balance();
     assert!(balance.is_whole() && balance.yours == 0, "{balance}");
 }
+
+/// As with a daemon, whose parent ends.
+#[test]
+#[allow(unsafe_code)]
+fn a_forked_child_goes_on_where_its_parent_left_off() {
+    let lab = lab!(Lab::builder().queues(2));
+    let inherited = |builder: PortBuilder| builder.mode(Mode::XdpCopyNative).inherited(true);
+    let mut queues = open_queues(lab.right(), inherited);
+    let receive = |queues: &mut Queues, count: u32| {
+        let mut expected = 0;
+        while expected < count {
+            let before = expected;
+            for received in queues.receive_timeout(PATIENCE).unwrap().1 {
+                assert!(*received == *packet(lab.right(), expected, 100), "packet {expected}");
+                expected += 1;
+            }
+            assert!(expected > before, "only {before} of {count} came");
+        }
+    };
+    let (mut ready, mut told) = std::io::pipe().unwrap();
+    // SAFETY: the child receives with what this thread has made, and ends without a word to anybody else.
+    match unsafe { libc::fork() } {
+        0 => {
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                std::io::Write::write_all(&mut told, b"x").unwrap();
+                receive(&mut queues, 300);
+            }));
+            // SAFETY: nothing of this process is to be run in its place.
+            unsafe { libc::_exit(if done.is_ok() { 7 } else { 8 }) }
+        }
+        child => {
+            std::io::Read::read_exact(&mut ready, &mut [0]).unwrap();
+            send_on(lab.left(), 0, lab.right(), 0, 300);
+            let mut status = 0;
+            // SAFETY: `status` is a place for one.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status >> 8, 7, "the child ended otherwise: {status:#x}");
+            queues.leave();
+        }
+    }
+}

@@ -132,8 +132,8 @@ pub struct AreaConfig {
     /// The NUMA node to take the memory from, as far as it has any left; `None` leaves it to the kernel, which takes the
     /// calling thread's.
     pub numa_node: Option<u32>,
-    /// Whether a forked child has a copy of the memory as it was then: otherwise it has nothing there, and touching it ends it. The
-    /// kernel copies while it forks (before Linux 5.12 it gives the copy to the parent: ports that go on there lose their packets).
+    /// Whether forked children have the memory, too, as the same pages: otherwise they have nothing there, and touching it ends them.
+    /// Such memory lies on transparent huge pages only where `transparent_hugepage/shmem_enabled` allows it.
     pub inherited: bool,
 }
 

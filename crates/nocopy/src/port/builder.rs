@@ -280,9 +280,9 @@ impl PortBuilder {
         self
     }
 
-    /// Leaves the area's memory to forked children, as a copy (default false: they have nothing there). For libraries in programs that
-    /// fork as they like: the child can still close what it has of the port, but not go on with it. See
-    /// [`AreaConfig::inherited`], which counts where an area is given.
+    /// Leaves the area's memory to forked children, as the rings are anyway (default false: they have nothing there). For libraries in
+    /// programs that fork as they like: one of parent and child may go on with the port, as a daemon does whose parent ends, and the
+    /// other gives it up ([`Queues::leave`](super::Queues::leave)). See [`AreaConfig::inherited`], which counts where an area is given.
     ///
     /// [`AreaConfig::inherited`]: crate::area::AreaConfig::inherited
     #[must_use]

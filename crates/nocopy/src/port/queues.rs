@@ -217,7 +217,7 @@ impl Queues {
     }
 
     /// Hears a wake that no wait has heard yet, and says whether there was one: for waits by other means than ours.
-    pub fn hear(&mut self) -> bool {
+    pub fn hear(&self) -> bool {
         self.waker.as_ref().is_some_and(Waker::hear)
     }
 

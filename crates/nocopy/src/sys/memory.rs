@@ -59,21 +59,25 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Anonymous, populated, zeroed memory on the largest pages to be had, kept out of forked children unless they are to have a copy;
+    /// Anonymous, populated, zeroed memory on the largest pages to be had, kept out of forked children unless they are to have it, too;
     /// of one NUMA node as far as it has memory left, if that matters.
     pub(crate) fn area(
         bytes: usize,
         node: Option<u32>,
         inherited: bool,
     ) -> Result<(Self, Pages), AreaRefused> {
+        // Private memory would be copied by the fork, and the kernel go on with the pages of one process only.
+        let sharing = if inherited { MapFlags::SHARED } else { MapFlags::PRIVATE };
         let keep_out =
             |mapping: &Self| if inherited { Ok(()) } else { mapping.advise(Advice::LinuxDontFork) };
-        if let Ok(mapping) = Self::anonymous(bytes.next_multiple_of(HUGE_PAGE_BYTES), MapFlags::HUGETLB) {
+        if let Ok(mapping) =
+            Self::anonymous(bytes.next_multiple_of(HUGE_PAGE_BYTES), sharing | MapFlags::HUGETLB)
+        {
             node.map_or(Ok(()), |node| mapping.prefer(node)).map_err(AreaRefused::Node)?;
             keep_out(&mapping)?;
             return Ok((mapping, Pages::Huge));
         }
-        let mapping = Self::anonymous(bytes, MapFlags::empty())?;
+        let mapping = Self::anonymous(bytes, sharing)?;
         // Advice comes before the first touch, or the base pages are there already.
         node.map_or(Ok(()), |node| mapping.prefer(node)).map_err(AreaRefused::Node)?;
         let pages = match mapping.advise(Advice::LinuxHugepage) {
@@ -115,14 +119,13 @@ impl Mapping {
 
     /// Anonymous, zeroed pages.
     pub(crate) fn pages(bytes: usize) -> io::Result<Self> {
-        Self::anonymous(bytes, MapFlags::empty())
+        Self::anonymous(bytes, MapFlags::PRIVATE)
     }
 
-    fn anonymous(bytes: usize, extra: MapFlags) -> io::Result<Self> {
+    fn anonymous(bytes: usize, flags: MapFlags) -> io::Result<Self> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
-        let base =
-            unsafe { mm::mmap_anonymous(std::ptr::null_mut(), bytes, prot, MapFlags::PRIVATE | extra)? };
+        let base = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), bytes, prot, flags)? };
         Ok(Self { base: NonNull::new(base.cast()).expect("mmap never returns null"), bytes })
     }
 
