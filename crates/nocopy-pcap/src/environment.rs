@@ -1,13 +1,46 @@
 //! What `nocopy run` tells the library, by the environment; a process with more rights than whoever started it does not listen.
 
 use std::ffi::OsString;
+use std::os::fd::{BorrowedFd, RawFd};
+
+use rustix::fs::{FileType, fstat};
+use rustix::net::{AddressFamily, SocketType, sockopt};
 
 /// Where the system's libpcap is, if not where the loader looks.
 pub(crate) const SYSTEM_LIBPCAP: &str = "NOCOPY_SYSTEM_LIBPCAP";
+
+/// The socket by which `nocopy run` is told, as `NUMBER:INODE`.
+const RUN_SOCKET: &str = "NOCOPY_RUN_SOCKET";
+
+/// Whether packets are to be taken from the host (`1`).
+const TAKE: &str = "NOCOPY_TAKE";
 
 /// A variable; nothing in a process that was started setuid or with capabilities of its file.
 pub(crate) fn variable(name: &str) -> Option<OsString> {
     // SAFETY: takes a number.
     let is_elevated = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     if is_elevated { None } else { std::env::var_os(name) }
+}
+
+/// Whether to take packets from the host where that can be done.
+#[allow(dead_code, reason = "for captures that take packets")]
+pub(crate) fn takes() -> bool {
+    variable(TAKE).is_some_and(|value| value == "1")
+}
+
+/// The socket that `nocopy run` had this process inherit. The program may have closed it, and have something else at its number: so the
+/// inode must be right, and the kind.
+pub(crate) fn run_socket() -> Option<BorrowedFd<'static>> {
+    let value = variable(RUN_SOCKET)?;
+    let (number, inode) = value.to_str()?.split_once(':')?;
+    let (number, inode): (RawFd, u64) =
+        (number.parse().ok().filter(|number| *number >= 0)?, inode.parse().ok()?);
+    // SAFETY: nothing is done to it before it is found to be what `nocopy run` made for this, and nobody closes that but the program,
+    // which would have to between this and the message: then the message is not sent.
+    let socket = unsafe { BorrowedFd::borrow_raw(number) };
+    let status = fstat(socket).ok().filter(|status| status.st_ino == inode)?;
+    let is_ours = FileType::from_raw_mode(status.st_mode).is_socket()
+        && sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
+        && sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET);
+    is_ours.then_some(socket)
 }

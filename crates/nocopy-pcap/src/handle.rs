@@ -5,13 +5,14 @@ mod sending;
 mod stop;
 
 use std::ffi::{CStr, CString, c_int};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::abi::{Pcap, SNAP_BYTES_MAX};
-use crate::capture::Refusal;
+use crate::abi::{Pcap, SNAP_BYTES_MAX, Statistics};
+use crate::capture::{Counts, Refusal};
 use crate::fork::{Generation, generation};
 use crate::report::{self, Library};
+use crate::system::system;
 
 pub(crate) use live::Live;
 pub(crate) use stop::Stop;
@@ -91,6 +92,8 @@ pub(crate) struct Handle {
     settings: Mutex<Settings>,
     /// Once it is activated, and ours.
     live: OnceLock<Live>,
+    /// Once it is activated, and the system's.
+    is_theirs: AtomicBool,
     made_in: Generation,
 }
 
@@ -103,6 +106,7 @@ impl Handle {
             device: device.unwrap_or(c"any").to_owned(),
             settings: Mutex::new(Settings::new()),
             live: OnceLock::new(),
+            is_theirs: AtomicBool::new(false),
             made_in: generation(),
         }
     }
@@ -130,23 +134,46 @@ impl Handle {
         // SAFETY: by contract.
         let live = unsafe { Live::open(real, self.number, &self.device, &settings) }?;
         // A second thread that activates the same handle loses, and its capture is closed.
+        let library = live.control.library();
         let _ = self.live.set(live);
-        report::opened(self.number, &self.device.to_string_lossy(), &Library::Ours);
+        self.report_opened(library);
         Ok(())
     }
 
     /// Notes that the system's libpcap captures.
     pub(crate) fn is_theirs(&self, why: &Refusal) {
-        report::opened(self.number, &self.device.to_string_lossy(), &Library::System(why));
+        self.is_theirs.store(true, Ordering::Relaxed);
+        self.report_opened(Library::System { why: why.to_string() });
     }
 
-    /// Closes it: as whoever opened it, or as the child of a fork, whose parent may go on.
-    pub(crate) fn close(self: Box<Self>) {
+    fn report_opened(&self, library: Library) {
+        let settings = self.settings();
+        let snap_bytes = settings.snap_bytes().cast_unsigned();
+        report::opened(
+            self.number,
+            &self.device.to_string_lossy(),
+            library,
+            settings.promiscuous,
+            snap_bytes,
+        );
+    }
+
+    /// What it counted, if it was activated.
+    fn counts(&self, real: *mut Pcap) -> Option<Counts> {
+        match self.live() {
+            Some(live) => Some(live.control.counts().unwrap_or_default()),
+            None if self.is_theirs.load(Ordering::Relaxed) => Some(their_counts(real)),
+            None => None,
+        }
+    }
+
+    /// Closes it: as whoever opened it, or as the child of a fork, whose parent may go on. `real` is closed afterwards.
+    pub(crate) fn close(self: Box<Self>, real: *mut Pcap) {
         let is_inherited = self.made_in != generation();
-        if let Some(live) = self.live()
-            && !is_inherited
-        {
-            report::closed(self.number, &live.control.counts().unwrap_or_default());
+        if let Some(counts) = self.counts(real).filter(|_| !is_inherited) {
+            let Counts { received, dropped, interface_dropped } = counts;
+            let counts = report::Counts { received, dropped, interface_dropped, sent: 0 };
+            report::closed(self.number, counts, None);
         }
         if let Some(live) = self.live().filter(|live| live.is_reading()) {
             live.abandon();
@@ -154,5 +181,17 @@ impl Handle {
         } else if let Some(live) = self.live.into_inner() {
             live.close(is_inherited);
         }
+    }
+}
+
+/// What the system's libpcap counted.
+fn their_counts(real: *mut Pcap) -> Counts {
+    let mut statistics = Statistics::default();
+    // SAFETY: the handle is open, and the statistics are there to be written.
+    unsafe { (system().pcap_stats)(real, &raw mut statistics) };
+    Counts {
+        received: statistics.received.into(),
+        dropped: statistics.dropped.into(),
+        interface_dropped: statistics.interface_dropped.into(),
     }
 }

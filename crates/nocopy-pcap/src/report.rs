@@ -1,32 +1,131 @@
-//! What becomes of each handle, told to whoever asked for it.
+//! What becomes of each handle, told to `nocopy run` where that has started the program, and filters asked of it.
+//!
+//! None of this may disturb the program: nothing waits but for the answer to a request, and that not for ever; there is no signal, no
+//! output, and no error but that of a request. Who is not heard is not heard.
 
-use crate::capture::Refusal;
+mod channel;
 
-/// Which library captures for a handle.
-#[derive(Debug)]
-pub(crate) enum Library<'a> {
-    /// Ours.
-    Ours,
-    /// The system's, because ours cannot.
-    System(&'a Refusal),
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use nocopy_proto::filter::Program;
+use nocopy_proto::run::{Closed, Join, Message, Opened, VERSION, clip};
+
+use crate::environment;
+use crate::fork::{Generation, generation};
+use channel::Channel;
+pub(crate) use nocopy_proto::run::{CaptureMode, Counts, FilterPlace, Library};
+
+/// Why a filter is not in front of the packets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refused(pub(crate) String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
 }
 
-/// Where a handle's filter runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FilterPlace {
-    /// At the packet socket, before packets are copied.
-    Kernel,
-    /// In the program: each packet was copied before it was looked at.
-    Program,
+/// A handle was activated on an interface.
+pub(crate) fn opened(handle: u64, interface: &str, library: Library, promiscuous: bool, snap_bytes: u32) {
+    let interface = clip(interface);
+    say(|| Message::Opened(Opened { handle, interface, library: clipped(library), promiscuous, snap_bytes }));
 }
 
-/// A handle was activated on a device.
-pub(crate) fn opened(_handle: u64, _device: &str, library: &Library<'_>) {
-    if let Library::System(_why) = library {}
+/// Where a handle's filter runs from now on; `None`: there is none any more.
+pub(crate) fn filter(handle: u64, place: Option<FilterPlace>) {
+    let place = place.map(|place| match place {
+        FilterPlace::UserSpace { why } => FilterPlace::UserSpace { why: clip(&why) },
+        other => other,
+    });
+    say(|| Message::Filter { handle, place });
 }
 
-/// A handle's filter was set.
-pub(crate) fn filter(_handle: u64, _place: FilterPlace) {}
+/// Hands over what the filter in front of a handle's packets can be replaced by, when this process may not do that any more: `put`
+/// sends it by a socket (`FilterControl::send`), and says whether that went well.
+#[allow(dead_code, reason = "for captures that take packets")]
+pub(crate) fn control(handle: u64, put: impl FnOnce(BorrowedFd<'_>) -> bool) {
+    if let Some(channel) = channel() {
+        channel.hand_over(handle, put);
+    }
+}
+
+/// Asks for a filter in front of a handle's packets, or with `None` for none, and waits for the answer.
+///
+/// # Errors
+/// Nobody can put it there; what was there is unchanged, or will be taken away soon if `nocopy run` does not answer.
+#[allow(dead_code, reason = "for captures that take packets")]
+pub(crate) fn request_filter(handle: u64, filter: Option<&Program>) -> Result<(), Refused> {
+    let channel = channel().ok_or_else(|| {
+        Refused(
+            "loading it takes privileges that the program has given up; start it with 'nocopy run'".into(),
+        )
+    })?;
+    channel.request(handle, filter)
+}
 
 /// A handle was closed.
-pub(crate) fn closed(_handle: u64, _counts: &crate::capture::Counts) {}
+pub(crate) fn closed(handle: u64, counts: Counts, sending: Option<&str>) {
+    say(|| Message::Closed(Closed { handle, counts, sending: sending.map(clip) }));
+}
+
+fn clipped(library: Library) -> Library {
+    match library {
+        Library::System { why } => Library::System { why: clip(&why) },
+        Library::Ours { mode, note } => Library::Ours { mode, note: note.as_deref().map(clip) },
+    }
+}
+
+fn say(message: impl FnOnce() -> Message) {
+    if let Some(channel) = channel() {
+        channel.say(&message());
+    }
+}
+
+/// This process's way to `nocopy run`, as far as it is known.
+#[derive(Debug)]
+enum Way {
+    Unknown,
+    /// Nobody listens to processes of this generation.
+    Nobody(Generation),
+    Open(Generation, Arc<Channel>),
+}
+
+static WAY: Mutex<Way> = Mutex::new(Way::Unknown);
+
+/// The channel, opened when it is first asked for; the child of a fork has its own.
+fn channel() -> Option<Arc<Channel>> {
+    let mut way = lock(&WAY)?;
+    let now = generation();
+    match &*way {
+        Way::Open(made_in, channel) if *made_in == now => return Some(Arc::clone(channel)),
+        Way::Nobody(made_in) if *made_in == now => return None,
+        _ => {}
+    }
+    let join = Join { version: VERSION, process: std::process::id(), program: program() };
+    let opened = environment::run_socket().and_then(|shared| Channel::open(shared, join).ok());
+    let opened = opened.map(Arc::new);
+    *way = opened.as_ref().map_or(Way::Nobody(now), |channel| Way::Open(now, Arc::clone(channel)));
+    opened
+}
+
+/// Whoever holds the lock has it for a moment, unless it was held while the program forked: then, in the child, for ever.
+fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    const LOOKS: u32 = 1000;
+    for _ in 0..LOOKS {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+        }
+    }
+    None
+}
+
+/// The program's name.
+fn program() -> String {
+    let word = std::env::args_os().next().unwrap_or_default();
+    let name = std::path::Path::new(&word).file_name().unwrap_or(&word);
+    clip(&name.to_string_lossy())
+}

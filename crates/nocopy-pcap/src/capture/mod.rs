@@ -14,7 +14,7 @@ pub(crate) use filter::Filter;
 use passive::Passive;
 
 use crate::handle::{Settings, Stop};
-use crate::report::FilterPlace;
+use crate::report::{CaptureMode, FilterPlace, Library};
 
 /// A packet, where it lies.
 #[derive(Debug, Clone, Copy)]
@@ -160,6 +160,13 @@ impl Control {
                 control.set_direction(direction);
                 Ok(())
             }
+        }
+    }
+
+    /// What the report says of who captures, and how.
+    pub(crate) fn library(&self) -> Library {
+        match self {
+            Self::Passive(_) => Library::Ours { mode: CaptureMode::Passive, note: None },
         }
     }
 

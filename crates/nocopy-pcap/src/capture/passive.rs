@@ -168,8 +168,8 @@ impl Passive {
         let Some((filter, place)) = &*posted else { return };
         let blocks = match place {
             // Those that wait or are in hand, the one that the kernel writes to, and one that it came to meanwhile.
-            FilterPlace::Kernel => Some(self.blocks.fill().used + 2),
-            FilterPlace::Program => None,
+            FilterPlace::UserSpace { .. } => None,
+            FilterPlace::Socket | FilterPlace::Xdp => Some(self.blocks.fill().used + 2),
         };
         self.filter = Some(UserFilter { filter: filter.clone(), blocks });
     }
@@ -314,15 +314,15 @@ impl Control {
         // Held until the reader may know: two that set filters would otherwise leave one here and the other one in the kernel.
         let mut posted = self.shared.posted.lock().unwrap_or_else(PoisonError::into_inner);
         let place = match self.shared.control.set_filter(Some(&filter.program)) {
-            Ok(()) => FilterPlace::Kernel,
+            Ok(()) => FilterPlace::Socket,
             Err(refusal) => {
                 warn(&refusal);
                 let removed = self.shared.control.set_filter(None);
                 removed.map_err(|error| format!("can't remove kernel filter: {error}"))?;
-                FilterPlace::Program
+                FilterPlace::UserSpace { why: refusal.to_string() }
             }
         };
-        *posted = Some((filter, place));
+        *posted = Some((filter, place.clone()));
         // Release: pairs with the acquire in `Passive::hand_over`.
         self.shared.changes.fetch_add(1, Ordering::Release);
         Ok(place)

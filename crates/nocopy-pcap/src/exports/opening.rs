@@ -119,7 +119,7 @@ unsafe extern "C" fn pcap_open_live(
 unsafe extern "C" fn pcap_close(handle: *mut Pcap) {
     let run = || {
         if let Some(ours) = table::remove(handle) {
-            ours.close();
+            ours.close(handle);
         }
     };
     // SAFETY: the handle is open, or not ours to write to: then nothing is run.

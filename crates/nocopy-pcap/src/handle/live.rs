@@ -213,7 +213,7 @@ impl Live {
     }
 
     fn report_filter(&self, place: FilterPlace) {
-        report::filter(self.number, place);
+        report::filter(self.number, Some(place));
     }
 
     /// Sets the direction of the packets that are wanted.

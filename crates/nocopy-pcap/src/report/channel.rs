@@ -1,0 +1,270 @@
+//! A process's own way to `nocopy run`.
+
+use std::io::{self, IoSlice};
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nocopy_proto::filter::Program;
+use nocopy_proto::run::{FilterRequest, Join, Malformed, Message, Reply};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::fstat;
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags,
+    SocketType, recv, send, sendmsg, shutdown, socketpair,
+};
+
+use super::Refused;
+
+/// How long a filter may take to be loaded.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// More than any reply has.
+const REPLY_BYTES: usize = 16 << 10;
+
+/// At once or not at all, and without a signal if nobody is there.
+const QUIETLY: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+
+#[derive(Debug)]
+pub(super) struct Channel {
+    socket: Socket,
+    requests: AtomicU64,
+    /// Held from a request to its reply.
+    turn: Mutex<()>,
+    /// Whether a reply did not come in time: from then on none is listened to.
+    is_deaf: AtomicBool,
+}
+
+impl Channel {
+    /// Joins by the socket that all processes share.
+    pub(super) fn open(shared: BorrowedFd<'_>, join: Join) -> io::Result<Self> {
+        let (ours, theirs) = pair()?;
+        let datagram = Message::Join(join).datagram().map_err(io::Error::other)?;
+        send_with(shared, &datagram, theirs.as_fd())?;
+        let (requests, turn, is_deaf) = (AtomicU64::new(0), Mutex::new(()), AtomicBool::new(false));
+        Ok(Self { socket: Socket::new(ours)?, requests, turn, is_deaf })
+    }
+
+    pub(super) fn say(&self, message: &Message) {
+        if let (Some(socket), Ok(datagram)) = (self.socket.get(), message.datagram()) {
+            let _ = retry_on_intr(|| send(socket, &datagram, QUIETLY));
+        }
+    }
+
+    /// Passes on what `put` puts into a socket: in one message with the handle that it is about, so that nothing comes between.
+    pub(super) fn hand_over(&self, handle: u64, put: impl FnOnce(BorrowedFd<'_>) -> bool) {
+        let (Some(socket), Ok((ours, theirs))) = (self.socket.get(), pair()) else { return };
+        let Ok(datagram) = Message::Control { handle }.datagram() else { return };
+        if put(ours.as_fd()) {
+            let _ = send_with(socket, &datagram, theirs.as_fd());
+        }
+    }
+
+    /// Asks for a filter, and waits for the answer.
+    pub(super) fn request(&self, handle: u64, filter: Option<&Program>) -> Result<(), Refused> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let socket = self.socket.get().filter(|_| !self.is_deaf.load(Ordering::Relaxed));
+        let socket = socket.ok_or_else(gone)?;
+        let request = self.requests.fetch_add(1, Ordering::Relaxed);
+        let instructions = filter.map(|filter| filter.instructions().to_vec());
+        let message = Message::FilterRequest(FilterRequest { handle, request, instructions });
+        let datagram = message.datagram().map_err(|malformed: Malformed| Refused(malformed.to_string()))?;
+        retry_on_intr(|| send(socket, &datagram, QUIETLY)).map_err(|_| gone())?;
+        let reply = await_reply(socket, request, PATIENCE).or_else(|| {
+            // From here on a reply cannot be sent, which tells `nocopy run` to take that filter away again; one that is here counts.
+            self.is_deaf.store(true, Ordering::Relaxed);
+            let _ = shutdown(socket, Shutdown::Read);
+            await_reply(socket, request, Duration::ZERO)
+        });
+        match reply {
+            Some(Reply::Loaded { .. }) => Ok(()),
+            Some(Reply::Refused { why, .. }) => Err(Refused(why)),
+            None => Err(gone()),
+        }
+    }
+}
+
+fn gone() -> Refused {
+    Refused(
+        "loading it takes privileges that the program has given up, and 'nocopy run' does not answer".into(),
+    )
+}
+
+/// The reply to a request; `None` if it does not come in time, or nobody is there.
+fn await_reply(socket: BorrowedFd<'_>, request: u64, patience: Duration) -> Option<Reply> {
+    let deadline = Instant::now() + patience;
+    let mut buffer = vec![0; REPLY_BYTES];
+    loop {
+        match retry_on_intr(|| recv(socket, &mut buffer[..], RecvFlags::DONTWAIT)) {
+            Ok((_, 0)) => return None,
+            Ok((bytes, _)) => match Reply::parse(&buffer[..bytes]) {
+                Ok(reply) if reply.request() == request => return Some(reply),
+                _ => {}
+            },
+            Err(Errno::AGAIN) => {
+                let left = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
+                let left = Timespec::try_from(left).ok()?;
+                // A signal is the program's affair, and this is soon over.
+                let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&left));
+            }
+            Err(_) => return None,
+        }
+    }
+}
+
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+fn send_with(socket: BorrowedFd<'_>, datagram: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    let descriptors = [descriptor];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)), "room for one");
+    retry_on_intr(|| sendmsg(socket, &[IoSlice::new(datagram)], &mut control, QUIETLY))?;
+    Ok(())
+}
+
+/// A socket of ours among the descriptors of a program, which may close what it does not know, and get the number for
+/// something else: of that we keep our hands.
+#[derive(Debug)]
+struct Socket {
+    descriptor: ManuallyDrop<OwnedFd>,
+    inode: u64,
+}
+
+impl Socket {
+    fn new(descriptor: OwnedFd) -> io::Result<Self> {
+        let inode = fstat(&descriptor)?.st_ino;
+        Ok(Self { descriptor: ManuallyDrop::new(descriptor), inode })
+    }
+
+    /// The socket, if it is still there. Sockets of all kinds have their inodes of one file system, so the number tells it.
+    fn get(&self) -> Option<BorrowedFd<'_>> {
+        let status = fstat(&*self.descriptor).ok()?;
+        let is_socket = rustix::fs::FileType::from_raw_mode(status.st_mode).is_socket();
+        (is_socket && status.st_ino == self.inode).then(|| self.descriptor.as_fd())
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.get().is_some() {
+            // SAFETY: taken once, here, and not used again.
+            drop(unsafe { ManuallyDrop::take(&mut self.descriptor) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSliceMut;
+    use std::thread;
+
+    use nocopy_proto::run::{Closed, Counts, VERSION, clip};
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, recvmsg};
+
+    use super::*;
+
+    /// A channel, and `nocopy run`'s end of it.
+    fn joined() -> (Channel, OwnedFd) {
+        let (theirs, shared) = pair().unwrap();
+        let join = Join { version: VERSION, process: 7, program: "test".into() };
+        let channel = Channel::open(shared.as_fd(), join.clone()).unwrap();
+        let (message, mut descriptors) = receive(&theirs);
+        assert_eq!(message, Message::Join(join));
+        (channel, descriptors.pop().unwrap())
+    }
+
+    fn receive(socket: &OwnedFd) -> (Message, Vec<OwnedFd>) {
+        let wait = Timespec::try_from(Duration::from_secs(60)).unwrap();
+        assert_eq!(poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&wait)), Ok(1));
+        let (mut bytes, mut space) =
+            (vec![0; 64 << 10], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))]);
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let count = recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC).unwrap().bytes;
+        let descriptors = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+            _ => None,
+        });
+        let descriptors = descriptors.flatten().collect();
+        (Message::parse(&bytes[..count]).unwrap(), descriptors)
+    }
+
+    fn filter() -> Program {
+        Program::parse("1,6 0 0 65535,").unwrap()
+    }
+
+    #[test]
+    fn a_request_is_answered_by_its_own_reply() {
+        let (channel, theirs) = joined();
+        let runner = thread::spawn(move || {
+            for loads in [true, false] {
+                let (Message::FilterRequest(asked), _) = receive(&theirs) else { panic!("a request") };
+                assert_eq!((asked.handle, asked.program().unwrap()), (5, Some(filter())));
+                let request = asked.request;
+                let stale = Reply::Loaded { request: request.wrapping_sub(1) };
+                let reply = if loads {
+                    Reply::Loaded { request }
+                } else {
+                    Reply::Refused { request, why: clip("too long") }
+                };
+                for reply in [stale, reply] {
+                    send(&theirs, &reply.datagram().unwrap(), QUIETLY).unwrap();
+                }
+            }
+            theirs
+        });
+        assert_eq!(channel.request(5, Some(&filter())), Ok(()));
+        assert_eq!(channel.request(5, Some(&filter())), Err(Refused("too long".into())));
+        runner.join().unwrap();
+    }
+
+    #[test]
+    fn who_is_not_there_any_more_is_not_waited_for() {
+        let (channel, theirs) = joined();
+        drop(theirs);
+        let closed = Closed { handle: 1, counts: Counts::default(), sending: None };
+        channel.say(&Message::Closed(closed)); // without SIGPIPE, which would be seen only if it were not ignored: see run.rs
+        assert_eq!(channel.request(1, None), Err(gone()));
+    }
+
+    #[test]
+    fn a_reply_that_is_too_late_cannot_be_sent() {
+        let (channel, theirs) = joined();
+        let socket = channel.socket.get().unwrap();
+        assert_eq!(await_reply(socket, 0, Duration::from_millis(1)), None);
+        shutdown(socket, Shutdown::Read).unwrap();
+        let late = Reply::Loaded { request: 0 }.datagram().unwrap();
+        assert_eq!(send(&theirs, &late, QUIETLY), Err(Errno::PIPE));
+    }
+
+    #[test]
+    fn a_number_that_has_become_something_else_is_left_alone() {
+        let (channel, _theirs) = joined();
+        let (other, mut read) = io::pipe().map(|(read, write)| (write, read)).unwrap();
+        rustix::io::dup2(&other, &mut ManuallyDrop::new(number_of(&channel.socket))).unwrap();
+        channel.say(&Message::Control { handle: 3 });
+        assert_eq!(channel.request(3, None), Err(gone()));
+        let kept = number_of(&channel.socket);
+        drop(channel);
+        // Still open, and nothing was written to it.
+        io::Write::write_all(&mut io::PipeWriter::from(kept), b"x").unwrap();
+        drop(other);
+        let mut all = Vec::new();
+        io::Read::read_to_end(&mut read, &mut all).unwrap();
+        assert_eq!(all, b"x");
+    }
+
+    /// What the program has at the socket's number.
+    fn number_of(socket: &Socket) -> OwnedFd {
+        use std::os::fd::{AsRawFd, FromRawFd};
+        // SAFETY: the test's own, which closes it once.
+        unsafe { OwnedFd::from_raw_fd(socket.descriptor.as_raw_fd()) }
+    }
+}
