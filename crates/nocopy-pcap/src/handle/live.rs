@@ -226,7 +226,7 @@ impl Live {
 
     /// Sends a packet; the number of its bytes, as `pcap_inject` has it.
     pub(crate) fn inject(&self, packet: &[u8]) -> c_int {
-        match self.sending.inject(&self.device, &self.control, packet) {
+        match self.sending.inject(&self.device, &self.control, packet, self.is_nonblocking()) {
             Ok(sent) => c_int::try_from(sent).unwrap_or(c_int::MAX),
             Err(error) => self.fail(&text::of_errno("send", &error)),
         }

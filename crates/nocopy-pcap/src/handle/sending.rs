@@ -1,15 +1,16 @@
 //! What a handle sends: opened with the first packet, apart from what it captures, so that one thread sends while another waits.
 
+use std::fmt;
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use crate::capture::Control;
 use crate::injection::Injector;
 
 /// The sending half of a handle.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Sending {
-    injector: Mutex<Option<Injector>>,
+    injector: OnceLock<Arc<Injector>>,
 }
 
 impl Sending {
@@ -17,27 +18,49 @@ impl Sending {
     ///
     /// # Errors
     /// What the kernel said.
-    pub(crate) fn inject(&self, interface: &str, control: &Control, packet: &[u8]) -> io::Result<usize> {
-        let mut injector = self.injector.lock().unwrap_or_else(PoisonError::into_inner);
-        let injector = match &mut *injector {
+    #[inline]
+    pub(crate) fn inject(
+        &self,
+        interface: &str,
+        control: &Control,
+        packet: &[u8],
+        nonblocking: bool,
+    ) -> io::Result<usize> {
+        let injector = match self.injector.get() {
             Some(injector) => injector,
-            none => none.insert(Injector::open(interface, control.sending_socket())?),
+            None => self.open(interface, control)?,
         };
-        injector.inject(packet)
+        injector.inject(packet, nonblocking)?;
+        Ok(packet.len())
+    }
+
+    #[cold]
+    fn open(&self, interface: &str, control: &Control) -> io::Result<&Arc<Injector>> {
+        let injector = Injector::open(interface, control.sending_socket())?;
+        // Of two threads that send their first packets at once, the injector of one goes unused.
+        Ok(self.injector.get_or_init(|| injector))
+    }
+
+    /// What was sent, and how, for people; nothing if nothing was.
+    pub(crate) fn summary(&self) -> Option<String> {
+        self.injector.get().and_then(|injector| injector.summary())
     }
 
     /// Sends what waits, and ends.
     pub(crate) fn close(self) {
-        if let Some(mut injector) = self.injector.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            // The program has its answer for each packet: nobody is left to be told.
-            let _ = injector.flush();
+        if let Some(injector) = self.injector.into_inner() {
+            injector.close();
         }
     }
 
-    /// Ends in the child of a fork: what waits is the parent's to send.
+    /// Ends in the child of a fork. What waited at the fork was sent before it, so this is an end like any other.
     pub(crate) fn leave(self) {
-        if let Some(injector) = self.injector.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            injector.leave();
-        }
+        self.close();
+    }
+}
+
+impl fmt::Debug for Sending {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Sending").field("summary", &self.summary()).finish()
     }
 }

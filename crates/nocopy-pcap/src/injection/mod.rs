@@ -1,72 +1,396 @@
-//! Sending packets as they are: `pcap_inject`, `pcap_sendpacket`.
+//! Packets out: `pcap_inject` and `pcap_sendpacket`.
+//!
+//! libpcap sends each frame by one call of a packet socket, and so do we, as long as a program does not send many. Then its errors, what
+//! captures on the same host see and what traffic control does are libpcap's, because they are the kernel's. A program that sends
+//! frames as fast as it can gets [`batches`]: the frames of an AF_XDP socket in copy mode, 32 to a system call. Those go past
+//! the queueing discipline and are not seen by packet sockets, so they are for interfaces on which nobody looks on ([`onlookers`]); this
+//! is looked at again ten times a second.
+//!
+//! What the kernel says of a frame in a batch comes too late for the call that sent it. It is *owed*: for each frame that was said
+//! to be sent and was not, a later call fails with that error. Its own frame is not sent either, so that who sends it again sends it once.
+//! What could not be told is in [`Injector::summary`].
+//!
+//! [`flusher`]: a thread for as long as there are batches, so that no frame waits for company longer than a millisecond.
+//! [`process`]: nothing is left behind when the program exits or forks.
 
-use std::ffi::CString;
+mod batches;
+mod flusher;
+mod interface;
+mod lock;
+mod onlookers;
+mod process;
+
+use std::cell::Cell;
+use std::fmt::Write as _;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
-/// Sends packets on an interface.
-#[derive(Debug)]
+use nocopy::port::Sender;
+
+use batches::{Batches, Put};
+use interface::Interface;
+use lock::{Guard, Lock};
+
+/// A program sends many frames if so many take it no longer than that: 20,000 a second.
+const MANY: u32 = 64;
+const MANY_WITHIN: Duration = Duration::from_micros(3200);
+
+/// How long to leave an AF_XDP socket alone that was refused, and an interface that was looked at.
+const REFUSED_FOR: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// The sending side of a handle.
 pub(crate) struct Injector {
+    /// The interface, by its number in the namespace of `socket`.
+    index: u32,
+    /// The capture's own packet socket, or one of our own: a capture does not see what is sent by its own socket.
     socket: OwnedFd,
+    inode: u64,
+    /// Frames that went by `socket`.
+    singly: AtomicU64,
+    state: Lock<State>,
+}
+
+struct State {
+    way: Way,
+    /// Tells the flusher of these batches from one of earlier ones.
+    epoch: u64,
+    /// Frames since `window`.
+    recent: u32,
+    window: Instant,
+    /// No batches before that.
+    not_before: Instant,
+    /// Why not.
+    objection: Option<String>,
+    owed: Owed,
+    batched: u64,
+    /// How often batches began.
+    begun: u64,
+}
+
+enum Way {
+    /// By packet socket.
+    Singly,
+    Batches(Box<Batches>),
+}
+
+/// Frames that were said to be sent and were not, by the error to tell.
+#[derive(Debug, Default)]
+struct Owed {
+    frames: Vec<(i32, u64)>,
+    lost: u64,
+}
+
+impl Owed {
+    fn add(&mut self, errno: i32, frames: u64) {
+        if frames == 0 {
+            return;
+        }
+        self.lost += frames;
+        match self.frames.last_mut() {
+            Some((last, count)) if *last == errno => *count += frames,
+            _ => self.frames.push((errno, frames)),
+        }
+    }
+
+    /// Fails if there is something to be told.
+    #[inline]
+    fn pay(&mut self) -> io::Result<()> {
+        if self.frames.is_empty() { Ok(()) } else { Err(self.pay_one()) }
+    }
+
+    #[cold]
+    fn pay_one(&mut self) -> io::Error {
+        let (errno, count) = &mut self.frames[0];
+        let error = io::Error::from_raw_os_error(*errno);
+        *count -= 1;
+        if *count == 0 {
+            self.frames.remove(0);
+        }
+        error
+    }
+
+    fn untold(&self) -> u64 {
+        self.frames.iter().map(|(_, count)| count).sum()
+    }
+}
+
+thread_local! {
+    /// Whether this thread is sending: a signal handler that sends, too, must not wait for what it interrupts.
+    static SENDING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// [`SENDING`] until dropped.
+struct Sending;
+
+impl Sending {
+    #[inline]
+    fn begin() -> Option<Self> {
+        (!SENDING.replace(true)).then(|| Self)
+    }
+}
+
+impl Drop for Sending {
+    #[inline]
+    fn drop(&mut self) {
+        SENDING.set(false);
+    }
 }
 
 impl Injector {
     /// For an interface; `capture` is the packet socket of the capture, if it has one: what is sent on it does not come back to it.
     ///
     /// # Errors
-    /// The kernel's refusal.
-    pub(crate) fn open(interface: &str, capture: Option<BorrowedFd<'_>>) -> io::Result<Self> {
+    /// The kernel's.
+    pub(crate) fn open(name: &str, capture: Option<BorrowedFd<'_>>) -> io::Result<Arc<Self>> {
         let socket = match capture {
             Some(capture) => capture.try_clone_to_owned()?,
-            None => bound(interface)?,
+            None => interface::sending_socket(name)?,
         };
-        Ok(Self { socket })
+        let index = interface::index_of(socket.as_fd())?;
+        let inode = interface::inode(&socket)?;
+        let now = Instant::now();
+        let state = State {
+            way: Way::Singly,
+            epoch: 0,
+            recent: 0,
+            window: now,
+            not_before: now,
+            objection: None,
+            owed: Owed::default(),
+            batched: 0,
+            begun: 0,
+        };
+        let singly = AtomicU64::new(0);
+        let injector = Arc::new(Self { index, socket, inode, singly, state: Lock::new(state) });
+        process::register(&injector);
+        Ok(injector)
     }
 
-    /// Sends a packet; the number of its bytes.
+    /// Sends a frame. It has left, or leaves within about a millisecond.
     ///
     /// # Errors
-    /// What the kernel said.
-    pub(crate) fn inject(&mut self, packet: &[u8]) -> io::Result<usize> {
-        // SAFETY: the pointer and length are the packet's.
-        let sent = unsafe { libc::send(self.socket.as_raw_fd(), packet.as_ptr().cast(), packet.len(), 0) };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    /// What the kernel says of it, or said of one before that was taken for sent. The frame was not sent.
+    #[inline]
+    pub(crate) fn inject(self: &Arc<Self>, frame: &[u8], nonblocking: bool) -> io::Result<()> {
+        let Some(_sending) = Sending::begin() else { return self.send(frame, nonblocking) };
+        let mut state = self.state.lock();
+        state.owed.pay()?;
+        if let Way::Batches(batches) = &mut state.way {
+            match batches.put(frame, nonblocking) {
+                Ok(Put::Queued) => return Ok(()),
+                Ok(Put::Full) => return self.flush_full(state),
+                Ok(Put::Unfit) => state.settle(),
+                Err(error) => return Err(error),
+            }
+        } else {
+            state.count_recent(self);
+        }
+        drop(state);
+        self.send(frame, nonblocking)
     }
 
-    /// Sends what waits: nothing does, each packet is its own call.
-    ///
-    /// # Errors
-    /// What the kernel said.
-    pub(crate) fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+    /// Sends what is queued, and tells what there is to tell of the frame that filled the batch.
+    #[cold]
+    fn flush_full(&self, mut state: Guard<'_, State>) -> io::Result<()> {
+        let is_alone = matches!(&state.way, Way::Batches(batches) if batches.staged == 1);
+        let given_up = state.flush();
+        // Otherwise it is as likely another that was dropped: the next call tells, and does not send.
+        let told = if is_alone || given_up.is_some() { state.owed.pay() } else { Ok(()) };
+        drop(state);
+        drop(given_up);
+        told
     }
 
-    /// Ends without sending anything more.
-    pub(crate) fn leave(self) {}
+    /// Sends a frame by the packet socket.
+    fn send(&self, frame: &[u8], nonblocking: bool) -> io::Result<()> {
+        let flags = if nonblocking { libc::MSG_DONTWAIT } else { 0 };
+        loop {
+            // SAFETY: the pointer and length are those of `frame`.
+            let sent =
+                unsafe { libc::send(self.socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), flags) };
+            if sent >= 0 {
+                self.singly.fetch_add(1, Relaxed);
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            if nonblocking || error.kind() != io::ErrorKind::WouldBlock {
+                return Err(error);
+            }
+            // The capture's descriptor may be non-blocking where the handle is not.
+            let mut wait = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+            // SAFETY: one entry, which outlives the call.
+            if unsafe { libc::poll(&raw mut wait, 1, -1) } < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+    }
+
+    /// Sends what is queued, and ends the batches.
+    pub(crate) fn close(&self) {
+        let mut state = self.state.lock();
+        let sender = state.give_up(Duration::MAX);
+        drop(state);
+        drop(sender); // may wait for frames to come back
+    }
+
+    /// What was sent, and how, for people; nothing if nothing was.
+    pub(crate) fn summary(&self) -> Option<String> {
+        let state = self.state.lock();
+        let singly = self.singly.load(Relaxed);
+        let batched = state.batched_so_far().saturating_sub(state.owed.lost);
+        if singly + batched + state.owed.lost == 0 {
+            return None;
+        }
+        let mut words = format!("{singly} frames by packet socket");
+        if state.begun > 0 {
+            let _ = write!(words, ", {batched} by AF_XDP in batches");
+        }
+        if let Some(objection) = &state.objection {
+            let _ = write!(words, "; not in batches: {objection}");
+        }
+        if state.owed.lost > 0 {
+            let (lost, untold) = (state.owed.lost, state.owed.untold());
+            let _ = write!(words, "; {lost} lost after they were taken, of which {untold} were not told");
+        }
+        Some(words)
+    }
+
+    /// Whether to go on with batches, or begin: the interface, or why not.
+    fn examine(&self) -> Result<Interface, String> {
+        let interface = Interface::of(self.socket.as_fd(), self.index).map_err(|error| error.to_string())?;
+        if let Some(objection) = interface.objection() {
+            return Err(objection.into());
+        }
+        if !interface::is_at_home(self.socket.as_fd()) {
+            return Err("the thread is in another network namespace than the handle".into());
+        }
+        match onlookers::find(self.index, self.inode) {
+            Ok(None) => Ok(interface),
+            Ok(Some(inode)) => Err(format!("packet socket {inode} looks on, and would not see them")),
+            Err(error) => Err(format!("whether packet sockets look on is not known: {error}")),
+        }
+    }
 }
 
-/// A packet socket that sends on an interface and hears nothing.
-fn bound(interface: &str) -> io::Result<OwnedFd> {
-    let name = CString::new(interface)?;
-    // SAFETY: the name ends with a zero.
-    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    if index == 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: takes numbers.
-    let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    if socket < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: opened above, and owned by nobody else.
-    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-    // SAFETY: numbers.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    (address.sll_family, address.sll_ifindex) = (libc::AF_PACKET as u16, index.cast_signed());
-    let bytes = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: the pointer and length describe `address`.
-    match unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) } {
-        0 => Ok(socket),
-        _ => Err(io::Error::last_os_error()),
+impl Drop for Injector {
+    fn drop(&mut self) {
+        drop(self.state.get_mut().give_up(Duration::MAX));
     }
 }
+
+impl State {
+    /// Notices a program that sends many frames.
+    #[inline]
+    fn count_recent(&mut self, injector: &Arc<Injector>) {
+        self.recent += 1;
+        if self.recent >= MANY {
+            self.recent = 0;
+            self.begin_if_many(injector);
+        }
+    }
+
+    #[cold]
+    fn begin_if_many(&mut self, injector: &Arc<Injector>) {
+        let now = Instant::now();
+        let many = now - self.window <= MANY_WITHIN;
+        self.window = now;
+        if !many || now < self.not_before || process::is_exiting() {
+            return;
+        }
+        let begun = injector.examine().map_err(|objection| (objection, LOOK_AGAIN)).and_then(|interface| {
+            let batches = Batches::open(&interface).map_err(|error| (error, REFUSED_FOR))?;
+            let flusher = flusher::start(injector, self.epoch + 1);
+            flusher.map_err(|error| (format!("no thread to flush them: {error}"), REFUSED_FOR))?;
+            Ok(batches)
+        });
+        self.window = Instant::now();
+        match begun {
+            Ok(batches) => {
+                self.epoch += 1;
+                self.begun += 1;
+                self.objection = None;
+                self.way = Way::Batches(Box::new(batches));
+            }
+            Err((objection, pause)) => {
+                self.objection = Some(objection);
+                self.not_before = now + pause;
+            }
+        }
+    }
+
+    /// Makes the kernel take what is queued. After an error there are no more batches: what was behind them is returned, to be dropped
+    /// without the lock.
+    fn flush(&mut self) -> Option<Sender> {
+        let Way::Batches(batches) = &mut self.way else { return None };
+        match batches.flush() {
+            Ok(dropped) => {
+                self.owed.add(libc::ENOBUFS, dropped);
+                None
+            }
+            Err(error) => self.abandon(errno_of(&error), &error.to_string()),
+        }
+    }
+
+    /// Ends the batches with what is still queued in them.
+    fn abandon(&mut self, errno: i32, objection: &str) -> Option<Sender> {
+        let Way::Batches(mut batches) = std::mem::replace(&mut self.way, Way::Singly) else { return None };
+        self.batched += batches.frames;
+        self.owed.add(errno, batches.queued());
+        self.objection = Some(objection.into());
+        self.not_before = Instant::now() + LOOK_AGAIN;
+        Some(batches.sender)
+    }
+
+    /// Waits until the kernel has taken what is queued, so that what goes another way does not overtake it.
+    fn settle(&mut self) {
+        for _ in 0..batches::LOOKS {
+            drop(self.flush());
+            let Way::Batches(batches) = &mut self.way else { return };
+            if batches.queued() == 0 {
+                return;
+            }
+            std::thread::sleep(batches::NAP);
+        }
+    }
+
+    /// Ends the batches in good order, for a while; as [`State::flush`].
+    fn give_up(&mut self, pause: Duration) -> Option<Sender> {
+        self.settle();
+        let Way::Batches(mut batches) = std::mem::replace(&mut self.way, Way::Singly) else { return None };
+        self.batched += batches.frames;
+        self.owed.add(libc::ENOBUFS, batches.queued());
+        let now = Instant::now();
+        self.not_before = now.checked_add(pause).unwrap_or(now + REFUSED_FOR);
+        Some(batches.sender)
+    }
+
+    /// Ends the batches in a child, which shares them with its parent: what was queued is the parent's to send.
+    fn leave(&mut self) {
+        if let Way::Batches(batches) = std::mem::replace(&mut self.way, Way::Singly) {
+            std::mem::forget(batches);
+        }
+    }
+
+    fn batched_so_far(&self) -> u64 {
+        match &self.way {
+            Way::Batches(batches) => self.batched + batches.frames,
+            Way::Singly => self.batched,
+        }
+    }
+}
+
+/// What the kernel said, of an error of a sender.
+fn errno_of(error: &io::Error) -> i32 {
+    match error.kind() {
+        io::ErrorKind::NetworkDown => libc::ENETDOWN,
+        io::ErrorKind::NotConnected => libc::ENXIO,
+        _ => error.raw_os_error().unwrap_or(libc::EIO),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! Frames in batches, by an AF_XDP socket.
+
+use std::io;
+use std::time::Duration;
+
+use nocopy::Port;
+use nocopy::port::Sender;
+
+use super::interface::Interface;
+
+/// Frames a system call: more make it no cheaper, and would wait longer.
+const BATCH: u32 = 32;
+
+/// Frames on their way: what a card sends at 10 Gbit/s in a third of a millisecond.
+const FRAMES: u32 = 512;
+
+/// Longer frames are as fast by a packet socket (`docs/bench.md`).
+const BYTES_MAX: usize = 1536;
+
+pub(super) const NAP: Duration = Duration::from_micros(20);
+
+/// How often to look whether a frame came back, or left, with a nap in between: 200 ms and more. After that the interface is stuck, and
+/// a packet socket would say so. Not by the clock: the machine may stand still meanwhile.
+pub(super) const LOOKS: u32 = 3000;
+
+pub(super) struct Batches {
+    pub(super) sender: Sender,
+    /// Frames since the last flush.
+    pub(super) staged: u32,
+    /// Frames ever.
+    pub(super) frames: u64,
+    pub(super) flushes: u64,
+    /// What the sender had counted as dropped when last asked.
+    dropped: u64,
+    lengths: std::ops::RangeInclusive<usize>,
+    /// The program pauses: the next frame is not to wait for company.
+    pub(super) is_lone: bool,
+}
+
+/// What became of a frame.
+pub(super) enum Put {
+    Queued,
+    /// Queued, and it is time to flush.
+    Full,
+    /// It is one for the packet socket.
+    Unfit,
+}
+
+impl Batches {
+    /// Opens a socket on the interface's first queue; refusals are for people.
+    pub(super) fn open(interface: &Interface) -> Result<Self, String> {
+        let settings = Port::builder(&interface.name).frame_count(0, FRAMES).ring_sizes(FRAMES, FRAMES);
+        let sender = settings.open_sender().map_err(|error| error.to_string())?;
+        let (lengths, dropped) = (lengths_of(interface), sender.dropped());
+        Ok(Self { sender, staged: 0, frames: 0, flushes: 0, dropped, lengths, is_lone: false })
+    }
+
+    /// The interface may have another MTU by now.
+    pub(super) fn heed(&mut self, interface: &Interface) {
+        self.lengths = lengths_of(interface);
+    }
+
+    /// Queues a frame.
+    ///
+    /// # Errors
+    /// There is no room, and there was none for a while, or the program does not want to wait.
+    #[inline]
+    pub(super) fn put(&mut self, packet: &[u8], nonblocking: bool) -> io::Result<Put> {
+        if !self.lengths.contains(&packet.len()) {
+            return Ok(Put::Unfit);
+        }
+        let mut frame = match self.sender.frame() {
+            Some(frame) => frame,
+            None => self.wait_for_frame(nonblocking)?,
+        };
+        if frame.fill(packet).is_none() || self.sender.send(frame).is_err() {
+            return Ok(Put::Unfit); // the interface's MTU was lower when this was opened
+        }
+        self.staged += 1;
+        self.frames += 1;
+        Ok(if self.staged >= BATCH || self.is_lone { Put::Full } else { Put::Queued })
+    }
+
+    #[cold]
+    fn wait_for_frame(&mut self, nonblocking: bool) -> io::Result<nocopy::Frame> {
+        for _ in 0..LOOKS {
+            // What the kernel drops meanwhile is told with the next flush.
+            let flushed = self.sender.flush();
+            if let Some(frame) = self.sender.frame() {
+                return Ok(frame);
+            }
+            flushed.map_err(|error| io::Error::from_raw_os_error(super::errno_of(&error)))?;
+            if nonblocking {
+                return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+            }
+            std::thread::sleep(NAP);
+        }
+        Err(io::Error::from_raw_os_error(libc::ENOBUFS))
+    }
+
+    /// Makes the kernel take what is queued, as far as it can, and returns how many frames the interface dropped since this was last
+    /// called.
+    pub(super) fn flush(&mut self) -> io::Result<u64> {
+        self.staged = 0;
+        self.flushes += 1;
+        self.is_lone = false;
+        self.sender.flush()?;
+        let dropped = self.sender.dropped();
+        Ok(dropped - std::mem::replace(&mut self.dropped, dropped))
+    }
+
+    /// Frames that the kernel has not taken.
+    pub(super) fn queued(&mut self) -> u64 {
+        self.sender.queued().into()
+    }
+}
+
+fn lengths_of(interface: &Interface) -> std::ops::RangeInclusive<usize> {
+    let lengths = interface.plain_lengths();
+    *lengths.start()..=(*lengths.end()).min(BYTES_MAX)
+}

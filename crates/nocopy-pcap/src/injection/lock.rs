@@ -1,0 +1,140 @@
+//! A lock that can be held over a fork: taken before it, and let go in both processes.
+//!
+//! What it guards is held for a copy into a frame, or for one system call. Only the flusher and a program that sends on two threads
+//! ever meet there, so who finds it taken lets others run and looks again.
+
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Looks without sleeping: holders are mostly done within a system call.
+const LOOKS: u32 = 64;
+const NAP: Duration = Duration::from_micros(50);
+
+pub(super) struct Lock<T> {
+    held: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached by one thread at a time, through a guard or `&mut`.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+impl<T> Lock<T> {
+    pub(super) const fn new(value: T) -> Self {
+        Self { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    #[inline]
+    pub(super) fn lock(&self) -> Guard<'_, T> {
+        match self.try_lock() {
+            Some(guard) => guard,
+            None => self.wait(None).expect("waits for ever"),
+        }
+    }
+
+    #[inline]
+    fn try_lock(&self) -> Option<Guard<'_, T>> {
+        // Acquire: pairs with the release of whoever held it before.
+        (!self.held.swap(true, Ordering::Acquire)).then(|| Guard(self))
+    }
+
+    /// For those who can do without.
+    pub(super) fn lock_within(&self, timeout: Duration) -> Option<Guard<'_, T>> {
+        self.try_lock().or_else(|| self.wait(Some(timeout)))
+    }
+
+    #[cold]
+    fn wait(&self, timeout: Option<Duration>) -> Option<Guard<'_, T>> {
+        let started = Instant::now();
+        for look in 0_u64.. {
+            if let Some(guard) = self.try_lock() {
+                return Some(guard);
+            }
+            if timeout.is_some_and(|timeout| started.elapsed() >= timeout) {
+                return None;
+            }
+            // A holder of lower priority would never run if all we did was to yield.
+            if look < LOOKS.into() { std::thread::yield_now() } else { std::thread::sleep(NAP) }
+        }
+        None
+    }
+
+    /// Takes it until [`Lock::let_go`].
+    pub(super) fn hold(&self) {
+        std::mem::forget(self.lock());
+    }
+
+    /// Ends [`Lock::hold`].
+    ///
+    /// # Safety
+    /// This thread, or the thread that it was before a fork, holds it, and has no guard of it.
+    pub(super) unsafe fn let_go(&self) {
+        // Release: pairs with the acquire of whoever holds it next.
+        self.held.store(false, Ordering::Release);
+    }
+
+    /// The value, held by [`Lock::hold`].
+    ///
+    /// # Safety
+    /// As [`Lock::let_go`]; and what is returned is gone before that is called.
+    #[expect(clippy::mut_from_ref, reason = "what a guard does, for those who cannot keep one")]
+    pub(super) unsafe fn held(&self) -> &mut T {
+        // SAFETY: held by the caller alone.
+        unsafe { &mut *self.value.get() }
+    }
+
+    pub(super) fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+}
+
+pub(super) struct Guard<'a, T>(&'a Lock<T>);
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: this guard is the only one.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: this guard is the only one.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: pairs with the acquire in `try_lock`.
+        self.0.held.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time() {
+        const ROUNDS: u64 = 20_000;
+        let lock = Lock::new(0_u64);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| (0..ROUNDS).for_each(|_| *lock.lock() += 1));
+            }
+        });
+        assert_eq!(*lock.lock(), 3 * ROUNDS);
+        lock.hold();
+        assert!(lock.lock_within(Duration::ZERO).is_none());
+        // SAFETY: held above.
+        unsafe { lock.let_go() };
+        assert!(lock.lock_within(Duration::ZERO).is_some());
+    }
+}

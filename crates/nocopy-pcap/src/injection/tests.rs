@@ -1,0 +1,181 @@
+//! An injector on a veth pair. As part of programs: `tests/programs.rs`.
+
+use std::sync::mpsc;
+
+use nocopy::{Mode, Port};
+use nocopy_lab::End;
+
+use super::*;
+
+/// For what has to happen, on a busy machine, too.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Frames on their way at a time: what veth's own ring holds, and some.
+const BURST: u32 = 200;
+
+fn frame(number: u32, bytes: usize) -> Vec<u8> {
+    let mut frame = vec![0; bytes];
+    frame[..6].copy_from_slice(&[2; 6]);
+    frame[6] = 4;
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    frame[14..18].copy_from_slice(&number.to_be_bytes());
+    frame
+}
+
+fn injector(end: &End) -> Arc<Injector> {
+    end.namespace().run(|| Injector::open(end.interface(), None).unwrap())
+}
+
+/// What arrives at an end, by its number and length.
+fn receive(end: &End, arrived: &mpsc::Sender<(u32, usize)>, until: u32) {
+    let mut port =
+        end.namespace().run(|| Port::builder(end.interface()).mode(Mode::XdpCopyNative).open()).unwrap();
+    arrived.send((0, 0)).unwrap(); // it may begin
+    loop {
+        for packet in port.receiver().receive_timeout(PATIENCE).unwrap() {
+            if packet[12..14] != [0x88, 0xb5] {
+                continue; // the host's own
+            }
+            let number = u32::from_be_bytes(packet[14..18].try_into().unwrap());
+            if number == until {
+                return;
+            }
+            arrived.send((number, packet.len())).unwrap();
+        }
+    }
+}
+
+/// Sends frames of varied lengths in bursts, each when the one before has arrived, until there are batches, and some more.
+fn send_bursts(injector: &Arc<Injector>, arrived: &mpsc::Receiver<(u32, usize)>) -> u32 {
+    let (started, mut number, mut more) = (Instant::now(), 1, 10);
+    while more > 0 {
+        assert!(started.elapsed() < PATIENCE, "no batches: {:?}", injector.summary());
+        let sent: Vec<_> =
+            (number..number + BURST).map(|number| (number, [60, 1514, 600][number as usize % 3])).collect();
+        for &(number, bytes) in &sent {
+            injector.inject(&frame(number, bytes), false).unwrap();
+        }
+        for sent in sent {
+            assert_eq!(arrived.recv_timeout(PATIENCE), Ok(sent), "in order, and without a loss");
+        }
+        number += BURST;
+        more -= i32::from(injector.state.lock().begun > 0);
+    }
+    number
+}
+
+#[test]
+fn what_is_owed_is_told_once_for_each_frame_and_in_order() {
+    let mut owed = Owed::default();
+    owed.pay().expect("nothing owed");
+    owed.add(libc::ENOBUFS, 1);
+    owed.add(libc::ENOBUFS, 1);
+    owed.add(libc::ENETDOWN, 1);
+    owed.add(libc::ENETDOWN, 0);
+    let told: Vec<_> = std::iter::from_fn(|| owed.pay().err()?.raw_os_error()).collect();
+    assert_eq!(told, [libc::ENOBUFS, libc::ENOBUFS, libc::ENETDOWN]);
+    assert_eq!((owed.lost, owed.untold()), (3, 0));
+}
+
+#[test]
+fn frames_arrive_in_order_however_they_go_and_without_another_call() {
+    const LAST: u32 = u32::MAX;
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let (send, arrived) = mpsc::channel();
+    let injector = injector(lab.left());
+    std::thread::scope(|scope| {
+        scope.spawn(|| receive(lab.right(), &send, LAST));
+        arrived.recv_timeout(PATIENCE).unwrap();
+        let injector = &injector;
+        lab.left().namespace().run(move || {
+            let next = send_bursts(injector, &arrived);
+            // Too long for a batch, and for the interface: as the kernel answers.
+            let error = injector.inject(&frame(next, 1519), false).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
+            let error = injector.inject(&[0; 13], false).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+            injector.inject(&frame(LAST, 60), false).unwrap();
+        });
+    });
+    let summary = injector.summary().expect("frames were sent");
+    assert!(summary.contains("by AF_XDP in batches") && !summary.contains("lost"), "{summary}");
+}
+
+#[test]
+fn who_looks_on_sees_every_frame() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let left = lab.left();
+    let injector = injector(left);
+    left.namespace().run(|| {
+        let onlooker = onlooker(left);
+        let started = Instant::now();
+        for number in 0.. {
+            injector.inject(&frame(number, 60), false).unwrap();
+            let mut seen = [0; 60];
+            // SAFETY: the buffer is as long as the call is told.
+            let bytes = unsafe { libc::recv(onlooker.as_raw_fd(), seen.as_mut_ptr().cast(), seen.len(), 0) };
+            assert_eq!((bytes, &seen[14..18]), (60, &number.to_be_bytes()[..]));
+            if injector.state.lock().objection.is_some() {
+                break;
+            }
+            assert!(started.elapsed() < PATIENCE, "it was never asked for many");
+        }
+    });
+    let summary = injector.summary().unwrap();
+    assert!(summary.contains("looks on") && !summary.contains("AF_XDP"), "{summary}");
+}
+
+/// A socket that sees what is sent on an interface; it gives up after a while.
+fn onlooker(end: &End) -> OwnedFd {
+    let socket = interface::sending_socket(end.interface()).unwrap();
+    // SAFETY: all-zero is a valid `sockaddr_ll`; the pointers describe live values of the lengths given.
+    unsafe {
+        let mut address: libc::sockaddr_ll = std::mem::zeroed();
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+        address.sll_ifindex = end.index().cast_signed();
+        let bytes = size_of_val(&address) as libc::socklen_t;
+        assert_eq!(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes), 0);
+        let patience = libc::timeval { tv_sec: 60, tv_usec: 0 };
+        let bytes = size_of_val(&patience) as libc::socklen_t;
+        let value = (&raw const patience).cast();
+        assert_eq!(
+            libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVTIMEO, value, bytes),
+            0
+        );
+    }
+    socket
+}
+
+#[test]
+fn an_interface_that_goes_down_is_told_of_each_frame_that_did_not_leave() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let left = lab.left();
+    let injector = injector(left);
+    left.namespace().run(|| {
+        let (started, mut sent) = (Instant::now(), 0_u64);
+        while injector.state.lock().begun == 0 {
+            injector.inject(&frame(0, 60), false).unwrap();
+            sent += 1;
+            assert!(started.elapsed() < PATIENCE, "no batches: {:?}", injector.summary());
+        }
+        left.set_down().unwrap();
+        // It goes on until it is told, and is told as long as the interface is down.
+        let mut failed = 0;
+        while failed < 1000 {
+            match injector.inject(&frame(0, 60), false) {
+                Ok(()) => sent += 1,
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(libc::ENETDOWN), "{error}");
+                    failed += 1;
+                }
+            }
+            assert!(started.elapsed() < PATIENCE, "{failed} errors");
+        }
+        let state = injector.state.lock();
+        assert_eq!(state.owed.untold(), 0);
+        let taken = injector.singly.load(Relaxed) + state.batched_so_far();
+        // Of those lost, the last may have been told at once.
+        assert!((0..=1).contains(&(taken - sent)), "{taken} were taken, {sent} calls succeeded");
+    });
+}

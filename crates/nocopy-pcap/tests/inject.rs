@@ -1,0 +1,141 @@
+//! A C program that sends, with the system's libpcap and with ours: the same frames arrive, and the same is said.
+#![allow(missing_docs)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use nocopy::{Mode, Port};
+use nocopy_lab::{End, Lab};
+
+/// For what has to happen, on a busy machine, too.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Frames at a time, fewer than veth's own ring holds; as in `inject.c`.
+const BURST: u32 = 200;
+const BURSTS: u32 = 20;
+const LAST: u32 = 15;
+const LENGTHS: [usize; 3] = [60, 1514, 600];
+
+/// Beside this test, where cargo puts what it is made with.
+fn library() -> PathBuf {
+    let library = std::env::current_exe().unwrap().with_file_name("libnocopy_pcap.so");
+    assert!(library.is_file(), "{}: not built", library.display());
+    library
+}
+
+/// The program, built with the system's compiler and headers.
+fn program(name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/inject.c");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("inject-{name}"));
+    let built = Command::new("cc")
+        .args(["-Wall", "-Werror", "-O1", "-o"])
+        .args([&program, &source])
+        .arg("-lpcap")
+        .output();
+    match built {
+        Ok(built) if built.status.success() => program,
+        Ok(built) => panic!("{}", String::from_utf8_lossy(&built.stderr)),
+        Err(error) => panic!("cc: {error}: install a C compiler, and libpcap's headers"),
+    }
+}
+
+/// Which library the program finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Systems,
+    Ours,
+}
+
+fn start(
+    end: &End,
+    program: &Path,
+    mode: &str,
+    whose: Whose,
+) -> (Child, ChildStdin, impl Iterator<Item = String> + use<>) {
+    let mut command = Command::new(program);
+    command.args([end.interface(), mode]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    if whose == Whose::Ours {
+        command.env("LD_PRELOAD", library());
+    }
+    let mut child = end.namespace().run(|| command.spawn()).unwrap();
+    let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    (child, stdin, BufReader::new(stdout).lines().map(Result::unwrap))
+}
+
+/// Tells the numbers and lengths of frames that arrive at an end, until nobody listens.
+fn receive(end: &End, arrived: &mpsc::Sender<(u32, usize)>, over: &mpsc::Receiver<()>) {
+    let open = || Port::builder(end.interface()).mode(Mode::XdpCopyNative).open();
+    let mut port = end.namespace().run(open).unwrap();
+    arrived.send((0, 0)).unwrap(); // it may begin
+    while over.try_recv() == Err(mpsc::TryRecvError::Empty) {
+        for packet in port.receiver().receive_timeout(Duration::from_millis(20)).unwrap() {
+            if packet[12..14] == [0x88, 0xb5] {
+                assert!(
+                    packet[18..].iter().all(|byte| *byte == 0),
+                    "its own bytes, and not what came there later"
+                );
+                let number = u32::from_be_bytes(packet[14..18].try_into().unwrap());
+                arrived.send((number, packet.len())).unwrap();
+            }
+        }
+    }
+}
+
+fn expect(arrived: &mpsc::Receiver<(u32, usize)>, numbers: std::ops::Range<u32>) {
+    for number in numbers {
+        let sent = (number, LENGTHS[number as usize % 3]);
+        assert_eq!(arrived.recv_timeout(PATIENCE), Ok(sent), "in order, and without a loss");
+    }
+}
+
+/// Runs the program; every burst arrives while it does nothing but wait for the next.
+fn send_and_receive(lab: &Lab, program: &Path, mode: &str, whose: Whose) {
+    let ((send, arrived), (end, over)) = (mpsc::channel(), mpsc::channel());
+    std::thread::scope(|scope| {
+        scope.spawn(move || receive(lab.right(), &send, &over));
+        arrived.recv_timeout(PATIENCE).unwrap();
+        let (mut child, mut stdin, mut said) = start(lab.left(), program, mode, whose);
+        assert_eq!(said.next().as_deref(), Some("ready"), "{mode} {whose:?}");
+        for burst in 0..BURSTS {
+            stdin.write_all(b"\n").unwrap();
+            expect(&arrived, burst * BURST..(burst + 1) * BURST);
+        }
+        drop(stdin);
+        expect(&arrived, BURSTS * BURST..BURSTS * BURST + LAST);
+        assert_eq!(said.next(), None, "{mode} {whose:?}");
+        assert!(child.wait().unwrap().success(), "{mode} {whose:?}");
+        drop(end);
+    });
+}
+
+#[test]
+fn the_same_frames_arrive_however_the_program_ends() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let program = program("frames");
+    for mode in ["close", "exit", "fork"] {
+        for whose in [Whose::Systems, Whose::Ours] {
+            send_and_receive(&lab, &program, mode, whose);
+        }
+    }
+}
+
+#[test]
+fn the_same_is_said_of_what_cannot_be_sent() {
+    let Some(_) = nocopy_lab::lab_or_skip() else { return };
+    let program = program("errors");
+    let said = [Whose::Systems, Whose::Ours].map(|whose| {
+        let lab = nocopy_lab::lab_or_skip().unwrap();
+        let (mut child, mut stdin, mut said) = start(lab.left(), &program, "errors", whose);
+        let mut lines: Vec<_> = said.by_ref().take_while(|line| line != "set it down").collect();
+        lab.left().set_down().unwrap();
+        stdin.write_all(b"\n").unwrap();
+        lines.extend(said);
+        assert!(child.wait().unwrap().success(), "{lines:#?}");
+        lines
+    });
+    assert!(said[0].len() >= 15, "{:#?}", said[0]);
+    assert_eq!(said[0], said[1]);
+}
