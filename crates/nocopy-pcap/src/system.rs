@@ -1,4 +1,4 @@
-//! The system's libpcap: found and loaded when the first function is called, and never unloaded.
+//! The system's libpcap: found and loaded with this library, as it would have been with the program, and never unloaded.
 
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_long, c_uchar, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -162,6 +162,19 @@ functions! {
 }
 
 static SYSTEM: OnceLock<System> = OnceLock::new();
+
+/// Loads it before the program starts, while there are descriptors, and before it changes its root. A program that never calls
+/// libpcap may do without.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_START: extern "C" fn() = {
+    extern "C" fn load_early() {
+        if let Ok(library) = Library::open() {
+            SYSTEM.get_or_init(|| System::of(library));
+        }
+    }
+    load_early
+};
 
 /// The system's libpcap. A program that has none ends here and says so, as it would have in the loader.
 #[inline]

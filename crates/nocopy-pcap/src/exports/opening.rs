@@ -3,6 +3,8 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 
+use rustix::thread::CapabilitySet;
+
 use crate::abi::{ERROR, Pcap};
 use crate::guard;
 use crate::handle::Handle;
@@ -100,7 +102,7 @@ unsafe extern "C" fn pcap_open_live(
             Err(why) => {
                 // SAFETY: opened above, and closed once; then the program's word.
                 let handle = unsafe {
-                    (system().pcap_close)(handle);
+                    close_unactivated(handle);
                     (system().pcap_open_live)(device, snap_bytes, promiscuous, timeout_ms, text)
                 };
                 if !handle.is_null() {
@@ -117,13 +119,33 @@ unsafe extern "C" fn pcap_open_live(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pcap_close(handle: *mut Pcap) {
-    let run = || {
-        if let Some(ours) = table::remove(handle) {
-            ours.close(handle);
-        }
+    let Some(ours) = table::remove(handle) else {
+        // SAFETY: the program's word.
+        return unsafe { (system().pcap_close)(handle) };
     };
-    // SAFETY: the handle is open, or not ours to write to: then nothing is run.
-    unsafe { guard::entry(null_mut(), (), run) };
-    // SAFETY: the program's word.
+    let is_live = ours.live().is_some();
+    // SAFETY: no text is written: nobody could read it.
+    unsafe { guard::entry(null_mut(), (), || ours.close(handle)) };
+    // SAFETY: the program's word; where our capture was live, the system's never was.
+    unsafe { if is_live { close_unactivated(handle) } else { (system().pcap_close)(handle) } }
+}
+
+/// Closes a handle that the system's libpcap has created and not activated. libpcap 1.10.3 then forgets its eventfd, unless an
+/// activation failed before: so one fails, for want of a capability that this thread lays down meanwhile.
+///
+/// # Safety
+/// The handle is open, and was never activated.
+unsafe fn close_unactivated(handle: *mut Pcap) {
+    if let Ok(sets) = rustix::thread::capabilities(None) {
+        let mut without = sets;
+        without.effective.remove(CapabilitySet::NET_RAW);
+        if rustix::thread::set_capabilities(None, without).is_ok() {
+            // SAFETY: by contract.
+            unsafe { (system().pcap_activate)(handle) };
+            // What a thread lays down it may take up again.
+            let _ = rustix::thread::set_capabilities(None, sets);
+        }
+    }
+    // SAFETY: by contract.
     unsafe { (system().pcap_close)(handle) };
 }

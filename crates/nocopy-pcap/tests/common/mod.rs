@@ -1,0 +1,249 @@
+//! What the tests of the library share: where it is, programs in C, and traffic for them.
+#![allow(dead_code, unsafe_code)] // no test file uses all of it; packet sockets have no safe calls here
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nocopy_lab::{End, Lab};
+
+/// For what has to happen: much longer than a busy machine stands still.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Our library: the test binary is built beside it.
+pub(crate) fn our_library() -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let library = tests.parent().unwrap().join("libnocopy_pcap.so");
+    assert!(library.exists(), "{}: not built", library.display());
+    library
+}
+
+/// The system's libpcap.
+pub(crate) fn system_library() -> PathBuf {
+    let directories =
+        ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib"];
+    let paths = directories.map(|directory| Path::new(directory).join("libpcap.so.0.8"));
+    let found = paths.into_iter().find(|path| path.exists());
+    found.expect("the system's libpcap: 'apt install libpcap0.8'")
+}
+
+/// Which library a program gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Library {
+    System,
+    Ours,
+}
+
+/// A directory of this test's own; it is deleted when dropped.
+#[derive(Debug)]
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("nocopy-pcap-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Compiles a program of `tests/programs`, linked with the system's libpcap as any other.
+pub(crate) fn compile(name: &str, scratch: &Scratch) -> PathBuf {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    let program = scratch.path().join(name);
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program);
+    cc.arg(sources.join(format!("{name}.c"))).arg(system_library());
+    let output = cc.output().expect("cc, a C compiler");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+/// What a program printed, and how it ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) lines: Vec<String>,
+    pub(crate) status: std::process::ExitStatus,
+}
+
+/// Runs a program on the right end of a lab of its own, and does what it asks for in lines that begin with `?`: see `program.h`.
+pub(crate) fn run(program: &Path, library: Library, lab: &Lab) -> Told {
+    let right = lab.right();
+    let wire = Wire::open(lab.left());
+    let mut command = Command::new(program);
+    command.arg(right.interface()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    if library == Library::Ours {
+        command.env("LD_PRELOAD", our_library());
+    }
+    let mut child = right.namespace().run(|| command.spawn()).expect("started");
+    let mut answers = child.stdin.take().unwrap();
+    let mut lines = Vec::new();
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        match line.strip_prefix("? ") {
+            Some(wish) => {
+                let answer = fulfil(wish, lab, &wire);
+                writeln!(answers, "{answer}").expect("the program reads the answer");
+            }
+            None => lines.push(line),
+        }
+    }
+    Told { lines, status: wait(&mut child) }
+}
+
+fn wait(child: &mut Child) -> std::process::ExitStatus {
+    child.wait().unwrap()
+}
+
+/// Does what a program asks for; what it is answered.
+fn fulfil(wish: &str, lab: &Lab, wire: &Wire) -> String {
+    let words: Vec<&str> = wish.split_whitespace().collect();
+    let number = |at: usize| -> u32 { words[at].parse().unwrap() };
+    match words[0] {
+        "send" => {
+            (0..number(1)).for_each(|i| wire.send(&frame(lab.right(), i, 60 + (i as usize * 101) % 1400)))
+        }
+        "udp" => (0..number(1)).for_each(|i| wire.send(&datagram(lab.right(), number(2) as u16, i))),
+        "vlan" => (0..number(1)).for_each(|i| {
+            let mut tagged = datagram(lab.right(), number(2) as u16, i);
+            tagged.splice(12..12, [0x81, 0x00, 0x01, 0x23]);
+            wire.send(&tagged);
+        }),
+        "receive" => return wire.receive(number(1) as usize),
+        "down" => lab.right().set_down().unwrap(),
+        "up" => {
+            lab.right().set_up().unwrap();
+            lab.wait_for_carrier().unwrap();
+        }
+        "delete" => lab.delete_pair().unwrap(),
+        other => panic!("a program asks for '{other}'"),
+    }
+    "done".into()
+}
+
+/// A frame with a number and a pattern.
+pub(crate) fn frame(to: &End, number: u32, bytes: usize) -> Vec<u8> {
+    let mut frame = vec![0; bytes];
+    frame[..6].copy_from_slice(&to.mac());
+    frame[6] = 2;
+    frame[12..14].copy_from_slice(&0x88b5_u16.to_be_bytes());
+    frame[14..18].copy_from_slice(&number.to_be_bytes());
+    for (at, byte) in frame[18..].iter_mut().enumerate() {
+        *byte = (number as usize + at) as u8;
+    }
+    frame
+}
+
+/// A UDP datagram over IPv4 for another host, without checksums.
+fn datagram(to: &End, port: u16, number: u32) -> Vec<u8> {
+    let mut frame = frame(to, number, 90);
+    frame[12..14].copy_from_slice(&[0x08, 0x00]);
+    frame[14..34].copy_from_slice(&[0x45, 0, 0, 76, 0, 0, 0, 0, 64, 17, 0, 0, 10, 77, 0, 1, 10, 77, 0, 99]);
+    frame[34..42].copy_from_slice(&[0x12, 0x34, (port >> 8) as u8, port as u8, 0, 56, 0, 0]);
+    frame
+}
+
+/// The other end of the wire: a packet socket.
+#[derive(Debug)]
+struct Wire(OwnedFd);
+
+impl Wire {
+    fn open(end: &End) -> Self {
+        let index = end.index();
+        end.namespace().run(|| {
+            let everything = (libc::ETH_P_ALL as u16).to_be();
+            // SAFETY: takes numbers.
+            let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+            assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+            // SAFETY: opened above.
+            let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+            set(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1_i32);
+            set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &(4_i32 << 20));
+            let patience = libc::timeval { tv_sec: PATIENCE.as_secs() as i64, tv_usec: 0 };
+            set(&socket, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &patience);
+            // SAFETY: numbers.
+            let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+            (address.sll_family, address.sll_protocol) = (libc::AF_PACKET as u16, everything);
+            address.sll_ifindex = index as i32;
+            // SAFETY: the pointer and length describe `address`.
+            let bound = unsafe { libc::bind(fd, (&raw const address).cast(), size_of_val(&address) as u32) };
+            assert_eq!(bound, 0, "{}", std::io::Error::last_os_error());
+            Self(socket)
+        })
+    }
+
+    fn send(&self, frame: &[u8]) {
+        // SAFETY: the pointer and length are the frame's.
+        let sent = unsafe { libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+        assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
+    }
+
+    /// Lengths and a sum of so many frames that come next.
+    fn receive(&self, count: usize) -> String {
+        let mut buffer = vec![0_u8; 1 << 16];
+        let (mut total, mut sum) = (0, 0_u32);
+        for got in 0..count {
+            // SAFETY: the buffer is as long as said.
+            let bytes =
+                unsafe { libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+            let Ok(bytes) = usize::try_from(bytes) else { return format!("only {got} frames") };
+            total += bytes;
+            for &byte in &buffer[..bytes] {
+                sum = sum.wrapping_mul(31).wrapping_add(byte.into());
+            }
+        }
+        format!("{count} frames, {total} bytes, sum {sum:08x}")
+    }
+}
+
+fn set<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) {
+    // SAFETY: the options take the types they are given.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>() as u32,
+        )
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Compares a program with itself: once with the system's libpcap, once with ours, each in a lab of its own.
+pub(crate) fn compare(name: &str) {
+    let scratch = Scratch::new(name);
+    let program = compile(name, &scratch);
+    let mut told = Vec::new();
+    for library in [Library::System, Library::Ours] {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        told.push(run(&program, library, &lab));
+    }
+    let (system, ours) = (&told[0], &told[1]);
+    assert!(system.status.success() && system.lines.len() > 5, "with the system's libpcap: {system:#?}");
+    let differing: Vec<_> =
+        system.lines.iter().zip(&ours.lines).filter(|(one, other)| one != other).collect();
+    assert!(
+        differing.is_empty() && system.lines.len() == ours.lines.len() && system.status == ours.status,
+        "{name}: the system's libpcap says (left), ours says (right): {differing:#?}\n{ours:#?}"
+    );
+}
+
+/// A command that runs with our library.
+pub(crate) fn with_ours(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_PRELOAD", our_library());
+    command
+}

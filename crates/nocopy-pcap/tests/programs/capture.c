@@ -1,0 +1,222 @@
+// Captures: settings, counts, callbacks, filters, directions, files.
+#include "program.h"
+
+static void settings(const char *device) {
+    char text[256] = "";
+    pcap_t *p = pcap_create(device, text);
+    printf("create: %s '%s'\n", p ? "a handle" : "none", text);
+    say(p, "snaplen", pcap_set_snaplen(p, 100));
+    say(p, "promisc", pcap_set_promisc(p, 1));
+    say(p, "timeout", pcap_set_timeout(p, 10));
+    say(p, "buffer", pcap_set_buffer_size(p, 1 << 20));
+    say(p, "no buffer", pcap_set_buffer_size(p, -1));
+    say(p, "precision 7", pcap_set_tstamp_precision(p, 7));
+    say(p, "precision", pcap_set_tstamp_precision(p, 1));
+    say(p, "time stamps 99", pcap_set_tstamp_type(p, 99));
+    say(p, "time stamps -1", pcap_set_tstamp_type(p, -1));
+    say(p, "monitor", pcap_can_set_rfmon(p));
+    say(p, "datalink before", pcap_datalink(p));
+    say(p, "activate", pcap_activate(p));
+    check_library(p);
+    say(p, "activate again", pcap_activate(p));
+    say(p, "snaplen late", pcap_set_snaplen(p, 7));
+    say(p, "promisc late", pcap_set_promisc(p, 0));
+    say(p, "timeout late", pcap_set_timeout(p, 7));
+    say(p, "buffer late", pcap_set_buffer_size(p, 7));
+    say(p, "rfmon late", pcap_set_rfmon(p, 0));
+    say(p, "immediate late", pcap_set_immediate_mode(p, 0));
+    say(p, "precision late", pcap_set_tstamp_precision(p, 0));
+    say(p, "type late", pcap_set_tstamp_type(p, 0));
+    say(p, "protocol late", pcap_set_protocol_linux(p, 0));
+    printf("snapshot %d, bufsize %d, precision %d, swapped %d, version %d.%d, file %d, ext %d\n", pcap_snapshot(p),
+           pcap_bufsize(p), pcap_get_tstamp_precision(p), pcap_is_swapped(p), pcap_major_version(p), pcap_minor_version(p),
+           pcap_file(p) != NULL, pcap_datalink_ext(p));
+    int *list, count = pcap_list_datalinks(p, &list);
+    for (int i = 0; i < count; i++) printf("link type %d\n", list[i]);
+    pcap_free_datalinks(list);
+    say(p, "datalink", pcap_datalink(p));
+    say(p, "datalink 12", pcap_set_datalink(p, 12));
+    say(p, "datalink 9999", pcap_set_datalink(p, 9999));
+    say(p, "datalink -1", pcap_set_datalink(p, -1));
+    say(p, "docsis", pcap_set_datalink(p, 143));
+    say(p, "datalink", pcap_datalink(p));
+    say(p, "ethernet", pcap_set_datalink(p, 1));
+    say(p, "nonblock", pcap_getnonblock(p, text));
+    say(p, "direction 9", pcap_setdirection(p, 9));
+    printf("descriptors %d %d, select %d\n", pcap_fileno(p) >= 0, pcap_fileno(p) == pcap_get_selectable_fd(p),
+           pcap_get_required_select_timeout(p) != NULL);
+    ask("send 20");
+    struct seen seen = {0};
+    say(p, "loop", pcap_loop(p, 20, on_packet, (unsigned char *)&seen));
+    tell("cut", &seen);
+    pcap_close(p);
+}
+
+static void counts(const char *device) {
+    pcap_t *p = opened(device);
+    struct seen seen = {0};
+    ask("send 500");
+    for (int left = 500, got; left > 0; left -= got) {
+        got = pcap_dispatch(p, left > 7 ? 7 : left, on_packet, (unsigned char *)&seen);
+        if (got < 0 || got > 7) { say(p, "dispatch", got); break; }
+    }
+    tell("by sevens", &seen);
+    ask("send 300");
+    struct seen all = {0};
+    while (all.packets < 300 && pcap_dispatch(p, -1, on_packet, (unsigned char *)&all) >= 0) {}
+    tell("all there are", &all);
+    struct pcap_stat stat;
+    say(p, "stats", pcap_stats(p, &stat));
+    printf("received %u, dropped %u, by the interface %u\n", stat.ps_recv, stat.ps_drop, stat.ps_ifdrop);
+    char text[256] = "";
+    say(p, "set nonblock", pcap_setnonblock(p, 1, text));
+    say(p, "get nonblock", pcap_getnonblock(p, text));
+    printf("descriptor %d\n", (fcntl(pcap_fileno(p), F_GETFL) & O_NONBLOCK) != 0);
+    say(p, "nothing", pcap_dispatch(p, -1, on_packet, (unsigned char *)&all));
+    struct pcap_pkthdr *header;
+    const unsigned char *bytes;
+    say(p, "nothing next", pcap_next_ex(p, &header, &bytes));
+    pcap_breakloop(p);
+    say(p, "nothing, broken", pcap_dispatch(p, -1, on_packet, (unsigned char *)&all));
+    ask("send 5");
+    struct pollfd wait = {pcap_get_selectable_fd(p), POLLIN, 0};
+    printf("poll %d\n", poll(&wait, 1, 60000));
+    say(p, "packets, broken", pcap_dispatch(p, -1, on_packet, (unsigned char *)&all));
+    struct seen late = {0};
+    while (late.packets < 5) pcap_dispatch(p, 1, on_packet, (unsigned char *)&late);
+    tell("one by one", &late);
+    printf("unreadable then: %d\n", poll(&wait, 1, 0));
+    say(p, "block", pcap_setnonblock(p, 0, text));
+    pcap_close(p);
+}
+
+static void one_by_one(const char *device) {
+    pcap_t *p = opened(device);
+    ask("send 100");
+    struct seen seen = {0};
+    struct pcap_pkthdr *header;
+    const unsigned char *bytes;
+    while (seen.packets < 50) {
+        int result = pcap_next_ex(p, &header, &bytes);
+        if (result == 1) see(&seen, header, bytes);
+        else if (result) { say(p, "next_ex", result); break; }
+    }
+    struct pcap_pkthdr mine;
+    while (seen.packets < 100) {
+        bytes = pcap_next(p, &mine);
+        if (bytes) see(&seen, &mine, bytes);
+    }
+    tell("next", &seen);
+    struct pollfd wait = {pcap_get_selectable_fd(p), POLLIN, 0};
+    printf("readable after the last: %d\n", poll(&wait, 1, 0));
+    pcap_close(p);
+}
+
+static void filters(const char *device) {
+    pcap_t *p = opened(device);
+    filter(p, "udp port 7");
+    filter(p, "not a filter");
+    say(p, "no filter", pcap_setfilter(p, NULL));
+    struct bpf_insn endless[] = {{0x05, 0, 0, 0xffffffff}, {0x06, 0, 0, 1}}, unknown[] = {{0xfff, 0, 0, 0}};
+    struct bpf_program none = {0, NULL}, bad = {1, unknown};
+    (void)endless;
+    say(p, "empty", pcap_setfilter(p, &none));
+    say(p, "unknown", pcap_setfilter(p, &bad));
+    ask("udp 10 9");
+    ask("udp 10 7");
+    ask("vlan 10 7");
+    struct seen seen = {0};
+    say(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&seen));
+    tell("port 7", &seen);
+    // What waits is of the old filter: it is looked at by the new one.
+    ask("udp 10 7");
+    ask("udp 10 7");
+    filter(p, "udp port 11");
+    ask("udp 5 11");
+    struct seen after = {0};
+    say(p, "loop", pcap_loop(p, 5, on_packet, (unsigned char *)&after));
+    tell("port 11", &after);
+    filter(p, "vlan and udp port 7");
+    ask("vlan 5 7");
+    struct seen tagged = {0};
+    say(p, "loop", pcap_loop(p, 5, on_packet, (unsigned char *)&tagged));
+    tell("tagged", &tagged);
+    filter(p, "");
+    ask("vlan 5 9");
+    ask("send 5");
+    struct seen all = {0};
+    say(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&all));
+    tell("all", &all);
+    pcap_close(p);
+}
+
+// A packet changes the filter: those behind it are looked at by the new one, also those that wait.
+static void on_packet_set(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
+    struct seen *seen = (struct seen *)user;
+    see(seen, header, bytes);
+    if (seen->packets == 3) filter(seen->handle, "udp port 11");
+}
+
+static void changes(const char *device) {
+    pcap_t *p = opened(device);
+    ask("udp 10 7");
+    ask("udp 4 11");
+    struct seen seen = {.handle = p};
+    say(p, "loop", pcap_loop(p, 7, on_packet_set, (unsigned char *)&seen));
+    tell("three and four", &seen);
+    pcap_close(p);
+}
+
+static void directions(const char *device) {
+    pcap_t *p = opened(device), *other = opened(device);
+    unsigned char frame[80] = {2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 0x88, 0xb5, 1, 2, 3};
+    for (int direction = 0; direction < 3; direction++) {
+        say(p, "direction", pcap_setdirection(p, direction));
+        ask("send 3");
+        for (int i = 0; i < 3; i++) say(other, "inject", pcap_inject(other, frame, sizeof frame));
+        ask("receive 3");
+        struct seen seen = {0};
+        say(p, "loop", pcap_loop(p, direction ? 3 : 6, on_packet, (unsigned char *)&seen));
+        tell("seen", &seen);
+    }
+    // What a handle sends does not come back to it.
+    struct seen own = {0};
+    ask("send 1");
+    say(other, "loop", pcap_loop(other, 10, on_packet, (unsigned char *)&own));
+    tell("of the one that sent", &own);
+    pcap_close(p);
+    pcap_close(other);
+}
+
+static void files(const char *device) {
+    char path[] = "/tmp/nocopy-pcap-file-XXXXXX", text[256] = "";
+    close(mkstemp(path));
+    pcap_t *p = opened(device);
+    pcap_dumper_t *bad = pcap_dump_open(p, "/nonexistent/file");
+    printf("bad file %d: %s\n", bad != NULL, pcap_geterr(p));
+    pcap_dumper_t *dumper = pcap_dump_open(p, path);
+    ask("send 50");
+    say(p, "loop", pcap_loop(p, 50, pcap_dump, (unsigned char *)dumper));
+    pcap_dump_close(dumper);
+    pcap_close(p);
+    p = pcap_open_offline(path, text);
+    struct seen seen = {0};
+    say(p, "offline", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
+    tell("file", &seen);
+    printf("snapshot %d, link type %d\n", pcap_snapshot(p), pcap_datalink(p));
+    pcap_close(p);
+    unlink(path);
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) return 2;
+    printf("%s %s\n", pcap_lib_version(), pcap_version);
+    settings(argv[1]);
+    counts(argv[1]);
+    one_by_one(argv[1]);
+    filters(argv[1]);
+    changes(argv[1]);
+    directions(argv[1]);
+    files(argv[1]);
+    return 0;
+}

@@ -1,0 +1,145 @@
+// What the programs share: the parts of libpcap's interface that they call, and a way to ask the test for traffic.
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/select.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct pcap pcap_t;
+typedef struct pcap_dumper pcap_dumper_t;
+struct pcap_pkthdr { struct timeval ts; uint32_t caplen, len; };
+struct pcap_stat { unsigned ps_recv, ps_drop, ps_ifdrop; };
+struct bpf_insn { uint16_t code; uint8_t jt, jf; uint32_t k; };
+struct bpf_program { unsigned bf_len; struct bpf_insn *bf_insns; };
+typedef void (*pcap_handler)(unsigned char *, const struct pcap_pkthdr *, const unsigned char *);
+
+pcap_t *pcap_create(const char *, char *);
+pcap_t *pcap_open_live(const char *, int, int, int, char *);
+pcap_t *pcap_open_dead(int, int);
+pcap_t *pcap_open_offline(const char *, char *);
+int pcap_set_snaplen(pcap_t *, int);
+int pcap_set_promisc(pcap_t *, int);
+int pcap_set_timeout(pcap_t *, int);
+int pcap_set_rfmon(pcap_t *, int);
+int pcap_can_set_rfmon(pcap_t *);
+int pcap_set_immediate_mode(pcap_t *, int);
+int pcap_set_buffer_size(pcap_t *, int);
+int pcap_set_tstamp_type(pcap_t *, int);
+int pcap_set_tstamp_precision(pcap_t *, int);
+int pcap_get_tstamp_precision(pcap_t *);
+int pcap_list_tstamp_types(pcap_t *, int **);
+void pcap_free_tstamp_types(int *);
+int pcap_set_protocol_linux(pcap_t *, int);
+int pcap_activate(pcap_t *);
+void pcap_close(pcap_t *);
+int pcap_loop(pcap_t *, int, pcap_handler, unsigned char *);
+int pcap_dispatch(pcap_t *, int, pcap_handler, unsigned char *);
+const unsigned char *pcap_next(pcap_t *, struct pcap_pkthdr *);
+int pcap_next_ex(pcap_t *, struct pcap_pkthdr **, const unsigned char **);
+void pcap_breakloop(pcap_t *);
+int pcap_stats(pcap_t *, struct pcap_stat *);
+int pcap_setfilter(pcap_t *, struct bpf_program *);
+int pcap_setdirection(pcap_t *, int);
+int pcap_getnonblock(pcap_t *, char *);
+int pcap_setnonblock(pcap_t *, int, char *);
+int pcap_inject(pcap_t *, const void *, size_t);
+int pcap_sendpacket(pcap_t *, const unsigned char *, int);
+const char *pcap_statustostr(int);
+char *pcap_geterr(pcap_t *);
+int pcap_compile(pcap_t *, struct bpf_program *, const char *, int, uint32_t);
+void pcap_freecode(struct bpf_program *);
+int pcap_datalink(pcap_t *);
+int pcap_datalink_ext(pcap_t *);
+int pcap_list_datalinks(pcap_t *, int **);
+int pcap_set_datalink(pcap_t *, int);
+void pcap_free_datalinks(int *);
+int pcap_snapshot(pcap_t *);
+int pcap_is_swapped(pcap_t *);
+int pcap_major_version(pcap_t *);
+int pcap_minor_version(pcap_t *);
+int pcap_bufsize(pcap_t *);
+FILE *pcap_file(pcap_t *);
+int pcap_fileno(pcap_t *);
+int pcap_get_selectable_fd(pcap_t *);
+const struct timeval *pcap_get_required_select_timeout(pcap_t *);
+pcap_dumper_t *pcap_dump_open(pcap_t *, const char *);
+void pcap_dump(unsigned char *, const struct pcap_pkthdr *, const unsigned char *);
+void pcap_dump_close(pcap_dumper_t *);
+const char *pcap_lib_version(void);
+extern char pcap_version[];
+
+// Asks the test for something, and waits until it is done: "send COUNT", "udp COUNT PORT", "vlan COUNT PORT", "receive COUNT",
+// "down", "up", "delete".
+static inline const char *ask(const char *wish) {
+    static char answer[256];
+    printf("? %s\n", wish);
+    fflush(stdout);
+    if (!fgets(answer, sizeof answer, stdin)) exit(9);
+    answer[strcspn(answer, "\n")] = 0;
+    return answer;
+}
+
+// Says what a call returned; and the text that goes with it, if it is an error.
+static inline int say(pcap_t *p, const char *what, int result) {
+    printf("%s: %d%s%s\n", what, result, result < 0 ? " " : "", result < 0 ? pcap_geterr(p) : "");
+    fflush(stdout);
+    return result;
+}
+
+// What was seen of packets: everything but their times.
+struct seen { unsigned packets, stop_after; unsigned long bytes, wire; uint32_t sum; int time_is_odd; pcap_t *handle; };
+
+static inline void see(struct seen *seen, const struct pcap_pkthdr *header, const unsigned char *bytes) {
+    seen->packets++;
+    seen->bytes += header->caplen;
+    seen->wire += header->len;
+    for (uint32_t i = 0; i < header->caplen; i++) seen->sum = seen->sum * 31 + bytes[i];
+    long age = time(NULL) - header->ts.tv_sec;
+    if (age < -5 || age > 300) seen->time_is_odd = 1;
+}
+
+static inline void on_packet(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
+    struct seen *seen = (struct seen *)user;
+    see(seen, header, bytes);
+    if (seen->stop_after && seen->packets == seen->stop_after) pcap_breakloop(seen->handle);
+}
+
+static inline void tell(const char *what, const struct seen *seen) {
+    printf("%s: %u packets, %lu bytes of %lu, sum %08x, times %s\n", what, seen->packets, seen->bytes, seen->wire, seen->sum,
+           seen->time_is_odd ? "odd" : "good");
+    fflush(stdout);
+}
+
+// That the library under test captures, and not the system's behind it: libpcap's descriptors survive an exec.
+static inline void check_library(pcap_t *p) {
+    int is_ours = fcntl(pcap_fileno(p), F_GETFD) & FD_CLOEXEC;
+    if (!is_ours != !getenv("LD_PRELOAD")) { printf("the other library captures\n"); exit(7); }
+}
+
+// A handle that is activated with a timeout of 10 ms, in promiscuous mode.
+static inline pcap_t *opened(const char *device) {
+    char text[256] = "";
+    pcap_t *p = pcap_open_live(device, 65535, 1, 10, text);
+    if (!p) { printf("cannot open: %s\n", text); exit(8); }
+    check_library(p);
+    return p;
+}
+
+// Compiles and sets a filter.
+static inline void filter(pcap_t *p, const char *expression) {
+    struct bpf_program program;
+    if (say(p, expression, pcap_compile(p, &program, expression, 1, 0xffffffff)) == 0) {
+        say(p, "setfilter", pcap_setfilter(p, &program));
+        pcap_freecode(&program);
+    }
+}
