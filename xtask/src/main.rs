@@ -54,13 +54,27 @@ fn main() -> ExitCode {
     }
 }
 
-/// Programs that read what `nocopy record` writes.
-const READERS: [&str; 2] = ["tshark", "tcpdump"];
+/// What tests run of Debian's: how to ask whether it is there, and its package. They read what `nocopy record` writes, and run on
+/// nocopy-pcap, some of them written in C for the purpose.
+const PROGRAMS: [(&str, &str, &str); 6] = [
+    ("tshark", "--version", "tshark"),
+    ("dumpcap", "--version", "wireshark-common"),
+    ("tcpdump", "--version", "tcpdump"),
+    ("ngrep", "-V", "ngrep"),
+    ("nmap", "--version", "nmap"),
+    ("gcc", "--version", "gcc"),
+];
+
+fn install_programs() -> Result<(), Failed> {
+    let missing = PROGRAMS
+        .iter()
+        .filter(|(program, question, _)| !Step::new(program, program, &[question]).succeeds_quietly());
+    let packages: Vec<&str> = missing.map(|&(_, _, package)| package).collect();
+    if packages.is_empty() { Ok(()) } else { step::install(&[&packages[..], &["libpcap0.8"]].concat()) }
+}
 
 fn test() -> Result<(), Failed> {
-    if !READERS.iter().all(|reader| Step::new(reader, reader, &["--version"]).succeeds_quietly()) {
-        step::install(&READERS)?;
-    }
+    install_programs()?;
     run_all(&[
         // The binary first: tests of the command line start it.
         Step::cargo("build the workspace", &["build", "--workspace", "--all-features", "--all-targets"]),

@@ -1,0 +1,148 @@
+//! Frames of many kinds that nobody answers, sent one after the other by one thread, so that every tap sees them in one order.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use nocopy_lab::End;
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
+
+/// Of the last frame in each direction.
+pub(crate) const LAST_PORT: u16 = 9999;
+
+/// As many as there are.
+pub(crate) const KINDS: usize = 13;
+
+const ETHERNET_BYTES: usize = 14;
+
+/// An end as a sender of raw frames.
+pub(crate) struct Wire {
+    socket: OwnedFd,
+    index: u32,
+    source: [u8; 6],
+}
+
+impl Wire {
+    pub(crate) fn open(end: &End) -> Self {
+        let protocol = 0; // receives nothing
+        // SAFETY: takes numbers.
+        let socket = end
+            .namespace()
+            .run(|| unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) });
+        assert!(socket >= 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: it was opened above, and nobody else has it.
+        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        Self { socket, index: end.index(), source: end.mac() }
+    }
+
+    pub(crate) fn send(&self, frame: &[u8]) {
+        // SAFETY: a C structure of numbers, of which zeros are valid.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_ifindex = self.index as i32;
+        let length = size_of_val(&address) as libc::socklen_t;
+        // SAFETY: the frame and the address are read as far as they go.
+        let sent = unsafe {
+            let address = (&raw const address).cast();
+            libc::sendto(self.socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0, address, length)
+        };
+        assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
+    }
+
+    /// The frame that tells programs that it was the last, for somebody who is not there.
+    pub(crate) fn send_last(&self) {
+        self.send(&self.last());
+    }
+
+    pub(crate) fn last(&self) -> Vec<u8> {
+        self.udp(LAST_PORT, b"the last")
+    }
+
+    pub(crate) fn udp(&self, port: u16, payload: &[u8]) -> Vec<u8> {
+        let ports = [7000_u16.to_be_bytes(), port.to_be_bytes()].concat();
+        let length = (8 + payload.len() as u16).to_be_bytes();
+        self.ipv4(17, &[&ports[..], &length, &[0, 0], payload].concat())
+    }
+
+    /// A segment that opens a connection.
+    pub(crate) fn tcp(&self, port: u16) -> Vec<u8> {
+        let ports = [7000_u16.to_be_bytes(), port.to_be_bytes()].concat();
+        let rest = [0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x02, 0x20, 0, 0, 0, 0, 0];
+        self.ipv4(6, &[&ports[..], &rest].concat())
+    }
+
+    fn ipv4(&self, protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let length = (20 + payload.len() as u16).to_be_bytes();
+        let mut header =
+            [0x45, 0, length[0], length[1], 0, 1, 0x40, 0, 64, protocol, 0, 0, 10, 77, 0, 88, 10, 77, 0, 77];
+        let sum: u32 = header.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+        let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        self.frame(0x0800, &[&header[..], payload].concat())
+    }
+
+    /// A request for an address that nobody has.
+    pub(crate) fn arp(&self) -> Vec<u8> {
+        let fixed = [0, 1, 8, 0, 6, 4, 0, 1];
+        let addresses = [10, 77, 0, 88, 0, 0, 0, 0, 0, 0, 10, 77, 0, 77];
+        self.frame(0x0806, &[&fixed[..], &self.source, &addresses].concat())
+    }
+
+    /// Of that type, to a group that nobody is in.
+    pub(crate) fn frame(&self, ether_type: u16, payload: &[u8]) -> Vec<u8> {
+        let destination = [0x03, 0x6e, 0x63, 0, 0, 9];
+        [&destination[..], &self.source, &ether_type.to_be_bytes(), payload].concat()
+    }
+
+    /// One of each kind that filters tell apart, the `number`th time.
+    pub(crate) fn kinds(&self, number: u16) -> [Vec<u8>; KINDS] {
+        let udp = |port, bytes: usize| self.udp(port, &vec![number as u8; bytes]);
+        [
+            udp(7001, 0),
+            udp(7001 + number, 18),
+            udp(7002, 1472),
+            self.tcp(80 + number),
+            self.arp(),
+            tagged(&udp(7003, 100 + usize::from(number)), &[(0x8100, 5)]),
+            tagged(&self.tcp(443), &[(0x8100, 0x6000 | number)]),
+            tagged(&udp(7004, 40), &[(0x88a8, 100), (0x8100, 7)]),
+            tagged(&self.arp(), &[(0x8100, 0)]),
+            self.frame(0x86dd, &[0x60; 60]),
+            self.frame(0x88b5, &number.to_be_bytes()),
+            self.frame(0x88b6, &[3; 1500]),
+            udp(7005, 1000),
+        ]
+    }
+}
+
+/// The frame with tags behind its addresses, the outer first.
+fn tagged(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
+    let tags = tags.iter().flat_map(|&(kind, tag)| [kind.to_be_bytes(), tag.to_be_bytes()]).flatten();
+    let (addresses, rest) = frame.split_at(ETHERNET_BYTES - 2);
+    addresses.iter().copied().chain(tags).chain(rest.iter().copied()).collect()
+}
+
+/// Runs on one processor, on which what is sent then also arrives: in one order for all who look on.
+pub(crate) fn in_order<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            let mut one = CpuSet::new();
+            one.set(sched_getcpu());
+            sched_setaffinity(None, &one).unwrap();
+            work()
+        });
+        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Sends everything both ways, in turns, and the last of both.
+pub(crate) fn send_kinds(wires: &[Wire; 2], rounds: u16) {
+    in_order(|| {
+        for number in 0..rounds {
+            let [left, right] = wires.each_ref().map(|wire| wire.kinds(number));
+            for (from_left, from_right) in left.iter().zip(&right) {
+                wires[0].send(from_left);
+                wires[1].send(from_right);
+            }
+        }
+        wires.iter().for_each(Wire::send_last);
+    });
+}

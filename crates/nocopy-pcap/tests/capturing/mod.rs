@@ -1,0 +1,185 @@
+//! Debian's own programs, run twice at once on the same traffic: with the system's libpcap, and with ours preloaded.
+//!
+//! ```text
+//!   left: raw sockets ── nc0 ═══ nc1 ──┬─▶ program, the system's libpcap ─▶ directory "system": stdout, stderr, what it wrote
+//!                                      └─▶ the same, ours preloaded ──────▶ directory "ours"
+//! ```
+#![allow(dead_code)] // no test uses all of it
+
+pub(crate) mod account;
+pub(crate) mod frames;
+pub(crate) mod program;
+pub(crate) mod scratch;
+
+use std::time::{Duration, Instant};
+
+use nocopy_lab::{Lab, Missing, lab_or_skip, skip};
+
+use account::Account;
+use frames::Wire;
+use program::Program;
+use rustix::process::Signal;
+use scratch::Scratch;
+
+/// For what has to happen, on a busy machine, too.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whose library a program gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Library {
+    System,
+    Ours,
+    /// Ours, which takes packets from the host.
+    Taking,
+}
+
+/// What is run, and when it may be told to end.
+#[derive(Debug, Clone)]
+pub(crate) struct Case {
+    /// Of its directories.
+    pub(crate) name: &'static str,
+    pub(crate) words: Vec<String>,
+    /// What it says when it captures.
+    pub(crate) ready: &'static str,
+    pub(crate) end: End,
+    /// Who runs it, if not whoever runs the test.
+    pub(crate) user: Option<u32>,
+}
+
+/// When a program has seen everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It shows so many of the two last frames, and is told to end then.
+    Shown(usize),
+    /// The same, by Ctrl-C.
+    Interrupted(usize),
+    /// It has enough of its own accord.
+    Itself,
+}
+
+impl Case {
+    pub(crate) fn new(name: &'static str, line: &str, ready: &'static str, end: End) -> Self {
+        Self { name, words: words(line), ready, end, user: None }
+    }
+
+    /// tcpdump that ends by itself, before it captures anything.
+    pub(crate) fn refused(name: &'static str, line: &str) -> Self {
+        Self::new(name, &format!("tcpdump {line}"), "", End::Itself)
+    }
+
+    /// tcpdump, which says when it is there.
+    pub(crate) fn tcpdump(name: &'static str, line: &str, end: End) -> Self {
+        Self::new(name, &format!("tcpdump {line}"), "listening on", end)
+    }
+}
+
+/// Separated by spaces; what is in single quotes is one.
+pub(crate) fn words(line: &str) -> Vec<String> {
+    let parts = line.split('\'').enumerate();
+    let words = parts.flat_map(|(index, part)| match index % 2 {
+        0 => part.split_whitespace().map(String::from).collect(),
+        _ => vec![part.to_owned()],
+    });
+    words.collect()
+}
+
+/// Where programs run.
+pub(crate) struct Scene {
+    pub(crate) lab: Lab,
+    pub(crate) scratch: Scratch,
+}
+
+/// One case with each library.
+pub(crate) struct Pair {
+    case: Case,
+    system: Program,
+    ours: Program,
+}
+
+/// Nothing after saying what is missing.
+pub(crate) fn scene(name: &str, programs: &[&'static str]) -> Option<Scene> {
+    if let Some(missing) = programs.iter().find(|program| !program::is_there(program)) {
+        skip(&Missing::Device(missing));
+        return None;
+    }
+    let lab = lab_or_skip()?;
+    Some(Scene { lab, scratch: Scratch::new(name) })
+}
+
+impl Scene {
+    /// Starts them all on the right end, and waits until they capture.
+    pub(crate) fn start(&self, cases: Vec<Case>) -> Vec<Pair> {
+        let pairs: Vec<Pair> = cases
+            .into_iter()
+            .map(|case| {
+                let [system, ours] = [Library::System, Library::Ours].map(|library| self.run(&case, library));
+                Pair { case, system, ours }
+            })
+            .collect();
+        for pair in &pairs {
+            pair.system.wait_for(pair.case.ready);
+            pair.ours.wait_for(pair.case.ready);
+        }
+        pairs
+    }
+
+    pub(crate) fn run(&self, case: &Case, library: Library) -> Program {
+        let name = format!("{}-{library:?}", case.name).to_lowercase();
+        Program::start(self.lab.right(), self.scratch.directory(&name), self.scratch.library(), library, case)
+    }
+
+    /// Both directions.
+    pub(crate) fn wires(&self) -> [Wire; 2] {
+        [self.lab.left(), self.lab.right()].map(Wire::open)
+    }
+}
+
+impl Pair {
+    pub(crate) fn name(&self) -> &'static str {
+        self.case.name
+    }
+
+    /// Waits until both have shown so many of the last frames.
+    pub(crate) fn wait_for_last_frames(&self, count: usize) {
+        for program in [&self.system, &self.ours] {
+            program.wait_for_last_frames(count);
+        }
+    }
+
+    /// Asks both for their counts, as tcpdump gives them while it runs.
+    pub(crate) fn ask_for_counts(&self) {
+        for program in [&self.system, &self.ours] {
+            program.signal(Signal::USR1);
+            program.wait_for("packets captured, ");
+        }
+    }
+
+    /// Waits until both have seen everything, ends them, compares all that they printed and wrote, and gives that of ours.
+    pub(crate) fn compare(self) -> Account {
+        let Self { case, system, ours } = self;
+        // Both, before one of them ends: what comes late comes to both.
+        if let End::Shown(count) | End::Interrupted(count) = case.end {
+            system.wait_for_last_frames(count);
+            ours.wait_for_last_frames(count);
+        }
+        let [system, ours] = [system, ours].map(|program| program.end(case.end));
+        let name = case.name;
+        assert_eq!((system.code, system.signal), (ours.code, ours.signal), "{name}: {system}\n{ours}");
+        let files = |account: &Account| account.files.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(files(&system), files(&ours), "{name}: {system}\n{ours}");
+        for (file, theirs) in &system.files {
+            let difference = theirs.difference(&ours.files[file]);
+            assert!(difference.is_none(), "{name}: {file}: {}\n{system}\n{ours}", difference.unwrap());
+        }
+        ours
+    }
+}
+
+/// Asks until it is so.
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

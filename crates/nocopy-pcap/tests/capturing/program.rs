@@ -1,0 +1,121 @@
+//! One run of a program with one of the libraries.
+
+use std::fs::{self, File};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+
+use super::account::Account;
+use super::{Case, End, Library, wait_until};
+
+/// Killed when dropped.
+pub(crate) struct Program {
+    name: String,
+    child: Child,
+    directory: PathBuf,
+}
+
+/// Whether the shell would find it.
+pub(crate) fn is_there(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+impl Program {
+    /// In a directory of its own, so that what it writes has the same names as with the other library.
+    pub(crate) fn start(
+        at: &nocopy_lab::End,
+        directory: PathBuf,
+        ours: PathBuf,
+        library: Library,
+        case: &Case,
+    ) -> Self {
+        let words = &case.words;
+        let file = |name: &str| Stdio::from(File::create(directory.join(name)).unwrap());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).current_dir(&directory).env("TZ", "UTC").env("LC_ALL", "C");
+        command.stdin(Stdio::null()).stdout(file("stdout")).stderr(file("stderr"));
+        command.env_remove("LD_PRELOAD").env_remove("NOCOPY_TAKE");
+        if library != Library::System {
+            command.env("LD_PRELOAD", ours);
+        }
+        if library == Library::Taking {
+            command.env("NOCOPY_TAKE", "1");
+        }
+        if let Some(user) = case.user {
+            command.uid(user).gid(user);
+        }
+        let child = at.namespace().run(|| command.spawn()).unwrap();
+        Self { name: format!("{} with {library:?}", case.name), child, directory }
+    }
+
+    /// Waits until it has said these words, or has ended: then the comparison finds out.
+    pub(crate) fn wait_for(&self, words: &str) {
+        let said = ["stdout", "stderr"].map(|name| self.directory.join(name));
+        wait_until(&format!("{} says '{words}': {}", self.name, self.directory.display()), || {
+            said.iter().any(|file| fs::read_to_string(file).is_ok_and(|text| text.contains(words)))
+                || self.has_ended()
+        });
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// What it has shown so far.
+    pub(crate) fn account(&self) -> Account {
+        Account::read(&self.name, &self.directory)
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Waits until it has shown so many of the last frames.
+    pub(crate) fn wait_for_last_frames(&self, count: usize) {
+        let (name, directory) = (&self.name, self.directory.display());
+        wait_until(&format!("{name} shows {count} of the last frames: {directory}"), || {
+            self.account().last_frames() >= count || self.has_ended()
+        });
+    }
+
+    /// Without taking note of it: it can still be signalled, and waited for.
+    fn has_ended(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(Pid::from_child(&self.child)), options).unwrap().is_some()
+    }
+
+    /// Tells it to end, if it does not by itself, and waits for that.
+    pub(crate) fn end(mut self, end: End) -> Account {
+        let signal = match end {
+            End::Shown(_) => Some(Signal::TERM),
+            End::Interrupted(_) => Some(Signal::INT),
+            End::Itself => None,
+        };
+        if let Some(signal) = signal {
+            self.signal(signal);
+        }
+        let status = self.wait();
+        let mut account = self.account();
+        (account.code, account.signal) = (status.code(), status.signal());
+        account
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait_until(&format!("{} ends: {}", self.name, self.directory.display()), || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

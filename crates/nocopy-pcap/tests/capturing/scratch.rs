@@ -1,0 +1,53 @@
+//! A directory for what programs write, whoever they run as.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Gone with the test; kept where a test failed.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("nocopy-pcap-{name}-{}", std::process::id()));
+        create(&path);
+        Self(path)
+    }
+
+    /// A directory in it that anybody may write to.
+    pub(crate) fn directory(&self, name: &str) -> PathBuf {
+        let path = self.0.join(name);
+        create(&path);
+        path
+    }
+
+    /// The library, where every user may read it: the build directory may be in somebody's home.
+    pub(crate) fn library(&self) -> PathBuf {
+        let copy = self.0.join("libpcap.so.0.8");
+        if !copy.exists() {
+            fs::copy(built_library(), &copy).unwrap();
+            fs::set_permissions(&copy, Permissions::from_mode(0o755)).unwrap();
+        }
+        copy
+    }
+}
+
+fn create(path: &Path) {
+    fs::create_dir(path).unwrap();
+    fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap();
+}
+
+/// Built with the tests, into the directory of this program or the one above.
+fn built_library() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let found = own.ancestors().skip(1).take(2).map(|directory| directory.join("libnocopy_pcap.so"));
+    found.into_iter().find(|path| path.exists()).expect("cargo builds the library with its tests")
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+}
