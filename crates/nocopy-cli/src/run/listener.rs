@@ -11,6 +11,7 @@ use rustix::net::{
     SocketType, recvmsg, send, socketpair, sockopt,
 };
 
+use super::controls::Controls;
 use super::heard::{Heard, Process};
 
 /// Processes that are listened to at a time. With all else that is kept it stays below the usual limit of 1,024 descriptors.
@@ -40,6 +41,7 @@ struct Channel {
     number: u64,
     socket: OwnedFd,
     process: Process,
+    controls: Controls,
 }
 
 /// What one look at a socket brought.
@@ -74,7 +76,8 @@ impl Listener {
     pub(super) fn listen(&mut self) -> bool {
         let mut more = self.hear_joins();
         let mut channels = std::mem::take(&mut self.channels);
-        channels.retain_mut(|channel| match self.hear(channel) {
+        let mut controls = channels.iter().map(|channel| channel.controls.count()).sum();
+        channels.retain_mut(|channel| match self.hear(channel, &mut controls) {
             Some(unheard) => {
                 more |= unheard;
                 true
@@ -120,15 +123,19 @@ impl Listener {
         }
         self.joined += 1;
         let process = process(&socket, join);
-        self.channels.push(Channel { number: self.joined, socket, process });
+        self.channels.push(Channel { number: self.joined, socket, process, controls: Controls::default() });
     }
 
-    /// Returns whether there may be more; nothing if the process has gone.
-    fn hear(&mut self, channel: &mut Channel) -> Option<bool> {
+    /// Returns whether there may be more; nothing if the process has gone. `controls` are those of all processes.
+    fn hear(&mut self, channel: &mut Channel, controls: &mut usize) -> Option<bool> {
         for _ in 0..TURN {
             match receive(&channel.socket, &mut self.buffer) {
                 Received::Datagram(bytes, descriptors) => match Message::parse(&self.buffer[..bytes]) {
-                    Ok(message) => self.act(channel, message, descriptors),
+                    Ok(message) => {
+                        let before = channel.controls.count();
+                        self.act(channel, *controls, message, descriptors);
+                        *controls = *controls - before + channel.controls.count();
+                    }
                     Err(why) => self.heard.malformed(why),
                 },
                 Received::TooLong => self.heard.malformed("a datagram too long to be a message"),
@@ -139,12 +146,19 @@ impl Listener {
         Some(true)
     }
 
-    fn act(&mut self, channel: &mut Channel, message: Message, descriptors: Vec<OwnedFd>) {
+    fn act(&mut self, channel: &mut Channel, controls: usize, message: Message, descriptors: Vec<OwnedFd>) {
         match message {
             Message::Opened(opened) => self.heard.opened(channel.number, &channel.process, opened),
             Message::Filter { handle, place } => self.heard.filter(channel.number, handle, place),
-            Message::Closed(closed) => self.heard.closed(channel.number, closed),
-            Message::Control { .. } => drop(descriptors),
+            Message::Closed(closed) => {
+                channel.controls.forget(closed.handle);
+                self.heard.closed(channel.number, closed);
+            }
+            Message::Control { handle } => {
+                if let Err(why) = channel.controls.keep(handle, controls, descriptors) {
+                    self.heard.malformed(why);
+                }
+            }
             Message::FilterRequest(request) => channel.answer(&request),
             Message::Join(_) => self.heard.malformed("a process that joined twice"),
         }
@@ -153,8 +167,14 @@ impl Listener {
 
 impl Channel {
     fn answer(&mut self, request: &FilterRequest) {
-        let why = clip("nothing is known here by which the filter of this handle could be replaced");
-        self.reply(&Reply::Refused { request: request.request, why });
+        let number = request.request;
+        let reply = match self.controls.load(request) {
+            Ok(()) => Reply::Loaded { request: number },
+            Err(why) => Reply::Refused { request: number, why: clip(&why.to_string()) },
+        };
+        if !self.reply(&reply) {
+            self.controls.unload(request.handle);
+        }
     }
 
     /// Returns whether it will be read, unless the process ends.

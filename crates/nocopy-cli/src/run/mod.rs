@@ -1,5 +1,6 @@
 //! `nocopy run`: a program as it is, with nocopy in place of libpcap.
 
+mod controls;
 mod error;
 mod executable;
 mod heard;

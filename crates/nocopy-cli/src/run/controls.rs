@@ -1,0 +1,87 @@
+//! The filters in front of captures, which are loaded for processes that may not do so themselves.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use nocopy::port::{FilterControl, FilterControlError};
+use nocopy_proto::run::FilterRequest;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Of all processes together: each holds two descriptors.
+const CONTROLS_MAX: usize = 256;
+
+/// What a control is in is there when its message is: it is not waited for.
+const AT_ONCE: Duration = Duration::ZERO;
+
+/// Those of one process, by handle.
+#[derive(Debug, Default)]
+pub(super) struct Controls(HashMap<u64, FilterControl>);
+
+/// Why a control is not kept.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotKept {
+    #[error("a handle's control without the one socket that it is in")]
+    Descriptors,
+    #[error("more than {CONTROLS_MAX} handles whose packets are taken at a time")]
+    TooMany,
+    #[error(transparent)]
+    Control(#[from] FilterControlError),
+    #[error("a handle's control cannot be read: {0}")]
+    Read(#[source] io::Error),
+}
+
+/// Why a filter is not in front of a handle's packets.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotLoaded {
+    #[error(
+        "'nocopy run' has nothing to put it in front of this handle's packets by: the handle was opened by another process, or too \
+         many are open"
+    )]
+    NoControl,
+    #[error(transparent)]
+    Invalid(#[from] nocopy_proto::filter::InvalidProgram),
+    #[error(transparent)]
+    Control(#[from] FilterControlError),
+}
+
+impl Controls {
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Keeps what came for a handle; `others` are those of all processes.
+    pub(super) fn keep(&mut self, handle: u64, others: usize, came: Vec<OwnedFd>) -> Result<(), NotKept> {
+        let Ok([socket]) = <[OwnedFd; 1]>::try_from(came) else { return Err(NotKept::Descriptors) };
+        if others >= CONTROLS_MAX {
+            return Err(NotKept::TooMany);
+        }
+        let at_once = Timespec::try_from(AT_ONCE).expect("short");
+        let ready = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&at_once));
+        if ready.map_err(|errno| NotKept::Read(errno.into()))? == 0 {
+            return Err(NotKept::Read(io::ErrorKind::WouldBlock.into()));
+        }
+        self.0.insert(handle, FilterControl::receive(&socket)?);
+        Ok(())
+    }
+
+    /// Puts a filter in front of the packets of that handle, and of no other.
+    pub(super) fn load(&self, request: &FilterRequest) -> Result<(), NotLoaded> {
+        let control = self.0.get(&request.handle).ok_or(NotLoaded::NoControl)?;
+        Ok(control.set(request.program()?.as_ref())?)
+    }
+
+    /// Takes away the filter that nobody knows is there.
+    pub(super) fn unload(&self, handle: u64) {
+        if let Some(control) = self.0.get(&handle) {
+            let _ = control.set(None);
+        }
+    }
+
+    /// Forgets a handle that is closed: its program goes with the last descriptor of its link.
+    pub(super) fn forget(&mut self, handle: u64) {
+        self.0.remove(&handle);
+    }
+}
