@@ -1,0 +1,454 @@
+//! `nocopy run` as its users meet it: programs as they are, and Debian's tcpdump with nocopy in place of its libpcap.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use nocopy_lab::{End, Lab};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often a condition is looked at that nobody announces.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// The library of this build: cargo puts it beside the test, as something that the test depends on.
+fn library() -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name("libnocopy_pcap.so")
+}
+
+/// `nocopy run` with options, and what it runs.
+fn run(options: &[&str], words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
+    command.arg("run").arg("--library").arg(library()).args(options).arg("--").args(words);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A command that is watched, and killed if the test fails before it ends.
+struct Watched {
+    child: Child,
+    lines: Receiver<String>,
+    errors: Receiver<String>,
+}
+
+impl Watched {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let lines = lines_of(child.stdout.take());
+        let errors = lines_of(child.stderr.take());
+        Self { child, lines, errors }
+    }
+
+    fn on(end: &End, command: Command) -> Self {
+        end.namespace().run(move || Self::start(command))
+    }
+
+    /// The next line of standard output with these words.
+    fn expect(&self, words: &str) -> String {
+        expect(&self.lines, words)
+    }
+
+    /// The next line of standard error with these words.
+    fn expect_error(&self, words: &str) -> String {
+        expect(&self.errors, words)
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// The one process that it has started.
+    fn command(&self) -> Pid {
+        let id = self.child.id();
+        let path = format!("/proc/{id}/task/{id}/children");
+        let children = wait_for(|| Some(fs::read_to_string(&path).unwrap()).filter(|all| !all.is_empty()));
+        Pid::from_raw(children.trim().parse().unwrap()).unwrap()
+    }
+
+    /// How it ended, and what it said that was not asked for before.
+    fn end(mut self) -> (ExitStatus, String, String) {
+        let status = wait_for(|| self.child.try_wait().unwrap());
+        let rest = |lines: &Receiver<String>| lines.iter().map(|line| line + "\n").collect::<String>();
+        (status, rest(&self.lines), rest(&self.errors))
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn lines_of(stream: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    if let Some(stream) = stream {
+        std::thread::spawn(move || {
+            let mut stream = BufReader::new(stream);
+            let mut line = Vec::new();
+            while matches!(stream.read_until(b'\n', &mut line), Ok(1..)) {
+                let whole = String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned();
+                line.clear();
+                if sender.send(whole).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    lines
+}
+
+fn expect(lines: &Receiver<String>, words: &str) -> String {
+    let (give_up, mut others) = (Instant::now() + PATIENCE, Vec::new());
+    loop {
+        match lines.recv_timeout(give_up.saturating_duration_since(Instant::now())) {
+            Ok(line) if line.contains(words) => return line,
+            Ok(line) => others.push(line),
+            Err(error) => panic!("{error}: no line with '{words}' in {others:#?}"),
+        }
+    }
+}
+
+fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < give_up, "it does not come");
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Ends within patience, or the test fails.
+fn output(mut command: Command) -> Output {
+    let child = command.spawn().unwrap();
+    let pid = Pid::from_child(&child);
+    let (done, is_done) = mpsc::channel::<()>();
+    let watch = std::thread::spawn(move || {
+        let is_late = is_done.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout);
+        if is_late {
+            kill_process(pid, Signal::KILL).unwrap(); // not waited for yet, so it is still this process
+        }
+        is_late
+    });
+    let output = child.wait_with_output().unwrap();
+    drop(done);
+    assert!(!watch.join().unwrap(), "it does not end");
+    output
+}
+
+/// A directory of this test's own.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("nocopy-run-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn exit_codes_are_the_commands_own_or_say_why_it_did_not_run() {
+    let code = |command: Command| {
+        let output = output(command);
+        (output.status.code(), text(&output.stderr))
+    };
+    assert_eq!(code(run(&[], &["true"])), (Some(0), String::new()));
+    assert_eq!(code(run(&[], &["sh", "-c", "exit 7"])), (Some(7), String::new()));
+    assert_eq!(code(run(&[], &["sh", "-c", "kill -KILL $$"])).0, Some(128 + 9));
+    let (missing, said) = code(run(&[], &["nocopy-no-such-program"]));
+    assert!(missing == Some(127) && said.contains("nocopy-no-such-program: not found"), "{missing:?} {said}");
+    let (refused, said) = code(run(&[], &[concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]));
+    assert!(refused == Some(126) && said.contains("Cargo.toml: cannot be run"), "{refused:?} {said}");
+    let mut without = Command::new(env!("CARGO_BIN_EXE_nocopy"));
+    without.args(["run", "--library", "/nowhere/libnocopy_pcap.so", "--", "true"]).stderr(Stdio::piped());
+    let (failed, said) = code(without);
+    assert!(failed == Some(125) && said.contains("--library"), "{failed:?} {said}");
+    let (failed, said) = code(run(&["--report=/nowhere/report"], &["sh", "-c", "echo started >&2"]));
+    assert!(failed == Some(125) && said.contains("/nowhere/report") && !said.contains("started"), "{said}");
+    assert_eq!(code(run(&["--tea"], &["true"])).0, Some(2));
+    assert_eq!(code(run(&[], &[])).0, Some(2));
+}
+
+#[test]
+fn what_a_program_prints_is_all_there_is_on_its_output() {
+    let plain = output(run(&[], &["echo", "to be kept"]));
+    assert_eq!((text(&plain.stdout), text(&plain.stderr)), ("to be kept\n".into(), String::new()));
+    let reported = output(run(&["--report"], &["echo", "to be kept"]));
+    assert_eq!(text(&reported.stdout), "to be kept\n");
+    let said = text(&reported.stderr);
+    assert!(
+        said.starts_with("nocopy: echo to be kept ended with exit code 0; 0 capture handles\n"),
+        "{said}"
+    );
+    assert!(said.contains("echo: no capture handle was reported: it does not ask for libpcap"), "{said}");
+}
+
+#[test]
+fn a_report_goes_into_a_file_that_loses_nothing_before() {
+    let directory = Directory::new("file");
+    let path = directory.file("report.json");
+    fs::write(&path, "x".repeat(10_000)).unwrap();
+    let option = format!("--report={path}");
+    let output = output(run(&["--json", &option], &["sh", "-c", &format!("wc -c < {path}; exit 3")]));
+    assert_eq!((output.status.code(), text(&output.stdout).trim()), (Some(3), "10000"));
+    assert_eq!(text(&output.stderr), "");
+    let report: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    assert_eq!((&report["schema"], &report["exit_code"]), (&"nocopy.run/1".into(), &3.into()));
+    assert_eq!(report["handles"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn what_is_preloaded_already_stays_and_taking_is_asked_for_by_an_option() {
+    let environment = |options: &[&str], preloaded: &str| {
+        let mut command = run(options, &["env"]);
+        command.env("LD_PRELOAD", preloaded).env("NOCOPY_TAKE", "1");
+        text(&output(command).stdout)
+    };
+    // Of a library that is not there the loader only warns.
+    let plain = environment(&[], "libnocopy-test.so");
+    assert!(plain.contains(&format!("LD_PRELOAD={}:libnocopy-test.so\n", library().display())), "{plain}");
+    assert!(plain.contains("NOCOPY_RUN_SOCKET=") && !plain.contains("NOCOPY_TAKE="), "{plain}");
+    assert!(environment(&["--take"], "").contains("NOCOPY_TAKE=1\n"));
+}
+
+#[test]
+fn programs_into_which_nothing_is_preloaded_are_told_of() {
+    let directory = Directory::new("setuid");
+    let path = directory.file("set-user-id");
+    fs::copy("/bin/true", &path).unwrap();
+    let other = if rustix::process::geteuid().is_root() { Some(65_534) } else { None };
+    if std::os::unix::fs::chown(&path, other, None).is_err() || other.is_none() {
+        return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_CHOWN"));
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).unwrap();
+    let output = output(run(&["--json"], &[&path]));
+    let said = text(&output.stderr);
+    let (warning, report) = said.split_once('\n').unwrap();
+    assert!(warning.starts_with("nocopy: warning: ") && warning.contains("set-user-ID"), "{said}");
+    let report: Value = serde_json::from_str(report).unwrap();
+    assert!(report["notes"][0].as_str().unwrap().contains("set-user-ID"), "{said}");
+}
+
+/// Signals that this process was started to ignore, as the children of nohup(1) are; no shell can trap these.
+fn is_ignored(signal: Signal) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
+    u64::from_str_radix(mask, 16).unwrap() & 1 << (signal.as_raw() - 1) != 0
+}
+
+/// A shell that says which signals it gets, and ends with 3 when it gets SIGTERM.
+const TELLING: &str = "for s in HUP INT QUIT USR1 USR2; do trap \"echo $s\" $s; done; trap 'exit 3' TERM
+    echo ready; while :; do sleep 0.05; done";
+
+#[test]
+fn signals_are_passed_on() {
+    let signals = [
+        ("HUP", Signal::HUP),
+        ("INT", Signal::INT),
+        ("QUIT", Signal::QUIT),
+        ("USR1", Signal::USR1),
+        ("USR2", Signal::USR2),
+    ];
+    let running = Watched::start(run(&[], &["sh", "-c", TELLING]));
+    running.expect("ready");
+    for (name, signal) in signals.into_iter().filter(|(_, signal)| !is_ignored(*signal)) {
+        running.signal(signal);
+        running.expect(name);
+    }
+    running.signal(Signal::TERM);
+    let (status, ..) = running.end();
+    assert_eq!(status.code(), Some(3));
+}
+
+#[test]
+fn a_signal_that_ends_the_command_is_its_exit_code() {
+    let running = Watched::start(run(&["--json"], &["sh", "-c", "echo ready; exec sleep 1000"]));
+    running.expect("ready");
+    running.signal(Signal::TERM);
+    let (status, _, said) = running.end();
+    let report: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((status.code(), &report["signal"]), (Some(128 + 15), &15.into()));
+}
+
+#[test]
+fn what_was_ignored_before_is_left_ignored() {
+    let directory = Directory::new("nohup");
+    let command = run(&[], &["sh", "-c", "echo ready; cat; exit 4"]);
+    let mut words = vec!["trap '' HUP; exec \"$@\"".to_owned(), "sh".to_owned()];
+    words.push(command.get_program().to_str().unwrap().to_owned());
+    words.extend(command.get_args().map(|word| word.to_str().unwrap().to_owned()));
+    let mut ignoring = Command::new("sh");
+    ignoring.arg("-c").args(words).current_dir(&directory.0);
+    ignoring.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = Watched::start(ignoring);
+    running.expect("ready");
+    running.signal(Signal::HUP);
+    // Had it ended either of them, nobody would answer.
+    running.child.stdin.take().unwrap().write_all(b"still there\n").unwrap();
+    running.expect("still there");
+    assert_eq!(running.end().0.code(), Some(4));
+}
+
+/// Proves that Ctrl-C comes to the program, and that `nocopy run` lives on to tell how that ended.
+#[test]
+fn a_key_that_interrupts_is_the_commands() {
+    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&controller).unwrap();
+    unlockpt(&controller).unwrap();
+    let name = ptsname(&controller, Vec::new()).unwrap();
+    let open = || fs::File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    let plain = run(&["--report"], &["sh", "-c", TELLING]);
+    let mut command = Command::new("setsid");
+    command
+        .args(["--ctty", "--wait", "env", "--default-signal"])
+        .arg(plain.get_program())
+        .args(plain.get_args());
+    command.stdin(open()).stdout(open()).stderr(Stdio::piped());
+    let mut running = Watched::start(command);
+    let mut terminal = fs::File::from(controller);
+    running.lines = lines_of(Some(terminal.try_clone().unwrap()));
+    running.expect("ready");
+    terminal.write_all(b"\x03").unwrap();
+    running.expect("INT");
+    kill_process(running.command(), Signal::TERM).unwrap();
+    let said = running.expect_error("ended with");
+    assert!(said.contains("exit code 3"), "{said}");
+    let status = wait_for(|| running.child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(3));
+}
+
+/// Sends datagrams from `lab`'s left end to its right one until they are wanted no more.
+fn send_until(lab: &Lab, mut is_done: impl FnMut() -> bool) {
+    let socket = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());
+    wait_for(|| {
+        socket.send_to(b"nocopy run", (lab.right().ipv4(), 9000)).unwrap();
+        is_done().then_some(())
+    });
+}
+
+#[test]
+fn tcpdump_captures_by_nocopy_and_the_report_says_how() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let right = lab.right();
+    let directory = Directory::new("tcpdump");
+    let report = directory.file("report.txt");
+    let option = format!("--report={report}");
+    let words = ["tcpdump", "-nn", "-l", "-c", "3", "-s", "96", "-i", right.interface(), "udp port 9000"];
+    let mut running = Watched::on(right, run(&[&option], &words));
+    running.expect_error("listening on");
+    send_until(&lab, || running.child.try_wait().unwrap().is_some());
+    let (status, printed, _) = running.end();
+    assert_eq!(status.code(), Some(0));
+    let packets: Vec<_> = printed.lines().collect();
+    assert!(
+        packets.len() == 3 && packets.iter().all(|line| line.contains(".9000: UDP, length 10")),
+        "{printed}"
+    );
+    let report = fs::read_to_string(&report).unwrap();
+    let lines: Vec<_> = report.lines().collect();
+    assert!(lines[0].starts_with("nocopy: tcpdump -nn -l -c 3"), "{report}");
+    assert!(lines[0].ends_with("ended with exit code 0; 1 capture handle"), "{report}");
+    let cells: Vec<_> = lines[2].split_whitespace().collect();
+    assert_eq!(cells[1..6], ["tcpdump", right.interface(), "nocopy", "passive", "socket"], "{report}");
+    let received: u64 = cells[6].parse().unwrap();
+    assert!(received >= 3 && lines.len() == 3, "{report}");
+}
+
+#[test]
+fn what_the_systems_library_does_is_told_with_its_reason() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let words = ["tcpdump", "-nn", "-l", "-c", "2", "-i", "any", "udp port 9000"];
+    let mut running = Watched::on(lab.right(), run(&["--json"], &words));
+    running.expect_error("listening on any");
+    send_until(&lab, || running.child.try_wait().unwrap().is_some());
+    let (status, _, said) = running.end();
+    assert_eq!(status.code(), Some(0));
+    let handle = &json_in(&said)["handles"][0];
+    assert_eq!((&handle["library"], &handle["state"]), (&"system".into(), &"closed".into()), "{said}");
+    assert!(handle["why"].as_str().unwrap().contains("any"), "{said}");
+    assert!(handle["counts"]["received"].as_u64().unwrap() >= 2, "{said}");
+    assert!(handle.get("mode").is_none(), "{said}");
+}
+
+/// The report, behind what tcpdump says.
+fn json_in(said: &str) -> Value {
+    let start = said.find("{\n").unwrap_or_else(|| panic!("no JSON: {said}"));
+    serde_json::from_str(&said[start..]).unwrap_or_else(|error| panic!("{error}: {said}"))
+}
+
+#[test]
+fn several_programs_are_told_apart_and_a_killed_one_leaves_its_handle() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let right = lab.right();
+    let each = format!("tcpdump -nn -l -i {} udp port 9000", right.interface());
+    // The second one is killed once both have printed a packet; then the first is ended.
+    let script = format!(
+        "{each} & first=$!; {each} & second=$!; read go; kill -KILL $second; wait $second; kill -INT $first; wait $first"
+    );
+    let mut command = run(&["--json"], &["sh", "-c", &script]);
+    command.stdin(Stdio::piped());
+    let mut running = Watched::on(right, command);
+    running.expect_error("listening on");
+    running.expect_error("listening on");
+    let mut go = running.child.stdin.take();
+    let (mut lines, deadline) = (0, Instant::now() + PATIENCE);
+    send_until(&lab, || {
+        lines += running.lines.try_iter().count();
+        assert!(Instant::now() < deadline, "{lines}");
+        lines >= 4
+    });
+    writeln!(go.take().unwrap(), "go").unwrap();
+    let (status, _, said) = running.end();
+    assert!(status.code().is_some(), "{said}");
+    let report = json_in(&said);
+    let handles = report["handles"].as_array().unwrap();
+    assert_eq!(handles.len(), 2, "{report}");
+    assert_ne!(handles[0]["process"], handles[1]["process"], "{report}");
+    let of_state = |state: &str| handles.iter().find(|handle| handle["state"] == state);
+    assert!(of_state("closed").unwrap()["counts"]["received"].as_u64().unwrap() >= 1, "{report}");
+    assert!(of_state("left").unwrap().get("counts").is_none(), "{report}");
+}
+
+#[test]
+fn a_program_goes_on_when_the_runner_is_killed() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let right = lab.right();
+    let words = ["tcpdump", "-nn", "-l", "-i", right.interface(), "udp port 9000"];
+    let running = Watched::on(right, run(&[], &words));
+    running.expect_error("listening on");
+    let tcpdump = running.command();
+    running.signal(Signal::KILL);
+    send_until(&lab, || running.lines.try_recv().is_ok());
+    // It closes its handle, and tells nobody of it: a signal on the way would leave out what comes last.
+    kill_process(tcpdump, Signal::INT).unwrap();
+    running.expect_error("packets dropped by kernel");
+}
