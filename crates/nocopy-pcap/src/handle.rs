@@ -172,8 +172,9 @@ impl Handle {
         let is_inherited = self.made_in != generation();
         if let Some(counts) = self.counts(real).filter(|_| !is_inherited) {
             let Counts { received, dropped, interface_dropped } = counts;
-            let counts = report::Counts { received, dropped, interface_dropped, sent: 0 };
-            report::closed(self.number, counts, None);
+            let (sent, sending) = self.live().map_or((0, None), Live::finish_sending);
+            let counts = report::Counts { received, dropped, interface_dropped, sent };
+            report::closed(self.number, counts, sending.as_deref());
         }
         if let Some(live) = self.live().filter(|live| live.is_reading()) {
             live.abandon();

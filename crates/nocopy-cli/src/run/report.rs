@@ -203,7 +203,7 @@ impl Row {
             self.why.as_ref().map(|why| format!("the system's libpcap: {why}")),
             self.note.clone(),
             self.filter_why.as_ref().map(|why| format!("filter in user space: {why}")),
-            self.sending.as_ref().map(|way| format!("sent by {way}")),
+            self.sending.as_ref().map(|way| format!("sent {way}")),
             unknown.map(str::to_owned),
         ];
         let who = format!("{} ({}) on {}", self.program, self.process, self.interface);

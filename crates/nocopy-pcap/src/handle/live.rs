@@ -299,6 +299,11 @@ impl Live {
         ERROR
     }
 
+    /// Ends sending: how many frames were sent, and how.
+    pub(super) fn finish_sending(&self) -> (u64, Option<String>) {
+        self.sending.finish()
+    }
+
     /// Whether a call reads right now: who closes the handle then does so from its callback.
     pub(super) fn is_reading(&self) -> bool {
         self.reader.is_claimed()

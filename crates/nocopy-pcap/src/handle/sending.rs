@@ -46,6 +46,13 @@ impl Sending {
         self.injector.get().and_then(|injector| injector.summary())
     }
 
+    /// Sends what waits; then, how many frames were sent, and how, for the report.
+    pub(crate) fn finish(&self) -> (u64, Option<String>) {
+        let Some(injector) = self.injector.get() else { return (0, None) };
+        injector.close();
+        (injector.sent(), injector.summary())
+    }
+
     /// Sends what waits, and ends.
     pub(crate) fn close(self) {
         if let Some(injector) = self.injector.into_inner() {

@@ -237,6 +237,12 @@ impl Injector {
         drop(sender); // may wait for frames to come back
     }
 
+    /// Frames that were sent.
+    pub(crate) fn sent(&self) -> u64 {
+        let state = self.state.lock();
+        self.singly.load(Relaxed) + state.batched_so_far().saturating_sub(state.owed.lost)
+    }
+
     /// What was sent, and how, for people; nothing if nothing was.
     pub(crate) fn summary(&self) -> Option<String> {
         let state = self.state.lock();
