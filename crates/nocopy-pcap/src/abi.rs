@@ -52,11 +52,6 @@ pub(crate) const ERROR_BYTES: usize = 256;
 /// The longest packet that libpcap keeps (`MAXIMUM_SNAPLEN`); also the bytes of one of its blocks.
 pub(crate) const SNAP_BYTES_MAX: c_int = 262_144;
 
-/// `DLT_EN10MB`: Ethernet.
-pub(crate) const ETHERNET: c_int = 1;
-/// `DLT_DOCSIS`: what a cable modem's head end puts into Ethernet frames; the program says so, nobody can tell.
-pub(crate) const DOCSIS: c_int = 143;
-
 /// `PCAP_TSTAMP_PRECISION_NANO`
 pub(crate) const NANOSECONDS: c_int = 1;
 

@@ -9,4 +9,3 @@ mod options;
 mod reading;
 mod sending;
 mod settings;
-mod shadowed;

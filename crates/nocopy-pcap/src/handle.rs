@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::abi::{Pcap, SNAP_BYTES_MAX, Statistics};
-use crate::capture::{Counts, Refusal};
+use crate::capture::{Capture, Control, Counts, Refusal};
 use crate::fork::{Generation, generation};
 use crate::report::{self, Library};
 use crate::system::system;
@@ -19,6 +19,9 @@ pub(crate) use stop::Stop;
 
 /// `PCAP_TSTAMP_HOST_*`: time stamps of the kernel's, which ours are.
 const HOST_TIMES: [c_int; 4] = [-1, 0, 1, 2];
+
+/// The system's buffer for a capture that is ours: as many blocks as make a ring at all.
+const SMALL_BUFFER_BYTES: c_int = 1 << 16;
 
 /// What a program asked for before it activated the handle.
 #[derive(Debug, Clone)]
@@ -122,22 +125,52 @@ impl Handle {
         self.live.get()
     }
 
+    /// Whether it is activated, with whichever library.
+    pub(crate) fn is_activated(&self) -> bool {
+        self.live().is_some() || self.is_theirs.load(Ordering::Relaxed)
+    }
+
     /// Opens our capture.
     ///
     /// # Errors
     /// The system's libpcap has to, and why.
+    pub(crate) fn open(&self) -> Result<(Capture, Control), Refusal> {
+        let settings = self.settings();
+        Capture::open(&self.device, &settings)
+    }
+
+    /// Activates the system's handle and goes live with our capture. The system's has a buffer as small as can be and is made deaf:
+    /// it compiles filters, opens files and refuses what is too late, as it does for captures of its own. What is returned is
+    /// `pcap_activate`'s; below 0 the capture is closed.
     ///
     /// # Safety
     /// `real` is the open handle of the system's libpcap that this is beside.
-    pub(crate) unsafe fn activate(&self, real: *mut Pcap) -> Result<(), Refusal> {
+    pub(crate) unsafe fn go_live(&self, real: *mut Pcap, capture: (Capture, Control)) -> c_int {
         let settings = self.settings().clone();
         // SAFETY: by contract.
-        let live = unsafe { Live::open(real, self.number, &self.device, &settings) }?;
-        // A second thread that activates the same handle loses, and its capture is closed.
+        let status = unsafe {
+            (system().pcap_set_buffer_size)(real, SMALL_BUFFER_BYTES);
+            (system().pcap_set_immediate_mode)(real, 1);
+            (system().pcap_activate)(real)
+        };
+        if status < 0 {
+            return status;
+        }
+        // SAFETY: the handle is activated.
+        let live = unsafe {
+            deafen((system().pcap_fileno)(real));
+            Live::new(real, self.number, &self.device, &settings, capture)
+        };
+        if settings.nonblocking
+            && let Err(words) = live.set_nonblocking(true)
+        {
+            return live.fail(&words);
+        }
         let library = live.control.library();
-        let _ = self.live.set(live);
-        self.report_opened(library);
-        Ok(())
+        if self.live.set(live).is_ok() {
+            self.report_opened(library);
+        }
+        status
     }
 
     /// Notes that the system's libpcap captures.
@@ -170,7 +203,9 @@ impl Handle {
     /// Closes it: as whoever opened it, or as the child of a fork, whose parent may go on. `real` is closed afterwards.
     pub(crate) fn close(self: Box<Self>, real: *mut Pcap) {
         let is_inherited = self.made_in != generation();
-        if let Some(counts) = self.counts(real).filter(|_| !is_inherited) {
+        // The kernel counts anew once it has told: what it tells is the parent's to ask for.
+        let counts = if is_inherited { None } else { self.counts(real) };
+        if let Some(counts) = counts {
             let Counts { received, dropped, interface_dropped } = counts;
             let (sent, sending) = self.live().map_or((0, None), Live::finish_sending);
             let counts = report::Counts { received, dropped, interface_dropped, sent };
@@ -181,6 +216,21 @@ impl Handle {
             Box::leak(self); // the loop goes on with it until its callback returns
         } else if let Some(live) = self.live.into_inner() {
             live.close(is_inherited);
+        }
+    }
+}
+
+/// Has a packet socket hear nothing more: bound to no protocol, it costs nothing for each packet.
+fn deafen(socket: c_int) {
+    // SAFETY: numbers.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    let mut bytes = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the pointers describe `address` and its length. A socket that could not be bound anew would go on hearing, and lose
+    // what it hears: that costs time, and nothing else.
+    unsafe {
+        if libc::getsockname(socket, (&raw mut address).cast(), &raw mut bytes) == 0 {
+            address.sll_protocol = 0;
+            libc::bind(socket, (&raw const address).cast(), size_of_val(&address) as libc::socklen_t);
         }
     }
 }

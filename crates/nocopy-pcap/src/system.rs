@@ -32,8 +32,6 @@ macro_rules! functions {
         #[derive(Debug)]
         pub(crate) struct System {
             $(pub(crate) $name: unsafe extern "C" fn($($type),*) $(-> $result)?,)*
-            /// The `malloc` that the library calls, for what programs give it to be freed.
-            pub(crate) malloc: unsafe extern "C" fn(usize) -> *mut c_void,
         }
 
         impl System {
@@ -51,13 +49,6 @@ macro_rules! functions {
                             std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) $(-> $result)?>(found)
                         }
                     },)*
-                    malloc: {
-                        let found = library.symbol("malloc\0").unwrap_or(libc::malloc as *mut c_void);
-                        // SAFETY: the C library's, or one that stands in for it.
-                        unsafe {
-                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(usize) -> *mut c_void>(found)
-                        }
-                    },
                 }
             }
         }

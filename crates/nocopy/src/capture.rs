@@ -255,28 +255,29 @@ impl BlocksBuilder {
     }
 
     fn instructions(&self) -> Result<Vec<Instruction>, CaptureError> {
-        instructions(self.filter.as_ref(), self.snap_bytes, &self.interface)
+        let filter = of_the_wire(self.filter.as_ref(), &self.interface)?;
+        Ok(instructions(filter.as_ref(), self.snap_bytes))
     }
 }
 
+/// A filter over frames as they are on the wire, for a socket that has them without their tags.
+fn of_the_wire(filter: Option<&Program>, interface: &str) -> Result<Option<Program>, CaptureError> {
+    let filter = filter.map(Program::for_packet_socket).transpose();
+    filter.map_err(|source| CaptureError::Filter { interface: interface.to_owned(), source })
+}
+
 /// The filter, or one that takes everything; what it gives is how many bytes are kept.
-fn instructions(
-    filter: Option<&Program>,
-    snap_bytes: u32,
-    interface: &str,
-) -> Result<Vec<Instruction>, CaptureError> {
+fn instructions(filter: Option<&Program>, snap_bytes: u32) -> Vec<Instruction> {
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
     let everything = [Instruction { code: RETURN, jump_true: 0, jump_false: 0, constant: u32::MAX }];
-    let filter = filter.map(Program::for_packet_socket).transpose();
-    let filter = filter.map_err(|source| CaptureError::Filter { interface: interface.to_owned(), source })?;
-    let instructions = filter.as_ref().map_or(&everything[..], Program::instructions);
+    let instructions = filter.map_or(&everything[..], Program::instructions);
     let limited = instructions.iter().map(|&instruction| match instruction {
         Instruction { code: RETURN, constant, .. } => {
             Instruction { constant: constant.min(snap_bytes), ..instruction }
         }
         other => other,
     });
-    Ok(limited.collect())
+    limited.collect()
 }
 
 /// What the kernel counted for a capture since it was opened, under its names (`struct tpacket_stats_v3`).
@@ -468,9 +469,21 @@ impl Control {
     /// # Errors
     /// [`CaptureError::Filter`] and [`CaptureError::System`]; the old filter stays.
     pub fn set_filter(&self, filter: Option<&Program>) -> Result<(), CaptureError> {
+        self.replace_filter(of_the_wire(filter, &self.shared.interface)?.as_ref())
+    }
+
+    /// As [`Control::set_filter`], with a filter for packet sockets, which have a frame without its VLAN tag and the tag beside it
+    /// (`SKF_AD_VLAN_TAG`): what libpcap compiles for its live captures is one.
+    ///
+    /// # Errors
+    /// [`CaptureError::System`]; the old filter stays.
+    pub fn set_socket_filter(&self, filter: Option<&Program>) -> Result<(), CaptureError> {
+        self.replace_filter(filter)
+    }
+
+    fn replace_filter(&self, filter: Option<&Program>) -> Result<(), CaptureError> {
         let Shared { interface, socket, snap_bytes, .. } = &*self.shared;
-        let instructions = instructions(filter, *snap_bytes, interface)?;
-        socket.filter(&instructions).map_err(|source| CaptureError::System {
+        socket.filter(&instructions(filter, *snap_bytes)).map_err(|source| CaptureError::System {
             interface: interface.clone(),
             operation: "set the filter",
             source,

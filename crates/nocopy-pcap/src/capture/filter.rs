@@ -1,4 +1,4 @@
-//! A program's filter, as a packet socket runs it.
+//! A program's filter.
 
 use nocopy_proto::filter::{Ancillary, Instruction, InvalidProgram, Program, VlanTag};
 
@@ -10,10 +10,8 @@ const TAG_BYTES: usize = 4;
 /// A filter.
 #[derive(Debug, Clone)]
 pub(crate) struct Filter {
-    /// As it was given: over the frame on the wire.
+    /// As it was given.
     pub(crate) program: Program,
-    /// For frames whose tag lies beside them.
-    beside: Program,
 }
 
 impl Filter {
@@ -22,19 +20,18 @@ impl Filter {
     /// # Errors
     /// The kernel would not take them either.
     pub(crate) fn new(instructions: &[Instruction]) -> Result<Self, InvalidProgram> {
-        let program = Program::new(instructions.to_vec())?;
-        let beside = program.for_packet_socket()?;
-        Ok(Self { program, beside })
+        Ok(Self { program: Program::new(instructions.to_vec())? })
     }
 
-    /// Whether a frame matches whose tag, if it has one, was put back into it; decided exactly as in the kernel.
-    pub(crate) fn matches(&self, bytes: &[u8], vlan: Option<VlanTag>) -> bool {
+    /// Whether a frame matches as a packet socket of the kernel's sees it, with its tag beside it: here it was put back into the
+    /// frame, and is passed over.
+    pub(crate) fn matches_beside_tag(&self, bytes: &[u8], vlan: Option<VlanTag>) -> bool {
         let ancillary = Ancillary { vlan, ..Ancillary::default() };
         match bytes.split_at_checked(ADDRESSES_BYTES) {
             Some((addresses, rest)) if vlan.is_some() && rest.len() >= TAG_BYTES => {
-                self.beside.run(&[addresses, &rest[TAG_BYTES..]], &ancillary) != 0
+                self.program.run(&[addresses, &rest[TAG_BYTES..]], &ancillary) != 0
             }
-            _ => self.beside.run(&[bytes], &ancillary) != 0,
+            _ => self.program.run(&[bytes], &ancillary) != 0,
         }
     }
 }

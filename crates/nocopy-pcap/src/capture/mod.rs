@@ -194,10 +194,10 @@ impl Control {
         }
     }
 
-    /// Whether the interface is the one that hears what it sends.
-    pub(crate) fn is_loopback(&self) -> bool {
+    /// Whether filters see VLAN tags where they are on the wire, and not beside the frame, as packet sockets have them.
+    pub(crate) fn sees_tags_in_frames(&self) -> bool {
         match self {
-            Self::Passive(control) => control.is_loopback(),
+            Self::Passive(_) => false,
         }
     }
 

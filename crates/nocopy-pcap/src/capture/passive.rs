@@ -142,7 +142,8 @@ impl Passive {
             let stays = block.left() > 1;
             let Some(captured) = block.next_packet() else { break };
             let vlan = captured.vlan.map(|tag| VlanTag { protocol: tag.protocol, control: tag.control });
-            let matches = self.filter.as_ref().is_none_or(|user| user.filter.matches(captured.bytes, vlan));
+            let matches =
+                self.filter.as_ref().is_none_or(|user| user.filter.matches_beside_tag(captured.bytes, vlan));
             if matches && self.shared.wants(captured.outgoing) {
                 delivered += 1;
                 deliver(Packet {
@@ -313,11 +314,11 @@ impl Control {
     pub(super) fn set_filter(&self, filter: Filter) -> Result<FilterPlace, String> {
         // Held until the reader may know: two that set filters would otherwise leave one here and the other one in the kernel.
         let mut posted = self.shared.posted.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = match self.shared.control.set_filter(Some(&filter.program)) {
+        let place = match self.shared.control.set_socket_filter(Some(&filter.program)) {
             Ok(()) => FilterPlace::Socket,
             Err(refusal) => {
                 warn(&refusal);
-                let removed = self.shared.control.set_filter(None);
+                let removed = self.shared.control.set_socket_filter(None);
                 removed.map_err(|error| format!("can't remove kernel filter: {error}"))?;
                 FilterPlace::UserSpace { why: refusal.to_string() }
             }
@@ -345,10 +346,6 @@ impl Control {
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.shared.control.as_fd()
-    }
-
-    pub(super) fn is_loopback(&self) -> bool {
-        self.shared.is_loopback
     }
 
     pub(super) fn needs_looks(&self) -> bool {

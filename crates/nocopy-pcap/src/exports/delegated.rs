@@ -74,4 +74,17 @@ delegated! {
     fn pcap_tstamp_type_name_to_val(name: *const c_char) -> c_int;
     fn pcap_tstamp_type_val_to_description(kind: c_int) -> *const c_char;
     fn pcap_tstamp_type_val_to_name(kind: c_int) -> *const c_char;
+
+    // Of a handle: the system's is activated too.
+    fn pcap_datalink(handle: *mut Pcap) -> c_int;
+    fn pcap_datalink_ext(handle: *mut Pcap) -> c_int;
+    fn pcap_dump_fopen(handle: *mut Pcap, file: *mut Opaque) -> *mut Opaque;
+    fn pcap_dump_open(handle: *mut Pcap, path: *const c_char) -> *mut Opaque;
+    fn pcap_dump_open_append(handle: *mut Pcap, path: *const c_char) -> *mut Opaque;
+    fn pcap_is_swapped(handle: *mut Pcap) -> c_int;
+    fn pcap_list_datalinks(handle: *mut Pcap, list: *mut *mut c_int) -> c_int;
+    fn pcap_major_version(handle: *mut Pcap) -> c_int;
+    fn pcap_minor_version(handle: *mut Pcap) -> c_int;
+    fn pcap_set_datalink(handle: *mut Pcap, link_type: c_int) -> c_int;
+    fn pcap_snapshot(handle: *mut Pcap) -> c_int;
 }

@@ -1,11 +1,9 @@
-//! Handles from creation to close.
+//! Handles from creation to close, and the filters that are compiled for them.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 
-use rustix::thread::CapabilitySet;
-
-use crate::abi::{ERROR, Pcap};
+use crate::abi::{BpfProgram, ERROR, Pcap};
 use crate::guard;
 use crate::handle::Handle;
 use crate::system::system;
@@ -41,30 +39,20 @@ unsafe extern "C" fn pcap_create(device: *const c_char, text: *mut c_char) -> *m
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pcap_activate(handle: *mut Pcap) -> c_int {
-    let Some(ours) = table::find(handle) else {
+    let Some(ours) = table::find(handle).filter(|ours| !ours.is_activated()) else {
         // SAFETY: the program's word.
         return unsafe { (system().pcap_activate)(handle) };
     };
-    let run = || {
-        if let Some(live) = ours.live() {
-            // SAFETY: both handles are open; the shadow is activated, and says so.
-            return unsafe {
-                let result = (system().pcap_activate)(live.shadow());
-                text::copy(live.shadow(), handle);
-                result
-            };
-        }
+    let run = || match ours.open() {
         // SAFETY: the handle is open, and the system's.
-        match unsafe { ours.activate(handle) } {
-            Ok(()) => 0,
-            Err(why) => {
-                // SAFETY: the program's word.
-                let result = unsafe { (system().pcap_activate)(handle) };
-                if result >= 0 {
-                    ours.is_theirs(&why);
-                }
-                result
+        Ok(capture) => unsafe { ours.go_live(handle, capture) },
+        Err(why) => {
+            // SAFETY: the program's word.
+            let result = unsafe { (system().pcap_activate)(handle) };
+            if result >= 0 {
+                ours.is_theirs(&why);
             }
+            result
         }
     };
     // SAFETY: the handle is open.
@@ -88,30 +76,35 @@ unsafe extern "C" fn pcap_open_live(
             settings.promiscuous = promiscuous != 0;
             settings.timeout_ms = timeout_ms;
         }
-        // SAFETY: the program's word.
-        let handle = unsafe { (system().pcap_create)(device, text) };
-        if handle.is_null() {
-            return handle;
-        }
-        // SAFETY: the handle was opened above.
-        match unsafe { ours.activate(handle) } {
-            Ok(()) => {
-                table::insert(handle, ours);
-                handle
-            }
-            Err(why) => {
-                // SAFETY: opened above, and closed once; then the program's word.
-                let handle = unsafe {
-                    close_unactivated(handle);
-                    (system().pcap_open_live)(device, snap_bytes, promiscuous, timeout_ms, text)
-                };
-                if !handle.is_null() {
-                    ours.is_theirs(&why);
-                    table::insert(handle, ours);
+        let why = match ours.open() {
+            Ok(capture) => {
+                // SAFETY: the program's word.
+                let handle = unsafe { (system().pcap_create)(device, text) };
+                if handle.is_null() {
+                    return handle;
                 }
-                handle
+                // SAFETY: created above, and closed if it is not given to the program.
+                unsafe {
+                    (system().pcap_set_snaplen)(handle, snap_bytes);
+                    (system().pcap_set_promisc)(handle, promiscuous);
+                    (system().pcap_set_timeout)(handle, timeout_ms);
+                    if ours.go_live(handle, capture) >= 0 {
+                        table::insert(handle, ours);
+                        return handle;
+                    }
+                    (system().pcap_close)(handle);
+                }
+                None
             }
+            Err(why) => Some(why),
+        };
+        // SAFETY: the program's word.
+        let handle = unsafe { (system().pcap_open_live)(device, snap_bytes, promiscuous, timeout_ms, text) };
+        if let Some(why) = why.filter(|_| !handle.is_null()) {
+            ours.is_theirs(&why);
+            table::insert(handle, ours);
         }
+        handle
     };
     // SAFETY: no handle is open yet.
     unsafe { guard::entry(null_mut(), null_mut(), run) }
@@ -119,33 +112,47 @@ unsafe extern "C" fn pcap_open_live(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pcap_close(handle: *mut Pcap) {
-    let Some(ours) = table::remove(handle) else {
-        // SAFETY: the program's word.
-        return unsafe { (system().pcap_close)(handle) };
-    };
-    let is_live = ours.live().is_some();
-    // SAFETY: no text is written: nobody could read it.
-    unsafe { guard::entry(null_mut(), (), || ours.close(handle)) };
-    // SAFETY: the program's word; where our capture was live, the system's never was.
-    unsafe { if is_live { close_unactivated(handle) } else { (system().pcap_close)(handle) } }
+    if let Some(ours) = table::remove(handle) {
+        // SAFETY: no text is written: nobody could read it.
+        unsafe { guard::entry(null_mut(), (), || ours.close(handle)) };
+    }
+    // SAFETY: the program's word.
+    unsafe { (system().pcap_close)(handle) };
 }
 
-/// Closes a handle that the system's libpcap has created and not activated. libpcap 1.10.3 then forgets its eventfd, unless an
-/// activation failed before: so one fails, for want of a capability that this thread lays down meanwhile.
-///
-/// # Safety
-/// The handle is open, and was never activated.
-unsafe fn close_unactivated(handle: *mut Pcap) {
-    if let Ok(sets) = rustix::thread::capabilities(None) {
-        let mut without = sets;
-        without.effective.remove(CapabilitySet::NET_RAW);
-        if rustix::thread::set_capabilities(None, without).is_ok() {
-            // SAFETY: by contract.
-            unsafe { (system().pcap_activate)(handle) };
-            // What a thread lays down it may take up again.
-            let _ = rustix::thread::set_capabilities(None, sets);
-        }
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pcap_compile(
+    handle: *mut Pcap,
+    program: *mut BpfProgram,
+    expression: *const c_char,
+    optimize: c_int,
+    netmask: u32,
+) -> c_int {
+    // SAFETY: the program's word.
+    let compile = |handle| unsafe { (system().pcap_compile)(handle, program, expression, optimize, netmask) };
+    let live = table::find(handle).and_then(|ours| ours.live());
+    if live.is_none_or(|live| !live.control.sees_tags_in_frames()) {
+        return compile(handle);
     }
-    // SAFETY: by contract.
-    unsafe { (system().pcap_close)(handle) };
+    // For its own captures the system's libpcap makes code that asks for a VLAN tag beside the frame; for files it does not.
+    let run = || {
+        // SAFETY: the handle is open; the one that is made is closed.
+        unsafe {
+            let (link_type, snap_bytes) =
+                ((system().pcap_datalink)(handle), (system().pcap_snapshot)(handle));
+            let dead = (system().pcap_open_dead)(link_type, snap_bytes);
+            if dead.is_null() {
+                text::set(handle, "malloc: Cannot allocate memory");
+                return ERROR;
+            }
+            let result = compile(dead);
+            if result < 0 {
+                text::copy(dead, handle);
+            }
+            (system().pcap_close)(dead);
+            result
+        }
+    };
+    // SAFETY: the handle is open.
+    unsafe { guard::entry(handle, ERROR, run) }
 }

@@ -7,10 +7,8 @@ use crate::guard;
 use crate::handle::Settings;
 use crate::system::system;
 use crate::table;
-use crate::text;
 
-/// Tells the system's libpcap, and notes what it accepted. A handle that is activated, and ours, is refused by its shadow, which is
-/// activated too.
+/// Tells the system's libpcap, and notes what it accepted: nothing, once the handle is activated.
 ///
 /// # Safety
 /// The handle is one that the program may use.
@@ -20,28 +18,13 @@ unsafe fn option(
     value: c_int,
     note: impl FnOnce(&mut Settings),
 ) -> c_int {
-    let Some(ours) = table::find(handle) else {
-        // SAFETY: the program's word.
-        return unsafe { tell(handle, value) };
-    };
-    let run = || {
-        if let Some(live) = ours.live() {
-            // SAFETY: both handles are open.
-            return unsafe {
-                let result = tell(live.shadow(), value);
-                text::copy(live.shadow(), handle);
-                result
-            };
-        }
-        // SAFETY: the program's word.
-        let result = unsafe { tell(handle, value) };
-        if result == 0 {
-            note(&mut ours.settings());
-        }
-        result
-    };
-    // SAFETY: the handle is open.
-    unsafe { guard::entry(handle, crate::abi::ERROR, run) }
+    // SAFETY: the program's word.
+    let result = unsafe { tell(handle, value) };
+    if let Some(ours) = table::find(handle).filter(|_| result == 0) {
+        // SAFETY: the handle is open.
+        unsafe { guard::entry(handle, (), || note(&mut ours.settings())) };
+    }
+    result
 }
 
 macro_rules! options {

@@ -1,6 +1,6 @@
 //! What a program sets and asks of a handle that is activated.
 
-use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ffi::{c_char, c_int, c_uint};
 use std::ptr::null;
 use std::slice;
 
@@ -111,57 +111,6 @@ unsafe extern "C" fn pcap_setnonblock(handle: *mut Pcap, on: c_int, text: *mut c
     };
     // SAFETY: the program's word.
     unsafe { with_live(handle, ERROR, ours, theirs) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_datalink(handle: *mut Pcap) -> c_int {
-    // SAFETY: the program's word.
-    unsafe { with_live(handle, ERROR, Live::link_type, || (system().pcap_datalink)(handle)) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_list_datalinks(handle: *mut Pcap, list: *mut *mut c_int) -> c_int {
-    let ours = |live: &Live| {
-        let link_types = live.link_types();
-        // SAFETY: takes a number. What programs free by `pcap_free_datalinks` comes from where that gives it back to.
-        let memory: *mut c_int = unsafe { (system().malloc)(size_of_val(link_types)) }.cast();
-        if memory.is_null() {
-            return live.fail(&text::of_errno("malloc", &std::io::Error::last_os_error()));
-        }
-        // SAFETY: as long as what is copied; then the program's word.
-        unsafe {
-            memory.copy_from_nonoverlapping(link_types.as_ptr(), link_types.len());
-            list.write(memory);
-        }
-        link_types.len() as c_int
-    };
-    // SAFETY: the program's word.
-    unsafe { with_live(handle, ERROR, ours, || (system().pcap_list_datalinks)(handle, list)) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_set_datalink(handle: *mut Pcap, link_type: c_int) -> c_int {
-    let ours = |live: &Live| {
-        if live.set_link_type(link_type) {
-            return 0;
-        }
-        // SAFETY: takes a number; the name ends with a zero and stays.
-        let name = unsafe { (system().pcap_datalink_val_to_name)(link_type) };
-        let name = match name.is_null() {
-            true => format!("DLT {link_type}"),
-            // SAFETY: as above.
-            false => unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned(),
-        };
-        live.fail(&format!("{name} is not one of the DLTs supported by this device"))
-    };
-    // SAFETY: the program's word.
-    unsafe { with_live(handle, ERROR, ours, || (system().pcap_set_datalink)(handle, link_type)) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pcap_snapshot(handle: *mut Pcap) -> c_int {
-    // SAFETY: the program's word.
-    unsafe { with_live(handle, ERROR, Live::snap_bytes, || (system().pcap_snapshot)(handle)) }
 }
 
 #[unsafe(no_mangle)]

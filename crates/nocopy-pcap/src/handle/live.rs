@@ -5,15 +5,13 @@ use std::ffi::{CStr, c_int, c_uchar};
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::sending::Sending;
 use super::{Settings, Stop};
-use crate::abi::{DOCSIS, ERROR, ERROR_BREAK, ETHERNET, NANOSECONDS, PacketHeader, Pcap};
-use crate::capture::{Capture, Control, Direction, Filter, Packet, Refusal, Waited, Waiting};
+use crate::abi::{ERROR, ERROR_BREAK, PacketHeader, Pcap};
+use crate::capture::{Capture, Control, Direction, Filter, Packet, Waited, Waiting};
 use crate::report::{self, FilterPlace};
-use crate::system::system;
 use crate::text;
 
 /// A capture, and what a program does with it.
@@ -27,8 +25,6 @@ pub(crate) struct Live {
     pub(crate) control: Control,
     pub(crate) stop: Stop,
     sending: Sending,
-    shadow: Shadow,
-    snap_bytes: c_int,
     timeout_ms: c_int,
     nonblocking: AtomicBool,
     /// Whether the handle was closed by the callback of a loop that is not over.
@@ -54,21 +50,17 @@ struct Reader {
 }
 
 impl Live {
-    /// Opens the capture.
-    ///
-    /// # Errors
-    /// Why the system's libpcap has to.
+    /// A handle of the system's libpcap that is activated, and the capture that is ours.
     ///
     /// # Safety
-    /// `real` is an open handle.
-    pub(super) unsafe fn open(
+    /// `real` is that handle, and stays open as long as this is used.
+    pub(super) unsafe fn new(
         real: *mut Pcap,
         number: u64,
         device: &CStr,
         settings: &Settings,
-    ) -> Result<Self, Refusal> {
-        let shadow = Shadow::new(settings)?;
-        let (capture, control) = Capture::open(device, settings)?;
+        (capture, control): (Capture, Control),
+    ) -> Self {
         let snap_bytes = settings.snap_bytes();
         let time = libc::timeval { tv_sec: 0, tv_usec: 0 };
         let reader = Reader {
@@ -78,7 +70,7 @@ impl Live {
             header: PacketHeader { time, captured_bytes: 0, original_bytes: 0 },
             kept: Vec::new(),
         };
-        let live = Self {
+        Self {
             real,
             number,
             device: device.to_string_lossy().into_owned(),
@@ -86,17 +78,10 @@ impl Live {
             control,
             stop: Stop::new(),
             sending: Sending::default(),
-            shadow,
-            snap_bytes,
             timeout_ms: settings.timeout_ms,
             nonblocking: AtomicBool::new(false),
             is_abandoned: AtomicBool::new(false),
-        };
-        if settings.nonblocking {
-            live.set_nonblocking(true)
-                .map_err(|words| Refusal(format!("it cannot be made non-blocking ({words})")))?;
         }
-        Ok(live)
     }
 
     /// Reads packets, at most `max` of them, as libpcap's `pcap_read_linux_mmap_v3` does: what it returns is `pcap_dispatch`'s.
@@ -261,35 +246,6 @@ impl Live {
         Ok(())
     }
 
-    /// An activated handle of the system's libpcap with the same link type and snap length, for what it does with such handles.
-    pub(crate) fn shadow(&self) -> *mut Pcap {
-        self.shadow.current()
-    }
-
-    /// `pcap_snapshot`
-    pub(crate) fn snap_bytes(&self) -> c_int {
-        self.snap_bytes
-    }
-
-    /// `pcap_datalink`
-    pub(crate) fn link_type(&self) -> c_int {
-        self.shadow.link_type()
-    }
-
-    /// What can be asked for by `pcap_set_datalink`, as libpcap has it: on Ethernet the program may know better.
-    pub(crate) fn link_types(&self) -> &'static [c_int] {
-        if self.control.is_loopback() { &[ETHERNET] } else { &[ETHERNET, DOCSIS] }
-    }
-
-    /// `pcap_set_datalink`; false if it is not one of those.
-    pub(crate) fn set_link_type(&self, link_type: c_int) -> bool {
-        let is_known = self.link_types().contains(&link_type);
-        if is_known {
-            self.shadow.set_link_type(link_type);
-        }
-        is_known
-    }
-
     /// Has `pcap_geterr` say something.
     pub(crate) fn fail(&self, words: &str) -> c_int {
         if !self.is_abandoned.load(Ordering::Relaxed) {
@@ -342,48 +298,6 @@ fn header_of(packet: &Packet<'_>, nanoseconds: bool, snap_bytes: u32) -> PacketH
         time: libc::timeval { tv_sec: seconds.cast_signed(), tv_usec: fraction.cast_signed() },
         captured_bytes: (packet.bytes.len() as u32).min(snap_bytes),
         original_bytes: packet.original_bytes,
-    }
-}
-
-/// Handles of the system's libpcap without a device, that are as activated as it takes to compile filters and write files.
-#[derive(Debug)]
-struct Shadow {
-    /// For each of the link types that there may be.
-    of: [*mut Pcap; 2],
-    link_type: AtomicI32,
-}
-
-impl Shadow {
-    fn new(settings: &Settings) -> Result<Self, Refusal> {
-        let precision = if settings.nanoseconds { NANOSECONDS } else { 0 };
-        let of = [ETHERNET, DOCSIS].map(|link_type| {
-            let open = system().pcap_open_dead_with_tstamp_precision;
-            // SAFETY: takes numbers.
-            unsafe { open(link_type, settings.snap_bytes(), precision.cast_unsigned()) }
-        });
-        let shadow = Self { of, link_type: AtomicI32::new(ETHERNET) };
-        if of.contains(&null_mut()) { Err(Refusal("there is no memory".into())) } else { Ok(shadow) }
-    }
-
-    fn link_type(&self) -> c_int {
-        self.link_type.load(Ordering::Relaxed)
-    }
-
-    fn set_link_type(&self, link_type: c_int) {
-        self.link_type.store(link_type, Ordering::Relaxed);
-    }
-
-    fn current(&self) -> *mut Pcap {
-        self.of[usize::from(self.link_type() == DOCSIS)]
-    }
-}
-
-impl Drop for Shadow {
-    fn drop(&mut self) {
-        for handle in self.of.into_iter().filter(|handle| !handle.is_null()) {
-            // SAFETY: opened by `new`, and closed once.
-            unsafe { (system().pcap_close)(handle) };
-        }
     }
 }
 

@@ -136,6 +136,35 @@ static void filters(const char *device) {
     struct seen after = {0};
     say(p, "loop", pcap_loop(p, 5, on_packet, (unsigned char *)&after));
     tell("port 11", &after);
+    // A tag that the kernel has taken out is beside the frame: filters of libpcap's look for it there.
+    const char *expressions[] = {"vlan", "vlan 291 and udp", "udp or vlan 5", "not vlan", "ether[12:2] == 0x8100", "len > 90"};
+    for (int i = 0; i < 6; i++) {
+        struct bpf_program program;
+        pcap_compile(p, &program, expressions[i], 1, 0);
+        uint32_t sum = 0;
+        for (unsigned j = 0; j < program.bf_len; j++)
+            sum = sum * 31 + program.bf_insns[j].code * 7 + program.bf_insns[j].k + program.bf_insns[j].jt * 3 + program.bf_insns[j].jf;
+        printf("%s: %u instructions, sum %08x\n", expressions[i], program.bf_len, sum);
+        filter(p, "udp port 7");
+        ask("vlan 5 7");
+        ask("udp 5 7");
+        ask("send 3");
+        say(p, expressions[i], pcap_setfilter(p, &program)); // for those that wait, and then for those that come
+        pcap_freecode(&program);
+        ask("vlan 5 7");
+        ask("udp 5 7");
+        filter(p, "udp port 11");
+        ask("udp 1 11");
+        struct seen some = {0};
+        say(p, "loop", pcap_loop(p, 1, on_packet, (unsigned char *)&some));
+        tell("the last", &some);
+    }
+    filter(p, "udp port 7");
+    ask("vlan 10 7");
+    ask("udp 10 7");
+    struct seen both = {0};
+    say(p, "loop", pcap_loop(p, 20, on_packet, (unsigned char *)&both));
+    tell("with tags and without", &both);
     filter(p, "vlan and udp port 7");
     ask("vlan 5 7");
     struct seen tagged = {0};
@@ -148,6 +177,30 @@ static void filters(const char *device) {
     say(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&all));
     tell("all", &all);
     pcap_close(p);
+}
+
+// Packets of an old filter that wait are looked at by the new one as the kernel would have, tags beside them.
+static void waiting(const char *device) {
+    const char *expressions[] = {"vlan", "vlan 291 and udp port 9", "udp and not vlan", "ether[12:2] == 0x0800", "len == 94", "len > 90"};
+    for (int i = 0; i < 6; i++) {
+        pcap_t *p = opened(device);
+        ask("vlan 4 7");
+        ask("udp 5 7");
+        ask("vlan 2 9");
+        ask("send 7");
+        filter(p, expressions[i]);
+        struct seen seen = {0};
+        char text[256];
+        pcap_setnonblock(p, 1, text);
+        struct pollfd wait = {pcap_get_selectable_fd(p), POLLIN, 0};
+        for (int quiet = 0; quiet < 5;) {
+            int got = pcap_dispatch(p, -1, on_packet, (unsigned char *)&seen);
+            quiet = got ? 0 : quiet + 1;
+            poll(&wait, 1, 40);
+        }
+        tell(expressions[i], &seen);
+        pcap_close(p);
+    }
 }
 
 // A packet changes the filter: those behind it are looked at by the new one, also those that wait.
@@ -215,6 +268,7 @@ int main(int argc, char **argv) {
     counts(argv[1]);
     one_by_one(argv[1]);
     filters(argv[1]);
+    waiting(argv[1]);
     changes(argv[1]);
     directions(argv[1]);
     files(argv[1]);

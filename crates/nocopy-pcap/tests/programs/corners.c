@@ -126,7 +126,7 @@ static void times(const char *device) {
 }
 
 static void many(const char *device) {
-    enum { COUNT = 300 };
+    enum { COUNT = 260, STEP = 13 };
     static pcap_t *handles[COUNT];
     struct rlimit limit = {4096, 4096};
     setrlimit(RLIMIT_NOFILE, &limit);
@@ -144,10 +144,10 @@ static void many(const char *device) {
         struct seen seen = {0};
         pcap_loop(handles[i], 2, on_packet, (unsigned char *)&seen);
         total += seen.packets;
-        if (i % 2) pcap_close(handles[i]);
+        if (i % STEP == 0) pcap_close(handles[i]);
     }
     printf("%u packets of %d handles\n", total, COUNT);
-    for (int i = 1; i < COUNT; i += 2) handles[i] = opened(device);
+    for (int i = 0; i < COUNT; i += STEP) handles[i] = opened(device);
     ask("send 1");
     total = 0;
     for (int i = 0; i < COUNT; i++) {
@@ -156,7 +156,7 @@ static void many(const char *device) {
         total += seen.packets;
         pcap_close(handles[i]);
     }
-    printf("%u packets after half were opened anew\n", total);
+    printf("%u packets after some were opened anew\n", total);
 }
 
 static void *send_some(void *handle) {
