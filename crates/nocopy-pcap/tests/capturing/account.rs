@@ -23,10 +23,10 @@ pub(crate) enum Content {
     Savefile(Savefile),
 }
 
-/// A file of libpcap's format.
+/// A file of libpcap's format, or of packets in pcapng.
 #[derive(Debug)]
 pub(crate) struct Savefile {
-    /// Byte order, resolution, snapshot length, link type.
+    /// Byte order, resolution, snapshot length, link type; nothing of pcapng, whose header tells of the run.
     pub(crate) header: Vec<u8>,
     pub(crate) packets: Vec<Packet>,
 }
@@ -55,6 +55,9 @@ impl fmt::Debug for Packet {
 
 const HEADER_BYTES: usize = 24;
 const RECORD_BYTES: usize = 16;
+/// Blocks of pcapng: the first, and one with a packet.
+const SECTION: u32 = 0x0a0d_0d0a;
+const PACKET: u32 = 6;
 /// Of this machine's byte order.
 const MAGIC: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
 
@@ -117,7 +120,7 @@ impl fmt::Display for Account {
 
 impl Content {
     fn read(bytes: &[u8]) -> Self {
-        match Savefile::read(bytes) {
+        match Savefile::read(bytes).or_else(|| Savefile::read_pcapng(bytes)) {
             Some(savefile) => Self::Savefile(savefile),
             None => Self::Text(lines(&String::from_utf8_lossy(bytes))),
         }
@@ -165,9 +168,6 @@ impl Savefile {
     /// What is whole of it; nothing if it is none.
     fn read(bytes: &[u8]) -> Option<Self> {
         let (header, mut rest) = bytes.split_at_checked(HEADER_BYTES)?;
-        let word = |bytes: &[u8], index: usize| {
-            u32::from_ne_bytes(bytes[4 * index..4 * index + 4].try_into().expect("four"))
-        };
         if !MAGIC.contains(&word(header, 0)) {
             return None;
         }
@@ -181,9 +181,32 @@ impl Savefile {
         Some(Self { header: header.into(), packets })
     }
 
-    pub(crate) fn is_of_nanoseconds(&self) -> bool {
-        self.header[..4] == MAGIC[1].to_ne_bytes()
+    /// The same of a file of blocks.
+    fn read_pcapng(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() < HEADER_BYTES || word(bytes, 0) != SECTION {
+            return None;
+        }
+        let (mut packets, mut rest) = (Vec::new(), bytes);
+        // Its kind, its length, and what is in it.
+        while rest.len() >= 8
+            && let Some((block, after)) = rest.split_at_checked(word(rest, 1) as usize)
+        {
+            if word(block, 0) == PACKET {
+                let (fraction, kept_bytes, wire_bytes) = (word(block, 4), word(block, 5), word(block, 6));
+                packets.push(Packet {
+                    fraction,
+                    wire_bytes,
+                    bytes: block[28..28 + kept_bytes as usize].into(),
+                });
+            }
+            rest = after;
+        }
+        Some(Self { header: Vec::new(), packets })
     }
+}
+
+fn word(bytes: &[u8], index: usize) -> u32 {
+    u32::from_ne_bytes(bytes[4 * index..4 * index + 4].try_into().expect("four"))
 }
 
 impl Packet {
