@@ -140,6 +140,14 @@ pub(crate) enum Command {
         /// What to do, as the bench says it.
         task: String,
     },
+    /// Part of `bench`: a program that injects frames by libpcap.
+    #[command(hide = true)]
+    BenchInject {
+        /// Where to.
+        interface: String,
+        /// The frame, in hexadecimal digits.
+        frame: String,
+    },
     /// Show results that were written as JSON, or compare those of two runs or two machines.
     ///
     /// Of one file: the tables that were printed when it was measured. Of two: each row of both, the ratio of their medians, and whether
@@ -523,6 +531,8 @@ pub(crate) enum WorkloadName {
     TcpReceive,
     /// A TCP stream passed on.
     TcpProxy,
+    /// Programs of libpcap's: tcpdump receives, and frames are injected, with the system's library and with nocopy's.
+    Libpcap,
     /// 64 bytes there and back.
     Latency,
     /// Messages of several lengths there and back.

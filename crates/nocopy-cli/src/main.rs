@@ -52,6 +52,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::BenchPeer { task } => bench::stream::run(&task),
+        Command::BenchInject { interface, frame } => bench::inject(&interface, &frame),
         Command::Report(arguments) => report::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),

@@ -149,6 +149,14 @@ fn a_short_bench_measures_everything() {
     assert_eq!(recording.status.code(), Some(0), "{message}{}", text(&recording.stdout));
     let rows = report["results"].as_array().unwrap();
     assert!(rows.len() >= 2 && rows.iter().all(|row| row["method"] == "record"), "{report:#}");
+    // Of libraries ours only, for the same reason; what it is preloaded into is Debian's tcpdump, and a program that injects.
+    let (programs, report) = bench("libpcap", &["libpcap", "--method", "nocopy-passive"], everything);
+    let printed = text(&programs.stdout);
+    assert_eq!(programs.status.code(), Some(0), "{}{printed}", text(&programs.stderr));
+    let rows = report["results"].as_array().unwrap();
+    let receiving = if printed.contains("SKIP: libpcap, receiving") { 0 } else { 3 };
+    assert_eq!(rows.len(), receiving + 1, "{report:#}");
+    assert!(rows.iter().all(|row| row["packets_per_s"].as_f64() > Some(0.0)), "{report:#}");
     let (output, report) = bench("others", &["packet-send", "capture", "latency"], everything);
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{message}{}", text(&output.stdout));

@@ -16,6 +16,9 @@ pub(crate) enum Figure {
     BytesPerSecond,
     #[serde(rename = "receiver_cpu_ns_per_packet")]
     ReceiverCpuPerPacket,
+    /// Of all processors: what the kernel does for the packets wherever it does it, and the source's.
+    #[serde(rename = "machine_cpu_ns_per_packet")]
+    MachineCpuPerPacket,
     /// Of a processor's time, whatever the packets it gets.
     #[serde(rename = "receiver_cpu_percent")]
     ReceiverCpu,
@@ -30,6 +33,7 @@ impl Figure {
             Figure::MessagesPerSecond => "messages/s",
             Figure::BytesPerSecond => "bytes/s",
             Figure::ReceiverCpuPerPacket => "receiver CPU per packet",
+            Figure::MachineCpuPerPacket => "machine CPU per packet",
             Figure::ReceiverCpu => "receiver CPU",
             Figure::MedianLatency => "p50",
         }
@@ -42,6 +46,7 @@ impl Figure {
             Figure::MessagesPerSecond => "messages/s",
             Figure::BytesPerSecond => "Gbit/s",
             Figure::ReceiverCpuPerPacket => "receiver CPU, ns per packet",
+            Figure::MachineCpuPerPacket => "CPU of the machine, ns per packet",
             Figure::ReceiverCpu => "receiver CPU, % of a processor",
             Figure::MedianLatency => "p50 of the round trip, us",
         }
@@ -64,6 +69,7 @@ impl Figure {
             Figure::MessagesPerSecond => row.messages_per_s,
             Figure::BytesPerSecond => row.bytes_per_s,
             Figure::ReceiverCpuPerPacket => row.receiver_cpu_ns_per_packet,
+            Figure::MachineCpuPerPacket => row.machine_cpu_ns_per_packet,
             Figure::ReceiverCpu => row.receiver_cpu_percent,
             Figure::MedianLatency => row.p50_us,
         }

@@ -20,6 +20,7 @@ pub(crate) mod machine;
 pub(crate) mod made_up;
 mod message;
 pub(crate) mod progress;
+mod ramp;
 pub(crate) mod result;
 mod series;
 pub(crate) mod stage;
@@ -40,16 +41,17 @@ use nocopy_lab::{Builder, Lab};
 use crate::arguments::{BenchArguments, WorkloadName};
 use crate::report::page;
 use crate::result_file::ResultFile;
-use crate::{Failure, Outcome, capability, wall_clock};
+use crate::{Failure, Outcome, capability, run, wall_clock};
+pub(crate) use baseline::injector::run as inject;
 use export::table;
 use progress::Progress;
 use result::{Report, Row, SCHEMA};
 use series::{Sample, Series};
 use stage::{LONG_MTU_BYTES, Stage, USUAL_MTU_BYTES};
-use workload::{capture, latency, messages, packet_send, record, tcp, udp_send};
+use workload::{capture, latency, libpcap, messages, packet_send, record, tcp, udp_send};
 
 /// Every method of every workload, for `--method`.
-pub(crate) const METHODS: [&str; 44] = [
+pub(crate) const METHODS: [&str; 47] = [
     "packet-send",
     "sendmmsg",
     "packet-tx-ring",
@@ -94,6 +96,9 @@ pub(crate) const METHODS: [&str; 44] = [
     "message-udp",
     "tcp-batched",
     "fi_pingpong",
+    "libpcap",
+    "nocopy-passive",
+    "nocopy-take",
 ];
 
 /// Nine: the confidence interval may then ignore the best and the worst round.
@@ -109,7 +114,8 @@ const WINDOW_MAX: Duration = Duration::from_millis(500);
 const STREAMS: [WorkloadName; 3] = [WorkloadName::TcpSend, WorkloadName::TcpReceive, WorkloadName::TcpProxy];
 
 /// What is not measured between two interfaces of one namespace.
-const PRIVATE: [WorkloadName; 6] = [
+const PRIVATE: [WorkloadName; 7] = [
+    WorkloadName::Libpcap,
     WorkloadName::UdpSend,
     WorkloadName::TcpSend,
     WorkloadName::TcpReceive,
@@ -211,6 +217,9 @@ impl<'a> Plan<'a> {
     fn notes(&self) -> Vec<String> {
         let records = self.workloads.contains(&WorkloadName::Record);
         let mut notes = if records { record::skips() } else { Vec::new() };
+        if self.workloads.contains(&WorkloadName::Libpcap) && self.arguments.interface.is_none() {
+            notes.extend(libpcap::skips());
+        }
         if self.workloads.contains(&WorkloadName::UdpSend) && self.arguments.interface.is_none() {
             notes.extend(udp_send::notes());
         }
@@ -246,6 +255,10 @@ impl<'a> Plan<'a> {
                 "SKIP: udp-send: between two interfaces of one namespace the kernel delivers by loopback; leave out \
                  --interface for it.",
             ),
+            (
+                WorkloadName::Libpcap,
+                "SKIP: libpcap: programs on interfaces that are not ours; leave out --interface for it.",
+            ),
             (WorkloadName::TcpSend, "SKIP: tcp-send: as udp-send; leave out --interface for it."),
             (WorkloadName::TcpReceive, "SKIP: tcp-receive: as udp-send; leave out --interface for it."),
             (WorkloadName::TcpProxy, "SKIP: tcp-proxy: as udp-send; leave out --interface for it."),
@@ -269,7 +282,8 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let html = arguments.html.as_deref().map(ResultFile::create).transpose()?;
     // Only now: to write where the files are to be may have taken one more.
     let plan = Plan::new(arguments);
-    let records = plan.workloads.contains(&WorkloadName::Record);
+    let recorders = [WorkloadName::Record, WorkloadName::Libpcap];
+    let records = plan.workloads.iter().any(|workload| recorders.contains(workload));
     let others = if records { capability::RECORDERS } else { capability::NONE };
     capability::drop_all_but(capability::NETWORK.union(others))?;
     plan.refuse_loopback()?;
@@ -352,6 +366,15 @@ fn measure(plan: &Plan<'_>, workload: WorkloadName, progress: &Progress) -> Resu
         }
         // Between two interfaces of one namespace there is nothing to measure, and a note says so.
         private if PRIVATE.contains(&private) && plan.arguments.interface.is_some() => Ok(Vec::new()),
+        WorkloadName::Libpcap => {
+            let Ok(library) = run::library::find(None) else { return Ok(Vec::new()) }; // a note says so
+            let stage = Stage::private(Lab::builder().gro_right(capture::WITH_GRO))?;
+            let mut rows = play(libpcap::capture::series(&stage, &library), 300)?;
+            let stage = Stage::private(Lab::builder())?;
+            let sink = packet_send::Sink::open(&stage)?;
+            rows.extend(play(libpcap::inject::series(&stage, &sink, &library), 20)?);
+            Ok(rows)
+        }
         WorkloadName::UdpSend => {
             let places = udp_send::places(USUAL_MTU_BYTES)?;
             let mut series = udp_send::series(&places, &udp_send::PAYLOAD_BYTES);

@@ -308,6 +308,7 @@ mod tests {
             Figure::MessagesPerSecond,
             Figure::BytesPerSecond,
             Figure::ReceiverCpuPerPacket,
+            Figure::MachineCpuPerPacket,
             Figure::ReceiverCpu,
             Figure::MedianLatency,
         ];

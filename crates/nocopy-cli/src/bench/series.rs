@@ -93,6 +93,7 @@ impl Sample {
         match figure {
             Figure::PacketsPerSecond | Figure::MessagesPerSecond | Figure::BytesPerSecond => self.per_s(),
             Figure::ReceiverCpuPerPacket => self.receiver_cpu_ns(),
+            Figure::MachineCpuPerPacket => per_packet(self.traffic.machine_busy, self.arrived()),
             Figure::ReceiverCpu => self.receiver_cpu_percent(),
             Figure::MedianLatency => self.latency.and_then(|latency| latency.p50_us),
         }

@@ -14,7 +14,7 @@ const BESIDE: [&str; 4] = ["", "deps", "../lib/nocopy", "../lib"];
 const INSTALLED: [&str; 2] = ["/usr/local/lib/nocopy", "/usr/lib/nocopy"];
 
 /// Finds it: the one that was named, or the first of the usual places. Returns its absolute path.
-pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, Error> {
+pub(crate) fn find(named: Option<&Path>) -> Result<PathBuf, Error> {
     let path = match named {
         Some(path) => path.to_owned(),
         None => {
@@ -50,7 +50,7 @@ fn places() -> Vec<PathBuf> {
 }
 
 /// `LD_PRELOAD` with the library first, before what was to be loaded anyway.
-pub(super) fn preload(library: &Path, before: Option<&OsStr>) -> OsString {
+pub(crate) fn preload(library: &Path, before: Option<&OsStr>) -> OsString {
     let mut all = library.as_os_str().to_owned();
     if let Some(before) = before.filter(|before| !before.is_empty()) {
         all.push(":");

@@ -4,7 +4,7 @@ mod controls;
 mod error;
 mod executable;
 mod heard;
-mod library;
+pub(crate) mod library;
 mod listener;
 mod program;
 mod report;

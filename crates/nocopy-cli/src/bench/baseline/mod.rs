@@ -1,12 +1,13 @@
 //! What the kernel offers without nocopy, each used as well as it can be: a baseline that is not tuned
 //! proves nothing.
 //!
-//! The packet and datagram files are the only ones of this crate with unsafe code: system calls for which rustix has
-//! no safe form.
+//! The packet and datagram files and the injector are the only ones of this crate with unsafe code: system calls for which rustix has
+//! no safe form, and of libpcap's functions.
 
 pub(crate) mod datagram_receiver;
 pub(crate) mod datagram_sender;
 pub(crate) mod fi_pingpong;
+pub(crate) mod injector;
 pub(crate) mod packet_ring;
 pub(crate) mod packet_socket;
 pub(crate) mod packet_tx_ring;

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The buffer of each: little against what is sent, so that it is the writing that has to keep up.
@@ -125,7 +126,7 @@ pub(crate) struct Recorded {
 }
 
 /// Packet sockets of this thread's network namespace that are running, each with a ring.
-fn capturing() -> io::Result<usize> {
+pub(crate) fn capturing() -> io::Result<usize> {
     let sockets = fs::read_to_string("/proc/thread-self/net/packet")?;
     let is_running = |line: &str| line.split_whitespace().nth(5) == Some("1");
     Ok(sockets.lines().skip(1).filter(|line| is_running(line)).count())
@@ -139,6 +140,36 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// Starts tcpdump by a command of one's own; returns when it says that it listens.
+    pub(crate) fn listening(mut tcpdump: Command) -> io::Result<Self> {
+        tcpdump.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut running = Self { recorder: Recorder::Tcpdump, child: tcpdump.spawn()? };
+        let (mut said, give_up) = (String::new(), Instant::now() + PATIENCE);
+        while !said.contains("listening on ") || !said.ends_with('\n') {
+            let Some(output) = &mut running.child.stderr else { unreachable!("piped, as said above") };
+            let mut byte = [0];
+            let left = give_up.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).map_err(io::Error::other)?;
+            let ready = poll(&mut [PollFd::new(output, PollFlags::IN)], Some(&left))?;
+            if ready == 0 || output.read(&mut byte)? == 0 {
+                let _ = running.child.kill();
+                let last = said.lines().last().unwrap_or("it says nothing");
+                return Err(io::Error::other(format!("tcpdump did not begin to capture: {last}")));
+            }
+            said.push(byte[0].into());
+        }
+        Ok(running)
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// [`Recorder::delay`]
+    pub(crate) fn delay(&self) -> Duration {
+        self.recorder.delay()
+    }
+
     /// Processor time of all of its threads so far, those that the kernel started for it included.
     pub(crate) fn cpu(&self) -> io::Result<Duration> {
         let mut total = 0;

@@ -2,6 +2,7 @@
 
 pub(crate) mod capture;
 pub(crate) mod latency;
+pub(crate) mod libpcap;
 pub(crate) mod messages;
 pub(crate) mod packet_send;
 pub(crate) mod record;

@@ -3,23 +3,19 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nocopy::xdp::Generator;
 use rustix::fs::statfs;
 
 use crate::Failure;
 use crate::bench::baseline::recorder::Recorder;
-use crate::bench::cpu;
 use crate::bench::figure::Figure;
 use crate::bench::frame::Template;
 use crate::bench::generator;
-use crate::bench::result::Evidence;
+use crate::bench::ramp::{self, Rate, Rates, Taken};
 use crate::bench::series::{Sample, Series, Trial};
 use crate::bench::stage::Stage;
-use crate::bench::traffic::Traffic;
-use crate::bench::window::Reading;
 
 const NAME: &str = "record";
 const FRAME_BYTES: usize = 1400;
@@ -27,10 +23,8 @@ const FRAME_BYTES: usize = 1400;
 /// The pace at which processor time is compared.
 const PACE_KPPS: u32 = 300;
 
-/// Rates among which the highest without loss is looked for, and how closely.
-const KPPS_MIN: f64 = 200.0;
-const KPPS_MAX: f64 = 1600.0;
-const STEP_RATIO: f64 = 1.08;
+/// Rates among which the highest without loss is looked for.
+const RATES: Rates = Rates { kpps_min: 200.0, kpps_max: 1600.0 };
 
 /// How long packets come at each rate, at least: buffers must not matter.
 const STEP_MIN: Duration = Duration::from_millis(400);
@@ -41,12 +35,6 @@ const STEP_MIN_DISK: Duration = Duration::from_secs(4);
 
 /// No rate is held for longer than it takes to send so much.
 const STEP_BYTES_MAX: f64 = 4e9;
-/// What a program may have to do after opening its socket.
-const SETTLE: Duration = Duration::from_millis(100);
-
-/// From one burst to the next.
-const INTERVAL: Duration = Duration::from_millis(1);
-
 const CAUSE: &str =
     "the kernel copies each socket buffer into the ring of a packet socket; further copies are the program's";
 
@@ -145,16 +133,6 @@ fn file_in(directory: &Path) -> PathBuf {
     directory.join(format!("nocopy-bench-{}.pcap", std::process::id()))
 }
 
-/// Packets that came to an interface of this thread's network namespace so far, whoever took them: what the source lost on the
-/// way there is nobody's loss.
-fn arrived(interface: &str) -> io::Result<u64> {
-    let counts = fs::read_to_string("/proc/thread-self/net/dev")?;
-    let of_interface =
-        counts.lines().find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'));
-    let packets = of_interface.and_then(|counts| counts.split_whitespace().nth(1)?.parse().ok());
-    packets.ok_or_else(|| io::ErrorKind::NotFound.into())
-}
-
 /// One program with its file.
 struct Take<'a> {
     stage: &'a Stage,
@@ -163,46 +141,13 @@ struct Take<'a> {
     file: PathBuf,
 }
 
-/// What came of one rate.
-#[derive(Debug, Clone, Copy)]
-struct Taken {
-    /// Packets that came to the interface.
-    offered: u64,
-    reading: Reading,
-    machine_busy: Duration,
-}
-
-impl Taken {
-    fn is_lossless(&self) -> bool {
-        self.reading.packets >= self.offered
-    }
-}
-
 impl Take<'_> {
-    /// Halves the range of rates, by ratio, until it is narrow.
-    ///
-    /// Where even the lowest is too much, what was lost of that shows.
     fn highest_rate(&self, step: Duration) -> Result<Sample, Failure> {
-        let (mut low, mut high, mut best) = (KPPS_MIN, KPPS_MAX, None);
-        while high / low > STEP_RATIO {
-            let kpps = (low * high).sqrt();
-            let taken = self.at(kpps, step)?;
-            let achieved = taken.reading.packets as f64 / taken.reading.elapsed.as_secs_f64() / 1e3;
-            if !taken.is_lossless() {
-                high = kpps;
-            } else {
-                (low, best) = (kpps, Some(taken));
-                // The source makes no more than this.
-                if achieved < kpps / STEP_RATIO {
-                    break;
-                }
-            }
-        }
-        Ok(sample(best.map_or_else(|| self.at(KPPS_MIN, step), Ok)?))
+        RATES.highest(|kpps| self.at(kpps, step)).map(|taken| taken.sample(CAUSE))
     }
 
     fn at_pace(&self, step: Duration) -> Result<Sample, Failure> {
-        self.at(f64::from(PACE_KPPS), step).map(sample)
+        self.at(f64::from(PACE_KPPS), step).map(|taken| taken.sample(CAUSE))
     }
 
     /// Records for a while what comes at a rate. The program runs on the receiver's processor.
@@ -217,49 +162,12 @@ impl Take<'_> {
     }
 
     fn take(&self, generator: &Generator, kpps: f64, step: Duration) -> io::Result<Taken> {
+        let rate = Rate { kpps, step, frame: self.template.bytes() };
         self.stage.receiver.enter(0)?;
-        let interface = &self.stage.receiver.interface;
-        let running = self.recorder.start(interface, &self.file)?;
-        sleep(SETTLE);
-        let (cpu, idle, before) = (running.cpu()?, cpu::machine_idle_time()?.0, arrived(interface)?);
-        let sent = std::thread::scope(|scope| scope.spawn(|| self.send(generator, kpps, step)).join());
-        let elapsed = sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        sleep(self.recorder.delay());
-        let offered = arrived(interface)? - before;
-        let (cpu, (idle_then, processors)) = (running.cpu()?.saturating_sub(cpu), cpu::machine_idle_time()?);
-        let recorded = running.stop()?;
-        let bytes = fs::metadata(&self.file)?.len();
+        let running = self.recorder.start(&self.stage.receiver.interface, &self.file)?;
+        let mut taken = ramp::take(self.stage, generator, rate, running)?;
         // Its own word, as far as the file is long enough for it. A packet of somebody else's may be among them.
-        let packets = (recorded.packets).min(bytes / FRAME_BYTES as u64);
-        let machine_busy =
-            ((elapsed + self.recorder.delay()) * processors).saturating_sub(idle_then.saturating_sub(idle));
-        let reading = Reading { packets, elapsed, cpu, packets_total: packets };
-        Ok(Taken { offered, reading, machine_busy })
+        taken.limit(fs::metadata(&self.file)?.len() / FRAME_BYTES as u64);
+        Ok(taken)
     }
-
-    /// Sends for a while, evenly, from the sender's processor.
-    fn send(&self, generator: &Generator, kpps: f64, step: Duration) -> io::Result<Duration> {
-        self.stage.sender.enter(0)?;
-        let (start, mut sent) = (Instant::now(), 0_u64);
-        loop {
-            let elapsed = start.elapsed();
-            if elapsed >= step {
-                return Ok(elapsed);
-            }
-            let due = (elapsed.as_secs_f64() * kpps * 1e3) as u64;
-            let burst = u32::try_from(due - sent.min(due)).unwrap_or(u32::MAX).min(4 * kpps as u32);
-            if burst > 0 {
-                generator.send(self.template.bytes(), burst)?;
-                sent += u64::from(burst);
-            }
-            sleep(INTERVAL.saturating_sub(start.elapsed().saturating_sub(elapsed)));
-        }
-    }
-}
-
-fn sample(Taken { offered, reading, machine_busy }: Taken) -> Sample {
-    let sender = Reading { packets_total: offered, ..Reading::default() };
-    let traffic =
-        Traffic { senders: vec![sender], receivers: vec![reading], machine_busy, ..Traffic::default() };
-    Sample { traffic, latency: None, evidence: Evidence::copied(CAUSE), wanted_share: 1.0 }
 }
