@@ -23,7 +23,6 @@ pub(crate) fn variable(name: &str) -> Option<OsString> {
 }
 
 /// Whether to take packets from the host where that can be done.
-#[allow(dead_code, reason = "for captures that take packets")]
 pub(crate) fn takes() -> bool {
     variable(TAKE).is_some_and(|value| value == "1")
 }

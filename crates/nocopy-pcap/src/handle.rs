@@ -169,6 +169,9 @@ impl Handle {
         let library = live.control.library();
         if self.live.set(live).is_ok() {
             self.report_opened(library);
+            if let Some(live) = self.live() {
+                live.control.introduce(self.number);
+            }
         }
         status
     }

@@ -44,7 +44,6 @@ pub(crate) fn filter(handle: u64, place: Option<FilterPlace>) {
 
 /// Hands over what the filter in front of a handle's packets can be replaced by, when this process may not do that any more: `put`
 /// sends it by a socket (`FilterControl::send`), and says whether that went well.
-#[allow(dead_code, reason = "for captures that take packets")]
 pub(crate) fn control(handle: u64, put: impl FnOnce(BorrowedFd<'_>) -> bool) {
     if let Some(channel) = channel() {
         channel.hand_over(handle, put);
@@ -55,7 +54,6 @@ pub(crate) fn control(handle: u64, put: impl FnOnce(BorrowedFd<'_>) -> bool) {
 ///
 /// # Errors
 /// Nobody can put it there; what was there is unchanged, or will be taken away soon if `nocopy run` does not answer.
-#[allow(dead_code, reason = "for captures that take packets")]
 pub(crate) fn request_filter(handle: u64, filter: Option<&Program>) -> Result<(), Refused> {
     let channel = channel().ok_or_else(|| {
         Refused(

@@ -5,14 +5,18 @@
 //! the filter and tells counts. What is set there holds from the next packet on.
 
 mod filter;
+mod interface;
 mod passive;
+mod take;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
 pub(crate) use filter::Filter;
 use passive::Passive;
+use take::Take;
 
+use crate::environment;
 use crate::handle::{Settings, Stop};
 use crate::report::{CaptureMode, FilterPlace, Library};
 
@@ -82,6 +86,8 @@ pub(crate) struct Waiting<'a> {
 pub(crate) enum Capture {
     /// The host keeps its traffic.
     Passive(Box<Passive>),
+    /// Packets that come in are taken from the host.
+    Take(Box<Take>),
 }
 
 impl Capture {
@@ -91,8 +97,19 @@ impl Capture {
     /// What the system's libpcap has to do instead, and why.
     pub(crate) fn open(device: &std::ffi::CStr, settings: &Settings) -> Result<(Self, Control), Refusal> {
         settings.check()?;
-        let (passive, control) = Passive::open(device, settings)?;
-        Ok((Self::Passive(Box::new(passive)), Control::Passive(control)))
+        let why_not = match environment::takes().then(|| Take::open(device, settings)) {
+            None => None,
+            Some(Ok((take, control))) => return Ok((Self::Take(Box::new(take)), Control::Take(control))),
+            Some(Err(why)) => Some(format!("packets are not taken from the host: {why}")),
+        };
+        match Passive::open(device, settings) {
+            Ok((passive, control)) => {
+                Ok((Self::Passive(Box::new(passive)), Control::Passive(control, why_not)))
+            }
+            Err(why) => {
+                Err(Refusal([Some(why.0), why_not].into_iter().flatten().collect::<Vec<_>>().join("; ")))
+            }
+        }
     }
 
     /// Whether there are packets in hand; takes those that are there if there are none.
@@ -100,6 +117,7 @@ impl Capture {
     pub(crate) fn is_ready(&mut self) -> bool {
         match self {
             Self::Passive(passive) => passive.is_ready(),
+            Self::Take(take) => take.is_ready(),
         }
     }
 
@@ -114,6 +132,7 @@ impl Capture {
     ) -> usize {
         match self {
             Self::Passive(passive) => passive.hand_over(max, stop, deliver),
+            Self::Take(take) => take.hand_over(max, stop, deliver),
         }
     }
 
@@ -121,6 +140,7 @@ impl Capture {
     pub(crate) fn wait(&mut self, waiting: Waiting<'_>) -> Waited {
         match self {
             Self::Passive(passive) => passive.wait(waiting),
+            Self::Take(take) => take.wait(waiting),
         }
     }
 
@@ -128,6 +148,7 @@ impl Capture {
     pub(crate) fn leave(self) {
         match self {
             Self::Passive(passive) => passive.leave(),
+            Self::Take(take) => take.leave(),
         }
     }
 }
@@ -135,8 +156,10 @@ impl Capture {
 /// The side of a capture that anybody may use, at any time.
 #[derive(Debug)]
 pub(crate) enum Control {
-    /// Of [`Capture::Passive`].
-    Passive(passive::Control),
+    /// Of [`Capture::Passive`]; with the reason, if packets were to be taken.
+    Passive(passive::Control, Option<String>),
+    /// Of [`Capture::Take`].
+    Take(take::Control),
 }
 
 impl Control {
@@ -146,7 +169,8 @@ impl Control {
     /// In libpcap's words. The old filter stays.
     pub(crate) fn set_filter(&self, filter: Filter) -> Result<FilterPlace, String> {
         match self {
-            Self::Passive(control) => control.set_filter(filter),
+            Self::Passive(control, _) => control.set_filter(filter),
+            Self::Take(control) => control.set_filter(filter),
         }
     }
 
@@ -156,17 +180,26 @@ impl Control {
     /// Why not.
     pub(crate) fn set_direction(&self, direction: Direction) -> Result<(), String> {
         match self {
-            Self::Passive(control) => {
+            Self::Passive(control, _) => {
                 control.set_direction(direction);
                 Ok(())
             }
+            Self::Take(control) => control.set_direction(direction),
+        }
+    }
+
+    /// Notes that the handle of this number was told of, and lets whoever was told replace the filter in front of its packets.
+    pub(crate) fn introduce(&self, handle: u64) {
+        if let Self::Take(control) = self {
+            control.introduce(handle);
         }
     }
 
     /// What the report says of who captures, and how.
     pub(crate) fn library(&self) -> Library {
         match self {
-            Self::Passive(_) => Library::Ours { mode: CaptureMode::Passive, note: None },
+            Self::Passive(_, why_not) => Library::Ours { mode: CaptureMode::Passive, note: why_not.clone() },
+            Self::Take(control) => Library::Ours { mode: control.mode(), note: None },
         }
     }
 
@@ -176,35 +209,40 @@ impl Control {
     /// In libpcap's words.
     pub(crate) fn counts(&self) -> Result<Counts, String> {
         match self {
-            Self::Passive(control) => control.counts(),
+            Self::Passive(control, _) => control.counts(),
+            Self::Take(control) => control.counts(),
         }
     }
 
     /// What `pcap_fileno` and `pcap_get_selectable_fd` give: readable when it is worth a look.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Passive(control) => control.descriptor(),
+            Self::Passive(control, _) => control.descriptor(),
+            Self::Take(control) => control.descriptor(),
         }
     }
 
     /// A socket on which libpcap would send: bound to the interface, and not hearing what was sent on it.
     pub(crate) fn sending_socket(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Self::Passive(control) => Some(control.descriptor()),
+            Self::Passive(control, _) => Some(control.descriptor()),
+            Self::Take(_) => None,
         }
     }
 
     /// Whether filters see VLAN tags where they are on the wire, and not beside the frame, as packet sockets have them.
     pub(crate) fn sees_tags_in_frames(&self) -> bool {
         match self {
-            Self::Passive(_) => false,
+            Self::Passive(..) => false,
+            Self::Take(_) => true,
         }
     }
 
     /// Whether a program that sleeps in select(2) has to call once a millisecond, because the interface is down and may be gone.
     pub(crate) fn needs_looks(&self) -> bool {
         match self {
-            Self::Passive(control) => control.needs_looks(),
+            Self::Passive(control, _) => control.needs_looks(),
+            Self::Take(control) => control.needs_looks(),
         }
     }
 }

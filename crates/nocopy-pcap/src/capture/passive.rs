@@ -19,9 +19,7 @@ use crate::handle::{Settings, Stop};
 use crate::report::FilterPlace;
 use crate::text;
 
-mod interface;
-
-use interface::{Drops, InterfaceKind};
+use super::interface::{self, Drops, InterfaceKind};
 
 /// Bytes of a block: as many as libpcap's.
 const BLOCK_BYTES: u32 = SNAP_BYTES_MAX as u32;

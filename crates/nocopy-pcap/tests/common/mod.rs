@@ -35,6 +35,8 @@ pub(crate) fn system_library() -> PathBuf {
 pub(crate) enum Library {
     System,
     Ours,
+    /// Ours, which takes packets from the host.
+    Taking,
 }
 
 /// A directory of this test's own; it is deleted when dropped.
@@ -84,8 +86,11 @@ pub(crate) fn run(program: &Path, library: Library, lab: &Lab) -> Told {
     let wire = Wire::open(lab.left());
     let mut command = Command::new(program);
     command.arg(right.interface()).stdin(Stdio::piped()).stdout(Stdio::piped());
-    if library == Library::Ours {
+    if library != Library::System {
         command.env("LD_PRELOAD", our_library());
+    }
+    if library == Library::Taking {
+        command.env("NOCOPY_TAKE", "1");
     }
     let mut child = right.namespace().run(|| command.spawn()).expect("started");
     let mut answers = child.stdin.take().unwrap();
@@ -157,10 +162,10 @@ fn datagram(to: &End, port: u16, number: u32) -> Vec<u8> {
 
 /// The other end of the wire: a packet socket.
 #[derive(Debug)]
-struct Wire(OwnedFd);
+pub(crate) struct Wire(OwnedFd);
 
 impl Wire {
-    fn open(end: &End) -> Self {
+    pub(crate) fn open(end: &End) -> Self {
         let index = end.index();
         end.namespace().run(|| {
             let everything = (libc::ETH_P_ALL as u16).to_be();
@@ -184,10 +189,19 @@ impl Wire {
         })
     }
 
-    fn send(&self, frame: &[u8]) {
+    pub(crate) fn send(&self, frame: &[u8]) {
         // SAFETY: the pointer and length are the frame's.
         let sent = unsafe { libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
         assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
+    }
+
+    /// The next frame, if one comes in time.
+    pub(crate) fn next(&self) -> Option<Vec<u8>> {
+        let mut buffer = vec![0_u8; 1 << 16];
+        // SAFETY: the buffer is as long as said.
+        let bytes = unsafe { libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+        buffer.truncate(usize::try_from(bytes).ok()?);
+        Some(buffer)
     }
 
     /// Lengths and a sum of so many frames that come next.
@@ -224,10 +238,15 @@ fn set<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) {
 
 /// Compares a program with itself: once with the system's libpcap, once with ours, each in a lab of its own.
 pub(crate) fn compare(name: &str) {
+    compare_with(name, Library::Ours);
+}
+
+/// As [`compare`], with our library in either mode.
+pub(crate) fn compare_with(name: &str, library: Library) {
     let scratch = Scratch::new(name);
     let program = compile(name, &scratch);
     let mut told = Vec::new();
-    for library in [Library::System, Library::Ours] {
+    for library in [Library::System, library] {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         told.push(run(&program, library, &lab));
     }

@@ -115,6 +115,7 @@ static void in_callback(const char *device) {
 
 int main(int argc, char **argv) {
     if (argc < 2) return 2;
+    must_take = getenv("NOCOPY_TAKE") != NULL;
     child_closes(argv[1]);
     child_exits(argv[1]);
     child_reads(argv[1]);

@@ -1,4 +1,5 @@
 // What the programs share: the parts of libpcap's interface that they call, and a way to ask the test for traffic.
+#pragma once
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -120,10 +121,18 @@ static inline void tell(const char *what, const struct seen *seen) {
     fflush(stdout);
 }
 
+// Set by programs whose captures can all take packets, where they are to.
+static int must_take;
+
 // That the library under test captures, and not the system's behind it: libpcap's descriptors survive an exec.
 static inline void check_library(pcap_t *p) {
     int is_ours = fcntl(pcap_fileno(p), F_GETFD) & FD_CLOEXEC;
     if (!is_ours != !getenv("LD_PRELOAD")) { printf("the other library captures\n"); exit(7); }
+    if (!must_take) return;
+    // A capture that takes packets has one descriptor for all queues.
+    char name[64], kind[64] = "";
+    snprintf(name, sizeof name, "/proc/self/fd/%d", pcap_fileno(p));
+    if (readlink(name, kind, sizeof kind - 1) < 0 || !strstr(kind, "eventpoll")) { printf("it looks on\n"); exit(5); }
 }
 
 // A handle that is activated with a timeout of 10 ms, in promiscuous mode.

@@ -198,6 +198,10 @@ impl Receiver {
         self.filter = filter.map(Box::new);
     }
 
+    pub(super) fn is_empty(&mut self) -> bool {
+        self.rx.available(1) == 0
+    }
+
     /// Entries of the rx ring read since it was made, modulo 2^32.
     pub(super) fn read(&self) -> u32 {
         self.rx.read()

@@ -1,0 +1,469 @@
+//! Captures that take packets from the host: AF_XDP ports on all queues of an interface, read where the kernel has put them.
+//!
+//! What does not match the filter is the host's: in front of the ports it is never seen here, and where the filter runs here it is
+//! handed back, one system call for each. What the host sends is not seen at all.
+
+mod gathering;
+mod reading;
+
+use std::ffi::{CStr, c_int};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nocopy::metadata::{Clock, Realtime, Timestamp};
+use nocopy::port::queues::{Meter, Waker};
+use nocopy::port::{FilterControl, FilterControlError, Queues, ToHost};
+use nocopy::{Mode, Port, xdp};
+use nocopy_proto::filter::{Ancillary, Program};
+
+use super::interface::{Drops, InterfaceKind};
+use super::{Counts, Direction, Filter, Packet, Refusal, Waited, Waiting};
+use crate::handle::{Settings, Stop};
+use crate::report::{self, CaptureMode, FilterPlace};
+use crate::text;
+use gathering::Gathering;
+use reading::{CLAIMED_MAX, Reading};
+
+/// Frames of each queue, where the program does not ask for more.
+const FRAMES: u32 = 8192;
+/// And the most, whatever it asks for (`pcap_set_buffer_size`).
+const FRAMES_MAX: u32 = 32768;
+/// As most are, when it asks for bytes.
+const FRAME_BYTES: u32 = 2048;
+
+/// Frames to send from. The ports do not send.
+const SEND_FRAMES: u32 = 16;
+
+/// How often whoever waits looks whether the interface is still there.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long packets may gather where the program set no timeout.
+const DELAY: Duration = Duration::from_millis(100);
+
+/// In place of the number of a handle that nobody was told of.
+const UNTOLD: u64 = u64::MAX;
+
+/// What is read, by one thread at a time.
+#[derive(Debug)]
+pub(crate) struct Take {
+    reading: Reading,
+    realtime: Realtime,
+    /// What the rest of the packets in hand has to match: claimed before the filter was set.
+    rest: Option<Filter>,
+    /// A filter that the receivers are to run from the next packets on, and whether only over those that the filter before let in.
+    pending: Option<(Program, bool)>,
+    /// Whether the filter that the receivers run is in front of the ports by now, so that it may go once the rings are empty.
+    is_leftover: bool,
+    /// The number of changes of the filter that were taken note of.
+    changes: u32,
+    /// None in immediate mode: each packet is worth waking up for.
+    gathering: Option<Gathering>,
+    timeout: Option<Duration>,
+    to_host: ToHost,
+    /// What went wrong while packets were looked for.
+    failure: Option<String>,
+    shared: Arc<Shared>,
+}
+
+/// What both sides see.
+#[derive(Debug)]
+struct Shared {
+    /// Readable when packets are there.
+    descriptor: OwnedFd,
+    /// Makes it readable while packets are in hand.
+    waker: Waker,
+    meter: Meter,
+    in_front: FilterControl,
+    modes: Vec<String>,
+    drops: Option<Drops>,
+    handle: AtomicU64,
+    /// Packets claimed. Written by the reader alone.
+    received: AtomicU64,
+    is_down: AtomicBool,
+    /// Whether somebody may wait for the descriptor.
+    is_watched: AtomicBool,
+    /// Whether packets are in hand, and whether that was made known by the descriptor.
+    is_left: AtomicBool,
+    is_told: AtomicBool,
+    /// How often the filter changed. Release when it is written, behind `filter`; acquire when it is read.
+    changes: AtomicU32,
+    filter: Mutex<Setting>,
+}
+
+/// The filter that was set last.
+#[derive(Debug, Default)]
+struct Setting {
+    posted: Option<(Filter, FilterPlace)>,
+    /// Whether a filter is in front of the ports.
+    is_in_front: bool,
+}
+
+impl Take {
+    /// Opens one.
+    pub(super) fn open(device: &CStr, settings: &Settings) -> Result<(Self, Control), Refusal> {
+        let name = device.to_str().map_err(|_| Refusal("the device's name is not text".into()))?;
+        if InterfaceKind::of(device)?.is_loopback {
+            return Err(Refusal("what the loopback interface receives was never on a wire".into()));
+        }
+        let refused = |why: &dyn std::fmt::Display| Refusal(why.to_string());
+        let frames = frames(settings.buffer_bytes);
+        let mut queues = open_queues(name, settings, frames)?;
+        // Both while there are privileges: the program may give them up.
+        let to_host = queues.ports()[0].to_host().map_err(|error| refused(&error))?;
+        let in_front = queues.filter_control().map_err(|error| refused(&error))?;
+        let waker = queues.waker().map_err(|error| refused(&error))?;
+        let descriptor = queues.as_fd().try_clone_to_owned().map_err(|error| refused(&error))?;
+        let timeout = u64::try_from(settings.timeout_ms).ok().filter(|&ms| ms > 0).map(Duration::from_millis);
+        let shared = Arc::new(Shared {
+            descriptor,
+            waker,
+            meter: queues.meter(),
+            in_front,
+            modes: queues.ports().iter().map(|port| port.mode().to_string()).collect(),
+            drops: settings.promiscuous.then(|| Drops::of(name)),
+            handle: AtomicU64::new(UNTOLD),
+            received: AtomicU64::new(0),
+            is_down: AtomicBool::new(false),
+            is_watched: AtomicBool::new(false),
+            is_left: AtomicBool::new(false),
+            is_told: AtomicBool::new(false),
+            changes: AtomicU32::new(0),
+            filter: Mutex::default(),
+        });
+        let gathering = || Gathering::new(frames, timeout.unwrap_or(DELAY), Instant::now());
+        let take = Self {
+            reading: Reading::new(queues),
+            realtime: Realtime::new(),
+            rest: None,
+            pending: None,
+            is_leftover: false,
+            changes: 0,
+            gathering: (!settings.immediate).then(gathering),
+            timeout,
+            to_host,
+            failure: None,
+            shared: Arc::clone(&shared),
+        };
+        Ok((take, Control { shared }))
+    }
+
+    /// Whether there are packets in hand; takes those that are there if there are none.
+    #[inline]
+    pub(super) fn is_ready(&mut self) -> bool {
+        self.reading.left() > 0 || self.claim()
+    }
+
+    #[cold]
+    fn claim(&mut self) -> bool {
+        self.rest = None;
+        // Acquire: pairs with the release in `Control::set_filter`.
+        if self.shared.changes.load(Ordering::Acquire) != self.changes {
+            self.refresh();
+        }
+        if let Err(words) = self.filter_receivers() {
+            self.failure = Some(words);
+            return false;
+        }
+        // The only error is of an interface that is down or gone, which `wait` words as libpcap does.
+        let count = self.reading.claim().unwrap_or(0);
+        let received = self.shared.received.load(Ordering::Relaxed) + count as u64;
+        self.shared.received.store(received, Ordering::Relaxed); // nobody else stores
+        if count == 0 {
+            self.tell();
+        }
+        count > 0
+    }
+
+    /// Has the receivers run what they have to: the filter that is set, where that is not in front, and where it is, as long as there
+    /// may be packets of the filter before.
+    fn filter_receivers(&mut self) -> Result<(), String> {
+        let failed = |error: nocopy::port::ToHostError| error.to_string();
+        if let Some((program, is_leftover)) = self.pending.take() {
+            if let Err(error) = self.reading.queues().filter_in_user_space(Some(&program)) {
+                self.pending = Some((program, is_leftover)); // nothing is read without it
+                return Err(failed(error));
+            }
+            self.is_leftover = is_leftover;
+        }
+        if self.is_leftover && self.reading.queues().is_empty() {
+            self.reading.queues().filter_in_user_space(None).map_err(failed)?;
+            self.is_leftover = false;
+        }
+        Ok(())
+    }
+
+    /// Goes through packets in hand.
+    pub(super) fn hand_over(
+        &mut self,
+        max: usize,
+        stop: &Stop,
+        deliver: &mut impl FnMut(Packet<'_>),
+    ) -> usize {
+        let mut delivered = 0;
+        for _ in 0..max {
+            if stop.is_asked() {
+                break;
+            }
+            // Acquire: pairs with the release in `Control::set_filter`.
+            if self.shared.changes.load(Ordering::Acquire) != self.changes {
+                self.refresh();
+            }
+            let Some(packet) = self.reading.next() else { break };
+            if let Some(filter) = &self.rest
+                && filter.program.run(&[packet], &Ancillary::default()) == 0
+            {
+                // Refused, it is lost to the host, as on an interface that is gone.
+                let _ = self.to_host.hand_over(packet);
+                continue;
+            }
+            delivered += 1;
+            deliver(Packet {
+                bytes: packet,
+                original_bytes: packet.len() as u32,
+                time_ns: time_of(packet, &mut self.realtime),
+                stays: true,
+            });
+        }
+        self.tell();
+        delivered
+    }
+
+    /// Takes over a filter that was set.
+    #[cold]
+    fn refresh(&mut self) {
+        let setting = self.shared.setting();
+        self.changes = self.shared.changes.load(Ordering::Relaxed); // written under the lock
+        let Some((filter, place)) = &setting.posted else { return };
+        self.rest = Some(filter.clone());
+        self.pending = Some((filter.program.clone(), *place == FilterPlace::Xdp));
+    }
+
+    /// Keeps the descriptor readable while packets are in hand, which it does not know of by itself, and no longer.
+    fn tell(&self) {
+        let (shared, is_left) = (&*self.shared, self.reading.left() > 0);
+        shared.is_left.store(is_left, Ordering::Relaxed);
+        if is_left && shared.is_watched.load(Ordering::Relaxed) {
+            shared.tell();
+        } else if !is_left && shared.is_told.swap(false, Ordering::Relaxed) {
+            self.reading.hear();
+        }
+    }
+
+    /// Waits for packets, and then until some more are there.
+    pub(super) fn wait(&mut self, waiting: Waiting<'_>) -> Waited {
+        if let Some(words) = self.failure.take() {
+            return Waited::Failed(words);
+        }
+        let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
+        loop {
+            let is_down = match self.reading.queues().arm() {
+                Ok(true) if waiting.nonblocking => return Waited::Look,
+                Ok(true) => return self.gather(waiting.stop),
+                Ok(false) => false,
+                Err(error) => match error.kind() {
+                    // As libpcap has it, an interface that is down may come up again.
+                    io::ErrorKind::NetworkDown => true,
+                    io::ErrorKind::NotConnected => return Waited::Failed("The interface disappeared".into()),
+                    _ => return Waited::Failed(text::of_errno("can't look for packets", &error)),
+                },
+            };
+            self.shared.is_down.store(is_down, Ordering::Relaxed);
+            let now = Instant::now();
+            let left = deadline.map_or(LOOK_INTERVAL, |deadline| deadline.saturating_duration_since(now));
+            if waiting.nonblocking || left.is_zero() {
+                return Waited::Look;
+            }
+            let packets = (!is_down).then(|| self.shared.descriptor.as_fd());
+            match sleep(packets, waiting.stop, left.min(LOOK_INTERVAL)) {
+                Ok(()) if waiting.stop.take() => return Waited::Stopped,
+                Ok(()) => {}
+                Err(error) => return Waited::Failed(text::of_errno("can't poll on packet socket", &error)),
+            }
+        }
+    }
+
+    /// Lets packets gather.
+    fn gather(&mut self, stop: &Stop) -> Waited {
+        self.shared.is_down.store(false, Ordering::Relaxed);
+        if let Some(gathering) = &mut self.gathering {
+            let received = self.shared.received.load(Ordering::Relaxed);
+            let duration = gathering.sleep(Instant::now(), received);
+            if let Err(error) = sleep(None, stop, duration) {
+                return Waited::Failed(text::of_errno("can't poll on packet socket", &error));
+            }
+        }
+        if stop.take() { Waited::Stopped } else { Waited::Look }
+    }
+
+    /// Closes it in the child of a fork.
+    pub(super) fn leave(self) {
+        self.reading.leave();
+    }
+}
+
+fn open_queues(name: &str, settings: &Settings, frames: u32) -> Result<Queues, Refusal> {
+    let builder = Port::builder(name)
+        .frame_count(frames + CLAIMED_MAX, SEND_FRAMES)
+        .ring_sizes(frames, SEND_FRAMES)
+        .batch(CLAIMED_MAX)
+        .promiscuous(settings.promiscuous)
+        .arrival_times(true)
+        .way_to_host(true)
+        .inherited(true);
+    let mut queues = builder.open_queues(..).map_err(|error| Refusal(error.to_string()))?;
+    match queues.ports().iter().find(|port| port.mode() == Mode::PacketRing) {
+        None => Ok(queues),
+        Some(port) => {
+            let reasons: Vec<_> = port.refusals().iter().map(ToString::to_string).collect();
+            Err(Refusal(reasons.join("; ")))
+        }
+    }
+}
+
+/// Frames of each queue for a buffer of so many bytes, 0 where the program does not say.
+fn frames(buffer_bytes: c_int) -> u32 {
+    let asked = u32::try_from(buffer_bytes).unwrap_or(0).div_ceil(FRAME_BYTES);
+    asked.clamp(FRAMES, FRAMES_MAX).next_power_of_two()
+}
+
+/// When a packet came: by the kernel that took it or, where it had no room to say so, now.
+#[inline]
+fn time_of(packet: &nocopy::Packet<'_>, realtime: &mut Realtime) -> u64 {
+    match packet.arrival().timestamp {
+        Ok(Timestamp { ns, clock: Clock::Monotonic }) => realtime.of(ns),
+        _ => now_ns(),
+    }
+}
+
+#[cold]
+fn now_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Sleeps until packets come, if that matters, a stop is asked for, the time is up, or a signal comes.
+fn sleep(packets: Option<BorrowedFd<'_>>, stop: &Stop, duration: Duration) -> io::Result<()> {
+    let descriptor = |fd: Option<BorrowedFd<'_>>| libc::pollfd {
+        fd: fd.map_or(-1, |fd| fd.as_raw_fd()), // a negative one is passed over
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let mut polled = [descriptor(packets), descriptor(stop.descriptor())];
+    let timeout = libc::timespec {
+        tv_sec: duration.as_secs().cast_signed(),
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    };
+    // SAFETY: two descriptors, as said, and a time that outlives the call.
+    let result = unsafe { libc::ppoll(polled.as_mut_ptr(), 2, &raw const timeout, std::ptr::null()) };
+    if result < 0 {
+        let error = io::Error::last_os_error();
+        return if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) };
+    }
+    if polled[1].revents & libc::POLLIN != 0 {
+        stop.forget_wakeups();
+    }
+    Ok(())
+}
+
+impl Shared {
+    fn setting(&self) -> std::sync::MutexGuard<'_, Setting> {
+        self.filter.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the descriptor readable.
+    fn tell(&self) {
+        if !self.is_told.swap(true, Ordering::Relaxed) {
+            self.waker.wake();
+        }
+    }
+}
+
+/// What anybody may use.
+#[derive(Debug)]
+pub(crate) struct Control {
+    shared: Arc<Shared>,
+}
+
+impl Control {
+    /// Lets whoever is told of the handle replace the filter in front of its packets, later, when the program may not any more.
+    pub(super) fn introduce(&self, handle: u64) {
+        self.shared.handle.store(handle, Ordering::Relaxed);
+        report::control(handle, |socket| self.shared.in_front.send(&socket).is_ok());
+    }
+
+    pub(super) fn mode(&self) -> CaptureMode {
+        CaptureMode::Take { queues: self.shared.modes.clone() }
+    }
+
+    /// Puts the filter in front of the ports or, where that cannot be done, has the receivers run it.
+    pub(super) fn set_filter(&self, filter: Filter) -> Result<FilterPlace, String> {
+        // Held until the reader may know, as it is for captures that look on.
+        let mut setting = self.shared.setting();
+        let place = match self.put_in_front(Some(&filter.program)) {
+            Ok(()) => FilterPlace::Xdp,
+            Err(why) => {
+                filter.program.check_answerable().map_err(|error| error.to_string())?;
+                if setting.is_in_front {
+                    // What it keeps back the new one may want.
+                    let removed = self.put_in_front(None);
+                    removed.map_err(|error| format!("can't remove the filter in front: {error}"))?;
+                }
+                FilterPlace::UserSpace { why }
+            }
+        };
+        setting.is_in_front = place == FilterPlace::Xdp;
+        setting.posted = Some((filter, place.clone()));
+        // Release: pairs with the acquire in `Take::hand_over`.
+        self.shared.changes.fetch_add(1, Ordering::Release);
+        Ok(place)
+    }
+
+    /// Puts a filter in front, or none; by `nocopy run` where this process may not.
+    fn put_in_front(&self, filter: Option<&Program>) -> Result<(), String> {
+        match self.shared.in_front.set(filter) {
+            Ok(()) => Ok(()),
+            Err(FilterControlError::Program(xdp::Error::Capability { .. })) => {
+                let handle = self.shared.handle.load(Ordering::Relaxed);
+                report::request_filter(handle, filter).map_err(|refused| refused.to_string())
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    pub(super) fn set_direction(&self, direction: Direction) -> Result<(), String> {
+        match direction {
+            // Both is what programs have that never asked: they are told by the report.
+            Direction::Both | Direction::In => Ok(()),
+            Direction::Out => {
+                Err("packets are taken as they come in (nocopy run --take): what goes out is not seen".into())
+            }
+        }
+    }
+
+    pub(super) fn counts(&self) -> Result<Counts, String> {
+        let measured = self.shared.meter.read();
+        let measured =
+            measured.map_err(|error| text::of_errno("failed to get statistics from socket", &error))?;
+        let dropped = measured.statistics.rx_lost();
+        Ok(Counts {
+            received: self.shared.received.load(Ordering::Relaxed) + dropped,
+            dropped,
+            interface_dropped: self.shared.drops.as_ref().map_or(0, Drops::count),
+        })
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        let is_new = !self.shared.is_watched.swap(true, Ordering::Relaxed);
+        if is_new && self.shared.is_left.load(Ordering::Relaxed) {
+            self.shared.tell();
+        }
+        self.shared.descriptor.as_fd()
+    }
+
+    pub(super) fn needs_looks(&self) -> bool {
+        self.shared.is_down.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,76 @@
+//! Packets that were claimed and lie where they came, beside the queues that they go back to.
+
+use std::io;
+
+use nocopy::Packet;
+use nocopy::port::Queues;
+
+/// The most that are claimed at a time. With each one that is asked for singly the other processor's caches are waited for; of
+/// many, the lines are on their way together.
+pub(super) const CLAIMED_MAX: u32 = 64;
+
+/// The queues of an interface, and packets in hand.
+#[derive(Debug)]
+pub(super) struct Reading {
+    /// Of the queues below, and above them so that they are dropped first. Nothing but `queues` reaches those, mutably, and it puts the
+    /// packets back before.
+    held: Vec<Packet<'static>>,
+    /// The first that was not handed out.
+    next: usize,
+    queues: Queues,
+}
+
+impl Reading {
+    pub(super) fn new(queues: Queues) -> Self {
+        Self { held: Vec::with_capacity(CLAIMED_MAX as usize), next: 0, queues }
+    }
+
+    /// The queues; all packets go back to them.
+    pub(super) fn queues(&mut self) -> &mut Queues {
+        self.put_back();
+        &mut self.queues
+    }
+
+    /// For what packets in hand do not mind.
+    pub(super) fn hear(&self) -> bool {
+        self.queues.hear()
+    }
+
+    fn put_back(&mut self) {
+        self.held.clear();
+        self.next = 0;
+    }
+
+    /// Puts packets back and claims those that are there now, if they match; how many.
+    pub(super) fn claim(&mut self) -> io::Result<usize> {
+        self.put_back();
+        let (_, batch) = self.queues.try_receive()?;
+        for packet in batch {
+            packet.prefetch_arrival();
+            // SAFETY: what a packet borrows is its half's pool, which lies on the heap behind `queues` and stays there until that is
+            // dropped or used mutably; both only after `held` was emptied.
+            self.held.push(unsafe { std::mem::transmute::<Packet<'_>, Packet<'static>>(packet) });
+        }
+        Ok(self.held.len())
+    }
+
+    /// How many are in hand.
+    #[inline]
+    pub(super) fn left(&self) -> usize {
+        self.held.len() - self.next
+    }
+
+    /// The next one, which stays where it is until others are claimed.
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<&Packet<'_>> {
+        let packet = self.held.get(self.next)?;
+        self.next += 1;
+        Some(packet)
+    }
+
+    /// Gives everything up in the child of a fork.
+    pub(super) fn leave(mut self) {
+        self.put_back();
+        self.queues.leave();
+    }
+}

@@ -1,0 +1,79 @@
+// What a capture has to do that takes packets: all that others do of what comes in, alone on its interface.
+#define main capture_main
+#include "capture.c"
+#undef main
+#define main corners_main
+#include "corners.c"
+#undef main
+
+// Loops ended from a callback, before they begin, by a signal, by a thread.
+static void breaks(const char *device) {
+    pcap_t *p = broken = opened(device);
+    struct seen seen = {.handle = p, .stop_after = 5};
+    ask("send 200");
+    say(p, "loop", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
+    tell("until broken", &seen);
+    seen.stop_after = 0;
+    say(p, "the rest", pcap_loop(p, 195, on_packet, (unsigned char *)&seen));
+    pcap_breakloop(p);
+    say(p, "broken before", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGUSR1, &action, NULL);
+    pthread_t self = pthread_self(), thread;
+    pthread_create(&thread, NULL, signal_it, &self);
+    say(p, "by a signal", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
+    pthread_join(thread, NULL);
+    pthread_create(&thread, NULL, break_it, (void *)100);
+    say(p, "by a thread", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
+    pthread_join(thread, NULL);
+    tell("all", &seen);
+    pcap_close(p);
+}
+
+// Packets in hand keep the descriptor readable, whenever the program asked for it.
+static void in_hand(const char *device) {
+    pcap_t *p = opened(device);
+    ask("send 10");
+    struct seen seen = {0};
+    say(p, "loop", pcap_loop(p, 4, on_packet, (unsigned char *)&seen));
+    struct pollfd wait = {pcap_get_selectable_fd(p), POLLIN, 0};
+    printf("readable: %d\n", poll(&wait, 1, 0));
+    say(p, "loop", pcap_loop(p, 6, on_packet, (unsigned char *)&seen));
+    printf("readable then: %d\n", poll(&wait, 1, 0));
+    tell("all", &seen);
+    pcap_close(p);
+}
+
+// What goes: the interface is set down, and deleted.
+static void gone(const char *device) {
+    pcap_t *p = opened(device);
+    struct seen seen = {0};
+    ask("send 3");
+    say(p, "loop", pcap_loop(p, 3, on_packet, (unsigned char *)&seen));
+    ask("down");
+    ask("up");
+    ask("send 3");
+    say(p, "loop", pcap_loop(p, 3, on_packet, (unsigned char *)&seen));
+    tell("across", &seen);
+    ask("delete");
+    say(p, "loop", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
+    pcap_close(p);
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) return 2;
+    must_take = getenv("NOCOPY_TAKE") != NULL;
+    settings(argv[1]);
+    counts(argv[1]);
+    one_by_one(argv[1]);
+    filters(argv[1]);
+    changes(argv[1]);
+    files(argv[1]);
+    selecting(argv[1]);
+    times(argv[1]);
+    breaks(argv[1]);
+    in_hand(argv[1]);
+    threads(argv[1]);
+    gone(argv[1]);
+    return 0;
+}

@@ -1,0 +1,50 @@
+//! Captures that take packets from the host: what comes in is the same as with the system's libpcap, and the host gets the rest.
+#![allow(missing_docs)]
+
+mod common;
+
+use common::{Library, Scratch, Wire};
+
+#[test]
+fn what_comes_in_is_the_same() {
+    common::compare_with("take", Library::Taking);
+}
+
+#[test]
+fn forks_are_the_same() {
+    common::compare_with("fork", Library::Taking);
+}
+
+#[test]
+fn errors_are_the_same() {
+    common::compare_with("tolerance", Library::Taking);
+}
+
+#[test]
+fn what_does_not_match_is_the_hosts_and_what_matches_is_not() {
+    let scratch = Scratch::new("rest");
+    let program = common::compile("rest", &scratch);
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let host = Wire::open(lab.right());
+    let told = common::run(&program, Library::Taking, &lab);
+    let said = |line: &str| told.lines.iter().filter(|said| said.starts_with(line)).count();
+    assert!(told.status.success(), "{told:#?}");
+    assert_eq!(said("matching: 10 packets, 900 bytes of 900"), 2, "{told:#?}");
+    assert_eq!((said("direction in: 0"), said("direction out: -1 packets are taken")), (1, 1), "{told:#?}");
+    assert_eq!(said("setfilter: -1 can't remove the filter in front"), 1, "{told:#?}");
+    assert_eq!(said("a second one: 1"), 1, "{told:#?}");
+    // Nothing is on the interface any more: this comes to the host, after everything else.
+    let last = common::frame(lab.right(), 77, 60);
+    Wire::open(lab.left()).send(&last);
+    let mut ports = Vec::new();
+    loop {
+        let frame = host.next().expect("what the host gets");
+        if frame == last {
+            break;
+        }
+        if frame[12..14] == [0x08, 0x00] {
+            ports.push(u16::from_be_bytes([frame[36], frame[37]]));
+        }
+    }
+    assert_eq!(ports, [9; 20]);
+}
