@@ -8,7 +8,7 @@ use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, lab, open, packet, packets_of_many_lengths, send};
-use nocopy::capture::{Block, Blocks, BlocksBuilder, CaptureError, PcapngLayout};
+use nocopy::capture::{Block, BlockReader, Blocks, BlocksBuilder, CaptureError, PcapngLayout};
 use nocopy_lab::End;
 use nocopy_proto::filter::{Instruction, Program};
 
@@ -199,4 +199,105 @@ fn what_cannot_be_captured_says_why() {
     assert!(matches!(refused(|b| b, "nc1"), CaptureError::Down { .. }));
     lab.delete_pair().unwrap();
     assert_eq!(capture.next(PATIENCE).unwrap_err().kind(), ErrorKind::NotConnected);
+}
+
+fn packets_of(reader: &mut BlockReader, count: usize) -> Vec<Vec<u8>> {
+    (0..count).map(|_| reader.next_packet().expect("a packet").bytes.to_vec()).collect()
+}
+
+#[test]
+fn a_block_is_read_packet_by_packet_and_goes_back_behind_the_last() {
+    let lab = lab!();
+    let mut blocks = capture(lab.right(), |builder| builder);
+    let mut left = open(lab.left());
+    let mut expected: Vec<Vec<u8>> = (1..20).map(|number| packet(lab.right(), number, 100)).collect();
+    expected[7].splice(12..12, [0x81, 0x00, 0x01, 0x23]);
+    // Twice as many rounds as there are blocks: what did not go back would be missed.
+    for _ in 0..16 {
+        send(&mut left, &expected);
+        let mut read = Vec::new();
+        while read.len() < expected.len() {
+            let mut reader = next(&mut blocks).into_reader();
+            let count = reader.left() as usize;
+            read.extend(packets_of(&mut reader, count / 2));
+            assert_eq!(reader.left() as usize, count - count / 2);
+            read.extend(packets_of(&mut reader, count - count / 2));
+            assert!(reader.left() == 0 && reader.next_packet().is_none());
+        }
+        assert_eq!(read, expected);
+    }
+    assert_eq!(blocks.totals().unwrap().tp_drops, 0);
+}
+
+#[test]
+fn a_block_that_is_left_does_not_go_back() {
+    let lab = lab!();
+    let mut blocks = capture(lab.right(), |builder| builder);
+    let mut left = open(lab.left());
+    send(&mut left, &[packet(lab.right(), 1, 100)]);
+    next(&mut blocks).into_reader().leave();
+    assert_eq!(blocks.fill().used, 1);
+    send(&mut left, &[packet(lab.right(), 2, 100)]);
+    drop(next(&mut blocks).into_reader());
+    assert_eq!(blocks.fill().used, 1);
+}
+
+/// All packets but those of a number.
+fn without(number: u32) -> Program {
+    let text = format!("4,32 0 0 14,21 0 1 {number},6 0 0 0,6 0 0 262144");
+    Program::parse(&text).unwrap()
+}
+
+#[test]
+fn a_control_replaces_the_filter_and_counts_while_another_thread_takes_blocks() {
+    let lab = lab!();
+    let mut blocks = capture(lab.right(), |builder| builder);
+    let control = blocks.control();
+    let mut left = open(lab.left());
+    let three = [1, 2, 3].map(|number| packet(lab.right(), number, 60 + number as usize));
+    send(&mut left, &three);
+    assert_eq!(receive(&mut blocks, 3), three);
+    std::thread::scope(|scope| {
+        let control = &control;
+        let setter = scope.spawn(move || {
+            control.set_filter(Some(&without(2))).unwrap();
+            control.totals().unwrap()
+        });
+        assert_eq!(setter.join().unwrap().tp_packets, 3);
+    });
+    send(&mut left, &three);
+    assert_eq!(receive(&mut blocks, 2), [three[0].clone(), three[2].clone()]);
+    control.set_filter(None).unwrap();
+    send(&mut left, &three);
+    assert_eq!(receive(&mut blocks, 3), three);
+    // Whoever asks gets the sum of all that were told to anybody.
+    assert_eq!(blocks.totals().unwrap().tp_packets, 8);
+    assert_eq!(control.totals().unwrap(), blocks.totals().unwrap());
+    drop(blocks);
+    assert!(control.totals().is_ok());
+}
+
+#[test]
+fn a_filter_sees_tags_on_the_wire_and_a_socket_filter_beside_the_frame() {
+    let lab = lab!();
+    let mut blocks = capture(lab.right(), |builder| builder);
+    let control = blocks.control();
+    let mut left = open(lab.left());
+    let plain = packet(lab.right(), 1, 100);
+    let mut tagged = packet(lab.right(), 2, 100);
+    tagged.splice(12..12, [0x81, 0x00, 0x01, 0x23]);
+    // ether[12:2] == 0x8100
+    let at_type = Program::parse("4,40 0 0 12,21 0 1 33024,6 0 0 262144,6 0 0 0").unwrap();
+    control.set_filter(Some(&at_type)).unwrap();
+    send(&mut left, &[plain.clone(), tagged.clone(), plain.clone()]);
+    assert_eq!(receive(&mut blocks, 1), [tagged.clone()]);
+    // ether[12:2] == 0x88b5: what the frame is without its tag.
+    let untagged = Program::parse("4,40 0 0 12,21 0 1 34997,6 0 0 262144,6 0 0 0").unwrap();
+    control.set_socket_filter(Some(&untagged)).unwrap();
+    send(&mut left, &[plain.clone(), tagged.clone()]);
+    assert_eq!(receive(&mut blocks, 2), [plain.clone(), tagged.clone()]);
+    control.set_filter(Some(&untagged)).unwrap();
+    send(&mut left, &[tagged, plain.clone()]);
+    assert_eq!(receive(&mut blocks, 1), [plain]);
+    assert_eq!(control.totals().unwrap().tp_packets, 4);
 }

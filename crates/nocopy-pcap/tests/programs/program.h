@@ -135,11 +135,19 @@ static inline void check_library(pcap_t *p) {
     if (readlink(name, kind, sizeof kind - 1) < 0 || !strstr(kind, "eventpoll")) { printf("it looks on\n"); exit(5); }
 }
 
-// A handle that is activated with a timeout of 10 ms, in promiscuous mode.
+// What hangs is ended.
+__attribute__((constructor)) static void limit(void) { alarm(300); }
+
+// A handle that is activated with a timeout of 10 ms, in promiscuous mode. Its buffer holds a block for each 10 ms that the test
+// takes to send something on a busy machine.
 static inline pcap_t *opened(const char *device) {
     char text[256] = "";
-    pcap_t *p = pcap_open_live(device, 65535, 1, 10, text);
-    if (!p) { printf("cannot open: %s\n", text); exit(8); }
+    pcap_t *p = pcap_create(device, text);
+    pcap_set_snaplen(p, 65535);
+    pcap_set_promisc(p, 1);
+    pcap_set_timeout(p, 10);
+    pcap_set_buffer_size(p, 16 << 20);
+    if (pcap_activate(p)) { printf("cannot open: %s\n", pcap_geterr(p)); exit(8); }
     check_library(p);
     return p;
 }
