@@ -8,6 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// `CAP_NET_ADMIN`, `CAP_NET_RAW`, `CAP_IPC_LOCK`, `CAP_SYS_ADMIN`, `CAP_BPF`, by their numbers in linux/capability.h.
@@ -152,6 +154,40 @@ fn what_profiles_keeps_only_the_means_to_look() {
         let line = |text: &str| text.lines().find(|line| line.starts_with(field)).map(str::to_owned);
         assert_eq!(line(&status), line(&own), "{status}");
     }
+}
+
+/// Proves that who runs a program keeps only the means to load filters and to pass signals on, and that the program is none the poorer.
+#[test]
+fn what_runs_a_program_keeps_only_the_means_to_serve_it() {
+    const SERVE: u64 = 1 << 5 | 1 << 12 | 1 << 39; // CAP_KILL, CAP_NET_ADMIN, CAP_BPF
+    let library = std::env::current_exe().unwrap().with_file_name("libnocopy_pcap.so");
+    let output = std::env::temp_dir().join(format!("nocopy-capability-run-{}", std::process::id()));
+    let words = [
+        "run",
+        "--library",
+        library.to_str().unwrap(),
+        "--",
+        "sh",
+        "-c",
+        "cat /proc/self/status; exec sleep 60",
+    ];
+    let mut running = Running::start(&words, fs::File::create(&output).unwrap());
+    let mut threads = Vec::new();
+    let narrowed = wait_until(|| {
+        threads = running.threads();
+        threads.iter().all(|thread| thread.capabilities & !SERVE == 0 && thread.no_new_privileges)
+    });
+    assert!(narrowed && !threads.is_empty(), "{threads:?}");
+    let own = fs::read_to_string("/proc/self/status").unwrap();
+    for field in ["CapEff:", "NoNewPrivs:"] {
+        let line = |text: &str| text.lines().find(|line| line.starts_with(field)).map(str::to_owned);
+        let is_same = wait_until(|| line(&fs::read_to_string(&output).unwrap()) == line(&own));
+        assert!(is_same, "{field} {}", fs::read_to_string(&output).unwrap());
+    }
+    // Not by force: the program would stay.
+    kill_process(Pid::from_child(&running.0), Signal::TERM).unwrap();
+    assert!(wait_until(|| running.0.try_wait().unwrap().is_some()));
+    fs::remove_file(&output).unwrap();
 }
 
 /// Proves that who sends has nothing left, and who lets the kernel send only what older kernels ask for that.
