@@ -88,7 +88,7 @@ fn namespace_of(socket: BorrowedFd<'_>) -> Option<u64> {
     (result == 0).then_some(cookie)
 }
 
-fn open(family: i32, kind: i32) -> io::Result<OwnedFd> {
+pub(super) fn open(family: i32, kind: i32) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     let number = unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, 0) };
     if number < 0 {

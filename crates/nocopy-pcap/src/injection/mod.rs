@@ -3,8 +3,8 @@
 //! libpcap sends each frame by one call of a packet socket, and so do we, as long as a program does not send many. Then its errors, what
 //! captures on the same host see and what traffic control does are libpcap's, because they are the kernel's. A program that sends
 //! frames as fast as it can gets [`batches`]: the frames of an AF_XDP socket in copy mode, 32 to a system call. Those go past
-//! the queueing discipline and are not seen by packet sockets, so they are for interfaces on which nobody looks on ([`onlookers`]); this
-//! is looked at again ten times a second.
+//! the queueing discipline ([`discipline`]) and are not seen by packet sockets, so they are for interfaces on which nobody looks on
+//! ([`onlookers`]); this is looked at again ten times a second.
 //!
 //! What the kernel says of a frame in a batch comes too late for the call that sent it. It is *owed*: for each frame that was said
 //! to be sent and was not, a later call fails with that error. Its own frame is not sent either, so that who sends it again sends it once.
@@ -14,6 +14,7 @@
 //! [`process`]: nothing is left behind when the program exits or forks.
 
 mod batches;
+mod discipline;
 mod flusher;
 mod interface;
 mod lock;
@@ -282,6 +283,18 @@ impl Injector {
     }
 }
 
+impl Injector {
+    /// Whether frames that go past traffic control miss nothing there.
+    fn check_discipline(&self) -> Result<(), (String, Duration)> {
+        let objection = match discipline::find(self.index) {
+            Ok(None) => return Ok(()),
+            Ok(Some(kind)) => format!("the queueing discipline {kind} would not see them"),
+            Err(error) => format!("what traffic control would do with them is not known: {error}"),
+        };
+        Err((objection, LOOK_AGAIN))
+    }
+}
+
 impl Drop for Injector {
     fn drop(&mut self) {
         drop(self.state.get_mut().give_up(Duration::MAX));
@@ -308,6 +321,7 @@ impl State {
             return;
         }
         let begun = injector.examine().map_err(|objection| (objection, LOOK_AGAIN)).and_then(|interface| {
+            injector.check_discipline()?;
             let batches = Batches::open(&interface).map_err(|error| (error, REFUSED_FOR))?;
             let flusher = flusher::start(injector, self.epoch + 1);
             flusher.map_err(|error| (format!("no thread to flush them: {error}"), REFUSED_FOR))?;

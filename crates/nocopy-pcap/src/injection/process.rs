@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::time::Duration;
 
-use super::Injector;
 use super::lock::Lock;
+use super::{Injector, SENDING};
 
 /// A thread that holds a lock while the program exits may never run again.
 const EXIT_PATIENCE: Duration = Duration::from_secs(1);
@@ -51,6 +51,10 @@ extern "C" fn at_exit() {
 }
 
 unsafe extern "C" fn before_fork() {
+    // A signal handler that forks while this very thread sends: the locks are taken, and stay so.
+    if SENDING.get() {
+        return;
+    }
     INJECTORS.hold();
     // SAFETY: held above.
     for injector in unsafe { INJECTORS.held() }.iter().filter_map(Weak::upgrade) {
@@ -63,6 +67,9 @@ unsafe extern "C" fn before_fork() {
 }
 
 unsafe extern "C" fn after_fork() {
+    if SENDING.get() {
+        return;
+    }
     // SAFETY: `before_fork` holds all of these locks for this thread.
     unsafe {
         for injector in INJECTORS.held().iter() {
@@ -73,6 +80,9 @@ unsafe extern "C" fn after_fork() {
 }
 
 unsafe extern "C" fn in_child() {
+    if SENDING.get() {
+        return;
+    }
     // SAFETY: as in `after_fork`.
     unsafe {
         for injector in INJECTORS.held().iter() {
