@@ -7,7 +7,7 @@ mod capturing;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 
-use capturing::End::{Interrupted, Itself, Shown};
+use capturing::End::{Enough, Interrupted, Itself, Shown};
 use capturing::frames::{KINDS, Wire, in_order, send_kinds};
 use capturing::{Case, PATIENCE, Scene, scene};
 
@@ -41,8 +41,8 @@ fn every_option_gives_the_same() {
         Case::tcpdump("inout", "-i nc1 -U -Q inout -w file", Shown(2)),
         Case::tcpdump("any", "-i any -l -n -t -e", Shown(2)),
         Case::tcpdump("small", "-i nc1 -U -B 1024 -w file", Shown(2)),
-        Case::tcpdump("count", "-i nc1 -c 57 -w file", Itself),
-        Case::tcpdump("count-text", "-i nc1 -c 3 -n -t udp port 7005", Itself),
+        Case::tcpdump("count", "-i nc1 -c 57 -w file", Enough),
+        Case::tcpdump("count-text", "-i nc1 -c 3 -n -t udp port 7005", Enough),
     ];
     let pairs = scene.start(cases);
     send_kinds(&scene.wires(), ROUNDS);

@@ -77,6 +77,13 @@ impl Account {
         self.files.values().map(Content::last_frames).sum()
     }
 
+    /// Leaves out how many packets were received, which may be more than were asked for.
+    pub(crate) fn forget_received(&mut self) {
+        if let Some(Content::Text(lines)) = self.files.get_mut("stderr") {
+            lines.retain(|line| !line.contains("received"));
+        }
+    }
+
     pub(crate) fn packets(&self) -> Vec<Packet> {
         let savefiles = self.files.values().filter_map(|content| match content {
             Content::Savefile(savefile) => Some(savefile.packets.clone()),

@@ -55,6 +55,8 @@ pub(crate) enum End {
     Interrupted(usize),
     /// It has enough of its own accord.
     Itself,
+    /// The same, after a number of packets: how many more had been received by then is a matter of time.
+    Enough,
 }
 
 impl Case {
@@ -128,6 +130,22 @@ impl Scene {
         Program::start(self.lab.right(), self.scratch.directory(&name), self.scratch.library(), library, case)
     }
 
+    /// Runs it with one library and then with the other, each time on what `send` sends, and compares: for a library that leaves
+    /// nothing to the other one. Gives the account of the second.
+    pub(crate) fn compare_in_turn(&self, case: &Case, libraries: [Library; 2], send: impl Fn()) -> Account {
+        let [system, ours] = libraries.map(|library| {
+            let program = self.run(case, library);
+            program.wait_for(case.ready);
+            send();
+            if let End::Shown(count) | End::Interrupted(count) = case.end {
+                program.wait_for_last_frames(count);
+            }
+            program.end(case.end)
+        });
+        compare(case.name, &system, &ours);
+        ours
+    }
+
     /// Both directions.
     pub(crate) fn wires(&self) -> [Wire; 2] {
         [self.lab.left(), self.lab.right()].map(Wire::open)
@@ -163,15 +181,19 @@ impl Pair {
             ours.wait_for_last_frames(count);
         }
         let [system, ours] = [system, ours].map(|program| program.end(case.end));
-        let name = case.name;
-        assert_eq!((system.code, system.signal), (ours.code, ours.signal), "{name}: {system}\n{ours}");
-        let files = |account: &Account| account.files.keys().cloned().collect::<Vec<_>>();
-        assert_eq!(files(&system), files(&ours), "{name}: {system}\n{ours}");
-        for (file, theirs) in &system.files {
-            let difference = theirs.difference(&ours.files[file]);
-            assert!(difference.is_none(), "{name}: {file}: {}\n{system}\n{ours}", difference.unwrap());
-        }
+        compare(case.name, &system, &ours);
         ours
+    }
+}
+
+/// What two runs of one program printed and wrote.
+pub(crate) fn compare(name: &str, system: &Account, ours: &Account) {
+    assert_eq!((system.code, system.signal), (ours.code, ours.signal), "{name}: {system}\n{ours}");
+    let files = |account: &Account| account.files.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(files(system), files(ours), "{name}: {system}\n{ours}");
+    for (file, theirs) in &system.files {
+        let difference = theirs.difference(&ours.files[file]);
+        assert!(difference.is_none(), "{name}: {file}: {}\n{system}\n{ours}", difference.unwrap());
     }
 }
 

@@ -92,7 +92,7 @@ impl Program {
         let signal = match end {
             End::Shown(_) => Some(Signal::TERM),
             End::Interrupted(_) => Some(Signal::INT),
-            End::Itself => None,
+            End::Itself | End::Enough => None,
         };
         if let Some(signal) = signal {
             self.signal(signal);
@@ -100,6 +100,9 @@ impl Program {
         let status = self.wait();
         let mut account = self.account();
         (account.code, account.signal) = (status.code(), status.signal());
+        if end == End::Enough {
+            account.forget_received();
+        }
         account
     }
 
