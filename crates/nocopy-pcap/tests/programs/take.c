@@ -6,6 +6,38 @@
 #include "corners.c"
 #undef main
 
+// Filters that look for a tag, or see no tagged packets: this library looks at frames as they are on the wire, where libpcap passes tags
+// over.
+static void filters_on_the_wire(const char *device) {
+    pcap_t *p = opened(device);
+    filter(p, "udp port 7");
+    ask("udp 10 9");
+    ask("udp 10 7");
+    struct seen seen = {0};
+    say(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&seen));
+    tell("port 7", &seen);
+    // What waits is of the old filter: it is looked at by the new one.
+    ask("udp 200 7");
+    ask("udp 3 11");
+    filter(p, "udp port 11");
+    ask("udp 5 11");
+    struct seen after = {0};
+    say(p, "loop", pcap_loop(p, 5, on_packet, (unsigned char *)&after));
+    tell("port 11", &after);
+    filter(p, "vlan and udp port 7");
+    ask("vlan 5 7");
+    struct seen tagged = {0};
+    say(p, "loop", pcap_loop(p, 5, on_packet, (unsigned char *)&tagged));
+    tell("tagged", &tagged);
+    filter(p, "");
+    ask("vlan 5 9");
+    ask("send 5");
+    struct seen all = {0};
+    say(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&all));
+    tell("all", &all);
+    pcap_close(p);
+}
+
 // Loops ended from a callback, before they begin, by a signal, by a thread.
 static void breaks(const char *device) {
     pcap_t *p = broken = opened(device);
@@ -66,7 +98,7 @@ int main(int argc, char **argv) {
     settings(argv[1]);
     counts(argv[1]);
     one_by_one(argv[1]);
-    filters(argv[1]);
+    filters_on_the_wire(argv[1]);
     changes(argv[1]);
     files(argv[1]);
     selecting(argv[1]);
