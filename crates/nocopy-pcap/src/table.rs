@@ -123,3 +123,47 @@ pub(crate) fn remove(key: *mut Pcap) -> Option<Box<Handle>> {
     // SAFETY: made of a box by `insert`, and taken out once.
     (!handle.is_null()).then(|| unsafe { Box::from_raw(handle) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: usize) -> *mut Pcap {
+        without_provenance_mut(number * 16 + 4096)
+    }
+
+    fn insert_numbered(number: usize) -> u64 {
+        insert(key(number), Box::new(Handle::new(None))).number
+    }
+
+    /// One test, because the table is one for the process.
+    #[test]
+    fn handles_are_found_until_they_are_removed_however_many_there_are() {
+        assert!(find(null_mut()).is_none() && find(closed()).is_none() && remove(null_mut()).is_none());
+        let numbers: Vec<u64> = (0..1000).map(insert_numbered).collect();
+        let is_found = |number: usize| find(key(number)).map(|handle| handle.number) == Some(numbers[number]);
+        assert!((0..1000).all(is_found));
+        for number in (0..1000).step_by(2) {
+            assert_eq!(remove(key(number)).unwrap().number, numbers[number]);
+            assert!(find(key(number)).is_none() && remove(key(number)).is_none());
+        }
+        assert!((1..1000).step_by(2).all(is_found));
+        // Slots are used again: many more than there are at a time do not make it grow for ever.
+        let segments_before = segments().count();
+        for number in 2000..12_000 {
+            insert_numbered(number);
+            assert!(remove(key(number)).is_some());
+        }
+        assert_eq!(segments().count(), segments_before);
+        let from_threads = |thread: usize| {
+            for number in (0..500).map(|step| 20_000 + step * 4 + thread) {
+                let made = insert_numbered(number);
+                assert_eq!(find(key(number)).unwrap().number, made);
+                assert_eq!(remove(key(number)).unwrap().number, made);
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|thread| drop(scope.spawn(move || from_threads(thread)))));
+        assert!((1..1000).step_by(2).all(is_found));
+        (1..1000).step_by(2).for_each(|number| drop(remove(key(number))));
+    }
+}

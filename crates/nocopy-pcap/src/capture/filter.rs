@@ -1,37 +1,86 @@
 //! A program's filter.
 
-use nocopy_proto::filter::{Ancillary, Instruction, InvalidProgram, Program, VlanTag};
+use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
+
+use nocopy_proto::filter::{Ancillary, INSTRUCTIONS_MAX, Instruction, InvalidProgram, Program, VlanTag};
+
+use crate::system::system;
 
 /// Bytes in front of a VLAN tag.
 const ADDRESSES_BYTES: usize = 12;
 /// Bytes of one.
 const TAG_BYTES: usize = 4;
 
+/// Takes every packet.
+const EVERYTHING: Instruction = Instruction {
+    code: (libc::BPF_RET | libc::BPF_K) as u16,
+    jump_true: 0,
+    jump_false: 0,
+    constant: u32::MAX,
+};
+
 /// A filter.
 #[derive(Debug, Clone)]
 pub(crate) struct Filter {
-    /// As it was given.
+    /// As it was given; takes everything if it is too long.
     pub(crate) program: Program,
+    /// One that is too long for the kernel, and that libpcap runs.
+    pub(crate) long: Option<Arc<[Instruction]>>,
 }
 
 impl Filter {
     /// Checks a program's instructions: that they end, above all.
     ///
     /// # Errors
-    /// The kernel would not take them either.
+    /// The kernel would not take them either, or only for their number, and libpcap not at all.
     pub(crate) fn new(instructions: &[Instruction]) -> Result<Self, InvalidProgram> {
-        Ok(Self { program: Program::new(instructions.to_vec())? })
+        if instructions.len() <= INSTRUCTIONS_MAX || !is_valid(instructions) {
+            return Ok(Self { program: Program::new(instructions.to_vec())?, long: None });
+        }
+        Ok(Self { program: Program::new(vec![EVERYTHING])?, long: Some(instructions.into()) })
     }
 
     /// Whether a frame matches as a packet socket of the kernel's sees it, with its tag beside it: here it was put back into the
     /// frame, and is passed over.
-    pub(crate) fn matches_beside_tag(&self, bytes: &[u8], vlan: Option<VlanTag>) -> bool {
-        let ancillary = Ancillary { vlan, ..Ancillary::default() };
-        match bytes.split_at_checked(ADDRESSES_BYTES) {
+    pub(crate) fn matches_beside_tag(
+        &self,
+        bytes: &[u8],
+        original_bytes: u32,
+        vlan: Option<VlanTag>,
+    ) -> bool {
+        let (addresses, rest) = match bytes.split_at_checked(ADDRESSES_BYTES) {
             Some((addresses, rest)) if vlan.is_some() && rest.len() >= TAG_BYTES => {
-                self.program.run(&[addresses, &rest[TAG_BYTES..]], &ancillary) != 0
+                (addresses, &rest[TAG_BYTES..])
             }
-            _ => self.program.run(&[bytes], &ancillary) != 0,
+            _ => (bytes, &[][..]),
+        };
+        match &self.long {
+            None => self.program.run(&[addresses, rest], &Ancillary { vlan, ..Ancillary::default() }) != 0,
+            Some(long) if rest.is_empty() => run(long, bytes, original_bytes),
+            Some(long) => {
+                run(long, &[addresses, rest].concat(), original_bytes.saturating_sub(TAG_BYTES as u32))
+            }
         }
+    }
+}
+
+/// Whether libpcap would run a program, and it ends: jumps go forward, which libpcap leaves to the kernel to see to.
+fn is_valid(instructions: &[Instruction]) -> bool {
+    const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
+    let goes_back = |instruction: &Instruction| {
+        instruction.code == JUMP && instruction.constant as usize >= instructions.len()
+    };
+    let Ok(len) = c_int::try_from(instructions.len()) else { return false };
+    // SAFETY: as many instructions.
+    let is_program = unsafe { (system().bpf_validate)(instructions.as_ptr(), len) } != 0;
+    is_program && !instructions.iter().any(goes_back)
+}
+
+/// Has libpcap run a program that is valid.
+fn run(program: &[Instruction], bytes: &[u8], original_bytes: u32) -> bool {
+    // SAFETY: the program was checked, and the packet is as long as said.
+    unsafe {
+        (system().bpf_filter)(program.as_ptr(), bytes.as_ptr(), original_bytes, bytes.len() as c_uint) != 0
     }
 }

@@ -140,8 +140,9 @@ impl Passive {
             let stays = block.left() > 1;
             let Some(captured) = block.next_packet() else { break };
             let vlan = captured.vlan.map(|tag| VlanTag { protocol: tag.protocol, control: tag.control });
-            let matches =
-                self.filter.as_ref().is_none_or(|user| user.filter.matches_beside_tag(captured.bytes, vlan));
+            let matches = self.filter.as_ref().is_none_or(|user| {
+                user.filter.matches_beside_tag(captured.bytes, captured.original_bytes, vlan)
+            });
             if matches && self.shared.wants(captured.outgoing) {
                 delivered += 1;
                 deliver(Packet {
@@ -312,12 +313,16 @@ impl Control {
     pub(super) fn set_filter(&self, filter: Filter) -> Result<FilterPlace, String> {
         // Held until the reader may know: two that set filters would otherwise leave one here and the other one in the kernel.
         let mut posted = self.shared.posted.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = match self.shared.control.set_socket_filter(Some(&filter.program)) {
+        let place = match self.put_in_kernel(&filter) {
             Ok(()) => FilterPlace::Socket,
             Err(refusal) => {
-                warn(&refusal);
-                let removed = self.shared.control.set_socket_filter(None);
-                removed.map_err(|error| format!("can't remove kernel filter: {error}"))?;
+                eprintln!("Warning: {}", warning(&refusal));
+                self.shared.control.set_socket_filter(None).map_err(|error| match error {
+                    CaptureError::System { source, .. } => {
+                        text::of_errno("can't remove kernel filter", &source)
+                    }
+                    other => format!("can't remove kernel filter: {other}"),
+                })?;
                 FilterPlace::UserSpace { why: refusal.to_string() }
             }
         };
@@ -325,6 +330,17 @@ impl Control {
         // Release: pairs with the acquire in `Passive::hand_over`.
         self.shared.changes.fetch_add(1, Ordering::Release);
         Ok(place)
+    }
+
+    fn put_in_kernel(&self, filter: &Filter) -> Result<(), CaptureError> {
+        if filter.long.is_none() {
+            return self.shared.control.set_socket_filter(Some(&filter.program));
+        }
+        Err(CaptureError::System {
+            interface: self.shared.device.to_string_lossy().into_owned(),
+            operation: "set a filter of so many instructions",
+            source: io::Error::from_raw_os_error(libc::EINVAL), // what the kernel would say
+        })
     }
 
     pub(super) fn set_direction(&self, direction: Direction) {
@@ -351,15 +367,14 @@ impl Control {
     }
 }
 
-/// Says that the kernel does not take a filter, as libpcap does.
-fn warn(refusal: &CaptureError) {
+/// What libpcap says of a filter that the kernel does not take.
+fn warning(refusal: &CaptureError) -> String {
     match refusal {
-        CaptureError::System { source, .. } if source.raw_os_error() == Some(libc::ENOMEM) => eprintln!(
-            "Warning: Couldn't allocate kernel memory for filter: try increasing net.core.optmem_max with sysctl"
-        ),
-        CaptureError::System { source, .. } => {
-            eprintln!("{}", text::of_errno("Warning: Kernel filter failed", source))
+        CaptureError::System { source, .. } if source.raw_os_error() == Some(libc::ENOMEM) => {
+            "Couldn't allocate kernel memory for filter: try increasing net.core.optmem_max with sysctl"
+                .into()
         }
-        other => eprintln!("Warning: Kernel filter failed: {other}"),
+        CaptureError::System { source, .. } => text::of_errno("Kernel filter failed", source),
+        other => format!("Kernel filter failed: {other}"),
     }
 }

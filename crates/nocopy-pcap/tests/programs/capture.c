@@ -117,9 +117,8 @@ static void filters(const char *device) {
     filter(p, "udp port 7");
     filter(p, "not a filter");
     say(p, "no filter", pcap_setfilter(p, NULL));
-    struct bpf_insn endless[] = {{0x05, 0, 0, 0xffffffff}, {0x06, 0, 0, 1}}, unknown[] = {{0xfff, 0, 0, 0}};
+    struct bpf_insn unknown[] = {{0xfff, 0, 0, 0}};
     struct bpf_program none = {0, NULL}, bad = {1, unknown};
-    (void)endless;
     say(p, "empty", pcap_setfilter(p, &none));
     say(p, "unknown", pcap_setfilter(p, &bad));
     ask("udp 10 9");
@@ -203,6 +202,36 @@ static void waiting(const char *device) {
     }
 }
 
+// A filter that the kernel does not take is run by the library; and one that is locked cannot be set.
+static void long_filters(const char *device) {
+    enum { LEN = 5000 };
+    static struct bpf_insn instructions[LEN];
+    for (int i = 0; i < LEN; i++) instructions[i] = (struct bpf_insn){0x00, 0, 0, (uint32_t)i}; // ld #i
+    instructions[LEN - 4] = (struct bpf_insn){0x28, 0, 0, 36};                                // ldh [36]
+    instructions[LEN - 3] = (struct bpf_insn){0x15, 0, 1, 7};                                 // jeq #7
+    instructions[LEN - 2] = (struct bpf_insn){0x06, 0, 0, 100};
+    instructions[LEN - 1] = (struct bpf_insn){0x06, 0, 0, 0};
+    struct bpf_program program = {LEN, instructions};
+    pcap_t *p = opened(device);
+    filter(p, "udp port 9");
+    say(p, "long", pcap_setfilter(p, &program));
+    ask("udp 5 9");
+    ask("vlan 5 7");
+    ask("udp 5 7");
+    struct seen seen = {0};
+    say(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&seen));
+    tell("by the library", &seen);
+    filter(p, "udp port 9");
+    ask("udp 5 7");
+    ask("udp 5 9");
+    say(p, "loop", pcap_loop(p, 5, on_packet, (unsigned char *)&seen));
+    tell("by the kernel again", &seen);
+    int yes = 1;
+    setsockopt(pcap_fileno(p), SOL_SOCKET, SO_LOCK_FILTER, &yes, sizeof yes);
+    filter(p, "udp port 7");
+    pcap_close(p);
+}
+
 // A packet changes the filter: those behind it are looked at by the new one, also those that wait.
 static void on_packet_set(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
     struct seen *seen = (struct seen *)user;
@@ -269,6 +298,7 @@ int main(int argc, char **argv) {
     one_by_one(argv[1]);
     filters(argv[1]);
     waiting(argv[1]);
+    long_filters(argv[1]);
     changes(argv[1]);
     directions(argv[1]);
     files(argv[1]);

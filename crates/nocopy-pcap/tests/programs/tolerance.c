@@ -90,13 +90,6 @@ static void lengths(const char *device) {
     pcap_close(p);
 }
 
-static void on_packet_close(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
-    struct seen *seen = (struct seen *)user;
-    see(seen, header, bytes);
-    struct pcap_pkthdr *nested;
-    (void)nested;
-}
-
 // Few descriptors: whatever cannot be opened is an error, and what is open works.
 static void few_descriptors(const char *device) {
     struct rlimit before, few;
@@ -112,7 +105,7 @@ static void few_descriptors(const char *device) {
             setrlimit(RLIMIT_NOFILE, &before);
             struct seen seen = {0};
             ask("send 3");
-            int result = pcap_loop(p, 3, on_packet_close, (unsigned char *)&seen);
+            int result = pcap_loop(p, 3, on_packet, (unsigned char *)&seen);
             if (result || seen.packets != 3) printf("with %u descriptors: %d, %u packets\n", (unsigned)count, result, seen.packets);
             struct pcap_stat stat;
             if (pcap_stats(p, &stat) || stat.ps_recv != 3) printf("stats: %s\n", pcap_geterr(p));

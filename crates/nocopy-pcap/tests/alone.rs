@@ -1,0 +1,94 @@
+//! What only our library does: finding the system's, not listening to the environment of others, refusing what would never end.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::{Library, Scratch, compile, our_library, run, with_ours};
+use nocopy_lab::{Missing, skip};
+
+const VARIABLE: &str = "NOCOPY_SYSTEM_LIBPCAP";
+
+fn text(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn a_system_without_libpcap_is_told_when_something_is_called() {
+    let scratch = Scratch::new("missing");
+    let program = compile("alone", &scratch);
+    let with =
+        |path: &Path, what: &str| text(&with_ours(&program).arg(what).env(VARIABLE, path).output().unwrap());
+    let (_, error) = with(Path::new("/nonexistent/libpcap.so"), "version");
+    assert!(
+        error.contains("cannot load") && error.contains(VARIABLE) && error.lines().count() == 1,
+        "{error}"
+    );
+    let (_, error) = with(&our_library(), "version");
+    assert!(error.contains("this library itself"), "{error}");
+    let no_library = scratch.path().join("text");
+    std::fs::write(&no_library, "not a library").unwrap();
+    let output = with_ours(&program).arg("version").env(VARIABLE, &no_library).output().unwrap();
+    assert_eq!(output.status.code(), Some(127));
+    // Whoever calls nothing does without.
+    let (said, error) = with(Path::new("/nonexistent/libpcap.so"), "nothing");
+    assert_eq!((said.as_str(), error.as_str()), ("nothing was called\n", ""));
+    let (said, error) = with(&common::system_library(), "version");
+    assert!(said.contains("libpcap version") && error.is_empty(), "{said}{error}");
+}
+
+/// A program that is linked with our library, as one is where that is installed for the whole system.
+fn linked_with_ours(scratch: &Scratch) -> PathBuf {
+    let directory = scratch.path().join("lib");
+    std::fs::create_dir_all(&directory).unwrap();
+    symlink(our_library(), directory.join("libpcap.so.0.8")).unwrap();
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    let program = scratch.path().join("linked");
+    let mut cc = Command::new("cc");
+    cc.args(["-pthread", "-o"]).arg(&program).arg(sources.join("alone.c"));
+    cc.arg(directory.join("libpcap.so.0.8")).arg(format!("-Wl,-rpath,{}", directory.display()));
+    let built = cc.output().expect("cc, a C compiler");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    program
+}
+
+#[test]
+fn a_program_with_rights_of_its_file_does_not_listen_to_the_environment() {
+    let scratch = Scratch::new("secure");
+    let program = linked_with_ours(&scratch);
+    let run = |what| text(&Command::new(&program).arg(what).env(VARIABLE, "/nonexistent").output().unwrap());
+    let (said, error) = run("version");
+    assert!(error.contains(VARIABLE), "it listens to it as anybody: {said}{error}");
+    let Ok(()) = std::os::unix::fs::chown(&program, Some(65534), None) else {
+        return skip(&Missing::Capability("CAP_CHOWN"));
+    };
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    if run("secure").0 != "secure 1\n" {
+        return skip(&Missing::Device("a temporary directory whose programs may be setuid"));
+    }
+    let (said, error) = run("version");
+    assert!(said.starts_with("libpcap version"), "{said}{error}");
+}
+
+#[test]
+fn what_would_never_end_is_refused_and_a_callback_may_do_anything() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let scratch = Scratch::new("alone");
+    let told = run(&compile("alone", &scratch), Library::Ours, &lab);
+    let expected = [
+        "back: -1 BPF program is not valid",
+        "long and back: -1 BPF program is not valid",
+        "loop: 0",
+        "next in a callback: -1 nocopy: another call reads packets of this handle",
+        "loop: 0",
+        "all the same: 5 packets, 1310 bytes of 1310, sum 04402d57, times good",
+        "closed: -2",
+    ];
+    assert_eq!(told.lines[..expected.len()], expected, "{told:#?}");
+    assert!(told.lines[expected.len()].starts_with("until then: 3 packets"), "{told:#?}");
+    assert!(told.status.success(), "{told:#?}");
+}
