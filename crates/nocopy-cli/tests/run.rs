@@ -346,11 +346,15 @@ fn a_key_that_interrupts_is_the_commands() {
     assert_eq!(status.code(), Some(3));
 }
 
-/// Sends datagrams from `lab`'s left end to its right one until they are wanted no more.
-fn send_until(lab: &Lab, mut is_done: impl FnMut() -> bool) {
+/// Sends datagrams from `lab`'s left end to port 9000 of its right one until they are wanted no more.
+fn send_until(lab: &Lab, is_done: impl FnMut() -> bool) {
+    send_to_until(lab, 9000, is_done);
+}
+
+fn send_to_until(lab: &Lab, port: u16, mut is_done: impl FnMut() -> bool) {
     let socket = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());
     wait_for(|| {
-        socket.send_to(b"nocopy run", (lab.right().ipv4(), 9000)).unwrap();
+        socket.send_to(b"nocopy run", (lab.right().ipv4(), port)).unwrap();
         is_done().then_some(())
     });
 }
@@ -412,7 +416,7 @@ fn several_programs_are_told_apart_and_a_killed_one_leaves_its_handle() {
     let each = format!("tcpdump -nn -l -i {} udp port 9000", right.interface());
     // The second one is killed once both have printed a packet; then the first is ended.
     let script = format!(
-        "{each} & first=$!; {each} & second=$!; read go; kill -KILL $second; wait $second; kill -INT $first; wait $first"
+        "{each} & first=$!; {each} & second=$!; read go; kill -KILL $second; wait $second; kill -TERM $first; wait $first"
     );
     let mut command = run(&["--json"], &["sh", "-c", &script]);
     command.stdin(Stdio::piped());
@@ -449,6 +453,124 @@ fn a_program_goes_on_when_the_runner_is_killed() {
     running.signal(Signal::KILL);
     send_until(&lab, || running.lines.try_recv().is_ok());
     // It closes its handle, and tells nobody of it: a signal on the way would leave out what comes last.
-    kill_process(tcpdump, Signal::INT).unwrap();
+    kill_process(tcpdump, Signal::TERM).unwrap();
     running.expect_error("packets dropped by kernel");
+}
+
+/// Taking captures are by XDP, which sees packets as they were sent only without GRO.
+fn lab_for_taking() -> Option<Lab> {
+    Lab::builder().gro_right(false).build_or_skip()
+}
+
+/// The program that a capture has put onto the interface goes with its last descriptor, which the kernel lets go a moment later.
+fn wait_until_nothing_is_left(end: &End) {
+    wait_for(|| end.xdp_program().unwrap().is_none().then_some(()));
+}
+
+/// Debian's tcpdump opens its capture as root, becomes somebody else, and sets its filter then.
+#[test]
+fn a_filter_that_is_set_without_privileges_is_in_front_of_the_packets() {
+    let Some(lab) = lab_for_taking() else { return };
+    let right = lab.right();
+    let bound = |port: u16| right.namespace().run(|| UdpSocket::bind((right.ipv4(), port)).unwrap());
+    let (taken, left) = (bound(9000), bound(9001));
+    let words = ["tcpdump", "-nn", "-l", "-c", "3", "-i", right.interface(), "udp port 9000"];
+    let mut running = Watched::on(right, run(&["--take", "--json"], &words));
+    running.expect_error("listening on");
+    assert!(right.xdp_program().unwrap().is_some());
+    // What does not match is the host's.
+    let sender = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());
+    sender.send_to(b"another one's", (right.ipv4(), 9001)).unwrap();
+    left.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(left.recv(&mut [0; 64]).unwrap(), 13);
+    send_until(&lab, || running.child.try_wait().unwrap().is_some());
+    let (status, printed, said) = running.end();
+    assert_eq!((status.code(), printed.lines().count()), (Some(0), 3), "{printed}{said}");
+    let handle = &json_in(&said)["handles"][0];
+    assert_eq!((&handle["mode"], &handle["filter"]), (&"take".into(), &"xdp".into()), "{said}");
+    assert!(handle["queues"][0].as_str().unwrap().starts_with("xdp copy"), "{said}");
+    assert!(handle["counts"]["received"].as_u64().unwrap() >= 3, "{said}");
+    wait_until_nothing_is_left(right);
+    drop(taken);
+}
+
+/// The runner refuses what is of another network namespace than its own: then the library runs the filter.
+#[test]
+fn a_filter_that_the_runner_may_not_load_is_in_user_space_and_the_report_says_why() {
+    let Some(lab) = lab_for_taking() else { return };
+    let right = lab.right();
+    let mut inside = Command::new("sleep");
+    inside.arg("1000");
+    let inside = Watched::on(right, inside);
+    let entered = inside.child.id().to_string();
+    let tcpdump = ["tcpdump", "-nn", "-l", "-c", "3", "-i", right.interface(), "udp port 9000"];
+    let words = [&["nsenter", "--net", "--target", &entered][..], &tcpdump].concat();
+    let mut running = Watched::start(run(&["--take", "--json"], &words));
+    running.expect_error("listening on");
+    send_until(&lab, || running.child.try_wait().unwrap().is_some());
+    let (status, printed, said) = running.end();
+    assert_eq!((status.code(), printed.lines().count()), (Some(0), 3), "{printed}{said}");
+    let handle = &json_in(&said)["handles"][0];
+    assert_eq!((&handle["mode"], &handle["filter"]), (&"take".into(), &"user space".into()), "{said}");
+    assert!(!handle["filter_why"].as_str().unwrap().is_empty(), "{said}");
+    wait_until_nothing_is_left(right);
+}
+
+#[test]
+fn nothing_is_left_of_a_capture_that_was_killed_while_the_runner_goes_on() {
+    let Some(lab) = lab_for_taking() else { return };
+    let right = lab.right();
+    let script = format!(
+        "tcpdump -nn -l -i {} udp port 9000 & tcpdump=$!; read go; kill -KILL $tcpdump; wait $tcpdump; echo killed; read end",
+        right.interface()
+    );
+    let mut command = run(&["--take", "--json"], &["sh", "-c", &script]);
+    command.stdin(Stdio::piped());
+    let mut running = Watched::on(right, command);
+    running.expect_error("listening on");
+    assert!(right.xdp_program().unwrap().is_some());
+    let mut words = running.child.stdin.take().unwrap();
+    writeln!(words, "go").unwrap();
+    running.expect("killed");
+    wait_until_nothing_is_left(right);
+    assert!(running.child.try_wait().unwrap().is_none());
+    drop(words);
+    let (_, _, said) = running.end();
+    assert_eq!(json_in(&said)["handles"][0]["state"], "left", "{said}");
+}
+
+#[test]
+fn a_capture_that_takes_goes_on_when_the_runner_is_killed_and_leaves_nothing() {
+    let Some(lab) = lab_for_taking() else { return };
+    let right = lab.right();
+    let words = ["tcpdump", "-nn", "-l", "-i", right.interface(), "udp port 9000"];
+    let running = Watched::on(right, run(&["--take"], &words));
+    running.expect_error("listening on");
+    let tcpdump = running.command();
+    running.signal(Signal::KILL);
+    send_until(&lab, || running.lines.try_recv().is_ok());
+    kill_process(tcpdump, Signal::TERM).unwrap();
+    running.expect_error("packets dropped by kernel");
+    wait_until_nothing_is_left(right);
+}
+
+#[test]
+fn the_second_program_that_would_take_packets_looks_on_and_the_report_says_so() {
+    let Some(lab) = lab_for_taking() else { return };
+    let right = lab.right();
+    let first = ["tcpdump", "-nn", "-l", "-i", right.interface(), "udp port 9000"];
+    let first = Watched::on(right, run(&["--take"], &first));
+    first.expect_error("listening on");
+    let words = ["tcpdump", "-nn", "-l", "-c", "2", "-i", right.interface(), "udp port 9001"];
+    let mut second = Watched::on(right, run(&["--take", "--json"], &words));
+    second.expect_error("listening on");
+    send_to_until(&lab, 9001, || second.child.try_wait().unwrap().is_some());
+    let (status, printed, said) = second.end();
+    assert_eq!((status.code(), printed.lines().count()), (Some(0), 2), "{printed}{said}");
+    let handle = &json_in(&said)["handles"][0];
+    assert_eq!((&handle["library"], &handle["mode"]), (&"nocopy".into(), &"passive".into()), "{said}");
+    assert!(handle["note"].as_str().unwrap().contains("not taken from the host"), "{said}");
+    first.signal(Signal::TERM);
+    assert_eq!(first.end().0.code(), Some(0));
+    wait_until_nothing_is_left(right);
 }
