@@ -5,8 +5,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nocopy::port::OpenError;
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
 
@@ -91,6 +92,12 @@ fn expect(arrived: &mpsc::Receiver<(u32, usize)>, numbers: std::ops::Range<u32>)
     }
 }
 
+/// Whether an AF_XDP socket is bound to an end.
+fn has_xdp_socket(end: &End) -> bool {
+    let open = || Port::builder(end.interface()).frame_count(0, 1).ring_sizes(1, 1).open_sender();
+    matches!(end.namespace().run(open), Err(OpenError::QueueTaken { .. }))
+}
+
 /// Runs the program; every burst arrives while it does nothing but wait for the next.
 fn send_and_receive(lab: &Lab, program: &Path, mode: &str, whose: Whose) {
     let ((send, arrived), (end, over)) = (mpsc::channel(), mpsc::channel());
@@ -99,12 +106,17 @@ fn send_and_receive(lab: &Lab, program: &Path, mode: &str, whose: Whose) {
         arrived.recv_timeout(PATIENCE).unwrap();
         let (mut child, mut stdin, mut said) = start(lab.left(), program, mode, whose);
         assert_eq!(said.next().as_deref(), Some("ready"), "{mode} {whose:?}");
-        for burst in 0..BURSTS {
+        let (started, mut bursts, mut is_as_fast_as_can_be) = (Instant::now(), 0, whose == Whose::Systems);
+        while bursts < BURSTS || !is_as_fast_as_can_be {
             stdin.write_all(b"\n").unwrap();
-            expect(&arrived, burst * BURST..(burst + 1) * BURST);
+            expect(&arrived, bursts * BURST..(bursts + 1) * BURST);
+            bursts += 1;
+            // Not after each: looking takes the queue for a moment.
+            is_as_fast_as_can_be |= bursts % 4 == 0 && has_xdp_socket(lab.left());
+            assert!(started.elapsed() < PATIENCE, "{mode}: all frames went singly");
         }
         drop(stdin);
-        expect(&arrived, BURSTS * BURST..BURSTS * BURST + LAST);
+        expect(&arrived, bursts * BURST..bursts * BURST + LAST);
         assert_eq!(said.next(), None, "{mode} {whose:?}");
         assert!(child.wait().unwrap().success(), "{mode} {whose:?}");
         drop(end);

@@ -40,7 +40,7 @@ const MANY: u32 = 64;
 const MANY_WITHIN: Duration = Duration::from_micros(3200);
 
 /// How long to leave an AF_XDP socket alone that was refused, and an interface that was looked at.
-const REFUSED_FOR: Duration = Duration::from_secs(10);
+const REFUSED_FOR: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The sending side of a handle.
