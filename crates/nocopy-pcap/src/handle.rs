@@ -223,7 +223,10 @@ impl Handle {
     }
 }
 
-/// Has a packet socket hear nothing more: bound to no protocol, it costs nothing for each packet.
+/// The EtherType that is reserved for ever (RFC 1701).
+const NOBODYS_PROTOCOL: u16 = 0xffff;
+
+/// Has a packet socket hear nothing more: bound to a protocol that no packet has, it costs nothing for each packet.
 fn deafen(socket: c_int) {
     // SAFETY: numbers.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -232,7 +235,8 @@ fn deafen(socket: c_int) {
     // what it hears: that costs time, and nothing else.
     unsafe {
         if libc::getsockname(socket, (&raw mut address).cast(), &raw mut bytes) == 0 {
-            address.sll_protocol = 0;
+            // None, which is 0, is taken for the one that it has (`packet_bind`).
+            address.sll_protocol = NOBODYS_PROTOCOL.to_be();
             libc::bind(socket, (&raw const address).cast(), size_of_val(&address) as libc::socklen_t);
         }
     }
