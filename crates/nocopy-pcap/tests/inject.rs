@@ -48,6 +48,8 @@ fn program(name: &str) -> PathBuf {
 enum Whose {
     Systems,
     Ours,
+    /// Ours, and it takes what arrives: the queue by which batches would go.
+    OursTaking,
 }
 
 fn start(
@@ -58,8 +60,11 @@ fn start(
 ) -> (Child, ChildStdin, impl Iterator<Item = String> + use<>) {
     let mut command = Command::new(program);
     command.args([end.interface(), mode]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    if whose == Whose::Ours {
+    if whose != Whose::Systems {
         command.env("LD_PRELOAD", library());
+    }
+    if whose == Whose::OursTaking {
+        command.env("NOCOPY_TAKE", "1");
     }
     let mut child = end.namespace().run(|| command.spawn()).unwrap();
     let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
@@ -115,8 +120,9 @@ fn send_and_receive(lab: &Lab, program: &Path, mode: &str, whose: Whose) {
         arrived.recv_timeout(PATIENCE).unwrap();
         let (mut child, mut stdin, mut said) = start(lab.left(), program, mode, whose);
         assert_eq!(said.next().as_deref(), Some("ready"), "{mode} {whose:?}");
-        assert_eq!(hearing(&child), 1, "its capture, and nothing that hears in vain");
-        let (started, mut bursts, mut is_as_fast_as_can_be) = (Instant::now(), 0, whose == Whose::Systems);
+        let hearing_expected = usize::from(whose != Whose::OursTaking);
+        assert_eq!(hearing(&child), hearing_expected, "{mode} {whose:?}: something hears in vain");
+        let (started, mut bursts, mut is_as_fast_as_can_be) = (Instant::now(), 0, whose != Whose::Ours);
         while bursts < BURSTS || !is_as_fast_as_can_be {
             stdin.write_all(b"\n").unwrap();
             expect(&arrived, bursts * BURST..(bursts + 1) * BURST);
@@ -137,7 +143,7 @@ fn the_same_frames_arrive_however_the_program_ends() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let program = program("frames");
     for mode in ["close", "exit", "fork"] {
-        for whose in [Whose::Systems, Whose::Ours] {
+        for whose in [Whose::Systems, Whose::Ours, Whose::OursTaking] {
             send_and_receive(&lab, &program, mode, whose);
         }
     }
@@ -147,7 +153,7 @@ fn the_same_frames_arrive_however_the_program_ends() {
 fn the_same_is_said_of_what_cannot_be_sent() {
     let Some(_) = nocopy_lab::lab_or_skip() else { return };
     let program = program("errors");
-    let said = [Whose::Systems, Whose::Ours].map(|whose| {
+    let said = [Whose::Systems, Whose::Ours, Whose::OursTaking].map(|whose| {
         let lab = nocopy_lab::lab_or_skip().unwrap();
         let (mut child, mut stdin, mut said) = start(lab.left(), &program, "errors", whose);
         let mut lines: Vec<_> = said.by_ref().take_while(|line| line != "set it down").collect();
@@ -159,4 +165,5 @@ fn the_same_is_said_of_what_cannot_be_sent() {
     });
     assert!(said[0].len() >= 15, "{:#?}", said[0]);
     assert_eq!(said[0], said[1]);
+    assert_eq!(said[0], said[2], "taking");
 }
