@@ -17,7 +17,7 @@ use nocopy::metadata::{Clock, Realtime, Timestamp};
 use nocopy::port::queues::{Meter, Waker};
 use nocopy::port::{FilterControl, FilterControlError, Queues, ToHost};
 use nocopy::{Mode, Port, xdp};
-use nocopy_proto::filter::{Ancillary, Program};
+use nocopy_proto::filter::{Ancillary, INSTRUCTIONS_MAX, Program};
 
 use super::interface::{Drops, InterfaceKind};
 use super::{Counts, Direction, Filter, Packet, Refusal, Waited, Waiting};
@@ -400,6 +400,12 @@ impl Control {
 
     /// Puts the filter in front of the ports or, where that cannot be done, has the receivers run it.
     pub(super) fn set_filter(&self, filter: Filter) -> Result<FilterPlace, String> {
+        if let Some(long) = &filter.long {
+            let (count, most) = (long.len(), INSTRUCTIONS_MAX);
+            return Err(format!(
+                "nocopy: the filter has {count} instructions: packets that are taken go through {most} at most"
+            ));
+        }
         // Held until the reader may know, as it is for captures that look on.
         let mut setting = self.shared.setting();
         let place = match self.put_in_front(Some(&filter.program)) {
