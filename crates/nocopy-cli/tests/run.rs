@@ -244,7 +244,8 @@ fn what_is_preloaded_already_stays_and_taking_is_asked_for_by_an_option() {
 fn programs_into_which_nothing_is_preloaded_are_told_of() {
     let directory = Directory::new("setuid");
     let path = directory.file("set-user-id");
-    fs::copy("/bin/true", &path).unwrap();
+    // Not by this process: one that another test starts meanwhile would have it open for writing, and nobody could run it.
+    assert!(Command::new("cp").args(["/bin/true", &path]).status().unwrap().success());
     let other = if rustix::process::geteuid().is_root() { Some(65_534) } else { None };
     if std::os::unix::fs::chown(&path, other, None).is_err() || other.is_none() {
         return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_CHOWN"));
