@@ -126,7 +126,7 @@ pub(crate) struct Recorded {
 }
 
 /// Packet sockets of this thread's network namespace that are running, each with a ring.
-pub(crate) fn capturing() -> io::Result<usize> {
+fn capturing() -> io::Result<usize> {
     let sockets = fs::read_to_string("/proc/thread-self/net/packet")?;
     let is_running = |line: &str| line.split_whitespace().nth(5) == Some("1");
     Ok(sockets.lines().skip(1).filter(|line| is_running(line)).count())
