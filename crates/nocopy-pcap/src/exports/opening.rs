@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 
 use crate::abi::{BpfProgram, ERROR, Pcap};
+use crate::capture::{Capture, Control};
 use crate::guard;
 use crate::handle::Handle;
 use crate::system::system;
@@ -84,16 +85,12 @@ unsafe extern "C" fn pcap_open_live(
                     return handle;
                 }
                 // SAFETY: created above, and closed if it is not given to the program.
-                unsafe {
-                    (system().pcap_set_snaplen)(handle, snap_bytes);
-                    (system().pcap_set_promisc)(handle, promiscuous);
-                    (system().pcap_set_timeout)(handle, timeout_ms);
-                    if ours.go_live(handle, capture) >= 0 {
-                        table::insert(handle, ours);
-                        return handle;
-                    }
-                    (system().pcap_close)(handle);
+                if unsafe { goes_live(&ours, handle, capture) } {
+                    table::insert(handle, ours);
+                    return handle;
                 }
+                // SAFETY: created above, and closed once.
+                unsafe { (system().pcap_close)(handle) };
                 None
             }
             Err(why) => Some(why),
@@ -108,6 +105,24 @@ unsafe extern "C" fn pcap_open_live(
     };
     // SAFETY: no handle is open yet.
     unsafe { guard::entry(null_mut(), null_mut(), run) }
+}
+
+/// Sets a handle as ours is set, and goes live with a capture; false if that cannot be.
+///
+/// # Safety
+/// The handle is open, and not activated.
+unsafe fn goes_live(ours: &Handle, handle: *mut Pcap, capture: (Capture, Control)) -> bool {
+    let (snap_bytes, promiscuous, timeout_ms) = {
+        let settings = ours.settings();
+        (settings.snap_bytes_asked, settings.promiscuous, settings.timeout_ms)
+    };
+    // SAFETY: by contract.
+    unsafe {
+        (system().pcap_set_snaplen)(handle, snap_bytes);
+        (system().pcap_set_promisc)(handle, promiscuous.into());
+        (system().pcap_set_timeout)(handle, timeout_ms);
+        ours.go_live(handle, capture) >= 0
+    }
 }
 
 #[unsafe(no_mangle)]
