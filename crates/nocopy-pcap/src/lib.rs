@@ -13,16 +13,16 @@
 //!     capture::{Passive}      injection
 //! ```
 //!
-//! A program's `pcap_t*` is one of the system's libpcap. Ours hangs beside it, in [`table`], from `pcap_create` to `pcap_close`; a
+//! A program's `pcap_t*` is one of the system's libpcap. Ours hangs beside it, in `table`, from `pcap_create` to `pcap_close`; a
 //! pointer that is not there goes to the system's library, so what that tolerates is tolerated. Texts of errors are written into
 //! the real handle's own buffer.
 //!
-//! * [`exports`]: what programs call.
-//! * [`system`]: finding and loading the system's libpcap.
-//! * [`table`], [`handle`]: our state beside a `pcap_t`.
-//! * [`capture`], [`injection`]: packets in and out.
-//! * [`guard`]: no panic leaves the library.
-//! * [`environment`], [`report`]: what `nocopy run` tells the library, and is told.
+//! * `exports`: what programs call.
+//! * `system`: finding and loading the system's libpcap.
+//! * `table`, `handle`: our state beside a `pcap_t`.
+//! * `capture`, `injection`: packets in and out.
+//! * `guard`: no panic leaves the library.
+//! * `environment`, `report`: what `nocopy run` tells the library, and is told.
 #![allow(unsafe_code)]
 
 mod abi;
