@@ -29,7 +29,7 @@ impl Interface {
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         request.ifr_ifru.ifru_ifindex = index.cast_signed();
         call(socket, libc::SIOCGIFNAME, &mut request)?;
-        let name = request.ifr_name.map(i8::cast_unsigned);
+        let name = request.ifr_name.map(|byte| byte as u8); // signed on some processors
         let name = CStr::from_bytes_until_nul(&name).map_err(|_| io::ErrorKind::InvalidData)?;
         let name = name.to_string_lossy().into_owned();
         call(socket, libc::SIOCGIFMTU, &mut request)?;
