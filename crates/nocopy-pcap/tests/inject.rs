@@ -1,9 +1,11 @@
 //! A C program that sends, with the system's libpcap and with ours: the same frames arrive, and the same is said.
 #![allow(missing_docs)]
 
+mod common;
+
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -11,8 +13,7 @@ use std::time::{Duration, Instant};
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
 
-/// For what has to happen, on a busy machine, too.
-const PATIENCE: Duration = Duration::from_secs(60);
+use common::{Library, PATIENCE, Scratch, compile, our_library};
 
 /// Frames at a time, fewer than veth's own ring holds; as in `inject.c`.
 const BURST: u32 = 200;
@@ -20,50 +21,18 @@ const BURSTS: u32 = 20;
 const LAST: u32 = 15;
 const LENGTHS: [usize; 3] = [60, 1514, 600];
 
-/// Beside this test, where cargo puts what it is made with.
-fn library() -> PathBuf {
-    let library = std::env::current_exe().unwrap().with_file_name("libnocopy_pcap.so");
-    assert!(library.is_file(), "{}: not built", library.display());
-    library
-}
-
-/// The program, built with the system's compiler and headers.
-fn program(name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/inject.c");
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("inject-{name}"));
-    let built = Command::new("cc")
-        .args(["-Wall", "-Werror", "-O1", "-o"])
-        .args([&program, &source])
-        .arg("-lpcap")
-        .output();
-    match built {
-        Ok(built) if built.status.success() => program,
-        Ok(built) => panic!("{}", String::from_utf8_lossy(&built.stderr)),
-        Err(error) => panic!("cc: {error}: install a C compiler, and libpcap's headers"),
-    }
-}
-
-/// Which library the program finds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Whose {
-    Systems,
-    Ours,
-    /// Ours, and it takes what arrives: the queue by which batches would go.
-    OursTaking,
-}
-
 fn start(
     end: &End,
     program: &Path,
     mode: &str,
-    whose: Whose,
+    whose: Library,
 ) -> (Child, ChildStdin, impl Iterator<Item = String> + use<>) {
     let mut command = Command::new(program);
     command.args([end.interface(), mode]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    if whose != Whose::Systems {
-        command.env("LD_PRELOAD", library());
+    if whose != Library::System {
+        command.env("LD_PRELOAD", our_library());
     }
-    if whose == Whose::OursTaking {
+    if whose == Library::Taking {
         command.env("NOCOPY_TAKE", "1");
     }
     let mut child = end.namespace().run(|| command.spawn()).unwrap();
@@ -113,16 +82,16 @@ fn hearing(child: &Child) -> usize {
 }
 
 /// Runs the program; every burst arrives while it does nothing but wait for the next.
-fn send_and_receive(lab: &Lab, program: &Path, mode: &str, whose: Whose) {
+fn send_and_receive(lab: &Lab, program: &Path, mode: &str, whose: Library) {
     let ((send, arrived), (end, over)) = (mpsc::channel(), mpsc::channel());
     std::thread::scope(|scope| {
         scope.spawn(move || receive(lab.right(), &send, &over));
         arrived.recv_timeout(PATIENCE).unwrap();
         let (mut child, mut stdin, mut said) = start(lab.left(), program, mode, whose);
         assert_eq!(said.next().as_deref(), Some("ready"), "{mode} {whose:?}");
-        let hearing_expected = usize::from(whose != Whose::OursTaking);
+        let hearing_expected = usize::from(whose != Library::Taking);
         assert_eq!(hearing(&child), hearing_expected, "{mode} {whose:?}: something hears in vain");
-        let (started, mut bursts, mut is_as_fast_as_can_be) = (Instant::now(), 0, whose != Whose::Ours);
+        let (started, mut bursts, mut is_as_fast_as_can_be) = (Instant::now(), 0, whose != Library::Ours);
         while bursts < BURSTS || !is_as_fast_as_can_be {
             stdin.write_all(b"\n").unwrap();
             expect(&arrived, bursts * BURST..(bursts + 1) * BURST);
@@ -141,9 +110,10 @@ fn send_and_receive(lab: &Lab, program: &Path, mode: &str, whose: Whose) {
 #[test]
 fn the_same_frames_arrive_however_the_program_ends() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let program = program("frames");
+    let scratch = Scratch::new("inject");
+    let program = compile("inject", &scratch);
     for mode in ["close", "exit", "fork"] {
-        for whose in [Whose::Systems, Whose::Ours, Whose::OursTaking] {
+        for whose in [Library::System, Library::Ours, Library::Taking] {
             send_and_receive(&lab, &program, mode, whose);
         }
     }
@@ -152,8 +122,9 @@ fn the_same_frames_arrive_however_the_program_ends() {
 #[test]
 fn the_same_is_said_of_what_cannot_be_sent() {
     let Some(_) = nocopy_lab::lab_or_skip() else { return };
-    let program = program("errors");
-    let said = [Whose::Systems, Whose::Ours, Whose::OursTaking].map(|whose| {
+    let scratch = Scratch::new("inject-errors");
+    let program = compile("inject", &scratch);
+    let said = [Library::System, Library::Ours, Library::Taking].map(|whose| {
         let lab = nocopy_lab::lab_or_skip().unwrap();
         let (mut child, mut stdin, mut said) = start(lab.left(), &program, "errors", whose);
         let mut lines: Vec<_> = said.by_ref().take_while(|line| line != "set it down").collect();

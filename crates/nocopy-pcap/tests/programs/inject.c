@@ -2,13 +2,7 @@
  *
  * inject DEVICE END: for each line on standard input a burst; at its end close the handle, exit without that, or fork first.
  * inject DEVICE errors: what cannot be sent, and what is said of it. */
-#include <errno.h>
-#include <pcap/pcap.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "program.h"
 
 enum { BURST = 200, LONGEST = 1514 };
 
@@ -39,7 +33,7 @@ static void send_frames(pcap_t *handle, unsigned from, unsigned count) {
 }
 
 static pcap_t *activated(const char *device) {
-    char error[PCAP_ERRBUF_SIZE];
+    char error[256];
     pcap_t *handle = pcap_create(device, error);
     if (!handle || pcap_activate(handle) < 0) {
         printf("%s: %s\n", device, handle ? pcap_geterr(handle) : error);
@@ -55,13 +49,13 @@ static void told(pcap_t *handle, const char *what, int result) {
 
 static int errors(const char *device) {
     static unsigned char frame[70000];
-    char error[PCAP_ERRBUF_SIZE], line[16];
+    char error[256], line[16];
     fill(frame, 60, 0);
     pcap_t *created = pcap_create(device, error);
     told(created, "inject before activation", pcap_inject(created, frame, 60));
     told(created, "sendpacket before activation", pcap_sendpacket(created, frame, 60));
     pcap_close(created);
-    pcap_t *dead = pcap_open_dead(DLT_EN10MB, 65535);
+    pcap_t *dead = pcap_open_dead(1, 65535);
     told(dead, "inject, no capture", pcap_inject(dead, frame, 60));
     pcap_close(dead);
     pcap_t *handle = activated(device);
