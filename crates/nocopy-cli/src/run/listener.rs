@@ -5,7 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nocopy_proto::run::{DATAGRAM_BYTES_MAX, FilterRequest, Join, Message, Reply, clip};
-use rustix::io::{Errno, FdFlags, fcntl_setfd, retry_on_intr};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, FdFlags, fcntl_setfd, ioctl_fionread, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, SocketFlags,
     SocketType, recvmsg, send, socketpair, sockopt,
@@ -200,6 +201,8 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Received {
     {
         Ok(message) => message,
         Err(Errno::AGAIN) => return Received::Nothing,
+        // Told once, by who ended without reading an answer: what it said before is still there.
+        Err(Errno::CONNRESET) => return receive(socket, buffer),
         Err(_) => return Received::End,
     };
     let descriptors = control.drain().filter_map(|message| match message {
@@ -209,7 +212,66 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Received {
     let descriptors: Vec<_> = descriptors.flatten().collect();
     match message.bytes {
         _ if message.flags.contains(ReturnFlags::TRUNC) => Received::TooLong,
-        0 => Received::End,
+        0 if is_at_end(socket) => Received::End,
         bytes => Received::Datagram(bytes, descriptors),
+    }
+}
+
+/// Whether nobody is at the other end and nothing is left: a datagram that is empty looks the same, and anybody can send one.
+fn is_at_end(socket: &OwnedFd) -> bool {
+    let mut end = [PollFd::new(socket, PollFlags::RDHUP)];
+    let at_once = Timespec::default();
+    let is_closed = retry_on_intr(|| poll(&mut end, Some(&at_once)));
+    // Asked after that: nothing comes any more.
+    is_closed != Ok(0) && !matches!(ioctl_fionread(socket), Ok(1..))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+
+    use nocopy_proto::run::{Library, Opened, VERSION};
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
+
+    use super::*;
+
+    fn join(shared: &OwnedFd) -> OwnedFd {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let message = Message::Join(Join { version: VERSION, process: 1, program: "test".into() });
+        let datagram = message.datagram().unwrap();
+        let descriptors = [theirs.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        sendmsg(shared, &[IoSlice::new(&datagram)], &mut control, SendFlags::empty()).unwrap();
+        ours
+    }
+
+    fn say(channel: &OwnedFd, handle: u64) {
+        let library = Library::System { why: "a test".into() };
+        let opened = Opened { handle, interface: "lo".into(), library, promiscuous: false, snap_bytes: 96 };
+        send(channel, &Message::Opened(opened).datagram().unwrap(), SendFlags::empty()).unwrap();
+    }
+
+    #[test]
+    fn empty_datagrams_end_nothing() {
+        let (mut listener, theirs) = Listener::new().unwrap();
+        send(&theirs, &[], SendFlags::empty()).unwrap();
+        let channel = join(&theirs);
+        send(&channel, &[], SendFlags::empty()).unwrap();
+        say(&channel, 0);
+        assert!(!listener.listen());
+        assert_eq!((listener.heard.malformed, listener.heard.handles.len()), (2, 1));
+        // What was said before the end is heard, also behind one, and of who leaves an answer unread.
+        let reply = Reply::Loaded { request: 0 }.datagram().unwrap();
+        send(&listener.channels[0].socket, &reply, SendFlags::empty()).unwrap();
+        send(&channel, &[], SendFlags::empty()).unwrap();
+        say(&channel, 1);
+        drop(channel);
+        drop(theirs);
+        assert!(!listener.listen());
+        assert_eq!((listener.heard.malformed, listener.heard.handles.len()), (3, 2));
+        assert_eq!(listener.descriptors().count(), 0);
     }
 }
