@@ -1,19 +1,13 @@
 //! The filters in front of captures, which are loaded for processes that may not do so themselves.
 
 use std::collections::HashMap;
-use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
 
 use nocopy::port::{FilterControl, FilterControlError};
 use nocopy_proto::run::FilterRequest;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Of all processes together: each holds two descriptors.
 const CONTROLS_MAX: usize = 256;
-
-/// What a control is in is there when its message is: it is not waited for.
-const AT_ONCE: Duration = Duration::ZERO;
 
 /// Those of one process, by handle.
 #[derive(Debug, Default)]
@@ -28,8 +22,6 @@ pub(super) enum NotKept {
     TooMany,
     #[error(transparent)]
     Control(#[from] FilterControlError),
-    #[error("a handle's control cannot be read: {0}")]
-    Read(#[source] io::Error),
 }
 
 /// Why a filter is not in front of a handle's packets.
@@ -58,11 +50,7 @@ impl Controls {
         if others >= CONTROLS_MAX {
             return Err(NotKept::TooMany);
         }
-        let at_once = Timespec::try_from(AT_ONCE).expect("short");
-        let ready = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&at_once));
-        if ready.map_err(|errno| NotKept::Read(errno.into()))? == 0 {
-            return Err(NotKept::Read(io::ErrorKind::WouldBlock.into()));
-        }
+        // It is there when its message is, and not waited for.
         self.0.insert(handle, FilterControl::receive(&socket)?);
         Ok(())
     }

@@ -186,15 +186,16 @@ impl FilterControl {
         }
     }
 
-    /// Receives one. Nothing of what comes is believed: each field, and what each descriptor is open on, is checked. To be called from
-    /// a thread in the network namespace of the interface.
+    /// Receives one that is there, and waits for none: who sends it may have this socket too. Nothing of what comes is believed: each
+    /// field, and what each descriptor is open on, is checked. To be called from a thread in the network namespace of the interface.
     ///
     /// # Errors
     /// It says what is wrong with it. All descriptors that came are closed then.
     pub fn receive(socket: &impl AsFd) -> Result<Self, FilterControlError> {
         // One byte more, so that a message that is too long is not taken for a whole one.
         let mut bytes = [0; MESSAGE_BYTES + 1];
-        let received = descriptor::receive(socket.as_fd(), &mut bytes).map_err(GrantError::Receive)?;
+        let received =
+            descriptor::receive_at_once(socket.as_fd(), &mut bytes).map_err(GrantError::Receive)?;
         match received.bytes {
             0 => return Err(GrantError::Closed.into()),
             MESSAGE_BYTES => {}

@@ -37,12 +37,22 @@ pub(crate) struct Received {
     pub(crate) cut: bool,
 }
 
-/// Receives one message of at most `buffer` bytes.
+/// Receives one message of at most `buffer` bytes; waits for it as the socket is set to.
 pub(crate) fn receive(stream: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
+    receive_with(stream, buffer, RecvFlags::empty())
+}
+
+/// As [`receive`], of what is there: whoever else has the socket cannot make this one wait by what it sets, or reads.
+pub(crate) fn receive_at_once(stream: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
+    receive_with(stream, buffer, RecvFlags::DONTWAIT)
+}
+
+fn receive_with(stream: BorrowedFd<'_>, buffer: &mut [u8], flags: RecvFlags) -> io::Result<Received> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(buffer)];
-    let message = retry_on_intr(|| recvmsg(stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC))?;
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    let message = retry_on_intr(|| recvmsg(stream, &mut parts, &mut control, flags))?;
     let descriptors = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
         _ => None,
