@@ -300,6 +300,19 @@ fn a_signal_that_ends_the_command_is_its_exit_code() {
     assert_eq!((status.code(), &report["signal"]), (Some(128 + 15), &15.into()));
 }
 
+/// Proves that nothing runs on that nobody passes signals on to.
+#[test]
+fn a_command_that_cannot_be_watched_any_more_is_ended() {
+    // Beyond its limit of descriptors poll(2) takes none, as `nocopy run` finds when it looks again.
+    let script = "trap '' USR1; prlimit --pid $PPID --nofile=1:1; kill -USR1 $PPID; echo $$; exec sleep 1000";
+    let mut running = Watched::start(run(&[], &["sh", "-c", script]));
+    let command = running.lines.recv_timeout(PATIENCE).unwrap();
+    let status = wait_for(|| running.child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(125));
+    running.expect_error("cannot be waited for");
+    assert!(!fs::exists(format!("/proc/{command}")).unwrap());
+}
+
 #[test]
 fn what_was_ignored_before_is_left_ignored() {
     let directory = Directory::new("nohup");

@@ -100,11 +100,12 @@ impl<'a> Run<'a> {
 
     /// Waits, listens and passes signals on until the command has ended; then reports. Returns how it ended, if that is known.
     fn finish(mut self) -> (Option<ExitStatus>, Result<(), Error>) {
-        let ended =
-            self.watch().map_err(|source| Error::Wait { program: self.program.name().into(), source });
-        match ended {
+        match self.watch() {
             Ok(status) => (Some(status), self.report(status)),
-            Err(error) => (None, Err(error)),
+            Err(source) => {
+                let why = Error::Wait { program: self.program.name().into(), source };
+                (None, Err(stop(self.child, why)))
+            }
         }
     }
 
@@ -165,7 +166,7 @@ fn spawn(arguments: &RunArguments, library: &Path, theirs: &OwnedFd) -> io::Resu
     command.spawn()
 }
 
-/// Nothing of a command is left that could not be run as asked for.
+/// Nothing of a command is left that could not be run, or watched, as asked for.
 fn stop(mut command: Child, why: Error) -> Error {
     let _ = command.kill();
     let _ = command.wait();
