@@ -71,7 +71,7 @@ pub(crate) fn closed(handle: u64, counts: Counts, sending: Option<&str>) {
 fn clipped(library: Library) -> Library {
     match library {
         Library::System { why } => Library::System { why: clip(&why) },
-        Library::Ours { mode, note } => Library::Ours { mode, note: note.as_deref().map(clip) },
+        Library::Ours { mode, note } => Library::Ours { mode: mode.clip(), note: note.as_deref().map(clip) },
     }
 }
 

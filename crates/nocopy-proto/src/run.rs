@@ -32,8 +32,11 @@ pub const DATAGRAM_BYTES_MAX: usize = 128 << 10;
 /// A text is never longer.
 pub const TEXT_BYTES_MAX: usize = 1024;
 
-/// A capture never has more queues.
+/// So many queues of a capture are told of; it may have more.
 pub const QUEUES_MAX: usize = 64;
+
+/// The name of a queue's mode is never longer.
+pub const MODE_BYTES_MAX: usize = 64;
 
 /// What the library says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,7 +116,7 @@ pub enum CaptureMode {
     Passive,
     /// It takes packets from the host, by AF_XDP.
     Take {
-        /// The mode of each queue's port, in the order of queues.
+        /// The mode of each queue's port, in the order of queues; of the first [`QUEUES_MAX`].
         queues: Vec<String>,
     },
 }
@@ -143,6 +146,17 @@ pub struct FilterRequest {
     /// The filter; `None` asks for none.
     #[serde(with = "instructions")]
     pub instructions: Option<Vec<Instruction>>,
+}
+
+impl CaptureMode {
+    /// As much of it as a message takes.
+    pub fn clip(mut self) -> Self {
+        if let Self::Take { queues } = &mut self {
+            queues.truncate(QUEUES_MAX);
+            queues.iter_mut().for_each(|mode| *mode = beginning(mode, MODE_BYTES_MAX));
+        }
+        self
+    }
 }
 
 impl FilterRequest {
@@ -277,7 +291,7 @@ impl Opened {
                 note.iter().try_for_each(|note| check_text("note", note))?;
                 let CaptureMode::Take { queues } = mode else { return Ok(()) };
                 check_count("list of queues", queues.len(), QUEUES_MAX)?;
-                queues.iter().try_for_each(|queue| check_text("mode", queue))
+                queues.iter().try_for_each(|mode| check_count("mode", mode.len(), MODE_BYTES_MAX))
             }
         }
     }
@@ -330,7 +344,11 @@ impl fmt::Display for FilterPlace {
 
 /// The beginning of a text, as much as a message takes.
 pub fn clip(text: &str) -> String {
-    let end = (0..=text.len().min(TEXT_BYTES_MAX)).rev().find(|&end| text.is_char_boundary(end));
+    beginning(text, TEXT_BYTES_MAX)
+}
+
+fn beginning(text: &str, bytes_max: usize) -> String {
+    let end = (0..=text.len().min(bytes_max)).rev().find(|&end| text.is_char_boundary(end));
     text[..end.unwrap_or(0)].to_owned()
 }
 
@@ -375,7 +393,7 @@ mod tests {
     fn opened() -> impl Strategy<Value = Opened> {
         let mode = prop_oneof![
             Just(CaptureMode::Passive),
-            vec(text(), 0..3).prop_map(|queues| CaptureMode::Take { queues }),
+            vec(text(), 0..3).prop_map(|queues| CaptureMode::Take { queues }.clip()),
         ];
         let library = prop_oneof![
             (mode, option::of(text())).prop_map(|(mode, note)| Library::Ours { mode, note }),
@@ -479,6 +497,22 @@ mod tests {
         assert_eq!(clip(&"ä".repeat(TEXT_BYTES_MAX)).len(), TEXT_BYTES_MAX);
         let spaces = vec![b' '; DATAGRAM_BYTES_MAX + 1];
         assert!(matches!(Reply::parse(&spaces), Err(Malformed::TooLong { .. })));
+    }
+
+    #[test]
+    fn a_card_with_many_queues_is_told_of_by_the_first() {
+        let of = |mode| {
+            let library = Library::Ours { mode, note: None };
+            let interface = "eth0".into();
+            Message::Opened(Opened { handle: 0, interface, library, promiscuous: true, snap_bytes: 96 })
+        };
+        let long = CaptureMode::Take { queues: vec!["x".repeat(MODE_BYTES_MAX + 1)] };
+        let many = CaptureMode::Take { queues: vec!["xdp copy native".into(); QUEUES_MAX + 1] };
+        assert!(matches!(of(long.clone()).datagram(), Err(Malformed::TooMuch { field: "mode", .. })));
+        assert!(matches!(of(many.clone()).datagram(), Err(Malformed::TooMuch { .. })));
+        assert_eq!(long.clip(), CaptureMode::Take { queues: vec!["x".repeat(MODE_BYTES_MAX)] });
+        let first = CaptureMode::Take { queues: vec!["xdp copy native".into(); QUEUES_MAX] };
+        assert_eq!(Message::parse(&of(many.clip()).datagram().unwrap()).unwrap(), of(first));
     }
 
     #[test]
