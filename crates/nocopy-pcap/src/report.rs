@@ -1,7 +1,7 @@
 //! What becomes of each handle, told to `nocopy run` where that has started the program, and filters asked of it.
 //!
-//! None of this may disturb the program: nothing waits but for the answer to a request, and that not for ever; there is no signal, no
-//! output, and no error but that of a request. Who is not heard is not heard.
+//! None of this may disturb the program: nothing waits but for the answer to a request, and that for nobody who does not answer; there
+//! is no signal, no output, and no error but that of a request. Who is not heard is not heard.
 
 mod channel;
 
@@ -53,7 +53,7 @@ pub(crate) fn control(handle: u64, put: impl FnOnce(BorrowedFd<'_>) -> bool) {
 /// Asks for a filter in front of a handle's packets, or with `None` for none, and waits for the answer.
 ///
 /// # Errors
-/// Nobody can put it there; what was there is unchanged, or will be taken away soon if `nocopy run` does not answer.
+/// Nobody can put it there; what was there is unchanged.
 pub(crate) fn request_filter(handle: u64, filter: Option<&Program>) -> Result<(), Refused> {
     let channel = channel().ok_or_else(|| {
         Refused(

@@ -5,6 +5,8 @@
 //!   Join, by the socket that the command inherited ─────────▶ (with one end of a channel of this process alone)
 //!   Opened, Filter, Closed, by that channel ────────────────▶ kept for the report
 //!   Control, with descriptors ──────────────────────────────▶ kept until the handle is closed
+//!   Call ───────────────────────────────────────────────────▶
+//!        ◀─────────────────────────────────────────────────── Reply::Here: only then a filter is asked for
 //!   FilterRequest ──────────────────────────────────────────▶ loaded for that handle, or not
 //!                 ◀────────────────────────────────────────── Reply
 //! ```
@@ -57,6 +59,12 @@ pub enum Message {
         handle: u64,
         /// Where; `None`: it has no filter any more.
         place: Option<FilterPlace>,
+    },
+    /// Asks whether anybody answers, before a filter is asked for: a request that nobody waits for any more would be granted all the
+    /// same, once it is read. [`Reply::Here`] follows.
+    Call {
+        /// A number that the reply repeats.
+        request: u64,
     },
     /// Asks for a filter in front of a handle's packets. A [`Reply`] follows.
     FilterRequest(FilterRequest),
@@ -193,10 +201,15 @@ pub struct Counts {
     pub sent: u64,
 }
 
-/// What `nocopy run` answers to a [`FilterRequest`].
+/// What `nocopy run` answers to a [`FilterRequest`], and to a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Reply {
+    /// It is there, and answers.
+    Here {
+        /// To which call.
+        request: u64,
+    },
     /// The filter is in front of the packets.
     Loaded {
         /// To which request.
@@ -277,7 +290,7 @@ impl Message {
                 check_count("filter", count, INSTRUCTIONS_MAX)
             }
             Self::Closed(closed) => closed.sending.iter().try_for_each(|way| check_text("way to send", way)),
-            Self::Control { .. } | Self::Filter { .. } => Ok(()),
+            Self::Control { .. } | Self::Filter { .. } | Self::Call { .. } => Ok(()),
         }
     }
 }
@@ -320,13 +333,13 @@ impl Reply {
     /// To which request.
     pub fn request(&self) -> u64 {
         match self {
-            Self::Loaded { request } | Self::Refused { request, .. } => *request,
+            Self::Here { request } | Self::Loaded { request } | Self::Refused { request, .. } => *request,
         }
     }
 
     fn check(&self) -> Result<(), Malformed> {
         match self {
-            Self::Loaded { .. } => Ok(()),
+            Self::Here { .. } | Self::Loaded { .. } => Ok(()),
             Self::Refused { why, .. } => check_text("reason", why),
         }
     }
@@ -433,6 +446,7 @@ mod tests {
             }),
             opened().prop_map(Message::Opened),
             any::<u64>().prop_map(|handle| Message::Control { handle }),
+            any::<u64>().prop_map(|request| Message::Call { request }),
             (any::<u64>(), option::of(place)).prop_map(|(handle, place)| Message::Filter { handle, place }),
             request.prop_map(|(handle, request, instructions)| {
                 Message::FilterRequest(FilterRequest { handle, request, instructions })
@@ -451,8 +465,9 @@ mod tests {
         }
 
         #[test]
-        fn what_is_answered_is_heard(request: u64, why in option::of(text())) {
+        fn what_is_answered_is_heard(request: u64, is_here: bool, why in option::of(text())) {
             let reply = match why {
+                None if is_here => Reply::Here { request },
                 None => Reply::Loaded { request },
                 Some(why) => Reply::Refused { request, why },
             };

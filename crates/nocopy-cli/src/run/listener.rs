@@ -160,6 +160,8 @@ impl Listener {
                     self.heard.malformed(why);
                 }
             }
+            // Not sent, it is not waited for: then nothing is asked.
+            Message::Call { request } => _ = channel.reply(&Reply::Here { request }),
             Message::FilterRequest(request) => channel.answer(&request),
             Message::Join(_) => self.heard.malformed("a process that joined twice"),
         }
@@ -263,6 +265,11 @@ mod tests {
         say(&channel, 0);
         assert!(!listener.listen());
         assert_eq!((listener.heard.malformed, listener.heard.handles.len()), (2, 1));
+        send(&channel, &Message::Call { request: 7 }.datagram().unwrap(), SendFlags::empty()).unwrap();
+        assert!(!listener.listen());
+        let mut reply = [0; 64];
+        let (bytes, _) = rustix::net::recv(&channel, &mut reply[..], RecvFlags::DONTWAIT).unwrap();
+        assert_eq!(Reply::parse(&reply[..bytes]).unwrap(), Reply::Here { request: 7 });
         // What was said before the end is heard, also behind one, and of who leaves an answer unread.
         let reply = Reply::Loaded { request: 0 }.datagram().unwrap();
         send(&listener.channels[0].socket, &reply, SendFlags::empty()).unwrap();

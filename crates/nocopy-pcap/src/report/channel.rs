@@ -13,13 +13,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags,
-    SocketType, recv, send, sendmsg, shutdown, socketpair,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    recv, send, sendmsg, socketpair,
 };
 
 use super::Refused;
 
-/// How long a filter may take to be loaded.
+/// How long `nocopy run` may take to say that it is there.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// More than any reply has.
@@ -34,8 +34,8 @@ pub(super) struct Channel {
     requests: AtomicU64,
     /// Held from a request to its reply.
     turn: Mutex<()>,
-    /// Whether a reply did not come in time: from then on none is listened to.
-    is_deaf: AtomicBool,
+    /// Whether it was called in vain: then nothing is asked of it any more.
+    is_silent: AtomicBool,
 }
 
 impl Channel {
@@ -44,8 +44,8 @@ impl Channel {
         let (ours, theirs) = pair()?;
         let datagram = Message::Join(join).datagram().map_err(io::Error::other)?;
         send_with(shared, &datagram, theirs.as_fd())?;
-        let (requests, turn, is_deaf) = (AtomicU64::new(0), Mutex::new(()), AtomicBool::new(false));
-        Ok(Self { socket: Socket::new(ours)?, requests, turn, is_deaf })
+        let (requests, turn, is_silent) = (AtomicU64::new(0), Mutex::new(()), AtomicBool::new(false));
+        Ok(Self { socket: Socket::new(ours)?, requests, turn, is_silent })
     }
 
     pub(super) fn say(&self, message: &Message) {
@@ -65,24 +65,30 @@ impl Channel {
 
     /// Asks for a filter, and waits for the answer.
     pub(super) fn request(&self, handle: u64, filter: Option<&Program>) -> Result<(), Refused> {
+        self.request_of(handle, filter, PATIENCE)
+    }
+
+    fn request_of(&self, handle: u64, filter: Option<&Program>, patience: Duration) -> Result<(), Refused> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let socket = self.socket.get().filter(|_| !self.is_deaf.load(Ordering::Relaxed));
+        let socket = self.socket.get().filter(|_| !self.is_silent.load(Ordering::Relaxed));
         let socket = socket.ok_or_else(gone)?;
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
+        // Nothing is asked for before somebody has answered, and what is asked for is waited for: what is in front is always known.
+        let call =
+            Message::Call { request }.datagram().map_err(|malformed| Refused(malformed.to_string()))?;
+        retry_on_intr(|| send(socket, &call, QUIETLY)).map_err(|_| gone())?;
+        if await_reply(socket, request, Some(patience)).is_none() {
+            self.is_silent.store(true, Ordering::Relaxed);
+            return Err(gone());
+        }
         let instructions = filter.map(|filter| filter.instructions().to_vec());
         let message = Message::FilterRequest(FilterRequest { handle, request, instructions });
         let datagram = message.datagram().map_err(|malformed: Malformed| Refused(malformed.to_string()))?;
         retry_on_intr(|| send(socket, &datagram, QUIETLY)).map_err(|_| gone())?;
-        let reply = await_reply(socket, request, PATIENCE).or_else(|| {
-            // From here on a reply cannot be sent, which tells `nocopy run` to take that filter away again; one that is here counts.
-            self.is_deaf.store(true, Ordering::Relaxed);
-            let _ = shutdown(socket, Shutdown::Read);
-            await_reply(socket, request, Duration::ZERO)
-        });
-        match reply {
+        match await_reply(socket, request, None) {
             Some(Reply::Loaded { .. }) => Ok(()),
             Some(Reply::Refused { why, .. }) => Err(Refused(why)),
-            None => Err(gone()),
+            Some(Reply::Here { .. }) | None => Err(gone()),
         }
     }
 }
@@ -93,9 +99,9 @@ fn gone() -> Refused {
     )
 }
 
-/// The reply to a request; `None` if it does not come in time, or nobody is there.
-fn await_reply(socket: BorrowedFd<'_>, request: u64, patience: Duration) -> Option<Reply> {
-    let deadline = Instant::now() + patience;
+/// The reply to a request; `None` if it does not come in time, where there is a limit, or nobody is there.
+fn await_reply(socket: BorrowedFd<'_>, request: u64, patience: Option<Duration>) -> Option<Reply> {
+    let deadline = patience.map(|patience| Instant::now() + patience);
     let mut buffer = vec![0; REPLY_BYTES];
     loop {
         match retry_on_intr(|| recv(socket, &mut buffer[..], RecvFlags::DONTWAIT)) {
@@ -105,10 +111,13 @@ fn await_reply(socket: BorrowedFd<'_>, request: u64, patience: Duration) -> Opti
                 _ => {}
             },
             Err(Errno::AGAIN) => {
-                let left = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
-                let left = Timespec::try_from(left).ok()?;
+                let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+                if left == Some(Duration::ZERO) {
+                    return None;
+                }
+                let left = left.and_then(|left| Timespec::try_from(left).ok());
                 // A signal is the program's affair, and this is soon over.
-                let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&left));
+                let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], left.as_ref());
             }
             Err(_) => return None,
         }
@@ -205,6 +214,8 @@ mod tests {
         let (channel, theirs) = joined();
         let runner = thread::spawn(move || {
             for loads in [true, false] {
+                let (Message::Call { request }, _) = receive(&theirs) else { panic!("a call") };
+                send(&theirs, &Reply::Here { request }.datagram().unwrap(), QUIETLY).unwrap();
                 let (Message::FilterRequest(asked), _) = receive(&theirs) else { panic!("a request") };
                 assert_eq!((asked.handle, asked.program().unwrap()), (5, Some(filter())));
                 let request = asked.request;
@@ -234,14 +245,14 @@ mod tests {
         assert_eq!(channel.request(1, None), Err(gone()));
     }
 
+    /// Proves that a filter does not come to be in front, later on, of which the program was told that it is not.
     #[test]
-    fn a_reply_that_is_too_late_cannot_be_sent() {
+    fn who_does_not_answer_is_not_asked_for_anything() {
         let (channel, theirs) = joined();
-        let socket = channel.socket.get().unwrap();
-        assert_eq!(await_reply(socket, 0, Duration::from_millis(1)), None);
-        shutdown(socket, Shutdown::Read).unwrap();
-        let late = Reply::Loaded { request: 0 }.datagram().unwrap();
-        assert_eq!(send(&theirs, &late, QUIETLY), Err(Errno::PIPE));
+        assert_eq!(channel.request_of(1, Some(&filter()), Duration::from_millis(1)), Err(gone()));
+        assert_eq!(receive(&theirs).0, Message::Call { request: 0 });
+        assert_eq!(channel.request(1, None), Err(gone()));
+        assert_eq!(recv(&theirs, &mut [0; 64][..], RecvFlags::DONTWAIT), Err(Errno::AGAIN));
     }
 
     #[test]
