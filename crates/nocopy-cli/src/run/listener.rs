@@ -1,5 +1,8 @@
 //! The runner's end of what the preloaded library says, in every process of the command.
 
+#[cfg(test)]
+mod serving;
+
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,0 +1,120 @@
+//! Processes that ask for filters, and such as talk nonsense, against the listener.
+
+use std::io::IoSlice;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use nocopy::{Mode, Port, filter};
+use nocopy_lab::Lab;
+use nocopy_proto::run::{Closed, Counts, VERSION};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, Shutdown, recv, sendmsg, shutdown};
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn pair() -> (OwnedFd, OwnedFd) {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+}
+
+fn say(socket: &OwnedFd, message: &Message, descriptors: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(descriptors)));
+    let datagram = message.datagram().unwrap();
+    sendmsg(socket, &[IoSlice::new(&datagram)], &mut control, SendFlags::NOSIGNAL).unwrap();
+}
+
+/// A process that has joined, by what it talks with.
+fn join(listener: &mut Listener, shared: &OwnedFd) -> OwnedFd {
+    let (ours, theirs) = pair();
+    let joining = Join { version: VERSION, process: 7, program: "test".into() };
+    say(shared, &Message::Join(joining), &[theirs.as_fd()]);
+    listener.listen();
+    ours
+}
+
+fn ask(channel: &OwnedFd, handle: u64, words: &str) {
+    let instructions = Some(filter::compile(words).unwrap().instructions().to_vec());
+    say(channel, &Message::FilterRequest(FilterRequest { handle, request: 1, instructions }), &[]);
+}
+
+fn answer(listener: &mut Listener, channel: &OwnedFd) -> Reply {
+    listener.listen();
+    let mut buffer = vec![0; 4096];
+    let (_, bytes) = recv(channel, &mut buffer[..], RecvFlags::DONTWAIT).unwrap();
+    Reply::parse(&buffer[..bytes]).unwrap()
+}
+
+#[test]
+fn who_has_not_joined_or_talks_nonsense_is_counted_and_not_heard() {
+    let (mut listener, shared) = Listener::new().unwrap();
+    let closed = Closed { handle: 1, counts: Counts::default(), sending: None };
+    say(&shared, &Message::Closed(closed), &[]);
+    let joining = Message::Join(Join { version: VERSION, process: 7, program: "test".into() });
+    say(&shared, &joining, &[]);
+    let (stream, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    say(&shared, &joining, &[stream.as_fd()]);
+    send(&shared, b"noise", SendFlags::NOSIGNAL).unwrap();
+    send(&shared, &vec![b' '; DATAGRAM_BYTES_MAX + 1], SendFlags::NOSIGNAL).unwrap();
+    listener.listen();
+    assert_eq!((listener.heard.malformed, listener.descriptors().count()), (5, 1));
+    let channel = join(&mut listener, &shared);
+    ask(&channel, 3, "udp");
+    let Reply::Refused { why, .. } = answer(&mut listener, &channel) else { panic!("it has no control") };
+    assert!(why.contains("opened by another process"), "{why}");
+    let control = Message::Control { handle: 3 };
+    let (empty, _other) = pair();
+    say(&channel, &control, &[]);
+    say(&channel, &control, &[empty.as_fd()]);
+    listener.listen();
+    assert_eq!(listener.heard.malformed, 7);
+    drop(channel);
+    listener.listen();
+    assert_eq!(listener.descriptors().count(), 1);
+}
+
+/// A port at `lab`'s right end whose filter a process has handed over, and that process.
+fn handed_over(lab: &Lab, listener: &mut Listener, shared: &OwnedFd) -> (Port, OwnedFd) {
+    let port = Port::builder(lab.right().interface()).mode(Mode::XdpCopyNative).open().unwrap();
+    let channel = join(listener, shared);
+    let (ours, theirs) = pair();
+    port.filter_control().unwrap().send(&ours).unwrap();
+    say(&channel, &Message::Control { handle: 3 }, &[theirs.as_fd()]);
+    (port, channel)
+}
+
+#[test]
+fn a_filter_is_loaded_for_its_own_handle_and_taken_away_if_nobody_hears_of_it() {
+    let Some(lab) = Lab::builder().gro_right(false).build_or_skip() else { return };
+    let right = lab.right();
+    let sender = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());
+    right.namespace().run(|| {
+        let (mut listener, shared) = Listener::new().unwrap();
+        let (mut port, channel) = handed_over(&lab, &mut listener, &shared);
+        let host = UdpSocket::bind((right.ipv4(), 9001)).unwrap();
+        host.set_read_timeout(Some(PATIENCE)).unwrap();
+        ask(&channel, 4, "udp port 9000");
+        assert!(matches!(answer(&mut listener, &channel), Reply::Refused { .. }), "of another handle");
+        ask(&channel, 3, "udp port 9000");
+        assert_eq!(answer(&mut listener, &channel), Reply::Loaded { request: 1 });
+        let another = join(&mut listener, &shared);
+        ask(&another, 3, "udp port 9001");
+        assert!(matches!(answer(&mut listener, &another), Reply::Refused { .. }), "of another process");
+        sender.send_to(b"host's", (right.ipv4(), 9001)).unwrap();
+        assert_eq!(host.recv(&mut [0; 64]).unwrap(), 6);
+        // It has given up waiting, and runs the filter itself.
+        ask(&channel, 3, "udp port 9002");
+        shutdown(&channel, Shutdown::Read).unwrap();
+        listener.listen();
+        let deadline = Instant::now() + PATIENCE;
+        let mut has_come = false;
+        while !has_come {
+            assert!(Instant::now() < deadline, "the filter is still there");
+            sender.send_to(b"taken", (right.ipv4(), 9001)).unwrap();
+            let packets = port.receiver().receive_timeout(Duration::from_millis(20)).unwrap();
+            has_come = packets.into_iter().any(|packet| packet.ends_with(b"taken"));
+        }
+    });
+}
