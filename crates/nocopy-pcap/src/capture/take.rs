@@ -289,10 +289,14 @@ impl Take {
     fn gather(&mut self, stop: &Stop) -> Waited {
         self.shared.is_down.store(false, Ordering::Relaxed);
         if let Some(gathering) = &mut self.gathering {
-            let received = self.shared.received.load(Ordering::Relaxed);
-            let duration = gathering.sleep(Instant::now(), received);
-            if let Err(error) = sleep(None, stop, duration) {
-                return Waited::Failed(text::of_errno("can't poll on packet socket", &error));
+            gathering.begin(Instant::now());
+            while let Some(slice) = gathering.slice(Instant::now(), self.reading.queues().came()) {
+                if let Err(error) = sleep(None, stop, slice) {
+                    return Waited::Failed(text::of_errno("can't poll on packet socket", &error));
+                }
+                if stop.is_asked() {
+                    break;
+                }
             }
         }
         if stop.take() { Waited::Stopped } else { Waited::Look }

@@ -200,6 +200,14 @@ impl Queues {
         self.receivers().all(|receiver| receiver.is_empty())
     }
 
+    /// How many packets came since the ports were opened, one for each buffer where packets may have several; and how many of those
+    /// lie in the rings, whatever a filter in user space would say of them. Looks at memory only.
+    pub fn came(&mut self) -> (u64, u32) {
+        self.add_up();
+        let waiting = self.receivers().map(|receiver| receiver.waiting()).fold(0, u32::saturating_add);
+        (self.received.load(Relaxed) + u64::from(waiting), waiting)
+    }
+
     /// Changes how to wait, from the next wait on.
     pub fn set_wait(&mut self, wait: Wait) {
         self.wait = wait;

@@ -202,6 +202,11 @@ impl Receiver {
         self.rx.available(1) == 0
     }
 
+    /// Entries of the rx ring that are ready to be read.
+    pub(super) fn waiting(&mut self) -> u32 {
+        self.rx.available(u32::MAX)
+    }
+
     /// Entries of the rx ring read since it was made, modulo 2^32.
     pub(super) fn read(&self) -> u32 {
         self.rx.read()
