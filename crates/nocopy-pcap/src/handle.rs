@@ -224,7 +224,7 @@ impl Handle {
 }
 
 /// The EtherType that is reserved for ever (RFC 1701).
-const NOBODYS_PROTOCOL: u16 = 0xffff;
+pub(crate) const NOBODYS_PROTOCOL: u16 = 0xffff;
 
 /// Has a packet socket hear nothing more: bound to a protocol that no packet has, it costs nothing for each packet.
 fn deafen(socket: c_int) {

@@ -21,6 +21,12 @@ fn errors_are_the_same() {
 }
 
 #[test]
+fn who_sleeps_in_poll_is_told_of_an_interface_that_goes() {
+    common::compare_with("polled", Library::Taking);
+    common::compare_with("polled", Library::Ours);
+}
+
+#[test]
 fn what_does_not_match_is_the_hosts_and_what_matches_is_not() {
     let scratch = Scratch::new("rest");
     let program = common::compile("rest", &scratch);

@@ -69,6 +69,32 @@ fn ask(socket: BorrowedFd<'_>, device: &CStr, what: c_ulong) -> io::Result<libc:
     }
 }
 
+/// A packet socket bound to an interface; it hears packets of a protocol, or none where that is 0.
+pub(super) fn packet_socket(device: &CStr, protocol: u16) -> io::Result<OwnedFd> {
+    // SAFETY: the name ends with a zero.
+    let index = unsafe { libc::if_nametoindex(device.as_ptr()) };
+    if index == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: takes numbers.
+    let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if socket < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: opened above, and owned by nobody else.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    // SAFETY: numbers.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    (address.sll_family, address.sll_protocol) = (libc::AF_PACKET as u16, protocol.to_be());
+    address.sll_ifindex = index.cast_signed();
+    let bytes = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the pointer and length describe `address`.
+    match unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) } {
+        0 => Ok(socket),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The socket's error, which is thereby forgotten.
 pub(super) fn socket_error(socket: BorrowedFd<'_>) -> io::Error {
     let mut error: c_int = 0;

@@ -5,6 +5,7 @@
 
 mod gathering;
 mod reading;
+mod watch;
 
 use std::ffi::{CStr, c_int};
 use std::io;
@@ -26,6 +27,7 @@ use crate::report::{self, CaptureMode, FilterPlace};
 use crate::text;
 use gathering::Gathering;
 use reading::{CLAIMED_MAX, Reading};
+use watch::Watch;
 
 /// Frames of each queue, where the program does not ask for more.
 const FRAMES: u32 = 8192;
@@ -71,8 +73,9 @@ pub(crate) struct Take {
 /// What both sides see.
 #[derive(Debug)]
 struct Shared {
-    /// Readable when packets are there.
+    /// Readable when packets are there, and when the interface went down or away.
     descriptor: OwnedFd,
+    watch: Watch,
     /// Makes it readable while packets are in hand.
     waker: Waker,
     meter: Meter,
@@ -116,9 +119,11 @@ impl Take {
         let in_front = queues.filter_control().map_err(|error| refused(&error))?;
         let waker = queues.waker().map_err(|error| refused(&error))?;
         let descriptor = queues.as_fd().try_clone_to_owned().map_err(|error| refused(&error))?;
+        let watch = Watch::open(device, descriptor.as_fd()).map_err(|error| refused(&error))?;
         let timeout = u64::try_from(settings.timeout_ms).ok().filter(|&ms| ms > 0).map(Duration::from_millis);
         let shared = Arc::new(Shared {
             descriptor,
+            watch,
             waker,
             meter: queues.meter(),
             in_front,
@@ -258,16 +263,18 @@ impl Take {
             return Waited::Failed(words);
         }
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
+        let mut is_readable = waiting.nonblocking; // as far as is known
         loop {
+            if is_readable {
+                self.shared.watch.hear();
+            }
             let is_down = match self.reading.queues().arm() {
                 Ok(true) if waiting.nonblocking => return Waited::Look,
                 Ok(true) => return self.gather(waiting.stop),
                 Ok(false) => false,
-                Err(error) => match error.kind() {
-                    // As libpcap has it, an interface that is down may come up again.
-                    io::ErrorKind::NetworkDown => true,
-                    io::ErrorKind::NotConnected => return Waited::Failed("The interface disappeared".into()),
-                    _ => return Waited::Failed(text::of_errno("can't look for packets", &error)),
+                Err(error) => match self.shared.watch.explain(&error) {
+                    Ok(is_down) => is_down,
+                    Err(words) => return Waited::Failed(words),
                 },
             };
             self.shared.is_down.store(is_down, Ordering::Relaxed);
@@ -278,8 +285,8 @@ impl Take {
             }
             let packets = (!is_down).then(|| self.shared.descriptor.as_fd());
             match sleep(packets, waiting.stop, left.min(LOOK_INTERVAL)) {
-                Ok(()) if waiting.stop.take() => return Waited::Stopped,
-                Ok(()) => {}
+                Ok(_) if waiting.stop.take() => return Waited::Stopped,
+                Ok(readable) => is_readable = readable,
                 Err(error) => return Waited::Failed(text::of_errno("can't poll on packet socket", &error)),
             }
         }
@@ -348,8 +355,9 @@ fn now_ns() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Sleeps until packets come, if that matters, a stop is asked for, the time is up, or a signal comes.
-fn sleep(packets: Option<BorrowedFd<'_>>, stop: &Stop, duration: Duration) -> io::Result<()> {
+/// Sleeps until packets come, if that matters, a stop is asked for, the time is up, or a signal comes. Returns whether the descriptor
+/// for packets is readable.
+fn sleep(packets: Option<BorrowedFd<'_>>, stop: &Stop, duration: Duration) -> io::Result<bool> {
     let descriptor = |fd: Option<BorrowedFd<'_>>| libc::pollfd {
         fd: fd.map_or(-1, |fd| fd.as_raw_fd()), // a negative one is passed over
         events: libc::POLLIN,
@@ -364,12 +372,12 @@ fn sleep(packets: Option<BorrowedFd<'_>>, stop: &Stop, duration: Duration) -> io
     let result = unsafe { libc::ppoll(polled.as_mut_ptr(), 2, &raw const timeout, std::ptr::null()) };
     if result < 0 {
         let error = io::Error::last_os_error();
-        return if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) };
+        return if error.kind() == io::ErrorKind::Interrupted { Ok(false) } else { Err(error) };
     }
     if polled[1].revents & libc::POLLIN != 0 {
         stop.forget_wakeups();
     }
-    Ok(())
+    Ok(polled[0].revents != 0)
 }
 
 impl Shared {
