@@ -39,6 +39,7 @@ fn what_does_not_match_is_the_hosts_and_what_matches_is_not() {
     assert_eq!((said("direction in: 0"), said("direction out: -1 packets are taken")), (1, 1), "{told:#?}");
     assert_eq!(said("setfilter: -1 can't remove the filter in front"), 1, "{told:#?}");
     assert_eq!(said("a second one: 1"), 1, "{told:#?}");
+    assert_eq!((said("inject: 60"), said("arrived: 1 frames, 60 bytes")), (1, 1), "{told:#?}");
     // Nothing is on the interface any more: this comes to the host, after everything else.
     let last = common::frame(lab.right(), 77, 60);
     Wire::open(lab.left()).send(&last);

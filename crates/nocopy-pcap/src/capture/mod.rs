@@ -223,10 +223,10 @@ impl Control {
     }
 
     /// A socket on which libpcap would send: bound to the interface, and not hearing what was sent on it.
-    pub(crate) fn sending_socket(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn sending_socket(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Passive(control, _) => Some(control.descriptor()),
-            Self::Take(_) => None,
+            Self::Passive(control, _) => control.descriptor(),
+            Self::Take(control) => control.sending_socket(),
         }
     }
 

@@ -20,7 +20,7 @@ use nocopy::port::{FilterControl, FilterControlError, Queues, ToHost};
 use nocopy::{Mode, Port, xdp};
 use nocopy_proto::filter::{Ancillary, INSTRUCTIONS_MAX, Program};
 
-use super::interface::{Drops, InterfaceKind};
+use super::interface::{self, Drops, InterfaceKind};
 use super::{Counts, Direction, Filter, Packet, Refusal, Waited, Waiting};
 use crate::handle::{Settings, Stop};
 use crate::report::{self, CaptureMode, FilterPlace};
@@ -76,6 +76,8 @@ struct Shared {
     /// Readable when packets are there, and when the interface went down or away.
     descriptor: OwnedFd,
     watch: Watch,
+    /// For what the program sends. Of no protocol: it hears nothing, and the kernel finds out that of each frame.
+    sending: OwnedFd,
     /// Makes it readable while packets are in hand.
     waker: Waker,
     meter: Meter,
@@ -114,16 +116,18 @@ impl Take {
         let refused = |why: &dyn std::fmt::Display| Refusal(why.to_string());
         let frames = frames(settings.buffer_bytes);
         let mut queues = open_queues(name, settings, frames)?;
-        // Both while there are privileges: the program may give them up.
+        // All while there are privileges: the program may give them up.
         let to_host = queues.ports()[0].to_host().map_err(|error| refused(&error))?;
         let in_front = queues.filter_control().map_err(|error| refused(&error))?;
         let waker = queues.waker().map_err(|error| refused(&error))?;
         let descriptor = queues.as_fd().try_clone_to_owned().map_err(|error| refused(&error))?;
         let watch = Watch::open(device, descriptor.as_fd()).map_err(|error| refused(&error))?;
+        let sending = interface::packet_socket(device, 0).map_err(|error| refused(&error))?;
         let timeout = u64::try_from(settings.timeout_ms).ok().filter(|&ms| ms > 0).map(Duration::from_millis);
         let shared = Arc::new(Shared {
             descriptor,
             watch,
+            sending,
             waker,
             meter: queues.meter(),
             in_front,
@@ -479,6 +483,10 @@ impl Control {
             self.shared.tell();
         }
         self.shared.descriptor.as_fd()
+    }
+
+    pub(super) fn sending_socket(&self) -> BorrowedFd<'_> {
+        self.shared.sending.as_fd()
     }
 
     pub(super) fn needs_looks(&self) -> bool {

@@ -36,7 +36,7 @@ impl Sending {
 
     #[cold]
     fn open(&self, interface: &str, control: &Control) -> io::Result<&Arc<Injector>> {
-        let injector = Injector::open(interface, control.sending_socket())?;
+        let injector = Injector::open(interface, Some(control.sending_socket()))?;
         // Of two threads that send their first packets at once, the injector of one goes unused.
         Ok(self.injector.get_or_init(|| injector))
     }

@@ -41,6 +41,10 @@ int main(int argc, char **argv) {
     pcap_close(second);
     unprivileged();
     matching(p, "udp port 7");
+    // Sent for the first time.
+    unsigned char frame[60] = {2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 0x88, 0xb5};
+    say(p, "inject", pcap_inject(p, frame, sizeof frame));
+    printf("arrived: %s\n", ask("receive 1"));
     pcap_close(p);
     return 0;
 }
