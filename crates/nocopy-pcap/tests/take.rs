@@ -55,3 +55,15 @@ fn what_does_not_match_is_the_hosts_and_what_matches_is_not() {
     }
     assert_eq!(ports, [9; 20]);
 }
+
+#[test]
+fn what_is_handed_back_was_not_received_and_what_the_host_does_not_get_was_dropped() {
+    let scratch = Scratch::new("handed");
+    let program = common::compile("handed", &scratch);
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let told = common::run(&program, Library::Taking, &lab);
+    assert!(told.status.success(), "{told:#?}");
+    for said in ["handed back: 11 wanted, lost 0", "lost: 11 wanted, lost 1"] {
+        assert!(told.lines.iter().any(|line| line == said), "{told:#?}");
+    }
+}

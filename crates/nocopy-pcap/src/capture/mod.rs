@@ -37,7 +37,7 @@ pub(crate) struct Packet<'a> {
 pub(crate) struct Counts {
     /// Packets that matched the filter, also those that were dropped then.
     pub(crate) received: u64,
-    /// Packets dropped because the program was too slow.
+    /// Packets dropped because the program was too slow; and those taken from the host that did not match and could not be handed back.
     pub(crate) dropped: u64,
     /// Packets that the interface lost.
     pub(crate) interface_dropped: u64,

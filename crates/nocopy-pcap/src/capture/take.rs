@@ -65,6 +65,8 @@ pub(crate) struct Take {
     gathering: Option<Gathering>,
     timeout: Option<Duration>,
     to_host: ToHost,
+    /// Packets in hand that did not match and that the host did not get.
+    lost: u64,
     /// What went wrong while packets were looked for.
     failure: Option<String>,
     shared: Arc<Shared>,
@@ -85,8 +87,10 @@ struct Shared {
     modes: Vec<String>,
     drops: Option<Drops>,
     handle: AtomicU64,
-    /// Packets claimed. Written by the reader alone.
+    /// Packets claimed, but for those handed back. Written by the reader alone.
     received: AtomicU64,
+    /// Packets that were to be handed back and that the host did not get. Written by the reader alone.
+    lost: AtomicU64,
     is_down: AtomicBool,
     /// Whether somebody may wait for the descriptor.
     is_watched: AtomicBool,
@@ -135,6 +139,7 @@ impl Take {
             drops: settings.promiscuous.then(|| Drops::of(name)),
             handle: AtomicU64::new(UNTOLD),
             received: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
             is_down: AtomicBool::new(false),
             is_watched: AtomicBool::new(false),
             is_left: AtomicBool::new(false),
@@ -153,6 +158,7 @@ impl Take {
             gathering: (!settings.immediate).then(gathering),
             timeout,
             to_host,
+            lost: 0,
             failure: None,
             shared: Arc::clone(&shared),
         };
@@ -180,6 +186,7 @@ impl Take {
         let count = self.reading.claim().unwrap_or(0);
         let received = self.shared.received.load(Ordering::Relaxed) + count as u64;
         self.shared.received.store(received, Ordering::Relaxed); // nobody else stores
+        self.tell_lost();
         if count == 0 {
             self.tell();
         }
@@ -211,7 +218,7 @@ impl Take {
         stop: &Stop,
         deliver: &mut impl FnMut(Packet<'_>),
     ) -> usize {
-        let mut delivered = 0;
+        let (mut delivered, mut handed_back) = (0, 0);
         for _ in 0..max {
             if stop.is_asked() {
                 break;
@@ -225,7 +232,8 @@ impl Take {
                 && filter.program.run(&[packet], &Ancillary::default()) == 0
             {
                 // Refused, it is lost to the host, as on an interface that is gone.
-                let _ = self.to_host.hand_over(packet);
+                self.lost += u64::from(self.to_host.hand_over(packet).is_err());
+                handed_back += 1;
                 continue;
             }
             delivered += 1;
@@ -236,8 +244,17 @@ impl Take {
                 stays: true,
             });
         }
+        if handed_back > 0 {
+            let received = self.shared.received.load(Ordering::Relaxed) - handed_back;
+            self.shared.received.store(received, Ordering::Relaxed);
+            self.tell_lost();
+        }
         self.tell();
         delivered
+    }
+
+    fn tell_lost(&self) {
+        self.shared.lost.store(self.lost + self.reading.lost(), Ordering::Relaxed);
     }
 
     /// Takes over a filter that was set.
@@ -469,7 +486,7 @@ impl Control {
         let measured = self.shared.meter.read();
         let measured =
             measured.map_err(|error| text::of_errno("failed to get statistics from socket", &error))?;
-        let dropped = measured.statistics.rx_lost();
+        let dropped = measured.statistics.rx_lost() + self.shared.lost.load(Ordering::Relaxed);
         Ok(Counts {
             received: self.shared.received.load(Ordering::Relaxed) + dropped,
             dropped,

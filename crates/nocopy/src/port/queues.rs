@@ -30,7 +30,7 @@ pub use waker::Waker;
 
 use super::receiver::{Batch, Receiver};
 use super::wait::{self, Coalescer, Waiting};
-use super::{OpenError, Port, PortBuilder, ToHostError, Wait};
+use super::{OpenError, Port, PortBuilder, ToHostError, TurnedAway, Wait};
 use crate::area::{Area, Balance};
 use crate::filter::Program;
 use crate::sys::xsk::{Wakeup, wait_readable};
@@ -242,7 +242,7 @@ impl Queues {
 
     /// Runs a filter in the receivers from now on, also over what lies in the rings already, beside whatever filter the kernel runs:
     /// each packet that does not match is handed to the host ([`ToHost`](super::ToHost)), in packet ring mode the host has it. `None`
-    /// ends that. What was turned away adds up ([`Receiver::turned_away`](super::Receiver::turned_away)).
+    /// ends that. What was turned away adds up ([`Queues::turned_away`]).
     ///
     /// # Errors
     /// The way to the host cannot be had: see [`PortBuilder::way_to_host`] for programs that give up their privileges. Nothing has
@@ -254,6 +254,15 @@ impl Queues {
             port.receiver.replace_filter(filter);
         }
         Ok(())
+    }
+
+    /// What filters in user space turned away, on all ports together.
+    pub fn turned_away(&self) -> TurnedAway {
+        let each = self.ports.iter().map(|port| port.receiver.turned_away());
+        each.fold(TurnedAway::default(), |all, one| TurnedAway {
+            to_host: all.to_host + one.to_host,
+            lost: all.lost + one.lost,
+        })
     }
 
     /// Gives everything up in the child of a fork, without a change to what the parent has: no queue is taken from its ports, no

@@ -36,6 +36,11 @@ impl Reading {
         self.queues.hear()
     }
 
+    /// Packets that the filter of the queues turned away and the host did not get.
+    pub(super) fn lost(&self) -> u64 {
+        self.queues.turned_away().lost
+    }
+
     fn put_back(&mut self) {
         self.held.clear();
         self.next = 0;
