@@ -49,14 +49,16 @@ impl Sending {
     /// Sends what waits; then, how many frames were sent, and how, for the report.
     pub(crate) fn finish(&self) -> (u64, Option<String>) {
         let Some(injector) = self.injector.get() else { return (0, None) };
-        injector.close();
+        let _ = injector.close();
         (injector.sent(), injector.summary())
     }
 
-    /// Sends what waits, and ends.
+    /// Sends what waits, and ends; unless this is a signal handler that interrupts the sending itself, which may go on then.
     pub(crate) fn close(self) {
-        if let Some(injector) = self.injector.into_inner() {
-            injector.close();
+        if let Some(injector) = self.injector.into_inner()
+            && injector.close().is_break()
+        {
+            std::mem::forget(injector);
         }
     }
 

@@ -24,6 +24,7 @@ mod process;
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -230,24 +231,36 @@ impl Injector {
         }
     }
 
-    /// Sends what is queued, and ends the batches.
-    pub(crate) fn close(&self) {
-        let mut state = self.state.lock();
+    /// Sends what is queued, and ends the batches. If nothing was done, because somebody is sending who does not get done, the
+    /// injector must stay.
+    #[must_use]
+    pub(crate) fn close(&self) -> ControlFlow<()> {
+        let Some(mut state) = self.state_to_close() else { return ControlFlow::Break(()) };
         let sender = state.give_up(Duration::MAX);
         drop(state);
         drop(sender); // may wait for frames to come back
+        ControlFlow::Continue(())
+    }
+
+    /// The state, for who closes: a signal handler does so, too, and would wait for ever for what it interrupts.
+    fn state_to_close(&self) -> Option<Guard<'_, State>> {
+        if SENDING.get() { None } else { self.state.lock_within(process::EXIT_PATIENCE) }
     }
 
     /// Frames that were sent.
     pub(crate) fn sent(&self) -> u64 {
-        let state = self.state.lock();
-        self.singly.load(Relaxed) + state.batched_so_far().saturating_sub(state.owed.lost)
+        let batched = |state: Guard<'_, State>| state.batched_so_far().saturating_sub(state.owed.lost);
+        self.singly.load(Relaxed) + self.state_to_close().map_or(0, batched)
     }
 
     /// What was sent, and how, for people; nothing if nothing was.
     pub(crate) fn summary(&self) -> Option<String> {
-        let state = self.state.lock();
         let singly = self.singly.load(Relaxed);
+        let Some(state) = self.state_to_close() else {
+            return Some(format!(
+                "{singly} frames by packet socket; closed in the midst of sending, others are not counted"
+            ));
+        };
         let batched = state.batched_so_far().saturating_sub(state.owed.lost);
         if singly + batched + state.owed.lost == 0 {
             return None;

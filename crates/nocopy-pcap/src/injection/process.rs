@@ -12,7 +12,7 @@ use super::lock::Lock;
 use super::{Injector, SENDING};
 
 /// A thread that holds a lock while the program exits may never run again.
-const EXIT_PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const EXIT_PATIENCE: Duration = Duration::from_secs(1);
 
 static INJECTORS: Lock<Vec<Weak<Injector>>> = Lock::new(Vec::new());
 

@@ -77,10 +77,40 @@ static void at_the_end(const char *device) {
     printf("ended %d: %s\n", status, ask("receive 5"));
 }
 
+static pcap_t *sending;
+
+static void close_and_exit(int number) {
+    (void)number;
+    pcap_close(sending);
+    _exit(0);
+}
+
+// A signal handler closes the handle, whatever it interrupts.
+static void closed_by_a_signal(const char *device) {
+    int ended = 0;
+    for (int i = 0; i < 10; i++) {
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            sending = opened(device);
+            signal(SIGALRM, close_and_exit);
+            struct itimerval soon = {{0, 0}, {0, 100000 + 1700 * i}};
+            setitimer(ITIMER_REAL, &soon, NULL);
+            for (;;) pcap_inject(sending, frame, 60);
+        }
+        int status = -1;
+        for (int wait = 0; wait < 600 && waitpid(child, &status, WNOHANG) != child; wait++) usleep(100000);
+        if (status != 0) { kill(child, SIGKILL); break; }
+        ended++;
+    }
+    printf("closed by a signal: %d ended\n", ended);
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) return 2;
     of_all_lengths(argv[1]);
     of_several(argv[1]);
     at_the_end(argv[1]);
+    closed_by_a_signal(argv[1]);
     return 0;
 }
