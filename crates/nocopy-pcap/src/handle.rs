@@ -1,20 +1,23 @@
 //! Our state beside a program's `pcap_t`.
 
 mod live;
+mod reading;
 mod sending;
 mod stop;
 
 use std::ffi::{CStr, CString, c_int};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::abi::{Pcap, SNAP_BYTES_MAX, Statistics};
+use crate::abi::{ERROR, Pcap, SNAP_BYTES_MAX, Statistics};
 use crate::capture::{Capture, Control, Counts, Refusal};
 use crate::fork::{Generation, generation};
 use crate::report::{self, Library};
 use crate::system::system;
+use crate::text;
 
-pub(crate) use live::Live;
+pub(crate) use live::{Live, Reader};
 pub(crate) use stop::Stop;
 
 /// `PCAP_TSTAMP_HOST_*`: time stamps of the kernel's, which ours are.
@@ -97,6 +100,8 @@ pub(crate) struct Handle {
     live: OnceLock<Live>,
     /// Once it is activated, and the system's.
     is_theirs: AtomicBool,
+    /// Itself, if it was closed while a call reads: for that call to end. Written before [`Live::abandon`].
+    abandoned: AtomicPtr<Self>,
     made_in: Generation,
 }
 
@@ -110,6 +115,7 @@ impl Handle {
             settings: Mutex::new(Settings::new()),
             live: OnceLock::new(),
             is_theirs: AtomicBool::new(false),
+            abandoned: AtomicPtr::new(null_mut()),
             made_in: generation(),
         }
     }
@@ -147,6 +153,14 @@ impl Handle {
     /// `real` is the open handle of the system's libpcap that this is beside.
     pub(crate) unsafe fn go_live(&self, real: *mut Pcap, capture: (Capture, Control)) -> c_int {
         let settings = self.settings().clone();
+        // Before the system's handle is activated: what fails then leaves it as it was.
+        if settings.nonblocking
+            && let Err(words) = live::set_flag(capture.1.descriptor(), true)
+        {
+            // SAFETY: by contract.
+            unsafe { text::set(real, &words) };
+            return ERROR;
+        }
         // SAFETY: by contract.
         let status = unsafe {
             (system().pcap_set_buffer_size)(real, SMALL_BUFFER_BYTES);
@@ -161,11 +175,6 @@ impl Handle {
             deafen((system().pcap_fileno)(real));
             Live::new(real, self.number, &self.device, &settings, capture)
         };
-        if settings.nonblocking
-            && let Err(words) = live.set_nonblocking(true)
-        {
-            return live.fail(&words);
-        }
         let library = live.control.library();
         if self.live.set(live).is_ok() {
             self.report_opened(library);
@@ -205,19 +214,32 @@ impl Handle {
 
     /// Closes it: as whoever opened it, or as the child of a fork, whose parent may go on. `real` is closed afterwards.
     pub(crate) fn close(self: Box<Self>, real: *mut Pcap) {
-        let is_inherited = self.made_in != generation();
         // The kernel counts anew once it has told: what it tells is the parent's to ask for.
-        let counts = if is_inherited { None } else { self.counts(real) };
+        let counts = if self.is_inherited() { None } else { self.counts(real) };
         if let Some(counts) = counts {
             let Counts { received, dropped, interface_dropped } = counts;
             let (sent, sending) = self.live().map_or((0, None), Live::finish_sending);
             let counts = report::Counts { received, dropped, interface_dropped, sent };
             report::closed(self.number, counts, sending.as_deref());
         }
-        if let Some(live) = self.live().filter(|live| live.is_reading()) {
-            live.abandon();
-            Box::leak(self); // the loop goes on with it until its callback returns
-        } else if let Some(live) = self.live.into_inner() {
+        let handle = Box::into_raw(self);
+        // SAFETY: made of a box above. Where a call reads it is that call's from `abandon` on, and not touched here.
+        unsafe {
+            (*handle).abandoned.store(handle, Ordering::Relaxed); // `abandon` releases it
+            if (*handle).live().is_none_or(|live| !live.abandon()) {
+                Box::from_raw(handle).end();
+            }
+        }
+    }
+
+    fn is_inherited(&self) -> bool {
+        self.made_in != generation()
+    }
+
+    /// Closes the capture, once nobody reads any more.
+    fn end(self: Box<Self>) {
+        let is_inherited = self.is_inherited();
+        if let Some(live) = self.live.into_inner() {
             live.close(is_inherited);
         }
     }
@@ -226,7 +248,8 @@ impl Handle {
 /// The EtherType that is reserved for ever (RFC 1701).
 pub(crate) const NOBODYS_PROTOCOL: u16 = 0xffff;
 
-/// Has a packet socket hear nothing more: bound to a protocol that no packet has, it costs nothing for each packet.
+/// Has a packet socket hear nothing more: bound to a protocol that no packet has, it costs nothing for each packet. Programs that are
+/// executed do not get it: the program knows nothing of it, and could not close it before.
 fn deafen(socket: c_int) {
     // SAFETY: numbers.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -234,6 +257,7 @@ fn deafen(socket: c_int) {
     // SAFETY: the pointers describe `address` and its length. A socket that could not be bound anew would go on hearing, and lose
     // what it hears: that costs time, and nothing else.
     unsafe {
+        libc::fcntl(socket, libc::F_SETFD, libc::FD_CLOEXEC);
         if libc::getsockname(socket, (&raw mut address).cast(), &raw mut bytes) == 0 {
             // None, which is 0, is taken for the one that it has (`packet_bind`).
             address.sll_protocol = NOBODYS_PROTOCOL.to_be();

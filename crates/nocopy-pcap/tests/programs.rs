@@ -4,6 +4,8 @@
 
 mod common;
 
+use common::{Library, Scratch};
+
 #[test]
 fn captures_are_the_same() {
     common::compare("capture");
@@ -27,4 +29,18 @@ fn forks_are_the_same() {
 #[test]
 fn sending_is_the_same() {
     common::compare("sending");
+}
+
+#[test]
+fn nothing_is_left_of_a_handle_that_is_closed_while_a_call_reads() {
+    let scratch = Scratch::new("closing");
+    let program = common::compile("closing", &scratch);
+    for library in [Library::Ours, Library::Taking] {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let told = common::run(&program, library, &lab);
+        let said = |line: &str| told.lines.iter().filter(|said| said.starts_with(line)).count();
+        assert!(told.status.success(), "{told:#?}");
+        assert_eq!((said("loop: -2"), said("until closed: 3 packets")), (3, 2), "{told:#?}");
+        assert_eq!(said("left: 0 descriptors, 0 sockets"), 3, "{told:#?}");
+    }
 }

@@ -1,12 +1,12 @@
 //! Packets.
 
 use std::ffi::{c_int, c_uchar};
-use std::ptr::{null, null_mut};
+use std::ptr::{NonNull, null, null_mut};
 
 use crate::abi::{ERROR, Handler, PacketHeader, Pcap};
 use crate::capture::Packet;
 use crate::guard;
-use crate::handle::Live;
+use crate::handle::{Handle, Live, Reader};
 use crate::system::system;
 use crate::table;
 
@@ -19,9 +19,26 @@ fn deliver_to(handler: Option<Handler>, user: *mut c_uchar) -> impl FnMut(&Packe
     }
 }
 
+/// Our state, if the capture is ours. No reference: it may be gone before the call is over.
 #[inline]
-fn live(handle: *mut Pcap) -> Option<&'static Live> {
-    table::find(handle)?.live()
+fn ours(handle: *mut Pcap) -> Option<NonNull<Handle>> {
+    table::find(handle).filter(|ours| ours.live().is_some()).map(NonNull::from)
+}
+
+/// Reads; an error is `fallback`.
+///
+/// # Safety
+/// The handle is open, and `ours` is beside it.
+unsafe fn read<R: Copy>(
+    handle: *mut Pcap,
+    ours: NonNull<Handle>,
+    fallback: R,
+    read: impl FnOnce(&Live, &mut Reader) -> R,
+) -> R {
+    // SAFETY: by contract.
+    let run = || unsafe { Handle::read(ours, read) }.unwrap_or(fallback);
+    // SAFETY: by contract.
+    unsafe { guard::entry(handle, fallback, run) }
 }
 
 #[unsafe(no_mangle)]
@@ -31,10 +48,12 @@ unsafe extern "C" fn pcap_dispatch(
     handler: Option<Handler>,
     user: *mut c_uchar,
 ) -> c_int {
-    match live(handle) {
+    match ours(handle) {
         // SAFETY: the handle is open.
-        Some(live) => unsafe {
-            guard::entry(handle, ERROR, || live.dispatch(count, &mut deliver_to(handler, user)))
+        Some(ours) => unsafe {
+            read(handle, ours, ERROR, |live, reader| {
+                live.dispatch(reader, count, &mut deliver_to(handler, user))
+            })
         },
         // SAFETY: the program's word.
         None => unsafe { (system().pcap_dispatch)(handle, count, handler, user) },
@@ -48,10 +67,12 @@ unsafe extern "C" fn pcap_loop(
     handler: Option<Handler>,
     user: *mut c_uchar,
 ) -> c_int {
-    match live(handle) {
+    match ours(handle) {
         // SAFETY: the handle is open.
-        Some(live) => unsafe {
-            guard::entry(handle, ERROR, || live.repeat(count, &mut deliver_to(handler, user)))
+        Some(ours) => unsafe {
+            read(handle, ours, ERROR, |live, reader| {
+                live.repeat(reader, count, &mut deliver_to(handler, user))
+            })
         },
         // SAFETY: the program's word.
         None => unsafe { (system().pcap_loop)(handle, count, handler, user) },
@@ -60,13 +81,13 @@ unsafe extern "C" fn pcap_loop(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pcap_next(handle: *mut Pcap, header: *mut PacketHeader) -> *const c_uchar {
-    let Some(live) = live(handle) else {
+    let Some(ours) = ours(handle) else {
         // SAFETY: the program's word.
         return unsafe { (system().pcap_next)(handle, header) };
     };
-    let run = || {
+    let run = |live: &Live, reader: &mut Reader| {
         let mut found = (null_mut(), null());
-        if live.next(&mut found) <= 0 {
+        if live.next(reader, &mut found) <= 0 {
             return null();
         }
         // SAFETY: the program's word; what was found stays until the next call.
@@ -74,7 +95,7 @@ unsafe extern "C" fn pcap_next(handle: *mut Pcap, header: *mut PacketHeader) -> 
         found.1
     };
     // SAFETY: the handle is open.
-    unsafe { guard::entry(handle, null(), run) }
+    unsafe { read(handle, ours, null(), run) }
 }
 
 #[unsafe(no_mangle)]
@@ -83,13 +104,13 @@ unsafe extern "C" fn pcap_next_ex(
     header: *mut *mut PacketHeader,
     packet: *mut *const c_uchar,
 ) -> c_int {
-    let Some(live) = live(handle) else {
+    let Some(ours) = ours(handle) else {
         // SAFETY: the program's word.
         return unsafe { (system().pcap_next_ex)(handle, header, packet) };
     };
-    let run = || {
+    let run = |live: &Live, reader: &mut Reader| {
         let mut found = (null_mut(), null());
-        let result = live.next(&mut found);
+        let result = live.next(reader, &mut found);
         // SAFETY: the program's word. What it had as a packet stays where there is none.
         unsafe {
             if !found.0.is_null() {
@@ -102,12 +123,12 @@ unsafe extern "C" fn pcap_next_ex(
         result
     };
     // SAFETY: the handle is open.
-    unsafe { guard::entry(handle, ERROR, run) }
+    unsafe { read(handle, ours, ERROR, run) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pcap_breakloop(handle: *mut Pcap) {
-    match live(handle) {
+    match table::find(handle).and_then(|ours| ours.live()) {
         Some(live) => live.stop.ask(), // also in a signal handler: no lock, no allocation, no panic
         // SAFETY: the program's word.
         None => unsafe { (system().pcap_breakloop)(handle) },

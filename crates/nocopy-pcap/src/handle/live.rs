@@ -1,12 +1,12 @@
 //! A handle that is activated, and ours.
 
-use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int, c_uchar};
 use std::io;
-use std::ops::{Deref, DerefMut};
-use std::os::fd::AsRawFd;
+use std::ops::ControlFlow;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::reading::Exclusive;
 use super::sending::Sending;
 use super::{Settings, Stop};
 use crate::abi::{ERROR, ERROR_BREAK, PacketHeader, Pcap};
@@ -39,7 +39,7 @@ unsafe impl Sync for Live {}
 
 /// What one thread at a time reads with.
 #[derive(Debug)]
-struct Reader {
+pub(crate) struct Reader {
     capture: Capture,
     nanoseconds: bool,
     snap_bytes: u32,
@@ -79,7 +79,7 @@ impl Live {
             stop: Stop::new(),
             sending: Sending::default(),
             timeout_ms: settings.timeout_ms,
-            nonblocking: AtomicBool::new(false),
+            nonblocking: AtomicBool::new(settings.nonblocking),
             is_abandoned: AtomicBool::new(false),
         }
     }
@@ -121,20 +121,25 @@ impl Live {
     /// `pcap_dispatch`: a count of 0 or less is for all that there are now.
     pub(crate) fn dispatch(
         &self,
+        reader: &mut Reader,
         count: c_int,
         deliver: &mut impl FnMut(&PacketHeader, Packet<'_>),
     ) -> c_int {
-        let Some(mut reader) = self.claim() else { return ERROR };
-        self.read(&mut reader, limit(count), deliver)
+        self.read(reader, limit(count), deliver)
     }
 
     /// `pcap_loop`: as many as asked for, however often packets have to be waited for; a count of 0 or less is for ever.
-    pub(crate) fn repeat(&self, count: c_int, deliver: &mut impl FnMut(&PacketHeader, Packet<'_>)) -> c_int {
-        let Some(mut reader) = self.claim() else { return ERROR };
+    pub(crate) fn repeat(
+        &self,
+        reader: &mut Reader,
+        count: c_int,
+        deliver: &mut impl FnMut(&PacketHeader, Packet<'_>),
+    ) -> c_int {
         let mut left = count;
         loop {
             let read = loop {
-                match self.read(&mut reader, limit(left), deliver) {
+                match self.read(reader, limit(left), deliver) {
+                    0 if self.is_abandoned.load(Ordering::Relaxed) => return ERROR_BREAK,
                     0 => {}
                     read => break read,
                 }
@@ -152,9 +157,7 @@ impl Live {
     }
 
     /// `pcap_next_ex`: the next packet, where it stays until the next call.
-    pub(crate) fn next(&self, found: &mut (*mut PacketHeader, *const c_uchar)) -> c_int {
-        let Some(mut claimed) = self.claim() else { return ERROR };
-        let reader = &mut *claimed;
+    pub(crate) fn next(&self, reader: &mut Reader, found: &mut (*mut PacketHeader, *const c_uchar)) -> c_int {
         let mut kept = std::mem::take(&mut reader.kept);
         let mut header = reader.header;
         let mut bytes = std::ptr::null();
@@ -177,13 +180,23 @@ impl Live {
         result
     }
 
-    /// The right to read, which one call at a time has; the text says so if another one has it.
-    fn claim(&self) -> Option<Claim<'_, Reader>> {
-        let claim = self.reader.claim();
-        if claim.is_none() {
+    /// Takes the right to read, which one call at a time has; the text says so if another one has it. See [`super::reading`].
+    #[expect(clippy::mut_from_ref, reason = "there is one until it is given back")]
+    pub(super) fn begin_reading(&self) -> Option<&mut Reader> {
+        let reader = self.reader.claim();
+        if reader.is_none() {
             self.fail("nocopy: another call reads packets of this handle");
         }
-        claim
+        reader
+    }
+
+    /// Gives it back. If the handle was closed meanwhile it is the caller's to end.
+    ///
+    /// # Safety
+    /// The caller has it, and what [`Self::begin_reading`] returned is gone.
+    pub(super) unsafe fn end_reading(&self) -> ControlFlow<()> {
+        // SAFETY: by contract.
+        unsafe { self.reader.give_back() }
     }
 
     /// Sets the filter.
@@ -231,17 +244,7 @@ impl Live {
     /// # Errors
     /// In libpcap's words.
     pub(crate) fn set_nonblocking(&self, on: bool) -> Result<(), String> {
-        let fd = self.control.descriptor().as_raw_fd();
-        // SAFETY: takes numbers.
-        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL, 0) };
-        if flags < 0 {
-            return Err(text::of_errno("F_GETFL", &io::Error::last_os_error()));
-        }
-        let flags = if on { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
-        // SAFETY: takes numbers.
-        if unsafe { libc::fcntl(fd, libc::F_SETFL, flags) } < 0 {
-            return Err(text::of_errno("F_SETFL", &io::Error::last_os_error()));
-        }
+        set_flag(self.control.descriptor(), on)?;
         self.nonblocking.store(on, Ordering::Relaxed);
         Ok(())
     }
@@ -260,15 +263,12 @@ impl Live {
         self.sending.finish()
     }
 
-    /// Whether a call reads right now: who closes the handle then does so from its callback.
-    pub(super) fn is_reading(&self) -> bool {
-        self.reader.is_claimed()
-    }
-
-    /// Ends the loop whose callback closed the handle.
-    pub(super) fn abandon(&self) {
+    /// Closes the handle for the program. If a call reads right now, which may be one whose callback closes it, that one ends soon, and
+    /// is left to end the handle: then this returns true, and it may be gone already.
+    pub(super) fn abandon(&self) -> bool {
         self.is_abandoned.store(true, Ordering::Relaxed);
         self.stop.ask();
+        self.reader.abandon().is_break()
     }
 
     /// Closes the capture; where it `is_inherited` it stays as it is for the parent.
@@ -282,6 +282,25 @@ impl Live {
             sending.close();
         }
     }
+}
+
+/// Has a descriptor block, or not.
+///
+/// # Errors
+/// In libpcap's words.
+pub(super) fn set_flag(descriptor: BorrowedFd<'_>, nonblocking: bool) -> Result<(), String> {
+    let fd = descriptor.as_raw_fd();
+    // SAFETY: takes numbers.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL, 0) };
+    if flags < 0 {
+        return Err(text::of_errno("F_GETFL", &io::Error::last_os_error()));
+    }
+    let flags = if nonblocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
+    // SAFETY: takes numbers.
+    if unsafe { libc::fcntl(fd, libc::F_SETFL, flags) } < 0 {
+        return Err(text::of_errno("F_SETFL", &io::Error::last_os_error()));
+    }
+    Ok(())
 }
 
 /// How many packets a count of C's is.
@@ -298,57 +317,5 @@ fn header_of(packet: &Packet<'_>, nanoseconds: bool, snap_bytes: u32) -> PacketH
         time: libc::timeval { tv_sec: seconds.cast_signed(), tv_usec: fraction.cast_signed() },
         captured_bytes: (packet.bytes.len() as u32).min(snap_bytes),
         original_bytes: packet.original_bytes,
-    }
-}
-
-/// What one call at a time has.
-#[derive(Debug)]
-struct Exclusive<T> {
-    is_claimed: AtomicBool,
-    value: UnsafeCell<T>,
-}
-
-/// It, for as long as the call takes.
-struct Claim<'a, T>(&'a Exclusive<T>);
-
-impl<T> Exclusive<T> {
-    const fn new(value: T) -> Self {
-        Self { is_claimed: AtomicBool::new(false), value: UnsafeCell::new(value) }
-    }
-
-    fn claim(&self) -> Option<Claim<'_, T>> {
-        // Acquire: pairs with the release in `Claim::drop`.
-        (!self.is_claimed.swap(true, Ordering::Acquire)).then(|| Claim(self))
-    }
-
-    fn is_claimed(&self) -> bool {
-        self.is_claimed.load(Ordering::Relaxed)
-    }
-
-    fn into_inner(self) -> T {
-        self.value.into_inner()
-    }
-}
-
-impl<T> Deref for Claim<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        // SAFETY: there is one claim at a time, and nothing else reaches the value.
-        unsafe { &*self.0.value.get() }
-    }
-}
-
-impl<T> DerefMut for Claim<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above.
-        unsafe { &mut *self.0.value.get() }
-    }
-}
-
-impl<T> Drop for Claim<'_, T> {
-    fn drop(&mut self) {
-        // Release: pairs with the acquire in `claim`.
-        self.0.is_claimed.store(false, Ordering::Release);
     }
 }

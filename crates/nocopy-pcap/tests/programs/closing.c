@@ -1,0 +1,63 @@
+// Handles that are closed while a call reads: by its callback, by another thread. Nothing of them is left then.
+#include <dirent.h>
+#include "program.h"
+
+static int descriptors(void) {
+    DIR *directory = opendir("/proc/self/fd");
+    int count = 0;
+    while (readdir(directory)) count++;
+    closedir(directory);
+    return count;
+}
+
+static int sockets(void) {
+    FILE *file = fopen("/proc/net/packet", "r");
+    int lines = 0;
+    for (int byte; (byte = getc(file)) != EOF;) lines += byte == '\n';
+    fclose(file);
+    return lines - 1;
+}
+
+static void on_packet_close(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
+    struct seen *seen = (struct seen *)user;
+    see(seen, header, bytes);
+    if (seen->packets == 3) pcap_close(seen->handle);
+}
+
+static void by_callback(const char *device) {
+    int before = descriptors();
+    pcap_t *p = opened(device);
+    struct seen seen = {.handle = p};
+    ask("send 5");
+    printf("loop: %d\n", pcap_loop(p, -1, on_packet_close, (unsigned char *)&seen));
+    tell("until closed", &seen);
+    printf("left: %d descriptors, %d sockets\n", descriptors() - before, sockets());
+}
+
+static void *close_it(void *handle) {
+    usleep(200000);
+    pcap_close(handle);
+    return NULL;
+}
+
+static void by_thread(const char *device) {
+    int before = descriptors();
+    pcap_t *p = opened(device);
+    struct seen seen = {0};
+    pthread_t closer;
+    pthread_create(&closer, NULL, close_it, p);
+    printf("loop: %d\n", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
+    pthread_join(closer, NULL);
+    printf("left: %d descriptors, %d sockets\n", descriptors() - before, sockets());
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) return 2;
+    must_take = getenv("NOCOPY_TAKE") != NULL; // each is the only one, or looks on
+    pcap_close(opened(argv[1]));
+    by_callback(argv[1]);
+    by_callback(argv[1]);
+    by_thread(argv[1]);
+    pcap_close(opened(argv[1]));
+    return 0;
+}
