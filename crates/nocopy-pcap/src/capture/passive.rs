@@ -221,7 +221,8 @@ impl Passive {
                 Err(text::of_errno("can't poll on packet socket", &error))
             };
         }
-        if polled[1].revents & libc::POLLIN != 0 {
+        // With packets to read, the wish to stop is looked at behind them: the next wait still has to end by it.
+        if polled[0].revents != libc::POLLIN && polled[1].revents & libc::POLLIN != 0 {
             stop.forget_wakeups();
         }
         match polled[0].revents {
