@@ -146,6 +146,8 @@ pub(super) fn is_up(socket: BorrowedFd<'_>, device: &CStr) -> Result<bool, Strin
 pub(super) struct Drops {
     files: [CString; 2],
     before: AtomicU64,
+    /// What was counted last.
+    last: AtomicU64,
 }
 
 impl Drops {
@@ -154,28 +156,36 @@ impl Drops {
             let path = format!("/sys/class/net/{device}/statistics/{name}");
             CString::new(path).expect("the name was a string of C's")
         };
-        let drops =
-            Self { files: ["rx_missed_errors", "rx_fifo_errors"].map(file), before: AtomicU64::new(0) };
-        drops.before.store(drops.read(), Ordering::Relaxed);
+        let drops = Self {
+            files: ["rx_missed_errors", "rx_fifo_errors"].map(file),
+            before: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+        };
+        drops.before.store(drops.read().unwrap_or(0), Ordering::Relaxed);
         drops
     }
 
-    /// How many; without a lock or an allocation, because signal handlers ask.
+    /// How many; without a lock or an allocation, because signal handlers ask. As many as before if they cannot be read: a program may
+    /// have changed its root directory.
     pub(super) fn count(&self) -> u64 {
-        self.read().wrapping_sub(self.before.load(Ordering::Relaxed))
+        if let Some(now) = self.read() {
+            let count = now.wrapping_sub(self.before.load(Ordering::Relaxed));
+            self.last.store(count, Ordering::Relaxed);
+        }
+        self.last.load(Ordering::Relaxed)
     }
 
-    fn read(&self) -> u64 {
+    fn read(&self) -> Option<u64> {
         self.files.iter().map(|file| number_in(file)).sum()
     }
 }
 
-/// The number a file begins with; 0 if there is none, as libpcap has it.
-fn number_in(file: &CStr) -> u64 {
+/// The number a file begins with; 0 if it begins with none, as libpcap has it.
+fn number_in(file: &CStr) -> Option<u64> {
     // SAFETY: the path ends with a zero.
     let fd = unsafe { libc::open(file.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
     if fd < 0 {
-        return 0;
+        return None;
     }
     // SAFETY: opened above, and owned by nobody else.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
@@ -184,5 +194,5 @@ fn number_in(file: &CStr) -> u64 {
     let bytes = unsafe { libc::read(fd.as_raw_fd(), digits.as_mut_ptr().cast(), digits.len()) };
     let digits = &digits[..usize::try_from(bytes).unwrap_or(0)];
     let digits = digits.iter().take_while(|digit| digit.is_ascii_digit());
-    digits.fold(0, |number, digit| number.wrapping_mul(10).wrapping_add((digit - b'0').into()))
+    Some(digits.fold(0, |number, digit| number.wrapping_mul(10).wrapping_add((digit - b'0').into())))
 }
