@@ -55,12 +55,17 @@ impl Filter {
             }
             _ => (bytes, &[][..]),
         };
+        let passed_over = bytes.len() - addresses.len() - rest.len();
+        let original_bytes = original_bytes.saturating_sub(passed_over as u32);
         match &self.long {
-            None => self.program.run(&[addresses, rest], &Ancillary { vlan, ..Ancillary::default() }) != 0,
-            Some(long) if rest.is_empty() => run(long, bytes, original_bytes),
-            Some(long) => {
-                run(long, &[addresses, rest].concat(), original_bytes.saturating_sub(TAG_BYTES as u32))
+            None => {
+                // A packet that was cut is as long as it was on the wire, as for libpcap (its `tp_len`).
+                let original_bytes = Some(original_bytes);
+                let ancillary = Ancillary { vlan, original_bytes, ..Ancillary::default() };
+                self.program.run(&[addresses, rest], &ancillary) != 0
             }
+            Some(long) if rest.is_empty() => run(long, addresses, original_bytes),
+            Some(long) => run(long, &[addresses, rest].concat(), original_bytes),
         }
     }
 }

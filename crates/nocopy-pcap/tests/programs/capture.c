@@ -238,6 +238,24 @@ static void long_filters(const char *device) {
     pcap_close(p);
 }
 
+// Of packets that are cut a filter gets the length that they had.
+static void cut(const char *device) {
+    char text[256] = "";
+    pcap_t *p = pcap_create(device, text);
+    pcap_set_snaplen(p, 96);
+    pcap_set_timeout(p, 10);
+    say(p, "activate", pcap_activate(p));
+    check_library(p);
+    ask("send 20");
+    ask("vlan 3 7");
+    filter(p, "greater 500 and ether proto 0x88b5");
+    ask("send 20");
+    struct seen seen = {0};
+    say(p, "loop", pcap_loop(p, 20, on_packet, (unsigned char *)&seen));
+    tell("greater", &seen);
+    pcap_close(p);
+}
+
 // A packet changes the filter: those behind it are looked at by the new one, also those that wait.
 static void on_packet_set(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
     struct seen *seen = (struct seen *)user;
@@ -306,6 +324,7 @@ int main(int argc, char **argv) {
     tags(argv[1]);
     waiting(argv[1]);
     long_filters(argv[1]);
+    cut(argv[1]);
     changes(argv[1]);
     directions(argv[1]);
     files(argv[1]);

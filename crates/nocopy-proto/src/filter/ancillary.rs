@@ -21,6 +21,8 @@ pub struct Ancillary {
     pub random: u32,
     /// The VLAN tag taken out of the frame.
     pub vlan: Option<VlanTag>,
+    /// How long the packet was, if bytes of it are missing: what the filter gets as its length, in bytes. `None`: they are all there.
+    pub original_bytes: Option<u32>,
 }
 
 /// Where the headers are, for loads relative to them (`SKF_LL_OFF`, `SKF_NET_OFF`).

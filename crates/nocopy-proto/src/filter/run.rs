@@ -93,6 +93,9 @@ impl Machine<'_> {
     }
 
     fn packet_bytes(&self) -> u32 {
+        if let Some(bytes) = self.ancillary.original_bytes {
+            return bytes;
+        }
         let bytes: usize = self.pieces.iter().map(|piece| piece.len()).sum();
         u32::try_from(bytes).unwrap_or(u32::MAX)
     }
