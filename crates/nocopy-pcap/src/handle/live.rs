@@ -181,7 +181,6 @@ impl Live {
     }
 
     /// Takes the right to read, which one call at a time has; the text says so if another one has it. See [`super::reading`].
-    #[expect(clippy::mut_from_ref, reason = "there is one until it is given back")]
     pub(super) fn begin_reading(&self) -> Option<&mut Reader> {
         let reader = self.reader.claim();
         if reader.is_none() {

@@ -233,7 +233,6 @@ impl Injector {
 
     /// Sends what is queued, and ends the batches. If nothing was done, because somebody is sending who does not get done, the
     /// injector must stay.
-    #[must_use]
     pub(crate) fn close(&self) -> ControlFlow<()> {
         let Some(mut state) = self.state_to_close() else { return ControlFlow::Break(()) };
         let sender = state.give_up(Duration::MAX);
