@@ -80,8 +80,8 @@ fn what_would_never_end_is_refused_and_a_callback_may_do_anything() {
     let scratch = Scratch::new("alone");
     let told = run(&compile("alone", &scratch), Library::Ours, &lab);
     let expected = [
-        "back: -1 BPF program is not valid",
-        "long and back: -1 BPF program is not valid",
+        "back: -1 BPF program is not valid: nocopy refuses loops (ip6 protochain has them): filter for the protocol itself",
+        "long and back: -1 BPF program is not valid: nocopy refuses loops (ip6 protochain has them): filter for the protocol itself",
         "loop: 0",
         "next in a callback: -1 nocopy: another call reads packets of this handle",
         "loop: 0",

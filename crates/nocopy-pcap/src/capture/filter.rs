@@ -70,16 +70,18 @@ impl Filter {
     }
 }
 
+/// Whether a program has a loop, or may have: libpcap's offsets of jumps back are negative.
+pub(crate) fn goes_back(instructions: &[Instruction]) -> bool {
+    const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
+    instructions.iter().any(|instruction| instruction.code == JUMP && instruction.constant.cast_signed() < 0)
+}
+
 /// Whether libpcap would run a program, and it ends: jumps go forward, which libpcap leaves to the kernel to see to.
 fn is_valid(instructions: &[Instruction]) -> bool {
-    const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
-    let goes_back = |instruction: &Instruction| {
-        instruction.code == JUMP && instruction.constant as usize >= instructions.len()
-    };
     let Ok(len) = c_int::try_from(instructions.len()) else { return false };
     // SAFETY: as many instructions.
     let is_program = unsafe { (system().bpf_validate)(instructions.as_ptr(), len) } != 0;
-    is_program && !instructions.iter().any(goes_back)
+    is_program && !goes_back(instructions)
 }
 
 /// Has libpcap run a program that is valid.

@@ -12,7 +12,7 @@ mod take;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
-pub(crate) use filter::Filter;
+pub(crate) use filter::{Filter, goes_back};
 use passive::Passive;
 use take::Take;
 

@@ -5,7 +5,7 @@ use std::ptr::null;
 use std::slice;
 
 use crate::abi::{BpfProgram, ERROR, Pcap, SNAP_BYTES_MAX, Statistics};
-use crate::capture::{Direction, Filter};
+use crate::capture::{Direction, Filter, goes_back};
 use crate::guard;
 use crate::handle::Live;
 use crate::system::system;
@@ -14,6 +14,9 @@ use crate::text;
 
 /// What `pcap_get_required_select_timeout` points at (libpcap's `netdown_timeout`).
 static LOOK: libc::timeval = libc::timeval { tv_sec: 0, tv_usec: 1000 };
+
+/// What is said of a filter that may never end.
+const LOOPS: &str = "BPF program is not valid: nocopy refuses loops (ip6 protochain has them): filter for the protocol itself";
 
 /// Does something with a handle that is ours and activated, or has the system's libpcap do it.
 ///
@@ -46,6 +49,7 @@ unsafe extern "C" fn pcap_setfilter(handle: *mut Pcap, program: *mut BpfProgram)
         let instructions = unsafe { slice::from_raw_parts(program.instructions, program.len as usize) };
         match Filter::new(instructions) {
             Ok(filter) => live.set_filter(filter),
+            Err(_) if goes_back(instructions) => live.fail(LOOPS),
             Err(_) => live.fail("BPF program is not valid"),
         }
     };
