@@ -51,10 +51,22 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let total = Some(BYTES as u64);
     let rows = [
         Row { what: "receives", told: receives[0], witness: received, size: None, process: Some(reads) },
-        Row { what: "bytes received", told: receives[1], witness: received, size: Some(READ_BYTES), process: total },
+        Row {
+            what: "bytes received",
+            told: receives[1],
+            witness: received,
+            size: Some(READ_BYTES),
+            process: total,
+        },
         Row { what: "sends", told: sends[0], witness: sent, size: None, process: Some(writes) },
         Row { what: "bytes sent", told: sends[1], witness: sent, size: Some(WRITE_BYTES), process: total },
-        Row { what: "bytes copied", told: copied_bytes, witness: copied, size: Some(READ_BYTES), process: total },
+        Row {
+            what: "bytes copied",
+            told: copied_bytes,
+            witness: copied,
+            size: Some(READ_BYTES),
+            process: total,
+        },
         Row { what: "packets", told: packets_in, witness: packets, size: None, process: None },
     ];
     for row in &rows {
