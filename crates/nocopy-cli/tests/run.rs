@@ -304,7 +304,7 @@ fn a_signal_that_ends_the_command_is_its_exit_code() {
 #[test]
 fn a_command_that_cannot_be_watched_any_more_is_ended() {
     // Beyond its limit of descriptors poll(2) takes none, as `nocopy run` finds when it looks again.
-    let script = "trap '' USR1; prlimit --pid $PPID --nofile=1:1; kill -USR1 $PPID; echo $$; exec sleep 1000";
+    let script = "trap '' USR1; echo $$; prlimit --pid $PPID --nofile=1:1; kill -USR1 $PPID; exec sleep 1000";
     let mut running = Watched::start(run(&[], &["sh", "-c", script]));
     let command = running.lines.recv_timeout(PATIENCE).unwrap();
     let status = wait_for(|| running.child.try_wait().unwrap());
