@@ -7,5 +7,6 @@ mod delegated;
 mod opening;
 mod options;
 mod reading;
+mod saving;
 mod sending;
 mod settings;

@@ -31,7 +31,6 @@ delegated! {
     fn pcap_datalink_val_to_description(link_type: c_int) -> *const c_char;
     fn pcap_datalink_val_to_description_or_dlt(link_type: c_int) -> *const c_char;
     fn pcap_datalink_val_to_name(link_type: c_int) -> *const c_char;
-    fn pcap_dump(dumper: *mut c_uchar, header: *const PacketHeader, packet: *const c_uchar);
     fn pcap_dump_close(dumper: *mut Opaque);
     fn pcap_dump_file(dumper: *mut Opaque) -> *mut Opaque;
     fn pcap_dump_flush(dumper: *mut Opaque) -> c_int;
