@@ -159,10 +159,13 @@ impl Packet<'_> {
         }
     }
 
-    /// Asks for the cache line that [`Packet::arrival`] will look at: for whoever has many packets and is going to ask all of them.
+    /// Asks for the cache lines that [`Packet::arrival`] will look at, and where the packet begins: for whoever claims many packets
+    /// before looking at any.
     #[inline]
     pub fn prefetch_arrival(&self) {
-        prefetch(self.first_byte().as_ptr().wrapping_sub(size_of::<TimeNote>()));
+        let first = self.first_byte().as_ptr();
+        prefetch(first.wrapping_sub(size_of::<TimeNote>()));
+        prefetch(first);
     }
 }
 

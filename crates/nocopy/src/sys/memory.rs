@@ -91,7 +91,9 @@ impl Mapping {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
             Err(error) => return Err(error.into()),
         }
-        Ok((mapping, pages))
+        // Shared memory is merged by the way of files, which is off by default; asked for it at once, the kernel does so all the same.
+        let is_merged = inherited && mapping.collapse();
+        Ok((mapping, if is_merged { Pages::Transparent } else { pages }))
     }
 
     /// Anonymous, zeroed memory for buffers of sockets, kept out of forked children.
@@ -122,11 +124,37 @@ impl Mapping {
         Self::anonymous(bytes, MapFlags::PRIVATE)
     }
 
+    /// Merges the pages into huge ones now (Linux 6.1); whether that could be done.
+    fn collapse(&self) -> bool {
+        // SAFETY: the range is exactly this mapping, whose contents stay.
+        unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, libc::MADV_COLLAPSE) == 0 }
+    }
+
     fn anonymous(bytes: usize, flags: MapFlags) -> io::Result<Self> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let place =
+            if flags.contains(MapFlags::SHARED) { Self::aligned_place(bytes) } else { std::ptr::null_mut() };
         // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
-        let base = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), bytes, prot, flags)? };
+        let base = unsafe { mm::mmap_anonymous(place, bytes, prot, flags)? };
         Ok(Self { base: NonNull::new(base.cast()).expect("mmap never returns null"), bytes })
+    }
+
+    /// An address that is free just now and a multiple of huge pages, for a hint to the kernel, which gives shared memory any; null for
+    /// none.
+    fn aligned_place(bytes: usize) -> *mut libc::c_void {
+        // SAFETY: as in `anonymous`; it is unmapped again, untouched.
+        let found = unsafe {
+            mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                bytes + HUGE_PAGE_BYTES,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE,
+            )
+            .and_then(|base| mm::munmap(base, bytes + HUGE_PAGE_BYTES).map(|()| base))
+        };
+        found.map_or(std::ptr::null_mut(), |base| {
+            base.map_addr(|address| address.next_multiple_of(HUGE_PAGE_BYTES))
+        })
     }
 
     /// One of a socket's rings.
