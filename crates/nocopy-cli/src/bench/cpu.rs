@@ -23,6 +23,17 @@ fn time_of(clock: ClockId) -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
+/// The same of all threads that a process has now, those included that the kernel started for it.
+pub(crate) fn time_of_process(id: u32) -> io::Result<Duration> {
+    let mut total = 0;
+    for task in fs::read_dir(format!("/proc/{id}/task"))? {
+        // A thread may end meanwhile.
+        let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
+        total += text.split_whitespace().next().and_then(|time| time.parse::<u64>().ok()).unwrap_or(0);
+    }
+    Ok(Duration::from_nanos(total))
+}
+
 /// Time the processors together spent idle, or were taken away by another machine, since boot; and how many they are.
 ///
 /// Busy time is what is left of the clock. The kernel's own busy columns are samples: whatever was running

@@ -5,12 +5,12 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::bench::cpu;
 use crate::bench::frame::HEADER_BYTES;
 use crate::{Failure, Outcome};
 
@@ -59,13 +59,7 @@ impl Injector {
 
     /// Processor time of all of its threads so far.
     pub(crate) fn cpu(&self) -> io::Result<Duration> {
-        let mut total = 0;
-        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
-            // A thread may end meanwhile.
-            let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
-            total += text.split_whitespace().next().and_then(|time| time.parse::<u64>().ok()).unwrap_or(0);
-        }
-        Ok(Duration::from_nanos(total))
+        cpu::time_of_process(self.child.id())
     }
 
     /// Asks it to end, and waits until it has.

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::bench::cpu;
+
 /// The buffer of each: little against what is sent, so that it is the writing that has to keep up.
 const BUFFER_MIB: u32 = 64;
 
@@ -172,13 +174,7 @@ impl Running {
 
     /// Processor time of all of its threads so far, those that the kernel started for it included.
     pub(crate) fn cpu(&self) -> io::Result<Duration> {
-        let mut total = 0;
-        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
-            // A thread may end meanwhile.
-            let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
-            total += text.split_whitespace().next().and_then(|time| time.parse::<u64>().ok()).unwrap_or(0);
-        }
-        Ok(Duration::from_nanos(total))
+        cpu::time_of_process(self.child.id())
     }
 
     /// Asks it to end, waits until it has, and returns how many packets it says it has recorded.
