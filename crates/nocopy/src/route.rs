@@ -397,6 +397,7 @@ fn address_of(address: &RouteAddress) -> Option<IpAddr> {
 mod tests {
     use std::net::Ipv4Addr;
     use std::process::Command;
+    use std::time::{Duration, Instant};
 
     use nocopy_lab::End;
 
@@ -416,6 +417,17 @@ mod tests {
         let setting = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", end.interface());
         end.namespace().run(|| std::fs::write(setting, "0").unwrap());
         ip(end, &format!("-6 address add {own}/64 dev {} nodad", end.interface()));
+        // The kernel makes the route by which the host receives later, in a worker (`addrconf_dad_work`).
+        let is_local = || {
+            let show = ["-6", "route", "show", "table", "local"];
+            let shown = end.namespace().run(|| Command::new("ip").args(show).output().unwrap());
+            String::from_utf8(shown.stdout).unwrap().contains(&format!("local {own} "))
+        };
+        let give_up = Instant::now() + Duration::from_secs(60);
+        while !is_local() {
+            assert!(Instant::now() < give_up, "{own} does not become an address of this host");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     #[test]
