@@ -12,22 +12,26 @@ use nocopy::socket::udp::{Message, Method, Socket, leaked_bytes};
 use nocopy::{Buffer, Cause, Pool};
 use nocopy_lab::Lab;
 
-use common::{PATIENCE, SECOND, scribble};
+use common::{PATIENCE, scribble};
 
 const ZERO_COPY: [Method; 4] =
     [Method::ZeroCopy, Method::ZeroCopyGso, Method::UringZeroCopy, Method::UringZeroCopyGso];
 
+const SLOW: &str = "40kbit";
+const FAST: &str = "8mbit";
+
 const DATAGRAM_BYTES: usize = 1000;
 const COUNT: usize = 40;
 
-/// Packets leave the left end so slowly that they are seen waiting: some ten in a second, the first two at once.
+/// Packets leave the left end so slowly that they are seen waiting, also by a thread that stands still for seconds: some five in a
+/// second, the first two at once.
 fn hold_back(lab: &Lab) {
-    shape(lab, "replace", "80kbit", 10_000_000);
+    shape(lab, "replace", SLOW, 10_000_000);
 }
 
 /// Those that were held back leave, at some 1 MB/s.
 fn let_go(lab: &Lab) {
-    shape(lab, "change", "8mbit", 10_000_000);
+    shape(lab, "change", FAST, 10_000_000);
 }
 
 /// Lets so much leave the left end in a second; what waits and is more than so many bytes is dropped.
@@ -38,6 +42,22 @@ fn shape(lab: &Lab, what: &str, rate: &str, bytes: usize) {
     let done =
         lab.left().namespace().run(|| Command::new("tc").args(arguments).status().expect("tc is there"));
     assert!(done.success(), "a shaper on {interface}");
+}
+
+/// Waits until everything has left that was held back.
+fn wait_until_gone(lab: &Lab) {
+    let show = ["-s", "qdisc", "show", "dev", lab.left().interface()];
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let shown =
+            lab.left().namespace().run(|| Command::new("tc").args(show).output().expect("tc is there"));
+        let shown = String::from_utf8(shown.stdout).unwrap();
+        if shown.contains("backlog 0b 0p") {
+            return;
+        }
+        assert!(Instant::now() < give_up, "{shown}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn receiver(lab: &Lab) -> UdpSocket {
@@ -171,7 +191,7 @@ fn no_datagram_is_overtaken_where_the_send_buffer_is_full() {
     const MANY: usize = 300;
     for method in ZERO_COPY {
         let lab = lab!();
-        shape(&lab, "replace", "8mbit", 10_000_000);
+        shape(&lab, "replace", FAST, 10_000_000);
         let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
         let address = SocketAddr::new(lab.left().ipv4().into(), 0);
         let builder = Socket::builder().method(method).send_pool(&pool).send_buffer(32 << 10);
@@ -201,8 +221,7 @@ fn a_datagram_refused_when_parts_of_it_are_under_way_does_not_shift_what_is_behi
     const LONG_BYTES: usize = 20_000;
     for method in [Method::ZeroCopy, Method::ZeroCopyGso] {
         let lab = lab!();
-        // Room for some fragments of a long one, and not for all, also where its sender has to wait in between: 200 ms of room.
-        shape(&lab, "replace", "400kbit", 10_000);
+        shape(&lab, "replace", FAST, 10_000);
         // The other end waits so long for the rest, and both are one machine: the memory is read until then.
         let waits = || std::fs::write("/proc/sys/net/ipv4/ipfrag_time", "1");
         lab.right().namespace().run(waits).unwrap();
@@ -211,11 +230,14 @@ fn a_datagram_refused_when_parts_of_it_are_under_way_does_not_shift_what_is_behi
         let sender = socket.sender();
         let mut bytes = [0; DATAGRAM_BYTES];
         for number in 0..3 {
+            // Room for some fragments of a long one, and not for all, also where its sender stands still in between: 2 s of room.
+            shape(&lab, "change", SLOW, 10_000);
             sender.send(Buffer::from(vec![0xaa; LONG_BYTES])).unwrap();
             let error = sender.flush().unwrap_err();
             assert_eq!((error.refused, error.source.raw_os_error()), (1, Some(libc::ENOBUFS)), "{method}");
             // The fragments leave, and make room.
-            std::thread::sleep(SECOND / 10);
+            shape(&lab, "change", FAST, 10_000);
+            wait_until_gone(&lab);
             let mut buffer = sender.buffer().expect("a free buffer");
             buffer.fill(&pattern(number)).unwrap();
             sender.send(buffer).unwrap();
