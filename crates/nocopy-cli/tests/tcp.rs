@@ -89,6 +89,11 @@ fn booked(summary: &Value) -> u64 {
     copied + evidence["zero_copy_bytes"].as_u64().unwrap() + evidence["unknown_bytes"].as_u64().unwrap()
 }
 
+/// An address where nobody listens: no other test is there, and nobody connects to it from itself.
+fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.77:0").unwrap().local_addr().unwrap()
+}
+
 /// Proves that a file arrives byte for byte, in a file and down a pipe, whatever its length and by however many streams.
 #[test]
 fn a_file_arrives_byte_for_byte() {
@@ -569,7 +574,7 @@ fn a_receiver_at_all_addresses_is_found_at_each() {
         assert_eq!(code, 0, "{received}");
         assert!(received["sender"].as_str().unwrap().starts_with(name), "{received}");
     }
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = free();
     let sender = send(free, &["--json", "--count", "3", "--connect-timeout", "30s"]);
     thread::sleep(Duration::from_millis(300));
     let receiver = Running(Some(nocopy(&["recv", &format!("tcp://{free}"), "--json"]).spawn().unwrap()));
@@ -592,7 +597,7 @@ fn a_receiver_without_a_port_leaves_files_alone() {
 fn errors_are_one_line_and_say_what_to_do() {
     let (taken, target) = (TcpListener::bind("127.0.0.1:0").unwrap(), Scratch::new("exists"));
     fs::write(target.path(), "x").unwrap();
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = free();
     let (free, busy) = (format!("tcp://{free}"), format!("tcp://{}", taken.local_addr().unwrap()));
     for (arguments, words) in [
         (&["send", &free, "--connect-timeout", "2s"][..], &["nobody receives", "refused", "nocopy recv"][..]),
