@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use common::PATIENCE;
 use nocopy::Port;
 use nocopy::message::{Endpoint, Event, Reason};
 use nocopy_lab::{Chain, End, Lab, Namespace};
@@ -45,7 +46,7 @@ impl Example {
     }
 
     fn succeeds(mut self) {
-        let give_up = Instant::now() + Duration::from_secs(10);
+        let give_up = Instant::now() + PATIENCE;
         while Instant::now() < give_up {
             if let Some(status) = self.0.try_wait().unwrap() {
                 assert!(status.success(), "{status}");
@@ -137,13 +138,13 @@ fn who_was_killed_and_is_there_again_does_not_know_its_peers() {
     let (mut first, _output) = start();
     let local = std::net::SocketAddr::new(lab.left().ipv4().into(), 0);
     let mut client = lab.left().namespace().run(|| Endpoint::builder().bind(local)).unwrap();
-    let peer = client.connect(server.parse().unwrap(), Duration::from_secs(5)).unwrap();
-    assert!(client.call(peer, b"there?", Duration::from_secs(5)).is_ok());
+    let peer = client.connect(server.parse().unwrap(), PATIENCE).unwrap();
+    assert!(client.call(peer, b"there?", PATIENCE).is_ok());
     first.0.kill().unwrap();
     first.0.wait().unwrap();
     let (_second, _output) = start();
     client.send(peer, b"and now?").unwrap();
-    let give_up = Instant::now() + Duration::from_secs(10);
+    let give_up = Instant::now() + PATIENCE;
     let lost = loop {
         assert!(Instant::now() < give_up, "not noticed");
         client.wait(Duration::from_millis(10)).unwrap();
@@ -244,7 +245,7 @@ fn filter_counts_what_matches_while_sockets_of_the_host_go_on() {
     assert!(line.contains("xdp copy native"), "{line}");
     let answering = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 9000)).unwrap());
     let asking = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
-    answering.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    answering.set_read_timeout(Some(PATIENCE)).unwrap();
     for number in 0..40 {
         asking.send_to(&[6 + number % 2, number], (right.ipv4(), 9000)).unwrap();
     }
@@ -266,7 +267,7 @@ fn send_reaches_an_ordinary_socket() {
     let Some(lab) = lab() else { return };
     let (left, right) = (lab.left(), lab.right());
     let socket = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 9000)).unwrap());
-    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mac = right.mac().map(|byte| format!("{byte:02x}")).join(":");
     let (from, to) = (left.ipv4().to_string(), right.ipv4().to_string());
     let example = Example::start("send", left, &[&mac, &from, &to, "3000"]);
@@ -287,7 +288,7 @@ fn echo_answers() {
     send(&mut port, lab.right(), 20);
     let mut answers = 0;
     while answers < 20 {
-        let batch = port.receiver().receive_timeout(Duration::from_secs(5)).unwrap();
+        let batch = port.receiver().receive_timeout(PATIENCE).unwrap();
         let count = batch.map(|packet| assert_eq!(packet[6..12], lab.right().mac())).count();
         assert!(count > 0, "only {answers} answers");
         answers += count;
@@ -320,7 +321,7 @@ fn two_hosts_talk_through_the_bridge() {
     let Some(chain) = Chain::new_or_skip() else { return };
     let bind = |end: &End| {
         let socket = end.namespace().run(|| UdpSocket::bind((end.ipv4(), 7000)).unwrap());
-        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket
     };
     let (left, right) = (bind(chain.left()), bind(chain.right()));

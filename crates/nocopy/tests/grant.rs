@@ -36,7 +36,7 @@ const WITHOUT_BPF: &str = "without bpf";
 /// May lock 64 KiB.
 const POOR: &str = "poor";
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A process of another user, without capabilities, connected by a socket; killed with the test.
 struct Client {

@@ -9,7 +9,7 @@ use nocopy::{Mode, Port};
 use nocopy_lab::End;
 
 /// For what has to happen, on a busy machine, too.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const FRAMES: u32 = 64;
 
 fn open(end: &End, set: impl FnOnce(PortBuilder) -> PortBuilder + Send) -> Port {

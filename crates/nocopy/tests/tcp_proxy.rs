@@ -10,7 +10,7 @@ use nocopy::socket::tcp::{Direction, DirectionError, Flow, Proxied, ProxyError, 
 use rustix::time::{ClockId, clock_gettime};
 
 const MIB: usize = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -24,7 +24,7 @@ fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let receiver = listener.accept().unwrap().0;
-    receiver.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    receiver.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     (sender, receiver)
 }
 
@@ -48,7 +48,7 @@ fn file(bytes: &[u8]) -> Arc<File> {
 
 fn writable(socket: &TcpStream) {
     let mut polled = [PollFd::new(socket, PollFlags::OUT)];
-    let patience = Timespec { tv_sec: 10, tv_nsec: 0 };
+    let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
     assert!(poll(&mut polled, Some(&patience)).unwrap() > 0, "the peer reads no more");
 }
 
@@ -154,7 +154,7 @@ fn drive(peers: &mut [(TcpStream, ByReference, Transfer)], pinned: Option<Publis
         if stuck {
             let waiting = peers.iter().filter(|(_, _, transfer)| !transfer.is_done());
             let mut polled: Vec<_> = waiting.map(|peer| PollFd::new(&peer.0, PollFlags::OUT)).collect();
-            poll(&mut polled, Some(&Timespec { tv_sec: 10, tv_nsec: 0 })).unwrap();
+            poll(&mut polled, Some(&Timespec { tv_sec: 60, tv_nsec: 0 })).unwrap();
         }
     }
 }

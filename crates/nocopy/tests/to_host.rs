@@ -16,7 +16,7 @@ use nocopy_proto::wire::{EtherType, MacAddress, arp, ethernet};
 use nocopy_proto::{IpAddresses, UdpChecksum, UdpFrame};
 
 /// For what has to happen, on a busy machine, too.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const UDP_PORT: u16 = 7100;
 
 fn open(end: &End, mode: Mode) -> Port {

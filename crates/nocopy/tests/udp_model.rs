@@ -8,7 +8,7 @@ use nocopy::socket::udp::{Message, Method, Sender, Socket, Ticket};
 use nocopy::{Buffer, Pool};
 
 /// For what has to happen, on a busy machine, too.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const LOOPBACK: &str = "127.0.0.1:0";
 const ROUNDS: usize = 250;
 /// What the receivers' buffers hold of one round, however small the datagrams are.

@@ -13,7 +13,7 @@ use nocopy::socket::udp::tokio::{AsyncReceiver, AsyncSendError, AsyncSender};
 use nocopy::socket::udp::{Message, Method, Socket};
 
 /// For what has to happen, on a busy machine, too.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 const METHODS: [Method; 5] =
     [Method::Socket, Method::ZeroCopy, Method::ZeroCopyGso, Method::UringZeroCopy, Method::UringZeroCopyGso];

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::registry::{Failure, Topology};
 
-const APPEAR_TIMEOUT: Duration = Duration::from_secs(10);
+const APPEAR_TIMEOUT: Duration = Duration::from_secs(60);
 const APPEAR_POLL: Duration = Duration::from_millis(20);
 
 /// Loads the topology's driver anew, so that no test sees what the one before it left behind.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::registry::Failure;
 
-const WAIT_MAX: Duration = Duration::from_secs(5);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
 
 /// Waits until `what` is so.

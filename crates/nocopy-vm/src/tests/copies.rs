@@ -75,7 +75,7 @@ fn through_sockets(guest: &Guest) -> Result<(), Failure> {
         let (family, kind) = (AddressFamily::PACKET, SocketType::RAW);
         socket_with(family, kind, SocketFlags::CLOEXEC, Some(eth::IP))
     })?;
-    sockopt::set_socket_timeout(&receiver, sockopt::Timeout::Recv, Some(Duration::from_secs(5)))?;
+    sockopt::set_socket_timeout(&receiver, sockopt::Timeout::Recv, Some(Duration::from_secs(60)))?;
     // Keeps the host from answering that nobody listens.
     let _listening = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 7000)))?;
     let (sent, mut received) = ([7; PAYLOAD_BYTES], [0; HEADER_BYTES + PAYLOAD_BYTES + 1]);

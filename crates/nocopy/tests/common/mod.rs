@@ -13,7 +13,7 @@ use nocopy_lab::End;
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 /// For what has to happen: much longer than a busy machine stands still, or a thread waits for its turn.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Enters a lab or leaves the test with a skip that names what is missing.
 macro_rules! lab {
