@@ -1,5 +1,6 @@
 // Handles that are closed while a call reads: by its callback, by another thread. Nothing of them is left then.
 #include <dirent.h>
+#include <semaphore.h>
 #include "program.h"
 
 static int descriptors(void) {
@@ -34,7 +35,16 @@ static void by_callback(const char *device) {
     printf("left: %d descriptors, %d sockets\n", descriptors() - before, sockets());
 }
 
+static sem_t reads;
+
+static void on_packet_tell(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
+    see((struct seen *)user, header, bytes);
+    sem_post(&reads);
+}
+
+// Not before the call reads, however long that takes: nobody may read from a handle that was closed before. Then, most often, it sleeps.
 static void *close_it(void *handle) {
+    while (sem_wait(&reads)) {}
     usleep(200000);
     pcap_close(handle);
     return NULL;
@@ -44,9 +54,11 @@ static void by_thread(const char *device) {
     int before = descriptors();
     pcap_t *p = opened(device);
     struct seen seen = {0};
+    sem_init(&reads, 0, 0);
+    ask("send 1");
     pthread_t closer;
     pthread_create(&closer, NULL, close_it, p);
-    printf("loop: %d\n", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
+    printf("loop: %d\n", pcap_loop(p, -1, on_packet_tell, (unsigned char *)&seen));
     pthread_join(closer, NULL);
     printf("left: %d descriptors, %d sockets\n", descriptors() - before, sockets());
 }
