@@ -12,7 +12,7 @@ use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// As long as it takes to be sure that nothing comes.
 const SILENCE: Duration = Duration::from_millis(300);

@@ -188,7 +188,7 @@ fn sigkill_leaves_nothing() {
         drop(holder);
         let start = Instant::now();
         while names(&keeper) != ["lo"] {
-            assert!(start.elapsed() < Duration::from_secs(10), "the other namespace lives on");
+            assert!(start.elapsed() < Duration::from_secs(60), "the other namespace lives on");
             sleep(Duration::from_millis(20));
         }
     }
@@ -252,5 +252,5 @@ fn child_holds_a_lab() {
     let lab = Lab::new().unwrap();
     println!("\nleft={}", lab.left().namespace().as_fd().as_raw_fd());
     println!("right={}", lab.right().namespace().as_fd().as_raw_fd());
-    sleep(Duration::from_secs(20));
+    sleep(Duration::from_secs(120));
 }
