@@ -29,8 +29,11 @@ use gathering::Gathering;
 use reading::{CLAIMED_MAX, Reading};
 use watch::Watch;
 
-/// Frames of each queue, where the program does not ask for more.
-const FRAMES: u32 = 8192;
+/// Frames of all queues together, where the program does not ask for more: with one queue the program may be away for 8 ms at four
+/// million packets a second, as long as libpcap's buffer lasts at half of that.
+const FRAMES_ALL: u32 = 32768;
+/// Of each queue, however many there are: any of them may be the busy one.
+const FRAMES_MIN: u32 = 8192;
 /// And the most, whatever it asks for (`pcap_set_buffer_size`).
 const FRAMES_MAX: u32 = 32768;
 /// As most are, when it asks for bytes.
@@ -118,7 +121,7 @@ impl Take {
             return Err(Refusal("what the loopback interface receives was never on a wire".into()));
         }
         let refused = |why: &dyn std::fmt::Display| Refusal(why.to_string());
-        let frames = frames(settings.buffer_bytes);
+        let frames = frames(settings.buffer_bytes, interface::queues(device));
         let mut queues = open_queues(name, settings, frames)?;
         // All while there are privileges: the program may give them up.
         let to_host = queues.ports()[0].to_host().map_err(|error| refused(&error))?;
@@ -284,6 +287,9 @@ impl Take {
             return Waited::Failed(words);
         }
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
+        if let Some(waited) = self.gather_flow(waiting) {
+            return waited;
+        }
         let mut is_readable = waiting.nonblocking; // as far as is known
         loop {
             if is_readable {
@@ -311,6 +317,16 @@ impl Take {
                 Err(error) => return Waited::Failed(text::of_errno("can't poll on packet socket", &error)),
             }
         }
+    }
+
+    /// Lets packets gather that come at such a rate that poll(2) would wake for the first of them at once. `None`: they no longer do.
+    fn gather_flow(&mut self, waiting: Waiting<'_>) -> Option<Waited> {
+        let is_flowing = self.gathering.as_ref().is_some_and(Gathering::is_flowing);
+        if waiting.nonblocking || !is_flowing {
+            return None;
+        }
+        let waited = self.gather(waiting.stop);
+        (!matches!(waited, Waited::Look) || !self.reading.queues().is_empty()).then_some(waited)
     }
 
     /// Lets packets gather.
@@ -355,10 +371,11 @@ fn open_queues(name: &str, settings: &Settings, frames: u32) -> Result<Queues, R
     }
 }
 
-/// Frames of each queue for a buffer of so many bytes, 0 where the program does not say.
-fn frames(buffer_bytes: c_int) -> u32 {
+/// Frames of each of so many queues for a buffer of so many bytes, 0 where the program does not say.
+fn frames(buffer_bytes: c_int, queues: u32) -> u32 {
     let asked = u32::try_from(buffer_bytes).unwrap_or(0).div_ceil(FRAME_BYTES);
-    asked.clamp(FRAMES, FRAMES_MAX).next_power_of_two()
+    let share = FRAMES_ALL / queues.max(1);
+    asked.max(share).clamp(FRAMES_MIN, FRAMES_MAX).next_power_of_two()
 }
 
 /// When a packet came: by the kernel that took it or, where it had no room to say so, now.
