@@ -4,8 +4,8 @@ mod listening;
 mod running;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::UdpSocket;
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::thread;
@@ -192,6 +192,16 @@ fn an_interrupted_ping_prints_what_there_is() {
     server.end();
 }
 
+/// A call with a timeout is not made again by the kernel where something interrupts it.
+fn receive(socket: &UdpSocket, room: &mut [u8]) -> (usize, SocketAddr) {
+    loop {
+        match socket.recv_from(room) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            received => return received.unwrap(),
+        }
+    }
+}
+
 /// Proves that answers that are missing, late, changed, or nobody's are counted as what they are.
 #[test]
 fn every_message_is_accounted_for() {
@@ -199,10 +209,10 @@ fn every_message_is_accounted_for() {
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let target = format!("udp://{}", socket.local_addr().unwrap());
     let running =
-        Running::start(&["ping", &target, "--json", "--count", "5", "--timeout", "2s", "--size", "100"]);
+        Running::start(&["ping", &target, "--json", "--count", "5", "--timeout", "5s", "--size", "100"]);
     let next = || {
         let mut datagram = vec![0; 200];
-        let (bytes, from) = socket.recv_from(&mut datagram).unwrap();
+        let (bytes, from) = receive(&socket, &mut datagram);
         datagram.truncate(bytes);
         assert_eq!((bytes, datagram[0]), (100, 0));
         datagram[0] = 0x80; // the mark of an answer
@@ -243,7 +253,7 @@ fn of_datagrams_that_come_at_once_each_counts() {
     let mut answers = [[0; 64]; 2];
     let mut from = None;
     for answer in &mut answers {
-        let (_, asker) = socket.recv_from(answer).unwrap();
+        let (_, asker) = receive(&socket, answer);
         answer[0] = 0x80; // the mark of an answer
         if from.replace(asker).is_none() {
             socket.send_to(answer, asker).unwrap();
@@ -271,8 +281,8 @@ fn assert_error(output: &Output, words: &[&str]) {
 #[test]
 fn what_cannot_be_fails_in_one_line() {
     let run = |arguments: &[&str]| Running::start(arguments).end();
-    // Free a moment ago, and nobody's now.
-    let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Free a moment ago, and nobody's now: no other test is at this address.
+    let free = UdpSocket::bind("127.0.0.77:0").unwrap().local_addr().unwrap();
     for scheme in ["tcp", "udp"] {
         let target = format!("{scheme}://{free}");
         let output = run(&["ping", &target, "--count", "3"]);
@@ -374,13 +384,11 @@ fn a_program_answers_requests() {
 /// Proves that an address without a scheme serves all there is, of both families.
 #[test]
 fn a_bare_address_serves_messages_tcp_and_udp() {
-    // Two free numbers side by side.
-    let port = (0..100).find_map(|_| {
-        let one = UdpSocket::bind("[::]:0").ok()?.local_addr().ok()?.port();
-        let next = one.checked_add(1)?;
-        UdpSocket::bind(("::", next)).is_ok().then_some(one)
-    });
-    let port = port.unwrap();
+    // Two free numbers side by side, of those that the kernel gives to nobody who leaves it the choice (ip_local_port_range).
+    let is_free =
+        |port: u16| UdpSocket::bind(("::", port)).is_ok() && TcpListener::bind(("::", port)).is_ok();
+    let first = 20_000 + (std::process::id() % 5_000) as u16 * 2;
+    let port = (first..32_000).step_by(2).find(|&port| is_free(port) && is_free(port + 1)).unwrap();
     let mut running = Running::start(&["serve", &format!(":{port}")]);
     let mut errors = BufReader::new(running.0.as_mut().unwrap().stderr.take().unwrap());
     let mut line = String::new();
