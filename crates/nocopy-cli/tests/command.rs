@@ -114,27 +114,65 @@ fn a_closed_pipe_is_not_an_error() {
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
 }
 
-/// Runs a bench of short windows and returns what it printed, and its report. A machine that stands still moves nothing in one of them,
-/// which is not what the tests are about: it is run again, a few times.
-fn bench(name: &str, arguments: &[&str], moved: impl Fn(&Output, &Value) -> bool) -> (Output, Value) {
-    let path = std::env::temp_dir().join(format!("nocopy-bench-{name}-{}.json", std::process::id()));
-    let options = ["--quick", "--rounds", "1", "--json", path.to_str().unwrap()];
-    let mut tries = 0..3;
-    loop {
-        let output = nocopy(&[&["bench"], arguments, &options].concat());
-        let (said, printed) = (text(&output.stderr), text(&output.stdout));
-        assert!(matches!(output.status.code(), Some(0 | 1)), "{said}{printed}");
-        let report = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-        fs::remove_file(&path).unwrap();
-        if moved(&output, &report) || tries.next().is_none() {
-            return (output, report);
+/// Runs a bench of short windows and returns what it printed, and its report. A machine that stands still moves nothing in those that
+/// it sleeps through, which is not what the tests are about: their rows are those of another run, of which there are a few.
+fn bench(name: &str, arguments: &[&str], is_good: impl Fn(&Value) -> bool) -> (Output, Value) {
+    let (output, mut report) = bench_once(name, arguments);
+    let rows = report["results"].as_array_mut().unwrap();
+    for _ in 0..3 {
+        if rows.iter().all(&is_good) {
+            break;
+        }
+        let (_, again) = bench_once(name, arguments);
+        let others = again["results"].as_array().unwrap();
+        for row in rows.iter_mut().filter(|row| !is_good(row)) {
+            let better = others.iter().find(|other| window(other) == window(row) && is_good(other));
+            better.into_iter().for_each(|better| *row = better.clone());
         }
     }
+    let silent: Vec<_> = rows.iter().filter(|row| !is_good(row)).collect();
+    assert!(silent.is_empty(), "in each run: {silent:#?}");
+    (output, report)
 }
 
-/// In each of its windows.
-fn everything(output: &Output, _: &Value) -> bool {
-    output.status.code() == Some(0)
+/// Runs it once; its exit code says whether something was moved in each window.
+fn bench_once(name: &str, arguments: &[&str]) -> (Output, Value) {
+    let path = std::env::temp_dir().join(format!("nocopy-bench-{name}-{}.json", std::process::id()));
+    let options = ["--quick", "--rounds", "1", "--json", path.to_str().unwrap()];
+    let output = nocopy(&[&["bench"], arguments, &options].concat());
+    let (said, printed) = (text(&output.stderr), text(&output.stdout));
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{said}{printed}");
+    let report: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    fs::remove_file(&path).unwrap();
+    let is_silent = !report["results"].as_array().unwrap().iter().all(has_moved);
+    assert_eq!(output.status.code(), Some(i32::from(is_silent)), "{said}{printed}");
+    (output, report)
+}
+
+/// What a row is of.
+fn window(row: &Value) -> Vec<&Value> {
+    let fields = [
+        "workload",
+        "series",
+        "method",
+        "variant",
+        "sink",
+        "payload_bytes",
+        "link",
+        "mtu_bytes",
+        "source_bytes",
+        "buffer_bytes",
+        "receivers",
+        "figure",
+        "baseline",
+        "baseline_variant",
+    ];
+    fields.iter().map(|field| &row[field]).collect()
+}
+
+fn has_moved(row: &Value) -> bool {
+    let figures = ["packets_per_s", "messages_per_s", "bytes_per_s", "p50_us", "mean_us"];
+    figures.iter().find_map(|figure| row[figure].as_f64()) > Some(0.0)
 }
 
 /// Proves the whole way on real packets: every workload, once, with the JSON it promises.
@@ -144,22 +182,17 @@ fn a_short_bench_measures_everything() {
         return;
     }
     // Of recorders ours only: the others take their time.
-    let (recording, report) = bench("record", &["record", "--method", "record"], everything);
-    let message = text(&recording.stderr);
-    assert_eq!(recording.status.code(), Some(0), "{message}{}", text(&recording.stdout));
+    let (_, report) = bench("record", &["record", "--method", "record"], has_moved);
     let rows = report["results"].as_array().unwrap();
     assert!(rows.len() >= 2 && rows.iter().all(|row| row["method"] == "record"), "{report:#}");
     // Of libraries ours only, for the same reason; what it is preloaded into is Debian's tcpdump, and a program that injects.
-    let (programs, report) = bench("libpcap", &["libpcap", "--method", "nocopy-passive"], everything);
+    let (programs, report) = bench("libpcap", &["libpcap", "--method", "nocopy-passive"], has_moved);
     let printed = text(&programs.stdout);
-    assert_eq!(programs.status.code(), Some(0), "{}{printed}", text(&programs.stderr));
     let rows = report["results"].as_array().unwrap();
     let receiving = if printed.contains("SKIP: libpcap, receiving") { 0 } else { 3 };
     assert_eq!(rows.len(), receiving + 1, "{report:#}");
     assert!(rows.iter().all(|row| row["packets_per_s"].as_f64() > Some(0.0)), "{report:#}");
-    let (output, report) = bench("others", &["packet-send", "capture", "latency"], everything);
-    let message = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{message}{}", text(&output.stdout));
+    let (_, report) = bench("others", &["packet-send", "capture", "latency"], has_moved);
     assert_eq!(report["schema"], "nocopy.bench/1");
     let rows = report["results"].as_array().unwrap();
     for (workload, method) in [
@@ -208,12 +241,10 @@ fn a_short_bench_sends_datagrams_in_every_way() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
-    let (output, report) = bench("udp", &["udp-send"], everything);
-    assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stderr), text(&output.stdout));
+    let (output, report) = bench("udp", &["udp-send"], has_moved);
     let rows = report["results"].as_array().unwrap();
     let offload =
         if text(&output.stdout).contains("SKIP: udp-send into offload") { &[][..] } else { &["offload"] };
-    let mut moved = HashSet::new();
     for (sink, bytes) in offload
         .iter()
         .chain(&["segmented", "delivered", "pair"])
@@ -229,18 +260,13 @@ fn a_short_bench_sends_datagrams_in_every_way() {
         };
         for method in UDP_METHODS {
             let rates: Vec<_> = of(method).iter().map(|row| row["packets_per_s"].as_f64().unwrap()).collect();
-            assert!(!rates.is_empty(), "{sink} {bytes} {method}");
-            if rates.iter().all(|rate| *rate > 0.0) {
-                moved.insert((*sink, method));
-            }
+            assert!(!rates.is_empty() && rates.iter().all(|rate| *rate > 0.0), "{sink} {bytes} {method}");
         }
         assert_eq!(of("gso")[0]["evidence"], "copied", "{sink} {bytes}");
         let baselines: Vec<_> = of("auto").iter().map(|row| row["baseline"].as_str().unwrap()).collect();
         assert!(baselines.starts_with(&["socket", "gso"]) && baselines.len() <= 3, "{baselines:?}");
         assert_eq!(of("auto")[0]["baseline_variant"] == "to-recvmmsg", *sink == "pair", "{sink} {bytes}");
     }
-    // A machine that stood still for one short window has moved nothing in it; in all three of them it has not.
-    assert_eq!(moved.len(), UDP_METHODS.len() * (3 + offload.len()), "{moved:?}");
     let bare = rows.iter().filter(|row| row["variant"] == "no-checksum" && row["sink"] == "segmented");
     assert_eq!(bare.count(), 6, "two methods of three lengths");
     let singles = rows.iter().filter(|row| row["variant"] == "one-a-call" && row["method"] == "auto");
@@ -267,9 +293,8 @@ fn a_short_bench_moves_streams_in_every_way() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
-    let (output, report) = bench("tcp", &["tcp-send", "tcp-receive", "tcp-proxy"], everything);
+    let (output, report) = bench("tcp", &["tcp-send", "tcp-receive", "tcp-proxy"], has_moved);
     let printed = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{}{printed}", text(&output.stderr));
     assert!(printed.contains("tcp-send over lo, MTU 65536, cubic"), "{printed}");
     let rows = report["results"].as_array().unwrap();
     for row in rows {
@@ -333,9 +358,7 @@ fn a_short_bench_moves_messages_in_every_way() {
         return;
     }
     // In a window this short a busy machine may have moved no long message to its end.
-    let answered = |_: &Output, report: &Value| {
-        report["results"].as_array().unwrap().iter().all(|row| row["answered"] != 0)
-    };
+    let answered = |row: &Value| row["answered"] != 0;
     let (output, report) = bench("message", &["message-latency", "message-stream"], answered);
     let printed = text(&output.stdout);
     let rows = report["results"].as_array().unwrap();
@@ -412,7 +435,7 @@ fn a_killed_bench_leaves_no_process() {
     let wait_for = |what: &str, is_so: &dyn Fn() -> bool| {
         let start = Instant::now();
         while !is_so() {
-            assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+            assert!(start.elapsed() < Duration::from_secs(60), "{what}");
             sleep(Duration::from_millis(2));
         }
     };
@@ -466,7 +489,7 @@ fn a_killed_bench_leaves_nothing() {
     let start = Instant::now();
     // We keep one of the two namespaces. When the other is destroyed, the end of the pair in ours goes with it.
     while kept.interfaces().unwrap().len() > 1 {
-        assert!(start.elapsed() < Duration::from_secs(10), "the other namespace lives on");
+        assert!(start.elapsed() < Duration::from_secs(60), "the other namespace lives on");
         sleep(Duration::from_millis(20));
     }
     assert_eq!(host.interfaces().unwrap(), before);
@@ -476,7 +499,7 @@ fn a_killed_bench_leaves_nothing() {
 fn wait_for_namespace(process: u32) -> Namespace {
     let own = fs::read_link("/proc/self/ns/net").unwrap();
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(10) {
+    while start.elapsed() < Duration::from_secs(60) {
         let descriptors = fs::read_dir(format!("/proc/{process}/fd")).unwrap();
         for path in descriptors.map_while(Result::ok).map(|entry| entry.path()) {
             let is_namespace = fs::read_link(&path)
