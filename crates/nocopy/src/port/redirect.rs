@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fmt, io};
 
 use nocopy_proto::ebpf::Instruction;
@@ -21,9 +21,9 @@ use crate::xdp::{
     Program as XdpProgram, Recipe, SocketMap,
 };
 
-/// How long to wait for a program that is on its way out: the kernel removes that of a killed process a moment after
-/// its death (0.3 s measured).
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often to look whether a program has gone that is on its way out: the kernel removes that of a killed process a moment after its
+/// death (0.3 s measured). Looks are counted, and not time: a machine that stands still for a second has removed nothing in it.
+const RELEASE_LOOKS: u32 = 50;
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A redirecting program on an interface, detached when its last port goes.
@@ -93,7 +93,7 @@ impl Redirect {
         let notes = Notes { hints: false, times: false, mark: mark().map_err(random)? };
         let mut recipe = Recipe { at, fragments, pass, notes };
         let mut program = refused.load(&mut recipe, &sockets, &filter, interface.index)?;
-        let give_up = Instant::now() + RELEASE_TIMEOUT;
+        let mut looks = 1..RELEASE_LOOKS;
         loop {
             let attached = if displace {
                 program.displace(&interface.name, at)
@@ -105,7 +105,7 @@ impl Redirect {
                     let filter = settings.filter.clone().zip(place);
                     return Ok(Self { recipe, sockets, refused, filter, attachment, granted: false });
                 }
-                Err(Error::Occupied { .. }) if Instant::now() < give_up => std::thread::sleep(RETRY_INTERVAL),
+                Err(Error::Occupied { .. }) if looks.next().is_some() => std::thread::sleep(RETRY_INTERVAL),
                 Err(_) if recipe.notes.hints => {
                     // A program that is bound to the device may be refused where another is not.
                     refused.hints = Some(Unsupported::Refused);

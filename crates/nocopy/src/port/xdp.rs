@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fd::AsFd;
 
@@ -21,8 +21,9 @@ use crate::sys::xsk::{Binding, Rings, TxKick, XskSocket};
 use crate::sys::{capability, kernel};
 use crate::xdp::{self, Attach};
 
-/// How long to wait for the kernel to let go of a queue whose socket was just closed: that is done by a worker.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often to look whether the kernel has let go of a queue whose socket was just closed: that is done by a worker, which stands still
+/// with the machine. So looks are counted, and not time.
+const RELEASE_LOOKS: u32 = 100;
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Frames a packet may lie in when copied: what a socket buffer takes (`MAX_SKB_FRAGS` of the kernel's default configuration;
@@ -327,7 +328,7 @@ impl PortBuilder {
     ) -> Result<Result<(), io::Error>, OpenError> {
         let Self { queue, need_wakeup, multi_buffer, .. } = *self;
         let interface_index = interface.index;
-        let give_up = Instant::now() + RELEASE_TIMEOUT;
+        let mut looks = 1..RELEASE_LOOKS;
         loop {
             let Err(error) =
                 socket.bind(Binding { interface_index, queue, zero_copy, need_wakeup, multi_buffer })
@@ -335,7 +336,7 @@ impl PortBuilder {
                 return Ok(Ok(()));
             };
             match error.raw_os_error() {
-                Some(libc::EBUSY) if Instant::now() < give_up => std::thread::sleep(RETRY_INTERVAL),
+                Some(libc::EBUSY) if looks.next().is_some() => std::thread::sleep(RETRY_INTERVAL),
                 Some(libc::EBUSY) => {
                     return Err(OpenError::QueueTaken { interface: self.interface.clone(), queue });
                 }
