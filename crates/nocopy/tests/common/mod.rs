@@ -6,7 +6,7 @@ pub(crate) mod stream;
 
 use std::time::{Duration, Instant};
 
-use nocopy::port::{OpenError, PortBuilder};
+use nocopy::port::{OpenError, PortBuilder, Queues};
 use nocopy::{Buffer, Pool, Port};
 use nocopy_lab::End;
 
@@ -42,6 +42,10 @@ pub(crate) fn open_with(
     end.namespace().run(|| set(Port::builder(end.interface())).open())
 }
 
+pub(crate) fn open_queues(end: &End, set: impl FnOnce(PortBuilder) -> PortBuilder + Send) -> Queues {
+    end.namespace().run(|| set(Port::builder(end.interface())).open_queues(..)).expect("opened")
+}
+
 /// An Ethernet frame of `bytes` bytes with a number in it and a pattern that depends on the number.
 pub(crate) fn packet(to: &End, number: u32, bytes: usize) -> Vec<u8> {
     let mut packet = vec![0; bytes];
@@ -67,6 +71,14 @@ pub(crate) fn send(port: &mut Port, packets: &[Vec<u8>]) {
         port.sender().send(frame).expect("sent");
     }
     port.sender().flush().expect("flushed");
+}
+
+/// Sends packets with numbers from `first` on through a queue of the other end.
+pub(crate) fn send_on(end: &End, queue: u32, to: &End, first: u32, count: u32) {
+    let mut port = open_with(end, |builder| builder.queue(queue)).unwrap();
+    let packets: Vec<_> = (first..first + count).map(|number| packet(to, number, 100)).collect();
+    send(&mut port, &packets);
+    assert!(port.sender().drain(PATIENCE).unwrap());
 }
 
 pub(crate) fn receive(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
