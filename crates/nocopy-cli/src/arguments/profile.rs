@@ -25,7 +25,7 @@ pub(crate) struct ProfileArguments {
     /// End after this time: 10s, 5m (default 5s; with COMMAND when it ends).
     #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
     pub(crate) duration: Option<Duration>,
-    /// Sample each processor so often a second.
+    /// Sample each processor so often a second: more is finer, and slows down what is measured.
     #[arg(long, value_name = "HZ", default_value_t = SAMPLES_PER_SECOND, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) frequency: u32,
     /// Print JSON.
