@@ -394,7 +394,7 @@ fn what_lies_in_a_frame_is_not_taken_for_a_packets_own() {
     }
     assert_settled(&mut right);
 
-    // Packets that come with metadata of their own leave no room where the note belongs; they arrive all the same.
+    // Metadata that packets come with make room for the note, which says that nobody has hashed them.
     let generator = lab.left().namespace().run(|| Generator::new(lab.left().interface()).unwrap());
     let sent = packet(lab.right(), 7, 64);
     for _ in 0..20 {

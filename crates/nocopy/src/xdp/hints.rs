@@ -148,6 +148,26 @@ fn redirect(sockets: i32) -> [Instruction; 9] {
     ]
 }
 
+/// Takes away what another program noted in front of a packet on its way here, or our own note would not lie next to the packet: as
+/// far as it is there, in fours, because how long it is may be computed by privileged programs only (`CAP_PERFMON`).
+fn bare() -> Vec<Instruction> {
+    const BYTES: i32 = 4; // notes are a multiple
+    const STEPS: usize = 32 / BYTES as usize;
+    let step = |skipped: usize| {
+        [
+            load_u32(R1, R6, DATA_META_BYTES),
+            load_u32(R2, R6, DATA_BYTES),
+            add(R1, BYTES),
+            skip_if_greater(R1, R2, skipped as i16), // to the end
+            copy(R1, R6),
+            set(R2, BYTES),
+            call(Helper::AdjustMeta),
+        ]
+    };
+    let count = step(0).len();
+    (1..=STEPS).rev().flat_map(|steps| step(steps * count - 4)).collect()
+}
+
 /// Makes room in front of the packet and, where there is some, writes a note: `before` has R0 left to its own, `note` finds it there
 /// and the place in R1. Returns.
 fn place(bytes: i32, before: &[Instruction], note: &[Instruction]) -> Vec<Instruction> {
@@ -158,7 +178,8 @@ fn place(bytes: i32, before: &[Instruction], note: &[Instruction]) -> Vec<Instru
         add(R3, bytes),
         skip_if_greater(R3, R2, note.len() as i16), // for the verifier: there is room
     ];
-    let mut program = vec![copy(R1, R6), set(R2, -bytes), call(Helper::AdjustMeta)];
+    let mut program = bare();
+    program.extend([copy(R1, R6), set(R2, -bytes), call(Helper::AdjustMeta)]);
     program.push(skip_unless(R0, 0, (before.len() + placing.len() + note.len()) as i16));
     program.extend_from_slice(before);
     program.extend(placing);
