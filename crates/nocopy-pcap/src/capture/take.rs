@@ -62,6 +62,8 @@ pub(crate) struct Take {
     pending: Option<(Program, bool)>,
     /// Whether the filter that the receivers run is in front of the ports by now, so that it may go once the rings are empty.
     is_leftover: bool,
+    /// Whether the receivers run one: only then they turn packets away.
+    runs_filter: bool,
     /// The number of changes of the filter that were taken note of.
     changes: u32,
     /// None in immediate mode: each packet is worth waking up for.
@@ -157,6 +159,7 @@ impl Take {
             rest: None,
             pending: None,
             is_leftover: false,
+            runs_filter: false,
             changes: 0,
             gathering: (!settings.immediate).then(gathering),
             timeout,
@@ -189,7 +192,9 @@ impl Take {
         let count = self.reading.claim().unwrap_or(0);
         let received = self.shared.received.load(Ordering::Relaxed) + count as u64;
         self.shared.received.store(received, Ordering::Relaxed); // nobody else stores
-        self.tell_lost();
+        if self.runs_filter {
+            self.tell_lost();
+        }
         if count == 0 {
             self.tell();
         }
@@ -205,11 +210,12 @@ impl Take {
                 self.pending = Some((program, is_leftover)); // nothing is read without it
                 return Err(failed(error));
             }
-            self.is_leftover = is_leftover;
+            (self.is_leftover, self.runs_filter) = (is_leftover, true);
         }
         if self.is_leftover && self.reading.queues().is_empty() {
             self.reading.queues().filter_in_user_space(None).map_err(failed)?;
-            self.is_leftover = false;
+            self.tell_lost(); // by a wait, too
+            (self.is_leftover, self.runs_filter) = (false, false);
         }
         Ok(())
     }
