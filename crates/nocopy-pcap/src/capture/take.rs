@@ -29,9 +29,9 @@ use gathering::Gathering;
 use reading::{CLAIMED_MAX, Reading};
 use watch::Watch;
 
-/// Frames of all queues together, where the program does not ask for more: with one queue the program may be away for 8 ms at four
-/// million packets a second, as long as libpcap's buffer lasts at half of that.
-const FRAMES_ALL: u32 = 32768;
+/// Frames of all queues together, where the program does not ask for more: with one queue the program may be away for 6 ms at 2.5 million
+/// packets a second, about as long as with libpcap's buffer. More are slower: the kernel uses them all in turn, and they leave the caches.
+const FRAMES_ALL: u32 = 16384;
 /// Of each queue, however many there are: any of them may be the busy one.
 const FRAMES_MIN: u32 = 8192;
 /// And the most, whatever it asks for (`pcap_set_buffer_size`).
