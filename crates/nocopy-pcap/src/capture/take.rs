@@ -327,8 +327,10 @@ impl Take {
 
     /// Lets packets gather that come at such a rate that poll(2) would wake for the first of them at once. `None`: they no longer do.
     fn gather_flow(&mut self, waiting: Waiting<'_>) -> Option<Waited> {
-        let is_flowing = self.gathering.as_ref().is_some_and(Gathering::is_flowing);
-        if waiting.nonblocking || !is_flowing {
+        let is_flowing =
+            self.gathering.as_ref().is_some_and(|gathering| gathering.is_flowing(Instant::now()));
+        // Of those that a filter here turns away, however many they are, nobody wants to hear.
+        if waiting.nonblocking || self.runs_filter || !is_flowing {
             return None;
         }
         let waited = self.gather(waiting.stop);

@@ -136,7 +136,8 @@ impl Mapping {
         // SAFETY: the range is exactly this mapping, whose contents stay.
         let collapse =
             || unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, libc::MADV_COLLAPSE) == 0 };
-        (0..self.bytes).step_by(HUGE_PAGE_BYTES).all(populate) && collapse()
+        let is_long = self.bytes >= HUGE_PAGE_BYTES;
+        is_long && (0..self.bytes).step_by(HUGE_PAGE_BYTES).all(populate) && collapse()
     }
 
     fn anonymous(bytes: usize, flags: MapFlags) -> io::Result<Self> {

@@ -148,24 +148,25 @@ fn redirect(sockets: i32) -> [Instruction; 9] {
     ]
 }
 
-/// Takes away what another program noted in front of a packet on its way here, or our own note would not lie next to the packet: as
-/// far as it is there, in fours, because how long it is may be computed by privileged programs only (`CAP_PERFMON`).
+/// Takes away what another program noted in front of a packet on its way here, or our own note would not lie next to the packet: all
+/// that a kernel lets be there, 252 bytes at most in fours, piece by piece, because how long it is may be computed by privileged programs
+/// only (`CAP_PERFMON`).
 fn bare() -> Vec<Instruction> {
-    const BYTES: i32 = 4; // notes are a multiple
-    const STEPS: usize = 32 / BYTES as usize;
-    let step = |skipped: usize| {
+    const PIECES_BYTES: [i32; 6] = [128, 64, 32, 16, 8, 4];
+    let has = |bytes: i32, or_skip: usize| {
         [
             load_u32(R1, R6, DATA_META_BYTES),
             load_u32(R2, R6, DATA_BYTES),
-            add(R1, BYTES),
-            skip_if_greater(R1, R2, skipped as i16), // to the end
-            copy(R1, R6),
-            set(R2, BYTES),
-            call(Helper::AdjustMeta),
+            add(R1, bytes),
+            skip_if_greater(R1, R2, or_skip as i16),
         ]
     };
-    let count = step(0).len();
-    (1..=STEPS).rev().flat_map(|steps| step(steps * count - 4)).collect()
+    let take = |bytes: i32| [copy(R1, R6), set(R2, bytes), call(Helper::AdjustMeta)];
+    let pieces =
+        PIECES_BYTES.iter().flat_map(|&bytes| [&has(bytes, take(bytes).len())[..], &take(bytes)].concat());
+    let pieces: Vec<_> = pieces.collect();
+    // Mostly there is nothing.
+    [&has(4, pieces.len())[..], &pieces].concat()
 }
 
 /// Makes room in front of the packet and, where there is some, writes a note: `before` has R0 left to its own, `note` finds it there

@@ -25,6 +25,9 @@ const HIGH_PER_S: f64 = 40e3;
 /// So long are a burst and the quiet behind it, at most.
 const WINDOW: Duration = Duration::from_millis(4);
 
+/// After so long without a look there may be a quiet behind the program, and what was before says nothing.
+const FORGET: Duration = Duration::from_millis(32);
+
 /// What came in less is no rate.
 const MOMENT: Duration = Duration::from_millis(1);
 
@@ -62,6 +65,10 @@ struct Rate {
 }
 
 impl Rate {
+    fn new(since: Instant, came: u64) -> Self {
+        Self { since, came, slice_per_s: 0.0, windows_per_s: [0.0; 2] }
+    }
+
     /// Now that so many have come ever, `slice_per_s` of them since the last look.
     fn at(&mut self, now: Instant, came: u64, slice_per_s: f64) -> f64 {
         self.slice_per_s = self.slice_per_s.max(slice_per_s);
@@ -80,7 +87,7 @@ impl Gathering {
     pub(super) fn new(room: u32, delay: Duration, now: Instant) -> Self {
         let aim = f64::from(PACKETS.min(room / 4)) * 7.0 / 8.0;
         let short = Duration::from_secs_f64(f64::from(room / 2) / BURST_PER_S).min(SHORT_MAX);
-        let rate = Rate { since: now, came: 0, slice_per_s: 0.0, windows_per_s: [0.0; 2] };
+        let rate = Rate::new(now, 0);
         Self {
             aim,
             short,
@@ -96,14 +103,19 @@ impl Gathering {
     }
 
     /// Whether packets come at such a rate that it is not worth being woken for the first.
-    pub(super) fn is_flowing(&self) -> bool {
-        self.is_flowing
+    pub(super) fn is_flowing(&self, now: Instant) -> bool {
+        self.is_flowing && !self.is_long_ago(now)
+    }
+
+    /// Whether the last look was.
+    fn is_long_ago(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.looked) > FORGET
     }
 
     /// Now the first packets are there, or will be soon.
     pub(super) fn begin(&mut self, now: Instant) {
         self.until = now + self.delay;
-        self.waiting = (!self.is_flowing).then_some(0);
+        self.waiting = (!self.is_flowing(now)).then_some(0);
     }
 
     /// How long to sleep until the next look, where `came` packets have come since the capture began, of which so many are waiting in
@@ -111,6 +123,9 @@ impl Gathering {
     pub(super) fn slice(&mut self, now: Instant, (came, waiting): (u64, u32)) -> Option<Duration> {
         let elapsed = now.saturating_duration_since(self.looked).max(MOMENT);
         let more = came.saturating_sub(self.came);
+        if self.is_long_ago(now) {
+            self.rate = Rate::new(now, came);
+        }
         let rate_per_s = self.rate.at(now, came, more as f64 / elapsed.as_secs_f64());
         let longest = self.short.mul_f64((rate_per_s / HIGH_PER_S).max(1.0));
         self.longest = longest.min(self.longest * 2);
@@ -152,7 +167,7 @@ mod tests {
         let (mut fared, mut read, mut now) = (Fared::default(), 0, start);
         let at = |now: Instant| now.duration_since(start).as_secs_f64();
         while at(now) < seconds {
-            while !gathering.is_flowing() && came(at(now)) == read {
+            while !gathering.is_flowing(now) && came(at(now)) == read {
                 now += WAKE; // asleep in poll(2)
                 if at(now) >= seconds {
                     return fared;
@@ -203,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_rate_that_comes_in_bursts_is_a_rate() {
-        for (room, rates_per_s) in [(32768, 300e3..4e6), (8192, 300e3..1.5e6)] {
+        for (room, rates_per_s) in [(32768, 300e3..4e6), (16384, 300e3..2.5e6), (8192, 300e3..1.5e6)] {
             let mut rate_per_s = rates_per_s.start;
             while rate_per_s < rates_per_s.end {
                 for interval_us in [50.0, 250.0, 1000.0, 1070.0, 2000.0] {
@@ -249,6 +264,16 @@ mod tests {
                 let fared = run(16.5, came);
                 assert!(fared.most_waiting < u64::from(ROOM), "{quiet_per_s}, {burst_per_s}: {fared:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_flow_is_forgotten_in_the_quiet_behind_it() {
+        for (flow_per_s, burst_per_s) in [(190e3, 1.5e6), (300e3, 1.5e6), (400e3, 1.5e6), (400e3, 2e6)] {
+            let burst = |at: f64| 1.0 + (at - 2.0).max(0.0) * burst_per_s;
+            let came = |at: f64| (at.min(0.3) * flow_per_s + if at < 1.9 { 0.0 } else { burst(at) }) as u64;
+            let fared = run(2.1, came);
+            assert!(fared.most_waiting < u64::from(ROOM), "{flow_per_s}, {burst_per_s}: {fared:?}");
         }
     }
 
