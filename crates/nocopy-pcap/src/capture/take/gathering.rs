@@ -270,8 +270,7 @@ mod tests {
     #[test]
     fn a_flow_is_forgotten_in_the_quiet_behind_it() {
         for (flow_per_s, burst_per_s) in [(190e3, 1.5e6), (300e3, 1.5e6), (400e3, 1.5e6), (400e3, 2e6)] {
-            let burst = |at: f64| 1.0 + (at - 2.0).max(0.0) * burst_per_s;
-            let came = |at: f64| (at.min(0.3) * flow_per_s + if at < 1.9 { 0.0 } else { burst(at) }) as u64;
+            let came = |at: f64| (at.min(0.3) * flow_per_s + (at - 2.0).max(0.0) * burst_per_s) as u64;
             let fared = run(2.1, came);
             assert!(fared.most_waiting < u64::from(ROOM), "{flow_per_s}, {burst_per_s}: {fared:?}");
         }
