@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, c_int, c_ulong};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,9 +28,14 @@ impl InterfaceKind {
         if name.starts_with("isdn") || name.starts_with("isdY") {
             return Err(Refusal("ISDN devices have no Ethernet headers of their own".into()));
         }
-        let socket = asking_socket();
-        let socket = socket.map_err(|error| Refusal(format!("no socket to ask about {name}: {error}")))?;
-        let request = ask(socket.as_fd(), device, libc::SIOCGIFHWADDR);
+        // SAFETY: takes numbers.
+        let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        if socket < 0 {
+            return Err(Refusal(format!("no socket to ask about {name}: {}", io::Error::last_os_error())));
+        }
+        // SAFETY: opened above, and owned by nobody else.
+        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        let request = ask(std::os::fd::AsFd::as_fd(&socket), device, libc::SIOCGIFHWADDR);
         let request = request.map_err(|error| Refusal(format!("{name}: no such interface ({error})")))?;
         // SAFETY: the call filled the address in.
         let hardware = unsafe { request.ifr_ifru.ifru_hwaddr.sa_family };
@@ -46,59 +51,10 @@ impl InterfaceKind {
     }
 }
 
-/// `struct ethtool_channels` of linux/ethtool.h: the command, the most there can be of each kind, and how many there are.
-#[repr(C)]
-#[derive(Default)]
-struct Channels {
-    command: u32,
-    most: [u32; 4],
-    receive: u32,
-    send: u32,
-    other: u32,
-    combined: u32,
-}
-
-/// `ETHTOOL_GCHANNELS`
-const GET_CHANNELS: u32 = 0x3c;
-
-/// Queues that an interface receives on; 1 where its driver does not say.
-pub(super) fn queues(device: &CStr) -> u32 {
-    let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
-    let data = libc::__c_anonymous_ifr_ifru { ifru_data: (&raw mut channels).cast() };
-    // SAFETY: `Channels` is the structure that this command fills, and it outlives the call.
-    let asked = asking_socket()
-        .and_then(|socket| unsafe { ask_with(socket.as_fd(), device, libc::SIOCETHTOOL, data) });
-    asked.map_or(1, |_| channels.receive.saturating_add(channels.combined).max(1))
-}
-
-/// One that is good for questions.
-fn asking_socket() -> io::Result<OwnedFd> {
-    // SAFETY: takes numbers.
-    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-    if socket < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: opened above, and owned by nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(socket) })
-}
-
 /// Asks the kernel something about an interface.
 fn ask(socket: BorrowedFd<'_>, device: &CStr, what: c_ulong) -> io::Result<libc::ifreq> {
-    // SAFETY: numbers, and a pointer that the questions asked here do not read.
-    unsafe { ask_with(socket, device, what, std::mem::zeroed()) }
-}
-
-/// As [`ask`], with what the question wants besides the name.
-///
-/// # Safety
-/// Where the question reads a pointer, `with` has one to what it wants, which outlives the call.
-unsafe fn ask_with(
-    socket: BorrowedFd<'_>,
-    device: &CStr,
-    what: c_ulong,
-    with: libc::__c_anonymous_ifr_ifru,
-) -> io::Result<libc::ifreq> {
-    let mut request = libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: with };
+    // SAFETY: numbers, and a union of numbers and a pointer that the calls made here do not read.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let name = device.to_bytes();
     if name.len() >= request.ifr_name.len() {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
@@ -106,8 +62,7 @@ unsafe fn ask_with(
     for (to, from) in request.ifr_name.iter_mut().zip(name) {
         *to = from.cast_signed();
     }
-    // SAFETY: the calls made here read the name and write into the union, which is as long as they want; for a pointer in it, by
-    // contract.
+    // SAFETY: the calls made here read the name and write into the union, which is as long as they want.
     match unsafe { libc::ioctl(socket.as_raw_fd(), what, &raw mut request) } {
         0 => Ok(request),
         _ => Err(io::Error::last_os_error()),
@@ -240,15 +195,4 @@ fn number_in(file: &CStr) -> Option<u64> {
     let digits = &digits[..usize::try_from(bytes).unwrap_or(0)];
     let digits = digits.iter().take_while(|digit| digit.is_ascii_digit());
     Some(digits.fold(0, |number, digit| number.wrapping_mul(10).wrapping_add((digit - b'0').into())))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_interface_that_does_not_say_has_one_queue() {
-        assert_eq!(queues(c"lo"), 1);
-        assert_eq!(queues(c"none"), 1);
-    }
 }

@@ -123,7 +123,7 @@ impl Take {
             return Err(Refusal("what the loopback interface receives was never on a wire".into()));
         }
         let refused = |why: &dyn std::fmt::Display| Refusal(why.to_string());
-        let frames = frames(settings.buffer_bytes, interface::queues(device));
+        let frames = frames(settings.buffer_bytes, queue_count(name));
         let mut queues = open_queues(name, settings, frames)?;
         // All while there are privileges: the program may give them up.
         let to_host = queues.ports()[0].to_host().map_err(|error| refused(&error))?;
@@ -379,6 +379,11 @@ fn open_queues(name: &str, settings: &Settings, frames: u32) -> Result<Queues, R
     }
 }
 
+/// Queues that an interface receives on; 1 where that is not known.
+fn queue_count(name: &str) -> u32 {
+    Port::builder(name).queue_count().unwrap_or(1)
+}
+
 /// Frames of each of so many queues for a buffer of so many bytes, 0 where the program does not say.
 fn frames(buffer_bytes: c_int, queues: u32) -> u32 {
     let asked = u32::try_from(buffer_bytes).unwrap_or(0).div_ceil(FRAME_BYTES);
@@ -533,5 +538,16 @@ impl Control {
 
     pub(super) fn needs_looks(&self) -> bool {
         self.shared.is_down.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_that_does_not_say_has_one_queue() {
+        assert_eq!(queue_count("lo"), 1);
+        assert_eq!(queue_count("none"), 1);
     }
 }

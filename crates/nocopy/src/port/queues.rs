@@ -110,6 +110,14 @@ impl PortBuilder {
             received: Arc::default(),
         })
     }
+
+    /// How many queues the interface receives on; 1 where its driver does not say.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub fn queue_count(&self) -> Result<u32, OpenError> {
+        Ok(self.look_up()?.rx_queues)
+    }
 }
 
 /// An epoll descriptor on all ports.
