@@ -1,9 +1,15 @@
-//! A program that injects frames as fast as it can, to a sink that drops them.
+//! A program that injects frames as fast as it can, to sinks that drop them. On veth the sender's processor does the sink's work, too: so
+//! one is as the peer comes, where frames end as soon as they are its own, and one has an XDP program, for which the kernel copies
+//! each frame once more.
 
 use std::io;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use nocopy::tc::{self, CountingDrop};
+use nocopy::xdp::KernelVersion;
+use nocopy_lab::Lab;
 
 use super::{FRAME_BYTES, NAME, TAKE, Variant};
 use crate::Failure;
@@ -16,49 +22,106 @@ use crate::bench::series::{Sample, Series, Trial};
 use crate::bench::stage::Stage;
 use crate::bench::traffic::Traffic;
 use crate::bench::window::Reading;
-use crate::bench::workload::packet_send::Sink;
+use crate::bench::workload::packet_send;
 
-const SINK: &str = "XDP_DROP on the peer";
+const SKIP: &str =
+    "SKIP: libpcap, pcap_inject into tc: it needs Linux 6.6, whose tc programs go with their process.";
 const CAUSE: &str = "the kernel copies each frame into a socket buffer";
 
 /// Long enough for what begins with the first frames.
 const WARM_UP: Duration = Duration::from_millis(100);
 
-pub(crate) fn series<'a>(stage: &'a Stage, sink: &'a Sink, library: &'a Path) -> Vec<Series<'a>> {
+/// A sink with its own pair of interfaces: what is attached to one would change what the other sees.
+#[derive(Debug)]
+pub(crate) struct Place {
+    stage: Stage,
+    sink: Sink,
+}
+
+#[derive(Debug)]
+enum Sink {
+    Tc(CountingDrop),
+    Xdp(packet_send::Sink),
+}
+
+impl Sink {
+    /// Its words, and what the series on it is called.
+    fn names(&self) -> [&'static str; 2] {
+        match self {
+            Self::Tc(_) => ["tc drops on the peer", "pcap_inject"],
+            Self::Xdp(_) => ["XDP_DROP on the peer", "pcap_inject to-xdp"],
+        }
+    }
+
+    /// Frames dropped so far.
+    fn packets(&self) -> io::Result<u64> {
+        match self {
+            Self::Tc(drop) => drop.packets(),
+            Self::Xdp(sink) => sink.packets(),
+        }
+    }
+}
+
+fn has_tc() -> bool {
+    KernelVersion::running() >= Some(tc::KERNEL_MIN)
+}
+
+/// Why a sink is left out, if one is.
+pub(super) fn skip() -> Option<String> {
+    (!has_tc()).then(|| SKIP.to_owned())
+}
+
+pub(crate) fn places() -> Result<Vec<Place>, Failure> {
+    let mut places = Vec::new();
+    if has_tc() {
+        let stage = Stage::private(Lab::builder())?;
+        let sink = stage.receiver.run(|| CountingDrop::attach(&stage.receiver.interface))?;
+        places.push(Place { sink: Sink::Tc(sink), stage });
+    }
+    let stage = Stage::private(Lab::builder())?;
+    places.push(Place { sink: Sink::Xdp(packet_send::Sink::open(&stage)?), stage });
+    Ok(places)
+}
+
+pub(crate) fn series<'a>(places: &'a [Place], library: &'a Path) -> Vec<Series<'a>> {
+    places.iter().map(|place| one_sink(place, library)).collect()
+}
+
+fn one_sink<'a>(place: &'a Place, library: &'a Path) -> Series<'a> {
     // What is sent does not depend on how it captures.
     let variants = Variant::all(library).into_iter().filter(|variant| variant.method != TAKE);
-    let template = Template::to_peer(stage, FRAME_BYTES);
+    let template = Template::to_peer(&place.stage, FRAME_BYTES);
+    let [sink, name] = place.sink.names();
     let trial = |variant: Variant<'a>| {
         let template = template.clone();
         let run = move |duration| {
-            inject(stage, sink, &template, variant, duration).map_err(Failure::step(
+            inject(place, &template, variant, duration).map_err(Failure::step(
                 variant.method,
                 "inject",
                 "check that libpcap is installed",
             ))
         };
         let (method, baselines) = (variant.method, variant.baselines());
-        Trial { method, variant: Some("pcap_inject".into()), baselines, run: Box::new(run) }
+        Trial { method, variant: Some(name.into()), baselines, run: Box::new(run) }
     };
-    vec![Series {
+    Series {
         workload: NAME,
-        title: format!("{NAME}, pcap_inject, {FRAME_BYTES}-byte frames"),
-        sink: Some(SINK),
+        title: format!("{NAME}, {name}, {FRAME_BYTES}-byte frames"),
+        sink: Some(sink),
         payload_bytes: FRAME_BYTES,
         link: None,
         figure: Figure::PacketsPerSecond,
         trials: variants.map(trial).collect(),
-    }]
+    }
 }
 
 fn inject(
-    stage: &Stage,
-    sink: &Sink,
+    place: &Place,
     template: &Template,
     variant: Variant<'_>,
     duration: Duration,
 ) -> io::Result<Sample> {
-    let sender = &stage.sender;
+    let Place { stage: Stage { sender, .. }, sink } = place;
     let injector = std::thread::scope(|scope| {
         let start = scope.spawn(|| {
             sender.enter(0)?;

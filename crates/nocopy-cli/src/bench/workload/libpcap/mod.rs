@@ -63,5 +63,6 @@ pub(crate) fn skips() -> Vec<String> {
     if !Recorder::Tcpdump.is_installed() {
         skips.push(format!("SKIP: {NAME}, receiving: tcpdump is not installed: 'apt install tcpdump' or what your system calls it."));
     }
+    skips.extend(inject::skip());
     skips
 }
