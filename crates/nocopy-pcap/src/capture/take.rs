@@ -122,36 +122,12 @@ impl Take {
         if InterfaceKind::of(device)?.is_loopback {
             return Err(Refusal("what the loopback interface receives was never on a wire".into()));
         }
-        let refused = |why: &dyn std::fmt::Display| Refusal(why.to_string());
         let frames = frames(settings.buffer_bytes, queue_count(name));
         let mut queues = open_queues(name, settings, frames)?;
         // All while there are privileges: the program may give them up.
-        let to_host = queues.ports()[0].to_host().map_err(|error| refused(&error))?;
-        let in_front = queues.filter_control().map_err(|error| refused(&error))?;
-        let waker = queues.waker().map_err(|error| refused(&error))?;
-        let descriptor = queues.as_fd().try_clone_to_owned().map_err(|error| refused(&error))?;
-        let watch = Watch::open(device, descriptor.as_fd()).map_err(|error| refused(&error))?;
-        let sending = interface::packet_socket(device, 0).map_err(|error| refused(&error))?;
+        let to_host = queues.ports()[0].to_host().map_err(refused)?;
+        let shared = Arc::new(Shared::open(&mut queues, device, settings)?);
         let timeout = u64::try_from(settings.timeout_ms).ok().filter(|&ms| ms > 0).map(Duration::from_millis);
-        let shared = Arc::new(Shared {
-            descriptor,
-            watch,
-            sending,
-            waker,
-            meter: queues.meter(),
-            in_front,
-            modes: queues.ports().iter().map(|port| port.mode().to_string()).collect(),
-            drops: settings.promiscuous.then(|| Drops::of(name)),
-            handle: AtomicU64::new(UNTOLD),
-            received: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
-            is_down: AtomicBool::new(false),
-            is_watched: AtomicBool::new(false),
-            is_left: AtomicBool::new(false),
-            is_told: AtomicBool::new(false),
-            changes: AtomicU32::new(0),
-            filter: Mutex::default(),
-        });
         let gathering = || Gathering::new(frames, timeout.unwrap_or(DELAY), Instant::now());
         let take = Self {
             reading: Reading::new(queues),
@@ -360,6 +336,10 @@ impl Take {
     }
 }
 
+fn refused(why: impl std::fmt::Display) -> Refusal {
+    Refusal(why.to_string())
+}
+
 fn open_queues(name: &str, settings: &Settings, frames: u32) -> Result<Queues, Refusal> {
     let builder = Port::builder(name)
         .frame_count(frames + CLAIMED_MAX, SEND_FRAMES)
@@ -369,7 +349,7 @@ fn open_queues(name: &str, settings: &Settings, frames: u32) -> Result<Queues, R
         .arrival_times(true)
         .way_to_host(true)
         .inherited(true);
-    let mut queues = builder.open_queues(..).map_err(|error| Refusal(error.to_string()))?;
+    let mut queues = builder.open_queues(..).map_err(refused)?;
     match queues.ports().iter().find(|port| port.mode() == Mode::PacketRing) {
         None => Ok(queues),
         Some(port) => {
@@ -432,6 +412,29 @@ fn sleep(packets: Option<BorrowedFd<'_>>, stop: &Stop, duration: Duration) -> io
 }
 
 impl Shared {
+    fn open(queues: &mut Queues, device: &CStr, settings: &Settings) -> Result<Self, Refusal> {
+        let descriptor = queues.as_fd().try_clone_to_owned().map_err(refused)?;
+        Ok(Self {
+            watch: Watch::open(device, descriptor.as_fd()).map_err(refused)?,
+            descriptor,
+            sending: interface::packet_socket(device, 0).map_err(refused)?,
+            waker: queues.waker().map_err(refused)?,
+            meter: queues.meter(),
+            in_front: queues.filter_control().map_err(refused)?,
+            modes: queues.ports().iter().map(|port| port.mode().to_string()).collect(),
+            drops: settings.promiscuous.then(|| Drops::of(&device.to_string_lossy())),
+            handle: AtomicU64::new(UNTOLD),
+            received: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            is_down: AtomicBool::new(false),
+            is_watched: AtomicBool::new(false),
+            is_left: AtomicBool::new(false),
+            is_told: AtomicBool::new(false),
+            changes: AtomicU32::new(0),
+            filter: Mutex::default(),
+        })
+    }
+
     fn setting(&self) -> std::sync::MutexGuard<'_, Setting> {
         self.filter.lock().unwrap_or_else(PoisonError::into_inner)
     }
