@@ -5,9 +5,12 @@ use std::io;
 use nocopy::Packet;
 use nocopy::port::Queues;
 
-/// The most that are claimed at a time. With each one that is asked for singly the other processor's caches are waited for; of
-/// many, the lines are on their way together.
+/// The most that are claimed at a time.
 pub(super) const CLAIMED_MAX: u32 = 64;
+
+/// How many ahead of the one that is handed out are asked for from the other processor's caches. With more, or with all when they are
+/// claimed, they would drive each other out: frames lie at a distance of powers of two, so they share few places of a cache.
+const AHEAD: usize = 12;
 
 /// The queues of an interface, and packets in hand.
 #[derive(Debug)]
@@ -49,9 +52,11 @@ impl Reading {
     /// Puts packets back and claims those that are there now, if they match; how many.
     pub(super) fn claim(&mut self) -> io::Result<usize> {
         self.put_back();
-        let (_, batch) = self.queues.try_receive()?;
-        for packet in batch {
-            packet.prefetch_arrival();
+        let (_, mut batch) = self.queues.try_receive()?;
+        while let Some(packet) = batch.claim() {
+            if self.held.len() < AHEAD {
+                packet.prefetch_arrival();
+            }
             // SAFETY: what a packet borrows is its half's pool, which lies on the heap behind `queues` and stays there until that is
             // dropped or used mutably; both only after `held` was emptied.
             self.held.push(unsafe { std::mem::transmute::<Packet<'_>, Packet<'static>>(packet) });
@@ -68,6 +73,9 @@ impl Reading {
     /// The next one, which stays where it is until others are claimed.
     #[inline]
     pub(super) fn next(&mut self) -> Option<&Packet<'_>> {
+        if let Some(ahead) = self.held.get(self.next + AHEAD) {
+            ahead.prefetch_arrival();
+        }
         let packet = self.held.get(self.next)?;
         self.next += 1;
         Some(packet)
