@@ -147,6 +147,8 @@ volatile struct {
 	u64 is_open;
 	// Changes when a descriptor of a target may have become another one's.
 	u64 generation;
+	// Changes when a socket comes to be followed, or the target's, or ends.
+	u64 sockets_generation;
 } window;
 
 #define MAP_OF(name, kind, entries, key_type, value_type) \
@@ -231,10 +233,25 @@ struct account {
 	u64 receive_buffer_bytes;
 	u64 receive_buffer_fixed;
 	u64 is_closed;
-	// Whether the target has used it.
+	// Whether the target has used it. From then on its packets are counted among the arrivals.
 	u64 is_ours;
 };
 MAP_OF(accounts, BPF_MAP_TYPE_LRU_HASH, 16384, u64, struct account);
+
+// Packets that came up to the target's sockets. Each has a place by the address of its socket, and the place remembers which socket was there
+// last: for its next packet, be it the target's or not, nothing is looked up, and nothing is written that another processor reads. What is
+// counted here is of all the target's sockets that came by, so nothing has to be put away when another one comes.
+struct arrivals {
+	// The socket that was here last: its address, and one more if it is the target's. One word, since an interrupt may come in between.
+	u64 whose;
+	// When that was so (`sockets_generation`).
+	u64 generation;
+	u64 packets;
+	u64 packets_in_backlog;
+	u64 window_sum_bytes;
+};
+#define ARRIVALS_BITS 6
+MAP_OF(arrivals, BPF_MAP_TYPE_PERCPU_ARRAY, 1 << ARRIVALS_BITS, u32, struct arrivals);
 
 // Sockets of TCP that are no more: the same, with the differences in `last`; and how many.
 struct closed {
@@ -369,6 +386,12 @@ INLINE void read_receive_buffer(struct account *account, struct sock *sk)
 	account->receive_buffer_fixed = !!(read_userlocks(sk) & SOCK_RCVBUF_LOCK);
 }
 
+// After a change to an account: what the arrivals remember of sockets was true before.
+INLINE void forget_arrivals(void)
+{
+	__sync_fetch_and_add(&window.sockets_generation, 1);
+}
+
 // Not inlined, so that the verifier goes through it once.
 static __attribute__((noinline)) int open_account(u64 address, u64 is_ours)
 {
@@ -399,6 +422,7 @@ static __attribute__((noinline)) int open_account(u64 address, u64 is_ours)
 		lose();
 		return 0;
 	}
+	forget_arrivals();
 	return 1;
 }
 
@@ -435,6 +459,7 @@ INLINE void adopt(struct account *account, struct sock *sk)
 		return;
 	// As it is now: a server sets the buffer of a connection that has come.
 	read_receive_buffer(account, sk);
+	forget_arrivals();
 	u64 *count = bpf_map_lookup_elem(&adopted, &key);
 	if (count && account->protocol == IPPROTO_TCP && !account->is_closed)
 		*count += 1;
@@ -791,21 +816,57 @@ INLINE struct account *account_of(struct sock *sk)
 	return account && !account->is_closed ? account : 0;
 }
 
+// Whose a socket is, by its account, for the next packets too. One that is not the target's yet has its packets counted in its account.
+INLINE int look_up_arrival(struct arrivals *here, struct sock *sk, struct tcp_sock *tcp)
+{
+	// Read before the account is: what changes meanwhile is noticed by the next packet.
+	u64 generation = window.sockets_generation;
+	struct account *account = account_of(sk);
+	if (account && !account->is_ours) {
+		account->packets_in += 1;
+		account->packets_in_backlog += !!sk->sk_lock.owned;
+		account->window_sum_bytes += tcp->rcv_wnd;
+		account->window_count += 1;
+		return 0;
+	}
+	here->whose = (u64)sk + !!account;
+	here->generation = generation;
+	return !!account;
+}
+
 // A packet that comes up to an established connection. Under the socket's lock, so nobody else counts.
 SEC("tp_btf/tcp_probe") int tcp_probe(u64 *arguments)
 {
 	struct sock *sk = (struct sock *)arguments[0];
-	struct account *account = account_of(sk);
-	struct tcp_sock *tcp = account ? bpf_skc_to_tcp_sock(sk) : 0;
-	if (!tcp)
+	u64 address = (u64)sk;
+	// Of 32 bits, since the verifier lets no pointer be multiplied.
+	u32 place = (u32)address * 0x9e3779b1 >> (32 - ARRIVALS_BITS);
+	struct arrivals *here = window.is_open ? bpf_map_lookup_elem(&arrivals, &place) : 0;
+	if (!here)
 		return 0;
-	account->packets_in += 1;
+	u64 whose = here->generation == window.sockets_generation ? here->whose : 0;
+	struct tcp_sock *tcp = whose == address ? 0 : bpf_skc_to_tcp_sock(sk);
+	if (!tcp || (whose != address + 1 && !look_up_arrival(here, sk, tcp)))
+		return 0;
+	here->packets += 1;
 	// Softirq leaves packets of a socket that a process owns to that process.
-	account->packets_in_backlog += !!sk->sk_lock.owned;
-	account->window_sum_bytes += tcp->rcv_wnd;
-	account->window_count += 1;
-	account->receive_buffer_bytes = sk->sk_rcvbuf;
-	read_counters(&account->last, tcp);
+	here->packets_in_backlog += !!sk->sk_lock.owned;
+	here->window_sum_bytes += tcp->rcv_wnd;
+	return 0;
+}
+
+// Run by user space for each account before the window closes: what TCP counts for itself, as it is in the end. Not afterwards: only while the
+// window is open an account that is not closed is of a socket that is still there.
+SEC("raw_tracepoint") int read_socket(u64 *arguments)
+{
+	struct sock *sk = (struct sock *)arguments[0];
+	struct account *account = account_of(sk);
+	if (!account || !account->is_ours || account->protocol != IPPROTO_TCP)
+		return 0;
+	int bytes = 0;
+	READ(bytes, sk->sk_rcvbuf);
+	account->receive_buffer_bytes = bytes;
+	probe_counters(&account->last, (struct tcp_sock *)sk);
 	return 0;
 }
 
@@ -841,8 +902,10 @@ INLINE void close_account(struct sock *sk)
 		return;
 	}
 	read_counters(&account->last, tcp);
+	account->receive_buffer_bytes = sk->sk_rcvbuf;
 	fold(closed, account);
 	account->is_closed = 1;
+	forget_arrivals();
 }
 
 // What a connection counted is kept when it ends; its memory may be another's then.

@@ -254,7 +254,10 @@ fn tcp(figures: &Figures) -> Option<String> {
     add(Some(format!("receive buffer {}B, {fixed}", spaced(short(tcp.receive_buffer_bytes as f64)))));
     add((tcp.retransmits > 0).then(|| format!("{} retransmits", tcp.retransmits)));
     add((tcp.lost_sockets > 0).then(|| {
-        format!("{} sockets lost, not in these figures: there is room for 16,384 at a time", tcp.lost_sockets)
+        format!(
+            "{} sockets lost, whose segments are not in these figures: there is room for 16,384 at a time",
+            tcp.lost_sockets
+        )
     }));
     Some(said)
 }

@@ -1,7 +1,7 @@
 //! Loads the programs of bpf/profile.bpf.c and attaches them.
 
 use aya::programs::perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent};
-use aya::programs::{BtfTracePoint, PerfEvent, ProgramError};
+use aya::programs::{BtfTracePoint, PerfEvent, ProgramError, RawTracePoint};
 use aya::{Btf, Ebpf, EbpfLoader};
 
 use super::calls;
@@ -34,6 +34,9 @@ const REFINEMENTS: [(&str, &str); 11] = [
 
 /// In its stead before Linux 6.11.
 const OLD_DROPS: &str = "kfree_skb_of_sender";
+
+/// Reads the counters of a socket.
+pub(super) const READER: &str = "read_socket";
 
 /// Loads them for those targets, with nothing attached.
 pub(super) fn load(targets: &Targets, kernel: &Btf) -> Result<Ebpf, Error> {
@@ -73,6 +76,9 @@ pub(super) fn attach(
             absent.push(Absent { what, why: cause(&error) });
         }
     }
+    if let Err(error) = load_reader(programs) {
+        absent.push(Absent { what: "TCP's counters of connections that go on", why: cause(&error) });
+    }
     if let Err(error) = attach_clock(programs, samples_per_second) {
         absent.push(Absent { what: "time by place", why: cause(&error) });
     }
@@ -88,6 +94,12 @@ fn attach_one(
     let program: &mut BtfTracePoint = programs.program_mut(program).expect("it is there").try_into()?;
     program.load(tracepoint, kernel)?;
     program.attach().map(drop)
+}
+
+/// What user space runs itself, at no tracepoint.
+fn load_reader(programs: &mut Ebpf) -> Result<(), ProgramError> {
+    let program: &mut RawTracePoint = programs.program_mut(READER).expect("it is there").try_into()?;
+    program.load()
 }
 
 /// Samples on every processor.

@@ -122,6 +122,7 @@ impl<'a> Instrument<'a> {
     /// # Errors
     /// What the kernel does not let be read.
     pub(crate) fn read(mut self) -> Result<Measured, Error> {
+        Sums(&self.programs).read_sockets().map_err(Error::Read)?;
         sums::set_open(&mut self.programs, false).map_err(Error::Read)?;
         let now_ns = now_ns();
         // First of all: the threads run on.

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuHashMap};
+use aya::programs::{RawTracePoint, RawTracePointRunOptions, TestRun as _};
 use aya::{Ebpf, Pod};
 
 use super::calls;
 use super::drop_reason::Names;
+use super::load::READER;
 use crate::profile::measured::{Calls, Copied, Drops, Owner, Sampling, Stack, Tcp};
 use crate::profile::symbols::Symbols;
 use crate::profile::tasks::{Threads, Used};
@@ -22,6 +24,11 @@ type Closed = [u64; ACCOUNT_WORDS + 1];
 pub(super) type Thread = [u64; 17];
 /// `struct used`.
 type UsedWords = [u64; 4];
+
+/// `ARRIVALS_BITS`.
+const ARRIVALS_PLACES: u32 = 1 << 6;
+/// Of the map.
+const ACCOUNTS_MAX: usize = 16_384;
 
 const IPPROTO_TCP: u64 = 6;
 
@@ -50,7 +57,9 @@ impl Sums<'_> {
     {
         let map = PerCpuArray::<&MapData, [u64; N]>::try_from(self.map(name))?;
         let values = map.get(&index, 0)?;
-        Ok(std::array::from_fn(|word| values.iter().map(|value| value[word]).sum()))
+        // An address among the words is nobody's sum, and two of them have more than 64 bits.
+        let sum = |word: usize| values.iter().fold(0_u64, |sum, value| sum.wrapping_add(value[word]));
+        Ok(std::array::from_fn(sum))
     }
 
     /// The same, but for the largest.
@@ -128,9 +137,31 @@ impl Sums<'_> {
         let sum: &Account = closed.first_chunk().expect("it begins with one");
         let receive_buffer = self.largest::<{ ACCOUNT_WORDS + 1 }>("closed_accounts", 0, 13)?;
         add(&mut tcp, sum, closed[ACCOUNT_WORDS], receive_buffer);
+        for place in 0..ARRIVALS_PLACES {
+            let [_, _, packets, in_backlog, window_sum_bytes] = self.sum("arrivals", place)?;
+            tcp.packets_in += packets;
+            tcp.packets_in_backlog += in_backlog;
+            tcp.window_sum_bytes += window_sum_bytes;
+            tcp.window_count += packets;
+        }
         let [adopted] = self.sum("adopted", 0)?;
         tcp.lost_sockets = adopted.saturating_sub(open + closed[ACCOUNT_WORDS]);
         Ok(tcp)
+    }
+
+    /// Has the counters of all sockets read as they are now.
+    pub(super) fn read_sockets(&self) -> Result<(), MapError> {
+        let map = HashMap::<&MapData, u64, Account>::try_from(self.map("accounts"))?;
+        let reader = self.0.program(READER).expect("it is there");
+        let reader: &RawTracePoint = reader.try_into().expect("it is of that kind");
+        // Sockets come and go meanwhile, and the kernel begins again where one went.
+        for address in map.keys().take(ACCOUNTS_MAX) {
+            let mut options = RawTracePointRunOptions::new();
+            options.args[0] = address?;
+            // Not loaded: that was told.
+            let _ = reader.test_run(options);
+        }
+        Ok(())
     }
 
     pub(super) fn lost_events(&self) -> Result<u64, MapError> {
@@ -223,7 +254,7 @@ fn owner_of(number: u32) -> Owner {
 /// Starts or ends counting, in all programs at once.
 pub(super) fn set_open(programs: &mut Ebpf, is_open: bool) -> Result<(), MapError> {
     let map = programs.map_mut(".bss").expect("the programs have it");
-    Array::<_, [u64; 2]>::try_from(map)?.set(0, [u64::from(is_open), 0], 0)
+    Array::<_, [u64; 3]>::try_from(map)?.set(0, [u64::from(is_open), 0, 0], 0)
 }
 
 /// Names processes whose calls count.
