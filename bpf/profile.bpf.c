@@ -40,6 +40,7 @@ struct sched_entity {
 } KERNEL;
 struct sched_info {
 	unsigned long pcount;
+	u64 run_delay;
 } KERNEL;
 struct inode {
 	u16 i_mode;
@@ -103,6 +104,7 @@ struct bpf_perf_event_data {
 #define TS_COMPAT 0x2
 #define PF_KTHREAD 0x00200000
 #define THREAD_SIZE 16384
+#define FIELD_EXISTS 2
 #define S_IFMT 0170000
 #define S_IFSOCK 0140000
 #define AF_INET 2
@@ -147,6 +149,8 @@ volatile struct {
 	u64 is_open;
 	// Changes when a descriptor of a target may have become another one's.
 	u64 generation;
+	// Written by connections that come and go, so not in the cache line that every program reads.
+	u64 rest_of_line[6];
 	// Changes when a socket comes to be followed, or the target's, or ends.
 	u64 sockets_generation;
 } window;
@@ -171,12 +175,12 @@ struct thread {
 	u64 sk;
 	u64 depth_bytes;
 	u64 copied_seq;
-	u64 asleep_ns;
-	u64 ready_ns;
+	// Off the processor so far, asleep or ready.
+	u64 off_sum_ns;
+	// How long the thread has been ready, of all its life, when the call began.
+	u64 run_delay_ns;
 	// Off the processor since; 0 on it.
 	u64 off_ns;
-	// Woken, or put off, at.
-	u64 woken_ns;
 	u64 socket_bytes;
 	u64 copied_bytes;
 	// Of all the receives of the socket layer that it made, and how many.
@@ -242,7 +246,8 @@ MAP_OF(accounts, BPF_MAP_TYPE_LRU_HASH, 16384, u64, struct account);
 // last: for its next packet, be it the target's or not, nothing is looked up, and nothing is written that another processor reads. What is
 // counted here is of all the target's sockets that came by, so nothing has to be put away when another one comes.
 struct arrivals {
-	// The socket that was here last: its address, and one more if it is the target's. One word, since an interrupt may come in between.
+	// The socket that was here last: its address, and one more if it is the target's. One word, since an interrupt may come in between
+	// on kernels before 6.2, where a packet that interrupts is not kept from this program; what it counts then may be lost.
 	u64 whose;
 	// When that was so (`sockets_generation`).
 	u64 generation;
@@ -422,6 +427,10 @@ static __attribute__((noinline)) int open_account(u64 address, u64 is_ours)
 		lose();
 		return 0;
 	}
+	// It may have ended meanwhile, when there was nothing to close.
+	struct account *opened = bpf_map_lookup_elem(&accounts, &address);
+	if (opened && protocol == IPPROTO_TCP && state_of(address) == TCP_CLOSE)
+		opened->is_closed = 1;
 	forget_arrivals();
 	return 1;
 }
@@ -526,9 +535,18 @@ INLINE int find_socket_of_call(struct thread *thread, struct task_struct *task, 
 	return concerns_us(thread, task, registers->dx);
 }
 
-INLINE void enter(struct thread *thread, u32 kind)
+// How long a task has been ready and another one ran. Where the kernel does not count it (SCHED_INFO), that is time asleep.
+INLINE u64 run_delay_of(struct task_struct *task)
 {
-	thread->asleep_ns = thread->ready_ns = thread->off_ns = thread->woken_ns = 0;
+	if (!__builtin_preserve_field_info(task->sched_info.run_delay, FIELD_EXISTS))
+		return 0;
+	return task->sched_info.run_delay;
+}
+
+INLINE void enter(struct thread *thread, struct task_struct *task, u32 kind)
+{
+	thread->off_sum_ns = thread->off_ns = 0;
+	thread->run_delay_ns = run_delay_of(task);
 	thread->socket_bytes = thread->copied_bytes = thread->messages = 0;
 	thread->message_flags = thread->entered_unseen = 0;
 	if ((kind & KIND) == RECEIVE && thread->protocol == IPPROTO_TCP)
@@ -579,7 +597,7 @@ SEC("tp_btf/sys_enter") int sys_enter(u64 *arguments)
 	else if (kind != POLL && !find_socket_of_call(thread, task, &kind, registers))
 		return 0;
 	if (thread)
-		enter(thread, kind);
+		enter(thread, task, kind);
 	return 0;
 }
 
@@ -642,7 +660,7 @@ INLINE void book_receive(struct calls *calls, struct thread *thread, u64 bytes)
 #define ERESTARTSYS 512
 #define ERESTART_RESTARTBLOCK 516
 
-INLINE void book(struct thread *thread, u32 kind, s64 result)
+INLINE void book(struct thread *thread, struct task_struct *task, u32 kind, s64 result)
 {
 	struct calls *calls = bpf_map_lookup_elem(&totals, &kind);
 	if (!calls)
@@ -652,8 +670,11 @@ INLINE void book(struct thread *thread, u32 kind, s64 result)
 	calls->bytes += bytes;
 	calls->socket_bytes += thread->socket_bytes;
 	calls->inside_ns += bpf_ktime_get_ns() - thread->start_ns;
-	calls->asleep_ns += thread->asleep_ns;
-	calls->ready_ns += thread->ready_ns;
+	u64 ready_ns = run_delay_of(task) - thread->run_delay_ns;
+	if (ready_ns > thread->off_sum_ns)
+		ready_ns = thread->off_sum_ns;
+	calls->asleep_ns += thread->off_sum_ns - ready_ns;
+	calls->ready_ns += ready_ns;
 	if (kind == RECEIVE)
 		book_receive(calls, thread, bytes);
 }
@@ -678,7 +699,7 @@ SEC("tp_btf/sys_exit") int sys_exit(u64 *arguments)
 	int is_known = !thread->entered_unseen || (kind & KIND) == POLL ||
 		       find_socket_of_call(thread, task, &kind, registers);
 	if (is_known)
-		book(thread, kind & KIND, arguments[1]);
+		book(thread, task, kind & KIND, arguments[1]);
 	thread->kind = OUTSIDE;
 	return 0;
 }
@@ -743,30 +764,17 @@ INLINE struct thread *thread_inside_any(struct task_struct *task)
 
 SEC("tp_btf/sched_switch") int sched_switch(u64 *arguments)
 {
-	struct task_struct *previous = (struct task_struct *)arguments[1];
-	struct thread *leaving = thread_inside_any(previous);
+	struct thread *leaving = thread_inside_any((struct task_struct *)arguments[1]);
 	struct thread *coming = thread_inside_any((struct task_struct *)arguments[2]);
 	if (!leaving && !coming)
 		return 0;
 	u64 now = bpf_ktime_get_ns();
-	if (leaving) {
-		leaving->woken_ns = arguments[0] || !previous->__state ? now : 0;
+	if (leaving)
 		leaving->off_ns = now;
-	}
 	if (coming && coming->off_ns) {
-		u64 woken = coming->woken_ns ? coming->woken_ns : now;
-		coming->asleep_ns += woken - coming->off_ns;
-		coming->ready_ns += now - woken;
-		coming->off_ns = coming->woken_ns = 0;
+		coming->off_sum_ns += now - coming->off_ns;
+		coming->off_ns = 0;
 	}
-	return 0;
-}
-
-SEC("tp_btf/sched_waking") int sched_waking(u64 *arguments)
-{
-	struct thread *thread = thread_inside_any((struct task_struct *)arguments[0]);
-	if (thread && thread->off_ns && !thread->woken_ns)
-		thread->woken_ns = bpf_ktime_get_ns();
 	return 0;
 }
 
@@ -822,6 +830,8 @@ INLINE int look_up_arrival(struct arrivals *here, struct sock *sk, struct tcp_so
 	// Read before the account is: what changes meanwhile is noticed by the next packet.
 	u64 generation = window.sockets_generation;
 	struct account *account = account_of(sk);
+	if (account && account->protocol != IPPROTO_TCP)
+		account = 0; // of a socket that had this memory before
 	if (account && !account->is_ours) {
 		account->packets_in += 1;
 		account->packets_in_backlog += !!sk->sk_lock.owned;
@@ -829,12 +839,14 @@ INLINE int look_up_arrival(struct arrivals *here, struct sock *sk, struct tcp_so
 		account->window_count += 1;
 		return 0;
 	}
-	here->whose = (u64)sk + !!account;
-	here->generation = generation;
+	// In this order, for a packet that interrupts.
+	*(volatile u64 *)&here->whose = 0;
+	*(volatile u64 *)&here->generation = generation;
+	*(volatile u64 *)&here->whose = (u64)sk + !!account;
 	return !!account;
 }
 
-// A packet that comes up to an established connection. Under the socket's lock, so nobody else counts.
+// A packet that comes up to an established connection. Under the socket's lock, so nobody else counts in its account.
 SEC("tp_btf/tcp_probe") int tcp_probe(u64 *arguments)
 {
 	struct sock *sk = (struct sock *)arguments[0];
@@ -855,18 +867,35 @@ SEC("tp_btf/tcp_probe") int tcp_probe(u64 *arguments)
 	return 0;
 }
 
-// Run by user space for each account before the window closes: what TCP counts for itself, as it is in the end. Not afterwards: only while the
-// window is open an account that is not closed is of a socket that is still there.
+INLINE int went_back(u64 last, u64 now)
+{
+	return (int)((u32)now - (u32)last) < 0;
+}
+
+// Run by user space for each account before the window closes: what TCP counts for itself, as it is in the end. Not afterwards: while the window
+// is open an account that is not closed is of a socket that is still there. Where its end was missed nevertheless, its memory may be anything's: what
+// does not look like that socket is not read.
 SEC("raw_tracepoint") int read_socket(u64 *arguments)
 {
 	struct sock *sk = (struct sock *)arguments[0];
 	struct account *account = account_of(sk);
+	struct counters now = {};
+	u16 family = 0, protocol = 0;
+	int bytes = 0;
 	if (!account || !account->is_ours || account->protocol != IPPROTO_TCP)
 		return 0;
-	int bytes = 0;
+	READ(family, sk->__sk_common.skc_family);
+	READ(protocol, sk->sk_protocol);
+	if ((family != AF_INET && family != AF_INET6) || protocol != IPPROTO_TCP || state_of((u64)sk) == TCP_CLOSE)
+		return 0;
+	probe_counters(&now, (struct tcp_sock *)sk);
+	struct counters *last = &account->last;
+	if (went_back(last->segments_in, now.segments_in) || went_back(last->segments_out, now.segments_out) ||
+	    went_back(last->data_segments_out, now.data_segments_out) || went_back(last->retransmits, now.retransmits))
+		return 0;
+	*last = now;
 	READ(bytes, sk->sk_rcvbuf);
 	account->receive_buffer_bytes = bytes;
-	probe_counters(&account->last, (struct tcp_sock *)sk);
 	return 0;
 }
 
@@ -919,8 +948,13 @@ SEC("tp_btf/inet_sock_set_state") int inet_sock_set_state(u64 *arguments)
 		close_account(sk);
 	else if (state == TCP_ESTABLISHED && sk->sk_protocol == IPPROTO_TCP) {
 		// The target may have used it before: a call that did not wait, TCP Fast Open.
-		struct account *known = account_of(sk);
-		open_account((u64)sk, known ? known->is_ours : 0);
+		u64 address = (u64)sk;
+		struct account *known = bpf_map_lookup_elem(&accounts, &address);
+		u64 is_ours = known && !known->is_closed && known->is_ours;
+		// Or it was closed then, or another was that had its memory: who has it remembers the old one.
+		if (known && known->is_closed && known->is_ours)
+			__sync_fetch_and_add(&window.generation, 1);
+		open_account(address, is_ours);
 	}
 	return 0;
 }

@@ -200,6 +200,7 @@ fn mapped_receive(figures: &Figures) -> Option<Advice> {
     let (calls, tcp) =
         (receives(figures)?, figures.tcp.as_ref().filter(|tcp| tcp.packets_in >= PACKETS_MIN)?);
     let copied = figures.copies.received.as_ref().filter(|copies| copies.tcp_bytes > 0)?;
+    tcp.segments_per_packet?; // otherwise not all segments are known
     let share = figures.share(Place::CopyToUser);
     if figures.time.samples < SAMPLES_MIN || copied.mapped_bytes > copied.tcp_bytes {
         return None;

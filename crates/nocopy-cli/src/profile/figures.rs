@@ -453,13 +453,16 @@ impl Queue {
 impl Tcp {
     fn of(tcp: &measured::Tcp) -> Option<Self> {
         let acks = tcp.segments_out.saturating_sub(tcp.data_segments_out);
+        // Otherwise the packets are of other sockets than the segments.
+        let is_whole = tcp.segments_in > 0 && tcp.lost_sockets == 0;
+        let segments_per_packet = ratio(tcp.segments_in as f64, tcp.packets_in as f64);
         (u64::from(tcp.sockets) + tcp.lost_sockets > 0).then(|| Self {
             sockets: tcp.sockets,
             segments_in: tcp.segments_in,
             packets_in: tcp.packets_in,
             segments_out: tcp.segments_out,
             retransmits: tcp.retransmits,
-            segments_per_packet: ratio(tcp.segments_in as f64, tcp.packets_in as f64),
+            segments_per_packet: segments_per_packet.filter(|_| is_whole),
             backlog_share: ratio(tcp.packets_in_backlog as f64, tcp.packets_in as f64),
             acks_per_segment: ratio(acks as f64, tcp.segments_in as f64),
             window_mean_bytes: ratio(tcp.window_sum_bytes as f64, tcp.window_count as f64),

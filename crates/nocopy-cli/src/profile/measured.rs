@@ -142,7 +142,7 @@ pub(crate) struct Tcp {
     /// The largest `SO_RCVBUF` of the sockets, and whether the kernel may still raise it.
     pub(crate) receive_buffer_bytes: u64,
     pub(crate) receive_buffer_fixed: bool,
-    /// Their segments are not in this: there were more at a time than there is room for accounts.
+    /// Their segments are not in this, nor all of their packets: there were more at a time than there is room for accounts.
     pub(crate) lost_sockets: u64,
 }
 

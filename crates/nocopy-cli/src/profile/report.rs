@@ -255,7 +255,7 @@ fn tcp(figures: &Figures) -> Option<String> {
     add((tcp.retransmits > 0).then(|| format!("{} retransmits", tcp.retransmits)));
     add((tcp.lost_sockets > 0).then(|| {
         format!(
-            "{} sockets lost, whose segments are not in these figures: there is room for 16,384 at a time",
+            "{} sockets lost, not or not wholly in these figures: there is room for 16,384 at a time",
             tcp.lost_sockets
         )
     }));

@@ -45,6 +45,13 @@ fn used(thread: &Path) -> Option<Used> {
     Some(Used { runtime, user_ticks, system_ticks, runs })
 }
 
+/// How long a thread has been ready while another one ran, of all its life; nothing where the kernel does not tell, and of one that is no more.
+pub(super) fn run_delay(id: u32) -> Duration {
+    let told = fs::read_to_string(format!("/proc/{id}/task/{id}/schedstat")).ok();
+    let [_, waited_ns, _] = told.and_then(|text| numbers(&text)).unwrap_or_default();
+    Duration::from_nanos(waited_ns)
+}
+
 /// A line of `/proc/PID/schedstat`: time on a processor, ready for one, and how often.
 fn numbers(schedstat: &str) -> Option<[u64; 3]> {
     let mut fields = schedstat.split_ascii_whitespace();

@@ -423,7 +423,8 @@ impl Batch<'_> {
 
 impl<'half> Batch<'half> {
     /// The next packet, for whoever claims many before looking at any: iterating asks for the packets ahead, and so many would drive each
-    /// other out of the processor's nearest cache. See [`Packet::prefetch_arrival`].
+    /// other out of the processor's nearest cache. See [`Packet::prefetch_arrival`]. Of a packet in several buffers one buffer, as
+    /// iterating gives it.
     #[inline]
     pub fn claim(&mut self) -> Option<Packet<'half>> {
         loop {

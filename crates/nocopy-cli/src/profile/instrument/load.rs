@@ -18,22 +18,25 @@ const PORTS_MAX: usize = 16;
 const NEEDED: [&str; 2] = ["sys_enter", "sys_exit"];
 
 /// Programs by the name of their tracepoint, and what is not known without them.
-const REFINEMENTS: [(&str, &str); 11] = [
+const REFINEMENTS: [(&str, &str); 10] = [
     ("sock_recv_length", RECEIVED_BY_SOCKET),
     ("sock_send_length", SENT_BY_SOCKET),
     ("skb_copy_datagram_iovec", "bytes copied to user space"),
     ("sched_switch", "time asleep"),
-    ("sched_waking", "time ready and waiting for a processor"),
     ("sched_process_fork", "children of the target"),
     ("sched_process_free", "children of the target after the 4,096th"),
     ("sched_process_exit", "processor time of threads that ended"),
     ("tcp_probe", "packets that came up to TCP, and the window"),
-    ("inet_sock_set_state", "counters of connections that ended"),
+    ("inet_sock_set_state", ENDS),
     ("kfree_skb", "drops"),
 ];
 
 /// In its stead before Linux 6.11.
 const OLD_DROPS: &str = "kfree_skb_of_sender";
+
+/// What is not known without some of them.
+const ENDS: &str = "TCP's counters of connections";
+pub(super) const OPEN_COUNTERS: &str = "TCP's counters of connections that go on";
 
 /// Reads the counters of a socket.
 pub(super) const READER: &str = "read_socket";
@@ -76,8 +79,11 @@ pub(super) fn attach(
             absent.push(Absent { what, why: cause(&error) });
         }
     }
-    if let Err(error) = load_reader(programs) {
-        absent.push(Absent { what: "TCP's counters of connections that go on", why: cause(&error) });
+    // Which sockets are there still is known by their ends.
+    if !absent.iter().any(|absent| absent.what == ENDS)
+        && let Err(error) = load_reader(programs)
+    {
+        absent.push(Absent { what: OPEN_COUNTERS, why: cause(&error) });
     }
     if let Err(error) = attach_clock(programs, samples_per_second) {
         absent.push(Absent { what: "time by place", why: cause(&error) });

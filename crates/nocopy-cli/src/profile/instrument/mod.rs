@@ -22,7 +22,7 @@ use super::target::Targets;
 use super::tasks::{self, Threads};
 use drop_reason::Names;
 use own_cost::Watch;
-use sums::Sums;
+use sums::{Inside, Sums};
 
 /// Of each processor, unless said. The interrupt for it stops a virtual processor for some 20 us, and a stream between two busy ones loses far
 /// more than that time: 997 a second cost 5 to 18 % of the throughput, 97 cost 1 to 4. Not a round number: what happens every so many
@@ -122,7 +122,9 @@ impl<'a> Instrument<'a> {
     /// # Errors
     /// What the kernel does not let be read.
     pub(crate) fn read(mut self) -> Result<Measured, Error> {
-        Sums(&self.programs).read_sockets().map_err(Error::Read)?;
+        if let Some(error) = Sums(&self.programs).read_sockets().map_err(Error::Read)? {
+            self.absent.push(Absent { what: load::OPEN_COUNTERS, why: error.to_string() });
+        }
         sums::set_open(&mut self.programs, false).map_err(Error::Read)?;
         let now_ns = now_ns();
         // First of all: the threads run on.
@@ -148,14 +150,14 @@ impl<'a> Instrument<'a> {
     }
 }
 
-fn open(programs: &mut Ebpf, targets: &Targets, waiting: &[(u32, u8)], now_ns: u64) -> Result<(), MapError> {
+fn open(programs: &mut Ebpf, targets: &Targets, waiting: &[Inside], now_ns: u64) -> Result<(), MapError> {
     sums::add_waiting(programs, waiting, now_ns)?;
     sums::set_open(programs, true)?;
     sums::add_targets(programs, &targets.processes)
 }
 
-/// Threads that are asleep inside a call which counts, and its kind.
-fn waiting(processes: &[u32]) -> Vec<(u32, u8)> {
+/// Threads that are asleep inside a call which counts.
+fn waiting(processes: &[u32]) -> Vec<Inside> {
     let threads = processes.iter().flat_map(|process| {
         let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
         tasks.filter_map(|task| {
@@ -163,7 +165,8 @@ fn waiting(processes: &[u32]) -> Vec<(u32, u8)> {
             // "running", or the number of the call and its arguments.
             let call = fs::read_to_string(task.path().join("syscall")).ok()?;
             let number = call.split_ascii_whitespace().next()?.parse().ok()?;
-            Some((task.file_name().to_str()?.parse().ok()?, calls::kind(number)?))
+            let id = task.file_name().to_str()?.parse().ok()?;
+            Some(Inside { id, kind: calls::kind(number)?, run_delay: tasks::run_delay(id) })
         })
     });
     threads.collect()
@@ -177,6 +180,9 @@ fn add_calls(measured: &mut Measured, sums: &Sums, now_ns: u64) -> Result<(), Ma
     ];
     let threads = sums.threads()?;
     measured.tasks.threads = u32::try_from(threads.len()).unwrap_or(u32::MAX);
+    let inside = threads.iter().filter(|(_, thread)| sums::is_inside(thread));
+    let unfinished: Vec<_> =
+        inside.filter_map(|(id, thread)| sums::unfinished(thread, now_ns, tasks::run_delay(*id))).collect();
     for (kind, calls) in kinds {
         let of_kind = sums.calls(kind)?;
         *calls = of_kind.calls;
@@ -184,8 +190,7 @@ fn add_calls(measured: &mut Measured, sums: &Sums, now_ns: u64) -> Result<(), Ma
         if kind == calls::RECEIVE {
             measured.copied = of_kind.copied;
         }
-        let unfinished = threads.iter().filter_map(|thread| sums::unfinished(thread, now_ns));
-        for (_, [inside, asleep, ready]) in unfinished.filter(|(of, _)| *of == kind) {
+        for &(_, [inside, asleep, ready]) in unfinished.iter().filter(|(of, _)| *of == kind) {
             calls.inside += inside;
             calls.asleep += asleep;
             calls.ready += ready;

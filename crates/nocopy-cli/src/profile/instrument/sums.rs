@@ -1,9 +1,10 @@
 //! What the programs added up, by the layout of bpf/profile.bpf.c: every field is a word of 64 bits.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuHashMap};
-use aya::programs::{RawTracePoint, RawTracePointRunOptions, TestRun as _};
+use aya::programs::{ProgramError, RawTracePoint, RawTracePointRunOptions, TestRun as _};
 use aya::{Ebpf, Pod};
 
 use super::calls;
@@ -21,7 +22,7 @@ const ACCOUNT_WORDS: usize = 17;
 /// `struct closed`: an account, and how many it is the sum of.
 type Closed = [u64; ACCOUNT_WORDS + 1];
 /// `struct thread`.
-pub(super) type Thread = [u64; 17];
+pub(super) type Thread = [u64; 16];
 /// `struct used`.
 type UsedWords = [u64; 4];
 
@@ -104,9 +105,10 @@ impl Sums<'_> {
         Ok(KindSums { calls, copied, udp_packets })
     }
 
-    pub(super) fn threads(&self) -> Result<Vec<Thread>, MapError> {
+    /// By their numbers.
+    pub(super) fn threads(&self) -> Result<Vec<(u32, Thread)>, MapError> {
         let map = HashMap::<&MapData, u32, Thread>::try_from(self.map("threads"))?;
-        map.iter().map(|entry| entry.map(|(_, thread)| thread)).collect()
+        map.iter().collect()
     }
 
     pub(super) fn processes(&self) -> Result<Vec<u32>, MapError> {
@@ -149,19 +151,23 @@ impl Sums<'_> {
         Ok(tcp)
     }
 
-    /// Has the counters of all sockets read as they are now.
-    pub(super) fn read_sockets(&self) -> Result<(), MapError> {
+    /// Has the counters of all sockets read as they are now; or says why they cannot be.
+    pub(super) fn read_sockets(&self) -> Result<Option<ProgramError>, MapError> {
         let map = HashMap::<&MapData, u64, Account>::try_from(self.map("accounts"))?;
         let reader = self.0.program(READER).expect("it is there");
         let reader: &RawTracePoint = reader.try_into().expect("it is of that kind");
-        // Sockets come and go meanwhile, and the kernel begins again where one went.
-        for address in map.keys().take(ACCOUNTS_MAX) {
+        // Sockets come and go meanwhile, and where one went the kernel begins again.
+        let addresses: Result<HashSet<u64>, _> = map.keys().take(2 * ACCOUNTS_MAX).collect();
+        for address in addresses? {
             let mut options = RawTracePointRunOptions::new();
-            options.args[0] = address?;
-            // Not loaded: that was told.
-            let _ = reader.test_run(options);
+            options.args[0] = address;
+            match reader.test_run(options) {
+                Ok(_) => {}
+                Err(ProgramError::NotLoaded) => return Ok(None), // which was told
+                Err(error) => return Ok(Some(error)),
+            }
         }
-        Ok(())
+        Ok(None)
     }
 
     pub(super) fn lost_events(&self) -> Result<u64, MapError> {
@@ -254,7 +260,9 @@ fn owner_of(number: u32) -> Owner {
 /// Starts or ends counting, in all programs at once.
 pub(super) fn set_open(programs: &mut Ebpf, is_open: bool) -> Result<(), MapError> {
     let map = programs.map_mut(".bss").expect("the programs have it");
-    Array::<_, [u64; 3]>::try_from(map)?.set(0, [u64::from(is_open), 0, 0], 0)
+    let mut window = [0; 9];
+    window[0] = u64::from(is_open);
+    Array::<_, [u64; 9]>::try_from(map)?.set(0, window, 0)
 }
 
 /// Names processes whose calls count.
@@ -264,31 +272,43 @@ pub(super) fn add_targets(programs: &mut Ebpf, processes: &[u32]) -> Result<(), 
     processes.iter().try_for_each(|process| map.insert(process, 1, 0))
 }
 
+/// A thread that is inside a call when the window opens.
+pub(super) struct Inside {
+    pub(super) id: u32,
+    /// Of the call.
+    pub(super) kind: u8,
+    /// How long it has been ready, of all its life.
+    pub(super) run_delay: Duration,
+}
+
 /// Notes threads that are inside a call already: theirs is asleep since `now_ns`, on a socket that is not known yet.
-pub(super) fn add_waiting(programs: &mut Ebpf, threads: &[(u32, u8)], now_ns: u64) -> Result<(), MapError> {
+pub(super) fn add_waiting(programs: &mut Ebpf, threads: &[Inside], now_ns: u64) -> Result<(), MapError> {
     let map = programs.map_mut("threads").expect("the programs have it");
     let mut map = HashMap::<_, u32, Thread>::try_from(map)?;
-    threads.iter().try_for_each(|(id, kind)| {
-        let thread = [u64::from(*kind), now_ns, 0, 0, 0, 0, 0, now_ns, 0, 0, 0, 0, 0, 1, 0, 0, 0];
+    threads.iter().try_for_each(|Inside { id, kind, run_delay }| {
+        let run_delay_ns = u64::try_from(run_delay.as_nanos()).unwrap_or(u64::MAX);
+        let thread = [u64::from(*kind), now_ns, 0, 0, 0, 0, run_delay_ns, now_ns, 0, 0, 0, 0, 1, 0, 0, 0];
         map.insert(id, thread, 0)
     })
 }
 
-/// What of a call that is not over yet lies before `now_ns`: its kind, the time inside, asleep and ready; nothing if it is over, or of a
-/// socket that is not known to be the target's.
-pub(super) fn unfinished(thread: &Thread, now_ns: u64) -> Option<(u8, [Duration; 3])> {
-    let [kind, start, socket, _, _, asleep, ready, off, woken, ..] = *thread;
+/// Whether it is in a call.
+pub(super) fn is_inside(thread: &Thread) -> bool {
+    thread[0] != 0
+}
+
+/// What of a call that is not over yet lies before `now_ns`, where the thread has been ready for so long, of all its life: its kind, the time
+/// inside, asleep and ready; nothing if it is over, or of a socket that is not known to be the target's.
+pub(super) fn unfinished(thread: &Thread, now_ns: u64, run_delay: Duration) -> Option<(u8, [Duration; 3])> {
+    let [kind, start_ns, socket, _, _, off_sum_ns, run_delay_ns, off_ns, ..] = *thread;
     let kind = u8::try_from(kind & calls::KIND).expect("four bits");
     if kind == 0 || (socket == 0 && kind != calls::POLL) {
         return None;
     }
-    let since = |then: u64| now_ns.saturating_sub(then);
-    let [more_asleep, more_ready] = match (off, woken) {
-        (0, _) => [0, 0],
-        (off, 0) => [since(off), 0],
-        (off, woken) => [woken.saturating_sub(off), since(woken)],
-    };
-    Some((kind, [since(start), asleep + more_asleep, ready + more_ready].map(Duration::from_nanos)))
+    let since = |then_ns: u64| Duration::from_nanos(now_ns.saturating_sub(then_ns));
+    let off = Duration::from_nanos(off_sum_ns) + if off_ns == 0 { Duration::ZERO } else { since(off_ns) };
+    let ready = run_delay.saturating_sub(Duration::from_nanos(run_delay_ns)).min(off);
+    Some((kind, [since(start_ns), off - ready, ready]))
 }
 
 #[cfg(test)]
@@ -297,17 +317,18 @@ mod tests {
 
     #[test]
     fn a_call_that_goes_on_counts_up_to_now() {
-        let thread = |off, woken| [1, 100, 7, 0, 0, 5, 6, off, woken, 0, 0, 0, 0, 0, 0, 0, 0];
-        let at = |thread| unfinished(&thread, 1000).unwrap().1.map(|time| time.as_nanos());
-        assert_eq!(at(thread(0, 0)), [900, 5, 6], "on a processor");
-        assert_eq!(at(thread(400, 0)), [900, 605, 6], "asleep");
-        assert_eq!(at(thread(400, 900)), [900, 505, 106], "woken, and waiting for a processor");
-        assert_eq!(unfinished(&[0; 17], 1000), None);
-        assert_eq!(
-            unfinished(&[1, 100, 0, 0, 0, 0, 0, 100, 0, 0, 0, 0, 0, 1, 0, 0, 0], 1000),
-            None,
-            "perhaps a pipe"
-        );
+        let thread = |off_ns| [1, 100, 7, 0, 0, 11, 50, off_ns, 0, 0, 0, 0, 0, 0, 0, 0];
+        let at = |off_ns, ready_ns| {
+            let found = unfinished(&thread(off_ns), 1000, Duration::from_nanos(ready_ns));
+            found.unwrap().1.map(|time| time.as_nanos())
+        };
+        assert_eq!(at(0, 56), [900, 5, 6], "on a processor");
+        assert_eq!(at(400, 56), [900, 605, 6], "off it");
+        assert_eq!(at(0, 90), [900, 0, 11], "no longer than it was off");
+        assert_eq!(at(0, 0), [900, 11, 0], "a kernel that does not tell");
+        assert_eq!(unfinished(&[0; 16], 1000, Duration::ZERO), None);
+        let pipe = [1, 100, 0, 0, 0, 0, 0, 100, 0, 0, 0, 0, 1, 0, 0, 0];
+        assert_eq!(unfinished(&pipe, 1000, Duration::ZERO), None, "perhaps a pipe");
     }
 
     #[test]
