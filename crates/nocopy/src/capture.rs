@@ -31,15 +31,22 @@ pub use nocopy_proto::pcapng::Counts;
 use nocopy_proto::pcapng::SNAP_BYTES_MAX;
 
 use crate::evidence::{Cause, Evidence};
-use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous};
+use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous, joins_for_sockets};
 pub use crate::sys::packet::{Block, BlockReader, Captured, Contents, Packets, PcapngBlock, PcapngLayout};
-use crate::sys::packet::{Capture, OwnedBlocks, PacketSocket};
+use crate::sys::packet::{Capture, OwnedBlocks, PacketSocket, SINGLE_FRONT_BYTES};
 use crate::sys::xsk::wait_readable_or_broken;
 
 /// A block is made of pages.
 const PAGE_BYTES: u32 = 4096;
 /// The kernel's limit of a ring is 4 GiB less a page, of a block what memory it finds in one piece.
 const BLOCK_BYTES_MAX: u32 = 64 << 20;
+
+/// The longest packet that is joined or not cut yet (IPv4's), and what may be in front of it and behind: two tags, a checksum.
+const JOINED_BYTES_MAX: u32 = 65_535;
+const LINK_BYTES_MAX: u32 = 14 + 2 * 4 + 4;
+
+/// Blocks of single packets there are at least, so that a burst finds room.
+const SINGLE_COUNT_MIN: u32 = 128;
 
 /// How long a wait looks away while the kernel says that there are blocks and means those that are away.
 const GLANCE: Duration = Duration::from_millis(1);
@@ -57,6 +64,7 @@ pub struct BlocksBuilder {
     snap_bytes: u32,
     promiscuous: bool,
     outgoing: bool,
+    immediate: bool,
     filter: Option<Program>,
 }
 
@@ -172,6 +180,15 @@ impl BlocksBuilder {
         self
     }
 
+    /// Hands each packet over as soon as it is there, in a block of its own (default false). The blocks have as many bytes altogether as
+    /// was asked for, or more, so that there are at least 128; each has room for the longest packet, as far as it is kept. That costs some
+    /// 20 times the memory for short packets, and a look at a block for each.
+    #[must_use]
+    pub fn immediate(mut self, on: bool) -> Self {
+        self.immediate = on;
+        self
+    }
+
     /// Captures only packets that match, which the kernel decides before it copies (default: all).
     #[must_use]
     pub fn filter(mut self, filter: Option<&Program>) -> Self {
@@ -200,9 +217,11 @@ impl BlocksBuilder {
         if !interface.up {
             return Err(CaptureError::Down { interface: self.interface.clone() });
         }
+        let capture = self.capture(&interface);
         let instructions = self.instructions()?;
-        let (socket, blocks) = PacketSocket::lending(&self.capture(interface.index), &instructions)
-            .map_err(|error| self.refused(error))?;
+        let lend = if self.immediate { PacketSocket::lending_single_packets } else { PacketSocket::lending };
+        let (socket, blocks) =
+            lend(&capture, &instructions).map_err(|error| self.refused(&capture, error))?;
         let promiscuous = self.promiscuous.then(|| Promiscuous::on(interface.index)).transpose();
         let shared = Shared {
             interface: self.interface.clone(),
@@ -228,28 +247,43 @@ impl BlocksBuilder {
         if is_block && count >= 2 && fits { Ok(()) } else { Err(CaptureError::Blocks { count, bytes }) }
     }
 
-    fn refused(&self, source: io::Error) -> CaptureError {
+    /// Blocks of single packets in place of those that were asked for: bytes of each, and how many.
+    fn single_packet_blocks(&self, interface: &Interface) -> (u32, u32) {
+        // What the host sends has not been cut into segments yet, what comes in may have been joined.
+        let is_joined = self.outgoing || joins_for_sockets(&interface.name) != Some(false);
+        let longest = if is_joined { JOINED_BYTES_MAX } else { interface.mtu_bytes } + LINK_BYTES_MAX;
+        let kept = longest.min(self.snap_bytes) + SINGLE_FRONT_BYTES;
+        let block_bytes = kept.max(PAGE_BYTES).next_power_of_two();
+        let count = u64::from(self.block_bytes) * u64::from(self.block_count) / u64::from(block_bytes);
+        (block_bytes, u32::try_from(count).unwrap_or(u32::MAX).max(SINGLE_COUNT_MIN))
+    }
+
+    fn refused(&self, capture: &Capture, source: io::Error) -> CaptureError {
         let interface = self.interface.clone();
         match source.raw_os_error() {
             Some(libc::EPERM) => CaptureError::Capability { interface },
             Some(libc::ENOMEM) => {
-                let bytes = u64::from(self.block_bytes) * u64::from(self.block_count);
+                let bytes = u64::from(capture.block_bytes) * u64::from(capture.block_count);
                 CaptureError::Memory { interface, bytes, source }
             }
             _ => CaptureError::System { interface, operation: "open a packet socket on it", source },
         }
     }
 
-    fn capture(&self, interface_index: u32) -> Capture {
+    fn capture(&self, interface: &Interface) -> Capture {
+        let (block_bytes, block_count) = match self.immediate {
+            true => self.single_packet_blocks(interface),
+            false => (self.block_bytes, self.block_count),
+        };
         Capture {
-            interface_index,
+            interface_index: interface.index,
             receives: true,
             share: None,
             fanout: None,
             outgoing: self.outgoing,
             hash: false,
-            block_bytes: self.block_bytes,
-            block_count: self.block_count,
+            block_bytes,
+            block_count,
             block_timeout: self.block_timeout,
         }
     }
@@ -329,6 +363,7 @@ impl Blocks {
             snap_bytes: SNAP_BYTES_MAX,
             promiscuous: false,
             outgoing: false,
+            immediate: false,
             filter: None,
         }
     }

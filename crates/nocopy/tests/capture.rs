@@ -80,6 +80,35 @@ fn a_vlan_tag_is_put_back_once() {
 }
 
 #[test]
+fn in_immediate_mode_each_packet_has_a_block_of_its_own_and_what_finds_no_room_is_counted() {
+    const TOO_MANY: usize = 20;
+    let lab = lab!();
+    let mut blocks = capture(lab.right(), |builder| builder.immediate(true).outgoing(true));
+    let room = blocks.fill().total as usize;
+    let mut left = open(lab.left());
+    let mut packets = packets_of_many_lengths(lab.right(), 1);
+    packets[7].splice(12..12, [0x81, 0x00, 0x01, 0x23]);
+    send(&mut left, &packets);
+    for (number, packet) in packets.iter().enumerate() {
+        let mut block = next(&mut blocks);
+        for _ in 0..2 {
+            let captured = block.packets().next().unwrap();
+            assert_eq!((captured.bytes, captured.original_bytes as usize), (&packet[..], packet.len()));
+            assert_eq!((captured.vlan.is_some(), captured.outgoing), (number == 7, false));
+        }
+        assert_eq!((block.packet_count(), block.packets().count()), (1, 1));
+    }
+    let many: Vec<_> = (0..room + TOO_MANY).map(|number| packet(lab.right(), number as u32, 100)).collect();
+    many.chunks(50).for_each(|some| send(&mut left, some));
+    assert_eq!(receive(&mut blocks, room), many[..room]);
+    send(&mut left, &many[..1]);
+    assert_eq!(receive(&mut blocks, 1), many[..1], "it goes on");
+    let totals = blocks.totals().unwrap();
+    let all = packets.len() + many.len() + 1;
+    assert_eq!((totals.tp_packets, totals.tp_drops), (all as u64, TOO_MANY as u64));
+}
+
+#[test]
 fn blocks_go_back_in_any_order_and_none_is_handed_out_twice() {
     let lab = lab!();
     let mut blocks = capture(lab.right(), |builder| builder);

@@ -71,10 +71,6 @@ impl Passive {
     pub(super) fn open(device: &CStr, settings: &Settings) -> Result<(Self, Control), Refusal> {
         let name = device.to_str().map_err(|_| Refusal("the device's name is not text".into()))?;
         let kind = InterfaceKind::of(device)?;
-        if settings.immediate {
-            let why = "immediate mode has packets handed over one by one, and our rings hand over blocks";
-            return Err(Refusal(why.into()));
-        }
         let blocks = open_blocks(name, settings).map_err(|error| Refusal(error.to_string()))?;
         let shared = Arc::new(Shared {
             control: blocks.control(),
@@ -178,8 +174,8 @@ impl Passive {
     pub(super) fn wait(&mut self, waiting: Waiting<'_>) -> Waited {
         loop {
             let is_down = self.shared.is_down.load(Ordering::Relaxed);
-            // The kernel hands a block over when the timeout is up, if there is anything in it: no other timeout is needed. While
-            // the interface is down nothing tells that it is gone, so that is asked for.
+            // The kernel hands a block over when the timeout is up, if there is anything in it: no other timeout is needed, and in immediate
+            // mode libpcap has none. While the interface is down nothing tells that it is gone, so that is asked for.
             let timeout_ms = match (waiting.nonblocking, is_down) {
                 (true, _) => 0,
                 (false, true) => 1,
@@ -284,6 +280,7 @@ fn open_blocks(name: &str, settings: &Settings) -> Result<Blocks, CaptureError> 
     let timeout = if timeout == 0 { TIMEOUT_MAX } else { Duration::from_millis(timeout) };
     loop {
         let builder = Blocks::builder(name).blocks(BLOCK_BYTES, count).block_timeout(timeout).outgoing(true);
+        let builder = builder.immediate(settings.immediate);
         let builder = builder.snap(settings.snap_bytes().cast_unsigned()).promiscuous(settings.promiscuous);
         match builder.open() {
             Err(CaptureError::Memory { .. }) if count > 2 => count -= (count / 20).max(1),

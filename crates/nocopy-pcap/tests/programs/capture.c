@@ -52,6 +52,39 @@ static void settings(const char *device) {
     pcap_close(p);
 }
 
+// A packet comes at once, however long the timeout is.
+static void immediate(const char *device) {
+    char text[256] = "";
+    for (int timeout_ms = 200000; timeout_ms > 0; timeout_ms -= 199990) {
+        pcap_t *p = pcap_create(device, text);
+        say(p, "immediate", pcap_set_immediate_mode(p, 1));
+        say(p, "timeout", pcap_set_timeout(p, timeout_ms));
+        pcap_set_promisc(p, 1);
+        say(p, "activate", pcap_activate(p));
+        check_library(p);
+        struct seen seen = {0};
+        for (unsigned sent = 0; sent < 30; sent += 3) {
+            ask("send 3");
+            while (seen.packets < sent + 3 && pcap_dispatch(p, -1, on_packet, (unsigned char *)&seen) >= 0) {}
+        }
+        tell("at once", &seen);
+        ask("vlan 4 7");
+        struct seen tagged = {0};
+        say(p, "loop", pcap_loop(p, 4, on_packet, (unsigned char *)&tagged));
+        tell("tagged", &tagged);
+        filter(p, "udp port 7");
+        ask("udp 10 9");
+        ask("udp 10 7");
+        struct seen matching = {0};
+        say(p, "loop", pcap_loop(p, 10, on_packet, (unsigned char *)&matching));
+        tell("matching", &matching);
+        struct pcap_stat stat;
+        say(p, "stats", pcap_stats(p, &stat));
+        printf("dropped %u\n", stat.ps_drop);
+        pcap_close(p);
+    }
+}
+
 static void counts(const char *device) {
     pcap_t *p = opened(device);
     struct seen seen = {0};
@@ -318,6 +351,7 @@ int main(int argc, char **argv) {
     if (argc < 2) return 2;
     printf("%s %s\n", pcap_lib_version(), pcap_version);
     settings(argv[1]);
+    immediate(argv[1]);
     counts(argv[1]);
     one_by_one(argv[1]);
     filters(argv[1]);

@@ -96,6 +96,7 @@ int main(int argc, char **argv) {
     if (argc < 2) return 2;
     must_take = getenv("NOCOPY_TAKE") != NULL;
     settings(argv[1]);
+    immediate(argv[1]);
     counts(argv[1]);
     one_by_one(argv[1]);
     filters_on_the_wire(argv[1]);

@@ -1,4 +1,7 @@
 //! The memory of a receiving ring: blocks that change hands between the kernel and us.
+//!
+//! Blocks are version 3 of the ring (`TPACKET_V3`), and hold as many packets as fit. A ring of *single* packets is version 2, where each has a
+//! place of its own, and its own header: as a block it is one of one packet, whose header is written anew as that of version 3.
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -11,10 +14,21 @@ use crate::sys::memory::Mapping;
 pub(super) const STATUS_OFFSET: u32 =
     (offset_of!(libc::tpacket_block_desc, hdr) + offset_of!(libc::tpacket_hdr_v1, block_status)) as u32;
 
+/// From the beginning of a block of a single packet to the header that is written for it: behind the word by which it changes hands.
+const SINGLE_HEADER_OFFSET: u32 = 16;
+
+/// Room to ask for in front of single packets, so that they come to lie behind that header as those in blocks do.
+pub(super) const SINGLE_RESERVE_BYTES: u32 = 34;
+
+/// What a block of a single packet holds besides the packet: less than this.
+pub(crate) const SINGLE_FRONT_BYTES: u32 = 128;
+
 /// All blocks of a ring.
 #[derive(Debug)]
 pub(super) struct BlockMemory {
     mapping: Arc<Mapping>,
+    /// From the beginning of a block to the word by which it changes hands.
+    status_at: u32,
     block_bytes: u32,
     block_count: u32,
 }
@@ -31,7 +45,13 @@ impl BlockMemory {
     pub(super) fn new(mapping: Mapping, block_bytes: u32, block_count: u32) -> Self {
         assert!(mapping.bytes() >= block_bytes as usize * block_count as usize, "less memory than blocks");
         assert!(block_bytes as usize >= size_of::<libc::tpacket_block_desc>(), "blocks without descriptions");
-        Self { mapping: Arc::new(mapping), block_bytes, block_count }
+        Self { mapping: Arc::new(mapping), status_at: STATUS_OFFSET, block_bytes, block_count }
+    }
+
+    /// The same, of single packets.
+    pub(super) fn of_single_packets(mapping: Mapping, block_bytes: u32, block_count: u32) -> Self {
+        assert!(block_bytes >= SINGLE_FRONT_BYTES, "blocks without room for a packet");
+        Self { status_at: 0, ..Self::new(mapping, block_bytes, block_count) }
     }
 
     pub(super) const fn mapping(&self) -> &Arc<Mapping> {
@@ -58,8 +78,12 @@ impl BlockMemory {
         self.status(block).store(libc::TP_STATUS_KERNEL, Ordering::Release);
     }
 
-    /// What lies in a block that is ours, by the kernel's word.
+    /// What lies in a block that was just handed over, by the kernel's word.
     pub(super) fn contents(&self, block: u32) -> Contents {
+        if self.status_at == 0 {
+            self.write_header(block);
+            return Contents { header: SINGLE_HEADER_OFFSET, packets: 1 };
+        }
         let description = offset_of!(libc::tpacket_block_desc, hdr);
         let word = |field: usize| {
             // SAFETY: inside the block's description, aligned; the block is ours.
@@ -71,11 +95,38 @@ impl BlockMemory {
         }
     }
 
+    /// Writes the header of a single packet as those in blocks are, and its address behind it.
+    fn write_header(&self, block: u32) {
+        const ADDRESS_OFFSET: u32 = size_of::<libc::tpacket2_hdr>() as u32;
+        let [start, from] = [0, ADDRESS_OFFSET].map(|at| self.pointer(block, at));
+        // SAFETY: inside the block (`of_single_packets`), which is ours, so the kernel neither reads nor writes there; aligned, as blocks
+        // begin on pages; no bit pattern is invalid.
+        let (header, address) = unsafe {
+            (start.cast::<libc::tpacket2_hdr>().read(), from.cast::<libc::sockaddr_ll>().read_unaligned())
+        };
+        // SAFETY: all-zero is a valid header.
+        let mut written: libc::tpacket3_hdr = unsafe { std::mem::zeroed() };
+        (written.tp_sec, written.tp_nsec) = (header.tp_sec, header.tp_nsec);
+        (written.tp_len, written.tp_snaplen) = (header.tp_len, header.tp_snaplen);
+        written.tp_status = header.tp_status;
+        // One that would lie in front of it is not believed.
+        written.tp_mac = header.tp_mac.saturating_sub(SINGLE_HEADER_OFFSET as u16);
+        written.hv1.tp_vlan_tci = header.tp_vlan_tci.into();
+        written.hv1.tp_vlan_tpid = header.tp_vlan_tpid;
+        let to = self.pointer(block, SINGLE_HEADER_OFFSET);
+        let address_to = self.pointer(block, SINGLE_HEADER_OFFSET + size_of_val(&written) as u32);
+        // SAFETY: inside the block, as above, and in front of the packet (`SINGLE_RESERVE_BYTES`), or of one that is not believed.
+        unsafe {
+            to.cast::<libc::tpacket3_hdr>().write(written);
+            address_to.cast::<libc::sockaddr_ll>().write_unaligned(address);
+        }
+    }
+
     /// The word by which a block changes hands.
     fn status(&self, block: u32) -> &AtomicU32 {
-        // SAFETY: inside the block's description, aligned, mapped as long as `self` lives; the kernel and we access it
+        // SAFETY: inside the block, aligned, mapped as long as `self` lives; the kernel and we access it
         // atomically only.
-        unsafe { AtomicU32::from_ptr(self.pointer(block, STATUS_OFFSET).cast().as_ptr()) }
+        unsafe { AtomicU32::from_ptr(self.pointer(block, self.status_at).cast().as_ptr()) }
     }
 
     /// A byte of a block.

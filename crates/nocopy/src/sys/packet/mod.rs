@@ -16,6 +16,7 @@ use blocks::Blocks;
 pub(crate) use blocks::{Announcer, IN_BLOCKS, Pieces};
 use header::VLAN_TAG_BYTES;
 use memory::BlockMemory;
+pub(crate) use memory::SINGLE_FRONT_BYTES;
 pub(crate) use outgoing::Outgoing;
 pub(crate) use owned::OwnedBlocks;
 pub use owned::{Block, BlockReader, Captured, Contents, Packets, PcapngBlock, PcapngLayout};
@@ -193,6 +194,31 @@ impl PacketSocket {
     pub(crate) fn lending(capture: &Capture, filter: &[Instruction]) -> io::Result<(Self, OwnedBlocks)> {
         let (socket, memory) = Self::with_ring(capture, ALIGNING_BYTES)?;
         socket.start(capture, filter)?;
+        Ok((socket, OwnedBlocks::new(memory)))
+    }
+
+    /// The same, of blocks of one packet each, which are handed over as soon as it is there.
+    pub(crate) fn lending_single_packets(
+        capture: &Capture,
+        filter: &[Instruction],
+    ) -> io::Result<(Self, OwnedBlocks)> {
+        let socket = Self::new()?;
+        let Capture { block_bytes, block_count, .. } = *capture;
+        socket.set(libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V2)?;
+        socket.set(libc::PACKET_RESERVE, &memory::SINGLE_RESERVE_BYTES)?;
+        let request = libc::tpacket_req {
+            tp_block_size: block_bytes,
+            tp_block_nr: block_count,
+            tp_frame_size: block_bytes,
+            tp_frame_nr: block_count,
+        };
+        socket.set(libc::PACKET_RX_RING, &request)?;
+        let memory = Mapping::ring(socket.as_fd(), 0, block_bytes as usize * block_count as usize)?;
+        if !capture.outgoing {
+            socket.set(libc::PACKET_IGNORE_OUTGOING, &1_i32)?;
+        }
+        socket.start(capture, filter)?;
+        let memory = BlockMemory::of_single_packets(memory, block_bytes, block_count);
         Ok((socket, OwnedBlocks::new(memory)))
     }
 
