@@ -31,7 +31,7 @@ pub use nocopy_proto::pcapng::Counts;
 use nocopy_proto::pcapng::SNAP_BYTES_MAX;
 
 use crate::evidence::{Cause, Evidence};
-use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous, joins_for_sockets};
+use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous};
 pub use crate::sys::packet::{Block, BlockReader, Captured, Contents, Packets, PcapngBlock, PcapngLayout};
 use crate::sys::packet::{Capture, OwnedBlocks, PacketSocket, SINGLE_FRONT_BYTES};
 use crate::sys::xsk::wait_readable_or_broken;
@@ -181,8 +181,8 @@ impl BlocksBuilder {
     }
 
     /// Hands each packet over as soon as it is there, in a block of its own (default false). The blocks have as many bytes altogether as
-    /// was asked for, or more, so that there are at least 128; each has room for the longest packet, as far as it is kept. That costs some
-    /// 20 times the memory for short packets, and a look at a block for each.
+    /// was asked for, or more, so that there are at least 128; each has room for the longest packet, as far as it is kept: say by
+    /// [`BlocksBuilder::snap`] what is wanted, or a short one takes 128 KiB. `tp_freeze_q_cnt` is not counted then.
     #[must_use]
     pub fn immediate(mut self, on: bool) -> Self {
         self.immediate = on;
@@ -249,11 +249,9 @@ impl BlocksBuilder {
 
     /// Blocks of single packets in place of those that were asked for: bytes of each, and how many.
     fn single_packet_blocks(&self, interface: &Interface) -> (u32, u32) {
-        // What the host sends has not been cut into segments yet, what comes in may have been joined.
-        let is_joined = self.outgoing || joins_for_sockets(&interface.name) != Some(false);
-        let longest = if is_joined { JOINED_BYTES_MAX } else { interface.mtu_bytes } + LINK_BYTES_MAX;
-        let kept = longest.min(self.snap_bytes) + SINGLE_FRONT_BYTES;
-        let block_bytes = kept.max(PAGE_BYTES).next_power_of_two();
+        // What the host sends has not been cut into segments yet; what comes in may have been joined, or come from a host that is this one.
+        let longest = JOINED_BYTES_MAX.max(interface.mtu_bytes) + LINK_BYTES_MAX;
+        let block_bytes = (longest.min(self.snap_bytes) + SINGLE_FRONT_BYTES).next_power_of_two();
         let count = u64::from(self.block_bytes) * u64::from(self.block_count) / u64::from(block_bytes);
         (block_bytes, u32::try_from(count).unwrap_or(u32::MAX).max(SINGLE_COUNT_MIN))
     }
@@ -373,17 +371,20 @@ impl Blocks {
     /// # Errors
     /// The interface is down ([`io::ErrorKind::NetworkDown`]) or gone ([`io::ErrorKind::NotConnected`]).
     pub fn next(&mut self, timeout: Duration) -> io::Result<Option<Block>> {
+        if let Some(block) = self.blocks.take() {
+            return Ok(Some(block));
+        }
         let end = Instant::now().checked_add(timeout);
         loop {
-            if let Some(block) = self.blocks.take() {
-                return Ok(Some(block));
-            }
             let left = end.map_or(LOOK, |end| end.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return Ok(None);
             }
             if !self.wait(left.min(LOOK))? {
                 return Ok(self.blocks.take());
+            }
+            if let Some(block) = self.blocks.take() {
+                return Ok(Some(block));
             }
         }
     }

@@ -106,6 +106,12 @@ fn in_immediate_mode_each_packet_has_a_block_of_its_own_and_what_finds_no_room_i
     let totals = blocks.totals().unwrap();
     let all = packets.len() + many.len() + 1;
     assert_eq!((totals.tp_packets, totals.tp_drops), (all as u64, TOO_MANY as u64));
+    // Short ones take less room.
+    let mut short = capture(lab.right(), |builder| builder.immediate(true).snap(96));
+    assert_eq!(short.fill().total, 8 * (1 << 16) / 256);
+    send(&mut left, &many[..3]);
+    let cut: Vec<_> = many[..3].iter().map(|packet| packet[..96].to_vec()).collect();
+    assert_eq!(receive(&mut short, 3), cut);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use nocopy::capture::{BlockReader, Blocks, CaptureError};
+use nocopy::capture::{BlockReader, Blocks, CaptureError, Fill};
 use nocopy_proto::filter::VlanTag;
 
 use super::{Counts, Direction, Filter, Packet, Refusal, Waited, Waiting};
@@ -34,6 +34,7 @@ const TIMEOUT_MAX: Duration = Duration::from_millis(u32::MAX as u64);
 #[derive(Debug)]
 pub(crate) struct Passive {
     blocks: Blocks,
+    is_immediate: bool,
     reading: Option<BlockReader>,
     /// What packets are looked at with here, beside what the kernel does.
     filter: Option<UserFilter>,
@@ -83,7 +84,8 @@ impl Passive {
             drops: settings.promiscuous.then(|| Drops::of(name)),
         });
         let control = Control { shared: Arc::clone(&shared) };
-        Ok((Self { blocks, reading: None, filter: None, changes: 0, shared }, control))
+        let is_immediate = settings.immediate;
+        Ok((Self { blocks, is_immediate, reading: None, filter: None, changes: 0, shared }, control))
     }
 
     /// Whether there are packets in hand; takes the next block if there are none.
@@ -165,7 +167,11 @@ impl Passive {
         let blocks = match place {
             // Those that wait or are in hand, the one that the kernel writes to, and one that it came to meanwhile.
             FilterPlace::UserSpace { .. } => None,
-            FilterPlace::Socket | FilterPlace::Xdp => Some(self.blocks.fill().used + 2),
+            // In immediate mode there may be one that is not written yet in front of others that are.
+            FilterPlace::Socket | FilterPlace::Xdp => {
+                let Fill { used, total } = self.blocks.fill();
+                Some(if self.is_immediate { total } else { used } + 2)
+            }
         };
         self.filter = Some(UserFilter { filter: filter.clone(), blocks });
     }
@@ -278,12 +284,17 @@ fn open_blocks(name: &str, settings: &Settings) -> Result<Blocks, CaptureError> 
     let mut count = buffer_bytes.unwrap_or(BUFFER_BYTES).div_ceil(BLOCK_BYTES).max(2);
     let timeout = u64::try_from(settings.timeout_ms).unwrap_or(0);
     let timeout = if timeout == 0 { TIMEOUT_MAX } else { Duration::from_millis(timeout) };
+    let mut refused_bytes = None;
     loop {
         let builder = Blocks::builder(name).blocks(BLOCK_BYTES, count).block_timeout(timeout).outgoing(true);
         let builder = builder.immediate(settings.immediate);
         let builder = builder.snap(settings.snap_bytes().cast_unsigned()).promiscuous(settings.promiscuous);
         match builder.open() {
-            Err(CaptureError::Memory { .. }) if count > 2 => count -= (count / 20).max(1),
+            // There are fewest that it asks for all the same.
+            Err(CaptureError::Memory { bytes, .. }) if count > 2 && refused_bytes != Some(bytes) => {
+                refused_bytes = Some(bytes);
+                count -= (count / 20).max(1);
+            }
             opened => return opened,
         }
     }

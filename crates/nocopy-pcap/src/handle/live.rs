@@ -25,7 +25,8 @@ pub(crate) struct Live {
     pub(crate) control: Control,
     pub(crate) stop: Stop,
     sending: Sending,
-    timeout_ms: c_int,
+    /// Whether a call waits for a packet, however long.
+    waits_for_packets: bool,
     nonblocking: AtomicBool,
     /// Whether the handle was closed by the callback of a loop that is not over.
     is_abandoned: AtomicBool,
@@ -63,6 +64,8 @@ impl Live {
     ) -> Self {
         let snap_bytes = settings.snap_bytes();
         let time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        // Without a timeout; but in libpcap's immediate mode only until there is one, which may turn out to be none for the program.
+        let is_one_by_one = settings.immediate && matches!(control, Control::Passive(..));
         let reader = Reader {
             capture,
             nanoseconds: settings.nanoseconds,
@@ -78,7 +81,7 @@ impl Live {
             control,
             stop: Stop::new(),
             sending: Sending::default(),
-            timeout_ms: settings.timeout_ms,
+            waits_for_packets: settings.timeout_ms == 0 && !is_one_by_one,
             nonblocking: AtomicBool::new(settings.nonblocking),
             is_abandoned: AtomicBool::new(false),
         }
@@ -111,8 +114,7 @@ impl Live {
                     return ERROR_BREAK;
                 }
             }
-            // Without a timeout a call waits for a packet, however long.
-            if count > 0 || nonblocking || self.timeout_ms != 0 {
+            if count > 0 || nonblocking || !self.waits_for_packets {
                 return c_int::try_from(count).unwrap_or(c_int::MAX);
             }
         }

@@ -50,7 +50,7 @@ impl BlockMemory {
 
     /// The same, of single packets.
     pub(super) fn of_single_packets(mapping: Mapping, block_bytes: u32, block_count: u32) -> Self {
-        assert!(block_bytes >= SINGLE_FRONT_BYTES, "blocks without room for a packet");
+        assert!(block_bytes >= SINGLE_FRONT_BYTES && block_bytes.is_power_of_two(), "no room for a packet");
         Self { status_at: 0, ..Self::new(mapping, block_bytes, block_count) }
     }
 
@@ -100,7 +100,7 @@ impl BlockMemory {
         const ADDRESS_OFFSET: u32 = size_of::<libc::tpacket2_hdr>() as u32;
         let [start, from] = [0, ADDRESS_OFFSET].map(|at| self.pointer(block, at));
         // SAFETY: inside the block (`of_single_packets`), which is ours, so the kernel neither reads nor writes there; aligned, as blocks
-        // begin on pages; no bit pattern is invalid.
+        // are powers of two from 128; no bit pattern is invalid.
         let (header, address) = unsafe {
             (start.cast::<libc::tpacket2_hdr>().read(), from.cast::<libc::sockaddr_ll>().read_unaligned())
         };

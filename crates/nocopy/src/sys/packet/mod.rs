@@ -38,6 +38,9 @@ const NOTHING: u16 = 0;
 /// multiple of four; for a tag there is room anyway (kernel: `tpacket_rcv` rounds up to 16 before adding this).
 const ALIGNING_BYTES: u32 = 2;
 
+/// What the kernel allocates at a time for single packets, at least: a multiple of every page there is.
+const PIECE_BYTES: u32 = 1 << 16;
+
 /// Only bounds a block from below in version 3: packets lie as close as they fit.
 const FRAME_BYTES: u32 = 2048;
 
@@ -203,22 +206,25 @@ impl PacketSocket {
         filter: &[Instruction],
     ) -> io::Result<(Self, OwnedBlocks)> {
         let socket = Self::new()?;
-        let Capture { block_bytes, block_count, .. } = *capture;
+        // What we call a block is a frame here, of which several lie in a block. Powers of two both, so that they lie in a row.
+        let (frame_bytes, piece_bytes) = (capture.block_bytes, capture.block_bytes.max(PIECE_BYTES));
+        let pieces = capture.block_count.div_ceil(piece_bytes / frame_bytes);
+        let block_count = pieces * (piece_bytes / frame_bytes);
         socket.set(libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V2)?;
         socket.set(libc::PACKET_RESERVE, &memory::SINGLE_RESERVE_BYTES)?;
         let request = libc::tpacket_req {
-            tp_block_size: block_bytes,
-            tp_block_nr: block_count,
-            tp_frame_size: block_bytes,
+            tp_block_size: piece_bytes,
+            tp_block_nr: pieces,
+            tp_frame_size: frame_bytes,
             tp_frame_nr: block_count,
         };
         socket.set(libc::PACKET_RX_RING, &request)?;
-        let memory = Mapping::ring(socket.as_fd(), 0, block_bytes as usize * block_count as usize)?;
+        let memory = Mapping::ring(socket.as_fd(), 0, piece_bytes as usize * pieces as usize)?;
         if !capture.outgoing {
             socket.set(libc::PACKET_IGNORE_OUTGOING, &1_i32)?;
         }
         socket.start(capture, filter)?;
-        let memory = BlockMemory::of_single_packets(memory, block_bytes, block_count);
+        let memory = BlockMemory::of_single_packets(memory, frame_bytes, block_count);
         Ok((socket, OwnedBlocks::new(memory)))
     }
 

@@ -65,7 +65,8 @@ impl OwnedBlocks {
         let Ring { memory, away, away_count } = &*self.ring;
         let waits = |behind: &u32| {
             let block = (self.next + behind) % memory.block_count();
-            memory.is_ours(block) && !away[block as usize].load(Ordering::Relaxed)
+            // In this order: of one that is away the word may be written over (`Block::into_pcapng`).
+            !away[block as usize].load(Ordering::Relaxed) && memory.is_ours(block)
         };
         let waiting = (0..self.count()).take_while(waits).count() as u32;
         // Only a number: one that comes back meanwhile is counted or not.
@@ -116,7 +117,8 @@ impl Block {
         let memory::Contents { header, packets } = self.contents;
         let (laid, contents) = lay(self.bytes_mut(), header, packets, layout);
         let start = self.ring.memory.pointer(self.block, 0);
-        // SAFETY: the first eight bytes of the block, which is ours; the kernel does not read them (the status is behind).
+        // SAFETY: the first eight bytes of the block, which is ours. The kernel does not read them, as the status is behind; of a single
+        // packet they are the status, which keeps its lowest bit (`TP_STATUS_USER`) and so stays ours.
         unsafe { start.cast::<[u8; 8]>().write(laid.head) };
         PcapngBlock { block: self, bytes: laid.bytes, contents }
     }
