@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use nocopy::socket::tcp::{Method, Publisher, Receiver, Receiving, Sender, Socket};
 use nocopy::{Buffer, Pool};
@@ -20,6 +21,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 /// How long the last bytes may take to be acknowledged.
 const PATIENCE: Duration = Duration::from_secs(10);
+const NAP: Duration = Duration::from_millis(10);
 
 /// Sends owned buffers by this method; by what is found best if none is given.
 pub(super) fn send(
@@ -29,12 +31,20 @@ pub(super) fn send(
     meter: &mut Meter<'_>,
 ) -> io::Result<Evidence> {
     let pool = Pool::new((source_bytes / BUFFER_BYTES) as u32, BUFFER_BYTES)?;
-    let builder = Socket::builder().send_pool(&pool);
-    let builder = match method {
-        Some(method) => builder.method(method),
-        None => builder,
+    // What may be locked is shared with the ring of the trial before, which the kernel takes apart when its process is gone already.
+    let give_up = Instant::now() + PATIENCE;
+    let mut socket = loop {
+        let builder = Socket::builder().send_pool(&pool);
+        let builder = match method {
+            Some(method) => builder.method(method),
+            None => builder,
+        };
+        match builder.wrap(stream.try_clone()?) {
+            Err(error) if is_short_of_memory(&error) && Instant::now() < give_up => sleep(NAP),
+            opened => break opened.map_err(io::Error::other)?,
+        }
     };
-    let mut socket = builder.wrap(stream).map_err(io::Error::other)?;
+    drop(stream);
     let sender = socket.sender();
     send_round(sender, meter).map_err(io::Error::other)?;
     sender.finish().map_err(io::Error::other)?;
@@ -42,6 +52,12 @@ pub(super) fn send(
         return Err(io::Error::new(io::ErrorKind::TimedOut, "the last bytes were never acknowledged"));
     }
     Ok(Evidence::of(&sender.ledger()))
+}
+
+fn is_short_of_memory(error: &(dyn std::error::Error + 'static)) -> bool {
+    let short = |error: &io::Error| error.raw_os_error() == Some(libc::ENOMEM);
+    std::iter::successors(Some(error), |error| error.source())
+        .any(|error| error.downcast_ref().is_some_and(short))
 }
 
 /// Sends published data by what is found best for them.
