@@ -58,7 +58,6 @@ struct files_struct {
 } KERNEL;
 struct task_struct {
 	struct thread_info thread_info;
-	u32 __state;
 	void *stack;
 	u32 flags;
 	int pid;

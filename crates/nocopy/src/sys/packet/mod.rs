@@ -219,10 +219,7 @@ impl PacketSocket {
             tp_frame_nr: block_count,
         };
         socket.set(libc::PACKET_RX_RING, &request)?;
-        let memory = Mapping::ring(socket.as_fd(), 0, piece_bytes as usize * pieces as usize)?;
-        if !capture.outgoing {
-            socket.set(libc::PACKET_IGNORE_OUTGOING, &1_i32)?;
-        }
+        let memory = socket.map_ring(capture, piece_bytes, pieces)?;
         socket.start(capture, filter)?;
         let memory = BlockMemory::of_single_packets(memory, frame_bytes, block_count);
         Ok((socket, OwnedBlocks::new(memory)))
@@ -246,11 +243,16 @@ impl PacketSocket {
             tp_feature_req_word: if capture.hash { libc::TP_FT_REQ_FILL_RXHASH } else { 0 },
         };
         socket.set(libc::PACKET_RX_RING, &request)?;
-        let memory = Mapping::ring(socket.as_fd(), 0, block_bytes as usize * block_count as usize)?;
-        if !capture.outgoing {
-            socket.set(libc::PACKET_IGNORE_OUTGOING, &1_i32)?;
-        }
+        let memory = socket.map_ring(capture, block_bytes, block_count)?;
         Ok((socket, BlockMemory::new(memory, block_bytes, block_count)))
+    }
+
+    /// Maps a ring of so many blocks, as the kernel was asked for, into which nothing comes that is not wanted.
+    fn map_ring(&self, capture: &Capture, block_bytes: u32, block_count: u32) -> io::Result<Mapping> {
+        if !capture.outgoing {
+            self.set(libc::PACKET_IGNORE_OUTGOING, &1_i32)?;
+        }
+        Mapping::ring(self.fd.as_fd(), 0, block_bytes as usize * block_count as usize)
     }
 
     /// Makes it hear what `filter` lets through, if there is one.

@@ -7,8 +7,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nocopy::tc::{self, CountingDrop};
-use nocopy::xdp::KernelVersion;
+use nocopy::tc::CountingDrop;
 use nocopy_lab::Lab;
 
 use super::{FRAME_BYTES, NAME, TAKE, Variant};
@@ -22,7 +21,7 @@ use crate::bench::series::{Sample, Series, Trial};
 use crate::bench::stage::Stage;
 use crate::bench::traffic::Traffic;
 use crate::bench::window::Reading;
-use crate::bench::workload::packet_send;
+use crate::bench::workload::{packet_send, udp_send};
 
 const SKIP: &str =
     "SKIP: libpcap, pcap_inject into tc: it needs Linux 6.6, whose tc programs go with their process.";
@@ -62,18 +61,14 @@ impl Sink {
     }
 }
 
-fn has_tc() -> bool {
-    KernelVersion::running() >= Some(tc::KERNEL_MIN)
-}
-
 /// Why a sink is left out, if one is.
 pub(super) fn skip() -> Option<String> {
-    (!has_tc()).then(|| SKIP.to_owned())
+    (!udp_send::has_offload()).then(|| SKIP.to_owned())
 }
 
 pub(crate) fn places() -> Result<Vec<Place>, Failure> {
     let mut places = Vec::new();
-    if has_tc() {
+    if udp_send::has_offload() {
         let stage = Stage::private(Lab::builder())?;
         let sink = stage.receiver.run(|| CountingDrop::attach(&stage.receiver.interface))?;
         places.push(Place { sink: Sink::Tc(sink), stage });

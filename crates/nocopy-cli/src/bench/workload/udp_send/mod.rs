@@ -7,7 +7,7 @@ use std::time::Duration;
 use nocopy::Cause;
 use nocopy::socket::udp::Method;
 use nocopy_proto::UdpChecksum;
-pub(crate) use sink::{Place, notes, places};
+pub(crate) use sink::{Place, has_offload, notes, places};
 use sink::{Sink, Taker};
 
 use crate::Failure;

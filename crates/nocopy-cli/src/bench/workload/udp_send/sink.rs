@@ -27,7 +27,8 @@ pub(crate) fn notes() -> Vec<String> {
     skip.into_iter().chain([NOTE]).map(str::to_owned).collect()
 }
 
-fn has_offload() -> bool {
+/// Whether this kernel has tc programs that go with their process.
+pub(crate) fn has_offload() -> bool {
     KernelVersion::running() >= Some(tc::KERNEL_MIN)
 }
 
