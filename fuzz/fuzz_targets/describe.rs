@@ -1,5 +1,5 @@
 //! Any bytes, described: no panic, and always one line of printable text.
 
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| nocopy_proto::describe::check_one_line(bytes));
+nocopy_fuzz::target!(|bytes: &[u8]| nocopy_proto::describe::check_one_line(bytes));

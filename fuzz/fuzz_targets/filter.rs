@@ -1,11 +1,11 @@
 //! Any bytes as a filter and a packet: the kernel, our interpreter and our XDP program agree; rewritten for a packet socket it says the same.
 //! Needs the privileges that XDP takes.
 
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use nocopy_proto::filter::oracle;
 
-libfuzzer_sys::fuzz_target!(|input: (Vec<u8>, Vec<u8>, u16)| {
+nocopy_fuzz::target!(|input: (Vec<u8>, Vec<u8>, u16)| {
     let (instructions, packet, cut) = input;
     let program = oracle::program(&instructions);
     let on_socket: Vec<u8> = packet.iter().copied().chain([0; 14]).collect();

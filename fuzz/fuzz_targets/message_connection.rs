@@ -1,6 +1,6 @@
 //! Any bytes as a schedule of what happens to two endpoints of the message protocol and to the datagrams between them: no panic, no
 //! memory beyond the settings, and messages that nobody forged are heard as they were said.
 
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-libfuzzer_sys::fuzz_target!(|schedule: &[u8]| nocopy_proto::message::simulation::schedule::run(schedule));
+nocopy_fuzz::target!(|schedule: &[u8]| nocopy_proto::message::simulation::schedule::run(schedule));

@@ -1,11 +1,14 @@
 //! Any bytes as a packet's payload, and any messages laid into packets: no panic, and what comes back is what went in.
 
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use nocopy_proto::message::Kind;
 use nocopy_proto::message::framing::oracle;
 
-libfuzzer_sys::fuzz_target!(|input: (&[u8], Vec<(Option<(bool, u32)>, u16)>, u8)| {
+/// A call that a message belongs to (true: it is the response), and the message's length.
+type Message = (Option<(bool, u32)>, u16);
+
+nocopy_fuzz::target!(|input: (&[u8], Vec<Message>, u8)| {
     let (bytes, messages, payload_bytes) = input;
     oracle::check_payload(bytes);
     let text: Vec<u8> =

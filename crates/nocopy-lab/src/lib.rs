@@ -29,6 +29,7 @@ mod lab;
 mod missing;
 mod namespace;
 mod netlink;
+pub mod witness;
 
 pub use chain::Chain;
 pub use error::Error;

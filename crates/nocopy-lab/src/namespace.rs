@@ -33,6 +33,16 @@ impl Namespace {
         maker.join().unwrap_or_else(|panic| resume_unwind(panic))
     }
 
+    /// A new network namespace whose only interface, the loopback, is up.
+    ///
+    /// # Errors
+    /// As [`Namespace::new`], and [`Error::Netlink`].
+    pub fn with_loopback() -> Result<Self, Error> {
+        let namespace = Self::new()?;
+        netlink::link::set_up(&namespace, "lo", 1, true)?;
+        Ok(namespace)
+    }
+
     fn make() -> Result<Self, Error> {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(|errno| match errno {
             nix::errno::Errno::EPERM => Error::Missing(Missing::Capability("CAP_SYS_ADMIN")),

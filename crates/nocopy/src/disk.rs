@@ -272,7 +272,7 @@ fn is_memory(file: &File) -> io::Result<bool> {
     Ok([TMPFS, RAMFS].contains(&rustix::fs::fstatfs(file)?.f_type))
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

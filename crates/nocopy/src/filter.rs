@@ -80,7 +80,7 @@ pub fn compile(expression: &str) -> Result<Program, CompileError> {
     Program::new(instructions).map_err(|source| CompileError::Program { expression: given(), source })
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

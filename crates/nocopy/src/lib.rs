@@ -41,7 +41,7 @@ mod evidence;
 pub mod filter;
 pub mod message;
 pub mod metadata;
-#[cfg(any(feature = "fuzzing", all(test, not(nocopy_loom))))]
+#[cfg(any(feature = "fuzzing", test))]
 #[doc(hidden)]
 pub mod model;
 pub mod policy;

@@ -393,7 +393,7 @@ fn address_of(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
     use std::process::Command;

@@ -74,7 +74,7 @@ fn program(packets: &Counter, datagrams: &Counter) -> Vec<Instruction> {
     instructions
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
 

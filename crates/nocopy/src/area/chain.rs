@@ -134,7 +134,7 @@ impl<B: Deref<Target = [u8]>> fmt::Debug for Chain<B> {
     }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

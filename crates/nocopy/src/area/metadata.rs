@@ -242,7 +242,7 @@ pub(crate) const fn none_in(mode: Mode) -> (Arrivals, Offers) {
     (Arrivals::Unknown(Unsupported::Mode(mode)), Offers::none(Unsupported::Mode(mode)))
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::area::{Area, AreaConfig, Faults, Half, PACKET_HEADROOM_BYTES};

@@ -494,5 +494,5 @@ unsafe fn bring_home(shared: NonNull<Shared>, frame: u32) {
     unsafe { Arc::decrement_strong_count(shared.as_ptr()) };
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests;

@@ -87,7 +87,7 @@ impl fmt::Display for Tally {
     }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -138,7 +138,7 @@ fn number(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

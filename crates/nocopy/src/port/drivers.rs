@@ -115,7 +115,7 @@ const KNOWN: &[Entry] = &[
         does: "carries packets of this machine's own sockets, which XDP has to copy into pages first",
         port: "a capture tries the packet ring first",
         source: "linux drivers/net/veth.c: veth_convert_skb_to_xdp_buff; measured: nocopy bench capture, packets from sockets",
-        test: "crates/nocopy/tests/packet_ring.rs: the_ladder_follows_interface_and_purpose_and_says_so",
+        test: "crates/nocopy/tests/ports/packet_ring.rs: the_ladder_follows_interface_and_purpose_and_says_so",
     },
     Entry {
         drivers: &["veth", "tun", "bridge", "macvlan", "ipvlan", "802.1Q VLAN Support", "virtio_net"],
@@ -124,7 +124,7 @@ const KNOWN: &[Entry] = &[
         port: "a UDP socket over it takes an unfinished checksum for a good one, and counts it",
         source: "linux drivers/net/veth.c: veth_xmit; drivers/net/virtio_net.c: virtnet_receive_done \
                  (VIRTIO_NET_HDR_F_NEEDS_CSUM)",
-        test: "crates/nocopy/tests/udp_over_port.rs: checksums_left_to_a_device_that_there_is_not_are_taken",
+        test: "crates/nocopy/tests/sockets/udp_over_port.rs: checksums_left_to_a_device_that_there_is_not_are_taken",
     },
     Entry {
         drivers: &["virtio_net"],
@@ -151,7 +151,7 @@ pub(crate) fn receives(driver: Option<&str>, mode: Mode) -> bool {
     !matches!(mode, Mode::XdpZeroCopy | Mode::XdpCopyNative) || !has(driver, Effect::GenericOnly)
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use std::fs;
     use std::path::Path;

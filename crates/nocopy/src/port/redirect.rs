@@ -260,7 +260,7 @@ fn mark() -> io::Result<u64> {
     Ok(u64::from_ne_bytes(mark) | 1)
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

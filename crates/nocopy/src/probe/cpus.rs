@@ -22,7 +22,7 @@ pub(super) fn parse(list: &str) -> Option<Cpus> {
     Some(ranges?.into_iter().flatten().collect())
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -41,7 +41,7 @@ fn offered(name: &'static str, bits: Option<u64>, names: &[&'static str]) -> Gat
     Gate::of(name, !has.is_empty(), words).or_fix("timestamps and checksums by software work everywhere")
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

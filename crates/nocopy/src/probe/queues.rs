@@ -165,7 +165,7 @@ fn named(interrupts: &str, numbers: &[u32], queue: u32) -> Option<u32> {
     })
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -155,7 +155,7 @@ pub(super) fn uring_receive_on(interface: &Interface, split: io::Result<HeaderSp
     }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

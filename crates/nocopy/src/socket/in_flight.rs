@@ -222,7 +222,7 @@ impl<C> Calls<C> {
     }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -2,6 +2,10 @@
 //! datagrams by [`udp`], streams by [`tcp`].
 
 pub(crate) mod address;
+#[cfg(test)]
+#[path = "../../tests/common/calls.rs"]
+#[allow(dead_code)] // what the tests in files of their own use
+mod calls;
 mod in_flight;
 mod kept;
 mod path;

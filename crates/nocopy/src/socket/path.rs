@@ -122,7 +122,7 @@ fn shared(key: Key) -> Option<Arc<Mutex<Routes>>> {
     Some(routes)
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -25,6 +25,10 @@ const BPF_F_BEFORE: u32 = 1 << 3;
 const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
 
+/// How often a program is given to the verifier, which stops with `EAGAIN` when a signal arrives (`bpf_check`). As few as possible
+/// would be five (libbpf's `PROG_LOAD_ATTEMPTS`); a process that is stopped and continued several times a second needs more.
+const LOAD_ATTEMPTS: u32 = 100;
+
 /// Kinds of map used here.
 #[derive(Debug, Clone, Copy)]
 #[repr(u32)]
@@ -284,8 +288,15 @@ fn load_logging(instructions: &[Instruction], kind: Kind, log: &mut [u8]) -> io:
         interface_index: bound_to.unwrap_or(0),
         attach_type,
     };
-    // SAFETY: instructions, licence and log are described by pointer and size and outlive the call.
-    unsafe { bpf_fd(BPF_PROG_LOAD, &mut argument) }
+    let mut attempts_left = LOAD_ATTEMPTS;
+    loop {
+        attempts_left -= 1;
+        // SAFETY: instructions, licence and log are described by pointer and size and outlive the call.
+        match unsafe { bpf_fd(BPF_PROG_LOAD, &mut argument) } {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempts_left > 0 => {}
+            done => return done,
+        }
+    }
 }
 
 /// Attaches an XDP program by a link: it is gone when the descriptor is closed.
@@ -356,7 +367,7 @@ pub(crate) fn run_live(
 
 /// Runs an XDP program over a frame of at least 14 bytes, without sending anything: what it returns. The first `linear_bytes`
 /// are the linear part, the rest lies in fragments (Linux 6.18; earlier ones say `EINVAL` unless that is all of them).
-#[cfg(any(feature = "fuzzing", all(test, not(nocopy_loom))))]
+#[cfg(any(feature = "fuzzing", test))]
 pub(crate) fn run_dry(program: BorrowedFd<'_>, data: &[u8], linear_bytes: usize) -> io::Result<u32> {
     let context = XdpContext { data_end: length(linear_bytes), ..XdpContext::default() };
     let mut argument = TestRun {

@@ -115,7 +115,7 @@ impl Drop for Guarded {
     }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -72,7 +72,7 @@ pub(crate) fn number(kind: u16, value: u32) -> Attribute {
     Attribute(kind, value.to_ne_bytes().to_vec())
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 pub(crate) fn wide(kind: u16, value: u64) -> Attribute {
     Attribute(kind, value.to_ne_bytes().to_vec())
 }
@@ -92,7 +92,7 @@ pub(crate) struct Answer(Raw);
 
 impl Answer {
     /// What a family might answer.
-    #[cfg(all(test, not(nocopy_loom)))]
+    #[cfg(test)]
     pub(crate) fn of(attributes: &[Attribute]) -> Self {
         Self(Raw { kind: 0, bytes: message(0, attributes) })
     }

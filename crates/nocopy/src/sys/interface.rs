@@ -345,7 +345,7 @@ impl Request {
     }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
 

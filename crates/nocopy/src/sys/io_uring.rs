@@ -64,7 +64,7 @@ pub(crate) fn has_zero_copy_receive() -> io::Result<bool> {
     }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -45,7 +45,7 @@ impl From<&Metadata> for NamespaceId {
     }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

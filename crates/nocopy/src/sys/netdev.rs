@@ -89,7 +89,7 @@ pub(crate) fn interrupt_of(interface_index: u32, queue: u32) -> Option<u32> {
     u32::try_from(interrupt).ok()
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -101,7 +101,7 @@ pub(super) const fn classic(code: u32, jump_true: u8, jump_false: u8, constant: 
 }
 
 /// What the kernel, or the card, cuts the socket's messages into (`UDP_SEGMENT`).
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 pub(crate) fn segment_bytes(socket: &impl AsFd, bytes: i32) -> io::Result<()> {
     // SAFETY: the option takes an `int`.
     unsafe { set(socket, libc::SOL_UDP, libc::UDP_SEGMENT, &bytes) }

@@ -89,7 +89,7 @@ const QUEUE_COUNTERS: &[(u16, &str, &str)] = &[
     (34, "tx_wake", "Times it went on."),
 ];
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::sys::generic::wide;

@@ -263,7 +263,7 @@ impl NetlinkDeserializable for Raw {
     }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

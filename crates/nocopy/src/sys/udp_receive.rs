@@ -304,7 +304,7 @@ pub(crate) fn dropped_packets(socket: &impl AsFd) -> io::Result<u32> {
 }
 
 /// Has the kernel cut each message of a socket into datagrams of so many bytes.
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 pub(crate) fn cut_into(socket: &impl AsFd, segment_bytes: u16) {
     // SAFETY: the option takes an `int`.
     unsafe { option::set(socket, libc::SOL_UDP, libc::UDP_SEGMENT, &libc::c_int::from(segment_bytes)) }

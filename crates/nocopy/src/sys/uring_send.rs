@@ -606,5 +606,5 @@ impl fmt::Debug for UringSender {
     }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests;

@@ -183,7 +183,7 @@ fn set_program(route: &Socket, interface_index: u32, descriptor: i32, at: Attach
     exchange(route, RouteNetlinkMessage::SetLink(message), NLM_F_REQUEST | NLM_F_ACK).map(drop)
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

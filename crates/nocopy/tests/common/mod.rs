@@ -1,8 +1,10 @@
 //! What the tests of ports on real traffic share.
 #![allow(dead_code, unused_imports, unused_macros)] // no test file uses all of it
 
+pub(crate) mod calls;
 pub(crate) mod message;
 pub(crate) mod stream;
+pub(crate) mod waiting;
 
 use std::time::{Duration, Instant};
 

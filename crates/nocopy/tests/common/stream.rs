@@ -1,6 +1,6 @@
 //! Streams whose bytes tell where they belong, from one end of a lab to the other, and a way between that can lose everything.
 
-use std::io::Read;
+use std::io::{self, ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -44,6 +44,21 @@ pub(crate) fn connected_to(lab: &Lab, builder: Builder, listener: &TcpListener) 
     (socket, peer)
 }
 
+/// Makes a call again that was interrupted: one with a time limit is also when the process is stopped and goes on (SIGSTOP, SIGCONT).
+pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
+/// Reads once.
+pub(crate) fn read_some(mut from: impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    uninterrupted(|| from.read(buffer))
+}
+
 /// Everything there is to be read.
 pub(crate) fn read_all(mut peer: &TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
@@ -82,10 +97,4 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < give_up, "never {what}");
         thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// Processor time that this thread has spent.
-pub(crate) fn processor_time() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::try_from(now).expect("it only grows")
 }

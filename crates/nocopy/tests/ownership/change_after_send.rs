@@ -3,5 +3,5 @@ fn main() {
     let (mut port, _peer) = nocopy::Port::memory_pair().unwrap();
     let mut frame = port.sender().frame().unwrap();
     port.sender().send(frame).unwrap();
-    frame[0] = 1;
+    frame[0] = 1; //~ E0382
 }

@@ -2,5 +2,5 @@
 fn main() {
     let (mut port, _peer) = nocopy::Port::memory_pair().unwrap();
     let shared = port.sender().frame().unwrap().share();
-    shared[0] = 1;
+    shared[0] = 1; //~ E0594
 }

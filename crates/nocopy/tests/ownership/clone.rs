@@ -6,5 +6,5 @@ fn two<T: Clone>(one: &T) -> (T, T) {
 fn main() {
     let (mut port, _peer) = nocopy::Port::memory_pair().unwrap();
     let frame = port.sender().frame().unwrap();
-    two(&frame);
+    two(&frame); //~ E0277
 }

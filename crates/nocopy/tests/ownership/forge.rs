@@ -1,5 +1,7 @@
-//! A frame cannot be made out of nothing.
+//! A frame cannot be made out of nothing, nor out of another.
 fn main() {
-    let frame = nocopy::Frame { index: 7, start: 0, len: 64 };
-    drop(frame);
+    let (mut port, _peer) = nocopy::Port::memory_pair().unwrap();
+    let frame = port.sender().frame().unwrap();
+    let forged = nocopy::Frame { index: 7, ..frame }; //~ E0451
+    drop(forged);
 }

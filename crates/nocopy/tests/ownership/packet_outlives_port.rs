@@ -2,7 +2,7 @@
 fn main() {
     let (mut port, peer) = nocopy::Port::memory_pair().unwrap();
     let packet = port.receiver().receive().unwrap().next().unwrap();
-    drop(port);
+    drop(port); //~ E0505
     println!("{}", packet.len());
     drop(peer);
 }

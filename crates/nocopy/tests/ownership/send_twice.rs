@@ -3,5 +3,5 @@ fn main() {
     let (mut port, _peer) = nocopy::Port::memory_pair().unwrap();
     let frame = port.sender().frame().unwrap();
     port.sender().send(frame).unwrap();
-    port.sender().send(frame).unwrap();
+    port.sender().send(frame).unwrap(); //~ E0382
 }

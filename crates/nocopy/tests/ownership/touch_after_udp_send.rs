@@ -5,5 +5,5 @@ fn main() {
     let mut buffer = socket.sender().buffer().unwrap();
     buffer.resize(1400);
     socket.sender().send(Message::segments(buffer, 700)).unwrap();
-    buffer.as_mut().unwrap()[0] = 1;
+    buffer.as_mut().unwrap()[0] = 1; //~ E0382
 }

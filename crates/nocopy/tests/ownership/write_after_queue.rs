@@ -5,8 +5,8 @@ fn main() {
     let mut drafts = sender.drafts(2, 5).unwrap();
     let mut first = drafts.next_draft().unwrap();
     first.queue();
-    first.fill(0);
+    first.fill(0); //~ E0382
     let mut second = drafts.next_draft().unwrap();
-    sender.flush().unwrap();
+    sender.flush().unwrap(); //~ E0499
     second.fill(0);
 }

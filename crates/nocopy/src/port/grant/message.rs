@@ -140,7 +140,7 @@ fn name(padded: &[u8]) -> Option<String> {
     padding.iter().all(|byte| *byte == 0).then(|| String::from_utf8(name.to_vec()).ok())?
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 

@@ -351,7 +351,7 @@ fn own_or(pool: Option<Pool>) -> Result<Pool, OpenError> {
     pool.map_or_else(|| Pool::new(BUFFERS, BUFFER_BYTES), Ok).map_err(OpenError::Memory)
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

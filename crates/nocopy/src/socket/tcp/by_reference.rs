@@ -491,7 +491,7 @@ fn why_not(error: &io::Error) -> Reason {
     }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

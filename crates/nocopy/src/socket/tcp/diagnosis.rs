@@ -284,7 +284,7 @@ impl Diagnosis {
     }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::evidence::Evidence;

@@ -536,5 +536,5 @@ impl fmt::Debug for Receiver {
     }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests;

@@ -240,7 +240,7 @@ impl fmt::Display for Explanation {
     }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

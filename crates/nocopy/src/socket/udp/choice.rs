@@ -140,7 +140,7 @@ fn work(run: &Run) -> Work {
     Work { destination: run.destination, bytes: run.datagram_bytes as u32, count }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -102,7 +102,7 @@ impl From<Buffer> for Message {
     }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -69,7 +69,7 @@ pub(super) struct Run {
     end: u64,
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 impl Run {
     pub(super) fn of(destination: u32, datagram_bytes: usize, datagrams: usize) -> Self {
         Self { destination, datagram_bytes, datagrams, end: 0 }
@@ -698,5 +698,5 @@ impl Drop for Outbox {
     }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests;

@@ -337,5 +337,5 @@ impl<'a> Batch<'a> {
     }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests;

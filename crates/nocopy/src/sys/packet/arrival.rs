@@ -36,7 +36,7 @@ fn read(header: &libc::tpacket3_hdr, link: Option<&libc::sockaddr_ll>) -> Arriva
     }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::metadata::VlanTag;

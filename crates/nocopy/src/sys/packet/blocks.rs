@@ -193,7 +193,7 @@ impl Announcer {
     }
 }
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use std::mem::offset_of;
     use std::ptr::NonNull;

@@ -249,7 +249,7 @@ impl Request {
 
 const _: () = assert!(size_of::<Request>() == 64);
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::thread;

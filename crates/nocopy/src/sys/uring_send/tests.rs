@@ -8,7 +8,7 @@ use crate::pool::{Buffer, Pool};
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn ring(socket: &UdpSocket, pool: Option<&Pool>, sends: u32) -> UringSender {
     // SAFETY: the tests drop pools last.

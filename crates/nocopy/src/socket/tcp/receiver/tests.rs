@@ -11,9 +11,11 @@ use nocopy_lab::{End, Lab};
 use socket2::SockRef;
 
 use super::*;
+use crate::socket::calls::{RECEIVE, this_thread, wait_until_in};
 use crate::socket::tcp::{Finding, Socket};
+use crate::sys::udp_send;
 
-const LONGEST: Duration = Duration::from_secs(20);
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// No multiple of anything that matters.
 const PERIOD: usize = 1_000_003;
@@ -129,12 +131,23 @@ fn in_another_thread(mut stream: TcpStream, what: Sending) -> JoinHandle<TcpStre
     })
 }
 
+/// The next chunk. A wait with a time limit ends also when the process is stopped and goes on (SIGSTOP, SIGCONT): then there is another.
+fn next_chunk(receiver: &mut Receiver) -> Result<Option<Chunk>, ReceiveError> {
+    let give_up = Instant::now() + LONGEST;
+    loop {
+        match receiver.receive_timeout(LONGEST) {
+            Err(ReceiveError::WouldBlock) if Instant::now() < give_up => {}
+            received => return received,
+        }
+    }
+}
+
 /// Receives all of what is sent, checks it and drops it at once.
 fn transfer((sender, receiver): (TcpStream, TcpStream), receiving: Receiving, what: Sending) -> Receiver {
     let sender = in_another_thread(sender, what);
     let mut receiver = receiver_of(receiver, receiving);
     let mut expected = Expected::default();
-    while let Some(chunk) = receiver.receive_timeout(LONGEST).unwrap() {
+    while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
         expected.check_chunk(&chunk);
     }
     assert_eq!(expected.at, what.bytes, "{receiving:?} {what:?}");
@@ -178,46 +191,48 @@ fn a_message_is_received_when_it_is_there_however_short() {
             peer.write_all(&pattern()[..bytes]).unwrap();
             let mut expected = Expected::default();
             while expected.at < bytes {
-                expected.check_chunk(&receiver.receive_timeout(LONGEST).unwrap().unwrap());
+                expected.check_chunk(&next_chunk(&mut receiver).unwrap().unwrap());
             }
             assert_eq!(expected.at, bytes);
         }
     }
 }
 
-#[test]
-fn who_waits_for_more_is_not_woken_for_less_and_gets_less_at_the_end_or_in_the_end() {
-    for receiving in [Receiving::Recv { bytes: 64 << 10 }, Receiving::Mapped, Receiving::Auto] {
-        let (mut sender, stream) = over_loopback();
-        let mut receiver = receiver_of(stream, receiving);
-        receiver.set_low_water(50_000, LONGEST);
-        let mut expected = Expected::default();
-        let sending = thread::spawn(move || {
-            for at in (0..60_000).step_by(10_000) {
-                sender.write_all(&pattern()[at..at + 10_000]).unwrap();
-                thread::sleep(Duration::from_millis(20));
-            }
-            sender
-        });
-        let mut all = 0;
-        while all < 50_000 {
-            let chunk = receiver.receive().unwrap().expect("more is to come");
-            // What was there at once may be more than one chunk.
-            assert!(
-                all > 0 || queued(&receiver) + chunk.len() >= 50_000,
-                "{receiving:?}: {} bytes",
-                chunk.len()
-            );
-            all += chunk.len();
-            expected.check_chunk(&chunk);
+/// Sends 60,000 bytes in parts, each of the first five when the receiver is seen to wait for 50,000. `None`: the wait was over before,
+/// as it is after a stop of the whole process.
+fn waited_for_enough(receiving: Receiving) -> Option<(TcpStream, Receiver, Expected)> {
+    const PART_BYTES: usize = 10_000;
+    let (mut sender, stream) = over_loopback();
+    let mut receiver = receiver_of(stream, receiving);
+    receiver.set_low_water(5 * PART_BYTES, 2 * LONGEST);
+    let waiting = this_thread();
+    let sending = thread::spawn(move || {
+        for part in 0..6 {
+            assert!(part >= 5 || wait_until_in(waiting, RECEIVE), "it waits for more");
+            sender.write_all(&pattern()[part * PART_BYTES..][..PART_BYTES]).unwrap();
         }
+        sender
+    });
+    let (mut expected, mut is_enough) = (Expected::default(), true);
+    while expected.at < 5 * PART_BYTES {
+        let chunk = receiver.receive().unwrap().expect("more is to come");
+        // What was there at once may be more than one chunk.
+        is_enough &= expected.at > 0 || queued(&receiver) + chunk.len() >= 5 * PART_BYTES;
+        expected.check_chunk(&chunk);
+    }
+    let sender = sending.join().unwrap();
+    is_enough.then_some((sender, receiver, expected))
+}
+
+#[test]
+fn a_wait_for_more_ends_by_enough_by_time_or_at_the_end() {
+    for receiving in [Receiving::Recv { bytes: 64 << 10 }, Receiving::Mapped, Receiving::Auto] {
+        let waited = (0..20).find_map(|_| waited_for_enough(receiving));
+        let (mut sender, mut receiver, mut expected) = waited.expect("woken for less");
         // Less than that: when it has waited for long enough.
-        let mut sender = sending.join().unwrap();
         receiver.set_low_water(50_000, Duration::from_millis(30));
-        while all < 60_000 {
-            let chunk = receiver.receive().unwrap().expect("the rest");
-            all += chunk.len();
-            expected.check_chunk(&chunk);
+        while expected.at < 60_000 {
+            expected.check_chunk(&receiver.receive().unwrap().expect("the rest"));
         }
         // And at the end, without waiting.
         let started = Instant::now();
@@ -238,13 +253,16 @@ fn who_does_not_wait_is_told_that_nothing_is_there() {
         receiver.set_nonblocking(true).unwrap();
         let mut receiver = receiver_of(receiver, receiving);
         assert!(matches!(receiver.try_receive(), Err(ReceiveError::WouldBlock)));
-        let started = Instant::now();
-        let waited = receiver.receive_timeout(Duration::from_millis(30));
-        assert!(
-            matches!(waited, Err(ReceiveError::WouldBlock)) && started.elapsed() >= Duration::from_millis(30)
-        );
+        let (started, timeout, mut waits) = (Instant::now(), Duration::from_millis(30), 0);
+        while started.elapsed() < timeout {
+            assert!(matches!(receiver.receive_timeout(timeout), Err(ReceiveError::WouldBlock)));
+            waits += 1;
+        }
+        // One, and one for a stop of the whole process.
+        assert!(waits < 5, "it returned {waits} times in the time it was to wait");
+        let waiting = this_thread();
         let later = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(30));
+            assert!(wait_until_in(waiting, RECEIVE), "it waits");
             peer.write_all(b"x").unwrap();
             peer
         });
@@ -289,7 +307,7 @@ fn a_reset_is_an_error_behind_all_that_came_before() {
         }
         let mut expected = Expected::default();
         let end = loop {
-            match receiver.receive_timeout(LONGEST) {
+            match next_chunk(&mut receiver) {
                 Ok(Some(chunk)) => expected.check_chunk(&chunk),
                 end => break end,
             }
@@ -324,7 +342,7 @@ fn urgent_data_stops_nobody() {
         SockRef::from(&peer).send_out_of_band(b"!").unwrap();
         peer.write_all(&pattern()[5000..15_000]).unwrap();
         peer.shutdown(Shutdown::Write).unwrap();
-        while let Some(chunk) = receiver.receive_timeout(LONGEST).unwrap() {
+        while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
             expected.check_chunk(&chunk);
         }
         assert_eq!(expected.at, 15_000, "{receiving:?}");
@@ -338,18 +356,22 @@ fn an_urgent_byte_behind_mapped_pages_is_passed_as_well() {
     for receiving in WAYS {
         let (peer, receiver) = over_loopback();
         let mut receiver = receiver_of(receiver, receiving);
-        let peer = SockRef::from(&peer);
-        let sent = peer.send_with_flags(&pattern()[..WHOLE_BYTES], libc::MSG_ZEROCOPY).unwrap();
+        let sending = SockRef::from(&peer);
+        let sent = sending.send_with_flags(&pattern()[..WHOLE_BYTES], libc::MSG_ZEROCOPY).unwrap();
         assert_eq!(sent, WHOLE_BYTES);
-        peer.send(&pattern()[WHOLE_BYTES..WHOLE_BYTES + 3]).unwrap();
-        peer.send_out_of_band(b"!").unwrap();
-        peer.send(&pattern()[WHOLE_BYTES + 3..WHOLE_BYTES + 1000]).unwrap();
+        sending.send(&pattern()[WHOLE_BYTES..WHOLE_BYTES + 3]).unwrap();
+        sending.send_out_of_band(b"!").unwrap();
+        sending.send(&pattern()[WHOLE_BYTES + 3..WHOLE_BYTES + 1000]).unwrap();
         until_queued(&receiver, WHOLE_BYTES + 3);
-        // What lies behind the mark is not counted.
-        thread::sleep(Duration::from_millis(20));
+        // What lies behind the mark is not counted there, but acknowledged.
+        let started = Instant::now();
+        while udp_send::unsent_bytes(&peer).unwrap() > 0 {
+            assert!(started.elapsed() < LONGEST, "not acknowledged");
+            thread::sleep(Duration::from_millis(1));
+        }
         let mut expected = Expected::default();
         while expected.at < WHOLE_BYTES + 1000 {
-            expected.check_chunk(&receiver.receive_timeout(LONGEST).unwrap().unwrap());
+            expected.check_chunk(&next_chunk(&mut receiver).unwrap().unwrap());
         }
         assert_eq!(expected.at, WHOLE_BYTES + 1000, "{receiving:?}");
     }
@@ -360,7 +382,9 @@ fn a_timeout_that_the_socket_had_is_not_ours() {
     let (mut peer, receiver) = over_loopback();
     receiver.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     let mut receiver = receiver_of(receiver, Receiving::Auto);
+    let waiting = this_thread();
     let later = thread::spawn(move || {
+        assert!(wait_until_in(waiting, RECEIVE), "it waits");
         thread::sleep(Duration::from_millis(50));
         peer.write_all(b"x").unwrap();
     });
@@ -395,7 +419,7 @@ fn chunks_outlive_the_connection_and_do_not_hold_it() {
     let sender = in_another_thread(sender, Sending { bytes: BYTES, write_bytes: 61_440, zero_copy: true });
     let mut receiver = receiver_of(receiver, Receiving::Mapped);
     let mut kept = Vec::new();
-    while let Some(chunk) = receiver.receive_timeout(LONGEST).unwrap() {
+    while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
         kept.push(chunk);
         if kept.len() == BUFFERS as usize - 1 {
             break;
@@ -409,7 +433,8 @@ fn chunks_outlive_the_connection_and_do_not_hold_it() {
     drop(receiver);
     let mut peer = sender.join().unwrap();
     peer.set_read_timeout(Some(LONGEST)).unwrap();
-    assert_eq!(peer.read(&mut [0]).unwrap(), 0, "the other side sees the end while chunks are kept");
+    let read = peer.read_to_end(&mut Vec::new()).unwrap();
+    assert_eq!(read, 0, "the other side sees the end while chunks are kept");
     drop(peer);
     let checked = thread::spawn(move || {
         let mut expected = Expected::default();
@@ -428,7 +453,7 @@ fn without_room_to_map_pages_are_copied_until_some_are_dropped() {
     let mut receiver = Receiver::new(Arc::new(receiver.into()), Receiving::Mapped, pool.clone()).unwrap();
     let (mut kept, mut expected) = (Vec::new(), Expected::default());
     let mut mapped_again = 0;
-    while let Some(chunk) = receiver.receive_timeout(LONGEST).unwrap() {
+    while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
         expected.check_chunk(&chunk);
         let is_enough = receiver.ledger().copied_bytes(Cause::NoSlot) > 1 << 20;
         if is_enough {
@@ -458,7 +483,7 @@ fn without_buffers_nothing_is_lost() {
         let mut receiver = Receiver::new(Arc::new(receiver.into()), receiving, pool).unwrap();
         let (mut kept, mut expected, mut refused) = (Vec::new(), Expected::default(), 0);
         loop {
-            match receiver.receive_timeout(LONGEST) {
+            match next_chunk(&mut receiver) {
                 Ok(Some(chunk)) => kept.push(chunk),
                 Ok(None) => break,
                 Err(ReceiveError::NoBuffers { total: 2 }) => {
@@ -485,7 +510,7 @@ fn a_chunk_of_a_buffer_can_be_changed_and_one_of_pages_cannot() {
     let sender = in_another_thread(sender, what);
     let mut receiver = receiver_of(receiver, Receiving::Mapped);
     let mut mapped = 0;
-    while let Some(chunk) = receiver.receive_timeout(LONGEST).unwrap() {
+    while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
         let (has_pages, ledger) = (chunk.mapped_bytes() > 0, chunk.ledger());
         assert_eq!(ledger.zero_copy_bytes(), chunk.mapped_bytes() as u64);
         assert_eq!(chunk.into_buffer().is_err(), has_pages);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn run_of(outbox: &Outbox) -> Run {
     outbox.run().expect("something is queued")

@@ -470,6 +470,13 @@ impl Sender {
         self.kernel.heard().into_iter()
     }
 
+    /// How often a change of routes, neighbours or interfaces was noticed because the kernel announced it, and not because what was
+    /// known had grown old. For tests.
+    #[doc(hidden)]
+    pub fn changes_noticed(&self) -> u64 {
+        self.ways.changes()
+    }
+
     /// What became of the bytes of all payloads: the port's evidence, or the reason they were copied for.
     pub fn ledger(&self) -> Tally {
         let Sent { over_port, over_port_bytes, from_slices, from_slices_bytes, through_kernel_bytes, .. } =
@@ -486,7 +493,7 @@ impl Sender {
         &self.port
     }
 
-    #[cfg(all(test, not(nocopy_loom)))]
+    #[cfg(test)]
     pub(super) fn ways(&mut self) -> &mut Ways {
         &mut self.ways
     }

@@ -75,6 +75,8 @@ pub(super) struct Ways {
     hop_limits: (u8, u8),
     polled_ns: u64,
     renewed_ns: u64,
+    /// How often an announcement of the kernel made something known invalid.
+    changes: u64,
 }
 
 impl Ways {
@@ -99,6 +101,7 @@ impl Ways {
             hop_limits: (kernel.hop_limit, kernel.multicast_hop_limit),
             polled_ns: now_ns,
             renewed_ns: now_ns,
+            changes: 0,
         })
     }
 
@@ -115,13 +118,21 @@ impl Ways {
     fn renew_at(&mut self, now_ns: u64) {
         self.polled_ns = now_ns;
         let old = u128::from(now_ns - self.renewed_ns) >= age_max(self.known.len()).as_nanos();
+        // First, so that a change counts as announced also when everything is old.
+        let changed = self.routes.poll_changes();
+        self.changes += u64::from(changed);
         if old {
             self.renewed_ns = now_ns;
             self.routes.forget();
         }
-        if self.routes.poll_changes() || old {
+        if changed || old {
             self.clear();
         }
+    }
+
+    /// How often an announcement of the kernel made something known invalid, as opposed to its age.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Keeps the memory: as many are likely to be needed again.
@@ -230,7 +241,7 @@ fn age_max(destinations: usize) -> Duration {
 
 pub(super) const ETHERNET_BYTES: usize = nocopy_proto::wire::ethernet::HEADER_BYTES;
 
-#[cfg(all(test, not(nocopy_loom)))]
+#[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
 

@@ -1,0 +1,169 @@
+//! The system calls of a thread: counted, and the one that it waits in. Counts say whether a wait sleeps or spins, however slow the
+//! machine is, which processor time does not. (The library's own unit tests use this file, too.)
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libc::c_long;
+
+/// Calls that wait for descriptors.
+pub(crate) const POLL: &[c_long] = &[
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+];
+
+/// Calls that wait for time to pass.
+pub(crate) const SLEEP: &[c_long] = &[libc::SYS_nanosleep, libc::SYS_clock_nanosleep];
+
+/// Calls that receive, and may wait for what they receive.
+pub(crate) const RECEIVE: &[c_long] = &[libc::SYS_recvfrom, libc::SYS_recvmsg, libc::SYS_recvmmsg];
+
+/// Calls that send, and may wait for room.
+pub(crate) const SEND: &[c_long] = &[libc::SYS_sendto, libc::SYS_sendmsg];
+
+/// Counts system calls by their number.
+#[derive(Debug, Clone)]
+pub(crate) struct Calls {
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug)]
+struct Counts {
+    /// What the kernel reports calls by, or one of the values below.
+    listener: AtomicI32,
+    by_number: [AtomicU64; NUMBERS],
+}
+
+const NUMBERS: usize = 1024;
+const NOT_YET: i32 = -1;
+const REFUSED: i32 = -2;
+
+impl Calls {
+    pub(crate) fn none() -> Self {
+        let by_number = [const { AtomicU64::new(0) }; NUMBERS];
+        Self { counts: Arc::new(Counts { listener: AtomicI32::new(NOT_YET), by_number }) }
+    }
+
+    /// Counts each system call of the calling thread from here on until the thread ends, and of the threads that it starts.
+    ///
+    /// A call that SIGSTOP and SIGCONT interrupt is made again, and counts again.
+    pub(crate) fn count_this_thread(&self) {
+        let counts = Arc::clone(&self.counts);
+        thread::spawn(move || counts.follow());
+        let listener = report_calls();
+        // No system call comes before this: nothing would answer it.
+        self.counts.listener.store(*listener.as_ref().unwrap_or(&REFUSED), Release);
+        listener.expect("system calls can be counted (seccomp_unotify(2))");
+    }
+
+    /// All that were made so far.
+    pub(crate) fn total(&self) -> u64 {
+        self.counts.by_number.iter().map(|count| count.load(Relaxed)).sum()
+    }
+
+    /// Those with these numbers.
+    pub(crate) fn of(&self, numbers: &[c_long]) -> u64 {
+        numbers.iter().map(|&number| self.counts.by_number[number as usize].load(Relaxed)).sum()
+    }
+}
+
+impl Counts {
+    /// Counts what is reported, and lets it go on, until no thread is left that reports. Allocates nothing: a thread that waits for the
+    /// answer may hold the allocator's lock.
+    fn follow(&self) {
+        let listener = loop {
+            match self.listener.load(Acquire) {
+                NOT_YET => thread::sleep(Duration::from_micros(100)),
+                REFUSED => return,
+                // SAFETY: nothing else owns or closes this descriptor.
+                descriptor => break unsafe { OwnedFd::from_raw_fd(descriptor) },
+            }
+        };
+        let descriptor = listener.as_raw_fd();
+        loop {
+            let mut polled = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
+            // SAFETY: `polled` is one such structure.
+            unsafe { libc::poll(&raw mut polled, 1, -1) };
+            if polled.revents & libc::POLLIN != 0 {
+                self.count_one(descriptor);
+            } else if polled.revents & libc::POLLHUP != 0 {
+                return;
+            }
+        }
+    }
+
+    fn count_one(&self, listener: i32) {
+        // Zeros, as the kernel demands, and room for the structure of a later kernel.
+        let mut request = [0_u64; 64];
+        // SAFETY: the kernel writes less than there is room for.
+        if unsafe { libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_RECV, request.as_mut_ptr()) } != 0 {
+            return; // a signal came in between: the call is reported again
+        }
+        // SAFETY: the kernel has written such a structure; all bits are values of its fields.
+        let request = unsafe { request.as_ptr().cast::<libc::seccomp_notif>().read() };
+        self.by_number[request.data.nr as usize % NUMBERS].fetch_add(1, Relaxed);
+        let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
+        let mut answer = libc::seccomp_notif_resp { id: request.id, val: 0, error: 0, flags };
+        // SAFETY: `answer` is such a structure. It is refused if the call is over by a signal, which is as well.
+        unsafe { libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) };
+    }
+}
+
+/// Makes the kernel report each system call of this thread, which then waits for the answer.
+fn report_calls() -> io::Result<i32> {
+    let report = (libc::BPF_RET | libc::BPF_K) as u16;
+    let mut filter = libc::sock_filter { code: report, jt: 0, jf: 0, k: libc::SECCOMP_RET_USER_NOTIF };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut filter };
+    // SAFETY: the program is one instruction, and outlives the call.
+    let listener = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
+    };
+    if listener < 0 { Err(io::Error::last_os_error()) } else { Ok(listener as i32) }
+}
+
+/// Does that on a thread of its own, and counts the system calls it takes.
+pub(crate) fn count_calls<T: Send>(work: impl FnOnce() -> T + Send) -> (T, Calls) {
+    let calls = Calls::none();
+    let counting = calls.clone();
+    let done = thread::scope(|scope| {
+        let working = scope.spawn(move || {
+            counting.count_this_thread();
+            work()
+        });
+        working.join()
+    });
+    match done {
+        Ok(done) => (done, calls),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// The number by which other threads see the calling one.
+pub(crate) fn this_thread() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+/// Waits until a thread of this process is seen asleep in one of these calls, and says so; `false`: it has ended.
+pub(crate) fn wait_until_in(thread: i32, calls: &[c_long]) -> bool {
+    let give_up = Instant::now() + Duration::from_secs(60);
+    loop {
+        // "running", or the number of the call and what it was given (proc_pid_syscall(5)).
+        let Ok(seen) = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")) else {
+            return false;
+        };
+        let number = seen.split_whitespace().next().and_then(|number| number.parse::<c_long>().ok());
+        if number.is_some_and(|number| calls.contains(&number)) {
+            return true;
+        }
+        assert!(Instant::now() < give_up, "the thread waits in no such call, but: {seen}");
+        thread::sleep(Duration::from_micros(200));
+    }
+}

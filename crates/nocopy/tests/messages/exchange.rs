@@ -1,0 +1,234 @@
+//! Messages between endpoints over sockets of this machine.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::common::stream::wait_until;
+use crate::common::{PATIENCE, SECOND};
+use nocopy::message::{Builder, Endpoint, Event, Kind, Peer, SendError};
+use nocopy::port::Wait;
+
+const LO: &str = "127.0.0.1:0";
+
+fn endpoint(set: impl FnOnce(Builder) -> Builder) -> Endpoint {
+    set(Endpoint::builder()).bind(LO.parse().unwrap()).expect("bound")
+}
+
+/// Bytes that depend on their number.
+fn pattern(number: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|place| (number * 31 + place * 7 + place / 251) as u8).collect()
+}
+
+/// Two endpoints, connected, and each one's peer.
+fn pair(set: impl Fn(Builder) -> Builder) -> (Endpoint, Peer, Endpoint, Peer) {
+    let (mut left, mut right) = (endpoint(&set), endpoint(&set));
+    let to_right = left.start_connect(right.local_address()).unwrap();
+    let to_left = accepted(&mut left, &mut right);
+    (left, to_right, right, to_left)
+}
+
+/// A silent connection has no timer that comes up during a test.
+fn silent(builder: Builder) -> Builder {
+    builder.keep_alive(10 * PATIENCE).dead_after(20 * PATIENCE)
+}
+
+/// Works on both until the right one has a new peer, and the left one knows.
+fn accepted(left: &mut Endpoint, right: &mut Endpoint) -> Peer {
+    let give_up = Instant::now() + PATIENCE;
+    let (mut accepted, mut connected) = (None, false);
+    while accepted.is_none() || !connected {
+        assert!(Instant::now() < give_up, "no connection");
+        left.wait(Duration::from_millis(1)).unwrap();
+        right.wait(Duration::from_millis(1)).unwrap();
+        if let Some(Event::Accepted(peer, from)) = right.poll_event() {
+            assert_eq!(from, left.local_address());
+            accepted = Some(peer);
+        }
+        connected |= matches!(left.poll_event(), Some(Event::Connected(..)));
+    }
+    accepted.unwrap()
+}
+
+/// Receives one message, while the other end works, too.
+fn receive(from: &mut Endpoint, at: &mut Endpoint) -> (Peer, Kind, Vec<u8>) {
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        assert!(Instant::now() < give_up, "nothing came: {:?} {:?}", from.counters(), at.counters());
+        from.flush().unwrap();
+        if let Some(message) = at.receive_timeout(Duration::from_millis(1)).unwrap() {
+            return (message.peer(), message.kind(), message.to_vec());
+        }
+        from.wait(Duration::ZERO).unwrap();
+    }
+}
+
+#[test]
+fn a_message_goes_and_its_answer_comes_back() {
+    for wait in [Wait::Spin, Wait::Interrupt, Wait::Adaptive { spin: Duration::from_micros(50) }] {
+        let (mut left, to_right, mut right, to_left) = pair(|builder| builder.wait(wait));
+        for number in 0..100 {
+            left.send(to_right, &pattern(number, number)).unwrap();
+            assert_eq!(receive(&mut left, &mut right), (to_left, Kind::Plain, pattern(number, number)));
+            right.send(to_left, b"yes").unwrap();
+            assert_eq!(receive(&mut right, &mut left), (to_right, Kind::Plain, b"yes".to_vec()));
+        }
+        let ledger = left.ledger();
+        assert_eq!(ledger.copied_bytes(nocopy::Cause::Slice), (0..100).sum::<usize>() as u64);
+    }
+}
+
+#[test]
+fn messages_of_every_length_arrive_in_order() {
+    let (mut left, to_right, mut right, to_left) = pair(|builder| builder.max_message_bytes(1 << 20));
+    let lengths = [0, 1, 63, 1424, 1428, 1436, 1437, 1440, 1441, 2860, 3000, 65_507, 100_000, 1 << 20];
+    for (number, bytes) in lengths.into_iter().enumerate() {
+        for owned in [false, true] {
+            let message = pattern(number, bytes);
+            let give_up = Instant::now() + PATIENCE;
+            loop {
+                assert!(Instant::now() < give_up);
+                let sent = match owned {
+                    false => left.send(to_right, &message),
+                    true => {
+                        let (front, back) = message.split_at(bytes / 3);
+                        let buffers = [front, back].map(|part| nocopy::Buffer::from(part.to_vec()));
+                        left.send_owned(to_right, buffers).map_err(|rejected| rejected.reason)
+                    }
+                };
+                match sent {
+                    Ok(()) => break,
+                    Err(SendError::WouldBlock) => drop(left.wait(Duration::from_millis(1)).unwrap()),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            let (peer, _, came) = receive(&mut left, &mut right);
+            assert!(peer == to_left && came == message, "{bytes} bytes, owned: {owned}");
+        }
+    }
+    let error = left.send(to_right, &vec![0; (1 << 20) + 1]).unwrap_err();
+    assert!(matches!(error, SendError::TooLong { bytes_max: 1_048_576, .. }), "{error}");
+}
+
+#[test]
+fn small_messages_share_a_packet() {
+    let (mut left, to_right, mut right, _) = pair(|builder| builder);
+    let before = left.counters().packets_sent;
+    for number in 0..20 {
+        left.send(to_right, &pattern(number, 64)).unwrap();
+    }
+    for number in 0..20 {
+        assert_eq!(receive(&mut left, &mut right).2, pattern(number, 64));
+    }
+    assert_eq!(left.counters().packets_sent - before, 1);
+}
+
+#[test]
+fn a_call_has_its_response_and_others_wait_meanwhile() {
+    let mut server = endpoint(|builder| builder);
+    let address: SocketAddr = server.local_address();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut served = 0;
+            while served < 50 {
+                let Some(request) = server.receive_timeout(PATIENCE).unwrap() else { continue };
+                let (peer, kind, bytes) = (request.peer(), request.kind(), request.to_vec());
+                drop(request);
+                let Kind::Request(call) = kind else { panic!("{kind:?}") };
+                server.send(peer, b"by the way").unwrap();
+                server.respond(peer, call, &bytes).unwrap();
+                served += 1;
+            }
+            assert!(server.close(PATIENCE).unwrap());
+        });
+        let mut client = endpoint(|builder| builder);
+        let peer = client.connect(address, PATIENCE).unwrap();
+        for number in 0..50 {
+            let response = client.call(peer, &pattern(number, number * 50), PATIENCE).unwrap();
+            assert_eq!(response.to_vec(), pattern(number, number * 50));
+        }
+        for _ in 0..50 {
+            let other = client.receive_timeout(PATIENCE).unwrap().unwrap();
+            assert_eq!(other.as_slice(), Some(&b"by the way"[..]));
+        }
+    });
+}
+
+#[test]
+fn the_end_behind_the_last_message_ends_the_next_wait() {
+    // If the end does not end the wait, nothing does.
+    let (mut left, to_right, mut right, _) = pair(silent);
+    for number in 0..2 {
+        left.send(to_right, &pattern(number, 64)).unwrap();
+    }
+    left.finish(to_right).unwrap();
+    assert_eq!(receive(&mut left, &mut right).2, pattern(0, 64));
+    wait_until("without a timer", || {
+        left.wait(Duration::ZERO).unwrap();
+        right.arm().unwrap();
+        right.next_timeout().is_none_or(|due| due > 2 * PATIENCE)
+    });
+    assert_eq!(right.try_receive().unwrap().expect("the second one").to_vec(), pattern(1, 64));
+    let start = Instant::now();
+    assert!(right.receive_timeout(PATIENCE).unwrap().is_none());
+    assert!(start.elapsed() < PATIENCE - SECOND, "slept over the end");
+    assert!(matches!(right.poll_event(), Some(Event::Finished(_))));
+}
+
+#[test]
+fn a_wait_tells_of_events_behind_those_that_nobody_took() {
+    let (mut left, mut right) = (endpoint(|builder| builder), endpoint(|builder| builder));
+    let to_right = left.start_connect(right.local_address()).unwrap();
+    let give_up = Instant::now() + PATIENCE;
+    while !right.wait(Duration::from_millis(1)).unwrap() {
+        assert!(Instant::now() < give_up, "nobody came");
+        left.wait(Duration::from_millis(1)).unwrap();
+    }
+    left.finish(to_right).unwrap();
+    left.flush().unwrap();
+    assert!(right.wait(PATIENCE).unwrap(), "the end");
+    assert!(matches!(right.poll_event(), Some(Event::Accepted(..))));
+    assert!(matches!(right.poll_event(), Some(Event::Finished(_))));
+    assert_eq!(right.poll_event(), None);
+}
+
+/// Proves that what is sent is looked after while a message waits to be read: the peer is silent, so it has to be asked.
+#[test]
+fn a_message_that_nobody_reads_does_not_stop_the_clock() {
+    let (mut left, to_right, mut right, to_left) = pair(|builder| builder);
+    right.send(to_left, b"unread").unwrap();
+    let give_up = Instant::now() + PATIENCE;
+    while !left.wait(SECOND).unwrap() || left.poll_event().is_some() {
+        assert!(Instant::now() < give_up, "nothing came");
+        right.flush().unwrap();
+    }
+    left.send(to_right, b"never acknowledged").unwrap();
+    while left.counters().probes == 0 {
+        assert!(Instant::now() < give_up, "nobody asked: {:?}", left.counters());
+        assert!(left.wait(Duration::from_millis(1)).unwrap(), "there is a message all the time");
+    }
+    assert_eq!(&*left.try_receive().unwrap().unwrap().to_vec(), b"unread");
+}
+
+/// Proves that what has come is read before it counts as missing, however seldom a program looks.
+#[test]
+fn an_acknowledgement_that_waits_to_be_read_is_not_asked_for() {
+    // Each on a connection of its own: one that saw its acknowledgements late would ask later.
+    for number in 0..5 {
+        let (mut left, to_right, mut right, _) = pair(silent);
+        for round in 0..2 {
+            left.send(to_right, &pattern(number, 64)).unwrap();
+            assert!(left.try_receive().unwrap().is_none());
+            left.flush().unwrap();
+            assert_eq!(receive(&mut left, &mut right).2, pattern(number, 64));
+            wait_until("acknowledged by the right one", || {
+                assert!(right.try_receive().unwrap().is_none());
+                right.next_timeout().is_none_or(|due| due > PATIENCE)
+            });
+            let unread = left.statistics(to_right).unwrap().unwrap();
+            assert!(unread.in_flight > 0, "round {round}: the acknowledgement was read: {unread:?}");
+            wait_until("time to ask", || left.next_timeout().is_some_and(|due| due.is_zero()));
+        }
+        assert!(left.try_receive().unwrap().is_none());
+        assert_eq!((left.counters().probes, left.counters().lost), (0, 0), "{:?}", left.counters());
+    }
+}

@@ -1,0 +1,10 @@
+//! Reliable messages, over sockets and over ports.
+#![allow(missing_docs)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod exchange;
+mod faults;
+mod memory;
+mod port;

@@ -1,0 +1,171 @@
+//! What messages cost in memory: nothing from the heap while they flow, and no more than was allowed.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use crate::common::PATIENCE;
+use crate::common::message::{connect, pattern};
+use nocopy::message::{Builder, Endpoint, Event, OpenError, Peer, SendError};
+
+/// Counts what is asked of it.
+struct Counting;
+
+thread_local! {
+    /// Of this thread: the one that prints what became of the tests before may be late.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: hands everything on to the system's.
+#[allow(unsafe_code)]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as promised by the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as promised by the caller.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Series of messages of which one at least must need no allocation: more than all lists together can grow.
+const SERIES_MAX: usize = 30;
+
+/// Refusals one after the other, with work done on both ends in between, after which a sender is taken for stopped.
+const REFUSALS: u32 = 500;
+
+fn endpoint(set: impl FnOnce(Builder) -> Builder) -> Endpoint {
+    set(Endpoint::builder()).bind("127.0.0.1:0".parse().unwrap()).expect("bound")
+}
+
+fn one_round(left: &mut Endpoint, to_right: Peer, right: &mut Endpoint, messages: &[Vec<u8>]) {
+    for message in messages {
+        while let Err(error) = left.send(to_right, message) {
+            assert!(matches!(error, SendError::WouldBlock), "{error}");
+            left.wait(Duration::ZERO).unwrap();
+            right.wait(Duration::ZERO).unwrap();
+        }
+    }
+    left.flush().unwrap();
+    let give_up = Instant::now() + PATIENCE;
+    for message in messages {
+        loop {
+            assert!(Instant::now() < give_up);
+            if let Some(came) = right.try_receive().unwrap() {
+                let same = came.pieces().flatten().eq(message);
+                assert!(same, "{} B", message.len());
+                break;
+            }
+            left.wait(Duration::ZERO).unwrap();
+        }
+    }
+}
+
+#[test]
+fn messages_flow_without_allocations() {
+    let (mut left, mut right) = (endpoint(|builder| builder), endpoint(|builder| builder));
+    let (to_right, _) = connect(&mut left, &mut right);
+    let messages: Vec<Vec<u8>> = [64, 64, 64, 1000, 64, 3000, 1, 0, 20_000, 1400, 64]
+        .into_iter()
+        .map(|bytes| pattern(bytes, bytes))
+        .collect();
+    // Until every list has its length. A list that grows doubles, so there is an end to that; but a machine that stands still can have one
+    // grow late, which is no cost of a message: that comes back in every series.
+    let mut allocations = Vec::new();
+    let series = std::iter::from_fn(|| {
+        let before = ALLOCATIONS.get();
+        for _ in 0..300 {
+            one_round(&mut left, to_right, &mut right, &messages);
+        }
+        Some(ALLOCATIONS.get() - before)
+    });
+    for count in series.take(SERIES_MAX) {
+        allocations.push(count);
+        if count == 0 {
+            return;
+        }
+    }
+    panic!("allocations in each series of {} messages: {allocations:?}", 300 * messages.len());
+}
+
+#[test]
+fn memory_is_what_was_allowed_and_a_receiver_that_reads_nothing_stops_its_sender() {
+    let error = Endpoint::builder().memory(1 << 20).bind("127.0.0.1:0".parse().unwrap()).unwrap_err();
+    assert!(matches!(error, OpenError::TooLittleMemory { .. }), "{error}");
+    let (mut left, mut right) = (endpoint(|builder| builder), endpoint(|builder| builder));
+    let (to_right, _) = connect(&mut left, &mut right);
+    let message = pattern(1, 1000);
+    let (mut sent, mut refusals) = (0, 0);
+    while refusals < REFUSALS {
+        match left.send(to_right, &message) {
+            Ok(()) => (sent, refusals) = (sent + 1, 0),
+            Err(SendError::WouldBlock) => {
+                refusals += 1;
+                left.wait(Duration::from_millis(1)).unwrap();
+                right.arm().unwrap();
+            }
+            Err(error) => panic!("{error}"),
+        }
+        assert!(sent < 10_000, "nothing stops the sender");
+    }
+    let mut read = 0;
+    let give_up = Instant::now() + PATIENCE;
+    while read < sent {
+        assert!(Instant::now() < give_up, "{read} of {sent}");
+        if let Some(came) = right.try_receive().unwrap() {
+            assert!(came.pieces().flatten().eq(&message));
+            read += 1;
+        } else {
+            left.wait(Duration::ZERO).unwrap();
+        }
+    }
+    let mut writable = false;
+    while let Some(event) = left.poll_event() {
+        writable |= event == Event::Writable(to_right);
+    }
+    assert!(writable, "who was refused is told of room");
+}
+
+#[test]
+fn an_endpoint_has_ten_thousand_peers() {
+    const PEERS: usize = 10_000;
+    let (mut left, mut right) = (endpoint(|builder| builder), endpoint(|builder| builder));
+    let to = right.local_address();
+    let give_up = Instant::now() + PATIENCE;
+    let (mut begun, mut peers, mut answered) = (0, Vec::new(), 0);
+    while answered < PEERS {
+        assert!(Instant::now() < give_up, "{begun} begun, {} connected, {answered} answered", peers.len());
+        while begun < PEERS && begun < peers.len() + 100 {
+            left.start_connect(to).unwrap();
+            begun += 1;
+        }
+        left.wait(Duration::ZERO).unwrap();
+        while let Some(event) = left.poll_event() {
+            match event {
+                Event::Connected(peer, _) => {
+                    left.send(peer, &(peers.len() as u32).to_be_bytes()).unwrap();
+                    peers.push(peer);
+                }
+                event => panic!("{event:?}"),
+            }
+        }
+        loop {
+            let Some(message) = right.try_receive().unwrap() else { break };
+            let (peer, bytes) = (message.peer(), message.to_vec());
+            drop(message);
+            right.send(peer, &bytes).unwrap();
+        }
+        while let Some(message) = left.try_receive().unwrap() {
+            let number = u32::from_be_bytes(message.as_slice().unwrap().try_into().unwrap());
+            assert_eq!(message.peer(), peers[number as usize]);
+            answered += 1;
+        }
+    }
+    assert_eq!((left.peers(), right.peers()), (PEERS, PEERS));
+}

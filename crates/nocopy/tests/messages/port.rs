@@ -1,0 +1,152 @@
+//! Messages over ports, on a veth pair in a lab.
+//!
+//! ```text
+//!   left: an endpoint over a port ──── right: one over a port, or over sockets
+//! ```
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::common::message::{connect, echo, pattern, receive, send};
+use crate::common::{PATIENCE, lab};
+use nocopy::message::{Builder, Endpoint, Kind};
+use nocopy::port::Wait;
+use nocopy::{Buffer, Cause, Port};
+use nocopy_lab::End;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Port,
+    Sockets,
+}
+
+fn endpoint(end: &End, way: Way, set: impl FnOnce(Builder) -> Builder + Send) -> Endpoint {
+    let address = SocketAddr::new(end.ipv4().into(), 0);
+    end.namespace().run(|| {
+        let builder = set(Endpoint::builder());
+        match way {
+            Way::Port => builder.open(Port::builder(end.interface()), address).expect("opened"),
+            Way::Sockets => builder.bind(address).expect("bound"),
+        }
+    })
+}
+
+const WAYS: [(Way, Way); 3] = [(Way::Port, Way::Port), (Way::Port, Way::Sockets), (Way::Sockets, Way::Port)];
+
+#[test]
+fn messages_of_every_length_go_both_ways() {
+    for (left, right) in WAYS {
+        for crc in [false, true] {
+            let lab = lab!();
+            let mut left = endpoint(lab.left(), left, |builder| builder.crc(crc));
+            let mut right = endpoint(lab.right(), right, |builder| builder);
+            let (to_right, to_left) = connect(&mut left, &mut right);
+            for (number, bytes) in
+                [0, 1, 64, 1400, 1436, 1437, 3000, 100_000, 1 << 20].into_iter().enumerate()
+            {
+                let message = pattern(number, bytes);
+                send(&mut left, &mut right, to_right, &message);
+                assert!(receive(&mut left, &mut right) == (to_left, Kind::Plain, message), "{bytes} B");
+                let message = pattern(number + 100, bytes);
+                send(&mut right, &mut left, to_left, &message);
+                assert!(receive(&mut right, &mut left) == (to_right, Kind::Plain, message), "{bytes} B back");
+            }
+            drop((left, right));
+        }
+    }
+}
+
+#[test]
+fn long_packets_several_queues_and_the_longest_messages() {
+    let labs = [nocopy_lab::Lab::builder().mtu(9000), nocopy_lab::Lab::builder().queues(2)];
+    for builder in labs {
+        let lab = lab!(builder);
+        for (left, right) in WAYS {
+            let set = |builder: Builder| builder.max_message_bytes(16 << 20);
+            let mut left = endpoint(lab.left(), left, set);
+            let mut right = endpoint(lab.right(), right, set);
+            let (to_right, to_left) = connect(&mut left, &mut right);
+            for (number, bytes) in [64, 5000, 16 << 20].into_iter().enumerate() {
+                let message = pattern(number, bytes);
+                send(&mut left, &mut right, to_right, &message);
+                assert!(receive(&mut left, &mut right) == (to_left, Kind::Plain, message), "{bytes} B");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_message_in_buffers_cut_for_it_is_not_copied_by_us() {
+    for (left, right) in WAYS {
+        let lab = lab!();
+        let mut sender = endpoint(lab.left(), left, |builder| builder.crc(true));
+        let mut receiver = endpoint(lab.right(), right, |builder| builder);
+        let (to_right, _) = connect(&mut sender, &mut receiver);
+        let copied = |endpoint: &Endpoint| {
+            [Cause::Gathered, Cause::Slice].map(|cause| endpoint.ledger().copied_bytes(cause))
+        };
+        let before = copied(&sender);
+        for (number, bytes) in [1000, 1424, 50_000].into_iter().enumerate() {
+            let message = pattern(number, bytes);
+            let mut rest = &message[..];
+            let mut buffers = sender.buffers(to_right, bytes).unwrap();
+            for buffer in &mut buffers {
+                let part;
+                (part, rest) = rest.split_at(buffer.len());
+                buffer.fill(part).unwrap();
+            }
+            sender.send_owned(to_right, buffers).unwrap();
+            let (_, _, came) = receive(&mut sender, &mut receiver);
+            assert!(came == message, "{bytes} B");
+        }
+        assert_eq!(copied(&sender), before, "{left:?}");
+        // Cut otherwise they arrive all the same.
+        let message = pattern(9, 10_000);
+        let parts: Vec<Buffer> = message.chunks(700).map(|part| Buffer::from(part.to_vec())).collect();
+        sender.send_owned(to_right, parts).unwrap();
+        assert!(receive(&mut sender, &mut receiver).2 == message);
+    }
+}
+
+/// What goes through the kernel comes back at once, and nothing that is queued makes anybody look for it.
+#[test]
+fn acknowledgements_through_the_kernel_do_not_run_out_of_frames() {
+    let lab = lab!();
+    let mut receiver = endpoint(lab.left(), Way::Port, |builder| builder);
+    let mut sender = endpoint(lab.left(), Way::Sockets, |builder| builder);
+    let (peer, _) = connect(&mut sender, &mut receiver);
+    for number in 0..200 {
+        send(&mut sender, &mut receiver, peer, &pattern(number, 64));
+        assert!(receive(&mut sender, &mut receiver).2 == pattern(number, 64));
+        let give_up = Instant::now() + PATIENCE;
+        while sender.statistics(peer).unwrap().unwrap().in_flight > 0 {
+            assert!(Instant::now() < give_up, "{number}: {:?}", receiver.carrier_counters());
+            receiver.wait(Duration::from_micros(200)).unwrap();
+            sender.wait(Duration::ZERO).unwrap();
+        }
+    }
+    assert_eq!(receiver.carrier_counters().no_memory_to_send, 0);
+}
+
+#[test]
+fn calls_are_answered_however_both_wait() {
+    let waits = [Wait::Spin, Wait::Interrupt, Wait::Adaptive { spin: Duration::from_micros(50) }];
+    for (left, right) in WAYS {
+        for wait in waits {
+            let lab = lab!();
+            let server = endpoint(lab.right(), right, |builder| builder.wait(wait));
+            let address = server.local_address();
+            std::thread::scope(|scope| {
+                scope.spawn(move || echo(server, 1));
+                let mut client = endpoint(lab.left(), left, |builder| builder.wait(wait));
+                let peer = client.connect(address, PATIENCE).unwrap();
+                for number in 0..200 {
+                    let request = pattern(number, number * 20);
+                    let response = client.call(peer, &request, PATIENCE).unwrap();
+                    assert!(response.to_vec() == request, "{wait:?}");
+                }
+                assert!(client.close(PATIENCE).unwrap());
+            });
+        }
+    }
+}

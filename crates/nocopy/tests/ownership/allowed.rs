@@ -1,0 +1,40 @@
+//! What the other programs do in the wrong order, or twice, in the right one.
+use nocopy::Buffer;
+use nocopy::socket::{tcp, udp};
+
+fn main() {
+    let (mut port, mut peer) = nocopy::Port::memory_pair().unwrap();
+    let mut frame = port.sender().frame().unwrap();
+    frame.fill(b"read, changed, sent").unwrap();
+    println!("{}", frame.len());
+    frame[0] = 1;
+    port.sender().send(frame).unwrap();
+    let shared = port.sender().frame().unwrap().share();
+    let (one, another) = (shared.clone(), shared);
+    println!("{} {}", one.len(), another.len());
+
+    let sender = port.sender();
+    let mut drafts = sender.drafts(2, 5).unwrap();
+    let mut first = drafts.next_draft().unwrap();
+    first.fill(0);
+    first.queue();
+    let mut second = drafts.next_draft().unwrap();
+    second.fill(0);
+    second.queue();
+    drop(drafts);
+    sender.flush().unwrap();
+
+    let taken = peer.receiver().receive().unwrap().next().unwrap().take();
+    drop(peer);
+    println!("{}", taken.len());
+
+    let mut buffer = Buffer::from(vec![0; 1400]);
+    buffer.as_mut().unwrap()[0] = 1;
+    let mut socket = udp::Socket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    socket.sender().send(udp::Message::segments(buffer, 700)).unwrap();
+    let mut socket = tcp::Socket::connect("127.0.0.1:9".parse().unwrap()).unwrap();
+    let mut buffer = socket.sender().wait_buffer().unwrap();
+    buffer.resize(1400);
+    buffer.as_mut().unwrap()[0] = 1;
+    socket.sender().send(buffer).unwrap();
+}

@@ -1,0 +1,137 @@
+//! When packets came, by the clock of the kernel that redirects them, on veth pairs in private namespaces.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::common::{PATIENCE, assert_settled, lab, open, open_with, packet, send};
+use nocopy::metadata::{Clock, Realtime, Timestamp, Unsupported};
+use nocopy::port::PortBuilder;
+use nocopy::xdp::Generator;
+use nocopy::{Mode, Port};
+use nocopy_lab::Lab;
+
+const NATIVE_AND_GENERIC: [Mode; 2] = [Mode::XdpCopyNative, Mode::XdpCopyGeneric];
+
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
+}
+
+/// What is said of so many packets.
+fn arrivals(port: &mut Port, count: usize) -> Vec<Result<Timestamp, Unsupported>> {
+    let mut said = Vec::new();
+    while said.len() < count {
+        let before = said.len();
+        let batch = port.receiver().receive_timeout(PATIENCE).unwrap();
+        said.extend(batch.map(|packet| {
+            packet.prefetch_arrival();
+            packet.arrival().timestamp
+        }));
+        assert!(said.len() > before, "only {before} of {count} came");
+    }
+    said
+}
+
+#[test]
+fn every_packet_has_the_time_at_which_it_came_in_both_places_of_the_program() {
+    for mode in NATIVE_AND_GENERIC {
+        let lab = lab!();
+        let mut left = open(lab.left());
+        // Few frames: each is used again and again, and what is in front of its packet must be that packet's.
+        let few =
+            |builder: PortBuilder| builder.mode(mode).arrival_times(true).frame_count(8, 8).ring_sizes(8, 8);
+        let mut right = open_with(lab.right(), few).unwrap();
+        let mut last = 0;
+        for round in 0..20 {
+            let sent = now_ns();
+            send(&mut left, &(0..4).map(|i| packet(lab.right(), round * 4 + i, 60)).collect::<Vec<_>>());
+            let times = arrivals(&mut right, 4);
+            let received = now_ns();
+            for time in times {
+                let Ok(Timestamp { ns, clock: Clock::Monotonic, .. }) = time else {
+                    panic!("{mode}: {time:?}")
+                };
+                assert!(ns > last, "{mode}: not in order");
+                last = ns;
+                // The two clocks are read one after the other, which a machine that stands still makes inexact.
+                let came = Realtime::new().of(ns);
+                let slack = 60_000_000_000;
+                assert!((sent - slack..received + slack).contains(&came), "{mode}: {sent} {came} {received}");
+            }
+        }
+        assert_settled(&mut right);
+    }
+}
+
+#[test]
+fn what_a_program_noted_on_the_way_here_does_not_keep_the_time_away() {
+    // With GRO veth takes frames that XDP redirects; the generator's have four bytes in front of them.
+    let lab = lab!(Lab::builder().gro_right(true));
+    for asks_driver in [false, true] {
+        let mut right = open_with(lab.right(), |builder| {
+            builder.mode(Mode::XdpCopyNative).receive_metadata(asks_driver).arrival_times(true)
+        })
+        .unwrap();
+        let frame = packet(lab.right(), 1, 60);
+        lab.left().namespace().run(|| {
+            let generator = Generator::new(lab.left().interface()).unwrap();
+            generator.send(&frame, 4).unwrap();
+        });
+        for time in arrivals(&mut right, 4) {
+            assert_eq!(time.map(|time| time.clock), Ok(Clock::Monotonic), "driver asked: {asks_driver}");
+        }
+    }
+}
+
+#[test]
+fn a_driver_that_gives_no_time_leaves_it_to_the_kernel_and_the_rest_is_said_as_ever() {
+    let lab = lab!();
+    let mut left = open(lab.left());
+    let both =
+        |builder: PortBuilder| builder.mode(Mode::XdpCopyNative).receive_metadata(true).arrival_times(true);
+    let mut right = open_with(lab.right(), both).unwrap();
+    send(&mut left, &[packet(lab.right(), 1, 60)]);
+    let arrival = right.receiver().receive_timeout(PATIENCE).unwrap().next().expect("a packet").arrival();
+    let time = arrival.timestamp.expect("a time");
+    assert_eq!(time.clock, Clock::Monotonic, "veth stamps no packet that no card has stamped");
+    drop(right);
+    let generic = |builder: PortBuilder| builder.mode(Mode::XdpCopyGeneric).receive_metadata(true);
+    let mut right = open_with(lab.right(), |builder| generic(builder).arrival_times(true)).unwrap();
+    send(&mut left, &[packet(lab.right(), 2, 60)]);
+    let arrival = right.receiver().receive_timeout(PATIENCE).unwrap().next().expect("a packet").arrival();
+    assert_eq!(arrival.timestamp.unwrap().clock, Clock::Monotonic);
+    assert_eq!(arrival.hash, Err(Unsupported::Mode(Mode::XdpCopyGeneric)));
+}
+
+#[test]
+fn ports_that_share_a_program_have_what_it_notes_if_they_asked_and_say_so_if_it_notes_nothing() {
+    let lab = lab!(Lab::builder().queues(2));
+    let mut senders: Vec<_> =
+        (0..2).map(|queue| open_with(lab.left(), |builder| builder.queue(queue)).unwrap()).collect();
+    let mut said = |first: bool, second: bool| {
+        let on = |queue, asks| {
+            open_with(lab.right(), move |builder| {
+                builder.mode(Mode::XdpCopyNative).queue(queue).arrival_times(asks)
+            })
+            .unwrap()
+        };
+        let mut ports = [on(0, first), on(1, second)];
+        senders
+            .iter_mut()
+            .zip(&mut ports)
+            .map(|(sender, port)| {
+                send(sender, &[packet(lab.right(), 1, 60)]);
+                arrivals(port, 1)[0].map(|time| time.clock)
+            })
+            .collect::<Vec<_>>()
+    };
+    let (time, unasked) = (Ok(Clock::Monotonic), Err(Unsupported::NotRequested));
+    assert_eq!(said(true, true), [time, time]);
+    assert_eq!(said(true, false), [time, unasked]);
+    assert_eq!(said(false, true), [unasked, Err(Unsupported::OtherProgram)]);
+}
+
+#[test]
+fn times_of_day_follow_the_clocks() {
+    let mut realtime = Realtime::new();
+    let first = realtime.of(1_000);
+    assert_eq!(realtime.of(1_500), first + 500, "the clocks are not looked at for the past");
+}

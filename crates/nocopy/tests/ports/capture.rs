@@ -1,0 +1,345 @@
+//! Captures in owned blocks, on real traffic: veth pairs in private namespaces.
+
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use crate::common::stream::{uninterrupted, wait_until};
+use crate::common::{PATIENCE, lab, open, packet, packets_of_many_lengths, send};
+use nocopy::capture::{Block, BlockReader, Blocks, BlocksBuilder, CaptureError, PcapngLayout};
+use nocopy_lab::End;
+use nocopy_proto::filter::{Instruction, Program};
+
+fn capture(end: &End, set: impl FnOnce(BlocksBuilder) -> BlocksBuilder + Send) -> Blocks {
+    let builder = || set(Blocks::builder(end.interface()).blocks(1 << 16, 8));
+    end.namespace().run(|| builder().block_timeout(Duration::from_millis(5)).open()).unwrap()
+}
+
+fn next(blocks: &mut Blocks) -> Block {
+    blocks.next(PATIENCE).unwrap().expect("a block")
+}
+
+fn bytes_of(block: &mut Block) -> Vec<Vec<u8>> {
+    let mut packets = block.packets();
+    let all = packets.by_ref().map(|packet| packet.bytes.to_vec()).collect();
+    assert_eq!(packets.unreadable(), 0);
+    all
+}
+
+/// Packets, until there are as many.
+fn receive(blocks: &mut Blocks, count: usize) -> Vec<Vec<u8>> {
+    let mut received = Vec::new();
+    while received.len() < count {
+        received.extend(bytes_of(&mut next(blocks)));
+    }
+    received
+}
+
+#[test]
+fn packets_come_as_they_were_sent_with_times_and_the_host_keeps_them() {
+    let lab = lab!();
+    let mut blocks = capture(lab.right(), |builder| builder);
+    let mut left = open(lab.left());
+    for round in 0..20 {
+        let packets = packets_of_many_lengths(lab.right(), round);
+        send(&mut left, &packets);
+        assert_eq!(receive(&mut blocks, 100), packets);
+    }
+    drop(left);
+    let (left, right) = (lab.left(), lab.right());
+    let receiver = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 9001)).unwrap());
+    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    let sender = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
+    sender.send_to(b"for both", (right.ipv4(), 9001)).unwrap();
+    assert_eq!(uninterrupted(|| receiver.recv(&mut [0; 64])).unwrap(), 8);
+    let mut block = next(&mut blocks);
+    let captured = block.packets().next().unwrap();
+    assert!(captured.bytes.ends_with(b"for both") && !captured.outgoing && captured.vlan.is_none());
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let age = now.saturating_sub(Duration::from_nanos(captured.time_ns));
+    assert!(age < Duration::from_secs(60), "{age:?}");
+    let totals = blocks.totals().unwrap();
+    assert_eq!((totals.tp_packets, totals.tp_drops), (2001, 0));
+}
+
+#[test]
+fn a_vlan_tag_is_put_back_once() {
+    let lab = lab!();
+    let mut blocks = capture(lab.right(), |builder| builder);
+    let mut tagged = packet(lab.right(), 1, 100);
+    tagged.splice(12..12, [0x81, 0x00, 0x01, 0x23]);
+    send(&mut open(lab.left()), std::slice::from_ref(&tagged));
+    let mut block = next(&mut blocks);
+    for _ in 0..2 {
+        let captured = block.packets().next().unwrap();
+        assert_eq!((captured.bytes, captured.original_bytes), (&tagged[..], 104));
+        assert_eq!(captured.vlan.map(|tag| (tag.protocol, tag.control)), Some((0x8100, 0x0123)));
+    }
+}
+
+#[test]
+fn in_immediate_mode_each_packet_has_a_block_of_its_own_and_what_finds_no_room_is_counted() {
+    const TOO_MANY: usize = 20;
+    let lab = lab!();
+    let mut blocks = capture(lab.right(), |builder| builder.immediate(true).outgoing(true));
+    let room = blocks.fill().total as usize;
+    let mut left = open(lab.left());
+    let mut packets = packets_of_many_lengths(lab.right(), 1);
+    packets[7].splice(12..12, [0x81, 0x00, 0x01, 0x23]);
+    send(&mut left, &packets);
+    for (number, packet) in packets.iter().enumerate() {
+        let mut block = next(&mut blocks);
+        for _ in 0..2 {
+            let captured = block.packets().next().unwrap();
+            assert_eq!((captured.bytes, captured.original_bytes as usize), (&packet[..], packet.len()));
+            assert_eq!((captured.vlan.is_some(), captured.outgoing), (number == 7, false));
+        }
+        assert_eq!((block.packet_count(), block.packets().count()), (1, 1));
+    }
+    let many: Vec<_> = (0..room + TOO_MANY).map(|number| packet(lab.right(), number as u32, 100)).collect();
+    many.chunks(50).for_each(|some| send(&mut left, some));
+    let arrived = (packets.len() + many.len()) as u64;
+    wait_until("there, or dropped, all of them", || blocks.totals().unwrap().tp_packets == arrived);
+    assert_eq!(receive(&mut blocks, room), many[..room]);
+    send(&mut left, &many[..1]);
+    assert_eq!(receive(&mut blocks, 1), many[..1], "it goes on");
+    let totals = blocks.totals().unwrap();
+    let all = packets.len() + many.len() + 1;
+    assert_eq!((totals.tp_packets, totals.tp_drops), (all as u64, TOO_MANY as u64));
+    // Short ones take less room.
+    let mut short = capture(lab.right(), |builder| builder.immediate(true).snap(96));
+    assert_eq!(short.fill().total, 8 * (1 << 16) / 256);
+    send(&mut left, &many[..3]);
+    let cut: Vec<_> = many[..3].iter().map(|packet| packet[..96].to_vec()).collect();
+    assert_eq!(receive(&mut short, 3), cut);
+}
+
+#[test]
+fn blocks_go_back_in_any_order_and_none_is_handed_out_twice() {
+    let lab = lab!();
+    let mut blocks = capture(lab.right(), |builder| builder);
+    let mut left = open(lab.left());
+    let mut held = Vec::new();
+    for number in 0..4 {
+        send(&mut left, &[packet(lab.right(), number, 100)]);
+        held.push(next(&mut blocks));
+    }
+    assert_eq!((blocks.fill().used, blocks.fill().total), (4, 8));
+    // A wait while blocks are away ends with its time, and not before.
+    let start = Instant::now();
+    assert!(blocks.next(Duration::from_millis(20)).unwrap().is_none());
+    assert!(start.elapsed() >= Duration::from_millis(20));
+    // The second is kept; the ring comes round to it and stops.
+    let mut kept = held.remove(1);
+    while let Some(block) = held.pop() {
+        drop(block);
+    }
+    let mut came = Vec::new();
+    for number in 4..40 {
+        send(&mut left, &[packet(lab.right(), number, 100)]);
+        if came.len() == 5 {
+            wait_until("dropped", || blocks.totals().unwrap().tp_drops > 0);
+            assert!(blocks.next(Duration::ZERO).unwrap().is_none(), "a block beyond the one that is away");
+            break;
+        }
+        came.extend(bytes_of(&mut next(&mut blocks)));
+    }
+    assert_eq!(came.len(), 5, "up to the one that is away");
+    assert_eq!(bytes_of(&mut kept), [packet(lab.right(), 1, 100)], "untouched");
+    let totals = blocks.totals().unwrap();
+    assert!(totals.tp_drops > 0 && totals.tp_freeze_q_cnt > 0, "{totals:?}");
+    drop(kept);
+    send(&mut left, &[packet(lab.right(), 99, 100)]);
+    assert_eq!(receive(&mut blocks, 1), [packet(lab.right(), 99, 100)], "it goes on");
+    assert!(blocks.totals().unwrap().tp_packets > totals.tp_packets);
+}
+
+#[test]
+fn a_block_outlives_its_capture_on_another_thread() {
+    let lab = lab!();
+    let mut blocks = capture(lab.right(), |builder| builder);
+    send(&mut open(lab.left()), &[packet(lab.right(), 7, 1000)]);
+    let mut block = next(&mut blocks);
+    drop(blocks);
+    let bytes = std::thread::spawn(move || bytes_of(&mut block)).join().unwrap();
+    assert_eq!(bytes, [packet(lab.right(), 7, 1000)]);
+}
+
+#[test]
+fn a_filter_and_a_snap_length_decide_what_is_kept_and_stopping_ends_it() {
+    let instruction =
+        |code, jump_true, jump_false, constant| Instruction { code, jump_true, jump_false, constant };
+    // The last byte of the number in the packet is odd.
+    let odd = [
+        instruction(0x30, 0, 0, 17),      // ldb [17]
+        instruction(0x45, 0, 1, 1),       // jset #1
+        instruction(0x06, 0, 0, 262_144), // ret
+        instruction(0x06, 0, 0, 0),
+    ];
+    let program = Program::new(odd.to_vec()).unwrap();
+    let lab = lab!();
+    let mut blocks = capture(lab.right(), |builder| builder.filter(Some(&program)).snap(60));
+    let packets: Vec<_> = (0..10).map(|number| packet(lab.right(), number, 100)).collect();
+    let mut left = open(lab.left());
+    send(&mut left, &packets);
+    let mut kept = Vec::new();
+    while kept.len() < 5 {
+        let mut block = next(&mut blocks);
+        kept.extend(block.packets().map(|packet| (packet.bytes.to_vec(), packet.original_bytes)));
+    }
+    let expected: Vec<_> =
+        packets.iter().skip(1).step_by(2).map(|packet| (packet[..60].to_vec(), 100)).collect();
+    assert_eq!(kept, expected);
+    // Another capture sees when all have come.
+    let mut other = capture(lab.right(), |builder| builder);
+    blocks.stop().unwrap();
+    send(&mut left, &packets);
+    assert_eq!(receive(&mut other, packets.len()), packets);
+    assert!(blocks.next(Duration::from_millis(50)).unwrap().is_none());
+    assert_eq!(blocks.totals().unwrap().tp_packets, 5);
+}
+
+#[test]
+fn a_block_becomes_whole_sectors_of_a_file_where_it_lies() {
+    let lab = lab!();
+    let mut blocks = capture(lab.right(), |builder| builder);
+    let packets = packets_of_many_lengths(lab.right(), 3);
+    send(&mut open(lab.left()), &packets);
+    let (mut found, mut moved) = (0, 0);
+    while found < 100 {
+        let layout =
+            PcapngLayout { counts: None, snap_bytes: 1 << 18, packets_max: u64::MAX, unit_bytes: 4096 };
+        let piece = next(&mut blocks).into_pcapng(&layout);
+        let (contents, bytes) = (*piece.contents(), piece.as_ref());
+        assert_eq!(bytes.len() % 4096, 0);
+        for (number, packet) in (found..).zip(&packets[found..][..contents.packets as usize]) {
+            assert!(bytes.windows(packet.len()).any(|window| window == packet), "packet {number}");
+        }
+        found += contents.packets as usize;
+        moved += contents.moved;
+        assert_eq!((contents.unreadable, contents.left_out), (0, 0));
+    }
+    assert_eq!(moved, 0, "they lie as the format wants it");
+}
+
+#[test]
+fn what_cannot_be_captured_says_why() {
+    let lab = lab!();
+    let end = lab.right();
+    let refused = |set: fn(BlocksBuilder) -> BlocksBuilder, name: &str| {
+        end.namespace().run(|| set(Blocks::builder(name)).open()).unwrap_err()
+    };
+    assert!(matches!(refused(|b| b, "nc-none"), CaptureError::NoInterface { .. }));
+    for blocks in [(4095, 4), (2048, 4), (1 << 20, 1), (1 << 20, 4096), (3 << 20, 4)] {
+        let error = end.namespace().run(|| Blocks::builder("nc1").blocks(blocks.0, blocks.1).open());
+        assert!(matches!(error.unwrap_err(), CaptureError::Blocks { .. }), "{blocks:?}");
+    }
+    let mut capture = capture(end, |builder| builder);
+    end.set_down().unwrap();
+    assert_eq!(capture.next(PATIENCE).unwrap_err().kind(), ErrorKind::NetworkDown);
+    assert!(matches!(refused(|b| b, "nc1"), CaptureError::Down { .. }));
+    lab.delete_pair().unwrap();
+    assert_eq!(capture.next(PATIENCE).unwrap_err().kind(), ErrorKind::NotConnected);
+}
+
+fn packets_of(reader: &mut BlockReader, count: usize) -> Vec<Vec<u8>> {
+    (0..count).map(|_| reader.next_packet().expect("a packet").bytes.to_vec()).collect()
+}
+
+#[test]
+fn a_block_is_read_packet_by_packet_and_goes_back_behind_the_last() {
+    let lab = lab!();
+    let mut blocks = capture(lab.right(), |builder| builder);
+    let mut left = open(lab.left());
+    let mut expected: Vec<Vec<u8>> = (1..20).map(|number| packet(lab.right(), number, 100)).collect();
+    expected[7].splice(12..12, [0x81, 0x00, 0x01, 0x23]);
+    // Twice as many rounds as there are blocks: what did not go back would be missed.
+    for _ in 0..16 {
+        send(&mut left, &expected);
+        let mut read = Vec::new();
+        while read.len() < expected.len() {
+            let mut reader = next(&mut blocks).into_reader();
+            let count = reader.left() as usize;
+            read.extend(packets_of(&mut reader, count / 2));
+            assert_eq!(reader.left() as usize, count - count / 2);
+            read.extend(packets_of(&mut reader, count - count / 2));
+            assert!(reader.left() == 0 && reader.next_packet().is_none());
+        }
+        assert_eq!(read, expected);
+    }
+    assert_eq!(blocks.totals().unwrap().tp_drops, 0);
+}
+
+#[test]
+fn a_block_that_is_left_does_not_go_back() {
+    let lab = lab!();
+    let mut blocks = capture(lab.right(), |builder| builder);
+    let mut left = open(lab.left());
+    send(&mut left, &[packet(lab.right(), 1, 100)]);
+    next(&mut blocks).into_reader().leave();
+    assert_eq!(blocks.fill().used, 1);
+    send(&mut left, &[packet(lab.right(), 2, 100)]);
+    drop(next(&mut blocks).into_reader());
+    assert_eq!(blocks.fill().used, 1);
+}
+
+/// All packets but those of a number.
+fn without(number: u32) -> Program {
+    let text = format!("4,32 0 0 14,21 0 1 {number},6 0 0 0,6 0 0 262144");
+    Program::parse(&text).unwrap()
+}
+
+#[test]
+fn a_control_replaces_the_filter_and_counts_while_another_thread_takes_blocks() {
+    let lab = lab!();
+    let mut blocks = capture(lab.right(), |builder| builder);
+    let control = blocks.control();
+    let mut left = open(lab.left());
+    let three = [1, 2, 3].map(|number| packet(lab.right(), number, 60 + number as usize));
+    send(&mut left, &three);
+    assert_eq!(receive(&mut blocks, 3), three);
+    std::thread::scope(|scope| {
+        let control = &control;
+        let setter = scope.spawn(move || {
+            control.set_filter(Some(&without(2))).unwrap();
+            control.totals().unwrap()
+        });
+        assert_eq!(setter.join().unwrap().tp_packets, 3);
+    });
+    send(&mut left, &three);
+    assert_eq!(receive(&mut blocks, 2), [three[0].clone(), three[2].clone()]);
+    control.set_filter(None).unwrap();
+    send(&mut left, &three);
+    assert_eq!(receive(&mut blocks, 3), three);
+    // Whoever asks gets the sum of all that were told to anybody.
+    assert_eq!(blocks.totals().unwrap().tp_packets, 8);
+    assert_eq!(control.totals().unwrap(), blocks.totals().unwrap());
+    drop(blocks);
+    assert!(control.totals().is_ok());
+}
+
+#[test]
+fn a_filter_sees_tags_on_the_wire_and_a_socket_filter_beside_the_frame() {
+    let lab = lab!();
+    let mut blocks = capture(lab.right(), |builder| builder);
+    let control = blocks.control();
+    let mut left = open(lab.left());
+    let plain = packet(lab.right(), 1, 100);
+    let mut tagged = packet(lab.right(), 2, 100);
+    tagged.splice(12..12, [0x81, 0x00, 0x01, 0x23]);
+    // ether[12:2] == 0x8100
+    let at_type = Program::parse("4,40 0 0 12,21 0 1 33024,6 0 0 262144,6 0 0 0").unwrap();
+    control.set_filter(Some(&at_type)).unwrap();
+    // The last one matches: when that is there, the filter has seen all.
+    send(&mut left, &[tagged.clone(), plain.clone(), tagged.clone()]);
+    assert_eq!(receive(&mut blocks, 2), [tagged.clone(), tagged.clone()]);
+    // ether[12:2] == 0x88b5: what the frame is without its tag.
+    let untagged = Program::parse("4,40 0 0 12,21 0 1 34997,6 0 0 262144,6 0 0 0").unwrap();
+    control.set_socket_filter(Some(&untagged)).unwrap();
+    send(&mut left, &[plain.clone(), tagged.clone()]);
+    assert_eq!(receive(&mut blocks, 2), [plain.clone(), tagged.clone()]);
+    control.set_filter(Some(&untagged)).unwrap();
+    send(&mut left, &[tagged, plain.clone()]);
+    assert_eq!(receive(&mut blocks, 1), [plain]);
+    assert_eq!(control.totals().unwrap().tp_packets, 5);
+}

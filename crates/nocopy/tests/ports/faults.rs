@@ -1,0 +1,196 @@
+//! What goes wrong around a port, in every mode that a veth pair has: each a clear error, and every frame accounted for.
+
+use std::time::Duration;
+
+use crate::common::waiting::Waiter;
+use crate::common::{PATIENCE, SECOND, assert_settled, lab, open_with, packet, receive, send};
+use nocopy::port::OpenError;
+use nocopy::{Mode, Port, Wait};
+use nocopy_lab::End;
+
+const MODES: [Mode; 3] = [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
+
+fn open_in(end: &End, mode: Mode) -> Port {
+    open_with(end, |builder| builder.mode(mode)).expect("opened")
+}
+
+#[test]
+fn an_interface_that_goes_down_is_an_error_and_comes_back() {
+    for mode in MODES {
+        let lab = lab!();
+        let (mut left, mut right) = (open_in(lab.left(), mode), open_in(lab.right(), mode));
+        lab.left().set_down().unwrap();
+        let mut frame = left.sender().frame().unwrap();
+        frame.fill(&packet(lab.right(), 1, 100)).unwrap();
+        left.sender().send(frame).unwrap();
+        let error = left.sender().flush().unwrap_err();
+        assert!(error.to_string().contains("the interface is down"), "{error}");
+        assert_eq!(error.kind(), std::io::ErrorKind::NetworkDown);
+        assert!(left.balance().is_whole(), "{}", left.balance());
+        lab.left().set_up().unwrap();
+        lab.wait_for_carrier().unwrap();
+        left.sender().flush().unwrap();
+        assert_eq!(receive(&mut right, 1).len(), 1, "what was queued goes out when the interface is back");
+        assert_settled(&mut left);
+    }
+}
+
+#[test]
+fn a_receiver_blocked_without_a_timeout_learns_that_the_interface_is_down_or_gone() {
+    for (mode, wait) in MODES.into_iter().flat_map(|mode| [(mode, Wait::Spin), (mode, Wait::Interrupt)]) {
+        let lab = lab!();
+        let mut port = open_with(lab.right(), |builder| builder.mode(mode).wait(wait)).unwrap();
+        let (about_to_wait, waiter) = std::sync::mpsc::channel();
+        let waiting = std::thread::spawn(move || {
+            about_to_wait.send(Waiter::this_thread()).unwrap();
+            port.receiver().receive().err().map(|error| error.to_string())
+        });
+        waiter.recv().unwrap().wait_until_it_waits();
+        lab.right().set_down().unwrap();
+        let error = waiting.join().unwrap().expect("an error");
+        assert!(error.contains("the interface is down"), "{mode}, {wait:?}: {error}");
+    }
+}
+
+#[test]
+fn an_interface_deleted_in_use_is_an_error_for_every_way_of_waiting() {
+    let coalesced = Wait::Coalesced { packets: 8, delay: Duration::from_millis(1) };
+    let waits = [Wait::Spin, Wait::Interrupt, coalesced];
+    for (mode, wait) in MODES.into_iter().flat_map(|mode| waits.map(|wait| (mode, wait))) {
+        let lab = lab!();
+        let (mut left, mut right) = (
+            open_in(lab.left(), mode),
+            open_with(lab.right(), |builder| builder.mode(mode).wait(wait)).unwrap(),
+        );
+        send(&mut left, &[packet(lab.right(), 1, 100)]);
+        let kept = loop {
+            if let Some(packet) = right.receiver().receive_timeout(PATIENCE).unwrap().next() {
+                break packet.take();
+            }
+        };
+        lab.delete_pair().unwrap();
+        let error = (0..20).find_map(|_| right.receiver().receive_timeout(SECOND).err());
+        assert!(error.is_some(), "{mode}, {wait:?}: nothing said that the interface is gone");
+        let error = right.receiver().receive().expect_err("not said only once");
+        assert_eq!(error.kind(), std::io::ErrorKind::NotConnected, "{mode}, {wait:?}: {error}");
+        let mut frame = left.sender().frame().unwrap();
+        frame.fill(&packet(lab.right(), 2, 100)).unwrap();
+        left.sender().send(frame).unwrap();
+        assert!(left.sender().flush().is_err());
+        let area = right.area().clone();
+        assert!(left.balance().is_whole() && right.balance().is_whole());
+        drop((left, right));
+        assert_eq!((area.balance().yours, area.balance().is_whole()), (1, true), "{}", area.balance());
+        drop(kept);
+        assert_eq!(area.balance().yours, 0);
+    }
+}
+
+#[test]
+fn a_renamed_interface_goes_on_and_a_moved_one_is_gone() {
+    for mode in MODES {
+        let lab = lab!();
+        let (mut left, mut right) = (open_in(lab.left(), mode), open_in(lab.right(), mode));
+        lab.right().rename("other0").unwrap();
+        send(&mut left, &[packet(lab.right(), 1, 100)]);
+        assert_eq!(receive(&mut right, 1), [packet(lab.right(), 1, 100)], "{mode}");
+        // To arm is to ask whether the port still works.
+        assert!(!right.receiver().arm().unwrap(), "{mode}");
+        assert!(right.receiver().receive_timeout(Duration::from_millis(250)).unwrap().is_empty(), "{mode}");
+        assert!(!right.receiver().arm().unwrap(), "{mode}");
+        lab.right().rename(lab.right().interface()).unwrap();
+        let elsewhere = nocopy_lab::Namespace::new().unwrap();
+        lab.right().move_to(&elsewhere).unwrap();
+        let error = (0..20).find_map(|_| right.receiver().receive_timeout(SECOND).err()).expect("an error");
+        assert!(error.to_string().contains("the interface is"), "{mode}: {error}");
+        let error = right.receiver().receive().expect_err("not said only once");
+        assert_eq!(error.kind(), std::io::ErrorKind::NotConnected, "{mode}: {error}");
+        assert!(right.balance().is_whole(), "{mode}: {}", right.balance());
+        let area = right.area().clone();
+        drop(right);
+        assert!(area.balance().is_whole() && area.balance().yours == 0, "{mode}: {}", area.balance());
+    }
+}
+
+#[test]
+fn too_little_locked_memory_is_named_with_the_limit_to_raise_and_leaves_the_packet_ring() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use rustix::thread::CapabilitySet as Capabilities;
+    let lab = lab!();
+    let end = lab.left();
+    let before = getrlimit(Resource::Memlock);
+    // Of the whole process, but every other thread has the capability that lifts it.
+    setrlimit(Resource::Memlock, Rlimit { current: Some(64 << 10), ..before }).unwrap();
+    let limited = |mode: Option<Mode>| {
+        end.namespace().run(|| {
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective.remove(Capabilities::IPC_LOCK);
+            rustix::thread::set_capabilities(None, sets).unwrap();
+            let builder = Port::builder(end.interface());
+            mode.map_or(builder.clone(), |mode| builder.mode(mode)).open()
+        })
+    };
+    let strict = limited(Some(Mode::XdpCopyNative));
+    let stepped_down = limited(None);
+    setrlimit(Resource::Memlock, before).unwrap();
+    let error = strict.unwrap_err();
+    assert!(matches!(error, OpenError::PinnedMemory { .. }), "{error}");
+    assert!(error.to_string().contains("ulimit -l"), "{error}");
+    let port = stepped_down.unwrap();
+    assert_eq!(port.mode(), Mode::PacketRing);
+    assert!(port.report().to_string().contains("ulimit -l"), "{}", port.report());
+    assert!(lab.left().xdp_program().unwrap().is_none(), "a refused rung leaves nothing attached");
+}
+
+#[test]
+fn the_capability_that_is_missing_is_named() {
+    use rustix::thread::CapabilitySet as Capabilities;
+    let lab = lab!();
+    let end = lab.left();
+    let cases = [
+        (Capabilities::NET_RAW, "CAP_NET_RAW"),
+        (Capabilities::NET_ADMIN, "CAP_NET_ADMIN"),
+        (Capabilities::BPF | Capabilities::SYS_ADMIN, "CAP_BPF"), // the older one stands in for the newer
+    ];
+    for (dropped, name) in cases {
+        let error = end.namespace().run(|| {
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective.remove(dropped);
+            rustix::thread::set_capabilities(None, sets).unwrap(); // of this thread only
+            Port::builder(end.interface()).mode(Mode::XdpCopyNative).open().unwrap_err()
+        });
+        assert!(matches!(error, OpenError::Capability { capability, .. } if capability == name), "{error}");
+    }
+}
+
+/// A profiler's, for one, or those of a process that is stopped and goes on. The verifier of the kernel gives up for a signal.
+#[test]
+#[allow(unsafe_code)]
+fn signals_do_not_keep_a_port_from_opening() {
+    let lab = lab!();
+    let handled = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    signal_hook::flag::register(libc::SIGURG, handled.clone()).unwrap();
+    let (tell, opens) = std::sync::mpsc::channel();
+    let interface = lab.left().interface();
+    let opener = lab.left().namespace().spawn(move || {
+        tell.send(rustix::thread::gettid()).unwrap();
+        for _ in 0..30 {
+            Port::builder(interface).mode(Mode::XdpCopyNative).open().expect("opened");
+        }
+    });
+    let (process, thread) = (rustix::process::getpid(), opens.recv().unwrap());
+    while !opener.is_finished() {
+        // SAFETY: numbers only. A thread that has ended meanwhile is an error that is of no interest.
+        unsafe {
+            libc::syscall(
+                libc::SYS_tgkill,
+                process.as_raw_nonzero().get(),
+                thread.as_raw_nonzero().get(),
+                libc::SIGURG,
+            )
+        };
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    opener.join().unwrap();
+    assert!(handled.load(std::sync::atomic::Ordering::Relaxed), "no signal came");
+}

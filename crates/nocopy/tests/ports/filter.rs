@@ -1,0 +1,394 @@
+//! Filters of ports on real traffic: what matches comes, what does not stays the host's, wherever the filter runs.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::common::{PATIENCE, assert_settled, lab, open, open_with, packet, receive, receive_of_all, send};
+use nocopy::filter::{Instruction, Program, compile};
+use nocopy::port::{Fanout, FilterPlace, OpenError, TurnedAway};
+use nocopy::xdp;
+use nocopy::{Mode, Port};
+use nocopy_lab::{End, Lab};
+
+const MODES: [Mode; 3] = [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
+
+/// The packets of the tests with odd numbers.
+const ODD: &str = "ether proto 0x88b5 and ether[17] & 1 = 1";
+
+fn open_filtered(end: &End, mode: Mode, filter: &Program) -> Port {
+    let filter = filter.clone();
+    open_with(end, move |builder| builder.mode(mode).filter(&filter)).expect("opened")
+}
+
+/// What the host has: a packet ring beside the port, which sees what passes the port by.
+fn host(end: &End) -> Port {
+    // It is read late: few blocks, each with many packets.
+    let timeout = Duration::from_millis(100);
+    open_with(end, |builder| builder.mode(Mode::PacketRing).block_timeout(timeout)).expect("opened")
+}
+
+fn numbers(packets: &[Vec<u8>]) -> Vec<u32> {
+    packets.iter().map(|packet| u32::from_be_bytes(packet[14..18].try_into().unwrap())).collect()
+}
+
+fn nothing_more_comes(port: &mut Port) -> bool {
+    port.receiver().receive_timeout(Duration::from_millis(50)).unwrap().next().is_none()
+}
+
+/// Jumps over more than an eBPF jump can, to the end: `then`, or `otherwise` if the frame's byte 17 is even.
+fn too_long_for_xdp(then: u32, otherwise: u32) -> Program {
+    let instruction =
+        |code, jump_true, jump_false, constant| Instruction { code, jump_true, jump_false, constant };
+    let mut instructions = vec![
+        instruction(0x30, 0, 0, 17),   // ldb [17]
+        instruction(0x45, 0, 1, 1),    // jset #1
+        instruction(0x05, 0, 0, 4001), // ja over what follows
+    ];
+    instructions.extend(std::iter::repeat_n(instruction(0x50, 0, 0, 3), 4000)); // ldb [x + 3]
+    instructions.extend([instruction(0x06, 0, 0, otherwise), instruction(0x06, 0, 0, then)]);
+    Program::new(instructions).unwrap()
+}
+
+#[test]
+fn what_matches_comes_and_the_rest_is_the_hosts_in_every_mode() {
+    for mode in MODES {
+        let lab = lab!();
+        let mut left = open(lab.left());
+        let mut port = open_filtered(lab.right(), mode, &compile(ODD).unwrap());
+        let place = if mode == Mode::PacketRing { FilterPlace::Socket } else { FilterPlace::Xdp };
+        assert_eq!(port.filter(), Some(&place), "{mode}");
+        let mut host = host(lab.right());
+        let packets: Vec<_> =
+            (0..100).map(|number| packet(lab.right(), number, 60 + number as usize * 14)).collect();
+        send(&mut left, &packets);
+        let matching: Vec<_> = packets.iter().skip(1).step_by(2).cloned().collect();
+        let received = receive(&mut port, 50);
+        assert_eq!(numbers(&received), numbers(&matching), "{mode}");
+        assert!(received == matching, "{mode}: not byte for byte");
+        assert!(nothing_more_comes(&mut port), "{mode}");
+        let expected: Vec<u32> = match mode {
+            Mode::PacketRing => (0..100).collect(), // the host has everything
+            _ => (0..100).step_by(2).collect(),
+        };
+        assert_eq!(numbers(&receive(&mut host, expected.len())), expected, "{mode}");
+        assert_settled(&mut port);
+        assert_eq!(
+            (port.statistics().unwrap().rx_lost(), port.receiver().turned_away()),
+            (0, TurnedAway::default())
+        );
+        assert!(port.report().to_string().contains("filter "), "{}", port.report());
+    }
+}
+
+#[test]
+fn a_filter_that_the_kernel_does_not_take_runs_in_user_space_and_the_host_gets_the_rest() {
+    let filter = too_long_for_xdp(u32::MAX, 0);
+    for mode in MODES {
+        let lab = lab!();
+        let mut left = open(lab.left());
+        let mut port = open_filtered(lab.right(), mode, &filter);
+        let mut host = host(lab.right());
+        let packets: Vec<_> =
+            (0..100).map(|number| packet(lab.right(), number, 60 + number as usize * 14)).collect();
+        send(&mut left, &packets);
+        let received = lab.right().namespace().run(|| numbers(&receive(&mut port, 50)));
+        assert_eq!(received, (1..100).step_by(2).collect::<Vec<_>>(), "{mode}");
+        assert!(lab.right().namespace().run(|| nothing_more_comes(&mut port)), "{mode}");
+        let Some(FilterPlace::UserSpace(why)) = port.filter() else {
+            assert_eq!((mode, port.filter()), (Mode::PacketRing, Some(&FilterPlace::Socket)));
+            continue;
+        };
+        assert!(!why.is_empty() && port.report().to_string().contains("in user space"), "{}", port.report());
+        assert_eq!(port.receiver().turned_away(), TurnedAway { to_host: 50, lost: 0 }, "{mode}");
+        // A packet ring leaves everything to the host anyway.
+        let step = if mode == Mode::PacketRing { 1 } else { 2 };
+        let hosts: Vec<u32> = (0..100).step_by(step).collect();
+        assert_eq!(numbers(&receive(&mut host, hosts.len())), hosts, "{mode}");
+        assert_settled(&mut port);
+    }
+}
+
+#[test]
+fn a_filter_in_user_space_keeps_packets_of_several_frames_whole() {
+    let (mut left, mut right) = Port::builder("memory")
+        .multi_buffer(true)
+        .frame_size(2048)
+        .filter(&compile("ether[2500] = 1").unwrap())
+        .memory_pair()
+        .unwrap();
+    assert!(matches!(right.filter(), Some(FilterPlace::UserSpace(_))));
+    for kind in [0, 1, 0, 1, 1, 0] {
+        let mut packet = vec![0; 3000];
+        packet[2500] = kind;
+        let chain = left.sender().chain(&packet).unwrap();
+        left.sender().send_chain(chain).unwrap();
+    }
+    left.sender().flush().unwrap();
+    let mut received = 0;
+    while received < 3 {
+        let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
+        let packet = batch.next_chain().expect("a packet that matches").to_vec();
+        assert_eq!((packet.len(), packet[2500]), (3000, 1));
+        received += 1;
+    }
+    assert!(nothing_more_comes(&mut right));
+    assert_eq!(right.receiver().turned_away(), TurnedAway { to_host: 0, lost: 3 });
+    assert_settled(&mut right);
+}
+
+/// Proves that neither a batch that is less than a packet, nor packets without end that do not match, keep the caller for ever.
+#[test]
+fn a_filter_in_user_space_gives_the_caller_a_turn() {
+    let memory = |batch| {
+        let builder = Port::builder("memory").multi_buffer(true).frame_size(2048).batch(batch);
+        builder.filter(&compile("ether[0] = 1").unwrap()).memory_pair().unwrap()
+    };
+    let queue = |port: &mut Port, kind, bytes| {
+        let mut packet = vec![0; bytes];
+        packet[0] = kind;
+        let chain = port.sender().chain(&packet).unwrap();
+        port.sender().send_chain(chain).unwrap();
+    };
+    let (mut left, mut right) = memory(1);
+    for kind in [0, 1] {
+        queue(&mut left, kind, 5000);
+    }
+    left.sender().flush().unwrap();
+    let chain = right.receiver().receive_timeout(PATIENCE).unwrap().next_chain().map(|chain| chain.len());
+    assert_eq!(chain, Some(5000));
+    assert_eq!(right.receiver().turned_away().lost, 1);
+
+    let (mut left, mut right) = memory(16);
+    (0..200).for_each(|_| queue(&mut left, 0, 60));
+    queue(&mut left, 1, 60);
+    left.sender().flush().unwrap();
+    assert!(right.receiver().try_receive().unwrap().is_empty());
+    assert!((16..32).contains(&right.receiver().turned_away().lost), "{:?}", right.receiver().turned_away());
+    assert_eq!(receive(&mut right, 1).len(), 1);
+    assert_eq!(right.receiver().turned_away().lost, 200);
+    assert_settled(&mut right);
+}
+
+/// Proves that a filter chooses packets, and does not cut them: a packet socket would, where a filter says.
+#[test]
+fn what_matches_is_whole_whatever_the_filter_returns() {
+    let length_as_a = "3,48 0 0 17,84 0 0 1,22 0 0 0"; // A, which is 1 if the byte is odd
+    for filter in ["5,48 0 0 17,69 0 1 1,6 0 0 40,6 0 0 0,6 0 0 1", length_as_a] {
+        for mode in MODES {
+            let lab = lab!();
+            let mut left = open(lab.left());
+            let mut port = open_filtered(lab.right(), mode, &Program::parse(filter).unwrap());
+            let packets = [packet(lab.right(), 0, 200), packet(lab.right(), 1, 200)];
+            send(&mut left, &packets);
+            // Not what the host says.
+            let ours = |packet: &Vec<u8>| packet.get(12..14).is_none_or(|kind| kind == [0x88, 0xb5]);
+            let received = loop {
+                if let Some(packet) = receive(&mut port, 1).into_iter().find(ours) {
+                    break packet;
+                }
+            };
+            assert!(received == packets[1], "{mode}: {} bytes", received.len());
+        }
+    }
+}
+
+fn with(first: Instruction, program: &Program) -> Program {
+    Program::new([&[first], program.instructions()].concat()).unwrap()
+}
+
+/// Proves that what the queue's share takes of a program's room is thought of.
+#[test]
+fn a_filter_with_no_room_for_the_share_of_a_queue_runs_in_user_space() {
+    let lab = lab!(Lab::builder().queues(2));
+    // Not rewritten, because it asks for the tag itself.
+    let tag = Instruction { code: 0x20, jump_true: 0, jump_false: 0, constant: 0xffff_f030 };
+    let mut filter = Program::parse("4,48 0 0 17,69 0 1 1,6 0 0 40,6 0 0 0").unwrap();
+    while filter.instructions().len() < 4095 {
+        filter = with(tag, &filter);
+    }
+    // Enough, where it is the namespace's own (Linux 6.8): the share must be what is too much.
+    let _ = lab.right().namespace().run(|| std::fs::write("/proc/sys/net/core/optmem_max", "1000000"));
+    let mut right = open_filtered(lab.right(), Mode::PacketRing, &filter);
+    assert!(matches!(right.filter(), Some(FilterPlace::UserSpace(_))), "{}", right.report());
+    let mut left = open(lab.left());
+    send(&mut left, &(0..10).map(|number| packet(lab.right(), number, 100)).collect::<Vec<_>>());
+    assert_eq!(numbers(&receive(&mut right, 5)), [1, 3, 5, 7, 9]);
+}
+
+/// Proves that what only the kernel can answer is refused where the kernel does not run the filter, and not answered wrongly.
+#[test]
+fn user_space_does_not_pretend_to_know() {
+    let packet_type = Instruction { code: 0x28, jump_true: 0, jump_false: 0, constant: 0xffff_f004 };
+    let filter = with(packet_type, &too_long_for_xdp(1, 0));
+    let error = Port::builder("memory").filter(&filter).memory_pair().unwrap_err();
+    assert!(error.to_string().contains("only a packet socket"), "{error}");
+    let lab = lab!();
+    let error = open_with(lab.right(), |builder| builder.filter(&filter)).unwrap_err();
+    assert!(matches!(error, OpenError::NoMode { .. }) && error.to_string().lines().count() == 1, "{error}");
+}
+
+/// Proves that a filter for Ethernet is not run over what has no such header.
+#[test]
+fn an_interface_without_ethernet_headers_is_refused() {
+    let lab = lab!();
+    let name = "nctun";
+    let refused = lab.right().namespace().run(|| {
+        let made = Command::new("ip")
+            .args(["tuntap", "add", "dev", name, "mode", "tun"])
+            .stderr(Stdio::null())
+            .status();
+        if !made.is_ok_and(|status| status.success()) {
+            nocopy_lab::skip(&nocopy_lab::Missing::Device("'ip tuntap'"));
+            return None;
+        }
+        Some((Port::open(name).unwrap_err(), nocopy::capture::Blocks::builder(name).open().unwrap_err()))
+    });
+    let Some((port, capture)) = refused else { return };
+    assert!(matches!(port, OpenError::NotEthernet { hardware: 0xfffe, .. }), "{port}");
+    for said in [port.to_string(), capture.to_string()] {
+        assert!(said.contains("no Ethernet header") && said.lines().count() == 1, "{said}");
+    }
+    let loopback = lab.right().namespace().run(|| Port::builder("lo").mode(Mode::PacketRing).open());
+    assert!(loopback.is_ok(), "its packets have one: {loopback:?}");
+}
+
+#[test]
+fn filters_read_behind_the_first_buffer_of_long_packets() {
+    for mode in MODES {
+        let lab = lab!(Lab::builder().mtu(9000));
+        let open = |end: &End, filter: Option<Program>| {
+            open_with(end, move |builder| {
+                let builder = builder.mode(mode).multi_buffer(true);
+                filter.iter().fold(builder, |builder, filter| builder.filter(filter))
+            })
+            .unwrap()
+        };
+        let mut left = open(lab.left(), None);
+        let mut right = open(lab.right(), Some(compile("ether[8000:2] = 0x0102 and len > 8500").unwrap()));
+        for (kind, bytes) in [(1, 9000), (0, 9000), (1, 8400), (1, 100), (1, 9014)] {
+            let mut long = packet(lab.right(), 1, bytes);
+            if let Some(field) = long.get_mut(8000..8002) {
+                field.copy_from_slice(&[kind, 2]);
+            }
+            let chain = left.sender().chain(&long).unwrap();
+            left.sender().send_chain(chain).unwrap();
+        }
+        left.sender().flush().unwrap();
+        let mut lengths = Vec::new();
+        while lengths.len() < 2 {
+            let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
+            let chain = batch.next_chain().unwrap_or_else(|| panic!("{mode}: only {lengths:?} came"));
+            lengths.push(chain.to_vec().len());
+        }
+        assert_eq!(lengths, [9000, 9014], "{mode}");
+        assert!(nothing_more_comes(&mut right));
+    }
+}
+
+/// Proves that the tag, which the kernel takes out of packets for packet sockets, is where the filter looks for it.
+#[test]
+fn a_filter_sees_vlan_tags_where_they_were_on_the_wire() {
+    for mode in MODES {
+        let lab = lab!();
+        let mut left = open(lab.left());
+        let mut right = open_filtered(lab.right(), mode, &compile("vlan 5 and ether[18:4] = 7").unwrap());
+        let tagged = |id: u8, number: u8| {
+            let mut tagged = packet(lab.right(), 0, 100);
+            tagged[12..22].copy_from_slice(&[0x81, 0, 0, id, 0x88, 0xb5, 0, 0, 0, number]);
+            tagged
+        };
+        send(&mut left, &[tagged(4, 7), tagged(5, 8), tagged(5, 7), packet(lab.right(), 7, 100)]);
+        assert_eq!(receive(&mut right, 1), [tagged(5, 7)], "{mode}");
+        assert!(nothing_more_comes(&mut right), "{mode}");
+    }
+}
+
+#[test]
+fn queues_and_fanout_groups_keep_their_shares_with_a_filter() {
+    let lab = lab!(Lab::builder().queues(2));
+    let filter = compile(ODD).unwrap();
+    let shares = [None, Some((77, Fanout::Cpu))];
+    for share in shares {
+        let mut ports: Vec<_> = (0..2)
+            .map(|queue| {
+                let filter = filter.clone();
+                open_with(lab.right(), move |builder| {
+                    let builder = builder.mode(Mode::PacketRing).queue(queue).filter(&filter);
+                    share.iter().fold(builder, |builder, &(group, fanout)| builder.fanout(group, fanout))
+                })
+                .unwrap()
+            })
+            .collect();
+        let mut left = open_with(lab.left(), |builder| builder.queue(1)).unwrap();
+        send(&mut left, &(0..40).map(|number| packet(lab.right(), number, 100)).collect::<Vec<_>>());
+        let mut seen = numbers(&receive_of_all(&mut ports, 20));
+        seen.sort_unstable();
+        assert_eq!(seen, (1..40).step_by(2).collect::<Vec<_>>(), "{share:?}: each once");
+    }
+}
+
+#[test]
+fn notes_of_the_driver_and_a_filter_go_together() {
+    let lab = lab!();
+    let mut left = open(lab.left());
+    let filter = compile(ODD).unwrap();
+    let mut right =
+        open_with(lab.right(), move |builder| builder.receive_metadata(true).filter(&filter)).unwrap();
+    assert_eq!(right.filter(), Some(&FilterPlace::Xdp));
+    send(&mut left, &(0..10).map(|number| packet(lab.right(), number, 100)).collect::<Vec<_>>());
+    assert_eq!(numbers(&receive(&mut right, 5)), [1, 3, 5, 7, 9]);
+}
+
+#[test]
+fn one_interface_has_one_filter() {
+    let lab = lab!(Lab::builder().queues(2));
+    let filter = compile(ODD).unwrap();
+    let _first = open_filtered(lab.right(), Mode::XdpCopyNative, &filter);
+    let open = |filter: Option<Program>| {
+        open_with(lab.right(), move |builder| {
+            let builder = builder.queue(1).mode(Mode::XdpCopyNative);
+            filter.iter().fold(builder, |builder, filter| builder.filter(filter))
+        })
+    };
+    for other in [None, Some(compile("udp").unwrap())] {
+        let error = open(other).unwrap_err();
+        assert!(matches!(error, OpenError::Xdp(xdp::Error::OtherFilter { .. })), "{error}");
+    }
+    drop(open(Some(filter)).expect("the same filter"));
+}
+
+#[test]
+fn a_filter_is_granted_and_not_asked_for_later() {
+    let lab = lab!();
+    let filter = compile(ODD).unwrap();
+    let (end, wanted) = (lab.right(), filter.clone());
+    let grant = || end.namespace().run(|| Port::builder(end.interface()).filter(&wanted).grant()).unwrap();
+    let refused =
+        end.namespace().run(|| Port::builder(end.interface()).filter(&filter).open_granted(grant()));
+    assert!(matches!(refused.unwrap_err(), OpenError::NotGranted { setting: "filter", .. }));
+    let mut left = open(lab.left());
+    let granted = grant();
+    let mut right = end.namespace().run(|| Port::open_granted(granted)).unwrap();
+    send(&mut left, &(0..10).map(|number| packet(lab.right(), number, 100)).collect::<Vec<_>>());
+    assert_eq!(numbers(&receive(&mut right, 5)), [1, 3, 5, 7, 9]);
+    let long = too_long_for_xdp(1, 0);
+    let error = end.namespace().run(|| {
+        drop(right);
+        Port::builder(end.interface()).filter(&long).grant().unwrap_err()
+    });
+    assert!(matches!(error, OpenError::NotGranted { setting: "filter", .. }), "{error}");
+}
+
+/// Proves that a filter which asks for what XDP cannot know steps down to a mode that can.
+#[test]
+fn what_xdp_cannot_know_is_left_to_the_packet_ring() {
+    let lab = lab!();
+    let by_type = Program::parse("4,40 0 0 4294963204,21 0 1 0,6 0 0 65535,6 0 0 0").unwrap(); // packet type: to us
+    let filter = by_type.clone();
+    let port = open_with(lab.right(), move |builder| builder.filter(&filter)).unwrap();
+    assert_eq!((port.mode(), port.filter()), (Mode::PacketRing, Some(&FilterPlace::Socket)));
+    assert!(port.refusals().iter().any(|refusal| refusal.mode == Mode::XdpCopyNative), "{}", port.report());
+    drop(port);
+    let error = open_with(lab.right(), move |builder| builder.mode(Mode::XdpCopyNative).filter(&by_type));
+    assert!(matches!(error.unwrap_err(), OpenError::NoMode { .. }));
+}

@@ -1,0 +1,170 @@
+//! The filter in front of a port's packets, replaced while they come, also by another process, on veth pairs in private namespaces.
+
+use std::io::{Write, stdin, stdout};
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+
+use crate::common::stream::wait_until;
+use crate::common::{PATIENCE, lab, open, open_queues, open_with, packet, send};
+use nocopy::filter::{Instruction, Program, compile};
+use nocopy::metadata::Clock;
+use nocopy::port::{FilterControl, FilterControlError, GrantError, Queues};
+use nocopy::{Mode, Port};
+use nocopy_lab::End;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+const ODD: &str = "ether proto 0x88b5 and ether[17] & 1 = 1";
+const EVEN: &str = "ether proto 0x88b5 and ether[17] & 1 = 0";
+
+/// The filter that the other process of these tests is to set.
+const FILTER: &str = "NOCOPY_FILTER_CONTROL";
+
+/// Sends packets with the numbers 0 to 9, and sees that these come, which are of some of them, in order.
+fn assert_come(left: &mut Port, right: &End, queues: &mut Queues, expected: impl Fn(&u32) -> bool) {
+    send(left, &(0..10).map(|number| packet(right, number, 60)).collect::<Vec<_>>());
+    let expected: Vec<u32> = (0..10).filter(expected).collect();
+    let mut numbers = Vec::new();
+    while numbers.len() < expected.len() {
+        let before = numbers.len();
+        let (_, batch) = queues.receive_timeout(PATIENCE).unwrap();
+        numbers.extend(batch.map(|packet| u32::from_be_bytes(packet[14..18].try_into().unwrap())));
+        assert!(numbers.len() > before, "only {numbers:?}");
+    }
+    assert_eq!(numbers, expected);
+}
+
+fn odd(number: &u32) -> bool {
+    number % 2 == 1
+}
+
+fn even(number: &u32) -> bool {
+    number.is_multiple_of(2)
+}
+
+/// Jumps over more than an eBPF jump can, if the frame's byte 17 is odd.
+fn too_long_for_xdp() -> Program {
+    let instruction =
+        |code, jump_true, jump_false, constant| Instruction { code, jump_true, jump_false, constant };
+    let mut instructions = vec![
+        instruction(0x30, 0, 0, 17),   // ldb [17]
+        instruction(0x45, 0, 1, 1),    // jset #1
+        instruction(0x05, 0, 0, 4000), // ja over what follows
+    ];
+    instructions.extend(std::iter::repeat_n(instruction(0x50, 0, 0, 3), 4000)); // ldb [x + 3]
+    instructions.push(instruction(0x06, 0, 0, u32::MAX));
+    Program::new(instructions).unwrap()
+}
+
+/// A pair of connected Unix sockets that keep messages apart.
+fn messages() -> (OwnedFd, OwnedFd) {
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+#[test]
+fn a_filter_is_replaced_in_both_places_with_all_that_the_program_does_besides() {
+    for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric] {
+        let lab = lab!();
+        let mut left = open(lab.left());
+        let mut queues = open_queues(lab.right(), |builder| {
+            builder.mode(mode).arrival_times(true).filter(&compile(ODD).unwrap())
+        });
+        assert_come(&mut left, lab.right(), &mut queues, odd);
+        let control = queues.filter_control().unwrap();
+        let program = lab.right().xdp_program().unwrap();
+        control.set(Some(&compile(EVEN).unwrap())).unwrap();
+        assert_ne!(lab.right().xdp_program().unwrap(), program, "{mode}: another program");
+        assert_come(&mut left, lab.right(), &mut queues, even);
+        control.set(None).unwrap();
+        assert_come(&mut left, lab.right(), &mut queues, |_| true);
+        send(&mut left, &[packet(lab.right(), 1, 60)]);
+        let time = queues.receive_timeout(PATIENCE).unwrap().1.next().expect("a packet").arrival().timestamp;
+        assert_eq!(time.map(|time| time.clock), Ok(Clock::Monotonic), "{mode}: its notes are believed");
+        // What the port hands over must not come back to it: generic programs know it by a secret.
+        let mut host = queues.ports()[0].to_host().unwrap();
+        lab.right().namespace().run(|| host.hand_over(&packet(lab.right(), 2, 60)).unwrap());
+        // What is sent behind it is the first to come.
+        let behind = packet(lab.right(), 3, 60);
+        send(&mut left, std::slice::from_ref(&behind));
+        let came: Vec<_> = queues.receive_timeout(PATIENCE).unwrap().1.map(|one| one.to_vec()).collect();
+        assert_eq!(came, [behind], "{mode}");
+        drop((queues, control));
+        // A child that another test starts has all descriptors until it runs its program.
+        wait_until("detached with the last of both", || lab.right().xdp_program().unwrap().is_none());
+    }
+}
+
+#[test]
+fn another_process_replaces_the_filter() {
+    let lab = lab!();
+    let mut left = open(lab.left());
+    let mut queues = open_queues(lab.right(), |builder| builder.mode(Mode::XdpCopyNative));
+    let (ours, theirs) = messages();
+    queues.filter_control().unwrap().send(&ours).unwrap();
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .args(["--exact", "filter_control::helper", "--ignored", "--nocapture"])
+        .env(FILTER, ODD)
+        .stdin(theirs);
+    let helper = lab.right().namespace().run(|| command.stdout(Stdio::piped()).output().unwrap());
+    let said = String::from_utf8_lossy(&helper.stdout);
+    assert!(helper.status.success() && said.contains("replaced"), "{said}");
+    assert_come(&mut left, lab.right(), &mut queues, odd);
+}
+
+#[test]
+#[ignore = "the other process, which another test starts"]
+fn helper() {
+    let Ok(filter) = std::env::var(FILTER) else { return };
+    let control = FilterControl::receive(&stdin()).unwrap();
+    control.set(Some(&compile(&filter).unwrap())).unwrap();
+    writeln!(stdout(), "replaced on {}", control.interface()).unwrap();
+}
+
+#[test]
+fn a_filter_that_cannot_be_set_leaves_the_one_before() {
+    let lab = lab!();
+    let mut left = open(lab.left());
+    let filter = compile(ODD).unwrap();
+    let mut queues = open_queues(lab.right(), |builder| builder.mode(Mode::XdpCopyNative).filter(&filter));
+    let control = queues.filter_control().unwrap();
+    let error = control.set(Some(&too_long_for_xdp())).unwrap_err();
+    assert!(matches!(error, FilterControlError::Filter(_)), "{error}");
+    assert_come(&mut left, lab.right(), &mut queues, odd);
+    lab.delete_pair().unwrap();
+    let error = control.set(None).unwrap_err();
+    assert!(matches!(error, FilterControlError::Replace { .. }), "{error}");
+}
+
+#[test]
+fn what_comes_from_another_process_is_checked() {
+    let lab = lab!();
+    let queues = open_queues(lab.right(), |builder| builder.mode(Mode::XdpCopyNative));
+    let control = queues.filter_control().unwrap();
+    let refused = |prepare: &(dyn Fn(&OwnedFd) + Sync), end: &End| {
+        let (ours, theirs) = messages();
+        prepare(&ours);
+        end.namespace().run(|| match FilterControl::receive(&theirs).unwrap_err() {
+            FilterControlError::Passing(error) => error,
+            other => panic!("{other}"),
+        })
+    };
+    let sent = |ours: &OwnedFd| control.send(ours).unwrap();
+    let error = refused(&sent, lab.left());
+    assert!(matches!(error, GrantError::Namespace { .. } | GrantError::Detached { .. }), "{error}");
+    let error = refused(&|ours| assert!(rustix::io::write(ours, &[0; 88]).is_ok()), lab.right());
+    assert!(matches!(error, GrantError::Foreign), "{error}");
+    let error = refused(&|ours| assert!(rustix::io::write(ours, &[0; 200]).is_ok()), lab.right());
+    assert!(matches!(error, GrantError::Truncated { .. }), "{error}");
+    drop(queues);
+    let (ours, theirs) = messages();
+    control.send(&ours).unwrap();
+    lab.right().namespace().run(|| FilterControl::receive(&theirs).unwrap());
+}
+
+#[test]
+fn a_port_without_a_program_has_no_control() {
+    let lab = lab!();
+    let ring = open_with(lab.right(), |builder| builder.mode(Mode::PacketRing)).unwrap();
+    let error = ring.filter_control().unwrap_err();
+    assert!(matches!(error, FilterControlError::NoProgram { mode: Mode::PacketRing, .. }), "{error}");
+}

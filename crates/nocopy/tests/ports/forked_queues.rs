@@ -1,0 +1,97 @@
+//! Several queues as one that a child inherits by fork(2): in a process of their own, for the descriptors.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::common::stream::wait_until;
+use crate::common::{PATIENCE, lab, open_queues, packet, send_on};
+use nocopy::Mode;
+use nocopy::port::{PortBuilder, Queues};
+use nocopy_lab::Lab;
+
+/// A child has the descriptors of all tests of its process, and keeps what they close: there is only one at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The parent goes on as if there had been no child.
+#[test]
+#[allow(unsafe_code)]
+fn a_forked_child_gives_its_ports_up_without_a_change_for_the_parent() {
+    let _alone = alone();
+    let lab = lab!(Lab::builder().queues(2));
+    let inherited = |builder: PortBuilder| builder.mode(Mode::XdpCopyNative).inherited(true);
+    let mut queues = open_queues(lab.right(), inherited);
+    queues.waker().unwrap();
+    let program = lab.right().xdp_program().unwrap();
+    assert!(program.is_some());
+    send_on(lab.left(), 1, lab.right(), 0, 5);
+    wait_until("packets", || queues.arm().unwrap());
+    // SAFETY: the child only closes what this thread has made, and ends. (Other tests' threads may hold the allocator's locks, which
+    // the C library makes good.)
+    match unsafe { libc::fork() } {
+        0 => {
+            queues.leave();
+            // SAFETY: nothing of this process is to be run in its place.
+            unsafe { libc::_exit(7) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: `status` is a place for one.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status >> 8, 7, "the child ended otherwise: {status:#x}");
+        }
+    }
+    assert_eq!(lab.right().xdp_program().unwrap(), program, "still attached");
+    send_on(lab.left(), 0, lab.right(), 10, 5);
+    let mut count = 0;
+    while count < 10 {
+        let came = queues.receive_timeout(PATIENCE).unwrap().1.count();
+        assert!(came > 0, "only {count} of 10 came");
+        count += came;
+    }
+    let balance = queues.balance();
+    assert!(balance.is_whole() && balance.yours == 0, "{balance}");
+}
+
+/// As with a daemon, whose parent ends.
+#[test]
+#[allow(unsafe_code)]
+fn a_forked_child_goes_on_where_its_parent_left_off() {
+    let _alone = alone();
+    let lab = lab!(Lab::builder().queues(2));
+    let inherited = |builder: PortBuilder| builder.mode(Mode::XdpCopyNative).inherited(true);
+    let mut queues = open_queues(lab.right(), inherited);
+    let receive = |queues: &mut Queues, count: u32| {
+        let mut expected = 0;
+        while expected < count {
+            let before = expected;
+            for received in queues.receive_timeout(PATIENCE).unwrap().1 {
+                assert!(*received == *packet(lab.right(), expected, 100), "packet {expected}");
+                expected += 1;
+            }
+            assert!(expected > before, "only {before} of {count} came");
+        }
+    };
+    let (mut ready, mut told) = std::io::pipe().unwrap();
+    // SAFETY: the child receives with what this thread has made, and ends without a word to anybody else.
+    match unsafe { libc::fork() } {
+        0 => {
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                std::io::Write::write_all(&mut told, b"x").unwrap();
+                receive(&mut queues, 300);
+            }));
+            // SAFETY: nothing of this process is to be run in its place.
+            unsafe { libc::_exit(if done.is_ok() { 7 } else { 8 }) }
+        }
+        child => {
+            std::io::Read::read_exact(&mut ready, &mut [0]).unwrap();
+            send_on(lab.left(), 0, lab.right(), 0, 300);
+            let mut status = 0;
+            // SAFETY: `status` is a place for one.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status >> 8, 7, "the child ended otherwise: {status:#x}");
+            queues.leave();
+        }
+    }
+}

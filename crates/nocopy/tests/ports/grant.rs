@@ -1,0 +1,458 @@
+//! Ports granted to a process without privileges, on veth pairs in private namespaces.
+
+use std::error::Error;
+use std::fs;
+use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::common::{is_promiscuous, lab, open, open_with, packet, receive, send};
+use nocopy::port::{Grant, GrantError, OpenError, PortBuilder};
+use nocopy::xdp;
+use nocopy::{Mode, Port};
+use nocopy_lab::{End, Lab};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+/// The user that has no privileges anywhere.
+const NOBODY: u32 = 65534;
+
+/// Says to this program that it is the client, and of which kind.
+const ROLE: &str = "NOCOPY_GRANT_CLIENT";
+const ECHO: &str = "echo";
+/// In a sandbox that refuses bpf(2), as kernels before 5.19 do.
+const WITHOUT_BPF: &str = "without bpf";
+/// May lock 64 KiB.
+const POOR: &str = "poor";
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A process of another user, without capabilities, connected by a socket; killed with the test.
+struct Client {
+    process: Child,
+    stream: UnixStream,
+    words: BufReader<UnixStream>,
+}
+
+impl Client {
+    fn start(end: &End, role: &str) -> Self {
+        let (stream, theirs) = UnixStream::pair().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        // Not by its path: that user may not be allowed to look into the build directory.
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["--exact", "grant::client", "--ignored"]).env(ROLE, role).stdin(OwnedFd::from(theirs));
+        command.stdout(Stdio::null()).uid(NOBODY).gid(NOBODY);
+        let process = end.namespace().run(|| command.spawn().unwrap());
+        let words = BufReader::new(stream.try_clone().unwrap());
+        Self { process, stream, words }
+    }
+
+    /// Its next line.
+    fn says(&mut self) -> String {
+        let mut line = String::new();
+        self.words.read_line(&mut line).expect("an answer in time");
+        line.trim_end().to_owned()
+    }
+
+    /// Makes it close its port; what it says then.
+    fn end(mut self) -> String {
+        self.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let last = self.says();
+        assert!(self.process.wait().unwrap().success(), "{last}");
+        last
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+#[ignore = "the process without privileges that the other tests start"]
+fn client() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let mut stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().unwrap());
+    if let Err(error) = serve(&mut stream, &role) {
+        writeln!(stream, "error: {error}").unwrap();
+    }
+}
+
+/// Opens the granted port and sends every packet back, byte for byte, until the other side is tired of it.
+fn serve(stream: &mut UnixStream, role: &str) -> Result<(), Box<dyn Error>> {
+    match role {
+        WITHOUT_BPF => refuse_bpf(),
+        POOR => {
+            setrlimit(Resource::Memlock, Rlimit { current: Some(64 << 10), maximum: Some(64 << 10) })?;
+        }
+        _ => {}
+    }
+    let grant = Grant::receive(stream)?;
+    let mut port = small(Port::builder(grant.interface())).open_granted(grant)?;
+    writeln!(stream, "open {}", port.mode())?;
+    stream.set_nonblocking(true)?;
+    let (receiver, sender) = port.halves();
+    while io::Read::read(stream, &mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+        for packet in receiver.receive_timeout(Duration::from_millis(20))? {
+            sender.send(packet.take())?;
+        }
+        sender.flush()?;
+    }
+    sender.drain(PATIENCE)?;
+    let area = port.area().clone();
+    drop(port);
+    writeln!(stream, "closed {}", area.balance())?;
+    Ok(())
+}
+
+fn small(builder: PortBuilder) -> PortBuilder {
+    builder.ring_sizes(256, 256).frame_count(256, 256)
+}
+
+fn refuse_bpf() {
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+    let refused = SeccompAction::Errno(libc::EPERM.cast_unsigned());
+    let rules = [(libc::SYS_bpf, vec![])].into();
+    let here = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, here).unwrap();
+    seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+}
+
+fn grant(end: &End, set: impl FnOnce(PortBuilder) -> PortBuilder + Send) -> Result<Grant, OpenError> {
+    end.namespace().run(|| set(Port::builder(end.interface())).grant())
+}
+
+/// A client at the right end with its port open.
+fn served(lab: &Lab, role: &str) -> Client {
+    let mut client = Client::start(lab.right(), role);
+    grant(lab.right(), small).unwrap().send(&client.stream).unwrap();
+    assert_eq!(client.says(), "open xdp copy native");
+    client
+}
+
+/// Sends packets of many sizes to the right end, whose client sends them back, several times around its rings.
+fn exchange(lab: &Lab) {
+    let mut port = open(lab.left());
+    for round in 0..20_u32 {
+        let number = |i| round * 50 + i;
+        let packets: Vec<_> =
+            (0..50).map(|i| packet(lab.right(), number(i), 60 + (number(i) as usize * 101) % 1455)).collect();
+        send(&mut port, &packets);
+        assert_eq!(receive(&mut port, packets.len()), packets);
+    }
+}
+
+/// Waits until an interface has no XDP program; that of a killed process goes a moment after it.
+fn wait_for_no_program(end: &End) {
+    let give_up = Instant::now() + PATIENCE;
+    while let Some(program) = end.xdp_program().unwrap() {
+        assert!(Instant::now() < give_up, "program {program} is still there");
+        sleep(Duration::from_millis(10));
+    }
+}
+
+/// Descriptors of this process that hold a program's link.
+fn held_links(program: u32) -> usize {
+    let wanted = format!("prog_id:\t{program}\n");
+    let descriptors = fs::read_dir("/proc/self/fdinfo").unwrap();
+    let texts = descriptors.filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok());
+    texts.filter(|text| text.contains("link_type:") && text.contains(&wanted)).count()
+}
+
+#[test]
+fn a_process_without_privileges_receives_and_sends() {
+    let lab = lab!();
+    let mut client = Client::start(lab.right(), ECHO);
+    let granted = grant(lab.right(), small).unwrap();
+    let program = lab.right().xdp_program().unwrap().expect("attached");
+    assert_eq!(held_links(program), 1, "before it is passed on");
+    granted.send(&client.stream).unwrap();
+    assert_eq!(held_links(program), 0, "the opener's copies are closed");
+    assert_eq!(client.says(), "open xdp copy native");
+    let tasks = fs::read_dir(format!("/proc/{}/task", client.process.id())).unwrap();
+    for task in tasks {
+        let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        for none in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+            assert!(status.contains(&format!("{none}\t{:016x}\n", 0)), "{status}");
+        }
+        assert!(status.contains(&format!("Uid:\t{NOBODY}\t{NOBODY}\t{NOBODY}\t{NOBODY}\n")), "{status}");
+    }
+    exchange(&lab);
+    let closed = client.end();
+    assert!(closed.contains("512 frames: 512 free"), "{closed}");
+    wait_for_no_program(lab.right());
+}
+
+/// Proves that a client needs no bpf(2), and closes safely without: frames it lent may not be given out again.
+#[test]
+fn a_sandbox_without_bpf_will_do() {
+    let lab = lab!();
+    let client = served(&lab, WITHOUT_BPF);
+    exchange(&lab);
+    let closed = client.end();
+    assert!(closed.contains("256 retired") && !closed.contains("does not add up"), "{closed}");
+    wait_for_no_program(lab.right());
+}
+
+#[test]
+fn a_killed_client_leaves_no_program_and_the_next_one_is_served() {
+    let lab = lab!();
+    for _ in 0..3 {
+        let mut client = served(&lab, ECHO);
+        exchange(&lab);
+        client.kill();
+        wait_for_no_program(lab.right());
+    }
+}
+
+#[test]
+fn a_client_that_dies_before_it_reads_leaves_nothing() {
+    let lab = lab!();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    grant(lab.right(), |builder| builder.promiscuous(true)).unwrap().send(&ours).unwrap();
+    assert!(lab.right().xdp_program().unwrap().is_some() && is_promiscuous(lab.right()));
+    drop(theirs);
+    wait_for_no_program(lab.right());
+    assert!(!is_promiscuous(lab.right()));
+    let error = grant(lab.right(), |builder| builder).unwrap().send(&ours).unwrap_err();
+    assert!(matches!(error, GrantError::Send(_)), "{error}");
+    wait_for_no_program(lab.right());
+}
+
+#[test]
+fn each_queue_has_a_client_of_its_own() {
+    let lab = lab!(Lab::builder().queues(2));
+    let grants = [0, 1].map(|queue| grant(lab.right(), |builder| builder.queue(queue)).unwrap());
+    let mut clients = grants.map(|granted| {
+        let mut client = Client::start(lab.right(), ECHO);
+        granted.send(&client.stream).unwrap();
+        assert_eq!(client.says(), "open xdp copy native");
+        client
+    });
+    clients[0].kill();
+    let mut port = open_with(lab.left(), |builder| builder.queue(1)).unwrap();
+    let packets: Vec<_> = (0..50).map(|number| packet(lab.right(), number, 500)).collect();
+    send(&mut port, &packets);
+    // A veth takes for an answer the queue that the packet came from.
+    assert_eq!(receive(&mut port, packets.len()), packets);
+    clients[1].kill();
+    wait_for_no_program(lab.right());
+}
+
+#[test]
+fn promiscuous_mode_and_busy_polling_are_the_openers_to_give() {
+    let lab = lab!();
+    let right = lab.right();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let us = Duration::from_micros(20);
+    grant(right, |builder| builder.promiscuous(true).busy_poll(us, 64)).unwrap().send(&ours).unwrap();
+    let port = right.namespace().run(|| Port::open_granted(Grant::receive(&theirs).unwrap()).unwrap());
+    assert!(is_promiscuous(right));
+    drop(port);
+    assert!(!is_promiscuous(right));
+    for (setting, set) in [
+        ("displace", (|builder: PortBuilder| builder.displace(true)) as fn(PortBuilder) -> PortBuilder),
+        ("busy_poll", |builder| builder.busy_poll(Duration::from_micros(20), 64)),
+        ("promiscuous", |builder| builder.promiscuous(true)),
+        ("multi_buffer", |builder| builder.multi_buffer(true)),
+        ("mode", |builder| builder.mode(Mode::PacketRing)),
+        ("measure", |builder| builder.measure(PATIENCE)),
+    ] {
+        let granted = grant(right, |builder| builder).unwrap();
+        let error = right.namespace().run(|| set(Port::builder("")).open_granted(granted).unwrap_err());
+        assert!(matches!(error, OpenError::NotGranted { .. }), "{error}");
+        assert!(error.to_string().contains(setting), "{error}");
+    }
+    let error = grant(right, |builder| builder.displace(true)).unwrap_err();
+    assert!(error.to_string().contains("put the other program back"), "{error}");
+    let error = grant(right, |builder| builder.mode(Mode::PacketRing)).unwrap_err();
+    assert!(error.to_string().contains("only the modes of AF_XDP"), "{error}");
+}
+
+#[test]
+fn packets_of_several_frames_can_be_granted() {
+    let lab = lab!(Lab::builder().mtu(9000));
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let several = |builder: PortBuilder| builder.multi_buffer(true);
+    grant(lab.right(), several).unwrap().send(&ours).unwrap();
+    let received = || several(Port::builder("")).open_granted(Grant::receive(&theirs).unwrap()).unwrap();
+    let mut right = lab.right().namespace().run(received);
+    let mut left = open_with(lab.left(), several).unwrap();
+    let sent = packet(lab.right(), 1, 9014);
+    let chain = left.sender().chain(&sent).unwrap();
+    left.sender().send_chain(chain).unwrap();
+    left.sender().flush().unwrap();
+    let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
+    let whole = batch.next_chain().expect("a packet");
+    assert!(whole.buffers().len() > 1 && whole.to_vec() == sent);
+}
+
+#[test]
+fn the_ladder_is_as_without_a_grant() {
+    let lab = lab!();
+    let loopback = lab.left().namespace().run(|| {
+        let granted = Port::builder("lo").grant().unwrap();
+        Port::open_granted(granted).unwrap()
+    });
+    assert_eq!(loopback.mode(), Mode::XdpCopyGeneric);
+    let refused: Vec<_> =
+        loopback.refusals().iter().map(|refusal| (refusal.mode, refusal.reason.raw_os_error())).collect();
+    let unsupported = Some(libc::EOPNOTSUPP);
+    assert_eq!(refused, [(Mode::XdpZeroCopy, unsupported), (Mode::XdpCopyNative, unsupported)]);
+    drop(loopback);
+    let strict = |mode: Mode| {
+        let granted = grant(lab.right(), |builder| builder).unwrap();
+        lab.right().namespace().run(|| Port::builder("").mode(mode).open_granted(granted).unwrap_err())
+    };
+    let zero_copy = strict(Mode::XdpZeroCopy);
+    assert!(zero_copy.to_string().contains("no AF_XDP zero-copy"), "{zero_copy}");
+    let generic = strict(Mode::XdpCopyGeneric);
+    assert!(matches!(generic, OpenError::NoMode { .. }), "{generic}");
+    assert!(generic.to_string().contains("ask for this one where it is granted"), "{generic}");
+    let native = lab.left().namespace().run(|| Port::builder("lo").mode(Mode::XdpCopyNative).grant());
+    assert!(matches!(native, Err(OpenError::Xdp(xdp::Error::NoNative { .. }))), "{native:?}");
+    wait_for_no_program(lab.right());
+}
+
+#[test]
+fn a_queue_that_is_taken_is_not_granted() {
+    let lab = lab!();
+    let right = lab.right();
+    let taken = |error: OpenError| {
+        assert!(matches!(error, OpenError::QueueTaken { queue: 0, .. }), "{error}");
+    };
+    let port = open(right);
+    taken(grant(right, |builder| builder).unwrap_err());
+    drop(port);
+    let granted = grant(right, |builder| builder).unwrap();
+    taken(grant(right, |builder| builder).unwrap_err());
+    drop(granted);
+    // A client's: the program is another process's by now.
+    let client = served(&lab, ECHO);
+    let error = grant(right, |builder| builder).unwrap_err();
+    assert!(matches!(error, OpenError::Xdp(xdp::Error::Occupied { .. })), "{error}");
+    exchange(&lab);
+    client.end();
+}
+
+#[test]
+fn too_little_locked_memory_is_said_and_leaves_nothing() {
+    let lab = lab!();
+    let mut client = Client::start(lab.right(), POOR);
+    grant(lab.right(), |builder| builder).unwrap().send(&client.stream).unwrap();
+    let said = client.says();
+    for words in ["error: nc1 queue 0: the kernel could not pin", "ulimit -l", "fewer frames"] {
+        assert!(said.contains(words), "{said}");
+    }
+    wait_for_no_program(lab.right());
+}
+
+/// A grant on its way, to be tampered with.
+struct Parcel {
+    bytes: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+}
+
+impl Parcel {
+    fn of(granted: Grant) -> Self {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        granted.send(&ours).unwrap();
+        let (mut bytes, mut space) = ([0; 256], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))]);
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let message = recvmsg(&theirs, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
+        let descriptors = control.drain().flat_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect::<Vec<_>>(),
+            _ => Vec::new(),
+        });
+        let descriptors = descriptors.collect();
+        Self { bytes: bytes[..message.bytes].to_vec(), descriptors }
+    }
+
+    fn borrowed(&self) -> Vec<BorrowedFd<'_>> {
+        self.descriptors.iter().map(AsFd::as_fd).collect()
+    }
+}
+
+/// What the receiver says of such a message.
+fn refusal(bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> String {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(descriptors)));
+    sendmsg(&ours, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
+    drop(ours);
+    Grant::receive(&theirs).map(drop).unwrap_err().to_string()
+}
+
+#[test]
+fn nothing_in_a_grant_is_believed() {
+    let lab = lab!();
+    let right = lab.right();
+    let parcel = Parcel::of(grant(right, |builder| builder).unwrap());
+    let other = Parcel::of(grant(lab.left(), |builder| builder).unwrap());
+    let null: OwnedFd = fs::File::open("/dev/null").unwrap().into();
+    let udp: OwnedFd = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into();
+    right.namespace().run(|| {
+        let bytes = &parcel.bytes;
+        let [socket, map, link] = parcel.borrowed()[..] else { panic!("three descriptors") };
+        let changed = |at: usize, byte: u8| {
+            let mut bytes = bytes.clone();
+            bytes[at] = byte;
+            refusal(&bytes, &[socket, map, link])
+        };
+        let refused = |descriptors: &[BorrowedFd<'_>]| refusal(bytes, descriptors);
+        for (said, words) in [
+            (refusal(&[], &[]), "closed the connection"),
+            (refusal(&bytes[..10], &[socket, map, link]), "10 B"),
+            (changed(0, b'x'), "not a grant"),
+            (changed(8, 2), "version 2"),
+            (changed(12, !bytes[12]), "another network namespace"),
+            (changed(32, 200), "impossible queue"),
+            (changed(40, 2), "not attached to it as it was said"),
+            (changed(41, 1), "3 descriptor(s): 4 belong"),
+            (refused(&[]), "0 descriptor(s): 3 belong"),
+            (refused(&[socket, map]), "2 descriptor(s): 3 belong"),
+            (refused(&[socket; 12]), "or more: 3 belong"),
+            (refused(&[null.as_fd(), map, link]), "AF_XDP socket is /dev/null"),
+            (refused(&[udp.as_fd(), map, link]), "AF_XDP socket is a socket of family 2"),
+            (refused(&[socket, link, map]), "map is anon_inode"),
+            (refused(&[socket, map, map]), "link is anon_inode"),
+            (refused(&[socket, map, other.borrowed()[2]]), "not attached to it as it was said"),
+        ] {
+            assert!(said.contains(words), "'{words}' expected: {said}");
+        }
+        let mut promiscuous = bytes.clone();
+        promiscuous[41] = 1;
+        let said = refusal(&promiscuous, &[socket, map, link, udp.as_fd()]);
+        assert!(said.contains("promiscuous membership is a socket of family 2"), "{said}");
+    });
+    let said = refusal(&parcel.bytes, &parcel.borrowed());
+    assert!(said.contains("another network namespace"), "{said}");
+    // The same, not tampered with.
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = parcel.borrowed();
+    assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    sendmsg(&ours, &[IoSlice::new(&parcel.bytes)], &mut control, SendFlags::empty()).unwrap();
+    drop(right.namespace().run(|| Port::open_granted(Grant::receive(&theirs).unwrap()).unwrap()));
+    lab.delete_pair().unwrap();
+    let said = right.namespace().run(|| refusal(&parcel.bytes, &parcel.borrowed()));
+    assert!(said.contains("not attached to it as it was said") || said.contains("No such device"), "{said}");
+}

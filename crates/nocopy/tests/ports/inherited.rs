@@ -1,0 +1,35 @@
+//! A port's memory in a forked child: there where that was asked for, nothing otherwise.
+
+use std::fs;
+
+use nocopy::Port;
+use nocopy::area::{Area, AreaConfig};
+
+/// How many mappings of this process of at least so many bytes are kept out of forked children (`dc`, proc_pid_smaps(5)).
+fn kept_out(bytes: u64) -> usize {
+    let text = fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut large = false;
+    let mut count = 0;
+    for line in text.lines() {
+        if let Some(size) = line.strip_prefix("Size:") {
+            large = size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024 >= bytes;
+        } else if let Some(flags) = line.strip_prefix("VmFlags:") {
+            count += usize::from(large && flags.split_whitespace().any(|flag| flag == "dc"));
+        }
+    }
+    count
+}
+
+#[test]
+fn memory_stays_in_a_forked_child_only_if_asked_for() {
+    let frame_count = 16 << 10;
+    let bytes = u64::from(frame_count) * 2048;
+    let before = kept_out(bytes);
+    let config = AreaConfig { frame_count, ..AreaConfig::default() };
+    let inherited = Area::new(AreaConfig { inherited: true, ..config }).unwrap();
+    let pair = Port::builder("m").inherited(true).frame_count(frame_count, 16).memory_pair().unwrap();
+    assert_eq!(kept_out(bytes), before, "inherited");
+    let usual = Area::new(config).unwrap();
+    assert_eq!(kept_out(bytes), before + 1, "kept out of a child");
+    drop((inherited, pair, usual));
+}

@@ -1,0 +1,539 @@
+//! Ports in memory mode: the whole life of a frame without privileges.
+
+use std::time::{Duration, Instant};
+
+use crate::common::PATIENCE;
+use crate::common::stream::wait_until;
+use crate::common::waiting::Waiter;
+use nocopy::port::RejectedReason;
+use nocopy::{Cause, Evidence, Frame, Mode, Port, Wait};
+
+fn send<P: AsRef<[u8]>>(port: &mut Port, packets: &[P]) {
+    for packet in packets {
+        let mut frame = port.sender().frame().expect("a free frame");
+        frame.fill(packet.as_ref()).expect("fits");
+        port.sender().send(frame).expect("sent");
+    }
+    port.sender().flush().expect("flushed");
+}
+
+fn assert_settled(port: &Port) {
+    let balance = port.balance();
+    assert!(balance.is_whole() && balance.yours == 0, "{balance}");
+}
+
+#[test]
+fn packets_arrive_in_order_with_their_bytes() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    assert_eq!((left.mode(), left.evidence()), (Mode::Memory, Evidence::Copied(Cause::MemoryPort)));
+    for round in 0..500_u32 {
+        let packets: Vec<Vec<u8>> = (0..40)
+            .map(|i| vec![(round + i) as u8; 1 + (round as usize * 7 + i as usize * 31) % 1500])
+            .collect();
+        send(&mut left, &packets);
+        let received: Vec<Vec<u8>> =
+            right.receiver().receive().unwrap().map(|packet| packet.to_vec()).collect();
+        assert_eq!(received, packets);
+    }
+    assert_settled(&left);
+    assert_settled(&right);
+    assert_eq!(right.receiver().faults().total(), 0);
+}
+
+#[test]
+fn taken_frames_echo_without_moving_and_come_home() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    for _ in 0..300 {
+        send(&mut left, &[b"ping"; 30]);
+        let (receiver, sender) = right.halves();
+        for mut packet in receiver.receive().unwrap() {
+            packet.copy_from_slice(b"pong");
+            sender.send(packet.take()).unwrap();
+        }
+        sender.flush().unwrap();
+        let back = left.receiver().receive().unwrap();
+        assert_eq!(back.map(|packet| assert_eq!(&*packet, b"pong")).count(), 30);
+    }
+    assert_settled(&left);
+    assert_settled(&right);
+}
+
+#[test]
+fn frames_go_home_from_other_threads_and_by_recycling() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    let (away, dropper) = std::sync::mpsc::channel::<Frame>();
+    let dropper = std::thread::spawn(move || dropper.into_iter().map(|frame| frame.len()).sum::<usize>());
+    for _ in 0..300 {
+        send(&mut left, &["one", "two!", "three"]);
+        let mut taken: Vec<Frame> = right.receiver().receive().unwrap().map(|packet| packet.take()).collect();
+        away.send(taken.pop().unwrap()).unwrap();
+        right.receiver().recycle(taken.pop().unwrap());
+        drop(taken.pop());
+    }
+    drop(away);
+    assert_eq!(dropper.join().unwrap(), 300 * 5);
+    assert_settled(&right);
+}
+
+#[test]
+fn the_two_halves_work_on_two_threads_under_back_pressure() {
+    const PACKETS: u64 = 50_000;
+    let (left, right) =
+        Port::builder("memory").frame_count(256, 64).ring_sizes(256, 64).memory_pair().unwrap();
+    let (mut source, _) = (left.split().1, ());
+    let (mut receiver, mut answerer) = right.split();
+    let sending = std::thread::spawn(move || {
+        let mut next = 0_u64;
+        while next < PACKETS {
+            if let Some(mut frame) = source.frame() {
+                frame.fill(&next.to_le_bytes()).unwrap();
+                match source.send(frame) {
+                    Ok(()) => next += 1,
+                    Err(rejected) => assert_eq!(rejected.reason, RejectedReason::RingFull),
+                }
+            }
+            if next.is_multiple_of(32) {
+                source.flush().unwrap();
+            }
+        }
+        source.flush().unwrap();
+        source
+    });
+    let (mut seen, mut last) = (0_u64, None);
+    loop {
+        let is_last = sending.is_finished();
+        let mut count = 0;
+        for packet in receiver.receive_timeout(Duration::from_millis(20)).unwrap() {
+            let number = u64::from_le_bytes(packet[..].try_into().unwrap());
+            assert!(last.is_none_or(|last| number > last), "{number} after {last:?}");
+            last = Some(number);
+            count += 1;
+            drop(answerer.send(packet.take()));
+        }
+        answerer.flush().unwrap();
+        seen += count;
+        if count == 0 && is_last {
+            break;
+        }
+    }
+    let source = sending.join().unwrap();
+    let lost = receiver.statistics().unwrap().rx_lost();
+    assert_eq!(seen + lost, PACKETS, "every packet arrives or is counted");
+    assert!(seen > 0);
+    drop(source);
+    receiver.balance();
+    let balance = answerer.balance();
+    assert!(balance.is_whole() && balance.yours == 0, "{balance}");
+}
+
+#[test]
+fn a_full_receiver_drops_and_counts() {
+    let (mut left, mut right) =
+        Port::builder("memory").frame_count(16, 64).ring_sizes(16, 64).memory_pair().unwrap();
+    send(&mut left, &[b"x"; 40]);
+    assert_eq!(right.receiver().receive().unwrap().count(), 16);
+    assert_eq!(right.statistics().unwrap().rx_lost(), 24);
+    assert_settled(&right);
+}
+
+#[test]
+fn what_cannot_be_sent_comes_back_with_the_reason() {
+    let (mut left, _right) =
+        Port::builder("memory").frame_count(8, 8).ring_sizes(8, 4).memory_pair().unwrap();
+    let (mut other, _) = Port::memory_pair().unwrap();
+    let empty = left.sender().frame().unwrap();
+    assert_eq!(left.sender().send(empty).unwrap_err().reason, RejectedReason::Empty);
+    let mut foreign = other.sender().frame().unwrap();
+    foreign.fill(b"foreign").unwrap();
+    let rejected = left.sender().send(foreign).unwrap_err();
+    assert_eq!(rejected.reason, RejectedReason::ForeignArea);
+    assert_eq!(&*rejected.frame, b"foreign");
+    let mut frames: Vec<Frame> = (0..8).filter_map(|_| left.sender().frame()).collect();
+    frames.iter_mut().for_each(|frame| frame.fill(b"x").unwrap());
+    let mut fifth = frames.split_off(4);
+    frames.into_iter().for_each(|frame| left.sender().send(frame).unwrap());
+    let rejected = left.sender().send(fifth.pop().unwrap()).unwrap_err();
+    assert_eq!(rejected.reason, RejectedReason::RingFull);
+    fifth.push(rejected.frame);
+    left.sender().flush().unwrap();
+    assert_eq!(left.sender().send_all(&mut fifth).unwrap(), 4);
+    assert!(fifth.is_empty());
+    assert_settled(&left);
+}
+
+#[test]
+fn ports_of_one_area_pass_frames_on_without_a_copy() {
+    let area =
+        nocopy::Area::new(nocopy::area::AreaConfig { frame_count: 256, ..Default::default() }).unwrap();
+    let pair =
+        || Port::builder("memory").area(&area).frame_count(32, 32).ring_sizes(32, 32).memory_pair().unwrap();
+    let ((mut source, mut middle_in), (mut middle_out, mut sink)) = (pair(), pair());
+    for _ in 0..100 {
+        send(&mut source, &[b"through"; 10]);
+        let mut addresses = Vec::new();
+        for packet in middle_in.receiver().receive().unwrap() {
+            addresses.push(packet.as_ptr());
+            let frame = packet.take();
+            assert_eq!(frame.as_ptr(), *addresses.last().unwrap());
+            middle_out.sender().send(frame).unwrap();
+        }
+        middle_out.sender().flush().unwrap();
+        assert_eq!(sink.receiver().receive().unwrap().count(), 10);
+    }
+    for port in [&source, &middle_in, &middle_out, &sink] {
+        port.balance();
+    }
+    assert_settled(&source);
+    drop((source, middle_in, middle_out, sink));
+    assert_eq!(area.balance().free, 256);
+}
+
+#[test]
+fn frames_outlive_the_port_and_its_area() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    send(&mut left, &[b"survivor"]);
+    let frame = right.receiver().receive().unwrap().next().unwrap().take();
+    drop((left, right));
+    let reader = std::thread::spawn(move || assert_eq!(&*frame, b"survivor"));
+    reader.join().unwrap();
+}
+
+#[test]
+fn sending_to_a_closed_peer_loses_nothing_but_the_packets() {
+    let (mut left, right) = Port::memory_pair().unwrap();
+    drop(right);
+    send(&mut left, &[b"nobody"; 5]);
+    assert_settled(&left);
+    assert_eq!(left.sender().in_flight(), 0);
+}
+
+#[test]
+fn every_way_of_waiting_delivers_and_times_out() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    let ways = [
+        Wait::Spin,
+        Wait::Interrupt,
+        Wait::Adaptive { spin: Duration::from_micros(50) },
+        Wait::Coalesced { packets: 64, delay: Duration::from_millis(1) },
+    ];
+    for wait in ways {
+        right.receiver().set_wait(wait);
+        let before = Instant::now();
+        assert!(right.receiver().receive_timeout(Duration::from_millis(20)).unwrap().is_empty());
+        assert!(before.elapsed() >= Duration::from_millis(20), "{wait:?} returned early");
+        let waiter = Waiter::this_thread();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                waiter.wait_until_it_waits();
+                send(&mut left, &[b"late"]);
+            });
+            assert_eq!(right.receiver().receive_timeout(PATIENCE).unwrap().count(), 1, "{wait:?}");
+        });
+    }
+}
+
+#[test]
+fn arming_tells_when_not_to_wait() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    assert!(!right.receiver().arm().unwrap());
+    send(&mut left, &[b"x"]);
+    assert!(right.receiver().arm().unwrap());
+    assert_eq!(right.receiver().try_receive().unwrap().count(), 1);
+    assert!(!right.receiver().arm().unwrap());
+}
+
+#[test]
+fn packets_not_asked_for_stay_for_the_next_batch() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    send(&mut left, &[b"1", b"2", b"3"]);
+    assert_eq!(&*right.receiver().receive().unwrap().next().unwrap(), b"1");
+    let rest: Vec<Vec<u8>> = right.receiver().receive().unwrap().map(|packet| packet.to_vec()).collect();
+    assert_eq!(rest, [b"2", b"3"]);
+    assert_settled(&right);
+}
+
+#[test]
+fn frames_the_program_keeps_are_replaced_when_they_come_home_even_without_traffic() {
+    let (mut left, mut right) =
+        Port::builder("memory").frame_count(4, 64).ring_sizes(4, 64).memory_pair().unwrap();
+    send(&mut left, &[b"keep"; 4]);
+    let kept: Vec<Frame> = right.receiver().receive().unwrap().map(|packet| packet.take()).collect();
+    send(&mut left, &[b"lost"]);
+    assert!(right.receiver().try_receive().unwrap().is_empty());
+    drop(kept); // onto the return list: the next wait must put them back into the fill ring
+    assert!(right.receiver().receive_timeout(Duration::from_millis(1)).unwrap().is_empty());
+    send(&mut left, &[b"back"]);
+    assert_eq!(right.receiver().receive().unwrap().count(), 1);
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused() {
+    let text = |result: Result<(Port, Port), nocopy::port::OpenError>| result.unwrap_err().to_string();
+    let rings = text(Port::builder("memory").ring_sizes(100, 64).memory_pair());
+    assert!(rings.contains("try 128"), "{rings}");
+    assert!(text(Port::builder("memory").batch(0).memory_pair()).contains("batch of 0"));
+    let area = nocopy::Area::new(nocopy::area::AreaConfig { frame_count: 16, ..Default::default() }).unwrap();
+    assert!(text(Port::builder("memory").area(&area).memory_pair()).contains("make the area larger"));
+    assert_eq!(area.balance().free, 16, "a refused port leaks no frame");
+}
+
+#[test]
+fn frames_that_come_home_during_a_wait_end_the_starvation() {
+    let coalesced = Wait::Coalesced { packets: 64, delay: Duration::from_millis(1) };
+    for wait in [Wait::Spin, Wait::Interrupt, coalesced] {
+        let builder = Port::builder("memory").frame_count(4, 64).ring_sizes(4, 64).wait(wait);
+        let (mut left, right) = builder.memory_pair().unwrap();
+        let (mut receiver, right_sender) = right.split();
+        send(&mut left, &[b"keep"; 4]);
+        let kept: Vec<Frame> = receiver.receive().unwrap().map(|packet| packet.take()).collect();
+        assert_eq!((kept.len(), right_sender.balance().lent_rx), (4, 0), "no frame to receive into");
+        let waiter = Waiter::this_thread();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                waiter.wait_until_it_waits();
+                drop(kept);
+                // Nothing is sent meanwhile: only the wait itself can do it.
+                wait_until("lent again", || right_sender.balance().lent_rx == 4);
+                send(&mut left, &[b"late"]);
+            });
+            let late: Vec<_> = receiver.receive().unwrap().map(|packet| packet.to_vec()).collect();
+            assert_eq!(late, [b"late"], "{wait:?}");
+        });
+    }
+}
+
+#[test]
+fn a_packet_longer_than_the_peer_has_room_for_is_refused() {
+    let (mut left, _right) = Port::memory_pair().unwrap();
+    let mut frame = left.sender().frame().unwrap();
+    frame.fill(&[0; 1792]).unwrap();
+    frame.prepend(14).unwrap();
+    assert_eq!(left.sender().send(frame).unwrap_err().reason, RejectedReason::TooLong { bytes_max: 1792 });
+}
+
+#[test]
+fn a_forgotten_batch_loses_no_frame_from_the_account() {
+    let area = nocopy::Area::new(nocopy::area::AreaConfig { frame_count: 64, ..Default::default() }).unwrap();
+    let builder = Port::builder("memory").area(&area).frame_count(8, 8).ring_sizes(8, 8);
+    let (mut left, mut right) = builder.memory_pair().unwrap();
+    send(&mut left, &[b"x"; 5]);
+    let mut batch = right.receiver().receive().unwrap();
+    while batch.next().is_some() {}
+    std::mem::forget(batch);
+    drop((left, right));
+    assert_eq!((area.balance().free, area.balance().is_whole()), (64, true), "{}", area.balance());
+}
+
+#[test]
+fn endless_timeouts_are_no_timeouts() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    send(&mut left, &[b"x"]);
+    right.receiver().set_wait(Wait::Adaptive { spin: Duration::MAX });
+    assert_eq!(right.receiver().receive_timeout(Duration::MAX).unwrap().count(), 1);
+    assert!(left.sender().drain(Duration::MAX).unwrap());
+}
+
+#[test]
+fn drafts_are_sent_when_queued_and_free_again_when_not() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    let mut drafts = left.sender().drafts(4, 9).unwrap();
+    for number in 0..4_u8 {
+        let mut draft = drafts.next_draft().unwrap();
+        draft.fill(number);
+        draft.truncate(8 + usize::from(number));
+        if number != 1 {
+            draft.queue();
+        }
+    }
+    assert!(drafts.left() == 0 && drafts.next_draft().is_none());
+    drop(drafts);
+    let mut drafts = left.sender().drafts(1, 5).unwrap();
+    let mut empty = drafts.next_draft().unwrap();
+    empty.truncate(0);
+    empty.queue(); // no packet
+    drop(drafts);
+    left.sender().flush().unwrap();
+    let received: Vec<Vec<u8>> = right.receiver().receive().unwrap().map(|packet| packet.to_vec()).collect();
+    assert_eq!(received, [vec![0; 8], vec![2; 9], vec![3; 9]]);
+    assert_settled(&left);
+}
+
+#[test]
+fn drafts_written_before_a_panic_are_sent_and_the_one_being_written_is_not() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    let sender = left.sender();
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut drafts = sender.drafts(3, 5).unwrap();
+        let mut whole = drafts.next_draft().unwrap();
+        whole.copy_from_slice(b"whole");
+        whole.queue();
+        let mut half = drafts.next_draft().unwrap();
+        half.copy_from_slice(b"longer than the draft");
+        half.queue();
+    }));
+    assert!(outcome.is_err());
+    left.sender().flush().unwrap();
+    let received: Vec<Vec<u8>> = right.receiver().receive().unwrap().map(|packet| packet.to_vec()).collect();
+    assert_eq!(received, [b"whole"]);
+    assert_settled(&left);
+}
+
+#[test]
+fn drafts_end_with_the_ring_and_go_on_after_a_flush() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    let (mut sent, mut received) = (0, 0);
+    while sent < 5000 {
+        let mut drafts = left.sender().drafts(usize::MAX, 4).unwrap();
+        assert!(drafts.left() > 0);
+        while let Some(mut draft) = drafts.next_draft() {
+            draft.copy_from_slice(&u32::to_ne_bytes(sent));
+            draft.queue();
+            sent += 1;
+        }
+        drop(drafts);
+        assert_eq!(left.sender().drafts(1, 4).unwrap().left(), 0);
+        left.sender().flush().unwrap();
+        for packet in right.receiver().try_receive().unwrap() {
+            assert_eq!(*packet, u32::to_ne_bytes(received));
+            received += 1;
+        }
+        while let Some(packet) = right.receiver().try_receive().unwrap().next() {
+            assert_eq!(*packet, u32::to_ne_bytes(received));
+            received += 1;
+        }
+    }
+    assert_eq!(received, sent);
+    assert_settled(&left);
+}
+
+#[test]
+fn forgotten_drafts_stay_in_the_account() {
+    let area =
+        nocopy::Area::new(nocopy::area::AreaConfig { frame_count: 256, ..Default::default() }).unwrap();
+    let builder = Port::builder("unused").area(&area).frame_count(32, 32).ring_sizes(32, 32);
+    let (mut left, right) = builder.memory_pair().unwrap();
+    let mut drafts = left.sender().drafts(8, 4).unwrap();
+    drafts.next_draft().unwrap().queue();
+    std::mem::forget(drafts);
+    left.sender().flush().unwrap();
+    let balance = left.balance();
+    assert!(balance.is_whole() && balance.yours == 8, "{balance}");
+    drop((left, right));
+    // The one that was queued is taken back; the others were lost as a forgotten frame is.
+    assert_eq!((area.balance().yours, area.balance().is_whole()), (7, true), "{}", area.balance());
+}
+
+#[test]
+fn drafts_use_the_frames_that_came_home() {
+    let builder = Port::builder("memory").frame_count(8, 8).ring_sizes(8, 8);
+    let (mut left, _right) = builder.memory_pair().unwrap();
+    let frames: Vec<Frame> = std::iter::from_fn(|| left.sender().frame()).collect();
+    assert_eq!((frames.len(), left.sender().drafts(8, 4).unwrap().left()), (8, 0));
+    drop(frames);
+    assert_eq!(left.sender().drafts(8, 4).unwrap().left(), 8);
+    assert_settled(&left);
+}
+
+/// What a protocol does that sends again: every frame stays its own from sending to sending, and none is copied.
+#[test]
+fn kept_frames_come_back_with_what_they_held_and_are_sent_again() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    let mut window: Vec<Frame> = (0..40_u8)
+        .map(|number| {
+            let mut frame = left.sender().frame().expect("a free frame");
+            frame.fill(&[number; 200]).expect("fits");
+            frame
+        })
+        .collect();
+    let places: Vec<(u32, *const u8)> = window.iter().map(|frame| (frame.index(), frame.as_ptr())).collect();
+    for round in 0..200_usize {
+        for frame in window.drain(..) {
+            left.sender().send_kept(frame).expect("sent");
+        }
+        // Others in between go home, also by drafts, which use up what is free.
+        let mut drafts = left.sender().drafts(round % 24, 7).unwrap();
+        let drafted = drafts.left();
+        while let Some(mut draft) = drafts.next_draft() {
+            draft.copy_from_slice(b"drafted");
+            draft.queue();
+        }
+        drop(drafts);
+        left.sender().flush().unwrap();
+        while let Some(frame) = left.sender().frame() {
+            window.push(frame); // looks for completions when it runs out, and must not lose those that are kept
+        }
+        window.drain(..).for_each(|frame| left.sender().recycle(frame));
+        let balance = left.balance();
+        assert!(balance.is_whole() && balance.yours == 40 && balance.lent_tx == 0, "{balance}");
+        let received: Vec<Vec<u8>> =
+            right.receiver().receive().unwrap().map(|packet| packet.to_vec()).collect();
+        assert_eq!(received.len(), 40 + drafted);
+        for (number, packet) in received[..40].iter().enumerate() {
+            assert_eq!(*packet, [number as u8; 200]);
+        }
+        assert_eq!(left.sender().reap_into(&mut window), 40);
+        assert!(window.iter().map(|frame| (frame.index(), frame.as_ptr())).eq(places.iter().copied()));
+        assert_eq!(left.sender().reap_into(&mut window), 0);
+    }
+    drop(window);
+    assert_settled(&left);
+    assert_eq!(left.sender().faults().total(), 0);
+}
+
+#[test]
+fn a_kept_frame_that_is_refused_is_like_any_other() {
+    let builder = Port::builder("memory").ring_sizes(64, 16).frame_count(64, 64);
+    let (mut left, mut right) = builder.memory_pair().unwrap();
+    let mut back = Vec::new();
+    let mut waiting = Vec::new();
+    for number in 0..30_u8 {
+        let mut frame = left.sender().frame().unwrap();
+        frame.fill(&[number; 64]).unwrap();
+        match left.sender().send_kept(frame) {
+            Ok(()) => {}
+            Err(rejected) => {
+                assert_eq!(rejected.reason, RejectedReason::RingFull);
+                waiting.push(rejected.frame);
+            }
+        }
+    }
+    assert_eq!(waiting.len(), 14);
+    left.sender().flush().unwrap();
+    assert_eq!(right.receiver().receive().unwrap().count(), 16);
+    for frame in waiting {
+        left.sender().send(frame).unwrap();
+    }
+    let empty = left.sender().frame().unwrap();
+    assert_eq!(left.sender().send_kept(empty).unwrap_err().reason, RejectedReason::Empty);
+    left.sender().flush().unwrap();
+    left.sender().reap_into(&mut back);
+    assert_eq!(back.len(), 16, "those sent by send() went home");
+    assert!(back.iter().zip(0..).all(|(frame, number)| **frame == [number; 64]));
+    drop(back);
+    assert_settled(&left);
+}
+
+#[test]
+fn kept_frames_outlive_the_port_and_those_nobody_asked_for_go_home() {
+    let (mut left, right) = Port::memory_pair().unwrap();
+    let total = left.balance().total;
+    for number in 0..10_u8 {
+        let mut frame = left.sender().frame().unwrap();
+        frame.fill(&[number; 64]).unwrap();
+        left.sender().send_kept(frame).unwrap();
+    }
+    let area = left.area().clone();
+    left.sender().flush().unwrap();
+    let mut back = Vec::new();
+    left.sender().reap_into(&mut back);
+    let mut again = back.split_off(5).into_iter();
+    left.sender().send_kept(again.next().unwrap()).unwrap(); // queued when the port closes
+    left.sender().send_kept(again.next().unwrap()).unwrap();
+    drop((left, right));
+    let balance = area.balance();
+    assert!(balance.is_whole() && balance.yours == 8 && balance.lent_tx == 0, "{balance}");
+    assert!(back.iter().chain(again.as_slice()).all(|frame| frame.len() == 64));
+    drop((back, again));
+    let balance = area.balance();
+    assert!(balance.is_whole() && balance.free == u64::from(total), "{balance}");
+}

@@ -1,0 +1,485 @@
+//! Checksums left to others, and what comes with packets, on veth pairs in private namespaces.
+
+use std::net::UdpSocket;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::common::stream::uninterrupted;
+use crate::common::{PATIENCE, assert_settled, lab, open, open_with, packet, receive, send};
+use nocopy::metadata::{ChecksumBy, Clock, Place, Request, Unsupported};
+use nocopy::port::{PortBuilder, RejectedReason};
+use nocopy::xdp::Generator;
+use nocopy::{Frame, Mode, Port};
+use nocopy_lab::{End, Lab};
+use nocopy_proto::wire::udp::{Datagram, Integrity};
+use nocopy_proto::wire::{ethernet, ipv4};
+use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame};
+
+/// How far two readings of the system's clock may lie apart in a test that was kept waiting.
+const CLOSE_NS: u64 = 60_000_000_000;
+
+const PORT: u16 = 4660;
+
+/// In a note that no kernel wrote.
+const FORGED: u32 = 0xf0f0_f0f1;
+
+fn flow(lab: &Lab, checksum: UdpChecksum) -> UdpFrame {
+    let (source, destination) = (lab.left().ipv4(), lab.right().ipv4());
+    UdpFrame {
+        source_mac: MacAddress(lab.left().mac()),
+        destination_mac: MacAddress(lab.right().mac()),
+        vlan: None,
+        addresses: IpAddresses::V4 { source, destination },
+        traffic_class: 0,
+        hop_limit: 64,
+        source_port: 7,
+        destination_port: PORT,
+        checksum,
+    }
+}
+
+fn payload(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| (i * 31 + bytes) as u8).collect()
+}
+
+fn frame_of(port: &mut Port, flow: &UdpFrame, payload: &[u8]) -> Frame {
+    let mut bytes = vec![0; flow.header_bytes()];
+    flow.emit_headers(&mut bytes, payload).unwrap();
+    bytes.extend(payload);
+    let mut frame = port.sender().frame().expect("a free frame");
+    frame.fill(&bytes).expect("fits");
+    frame
+}
+
+fn open_sending(end: &End, mode: Mode) -> Port {
+    open_with(end, |builder| builder.mode(mode).send_metadata(true)).expect("opened")
+}
+
+/// The checksum as the receiver of a packet sees it.
+fn integrity(flow: &UdpFrame, packet: &[u8]) -> Integrity {
+    let frame = ethernet::Frame::parse(packet).unwrap();
+    let ip = ipv4::Packet::parse(frame.payload()).unwrap();
+    Datagram::parse(ip.payload()).unwrap().verify_checksum(&flow.addresses).expect("a right checksum")
+}
+
+/// Sends datagrams of every length up to `bytes_max` and some beyond, and checks each at a socket of the kernel's, which drops
+/// those whose checksum is wrong. Returns who completed them.
+fn send_all_lengths(lab: &Lab, port: &mut Port) -> ChecksumBy {
+    let socket = lab.right().namespace().run(|| UdpSocket::bind((lab.right().ipv4(), PORT)).unwrap());
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let flow = flow(lab, UdpChecksum::Offloaded);
+    let mut by = None;
+    for bytes in (0..200).chain([1000, 1001, 1471, 1472]) {
+        let sent = payload(bytes);
+        let frame = frame_of(port, &flow, &sent);
+        let done = port.sender().send_checksummed(frame, flow.checksum_place()).expect("sent");
+        assert!(by.is_none_or(|by| by == done));
+        by = Some(done);
+        port.sender().flush().unwrap();
+        let mut received = [0xff; 1500];
+        let count =
+            uninterrupted(|| socket.recv(&mut received)).unwrap_or_else(|error| panic!("{bytes} B: {error}"));
+        assert_eq!(received[..count], sent[..], "{bytes} B");
+    }
+    by.expect("sent some")
+}
+
+#[test]
+fn the_kernel_completes_checksums_in_copy_mode() {
+    for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric] {
+        let lab = lab!();
+        let mut left = open_sending(lab.left(), mode);
+        assert_eq!(left.sender().offers().checksum, Ok(ChecksumBy::Kernel));
+        assert_eq!(send_all_lengths(&lab, &mut left), ChecksumBy::Kernel);
+        assert_settled(&mut left);
+    }
+}
+
+#[test]
+fn where_nobody_else_does_checksums_are_completed_in_software() {
+    let lab = lab!();
+    let mut plain = open(lab.left());
+    assert_eq!(plain.sender().offers().checksum, Err(Unsupported::NotRequested));
+    assert_eq!(send_all_lengths(&lab, &mut plain), ChecksumBy::Software);
+    assert_settled(&mut plain);
+    drop(plain);
+    let mut ring = open_sending(lab.left(), Mode::PacketRing);
+    assert_eq!(ring.sender().offers().checksum, Err(Unsupported::Mode(Mode::PacketRing)));
+    assert_eq!(send_all_lengths(&lab, &mut ring), ChecksumBy::Software);
+    assert_settled(&mut ring);
+}
+
+#[test]
+fn the_checksum_is_in_the_packet_when_it_arrives() {
+    let lab = lab!();
+    let mut left = open_sending(lab.left(), Mode::XdpCopyNative);
+    let mut right = open(lab.right());
+    for checksum in [UdpChecksum::Offloaded, UdpChecksum::Omitted, UdpChecksum::Computed] {
+        let flow = flow(&lab, checksum);
+        for bytes in [0, 1, 2, 17, 18, 1472] {
+            let frame = frame_of(&mut left, &flow, &payload(bytes));
+            match checksum {
+                UdpChecksum::Offloaded => {
+                    left.sender().send_checksummed(frame, flow.checksum_place()).map(drop).unwrap();
+                }
+                _ => left.sender().send(frame).unwrap(),
+            }
+            left.sender().flush().unwrap();
+            let expected = match checksum {
+                UdpChecksum::Omitted => Integrity::Unprotected,
+                _ => Integrity::Verified,
+            };
+            assert_eq!(integrity(&flow, &receive(&mut right, 1)[0]), expected, "{checksum:?} {bytes}");
+        }
+    }
+    assert_settled(&mut left);
+}
+
+/// A frame keeps the bytes of a request in front of its packet; sent again without one, nothing may be done to it.
+#[test]
+fn a_request_holds_for_one_time_only() {
+    let lab = lab!();
+    // One frame to send, so that it is the same one each time.
+    let one = |builder: PortBuilder| {
+        builder.mode(Mode::XdpCopyNative).send_metadata(true).frame_count(64, 1).ring_sizes(64, 64)
+    };
+    let mut left = open_with(lab.left(), one).unwrap();
+    let mut right = open(lab.right());
+    let flow = flow(&lab, UdpChecksum::Offloaded);
+    for round in 0..10_u8 {
+        let frame = frame_of(&mut left, &flow, &[round; 100]);
+        left.sender().send_with(frame, Request::new().checksum(flow.checksum_place())).unwrap();
+        left.sender().flush().unwrap();
+        assert_eq!(integrity(&flow, &receive(&mut right, 1)[0]), Integrity::Verified);
+        assert!(left.sender().drain(PATIENCE).unwrap());
+        let untouched = [packet(lab.right(), round.into(), 142)];
+        send(&mut left, &untouched);
+        assert_eq!(receive(&mut right, 1), untouched);
+        assert!(left.sender().drain(PATIENCE).unwrap());
+    }
+    assert_settled(&mut left);
+}
+
+#[test]
+fn a_frame_forwarded_to_a_port_that_takes_requests_carries_none() {
+    let lab = lab!();
+    let mut left = open_sending(lab.left(), Mode::XdpCopyNative);
+    let right = open_with(lab.right(), |builder| builder.mode(Mode::XdpCopyNative).send_metadata(true));
+    let mut right = right.unwrap();
+    let flow = flow(&lab, UdpChecksum::Offloaded);
+    for number in 0..50 {
+        let frame = frame_of(&mut left, &flow, &[number; 64]);
+        left.sender().send_with(frame, Request::new().checksum(flow.checksum_place()).timestamp(1)).unwrap();
+        left.sender().flush().unwrap();
+        let (receiver, sender) = right.halves();
+        for packet in receiver.receive_timeout(PATIENCE).unwrap() {
+            let mut frame = packet.take();
+            frame[40..42].copy_from_slice(&[0xab, 0xcd]); // a checksum that nobody would compute
+            sender.send(frame).unwrap();
+        }
+        sender.flush().unwrap();
+        assert_eq!(receive(&mut left, 1)[0][40..42], [0xab, 0xcd]);
+    }
+    assert_settled(&mut right);
+}
+
+#[test]
+fn what_cannot_be_asked_is_refused_and_the_frame_given_back() {
+    let lab = lab!();
+    let flow = flow(&lab, UdpChecksum::Offloaded);
+    let mut plain = open(lab.left());
+    let nothing = frame_of(&mut plain, &flow, b"nothing is asked");
+    plain.sender().send_with(nothing, Request::new()).expect("as a plain send");
+    assert_settled(&mut plain);
+    let frame = frame_of(&mut plain, &flow, b"as it was");
+    let before = frame.to_vec();
+    let request = Request::new().checksum(flow.checksum_place());
+    let rejected = plain.sender().send_with(frame, request).unwrap_err();
+    assert_eq!(rejected.reason, RejectedReason::Unsupported(Unsupported::NotRequested));
+    let rejected = plain.sender().send_with(rejected.frame, Request::new().timestamp(1)).unwrap_err();
+    assert_eq!(rejected.reason, RejectedReason::Unsupported(Unsupported::NotRequested));
+    let outside = Place { start: 40, offset: before.len() as u16 - 41 };
+    let rejected = plain.sender().send_checksummed(rejected.frame, outside).unwrap_err();
+    assert!(matches!(rejected.reason, RejectedReason::ChecksumOutside(_)), "{rejected}");
+    assert_eq!(rejected.frame[..], before[..]);
+    drop((rejected, plain));
+
+    let mut left = open_sending(lab.left(), Mode::XdpCopyNative);
+    let frame = frame_of(&mut left, &flow, b"as it was");
+    let rejected = left.sender().send_with(frame, Request::new().checksum(outside)).unwrap_err();
+    assert!(matches!(rejected.reason, RejectedReason::ChecksumOutside(_)), "{rejected}");
+    // The kernel wants room for a request in front of every packet, and would keep the frame for ever otherwise.
+    let mut frame = rejected.frame;
+    frame.truncate(100);
+    let room = frame.headroom_bytes() - 15;
+    frame.prepend(room).expect("headroom").fill(0);
+    for attempt in 0..3 {
+        let sent = match attempt {
+            0 => left.sender().send(frame),
+            1 => left.sender().send_with(frame, Request::new()),
+            _ => left.sender().send_with(frame, Request::new().timestamp(1)),
+        };
+        let rejected = sent.unwrap_err();
+        assert_eq!(rejected.reason, RejectedReason::NoRoomForRequest);
+        frame = rejected.frame;
+    }
+    frame.trim_front(1);
+    left.sender().send(frame).unwrap();
+    let chain = left.sender().chain(&[7; 60]).unwrap().into_iter().map(|mut frame| {
+        let room = frame.headroom_bytes();
+        frame.prepend(room).unwrap().fill(0);
+        frame
+    });
+    let rejected = left.sender().send_chain(chain.collect()).unwrap_err();
+    assert_eq!(rejected.reason, RejectedReason::NoRoomForRequest);
+    drop(rejected);
+    assert_settled(&mut left);
+    assert_eq!(left.statistics().unwrap().tx_invalid_descs, 0);
+}
+
+#[test]
+fn times_of_leaving_come_with_their_tokens() {
+    let lab = lab!();
+    let mut left = open_sending(lab.left(), Mode::XdpCopyNative);
+    let _right = open(lab.right());
+    assert_eq!(left.sender().offers().timestamp, Ok(Clock::Tai));
+    let flow = flow(&lab, UdpChecksum::Offloaded);
+    let mut last = tai_ns();
+    for token in 0..100 {
+        let frame = frame_of(&mut left, &flow, &payload(token as usize));
+        let mut request = Request::new().timestamp(token);
+        if token % 2 == 0 {
+            request = request.checksum(flow.checksum_place());
+        }
+        left.sender().send_with(frame, request).unwrap();
+        send(&mut left, &[packet(lab.right(), 1, 64)]); // one that nobody asks for
+        assert!(left.sender().drain(PATIENCE).unwrap());
+        let known: Vec<_> = left.sender().departures().collect();
+        assert_eq!(known.len(), 1);
+        let left_at = known[0].timestamp.expect("the kernel says");
+        assert_eq!((known[0].token, left_at.clock), (token, Clock::Tai));
+        let now = tai_ns();
+        assert!((last..=now).contains(&left_at.ns), "{} not from {last} to {now}", left_at.ns);
+        last = left_at.ns;
+    }
+    assert_settled(&mut left);
+}
+
+fn tai_ns() -> u64 {
+    let time = rustix::time::clock_gettime_dynamic(rustix::time::DynamicClockId::Tai).expect("a clock");
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
+}
+
+#[test]
+fn veth_tells_hashes_and_has_no_clock() {
+    let lab = lab!();
+    let mut left = open(lab.left());
+    let native = |builder: PortBuilder| builder.mode(Mode::XdpCopyNative).receive_metadata(true);
+    let mut right = open_with(lab.right(), native).unwrap();
+    let flow = flow(&lab, UdpChecksum::Computed);
+    // More packets than frames, so that every frame is used again and again.
+    for number in 0..10_000_u16 {
+        let (destination_port, is_ip) = (u16::from(number % 5 > 2), number % 2 == 0);
+        let flow = UdpFrame { destination_port, ..flow };
+        let frame = frame_of(&mut left, &flow, &number.to_be_bytes());
+        if is_ip {
+            left.sender().send(frame).unwrap();
+            left.sender().flush().unwrap();
+        } else {
+            drop(frame);
+            send(&mut left, &[packet(lab.right(), number.into(), 64)]);
+        }
+        let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
+        let arrival = batch.next().expect("a packet").arrival();
+        assert_eq!(arrival.timestamp, Err(Unsupported::Absent), "nobody stamped it");
+        assert_eq!(arrival.vlan, Err(Unsupported::Absent));
+        if is_ip {
+            // Which one is veth's affair: under load packets of one flow came with several (Linux 6.18).
+            assert!(arrival.hash.is_ok(), "packets of a flow have one");
+        }
+    }
+    assert_settled(&mut right);
+}
+
+#[test]
+fn ports_that_cannot_be_told_say_why() {
+    let lab = lab!();
+    let arrival_at = |right: &mut Port| {
+        let mut left = open(lab.left());
+        send(&mut left, &[packet(lab.right(), 1, 64)]);
+        let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
+        batch.next().expect("a packet").arrival()
+    };
+    let mut plain = open(lab.right());
+    assert_eq!(arrival_at(&mut plain).hash, Err(Unsupported::NotRequested));
+    drop(plain);
+    let generic = |builder: PortBuilder| builder.mode(Mode::XdpCopyGeneric).receive_metadata(true);
+    let mut generic = open_with(lab.right(), generic).unwrap();
+    assert_eq!(arrival_at(&mut generic).hash, Err(Unsupported::Mode(Mode::XdpCopyGeneric)));
+    drop(generic);
+
+    let (mut a, mut b) = Port::builder("m").receive_metadata(true).send_metadata(true).memory_pair().unwrap();
+    send(&mut a, &[vec![1; 64]]);
+    let arrival = b.receiver().try_receive().unwrap().next().expect("a packet").arrival();
+    assert_eq!(arrival.timestamp, Err(Unsupported::Mode(Mode::Memory)));
+    assert_eq!(a.sender().offers().timestamp, Err(Unsupported::Mode(Mode::Memory)));
+}
+
+#[test]
+fn the_first_port_of_an_interface_decides_what_its_program_asks() {
+    let lab = lab!(Lab::builder().queues(2));
+    let on = |queue, asks| {
+        open_with(lab.right(), |builder| {
+            builder.mode(Mode::XdpCopyNative).queue(queue).receive_metadata(asks)
+        })
+        .unwrap()
+    };
+    let mut left = open(lab.left());
+    let mut hash_at = |port: &mut Port| {
+        send(&mut left, &[packet(lab.right(), 1, 64)]);
+        let mut batch = port.receiver().receive_timeout(PATIENCE).unwrap();
+        batch.next().expect("veth keeps to the sender's queue").arrival().hash
+    };
+    let silent = on(1, false);
+    assert_eq!(hash_at(&mut on(0, true)), Err(Unsupported::OtherProgram));
+    drop(silent);
+    let asking = on(1, true);
+    assert_eq!(hash_at(&mut on(0, false)), Err(Unsupported::NotRequested));
+    assert!(hash_at(&mut on(0, true)) != Err(Unsupported::OtherProgram));
+    drop(asking);
+}
+
+/// The bytes in front of a packet are the user's once the frame is his: neither may what he leaves there be believed later, nor
+/// does it keep the program from noting what is true.
+#[test]
+fn what_lies_in_a_frame_is_not_taken_for_a_packets_own() {
+    let lab = lab!();
+    let mut left = open(lab.left());
+    let few = |builder: PortBuilder| {
+        builder.mode(Mode::XdpCopyNative).receive_metadata(true).frame_count(4, 4).ring_sizes(4, 4)
+    };
+    let mut right = open_with(lab.right(), few).unwrap();
+    let flow = flow(&lab, UdpChecksum::Computed);
+    let mut arrive = |right: &mut Port, number: u16| {
+        let flow = UdpFrame { source_port: number, ..flow };
+        let frame = frame_of(&mut left, &flow, &[0; 32]);
+        let sent = frame.to_vec();
+        left.sender().send(frame).unwrap();
+        left.sender().flush().unwrap();
+        let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
+        let packet = batch.next().expect("a packet");
+        assert_eq!(packet[..], sent[..], "what was sent");
+        (packet.arrival().hash.expect("a flow's hash"), packet.take())
+    };
+    let mut notes = Vec::new();
+    for number in 1..=4 {
+        let (hash, mut frame) = arrive(&mut right, number);
+        let mut note = frame.prepend(32).expect("headroom").to_vec();
+        assert_eq!(note[8..12], hash.to_ne_bytes(), "where the note is");
+        note[8..12].copy_from_slice(&FORGED.to_ne_bytes());
+        notes.push(note);
+        right.receiver().recycle(frame);
+    }
+    for number in 1..=40 {
+        let (hash, mut frame) = arrive(&mut right, number);
+        frame.prepend(32).expect("headroom").copy_from_slice(&notes[usize::from(number) % 4]);
+        let (again, other) = arrive(&mut right, number);
+        assert!(hash != FORGED && again != FORGED, "believed what was left in the frame");
+        right.receiver().recycle(frame);
+        right.receiver().recycle(other);
+    }
+    assert_settled(&mut right);
+
+    // Metadata that packets come with make room for the note, which says that nobody has hashed them.
+    let generator = lab.left().namespace().run(|| Generator::new(lab.left().interface()).unwrap());
+    let sent = packet(lab.right(), 7, 64);
+    for _ in 0..20 {
+        lab.left().namespace().run(|| generator.send(&sent, 1).unwrap());
+        let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
+        let arrived = batch.next().expect("a packet");
+        assert_eq!((arrived[..] == sent[..], arrived.arrival().hash), (true, Err(Unsupported::Absent)));
+    }
+}
+
+#[test]
+fn drafts_are_checksummed_in_place() {
+    let lab = lab!();
+    let mut right = open(lab.right());
+    let flow = flow(&lab, UdpChecksum::Offloaded);
+    for (asks, expected) in [(true, ChecksumBy::Kernel), (false, ChecksumBy::Software)] {
+        let native = |builder: PortBuilder| builder.mode(Mode::XdpCopyNative).send_metadata(asks);
+        let mut left = open_with(lab.left(), native).unwrap();
+        let mut drafts = left.sender().drafts(20, 1000).unwrap();
+        for bytes in 0..20 {
+            let mut draft = drafts.next_draft().expect("frames are free");
+            let (headers, rest) = draft.split_at_mut(flow.header_bytes());
+            rest[..bytes].copy_from_slice(&payload(bytes));
+            flow.emit_headers(headers, &rest[..bytes]).unwrap();
+            draft.truncate(flow.header_bytes() + bytes);
+            assert_eq!(draft.queue_checksummed(flow.checksum_place()), Ok(expected));
+        }
+        drop(drafts);
+        let mut drafts = left.sender().drafts(1, 41).unwrap();
+        let short = drafts.next_draft().expect("a frame is free");
+        assert!(short.queue_checksummed(flow.checksum_place()).is_err(), "the field is cut off");
+        drop(drafts);
+        left.sender().flush().unwrap();
+        for (bytes, packet) in receive(&mut right, 20).iter().enumerate() {
+            assert_eq!(integrity(&flow, packet), Integrity::Verified, "{bytes} B");
+        }
+        assert_settled(&mut left);
+    }
+}
+
+#[test]
+fn a_packet_ring_tells_time_and_hash_of_every_packet() {
+    let lab = lab!();
+    let mut left = open(lab.left());
+    let ring = |builder: PortBuilder| {
+        builder.mode(Mode::PacketRing).receive_metadata(true).block_timeout(Duration::from_millis(1))
+    };
+    let mut right = open_with(lab.right(), ring).unwrap();
+    let flow = flow(&lab, UdpChecksum::Computed);
+    let mut last = 0;
+    for _ in 0..50 {
+        for _ in 0..3 {
+            let frame = frame_of(&mut left, &flow, b"one flow");
+            left.sender().send(frame).unwrap();
+        }
+        left.sender().flush().unwrap();
+        let mut seen = 0;
+        while seen < 3 {
+            let batch = right.receiver().receive_timeout(PATIENCE).unwrap();
+            let before = seen;
+            for packet in batch {
+                let arrival = packet.arrival();
+                let at = arrival.timestamp.expect("always there");
+                assert_eq!(at.clock, Clock::Realtime);
+                assert!(at.ns >= last, "{} came after {last}", at.ns);
+                assert!(at.ns.abs_diff(now_ns()) < CLOSE_NS, "{} is not near {}", at.ns, now_ns());
+                last = at.ns;
+                assert!(arrival.hash.is_ok(), "the kernel makes one up");
+                assert_eq!(arrival.vlan, Err(Unsupported::Absent));
+                seen += 1;
+            }
+            assert!(seen > before, "a packet is missing");
+        }
+    }
+    assert_settled(&mut right);
+}
+
+#[test]
+fn the_packet_ring_has_hashes_only_when_asked_for() {
+    let lab = lab!();
+    let mut left = open(lab.left());
+    let mut right = open_with(lab.right(), |builder| builder.mode(Mode::PacketRing)).unwrap();
+    let frame = frame_of(&mut left, &flow(&lab, UdpChecksum::Computed), b"one flow");
+    left.sender().send(frame).unwrap();
+    left.sender().flush().unwrap();
+    let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
+    let arrival = batch.next().expect("a packet").arrival();
+    assert_eq!((arrival.hash, arrival.timestamp.is_ok()), (Err(Unsupported::NotRequested), true));
+}

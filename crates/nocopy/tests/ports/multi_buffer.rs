@@ -1,0 +1,252 @@
+//! Packets longer than a frame, as chains of several, in every mode that can be had here.
+
+use std::net::UdpSocket;
+
+use crate::common::{PATIENCE, assert_settled, lab, open_with, packet};
+use nocopy::port::{OpenError, PortBuilder, RejectedReason};
+use nocopy::{Chain, Frame, Mode, Port};
+use nocopy_lab::{End, Lab};
+
+const MODES: [Mode; 3] = [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
+
+fn open_in(end: &End, mode: Mode) -> Port {
+    open_with(end, |builder| builder.mode(mode).multi_buffer(true)).expect("opened")
+}
+
+fn send_all(port: &mut Port, packets: &[Vec<u8>]) {
+    for packet in packets {
+        let chain = port.sender().chain(packet).expect("free frames");
+        port.sender().send_chain(chain).expect("sent");
+    }
+    port.sender().flush().expect("flushed");
+}
+
+fn receive_all(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
+    let mut received = Vec::new();
+    while received.len() < count {
+        let before = received.len();
+        let mut batch = port.receiver().receive_timeout(PATIENCE).expect("received");
+        while let Some(packet) = batch.next_chain() {
+            received.push(packet.to_vec());
+        }
+        assert!(received.len() > before, "only {before} of {count} packets came");
+    }
+    received
+}
+
+/// Packets of many lengths around those at which frames end, each after the others.
+fn lengths(longest: usize) -> Vec<usize> {
+    let around = |edge: usize| [edge - 1, edge, edge + 1];
+    let edges = (1..).map(|frames| frames * 3840).take_while(|edge| edge + 1 < longest);
+    edges.flat_map(around).chain([60, 1514, longest]).collect()
+}
+
+#[test]
+fn packets_of_any_length_arrive_whole_in_every_mode() {
+    for mtu in [9000, 32_000, 65_000] {
+        for mode in MODES {
+            let lab = lab!(Lab::builder().mtu(mtu));
+            let (mut left, mut right) = (open_in(lab.left(), mode), open_in(lab.right(), mode));
+            for round in 0..10 {
+                let packets: Vec<_> = (round..)
+                    .zip(lengths(mtu as usize + 14))
+                    .map(|(number, bytes)| packet(lab.right(), number, bytes))
+                    .collect();
+                for some in packets.chunks(8) {
+                    send_all(&mut left, some);
+                    assert_eq!(receive_all(&mut right, some.len()), some, "{mode} MTU {mtu}");
+                }
+            }
+            assert_settled(&mut left);
+            assert_settled(&mut right);
+            assert_eq!(right.statistics().unwrap().rx_lost(), 0, "{mode}");
+        }
+    }
+}
+
+#[test]
+fn a_jumbo_packet_is_received_edited_and_sent_back() {
+    for mode in MODES {
+        let lab = lab!(Lab::builder().mtu(9000));
+        let (mut left, mut right) = (open_in(lab.left(), mode), open_in(lab.right(), mode));
+        let sent = packet(lab.right(), 1, 9014);
+        send_all(&mut left, std::slice::from_ref(&sent));
+        let (receiver, sender) = right.halves();
+        let mut batch = receiver.receive_timeout(PATIENCE).unwrap();
+        let mut chain = batch.next_chain().expect("a packet");
+        assert!(chain.buffers().len() > 1 || mode == Mode::PacketRing, "{mode}");
+        chain.write_at(0, &lab.left().mac());
+        chain.write_at(3838, b"across the edge");
+        sender.send_chain(chain.take()).unwrap();
+        drop(batch);
+        sender.flush().unwrap();
+        let mut expected = sent;
+        expected[..6].copy_from_slice(&lab.left().mac());
+        expected[3838..3853].copy_from_slice(b"across the edge");
+        assert_eq!(receive_all(&mut left, 1), [expected], "{mode}");
+        assert_settled(&mut right);
+    }
+}
+
+#[test]
+fn a_batch_never_ends_in_the_middle_of_a_packet() {
+    for mode in MODES {
+        let lab = lab!(Lab::builder().mtu(9000));
+        let mut left = open_in(lab.left(), mode);
+        let one = |builder: PortBuilder| builder.mode(mode).multi_buffer(true).batch(1).frame_size(2048);
+        let mut right = open_with(lab.right(), one).unwrap();
+        let packets: Vec<_> = (0..20).map(|number| packet(lab.right(), number, 9014)).collect();
+        send_all(&mut left, &packets);
+        assert_eq!(receive_all(&mut right, 20), packets, "{mode}");
+        assert_settled(&mut right);
+    }
+}
+
+#[test]
+fn a_chain_half_read_is_let_go_whole() {
+    let lab = lab!(Lab::builder().mtu(9000));
+    let (mut left, mut right) =
+        (open_in(lab.left(), Mode::XdpCopyNative), open_in(lab.right(), Mode::XdpCopyNative));
+    let packets: Vec<_> = (0..4).map(|number| packet(lab.right(), number, 9014)).collect();
+    send_all(&mut left, &packets);
+    let mut kept: Vec<Chain<Frame>> = Vec::new();
+    while kept.len() < 2 {
+        let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
+        kept.extend(batch.next_chain().map(Chain::take)); // and no other of this batch
+    }
+    let kept: Vec<_> = kept.into_iter().map(|chain| chain.to_vec()).collect();
+    assert_eq!(kept, packets[..2]);
+    assert_eq!(receive_all(&mut right, 2), packets[2..]);
+    assert_settled(&mut right);
+}
+
+#[test]
+fn the_kernels_sockets_send_and_receive_jumbo_datagrams() {
+    for mode in MODES {
+        let lab = lab!(Lab::builder().mtu(9000));
+        let (left, right) = (lab.left(), lab.right());
+        let mut port = open_in(right, mode);
+        let socket = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
+        let payload: Vec<u8> = (0..8900).map(|i| (i * 7) as u8).collect();
+        socket.send_to(&payload, (right.ipv4(), 9000)).unwrap();
+        let received = receive_all(&mut port, 1).remove(0);
+        assert_eq!(received.len(), 14 + 20 + 8 + payload.len(), "{mode}");
+        assert!(received.ends_with(&payload), "{mode}");
+    }
+}
+
+#[test]
+fn what_cannot_be_sent_comes_back_with_the_reason() {
+    let lab = lab!(Lab::builder().mtu(9000));
+    let mut port = open_in(lab.left(), Mode::XdpCopyNative);
+    let small = |port: &mut Port| {
+        let mut frame = port.sender().frame().unwrap();
+        frame.fill(&[1; 64]).unwrap();
+        frame
+    };
+    let chain: Chain<Frame> = (0..18).map(|_| small(&mut port)).collect();
+    let rejected = port.sender().send_chain(chain).unwrap_err();
+    assert_eq!(rejected.reason, RejectedReason::TooManyFrames { frames_max: 17 });
+    assert_eq!(rejected.chain.len(), 18 * 64);
+    drop(rejected);
+    let chain = port.sender().chain(&[0; 9019]).unwrap();
+    let rejected = port.sender().send_chain(chain).unwrap_err();
+    assert_eq!(rejected.reason, RejectedReason::TooLong { bytes_max: 9018 });
+    drop(rejected);
+    let rejected = port.sender().send_chain(Chain::from_iter([])).unwrap_err();
+    assert_eq!(rejected.reason, RejectedReason::Empty);
+    let single = lab!();
+    let mut plain = open_with(single.left(), |builder| builder).unwrap();
+    let foreign: Chain<Frame> = small(&mut port).into();
+    assert_eq!(plain.sender().send_chain(foreign).unwrap_err().reason, RejectedReason::ForeignArea);
+    let two: Chain<Frame> = (0..2).map(|_| small(&mut plain)).collect();
+    let rejected = plain.sender().send_chain(two).unwrap_err();
+    assert_eq!(rejected.reason, RejectedReason::TooManyFrames { frames_max: 1 });
+    drop(rejected);
+    let ring = |builder: PortBuilder| builder.multi_buffer(true).ring_sizes(64, 2);
+    let mut narrow = open_with(single.right(), ring).unwrap();
+    let some = |port: &mut Port, count| (0..count).map(|_| small(port)).collect::<Chain<Frame>>();
+    let three = some(&mut narrow, 3);
+    let reason = narrow.sender().send_chain(three).unwrap_err().reason;
+    assert_eq!(reason, RejectedReason::TooManyFrames { frames_max: 2 }, "the ring has no more");
+    let (two, one) = (some(&mut narrow, 2), some(&mut narrow, 1));
+    narrow.sender().send_chain(two).unwrap();
+    assert_eq!(narrow.sender().send_chain(one).unwrap_err().reason, RejectedReason::RingFull);
+    assert_settled(&mut narrow);
+    assert_settled(&mut plain);
+    assert_settled(&mut port);
+}
+
+#[test]
+fn a_port_that_was_not_told_says_how_to_take_a_large_mtu() {
+    let lab = lab!(Lab::builder().mtu(9000));
+    let error = open_with(lab.left(), |builder| builder).unwrap_err();
+    assert!(matches!(error, OpenError::Mtu { mtu_bytes: 9000, .. }), "{error}");
+    assert!(error.to_string().contains("multi_buffer"), "{error}");
+}
+
+#[test]
+fn the_packet_ring_counts_what_is_longer_than_a_frame_if_it_was_not_told() {
+    let lab = lab!(Lab::builder().mtu(9000));
+    // An area with larger frames than AF_XDP could use would hold it; one with small frames does not.
+    let mut left = open_in(lab.left(), Mode::PacketRing);
+    lab.right().set_mtu(1500).unwrap();
+    let mut right = open_with(lab.right(), |builder| builder.mode(Mode::PacketRing)).unwrap();
+    lab.right().set_mtu(9000).unwrap();
+    send_all(&mut left, &[packet(lab.right(), 1, 5000), packet(lab.right(), 2, 100)]);
+    assert_eq!(receive_all(&mut right, 1), [packet(lab.right(), 2, 100)]);
+    assert_eq!(right.statistics().unwrap().rx_lost(), 1);
+}
+
+#[test]
+fn memory_ports_carry_chains_whole_or_not_at_all() {
+    let (mut left, mut right) = Port::builder("memory").multi_buffer(true).memory_pair().unwrap();
+    let packets: Vec<Vec<u8>> = (0..50).map(|i| vec![i as u8; 1 + i * 997]).collect();
+    for some in packets.chunks(10) {
+        send_all(&mut left, some);
+        assert_eq!(receive_all(&mut right, some.len()), some);
+    }
+    // Frames with less room than the packet's: not as a hole, and no frame of the other end is lost by it.
+    let wide = |port: &mut Port| {
+        let mut frame = port.sender().frame().unwrap();
+        frame.fill(&[7; 1700]).unwrap();
+        frame.prepend(200).unwrap().fill(8);
+        Chain::from(frame)
+    };
+    for _ in 0..20 {
+        let chain = wide(&mut left);
+        left.sender().send_chain(chain).unwrap();
+    }
+    left.sender().flush().unwrap();
+    assert_eq!(right.statistics().unwrap().rx_lost(), 20);
+    send_all(&mut left, &[vec![3; 100]]);
+    assert_eq!(receive_all(&mut right, 1), [vec![3; 100]]);
+    let few = Port::builder("memory").multi_buffer(true).frame_count(4, 64).memory_pair();
+    let (mut left, mut right) = few.unwrap();
+    send_all(&mut left, &[vec![1; 10_000], vec![2; 5000]]); // six frames, of which there are four; then three
+    assert_eq!(receive_all(&mut right, 1), [vec![2; 5000]]);
+    assert_eq!(right.statistics().unwrap().rx_lost(), 1);
+}
+
+#[test]
+fn a_packet_of_more_pieces_than_there_are_frames_is_counted_and_blocks_nothing() {
+    let lab = lab!(Lab::builder().mtu(9000));
+    let mut left = open_in(lab.left(), Mode::PacketRing);
+    let few = |builder: PortBuilder| {
+        builder.mode(Mode::PacketRing).multi_buffer(true).frame_size(2048).frame_count(4, 4).ring_sizes(64, 4)
+    };
+    let mut right = open_with(lab.right(), few).unwrap();
+    send_all(&mut left, &[packet(lab.right(), 1, 9014), packet(lab.right(), 2, 5000)]);
+    assert_eq!(receive_all(&mut right, 1), [packet(lab.right(), 2, 5000)]);
+    assert_eq!(right.statistics().unwrap().rx_lost(), 1);
+    assert_settled(&mut right);
+}
+
+#[test]
+fn a_second_port_that_wants_several_buffers_is_told_which_port_is_in_the_way() {
+    let lab = lab!(Lab::builder().queues(2));
+    let first = open_with(lab.left(), |builder| builder).unwrap();
+    let error = open_with(lab.left(), |builder| builder.queue(1).multi_buffer(true)).unwrap_err();
+    assert!(error.to_string().contains("open that port with multi_buffer"), "{error}");
+    drop(first);
+}

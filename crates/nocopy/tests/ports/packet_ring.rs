@@ -1,0 +1,261 @@
+//! Ports in packet ring mode on real traffic: veth pairs in private namespaces.
+
+use std::collections::HashSet;
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use crate::common::stream::{uninterrupted, wait_until};
+use crate::common::{
+    PATIENCE, assert_settled, lab, open, open_with, packet, packets_of_many_lengths, receive, receive_of_all,
+    send,
+};
+use nocopy::port::{Fanout, OpenError, PortBuilder, Purpose};
+use nocopy::{Cause, Evidence, Frame, Mode, Port};
+use nocopy_lab::{End, Lab};
+
+fn open_ring(end: &End) -> Port {
+    open_with(end, |builder| builder.mode(Mode::PacketRing)).expect("opened")
+}
+
+#[test]
+fn packets_cross_both_ways_across_many_blocks() {
+    let lab = lab!();
+    let (mut left, mut right) = (open_ring(lab.left()), open_ring(lab.right()));
+    assert_eq!((right.mode(), right.evidence()), (Mode::PacketRing, Evidence::Copied(Cause::PacketRing)));
+    for round in 0..100 {
+        let packets = packets_of_many_lengths(lab.right(), round);
+        send(&mut left, &packets);
+        assert_eq!(receive(&mut right, 100), packets);
+    }
+    send(&mut right, &[packet(lab.left(), 1, 64)]);
+    assert_eq!(receive(&mut left, 1), [packet(lab.left(), 1, 64)]);
+    for mut port in [left, right] {
+        assert_settled(&mut port);
+        assert_eq!((port.statistics().unwrap().rx_lost(), port.receiver().copied()), (0, 0));
+        let area = port.area().clone();
+        drop(port);
+        assert_eq!(area.balance().free, u64::from(area.frame_count()));
+    }
+}
+
+#[test]
+fn a_taken_packet_is_a_frame_like_any_other_and_counted_as_copied() {
+    let lab = lab!();
+    let (mut left, mut right) = (open(lab.left()), open_ring(lab.right()));
+    for number in 0..100 {
+        send(&mut left, &[packet(lab.right(), number, 64)]);
+        let (receiver, sender) = right.halves();
+        for mut packet in receiver.receive_timeout(PATIENCE).unwrap() {
+            let (to, from) = packet[..12].split_at_mut(6);
+            to.swap_with_slice(from);
+            let mut frame = packet.take();
+            frame.prepend(4).expect("headroom").fill(0);
+            frame.trim_front(4);
+            sender.send(frame).unwrap();
+        }
+        sender.flush().unwrap();
+        assert_eq!(receive(&mut left, 1)[0][14..18], number.to_be_bytes());
+    }
+    assert_eq!(right.receiver().copied(), 100);
+    assert_settled(&mut right);
+}
+
+#[test]
+fn packets_wait_in_their_blocks_while_every_frame_is_taken() {
+    let lab = lab!();
+    let small = |builder: PortBuilder| builder.mode(Mode::PacketRing).frame_count(8, 8).ring_sizes(64, 8);
+    let (mut left, mut right) = (open(lab.left()), open_with(lab.right(), small).unwrap());
+    let packets: Vec<_> = (0..20).map(|number| packet(lab.right(), number, 100)).collect();
+    send(&mut left, &packets);
+    let mut taken: Vec<Frame> = Vec::new();
+    while taken.len() < 8 {
+        taken.extend(right.receiver().receive_timeout(PATIENCE).unwrap().map(|packet| packet.take()));
+    }
+    assert!(right.receiver().receive_timeout(Duration::from_millis(20)).unwrap().is_empty());
+    assert_eq!(right.balance().yours, 8);
+    let mut bytes: Vec<Vec<u8>> = taken.drain(..).map(|frame| frame.to_vec()).collect();
+    bytes.extend(receive(&mut right, 12));
+    assert_eq!(bytes, packets, "none lost, none twice");
+    assert_settled(&mut right);
+}
+
+#[test]
+fn the_host_keeps_its_traffic() {
+    let lab = lab!();
+    let (left, right) = (lab.left(), lab.right());
+    let mut port = open_ring(right);
+    let receiver = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 9001)).unwrap());
+    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    let sender = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
+    sender.send_to(b"for both", (right.ipv4(), 9001)).unwrap();
+    assert_eq!(uninterrupted(|| receiver.recv(&mut [0; 64])).unwrap(), 8);
+    assert!(receive(&mut port, 1)[0].ends_with(b"for both"));
+}
+
+#[test]
+fn what_the_host_sends_is_seen_when_asked_for() {
+    let lab = lab!();
+    let (left, right) = (lab.left(), lab.right());
+    let mut deaf = open_ring(left);
+    let mut port = open_with(left, |builder| builder.mode(Mode::PacketRing).outgoing(true)).unwrap();
+    let _receiver = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 9001)).unwrap()); // no ICMP comes back
+    let sender = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
+    sender.send_to(b"outwards", (right.ipv4(), 9001)).unwrap();
+    assert!(receive(&mut port, 1)[0].ends_with(b"outwards"));
+    // What comes from the other side behind it is the first that the deaf one sees.
+    let behind = packet(left, 1, 100);
+    send(&mut open(right), std::slice::from_ref(&behind));
+    assert_eq!(receive(&mut deaf, 1), [behind]);
+}
+
+#[test]
+fn every_packet_comes_to_one_port_of_a_fanout_group() {
+    const PACKETS: u32 = 200;
+    let lab = lab!();
+    for (group, fanout) in (1..).zip([Fanout::Hash, Fanout::Cpu, Fanout::Rollover]) {
+        let member = |builder: PortBuilder| builder.mode(Mode::PacketRing).fanout(group, fanout);
+        let mut members = [open_with(lab.right(), member).unwrap(), open_with(lab.right(), member).unwrap()];
+        let mut left = open(lab.left());
+        let packets: Vec<_> = (0..PACKETS).map(|number| packet(lab.right(), number, 80)).collect();
+        send(&mut left, &packets);
+        assert!(left.sender().drain(PATIENCE).unwrap());
+        let came = receive_of_all(&mut members, packets.len());
+        assert_eq!(came.len(), packets.len(), "{fanout:?}: each once");
+        assert!(packets.iter().collect::<HashSet<_>>() == came.iter().collect(), "{fanout:?}");
+    }
+}
+
+#[test]
+fn every_packet_is_one_queues_whatever_the_driver_notes() {
+    let lab = lab!(Lab::builder().queues(3)); // veth notes no queue (Linux 6.18)
+    let ring = |queue| open_with(lab.right(), |builder| builder.mode(Mode::PacketRing).queue(queue)).unwrap();
+    let mut ports = [ring(0), ring(1), ring(2)];
+    let mut packets = Vec::new();
+    for queue in 0..3 {
+        let mut left = open_with(lab.left(), |builder| builder.queue(queue)).unwrap();
+        let batch: Vec<_> = (0..20).map(|number| packet(lab.right(), queue * 20 + number, 80)).collect();
+        send(&mut left, &batch);
+        assert!(left.sender().drain(PATIENCE).unwrap());
+        packets.extend(batch);
+    }
+    let came = receive_of_all(&mut ports, packets.len());
+    assert_eq!(came.len(), packets.len(), "each once");
+    assert!(packets.iter().collect::<HashSet<_>>() == came.iter().collect());
+}
+
+#[test]
+fn the_ladder_follows_interface_and_purpose_and_says_so() {
+    let lab = lab!();
+    let modes = |purpose| {
+        let port = open_with(lab.right(), |builder| builder.purpose(purpose)).unwrap();
+        (port.mode(), port.report().to_string())
+    };
+    assert_eq!(modes(Purpose::Exchange).0, Mode::XdpCopyNative);
+    assert_eq!(modes(Purpose::Send).0, Mode::XdpCopyNative);
+    let (mode, report) = modes(Purpose::Capture);
+    assert_eq!(mode, Mode::PacketRing);
+    for said in ["packet ring, copied (packet ring)", "packets come from sockets here", "the host     has"] {
+        let said = said.replace("the host", "host");
+        assert!(report.contains(&said), "{said}: {report}");
+    }
+}
+
+#[test]
+fn a_measurement_on_real_traffic_chooses_the_mode_and_is_reported() {
+    let lab = lab!();
+    let (left, right) = (lab.left(), lab.right());
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let source = left.namespace().spawn({
+        let (stop, interface, frame) = (stop.clone(), left.interface(), packet(right, 1, 200));
+        move || {
+            let mut port = Port::builder(interface).mode(Mode::PacketRing).open().unwrap();
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                send(&mut port, std::slice::from_ref(&frame));
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+    });
+    // A mode whose window the sender slept through has seen nothing; that does not happen each time, least of all with long windows.
+    let is_told = |port: &Port| port.measurements().iter().all(|one| one.packets > 0);
+    let port = (0..10)
+        .map(|round| open_with(right, |builder| builder.measure(Duration::from_millis(100 << round))))
+        .find(|port| port.as_ref().map_or(true, is_told));
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    source.join().unwrap();
+    let port = port.expect("each mode sees packets").unwrap();
+    let modes: Vec<_> = port.measurements().iter().map(|one| one.mode).collect();
+    assert_eq!(modes, [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing]);
+    assert!(modes.contains(&port.mode()));
+    assert_eq!(port.report().to_string().matches("  measured ").count(), 3, "{}", port.report());
+}
+
+#[test]
+fn a_port_without_the_capabilities_of_xdp_steps_down_to_the_packet_ring_and_without_any_says_which() {
+    use rustix::thread::CapabilitySet as Capabilities;
+    let lab = lab!();
+    let end = lab.right();
+    let open_without = |dropped: Capabilities, mode: Option<Mode>| {
+        end.namespace().run(|| {
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective.remove(dropped);
+            rustix::thread::set_capabilities(None, sets).unwrap(); // of this thread only
+            let builder = Port::builder(end.interface());
+            mode.map_or(builder.clone(), |mode| builder.mode(mode)).open()
+        })
+    };
+    let mut port = open_without(Capabilities::BPF | Capabilities::SYS_ADMIN, None).unwrap();
+    assert_eq!(port.mode(), Mode::PacketRing);
+    assert!(port.report().to_string().contains("CAP_BPF"), "{}", port.report());
+    send(&mut open(lab.left()), &[packet(end, 1, 64)]);
+    assert_eq!(receive(&mut port, 1), [packet(end, 1, 64)]);
+    let error = open_without(Capabilities::NET_RAW, None).unwrap_err();
+    assert!(matches!(error, OpenError::Capability { capability: "CAP_NET_RAW", .. }), "{error}");
+    let error = open_without(Capabilities::NET_RAW, Some(Mode::PacketRing)).unwrap_err();
+    assert!(error.to_string().contains("grant CAP_NET_RAW"), "{error}");
+}
+
+#[test]
+fn a_packet_of_a_large_mtu_lies_in_one_frame_that_the_mode_does_not_bound() {
+    let lab = lab!(Lab::builder().mtu(9000));
+    let (mut left, mut right) = (open_ring(lab.left()), open_ring(lab.right()));
+    let jumbo = packet(lab.right(), 1, 9014);
+    send(&mut left, std::slice::from_ref(&jumbo));
+    assert_eq!(receive(&mut right, 1), [jumbo]);
+    assert_settled(&mut left);
+    // Also where AF_XDP was tried before, with frames it can use; not where they were asked for.
+    let sending = |builder: PortBuilder| builder.purpose(Purpose::Send).multi_buffer(true);
+    let stepped_down = open_with(lab.left(), sending).unwrap();
+    assert_eq!((stepped_down.mode(), stepped_down.area().frame_bytes()), (Mode::PacketRing, 16_384));
+    let asked_for = open_with(lab.left(), |builder| sending(builder).frame_size(4096)).unwrap();
+    assert_eq!((asked_for.mode(), asked_for.area().frame_bytes()), (Mode::PacketRing, 4096));
+    let too_large = open_with(lab.left(), |builder| builder.frame_size(8192)).unwrap_err();
+    assert!(matches!(too_large, OpenError::FrameSize { frame_bytes: 8192 }), "{too_large}");
+}
+
+#[test]
+fn a_vlan_tag_stays_where_it_was_on_the_wire() {
+    let lab = lab!();
+    let (mut left, mut right) = (open(lab.left()), open_ring(lab.right()));
+    let mut tagged = packet(lab.right(), 1, 100);
+    tagged.splice(12..12, [0x81, 0x00, 0x01, 0x23]);
+    send(&mut left, std::slice::from_ref(&tagged));
+    assert_eq!(receive(&mut right, 1), [tagged]);
+}
+
+#[test]
+fn arming_tells_of_an_interface_that_is_down_or_gone_and_a_forgotten_batch_stops_nothing() {
+    let lab = lab!();
+    let (mut left, mut right) = (open_ring(lab.left()), open_ring(lab.right()));
+    send(&mut left, &[packet(lab.right(), 1, 100)]);
+    std::mem::forget(right.receiver().receive_timeout(PATIENCE).unwrap());
+    send(&mut left, &[packet(lab.right(), 2, 100)]);
+    wait_until("a packet behind a forgotten batch", || right.receiver().arm().unwrap());
+    assert_eq!(receive(&mut right, 1), [packet(lab.right(), 2, 100)]);
+    lab.right().set_down().unwrap();
+    assert_eq!(right.receiver().arm().unwrap_err().kind(), std::io::ErrorKind::NetworkDown);
+    lab.right().set_up().unwrap();
+    lab.wait_for_carrier().unwrap();
+    assert!(!right.receiver().arm().unwrap(), "it goes on");
+    lab.delete_pair().unwrap();
+    assert_eq!(right.receiver().arm().unwrap_err().kind(), std::io::ErrorKind::NotConnected);
+}

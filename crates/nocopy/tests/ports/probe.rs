@@ -1,0 +1,117 @@
+//! What the probe says of a machine and of a veth pair whose settings are known.
+
+use nocopy::probe::{self, Gate, State};
+use nocopy::{Mode, Port};
+use nocopy_lab::{End, Lab};
+
+fn gate(end: &End, name: &str) -> Gate {
+    let gates = end.namespace().run(|| probe::interface(end.interface()).unwrap());
+    gates.into_iter().find(|gate| gate.name == name).unwrap_or_else(|| panic!("no gate '{name}'"))
+}
+
+#[test]
+fn every_gate_has_a_name_of_its_own_and_no_closed_one_is_without_a_way_out() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let end = lab.left();
+    for interface in [end.interface(), "lo"] {
+        let gates = end.namespace().run(|| {
+            let mut gates = probe::machine();
+            gates.extend(probe::interface(interface).unwrap());
+            gates
+        });
+        for gate in &gates {
+            assert_eq!(gates.iter().filter(|other| other.name == gate.name).count(), 1, "{gate}");
+            assert!(!gate.found.is_empty() && (gate.state != State::Closed || gate.fix.is_some()), "{gate}");
+        }
+    }
+}
+
+#[test]
+fn offloads_are_seen_as_they_are_set() {
+    let Some(lab) = Lab::builder().gro_right(true).build_or_skip() else { return };
+    const GRO: &str = "generic receive offload";
+    assert_eq!(gate(lab.right(), GRO).state, State::Open);
+    let off = gate(lab.left(), GRO);
+    assert_eq!((off.state, off.fix.as_deref()), (State::Closed, Some("'ethtool -K nc0 gro on'")));
+    assert!(off.found.contains("redirects"), "{off}");
+    lab.left().set_gro(true).unwrap();
+    assert_eq!(gate(lab.left(), GRO).state, State::Open);
+    let send = gate(lab.left(), "zero-copy send");
+    assert!(
+        send.state == State::Closed && send.found.contains("late") && !send.found.contains("scatter"),
+        "{send}"
+    );
+    lab.left().set_scatter_gather(false).unwrap();
+    assert!(gate(lab.left(), "zero-copy send").found.contains("scatter-gather is off"));
+}
+
+#[test]
+fn data_fill_whole_pages_at_some_mtus_only() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let receive = |mtu_bytes| {
+        lab.left().set_mtu(mtu_bytes).unwrap();
+        gate(lab.left(), "zero-copy receive")
+    };
+    let usual = receive(1500);
+    assert_eq!(usual.state, State::Closed);
+    assert!(usual.fix.unwrap().contains("mtu 4148"));
+    for mtu_bytes in [4148, 8244] {
+        // A veth splits nothing: the pages are the sender's.
+        assert_eq!(receive(mtu_bytes).state, State::Unknown, "{mtu_bytes}");
+    }
+    assert_eq!(receive(9000).state, State::Closed);
+}
+
+#[test]
+fn a_veth_has_queues_but_no_card() {
+    let Some(lab) = Lab::builder().queues(2).build_or_skip() else { return };
+    let queues = gate(lab.left(), "receive queues");
+    assert!(queues.found.starts_with("2: ") && queues.fix.is_some(), "{queues}");
+    for name in ["interrupts", "NUMA node"] {
+        let gate = gate(lab.left(), name);
+        assert!(gate.state == State::Unknown && gate.found.contains("no card on a PCI bus"), "{gate}");
+    }
+    assert_eq!(gate(lab.left(), "header split").state, State::Unknown);
+    assert_eq!(gate(lab.left(), "zero-copy receive by io_uring").state, State::Closed);
+    let metadata = gate(lab.left(), "receive metadata");
+    assert!(metadata.found.contains("timestamp") && metadata.found.contains("hash"), "{metadata}");
+    assert_eq!(gate(lab.left(), "packets in several buffers").state, State::Open);
+}
+
+#[test]
+fn a_process_without_a_capability_is_foretold_the_packet_ring() {
+    use rustix::thread::CapabilitySet;
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let end = lab.left();
+    let (gates, port) = end.namespace().run(|| {
+        let mut sets = rustix::thread::capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::NET_ADMIN);
+        rustix::thread::set_capabilities(None, sets).unwrap(); // of this thread only
+        let mut gates = probe::machine();
+        gates.extend(probe::interface(end.interface()).unwrap());
+        (gates, Port::open(end.interface()).unwrap())
+    });
+    assert_eq!(port.mode(), Mode::PacketRing);
+    assert_eq!(probe::first_mode(&gates), Some(port.mode().to_string().as_str()), "{gates:#?}");
+    assert!(!gates.iter().any(|gate| gate.needed && gate.state == State::Closed), "{gates:#?}");
+}
+
+#[test]
+fn without_the_capability_packet_sockets_are_closed() {
+    use rustix::thread::CapabilitySet;
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    let packet = || probe::machine().into_iter().find(|gate| gate.name == "packet sockets").unwrap();
+    assert_eq!(packet().state, State::Open);
+    // Of a thread of its own.
+    let without = std::thread::spawn(move || {
+        let mut sets = rustix::thread::capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::NET_RAW);
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        packet()
+    });
+    let without = without.join().unwrap();
+    assert_eq!(without.state, State::Closed);
+    assert!(without.fix.unwrap().contains("cap_net_raw"));
+}

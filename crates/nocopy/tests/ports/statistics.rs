@@ -1,0 +1,92 @@
+//! Snapshots of everything counted, on known traffic in a private lab.
+
+use crate::common;
+use crate::common::stream::wait_until;
+use nocopy::statistics::{ReceiverCounters, Snapshot, SnapshotError};
+use nocopy::{Mode, Port};
+use nocopy_lab::{End, Lab, Missing};
+
+fn snapshot(end: &End) -> Snapshot {
+    end.namespace().run(|| Snapshot::of(end.interface())).unwrap()
+}
+
+fn open(end: &End) -> Port {
+    // Room for 64 packets; whatever comes before they are read is dropped.
+    let set = || Port::builder(end.interface()).frame_count(64, 512).ring_sizes(64, 512).open();
+    end.namespace().run(set).unwrap()
+}
+
+/// Sends so many packets, and returns when the driver at the other end has brought all of them to its program.
+fn send(port: &mut Port, to: &End, count: usize) {
+    let before = packets_seen(to);
+    common::queue_alike(port, to, count, 100);
+    assert!(port.sender().drain(common::PATIENCE).unwrap());
+    wait_until("seen by the program", || packets_seen(to) - before == count as u64);
+}
+
+fn packets_seen(end: &End) -> u64 {
+    let driver = snapshot(end).driver;
+    driver.iter().find(|counter| counter.name == "rx_queue_0_xdp_packets").unwrap().value
+}
+
+#[test]
+fn known_traffic_shows_on_the_link_and_its_losses_on_the_socket() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let (mut left, mut right) = (open(lab.left()), open(lab.right()));
+    let before = (snapshot(lab.left()), snapshot(lab.right()));
+    send(&mut left, lab.right(), 200);
+    let received = right.receiver().receive_timeout(common::PATIENCE).unwrap().count();
+    let change = (snapshot(lab.left()).since(&before.0), snapshot(lab.right()).since(&before.1));
+    let (sent, arrived) = (change.0.counted.link, change.1.counted.link);
+    assert_eq!((sent.tx_packets, arrived.rx_packets), (200, 200));
+    // veth leaves the Ethernet header out; other drivers count it.
+    assert!((200 * 86..=200 * 100).contains(&sent.tx_bytes) && sent.tx_bytes == arrived.rx_bytes, "{sent:?}");
+    assert!(change.1.per_second(arrived.rx_packets) > 0.0);
+    let seen = change.1.counted.driver.iter().find(|one| one.name == "rx_queue_0_xdp_packets").unwrap();
+    assert_eq!(seen.value, 200, "by the driver");
+    let own = lab.right().namespace().run(move || Snapshot::of_port(&right)).unwrap().port.unwrap();
+    assert_eq!((received, own.rx_lost()), (64, 200 - 64));
+}
+
+#[test]
+fn the_socket_of_any_process_is_found_with_its_owner() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let (mut left, right) = (open(lab.left()), open(lab.right()));
+    send(&mut left, lab.right(), 100);
+    let Some(sockets) = snapshot(lab.right()).sockets else {
+        let needed = "AF_XDP sockets of other processes (CONFIG_XDP_SOCKETS_DIAG)";
+        return nocopy_lab::skip(&Missing::Kernel(needed));
+    };
+    let [socket] = &sockets[..] else { panic!("{sockets:?}") };
+    assert_eq!(socket.statistics, right.statistics().unwrap(), "both ways of asking the kernel say the same");
+    assert_eq!((socket.queue, socket.statistics.rx_lost()), (0, 100 - 64));
+    let (process, name) = socket.process().expect("this process");
+    assert!(process == std::process::id() && !name.is_empty(), "{process} {name}");
+    drop(right);
+    assert_eq!(snapshot(lab.right()).sockets, Some(vec![]), "a closed socket is not there any more");
+}
+
+#[test]
+fn a_ports_snapshot_adds_what_its_halves_counted_in_any_mode() {
+    for mode in [Mode::XdpCopyNative, Mode::PacketRing] {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let now = lab.right().namespace().run(|| {
+            let port = Port::builder(lab.right().interface()).mode(mode).open().unwrap();
+            Snapshot::of_port(&port).unwrap()
+        });
+        assert_eq!((now.port.unwrap().rx_lost(), now.receiver), (0, Some(ReceiverCounters::default())));
+        assert_eq!(now.sender.unwrap().tx_dropped, 0);
+        assert_eq!(now.since(&now).counted.receiver, Some(ReceiverCounters::default()));
+    }
+}
+
+#[test]
+fn an_interface_that_is_not_there_is_named() {
+    let Some(lab) = Lab::builder().queues(2).build_or_skip() else { return };
+    let error = lab.left().namespace().run(|| Snapshot::of("nope0")).unwrap_err();
+    assert!(matches!(error, SnapshotError::NoInterface { .. }), "{error}");
+    assert!(error.to_string().contains("nope0: no such interface"), "{error}");
+    lab.delete_pair().unwrap();
+    let gone = lab.left().namespace().run(|| Snapshot::of(lab.left().interface())).unwrap_err();
+    assert!(matches!(gone, SnapshotError::NoInterface { .. }), "{gone}");
+}

@@ -1,0 +1,271 @@
+//! Packets taken by a port and handed to the host, in a private lab.
+//!
+//! ```text
+//!   left: a port in place of a host ──── right: a port that takes everything, and the host behind it
+//! ```
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::time::Duration;
+
+use crate::common::stream::uninterrupted;
+use nocopy::port::ToHostError;
+use nocopy::{Cause, Chain, Evidence, Mode, Port};
+use nocopy_lab::{End, Lab};
+use nocopy_proto::wire::vlan::TagControl;
+use nocopy_proto::wire::{EtherType, MacAddress, arp, ethernet};
+use nocopy_proto::{IpAddresses, UdpChecksum, UdpFrame};
+
+/// For what has to happen, on a busy machine, too.
+const PATIENCE: Duration = Duration::from_secs(60);
+const UDP_PORT: u16 = 7100;
+
+fn open(end: &End, mode: Mode) -> Port {
+    end.namespace().run(|| Port::builder(end.interface()).mode(mode).open()).unwrap()
+}
+
+fn send(port: &mut Port, packet: &[u8]) {
+    let mut frame = port.sender().frame().unwrap();
+    frame.fill(packet).unwrap();
+    port.sender().send(frame).unwrap();
+    port.sender().flush().unwrap();
+}
+
+/// Takes one packet and hands it to the host; gives the packet as it was taken.
+fn hand_over_one(port: &mut Port, end: &End) -> Vec<u8> {
+    let mut host = port.to_host().unwrap();
+    let mut batch = port.receiver().receive_timeout(PATIENCE).unwrap();
+    let frame = batch.next().expect("a packet").take();
+    drop(batch);
+    end.namespace().run(|| host.hand_over(&frame)).unwrap();
+    assert_eq!((host.handed_over(), host.refused()), (1, 0));
+    let packet = frame.to_vec();
+    port.receiver().recycle(frame);
+    packet
+}
+
+fn assert_settled(port: &mut Port) {
+    assert!(port.receiver().try_receive().unwrap().is_empty(), "the port sees what it handed to the host");
+    assert!(port.sender().drain(PATIENCE).unwrap());
+    let balance = port.balance();
+    assert!(balance.is_whole() && balance.yours == 0, "{balance}");
+}
+
+fn datagram(lab: &Lab, vlan: Option<TagControl>, payload: &[u8]) -> Vec<u8> {
+    let headers = UdpFrame {
+        source_mac: MacAddress(lab.left().mac()),
+        destination_mac: MacAddress(lab.right().mac()),
+        vlan,
+        addresses: IpAddresses::V4 { source: lab.left().ipv4(), destination: lab.right().ipv4() },
+        traffic_class: 0,
+        hop_limit: 64,
+        source_port: 7000,
+        destination_port: UDP_PORT,
+        checksum: UdpChecksum::Computed,
+    };
+    let mut packet = vec![0; headers.header_bytes()];
+    headers.emit_headers(&mut packet, payload).unwrap();
+    packet.extend_from_slice(payload);
+    packet
+}
+
+fn arp_request(lab: &Lab, sender_ip: Ipv4Addr) -> Vec<u8> {
+    let (sender_mac, target_ip) = (MacAddress(lab.left().mac()), lab.right().ipv4());
+    let mut packet = vec![0; 14 + 28];
+    let header =
+        ethernet::Repr { destination: MacAddress([0xff; 6]), source: sender_mac, ether_type: EtherType::ARP };
+    header.emit(&mut packet).unwrap();
+    let (operation, target_mac) = (arp::Operation::REQUEST, MacAddress([0; 6]));
+    let request = arp::Repr { operation, sender_mac, sender_ip, target_mac, target_ip };
+    request.emit(&mut packet[14..]).unwrap();
+    packet
+}
+
+/// Every packet that an interface shows to taps, as tcpdump would see it.
+fn tap(end: &End) -> rustix::fd::OwnedFd {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, sockopt};
+    let all = rustix::net::Protocol::from_raw(std::num::NonZero::new(3_u32.swap_bytes() >> 16).unwrap());
+    end.namespace().run(|| {
+        let socket =
+            rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, Some(all));
+        let socket = socket.unwrap();
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE)).unwrap();
+        assert_eq!(netdevice::name_to_index(&socket, end.interface()).unwrap(), end.index());
+        socket
+    })
+}
+
+/// Proves the whole way in both places where a port's program can be: in the driver, and in the stack, where it sees again
+/// what was handed over and must let it pass.
+#[test]
+fn the_host_receives_and_answers_what_a_port_hands_over() {
+    for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric] {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let (mut left, mut right) = (open(lab.left(), Mode::XdpCopyNative), open(lab.right(), mode));
+        assert_eq!(right.mode(), mode);
+        let address = (lab.right().ipv4(), UDP_PORT);
+        let socket = lab.right().namespace().run(|| UdpSocket::bind(address).unwrap());
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let tap = tap(lab.right());
+        let mut buffer = [0; 2048];
+        for payload in [&b"a datagram for the host"[..], &[7; 1400]] {
+            let sent = datagram(&lab, None, payload);
+            send(&mut left, &sent);
+            assert!(hand_over_one(&mut right, lab.right()) == sent);
+            let (bytes, from) = uninterrupted(|| socket.recv_from(&mut buffer)).unwrap();
+            assert_eq!((&buffer[..bytes], from), (payload, (lab.left().ipv4(), 7000).into()), "{mode}");
+            let (bytes, _) = uninterrupted(|| {
+                Ok(rustix::net::recv(&tap, &mut buffer[..], rustix::net::RecvFlags::empty())?)
+            })
+            .unwrap();
+            assert!(buffer[..bytes] == sent, "{mode}: the host sees other bytes than the port did");
+            assert_settled(&mut right);
+        }
+        let asker = Ipv4Addr::new(10, 77, 0, 99);
+        send(&mut left, &arp_request(&lab, asker));
+        hand_over_one(&mut right, lab.right());
+        let answer = left.receiver().receive_timeout(PATIENCE).unwrap().next().expect("an answer").to_vec();
+        let answer = arp::Packet::parse(&answer[14..]).unwrap();
+        assert_eq!((answer.operation(), answer.target_ip()), (arp::Operation::REPLY, asker));
+        assert_eq!(answer.sender_mac(), MacAddress(lab.right().mac()));
+        assert_settled(&mut right);
+    }
+}
+
+#[test]
+fn a_tagged_packet_reaches_the_host_with_its_tag() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let (mut left, mut right) =
+        (open(lab.left(), Mode::XdpCopyNative), open(lab.right(), Mode::XdpCopyNative));
+    let address = (lab.right().ipv4(), UDP_PORT);
+    let socket = lab.right().namespace().run(|| UdpSocket::bind(address).unwrap());
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    // VLAN 0 is a mere priority and for the interface itself; VLAN 5 is for nobody here.
+    for (vlan, arrives) in [(5_u16, false), (0, true)] {
+        let sent = datagram(&lab, Some(TagControl(3 << 13 | vlan)), &vlan.to_be_bytes());
+        send(&mut left, &sent);
+        assert!(hand_over_one(&mut right, lab.right()) == sent);
+        if arrives {
+            let mut buffer = [0; 16];
+            let bytes = uninterrupted(|| socket.recv(&mut buffer)).unwrap();
+            assert_eq!(buffer[..bytes], vlan.to_be_bytes(), "VLAN 5 must not have come before");
+        }
+    }
+    assert_settled(&mut right);
+}
+
+/// Both ends of a lab have the same index in their namespaces: without the check, the packet would go to the other host.
+#[test]
+fn another_namespace_is_refused_instead_of_hit() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    assert_eq!(lab.left().index(), lab.right().index());
+    let right = open(lab.right(), Mode::XdpCopyNative);
+    let tap = tap(lab.left());
+    let mut host = right.to_host().unwrap(); // which namespace it is made in does not matter
+    let packet = datagram(&lab, None, b"lost");
+    let error = lab.left().namespace().run(|| host.hand_over(&packet)).unwrap_err();
+    assert!(matches!(error, ToHostError::OtherNamespace { .. }), "{error}");
+    assert!(error.to_string().contains("call from a thread in the namespace"), "{error}");
+    assert_eq!((host.handed_over(), host.refused()), (0, 1));
+    let now = rustix::net::recv(&tap, &mut [0_u8; 64][..], rustix::net::RecvFlags::DONTWAIT);
+    assert_eq!(now.unwrap_err(), rustix::io::Errno::AGAIN, "the other host received it");
+}
+
+#[test]
+fn what_cannot_be_handed_over_is_an_error_that_says_why() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let (memory, _peer) = Port::memory_pair().unwrap();
+    assert!(matches!(memory.to_host().unwrap_err(), ToHostError::MemoryPort));
+    let ring = open(lab.left(), Mode::PacketRing);
+    assert!(matches!(ring.to_host().unwrap_err(), ToHostError::HostHasThem { .. }));
+    drop(ring);
+    let right = open(lab.right(), Mode::XdpCopyNative);
+    let mut host = right.to_host().unwrap();
+    assert_eq!(host.evidence(), Evidence::Copied(Cause::ToHost));
+    let mut hand_over = |packet: &[u8]| lab.right().namespace().run(|| host.hand_over(packet));
+    assert!(matches!(hand_over(&[0; 13]).unwrap_err(), ToHostError::TooShort { bytes: 13, .. }));
+    hand_over(&[0; 14]).unwrap();
+    hand_over(&[0; 3072]).unwrap();
+    let error = hand_over(&[0; 4096]).unwrap_err();
+    assert!(matches!(error, ToHostError::TooLong { bytes: 4096, .. }), "{error}");
+    lab.delete_pair().unwrap();
+    let error = hand_over(&[0; 64]).unwrap_err();
+    assert!(matches!(error, ToHostError::Gone { .. }), "{error}");
+    assert_eq!((host.handed_over(), host.refused()), (2, 3));
+    assert!(matches!(right.to_host().unwrap_err(), ToHostError::Gone { .. }));
+}
+
+/// Proves that a hand-over keeps no program on the interface, in the mode that needs one for it.
+#[test]
+fn the_way_to_the_host_outlives_its_port_and_leaves_nothing() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let right = open(lab.right(), Mode::XdpCopyGeneric);
+    let mut host = right.to_host().unwrap();
+    drop(right);
+    assert_eq!(lab.right().xdp_program().unwrap(), None);
+    let address = (lab.right().ipv4(), UDP_PORT);
+    let socket = lab.right().namespace().run(|| UdpSocket::bind(address).unwrap());
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let packet = datagram(&lab, None, b"late");
+    lab.right().namespace().run(|| host.hand_over(&packet)).unwrap();
+    assert_eq!(uninterrupted(|| socket.recv(&mut [0; 16])).unwrap(), 4);
+    assert_eq!(lab.right().xdp_program().unwrap(), None);
+}
+
+#[test]
+fn a_packet_in_several_buffers_reaches_the_host_in_one_piece() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric] {
+        let right = open(lab.right(), mode);
+        let mut host = right.to_host().unwrap();
+        let address = (lab.right().ipv4(), UDP_PORT);
+        let socket = lab.right().namespace().run(|| UdpSocket::bind(address).unwrap());
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let payload: Vec<u8> = (0..1400).map(|at| at as u8).collect();
+        let packet = datagram(&lab, None, &payload);
+        // Cut anywhere, also within a header.
+        let chain: Chain<Vec<u8>> =
+            [&packet[..20], &packet[20..700], &packet[700..]].map(<[u8]>::to_vec).into_iter().collect();
+        for _ in 0..2 {
+            lab.right().namespace().run(|| host.hand_over_chain(&chain)).unwrap();
+            let mut buffer = [0; 2048];
+            let bytes = uninterrupted(|| socket.recv(&mut buffer)).unwrap();
+            assert!(buffer[..bytes] == payload, "{mode}: {bytes} B");
+        }
+        assert_eq!(host.handed_over(), 2);
+    }
+}
+
+/// A thread without any capability uses the way that was prepared with them, and cannot prepare one.
+#[test]
+fn a_way_prepared_at_opening_needs_no_privileges_afterwards() {
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+    let none = CapabilitySet::empty();
+    let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric] {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let end = lab.right();
+        let open = |way| {
+            end.namespace().run(|| Port::builder(end.interface()).mode(mode).way_to_host(way).open().unwrap())
+        };
+        let address = (end.ipv4(), UDP_PORT);
+        let socket = end.namespace().run(|| UdpSocket::bind(address).unwrap());
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let packet = datagram(&lab, None, b"without");
+        // A thread of its own: it gets its capabilities from nobody again.
+        let unprivileged = |port: Port| {
+            let packet = &packet;
+            let to_host = move || {
+                set_capabilities(None, none).unwrap();
+                let done = port.to_host().and_then(|mut host| host.hand_over(packet));
+                (port, done)
+            };
+            let (_port, done) =
+                end.namespace().run(|| std::thread::scope(|scope| scope.spawn(to_host).join().unwrap()));
+            done
+        };
+        let error = unprivileged(open(false)).unwrap_err();
+        assert!(matches!(error, ToHostError::Program(_) | ToHostError::System { .. }), "{mode}: {error}");
+        unprivileged(open(true)).unwrap();
+        assert_eq!(uninterrupted(|| socket.recv(&mut [0; 16])).unwrap(), 7, "{mode}");
+    }
+}

@@ -1,0 +1,454 @@
+//! Ports over AF_XDP on real traffic: veth pairs in private namespaces.
+
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use crate::common::stream::{uninterrupted, wait_until};
+use crate::common::waiting::Waiter;
+use crate::common::{
+    PATIENCE, assert_settled, is_promiscuous, lab, open, open_with, packet, packets_of_many_lengths, receive,
+    send,
+};
+
+use nocopy::port::{OpenError, PortBuilder, RejectedReason};
+use nocopy::statistics::Snapshot;
+use nocopy::xdp::{self, Attach, Generator, Program};
+use nocopy::{Cause, Evidence, Frame, Mode, Port, Wait, probe};
+use nocopy_lab::{End, Lab};
+
+/// Which program is on an interface, by the name of the error that attaching another one gives.
+fn is_occupied(end: &End, at: Attach) -> bool {
+    let attempt = end.namespace().run(|| Program::pass().unwrap().attach(end.interface(), at).map(drop));
+    match attempt {
+        Ok(()) => false,
+        Err(xdp::Error::Occupied { .. }) => true,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn packets_cross_a_veth_pair_across_many_ring_wraps() {
+    let lab = lab!();
+    let (mut left, mut right) = (open(lab.left()), open(lab.right()));
+    assert_eq!(left.mode(), Mode::XdpCopyNative);
+    assert_eq!(left.evidence(), Evidence::Copied(Cause::XdpCopyMode));
+    let refusals: Vec<Mode> = left.refusals().iter().map(|refusal| refusal.mode).collect();
+    assert_eq!(refusals, [Mode::XdpZeroCopy]);
+    let report = left.report().to_string();
+    for said in
+        ["xdp copy native", "refused  xdp zero-copy", "the driver veth has no AF_XDP zero-copy", "2048 B"]
+    {
+        assert!(report.contains(said), "{report}");
+    }
+    for round in 0..200 {
+        let packets = packets_of_many_lengths(lab.right(), round);
+        send(&mut left, &packets);
+        assert_eq!(receive(&mut right, 100), packets);
+    }
+    assert_settled(&mut left);
+    assert_settled(&mut right);
+    assert_eq!(right.statistics().unwrap().rx_lost(), 0);
+}
+
+#[test]
+fn taken_frames_are_echoed_in_place() {
+    let lab = lab!();
+    let (mut left, mut right) = (open(lab.left()), open(lab.right()));
+    for number in 0..300 {
+        send(&mut left, &[packet(lab.right(), number, 64)]);
+        let (receiver, sender) = right.halves();
+        for mut packet in receiver.receive_timeout(PATIENCE).unwrap() {
+            let (to, from) = packet[..12].split_at_mut(6);
+            to.swap_with_slice(from);
+            sender.send(packet.take()).unwrap();
+        }
+        sender.flush().unwrap();
+        assert_eq!(receive(&mut left, 1)[0][14..18], number.to_be_bytes());
+    }
+    assert_settled(&mut right);
+}
+
+#[test]
+fn the_kernels_own_sockets_are_the_other_end() {
+    let lab = lab!();
+    let (left, right) = (lab.left(), lab.right());
+    // The kernel's UDP stack sends; the port sees the datagram with good headers.
+    let mut port = open(right);
+    let socket = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
+    socket.send_to(b"from a socket", (right.ipv4(), 9000)).unwrap();
+    let bytes = receive(&mut port, 1).remove(0);
+    let ethernet = nocopy_proto::wire::ethernet::Frame::parse(&bytes).unwrap();
+    let ipv4 = nocopy_proto::wire::ipv4::Packet::parse(ethernet.payload()).unwrap();
+    let udp = nocopy_proto::wire::udp::Datagram::parse(ipv4.payload()).unwrap();
+    assert_eq!((udp.destination_port(), udp.payload()), (9000, &b"from a socket"[..]));
+    assert!(ipv4.checksum_is_valid());
+    drop(port);
+    // And the other way round: the port builds a datagram that a kernel socket receives.
+    let mut port = open(left);
+    let receiver = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 9001)).unwrap());
+    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    let headers = nocopy_proto::UdpFrame {
+        source_mac: nocopy_proto::MacAddress(left.mac()),
+        destination_mac: nocopy_proto::MacAddress(right.mac()),
+        vlan: None,
+        addresses: nocopy_proto::IpAddresses::V4 { source: left.ipv4(), destination: right.ipv4() },
+        traffic_class: 0,
+        hop_limit: 64,
+        source_port: 9002,
+        destination_port: 9001,
+        checksum: nocopy_proto::UdpChecksum::Computed,
+    };
+    let mut frame = port.sender().frame().unwrap();
+    frame.append(11).unwrap().copy_from_slice(b"from a port");
+    let payload = frame.to_vec();
+    headers.emit_headers(frame.prepend(headers.header_bytes()).unwrap(), &payload).unwrap();
+    port.sender().send(frame).unwrap();
+    port.sender().flush().unwrap();
+    let mut buffer = [0; 64];
+    let (bytes, from) = uninterrupted(|| receiver.recv_from(&mut buffer)).unwrap();
+    assert_eq!((&buffer[..bytes], from.port()), (&b"from a port"[..], 9002));
+}
+
+#[test]
+fn generic_mode_works_when_asked_for_and_on_loopback_by_itself() {
+    let lab = lab!();
+    let generic = |builder: PortBuilder| builder.mode(Mode::XdpCopyGeneric);
+    let mut left = open(lab.left());
+    let mut right = open_with(lab.right(), generic).unwrap();
+    assert_eq!(right.mode(), Mode::XdpCopyGeneric);
+    assert!(right.refusals().is_empty());
+    let packets: Vec<_> = (0..50).map(|number| packet(lab.right(), number, 500)).collect();
+    send(&mut left, &packets);
+    assert_eq!(receive(&mut right, 50), packets);
+    assert_settled(&mut right);
+    let loopback = lab.left().namespace().run(|| Port::open("lo")).unwrap();
+    assert_eq!(loopback.mode(), Mode::XdpCopyGeneric);
+    assert_eq!(loopback.refusals().len(), 2);
+}
+
+#[test]
+fn the_probe_foresees_the_mode_and_names_what_is_in_the_way() {
+    let lab = lab!();
+    let end = lab.left();
+    let gates = |name: &str| end.namespace().run(|| probe::interface(name).unwrap());
+    let gate = |name: &str| gates(end.interface()).into_iter().find(|gate| gate.name == name).unwrap();
+    for name in [end.interface(), "lo"] {
+        let port = end.namespace().run(|| Port::open(name)).unwrap();
+        assert_eq!(probe::first_mode(&gates(name)), Some(port.mode().to_string().as_str()), "{name}");
+    }
+    assert_eq!(gate("XDP program").state, probe::State::Open);
+    let port = open(end);
+    assert_eq!(gate("XDP program").state, probe::State::Closed);
+    drop(port);
+    lab.right().set_down().unwrap();
+    assert_eq!((gate("up").state, gate("carrier").state), (probe::State::Open, probe::State::Closed));
+    end.set_down().unwrap();
+    assert_eq!(gate("up").fix, Some(format!("'ip link set dev {} up'", end.interface())));
+    end.set_mtu(9000).unwrap();
+    assert_eq!(gate("MTU").state, probe::State::Closed);
+}
+
+#[test]
+fn an_mtu_too_large_for_the_driver_leaves_generic_mode() {
+    let Some(lab) = Lab::builder().mtu(3600).build_or_skip() else { return };
+    let (mut left, mut right) = (open(lab.left()), open(lab.right()));
+    assert_eq!(right.mode(), Mode::XdpCopyGeneric);
+    let report = right.report().to_string();
+    assert!(report.matches("the MTU is more than the driver veth gives to XDP").count() == 2, "{report}");
+    let packets: Vec<_> = (0..50).map(|number| packet(lab.right(), number, 3614)).collect();
+    send(&mut left, &packets);
+    assert_eq!(receive(&mut right, 50), packets);
+    assert_settled(&mut right);
+}
+
+#[test]
+fn every_way_of_waiting_receives_and_times_out() {
+    let lab = lab!();
+    let (mut left, mut right) = (open(lab.left()), open(lab.right()));
+    let coalesced = Wait::Coalesced { packets: 32, delay: Duration::from_millis(2) };
+    let adaptive = Wait::Adaptive { spin: Duration::from_micros(100) };
+    for (number, wait) in (0..).zip([Wait::Spin, Wait::Interrupt, adaptive, coalesced, Wait::Spin]) {
+        right.receiver().set_wait(wait);
+        assert!(right.receiver().receive_timeout(Duration::from_millis(5)).unwrap().is_empty(), "{wait:?}");
+        let packets = [packet(lab.right(), number, 200)];
+        let waiter = Waiter::this_thread();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                waiter.wait_until_it_waits();
+                send(&mut left, &packets);
+            });
+            assert_eq!(receive(&mut right, 1), packets, "{wait:?}");
+        });
+    }
+}
+
+/// A counter of an interface's driver.
+fn driver_counter(end: &End, name: &str) -> u64 {
+    let snapshot = end.namespace().run(|| Snapshot::of(end.interface())).unwrap();
+    let counter = snapshot.driver.iter().find(|counter| counter.name == name);
+    counter.unwrap_or_else(|| panic!("no counter {name}: {:?}", snapshot.driver)).value
+}
+
+/// Frames redirected out of this end of a veth pair: those that the ring of the other end took, and those it had no room for.
+fn redirected(end: &End) -> [u64; 2] {
+    ["tx_queue_0_xdp_xmit", "tx_queue_0_xdp_xmit_errors"].map(|name| driver_counter(end, name))
+}
+
+/// Sends so many frames, in several calls, and returns how many calls a signal ended early: those are made once more.
+fn generate(interface: &str, frame: &[u8], count: u32) -> u32 {
+    const CALLS: u32 = 20;
+    let generator = Generator::new(interface).unwrap();
+    let (mut whole, mut interrupted) = (0, 0);
+    while whole < CALLS {
+        match generator.send(frame, count / CALLS) {
+            Ok(()) => whole += 1,
+            Err(error) if error.kind() == ErrorKind::Interrupted => interrupted += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    interrupted
+}
+
+#[test]
+fn every_packet_sent_is_received_or_counted_at_full_rate() {
+    const PACKETS: u32 = 400_000;
+    let lab = lab!();
+    let (left, right) = (lab.left(), lab.right());
+    for wait in [Wait::Interrupt, Wait::Coalesced { packets: 1024, delay: Duration::from_millis(1) }] {
+        let (mut receiver, sender) = open_with(right, |builder| builder.wait(wait)).unwrap().split();
+        let before = redirected(left);
+        let frame = packet(right, 7, 64);
+        let source = left.namespace().spawn({
+            let interface = left.interface();
+            let frame = frame.clone();
+            move || generate(interface, &frame, PACKETS)
+        });
+        let (mut received, mut last_came) = (0, Instant::now());
+        loop {
+            let is_last = source.is_finished();
+            let batch = receiver.receive_timeout(Duration::from_millis(20)).unwrap();
+            let count = batch.map(|packet| assert_eq!(&*packet, &frame[..])).count() as u64;
+            received += count;
+            if count > 0 || !is_last {
+                last_came = Instant::now();
+                continue;
+            }
+            // Counted by the socket; or, where veth's own ring was full before XDP saw the packet, by the driver.
+            let lost = receiver.statistics().unwrap().rx_lost();
+            let now = redirected(left);
+            let [taken, overflows] = [0, 1].map(|place| now[place] - before[place]);
+            let account = format!("{received} received, {lost} lost of {taken}; no room for {overflows}");
+            assert!(received + lost <= taken, "more than were sent: {account}");
+            if received + lost == taken {
+                // What was sent by calls that a signal ended is known by the driver's counters only.
+                let (sent, interrupted) = (taken + overflows, source.join().unwrap());
+                let packets = u64::from(PACKETS);
+                assert!(sent == packets || sent > packets && interrupted > 0, "{account}");
+                assert!(received > 0, "{account}");
+                break;
+            }
+            // The kernel may still have some in veth's ring.
+            assert!(last_came.elapsed() < PATIENCE, "fewer than were sent: {account}");
+        }
+        let balance = receiver.balance();
+        assert!(balance.is_whole() && balance.yours == 0, "{balance}");
+        assert_eq!(receiver.faults().total(), 0);
+        drop(sender);
+    }
+}
+
+#[test]
+fn two_queues_are_two_ports_and_one_queue_is_one() {
+    let lab = lab!(Lab::builder().queues(2));
+    let first = open(lab.left());
+    let second = open_with(lab.left(), |builder| builder.queue(1)).unwrap();
+    let taken = open_with(lab.left(), |builder| builder.queue(1)).unwrap_err();
+    assert!(matches!(taken, OpenError::QueueTaken { queue: 1, .. }), "{taken}");
+    assert!(taken.to_string().contains("another AF_XDP socket is bound to it"), "{taken}");
+    let beyond = open_with(lab.left(), |builder| builder.queue(2)).unwrap_err();
+    assert!(matches!(beyond, OpenError::QueueOutOfRange { queue: 2, queues: 2, .. }), "{beyond}");
+    drop(first);
+    drop(second);
+    assert!(!is_occupied(lab.left(), Attach::Native), "the program goes with its last port");
+}
+
+#[test]
+fn ports_of_one_area_forward_between_interfaces() {
+    let (one, two) = (lab!(), lab!());
+    let area =
+        nocopy::Area::new(nocopy::area::AreaConfig { frame_count: 1024, ..Default::default() }).unwrap();
+    let shared = |builder: PortBuilder| builder.area(&area).frame_count(256, 256).ring_sizes(256, 256);
+    let mut inside = open_with(one.right(), shared).unwrap();
+    let mut outside = open_with(two.left(), shared).unwrap();
+    let (mut source, mut sink) = (open(one.left()), open(two.right()));
+    for round in 0..50 {
+        let packets: Vec<_> = (0..30).map(|i| packet(two.right(), round * 30 + i, 300)).collect();
+        send(&mut source, &packets);
+        let mut forwarded = 0;
+        while forwarded < 30 {
+            let frames: Vec<Frame> =
+                inside.receiver().receive_timeout(PATIENCE).unwrap().map(|packet| packet.take()).collect();
+            assert!(!frames.is_empty(), "packets missing");
+            forwarded += frames.len();
+            frames.into_iter().for_each(|frame| outside.sender().send(frame).unwrap());
+            outside.sender().flush().unwrap();
+        }
+        assert_eq!(receive(&mut sink, 30), packets);
+    }
+    inside.balance();
+    assert_settled(&mut outside);
+    drop((inside, outside));
+    assert_eq!(area.balance().free + u64::from(area.balance().retired), 1024);
+}
+
+#[test]
+fn a_program_already_there_is_not_displaced_unless_asked() {
+    let lab = lab!();
+    let end = lab.left();
+    let held =
+        end.namespace().run(|| Program::pass().unwrap().attach(end.interface(), Attach::Native).unwrap());
+    let error = open_with(end, |builder| builder).unwrap_err();
+    assert!(matches!(error, OpenError::Xdp(xdp::Error::Occupied { .. })), "{error}");
+    let error = open_with(end, |builder| builder.displace(true)).unwrap_err();
+    assert!(matches!(error, OpenError::Xdp(xdp::Error::Held { .. })), "{error}");
+    drop(held);
+    assert!(open_with(end, |builder| builder.displace(true)).is_ok());
+}
+
+#[test]
+fn promiscuous_mode_is_on_while_the_port_is_open() {
+    let lab = lab!();
+    let right = lab.right();
+    let port = open_with(right, |builder| builder.promiscuous(true)).unwrap();
+    assert!(is_promiscuous(right));
+    drop(port);
+    assert!(!is_promiscuous(right));
+}
+
+#[test]
+fn bad_interfaces_are_named_with_the_cause_and_the_way_out() {
+    let lab = lab!();
+    let end = lab.left();
+    let text = |name: &str| end.namespace().run(|| Port::open(name)).unwrap_err().to_string();
+    assert!(text("nope0").contains("no such interface"));
+    assert!(text("a-name-longer-than-fifteen").contains("no such interface"));
+    assert!(text("").contains("no such interface"));
+    end.set_mtu(9000).unwrap();
+    let error = text(end.interface());
+    assert!(error.contains("MTU 9000") && error.contains("lower the MTU"), "{error}");
+    end.set_mtu(2500).unwrap();
+    let error = open_with(end, |builder| builder.frame_size(2048)).unwrap_err();
+    assert!(error.to_string().contains("use a frame size of 4096"), "{error}");
+    assert_eq!(open(end).area().frame_bytes(), 4096);
+    end.set_mtu(1500).unwrap();
+    lab.right().set_down().unwrap();
+    let error = open_with(end, |builder| builder.carrier_timeout(Duration::from_millis(50))).unwrap_err();
+    assert!(error.to_string().contains("no carrier"), "{error}");
+    let (about_to_open, opener) = std::sync::mpsc::channel();
+    let back = std::thread::spawn({
+        let namespace = end.namespace().clone();
+        move || {
+            namespace.run(|| {
+                about_to_open.send(Waiter::this_thread()).unwrap();
+                Port::builder("nc0").carrier_timeout(PATIENCE).open().map(drop)
+            })
+        }
+    });
+    opener.recv().unwrap().wait_until_it_waits();
+    lab.right().set_up().unwrap();
+    back.join().unwrap().expect("the carrier came back in time");
+    lab.right().set_down().unwrap();
+    end.set_down().unwrap();
+    assert!(text(end.interface()).contains("the interface is down"));
+    let area = nocopy::Area::new(nocopy::area::AreaConfig {
+        frame_bytes: 8192,
+        frame_count: 64,
+        ..Default::default()
+    });
+    lab.right().set_up().unwrap();
+    end.set_up().unwrap();
+    lab.wait_for_carrier().unwrap();
+    let error = open_with(end, |builder| builder.area(area.as_ref().unwrap())).unwrap_err();
+    assert!(error.to_string().contains("at most a page"), "{error}");
+    let error = end.namespace().run(|| Port::builder(end.interface()).mode(Mode::Memory).open()).unwrap_err();
+    assert!(matches!(error, OpenError::MemoryMode), "{error}");
+    let error = open_with(end, |builder| builder.mode(Mode::XdpZeroCopy)).unwrap_err();
+    assert!(error.to_string().contains("xdp zero-copy"), "{error}");
+    assert!(!is_occupied(end, Attach::Native), "a failed opening leaves nothing attached");
+}
+
+#[test]
+fn frames_over_the_mtu_are_refused_instead_of_lost() {
+    let lab = lab!();
+    let mut left = open(lab.left());
+    let mut frame = left.sender().frame().unwrap();
+    frame.fill(&packet(lab.right(), 1, 1519)).unwrap();
+    let rejected = left.sender().send(frame).unwrap_err();
+    assert_eq!(rejected.reason, RejectedReason::TooLong { bytes_max: 1518 });
+}
+
+#[test]
+fn a_port_opens_again_right_after_it_was_closed() {
+    let lab = lab!();
+    let mut right = open(lab.right());
+    for number in 0..50 {
+        let mut left = open(lab.left());
+        send(&mut left, &[packet(lab.right(), number, 64)]);
+        assert_eq!(receive(&mut right, 1).len(), 1);
+    }
+    assert_settled(&mut right);
+}
+
+#[test]
+fn a_duplicate_of_the_descriptor_does_not_keep_the_port_receiving() {
+    let lab = lab!(Lab::builder().queues(2));
+    let area = nocopy::Area::new(nocopy::area::AreaConfig { frame_count: 64, ..Default::default() }).unwrap();
+    let other = open_with(lab.right(), |builder| builder.queue(1)).unwrap(); // keeps the program
+    let set = |builder: PortBuilder| builder.area(&area).frame_count(32, 32).ring_sizes(32, 32);
+    let (receiver, sender) = open_with(lab.right(), set).unwrap().split();
+    let duplicate = receiver.as_fd().try_clone_to_owned().unwrap();
+    drop((receiver, sender));
+    assert_eq!(area.balance().free, 64);
+    let mut left = open(lab.left());
+    send(&mut left, &[packet(lab.right(), 1, 64)]);
+    assert!(left.sender().drain(PATIENCE).unwrap());
+    let seen = || driver_counter(lab.right(), "rx_queue_0_xdp_packets");
+    wait_until("seen by the program", || seen() == 1);
+    let statistics = rustix::net::sockopt::xdp_statistics(&duplicate).unwrap();
+    assert_eq!(statistics.rx_dropped, 0);
+    let readable = rustix::event::PollFd::new(&duplicate, rustix::event::PollFlags::IN);
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    assert_eq!(rustix::event::poll(&mut [readable], Some(&now)).unwrap(), 0, "a closed port received");
+    drop(other);
+}
+
+#[test]
+fn the_descriptor_is_readable_when_packets_are_there() {
+    use rustix::event::{PollFd, PollFlags, Timespec};
+    let lab = lab!();
+    let (mut left, right) = (open(lab.left()), open(lab.right()));
+    let (mut receiver, _sender) = right.split();
+    assert!(!receiver.arm().unwrap());
+    let ready = |receiver: &nocopy::Receiver, ms: i64| {
+        let fd = receiver.as_fd();
+        let timeout = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
+        rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&timeout)).unwrap() > 0
+    };
+    assert!(!ready(&receiver, 1));
+    send(&mut left, &[packet(lab.right(), 1, 64)]);
+    assert!(ready(&receiver, 60_000));
+    assert!(receiver.arm().unwrap());
+}
+
+#[test]
+fn busy_polling_and_no_wakeup_are_accepted() {
+    let lab = lab!();
+    let set = |builder: PortBuilder| builder.busy_poll(Duration::from_micros(20), 64).need_wakeup(false);
+    let (mut left, mut right) = (open(lab.left()), open_with(lab.right(), set).unwrap());
+    send(&mut left, &[packet(lab.right(), 1, 64)]);
+    assert_eq!(receive(&mut right, 1).len(), 1);
+    send(&mut right, &[packet(lab.left(), 2, 64)]);
+    assert_eq!(receive(&mut left, 1).len(), 1, "a port without need-wakeup sends too");
+}

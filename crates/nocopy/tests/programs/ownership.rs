@@ -1,0 +1,82 @@
+//! What ownership forbids: each file in `ownership/` fails to compile at the lines marked `//~` with those errors, and with no other;
+//! a file without a mark compiles.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where the compiler reports an error, and which (`rustc --explain`). Its words are not compared: they change with every version.
+type Errors = BTreeSet<(usize, String)>;
+
+/// The errors that a file announces.
+fn expected(file: &Path) -> Errors {
+    let text = fs::read_to_string(file).unwrap();
+    let marks =
+        (1..).zip(text.lines()).filter_map(|(number, line)| Some((number, line.split_once("//~ ")?.1)));
+    marks.map(|(number, code)| (number, code.trim().to_owned())).collect()
+}
+
+/// The errors that the compiler reports for a program that uses the library.
+fn reported(file: &Path) -> Errors {
+    let (rustc, library) = (rustc(), library());
+    let mut command = Command::new(&rustc);
+    command.args([
+        "--edition",
+        "2024",
+        "--crate-type",
+        "bin",
+        "--emit",
+        "metadata",
+        "--error-format",
+        "short",
+    ]);
+    command.arg("--extern").arg(format!("nocopy={}", library.display()));
+    command.arg("-L").arg(format!("dependency={}", library.parent().unwrap().display()));
+    // What the program would become is of no interest.
+    command.arg("-o").arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("ownership.rmeta")).arg(file);
+    let output = command.output().unwrap_or_else(|error| panic!("{}: {error}", rustc.display()));
+    let said = String::from_utf8_lossy(&output.stderr);
+    let errors: Errors = said.lines().filter_map(error_of).collect();
+    assert_eq!(output.status.success(), errors.is_empty(), "{}: {said}", file.display());
+    errors
+}
+
+/// The error in a line as `FILE:6:5: error[E0382]: borrow of moved value`. One without a code is called `none`.
+fn error_of(line: &str) -> Option<(usize, String)> {
+    let (place, message) = line.split_once(": error")?;
+    let number = place.rsplit(':').nth(1)?.parse().ok()?;
+    let code = message.strip_prefix('[').and_then(|message| message.split_once(']'));
+    Some((number, code.map_or("none", |(code, _)| code).to_owned()))
+}
+
+/// The compiler that belongs to the cargo which built this test.
+fn rustc() -> PathBuf {
+    let beside = Path::new(env!("CARGO")).with_file_name("rustc");
+    if beside.exists() { beside } else { std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()).into() }
+}
+
+/// The library as it was built for this test: the newest one beside it.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let files = fs::read_dir(test.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+    let libraries = files.filter(|file| {
+        let name = file.file_name().unwrap().to_string_lossy();
+        name.starts_with("libnocopy-") && name.ends_with(".rlib")
+    });
+    let newest = libraries.max_by_key(|file| fs::metadata(file).unwrap().modified().unwrap());
+    newest.expect("the library was built for this test")
+}
+
+#[test]
+fn misuse_does_not_compile_and_use_does() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ownership");
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let (misuses, uses): (Vec<_>, Vec<_>) = files.iter().partition(|file| !expected(file).is_empty());
+    assert_eq!((misuses.len(), uses.len()), (10, 1), "programs that must not compile, and that must");
+    for file in files {
+        assert_eq!(reported(&file), expected(&file), "{}: reported, expected", file.display());
+    }
+}

@@ -1,0 +1,182 @@
+//! Explicit congestion notification: what is sent can be marked, and marks are told of exactly what was marked.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Instant;
+
+use crate::common::{PATIENCE, lab};
+use nocopy::socket::udp::over_port::{self, Settings};
+use nocopy::socket::udp::{Message, Method, Socket};
+use nocopy::{Mode, Port};
+use nocopy_lab::End;
+use socket2::SockRef;
+
+/// What the two bits can say: not capable, capable (two ways), marked.
+const CODEPOINTS: [u32; 4] = [0b00, 0b01, 0b10, 0b11];
+
+/// From now on what the socket sends carries this, besides a class of its own.
+fn set_codepoint(socket: SockRef<'_>, to: SocketAddr, codepoint: u32) {
+    let class = 0b1010_0000 | codepoint;
+    match to {
+        SocketAddr::V4(_) => socket.set_tos_v4(class).unwrap(),
+        SocketAddr::V6(_) => socket.set_tclass_v6(class).unwrap(),
+    }
+}
+
+#[test]
+fn an_ordinary_socket_tells_marks() {
+    // The last: an IPv6 socket that is sent to over IPv4.
+    for (ip, from, to) in
+        [("127.0.0.1", "127.0.0.1", "127.0.0.1"), ("::1", "::1", "::1"), ("::", "127.0.0.1", "127.0.0.1")]
+    {
+        let bind = SocketAddr::new(ip.parse().unwrap(), 0);
+        for asked in [true, false] {
+            let mut socket = Socket::builder().congestion_marks(asked).bind(bind).unwrap();
+            let to = SocketAddr::new(to.parse().unwrap(), socket.local_address().unwrap().port());
+            let sender = UdpSocket::bind(SocketAddr::new(from.parse().unwrap(), 0)).unwrap();
+            for round in 0..3 {
+                for codepoint in CODEPOINTS {
+                    set_codepoint(SockRef::from(&sender), to, codepoint);
+                    sender.send_to(&[codepoint as u8, round], to).unwrap();
+                }
+            }
+            let mut marks = Vec::new();
+            while marks.len() < 12 {
+                let batch = socket.receiver().receive_timeout(PATIENCE).unwrap();
+                let before = marks.len();
+                for run in batch.runs() {
+                    assert!(run.datagrams().all(|datagram| datagram.congested == run.is_congested()));
+                    marks.extend(run.datagrams().map(|datagram| (datagram.bytes[0], datagram.congested)));
+                }
+                assert!(marks.len() > before, "{ip}: only {} came", marks.len());
+            }
+            assert!(
+                marks.iter().all(|(codepoint, told)| *told == (asked && *codepoint == 0b11)),
+                "{ip}: {marks:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn runs_are_marked_as_a_whole_and_what_is_sent_is_capable() {
+    for ip in ["127.0.0.1", "::1"] {
+        let bind = SocketAddr::new(ip.parse().unwrap(), 0);
+        let mut receiver = Socket::builder().congestion_marks(true).bind(bind).unwrap();
+        let to = receiver.local_address().unwrap();
+        let mut sender = Socket::builder().congestion_marks(true).method(Method::Gso).bind(bind).unwrap();
+        let class = match to {
+            SocketAddr::V4(_) => SockRef::from(&sender).tos_v4().unwrap(),
+            SocketAddr::V6(_) => SockRef::from(&sender).tclass_v6().unwrap(),
+        };
+        assert_eq!(class, 0b10, "capable");
+        sender.connect(to).unwrap();
+        for codepoint in [0b10, 0b11, 0b10] {
+            set_codepoint(SockRef::from(&sender), to, codepoint);
+            let mut buffer = sender.sender().buffer().unwrap();
+            buffer.fill(&[codepoint as u8; 1000]).unwrap();
+            sender.sender().send(Message::segments(buffer, 100)).unwrap();
+            assert!(sender.sender().drain(PATIENCE).unwrap());
+        }
+        let mut count = 0;
+        let mut longest = 0;
+        while count < 30 {
+            let batch = receiver.receiver().receive_timeout(PATIENCE).unwrap();
+            assert!(!batch.runs().is_empty(), "{ip}: only {count} came");
+            for run in batch.runs() {
+                assert!(
+                    run.bytes().iter().all(|byte| (*byte == 0b11) == run.is_congested()),
+                    "{ip}: marks were mixed"
+                );
+                (count, longest) = (count + run.len(), longest.max(run.len()));
+            }
+        }
+        assert_eq!(longest, 10, "{ip}: no run was kept together, so this says nothing of runs");
+    }
+}
+
+fn over(end: &End, mode: Mode, local: SocketAddr, settings: &Settings) -> over_port::Socket {
+    let port = Port::builder(end.interface()).mode(mode);
+    end.namespace().run(|| over_port::Socket::open(port, local, settings)).expect("opened")
+}
+
+/// The marks of so many datagrams, by their first byte.
+fn marks(socket: &mut over_port::Socket, count: usize) -> Vec<(u8, bool, bool)> {
+    let mut marks = Vec::new();
+    let give_up = Instant::now() + PATIENCE;
+    while marks.len() < count {
+        assert!(Instant::now() < give_up, "only {} of {count} came", marks.len());
+        for datagram in socket.receiver().receive_timeout(PATIENCE).unwrap() {
+            marks.push((datagram[0], datagram.is_congested(), datagram.copied().is_some()));
+        }
+    }
+    marks
+}
+
+#[test]
+fn a_socket_over_a_port_tells_marks_of_what_comes_either_way() {
+    for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing] {
+        let lab = lab!();
+        let local = SocketAddr::new(lab.left().ipv4().into(), 7700);
+        let mut settings = Settings::default();
+        settings.congestion_marks = true;
+        let mut socket = over(lab.left(), mode, local, &settings);
+        let remote = SocketAddr::new(lab.right().ipv4().into(), 7701);
+        let peer = lab.right().namespace().run(|| UdpSocket::bind(remote).unwrap());
+        for codepoint in CODEPOINTS {
+            set_codepoint(SockRef::from(&peer), local, codepoint);
+            peer.send_to(&[codepoint as u8; 100], local).unwrap();
+        }
+        for (codepoint, told, copied) in marks(&mut socket, 4) {
+            assert_eq!((told, copied), (codepoint == 0b11, false), "{mode}: {codepoint:02b}");
+        }
+        // Longer than the MTU: in fragments, which the kernel puts together.
+        for codepoint in CODEPOINTS {
+            set_codepoint(SockRef::from(&peer), local, codepoint);
+            peer.send_to(&[codepoint as u8; 3000], local).unwrap();
+        }
+        for (codepoint, told, copied) in marks(&mut socket, 4) {
+            assert_eq!(
+                (told, copied),
+                (codepoint == 0b11, true),
+                "{mode}, through the kernel: {codepoint:02b}"
+            );
+        }
+    }
+}
+
+/// The codepoints of the next UDP packets that the port brings, or of their fragments.
+fn codepoints_seen(port: &mut Port, count: usize) -> Vec<u8> {
+    let mut seen = Vec::new();
+    let give_up = Instant::now() + PATIENCE;
+    while seen.len() < count {
+        assert!(Instant::now() < give_up, "only {} of {count} came", seen.len());
+        for packet in port.receiver().receive_timeout(PATIENCE).unwrap() {
+            if packet[12..14] == [0x08, 0x00] && packet[23] == 17 {
+                seen.push(packet[15] & 0b11);
+            }
+        }
+    }
+    seen
+}
+
+#[test]
+fn what_is_sent_over_a_port_or_through_the_kernel_is_capable_when_asked() {
+    let lab = lab!();
+    let right = lab.right();
+    let mut raw =
+        right.namespace().run(|| Port::builder(right.interface()).mode(Mode::XdpCopyNative).open()).unwrap();
+    for (ecn, expected) in [(false, 0b00), (true, 0b10)] {
+        let mut settings = Settings::default();
+        settings.congestion_marks = ecn;
+        let local = SocketAddr::new(lab.left().ipv4().into(), 7710 + u16::from(ecn));
+        let remote = SocketAddr::new(right.ipv4().into(), 7719);
+        let mut socket = over(lab.left(), Mode::XdpCopyNative, local, &settings);
+        let sender = socket.sender();
+        sender.send_copied(remote, &[b"over the port"]).unwrap();
+        sender.flush().unwrap();
+        assert_eq!(codepoints_seen(&mut raw, 1), [expected]);
+        sender.send_copied(remote, &[&[7; 2000]]).unwrap(); // the kernel makes fragments of it
+        assert_eq!(codepoints_seen(&mut raw, 2), [expected; 2]);
+        assert_eq!((sender.sent().over_port, sender.sent().through_kernel()), (1, 1));
+    }
+}

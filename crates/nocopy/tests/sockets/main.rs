@@ -1,0 +1,22 @@
+//! UDP and TCP sockets with owned buffers, over the kernel's sockets and over ports.
+#![allow(missing_docs)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod ecn;
+mod tcp_connect;
+mod tcp_connections;
+mod tcp_faults;
+mod tcp_lifetime;
+mod tcp_proxy;
+mod tcp_queue;
+mod tcp_reference;
+mod tcp_send;
+mod udp_by_port;
+mod udp_faults;
+mod udp_lifetime;
+mod udp_model;
+mod udp_over_port;
+mod udp_send;
+mod udp_tokio;

@@ -1,0 +1,103 @@
+//! Ten thousand connections at a time: in a process of its own, for the descriptors.
+#![allow(unsafe_code)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+
+use nocopy::Pool;
+use nocopy::socket::tcp::Socket;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::common::PATIENCE;
+use crate::common::stream::read_some;
+
+const CONNECTIONS: usize = 10_000;
+const ROUNDS: usize = 3;
+const MESSAGE_BYTES: usize = 12_000;
+
+/// What a connection sends in a round.
+fn message(number: usize, round: usize) -> Vec<u8> {
+    (0..MESSAGE_BYTES).map(|place| (number * 31 + round * 7 + place) as u8).collect()
+}
+
+/// Opens them all, and reads each message; in every round, once everybody has its connection.
+fn clients(to: SocketAddr) {
+    // SAFETY: descriptors of its own from here on, so the limit holds for each end apart; none is shared with other threads.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.unwrap();
+    let mut streams: Vec<TcpStream> =
+        (0..CONNECTIONS).map(|_| TcpStream::connect(to).expect("connected")).collect();
+    let mut bytes = vec![0; MESSAGE_BYTES];
+    for round in 0..ROUNDS {
+        for (number, stream) in streams.iter_mut().enumerate() {
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.read_exact(&mut bytes).unwrap();
+            assert!(bytes == message(number, round), "connection {number}, round {round}");
+            stream.write_all(&(number as u32).to_be_bytes()).unwrap();
+        }
+    }
+    for stream in &mut streams {
+        assert_eq!(read_some(stream, &mut bytes).unwrap(), 0, "the end");
+    }
+}
+
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
+
+fn rings() -> usize {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+    let links = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    links.filter(|link| link.to_string_lossy().contains("[io_uring]")).count()
+}
+
+#[test]
+fn ten_thousand_share_a_pool_and_none_starves() {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = CONNECTIONS as u64 + 500;
+    if limit.maximum.is_some_and(|maximum| maximum < wanted) {
+        nocopy_lab::skip(&nocopy_lab::Missing::Capability("10,500 descriptors (ulimit -n)"));
+        return;
+    }
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let pool = Pool::new(64, 16 << 10).unwrap();
+    let listener = Socket::builder().send_pool(&pool).listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let to = listener.local_address().unwrap();
+    let (tell, told) = mpsc::channel();
+    let clients = thread::spawn(move || {
+        clients(to);
+        tell.send(()).unwrap();
+    });
+    let before = resident_bytes();
+    // In the order in which they were made.
+    let mut sockets: Vec<Socket> = (0..CONNECTIONS).map(|_| listener.accept().unwrap().0).collect();
+    for round in 0..ROUNDS {
+        for (number, socket) in sockets.iter_mut().enumerate() {
+            let mut buffer =
+                socket.sender().buffer().unwrap_or_else(|| panic!("no buffer for {number}, round {round}"));
+            buffer.fill(&message(number, round)).unwrap();
+            socket.sender().send(buffer).unwrap();
+            assert!(socket.sender().try_flush().unwrap(), "a message fits the send buffer");
+            socket.sender().reap();
+        }
+        for socket in &mut sockets {
+            let mut answer = [0; 4];
+            let (_, length) =
+                rustix::net::recv(&*socket, &mut answer, rustix::net::RecvFlags::WAITALL).unwrap();
+            assert_eq!(length, 4);
+        }
+        assert!(rings() <= 64, "{} rings", rings());
+    }
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown / CONNECTIONS < 32 << 10, "{} bytes for each connection", grown / CONNECTIONS);
+    for socket in &mut sockets {
+        socket.sender().finish().unwrap();
+    }
+    told.recv_timeout(PATIENCE).expect("all of them have seen everything");
+    clients.join().unwrap();
+    drop(sockets);
+    assert_eq!(pool.at_home(), pool.total());
+}

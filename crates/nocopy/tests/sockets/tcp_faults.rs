@@ -1,0 +1,369 @@
+//! Streams while something is wrong: the right error, memory back, nothing stuck, and every byte accounted for.
+
+use crate::common;
+use crate::common::lab;
+use std::io::{ErrorKind, Read};
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nocopy::socket::tcp::{Builder, Method, OpenError, Sender, Socket};
+use nocopy::{Cause, Pool};
+use nocopy_lab::{End, Lab};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+use crate::common::calls::{Calls, POLL, SEND, this_thread, wait_until_in};
+use crate::common::stream::{PATIENCE, assert_same, connected, lose, pattern, read_all, reading, wait_until};
+use crate::common::{SECOND, scribble};
+
+/// Each method, and the choice among them.
+const WAYS: [Option<Method>; 4] =
+    [None, Some(Method::Plain), Some(Method::ZeroCopy), Some(Method::UringZeroCopy)];
+
+fn by(method: Option<Method>) -> Builder {
+    match method {
+        Some(method) => Socket::builder().method(method),
+        None => Socket::builder(),
+    }
+}
+
+fn name(method: Option<Method>) -> &'static str {
+    method.map_or("auto", Method::name)
+}
+
+/// Queues and hands over that much of the stream, from buffers of the pool.
+fn send(sender: &mut Sender, first: usize, bytes: usize) -> Result<(), nocopy::socket::tcp::SendError> {
+    let end = first + bytes;
+    for first in (first..end).step_by(60_000) {
+        let mut buffer = sender.wait_buffer()?;
+        buffer.fill(&pattern(first, 60_000.min(end - first))).expect("it fits");
+        sender.send(buffer).expect("queued");
+        sender.flush()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_peer_that_resets_in_mid_send_is_told_and_all_memory_comes_back() {
+    for method in WAYS {
+        let (lab, pool) = (lab!(), Pool::new(16, 64 << 10).unwrap());
+        let (mut socket, mut peer) = connected(&lab, by(method).send_pool(&pool));
+        let resets = thread::spawn(move || {
+            peer.read_exact(&mut vec![0; 3 << 20]).unwrap();
+            socket2::SockRef::from(&peer).set_linger(Some(Duration::ZERO)).unwrap();
+        });
+        let sender = socket.sender();
+        let error = send(sender, 0, 1 << 30).unwrap_err();
+        resets.join().unwrap();
+        let kinds = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+        assert!(kinds.contains(&error.source.kind()), "{}: {error}", name(method));
+        assert_eq!(error.unsent_bytes, sender.queued_bytes());
+        // It does not get better.
+        assert!(sender.send_slice(b"more").is_err() && sender.finish().is_err());
+        let unsent: usize = sender.take_unsent().iter().map(|buffer| buffer.len()).sum();
+        assert!(unsent as u64 >= error.unsent_bytes, "{}: {unsent} of {error}", name(method));
+        assert!(sender.drain(PATIENCE).unwrap(), "{}: {} in flight", name(method), sender.in_flight());
+        assert_eq!((sender.buffers_free(), sender.queued()), (16, 0), "{}", name(method));
+        assert_eq!(sender.counters().strange_completions, 0, "{}", name(method));
+        assert_eq!(sender.ledger().bytes(), sender.counters().sent_bytes, "{}", name(method));
+        // Nothing is left to wait for: this returns although nothing limits it.
+        let closed = socket.split().1.close(Duration::MAX);
+        assert_eq!((closed.abandoned_calls, closed.leaked_bytes), (0, 0), "{}: {closed:?}", name(method));
+        assert_eq!(pool.at_home(), 16);
+    }
+}
+
+#[test]
+fn a_stream_dropped_after_a_reset_leaves_nothing() {
+    for method in WAYS {
+        let (lab, pool) = (lab!(), Pool::new(16, 64 << 10).unwrap());
+        let (mut socket, peer) = connected(&lab, by(method).send_pool(&pool).send_buffer(64 << 10));
+        for _ in 0..8 {
+            let mut buffer = socket.sender().buffer().unwrap();
+            buffer.resize(60_000);
+            socket.sender().send(buffer).unwrap();
+        }
+        assert!(!socket.sender().try_flush().unwrap());
+        drop(peer); // with unread bytes
+        drop(socket);
+        wait_until("home", || pool.at_home() == 16);
+    }
+}
+
+#[test]
+fn a_peer_that_stalls_for_seconds_gets_everything_in_the_end() {
+    const BYTES: usize = 16 << 20;
+    for method in WAYS {
+        let (lab, pool) = (lab!(), Pool::new(16, 64 << 10).unwrap());
+        let (mut socket, peer) = connected(&lab, by(method).send_pool(&pool));
+        let calls = Calls::none();
+        let (counting, (tell, told)) = (calls.clone(), mpsc::channel());
+        let sends = thread::spawn(move || {
+            tell.send(this_thread()).unwrap();
+            counting.count_this_thread();
+            let sender = socket.sender();
+            send(sender, 0, BYTES).unwrap();
+            sender.finish().unwrap();
+            assert!(sender.drain(PATIENCE).unwrap());
+            assert_eq!(sender.ledger().bytes(), BYTES as u64);
+            assert_eq!((sender.counters().strange_completions, sender.buffers_free()), (0, 16));
+        });
+        // The window is shut within milliseconds, and stays so.
+        assert!(wait_until_in(told.recv().unwrap(), &[POLL, SEND].concat()), "{}: it waits", name(method));
+        thread::sleep(2 * SECOND);
+        // It looks ten times a second, and what it finds takes some calls. A loop without a pause never gets there.
+        wait_until("waiting without spinning", || {
+            let before = calls.total();
+            thread::sleep(SECOND);
+            calls.total() - before <= 200
+        });
+        assert!(!sends.is_finished(), "{}: it waits", name(method));
+        assert_same(&read_all(&peer), &pattern(0, BYTES), name(method));
+        sends.join().unwrap();
+    }
+}
+
+#[test]
+fn a_stream_closed_while_its_peer_stalls_is_closed_in_time_and_arrives() {
+    const BYTES: usize = 20 * 8000;
+    for method in WAYS {
+        let (lab, pool) = (lab!(), Pool::new(32, 8192).unwrap());
+        let builder = by(method).send_pool(&pool).send_buffer(4 << 20);
+        let (mut socket, peer) = connected(&lab, builder);
+        socket2::SockRef::from(&peer).set_recv_buffer_size(4096).unwrap();
+        for first in (0..BYTES).step_by(8000) {
+            let mut buffer = socket.sender().buffer().unwrap();
+            buffer.fill(&pattern(first, 8000)).unwrap();
+            socket.sender().send(buffer).unwrap();
+        }
+        // The peer reads only behind this: by itself it returns.
+        let closed = socket.split().1.close(SECOND);
+        assert_eq!((closed.queued_bytes, closed.leaked_bytes), (0, 0), "{}: {closed:?}", name(method));
+        assert!(closed.error.is_none(), "{closed:?}");
+        if method.is_some_and(|method| method != Method::Plain) {
+            assert!(closed.abandoned_calls > 0, "{}: {closed:?}", name(method));
+        }
+        assert_eq!(scribble(&pool), 32, "{}", name(method));
+        thread::sleep(SECOND);
+        assert_same(&read_all(&peer), &pattern(0, BYTES), name(method));
+    }
+}
+
+/// Sets how much memory a socket of that end may take for what it remembers.
+fn limit_memory(end: &End, bytes: u32) {
+    let write = || std::fs::write("/proc/sys/net/core/optmem_max", bytes.to_string());
+    end.namespace().run(write).expect("each network namespace has its own since Linux 6.7");
+}
+
+#[test]
+fn without_memory_to_remember_sends_by_they_are_copied_and_said_to_be() {
+    const PIECE_BYTES: usize = 500;
+    let lab = lab!();
+    // For some three calls. What waits in the send buffer is remembered as one, so each is to leave at once: and be lost.
+    limit_memory(lab.left(), 2000);
+    // Once more, if it took so long that the kernel began to send again, and kept the rest.
+    let give_up = Instant::now() + PATIENCE;
+    let (mut socket, peer, loss) = loop {
+        assert!(Instant::now() < give_up, "it takes so long each time");
+        let pool = Pool::new(64, 4096).unwrap();
+        let builder = by(Some(Method::ZeroCopy)).send_pool(&pool).send_buffer(4 << 20);
+        let (mut socket, peer) = connected(&lab, builder);
+        let Some(loss) = lose(&lab) else { return };
+        let start = Instant::now();
+        for number in 0..64 {
+            let mut buffer = socket.sender().buffer().expect("as many as needed");
+            buffer.fill(&pattern(number * PIECE_BYTES, PIECE_BYTES)).unwrap();
+            socket.sender().send(buffer).unwrap();
+            assert!(socket.sender().try_flush().unwrap(), "never stuck");
+        }
+        if start.elapsed() < SECOND / 6 {
+            break (socket, peer, loss);
+        }
+    };
+    let sender = socket.sender();
+    assert!(sender.in_flight() > 0 && sender.buffers_free() > 48, "copies come back at once");
+    let reader = reading(peer);
+    drop(loss);
+    sender.finish().unwrap();
+    assert!(sender.drain(PATIENCE).unwrap());
+    assert_same(&reader.join().unwrap(), &pattern(0, 64 * PIECE_BYTES), "the stream");
+    let (ledger, counters) = (sender.ledger(), sender.counters());
+    assert_eq!((ledger.bytes(), counters.strange_completions), (64 * PIECE_BYTES as u64, 0), "{ledger}");
+    assert!(counters.no_buffers_bytes > 0, "{ledger}");
+    assert_eq!(ledger.copied_bytes(Cause::NoBuffers), counters.no_buffers_bytes, "{ledger}");
+    let why = sender.explain().to_string();
+    assert!(why.contains("optmem_max"), "{why}");
+}
+
+/// Calls that fail have no number: a range of the kernel's would name others otherwise, and some would never come back.
+#[test]
+fn calls_that_fail_or_take_a_part_shift_no_completion() {
+    for method in [Method::ZeroCopy, Method::UringZeroCopy] {
+        let lab = lab!();
+        limit_memory(lab.left(), 5000);
+        let (mut socket, mut peer) = connected(&lab, by(Some(method)).send_buffer(10_000));
+        let (sender, mut sent, mut received) = (socket.sender(), Vec::new(), Vec::new());
+        peer.set_read_timeout(Some(SECOND / 50)).unwrap();
+        let mut was_full = 0;
+        for round in 0..60 {
+            // A part, or none, since the send buffer has less room.
+            let bytes = pattern(sent.len(), 3001 + 1777 * (round % 30));
+            sent.extend_from_slice(&bytes);
+            sender.send(bytes).unwrap();
+            for _ in 0..3 {
+                was_full += usize::from(!sender.try_flush().unwrap());
+            }
+            if round % 7 == 6 {
+                let mut part = vec![0; 100_000];
+                while let Ok(length @ 1..) = peer.read(&mut part) {
+                    received.extend_from_slice(&part[..length]);
+                }
+            }
+        }
+        assert!(was_full > 3, "{method}: {was_full}");
+        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        let reader = reading(peer);
+        sender.finish().unwrap();
+        assert!(sender.drain(PATIENCE).unwrap(), "{method}: {} in flight", sender.in_flight());
+        received.extend(reader.join().unwrap());
+        assert_same(&received, &sent, method.name());
+        assert_eq!(sender.counters().strange_completions, 0, "{method}");
+        assert_eq!(sender.ledger().bytes(), sent.len() as u64, "{method}: {}", sender.ledger());
+    }
+}
+
+/// This thread may lock only so much. (Capabilities are a thread's own; the limit is the whole process's, but binds only threads
+/// without this capability.)
+fn limit_locked(bytes: u64) {
+    let mut sets = capabilities(None).unwrap();
+    sets.effective.remove(CapabilitySet::IPC_LOCK);
+    set_capabilities(None, sets).unwrap();
+    let limit = getrlimit(Resource::Memlock);
+    setrlimit(Resource::Memlock, Rlimit { current: Some(bytes), ..limit }).unwrap();
+}
+
+#[test]
+fn without_leave_to_lock_memory_sends_are_copied_and_counted() {
+    const BYTES: usize = 30 * 100_000;
+    let lab = lab!();
+    limit_locked(64 << 10);
+    let refused = lab_connect(&lab, by(Some(Method::UringZeroCopy))).unwrap_err();
+    let text = refused.to_string();
+    assert!(matches!(refused, OpenError::Method { .. }) && text.contains("ulimit -l"), "{text}");
+    // A ring whose pool can be locked; the program's own memory cannot, nor can any without a ring.
+    let small = Pool::new(4, 4096).unwrap();
+    for method in [None, Some(Method::ZeroCopy), Some(Method::UringZeroCopy)] {
+        let (mut socket, peer) = connected(&lab, by(method).send_pool(&small));
+        let reader = reading(peer);
+        let sender = socket.sender();
+        for first in (0..BYTES).step_by(100_000) {
+            sender.send(pattern(first, 100_000)).unwrap();
+            sender.flush().unwrap();
+        }
+        sender.finish().unwrap();
+        assert!(sender.drain(PATIENCE).unwrap(), "{}", name(method));
+        assert_same(&reader.join().unwrap(), &pattern(0, BYTES), name(method));
+        let (ledger, counters) = (sender.ledger(), sender.counters());
+        assert_eq!(ledger.bytes(), BYTES as u64, "{}: {ledger}", name(method));
+        assert_eq!(ledger.copied_bytes(Cause::NoBuffers), counters.no_buffers_bytes, "{ledger}");
+        if method.is_some() {
+            assert!(counters.no_buffers_bytes > 0, "{}: {ledger}", name(method));
+            let why = sender.explain().to_string();
+            assert!(why.contains("ulimit -l"), "{}: {why}", name(method));
+        }
+    }
+}
+
+fn lab_connect(lab: &Lab, builder: Builder) -> Result<Socket, OpenError> {
+    let listener = common::stream::listener(lab);
+    let to = listener.local_addr().unwrap();
+    lab.left().namespace().run(|| builder.connect(to))
+}
+
+#[test]
+fn where_io_uring_is_refused_streams_go_on_without() {
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+    let lab = lab!();
+    let refused = SeccompAction::Errno(libc::EPERM.cast_unsigned());
+    let rules = [(libc::SYS_io_uring_setup, vec![])].into();
+    let here = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, here).unwrap();
+    seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+    let error = lab_connect(&lab, by(Some(Method::UringZeroCopy))).unwrap_err();
+    assert!(error.to_string().contains("io_uring"), "{error}");
+    let (mut socket, peer) = connected(&lab, by(None));
+    let reader = thread::spawn(move || std::io::copy(&mut &peer, &mut std::io::sink()).unwrap());
+    let (sender, mut sent) = (socket.sender(), 0);
+    // The policy takes its time, of which exploring gets a small part.
+    while !sender.explain().to_string().contains("io_uring refused") {
+        assert!(sent < 4 << 30, "{}", sender.explain());
+        send(sender, sent, 16 << 20).unwrap();
+        sent += 16 << 20;
+    }
+    sender.finish().unwrap();
+    assert!(sender.drain(PATIENCE).unwrap());
+    assert_eq!(reader.join().unwrap(), sent as u64);
+}
+
+/// Does something to the lab while a stream crosses it that is never done before the change.
+fn crosses(lab: &Lab, method: Option<Method>, change: impl FnOnce(&Lab)) {
+    const BYTES: usize = 24 << 20;
+    let (mut socket, mut peer) = connected(lab, by(method));
+    // Far less than the stream, whatever the kernel would have it grow to (32 MiB since Linux 6.16).
+    socket2::SockRef::from(&peer).set_recv_buffer_size(256 << 10).unwrap();
+    let sends = thread::spawn(move || {
+        let sender = socket.sender();
+        send(sender, 0, BYTES).unwrap();
+        sender.finish().unwrap();
+        assert!(sender.drain(PATIENCE).unwrap());
+        assert_eq!((sender.ledger().bytes(), sender.counters().strange_completions), (BYTES as u64, 0));
+        assert_eq!(sender.buffers_free(), 64);
+    });
+    let mut received = vec![0; 4 << 20];
+    peer.read_exact(&mut received).unwrap();
+    change(lab);
+    assert!(!sends.is_finished(), "{}: the stream was done before the change", name(method));
+    peer.read_to_end(&mut received).unwrap();
+    assert_same(&received, &pattern(0, BYTES), name(method));
+    sends.join().unwrap();
+}
+
+#[test]
+fn an_mtu_lowered_and_raised_in_mid_stream_changes_no_byte() {
+    for method in WAYS {
+        for mtu in [1000, 1500, 600] {
+            crosses(&lab!(), method, |lab| lab.left().set_mtu(mtu).unwrap());
+        }
+    }
+}
+
+#[test]
+fn an_interface_set_down_for_a_while_delays_a_stream_and_no_more() {
+    for method in WAYS {
+        crosses(&lab!(), method, |lab| {
+            lab.left().set_down().unwrap();
+            thread::sleep(SECOND / 3);
+            lab.left().set_up().unwrap();
+            lab.wait_for_carrier().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_stream_goes_on_when_there_is_a_route_again() {
+    for method in WAYS {
+        crosses(&lab!(), method, |lab| {
+            let route = |what: &str| {
+                let to = format!("{}/32", lab.right().ipv4());
+                let arguments = ["route", what, "blackhole", &to];
+                let done = || Command::new("ip").args(arguments).status().expect("ip is there");
+                assert!(lab.left().namespace().run(done).success(), "{what} a route to nowhere");
+            };
+            route("add");
+            thread::sleep(SECOND / 3);
+            route("del");
+        });
+    }
+}

@@ -1,0 +1,352 @@
+//! Memory of streams that the kernel still reads, when a stream is closed or dropped: what it carries is lost on the way, and sent again
+//! from that memory.
+
+use crate::common::lab;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use nocopy::socket::tcp::{Builder, Method, Sender, Socket, leaked_bytes};
+use nocopy::{Buffer, Pool, Port};
+
+use crate::common::calls::{POLL, SLEEP, count_calls};
+use crate::common::stream::{
+    PATIENCE, assert_same, connected, lose, pattern, read_all, reading, wait_for_retransmission, wait_until,
+};
+use crate::common::{SECOND, scribble};
+
+const ZERO_COPY: [Method; 2] = [Method::ZeroCopy, Method::UringZeroCopy];
+
+const PIECES: usize = 24;
+const PIECE_BYTES: usize = 5000;
+
+/// As [`common::stream::lose`], or leaves the test.
+macro_rules! lose {
+    ($lab:expr) => {
+        match lose(&$lab) {
+            Some(loss) => loss,
+            None => return,
+        }
+    };
+}
+
+/// The send buffer takes all pieces at once.
+fn builder(method: Method, pool: &Pool) -> Builder {
+    Socket::builder().method(method).send_pool(pool).send_buffer(4 << 20)
+}
+
+fn pool() -> Pool {
+    Pool::new(32, 8192).unwrap()
+}
+
+/// Memory of the program's own whose end is seen.
+struct Watched {
+    bytes: Vec<u8>,
+    gone: Arc<AtomicUsize>,
+}
+
+impl AsRef<[u8]> for Watched {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.bytes.fill(0xdd); // what is sent after this is seen, too
+        self.gone.fetch_add(1, Relaxed);
+    }
+}
+
+/// Hands over all pieces, one in three from memory of the program's own, and returns the stream.
+fn send_all(sender: &mut Sender, gone: &Arc<AtomicUsize>) -> Vec<u8> {
+    for number in 0..PIECES {
+        let bytes = pattern(number * PIECE_BYTES, PIECE_BYTES);
+        let buffer = match number % 3 {
+            0 => Buffer::from_owner(Watched { bytes, gone: Arc::clone(gone) }),
+            _ => {
+                let mut buffer = sender.buffer().expect("a free buffer");
+                buffer.fill(&bytes).unwrap();
+                buffer
+            }
+        };
+        sender.send(buffer).unwrap();
+        if number % 4 == 3 {
+            assert!(sender.try_flush().unwrap(), "the send buffer takes all");
+        }
+    }
+    pattern(0, PIECES * PIECE_BYTES)
+}
+
+#[test]
+fn memory_given_up_by_force_is_written_and_what_was_sent_arrives() {
+    for method in ZERO_COPY {
+        let (lab, pool, gone, leaked_before) = (lab!(), pool(), Arc::default(), leaked_bytes());
+        let (mut socket, peer) = connected(&lab, builder(method, &pool));
+        let loss = lose!(lab);
+        let sent = send_all(socket.sender(), &gone);
+        let closed = socket.split().1.close(Duration::ZERO);
+        assert!(closed.abandoned_calls > 0 && closed.error.is_none(), "{method}: {closed:?}");
+        assert_eq!((closed.queued_bytes, closed.ledger.bytes()), (0, 0), "{method}: {closed:?}");
+        assert_eq!(closed.leaked_bytes, PIECES / 3 * PIECE_BYTES, "{method}: the program's own memory");
+        assert!(leaked_bytes() - leaked_before >= closed.leaked_bytes as u64);
+        assert_eq!(scribble(&pool), pool.total(), "{method}: every buffer of the pool is to be had again");
+        wait_for_retransmission(&loss);
+        wait_for_retransmission(&loss);
+        drop(loss);
+        assert_same(&read_all(&peer), &sent, method.name());
+        assert_eq!(gone.load(Relaxed), 0, "{method}: leaked is leaked");
+    }
+}
+
+#[test]
+fn a_dropped_stream_keeps_its_memory_until_it_is_acknowledged() {
+    for method in ZERO_COPY {
+        let (lab, pool, gone) = (lab!(), pool(), Arc::default());
+        let (mut socket, peer) = connected(&lab, builder(method, &pool));
+        let loss = lose!(lab);
+        let sent = send_all(socket.sender(), &gone);
+        drop(socket);
+        wait_for_retransmission(&loss);
+        wait_for_retransmission(&loss);
+        assert_eq!(scribble(&pool), pool.total() - PIECES * 2 / 3, "{method}: all of them are still read");
+        assert_eq!(gone.load(Relaxed), 0, "{method}: as is the program's own memory");
+        drop(loss);
+        assert_same(&read_all(&peer), &sent, method.name());
+        wait_until("home", || pool.at_home() == pool.total() && gone.load(Relaxed) == PIECES / 3);
+    }
+}
+
+#[test]
+fn a_buffer_is_back_when_it_is_acknowledged_and_not_before() {
+    for method in ZERO_COPY {
+        let (lab, pool, gone) = (lab!(), pool(), Arc::default());
+        let (mut socket, peer) = connected(&lab, builder(method, &pool).return_buffers(true));
+        let sender = socket.sender();
+        let loss = lose!(lab);
+        let sent = send_all(sender, &gone);
+        wait_for_retransmission(&loss);
+        assert_eq!(sender.reap(), 0, "{method}");
+        assert!(!sender.drain(SECOND / 2).unwrap(), "{method}: nothing was acknowledged");
+        assert!(sender.in_flight() > 0 && sender.completed().is_none(), "{method}");
+        assert_eq!((sender.ledger().bytes(), sender.queued()), (0, 0), "{method}");
+        drop(loss);
+        sender.finish().unwrap();
+        assert!(sender.drain(PATIENCE).unwrap(), "{method}");
+        let mut back: Vec<_> = std::iter::from_fn(|| sender.completed()).collect();
+        back.sort_by_key(|completed| completed.ticket);
+        let bytes: Vec<u8> = back.iter().flat_map(|completed| completed.buffer.iter().copied()).collect();
+        assert_same(&bytes, &sent, "what came back");
+        drop(back);
+        assert_eq!((sender.in_flight(), gone.load(Relaxed)), (0, PIECES / 3), "{method}");
+        assert_eq!((sender.ledger().bytes(), pool.at_home()), (sent.len() as u64, pool.total()), "{method}");
+        assert_same(&read_all(&peer), &sent, method.name());
+    }
+}
+
+#[test]
+fn frames_are_held_like_any_memory() {
+    for method in ZERO_COPY {
+        for by_force in [false, true] {
+            let (lab, pool) = (lab!(), pool());
+            let (mut port, _other) = Port::memory_pair().unwrap();
+            let (mut socket, peer) = connected(&lab, builder(method, &pool));
+            let loss = lose!(lab);
+            let sent = pattern(0, 10 * 1500);
+            for bytes in sent.chunks(1500) {
+                let mut frame = port.sender().frame().expect("a free frame");
+                frame.fill(bytes).unwrap();
+                socket.sender().send(frame).unwrap();
+            }
+            assert!(socket.sender().try_flush().unwrap());
+            if by_force {
+                let closed = socket.split().1.close(Duration::ZERO);
+                assert_eq!(closed.leaked_bytes, sent.len(), "{method}: frames have no others in their place");
+            } else {
+                drop(socket);
+            }
+            wait_for_retransmission(&loss);
+            // Whoever has a frame may write into it: none of these is to be had.
+            let mut free: Vec<_> = std::iter::from_fn(|| port.sender().frame()).collect();
+            for frame in &mut free {
+                frame.fill(&[0xee; 1500]).unwrap();
+            }
+            drop(free);
+            assert_eq!(port.balance().yours, 10, "{method}: {}", port.balance());
+            drop(loss);
+            assert_same(&read_all(&peer), &sent, method.name());
+            if !by_force {
+                wait_until("home", || port.balance().yours == 0);
+            }
+            assert!(port.balance().is_whole(), "{}", port.balance());
+        }
+    }
+}
+
+#[test]
+fn memory_that_another_stream_has_registered_is_leaked_and_arrives() {
+    let (lab, pool, gone) = (lab!(), pool(), Arc::default());
+    let (mut socket, peer) = connected(&lab, builder(Method::UringZeroCopy, &pool));
+    let (mut other, other_peer) = connected(&lab, builder(Method::UringZeroCopy, &pool));
+    let loss = lose!(lab);
+    let sent = send_all(socket.sender(), &gone);
+    let closed = socket.split().1.close(Duration::ZERO);
+    assert_eq!(closed.leaked_bytes, PIECES / 3 * PIECE_BYTES + PIECES * 2 / 3 * pool.buffer_bytes());
+    assert_eq!(scribble(&pool), pool.total() - PIECES * 2 / 3, "they are gone for good");
+    wait_for_retransmission(&loss);
+    drop(loss);
+    assert_same(&read_all(&peer), &sent, "the closed one");
+    let mut buffer = other.sender().buffer().unwrap();
+    buffer.fill(&pattern(7, 8000)).unwrap();
+    other.sender().send(buffer).unwrap();
+    other.sender().finish().unwrap();
+    assert_same(&read_all(&other_peer), &pattern(7, 8000), "the other");
+}
+
+#[test]
+fn what_is_queued_when_a_stream_is_closed_is_no_silent_end() {
+    for method in Method::ALL {
+        let (lab, pool) = (lab!(), pool());
+        let (socket, mut peer) =
+            connected(&lab, Socket::builder().method(method).send_pool(&pool).send_buffer(32 << 10));
+        let mut sender = socket.split().1;
+        let bytes = pattern(0, 8 << 20);
+        sender.send(bytes.clone()).unwrap();
+        // The peer reads only behind this: by itself it returns.
+        let closed = sender.close(SECOND / 5);
+        assert!(closed.queued_bytes > 0 && closed.error.is_none(), "{method}: {closed:?}");
+        let mut part = Vec::new();
+        let error = peer.read_to_end(&mut part).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{method}");
+        assert!(bytes.starts_with(&part), "{method}: as far as it came, it is what was sent");
+    }
+}
+
+#[test]
+fn each_side_ends_its_own_direction_while_packets_are_lost() {
+    for method in Method::ALL {
+        for ours_first in [true, false] {
+            let (lab, pool, gone) = (lab!(), pool(), Arc::default());
+            let (mut socket, mut peer) = connected(&lab, builder(method, &pool));
+            let mut there = TcpStream::from(rustix::io::dup(&socket).unwrap());
+            there.set_read_timeout(Some(PATIENCE)).unwrap();
+            let sender = socket.sender();
+            let loss = lose!(lab);
+            let sent = send_all(sender, &gone);
+            if ours_first {
+                sender.finish().unwrap();
+            }
+            peer.write_all(b"from the other side").unwrap();
+            peer.shutdown(Shutdown::Write).unwrap();
+            let mut received = Vec::new();
+            there.read_to_end(&mut received).unwrap();
+            assert_eq!(received, b"from the other side");
+            sender.finish().unwrap();
+            wait_for_retransmission(&loss);
+            // Both have ended, so every poll is over at once: that must not be a loop without a pause.
+            let (drained, calls) = count_calls(|| sender.drain(SECOND / 2).unwrap());
+            assert_eq!(drained, method == Method::Plain, "{method}");
+            let (polls, pauses) = (calls.of(POLL), calls.of(SLEEP));
+            assert!(polls <= pauses + 40, "{method}: {polls} waits, and {pauses} pauses");
+            assert!(drained || polls == 0 || pauses > 0, "{method}: it waited in another way");
+            let reader = reading(peer);
+            drop(loss);
+            assert!(sender.drain(PATIENCE).unwrap(), "{method}");
+            assert_same(&reader.join().unwrap(), &sent, method.name());
+            drop(socket);
+            drop(there);
+            assert_eq!((pool.at_home(), gone.load(Relaxed)), (pool.total(), PIECES / 3), "{method}");
+        }
+    }
+}
+
+#[test]
+fn a_ring_without_places_is_no_reason_to_wait_or_to_spin() {
+    const PIECES: usize = 1000;
+    let (lab, pool) = (lab!(), Pool::new(4, 4096).unwrap());
+    let (mut socket, peer) = connected(&lab, builder(Method::UringZeroCopy, &pool));
+    let sender = socket.sender();
+    let loss = lose!(lab);
+    let sent = pattern(0, PIECES * 64);
+    let (_, calls) = count_calls(|| {
+        for bytes in sent.chunks(64) {
+            sender.send(bytes.to_vec()).unwrap();
+            let is_flushed = sender.try_flush().unwrap();
+            assert!(is_flushed, "the send buffer has room: {} in flight", sender.in_flight());
+        }
+    });
+    assert_eq!(calls.of(POLL) + calls.of(SLEEP), 0, "it waits for places");
+    assert!(calls.total() <= 6 * PIECES as u64, "{} system calls", calls.total());
+    let (drained, calls) = count_calls(|| sender.drain(SECOND / 2).unwrap());
+    assert!(!drained);
+    // Five waits and what they find, and again after a stop of the process.
+    assert!(calls.total() <= 200, "{} system calls, {} of them waits", calls.total(), calls.of(POLL));
+    let reader = reading(peer);
+    drop(loss);
+    sender.finish().unwrap();
+    assert!(sender.drain(PATIENCE).unwrap());
+    assert_same(&reader.join().unwrap(), &sent, "the stream");
+    let (ledger, counters) = (sender.ledger(), sender.counters());
+    assert_eq!(ledger.bytes(), sent.len() as u64, "{ledger}");
+    assert!(counters.no_buffers_bytes > 0, "{counters:?}");
+    assert_eq!(ledger.copied_bytes(nocopy::Cause::NoBuffers), counters.no_buffers_bytes, "{ledger}");
+}
+
+/// How long a child may stay.
+const LONGEST: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 120, tv_nsec: 0 };
+
+/// A child between fork and exec, which has what a fork copies.
+#[test]
+#[allow(unsafe_code)]
+fn a_fork_does_not_come_between_a_stream_and_its_memory() {
+    for method in ZERO_COPY {
+        let (lab, pool, gone) = (lab!(), pool(), Arc::default());
+        let (mut socket, peer) = connected(&lab, builder(method, &pool));
+        // Some is under way for as long as nobody reads. (Losing it would not end: the child has that descriptor, too.)
+        socket2::SockRef::from(&peer).set_recv_buffer_size(4096).unwrap();
+        let sender = socket.sender();
+        let sent = send_all(sender, &gone);
+        let ((told, tell), (gate, open)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
+        let mut child = Command::new("true");
+        let forked = move || {
+            rustix::io::write(&tell, &std::process::id().to_ne_bytes())?;
+            // Not for ever, should the test fail: the child has the gate's other end itself.
+            let mut opened = [rustix::event::PollFd::new(&gate, rustix::event::PollFlags::IN)];
+            rustix::event::poll(&mut opened, Some(&LONGEST))?;
+            Ok(())
+        };
+        // SAFETY: only system calls.
+        unsafe { child.pre_exec(forked) };
+        let child = thread::spawn(move || child.status().unwrap());
+        let mut id = [0; 4];
+        rustix::io::read(&told, &mut id).unwrap();
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", u32::from_ne_bytes(id))).unwrap();
+        let free = pool.take().unwrap();
+        let is_mapped = |line: &str| {
+            let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            let place = |text| usize::from_str_radix(text, 16).unwrap();
+            (place(start)..place(end)).contains(&(free.as_ptr() as usize))
+        };
+        assert!(!maps.lines().any(is_mapped), "the child has no such memory");
+        drop(free);
+        assert!(sender.in_flight() > 0, "{method}");
+        let reader = reading(peer);
+        assert!(sender.drain(PATIENCE).unwrap());
+        // The same buffers again, while the child is there.
+        let again = pattern(11, 20 * 8000);
+        for bytes in again.chunks(8000) {
+            let mut buffer = sender.wait_buffer().unwrap();
+            buffer.fill(bytes).unwrap();
+            sender.send(buffer).unwrap();
+        }
+        sender.finish().unwrap();
+        assert_same(&reader.join().unwrap(), &[sent, again].concat(), method.name());
+        rustix::io::write(&open, &[1]).unwrap();
+        assert!(child.join().unwrap().success());
+    }
+}

@@ -1,0 +1,160 @@
+//! What a stream's queue holds is of several kinds, one behind the other: none holds another up, and waiting costs nothing.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nocopy::socket::tcp::{Builder, Published, PublishedMethod, Sender, Socket};
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use crate::common::PATIENCE;
+use crate::common::calls::{POLL, SEND, count_calls, this_thread, wait_until_in};
+use crate::common::stream::wait_until;
+
+fn pair(builder: Builder) -> (Socket, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = builder.connect(listener.local_addr().unwrap()).unwrap();
+    let peer = listener.accept().unwrap().0;
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    (socket, peer)
+}
+
+/// Bytes that the kernel has and has never sent (`SIOCOUTQNSD`).
+#[allow(unsafe_code)]
+fn kept_back(sender: &Sender) -> i32 {
+    const SIOCOUTQNSD: libc::c_ulong = 0x894b; // linux/sockios.h
+    let mut bytes = -1;
+    // SAFETY: the kernel writes one integer to `bytes`, which outlives the call.
+    let result = unsafe { libc::ioctl(sender.as_fd().as_raw_fd(), SIOCOUTQNSD, &raw mut bytes) };
+    assert_eq!(result, 0);
+    bytes
+}
+
+/// How long the kernel holds bytes behind which more was announced, at least (`TCP_RTO_MIN`).
+const HELD_AT_LEAST: Duration = Duration::from_millis(200);
+
+/// Whether published bytes leave sooner than the kernel would send them if they were held for what comes behind them.
+fn leaves_at_once(method: PublishedMethod, data: &Published, behind: &str) -> bool {
+    let (mut socket, _peer) = pair(Socket::builder().published_method(method));
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let sender = socket.sender();
+    let started = Instant::now();
+    sender.send_published(data, 0..20_000).unwrap();
+    if behind.contains("buffer") {
+        sender.send(Vec::new()).unwrap();
+    }
+    if behind.contains("range") {
+        sender.send_published(data, 5..5).unwrap();
+    }
+    if behind.contains("pipe") {
+        sender.send_pipe(reader.into(), 1).unwrap();
+    }
+    assert_eq!(sender.try_flush().unwrap(), !behind.contains("pipe"));
+    wait_until("gone", || kept_back(sender) == 0);
+    started.elapsed() < HELD_AT_LEAST
+}
+
+#[test]
+fn nothing_is_kept_back_for_what_brings_no_bytes() {
+    let data = Published::copy_of(&[7; 20_000]).unwrap();
+    for method in PublishedMethod::ALL {
+        for behind in ["an empty buffer", "an empty range", "an empty pipe", "an empty buffer and pipe"] {
+            // One that takes longer may be the machine's fault, which stood still; what is held never leaves sooner.
+            let leaves = (0..100).any(|_| leaves_at_once(method, &data, behind));
+            assert!(leaves, "{method}: held until the kernel loses patience, for {behind}");
+        }
+    }
+}
+
+#[test]
+fn waiting_for_a_silent_pipe_does_not_spin() {
+    let (mut socket, mut peer) = pair(Socket::builder());
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let sender = socket.sender();
+    sender.send_pipe(reader.into(), 5).unwrap();
+    let (_, calls) = count_calls(|| {
+        assert!(!sender.flush_timeout(Duration::from_millis(400)).unwrap());
+        assert!(!sender.drain(Duration::from_millis(400)).unwrap());
+    });
+    // Eight waits and what they find, and again after a stop of the process.
+    assert!(calls.total() <= 200, "{} system calls, {} of them waits", calls.total(), calls.of(POLL));
+    writer.write_all(b"hello").unwrap();
+    assert!(sender.flush_timeout(PATIENCE).unwrap());
+    let mut received = [0; 5];
+    peer.read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"hello");
+}
+
+#[test]
+fn a_connection_that_breaks_while_a_pipe_is_silent_is_noticed() {
+    let (socket, peer) = pair(Socket::builder());
+    let (_receiver, mut sender) = socket.split();
+    let (reader, _writer) = std::io::pipe().unwrap();
+    sender.send_pipe(reader.into(), 5).unwrap();
+    let ((done, ended), (tell, told)) = (mpsc::channel(), mpsc::channel());
+    thread::spawn(move || {
+        tell.send(this_thread()).unwrap();
+        done.send(sender.flush())
+    });
+    assert!(wait_until_in(told.recv().unwrap(), POLL), "it waits for the pipe");
+    socket2::SockRef::from(&peer).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(peer);
+    let error = ended.recv_timeout(PATIENCE).expect("it waits for ever").unwrap_err();
+    assert_eq!(error.source.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
+}
+
+#[test]
+fn a_short_buffer_goes_behind_a_file_of_any_length() {
+    let (mut socket, _peer) = pair(Socket::builder());
+    let sender = socket.sender();
+    let file = File::from(memfd_create("sparse", MemfdFlags::CLOEXEC).unwrap());
+    file.set_len(3 << 30).unwrap();
+    sender.send_file(Arc::new(file), 0..3 << 30).unwrap();
+    sender.send(b"the end of it".to_vec()).unwrap();
+    assert_eq!(sender.queued_bytes(), (3 << 30) + 13);
+    // Whoever wants all of a pipe may say so.
+    for _ in 0..2 {
+        let (reader, _) = std::io::pipe().unwrap();
+        sender.send_pipe(reader.into(), u64::MAX).unwrap();
+        sender.send(b"more".to_vec()).unwrap();
+    }
+    assert_eq!(sender.queued_bytes(), u64::MAX);
+    assert_eq!(sender.take_unsent().len(), 3);
+    assert_eq!(sender.queued_bytes(), 0);
+}
+
+#[test]
+fn writing_waits_for_a_slow_peer_also_behind_published_data() {
+    let (mut socket, mut peer) = pair(Socket::builder());
+    let data = Published::copy_of(&[7; 20_000]).unwrap();
+    let writing = this_thread();
+    let reading = thread::spawn(move || {
+        assert!(wait_until_in(writing, &[POLL, SEND].concat()), "it waits for room");
+        let mut all = Vec::new();
+        peer.read_to_end(&mut all).unwrap();
+        all
+    });
+    let sender = socket.sender();
+    sender.send_published(&data, 0..20_000).unwrap();
+    sender.write_all(&vec![8; 64 << 20]).unwrap();
+    sender.finish().unwrap();
+    let received = reading.join().unwrap();
+    assert_eq!(received.len(), 20_000 + (64 << 20));
+    assert!(
+        received[..20_000].iter().all(|&byte| byte == 7) && received[20_000..].iter().all(|&byte| byte == 8)
+    );
+}
+
+#[test]
+fn waiting_may_be_for_ever() {
+    let (mut socket, _peer) = pair(Socket::builder());
+    socket.sender().send(b"bytes".to_vec()).unwrap();
+    assert!(socket.sender().flush_timeout(Duration::MAX).unwrap());
+    assert!(socket.sender().drain(Duration::MAX).unwrap());
+    let (_receiver, sender) = socket.split();
+    assert!(sender.close(Duration::MAX).error.is_none());
+}

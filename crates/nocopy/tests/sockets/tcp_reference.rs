@@ -1,0 +1,516 @@
+//! Published data, files and pipes go to stream sockets by reference, whole and in order, whatever the peers do.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use nocopy::socket::tcp::{
+    ByReference, NotPublished, Published, PublishedMethod, Publisher, RangeError, Step, Transfer,
+    TransferError,
+};
+use nocopy::{Cause, Evidence};
+use proptest::prelude::*;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, SealFlags};
+
+use crate::common::stream::read_some;
+
+const MIB: usize = 1 << 20;
+
+fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let receiver = listener.accept().unwrap().0;
+    receiver.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    (sender, receiver)
+}
+
+fn pattern(bytes: usize, salt: u64) -> Vec<u8> {
+    let word = |place: u64| (place + salt).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    let words = (0..bytes.div_ceil(8) as u64).flat_map(|place| word(place).to_le_bytes());
+    words.take(bytes).collect()
+}
+
+fn publish(bytes: &[u8]) -> Published {
+    Published::copy_of(bytes).unwrap()
+}
+
+/// A file without a name, with these bytes in it.
+fn file(bytes: &[u8]) -> Arc<File> {
+    let mut file = File::from(rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
+    file.write_all(bytes).unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    Arc::new(file)
+}
+
+fn writable(socket: &TcpStream) {
+    let mut polled = [PollFd::new(socket, PollFlags::OUT)];
+    let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
+    assert!(poll(&mut polled, Some(&patience)).unwrap() > 0, "the peer reads no more");
+}
+
+/// Steps until the socket is full, also when what was said to have been received has come back: the last step finds it full, and takes
+/// nothing.
+fn fill(by: &mut ByReference, transfer: &mut Transfer, socket: &TcpStream) {
+    loop {
+        let before = transfer.sent();
+        let mut went = before;
+        while by.step(transfer, socket.as_fd(), false).unwrap() != Step::SocketFull {
+            assert!(!transfer.is_done(), "{} bytes fit into a socket?", transfer.bytes());
+            went = transfer.sent();
+        }
+        assert_eq!(transfer.sent(), went, "a step that finds the socket full takes nothing");
+        if went == before {
+            return;
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Hands all of it over; returns what was known of copies.
+fn send(
+    by: &mut ByReference,
+    mut transfer: Transfer,
+    socket: &TcpStream,
+    more: bool,
+) -> Result<Vec<(u64, Evidence)>, TransferError> {
+    let mut steps = Vec::new();
+    loop {
+        match by.step(&mut transfer, socket.as_fd(), more)? {
+            Step::Sent { bytes, evidence } => steps.push((bytes, evidence)),
+            Step::SocketFull => writable(socket),
+            Step::SourceEmpty => thread::sleep(Duration::from_millis(1)),
+            Step::Done => {
+                assert!(transfer.is_done() && transfer.sent() == transfer.bytes());
+                assert_eq!(steps.iter().map(|(bytes, _)| bytes).sum::<u64>(), transfer.bytes());
+                return Ok(steps);
+            }
+        }
+    }
+}
+
+fn pins() -> impl Iterator<Item = Option<PublishedMethod>> {
+    PublishedMethod::ALL.into_iter().map(Some).chain([None])
+}
+
+#[test]
+fn ten_peers_at_once_get_the_same_pages_whole() {
+    let bytes = pattern(4 * MIB + 123, 1);
+    let data = publish(&bytes);
+    for pinned in pins() {
+        let mut peers = Vec::new();
+        let mut readers = Vec::new();
+        for number in 0..10_usize {
+            let (socket, mut receiver) = pair();
+            // Some blocking, some not; some with hardly any room.
+            socket.set_nonblocking(number % 2 == 0).unwrap();
+            if number % 3 == 0 {
+                socket2::SockRef::from(&socket).set_send_buffer_size(2048).unwrap();
+            }
+            let transfer = Transfer::published(&data, 0..data.len() as u64).unwrap();
+            let by = ByReference::new(socket.as_fd(), pinned).unwrap();
+            peers.push((socket, by, transfer));
+            readers.push(thread::spawn(move || {
+                let mut all = Vec::new();
+                let mut buffer = vec![0; 1000 + 20_000 * number];
+                loop {
+                    match read_some(&mut receiver, &mut buffer).unwrap() {
+                        0 => return all,
+                        count => all.extend_from_slice(&buffer[..count]),
+                    }
+                    if number == 4 && all.len() % 7 == 0 {
+                        thread::sleep(Duration::from_millis(1)); // a slow one
+                    }
+                }
+            }));
+        }
+        drive(&mut peers, pinned);
+        drop(peers);
+        for (number, reader) in readers.into_iter().enumerate() {
+            assert!(reader.join().unwrap() == bytes, "{pinned:?}: peer {number} got something else");
+        }
+    }
+}
+
+/// Goes round until all are done.
+fn drive(peers: &mut [(TcpStream, ByReference, Transfer)], pinned: Option<PublishedMethod>) {
+    while peers.iter().any(|(_, _, transfer)| !transfer.is_done()) {
+        let mut stuck = true;
+        for (socket, by, transfer) in peers.iter_mut() {
+            match by.step(transfer, socket.as_fd(), false).unwrap() {
+                Step::Sent { evidence, .. } => {
+                    stuck = false;
+                    match pinned {
+                        Some(PublishedMethod::Copy) => {
+                            assert_eq!(evidence, Evidence::Copied(Cause::SocketCall));
+                        }
+                        Some(_) => assert_eq!(evidence, Evidence::Unknown),
+                        None => assert_ne!(evidence, Evidence::ZeroCopy, "nobody ever says so"),
+                    }
+                }
+                Step::SocketFull | Step::Done => {}
+                Step::SourceEmpty => panic!("there is no pipe to be empty"),
+            }
+        }
+        if stuck {
+            let waiting = peers.iter().filter(|(_, _, transfer)| !transfer.is_done());
+            let mut polled: Vec<_> = waiting.map(|peer| PollFd::new(&peer.0, PollFlags::OUT)).collect();
+            poll(&mut polled, Some(&Timespec { tv_sec: 60, tv_nsec: 0 })).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_step_on_a_full_socket_comes_back_even_if_the_socket_blocks() {
+    for is_nonblocking in [true, false] {
+        let (socket, mut receiver) = pair();
+        socket.set_nonblocking(is_nonblocking).unwrap();
+        let bytes = pattern(16 * MIB, 2);
+        let data = publish(&bytes);
+        for source in 0..2 {
+            let mut by = ByReference::new(socket.as_fd(), None).unwrap();
+            let range = 0..bytes.len() as u64;
+            let mut transfer = match source {
+                0 => Transfer::published(&data, range).unwrap(),
+                _ => Transfer::file(file(&bytes), range).unwrap(),
+            };
+            fill(&mut by, &mut transfer, &socket); // nobody reads
+            let went = transfer.sent();
+            // Given up midway: what the socket took stays, and nothing else turns up.
+            drop(transfer);
+            let mut received = vec![0; went as usize];
+            receiver.read_exact(&mut received).unwrap();
+            assert!(received == bytes[..went as usize]);
+        }
+        drop(socket);
+        assert_eq!(read_some(receiver, &mut [0]).unwrap(), 0, "more came than was said to have gone");
+    }
+}
+
+#[test]
+fn what_was_given_up_for_one_peer_never_reaches_another() {
+    let secret = publish(&[0x55; 8 * MIB]);
+    let (full, _stalled) = pair();
+    let mut by = ByReference::new(full.as_fd(), Some(PublishedMethod::Vmsplice)).unwrap();
+    let mut transfer = Transfer::published(&secret, 0..secret.len() as u64).unwrap();
+    while by.step(&mut transfer, full.as_fd(), false).unwrap() != Step::SocketFull {}
+    let bytes = pattern(100_000, 3);
+    let (socket, mut receiver) = pair();
+    let mut by = ByReference::new(socket.as_fd(), Some(PublishedMethod::Vmsplice)).unwrap();
+    let data = publish(&bytes);
+    send(&mut by, Transfer::published(&data, 0..100_000).unwrap(), &socket, false).unwrap();
+    drop(socket);
+    let mut received = Vec::new();
+    receiver.read_to_end(&mut received).unwrap();
+    assert!(received == bytes);
+}
+
+#[test]
+fn a_reset_midway_is_an_error_and_no_signal() {
+    // A handler in place of what Rust programs have, which is to ignore it.
+    let raised = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGPIPE, Arc::clone(&raised)).unwrap();
+    let bytes = pattern(8 * MIB, 4);
+    let data = publish(&bytes);
+    let length = bytes.len() as u64;
+    let sources: [fn(&Published) -> Transfer; 2] = [
+        |data| Transfer::published(data, 0..data.len() as u64).unwrap(),
+        |data| Transfer::file(file(data), 0..data.len() as u64).unwrap(),
+    ];
+    for (pinned, source) in pins().flat_map(|pinned| sources.map(|source| (pinned, source))) {
+        let (socket, mut receiver) = pair();
+        let mut by = ByReference::new(socket.as_fd(), pinned).unwrap();
+        let mut transfer = source(&data);
+        while by.step(&mut transfer, socket.as_fd(), false).unwrap() != Step::SocketFull {}
+        receiver.read_exact(&mut [0; 1000]).unwrap();
+        socket2::SockRef::from(&receiver).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(receiver);
+        // The first call tells of the reset, those after it that the socket is closed.
+        for _ in 0..3 {
+            let error = loop {
+                match by.step(&mut transfer, socket.as_fd(), false) {
+                    Ok(Step::Sent { .. } | Step::SocketFull) => thread::yield_now(),
+                    Ok(other) => panic!("{other:?}"),
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(error, TransferError::Connection(_)), "{pinned:?}: {error}");
+            assert!(transfer.sent() < length);
+        }
+        assert!(!raised.load(Relaxed), "{pinned:?}: SIGPIPE");
+        // The signal would have been seen, and is not blocked now.
+        assert!(rustix::io::write(&socket, &[0]).is_err());
+        assert!(raised.swap(false, Relaxed), "{pinned:?}: an ordinary write raises it");
+    }
+}
+
+/// Signals for this thread, one after the other, until it is dropped.
+struct Signals {
+    stop: Arc<AtomicBool>,
+    sending: Option<thread::JoinHandle<()>>,
+}
+
+impl Signals {
+    #[allow(unsafe_code)]
+    fn storm() -> Self {
+        signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::default()).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        // SAFETY: always succeeds.
+        let here = unsafe { libc::pthread_self() };
+        let sending = thread::spawn(move || {
+            while !stopped.load(Relaxed) {
+                // SAFETY: that thread waits for this one before it ends.
+                unsafe { libc::pthread_kill(here, libc::SIGUSR1) };
+                thread::sleep(Duration::from_micros(20));
+            }
+        });
+        Self { stop, sending: Some(sending) }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        let ended = self.sending.take().map(thread::JoinHandle::join);
+        assert!(matches!(ended, Some(Ok(()))));
+    }
+}
+
+#[test]
+fn signals_end_no_transfer() {
+    let bytes = pattern(16 * MIB, 8);
+    let data = publish(&bytes);
+    let (socket, mut receiver) = pair();
+    let reader = thread::spawn(move || {
+        let mut received = Vec::new();
+        receiver.read_to_end(&mut received).unwrap();
+        received
+    });
+    let signals = Signals::storm();
+    let mut by = ByReference::new(socket.as_fd(), None).unwrap();
+    for round in 0..8 {
+        let mut transfer = match round % 2 {
+            0 => Transfer::published(&data, 0..data.len() as u64).unwrap(),
+            _ => Transfer::file(file(&bytes), 0..bytes.len() as u64).unwrap(),
+        };
+        // Never waiting: what finds the socket full is what signals come into.
+        while by.step(&mut transfer, socket.as_fd(), false).unwrap() != Step::Done {}
+    }
+    drop(signals);
+    drop(socket);
+    assert!(reader.join().unwrap() == bytes.repeat(8));
+}
+
+#[test]
+fn a_file_that_becomes_shorter_is_an_error_and_counted() {
+    let (socket, mut receiver) = pair();
+    socket.set_nonblocking(true).unwrap();
+    let bytes = pattern(16 * MIB, 5);
+    let file = file(&bytes);
+    let mut by = ByReference::new(socket.as_fd(), None).unwrap();
+    let mut transfer = Transfer::file(Arc::clone(&file), 0..bytes.len() as u64).unwrap();
+    while by.step(&mut transfer, socket.as_fd(), false).unwrap() != Step::SocketFull {}
+    let cut = transfer.sent() + 1000;
+    file.set_len(cut).unwrap();
+    let reader = thread::spawn(move || {
+        let mut received = Vec::new();
+        receiver.read_to_end(&mut received).unwrap();
+        received
+    });
+    let error = loop {
+        match by.step(&mut transfer, socket.as_fd(), false) {
+            Ok(Step::Sent { .. }) => {}
+            Ok(Step::SocketFull) => writable(&socket),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => break error,
+        }
+    };
+    let missing = bytes.len() as u64 - cut;
+    assert!(matches!(error, TransferError::Ended { missing: m } if m == missing), "{error}");
+    assert_eq!((transfer.sent(), by.ended_early()), (cut, 1));
+    drop(socket);
+    assert_eq!(reader.join().unwrap().len() as u64, cut);
+}
+
+#[test]
+fn a_pipe_gives_what_is_in_it_and_says_when_it_has_ended() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let (socket, mut receiver) = pair();
+    let mut by = ByReference::new(socket.as_fd(), None).unwrap();
+    let mut transfer = Transfer::pipe(reader.into(), 10).unwrap();
+    let step = |by: &mut ByReference, transfer: &mut Transfer| by.step(transfer, socket.as_fd(), false);
+    assert_eq!(step(&mut by, &mut transfer).unwrap(), Step::SourceEmpty);
+    (&writer).write_all(b"hello").unwrap();
+    let sent = Step::Sent { bytes: 5, evidence: Evidence::Unknown };
+    assert_eq!(step(&mut by, &mut transfer).unwrap(), sent);
+    let mut received = [0; 5];
+    receiver.read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"hello");
+    drop(writer);
+    let error = step(&mut by, &mut transfer).unwrap_err();
+    assert!(matches!(error, TransferError::Ended { missing: 5 }), "{error}");
+    assert_eq!(by.ended_early(), 1);
+}
+
+#[test]
+fn ranges_that_are_none_are_refused() {
+    let data = publish(&[7; 100]);
+    let file = file(&[7; 100]);
+    #[allow(clippy::reversed_empty_ranges)]
+    for range in [0..101, 50..49, 101..101, u64::MAX - 1..u64::MAX] {
+        let outside = |refused: Result<Transfer, RangeError>| {
+            matches!(refused, Err(RangeError::Outside { bytes: 100, .. }))
+        };
+        assert!(outside(Transfer::published(&data, range.clone())), "{range:?}");
+        assert!(outside(Transfer::file(Arc::clone(&file), range.clone())), "{range:?}");
+    }
+    let (socket, _receiver) = pair();
+    let mut by = ByReference::new(socket.as_fd(), None).unwrap();
+    let mut nothing = Transfer::published(&data, 100..100).unwrap();
+    assert_eq!(by.step(&mut nothing, socket.as_fd(), false).unwrap(), Step::Done);
+    assert!(matches!(Transfer::pipe(OwnedFd::from(socket), 1), Err(RangeError::NoPipe)));
+    // What sendfile(2) cannot read is refused by its step.
+    let (socket, _receiver) = pair();
+    let write_only = File::options().write(true).open("/dev/null").unwrap();
+    let mut transfer = Transfer::file(Arc::new(write_only), 0..1).unwrap();
+    let error = by.step(&mut transfer, socket.as_fd(), false).unwrap_err();
+    assert!(matches!(error, TransferError::Refused { call: "sendfile", .. }), "{error}");
+}
+
+#[test]
+fn published_bytes_cannot_be_changed_by_any_way_there_is() {
+    let mut publisher = Publisher::new(3 * 4096 + 5).unwrap();
+    assert!(publisher.iter().all(|&byte| byte == 0));
+    publisher.fill(9);
+    let data = publisher.publish().unwrap();
+    let refused = |result: std::io::Result<()>| {
+        result.unwrap_err().raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error())
+    };
+    let descriptor = File::from(data.as_fd().try_clone_to_owned().unwrap());
+    // Anybody who may look into /proc can open it again.
+    let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+    let again = File::options().read(true).write(true).open(path).unwrap();
+    for mut file in [descriptor, again] {
+        assert!(refused(file.write_all(b"no")));
+        assert!(refused(file.set_len(0)) && refused(file.set_len(1 << 20)));
+        let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        assert!(refused(rustix::fs::fallocate(&file, hole, 0, 4096).map_err(Into::into)));
+        assert!(refused(map_to_write(&file)));
+        assert!(refused(rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE).map_err(Into::into)));
+    }
+    assert!(data.len() == 3 * 4096 + 5 && data.iter().all(|&byte| byte == 9));
+    assert_eq!(publish(&[]).len(), 0);
+}
+
+#[allow(unsafe_code)]
+fn map_to_write(file: &File) -> std::io::Result<()> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap};
+    // SAFETY: a fresh mapping overlaps nothing, and nobody uses it.
+    let mapped = unsafe {
+        mmap(std::ptr::null_mut(), 4096, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)
+    };
+    mapped.map(drop).map_err(Into::into)
+}
+
+#[test]
+fn only_files_that_cannot_be_changed_are_taken_from_others() {
+    let bytes = pattern(10_000, 6);
+    let with = |seals: SealFlags| {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let descriptor = rustix::fs::memfd_create("test", flags).unwrap();
+        File::from(descriptor.try_clone().unwrap()).write_all(&bytes).unwrap();
+        rustix::fs::fcntl_add_seals(&descriptor, seals).unwrap();
+        Published::try_from(descriptor)
+    };
+    assert!(with(SealFlags::WRITE | SealFlags::SHRINK).unwrap()[..] == bytes[..]);
+    for (seals, lacks) in [
+        (SealFlags::empty(), "F_SEAL_WRITE and F_SEAL_SHRINK"),
+        (SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE, "lacks F_SEAL_WRITE;"),
+        (SealFlags::WRITE | SealFlags::GROW | SealFlags::SEAL, "lacks F_SEAL_SHRINK;"),
+    ] {
+        let error = with(seals).unwrap_err();
+        assert!(matches!(error, NotPublished::Unsealed { .. }), "{error}");
+        assert!(error.to_string().contains(lacks), "{error}");
+    }
+    let (socket, _peer) = pair();
+    assert!(matches!(Published::try_from(OwnedFd::from(socket)), Err(NotPublished::TakesNoSeals(_))));
+    let passed = publish(&bytes).as_fd().try_clone_to_owned().unwrap();
+    assert!(Published::try_from(passed).unwrap()[..] == bytes[..]);
+}
+
+/// One of several transfers in a row over one connection.
+#[derive(Debug, Clone)]
+struct Planned {
+    kind: u8,
+    start: usize,
+    bytes: usize,
+    more: bool,
+}
+
+fn planned() -> impl Strategy<Value = Planned> {
+    let bytes = prop_oneof![0..5_usize, 4090..4100_usize, 1..70_000_usize, 200_000..600_000_usize];
+    (0..5_u8, 0..10_000_usize, bytes, any::<bool>()).prop_map(|(kind, start, bytes, more)| Planned {
+        kind,
+        start,
+        bytes,
+        more,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
+
+    /// What arrives is what was to be sent, once and in order, whatever the lengths, ways and buffers.
+    #[test]
+    fn transfers_in_a_row_arrive_as_they_were_planned(
+        plan in proptest::collection::vec(planned(), 1..8),
+        send_buffer in prop_oneof![Just(None), (1..300_000_usize).prop_map(Some)],
+        is_nonblocking in any::<bool>(),
+        read_bytes in 1_000..200_000_usize,
+    ) {
+        let bytes = pattern(610_000, 7);
+        let (data, on_disk) = (publish(&bytes), file(&bytes));
+        let (socket, mut receiver) = pair();
+        socket.set_nonblocking(is_nonblocking).unwrap();
+        if let Some(send_buffer) = send_buffer {
+            socket2::SockRef::from(&socket).set_send_buffer_size(send_buffer).unwrap();
+        }
+        let reader = thread::spawn(move || {
+            let (mut received, mut buffer) = (Vec::new(), vec![0; read_bytes]);
+            loop {
+                match read_some(&mut receiver, &mut buffer).unwrap() {
+                    0 => return received,
+                    count => received.extend_from_slice(&buffer[..count]),
+                }
+            }
+        });
+        let mut expected = Vec::new();
+        for Planned { kind, start, bytes: length, more } in plan {
+            let (range, whole) = (start..start + length, start as u64..(start + length) as u64);
+            expected.extend_from_slice(&bytes[range.clone()]);
+            let pinned = PublishedMethod::ALL.get(usize::from(kind)).copied();
+            let mut by = ByReference::new(socket.as_fd(), pinned).unwrap();
+            let (transfer, writer) = match kind {
+                0..=2 => (Transfer::published(&data, whole).unwrap(), None),
+                3 => (Transfer::file(Arc::clone(&on_disk), whole).unwrap(), None),
+                _ => {
+                    let (reader, mut writer) = std::io::pipe().unwrap();
+                    let bytes = bytes[range].to_vec();
+                    let writer = thread::spawn(move || writer.write_all(&bytes).unwrap());
+                    (Transfer::pipe(reader.into(), length as u64).unwrap(), Some(writer))
+                }
+            };
+            send(&mut by, transfer, &socket, more).unwrap();
+            writer.into_iter().for_each(|writer| writer.join().unwrap());
+        }
+        drop(socket);
+        let received = reader.join().unwrap();
+        prop_assert!(received.len() == expected.len() && received == expected);
+    }
+}

@@ -1,0 +1,348 @@
+//! Streams of owned buffers arrive whole and in order by every method, and their memory is free when the kernel has done with it.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use nocopy::socket::tcp::{Builder, Method, NotQueued, Published, RejectedReason, Socket};
+use nocopy::{Buffer, Cause, Pool};
+use proptest::prelude::*;
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use crate::common::calls::{POLL, this_thread, wait_until_in};
+use crate::common::stream::{PATIENCE, assert_same, pattern};
+
+/// Who reads everything there, and returns it.
+fn reader() -> (SocketAddr, JoinHandle<Vec<u8>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let reader = thread::spawn(move || {
+        let mut all = Vec::new();
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.read_to_end(&mut all).unwrap();
+        all
+    });
+    (address, reader)
+}
+
+fn by(method: Method) -> Builder {
+    Socket::builder().method(method)
+}
+
+#[test]
+fn every_method_sends_every_byte_once_and_in_order() {
+    for method in Method::ALL {
+        let (address, reader) = reader();
+        let mut socket = by(method).connect(address).unwrap();
+        let sender = socket.sender();
+        let (mut sent, sizes) = (Vec::new(), [1, 4095, 4096, 65_536, 0, 10_000, 3]);
+        for round in 0..40 {
+            for bytes in sizes {
+                let mut buffer = sender.wait_buffer().unwrap();
+                buffer.fill(&pattern(sent.len(), bytes)).unwrap();
+                sent.extend_from_slice(&buffer);
+                sender.send(buffer).unwrap();
+            }
+            if round % 3 == 0 {
+                sender.flush().unwrap();
+            }
+        }
+        sender.finish().unwrap();
+        assert!(sender.drain(PATIENCE).unwrap(), "{method}: everything was acknowledged");
+        assert_eq!((sender.buffers_free(), sender.in_flight(), sender.queued()), (64, 0, 0), "{method}");
+        let (ledger, counters) = (sender.ledger(), sender.counters());
+        assert_eq!(
+            (ledger.bytes(), counters.sent_bytes),
+            (sent.len() as u64, sent.len() as u64),
+            "{method}: {ledger}"
+        );
+        assert_eq!(counters.strange_completions, 0, "{method}");
+        let cause = if method == Method::Plain { Cause::SocketCall } else { Cause::DeliveredLocally };
+        assert_eq!(ledger.copied_bytes(cause), sent.len() as u64, "{method}: {ledger}");
+        assert_same(&reader.join().unwrap(), &sent, method.name());
+    }
+}
+
+#[test]
+fn memory_of_the_programs_own_is_sent_from_where_it_lies_and_comes_back() {
+    for method in Method::ALL {
+        let (address, reader) = reader();
+        let mut socket = by(method).return_buffers(true).connect(address).unwrap();
+        let sender = socket.sender();
+        let bytes = pattern(0, 9_000_001); // longer than any call takes
+        let place = bytes.as_ptr();
+        let ticket = sender.send(Buffer::from_owner(bytes)).unwrap();
+        sender.finish().unwrap();
+        assert!(sender.drain(PATIENCE).unwrap(), "{method}");
+        let completed = sender.completed().expect("all of it is free");
+        assert_eq!(completed.ticket, ticket);
+        let back: Vec<u8> = completed.buffer.into_owner().unwrap();
+        assert_eq!(back.as_ptr(), place);
+        assert_same(&reader.join().unwrap(), &back, method.name());
+    }
+}
+
+#[test]
+fn the_policy_ends_with_copies_where_everything_is_copied_late() {
+    let (address, reader) = reader();
+    let mut socket = Socket::connect(address).unwrap();
+    let sender = socket.sender();
+    let mut sent = 0;
+    for _ in 0..2000 {
+        let mut buffer = sender.wait_buffer().unwrap();
+        buffer.fill(&pattern(sent, 65_536)).unwrap();
+        sent += 65_536;
+        sender.send(buffer).unwrap();
+        sender.flush().unwrap();
+    }
+    sender.send_slice(b"the end").unwrap();
+    sender.finish().unwrap();
+    assert!(sender.drain(PATIENCE).unwrap());
+    let (ledger, explained) = (sender.ledger(), sender.explain().to_string());
+    assert_eq!(ledger.bytes(), sent as u64 + 7);
+    assert_eq!(ledger.copied_bytes(Cause::Slice), 7);
+    assert!(ledger.copied_bytes(Cause::CopyingIsFaster) > sent as u64 / 2, "{ledger}; {explained}");
+    assert!(explained.contains("zerocopy"), "{explained}");
+    assert_eq!(reader.join().unwrap().len(), sent + 7);
+}
+
+#[test]
+fn short_writes_are_copied_by_rule() {
+    let (address, reader) = reader();
+    let mut socket = Socket::connect(address).unwrap();
+    for _ in 0..100 {
+        let mut buffer = socket.sender().wait_buffer().unwrap();
+        buffer.fill(&[7; 100]).unwrap();
+        socket.sender().send(buffer).unwrap();
+        socket.sender().flush().unwrap();
+    }
+    assert_eq!(socket.sender().ledger().copied_bytes(Cause::BelowThreshold), 10_000);
+    drop(socket);
+    assert_eq!(reader.join().unwrap(), [7; 10_000]);
+}
+
+#[test]
+fn what_does_not_fit_stays_queued_until_the_peer_reads() {
+    for method in Method::ALL {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut socket = by(method).send_buffer(64 << 10).connect(listener.local_addr().unwrap()).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        let sender = socket.sender();
+        let bytes = pattern(0, 16 << 20);
+        sender.send(Buffer::from_owner(bytes.clone())).unwrap();
+        assert!(!sender.try_flush().unwrap(), "{method}: nobody reads");
+        assert!(sender.queued_bytes() > 0 && sender.queued_bytes() < 16 << 20, "{method}");
+        let reader = thread::spawn(move || {
+            let mut all = Vec::new();
+            peer.read_to_end(&mut all).unwrap();
+            all
+        });
+        sender.finish().unwrap();
+        assert!(sender.drain(PATIENCE).unwrap(), "{method}");
+        assert_same(&reader.join().unwrap(), &bytes, method.name());
+    }
+}
+
+#[test]
+fn a_cut_stream_ends_with_a_reset_and_not_as_if_it_were_whole() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut socket = Socket::connect(listener.local_addr().unwrap()).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    socket.sender().send_slice(b"a part").unwrap();
+    socket.sender().send(vec![1; 100]).unwrap();
+    let mut part = [0; 6];
+    peer.read_exact(&mut part).unwrap();
+    drop(socket);
+    assert_eq!(peer.read(&mut part).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn nothing_is_sent_behind_the_end_and_the_other_direction_stays_open() {
+    let (listener, bytes) = (TcpListener::bind("127.0.0.1:0").unwrap(), b"still here");
+    let mut socket = Socket::connect(listener.local_addr().unwrap()).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    socket.sender().finish().unwrap();
+    let rejected = socket.sender().send(vec![1]).unwrap_err();
+    assert_eq!(rejected.reason, RejectedReason::Finished);
+    assert_eq!(rejected.buffer.into_owner::<Vec<u8>>().unwrap(), [1]);
+    assert_eq!(peer.read(&mut [0; 8]).unwrap(), 0);
+    peer.write_all(bytes).unwrap();
+    let mut received = [0; 10];
+    let socket = rustix::io::dup(&socket).unwrap();
+    TcpStream::from(socket).read_exact(&mut received).unwrap();
+    assert_eq!(&received, bytes);
+}
+
+#[test]
+fn a_broken_connection_gives_back_what_was_not_sent() {
+    for method in Method::ALL {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut socket = by(method).send_buffer(64 << 10).connect(listener.local_addr().unwrap()).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        let sender = socket.sender();
+        for number in 0..8 {
+            sender.send(vec![number; 1 << 20]).unwrap();
+        }
+        assert!(!sender.try_flush().unwrap());
+        drop(peer); // with unread bytes: a reset
+        let error = sender.flush().unwrap_err();
+        assert!(error.unsent_bytes > 0 && error.to_string().contains("were not sent"), "{method}: {error}");
+        let unsent = sender.take_unsent();
+        assert!((1..=8).contains(&unsent.len()), "{method}: {} buffers", unsent.len());
+        assert_eq!(unsent.last().unwrap()[0], 7);
+        assert!(sender.drain(PATIENCE).unwrap(), "{method}: the kernel has let go of the rest");
+    }
+}
+
+#[test]
+fn buffers_that_are_all_with_the_program_are_not_waited_for() {
+    let (address, _reader) = reader();
+    let pool = Pool::new(2, 4096).unwrap();
+    let mut socket = Socket::builder().send_pool(&pool).connect(address).unwrap();
+    let _held = [socket.sender().wait_buffer().unwrap(), socket.sender().wait_buffer().unwrap()];
+    let error = socket.sender().wait_buffer().unwrap_err();
+    assert_eq!(error.source.kind(), std::io::ErrorKind::WouldBlock);
+}
+
+#[test]
+fn a_listener_shares_its_pool_among_what_it_accepts() {
+    let pool = Pool::new(4, 4096).unwrap();
+    let listener = Socket::builder().send_pool(&pool).listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let clients: Vec<TcpStream> =
+        (0..3).map(|_| TcpStream::connect(listener.local_address().unwrap()).unwrap()).collect();
+    for mut client in clients {
+        let (mut socket, from) = listener.accept().unwrap();
+        assert_eq!((from, socket.peer_address().unwrap()), (client.local_addr().unwrap(), from));
+        let mut buffer = socket.sender().buffer().unwrap();
+        buffer.fill(b"hello").unwrap();
+        socket.sender().send(buffer).unwrap();
+        socket.sender().flush().unwrap();
+        drop(socket);
+        let mut received = String::new();
+        client.read_to_string(&mut received).unwrap();
+        assert_eq!(received, "hello");
+    }
+    assert_eq!(pool.at_home(), 4);
+}
+
+#[test]
+fn a_pipe_is_part_of_the_stream() {
+    let (address, reader) = reader();
+    let mut socket = Socket::connect(address).unwrap();
+    let (pipe, mut writer) = std::io::pipe().unwrap();
+    let sender = socket.sender();
+    sender.send(b"before, ".to_vec()).unwrap();
+    sender.send_pipe(pipe.into(), 7).unwrap();
+    sender.send(b", behind".to_vec()).unwrap();
+    assert!(!sender.try_flush().unwrap(), "the pipe is empty");
+    let finishing = this_thread();
+    let writing = thread::spawn(move || {
+        assert!(wait_until_in(finishing, POLL), "it waits for the pipe");
+        writer.write_all(b"by pipe, and more").unwrap();
+    });
+    sender.finish().unwrap();
+    writing.join().unwrap();
+    assert_eq!(String::from_utf8(reader.join().unwrap()).unwrap(), "before, by pipe, behind");
+}
+
+#[test]
+fn what_is_not_there_cannot_be_referred_to() {
+    let (address, _reader) = reader();
+    let mut socket = Socket::connect(address).unwrap();
+    let data = Published::copy_of(b"bytes").unwrap();
+    let refused = socket.sender().send_published(&data, 3..6).unwrap_err();
+    assert!(matches!(refused, NotQueued::Range(_)), "{refused}");
+    socket.sender().finish().unwrap();
+    let refused = socket.sender().send_published(&data, 0..5).unwrap_err();
+    assert!(matches!(refused, NotQueued::Rejected(RejectedReason::Finished)), "{refused}");
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Send(usize),
+    Foreign(usize),
+    Slice(usize),
+    Published(usize),
+    File(usize),
+    TryFlush,
+    Flush,
+    Reap,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (0..=65_536_usize).prop_map(Step::Send),
+        2 => (0..300_000_usize).prop_map(Step::Foreign),
+        1 => (0..20_000_usize).prop_map(Step::Slice),
+        2 => (0..300_000_usize).prop_map(Step::Published),
+        1 => (0..300_000_usize).prop_map(Step::File),
+        2 => Just(Step::TryFlush),
+        2 => Just(Step::Flush),
+        1 => Just(Step::Reap),
+    ];
+    prop::collection::vec(step, 0..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_sequence_of_calls_sends_the_same_stream(
+        steps in steps(),
+        method in prop::option::of(prop::sample::select(Method::ALL.to_vec())),
+        send_buffer in prop::sample::select(vec![8 << 10, 256 << 10]),
+    ) {
+        let (address, reader) = reader();
+        let builder = Socket::builder().send_buffer(send_buffer);
+        let builder = match method {
+            Some(method) => builder.method(method),
+            None => builder,
+        };
+        let mut socket = builder.connect(address).unwrap();
+        let (sender, mut sent) = (socket.sender(), Vec::new());
+        for step in steps {
+            match step {
+                Step::Send(bytes) => {
+                    let mut buffer = sender.wait_buffer().unwrap();
+                    buffer.fill(&pattern(sent.len(), bytes)).unwrap();
+                    sent.extend_from_slice(&buffer);
+                    sender.send(buffer).unwrap();
+                }
+                Step::Foreign(bytes) => {
+                    let bytes = pattern(sent.len(), bytes);
+                    sent.extend_from_slice(&bytes);
+                    sender.send(bytes).unwrap();
+                }
+                Step::Slice(bytes) => {
+                    let bytes = pattern(sent.len(), bytes);
+                    sender.send_slice(&bytes).unwrap();
+                    sent.extend(bytes);
+                }
+                Step::Published(bytes) => {
+                    let bytes = pattern(sent.len(), bytes);
+                    let data = Published::copy_of(&bytes).unwrap();
+                    sender.send_published(&data, 0..bytes.len() as u64).unwrap();
+                    sent.extend(bytes);
+                }
+                Step::File(bytes) => {
+                    let bytes = pattern(sent.len(), bytes);
+                    let name = "nocopy-test";
+                    let mut file = File::from(memfd_create(name, MemfdFlags::CLOEXEC).unwrap());
+                    file.write_all(&bytes).unwrap();
+                    sender.send_file(Arc::new(file), 0..bytes.len() as u64).unwrap();
+                    sent.extend(bytes);
+                }
+                Step::TryFlush => _ = sender.try_flush().unwrap(),
+                Step::Flush => sender.flush().unwrap(),
+                Step::Reap => _ = sender.reap(),
+            }
+        }
+        sender.finish().unwrap();
+        prop_assert!(sender.drain(PATIENCE).unwrap());
+        prop_assert_eq!(sender.ledger().bytes(), sent.len() as u64);
+        assert_same(&reader.join().unwrap(), &sent, "the stream");
+    }
+}

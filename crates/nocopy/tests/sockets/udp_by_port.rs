@@ -1,0 +1,164 @@
+//! A UDP sender that has a port as one more way: frames of the port, buffers of a pool and foreign memory arrive by every way.
+
+use crate::common::lab;
+use std::net::{SocketAddr, UdpSocket};
+
+use nocopy::socket::udp::{Message, Method, OpenError, Sender, Socket, over_port};
+use nocopy::{Buffer, Cause, Port};
+use nocopy_lab::Lab;
+
+use crate::common::PATIENCE;
+use crate::common::stream::{uninterrupted, wait_until};
+use crate::common::waiting::Observed;
+
+const COUNT: usize = 200;
+
+fn sender(lab: &Lab, method: Option<Method>) -> Sender {
+    let end = lab.left();
+    end.namespace().run(|| {
+        let local = SocketAddr::new(end.ipv4().into(), 0);
+        let settings = over_port::Settings::default();
+        let (_, port) =
+            over_port::Socket::open(Port::builder(end.interface()), local, &settings).unwrap().split();
+        let builder = Socket::builder();
+        method.map_or(builder.clone(), |method| builder.method(method)).over(port).unwrap()
+    })
+}
+
+fn receiver(lab: &Lab) -> (UdpSocket, SocketAddr) {
+    let socket = lab.right().namespace().run(|| UdpSocket::bind((lab.right().ipv4(), 0))).unwrap();
+    socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
+
+fn pattern(number: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|place| (number * 31 + place * 7) as u8).collect()
+}
+
+/// Memory of every kind, by its number; what was to be sent is the pattern of that number.
+fn message(sender: &mut Sender, number: usize) -> Message {
+    let bytes = pattern(number, 100 + number * 6);
+    let filled = |buffer: Option<Buffer>| {
+        let mut buffer = buffer?;
+        buffer.fill(&bytes).unwrap();
+        Some(Message::from(buffer))
+    };
+    let of_kind = match number % 4 {
+        0 => filled(sender.frame()),
+        1 => filled(sender.buffer()),
+        2 => Some(Message::gathered([bytes[..8].to_vec().into(), bytes[8..].to_vec().into()])),
+        _ => None,
+    };
+    of_kind.unwrap_or_else(|| Buffer::from(bytes).into())
+}
+
+#[test]
+fn every_kind_of_memory_arrives_by_every_way() {
+    for method in [None, Some(Method::Xdp), Some(Method::Gso), Some(Method::ZeroCopyGso)] {
+        let lab = lab!();
+        let (receiver, to) = receiver(&lab);
+        let mut sender = sender(&lab, method);
+        let mut all = 0;
+        for number in 0..COUNT {
+            let message = message(&mut sender, number);
+            all += message.bytes() as u64;
+            sender.send_to(message, to).unwrap();
+            if number % 20 == 19 {
+                sender.flush().unwrap();
+            }
+        }
+        assert!(sender.drain(PATIENCE).unwrap(), "{method:?}");
+        let mut bytes = [0; 2000];
+        // Two ways may overtake each other.
+        let mut missing: Vec<_> = (0..COUNT).map(|number| pattern(number, 100 + number * 6)).collect();
+        for _ in 0..COUNT {
+            let length = uninterrupted(|| receiver.recv(&mut bytes)).expect("it arrived");
+            let found = missing.iter().position(|expected| bytes[..length] == *expected);
+            missing.swap_remove(found.expect("as it was sent, and once"));
+        }
+        let (tally, counters) = (sender.ledger(), sender.counters());
+        assert_eq!((tally.datagrams(), tally.bytes()), (COUNT as u64, all), "{method:?}: {tally}");
+        assert_eq!((counters.sent, counters.refused), (COUNT as u64, 0), "{method:?}");
+        if method == Some(Method::Xdp) {
+            let by_kernel = tally.copied_bytes(Cause::SocketCall);
+            assert!(tally.copied_bytes(Cause::XdpCopyMode) > 0, "frames go as they are: {tally}");
+            assert!(tally.copied_bytes(Cause::Slice) > 0, "the rest was copied into frames: {tally}");
+            assert!(by_kernel < all / 4, "only until the neighbour is known: {tally}");
+        }
+        let port = sender.port().expect("it has one").port().balance();
+        assert!(port.is_whole() && port.yours == 0 && port.lent_tx == 0, "{method:?}: {port}");
+    }
+}
+
+#[test]
+fn a_ring_that_is_full_empties_itself() {
+    let lab = lab!();
+    let (receiver, to) = receiver(&lab);
+    let end = lab.left();
+    let mut sender = end.namespace().run(|| {
+        let port = Port::builder(end.interface()).ring_sizes(64, 64).frame_count(64, 64);
+        let local = SocketAddr::new(end.ipv4().into(), 0);
+        let (_, port) =
+            over_port::Socket::open(port, local, &over_port::Settings::default()).unwrap().split();
+        Socket::builder().method(Method::Xdp).over(port).unwrap()
+    });
+    for number in 0..1000_usize {
+        sender.send_to(Buffer::from(number.to_be_bytes().to_vec()), to).unwrap();
+    }
+    sender.flush().unwrap();
+    let mut bytes = [0; 16];
+    for number in 0..1000_usize {
+        assert_eq!(uninterrupted(|| receiver.recv(&mut bytes)).expect("it arrived"), 8);
+        assert_eq!(bytes[..8], number.to_be_bytes());
+    }
+    assert!(sender.drain(PATIENCE).unwrap());
+}
+
+#[test]
+fn without_a_port_there_is_no_such_way() {
+    let error = Socket::builder().method(Method::Xdp).bind("127.0.0.1:0".parse().unwrap()).unwrap_err();
+    assert!(matches!(error, OpenError::Method { method: Method::Xdp, .. }), "{error}");
+}
+
+/// The receiving half of the port reads the error queue in which completions are told, too; none gets lost there.
+#[test]
+fn completions_and_errors_are_told_while_the_port_receives() {
+    let lab = lab!();
+    let (receiver, to) = receiver(&lab);
+    let end = lab.left();
+    let (local, mut half, mut sender) = end.namespace().run(|| {
+        let local = SocketAddr::new(end.ipv4().into(), 0);
+        let settings = over_port::Settings::default();
+        let socket = over_port::Socket::open(Port::builder(end.interface()), local, &settings).unwrap();
+        let local = socket.local_address();
+        let (half, port) = socket.split();
+        (local, half, Socket::builder().method(Method::ZeroCopy).over(port).unwrap())
+    });
+    // One error for each datagram, however soon after another.
+    lab.right().namespace().run(|| std::fs::write("/proc/sys/net/ipv4/icmp_ratelimit", "0").unwrap());
+    let at_the_socket = Observed::udp_socket(end, local);
+    // A free buffer at hand: without one the sender looks for completions with every call, and finds all before the half does.
+    let buffer = sender.buffer().unwrap();
+    sender.recycle(buffer);
+    let nobody = SocketAddr::new(to.ip(), 9);
+    for number in 0..5 {
+        for to in [to, nobody] {
+            sender.send_to(Buffer::from(pattern(number, 1000)), to).unwrap();
+        }
+        sender.flush().unwrap();
+        assert_eq!(uninterrupted(|| receiver.recv(&mut [0; 2000])).expect("it arrived"), 1000);
+        // The half reads the queue when the error is there, and then all that waits in it.
+        wait_until("something to read", || at_the_socket.has_error());
+        wait_until("read by the receiving half", || {
+            assert_eq!(half.try_receive().unwrap().count(), 0);
+            !at_the_socket.has_error()
+        });
+    }
+    drop(at_the_socket);
+    assert!(sender.drain(PATIENCE).unwrap(), "a completion was lost: {} in flight", sender.in_flight());
+    let errors: Vec<_> = sender.errors().collect();
+    assert!(!errors.is_empty() && errors.iter().all(|error| error.to == Some(nobody)), "{errors:?}");
+    assert_eq!(sender.counters().peer_errors, errors.len() as u64);
+}

@@ -1,0 +1,170 @@
+//! UDP sockets while something is wrong: the right error, and every byte accounted for.
+
+use crate::common::lab;
+use std::net::{SocketAddr, UdpSocket};
+
+use nocopy::socket::udp::{Message, Method, Socket};
+use nocopy::{Buffer, Cause, Pool};
+use nocopy_lab::{End, Lab};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+use crate::common::stream::uninterrupted;
+use crate::common::{PATIENCE, SECOND};
+
+const METHODS: [Method; 7] = [
+    Method::Socket,
+    Method::SendMmsg,
+    Method::Gso,
+    Method::ZeroCopy,
+    Method::ZeroCopyGso,
+    Method::UringZeroCopy,
+    Method::UringZeroCopyGso,
+];
+
+fn receiver(end: &End) -> UdpSocket {
+    let address = SocketAddr::new(end.ipv4().into(), 0);
+    let socket = end.namespace().run(|| UdpSocket::bind(address)).unwrap();
+    socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+fn sender(end: &End, method: Method, to: &UdpSocket) -> Socket {
+    let address = SocketAddr::new(end.ipv4().into(), 0);
+    end.namespace().run(|| {
+        let mut socket = Socket::builder().method(method).bind(address).unwrap();
+        socket.connect(to.local_addr().unwrap()).unwrap();
+        socket
+    })
+}
+
+fn pattern(number: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|place| (number * 31 + place * 7) as u8).collect()
+}
+
+/// Sends twenty datagrams of 1,400 bytes out of one buffer, and looks at each where it arrives.
+fn cross(socket: &mut Socket, receiver: &UdpSocket, round: usize) {
+    let mut buffer = socket.sender().buffer().unwrap();
+    buffer.fill(&pattern(round, 20 * 1400)).unwrap();
+    socket.sender().send(Message::segments(buffer, 1400)).unwrap();
+    socket.sender().flush().unwrap();
+    let mut bytes = [0; 2000];
+    for datagram in pattern(round, 20 * 1400).chunks(1400) {
+        let length = uninterrupted(|| receiver.recv(&mut bytes)).expect("it arrived");
+        assert!(&bytes[..length] == datagram);
+    }
+}
+
+#[test]
+fn an_mtu_lowered_in_mid_stream_costs_nothing_but_speed() {
+    for method in METHODS {
+        let lab = lab!();
+        let receiver = receiver(lab.right());
+        let mut socket = sender(lab.left(), method, &receiver);
+        for (round, mtu) in [1500, 1000, 1500, 600].into_iter().enumerate() {
+            lab.left().set_mtu(mtu).unwrap();
+            cross(&mut socket, &receiver, round);
+        }
+        assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}: {}", socket.sender().in_flight());
+        let (tally, counters) = (socket.sender().ledger(), socket.sender().counters());
+        assert_eq!((tally.datagrams(), tally.bytes()), (80, 80 * 1400), "{method}: {tally}");
+        assert_eq!((counters.sent, counters.refused), (80, 0), "{method}");
+    }
+}
+
+#[test]
+fn an_interface_set_down_and_up_is_told_and_the_socket_goes_on() {
+    for method in METHODS {
+        let lab = lab!();
+        let receiver = receiver(lab.right());
+        let mut socket = sender(lab.left(), method, &receiver);
+        cross(&mut socket, &receiver, 0);
+        lab.left().set_down().unwrap();
+        socket.sender().send(Buffer::from(vec![1; 100])).unwrap();
+        let error = socket.sender().flush().unwrap_err();
+        assert_eq!((error.refused, socket.sender().counters().refused), (1, 1), "{method}: {error}");
+        lab.left().set_up().unwrap();
+        lab.wait_for_carrier().unwrap();
+        cross(&mut socket, &receiver, 1);
+        assert!(socket.sender().drain(PATIENCE).unwrap());
+        assert_eq!(socket.sender().ledger().datagrams(), 40, "{method}");
+    }
+}
+
+#[test]
+fn without_leave_to_pin_memory_sends_are_copied_and_counted() {
+    // Capabilities are a thread's own; the limit is the whole process's, but binds only threads without this capability.
+    let mut sets = capabilities(None).unwrap();
+    sets.effective.remove(CapabilitySet::IPC_LOCK);
+    set_capabilities(None, sets).unwrap();
+    let limit = getrlimit(Resource::Memlock);
+    setrlimit(Resource::Memlock, Rlimit { current: Some(64 << 10), ..limit }).unwrap();
+    let lab: Lab = lab!();
+    let receiver = receiver(lab.right());
+    let mut socket = sender(lab.left(), Method::ZeroCopy, &receiver);
+    let bytes = pattern(1, 60_000);
+    for _ in 0..20 {
+        socket.sender().send(Buffer::from(bytes.clone())).unwrap();
+    }
+    socket.sender().flush().unwrap();
+    let mut got = vec![0; 65_536];
+    for _ in 0..20 {
+        let length = uninterrupted(|| receiver.recv(&mut got)).expect("it arrived");
+        assert!(got[..length] == bytes);
+    }
+    assert!(socket.sender().drain(PATIENCE).unwrap());
+    setrlimit(Resource::Memlock, limit).unwrap();
+    let (tally, counters) = (socket.sender().ledger(), socket.sender().counters());
+    assert_eq!(tally.bytes(), 20 * 60_000, "{tally}");
+    assert!(counters.no_buffers > 0, "{counters:?}");
+    assert_eq!(tally.copied_bytes(Cause::NoBuffers), counters.no_buffers * 60_000);
+    let why = socket.sender().explain().to_string();
+    assert!(why.contains("ulimit -l"), "{why}");
+}
+
+#[test]
+fn buffers_run_out_and_come_back() {
+    let lab = lab!();
+    let receiver = receiver(lab.right());
+    let pool = Pool::new(2, 4096).unwrap();
+    let builder = Socket::builder().send_pool(&pool);
+    let address = SocketAddr::new(lab.left().ipv4().into(), 0);
+    let mut socket = lab.left().namespace().run(|| builder.bind(address)).unwrap();
+    let to = receiver.local_addr().unwrap();
+    for _ in 0..2 {
+        let mut buffer = socket.sender().buffer().unwrap();
+        buffer.resize(100);
+        socket.sender().send_to(buffer, to).unwrap();
+    }
+    assert!(socket.sender().buffer().is_none(), "all are queued");
+    socket.sender().flush().unwrap();
+    assert_eq!(socket.sender().buffers_free(), 2);
+}
+
+#[test]
+fn ten_thousand_sockets_opened_and_closed_leave_nothing() {
+    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    let to = receiver.local_addr().unwrap();
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let (pool, before) = (Pool::new(8, 64 << 10).unwrap(), open());
+    for number in 0..10_000_u32 {
+        let method = METHODS[number as usize % METHODS.len()];
+        let builder = Socket::builder().method(method).send_pool(&pool).receive_pool(&pool);
+        let mut socket = builder.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let mut buffer = socket.sender().buffer().unwrap();
+        buffer.fill(&number.to_be_bytes()).unwrap();
+        socket.sender().send_to(buffer, to).unwrap();
+        socket.sender().flush().unwrap();
+        let mut bytes = [0; 8];
+        assert_eq!(uninterrupted(|| receiver.recv(&mut bytes)).unwrap(), 4);
+        assert_eq!(bytes[..4], number.to_be_bytes());
+    }
+    // Those whose completion was not there yet are with the reaper for some milliseconds; and other tests have descriptors.
+    let give_up = std::time::Instant::now() + PATIENCE;
+    while open() > before + 50 || pool.at_home() < pool.total() {
+        assert!(std::time::Instant::now() < give_up, "{} descriptors, {} before", open(), before);
+        std::thread::sleep(SECOND / 100);
+    }
+}

@@ -1,0 +1,315 @@
+//! Memory that the kernel still reads, when a socket is closed, dropped, or out of buffers: on an interface that holds packets back.
+
+use crate::common::lab;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::ops::Range;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nocopy::socket::udp::{Message, Method, Socket, leaked_bytes};
+use nocopy::{Buffer, Cause, Pool};
+use nocopy_lab::Lab;
+
+use crate::common::stream::uninterrupted;
+use crate::common::{PATIENCE, scribble};
+
+const ZERO_COPY: [Method; 4] =
+    [Method::ZeroCopy, Method::ZeroCopyGso, Method::UringZeroCopy, Method::UringZeroCopyGso];
+
+const SLOW: &str = "1kbit";
+const FAST: &str = "8mbit";
+
+const DATAGRAM_BYTES: usize = 1000;
+const COUNT: usize = 40;
+
+/// Packets leave the left end so slowly that they are seen waiting, also by a thread that stands still for minutes: one in eight
+/// seconds, the first two at once.
+fn hold_back(lab: &Lab) {
+    shape(lab, "replace", SLOW, 10_000_000);
+}
+
+/// Those that were held back leave, at some 1 MB/s.
+fn let_go(lab: &Lab) {
+    shape(lab, "change", FAST, 10_000_000);
+    hurry(lab);
+}
+
+/// Makes the shaper look what may leave by its new rate: by itself it does so when that was to happen by the old one. What it is given
+/// for that goes to no socket.
+fn hurry(lab: &Lab) {
+    let left = lab.left();
+    let socket = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
+    socket.send_to(&[0], (lab.right().ipv4(), 9)).unwrap();
+}
+
+/// Lets so much leave the left end in a second; what waits and is more than so many bytes is dropped.
+fn shape(lab: &Lab, what: &str, rate: &str, bytes: usize) {
+    let interface = lab.left().interface();
+    let shaper = ["rate", rate, "burst", "2kb", "limit", &bytes.to_string()];
+    let arguments = [&["qdisc", what, "dev", interface, "root", "tbf"], &shaper[..]].concat();
+    let done =
+        lab.left().namespace().run(|| Command::new("tc").args(arguments).status().expect("tc is there"));
+    assert!(done.success(), "a shaper on {interface}");
+}
+
+/// Waits until everything has left that was held back.
+fn wait_until_gone(lab: &Lab) {
+    let show = ["-s", "qdisc", "show", "dev", lab.left().interface()];
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let shown =
+            lab.left().namespace().run(|| Command::new("tc").args(show).output().expect("tc is there"));
+        let shown = String::from_utf8(shown.stdout).unwrap();
+        if shown.contains("backlog 0b 0p") {
+            return;
+        }
+        assert!(Instant::now() < give_up, "{shown}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn receiver(lab: &Lab) -> UdpSocket {
+    let address = SocketAddr::new(lab.right().ipv4().into(), 0);
+    let socket = lab.right().namespace().run(|| UdpSocket::bind(address)).unwrap();
+    socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+fn sender(lab: &Lab, method: Method, pool: &Pool, to: &UdpSocket) -> Socket {
+    let address = SocketAddr::new(lab.left().ipv4().into(), 0);
+    // Enough for all of them: the send buffer is not what shall run out.
+    let builder = Socket::builder().method(method).send_pool(pool).send_buffer(4 << 20);
+    let mut socket = lab.left().namespace().run(|| builder.bind(address)).unwrap();
+    lab.left().namespace().run(|| socket.connect(to.local_addr().unwrap())).unwrap();
+    socket
+}
+
+fn pattern(number: usize) -> Vec<u8> {
+    (0..DATAGRAM_BYTES).map(|place| (number * 31 + place * 7) as u8).collect()
+}
+
+fn send_all(socket: &mut Socket) {
+    send(socket, 0..COUNT);
+}
+
+/// Sends some of them, one in three from memory of the program's own.
+fn send(socket: &mut Socket, numbers: Range<usize>) {
+    for number in numbers {
+        let buffer = match number % 3 {
+            0 => Buffer::from(pattern(number)),
+            _ => {
+                let mut buffer = socket.sender().buffer().expect("a free buffer");
+                buffer.fill(&pattern(number)).unwrap();
+                buffer
+            }
+        };
+        socket.sender().send(Message::from(buffer)).unwrap();
+    }
+    socket.sender().flush().unwrap();
+}
+
+fn receive(receiver: &UdpSocket, bytes: &mut [u8]) -> usize {
+    loop {
+        match receiver.recv(bytes) {
+            // A completion of io_uring, for this thread.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            received => return received.expect("it arrived"),
+        }
+    }
+}
+
+fn assert_all_arrive(receiver: &UdpSocket) {
+    let mut bytes = [0; 2 * DATAGRAM_BYTES];
+    for number in 0..COUNT {
+        let length = receive(receiver, &mut bytes);
+        assert!(bytes[..length] == pattern(number), "datagram {number} is as it was sent");
+    }
+}
+
+#[test]
+fn memory_given_up_by_force_is_written_and_what_was_sent_arrives() {
+    for method in ZERO_COPY {
+        let lab = lab!();
+        hold_back(&lab);
+        let (receiver, pool, leaked_before) = (receiver(&lab), Pool::new(64, 4096).unwrap(), leaked_bytes());
+        let mut socket = sender(&lab, method, &pool, &receiver);
+        send_all(&mut socket);
+        let (_receiver, sender) = socket.split();
+        let closed = sender.close(Duration::ZERO);
+        assert!(closed.abandoned_calls > 0 && closed.error.is_none(), "{method}: {closed:?}");
+        assert!(closed.leaked_bytes > 0, "foreign memory among it: {closed:?}");
+        assert_eq!(closed.leaked_bytes % DATAGRAM_BYTES, 0);
+        assert!(leaked_bytes() - leaked_before >= closed.leaked_bytes as u64);
+        assert_eq!(scribble(&pool), pool.total(), "{method}: every buffer of the pool is to be had again");
+        let_go(&lab);
+        assert_all_arrive(&receiver);
+    }
+}
+
+#[test]
+fn a_dropped_socket_keeps_its_memory_until_the_kernel_has_done() {
+    for method in ZERO_COPY {
+        let lab = lab!();
+        hold_back(&lab);
+        let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
+        let mut socket = sender(&lab, method, &pool, &receiver);
+        send_all(&mut socket);
+        drop(socket);
+        assert!(scribble(&pool) < pool.total(), "{method}: some are still read");
+        let_go(&lab);
+        assert_all_arrive(&receiver);
+        let give_up = Instant::now() + PATIENCE;
+        while pool.at_home() < pool.total() {
+            assert!(Instant::now() < give_up, "{method}: {} of {} are home", pool.at_home(), pool.total());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn without_memory_to_remember_sends_by_they_are_copied_and_counted() {
+    const MANY: usize = 2000;
+    let lab = lab!();
+    // Nothing comes back while they are sent, however slowly this thread gets on.
+    hold_back(&lab);
+    let (receiver, pool) = (receiver(&lab), Pool::new(1, 4096).unwrap());
+    let mut socket = sender(&lab, Method::ZeroCopy, &pool, &receiver);
+    for number in 0..MANY {
+        socket.sender().send(Buffer::from((number as u32).to_be_bytes().to_vec())).unwrap();
+        if number % 50 == 49 {
+            socket.sender().flush().unwrap();
+        }
+    }
+    let_go(&lab);
+    assert!(socket.sender().drain(PATIENCE).unwrap(), "never stuck");
+    let (tally, counters) = (socket.sender().ledger(), socket.sender().counters());
+    assert!(counters.no_buffers > 0, "{counters:?}");
+    assert_eq!(tally.copied_bytes(Cause::NoBuffers), counters.no_buffers * 4);
+    assert_eq!(
+        (tally.datagrams(), tally.bytes()),
+        (MANY as u64, 4 * MANY as u64),
+        "every byte is accounted for"
+    );
+    let mut bytes = [0; 16];
+    for number in 0..MANY {
+        assert_eq!(uninterrupted(|| receiver.recv(&mut bytes)).unwrap(), 4);
+        assert_eq!(bytes[..4], (number as u32).to_be_bytes());
+    }
+}
+
+#[test]
+fn no_datagram_is_overtaken_where_the_send_buffer_is_full() {
+    const MANY: usize = 300;
+    for method in ZERO_COPY {
+        let lab = lab!();
+        shape(&lab, "replace", FAST, 10_000_000);
+        let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
+        let address = SocketAddr::new(lab.left().ipv4().into(), 0);
+        let builder = Socket::builder().method(method).send_pool(&pool).send_buffer(32 << 10);
+        let mut socket = lab.left().namespace().run(|| builder.bind(address)).unwrap();
+        lab.left().namespace().run(|| socket.connect(receiver.local_addr().unwrap())).unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut bytes = [0; 2 * DATAGRAM_BYTES];
+            (0..MANY).map(|_| (receive(&receiver, &mut bytes), bytes[0], bytes[1])).collect::<Vec<_>>()
+        });
+        for number in 0..MANY {
+            let mut bytes = vec![7; 500];
+            bytes[..2].copy_from_slice(&(number as u16).to_be_bytes());
+            socket.sender().send(Buffer::from(bytes)).unwrap();
+            if number % 30 == 29 {
+                socket.sender().flush().unwrap();
+            }
+        }
+        assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}");
+        let numbers =
+            reader.join().unwrap().into_iter().map(|(_, high, low)| u16::from_be_bytes([high, low]));
+        assert!(numbers.eq(0..MANY as u16), "{method}: in order");
+    }
+}
+
+#[test]
+fn a_datagram_refused_when_parts_of_it_are_under_way_does_not_shift_what_is_behind() {
+    const LONG_BYTES: usize = 20_000;
+    for method in [Method::ZeroCopy, Method::ZeroCopyGso] {
+        let lab = lab!();
+        shape(&lab, "replace", FAST, 10_000);
+        // The other end waits so long for the rest, and both are one machine: the memory is read until then.
+        let waits = || std::fs::write("/proc/sys/net/ipv4/ipfrag_time", "1");
+        lab.right().namespace().run(waits).unwrap();
+        let (receiver, pool) = (receiver(&lab), Pool::new(8, 32 << 10).unwrap());
+        let mut socket = sender(&lab, method, &pool, &receiver);
+        let sender = socket.sender();
+        let mut bytes = [0; DATAGRAM_BYTES];
+        for number in 0..3 {
+            // Room for some fragments of a long one, and not for all, also where its sender stands still in between.
+            shape(&lab, "change", SLOW, 10_000);
+            sender.send(Buffer::from(vec![0xaa; LONG_BYTES])).unwrap();
+            let error = sender.flush().unwrap_err();
+            assert_eq!((error.refused, error.source.raw_os_error()), (1, Some(libc::ENOBUFS)), "{method}");
+            // The fragments leave, and make room.
+            shape(&lab, "change", FAST, 10_000);
+            hurry(&lab);
+            wait_until_gone(&lab);
+            let mut buffer = sender.buffer().expect("a free buffer");
+            buffer.fill(&pattern(number)).unwrap();
+            sender.send(buffer).unwrap();
+            sender.flush().unwrap();
+            assert_eq!(receive(&receiver, &mut bytes), DATAGRAM_BYTES);
+            assert!(bytes == *pattern(number), "{method}: datagram {number} is as it was sent");
+        }
+        assert!(sender.drain(PATIENCE).unwrap(), "{method}: {} calls never came back", sender.in_flight());
+        let (tally, counters) = (sender.ledger(), sender.counters());
+        assert_eq!((counters.sent, counters.refused, counters.strange_completions), (3, 3, 0), "{method}");
+        assert_eq!((tally.datagrams(), tally.bytes()), (3, 3 * DATAGRAM_BYTES as u64), "{method}: {tally}");
+        drop(socket);
+        assert_eq!(pool.at_home(), pool.total(), "{method}");
+    }
+}
+
+#[test]
+fn what_a_ring_was_given_arrives_as_it_was_after_a_close_by_force() {
+    /// Fewer than there is room for at a time, and more than leave at once.
+    const LAST: usize = 8;
+    let lab = lab!();
+    shape(&lab, "replace", "800kbit", 10_000_000);
+    let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
+    let address = SocketAddr::new(lab.left().ipv4().into(), 0);
+    // Room for some of them at a time: none waits in the ring, whose memory would not be there any more.
+    let builder = Socket::builder().method(Method::UringZeroCopy).send_pool(&pool).send_buffer(32 << 10);
+    let mut socket = lab.left().namespace().run(|| builder.bind(address)).unwrap();
+    socket.connect(receiver.local_addr().unwrap()).unwrap();
+    send(&mut socket, 0..COUNT - LAST);
+    assert!(socket.sender().drain(PATIENCE).unwrap());
+    shape(&lab, "change", SLOW, 10_000_000);
+    send(&mut socket, COUNT - LAST..COUNT);
+    let (_other_half, sender) = socket.split();
+    let closed = sender.close(Duration::ZERO);
+    assert!(closed.abandoned_calls > 0, "{closed:?}");
+    assert_eq!(scribble(&pool), pool.total());
+    let_go(&lab);
+    let patterns: Vec<Vec<u8>> = (0..COUNT).map(pattern).collect();
+    let mut bytes = [0; DATAGRAM_BYTES];
+    // All were handed over.
+    for count in 0..COUNT {
+        let length = receive(&receiver, &mut bytes);
+        assert!(
+            patterns.iter().any(|pattern| *pattern == bytes[..length]),
+            "datagram {count} is as it was sent"
+        );
+    }
+}
+
+#[test]
+fn through_veth_nobody_can_say() {
+    let lab = lab!();
+    let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
+    // A receiver's socket gets a copy, so the kernel says copied; nobody there, and the packet dies in the other namespace: unmarked.
+    let mut socket = sender(&lab, Method::ZeroCopyGso, &pool, &receiver);
+    send_all(&mut socket);
+    assert!(socket.sender().drain(PATIENCE).unwrap());
+    let tally = socket.sender().ledger();
+    assert_eq!(tally.copied_bytes(Cause::DeliveredLocally), (COUNT * DATAGRAM_BYTES) as u64, "{tally}");
+    assert_eq!(tally.zero_copy_bytes(), 0, "{tally}");
+}

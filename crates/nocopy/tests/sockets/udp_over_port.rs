@@ -1,0 +1,1315 @@
+//! UDP over a port against ordinary sockets, in a private lab.
+//!
+//! ```text
+//!   left: a socket over a port ──── right: an ordinary socket
+//! ```
+
+use crate::common;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::stream::uninterrupted;
+use crate::common::waiting::Observed;
+use crate::common::{PATIENCE, lab};
+use nocopy::port::PortBuilder;
+use nocopy::socket::udp::over_port::{OpenError, Payload, RejectedReason, Sender, Settings, Socket};
+use nocopy::{Cause, Chain, Evidence, Frame, Mode, Port};
+use nocopy_lab::{End, Lab};
+use nocopy_proto::UdpChecksum;
+
+/// Every pair of addresses has port numbers of its own: what another test's thread forks off holds descriptors for a moment after
+/// they are closed here.
+static NEXT_PORT: AtomicU16 = AtomicU16::new(7200);
+
+const LEFT_V6: &str = "fd77::1";
+const RIGHT_V6: &str = "fd77::2";
+
+fn ip(end: &End, arguments: &str) {
+    let done = end.namespace().run(|| Command::new("ip").args(arguments.split(' ')).output().unwrap());
+    assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// IPv6, which the lab leaves off, with neighbours that know each other.
+fn with_ipv6(lab: &Lab) {
+    for end in [lab.left(), lab.right()] {
+        let setting = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", end.interface());
+        end.namespace().run(|| std::fs::write(setting, "0").unwrap());
+    }
+    add_ipv6(lab, LEFT_V6, RIGHT_V6);
+}
+
+/// Addresses for both ends.
+fn add_ipv6(lab: &Lab, left: &str, right: &str) {
+    for (end, own, other, peer) in
+        [(lab.left(), left, right, lab.right()), (lab.right(), right, left, lab.left())]
+    {
+        let name = end.interface();
+        ip(end, &format!("-6 address add {own}/64 dev {name} nodad"));
+        let mac: Vec<String> = peer.mac().iter().map(|byte| format!("{byte:02x}")).collect();
+        ip(end, &format!("-6 neighbour add {other} lladdr {} dev {name} nud permanent", mac.join(":")));
+        // The kernel makes the route by which the host receives later, in a worker (`addrconf_dad_work`).
+        let is_local = || {
+            let show = ["-6", "route", "show", "table", "local"];
+            let shown = end.namespace().run(|| Command::new("ip").args(show).output().unwrap());
+            String::from_utf8(shown.stdout).unwrap().contains(&format!("local {own} "))
+        };
+        assert!(soon(is_local), "{own} does not become an address of {name}");
+    }
+}
+
+fn addresses(lab: &Lab, ipv6: bool) -> (SocketAddr, SocketAddr) {
+    let pair: (IpAddr, IpAddr) = match ipv6 {
+        true => (LEFT_V6.parse().unwrap(), RIGHT_V6.parse().unwrap()),
+        false => (lab.left().ipv4().into(), lab.right().ipv4().into()),
+    };
+    let port = NEXT_PORT.fetch_add(20, Ordering::Relaxed);
+    (SocketAddr::new(pair.0, port), SocketAddr::new(pair.1, port + 1))
+}
+
+fn open(
+    end: &End,
+    local: SocketAddr,
+    settings: &Settings,
+    set: impl FnOnce(PortBuilder) -> PortBuilder + Send,
+) -> Result<Socket, OpenError> {
+    end.namespace().run(|| Socket::open(set(Port::builder(end.interface())), local, settings))
+}
+
+fn ordinary(end: &End, address: SocketAddr) -> UdpSocket {
+    let socket = end.namespace().run(|| UdpSocket::bind(address).unwrap());
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+/// Bytes that depend on their number.
+fn payload(number: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| (number * 7 + i) as u8).collect()
+}
+
+fn expect(socket: &UdpSocket, from: SocketAddr, expected: &[u8], what: &str) {
+    let mut buffer = vec![0; 65_536];
+    let (bytes, sender) =
+        uninterrupted(|| socket.recv_from(&mut buffer)).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(sender, from, "{what}");
+    assert!(buffer[..bytes] == *expected, "{what}: {bytes} B came for {}", expected.len());
+}
+
+fn filled(sender: &mut Sender, payload: &[u8]) -> Frame {
+    let mut frame = sender.frame().expect("a free frame");
+    frame.fill(payload).expect("fits");
+    frame
+}
+
+/// Receives so many datagrams.
+fn receive(socket: &mut Socket, count: usize) -> Vec<(SocketAddr, IpAddr, Payload)> {
+    let mut received = Vec::new();
+    let give_up = Instant::now() + PATIENCE;
+    while received.len() < count {
+        if Instant::now() >= give_up {
+            let receiver = socket.receiver();
+            let (what, dropped) = (receiver.received(), receiver.strays_dropped());
+            panic!(
+                "only {} of {count} came ({}): {what:?}, {dropped:?}, {:?}",
+                received.len(),
+                receiver.port().evidence(),
+                receiver.port().statistics()
+            );
+        }
+        for datagram in socket.receiver().receive_timeout(PATIENCE).unwrap() {
+            received.push((datagram.from(), datagram.to(), datagram.take()));
+        }
+    }
+    received
+}
+
+/// Closes the socket, and looks that frames and interface are as they should be.
+fn close(end: &End, socket: Socket) {
+    let (receiver, mut sender) = socket.split();
+    assert!(sender.drain(PATIENCE).unwrap(), "frames stuck with the kernel");
+    receiver.port().balance();
+    let balance = sender.port().balance();
+    assert!(balance.is_whole() && balance.yours == 0 && balance.lent_tx == 0, "{balance}");
+    assert_eq!(receiver.port().faults().total() + sender.port().faults().total(), 0);
+    drop((receiver, sender));
+    assert!(soon(|| end.xdp_program().unwrap().is_none()), "a program stayed on the interface");
+}
+
+/// Whether something comes true.
+fn soon(mut is_so: impl FnMut() -> bool) -> bool {
+    let give_up = Instant::now() + PATIENCE;
+    while !is_so() {
+        if Instant::now() >= give_up {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// Lets so much time pass that the next datagram asks for announced changes: a sender asks at most once in a millisecond. A longer
+/// pause does no harm: what is known grows old within a second, but [`Noticed`] counts only what was announced.
+fn until_changes_are_asked_for() {
+    std::thread::sleep(Duration::from_millis(2));
+}
+
+/// Changes that were announced to a sender up to here.
+struct Noticed(u64);
+
+impl Noticed {
+    fn by(socket: &mut Socket) -> Self {
+        Self(socket.sender().changes_noticed())
+    }
+
+    /// One more was announced since, and heeded.
+    fn assert_more(&mut self, socket: &mut Socket, what: &str) {
+        let Self(now) = Self::by(socket);
+        assert!(now > self.0, "{what}: no announced change was noticed");
+        self.0 = now;
+    }
+}
+
+const MODES: [Mode; 3] = [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
+
+/// Every way to send, every length, with each checksum, arrives at an ordinary socket as it was; and back.
+#[test]
+fn datagrams_go_both_ways_with_an_ordinary_socket() {
+    let lab = lab!();
+    with_ipv6(&lab);
+    for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+        for checksum in [UdpChecksum::Computed, UdpChecksum::Omitted, UdpChecksum::Offloaded] {
+            if ipv6 && checksum == UdpChecksum::Omitted {
+                continue;
+            }
+            let what = format!("{mode}, ipv6 {ipv6}, {checksum:?}");
+            let (local, remote) = addresses(&lab, ipv6);
+            let mut settings = Settings::default();
+            settings.checksum = checksum;
+            let metadata = checksum == UdpChecksum::Offloaded && mode != Mode::PacketRing;
+            let mut socket =
+                open(lab.left(), local, &settings, |port| port.mode(mode).send_metadata(metadata))
+                    .expect(&what);
+            let peer = ordinary(lab.right(), remote);
+            let longest = if ipv6 { 1452 } else { 1472 };
+            let lengths = [0, 1, 17, 18, 19, 512, longest - 1, longest];
+            exchange(&mut socket, &peer, &lengths, &what);
+            close(lab.left(), socket);
+        }
+    }
+}
+
+fn exchange(socket: &mut Socket, peer: &UdpSocket, lengths: &[usize], what: &str) {
+    let (local, remote) = (socket.local_address(), peer.local_addr().unwrap());
+    let sender = socket.sender();
+    for (number, bytes) in lengths.iter().enumerate() {
+        let payload = payload(number, *bytes);
+        let frame = filled(sender, &payload);
+        sender.send(frame, remote).expect(what);
+        sender.send_copied(remote, &[&payload[..bytes / 3], &[], &payload[bytes / 3..]]).expect(what);
+        let mut drafts = sender.drafts(remote, 1, *bytes).expect(what);
+        assert_eq!(drafts.left(), 1);
+        let mut draft = drafts.next_draft().unwrap();
+        draft.copy_from_slice(&payload);
+        draft.queue().unwrap();
+    }
+    sender.flush().unwrap();
+    for (number, bytes) in lengths.iter().enumerate() {
+        (0..3).for_each(|_| expect(peer, local, &payload(number, *bytes), what));
+    }
+    let (count, bytes) = (lengths.len() as u64, lengths.iter().sum::<usize>() as u64);
+    let sent = sender.sent();
+    assert_eq!((sent.over_port, sent.over_port_bytes), (3 * count, 3 * bytes), "{what}");
+    assert_eq!((sent.through_kernel(), sent.through_kernel_bytes), (0, 0), "{what}: {sent:?}");
+
+    let (ledger, evidence) = (sender.ledger(), sender.port().evidence());
+    assert_eq!((ledger.datagrams(), ledger.bytes()), (3 * count, 3 * bytes), "{what}");
+    let expected = [(evidence, 2 * bytes), (Evidence::Copied(Cause::Slice), bytes)];
+    assert!(ledger.entries().eq(expected), "{what}: {ledger}");
+
+    for (number, bytes) in lengths.iter().enumerate() {
+        peer.send_to(&payload(number, *bytes), local).unwrap();
+    }
+    for (number, (from, to, came)) in receive(socket, lengths.len()).into_iter().enumerate() {
+        assert_eq!((from, to), (remote, local.ip()), "{what}");
+        assert!(*came == payload(number, lengths[number]), "{what}: {} B", came.len());
+        assert!(matches!(came, Payload::Frame(_)), "{what}");
+    }
+    let received = socket.receiver().received();
+    assert_eq!((received.over_port, received.over_port_bytes), (count, bytes), "{what}");
+    assert_eq!(
+        (received.strays, received.bad_checksums, received.to_host, received.lost),
+        (0, 0, 0, 0),
+        "{what}"
+    );
+    assert_eq!(received.unfinished_checksums, count, "{what}: veth finishes none");
+    assert!(socket.receiver().ledger().entries().eq([(evidence, bytes)]), "{what}");
+    let mode_drops = if evidence == Evidence::Copied(Cause::PacketRing) { count } else { 0 };
+    assert!(soon(|| socket.receiver().strays_dropped().unwrap() >= mode_drops), "{what}: the host's copies");
+    assert_eq!(socket.receiver().strays_dropped().unwrap(), mode_drops, "{what}: the host's copies");
+    assert!(socket.receiver().try_receive().unwrap().next().is_none(), "{what}: something came twice");
+}
+
+/// An echo by the frames received: no byte is copied but by the kernel.
+#[test]
+fn a_received_payload_is_sent_on_in_its_frame() {
+    let lab = lab!();
+    let (local, remote) = addresses(&lab, false);
+    let mut socket =
+        open(lab.left(), local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let peer = ordinary(lab.right(), remote);
+    for round in 0..50 {
+        let payload = payload(round, round * 29);
+        peer.send_to(&payload, local).unwrap();
+        let (from, _, Payload::Frame(frame)) = receive(&mut socket, 1).remove(0) else { panic!("copied") };
+        assert_eq!(frame.headroom_bytes(), 256 + 42);
+        socket.sender().send(frame, from).unwrap();
+        socket.sender().flush().unwrap();
+        expect(&peer, local, &payload, "echo");
+    }
+    close(lab.left(), socket);
+}
+
+/// The checksum is the receiver's to check: what is damaged is lost, and counted.
+#[test]
+fn damaged_datagrams_are_counted_and_lost() {
+    let lab = lab!();
+    let (local, remote) = addresses(&lab, false);
+    let mut socket =
+        open(lab.left(), local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let mut other = common::open_with(lab.right(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let flow = nocopy_proto::UdpFrame {
+        source_mac: nocopy_proto::MacAddress(lab.right().mac()),
+        destination_mac: nocopy_proto::MacAddress(lab.left().mac()),
+        vlan: None,
+        addresses: nocopy_proto::IpAddresses::new(remote.ip(), local.ip()).unwrap(),
+        traffic_class: 0,
+        hop_limit: 64,
+        source_port: remote.port(),
+        destination_port: local.port(),
+        checksum: UdpChecksum::Computed,
+    };
+    let whole = |checksum, damage: usize| {
+        let mut packet = vec![0; 42 + 100];
+        let (headers, payload) = packet.split_at_mut(42);
+        nocopy_proto::UdpFrame { checksum, ..flow }.emit_headers(headers, payload).unwrap();
+        packet[damage] ^= 0x10;
+        packet
+    };
+    // In the payload, with a checksum and without; in the UDP length; in the IP header.
+    let packets = [
+        whole(UdpChecksum::Computed, 99),
+        whole(UdpChecksum::Omitted, 99),
+        whole(UdpChecksum::Computed, 38),
+        whole(UdpChecksum::Computed, 22),
+    ];
+    common::send(&mut other, &packets);
+    // Handing over works in the port's namespace.
+    lab.left().namespace().run(|| {
+        let received = receive(&mut socket, 1);
+        assert_eq!(received[0].2[99 - 42], 0x10, "without checksum nobody knows");
+        drop(received);
+        let give_up = Instant::now() + PATIENCE;
+        while socket.receiver().received().to_host < 2 && Instant::now() < give_up {
+            let _ = socket.receiver().receive_timeout(Duration::from_millis(20)).unwrap().count();
+        }
+    });
+    let received = socket.receiver().received();
+    assert_eq!((received.over_port, received.bad_checksums, received.to_host, received.lost), (1, 1, 2, 0));
+    close(lab.left(), socket);
+}
+
+/// Groups: sent to and received from, joined by the host.
+#[test]
+fn groups_are_sent_to_and_received_from() {
+    let lab = lab!();
+    with_ipv6(&lab);
+    let left = lab.left();
+    for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+        let (local, remote) = addresses(&lab, ipv6);
+        let (v4, v6): (Ipv4Addr, Ipv6Addr) = ("239.77.1.2".parse().unwrap(), "ff05::77:1".parse().unwrap());
+        let group: IpAddr = if ipv6 { v6.into() } else { v4.into() };
+        let mut settings = Settings::default();
+        settings.groups = vec![group];
+        let mut socket = open(left, local, &settings, |port| port.mode(mode)).unwrap();
+        let member = ordinary(lab.right(), SocketAddr::new(group, local.port()));
+        let peer = ordinary(lab.right(), remote);
+        let index = lab.right().index();
+        lab.right().namespace().run(|| match group {
+            IpAddr::V4(_) => {
+                member.join_multicast_v4(&v4, &lab.right().ipv4()).unwrap();
+                socket2::SockRef::from(&peer).set_multicast_if_v4(&lab.right().ipv4()).unwrap();
+            }
+            IpAddr::V6(_) => {
+                member.join_multicast_v6(&v6, index).unwrap();
+                socket2::SockRef::from(&peer).set_multicast_if_v6(index).unwrap();
+            }
+        });
+        let what = format!("{mode}, {group}");
+        socket.sender().send_copied(SocketAddr::new(group, local.port()), &[b"to all of us"]).expect(&what);
+        socket.sender().flush().unwrap();
+        expect(&member, local, b"to all of us", &what);
+        assert_eq!(
+            (socket.sender().sent().over_port, socket.sender().sent().through_kernel()),
+            (1, 0),
+            "{what}"
+        );
+
+        let memberships = left.namespace().run(|| {
+            let mut command = Command::new("ip");
+            String::from_utf8(
+                command.args(["maddress", "show", "dev", left.interface()]).output().unwrap().stdout,
+            )
+        });
+        assert!(memberships.unwrap().contains(&group.to_string()), "{what}: the host is not a member");
+        peer.send_to(b"to you all", SocketAddr::new(group, local.port())).unwrap();
+        peer.send_to(b"to you alone", local).unwrap();
+        let received = receive(&mut socket, 2);
+        assert_eq!(
+            (&*received[0].2, received[0].0, received[0].1),
+            (&b"to you all"[..], remote, group),
+            "{what}"
+        );
+        assert_eq!((&*received[1].2, received[1].1), (&b"to you alone"[..], local.ip()), "{what}");
+        drop(received);
+        assert_eq!(
+            (socket.receiver().received().over_port, socket.receiver().received().strays),
+            (2, 0),
+            "{what}"
+        );
+        assert!(socket.receiver().try_receive().unwrap().next().is_none(), "{what}: something came twice");
+        heard_from_this_host(left, &mut socket, group, &what);
+        close(left, socket);
+    }
+}
+
+/// A program on the same host sends to the group.
+fn heard_from_this_host(end: &End, socket: &mut Socket, group: IpAddr, what: &str) {
+    let local = socket.local_address();
+    let here = ordinary(end, SocketAddr::new(local.ip(), local.port() + 7));
+    end.namespace().run(|| match group {
+        IpAddr::V4(_) => socket2::SockRef::from(&here).set_multicast_if_v4(&end.ipv4()).unwrap(),
+        IpAddr::V6(_) => socket2::SockRef::from(&here).set_multicast_if_v6(end.index()).unwrap(),
+    });
+    let before = socket.receiver().received().strays;
+    here.send_to(b"to us", SocketAddr::new(group, local.port())).unwrap();
+    let (from, to, came) = receive(socket, 1).remove(0);
+    assert_eq!((from, to, &*came), (here.local_addr().unwrap(), group, &b"to us"[..]), "{what}");
+    assert_eq!(socket.receiver().received().strays, before + 1, "{what}");
+}
+
+/// Sends numbered datagrams, one a flush, until one goes over the port; returns how many there were.
+fn until_over_port(socket: &mut Socket, to: SocketAddr, number: &mut u32) -> u32 {
+    let first = *number;
+    let before = socket.sender().sent().over_port;
+    let give_up = Instant::now() + PATIENCE;
+    while socket.sender().sent().over_port == before {
+        assert!(Instant::now() < give_up, "nothing goes over the port: {:?}", socket.sender().sent());
+        socket.sender().send_copied(to, &[&number.to_be_bytes()]).unwrap();
+        socket.sender().flush().unwrap();
+        *number += 1;
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    *number - first
+}
+
+/// The numbers that come until `last` does, each once.
+fn numbers(peer: &UdpSocket, last: u32) -> BTreeSet<u32> {
+    let mut came = BTreeSet::new();
+    let mut buffer = [0; 64];
+    while !came.contains(&last) {
+        let bytes = uninterrupted(|| peer.recv(&mut buffer))
+            .unwrap_or_else(|error| panic!("{last} did not come: {error}: {came:?}"));
+        let number = u32::from_be_bytes(buffer[..bytes].try_into().unwrap());
+        assert!(came.insert(number), "{number} came twice");
+    }
+    came
+}
+
+/// A neighbour that nobody knows is the kernel's to find; one that moves is followed.
+#[test]
+fn neighbours_are_resolved_by_the_kernel_and_followed_when_they_move() {
+    let lab = lab!();
+    let (left, right) = (lab.left(), lab.right());
+    let (local, remote) = addresses(&lab, false);
+    ip(left, "neighbour flush all nud permanent");
+    ip(left, "neighbour flush all");
+    let mut socket = open(left, local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let peer = ordinary(right, remote);
+    let mut number = 0;
+    let count = until_over_port(&mut socket, remote, &mut number);
+    let sent = socket.sender().sent();
+    assert_eq!((sent.unresolved, sent.over_port), (u64::from(count) - 1, 1), "{sent:?}");
+    assert!(sent.unresolved >= 1);
+    assert_eq!(
+        numbers(&peer, number - 1).len(),
+        count as usize,
+        "the kernel kept what it could not send yet"
+    );
+
+    // The peer gets another hardware address, and says so to nobody: what goes to the old one is lost until the host notices.
+    ip(right, "link set nc1 address 02:6e:63:00:00:99");
+    ip(left, "neighbour flush all");
+    let (first, mut noticed) = (number, Noticed::by(&mut socket));
+    let count = until_over_port(&mut socket, remote, &mut number);
+    noticed.assert_more(&mut socket, "a flushed neighbour");
+    let sent = socket.sender().sent();
+    assert_eq!(sent.unresolved + sent.over_port, u64::from(number), "every datagram went one way: {sent:?}");
+    let came = numbers(&peer, number - 1);
+    let expected: BTreeSet<u32> = (first..first + count).collect();
+    assert_eq!(came, expected, "flushed neighbours are forgotten at once");
+
+    // And once more, told by the kernel of an announcement.
+    ip(right, "link set nc1 address 02:6e:63:00:00:aa");
+    ip(left, "neighbour replace 10.77.0.2 lladdr 02:6e:63:00:00:aa dev nc0 nud reachable");
+    until_changes_are_asked_for();
+    let before = socket.sender().sent();
+    socket.sender().send_copied(remote, &[&number.to_be_bytes()]).unwrap();
+    socket.sender().flush().unwrap();
+    noticed.assert_more(&mut socket, "a replaced neighbour");
+    assert_eq!(numbers(&peer, number), BTreeSet::from([number]));
+    assert_eq!(socket.sender().sent().over_port, before.over_port + 1);
+    close(left, socket);
+}
+
+/// The state the kernel gives the neighbour.
+fn neighbour_state(end: &End) -> String {
+    let shown =
+        end.namespace().run(|| Command::new("ip").args(["neighbour", "show", "10.77.0.2"]).output().unwrap());
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    shown.split_whitespace().last().unwrap_or("none").to_owned()
+}
+
+/// The kernel does not see that a neighbour is in use, so it is told.
+#[test]
+fn a_stale_neighbour_is_confirmed() {
+    let lab = lab!();
+    let left = lab.left();
+    let (local, remote) = addresses(&lab, false);
+    ip(left, "neighbour replace 10.77.0.2 lladdr 02:6e:63:00:00:02 dev nc0 nud stale");
+    let mut socket = open(left, local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let peer = ordinary(lab.right(), remote);
+    assert_eq!(neighbour_state(left), "STALE");
+    socket.sender().send_copied(remote, &[b"hello"]).unwrap();
+    socket.sender().flush().unwrap();
+    expect(&peer, local, b"hello", "to a stale neighbour");
+    let state = neighbour_state(left);
+    assert!(["DELAY", "PROBE", "REACHABLE"].contains(&&*state), "{state}");
+    assert_eq!((socket.sender().sent().over_port, socket.sender().sent().through_kernel()), (1, 0));
+    close(left, socket);
+}
+
+/// What is longer than the MTU is the kernel's to fragment, also when the MTU changes on the way; so is what comes in fragments.
+#[test]
+fn fragments_are_the_kernels_business_both_ways() {
+    let lab = lab!();
+    with_ipv6(&lab);
+    let (left, right) = (lab.left(), lab.right());
+    for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+        let what = format!("{mode}, ipv6 {ipv6}");
+        let (local, remote) = addresses(&lab, ipv6);
+        left.set_mtu(1500).unwrap();
+        let mut socket = open(left, local, &Settings::default(), |port| port.mode(mode)).unwrap();
+        let peer = ordinary(right, remote);
+        let send = |socket: &mut Socket, bytes: usize| {
+            until_changes_are_asked_for();
+            let payload = payload(bytes, bytes);
+            socket.sender().send_copied(remote, &[&payload]).expect(&what);
+            socket.sender().flush().unwrap();
+            expect(&peer, local, &payload, &what);
+            (socket.sender().sent().over_port, socket.sender().sent().too_long)
+        };
+        assert_eq!(send(&mut socket, 1452), (1, 0), "{what}");
+        assert_eq!(send(&mut socket, 4000), (1, 1), "{what}");
+        let mut noticed = Noticed::by(&mut socket);
+        left.set_mtu(1400).unwrap();
+        assert_eq!(send(&mut socket, 1452), (1, 2), "{what}");
+        noticed.assert_more(&mut socket, &what);
+        assert_eq!(send(&mut socket, 1300), (2, 2), "{what}");
+        assert_eq!(socket.sender().sent().through_kernel_bytes, 4000 + 1452, "{what}");
+        // In place, and owned: the same.
+        let long = payload(1, 1450);
+        let mut drafts = socket.sender().drafts(remote, 1, 1450).unwrap();
+        let mut draft = drafts.next_draft().unwrap();
+        draft.copy_from_slice(&long);
+        draft.queue().unwrap();
+        drop(drafts);
+        let frame = filled(socket.sender(), &long);
+        socket.sender().send(frame, remote).unwrap();
+        (0..2).for_each(|_| expect(&peer, local, &long, &what));
+        assert_eq!(socket.sender().sent().too_long, 4, "{what}");
+
+        left.set_mtu(1500).unwrap(); // a veth takes no more than that
+        let long = payload(2, 4000);
+        peer.send_to(&long, local).unwrap();
+        let (from, to, came) = receive(&mut socket, 1).remove(0);
+        assert_eq!((from, to), (remote, local.ip()), "{what}");
+        assert!(*came == long && matches!(came, Payload::Bytes(_)), "{what}");
+        let received = socket.receiver().received();
+        assert_eq!((received.over_port, received.strays, received.stray_bytes), (0, 1, 4000), "{what}");
+        let by_call = Evidence::Copied(Cause::SocketCall);
+        assert!(socket.receiver().ledger().entries().eq([(by_call, 4000)]), "{what}");
+        let kernel_bytes = socket.sender().sent().through_kernel_bytes;
+        assert_eq!(socket.sender().ledger().copied_bytes(Cause::SocketCall), kernel_bytes, "{what}");
+        close(left, socket);
+    }
+}
+
+/// Who may not tell the kernel of a neighbour in use lets it send, once in a while.
+#[test]
+fn without_the_privilege_the_kernel_confirms_by_sending() {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    let lab = lab!();
+    let left = lab.left();
+    let (local, remote) = addresses(&lab, false);
+    ip(left, "neighbour replace 10.77.0.2 lladdr 02:6e:63:00:00:02 dev nc0 nud stale");
+    let mut socket = open(left, local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let peer = ordinary(lab.right(), remote);
+    left.namespace().run(|| {
+        let mut sets = capabilities(None).unwrap(); // of this thread, which ends with this block
+        sets.effective.remove(CapabilitySet::NET_ADMIN);
+        set_capabilities(None, sets).unwrap();
+        for text in [&b"one"[..], b"two"] {
+            socket.sender().send_copied(remote, &[text]).unwrap();
+            socket.sender().flush().unwrap();
+            expect(&peer, local, text, "to a stale neighbour");
+        }
+    });
+    assert_ne!(neighbour_state(left), "STALE");
+    let sent = socket.sender().sent();
+    assert_eq!((sent.confirming, sent.over_port, sent.through_kernel()), (1, 1, 1));
+    close(left, socket);
+}
+
+/// What comes on other queues comes through the kernel, once.
+#[test]
+fn other_queues_are_the_kernels() {
+    let lab = lab!(Lab::builder().queues(2));
+    for mode in MODES {
+        let (local, remote) = addresses(&lab, false);
+        let mut socket = open(lab.left(), local, &Settings::default(), |port| port.mode(mode)).unwrap();
+        // The sender's card spreads flows over its queues, and a veth delivers on the same one.
+        let mut came = Vec::new();
+        let mut peers = Vec::new();
+        for flow in 0..32_u16 {
+            let peer = ordinary(lab.right(), SocketAddr::new(remote.ip(), 8000 + flow));
+            (0..3_u16).for_each(|_| assert_eq!(peer.send_to(&flow.to_be_bytes(), local).unwrap(), 2));
+            came.extend(receive(&mut socket, 3));
+            peers.push(peer);
+        }
+        // Behind them one more of each: what came twice would be in front of it.
+        for (flow, peer) in (0..32_u16).zip(&peers) {
+            peer.send_to(&flow.to_be_bytes(), local).unwrap();
+        }
+        came.extend(receive(&mut socket, 32));
+        let mut counts = std::collections::BTreeMap::new();
+        for (from, _, came) in came {
+            assert_eq!(u16::from_be_bytes((&*came).try_into().unwrap()) + 8000, from.port());
+            *counts.entry(from.port()).or_insert(0) += 1;
+        }
+        assert!(counts.len() == 32 && counts.values().all(|count| *count == 4), "{mode}: {counts:?}");
+        assert!(!socket.receiver().arm().unwrap(), "{mode}: something came twice");
+        let received = socket.receiver().received();
+        // A veth notes the queue of what it delivers for the driver's own program only: others see all on queue 0.
+        let spread = mode == Mode::XdpCopyNative;
+        assert!(received.over_port > 0 && (received.strays > 0 || !spread), "{mode}: {received:?}");
+        assert_eq!(received.over_port + received.strays, 128, "{mode}");
+        close(lab.left(), socket);
+    }
+}
+
+/// Over all queues nothing comes through the kernel, and a socket sends what another received.
+#[test]
+fn all_queues_have_one_address() {
+    let lab = lab!(Lab::builder().queues(2));
+    for mode in MODES {
+        let (local, remote) = addresses(&lab, false);
+        let mut sockets = lab.left().namespace().run(|| {
+            let port = Port::builder(lab.left().interface()).mode(mode);
+            Socket::open_queues(port, local, &Settings::default()).expect("opened")
+        });
+        assert!(sockets.len() == 2 && sockets.iter().all(|socket| socket.local_address() == local));
+        let peers: Vec<UdpSocket> =
+            (0..32).map(|flow| ordinary(lab.right(), SocketAddr::new(remote.ip(), 8000 + flow))).collect();
+        for (flow, peer) in (0..32_u16).zip(&peers) {
+            (0..3).for_each(|_| assert_eq!(peer.send_to(&flow.to_be_bytes(), local).unwrap(), 2));
+        }
+        let mut came = Vec::new();
+        let all_came = soon(|| {
+            for (queue, socket) in sockets.iter_mut().enumerate() {
+                let batch = socket.receiver().receive_timeout(Duration::from_millis(1)).unwrap();
+                came.extend(batch.map(|datagram| (queue, datagram.from(), datagram.take())));
+            }
+            came.len() >= 96
+        });
+        assert!(all_came && came.len() == 96, "{mode}: {} came", came.len());
+        let counts = sockets.iter_mut().map(|socket| socket.receiver().received());
+        let (over_port, strays): (Vec<u64>, Vec<u64>) =
+            counts.map(|received| (received.over_port, received.strays)).unzip();
+        assert_eq!((over_port.iter().sum(), strays.iter().sum()), (96_u64, 0_u64), "{mode}");
+        // A veth notes the queue for the driver's own program only: others see all on queue 0.
+        assert!(mode != Mode::XdpCopyNative || over_port.iter().all(|count| *count > 0), "{over_port:?}");
+        for (queue, from, payload) in came {
+            let Payload::Frame(frame) = payload else { panic!("{mode}: copied") };
+            let sender = sockets[1 - queue].sender();
+            sender.send(frame, from).unwrap();
+            sender.flush().unwrap();
+        }
+        for (flow, peer) in (0..32_u16).zip(&peers) {
+            (0..3).for_each(|_| expect(peer, local, &flow.to_be_bytes(), "echo"));
+        }
+        // In fragments: through the kernel, to whichever socket looks first.
+        peers[0].send_to(&[7; 3000], local).unwrap();
+        let came = soon(|| {
+            sockets.iter_mut().any(|socket| {
+                let batch = socket.receiver().receive_timeout(Duration::from_millis(1)).unwrap();
+                batch.map(|datagram| assert_eq!(*datagram, [7; 3000])).count() == 1
+            })
+        });
+        assert!(came, "{mode}: fragments were lost");
+        let area = sockets[0].area().clone();
+        assert!(sockets.iter_mut().all(|socket| socket.sender().drain(PATIENCE).unwrap()));
+        drop(sockets);
+        let balance = area.balance();
+        assert!(balance.is_whole() && balance.free == u64::from(balance.total), "{balance}");
+        assert!(soon(|| lab.left().xdp_program().unwrap().is_none()), "a program stayed on the interface");
+        drop(ordinary(lab.left(), local)); // the port number is free again
+    }
+}
+
+/// Addresses that mean something on one link only.
+#[test]
+fn link_local_addresses_have_an_interface() {
+    let lab = lab!();
+    with_ipv6(&lab);
+    let (left, right) = (lab.left(), lab.right());
+    add_ipv6(&lab, "fe80::77:1", "fe80::77:2");
+    let port = addresses(&lab, true).0.port();
+    let address = |address: &str, port, scope| {
+        SocketAddr::V6(std::net::SocketAddrV6::new(address.parse().unwrap(), port, 0, scope))
+    };
+    let local = address("fe80::77:1", port, left.index());
+    let mut socket = open(left, local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let peer = ordinary(right, address("fe80::77:2", port + 1, right.index()));
+    peer.send_to(b"hello", address("fe80::77:1", port, right.index())).unwrap();
+    let (from, _, came) = receive(&mut socket, 1).remove(0);
+    assert_eq!((from, &*came), (address("fe80::77:2", port + 1, left.index()), &b"hello"[..]));
+    socket.sender().send_copied(from, &[b"hello back"]).unwrap();
+    socket.sender().flush().unwrap();
+    expect(&peer, address("fe80::77:1", port, right.index()), b"hello back", "link-local");
+    assert_eq!((socket.sender().sent().over_port, socket.sender().sent().through_kernel()), (1, 0));
+    drop(came);
+    close(left, socket);
+}
+
+#[test]
+fn halves_go_to_threads() {
+    fn goes<T: Send>() {}
+    goes::<Socket>();
+    goes::<Sender>();
+    goes::<nocopy::socket::udp::over_port::Receiver>();
+    goes::<Payload>();
+}
+
+/// A route that moves is followed: to another host, away, onto another interface, to nowhere.
+#[test]
+fn routes_are_followed() {
+    let lab = lab!();
+    let (left, right) = (lab.left(), lab.right());
+    let (local, _) = addresses(&lab, false);
+    ip(right, "address add 10.9.0.1/32 dev lo");
+    ip(left, "route add 10.9.0.0/16 via 10.77.0.2");
+    let far: SocketAddr = "10.9.0.1:7201".parse().unwrap();
+    let mut socket = open(left, local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let peer = ordinary(right, far);
+    let send = |socket: &mut Socket, text: &[u8]| {
+        until_changes_are_asked_for();
+        let sent = socket.sender().send_copied(far, &[text]);
+        socket.sender().flush().unwrap();
+        sent
+    };
+    send(&mut socket, b"by a router").unwrap();
+    expect(&peer, local, b"by a router", "routed");
+    let mut noticed = Noticed::by(&mut socket);
+    ip(left, "route change 10.9.0.0/16 dev lo");
+    send(&mut socket, b"by lo, which leads nowhere").unwrap();
+    noticed.assert_more(&mut socket, "a route onto another interface");
+    ip(left, "route change blackhole 10.9.0.0/16");
+    let refused = send(&mut socket, b"nowhere").unwrap_err();
+    noticed.assert_more(&mut socket, "a route to nowhere");
+    assert!(matches!(refused, RejectedReason::Route(_)), "{refused}");
+    ip(left, "route delete blackhole 10.9.0.0/16");
+    assert!(matches!(send(&mut socket, b"nowhere").unwrap_err(), RejectedReason::Route(_)));
+    ip(left, "route add 10.9.0.0/16 via 10.77.0.2 mtu 600");
+    send(&mut socket, b"back again").unwrap();
+    expect(&peer, local, b"back again", "routed again");
+    let long = payload(1, 1000);
+    send(&mut socket, &long).unwrap();
+    expect(&peer, local, &long, "the route's MTU");
+    let sent = socket.sender().sent();
+    assert_eq!(
+        (sent.over_port, sent.other_interface, sent.too_long, sent.through_kernel()),
+        (2, 1, 1, 2),
+        "{sent:?}"
+    );
+    close(left, socket);
+}
+
+/// What is for this host or for all goes through the kernel; what this host sends comes as a stray.
+#[test]
+fn this_host_is_reached_through_the_kernel() {
+    let lab = lab!();
+    for mode in MODES {
+        let left = lab.left();
+        let (local, _) = addresses(&lab, false);
+        let mut socket = open(left, local, &Settings::default(), |port| port.mode(mode)).unwrap();
+        let here = ordinary(left, SocketAddr::new(local.ip(), local.port() + 1));
+        socket.sender().send_copied(here.local_addr().unwrap(), &[b"hello, ", b"self"]).unwrap();
+        expect(&here, local, b"hello, self", "to this host");
+        here.send_to(b"hello back", local).unwrap();
+        let (from, _, came) = receive(&mut socket, 1).remove(0);
+        assert_eq!((from, &*came), (here.local_addr().unwrap(), &b"hello back"[..]));
+        let refused = socket.sender().send_copied("10.77.0.255:9".parse().unwrap(), &[b"all"]).unwrap_err();
+        let RejectedReason::Kernel(error) = refused else { panic!("{refused}") };
+        assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "the kernel wants SO_BROADCAST");
+        let (sent, received) = (socket.sender().sent(), socket.receiver().received());
+        assert_eq!((sent.local, sent.broadcast, sent.over_port, sent.through_kernel_bytes), (1, 0, 0, 11));
+        assert_eq!((received.strays, received.over_port), (1, 0), "{mode}");
+        let ipv6 = socket.sender().send_copied("[::1]:9".parse().unwrap(), &[b"other family"]).unwrap_err();
+        assert!(matches!(ipv6, RejectedReason::Kernel(_)), "{ipv6}");
+        close(left, socket);
+    }
+}
+
+/// Without a filter the port takes everything; what is not the socket's goes to the host.
+#[test]
+fn over_a_port_that_takes_everything_the_host_keeps_its_own() {
+    let lab = lab!();
+    let left = lab.left();
+    let (local, remote) = addresses(&lab, false);
+    let mut socket = left.namespace().run(|| {
+        let port = Port::builder(left.interface()).mode(Mode::XdpCopyNative).open().unwrap();
+        Socket::over(port, local, &Settings::default()).unwrap()
+    });
+    lab.right().set_tx_checksum(false).unwrap(); // the host checks them
+    let another = ordinary(left, SocketAddr::new(local.ip(), local.port() + 5));
+    let peer = ordinary(lab.right(), remote);
+    peer.send_to(b"for another", another.local_addr().unwrap()).unwrap();
+    peer.send_to(b"for the socket", local).unwrap();
+    left.namespace().run(|| {
+        let received = receive(&mut socket, 1);
+        assert_eq!(&*received[0].2, b"for the socket");
+    });
+    expect(&another, remote, b"for another", "handed to the host");
+    let received = socket.receiver().received();
+    assert_eq!((received.over_port, received.to_host, received.lost), (1, 1, 0));
+    close(left, socket);
+}
+
+/// Datagrams longer than a frame go in several, and come in several.
+#[test]
+fn long_datagrams_lie_in_several_frames() {
+    let lab = lab!(Lab::builder().mtu(9000));
+    for checksum in [UdpChecksum::Computed, UdpChecksum::Offloaded] {
+        let (local, remote) = addresses(&lab, false);
+        let mut settings = Settings::default();
+        settings.checksum = checksum;
+        let opened = open(lab.left(), local, &settings, |port| {
+            port.mode(Mode::XdpCopyNative)
+                .multi_buffer(true)
+                .send_metadata(checksum == UdpChecksum::Offloaded)
+        });
+        let mut socket = opened.unwrap();
+        let peer = ordinary(lab.right(), remote);
+        for (number, bytes) in [100, 4096, 8192, 8972].into_iter().enumerate() {
+            let payload = payload(number, bytes);
+            socket.sender().send_copied(remote, &[&payload[..50], &payload[50..]]).unwrap();
+            let chain: Chain<Frame> =
+                payload.chunks(3000).map(|piece| filled(socket.sender(), piece)).collect();
+            socket.sender().send_chain(chain, remote).unwrap();
+            socket.sender().flush().unwrap();
+            (0..2).for_each(|_| expect(&peer, local, &payload, "in several frames"));
+            peer.send_to(&payload, local).unwrap();
+            let received = receive(&mut socket, 1);
+            assert!(*received[0].2 == payload, "{bytes} B");
+        }
+        let (sent, received) = (socket.sender().sent(), socket.receiver().received());
+        assert_eq!((sent.over_port, sent.through_kernel()), (8, 0));
+        assert_eq!(
+            (received.over_port, received.gathered, received.gathered_bytes),
+            (4, 3, 4096 + 8192 + 8972)
+        );
+        assert_eq!(socket.receiver().ledger().copied_bytes(Cause::Gathered), received.gathered_bytes);
+        close(lab.left(), socket);
+    }
+}
+
+/// A full ring gives the payload back as it was, and nothing is lost by trying again.
+#[test]
+fn a_full_ring_gives_the_payload_back() {
+    let lab = lab!();
+    let (local, remote) = addresses(&lab, false);
+    let mut socket = open(lab.left(), local, &Settings::default(), |port| {
+        port.mode(Mode::XdpCopyNative).ring_sizes(64, 16).frame_count(64, 64)
+    })
+    .unwrap();
+    let peer = ordinary(lab.right(), remote);
+    let mut refusals = 0;
+    for number in 0..100_u32 {
+        let mut frame = filled(socket.sender(), &number.to_be_bytes());
+        while let Err(rejected) = socket.sender().send(frame, remote) {
+            assert!(matches!(rejected.reason, RejectedReason::Full), "{rejected}");
+            assert_eq!(*rejected.frame, number.to_be_bytes(), "as it was");
+            refusals += 1;
+            frame = rejected.frame;
+            socket.sender().flush().unwrap();
+        }
+    }
+    socket.sender().flush().unwrap();
+    assert!(refusals >= 5);
+    assert_eq!(numbers(&peer, 99).len(), 100);
+    let mut bare = filled(socket.sender(), &[7; 300]);
+    bare.prepend(250).unwrap();
+    let rejected = socket.sender().send(bare, remote).unwrap_err();
+    assert!(
+        matches!(rejected.reason, RejectedReason::NoHeadroom { needed_bytes: 42, free_bytes: 6 }),
+        "{rejected}"
+    );
+    assert_eq!(rejected.frame.len(), 550);
+    drop(rejected);
+    let too_long = socket.sender().drafts(remote, 1, 5000).unwrap_err();
+    assert!(matches!(too_long, RejectedReason::TooLong { bytes_max: 1476 }), "{too_long}");
+    assert_eq!(socket.sender().sent().over_port, 100);
+    close(lab.left(), socket);
+}
+
+/// Takes kept frames back until there are `count`.
+fn kept(sender: &mut Sender, count: usize, what: &str) -> Vec<Frame> {
+    let mut back = Vec::new();
+    let all_back = soon(|| {
+        sender.flush().unwrap();
+        sender.reap_into(&mut back);
+        back.len() >= count
+    });
+    assert!(all_back && back.len() == count, "{what}: {} of {count} frames came back", back.len());
+    back.sort_unstable_by_key(Frame::index);
+    back
+}
+
+/// A sender that keeps what it sent until it is sure: the same frames again and again, over the port and through the kernel.
+#[test]
+fn kept_payloads_come_back_and_are_sent_again() {
+    for (mode, ipv6) in [
+        (Mode::XdpCopyNative, false),
+        (Mode::XdpCopyNative, true),
+        (Mode::XdpCopyGeneric, false),
+        (Mode::PacketRing, false),
+    ] {
+        let lab = lab!();
+        if ipv6 {
+            with_ipv6(&lab);
+        }
+        let what = format!("{mode}, ipv6 {ipv6}");
+        let (local, remote) = addresses(&lab, ipv6);
+        let set = |port: PortBuilder| port.mode(mode).ring_sizes(64, 16).frame_count(64, 64);
+        let mut socket = open(lab.left(), local, &Settings::default(), set).unwrap();
+        let peer = ordinary(lab.right(), remote);
+        let mut window: Vec<Frame> =
+            (0..30).map(|number| filled(socket.sender(), &payload(number, 40 + number))).collect();
+        window.sort_unstable_by_key(Frame::index);
+        let contents: Vec<Vec<u8>> = window.iter().map(|frame| frame.to_vec()).collect();
+        let places: Vec<*const u8> = window.iter().map(|frame| frame.as_ptr()).collect();
+        let mut refusals = 0;
+        for _ in 0..10 {
+            for mut frame in window.drain(..) {
+                while let Err(rejected) = socket.sender().send_kept(frame, remote) {
+                    assert!(matches!(rejected.reason, RejectedReason::Full), "{what}: {rejected}");
+                    refusals += 1;
+                    frame = rejected.frame;
+                    socket.sender().flush().unwrap();
+                }
+            }
+            window = kept(socket.sender(), 30, &what);
+            assert!(window.iter().map(|frame| frame.to_vec()).eq(contents.iter().cloned()), "{what}");
+            assert!(window.iter().map(|frame| frame.as_ptr()).eq(places.iter().copied()), "{what}");
+            contents.iter().for_each(|payload| expect(&peer, local, payload, &what));
+        }
+        assert!(refusals > 0, "{what}: the ring was never full");
+        assert_eq!(socket.sender().sent().over_port, 300, "{what}: {:?}", socket.sender().sent());
+        // One that is refused for good, and then sent as any other, does not come back.
+        let mut bare = filled(socket.sender(), &[7; 300]);
+        bare.prepend(250).unwrap();
+        let mut frame = socket.sender().send_kept(bare, remote).unwrap_err().frame;
+        frame.trim_front(250);
+        socket.sender().send(frame, remote).unwrap();
+        assert!(socket.sender().drain(PATIENCE).unwrap());
+        assert_eq!(socket.sender().reap_into(&mut window), 0, "{what}");
+        window.drain(..).for_each(|frame| socket.sender().recycle(frame));
+        close(lab.left(), socket);
+    }
+}
+
+#[test]
+fn kept_payloads_that_went_through_the_kernel_are_back_at_once() {
+    let lab = lab!();
+    let (local, remote) = addresses(&lab, false);
+    ip(lab.left(), "neighbour flush all nud permanent");
+    ip(lab.left(), "neighbour flush all");
+    let mut socket =
+        open(lab.left(), local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let peer = ordinary(lab.right(), remote);
+    let frame = filled(socket.sender(), b"unresolved");
+    let place = frame.as_ptr();
+    socket.sender().send_kept(frame, remote).unwrap();
+    let mut back = Vec::new();
+    assert_eq!(socket.sender().reap_into(&mut back), 1);
+    let frame = back.remove(0);
+    assert_eq!((&*frame, frame.as_ptr()), (&b"unresolved"[..], place));
+    expect(&peer, local, b"unresolved", "through the kernel");
+    assert_eq!(socket.sender().sent().unresolved, 1);
+    // Once more, and this time over the port; then as a frame that is not kept.
+    let mut number = 0;
+    until_over_port(&mut socket, remote, &mut number);
+    numbers(&peer, number - 1);
+    socket.sender().send_kept(frame, remote).unwrap();
+    let frame = kept(socket.sender(), 1, "over the port").remove(0);
+    assert_eq!((&*frame, frame.as_ptr()), (&b"unresolved"[..], place));
+    expect(&peer, local, b"unresolved", "over the port");
+    socket.sender().send(frame, remote).unwrap();
+    assert!(socket.sender().drain(PATIENCE).unwrap());
+    assert_eq!(socket.sender().reap_into(&mut back), 0, "it was not kept this time");
+    // What the kernel refuses is the caller's again, and kept no more.
+    let unreachable = "203.0.113.1:9".parse().unwrap();
+    let frame = filled(socket.sender(), b"x");
+    let rejected = socket.sender().send_kept(frame, unreachable).unwrap_err();
+    assert!(matches!(rejected.reason, RejectedReason::Route(_) | RejectedReason::Kernel(_)), "{rejected}");
+    socket.sender().send(rejected.frame, remote).unwrap();
+    assert!(socket.sender().drain(PATIENCE).unwrap());
+    assert_eq!(socket.sender().reap_into(&mut back), 0);
+    close(lab.left(), socket);
+}
+
+#[test]
+fn kept_payloads_outlive_the_socket() {
+    let lab = lab!();
+    let (local, remote) = addresses(&lab, false);
+    let mut socket =
+        open(lab.left(), local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let area = socket.area().clone();
+    for number in 0..20 {
+        let frame = filled(socket.sender(), &payload(number, 100));
+        socket.sender().send_kept(frame, remote).unwrap();
+    }
+    let mut window = kept(socket.sender(), 20, "sent");
+    for frame in window.drain(..10) {
+        socket.sender().send_kept(frame, remote).unwrap(); // on their way when the socket closes
+    }
+    drop(socket);
+    let balance = area.balance();
+    assert!(balance.is_whole() && balance.yours == 10 && balance.lent_tx == 0, "{balance}");
+    assert!(window.iter().all(|frame| frame.len() == 100));
+    drop(window);
+    let balance = area.balance();
+    assert!(balance.is_whole() && balance.free == u64::from(balance.total), "{balance}");
+}
+
+/// The port number is the socket's alone, and free again afterwards.
+#[test]
+fn the_port_number_is_reserved_while_the_socket_is_open() {
+    let lab = lab!();
+    let left = lab.left();
+    let (local, _) = addresses(&lab, false);
+    let any = SocketAddr::new(local.ip(), 0);
+    let socket = open(left, any, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let local = socket.local_address();
+    assert_ne!(local.port(), 0);
+    let taken = left.namespace().run(|| UdpSocket::bind(local)).unwrap_err();
+    assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
+    let again = open(left, local, &Settings::default(), |port| port.mode(Mode::PacketRing)).unwrap_err();
+    assert!(matches!(again, OpenError::Reserve { .. }), "{again}");
+    close(left, socket);
+    assert!(soon(|| left.namespace().run(|| UdpSocket::bind(local)).is_ok()), "it is not free again");
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_opened() {
+    let refused = |local: &str, settings: &Settings| {
+        Socket::open(Port::builder("no such interface"), local.parse().unwrap(), settings).unwrap_err()
+    };
+    let with = |set: &dyn Fn(&mut Settings)| {
+        let mut settings = Settings::default();
+        set(&mut settings);
+        settings
+    };
+    for unspecified in ["0.0.0.0:1", "[::]:1", "239.1.1.1:1"] {
+        assert!(matches!(refused(unspecified, &Settings::default()), OpenError::Unspecified { .. }));
+    }
+    let omitted = with(&|settings| settings.checksum = UdpChecksum::Omitted);
+    assert!(matches!(refused("[::1]:1", &omitted), OpenError::ChecksumOmitted { .. }));
+    for group in ["10.0.0.1", "ff02::1"] {
+        let settings = with(&|settings| settings.groups = vec![group.parse().unwrap()]);
+        assert!(matches!(refused("127.0.0.1:1", &settings), OpenError::Group { .. }), "{group}");
+    }
+    let many = with(&|settings| settings.groups = vec!["239.1.1.1".parse().unwrap(); 101]);
+    assert!(matches!(refused("127.0.0.1:1", &many), OpenError::Groups { count: 101 }));
+    assert!(matches!(refused("127.0.0.1:0", &Settings::default()), OpenError::Port(_)));
+    assert!(matches!(refused("192.0.2.1:0", &Settings::default()), OpenError::Reserve { .. }));
+}
+
+/// What comes to a group by an interface on which somebody else joined it is not the socket's.
+#[test]
+fn groups_are_heard_by_the_ports_interface_only() {
+    let lab = lab!();
+    let left = lab.left();
+    let (local, _) = addresses(&lab, false);
+    let group = Ipv4Addr::new(239, 77, 1, 8);
+    let to = SocketAddr::new(group.into(), local.port());
+    let mut settings = Settings::default();
+    settings.groups = vec![group.into()];
+    let mut socket = open(left, local, &settings, |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    // Another program, bound to the same group, joins it on lo, and a third sends there.
+    let (other, third) = left.namespace().run(|| {
+        let raw =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).expect("a UDP socket");
+        raw.set_reuse_address(true).unwrap();
+        raw.bind(&to.into()).unwrap();
+        let other = UdpSocket::from(raw);
+        other.join_multicast_v4(&group, &Ipv4Addr::LOCALHOST).unwrap();
+        let third = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket2::SockRef::from(&third).set_multicast_if_v4(&Ipv4Addr::LOCALHOST).unwrap();
+        (other, third)
+    });
+    other.set_read_timeout(Some(PATIENCE)).unwrap();
+    // When the second is there, the kernel has delivered the first to every socket that is to have it.
+    for text in [b"on lo 1", b"on lo 2"] {
+        third.send_to(text, to).unwrap();
+        expect(&other, third.local_addr().unwrap(), text, "the other program");
+    }
+    assert!(!socket.receiver().arm().unwrap(), "it came by another interface");
+    let heard = socket.receiver().try_receive().unwrap().count();
+    assert_eq!((heard, socket.receiver().received().strays), (0, 0), "it came by another interface");
+    close(left, socket);
+}
+
+/// Where nobody listens ICMP says so, to the ordinary socket, and the program hears of it; nothing else fails for that.
+#[test]
+fn errors_of_the_network_are_told_and_disturb_nothing() {
+    let lab = lab!();
+    with_ipv6(&lab);
+    for limit in ["ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"] {
+        lab.right().namespace().run(|| std::fs::write(format!("/proc/sys/net/{limit}"), "0").unwrap());
+    }
+    for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+        let what = format!("{mode}, ipv6 {ipv6}");
+        let (local, remote) = addresses(&lab, ipv6);
+        let nobody = SocketAddr::new(remote.ip(), remote.port() + 1);
+        let mut socket = open(lab.left(), local, &Settings::default(), |port| port.mode(mode)).unwrap();
+        let at_the_socket = Observed::udp_socket(lab.left(), local);
+        let peer = ordinary(lab.right(), remote);
+        let call_nobody = |sender: &mut Sender| {
+            sender.send_copied(nobody, &[b"anybody?"]).expect(&what);
+            sender.flush().unwrap();
+        };
+        call_nobody(socket.sender());
+        let mut told = Vec::new();
+        assert!(soon(|| {
+            told.extend(socket.sender().errors());
+            !told.is_empty()
+        }));
+        assert_eq!((told.len(), told[0].to, told[0].from), (1, Some(nobody), Some(remote.ip())), "{what}");
+        assert_eq!(told[0].error.kind(), std::io::ErrorKind::ConnectionRefused, "{what}");
+        assert_eq!(socket.sender().sent().over_port, 1, "{what}");
+
+        // One waits at the socket, and what is no fault of the call's is not told by it.
+        let long = payload(3, 4000);
+        call_nobody(socket.sender());
+        assert!(soon(|| at_the_socket.has_error()), "{what}: no error waits at the socket");
+        socket.sender().send_copied(remote, &[&long]).expect(&what);
+        expect(&peer, local, &long, &what);
+        call_nobody(socket.sender());
+        assert!(soon(|| at_the_socket.has_error()), "{what}: no error waits at the socket");
+        peer.send_to(&long, local).unwrap();
+        assert!(*receive(&mut socket, 1)[0].2 == long, "{what}");
+        call_nobody(socket.sender());
+        assert!(soon(|| at_the_socket.has_error()), "{what}: no error waits at the socket");
+        // The wait does not fail, and takes the error from the socket: it is not ended by it over and over.
+        assert!(socket.receiver().receive_timeout(Duration::from_millis(50)).unwrap().next().is_none());
+        assert!(!at_the_socket.has_error(), "{what}: it would end every wait");
+        drop(at_the_socket);
+        told.clear();
+        assert!(soon(|| {
+            told.extend(socket.sender().errors());
+            told.len() >= 3
+        }));
+        assert!(!socket.receiver().arm().unwrap());
+        assert_eq!((socket.sender().sent().peer_errors, told.len()), (4, 3), "{what}");
+        close(lab.left(), socket);
+    }
+}
+
+/// An answer to such a sender would go to everybody, or come back here: the host, which drops it, sees to it.
+#[test]
+fn senders_that_cannot_be_are_the_hosts_to_judge() {
+    let lab = lab!();
+    let (local, remote) = addresses(&lab, false);
+    let mut socket =
+        open(lab.left(), local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let mut other = common::open_with(lab.right(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let froms = ["0.0.0.0", "127.0.0.1", "239.1.1.1", "255.255.255.255", "10.77.0.1", "10.77.0.2"];
+    let packets = froms.map(|from| {
+        let flow = nocopy_proto::UdpFrame {
+            source_mac: nocopy_proto::MacAddress(lab.right().mac()),
+            destination_mac: nocopy_proto::MacAddress(lab.left().mac()),
+            vlan: None,
+            addresses: nocopy_proto::IpAddresses::new(from.parse().unwrap(), local.ip()).unwrap(),
+            traffic_class: 0,
+            hop_limit: 64,
+            source_port: remote.port(),
+            destination_port: local.port(),
+            checksum: UdpChecksum::Computed,
+        };
+        let mut packet = vec![0; 60];
+        let (headers, payload) = packet.split_at_mut(42);
+        flow.emit_headers(headers, payload).unwrap();
+        packet
+    });
+    common::send(&mut other, &packets);
+    // Handing over works in the port's namespace.
+    lab.left().namespace().run(|| {
+        let received = receive(&mut socket, 1);
+        assert_eq!(received[0].0, remote);
+        drop(received);
+        // Behind them something that comes through the host, because it is in fragments.
+        let peer = ordinary(lab.right(), remote);
+        peer.send_to(&payload(1, 3000), local).unwrap();
+        let received = receive(&mut socket, 1);
+        assert!(*received[0].2 == payload(1, 3000), "the host drops them");
+        assert!(!socket.receiver().arm().unwrap(), "the host drops them");
+    });
+    let received = socket.receiver().received();
+    assert_eq!((received.over_port, received.to_host, received.strays, received.lost), (1, 5, 1, 0));
+    close(lab.left(), socket);
+}
+
+/// A hop limit of 0 means this host alone, and port number 0 nobody: the kernel knows both.
+#[test]
+fn what_may_not_leave_the_host_does_not() {
+    let lab = lab!();
+    let (local, remote) = addresses(&lab, false);
+    let group = SocketAddr::new(Ipv4Addr::new(239, 77, 1, 9).into(), remote.port());
+    let mut settings = Settings::default();
+    settings.multicast_hop_limit = Some(0);
+    let mut socket = open(lab.left(), local, &settings, |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let [here, there] = [lab.left(), lab.right()].map(|end| {
+        let member = ordinary(end, group);
+        let group = Ipv4Addr::new(239, 77, 1, 9);
+        end.namespace().run(|| member.join_multicast_v4(&group, &end.ipv4()).unwrap());
+        member
+    });
+    socket.sender().send_copied(group, &[b"to us here"]).unwrap();
+    socket.sender().flush().unwrap();
+    expect(&here, local, b"to us here", "on this host");
+    // What leaves behind it is the first to arrive.
+    let behind = ordinary(lab.left(), SocketAddr::new(local.ip(), local.port() + 5));
+    socket2::SockRef::from(&behind).set_multicast_if_v4(&lab.left().ipv4()).unwrap();
+    behind.send_to(b"to all of you", group).unwrap();
+    expect(&there, behind.local_addr().unwrap(), b"to all of you", "only what may leave the host");
+    let refused = socket.sender().send_copied(SocketAddr::new(remote.ip(), 0), &[b"to nobody"]).unwrap_err();
+    assert!(matches!(refused, RejectedReason::Kernel(_)), "{refused}");
+    let sent = socket.sender().sent();
+    assert_eq!((sent.local, sent.over_port, sent.through_kernel()), (1, 0, 1));
+    close(lab.left(), socket);
+}
+
+/// Not only a veth delivers what sockets of the same machine left to a device.
+#[test]
+fn checksums_left_to_a_device_that_there_is_not_are_taken() {
+    let lab = lab!();
+    let (left, right) = (lab.left(), lab.right());
+    ip(left, "link add link nc0 name mv0 address 02:6e:63:00:00:51 type macvlan mode bridge");
+    ip(left, "link set mv0 up");
+    ip(left, "address add 10.77.0.51/24 dev mv0");
+    ip(left, "neighbour replace 10.77.0.2 lladdr 02:6e:63:00:00:02 dev mv0 nud permanent");
+    ip(right, "neighbour replace 10.77.0.51 lladdr 02:6e:63:00:00:51 dev nc1 nud permanent");
+    for mode in [Mode::XdpCopyGeneric, Mode::PacketRing] {
+        let (local, remote) = addresses(&lab, false);
+        let local = SocketAddr::new([10, 77, 0, 51].into(), local.port());
+        let mut socket = left
+            .namespace()
+            .run(|| Socket::open(Port::builder("mv0").mode(mode), local, &Settings::default()).unwrap());
+        let peer = ordinary(right, remote);
+        peer.send_to(b"unfinished", local).unwrap();
+        assert_eq!(&*receive(&mut socket, 1)[0].2, b"unfinished");
+        let received = socket.receiver().received();
+        assert_eq!((received.over_port, received.unfinished_checksums, received.bad_checksums), (1, 1, 0));
+        close(left, socket);
+    }
+}
+
+/// The MTU is lowered while datagrams wait to be sent: each arrives or is counted, and the next are cut to it.
+#[test]
+fn what_an_mtu_lowered_in_between_takes_is_counted() {
+    let lab = lab!();
+    let left = lab.left();
+    for mode in MODES {
+        left.set_mtu(1500).unwrap();
+        let (local, remote) = addresses(&lab, false);
+        let mut socket = open(left, local, &Settings::default(), |port| port.mode(mode)).unwrap();
+        let peer = ordinary(lab.right(), remote);
+        let sender = socket.sender();
+        for bytes in [1472, 100].repeat(10) {
+            sender.send_copied(remote, &[&payload(bytes, bytes)]).unwrap();
+        }
+        let noticed_before = sender.changes_noticed();
+        left.set_mtu(1300).unwrap();
+        assert!(sender.drain(PATIENCE).unwrap(), "{mode}");
+        until_changes_are_asked_for();
+        sender.send_copied(remote, &[&payload(9, 1400)]).unwrap();
+        assert!(sender.changes_noticed() > noticed_before, "{mode}: the change was not noticed");
+        assert_eq!((sender.sent().over_port, sender.sent().too_long), (20, 1), "{mode}");
+        let (mut came, mut buffer) = (0, [0; 2000]);
+        while uninterrupted(|| peer.recv(&mut buffer)).unwrap() != 1400 {
+            came += 1;
+        }
+        let invalid = sender.port().statistics().unwrap().tx_invalid_descs;
+        let expected = if mode == Mode::PacketRing { (10, 10) } else { (20, 0) };
+        assert_eq!((came, invalid), expected, "{mode}: arrived, counted");
+        close(left, socket);
+    }
+}
+
+/// Several datagrams that a socket of this machine handed on as one packet are not taken for one datagram.
+#[test]
+fn several_datagrams_in_one_packet_are_never_one_long_datagram() {
+    use nocopy::socket::udp::{Message, Method};
+    let lab = lab!();
+    for mode in MODES {
+        let (local, remote) = addresses(&lab, false);
+        let set = |port: PortBuilder| port.mode(mode).multi_buffer(true);
+        let mut socket = open(lab.left(), local, &Settings::default(), set).unwrap();
+        let mut peer = lab
+            .right()
+            .namespace()
+            .run(|| nocopy::socket::udp::Socket::builder().method(Method::Gso).bind(remote).unwrap());
+        let all = payload(1, 10_000);
+        peer.sender().send_to(Message::segments(all.clone().into(), 1000), local).unwrap();
+        peer.sender().flush().unwrap();
+        // A veth with a program of its own makes its peer cut them.
+        if mode == Mode::XdpCopyNative {
+            let received = receive(&mut socket, 10);
+            assert!(received.iter().zip(all.chunks(1000)).all(|((_, _, came), sent)| **came == *sent));
+        } else {
+            assert!(soon(|| {
+                let mut batch = socket.receiver().receive_timeout(Duration::from_millis(20)).unwrap();
+                assert!(batch.next().is_none(), "{mode}");
+                drop(batch);
+                socket.receiver().received().several_in_one > 0
+            }));
+        }
+        let expected = if mode == Mode::XdpCopyNative { (10, 0) } else { (0, 1) };
+        let received = socket.receiver().received();
+        assert_eq!((received.over_port, received.several_in_one), expected, "{mode}: {received:?}");
+        close(lab.left(), socket);
+    }
+}

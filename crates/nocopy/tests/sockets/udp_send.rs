@@ -1,0 +1,307 @@
+//! UDP sockets send owned buffers by every method, and tell what was copied.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use crate::common::stream::uninterrupted;
+use nocopy::socket::udp::{Message, Method, RejectedReason, Socket};
+use nocopy::{Buffer, Cause, Evidence, Tally};
+
+/// For what has to happen, on a busy machine, too.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Everything but ports, which have tests of their own.
+const METHODS: [Method; 7] = [
+    Method::Socket,
+    Method::SendMmsg,
+    Method::Gso,
+    Method::ZeroCopy,
+    Method::ZeroCopyGso,
+    Method::UringZeroCopy,
+    Method::UringZeroCopyGso,
+];
+
+fn local(ip: &str) -> SocketAddr {
+    SocketAddr::new(ip.parse().unwrap(), 0)
+}
+
+fn pair(ip: &str, method: Option<Method>) -> (Socket, UdpSocket) {
+    let receiver = UdpSocket::bind(local(ip)).unwrap();
+    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket2::SockRef::from(&receiver).set_recv_buffer_size(4 << 20).unwrap();
+    let builder = Socket::builder().return_buffers(true);
+    let builder = method.map_or(builder.clone(), |method| builder.method(method));
+    let mut socket = builder.bind(local(ip)).unwrap();
+    socket.connect(receiver.local_addr().unwrap()).unwrap();
+    (socket, receiver)
+}
+
+fn receive(receiver: &UdpSocket) -> Vec<u8> {
+    let mut bytes = vec![0; 65_536];
+    let length = uninterrupted(|| receiver.recv(&mut bytes)).expect("a datagram came");
+    bytes.truncate(length);
+    bytes
+}
+
+fn pattern(number: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|place| (number * 31 + place * 7) as u8).collect()
+}
+
+fn drain(socket: &mut Socket) -> Tally {
+    assert!(socket.sender().drain(PATIENCE).unwrap(), "the kernel let go of the buffers");
+    socket.sender().ledger()
+}
+
+#[test]
+fn every_method_sends_what_it_was_given() {
+    for ip in ["127.0.0.1", "::1"] {
+        for method in METHODS {
+            let (mut socket, receiver) = pair(ip, Some(method));
+            let lengths = [0, 1, 64, 1400, 1400, 1400, 900, 8192, 8192, 65_507];
+            for (number, bytes) in lengths.into_iter().enumerate() {
+                socket.sender().send(Buffer::from(pattern(number, bytes))).unwrap();
+            }
+            let tally = drain(&mut socket);
+            for (number, bytes) in lengths.into_iter().enumerate() {
+                assert!(
+                    receive(&receiver) == pattern(number, bytes),
+                    "{ip} {method}: datagram {number} of {bytes} bytes"
+                );
+            }
+            assert_eq!(
+                (tally.datagrams(), tally.bytes()),
+                (10, lengths.iter().sum::<usize>() as u64),
+                "{ip} {method}"
+            );
+            let counters = socket.sender().counters();
+            assert_eq!(
+                (counters.sent, counters.refused, counters.strange_completions),
+                (10, 0, 0),
+                "{method}"
+            );
+        }
+    }
+}
+
+#[test]
+fn one_buffer_holds_many_datagrams() {
+    for method in METHODS {
+        let (mut socket, receiver) = pair("127.0.0.1", Some(method));
+        let mut buffer = socket.sender().buffer().unwrap();
+        buffer.fill(&pattern(3, 10 * 100 + 7)).unwrap();
+        socket.sender().send(Message::segments(buffer, 100)).unwrap();
+        drain(&mut socket);
+        let all = pattern(3, 10 * 100 + 7);
+        for datagram in all.chunks(100) {
+            assert!(receive(&receiver) == datagram, "{method}");
+        }
+        let done = socket.sender().completed().expect("its buffer is back");
+        assert_eq!(&*done.message.pieces()[0], all);
+        assert!(socket.sender().completed().is_none());
+    }
+}
+
+#[test]
+fn more_datagrams_than_a_call_takes_arrive_in_order() {
+    for method in METHODS {
+        let (mut socket, receiver) = pair("127.0.0.1", Some(method));
+        let all = pattern(1, 16 * 200);
+        let mut buffer = socket.sender().buffer().unwrap();
+        buffer.fill(&all).unwrap();
+        socket.sender().send(Message::segments(buffer, 16)).unwrap();
+        drain(&mut socket);
+        assert_eq!(socket.sender().counters().sent, 200);
+        for datagram in all.chunks(16) {
+            assert!(receive(&receiver) == datagram, "{method}");
+        }
+    }
+}
+
+#[test]
+fn header_and_payload_are_gathered() {
+    for method in METHODS {
+        let (mut socket, receiver) = pair("127.0.0.1", Some(method));
+        for number in 0..30 {
+            let header = Buffer::from_owner([number as u8; 8]);
+            let payload = Buffer::from(pattern(number, 500));
+            socket.sender().send(Message::gathered([header, payload])).unwrap();
+        }
+        drain(&mut socket);
+        for number in 0..30 {
+            let expected = [vec![number as u8; 8], pattern(number, 500)].concat();
+            assert!(receive(&receiver) == expected, "{method}: datagram {number}");
+        }
+    }
+}
+
+#[test]
+fn what_is_delivered_locally_was_copied_and_says_so() {
+    for (method, cause) in [
+        (Method::ZeroCopy, Cause::DeliveredLocally),
+        (Method::ZeroCopyGso, Cause::DeliveredLocally),
+        (Method::UringZeroCopy, Cause::DeliveredLocally),
+        (Method::UringZeroCopyGso, Cause::DeliveredLocally),
+        (Method::Gso, Cause::SocketCall),
+    ] {
+        let (mut socket, receiver) = pair("127.0.0.1", Some(method));
+        let ticket = socket.sender().send(Buffer::from(vec![1; 1000])).unwrap();
+        socket.sender().flush().unwrap();
+        receive(&receiver);
+        let tally = drain(&mut socket);
+        assert_eq!(tally.copied_bytes(cause), 1000, "{method}: {tally}");
+        let done = socket.sender().completed().unwrap();
+        assert_eq!((done.ticket, done.evidence), (ticket, Evidence::Copied(cause)));
+        let back = done.message.into_pieces().next().unwrap().into_owner::<Vec<u8>>().unwrap();
+        assert_eq!(back, [1; 1000]);
+    }
+}
+
+#[test]
+fn slices_are_copied_at_once_and_in_their_turn() {
+    let (mut socket, receiver) = pair("127.0.0.1", None);
+    socket.sender().send(Buffer::from(b"first".to_vec())).unwrap();
+    socket.sender().send_slice(b"second", None).unwrap();
+    assert_eq!((receive(&receiver), receive(&receiver)), (b"first".to_vec(), b"second".to_vec()));
+    assert_eq!(socket.sender().ledger().copied_bytes(Cause::Slice), 6);
+}
+
+#[test]
+fn one_socket_sends_to_many() {
+    let receivers: Vec<_> = (0..50).map(|_| UdpSocket::bind(local("127.0.0.1")).unwrap()).collect();
+    let mut socket = Socket::bind(local("127.0.0.1")).unwrap();
+    let sender = socket.sender();
+    for round in 0..3 {
+        for (number, receiver) in receivers.iter().enumerate() {
+            let buffer = Buffer::from(pattern(number, 100 + round));
+            sender.send_to(buffer, receiver.local_addr().unwrap()).unwrap();
+        }
+    }
+    sender.flush().unwrap();
+    for (number, receiver) in receivers.iter().enumerate() {
+        receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+        (0..3).for_each(|round| assert_eq!(receive(receiver), pattern(number, 100 + round)));
+    }
+}
+
+#[test]
+fn rejected_messages_come_back() {
+    let mut socket = Socket::bind(local("127.0.0.1")).unwrap();
+    let rejected = socket.sender().send(Buffer::from(vec![1])).unwrap_err();
+    assert_eq!((rejected.reason, rejected.message.bytes()), (RejectedReason::NotConnected, 1));
+    let to = "127.0.0.1:9".parse().unwrap();
+    let rejected = socket.sender().send_to(Buffer::from(vec![1; 65_508]), to).unwrap_err();
+    assert_eq!(rejected.reason, RejectedReason::TooLong(65_508));
+    for _ in 0..1024 {
+        socket.sender().send_to(Buffer::from(vec![1]), to).unwrap();
+    }
+    let rejected = socket.sender().send_to(Buffer::from(vec![1]), to).unwrap_err();
+    assert_eq!(rejected.reason, RejectedReason::QueueFull);
+}
+
+/// Where nobody listens: no other test is at this address.
+fn nobody() -> SocketAddr {
+    UdpSocket::bind(local("127.0.0.77")).unwrap().local_addr().unwrap()
+}
+
+#[test]
+fn nobody_listening_is_told_and_ends_nothing() {
+    let nobody = nobody();
+    for method in METHODS {
+        // Not connected: the kernel tells a connected socket only of its peer.
+        let (_, receiver) = pair("127.0.0.1", Some(method));
+        let mut socket = Socket::builder().method(method).bind(local("127.0.0.1")).unwrap();
+        let somebody = receiver.local_addr().unwrap();
+        for number in 0..20 {
+            socket.sender().send_to(Buffer::from(vec![0; 10]), nobody).unwrap();
+            socket.sender().send_to(Buffer::from(pattern(number, 100)), somebody).unwrap();
+            socket.sender().flush().unwrap();
+        }
+        (0..20).for_each(|number| assert_eq!(receive(&receiver), pattern(number, 100), "{method}"));
+        drain(&mut socket);
+        let errors: Vec<_> = socket.sender().errors().collect();
+        assert!(!errors.is_empty(), "{method}");
+        for error in errors {
+            assert_eq!(error.error.kind(), std::io::ErrorKind::ConnectionRefused);
+            assert_eq!((error.to, error.from), (Some(nobody), Some(nobody.ip())), "{method}");
+        }
+        assert_eq!(socket.sender().counters().sent, 40, "{method}");
+    }
+}
+
+#[test]
+fn a_datagram_the_host_cannot_send_is_counted_and_the_rest_goes_on() {
+    let (mut socket, receiver) = pair("127.0.0.1", None);
+    // A broadcast address, which was not allowed.
+    socket.sender().send_to(Buffer::from(vec![1; 10]), "255.255.255.255:9".parse().unwrap()).unwrap();
+    socket.sender().send(Buffer::from(b"behind".to_vec())).unwrap();
+    let error = socket.sender().flush().unwrap_err();
+    assert_eq!((error.refused, error.to), (1, Some("255.255.255.255:9".parse().unwrap())));
+    assert!(error.to_string().contains("broadcasts are to be allowed"), "{error}");
+    assert_eq!(receive(&receiver), b"behind");
+    let counters = socket.sender().counters();
+    assert_eq!((counters.sent, counters.refused), (1, 1));
+}
+
+#[test]
+fn more_pieces_than_the_kernel_takes_are_refused_and_the_rest_goes_on() {
+    for method in METHODS {
+        let (mut socket, receiver) = pair("127.0.0.1", Some(method));
+        let piece = || Buffer::from(vec![1]);
+        socket.sender().send(Message::gathered((0..1024).map(|_| piece()))).unwrap();
+        socket.sender().send(Message::gathered((0..1025).map(|_| piece()))).unwrap();
+        socket.sender().send(Buffer::from(b"behind".to_vec())).unwrap();
+        let refused = match socket.sender().flush() {
+            Err(refused) => refused,
+            Ok(()) => socket.sender().drain(PATIENCE).unwrap_err(), // told later, by the ring
+        };
+        assert_eq!((refused.refused, refused.source.raw_os_error()), (1, Some(libc::EMSGSIZE)), "{method}");
+        assert!(socket.sender().drain(PATIENCE).unwrap());
+        let (first, second) = (receive(&receiver).len(), receive(&receiver).len());
+        assert_eq!(first + second, 1024 + 6, "{method}");
+        let (tally, counters) = (socket.sender().ledger(), socket.sender().counters());
+        assert_eq!(
+            (counters.sent, counters.refused, tally.datagrams(), tally.bytes()),
+            (2, 1, 2, 1030),
+            "{method}"
+        );
+    }
+}
+
+#[test]
+fn errors_of_ipv4_are_told_to_ipv6_sockets_too() {
+    let nobody = SocketAddr::new("::ffff:127.0.0.77".parse().unwrap(), nobody().port());
+    let mut socket = Socket::bind(local("::")).unwrap();
+    socket.sender().send_to(Buffer::from(vec![0; 10]), nobody).unwrap();
+    socket.sender().flush().unwrap();
+    let mut errors = Vec::new();
+    let give_up = Instant::now() + PATIENCE;
+    while errors.is_empty() {
+        assert!(Instant::now() < give_up, "nothing is told");
+        errors.extend(socket.sender().errors());
+    }
+    assert_eq!(errors.len(), 1);
+    assert_eq!((errors[0].to, errors[0].error.kind()), (Some(nobody), std::io::ErrorKind::ConnectionRefused));
+}
+
+#[test]
+fn every_buffer_is_home_after_a_long_run() {
+    for method in METHODS {
+        let (socket, receiver) = pair("127.0.0.1", Some(method));
+        drop(receiver);
+        let mut socket = socket;
+        let pool = socket.sender().pool().clone();
+        for _ in 0..300 {
+            while socket.sender().completed().is_some() {}
+            let Some(mut buffer) = socket.sender().buffer() else {
+                socket.sender().drain(PATIENCE).unwrap();
+                continue;
+            };
+            buffer.resize(5000);
+            socket.sender().send(Message::segments(buffer, 500)).unwrap();
+            socket.sender().flush().unwrap();
+        }
+        drain(&mut socket);
+        drop(socket);
+        assert_eq!(pool.at_home(), pool.total(), "{method}");
+    }
+}
