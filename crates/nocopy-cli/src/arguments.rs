@@ -237,6 +237,9 @@ pub(crate) struct BenchArguments {
     /// How often every method runs; fewer if the time runs out.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
+    /// How long every method runs in a round, whatever the time allows. For tests.
+    #[arg(long, value_name = "TIME", value_parser = quantity::duration, hide = true)]
+    pub(crate) window: Option<Duration>,
     /// Write the results to FILE too, as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,

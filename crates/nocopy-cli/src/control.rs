@@ -87,6 +87,8 @@ mod tests {
     use std::net::TcpListener;
     use std::time::{Duration, Instant};
 
+    use rustix::io::ioctl_fionread;
+
     use super::*;
     use crate::transfer::stream::Head;
 
@@ -97,12 +99,14 @@ mod tests {
         let (mut other, _) = listener.accept().unwrap();
         let head = Head { run: 1, number: 0, streams: 1, offset: 0, length: None };
         let message = head.emit();
+        let give_up = Instant::now() + Duration::from_secs(60);
         other.write_all(&message[..10]).unwrap();
-        std::thread::sleep(Duration::from_millis(20));
+        while ioctl_fionread(&control).unwrap() < 10 {
+            assert!(Instant::now() < give_up, "it does not come");
+        }
         assert_eq!(control.hear(), Heard::Nothing);
         let mut hear = |bytes: &[u8]| {
             other.write_all(bytes).unwrap();
-            let give_up = Instant::now() + Duration::from_secs(20);
             loop {
                 match control.hear() {
                     Heard::Nothing => assert!(Instant::now() < give_up, "it does not come"),

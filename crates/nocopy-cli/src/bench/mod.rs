@@ -424,7 +424,8 @@ fn play(
     if trials == 0 {
         return Ok(Vec::new());
     }
-    let window = window_length(budget, plan.rounds, trials);
+    let by_budget = || window_length(budget, plan.rounds, trials);
+    let window = plan.arguments.window.unwrap_or_else(by_budget);
     progress.expect(u64::from(plan.rounds) * trials as u64);
     let mut rounds: Vec<Vec<Vec<Sample>>> =
         all.iter().map(|series| series.trials.iter().map(|_| Vec::new()).collect()).collect();

@@ -1,21 +1,27 @@
-//! A command that is profiled from its first instruction on: it is started as a process that stops itself, and becomes the command once
-//! it is watched.
+//! A command that is profiled from its first instruction on: it is started as a process that waits, and becomes the command once it is
+//! watched. It waits for a word on a socket: a process that had stopped itself could be continued by anybody.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, kill_process, pidfd_open,
-    set_parent_process_death_signal, waitid,
-};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::Error;
 use crate::{Failure, Outcome};
+
+/// In the environment of the process that waits, the abstract name of the socket.
+const MEETING: &str = "NOCOPY_PROFILE_START";
 
 /// A command that is there and waits to be let go; killed if it never is.
 #[derive(Debug)]
@@ -23,11 +29,12 @@ pub(super) struct Command {
     name: String,
     child: Child,
     descriptor: OwnedFd,
-    is_let_go: bool,
+    /// Until it is let go.
+    line: Option<UnixStream>,
 }
 
 impl Command {
-    /// Starts the process, and waits until it has stopped itself. What it prints goes to standard error if `aside`: standard output is for
+    /// Starts the process, and waits until it waits. What it prints goes to standard error if `aside`: standard output is for
     /// the results alone then.
     pub(super) fn start(words: &[OsString], aside: bool) -> Result<Self, Error> {
         let name = words[0].to_string_lossy().into_owned();
@@ -36,18 +43,15 @@ impl Command {
         if aside {
             own.stdout(std::io::stderr());
         }
-        let mut child = own.arg("profile-start").arg("--").args(words).spawn().map_err(failed)?;
-        let stopped = waitid(
-            WaitId::Pid(Pid::from_child(&child)),
-            WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
-        );
-        let opened = stopped.and_then(|_| pidfd_open(Pid::from_child(&child), PidfdFlags::empty()));
-        match opened {
-            Ok(descriptor) => Ok(Self { name, child, descriptor, is_let_go: false }),
+        let (door, meeting) = open_door().map_err(failed)?;
+        own.arg("profile-start").arg("--").args(words).env(MEETING, meeting);
+        let mut child = own.spawn().map_err(failed)?;
+        match meet(&door, &child) {
+            Ok((descriptor, line)) => Ok(Self { name, child, descriptor, line: Some(line) }),
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
-                Err(failed(error.into()))
+                Err(failed(error))
             }
         }
     }
@@ -58,9 +62,8 @@ impl Command {
 
     /// Lets it become the command.
     pub(super) fn let_go(&mut self) -> Result<(), Error> {
-        self.is_let_go = true;
-        kill_process(Pid::from_child(&self.child), Signal::CONT)
-            .map_err(|error| Error::Start { program: self.name.clone(), source: error.into() })
+        let said = self.line.take().map_or(Ok(()), |mut line| line.write_all(&[1]));
+        said.map_err(|source| Error::Start { program: self.name.clone(), source })
     }
 
     /// Waits so long, or until a signal comes, and says whether it has ended.
@@ -78,20 +81,54 @@ impl Command {
 
 impl Drop for Command {
     fn drop(&mut self) {
-        if !self.is_let_go {
+        if self.line.is_some() {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
     }
 }
 
-/// The process itself: stops, and becomes the command when it goes on. Returns only if it cannot.
+/// A socket at a name that is nobody else's.
+fn open_door() -> io::Result<(UnixListener, String)> {
+    let mut number = [0; 8];
+    getrandom(&mut number, GetRandomFlags::empty())?;
+    let name = format!("nocopy-profile-{:016x}", u64::from_ne_bytes(number));
+    Ok((UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?, name))
+}
+
+/// Waits until that process is there.
+fn meet(door: &UnixListener, child: &Child) -> io::Result<(OwnedFd, UnixStream)> {
+    let process = Pid::from_child(child);
+    let descriptor = pidfd_open(process, PidfdFlags::empty())?;
+    loop {
+        let mut either = [PollFd::new(door, PollFlags::IN), PollFd::new(&descriptor, PollFlags::IN)];
+        match poll(&mut either, None) {
+            Err(Errno::INTR) => continue,
+            polled => polled?,
+        };
+        if either[0].revents().is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into()); // it has ended
+        }
+        let (line, _) = door.accept()?;
+        // Others may know the name.
+        if socket_peercred(&line)?.pid == process {
+            return Ok((descriptor, line));
+        }
+    }
+}
+
+/// The process itself: waits, and becomes the command when it is told to. Returns only if it cannot.
 pub(super) fn become_command(words: &[OsString]) -> Result<Outcome, Failure> {
     let failed =
         |source: io::Error| Error::Start { program: words[0].to_string_lossy().into_owned(), source };
-    // Nobody would let it go if its parent were killed.
-    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| failed(error.into()))?;
-    kill_process(getpid(), Signal::STOP).map_err(|error| failed(error.into()))?;
-    set_parent_process_death_signal(None).map_err(|error| failed(error.into()))?;
-    Err(failed(std::process::Command::new(&words[0]).args(&words[1..]).exec()).into())
+    wait_for_word().map_err(failed)?;
+    let mut command = std::process::Command::new(&words[0]);
+    Err(failed(command.args(&words[1..]).env_remove(MEETING).exec()).into())
+}
+
+/// Fails if whoever would say it has ended.
+fn wait_for_word() -> io::Result<()> {
+    let name = std::env::var_os(MEETING).ok_or(io::ErrorKind::NotFound)?;
+    let address = SocketAddr::from_abstract_name(name.as_bytes())?;
+    UnixStream::connect_addr(&address)?.read_exact(&mut [0])
 }

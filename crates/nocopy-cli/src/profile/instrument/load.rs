@@ -1,5 +1,7 @@
 //! Loads the programs of bpf/profile.bpf.c and attaches them.
 
+use std::io::ErrorKind;
+
 use aya::programs::perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent};
 use aya::programs::{BtfTracePoint, PerfEvent, ProgramError, RawTracePoint};
 use aya::{Btf, Ebpf, EbpfLoader};
@@ -98,20 +100,29 @@ fn attach_one(
     kernel: &Btf,
 ) -> Result<(), ProgramError> {
     let program: &mut BtfTracePoint = programs.program_mut(program).expect("it is there").try_into()?;
-    program.load(tracepoint, kernel)?;
+    verified(|| program.load(tracepoint, kernel))?;
     program.attach().map(drop)
+}
+
+/// How often a program is given to the verifier, as in the library (`sys/bpf.rs`).
+const LOAD_ATTEMPTS: u32 = 100;
+
+/// Loads a program. The verifier stops with `EAGAIN` when a signal arrives (`bpf_check`), which says nothing of the program.
+fn verified(mut load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), ProgramError> {
+    let is_interrupted = |done: &Result<(), ProgramError>| matches!(done, Err(ProgramError::LoadError { io_error, .. }) if io_error.kind() == ErrorKind::WouldBlock);
+    (1..LOAD_ATTEMPTS).map(|_| load()).find(|done| !is_interrupted(done)).unwrap_or_else(load)
 }
 
 /// What user space runs itself, at no tracepoint.
 fn load_reader(programs: &mut Ebpf) -> Result<(), ProgramError> {
     let program: &mut RawTracePoint = programs.program_mut(READER).expect("it is there").try_into()?;
-    program.load()
+    verified(|| program.load())
 }
 
 /// Samples on every processor.
 fn attach_clock(programs: &mut Ebpf, samples_per_second: u32) -> Result<(), ProgramError> {
     let program: &mut PerfEvent = programs.program_mut("sample").expect("it is there").try_into()?;
-    program.load()?;
+    verified(|| program.load())?;
     let clock = PerfEventConfig::Software(SoftwareEvent::CpuClock);
     for cpu in aya::util::online_cpus().map_err(|(_, source)| ProgramError::IOError(source))? {
         let scope = PerfEventScope::AllProcessesOneCpu { cpu };

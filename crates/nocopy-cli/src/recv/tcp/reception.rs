@@ -113,7 +113,12 @@ impl<'a> Reception<'a> {
         let mut ended = None;
         loop {
             self.wait(run.as_ref())?;
+            let was_alone = run.is_none();
             self.welcome(run);
+            if was_alone && run.is_some() {
+                // Nothing could stand still before.
+                self.moved = (Instant::now(), 0);
+            }
             let now_ns = self.start.elapsed().as_nanos() as u64; // ns of 584 years
             let Some(run) = run else {
                 if let Some(ended) = self.asked_to_end() {

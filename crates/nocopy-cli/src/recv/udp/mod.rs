@@ -178,12 +178,11 @@ impl<'a> Reception<'a> {
                 self.ended = Some(ended);
                 self.close();
             }
-            match self.tally.is_over(elapsed.as_nanos() as u64, self.ended.is_some()) {
-                Some(ended) => {
-                    self.ended.get_or_insert(ended);
-                    return Ok(());
-                }
-                None => self.receive()?,
+            self.receive()?;
+            // What had come by then was taken: a receiver that stood still itself does not think that the sender was silent.
+            if let Some(ended) = self.tally.is_over(elapsed.as_nanos() as u64, self.ended.is_some()) {
+                self.ended.get_or_insert(ended);
+                return Ok(());
             }
             live.update(&self.tally);
         }

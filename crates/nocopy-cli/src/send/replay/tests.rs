@@ -1,6 +1,6 @@
 //! Files of every kind, whole and damaged, read packet by packet.
 
-#[path = "../../../tests/recording/mod.rs"]
+#[path = "../../../tests/command/recording/mod.rs"]
 mod recording;
 
 use std::io::Cursor;

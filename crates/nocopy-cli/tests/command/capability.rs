@@ -99,7 +99,7 @@ fn threads_that_see_packets_have_no_capabilities() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
-    let running = Running::start(&["bench", "capture", "--quick"], Stdio::null());
+    let running = Running::start(&["bench", "capture", "--rounds", "1000"], Stdio::null());
     let mut threads = Vec::new();
     let narrowed = wait_until(|| {
         threads = running.threads();
@@ -138,7 +138,7 @@ fn what_profiles_keeps_only_the_means_to_look() {
         return;
     }
     let own = std::process::id().to_string();
-    let running = Running::start(&["profile", "--duration=20s", "--pid", &own], Stdio::null());
+    let running = Running::start(&["profile", "--duration=10m", "--pid", &own], Stdio::null());
     let mut threads = Vec::new();
     let narrowed = wait_until(|| {
         threads = running.threads();
@@ -198,7 +198,7 @@ fn what_sends_has_no_capabilities() {
     let interface = lab.left().interface();
     // Nobody answers: it asks meanwhile, with what it has then.
     let to_host = format!("udp://{}:9", lab.right().ipv4());
-    let to_host = ["send", &to_host, "--connect-timeout=20s"];
+    let to_host = ["send", &to_host, "--connect-timeout=10m"];
     for (arguments, kept) in [
         (["send", interface, "--rate=1kpps"].to_vec(), 0),
         (["send", interface, "--rate=1kpps", "--generator=kernel"].to_vec(), BPF),
@@ -222,7 +222,7 @@ fn what_answers_and_asks_has_no_capabilities() {
     let (end, peer) = (lab.left(), lab.right().ipv4());
     let at = |scheme: &str| format!("{scheme}://{}:7000", end.ipv4());
     // It waits for an answer that nobody gives.
-    let (asked, nobody) = (format!("xdp://{peer}:9"), ["--interface", end.interface(), "--timeout=20s"]);
+    let (asked, nobody) = (format!("xdp://{peer}:9"), ["--interface", end.interface(), "--timeout=10m"]);
     for arguments in [
         vec!["serve".to_owned(), at("message"), at("tcp"), format!("udp://{}:7001", end.ipv4())],
         vec!["serve".to_owned(), at("message"), format!("--interface={}", end.interface())],

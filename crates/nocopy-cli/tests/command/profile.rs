@@ -1,21 +1,21 @@
 //! `nocopy profile` as its users meet it, on programs of known behaviour: what it counts comes out exactly right.
 
-mod listening;
-mod running;
-
 use std::fs;
 use std::io::{BufRead, BufReader, IoSlice, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use crate::listening::wait_for_listening;
+use crate::running::{PATIENCE, Running, nocopy, text};
+use crate::watching::uninterrupted;
 use nocopy::Buffer;
 use nocopy::socket::udp::{Message, Method, Socket};
 use nocopy_lab::{Missing, skip};
-use running::{Running, nocopy, text};
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use rustix::pipe::{SpliceFlags, pipe, splice};
-use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, gettid};
 use serde_json::Value;
 
@@ -45,20 +45,40 @@ fn profile(arguments: &[&str]) -> Running {
     Running(Some(child))
 }
 
-/// What is measured of this process, as far as it uses that port, while `work` runs: other tests run meanwhile.
-fn measured(port: u16, work: impl FnOnce()) -> Value {
+/// What is measured of this process, as far as it uses that port, while `work` runs: other tests run meanwhile. `None`: it missed
+/// events, and says how many; what it counts is not exact then.
+fn measured(port: u16, work: impl FnOnce()) -> Option<Value> {
     let own = std::process::id().to_string();
     let window = profile(&["--duration", WINDOW, "--pid", &own, "--port", &port.to_string()]);
     work();
     let report = closed(window);
-    assert_eq!(report["own_cost"]["lost_events"], 0, "{report}");
+    if number(&report["own_cost"]["lost_events"]) > 0 {
+        eprintln!("once more: {}", report["own_cost"]);
+        return None;
+    }
     agree(&report);
-    report
+    Some(report)
+}
+
+/// Events are missed where one interrupts the program of another, on a busy machine now and then. A test of exact counts is of a
+/// measurement that missed none, and one of a few has to be.
+fn without_loss(test: impl Fn() -> Option<()>) {
+    const ATTEMPTS: usize = 5;
+    assert!((0..ATTEMPTS).any(|_| test().is_some()), "each of {ATTEMPTS} measurements missed events");
+}
+
+/// Segments that TCP has sent again, of all connections of this namespace.
+fn sent_again() -> u64 {
+    let text = fs::read_to_string("/proc/net/snmp").unwrap();
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let place = names.split(' ').position(|name| name == "RetransSegs").unwrap();
+    values.split(' ').nth(place).unwrap().parse().unwrap()
 }
 
 /// What was measured until now.
 fn closed(window: Running) -> Value {
-    window.wait_for_listening();
+    wait_for_listening(window.0.as_ref().unwrap(), PATIENCE);
     window.signal(Signal::INT);
     window.summary().0
 }
@@ -108,29 +128,39 @@ fn reads_of_what_lies_ready_are_counted_exactly() {
     if !may_profile() {
         return;
     }
-    const READS: usize = 16;
-    let (mut sender, receiver, port) = connection();
-    let mut buffer = vec![0; 64 * KIB];
-    let report = measured(port, || {
-        sender.write_all(&vec![1; READS * buffer.len()]).unwrap();
-        wait_for_queue(&receiver, READS * buffer.len());
-        (0..READS).for_each(|_| receive_whole(&receiver, &mut buffer));
+    without_loss(|| {
+        const READS: usize = 16;
+        let (mut sender, receiver, port) = connection();
+        let again_before = sent_again();
+        let mut buffer = vec![0; 64 * KIB];
+        let report = measured(port, || {
+            sender.write_all(&vec![1; READS * buffer.len()]).unwrap();
+            wait_for_queue(&receiver, READS * buffer.len());
+            (0..READS).for_each(|_| receive_whole(&receiver, &mut buffer));
+        })?;
+        let bytes = (READS * buffer.len()) as u64;
+        assert_eq!(calls(&report, "receive"), [READS as u64, bytes], "{report}");
+        assert_eq!(calls(&report, "send")[1], bytes, "{report}");
+        let queue = &report["queue"];
+        assert_eq!((number(&queue["queued_bytes"]), number(&queue["waited_bytes"])), (bytes, 0), "{report}");
+        assert_eq!(number(&queue["depth_max_bytes"]), bytes, "{report}");
+        let depth_mean = queue["depth_mean_bytes"].as_f64().unwrap();
+        assert_eq!(depth_mean, (buffer.len() * (READS + 1) / 2) as f64, "16 + 15 + … + 1 buffers: {report}");
+        let copies = &report["copies"]["received"];
+        assert_eq!(
+            (number(&copies["tcp_bytes"]), copies["per_byte"].as_f64()),
+            (bytes, Some(1.0)),
+            "{report}"
+        );
+        let tcp = &report["tcp"];
+        assert_eq!(number(&tcp["sockets"]), 2, "{report}");
+        // None, where the machine does not stand still so long that an acknowledgement is late; no other than the kernel's own.
+        assert!(number(&tcp["retransmits"]) <= sent_again() - again_before, "{report}");
+        // Both ends are here: what one sent the other got, but for an acknowledgement that nobody has looked for since.
+        let [segments_in, segments_out] = ["segments_in", "segments_out"].map(|field| number(&tcp[field]));
+        assert!(segments_out > 1 && segments_in.abs_diff(segments_out) <= 2, "{report}");
+        Some(())
     });
-    let bytes = (READS * buffer.len()) as u64;
-    assert_eq!(calls(&report, "receive"), [READS as u64, bytes], "{report}");
-    assert_eq!(calls(&report, "send")[1], bytes, "{report}");
-    let queue = &report["queue"];
-    assert_eq!((number(&queue["queued_bytes"]), number(&queue["waited_bytes"])), (bytes, 0), "{report}");
-    assert_eq!(number(&queue["depth_max_bytes"]), bytes, "{report}");
-    let depth_mean = queue["depth_mean_bytes"].as_f64().unwrap();
-    assert_eq!(depth_mean, (buffer.len() * (READS + 1) / 2) as f64, "16 + 15 + … + 1 buffers: {report}");
-    let copies = &report["copies"]["received"];
-    assert_eq!((number(&copies["tcp_bytes"]), copies["per_byte"].as_f64()), (bytes, Some(1.0)), "{report}");
-    let tcp = &report["tcp"];
-    assert_eq!((number(&tcp["sockets"]), number(&tcp["retransmits"])), (2, 0), "{report}");
-    // Both ends are here: what one sent the other got, but for an acknowledgement that nobody has looked for since.
-    let [segments_in, segments_out] = ["segments_in", "segments_out"].map(|field| number(&tcp[field]));
-    assert!(segments_out > 1 && segments_in.abs_diff(segments_out) <= 2, "{report}");
 }
 
 /// Waits until a thread of this process is asleep in a receive.
@@ -147,30 +177,34 @@ fn what_is_waited_for_is_told() {
     if !may_profile() {
         return;
     }
-    const ROUNDS: usize = 20;
-    let (mut sender, receiver, port) = connection();
-    let report = measured(port, || {
-        thread::scope(|scope| {
-            let (say, told) = std::sync::mpsc::channel();
-            scope.spawn(move || {
-                for _ in 0..ROUNDS {
-                    say.send(gettid()).unwrap();
-                    receive_whole(&receiver, &mut [0; 4 * KIB]);
+    without_loss(|| {
+        const ROUNDS: usize = 20;
+        let (mut sender, receiver, port) = connection();
+        let report = measured(port, || {
+            thread::scope(|scope| {
+                let (say, told) = std::sync::mpsc::channel();
+                scope.spawn(move || {
+                    for _ in 0..ROUNDS {
+                        say.send(gettid()).unwrap();
+                        receive_whole(&receiver, &mut [0; 4 * KIB]);
+                    }
+                });
+                for thread in told {
+                    wait_until_asleep(thread.as_raw_nonzero().get());
+                    sender.write_all(&[2; 4 * KIB]).unwrap();
                 }
             });
-            for thread in told {
-                wait_until_asleep(thread.as_raw_nonzero().get());
-                sender.write_all(&[2; 4 * KIB]).unwrap();
-            }
-        });
+        })?;
+        let queue = &report["queue"];
+        assert_eq!(calls(&report, "receive"), [ROUNDS as u64, (ROUNDS * 4 * KIB) as u64], "{report}");
+        assert_eq!((number(&queue["queued_bytes"]), number(&queue["depth_max_bytes"])), (0, 0), "{report}");
+        assert_eq!(number(&queue["waited_bytes"]), (ROUNDS * 4 * KIB) as u64, "{report}");
+        let receive = &report["calls"].as_array().unwrap()[0];
+        let [inside, asleep] =
+            ["inside_seconds", "asleep_seconds"].map(|field| receive[field].as_f64().unwrap());
+        assert!(asleep > 0.0 && asleep <= inside, "{report}");
+        Some(())
     });
-    let queue = &report["queue"];
-    assert_eq!(calls(&report, "receive"), [ROUNDS as u64, (ROUNDS * 4 * KIB) as u64], "{report}");
-    assert_eq!((number(&queue["queued_bytes"]), number(&queue["depth_max_bytes"])), (0, 0), "{report}");
-    assert_eq!(number(&queue["waited_bytes"]), (ROUNDS * 4 * KIB) as u64, "{report}");
-    let receive = &report["calls"].as_array().unwrap()[0];
-    let [inside, asleep] = ["inside_seconds", "asleep_seconds"].map(|field| receive[field].as_f64().unwrap());
-    assert!(asleep > 0.0 && asleep <= inside, "{report}");
 }
 
 /// Proves that bytes that are peeked at, discarded, spliced, or gathered from several buffers are each counted as what they are.
@@ -179,26 +213,29 @@ fn unusual_calls_are_told_apart() {
     if !may_profile() {
         return;
     }
-    let (sender, receiver, port) = connection();
-    let (read_end, write_end) = pipe().unwrap();
-    let report = measured(port, || {
-        let piece = [3; 1000];
-        let gathered = [IoSlice::new(&piece), IoSlice::new(&piece)];
-        assert_eq!((&sender).write_vectored(&gathered).unwrap(), 2000);
-        assert_eq!(send(&sender, &[4; 5000], SendFlags::empty()).unwrap(), 5000);
-        wait_for_queue(&receiver, 7000);
-        assert_eq!(recv(&receiver, &mut [0; 500][..], RecvFlags::PEEK).unwrap().0, 500);
-        assert_eq!(recv(&receiver, &mut [0; 1500][..], RecvFlags::TRUNC).unwrap().1, 1500);
-        assert_eq!((&receiver).read(&mut [0; 2500]).unwrap(), 2500);
-        assert_eq!(splice(&receiver, None, &write_end, None, 3000, SpliceFlags::empty()).unwrap(), 3000);
-        // Of a pipe, which is none of its business.
-        assert_eq!(rustix::io::read(&read_end, &mut [0; 3000][..]).unwrap(), 3000);
+    without_loss(|| {
+        let (sender, receiver, port) = connection();
+        let (read_end, write_end) = pipe().unwrap();
+        let report = measured(port, || {
+            let piece = [3; 1000];
+            let gathered = [IoSlice::new(&piece), IoSlice::new(&piece)];
+            assert_eq!((&sender).write_vectored(&gathered).unwrap(), 2000);
+            assert_eq!(send(&sender, &[4; 5000], SendFlags::empty()).unwrap(), 5000);
+            wait_for_queue(&receiver, 7000);
+            assert_eq!(recv(&receiver, &mut [0; 500][..], RecvFlags::PEEK).unwrap().0, 500);
+            assert_eq!(recv(&receiver, &mut [0; 1500][..], RecvFlags::TRUNC).unwrap().1, 1500);
+            assert_eq!((&receiver).read(&mut [0; 2500]).unwrap(), 2500);
+            assert_eq!(splice(&receiver, None, &write_end, None, 3000, SpliceFlags::empty()).unwrap(), 3000);
+            // Of a pipe, which is none of its business.
+            assert_eq!(rustix::io::read(&read_end, &mut [0; 3000][..]).unwrap(), 3000);
+        })?;
+        assert_eq!(calls(&report, "send"), [2, 7000], "{report}");
+        assert_eq!(calls(&report, "receive"), [4, 7000], "{report}");
+        let copies = &report["copies"]["received"];
+        let bytes = ["tcp_bytes", "peeked_bytes", "discarded_bytes", "mapped_bytes"];
+        assert_eq!(bytes.map(|field| number(&copies[field])), [2500 + 500, 500, 1500, 3000], "{report}");
+        Some(())
     });
-    assert_eq!(calls(&report, "send"), [2, 7000], "{report}");
-    assert_eq!(calls(&report, "receive"), [4, 7000], "{report}");
-    let copies = &report["copies"]["received"];
-    let bytes = ["tcp_bytes", "peeked_bytes", "discarded_bytes", "mapped_bytes"];
-    assert_eq!(bytes.map(|field| number(&copies[field])), [2500 + 500, 500, 1500, 3000], "{report}");
 }
 
 /// Proves that datagrams are counted, those that are read and those that find no room.
@@ -207,32 +244,35 @@ fn datagrams_are_read_or_dropped() {
     if !may_profile() {
         return;
     }
-    const SENT: usize = 40;
-    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-    sockopt::set_socket_recv_buffer_size(&receiver, 8 * KIB).unwrap();
-    receiver.set_nonblocking(true).unwrap();
-    let at = receiver.local_addr().unwrap();
-    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let mut read = 0;
-    let report = measured(at.port(), || {
-        // Known by its first call.
-        assert!(receiver.recv(&mut [0; KIB]).is_err());
-        sender.connect(at).unwrap();
-        (0..SENT).for_each(|_| assert_eq!(sender.send(&[5; 1000]).unwrap(), 1000));
-        while let Ok(bytes) = receiver.recv(&mut [0; KIB]) {
-            assert_eq!(bytes, 1000);
-            read += 1;
-        }
+    without_loss(|| {
+        const SENT: usize = 40;
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sockopt::set_socket_recv_buffer_size(&receiver, 8 * KIB).unwrap();
+        receiver.set_nonblocking(true).unwrap();
+        let at = receiver.local_addr().unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut read = 0;
+        let report = measured(at.port(), || {
+            // Known by its first call.
+            assert!(receiver.recv(&mut [0; KIB]).is_err());
+            sender.connect(at).unwrap();
+            (0..SENT).for_each(|_| assert_eq!(sender.send(&[5; 1000]).unwrap(), 1000));
+            while let Ok(bytes) = receiver.recv(&mut [0; KIB]) {
+                assert_eq!(bytes, 1000);
+                read += 1;
+            }
+        })?;
+        assert!(read > 0 && read < SENT, "{read}");
+        assert_eq!(calls(&report, "send"), [SENT as u64, SENT as u64 * 1000], "{report}");
+        // And the two that found nothing.
+        assert_eq!(calls(&report, "receive"), [read as u64 + 2, read as u64 * 1000], "{report}");
+        assert_eq!(number(&report["copies"]["received"]["udp_bytes"]), read as u64 * 1000, "{report}");
+        let drops = report["drops"].as_array().unwrap();
+        let dropped: u64 =
+            drops.iter().filter(|drops| drops["of_target"] == true).map(|d| number(&d["packets"])).sum();
+        assert_eq!(dropped, (SENT - read) as u64, "{report}");
+        Some(())
     });
-    assert!(read > 0 && read < SENT, "{read}");
-    assert_eq!(calls(&report, "send"), [SENT as u64, SENT as u64 * 1000], "{report}");
-    // And the two that found nothing.
-    assert_eq!(calls(&report, "receive"), [read as u64 + 2, read as u64 * 1000], "{report}");
-    assert_eq!(number(&report["copies"]["received"]["udp_bytes"]), read as u64 * 1000, "{report}");
-    let drops = report["drops"].as_array().unwrap();
-    let dropped: u64 =
-        drops.iter().filter(|drops| drops["of_target"] == true).map(|d| number(&d["packets"])).sum();
-    assert_eq!(dropped, (SENT - read) as u64, "{report}");
 }
 
 /// Proves that each byte of a datagram counts as copied once, also where the datagram lies in pages: of those, and of no others, the
@@ -242,25 +282,34 @@ fn datagrams_that_lie_in_pages_are_copied_once() {
     if !may_profile() {
         return;
     }
-    const DATAGRAMS: usize = 20;
-    const BYTES: usize = 1000;
-    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let at = receiver.local_addr().unwrap();
-    let report = measured(at.port(), || {
-        receiver.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
-        assert!(receiver.recv(&mut [0; KIB]).is_err(), "known by its first call");
-        receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        // Sent as one, and cut by the kernel.
-        let mut socket = Socket::builder().method(Method::Gso).bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        socket.connect(at).unwrap();
-        let message = Message::segments(Buffer::from(vec![5; DATAGRAMS * BYTES]), BYTES);
-        socket.sender().send(message).unwrap();
-        socket.sender().flush().unwrap();
-        (0..DATAGRAMS).for_each(|_| assert_eq!(receiver.recv(&mut [0; KIB]).unwrap(), BYTES));
+    without_loss(|| {
+        const DATAGRAMS: usize = 20;
+        const BYTES: usize = 1000;
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let at = receiver.local_addr().unwrap();
+        let report = measured(at.port(), || {
+            receiver.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+            assert!(receiver.recv(&mut [0; KIB]).is_err(), "known by its first call");
+            receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            // Sent as one, and cut by the kernel.
+            let mut socket =
+                Socket::builder().method(Method::Gso).bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            socket.connect(at).unwrap();
+            let message = Message::segments(Buffer::from(vec![5; DATAGRAMS * BYTES]), BYTES);
+            socket.sender().send(message).unwrap();
+            socket.sender().flush().unwrap();
+            (0..DATAGRAMS)
+                .for_each(|_| assert_eq!(uninterrupted(|| receiver.recv(&mut [0; KIB])).unwrap(), BYTES));
+        })?;
+        let received = &report["copies"]["received"];
+        assert_eq!(number(&received["udp_bytes"]), (DATAGRAMS * BYTES) as u64, "{report}");
+        assert_eq!(
+            (&received["per_byte"], number(&received["tcp_bytes"])),
+            (&Value::from(1.0), 0),
+            "{report}"
+        );
+        Some(())
     });
-    let received = &report["copies"]["received"];
-    assert_eq!(number(&received["udp_bytes"]), (DATAGRAMS * BYTES) as u64, "{report}");
-    assert_eq!((&received["per_byte"], number(&received["tcp_bytes"])), (&Value::from(1.0), 0), "{report}");
 }
 
 /// Proves that a process that waits already when it is looked at is counted from then on, to the byte, and that so is its end.
@@ -306,6 +355,34 @@ fn a_command_is_profiled_from_its_start() {
     assert!(errors.contains("the command ended with exit status: 3"), "{errors}");
     assert_eq!(report["sent_bytes"], 1_000_000, "{report}");
     assert_eq!(report["notes"].as_array().map(Vec::len), Some(0), "{report}");
+}
+
+/// Proves that a command is not let go before it is watched, whoever sends it a signal that continues what was stopped.
+#[test]
+fn a_command_waits_until_it_is_watched() {
+    if !may_profile() {
+        return;
+    }
+    let own = std::process::id();
+    let lives = Arc::new(());
+    let test = Arc::downgrade(&lives);
+    thread::spawn(move || {
+        while test.upgrade().is_some() {
+            for process in children(own).into_iter().flat_map(children) {
+                let _ = kill_process(Pid::from_raw(process.cast_signed()).unwrap(), Signal::CONT);
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let (report, _) = sent_by_child("plain", "");
+    assert_eq!(report["sent_bytes"], 1_000_000, "{report}");
+}
+
+/// Those of all threads of a process.
+fn children(process: u32) -> Vec<u32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().map(|id| id.parse().unwrap()).collect::<Vec<_>>()).collect()
 }
 
 /// Proves that processes that have ended leave their place to others, of which there are more than places.

@@ -8,11 +8,11 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::watching::{uninterrupted, wait_until, with_enough_time};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const SECOND: Duration = Duration::from_secs(1);
 
 /// Bytes of nocopy's header.
 const HEADER_BYTES: usize = 40;
@@ -41,6 +41,10 @@ impl Running {
 
     fn input(&mut self) -> impl Write + use<> {
         self.0.as_mut().unwrap().stdin.take().unwrap()
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.0.as_mut().unwrap().try_wait().unwrap().is_some()
     }
 
     fn end(mut self) -> Output {
@@ -198,22 +202,29 @@ fn a_file_arrives_byte_for_byte() {
 /// Proves that standard input is sent when it comes, not when there is a datagram full of it, and that silence ends nothing.
 #[test]
 fn standard_input_is_sent_as_it_comes() {
-    let (mut receiver, at) = recv("127.0.0.1", &["--output", "-", "--idle", "3s"]);
-    let mut output = receiver.0.as_mut().unwrap().stdout.take().unwrap();
-    let mut sender = send(at, &["--stdin", "--json"]);
-    let mut input = sender.input();
-    let mut piece = [0; 6];
-    for (words, pause) in [(b"first,", Duration::ZERO), (b"second", 5 * SECOND), (b",third", Duration::ZERO)]
-    {
-        thread::sleep(pause);
-        input.write_all(words).unwrap();
-        output.read_exact(&mut piece).unwrap();
-        assert_eq!(piece, *words);
-    }
-    drop(input);
-    let (sent, code) = sender.summary();
-    assert_eq!((code, &sent["sent"]["bytes"], &sent["packets"]), (0, &18.into(), &3.into()), "{sent}");
-    assert_eq!((output.read(&mut piece).unwrap(), receiver.end().status.code()), (0, Some(0)));
+    with_enough_time(|idle| {
+        let (mut receiver, at) = recv("127.0.0.1", &["--output", "-", "--idle", idle]);
+        let mut output = receiver.0.as_mut().unwrap().stdout.take().unwrap();
+        let mut sender = send(at, &["--stdin", "--json"]);
+        let mut input = sender.input();
+        let mut piece = [0; 6];
+        for words in [b"first,", b"second", b",third"] {
+            if words == b"second" {
+                // Longer than the sender may be silent: its questions say that it is there.
+                let seconds: u64 = idle.trim_end_matches('s').parse().unwrap();
+                thread::sleep(Duration::from_millis(1500 * seconds));
+            }
+            // A sender that stood still that long has been given up.
+            input.write_all(words).and_then(|()| output.read_exact(&mut piece)).ok()?;
+            assert_eq!(piece, *words);
+        }
+        drop(input);
+        let (sent, code) = sender.summary();
+        let counted = (code, &sent["sent"]["bytes"], &sent["packets"]);
+        assert_eq!(counted, (0, &18.into(), &3.into()), "{sent}");
+        assert_eq!((output.read(&mut piece).unwrap(), receiver.end().status.code()), (0, Some(0)));
+        Some(())
+    });
 }
 
 /// What a relay does to data.
@@ -235,7 +246,7 @@ fn relay(to: SocketAddr, fate: impl Fn(u64) -> Fate + Send + 'static) -> SocketA
         front.set_read_timeout(Some(PATIENCE)).unwrap();
         let answers = front.try_clone().unwrap();
         let (mut buffer, mut delayed, mut sender) = ([0; 65_536], None::<Vec<u8>>, None);
-        while let Ok((bytes, from)) = front.recv_from(&mut buffer) {
+        while let Ok((bytes, from)) = uninterrupted(|| front.recv_from(&mut buffer)) {
             let datagram = &mut buffer[..bytes];
             if sender.is_none() {
                 sender = Some(from);
@@ -243,7 +254,7 @@ fn relay(to: SocketAddr, fate: impl Fn(u64) -> Fate + Send + 'static) -> SocketA
                 back.set_read_timeout(Some(PATIENCE)).unwrap();
                 thread::spawn(move || {
                     let mut buffer = [0; 65_536];
-                    while let Ok(bytes) = back.recv(&mut buffer) {
+                    while let Ok(bytes) = uninterrupted(|| back.recv(&mut buffer)) {
                         answers.send_to(&buffer[..bytes], from).unwrap();
                     }
                 });
@@ -348,7 +359,7 @@ fn a_file_that_was_not_sent_to_its_end_is_a_negative_result() {
         let (receiver, at) = recv("127.0.0.1", &["--json", "--output", stream.path()]);
         let sender = send(at, &[&["--json", "--file", source.path()], &limit[..]].concat());
         if expected == 1 {
-            wait_for_data(&stream);
+            wait_until("data come", || has_data(&stream));
             sender.signal(Signal::INT);
         }
         let ((sent, code), (_, received_code)) = agreed(sender, receiver);
@@ -466,12 +477,15 @@ fn groups_are_joined() {
 fn over_a_port_a_missing_receiver_is_known() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let target = format!("udp://{}:9", lab.right().ipv4());
-    let options = ["--method", "xdp-udp", "--interface", lab.left().interface(), "--connect-timeout", "3s"];
-    let sender =
-        lab.left().namespace().run(|| nocopy(&[&["send", &target], &options[..]].concat()).output().unwrap());
-    let said = text(&sender.stderr);
-    assert_eq!(sender.status.code(), Some(2), "{said}");
-    assert!(said.contains("port unreachable") && said.lines().count() == 1, "{said}");
+    with_enough_time(|time| {
+        let options =
+            ["--method", "xdp-udp", "--interface", lab.left().interface(), "--connect-timeout", time];
+        let arguments = [&["send", &target], &options[..]].concat();
+        let sender = lab.left().namespace().run(|| nocopy(&arguments).output().unwrap());
+        let said = text(&sender.stderr);
+        assert_eq!((sender.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+        said.contains("port unreachable").then_some(())
+    });
 }
 
 #[test]
@@ -500,7 +514,7 @@ fn without_a_header_other_programs_are_understood() {
     sender.input().write_all(b"abcdefg").unwrap();
     let mut buffer = [0; 100];
     for expected in [&b"abcd"[..], b"efg"] {
-        let bytes = other.recv(&mut buffer).unwrap();
+        let bytes = uninterrupted(|| other.recv(&mut buffer)).unwrap();
         assert_eq!(&buffer[..bytes], expected);
     }
     let (sent, code) = sender.summary();
@@ -546,7 +560,7 @@ fn without_a_header_all_hosts_of_a_link_are_reached() {
     let (sent, code) =
         Running(Some(nocopy(&["send", &target, "--raw", "--json", "--count", "1"]).spawn().unwrap()))
             .summary();
-    assert_eq!((code, other.recv(&mut [0; 2000]).unwrap()), (0, 1400), "{sent}");
+    assert_eq!((code, uninterrupted(|| other.recv(&mut [0; 2000])).unwrap()), (0, 1400), "{sent}");
 }
 
 /// Proves that a datagram of another program neither begins a run nor is answered.
@@ -566,20 +580,20 @@ fn a_receiver_answers_nobody_but_its_sender() {
 
 /// A sender that goes on until it is told, and its receiver, as soon as data have come.
 fn at_work(name: &str, receiving: &[&str]) -> (Running, Running) {
-    let stream = Scratch::new(name);
-    let (receiver, at) = recv("127.0.0.1", &[&["--json", "--output", stream.path()], receiving].concat());
-    let sender = send(at, &["--json", "--rate", "500pps"]);
-    wait_for_data(&stream);
-    (sender, receiver)
+    at_work_in_time(name, receiving).expect("the receiver goes on until data come")
 }
 
-/// Waits until some have come.
-fn wait_for_data(stream: &Scratch) {
-    let deadline = Instant::now() + PATIENCE;
-    while fs::metadata(stream.path()).unwrap().len() == 0 {
-        assert!(Instant::now() < deadline, "nothing comes");
-        thread::sleep(Duration::from_millis(5));
-    }
+/// The same, of a receiver that may end before; `None`: it has.
+fn at_work_in_time(name: &str, receiving: &[&str]) -> Option<(Running, Running)> {
+    let stream = Scratch::new(name);
+    let (mut receiver, at) = recv("127.0.0.1", &[&["--json", "--output", stream.path()], receiving].concat());
+    let sender = send(at, &["--json", "--rate", "500pps"]);
+    wait_until("data, or the end", || receiver.has_ended() || has_data(&stream));
+    has_data(&stream).then_some((sender, receiver))
+}
+
+fn has_data(stream: &Scratch) -> bool {
+    fs::metadata(stream.path()).unwrap().len() > 0
 }
 
 #[test]
@@ -603,7 +617,7 @@ fn a_sender_whose_receiver_was_killed_ends() {
 
 #[test]
 fn a_receiver_whose_sender_was_killed_ends() {
-    let (sender, receiver) = at_work("sender-killed", &["--idle", "5s"]);
+    let (sender, receiver) = with_enough_time(|idle| at_work_in_time("sender-killed", &["--idle", idle]));
     sender.signal(Signal::KILL);
     let (received, code) = receiver.summary();
     assert_eq!((code, &received["ended"]), (1, &"silent".into()), "{received}");
@@ -633,7 +647,7 @@ fn whichever_end_is_interrupted_the_other_ends_in_order() {
 fn a_receiver_whose_reader_is_gone_ends_its_sender() {
     let (mut receiver, at) = recv("127.0.0.1", &["--output", "-"]);
     let mut output = receiver.0.as_mut().unwrap().stdout.take().unwrap();
-    let sender = send(at, &["--json", "--rate", "5kpps"]);
+    let sender = send(at, &["--json", "--rate", "500pps"]);
     output.read_exact(&mut [0; 10]).unwrap();
     drop(output);
     let (sent, code) = sender.summary();
@@ -643,8 +657,12 @@ fn a_receiver_whose_reader_is_gone_ends_its_sender() {
 
 #[test]
 fn a_receiver_that_has_enough_ends_its_sender() {
-    for (limit, ended) in [(["--count", "20"], "count"), (["--duration", "3s"], "duration")] {
-        let (sender, receiver) = at_work(ended, &[&limit[..], &["--verify"]].concat());
+    for ended in ["count", "duration"] {
+        let (sender, receiver) = if ended == "count" {
+            at_work(ended, &["--count", "20", "--verify"])
+        } else {
+            with_enough_time(|time| at_work_in_time(ended, &["--duration", time, "--verify"]))
+        };
         let ((sent, sent_code), (received, code)) = (sender.summary(), receiver.summary());
         assert_eq!(
             (sent_code, code, &received["ended"], &sent["ended"]),
@@ -669,10 +687,9 @@ fn errors_are_one_line_and_say_what_to_do() {
     let (free, busy) = (format!("udp://{free}"), format!("udp://{taken}"));
     for (arguments, words) in [
         (
-            &["send", &free, "--connect-timeout", "2s"][..],
-            &["no receiver", "port unreachable", "nocopy recv", "--raw"][..],
+            &["send", &busy, "--connect-timeout", "200ms"][..],
+            &["no receiver", "nothing comes back", "nocopy recv", "--raw"][..],
         ),
-        (&["send", &busy, "--connect-timeout", "200ms"], &["no receiver", "nothing comes back"]),
         (&["send", &free, "--raw"], &["port unreachable", "start"]),
         (&["send", &free, "--size", "40"], &["header", "--raw", "41 to 65507"]),
         (&["send", &free, "--size", "65508"], &["65507"]),
@@ -697,6 +714,14 @@ fn errors_are_one_line_and_say_what_to_do() {
         assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
         assert!(words.iter().all(|word| said.contains(word)), "{arguments:?}: {said}");
     }
+    with_enough_time(|time| {
+        let sender = nocopy(&["send", &free, "--connect-timeout", time]).spawn().unwrap();
+        let output = Running(Some(sender)).end();
+        let said = text(&output.stderr);
+        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+        assert!(["no receiver", "nocopy recv", "--raw"].iter().all(|word| said.contains(word)), "{said}");
+        said.contains("port unreachable").then_some(())
+    });
     for arguments in [
         &["send", "udp://localhost"][..],
         &["send", &free, "--flows", "2"],

@@ -1,5 +1,6 @@
 //! `nocopy run` as its users meet it: programs as they are, and Debian's tcpdump with nocopy in place of its libpcap.
 
+use crate::watching;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::UdpSocket;
@@ -496,7 +497,7 @@ fn a_filter_that_is_set_without_privileges_is_in_front_of_the_packets() {
     let sender = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());
     sender.send_to(b"another one's", (right.ipv4(), 9001)).unwrap();
     left.set_read_timeout(Some(PATIENCE)).unwrap();
-    assert_eq!(left.recv(&mut [0; 64]).unwrap(), 13);
+    assert_eq!(watching::uninterrupted(|| left.recv(&mut [0; 64])).unwrap(), 13);
     send_until(&lab, || running.child.try_wait().unwrap().is_some());
     let (status, printed, said) = running.end();
     assert_eq!((status.code(), printed.lines().count()), (Some(0), 3), "{printed}{said}");

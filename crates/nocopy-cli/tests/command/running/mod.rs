@@ -7,8 +7,6 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::listening::wait_for_listening;
-
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn nocopy(arguments: &[&str]) -> Command {
@@ -27,11 +25,6 @@ pub(crate) struct Running(pub(crate) Option<Child>);
 impl Running {
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(self.0.as_ref().unwrap()), signal).unwrap();
-    }
-
-    /// Waits until it catches the signal of Ctrl-C.
-    pub(crate) fn wait_for_listening(&self) {
-        wait_for_listening(self.0.as_ref().unwrap(), PATIENCE);
     }
 
     /// What it prints is read meanwhile: it may be more than a pipe holds.

@@ -1,5 +1,6 @@
 //! `nocopy profile sweep` as its users meet it: every cell is there, and what is counted is what was sent.
 
+use std::collections::HashSet;
 use std::process::Command;
 
 use nocopy_lab::lab_or_skip;
@@ -17,7 +18,13 @@ fn a_sweep_counts_every_byte_of_every_cell() {
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
     assert_eq!(sweep["schema"], "nocopy.profile-sweep/1");
     let cells = sweep["cells"].as_array().unwrap();
-    assert_eq!(cells.len(), 28);
+    // Each buffer's length with each receive buffer, and with GRO and without.
+    let settings = |field: &'static str| -> HashSet<String> {
+        cells.iter().map(|cell| cell[field].to_string()).collect()
+    };
+    let all = ["buffer_bytes", "receive_buffer_bytes", "gro"].map(settings);
+    assert!(all[0].len() > 1 && all[1].len() == 2 && all[2].len() == 2, "{all:?}");
+    assert_eq!(cells.len(), all.iter().map(HashSet::len).product::<usize>());
     for cell in cells {
         let figures = &cell["figures"];
         assert_eq!(figures["received_bytes"], 3 << 20, "{cell}");

@@ -1,6 +1,6 @@
 //! The command as its users meet it: output, exit codes, and what it leaves behind.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
@@ -115,19 +115,27 @@ fn a_closed_pipe_is_not_an_error() {
 }
 
 /// Runs a bench of short windows and returns what it printed, and its report. A machine that stands still moves nothing in those that
-/// it sleeps through, which is not what the tests are about: their rows are those of another run, of which there are a few.
+/// it sleeps through, which is not what the tests are about: such a row is that of another run of its method.
 fn bench(name: &str, arguments: &[&str], is_good: impl Fn(&Value) -> bool) -> (Output, Value) {
+    const RUNS_MAX: usize = 20;
     let (output, mut report) = bench_once(name, arguments);
     let rows = report["results"].as_array_mut().unwrap();
-    for _ in 0..3 {
-        if rows.iter().all(&is_good) {
+    assert_no_row_twice(rows);
+    for _ in 0..RUNS_MAX {
+        let bad = rows.iter().filter(|row| !is_good(row)).flat_map(|row| [&row["method"], &row["baseline"]]);
+        let methods: BTreeSet<_> = bad.filter_map(Value::as_str).map(str::to_owned).collect();
+        if methods.is_empty() {
             break;
         }
-        let (_, again) = bench_once(name, arguments);
+        let methods: Vec<_> = methods.iter().flat_map(|method| ["--method", method]).collect();
+        let (_, again) = bench_once(name, &[arguments, &methods].concat());
         let others = again["results"].as_array().unwrap();
         for row in rows.iter_mut().filter(|row| !is_good(row)) {
-            let better = others.iter().find(|other| window(other) == window(row) && is_good(other));
+            let better = others.iter().find(|other| trial(other) == trial(row) && is_good(other));
+            // What is the best, with which it is compared, may be another one each time.
+            let compared_with = BASELINE.map(|field| row[field].clone());
             better.into_iter().for_each(|better| *row = better.clone());
+            BASELINE.into_iter().zip(compared_with).for_each(|(field, value)| row[field] = value);
         }
     }
     let silent: Vec<_> = rows.iter().filter(|row| !is_good(row)).collect();
@@ -135,10 +143,18 @@ fn bench(name: &str, arguments: &[&str], is_good: impl Fn(&Value) -> bool) -> (O
     (output, report)
 }
 
+fn assert_no_row_twice(rows: &[Value]) {
+    let mut seen = HashSet::new();
+    for row in rows {
+        let what = [trial(row), BASELINE.map(|field| &row[field]).to_vec()].concat();
+        assert!(seen.insert(format!("{what:?}")), "twice: {row:#}");
+    }
+}
+
 /// Runs it once; its exit code says whether something was moved in each window.
 fn bench_once(name: &str, arguments: &[&str]) -> (Output, Value) {
     let path = std::env::temp_dir().join(format!("nocopy-bench-{name}-{}.json", std::process::id()));
-    let options = ["--quick", "--rounds", "1", "--json", path.to_str().unwrap()];
+    let options = ["--quick", "--rounds", "1", "--window", "100ms", "--json", path.to_str().unwrap()];
     let output = nocopy(&[&["bench"], arguments, &options].concat());
     let (said, printed) = (text(&output.stderr), text(&output.stdout));
     assert!(matches!(output.status.code(), Some(0 | 1)), "{said}{printed}");
@@ -149,8 +165,11 @@ fn bench_once(name: &str, arguments: &[&str]) -> (Output, Value) {
     (output, report)
 }
 
+/// What a row is compared with.
+const BASELINE: [&str; 2] = ["baseline", "baseline_variant"];
+
 /// What a row is of.
-fn window(row: &Value) -> Vec<&Value> {
+fn trial(row: &Value) -> Vec<&Value> {
     let fields = [
         "workload",
         "series",
@@ -164,8 +183,6 @@ fn window(row: &Value) -> Vec<&Value> {
         "buffer_bytes",
         "receivers",
         "figure",
-        "baseline",
-        "baseline_variant",
     ];
     fields.iter().map(|field| &row[field]).collect()
 }
@@ -175,24 +192,28 @@ fn has_moved(row: &Value) -> bool {
     figures.iter().find_map(|figure| row[figure].as_f64()) > Some(0.0)
 }
 
-/// Proves the whole way on real packets: every workload, once, with the JSON it promises.
+/// The values of a field in rows of a workload, each once.
+fn numbers(rows: &[Value], workload: &str, field: &str) -> BTreeSet<u64> {
+    rows.iter().filter(|row| row["workload"] == workload).filter_map(|row| row[field].as_u64()).collect()
+}
+
+/// Of recorders ours only: the others take their time.
 #[test]
-fn a_short_bench_measures_everything() {
+fn a_short_bench_records() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
-    // Of recorders ours only: the others take their time.
     let (_, report) = bench("record", &["record", "--method", "record"], has_moved);
     let rows = report["results"].as_array().unwrap();
     assert!(rows.len() >= 2 && rows.iter().all(|row| row["method"] == "record"), "{report:#}");
-    // Of libraries ours only, for the same reason; what it is preloaded into is Debian's tcpdump, and a program that injects.
-    let (programs, report) = bench("libpcap", &["libpcap", "--method", "nocopy-passive"], has_moved);
-    let printed = text(&programs.stdout);
-    let rows = report["results"].as_array().unwrap();
-    let receiving = if printed.contains("SKIP: libpcap, receiving") { 0 } else { 3 };
-    let injecting = if printed.contains("SKIP: libpcap, pcap_inject into tc") { 1 } else { 2 };
-    assert_eq!(rows.len(), receiving + injecting, "{report:#}");
-    assert!(rows.iter().all(|row| row["packets_per_s"].as_f64() > Some(0.0)), "{report:#}");
+}
+
+/// Proves the whole way on real packets: every method, with the JSON it promises.
+#[test]
+fn a_short_bench_moves_packets_in_every_way() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
     let (_, report) = bench("others", &["packet-send", "capture", "latency"], has_moved);
     assert_eq!(report["schema"], "nocopy.bench/1");
     let rows = report["results"].as_array().unwrap();
@@ -223,17 +244,54 @@ fn a_short_bench_measures_everything() {
     let xdp = rows.iter().find(|row| row["workload"] == "packet-send" && row["method"] == "xdp").unwrap();
     assert_eq!((&xdp["evidence"], &xdp["baseline"]), (&"copied".into(), &"packet-send".into()), "{xdp}");
     assert!(xdp["ratio"].as_f64().unwrap() > 0.0 && xdp["p50_us"].is_null(), "{xdp}");
-    for (bytes, workload) in [(8192, "packet-send"), (9000, "capture")] {
-        let is_compared = |row: &&Value| {
-            row["payload_bytes"] == bytes && row["workload"] == workload && row["method"] == "default"
-        };
-        let baselines: Vec<_> = rows.iter().filter(is_compared).map(|row| &row["baseline"]).collect();
-        assert_eq!(baselines.len(), 2, "the kernel's way, and the best mode: {baselines:?}");
+    for (workload, kernels) in [("packet-send", "packet-send"), ("capture", "packet-ring")] {
+        let of_workload = rows.iter().filter(|row| row["workload"] == workload && row["method"] == "default");
+        let chosen: Vec<_> = of_workload.collect();
+        assert!(!chosen.is_empty(), "{workload}");
+        for row in &chosen {
+            let same = chosen.iter().filter(|other| trial(other) == trial(row));
+            let baselines: Vec<_> = same.filter_map(|row| row["baseline"].as_str()).collect();
+            let [first, best] = baselines[..] else { panic!("{workload}: {baselines:?}") };
+            let is_right = first == kernels && ["xdp", "ring"].contains(&best);
+            assert!(is_right, "the kernel's way, and the best mode: {baselines:?}");
+        }
     }
     let queues = rows.iter().find(|row| row["receivers"] == 2 && row["method"] == "xdp").unwrap();
     assert!(queues["receiver_cpu_percent"].as_f64().unwrap() > 0.0, "{queues}");
     let variant = queues["variant"].as_str().unwrap();
     assert!(variant.contains("two-queues"), "{variant}");
+}
+
+/// Of libraries ours only: the others take their time. What it is preloaded into is Debian's tcpdump, and a program that injects.
+#[test]
+fn a_short_bench_runs_programs_of_libpcap() {
+    if nocopy_lab::lab_or_skip().is_none() {
+        return;
+    }
+    // Without it, what is wrong with a filter is not known.
+    if !text(&nocopy(&["sniff", "lo", "udp prot 9"]).stderr).contains("pcap-filter(7)") {
+        return nocopy_lab::skip(&nocopy_lab::Missing::Device("libpcap.so.0.8"));
+    }
+    let arguments = ["libpcap", "--method", "nocopy-passive"];
+    let (programs, report) = bench("libpcap", &arguments, has_moved);
+    let printed = text(&programs.stdout);
+    let rows = report["results"].as_array().unwrap();
+    assert!(rows.iter().all(|row| row["packets_per_s"].as_f64() > Some(0.0)), "{report:#}");
+    let has =
+        |is_one: &dyn Fn(&str) -> bool| rows.iter().filter_map(|row| row["series"].as_str()).any(is_one);
+    let (injects, to_xdp) = ("pcap_inject", "pcap_inject to-xdp");
+    assert!(has(&|series| series.contains(to_xdp)), "{report:#}");
+    assert_eq!(
+        (
+            has(&|series| series.contains(injects) && !series.contains(to_xdp)),
+            has(&|series| !series.contains(injects))
+        ),
+        (
+            !printed.contains("SKIP: libpcap, pcap_inject into tc"),
+            !printed.contains("SKIP: libpcap, receiving")
+        ),
+        "{report:#}"
+    );
 }
 
 /// Proves that every way to send datagrams does, into every sink, and is compared with what it should be.
@@ -244,13 +302,13 @@ fn a_short_bench_sends_datagrams_in_every_way() {
     }
     let (output, report) = bench("udp", &["udp-send"], has_moved);
     let rows = report["results"].as_array().unwrap();
-    let offload =
-        if text(&output.stdout).contains("SKIP: udp-send into offload") { &[][..] } else { &["offload"] };
-    for (sink, bytes) in offload
-        .iter()
-        .chain(&["segmented", "delivered", "pair"])
-        .flat_map(|sink| [64, 1400, 8192].map(|bytes| (sink, bytes)))
-    {
+    let sinks: BTreeSet<_> = rows.iter().filter_map(|row| row["sink"].as_str()).collect();
+    assert!(["segmented", "delivered", "pair"].iter().all(|sink| sinks.contains(sink)), "{sinks:?}");
+    let has_offload = !text(&output.stdout).contains("SKIP: udp-send into offload");
+    assert_eq!(sinks.contains("offload"), has_offload, "{sinks:?}");
+    let lengths = numbers(rows, "udp-send", "payload_bytes");
+    assert!(lengths.len() > 1, "{lengths:?}");
+    for (sink, &bytes) in sinks.iter().flat_map(|sink| lengths.iter().map(move |bytes| (sink, bytes))) {
         let of = |method: &str| -> Vec<_> {
             let is_one = |row: &&Value| {
                 (&row["sink"], &row["payload_bytes"], &row["method"])
@@ -269,9 +327,12 @@ fn a_short_bench_sends_datagrams_in_every_way() {
         assert_eq!(of("auto")[0]["baseline_variant"] == "to-recvmmsg", *sink == "pair", "{sink} {bytes}");
     }
     let bare = rows.iter().filter(|row| row["variant"] == "no-checksum" && row["sink"] == "segmented");
-    assert_eq!(bare.count(), 6, "two methods of three lengths");
-    let singles = rows.iter().filter(|row| row["variant"] == "one-a-call" && row["method"] == "auto");
-    assert_eq!(singles.count(), 2);
+    let bare: HashSet<_> =
+        bare.map(|row| (row["method"].as_str().unwrap(), row["payload_bytes"].as_u64().unwrap())).collect();
+    let each = lengths.iter().flat_map(|&bytes| [("xdp-udp", bytes), ("xdp-copy", bytes)]);
+    assert_eq!(bare, each.collect(), "both methods of a port, each length");
+    let mut singles = rows.iter().filter(|row| row["variant"] == "one-a-call" && row["method"] == "auto");
+    assert!(singles.clone().count() > 0 && singles.all(|row| row["baseline"] == "socket"), "{report:#}");
 }
 
 /// Every way there is.
@@ -294,7 +355,13 @@ fn a_short_bench_moves_streams_in_every_way() {
     if nocopy_lab::lab_or_skip().is_none() {
         return;
     }
-    let (output, report) = bench("tcp", &["tcp-send", "tcp-receive", "tcp-proxy"], has_moved);
+    // Where a segment has whole pages behind its headers, most of them are mapped, as long as none has to be sent again.
+    let has_whole_pages = |mtu_bytes: u64| (mtu_bytes - 52).is_multiple_of(4096);
+    let is_good = |row: &Value| {
+        let needs_pages = row["method"] == "mapped" && has_whole_pages(row["mtu_bytes"].as_u64().unwrap());
+        has_moved(row) && (!needs_pages || row["mapped_fraction"].as_f64() > Some(0.5))
+    };
+    let (output, report) = bench("tcp", &["tcp-send", "tcp-receive", "tcp-proxy"], is_good);
     let printed = text(&output.stdout);
     assert!(printed.contains("tcp-send over lo, MTU 65536, cubic"), "{printed}");
     let rows = report["results"].as_array().unwrap();
@@ -302,48 +369,52 @@ fn a_short_bench_moves_streams_in_every_way() {
         let figures = ["bytes_per_s", "gbit_per_s", "sender_cpu_us_per_mb", "receiver_cpu_us_per_mb"];
         assert!(figures.iter().all(|figure| row[figure].as_f64().unwrap() > 0.0), "{row}");
         assert_eq!(row["congestion_control"], "cubic", "{row}");
-        assert!(
-            [1, 4].map(|mebibytes| mebibytes << 20).contains(&row["source_bytes"].as_u64().unwrap()),
-            "{row}"
-        );
+        assert!(row["source_bytes"].as_u64().unwrap() > 0, "{row}");
         assert!(row["packets_per_s"].is_null() && row["dropped_percent"].is_null(), "{row}");
         let is_proxy = row["workload"] == "tcp-proxy";
         // Of a window this short it may be nothing.
         assert_eq!(row["proxy_cpu_us_per_mb"].is_number(), is_proxy, "{row}");
     }
-    let count = |workload: &str, method: &str, link: &str, mtu_bytes: u32| {
+    let of = |workload: &str, method: &str, link: &str, mtu_bytes: u64| -> Vec<&Value> {
         let is_one = |row: &&Value| {
             (&row["workload"], &row["method"], &row["link"], &row["mtu_bytes"])
                 == (&workload.into(), &method.into(), &link.into(), &mtu_bytes.into())
         };
-        rows.iter().filter(is_one).count()
+        rows.iter().filter(is_one).collect()
     };
-    for (link, mtu_bytes) in [("lo", 65536), ("veth", 1500)] {
+    let each = |rows: &[&Value], field: &str| -> BTreeSet<String> {
+        rows.iter().map(|row| row[field].to_string()).collect()
+    };
+    let places = [("lo", 65536), ("veth", 1500)];
+    for (link, mtu_bytes) in places {
         for method in TCP_SEND_METHODS {
-            // Owned buffers, and what is published, are each compared with plain sends of the same memory.
-            let expected = if method == "plain" { 2 } else { 1 };
-            assert_eq!(count("tcp-send", method, link, mtu_bytes), expected, "{link} {method}");
+            assert!(!of("tcp-send", method, link, mtu_bytes).is_empty(), "{link} {method}");
         }
+        // Owned buffers, and what is published, are each compared with plain sends of the same memory.
+        let sources = numbers(rows, "tcp-send", "source_bytes");
+        let plain = of("tcp-send", "plain", link, mtu_bytes);
+        assert_eq!(plain.len(), sources.len(), "{link}");
         // Against 'plain', and against the best if that is another one.
-        assert!((1..=2).contains(&count("tcp-send", "auto", link, mtu_bytes)), "{link}");
+        let auto = of("tcp-send", "auto", link, mtu_bytes);
+        assert!(auto.len() <= 2 && auto[0]["baseline"] == "plain", "{link}");
+        assert!(!of("tcp-receive", "auto", link, mtu_bytes).is_empty(), "{link}");
     }
-    // Seven lengths, and that of whole pages.
-    assert_eq!(
-        (count("tcp-receive", "recv", "lo", 65536), count("tcp-receive", "recv", "veth", 1500)),
-        (7, 8)
-    );
-    for mtu_bytes in [1500, 4148, 8244, 9000] {
-        let mapped =
-            rows.iter().find(|row| row["method"] == "mapped" && row["mtu_bytes"] == mtu_bytes).unwrap();
-        let fraction = mapped["mapped_fraction"].as_f64().unwrap();
-        assert!((0.0..=1.0).contains(&fraction), "{mapped}");
-        // Where a segment has whole pages, most of them are mapped.
-        assert!(fraction > 0.5 || ![4148, 8244].contains(&mtu_bytes), "{mapped}");
-        assert!(count("tcp-receive", "auto", "veth", mtu_bytes) >= 1);
+    // The same lengths in both places.
+    let [on_lo, on_veth] = places.map(|(link, mtu)| each(&of("tcp-receive", "recv", link, mtu), "variant"));
+    assert!(on_lo.len() > 1 && on_lo == on_veth, "{on_lo:?} {on_veth:?}");
+    let mapped: Vec<_> = rows.iter().filter(|row| row["method"] == "mapped").collect();
+    let mtus: BTreeSet<_> = mapped.iter().map(|row| row["mtu_bytes"].as_u64().unwrap()).collect();
+    assert!(mtus.iter().any(|&mtu| has_whole_pages(mtu)) && mtus.iter().any(|&mtu| !has_whole_pages(mtu)));
+    for row in &mapped {
+        assert!((0.0..=1.0).contains(&row["mapped_fraction"].as_f64().unwrap()), "{row}");
     }
-    assert_eq!(count("tcp-receive", "auto", "lo", 65536), 1);
-    assert_eq!([4148, 8244, 9000].map(|mtu_bytes| count("tcp-receive", "recv", "veth", mtu_bytes)), [1; 3]);
-    assert_eq!(count("tcp-proxy", "read-write", "lo", 65536), 2);
+    for &mtu_bytes in &mtus {
+        for method in ["recv", "mapped", "auto"] {
+            assert!(!of("tcp-receive", method, "veth", mtu_bytes).is_empty(), "{method} {mtu_bytes}");
+        }
+    }
+    let by_hand = each(&of("tcp-proxy", "read-write", "lo", 65536), "variant");
+    assert!(by_hand.len() > 1, "{by_hand:?}");
     let splice = rows.iter().find(|row| row["method"] == "splice").unwrap();
     assert_eq!((&splice["baseline"], &splice["workload"]), (&"read-write".into(), &"tcp-proxy".into()));
 }
@@ -373,7 +444,11 @@ fn a_short_bench_moves_messages_in_every_way() {
     let baselines = |rows: &[&Value]| -> Vec<String> {
         rows.iter().filter_map(|row| row["baseline"].as_str().map(str::to_owned)).collect()
     };
-    for bytes in [64, 1 << 10, 8 << 10, 64 << 10] {
+    const HEADERS_BYTES: u64 = 20 + 8;
+    const MTU_BYTES: u64 = 1500;
+    let lengths = numbers(rows, "message-latency", "payload_bytes");
+    assert!(lengths.iter().any(|&bytes| bytes + HEADERS_BYTES > 1 << 16), "{lengths:?}");
+    for &bytes in &lengths {
         for method in ["message-xdp", "message-udp"] {
             let found = |variant| baselines(&of("message-latency", method, Some(variant), bytes));
             assert_eq!(found("spinning")[0], "tcp-spinning", "{method} {bytes}");
@@ -383,18 +458,28 @@ fn a_short_bench_moves_messages_in_every_way() {
         for method in ["tcp-blocking", "tcp-spinning"] {
             assert_eq!(of("message-latency", method, None, bytes).len(), 1, "{method} {bytes}");
         }
-        assert_eq!(of("message-latency", "xdp-spinning", None, bytes).is_empty(), bytes > 1 << 10);
-        assert_eq!(of("message-latency", "udp-spinning", None, bytes).is_empty(), bytes > 8 << 10);
+        let is_missing = |method| of("message-latency", method, None, bytes).is_empty();
+        assert_eq!(is_missing("xdp-spinning"), bytes + HEADERS_BYTES > MTU_BYTES, "{bytes}");
+        assert_eq!(is_missing("udp-spinning"), bytes + HEADERS_BYTES > u64::from(u16::MAX), "{bytes}");
     }
-    let against_xdp = baselines(&of("message-latency", "message-xdp", Some("spinning"), 64));
+    let shortest = *lengths.first().unwrap();
+    let against_xdp = baselines(&of("message-latency", "message-xdp", Some("spinning"), shortest));
     assert_eq!(against_xdp, ["tcp-spinning", "xdp-spinning", "udp-spinning"]);
     for row in rows.iter().filter(|row| row["workload"] == "message-latency") {
         // What is lost on veth is sent again, or was not lost.
         assert!(row["answered"].as_u64().unwrap() > 0 && row["mean_us"].as_f64().unwrap() > 0.0, "{row}");
-        assert_eq!((&row["mtu_bytes"], &row["congestion_control"]), (&1500.into(), &"cubic".into()), "{row}");
+        assert_eq!(
+            (&row["mtu_bytes"], &row["congestion_control"]),
+            (&MTU_BYTES.into(), &"cubic".into()),
+            "{row}"
+        );
     }
-    for bytes in [64, 1 << 10, 64 << 10, 1 << 20] {
-        let batched = bytes <= 1 << 10;
+    let lengths = numbers(rows, "message-stream", "payload_bytes");
+    // Several of a batch's bytes, or none.
+    let is_batched = |bytes: u64| !of("message-stream", "tcp-batched", None, bytes).is_empty();
+    assert!(is_batched(*lengths.first().unwrap()) && !is_batched(*lengths.last().unwrap()), "{lengths:?}");
+    for bytes in lengths {
+        let batched = is_batched(bytes);
         for (method, variant) in [
             ("message-xdp", Some("spinning")),
             ("message-xdp", Some("blocking")),
@@ -418,7 +503,7 @@ fn a_short_bench_moves_messages_in_every_way() {
     let long: HashSet<_> = long.map(|row| row["method"].as_str().unwrap()).collect();
     assert!(["message-xdp", "message-udp", "tcp-blocking"].iter().all(|method| long.contains(method)));
     let pingpong = printed.contains("SKIP: message-latency fi_pingpong");
-    assert_eq!(of("message-latency", "fi_pingpong", None, 64).is_empty(), pingpong, "{printed}");
+    assert_eq!(of("message-latency", "fi_pingpong", None, shortest).is_empty(), pingpong, "{printed}");
 }
 
 /// Proves that the processes of a stream end with the bench, also when it is killed.

@@ -1,0 +1,20 @@
+//! The command, as a program on real traffic.
+#![allow(missing_docs)]
+
+mod bench;
+mod capability;
+mod listening;
+mod ping;
+mod profile;
+mod profile_sweep;
+mod record;
+mod recording;
+mod report;
+mod run;
+mod running;
+mod send;
+mod sniff;
+mod stats;
+mod tcp;
+mod udp;
+mod watching;

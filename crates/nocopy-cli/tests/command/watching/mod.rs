@@ -1,0 +1,97 @@
+//! What a process is doing, as the kernel tells it: so no test has to guess how long something takes.
+#![allow(dead_code)] // no test uses all of it
+
+use std::fs;
+use std::io;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(2);
+
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let give_up = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < give_up, "never: {what}");
+        sleep(LOOK);
+    }
+}
+
+/// Attempts something that has to be done within a time, with more and more of it: the last time is longer than any machine stands
+/// still. `None`: the time was over before it was done.
+pub(crate) fn with_enough_time<T>(mut attempt: impl FnMut(&str) -> Option<T>) -> T {
+    let times = ["1s", "4s", "15s", "60s"];
+    times.into_iter().find_map(&mut attempt).unwrap_or_else(|| panic!("not within {times:?}"))
+}
+
+/// Makes a call again that a signal has ended: the kernel does not, where the call has a time limit, and a process that was stopped and
+/// goes on has had a signal.
+pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            returned => return returned,
+        }
+    }
+}
+
+/// How often the first thread of a process has gone to sleep. One that looks again and again without a pause never does.
+pub(crate) fn sleeps(process: u32) -> u64 {
+    status(&format!("/proc/{process}/status"), "voluntary_ctxt_switches:")
+}
+
+/// How often the threads of a process have left a processor, each: while they stand still, these numbers do not change.
+pub(crate) fn switches(process: u32) -> Vec<(String, u64)> {
+    let both = ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"];
+    let count = |thread: String| {
+        let path = format!("{thread}/status");
+        (thread, both.map(|key| status(&path, key)).iter().sum())
+    };
+    let mut all: Vec<_> = threads(process).into_iter().map(count).collect();
+    all.sort();
+    all
+}
+
+fn status(path: &str, key: &str) -> u64 {
+    let status = fs::read_to_string(path).unwrap();
+    let count = status.lines().find_map(|line| line.strip_prefix(key));
+    count.unwrap().trim().parse().unwrap()
+}
+
+/// Waits until the first thread of a process sleeps in a system call, by its number.
+pub(crate) fn wait_until_asleep_in(process: u32, call: libc::c_long) {
+    let start = format!("{call} ");
+    wait_until(&format!("system call {call}"), || {
+        fs::read_to_string(format!("/proc/{process}/syscall")).is_ok_and(|said| said.starts_with(&start))
+    });
+}
+
+/// Does something while a process stands still: afterwards it finds all of it at once.
+pub(crate) fn while_stopped<T>(process: Pid, act: impl FnOnce() -> T) -> T {
+    wait_until("it stands still", || {
+        kill_process(process, Signal::STOP).unwrap();
+        is_stopped(process)
+    });
+    let done = act();
+    kill_process(process, Signal::CONT).unwrap();
+    done
+}
+
+/// Whether all threads of a process are stopped.
+fn is_stopped(process: Pid) -> bool {
+    threads(process.as_raw_nonzero().get().cast_unsigned()).iter().all(|thread| {
+        let stat = fs::read_to_string(format!("{thread}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T'))
+    })
+}
+
+/// Directories of the threads of a process, without those of the kernel's that work for it (io_uring's).
+fn threads(process: u32) -> Vec<String> {
+    let all = fs::read_dir(format!("/proc/{process}/task")).unwrap().map_while(Result::ok);
+    let paths = all.map(|thread| thread.path().display().to_string());
+    let is_of_kernel =
+        |path: &String| fs::read_to_string(format!("{path}/comm")).unwrap_or_default().starts_with("iou-");
+    paths.filter(|path| !is_of_kernel(path)).collect()
+}
