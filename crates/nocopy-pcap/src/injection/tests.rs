@@ -1,4 +1,4 @@
-//! An injector on a veth pair. As part of programs: `tests/programs.rs`.
+//! An injector on a veth pair. As part of programs: `tests/library/old_programs.rs`.
 
 use std::sync::mpsc;
 

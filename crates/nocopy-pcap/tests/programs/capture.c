@@ -220,6 +220,8 @@ static void tags(const char *device) {
 // Packets of an old filter that wait are looked at by the new one as the kernel would have, tags beside them.
 static void waiting(const char *device) {
     const char *expressions[] = {"vlan", "vlan 291 and udp port 9", "udp and not vlan", "ether[12:2] == 0x0800", "len == 94", "len > 90"};
+    // How many match: a block of packets is there when the kernel closes it, which may take as long as the machine stands still.
+    const unsigned matching[] = {6, 2, 5, 11, 0, 6};
     for (int i = 0; i < 6; i++) {
         pcap_t *p = opened(device);
         ask("vlan 4 7");
@@ -231,7 +233,7 @@ static void waiting(const char *device) {
         char text[256];
         pcap_setnonblock(p, 1, text);
         struct pollfd wait = {pcap_get_selectable_fd(p), POLLIN, 0};
-        for (int quiet = 0; quiet < 5;) {
+        for (int quiet = 0; quiet < (seen.packets < matching[i] ? 1500 : 5);) {
             int got = pcap_dispatch(p, -1, on_packet, (unsigned char *)&seen);
             quiet = got ? 0 : quiet + 1;
             poll(&wait, 1, 40);

@@ -42,10 +42,10 @@ static void on_packet_tell(unsigned char *user, const struct pcap_pkthdr *header
     sem_post(&reads);
 }
 
-// Not before the call reads, however long that takes: nobody may read from a handle that was closed before. Then, most often, it sleeps.
+// Not before the call has read, and sleeps for more: nobody may read from a handle that was closed before.
 static void *close_it(void *handle) {
     while (sem_wait(&reads)) {}
-    usleep(200000);
+    wait_for_sleeper();
     pcap_close(handle);
     return NULL;
 }

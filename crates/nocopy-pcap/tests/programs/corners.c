@@ -10,14 +10,15 @@ static void on_signal(int number) {
     pcap_breakloop(broken);
 }
 
-static void *break_it(void *milliseconds) {
-    usleep(1000 * (unsigned)(uintptr_t)milliseconds);
+static void *break_it(void *unused) {
+    (void)unused;
+    wait_for_sleeper();
     pcap_breakloop(broken);
     return NULL;
 }
 
 static void *signal_it(void *thread) {
-    usleep(100000);
+    wait_for_sleeper();
     pthread_kill(*(pthread_t *)thread, SIGUSR1);
     return NULL;
 }
@@ -44,10 +45,10 @@ static void breaking(const char *device) {
     pthread_create(&thread, NULL, signal_it, &self);
     say(p, "by a signal that restarts", pcap_dispatch(p, -1, on_packet, (unsigned char *)&seen));
     pthread_join(thread, NULL);
-    pthread_create(&thread, NULL, break_it, (void *)100);
+    pthread_create(&thread, NULL, break_it, NULL);
     say(p, "by a thread", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
     pthread_join(thread, NULL);
-    pthread_create(&thread, NULL, break_it, (void *)100);
+    pthread_create(&thread, NULL, break_it, NULL);
     struct pcap_pkthdr *header;
     const unsigned char *bytes;
     say(p, "next by a thread", pcap_next_ex(p, &header, &bytes));
@@ -159,26 +160,37 @@ static void many(const char *device) {
     printf("%u packets after some were opened anew\n", total);
 }
 
-static void *send_some(void *handle) {
+static void send_some(pcap_t *handle, int from, int to) {
     unsigned char frame[60] = {2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 0x88, 0xb5};
-    for (int i = 0; i < 200; i++) {
+    for (int i = from; i < to; i++) {
         frame[20] = (unsigned char)i;
         if (pcap_inject(handle, frame, sizeof frame) != sizeof frame) printf("inject: %s\n", pcap_geterr(handle));
     }
+}
+
+// The first half while the first thread sets its filter and asks for counts, the second while it sleeps.
+static void *send_all(void *handle) {
+    send_some(handle, 0, 100);
+    wait_for_sleeper();
+    send_some(handle, 100, 200);
     return NULL;
 }
 
-// One thread sends while another waits for packets of the same handle, and a third one asks for counts and changes the filter.
+static void *break_when_sent(void *sender) {
+    pthread_join(*(pthread_t *)sender, NULL);
+    return break_it(NULL);
+}
+
+// One thread sends while another sets a filter, asks for counts and waits for packets of the same handle, and a third one ends the wait.
 static void threads(const char *device) {
     pcap_t *p = broken = opened(device);
     pthread_t sender, breaker;
-    pthread_create(&sender, NULL, send_some, p);
-    pthread_create(&breaker, NULL, break_it, (void *)500);
+    pthread_create(&sender, NULL, send_all, p);
+    pthread_create(&breaker, NULL, break_when_sent, &sender);
     struct seen seen = {0};
     filter(p, "udp port 7");
     for (int i = 0; i < 100; i++) { struct pcap_stat stat; pcap_stats(p, &stat); }
     say(p, "loop", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
-    pthread_join(sender, NULL);
     pthread_join(breaker, NULL);
     printf("sent: %s\n", ask("receive 200"));
     tell("heard", &seen);

@@ -3,31 +3,47 @@
 #include <sched.h>
 #include "program.h"
 
-struct setting { struct seen seen; int is_lost; };
+struct setting { struct seen seen; int is_lost, has_others; };
 
-// With the first packet others are in hand.
+// The filter is set with the first packet, when others are in hand, most often: those are counted as received.
 static void on_packet_set(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
     struct setting *setting = (struct setting *)user;
     see(&setting->seen, header, bytes);
     if (setting->seen.packets > 1) return;
+    struct pcap_stat stat = {0};
+    pcap_stats(setting->seen.handle, &stat);
+    setting->has_others = stat.ps_recv > 1;
     // Handing over is for threads in the interface's own network namespace.
     if (setting->is_lost && unshare(CLONE_NEWNET)) { perror("unshare"); exit(6); }
     filter(setting->seen.handle, "udp port 7");
 }
 
+// One round; whether others were in hand.
+static int set_amid(const char *device, int is_lost) {
+    pcap_t *p = opened(device);
+    struct setting setting = {{.handle = p}, is_lost, 0};
+    int home = open("/proc/self/ns/net", O_RDONLY);
+    ask("udp 10 9");
+    ask("udp 10 7");
+    say(p, "loop", pcap_loop(p, 11, on_packet_set, (unsigned char *)&setting));
+    struct pcap_stat stat;
+    say(p, "stats", pcap_stats(p, &stat));
+    unsigned wanted = stat.ps_recv - stat.ps_drop;
+    if (setting.has_others || wanted != 11)
+        printf("%s: %u wanted, lost %d\n", is_lost ? "lost" : "handed back", wanted, stat.ps_drop > 0);
+    pcap_close(p);
+    if (setns(home, CLONE_NEWNET)) { perror("setns"); exit(6); }
+    close(home);
+    return setting.has_others;
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) return 2;
     must_take = getenv("NOCOPY_TAKE") != NULL;
+    // A machine that stands still may bring packets one by one.
     for (int is_lost = 0; is_lost < 2; is_lost++) {
-        pcap_t *p = opened(argv[1]);
-        struct setting setting = {{.handle = p}, is_lost};
-        ask("udp 10 9");
-        ask("udp 10 7");
-        say(p, "loop", pcap_loop(p, 11, on_packet_set, (unsigned char *)&setting));
-        struct pcap_stat stat;
-        say(p, "stats", pcap_stats(p, &stat));
-        printf("%s: %u wanted, lost %d\n", is_lost ? "lost" : "handed back", stat.ps_recv - stat.ps_drop, stat.ps_drop > 0);
-        pcap_close(p);
+        int rounds = 0;
+        while (!set_amid(argv[1], is_lost) && ++rounds < 100) {}
     }
     return 0;
 }

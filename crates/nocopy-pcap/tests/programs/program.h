@@ -10,8 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -89,6 +90,35 @@ static inline const char *ask(const char *wish) {
     if (!fgets(answer, sizeof answer, stdin)) exit(9);
     answer[strcspn(answer, "\n")] = 0;
     return answer;
+}
+
+// Whether a thread of this process sleeps in a call that waits for descriptors, as the kernel tells it: "NUMBER ARGUMENTS…", or "running".
+static inline int is_polling(pid_t thread) {
+    static const long calls[] = {
+#ifdef SYS_poll
+        SYS_poll,
+#endif
+#ifdef SYS_epoll_wait
+        SYS_epoll_wait,
+#endif
+        SYS_ppoll, SYS_epoll_pwait};
+    char path[64], line[64] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", (int)thread);
+    FILE *file = fopen(path, "r");
+    if (!file) { printf("no /proc/PID/syscall: %s\n", strerror(errno)); exit(4); }
+    if (!fgets(line, sizeof line, file)) line[0] = 0;
+    fclose(file);
+    for (unsigned i = 0; i < sizeof calls / sizeof *calls; i++)
+        if (line[0] >= '0' && line[0] <= '9' && atol(line) == calls[i]) return 1;
+    return 0;
+}
+
+// Waits until the first thread sleeps in a call of the library: what another one does then, it does to a sleeper.
+static inline void wait_for_sleeper(void) {
+    for (int tries = 0; !is_polling(getpid()); tries++) {
+        if (tries == 60000) { printf("it never slept\n"); exit(4); }
+        usleep(1000);
+    }
 }
 
 // Says what a call returned; and the text that goes with it, if it is an error.

@@ -94,6 +94,8 @@ static void closed_by_a_signal(const char *device) {
         if (child == 0) {
             sending = opened(device);
             signal(SIGALRM, close_and_exit);
+            // Not before it sends, so that sending is what is interrupted.
+            for (int sent = 0; sent < 100; sent++) pcap_inject(sending, frame, 60);
             struct itimerval soon = {{0, 0}, {0, 100000 + 1700 * i}};
             setitimer(ITIMER_REAL, &soon, NULL);
             for (;;) pcap_inject(sending, frame, 60);

@@ -55,7 +55,7 @@ static void breaks(const char *device) {
     pthread_create(&thread, NULL, signal_it, &self);
     say(p, "by a signal", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
     pthread_join(thread, NULL);
-    pthread_create(&thread, NULL, break_it, (void *)100);
+    pthread_create(&thread, NULL, break_it, NULL);
     say(p, "by a thread", pcap_loop(p, -1, on_packet, (unsigned char *)&seen));
     pthread_join(thread, NULL);
     tell("all", &seen);

@@ -1,13 +1,10 @@
 //! What only our library does: finding the system's, not listening to the environment of others, refusing what would never end.
-#![allow(missing_docs)]
-
-mod common;
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{Library, Scratch, compile, our_library, run, with_ours};
+use crate::common::{Library, Scratch, compile, our_library, run, with_ours};
 use nocopy_lab::{Missing, skip};
 
 const VARIABLE: &str = "NOCOPY_SYSTEM_LIBPCAP";
@@ -37,7 +34,7 @@ fn a_system_without_libpcap_is_told_when_something_is_called() {
     // Whoever calls nothing does without.
     let (said, error) = with(Path::new("/nonexistent/libpcap.so"), "nothing");
     assert_eq!((said.as_str(), error.as_str()), ("nothing was called\n", ""));
-    let (said, error) = with(&common::system_library(), "version");
+    let (said, error) = with(&crate::common::system_library(), "version");
     assert!(said.contains("libpcap version") && error.is_empty(), "{said}{error}");
 }
 

@@ -1,38 +1,35 @@
 //! Captures that take packets from the host: what comes in is the same as with the system's libpcap, and the host gets the rest.
-#![allow(missing_docs)]
 
-mod common;
-
-use common::{Library, Scratch, Wire};
+use crate::common::{Library, Scratch, Wire};
 
 #[test]
 fn what_comes_in_is_the_same() {
-    common::compare_with("take", Library::Taking);
+    crate::common::compare_with("take", Library::Taking);
 }
 
 #[test]
 fn forks_are_the_same() {
-    common::compare_with("fork", Library::Taking);
+    crate::common::compare_with("fork", Library::Taking);
 }
 
 #[test]
 fn errors_are_the_same() {
-    common::compare_with("tolerance", Library::Taking);
+    crate::common::compare_with("tolerance", Library::Taking);
 }
 
 #[test]
 fn who_sleeps_in_poll_is_told_of_an_interface_that_goes() {
-    common::compare_with("polled", Library::Taking);
-    common::compare_with("polled", Library::Ours);
+    crate::common::compare_with("polled", Library::Taking);
+    crate::common::compare_with("polled", Library::Ours);
 }
 
 #[test]
 fn what_does_not_match_is_the_hosts_and_what_matches_is_not() {
     let scratch = Scratch::new("rest");
-    let program = common::compile("rest", &scratch);
+    let program = crate::common::compile("rest", &scratch);
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let host = Wire::open(lab.right());
-    let told = common::run(&program, Library::Taking, &lab);
+    let told = crate::common::run(&program, Library::Taking, &lab);
     let said = |line: &str| told.lines.iter().filter(|said| said.starts_with(line)).count();
     assert!(told.status.success(), "{told:#?}");
     assert_eq!(said("matching: 10 packets, 900 bytes of 900"), 2, "{told:#?}");
@@ -41,7 +38,7 @@ fn what_does_not_match_is_the_hosts_and_what_matches_is_not() {
     assert_eq!(said("a second one: 1"), 1, "{told:#?}");
     assert_eq!((said("inject: 60"), said("arrived: 1 frames, 60 bytes")), (1, 1), "{told:#?}");
     // Nothing is on the interface any more: this comes to the host, after everything else.
-    let last = common::frame(lab.right(), 77, 60);
+    let last = crate::common::frame(lab.right(), 77, 60);
     Wire::open(lab.left()).send(&last);
     let mut ports = Vec::new();
     loop {
@@ -59,11 +56,10 @@ fn what_does_not_match_is_the_hosts_and_what_matches_is_not() {
 #[test]
 fn what_is_handed_back_was_not_received_and_what_the_host_does_not_get_was_dropped() {
     let scratch = Scratch::new("handed");
-    let program = common::compile("handed", &scratch);
+    let program = crate::common::compile("handed", &scratch);
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let told = common::run(&program, Library::Taking, &lab);
+    let told = crate::common::run(&program, Library::Taking, &lab);
     assert!(told.status.success(), "{told:#?}");
-    for said in ["handed back: 11 wanted, lost 0", "lost: 11 wanted, lost 1"] {
-        assert!(told.lines.iter().any(|line| line == said), "{told:#?}");
-    }
+    let said: Vec<_> = told.lines.iter().filter(|line| line.contains(" wanted, ")).collect();
+    assert_eq!(said, ["handed back: 11 wanted, lost 0", "lost: 11 wanted, lost 1"], "{told:#?}");
 }

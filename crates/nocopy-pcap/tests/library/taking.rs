@@ -1,15 +1,12 @@
 //! Debian's programs with a library that takes packets from the host: of what comes in they show and write the same as with the
 //! system's libpcap, and the host gets what they do not want.
-#![allow(missing_docs)]
 #![allow(unsafe_code)] // a packet socket of the test's own
-
-mod capturing;
 
 use std::net::UdpSocket;
 
-use capturing::End::{Enough, Interrupted, Itself, Shown};
-use capturing::frames::{KINDS, LAST_PORT, Wire, in_order};
-use capturing::{Case, Library, PATIENCE, Scene, scene};
+use crate::capturing::End::{Enough, Interrupted, Itself, Shown};
+use crate::capturing::frames::{KINDS, LAST_PORT, Wire, in_order};
+use crate::capturing::{Case, Library, PATIENCE, Scene, scene};
 
 const ROUNDS: u16 = 20;
 const SENT: usize = KINDS * ROUNDS as usize + 1;
@@ -145,7 +142,7 @@ fn an_interface_that_goes_is_told_alike() {
         })
         .collect();
     if let [system, ours] = &words[..] {
-        capturing::compare("gone", system, ours);
+        crate::capturing::compare("gone", system, ours);
         assert!(ours.lines("stderr").iter().any(|line| line.contains("disappeared")), "{ours}");
     }
 }

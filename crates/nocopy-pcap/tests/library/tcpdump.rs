@@ -1,15 +1,12 @@
 //! Debian's tcpdump with the system's libpcap and with ours, on the same traffic at once: the same packets, bytes, counts and words.
-#![allow(missing_docs)]
 #![allow(unsafe_code)] // a packet socket of the test's own
-
-mod capturing;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 
-use capturing::End::{Enough, Interrupted, Itself, Shown};
-use capturing::frames::{KINDS, Wire, in_order, send_kinds};
-use capturing::{Case, PATIENCE, Scene, scene};
+use crate::capturing::End::{Enough, Interrupted, Itself, Shown};
+use crate::capturing::frames::{KINDS, Wire, in_order, send_kinds};
+use crate::capturing::{Case, PATIENCE, Scene, scene};
 
 const ROUNDS: u16 = 20;
 /// Of both directions.

@@ -1,43 +1,40 @@
 //! Programs in C, each run with the system's libpcap and with ours on the same traffic: what they see and are told is the same, line
 //! by line.
-#![allow(missing_docs)]
 
-mod common;
-
-use common::{Library, Scratch};
+use crate::common::{Library, Scratch};
 
 #[test]
 fn captures_are_the_same() {
-    common::compare("capture");
+    crate::common::compare("capture");
 }
 
 #[test]
 fn waits_and_threads_are_the_same() {
-    common::compare("corners");
+    crate::common::compare("corners");
 }
 
 #[test]
 fn errors_are_the_same() {
-    common::compare("tolerance");
+    crate::common::compare("tolerance");
 }
 
 #[test]
 fn forks_are_the_same() {
-    common::compare("fork");
+    crate::common::compare("fork");
 }
 
 #[test]
 fn sending_is_the_same() {
-    common::compare("sending");
+    crate::common::compare("sending");
 }
 
 #[test]
 fn nothing_is_left_of_a_handle_that_is_closed_while_a_call_reads() {
     let scratch = Scratch::new("closing");
-    let program = common::compile("closing", &scratch);
+    let program = crate::common::compile("closing", &scratch);
     for library in [Library::Ours, Library::Taking] {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-        let told = common::run(&program, library, &lab);
+        let told = crate::common::run(&program, library, &lab);
         let said = |line: &str| told.lines.iter().filter(|said| said.starts_with(line)).count();
         assert!(told.status.success(), "{told:#?}");
         assert_eq!((said("loop: -2"), said("until closed: 3 packets")), (3, 2), "{told:#?}");

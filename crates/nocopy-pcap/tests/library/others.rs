@@ -1,16 +1,13 @@
 //! Debian's dumpcap, tshark, ngrep and nmap with the system's libpcap and with ours: the same packets, counts and words.
-#![allow(missing_docs)]
 #![allow(unsafe_code)] // a packet socket of the test's own
-
-mod capturing;
 
 use std::net::TcpListener;
 
-use capturing::End::{Enough, Interrupted, Itself, Shown};
-use capturing::account::Account;
-use capturing::frames::{KINDS, send_kinds};
-use capturing::program::Program;
-use capturing::{Case, Library, scene};
+use crate::capturing::End::{Enough, Interrupted, Itself, Shown};
+use crate::capturing::account::Account;
+use crate::capturing::frames::{KINDS, send_kinds};
+use crate::capturing::program::Program;
+use crate::capturing::{Case, Library, scene};
 
 const ROUNDS: u16 = 20;
 /// Of both directions.
@@ -87,15 +84,17 @@ fn nmap_sees_the_same() {
     let Some(scene) = scene("nmap", &["nmap"]) else { return };
     let (left, right) = (scene.lab.left(), scene.lab.right());
     let _listener = right.namespace().run(|| TcpListener::bind((right.ipv4(), OPEN))).unwrap();
+    // Where every probe is answered there is no hurry: a late answer is one.
+    const PATIENT: &str = "--initial-rtt-timeout 30s --min-rtt-timeout 30s --max-rtt-timeout 60s";
     let scans = [
-        ("syn", "nmap -n -Pn -sS -p 7001-7003 -e nc0 --send-eth 10.77.0.2"),
-        ("null", "nmap -n -Pn -sN -p 7001-7003 -e nc0 --send-ip 10.77.0.2"),
-        ("udp", "nmap -n -Pn -sU -p 7001 -e nc0 10.77.0.2"),
-        ("arp", "nmap -n -sn -PR -e nc0 10.77.0.2"),
-        ("echo", "nmap -n -sn -PE -e nc0 --send-ip 10.77.0.2"),
+        ("syn", format!("nmap -n -Pn -sS {PATIENT} -p 7001-7003 -e nc0 --send-eth 10.77.0.2")),
+        ("null", "nmap -n -Pn -sN -p 7001-7003 -e nc0 --send-ip 10.77.0.2".to_owned()),
+        ("udp", format!("nmap -n -Pn -sU {PATIENT} -p 7001 -e nc0 10.77.0.2")),
+        ("arp", format!("nmap -n -sn -PR {PATIENT} -e nc0 10.77.0.2")),
+        ("echo", format!("nmap -n -sn -PE {PATIENT} -e nc0 --send-ip 10.77.0.2")),
     ];
     for (name, line) in scans {
-        let case = Case::new(name, line, "", Itself);
+        let case = Case::new(name, &line, "", Itself);
         // One after the other: each would see the answers to the other's probes.
         let [theirs, ours] = [Library::System, Library::Ours].map(|library| {
             let directory = scene.scratch.directory(&format!("{name}-{library:?}"));

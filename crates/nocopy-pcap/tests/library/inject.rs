@@ -1,7 +1,4 @@
 //! A C program that sends, with the system's libpcap and with ours: the same frames arrive, and the same is said.
-#![allow(missing_docs)]
-
-mod common;
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -13,7 +10,7 @@ use std::time::{Duration, Instant};
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
 
-use common::{Library, PATIENCE, Scratch, compile, our_library};
+use crate::common::{Library, PATIENCE, Scratch, compile, our_library};
 
 /// Frames at a time, fewer than veth's own ring holds; as in `inject.c`.
 const BURST: u32 = 200;

@@ -1,0 +1,80 @@
+//! What the library exports is what the system's libpcap does, and what was reviewed.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Kind and name of each symbol that a library defines for others, sorted by name.
+fn exported(library: &Path) -> Vec<String> {
+    let output =
+        Command::new("nm").args(["-D", "--defined-only"]).arg(library).output().expect("nm of binutils");
+    assert!(output.status.success(), "{}: {}", library.display(), String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let symbols = text.lines().filter_map(|line| line.split_once(' ').map(|(_, symbol)| symbol.to_owned()));
+    sorted(symbols.collect())
+}
+
+fn sorted(mut symbols: Vec<String>) -> Vec<String> {
+    symbols.sort_by(|one, other| one[2..].cmp(&other[2..]));
+    symbols
+}
+
+/// The list, and the version of libpcap that its first line names.
+fn reviewed() -> (Vec<String>, String) {
+    let list = include_str!("../../exports.txt");
+    let version = list.split_once('(').and_then(|(_, rest)| rest.split_once(')')).expect("a version").0;
+    (sorted(list.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()), version.into())
+}
+
+#[test]
+fn the_library_exports_what_was_reviewed() {
+    assert_eq!(exported(&crate::common::our_library()), reviewed().0);
+}
+
+#[test]
+fn the_library_exports_what_the_systems_libpcap_does() {
+    let libpcap = crate::common::system_library();
+    let (theirs, ours) = (exported(&libpcap), exported(&crate::common::our_library()));
+    let is_reviewed = libpcap.canonicalize().unwrap().ends_with(format!("libpcap.so.{}", reviewed().1));
+    // Another version may export more; what ours has it has, with the same kind.
+    let theirs: Vec<_> = theirs.into_iter().filter(|symbol| is_reviewed || ours.contains(symbol)).collect();
+    assert_eq!(theirs, ours, "{}", libpcap.display());
+}
+
+fn readelf(what: &str, library: &Path) -> String {
+    let output =
+        Command::new("readelf").args(["-W", what]).arg(library).output().expect("readelf of binutils");
+    assert!(output.status.success(), "{}: {}", library.display(), String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The name by which programs that were linked with a library ask for it.
+fn soname(library: &Path) -> String {
+    let section = readelf("-d", library);
+    let (_, name) =
+        section.split_once("soname: [").unwrap_or_else(|| panic!("{}: no name", library.display()));
+    name.split_once(']').expect("a bracket").0.to_owned()
+}
+
+/// Name and size of each object that a library defines for others.
+fn objects(library: &Path) -> Vec<(String, usize)> {
+    let symbols = readelf("--dyn-syms", library);
+    let fields = symbols.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let objects = fields.filter(|fields| fields.len() == 8 && fields[3] == "OBJECT" && fields[6] != "UND");
+    let mut objects: Vec<_> =
+        objects.map(|fields| (fields[7].to_owned(), fields[2].parse().unwrap())).collect();
+    objects.sort();
+    objects
+}
+
+#[test]
+fn programs_linked_with_the_systems_libpcap_find_its_name() {
+    assert_eq!(soname(&crate::common::our_library()), soname(&crate::common::system_library()));
+}
+
+/// Programs that hold copies of objects were linked with the sizes that the system's have.
+#[test]
+fn objects_are_as_large_as_the_systems() {
+    let theirs = objects(&crate::common::system_library());
+    assert!(!theirs.is_empty(), "libpcap exports its version, at least");
+    assert_eq!(objects(&crate::common::our_library()), theirs);
+}
