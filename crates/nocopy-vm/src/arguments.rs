@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 use nocopy_proto::MacAddress;
@@ -60,15 +61,57 @@ pub(crate) struct RandomArguments {
     /// Let random operations go on for 10 minutes instead of half of one.
     #[arg(long)]
     pub(crate) soak: bool,
-    /// Repeat the random operations of an earlier run (default: others every time; the seed is printed).
+    /// What random operations start from: a number, or 'random' for another every time. Default: what NOCOPY_TEST_SEED says in the same
+    /// way, or the same number every time. A test that fails prints it.
     #[arg(long, value_name = "NUMBER")]
-    pub(crate) seed: Option<u64>,
+    pub(crate) seed: Option<Seed>,
+}
+
+/// The environment variable that all random tests of the workspace start from.
+const SEED_VARIABLE: &str = "NOCOPY_TEST_SEED";
+
+/// What random operations start from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seed(u64);
+
+impl Seed {
+    /// Where none is asked for.
+    const FIXED: Self = Self(1);
+}
+
+/// A number; for 'random', one that nobody knows.
+impl FromStr for Seed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "random" {
+            return Ok(Self(fastrand::u64(..)));
+        }
+        text.parse().map(Self).map_err(|_| format!("'{text}' is neither a number nor 'random'"))
+    }
 }
 
 impl RandomArguments {
+    /// With a seed: that of the command line, of the environment, or the fixed one.
+    ///
+    /// # Errors
+    /// When the environment's is none.
+    pub(crate) fn settled(self) -> Result<Self, String> {
+        let of_environment = || match std::env::var(SEED_VARIABLE) {
+            Ok(text) => text.parse().map_err(|error| format!("{SEED_VARIABLE}: {error}")),
+            Err(_) => Ok(Seed::FIXED),
+        };
+        Ok(Self { seed: Some(self.seed.map_or_else(of_environment, Ok)?), ..self })
+    }
+
+    /// What random operations start from.
+    pub(crate) fn seed(self) -> u64 {
+        self.seed.unwrap_or(Seed::FIXED).0
+    }
+
     /// The same as words of a command line.
     pub(crate) fn words(self) -> Vec<String> {
-        let seed = self.seed.iter().flat_map(|seed| ["--seed".to_owned(), seed.to_string()]);
+        let seed = self.seed.iter().flat_map(|seed| ["--seed".to_owned(), seed.0.to_string()]);
         self.soak.then(|| "--soak".to_owned()).into_iter().chain(seed).collect()
     }
 }
@@ -104,4 +147,21 @@ pub(crate) struct VictimArguments {
     pub(crate) to: MacAddress,
     /// Number of the first packet.
     pub(crate) first: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_fixed_unless_asked_otherwise() {
+        assert_eq!(RandomArguments::default().seed(), 1);
+        assert_eq!("17".parse(), Ok(Seed(17)));
+        assert!("seventeen".parse::<Seed>().is_err());
+        let random: [Seed; 2] = ["random", "random"].map(|text| text.parse().unwrap());
+        assert_ne!(random[0], random[1]);
+        // A second run of a row has the seed of the first.
+        let settled = RandomArguments { soak: true, seed: Some(random[0]) }.settled().unwrap();
+        assert_eq!(settled.words(), ["--soak", "--seed", &random[0].0.to_string()]);
+    }
 }

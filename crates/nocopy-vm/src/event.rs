@@ -12,8 +12,8 @@ pub(crate) enum Event {
     Booted {
         /// As `uname -r` says it.
         kernel: String,
-        /// What the kernel complained of while booting.
-        complaints: Vec<String>,
+        /// What the kernel logged while booting.
+        log: Log,
     },
     Started {
         test: String,
@@ -21,26 +21,45 @@ pub(crate) enum Event {
     Ended(Ended),
     /// Every test has run and the driver is unloaded.
     Done {
-        /// What the kernel complained of after the last test.
-        complaints: Vec<String>,
+        /// What the kernel logged after the last test.
+        log: Log,
     },
 }
 
+/// Lines of the kernel's log that matter.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Log {
+    /// The kernel found something wrong.
+    pub(crate) complaints: Vec<String>,
+    /// The kernel found that time passed in which it did not run: the host's doing.
+    pub(crate) stalls: Vec<String>,
+}
+
+impl Log {
+    /// Adds what was logged later.
+    pub(crate) fn extend(&mut self, later: Self) {
+        self.complaints.extend(later.complaints);
+        self.stalls.extend(later.stalls);
+    }
+}
+
 /// How a test ended.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Ended {
     pub(crate) test: String,
     pub(crate) seconds: f64,
     /// Why it failed; `None` when it passed.
     pub(crate) failure: Option<String>,
-    /// What the kernel complained of meanwhile; a test with complaints has failed.
-    pub(crate) complaints: Vec<String>,
+    /// What the kernel logged meanwhile; a test with complaints has failed.
+    pub(crate) log: Log,
+    /// The longest that a processor of the machine kept its witness from waking.
+    pub(crate) oversleep_ms: u64,
     /// What the test recorded.
     pub(crate) measured: Vec<serde_json::Value>,
 }
 
 impl Ended {
     pub(crate) fn passed(&self) -> bool {
-        self.failure.is_none() && self.complaints.is_empty()
+        self.failure.is_none() && self.log.complaints.is_empty()
     }
 }

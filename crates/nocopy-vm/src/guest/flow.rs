@@ -45,7 +45,7 @@ impl Flow {
     pub(crate) fn send(&mut self, sender: &mut Sender) -> io::Result<()> {
         for _ in 0..BATCH {
             let Some(mut frame) = sender.frame() else { break };
-            frame.fill(&traffic::numbered(self.to, self.next, PACKET_BYTES)).expect("a packet fits a frame");
+            frame.fill(&traffic::stray(self.to, self.next, PACKET_BYTES)).expect("a packet fits a frame");
             if sender.send(frame).is_err() {
                 break; // the ring is full
             }
@@ -59,7 +59,7 @@ impl Flow {
         for packet in receiver.receive_timeout(PAUSE)? {
             let number = traffic::number(&packet);
             assert!(
-                *packet == *traffic::numbered(self.to, number, PACKET_BYTES),
+                *packet == *traffic::stray(self.to, number, PACKET_BYTES),
                 "packet {number} is not what was sent: {} B, {:02x?}",
                 packet.len(),
                 &packet[..packet.len().min(64)]

@@ -1,4 +1,4 @@
-//! The kernel's log, and what in it is a complaint.
+//! The kernel's log: what in it is a complaint, and what only says that the machine stood still.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -6,25 +6,25 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use rustix::fs::OFlags;
 
+use crate::event::Log;
+
 /// What the kernel says when it is wrong, or thinks that it is. Each with the case it is printed in.
 const COMPLAINTS: &[&str] = &[
     "WARNING:",
     "BUG:",
     "BUG at",
     "Oops",
-    "Call Trace:",
+    TRACE,
     "refcount_t:",
     "general protection fault",
     "unable to handle",
     "unregister_netdevice: waiting",
-    CARD_HANG,
-    "blocked for more than",
+    // A card has not sent what it was given, for seconds.
+    "NETDEV WATCHDOG",
     "possible recursive locking",
     "possible circular locking",
     "inconsistent lock state",
     "suspicious RCU usage",
-    "rcu: INFO:",
-    "soft lockup",
     "hard LOCKUP",
     "UBSAN:",
     "KASAN:",
@@ -34,10 +34,33 @@ const COMPLAINTS: &[&str] = &[
     "Memory leak",
 ];
 
-/// A card has not sent what it was given, for seconds.
-const CARD_HANG: &str = "NETDEV WATCHDOG";
+/// Belongs to what was logged before it.
+const TRACE: &str = "Call Trace:";
 
-/// How many lines after a complaint belong to it.
+/// What the kernel says when it finds that it did not run for seconds, each with the function that prints it and a trace. A machine whose
+/// host does not run it says so of itself. A test that makes the kernel hang does not end, and fails by that.
+const STALLS: &[&str] = &[
+    "rcu: INFO:",           // print_other_cpu_stall, print_cpu_stall, synchronize_rcu_expedited_wait
+    "kthread starved for",  // rcu_check_gp_kthread_starvation
+    "kthread timer wakeup", // rcu_check_gp_kthread_expired_fqs_timer
+    "detected stalls on tasks", // check_all_holdout_tasks, of RCU tasks
+    "soft lockup",          // watchdog_timer_fn
+    "workqueue lockup",     // wq_watchdog_timer_fn
+    "blocked for more than", // check_hung_task
+    "hung task",            // check_hung_uninterruptible_tasks
+];
+
+/// The same in one line, of times too short to excuse anything.
+const HICCUPS: &[&str] = &[
+    "Marking clocksource", // clocksource_watchdog: '… as unstable because the skew is too large'
+    "Marking TSC unstable", // mark_tsc_unstable
+    "Long readout interval", // clocksource_watchdog
+    "clocksource: Watchdog", // clocksource_watchdog: 'remote CPU 1 read timed out'
+    "hrtimer: interrupt took", // hrtimer_interrupt
+    "perf: interrupt took too long", // perf_duration_warn
+];
+
+/// How many lines after a complaint, or after what a stall is told by, belong to it.
 const TRACE_LINES: usize = 40;
 
 /// The lines of the kernel's log, from the first one on.
@@ -51,9 +74,9 @@ impl KernelLog {
         Ok(Self { file: OpenOptions::new().read(true).custom_flags(flags).open("/dev/kmsg")? })
     }
 
-    /// What the kernel complained of since last asked.
-    pub(crate) fn complaints(&mut self) -> io::Result<Vec<String>> {
-        Ok(complaints(&self.lines()?))
+    /// What the kernel logged since last asked, as far as it matters.
+    pub(crate) fn news(&mut self) -> io::Result<Log> {
+        Ok(sorted(self.lines()?))
     }
 
     fn lines(&mut self) -> io::Result<Vec<String>> {
@@ -78,52 +101,174 @@ fn text(record: &str) -> Option<String> {
     Some(record.split_once(';')?.1.lines().next()?.to_owned())
 }
 
-/// Whether nothing is complained of but a card that sent nothing for a while, and was reset.
-pub(crate) fn is_hang_of_a_card(complaints: &[String]) -> bool {
-    let mut complaints = complaints.iter().filter(|line| is_complaint(line)).peekable();
-    complaints.peek().is_some() && complaints.all(|line| line.contains(CARD_HANG))
+/// What a line begins, if anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Complaint,
+    Stall,
+    Hiccup,
+    /// Of whatever the lines before it are.
+    Trace,
 }
 
-fn is_complaint(line: &str) -> bool {
-    COMPLAINTS.iter().any(|words| line.contains(words))
+fn kind(line: &str) -> Option<Kind> {
+    let has = |words: &&str| line.contains(*words);
+    // A soft lockup is printed as a BUG: first what is only a stall.
+    if STALLS.iter().any(has) {
+        Some(Kind::Stall)
+    } else if HICCUPS.iter().any(has) {
+        Some(Kind::Hiccup)
+    } else if line.contains(TRACE) {
+        Some(Kind::Trace)
+    } else {
+        COMPLAINTS.iter().any(has).then_some(Kind::Complaint)
+    }
 }
 
-fn complaints(lines: &[String]) -> Vec<String> {
-    let mut left = 0;
-    let mut found = Vec::new();
+/// Whether it says that the kernel did not run for seconds.
+pub(crate) fn is_long_stall(line: &str) -> bool {
+    kind(line) == Some(Kind::Stall)
+}
+
+/// Complaints and stalls, each with the lines that follow it. A trace that nothing was said before is a complaint; a complaint amid
+/// the lines of a stall is one, too.
+fn sorted(lines: Vec<String>) -> Log {
+    let (mut left, mut current) = (0, Kind::Complaint);
+    let mut log = Log::default();
     for line in lines {
-        if is_complaint(line) {
-            left = TRACE_LINES;
+        match kind(&line) {
+            Some(Kind::Trace) => {
+                if left == 0 {
+                    current = Kind::Complaint;
+                }
+                left = TRACE_LINES;
+            }
+            Some(Kind::Hiccup) => {
+                log.stalls.push(line);
+                continue;
+            }
+            Some(begun) => (left, current) = (TRACE_LINES, begun),
+            None => {}
         }
         if left > 0 {
             left -= 1;
-            found.push(line.clone());
+            if current == Kind::Stall { log.stalls.push(line) } else { log.complaints.push(line) }
         }
     }
-    found
+    log
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_complaint_comes_with_its_trace_and_peace_is_silent() {
-        let mut lines: Vec<String> = (0..100).map(|i| format!("line {i}")).collect();
-        assert!(complaints(&lines).is_empty());
-        lines[30] = "WARNING: CPU: 1 PID: 7 at net/xdp/xsk.c:1".into();
-        let found = complaints(&lines);
-        assert_eq!((found.len(), &found[0], &found[1]), (TRACE_LINES, &lines[30], &lines[31]));
+    fn of(text: &str) -> Log {
+        sorted(text.lines().map(str::to_owned).collect())
     }
 
     #[test]
-    fn a_card_that_stood_still_is_told_from_what_the_kernel_did_wrong() {
-        let hang =
-            "igb 0000:01:00.0 nc0: NETDEV WATCHDOG: CPU: 1: transmit queue 0 timed out 6512 ms".to_owned();
-        let reset = "igb 0000:01:00.0 nc0: Reset adapter".to_owned();
-        assert!(is_hang_of_a_card(&[hang.clone(), reset.clone()]));
-        assert!(!is_hang_of_a_card(&[]) && !is_hang_of_a_card(&[reset]));
-        assert!(!is_hang_of_a_card(&[hang, "BUG: kernel NULL pointer dereference".into()]));
+    fn a_complaint_comes_with_its_trace_and_peace_is_silent() {
+        let mut lines: Vec<String> = (0..100).map(|i| format!("line {i}")).collect();
+        assert_eq!(sorted(lines.clone()), Log::default());
+        lines[30] = "WARNING: CPU: 1 PID: 7 at net/xdp/xsk.c:1".into();
+        let found = sorted(lines.clone());
+        assert_eq!(found.complaints, lines[30..30 + TRACE_LINES]);
+        assert!(found.stalls.is_empty());
+    }
+
+    /// Each as kernels have printed it, the first lines only.
+    const STALLED: &[&str] = &[
+        "rcu: INFO: rcu_sched detected stalls on CPUs/tasks:\n\
+         rcu: \t1-...!: (0 ticks this GP) idle=1c0/0/0x0 softirq=1142/1142 fqs=0\n\
+         rcu: \t(detected by 0, t=5252 jiffies, g=1013, q=86 ncpus=2)\n\
+         Sending NMI from CPU 0 to CPUs 1:\n\
+         NMI backtrace for cpu 1\n\
+         Call Trace:\n <TASK>\n default_idle+0xf/0x20",
+        "rcu: INFO: rcu_preempt self-detected stall on CPU\n\
+         rcu: rcu_preempt kthread starved for 5250 jiffies! g1201 f0x0 RCU_GP_WAIT_FQS(5) ->state=0x0 ->cpu=1\n\
+         rcu: \tUnless rcu_preempt kthread gets sufficient CPU time, OOM is now expected behavior.\n\
+         rcu: RCU grace-period kthread stack dump:\n\
+         task:rcu_preempt     state:R  running task     stack:0     pid:16    ppid:2      flags:0x00004000\n\
+         Call Trace:\n <TASK>\n __schedule+0x34d/0x9e0",
+        "rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: { 1-.... } 25 jiffies s: 77 root: 0x2/.",
+        "watchdog: BUG: soft lockup - CPU#0 stuck for 22s! [kworker/0:1:8]\n\
+         Modules linked in: igb i2c_algo_bit dca\n\
+         CPU: 0 PID: 8 Comm: kworker/0:1 Not tainted 6.1.0-50-amd64 #1  Debian 6.1.170-1\n\
+         Call Trace:\n <IRQ>\n __do_softirq+0xf0/0x2cb",
+        "BUG: workqueue lockup - pool cpus=0 node=0 flags=0x0 nice=0 stuck for 34s!\n\
+         Showing busy workqueues and worker pools:",
+        "INFO: task kworker/1:2:61 blocked for more than 120 seconds.\n      \
+         Not tainted 6.1.0-50-amd64 #1 Debian 6.1.170-1\n\
+         \"echo 0 > /proc/sys/kernel/hung_task_timeout_secs\" disables this message.\n\
+         task:kworker/1:2     state:D stack:0     pid:61    ppid:2      flags:0x00004000\n\
+         Call Trace:\n <TASK>\n schedule+0x5a/0xd0",
+    ];
+
+    #[test]
+    fn a_stall_of_the_host_is_no_complaint() {
+        for text in STALLED {
+            let log = of(text);
+            assert_eq!(log.complaints, [""; 0], "{text}");
+            assert_eq!(log.stalls.len(), text.lines().count(), "{text}");
+            assert!(is_long_stall(&log.stalls[0]), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_hiccup_is_reported_and_excuses_nothing() {
+        for line in [
+            "clocksource: timekeeping watchdog on CPU1: Marking clocksource 'tsc' as unstable because the skew is too large:",
+            "tsc: Marking TSC unstable due to clocksource watchdog",
+            "clocksource: Long readout interval, skipping watchdog check: cs_nsec: 1213241 wd_nsec: 1213302",
+            "clocksource: Watchdog remote CPU 1 read timed out",
+            "hrtimer: interrupt took 21385902 ns",
+            "perf: interrupt took too long (2501 > 2500), lowering kernel.perf_event_max_sample_rate to 79750",
+        ] {
+            let log =
+                of(&format!("{line}\nigb 0000:02:00.0 nc1: igb: nc1 NIC Link is Up 1000 Mbps Full Duplex"));
+            assert_eq!((log.stalls, log.complaints.len()), (vec![line.to_owned()], 0));
+            assert!(!is_long_stall(line));
+        }
+    }
+
+    #[test]
+    fn a_long_stall_report_stays_one() {
+        let mut text = String::from("watchdog: BUG: soft lockup - CPU#1 stuck for 23s! [swapper/1:0]\n");
+        for cpu in 0..4 {
+            text += &format!("NMI backtrace for cpu {cpu}\nCall Trace:\n");
+            (0..TRACE_LINES - 5).for_each(|line| text += &format!(" function_{line}+0x1/0x2\n"));
+        }
+        let log = of(&text);
+        assert_eq!((log.complaints.len(), log.stalls.len()), (0, text.lines().count()));
+    }
+
+    #[test]
+    fn what_is_wrong_stays_a_complaint() {
+        for text in [
+            "WARNING: CPU: 1 PID: 7 at net/core/dev.c:1234 napi_disable+0x1/0x2 [igb]",
+            "BUG: kernel NULL pointer dereference, address: 0000000000000010",
+            "BUG: scheduling while atomic: nocopy/412/0x00000002",
+            "BUG: sleeping function called from invalid context at kernel/locking/mutex.c:283",
+            "kernel BUG at mm/slub.c:4321!",
+            "Oops: 0000 [#1] PREEMPT SMP PTI",
+            "refcount_t: underflow; use-after-free.",
+            "WARNING: possible circular locking dependency detected",
+            "WARNING: suspicious RCU usage",
+            "unregister_netdevice: waiting for nc0 to become free. Usage count = 2",
+            "igb 0000:01:00.0 nc0: NETDEV WATCHDOG: CPU: 1: transmit queue 0 timed out 6512 ms",
+            "watchdog: Watchdog detected hard LOCKUP on cpu 1",
+            "Call Trace:",
+        ] {
+            let log = of(text);
+            assert_eq!((log.complaints, log.stalls.len()), (vec![text.to_owned()], 0));
+        }
+    }
+
+    #[test]
+    fn a_complaint_amid_a_stall_is_one() {
+        let log = of("rcu: INFO: rcu_sched self-detected stall on CPU\nCall Trace:\n function+0x1/0x2\n\
+                      BUG: unable to handle page fault for address: ffff888000000000\nCall Trace:");
+        assert_eq!((log.stalls.len(), log.complaints.len()), (3, 2));
     }
 
     #[test]

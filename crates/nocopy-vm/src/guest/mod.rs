@@ -4,7 +4,7 @@ mod agent;
 mod cards;
 pub(crate) mod datagrams;
 pub(crate) mod flow;
-mod kernel_log;
+pub(crate) mod kernel_log;
 pub(crate) mod meter;
 pub(crate) mod monitor;
 pub(crate) mod patience;
@@ -18,7 +18,7 @@ pub(crate) mod witness;
 
 use std::process::ExitCode;
 
-pub(crate) use agent::main;
+pub(crate) use agent::{SOAK_TIMEOUT, TEST_TIMEOUT, main};
 use nocopy_lab::{End, Lab};
 use serde::Serialize;
 
@@ -69,9 +69,9 @@ impl Guest {
         self.random.soak
     }
 
-    /// What random operations start from: said by the user or another every time, and printed should the test fail.
+    /// What random operations start from; it is printed should the test fail.
     pub(crate) fn seed(&self) -> u64 {
-        let seed = self.random.seed.unwrap_or_else(|| fastrand::u64(..));
+        let seed = self.random.seed();
         eprintln!("to repeat it: --seed {seed}");
         seed
     }

@@ -6,12 +6,13 @@ use std::path::PathBuf;
 pub(crate) enum Error {
     #[error("no test of the name '{name}'; 'nocopy-vm list' lists them")]
     NoTest { name: String },
-    #[error("the lab installs packages and makes namespaces, this user may not: run it as root")]
+    #[error("not available to this user: the lab installs packages and makes namespaces: run it as root")]
     NotRoot,
     #[error(
-        "the lab fetches its kernels from Debian for x86-64, this is {found}: run it on a Debian machine"
+        "not available on this machine: the lab fetches programs and kernels by apt of Debian or Ubuntu for x86-64, this is {found}: \
+         run it on one of them"
     )]
-    NotDebian { found: String },
+    OtherSystem { found: String },
     #[error(
         "apt's sources name no suite {codename} with component main: add Debian's own archive to /etc/apt"
     )]
@@ -20,8 +21,14 @@ pub(crate) enum Error {
     NoPackage { package: String, suite: String },
     #[error("{package} holds no kernel image: report it, the packaging has changed")]
     NoImage { package: String },
-    #[error("QEMU has no device '{device}': install qemu-system-x86 8.0 or newer")]
+    #[error(
+        "not available on this machine: its release's QEMU has no device '{device}': install qemu-system-x86 8.0 or newer"
+    )]
     NoDevice { device: &'static str },
+    #[error("{0}")]
+    Seed(String),
+    #[error("cannot start a thread: {0}")]
+    Witness(io::Error),
     #[error("neither HOME nor XDG_CACHE_HOME is set: set one, the lab keeps kernels there")]
     NoHome,
     #[error("{path}: {source}")]
@@ -33,6 +40,11 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// Whether the lab is not for this machine or this user, so that not running it is no failure.
+    pub(crate) fn is_of_the_machine(&self) -> bool {
+        matches!(self, Self::NotRoot | Self::OtherSystem { .. } | Self::NoDevice { .. })
+    }
+
     /// For `map_err`: the file an operation was about.
     pub(crate) fn at(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::packages::{Suite, run};
+use super::packages::{Archive, Suite, run};
 use super::{Cache, Error};
 use crate::registry::Kernel;
 
@@ -61,7 +61,7 @@ fn modules(root: &Path) -> PathBuf {
 
 fn fetch(suite: &str, place: &Path) -> Result<(), Error> {
     let lists = tempfile::tempdir().map_err(Error::at(std::env::temp_dir()))?;
-    let archive = Suite::fetch(suite, None, lists.path())?;
+    let archive = Suite::fetch(Archive::Debian, suite, None, lists.path())?;
     let image =
         archive.dependencies(NEWEST_OF_SUITE)?.into_iter().find(|name| name.starts_with("linux-image-"));
     let image =

@@ -1,4 +1,4 @@
-//! An emulated machine, from its start to its end.
+//! A machine, from its start to its end.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -8,23 +8,25 @@ use std::sync::Mutex;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+use nocopy_lab::witness::{STALL_LIMIT, Witness};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::boot::Boot;
 use super::kernel::KernelTree;
+use super::kvm::Processors;
+use super::rows::{Row, Run};
 use super::tools::{Tools, path_with};
 use super::wire;
 use crate::arguments::RandomArguments;
-use crate::event::{self, Ended, Event};
+use crate::event::{self, Event, Log};
 use crate::guest;
 use crate::registry::Topology;
 
-/// No longer than this may a machine say nothing: more than a boot takes, and than a test may.
-const SILENCE_MAX: Duration = Duration::from_secs(180);
-const SOAK_SILENCE_MAX: Duration = Duration::from_secs(1000);
+/// How much longer than its longest test may take a machine may say nothing: more than a boot takes.
+const SILENCE_MORE: Duration = Duration::from_secs(60);
 
 /// How long a machine whose tests are done may take to go down.
-const END_MAX: Duration = Duration::from_secs(20);
+const END_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 
 /// Machines at a time: emulation keeps about one core busy each.
@@ -33,6 +35,15 @@ const MACHINES_MAX: usize = 2;
 /// What the console said last, when a machine ended before its tests did.
 const CONSOLE_LINES: usize = 40;
 
+/// What all machines of a run have in common.
+pub(crate) struct Lab<'a> {
+    pub(crate) cache: &'a Path,
+    pub(crate) tools: &'a Tools,
+    pub(crate) processors: &'a Processors,
+    pub(crate) random: RandomArguments,
+    pub(crate) witness: &'a Witness,
+}
+
 /// What became of a machine.
 pub(crate) struct Outcome {
     pub(crate) boot: Boot,
@@ -40,20 +51,39 @@ pub(crate) struct Outcome {
     pub(crate) version: String,
     pub(crate) boot_seconds: Option<f64>,
     pub(crate) seconds: f64,
-    pub(crate) ended: Vec<Ended>,
+    /// Every test of `boot`.
+    pub(crate) rows: Vec<Row>,
     /// What is wrong with the machine itself.
     pub(crate) failure: Option<String>,
-    /// What the kernel complained of before the first test and after the last.
-    pub(crate) complaints: Vec<String>,
+    /// What the kernel logged before the first test and after the last.
+    pub(crate) log: Log,
+    /// Why it was started again, each time.
+    pub(crate) restarts: Vec<String>,
+    /// Whether it ended because something stood still.
+    is_excused: bool,
 }
 
-/// Runs every machine, [`MACHINES_MAX`] at a time; outcomes in the order of `boots`.
-pub(crate) fn run_all(
-    cache: &Path,
-    tools: &Tools,
-    boots: Vec<(KernelTree, Boot)>,
-    random: RandomArguments,
-) -> Vec<Outcome> {
+/// How a machine ended that should not have.
+pub(super) enum Ending {
+    /// It never came up: nothing of ours has run.
+    Unborn(String),
+    /// It said nothing more.
+    Silent(String),
+    /// It ended, or could not be followed.
+    Early(String),
+}
+
+impl Ending {
+    fn words(&self) -> &str {
+        match self {
+            Self::Unborn(words) | Self::Silent(words) | Self::Early(words) => words,
+        }
+    }
+}
+
+/// Runs every machine, [`MACHINES_MAX`] at a time; then, alone, what failed while something stood still. Outcomes in the order of
+/// `boots`.
+pub(crate) fn run_all(lab: &Lab<'_>, boots: Vec<(KernelTree, Boot)>) -> Vec<Outcome> {
     let waiting = Mutex::new(boots.into_iter().enumerate());
     let done = Mutex::new(Vec::new());
     let next = || waiting.lock().expect("no thread panics with it").next();
@@ -61,119 +91,265 @@ pub(crate) fn run_all(
         for _ in 0..MACHINES_MAX {
             scope.spawn(|| {
                 while let Some((index, (kernel, boot))) = next() {
-                    let outcome = run(cache, tools, &kernel, boot, random);
-                    done.lock().expect("no thread panics with it").push((index, outcome));
+                    let mut outcome = Outcome::new(&kernel, boot);
+                    let tests = outcome.boot.tests.clone();
+                    run(lab, &kernel, &tests, &mut outcome);
+                    done.lock().expect("no thread panics with it").push((index, kernel, outcome));
                 }
             });
         }
     });
     let mut done = done.into_inner().expect("every thread is done");
-    done.sort_by_key(|(index, _)| *index);
-    done.into_iter().map(|(_, outcome)| outcome).collect()
+    done.sort_by_key(|(index, ..)| *index);
+    for (_, kernel, outcome) in &mut done {
+        outcome.run_again(lab, kernel);
+    }
+    done.into_iter().map(|(.., outcome)| outcome).collect()
 }
 
-fn run(cache: &Path, tools: &Tools, kernel: &KernelTree, boot: Boot, random: RandomArguments) -> Outcome {
+/// Runs tests on a machine, which is started once more when it does not come up.
+fn run(lab: &Lab<'_>, kernel: &KernelTree, tests: &[&'static str], outcome: &mut Outcome) {
     let started = Instant::now();
-    let mut outcome = Outcome {
-        version: kernel.version.clone(),
-        boot,
-        boot_seconds: None,
-        seconds: 0.0,
-        ended: Vec::new(),
-        failure: None,
-        complaints: Vec::new(),
-    };
-    let follow = |outcome: &mut Outcome| {
-        wire::inside(outcome.boot.topology, || follow(cache, tools, kernel, random, outcome))
-    };
-    let mut followed = follow(&mut outcome);
-    // An emulated machine now and then stands still while it starts. Nothing of ours has run then.
-    if let (Err(failure), None) = (&followed, outcome.boot_seconds) {
-        say(&outcome, &format!("started once more, because it never came up: {failure}"));
-        followed = follow(&mut outcome);
+    let topology = outcome.boot.topology;
+    let mut followed = wire::inside(topology, || follow(lab, kernel, tests, outcome));
+    if let Err(Ending::Unborn(why)) = &followed {
+        outcome.started_again(&format!("it never came up: {why}"));
+        followed = wire::inside(topology, || follow(lab, kernel, tests, outcome));
     }
-    if let Err(failure) = followed {
-        say(&outcome, &failure);
-        outcome.failure = Some(failure);
+    if let Err(ending) = followed {
+        outcome.say(ending.words());
+        outcome.failure = Some(ending.words().to_owned());
+        outcome.is_excused = outcome.is_excused || matches!(ending, Ending::Silent(_));
     }
-    outcome.seconds = started.elapsed().as_secs_f64();
-    outcome
+    outcome.seconds += started.elapsed().as_secs_f64();
+}
+
+impl Outcome {
+    fn new(kernel: &KernelTree, boot: Boot) -> Self {
+        Self {
+            version: kernel.version.clone(),
+            rows: boot.tests.iter().map(|test| Row { test, runs: Vec::new() }).collect(),
+            boot,
+            boot_seconds: None,
+            seconds: 0.0,
+            failure: None,
+            log: Log::default(),
+            restarts: Vec::new(),
+            is_excused: false,
+        }
+    }
+
+    /// Runs once more, on a machine that has no other beside it, what failed or never ran because something stood still.
+    fn run_again(&mut self, lab: &Lab<'_>, kernel: &KernelTree) {
+        let was_cut_short = self.failure.is_some() && self.is_excused;
+        let again = |row: &&Row| row.is_to_run_again() || (was_cut_short && row.runs.is_empty());
+        let tests: Vec<&'static str> = self.rows.iter().filter(again).map(|row| row.test).collect();
+        if tests.is_empty() {
+            return;
+        }
+        self.is_excused = false;
+        match self.failure.take_if(|_| was_cut_short) {
+            Some(failure) => self.started_again(&failure),
+            None => self.started_again(&format!("{} failed during a stall", tests.join(", "))),
+        }
+        run(lab, kernel, &tests, self);
+    }
+
+    fn started_again(&mut self, why: &str) {
+        self.say(&format!("started once more: {why}"));
+        self.restarts.push(why.to_owned());
+    }
+
+    fn say(&self, words: &str) {
+        eprintln!("vm: {:<11} {:<7} {words}", self.boot.topology, self.boot.kernel);
+    }
+
+    fn add(&mut self, run: Run) {
+        let verdict = if run.ended.passed() { "ok" } else { "FAILED" };
+        let stall = run.stall.as_ref().map(|stall| format!(" ({stall})")).unwrap_or_default();
+        self.say(&format!("{} {verdict}, {:.1} s{stall}", run.ended.test, run.ended.seconds));
+        if let Some(row) = self.rows.iter_mut().find(|row| row.test == run.ended.test) {
+            row.runs.push(run);
+        }
+    }
 }
 
 /// Starts the machine and reads along until it ends.
 fn follow(
+    lab: &Lab<'_>,
+    kernel: &KernelTree,
+    tests: &[&'static str],
+    outcome: &mut Outcome,
+) -> Result<(), Ending> {
+    let mut reader = Reader::start(lab, kernel, &outcome.boot, tests).map_err(Ending::Unborn)?;
+    let mut running: Option<(String, Instant)> = None;
+    let ending = loop {
+        // What is read now may have happened since the last look.
+        let looked = reader.looked;
+        let (events, end) = reader.look();
+        for event in events {
+            match event {
+                Event::Booted { kernel, log } => {
+                    let seconds = reader.started.elapsed().as_secs_f64();
+                    outcome.say(&format!("Linux {kernel} is up after {seconds:.0} s"));
+                    outcome.version = kernel;
+                    outcome.boot_seconds = Some(seconds);
+                    outcome.log.extend(log);
+                }
+                Event::Started { test } => {
+                    outcome.say(&format!("{test} …"));
+                    running = Some((test, looked));
+                }
+                Event::Ended(ended) => {
+                    let since = running.take().map_or(looked, |(_, since)| since);
+                    let host = lab.witness.worst_between(since, Instant::now());
+                    outcome.add(Run::new(ended, host));
+                }
+                Event::Done { log } => outcome.log.extend(log),
+            }
+        }
+        if let Some(end) = end {
+            break end;
+        }
+        sleep(POLL);
+    };
+    let Err(ending) = ending else { return Ok(()) };
+    let stall = running.as_ref().and_then(|(_, since)| {
+        let host = lab.witness.worst_between(*since, Instant::now());
+        host.exceeds(STALL_LIMIT).then(|| format!("the host {host}"))
+    });
+    outcome.is_excused |= stall.is_some();
+    if let Some((test, since)) = running {
+        let stall = stall.or_else(|| {
+            matches!(ending, Ending::Silent(_)).then(|| "the machine said nothing more".to_owned())
+        });
+        outcome.add(Run::cut_short(&test, since, ending.words(), stall));
+    }
+    Err(ending)
+}
+
+/// Boots a machine by KVM, without a test; it is gone when this returns.
+pub(crate) fn boots_within(
+    limit: Duration,
     cache: &Path,
     tools: &Tools,
     kernel: &KernelTree,
-    random: RandomArguments,
-    outcome: &mut Outcome,
+    boot: &Boot,
 ) -> Result<(), String> {
-    let shared = tempfile::Builder::new().prefix("nocopy-vm-").tempdir();
-    let shared = shared.map_err(|error| format!("no directory to share with the machine: {error}"))?;
-    let console = shared.path().join("console");
-    let mut machine = Machine::start(cache, tools, kernel, &outcome.boot, random, shared.path(), &console)
-        .map_err(|error| format!("the machine did not start: {error}: is util-linux installed?"))?;
-    let started = Instant::now();
-    let (mut read_bytes, mut last_event, mut done) = (0, Instant::now(), false);
+    let witness = Witness::start().map_err(|error| error.to_string())?;
+    let random = RandomArguments::default();
+    let lab = Lab { cache, tools, processors: &Processors::Hardware, random, witness: &witness };
+    let mut reader = Reader::start(&lab, kernel, boot, &[])?;
     loop {
-        // First whether it has ended, then what it has said: nothing is said after the end.
-        let status = machine.0.try_wait().map_err(|error| error.to_string())?;
-        let said = fs::read_to_string(shared.path().join(event::FILE)).unwrap_or_default();
-        // The last line may be half written.
-        let complete = said.rfind('\n').map_or(0, |end| end + 1);
-        for line in said[read_bytes..complete].lines() {
-            let event = serde_json::from_str(line).map_err(|error| format!("'{line}': {error}"))?;
-            done |= matches!(event, Event::Done { .. });
-            take(event, outcome, started.elapsed());
-            last_event = Instant::now();
+        let (events, end) = reader.look();
+        if events.iter().any(|event| matches!(event, Event::Booted { .. })) {
+            return Ok(());
         }
-        read_bytes = complete;
-        if let Some(status) = status {
-            return if done {
-                Ok(())
-            } else {
-                Err(format!("it ended early ({status}); its console said last:\n{}", last_lines(&console)))
-            };
+        if let Some(Err(ending)) = end {
+            // One line: what ended it, and what the console said last.
+            let mut lines = ending.words().lines().filter(|line| !line.trim().is_empty());
+            let words = [lines.next(), lines.next_back()].into_iter().flatten();
+            return Err(words.collect::<Vec<_>>().join(" "));
         }
-        let silence_max = if done {
-            END_MAX
-        } else if random.soak {
-            SOAK_SILENCE_MAX
-        } else {
-            SILENCE_MAX
-        };
-        if last_event.elapsed() > silence_max {
-            let seconds = silence_max.as_secs();
-            return Err(format!(
-                "nothing heard for {seconds} s, killed; its console said last:\n{}",
-                last_lines(&console)
-            ));
+        if reader.started.elapsed() > limit {
+            return Err(format!("a machine was not up after {} s", limit.as_secs()));
         }
         sleep(POLL);
     }
 }
 
-fn take(event: Event, outcome: &mut Outcome, elapsed: Duration) {
-    match event {
-        Event::Booted { kernel, complaints } => {
-            say(outcome, &format!("Linux {kernel} is up after {:.0} s", elapsed.as_secs_f64()));
-            outcome.version = kernel;
-            outcome.boot_seconds = Some(elapsed.as_secs_f64());
-            outcome.complaints = complaints;
+/// A machine, and how far what it says has been read.
+struct Reader {
+    machine: Machine,
+    shared: tempfile::TempDir,
+    started: Instant,
+    looked: Instant,
+    last_event: Instant,
+    silence_max: Duration,
+    read_bytes: usize,
+    is_up: bool,
+    is_done: bool,
+}
+
+impl Reader {
+    fn start(
+        lab: &Lab<'_>,
+        kernel: &KernelTree,
+        boot: &Boot,
+        tests: &[&'static str],
+    ) -> Result<Self, String> {
+        let shared = tempfile::Builder::new().prefix("nocopy-vm-").tempdir();
+        let shared = shared.map_err(|error| format!("no directory to share with the machine: {error}"))?;
+        let machine = Machine::start(lab, kernel, boot, tests, shared.path())
+            .map_err(|error| format!("the machine did not start: {error}: is util-linux installed?"))?;
+        let longest = if lab.random.soak { guest::SOAK_TIMEOUT } else { guest::TEST_TIMEOUT };
+        let now = Instant::now();
+        Ok(Self {
+            machine,
+            shared,
+            started: now,
+            looked: now,
+            last_event: now,
+            silence_max: longest + SILENCE_MORE,
+            read_bytes: 0,
+            is_up: false,
+            is_done: false,
+        })
+    }
+
+    /// What was said since the last look, and how the machine ended, if it did.
+    fn look(&mut self) -> (Vec<Event>, Option<Result<(), Ending>>) {
+        self.looked = Instant::now();
+        // First whether it has ended, then what it has said: nothing is said after the end.
+        let status = match self.machine.0.try_wait() {
+            Ok(status) => status,
+            Err(error) => return (Vec::new(), Some(Err(Ending::Early(error.to_string())))),
+        };
+        let said = fs::read_to_string(self.shared.path().join(event::FILE)).unwrap_or_default();
+        // The last line may be half written.
+        let complete = said.rfind('\n').map_or(0, |end| end + 1);
+        let mut events = Vec::new();
+        for line in said[self.read_bytes..complete].lines() {
+            match serde_json::from_str(line) {
+                Ok(event) => events.push(event),
+                Err(error) => return (events, Some(Err(Ending::Early(format!("'{line}': {error}"))))),
+            }
+            self.last_event = Instant::now();
         }
-        Event::Started { test } => say(outcome, &format!("{test} …")),
-        Event::Ended(ended) => {
-            let verdict = if ended.passed() { "ok" } else { "FAILED" };
-            say(outcome, &format!("{} {verdict}, {:.1} s", ended.test, ended.seconds));
-            outcome.ended.push(ended);
+        self.read_bytes = complete;
+        self.is_up |= !events.is_empty();
+        self.is_done |= events.iter().any(|event| matches!(event, Event::Done { .. }));
+        let end = self.end(status.map(|status| status.to_string()));
+        (events, end)
+    }
+
+    fn end(&self, status: Option<String>) -> Option<Result<(), Ending>> {
+        let console = || last_lines(&self.shared.path().join(CONSOLE));
+        let kind = |is_silent: bool| match (self.is_up, is_silent) {
+            (false, _) => Ending::Unborn,
+            (true, true) => Ending::Silent,
+            (true, false) => Ending::Early,
+        };
+        if let Some(status) = status {
+            return Some(if self.is_done {
+                Ok(())
+            } else {
+                let words = format!("it ended early ({status}); its console said last:\n{}", console());
+                Err(kind(false)(words))
+            });
         }
-        Event::Done { complaints } => outcome.complaints.extend(complaints),
+        let silence_max = if self.is_done { END_MAX } else { self.silence_max };
+        (self.last_event.elapsed() > silence_max).then(|| {
+            let seconds = silence_max.as_secs();
+            let words =
+                format!("nothing heard for {seconds} s, killed; its console said last:\n{}", console());
+            Err(kind(true)(words))
+        })
     }
 }
 
-fn say(outcome: &Outcome, words: &str) {
-    eprintln!("vm: {:<11} {:<7} {words}", outcome.boot.topology, outcome.boot.kernel);
-}
+/// The file in the shared directory that the console goes to.
+const CONSOLE: &str = "console";
 
 fn last_lines(console: &Path) -> String {
     let text =
@@ -187,15 +363,13 @@ struct Machine(Child);
 
 impl Machine {
     fn start(
-        cache: &Path,
-        tools: &Tools,
+        lab: &Lab<'_>,
         kernel: &KernelTree,
         boot: &Boot,
-        random: RandomArguments,
+        tests: &[&'static str],
         shared: &Path,
-        console: &Path,
     ) -> std::io::Result<Self> {
-        let console = File::create(console)?;
+        let console = File::create(shared.join(CONSOLE))?;
         // Three layers, so that no QEMU outlives its lab: setpriv kills unshare when this thread dies, by whatever cause;
         // unshare then kills the first process of a process namespace; and with that one the kernel kills all others.
         let mut command = Command::new("setpriv");
@@ -209,13 +383,15 @@ impl Machine {
             "--kill-child",
             "vng",
         ]);
-        command
-            .args(["--verbose", "--disable-kvm", "--memory", "1G", "--cpus", "2", "--run"])
-            .arg(&kernel.image);
+        if *lab.processors != Processors::Hardware {
+            command.arg("--disable-kvm");
+        }
+        command.args(["--verbose", "--memory", "1G", "--cpus", "2", "--run"]).arg(&kernel.image);
         command.arg(format!("--rwdir={}", shared.display()));
         command.arg(format!("--qemu-opts={} {}", devices(boot.topology), monitor(shared)));
-        command.args(["--exec", &guest_command(boot, random, shared)?]);
-        command.env("PATH", path_with(&tools.virtme)).env("HOME", cache).env("XDG_CACHE_HOME", cache);
+        command.args(["--exec", &guest_command(boot, tests, lab.random, shared)?]);
+        command.env("PATH", path_with(&lab.tools.virtme));
+        command.env("HOME", lab.cache).env("XDG_CACHE_HOME", lab.cache);
         command.stdin(Stdio::null()).stdout(console.try_clone()?).stderr(console).process_group(0);
         command.spawn().map(Self)
     }
@@ -233,7 +409,12 @@ impl Drop for Machine {
 }
 
 /// What runs in the guest: this very file.
-fn guest_command(boot: &Boot, random: RandomArguments, shared: &Path) -> std::io::Result<String> {
+fn guest_command(
+    boot: &Boot,
+    tests: &[&'static str],
+    random: RandomArguments,
+    shared: &Path,
+) -> std::io::Result<String> {
     let program = std::env::current_exe()?;
     let mut words = vec![program.display().to_string(), "guest".into()];
     words.extend([
@@ -242,7 +423,7 @@ fn guest_command(boot: &Boot, random: RandomArguments, shared: &Path) -> std::io
         "--shared".into(),
         shared.display().to_string(),
     ]);
-    for test in &boot.tests {
+    for test in tests {
         words.extend(["--only".into(), (*test).to_owned()]);
     }
     words.extend(random.words());

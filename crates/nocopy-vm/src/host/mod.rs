@@ -4,9 +4,11 @@ mod boot;
 mod cache;
 mod error;
 mod kernel;
+mod kvm;
 mod machine;
 mod packages;
 mod report;
+mod rows;
 mod tools;
 mod wire;
 
@@ -16,6 +18,9 @@ use boot::Boot;
 use cache::Cache;
 pub(crate) use error::Error;
 use kernel::KernelTree;
+use kvm::Processors;
+use machine::Lab;
+use nocopy_lab::witness::Witness;
 use report::Report;
 use tools::Tools;
 
@@ -30,6 +35,8 @@ pub(crate) fn prepare() -> Result<bool, Error> {
     for kernel in [Kernel::Newest, Kernel::Older] {
         println!("Linux {} ({kernel})", KernelTree::prepare(&cache, kernel)?.version);
     }
+    let newest = KernelTree::prepare(&cache, Kernel::Newest)?;
+    println!("{}", Processors::find(&cache, &tools, &newest)?);
     println!("in {}", cache.directory().display());
     Ok(true)
 }
@@ -53,14 +60,19 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<bool, Error> {
             .map(|file| (path, file))
     });
     let json = json.transpose()?;
+    let random = arguments.random.settled().map_err(Error::Seed)?;
     let cache = Cache::locked()?;
     let tools = Tools::prepare(&cache)?;
     let boots =
         Boot::all(arguments).into_iter().map(|boot| Ok((KernelTree::prepare(&cache, boot.kernel)?, boot)));
     let boots = boots.collect::<Result<Vec<_>, Error>>()?;
+    let processors = Processors::find(&cache, &tools, &KernelTree::prepare(&cache, Kernel::Newest)?)?;
+    eprintln!("vm: processors by {processors}; --seed {}", random.seed());
     let cache = cache.unlocked();
-    let results = machine::run_all(&cache, &tools, boots, arguments.random);
-    let report = Report::new(&tools, results);
+    let witness = Witness::start().map_err(Error::Witness)?;
+    let (cache, tools) = (&*cache, &tools);
+    let lab = Lab { cache, tools, processors: &processors, random, witness: &witness };
+    let report = Report::new(&lab, machine::run_all(&lab, boots));
     report.print();
     if let Some((path, file)) = json {
         report.write(file).map_err(|source| Error::File { path: path.clone(), source })?;

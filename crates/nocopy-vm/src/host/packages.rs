@@ -1,7 +1,8 @@
-//! Debian packages of suites the machine itself does not use.
+//! Packages of suites the machine itself does not use.
 //!
 //! The machine's own sources say which mirror, which key and which options; only the suite is exchanged, in a private
-//! list with a private state directory. The machine's own sources and lists are left alone.
+//! list with a private state directory. The machine's own sources and lists are left alone. Kernels are always Debian's: Ubuntu, whose
+//! own sources do not name its archive, has its keys in a package.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,7 +11,38 @@ use std::process::{Command, Stdio};
 
 use super::Error;
 
-/// One suite of Debian, known to apt inside a directory of ours.
+/// Where Debian's suites are, for a machine that is not Debian.
+const DEBIAN_ARCHIVE: &str = "http://deb.debian.org/debian";
+
+/// Debian's keys, and the package of Ubuntu that brings them.
+pub(crate) const DEBIAN_KEYS: (&str, &str) =
+    ("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring");
+
+/// Whose suites are meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Archive {
+    /// The machine's own, for programs that are installed.
+    Own,
+    /// Debian's, for kernels.
+    Debian,
+}
+
+/// A system whose packages the lab knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum System {
+    Debian,
+    Ubuntu,
+}
+
+/// What the machine runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Release {
+    pub(crate) system: System,
+    /// Such as `bookworm`.
+    pub(crate) codename: String,
+}
+
+/// One suite, known to apt inside a directory of ours.
 pub(crate) struct Suite {
     name: String,
     directory: PathBuf,
@@ -19,14 +51,18 @@ pub(crate) struct Suite {
 impl Suite {
     /// Fetches the suite's package lists into `directory`, those of `beside` (the machine's own release) too when its
     /// packages may be needed to install one of this suite.
-    pub(crate) fn fetch(name: &str, beside: Option<&str>, directory: &Path) -> Result<Self, Error> {
+    pub(crate) fn fetch(
+        archive: Archive,
+        name: &str,
+        beside: Option<&str>,
+        directory: &Path,
+    ) -> Result<Self, Error> {
         let suite = Self { name: name.to_owned(), directory: directory.to_owned() };
         for part in ["sources.list.d", "lists/partial", "cache/archives/partial"] {
             let path = directory.join(part);
             fs::create_dir_all(&path).map_err(Error::at(path))?;
         }
-        let codename = codename()?;
-        let source = debian_source(&codename)?.ok_or(Error::NoSource { codename })?;
+        let source = release()?.source(archive)?;
         let suites: Vec<&str> = beside.into_iter().chain([name]).collect();
         source.write(&directory.join("sources.list.d"), &suites)?;
         eprintln!("vm: list the packages of {name}");
@@ -95,19 +131,53 @@ impl Suite {
     }
 }
 
-/// The machine's release, such as `bookworm`.
-pub(crate) fn codename() -> Result<String, Error> {
+/// The machine's release.
+pub(crate) fn release() -> Result<Release, Error> {
     let path = "/etc/os-release";
-    let text = fs::read_to_string(path).map_err(Error::at(path))?;
-    let field = |name: &str| {
-        text.lines()
-            .find_map(|line| Some(line.strip_prefix(name)?.strip_prefix('=')?.trim_matches('"').to_owned()))
-    };
-    match (field("ID").as_deref(), field("VERSION_CODENAME")) {
-        (Some("debian"), Some(codename)) if cfg!(target_arch = "x86_64") => Ok(codename),
-        (id, _) => Err(Error::NotDebian {
-            found: format!("{} on {}", id.unwrap_or("an unknown system"), std::env::consts::ARCH),
-        }),
+    let text =
+        fs::read_to_string(path).map_err(|_| Error::OtherSystem { found: "an unknown system".into() })?;
+    Release::in_text(&text, std::env::consts::ARCH)
+}
+
+impl Release {
+    fn in_text(text: &str, architecture: &str) -> Result<Self, Error> {
+        let field = |name: &str| {
+            text.lines().find_map(|line| {
+                Some(line.strip_prefix(name)?.strip_prefix('=')?.trim_matches('"').to_owned())
+            })
+        };
+        let system = match field("ID").as_deref() {
+            Some("debian") => Some(System::Debian),
+            Some("ubuntu") => Some(System::Ubuntu),
+            _ => None,
+        };
+        match (system, field("VERSION_CODENAME"), architecture) {
+            (Some(system), Some(codename), "x86_64") => Ok(Self { system, codename }),
+            _ => {
+                let name = field("PRETTY_NAME").or_else(|| field("ID"));
+                let name = name.unwrap_or_else(|| "an unknown system".into());
+                Err(Error::OtherSystem { found: format!("{name} on {architecture}") })
+            }
+        }
+    }
+
+    /// The suite with the release's newest packages, and the one that it is an addition to.
+    pub(crate) fn suites(&self) -> (String, Option<&str>) {
+        match self.system {
+            System::Debian => (self.codename.clone(), None),
+            System::Ubuntu => (format!("{}-updates", self.codename), Some(&self.codename)),
+        }
+    }
+
+    /// What is to be said to apt, but for the suite.
+    fn source(&self, archive: Archive) -> Result<Source, Error> {
+        let components = match (archive, self.system) {
+            (_, System::Debian) => "main",
+            (Archive::Own, System::Ubuntu) => "main universe",
+            (Archive::Debian, System::Ubuntu) => return Ok(Source::of_debian()),
+        };
+        let source = own_source(&self.codename, components)?;
+        source.ok_or_else(|| Error::NoSource { codename: self.codename.clone() })
     }
 }
 
@@ -133,7 +203,15 @@ impl Source {
         fs::write(&path, text).map_err(Error::at(path))
     }
 
-    fn in_list(text: &str, codename: &str) -> Option<Self> {
+    /// Debian's archive, of which the machine's own sources say nothing.
+    fn of_debian() -> Self {
+        let (keys, _) = DEBIAN_KEYS;
+        Self::Paragraph(format!(
+            "Types: deb\nURIs: {DEBIAN_ARCHIVE}\nComponents: main\nSigned-By: {keys}\nArchitectures: amd64\n"
+        ))
+    }
+
+    fn in_list(text: &str, codename: &str, components: &str) -> Option<Self> {
         text.lines().find_map(|line| {
             let line = line.split('#').next()?.trim();
             let rest = line.strip_prefix("deb ")?.trim_start();
@@ -141,15 +219,14 @@ impl Source {
             let (options, rest) = rest.split_at(options);
             let mut words = rest.split_whitespace();
             let (uri, suite) = (words.next()?, words.next()?);
-            let components: Vec<_> = words.collect();
-            let found = suite == codename && components.contains(&"main");
+            let found = suite == codename && words.any(|word| word == "main");
             let before =
                 if options.is_empty() { format!("deb {uri}") } else { format!("deb {options} {uri}") };
-            found.then(|| Self::Line { before, components: "main".into() })
+            found.then(|| Self::Line { before, components: components.into() })
         })
     }
 
-    fn in_paragraphs(text: &str, codename: &str) -> Option<Self> {
+    fn in_paragraphs(text: &str, codename: &str, components: &str) -> Option<Self> {
         // A comment may stand between the fields of a paragraph; an empty line ends it.
         let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         lines.split(|line| line.trim().is_empty()).find_map(|paragraph| {
@@ -172,13 +249,13 @@ impl Source {
                 !replaced.iter().any(|field| line.starts_with(field))
             });
             let kept: String = kept.map(|line| format!("{line}\n")).collect();
-            Some(Self::Paragraph(format!("Types: deb\nComponents: main\n{kept}")))
+            Some(Self::Paragraph(format!("Types: deb\nComponents: {components}\n{kept}")))
         })
     }
 }
 
 /// The machine's own entry for its release.
-fn debian_source(codename: &str) -> Result<Option<Source>, Error> {
+fn own_source(codename: &str, components: &str) -> Result<Option<Source>, Error> {
     let directory = Path::new("/etc/apt/sources.list.d");
     let mut paths = vec![PathBuf::from("/etc/apt/sources.list")];
     if directory.exists() {
@@ -194,7 +271,7 @@ fn debian_source(codename: &str) -> Result<Option<Source>, Error> {
             _ => continue,
         };
         let text = fs::read_to_string(&path).map_err(Error::at(&path))?;
-        if let Some(source) = parse(&text, codename) {
+        if let Some(source) = parse(&text, codename, components) {
             return Ok(Some(source));
         }
     }
@@ -227,10 +304,10 @@ mod tests {
         let text = "# deb http://old.example/debian bookworm main\n\
                     deb http://s.example/debian-security bookworm-security main\n\
                     deb [signed-by=/k.gpg arch=amd64] http://m.example/debian bookworm main contrib # ours\n";
-        let source = Source::in_list(text, "bookworm").unwrap();
+        let source = Source::in_list(text, "bookworm", "main").unwrap();
         let before = "deb [signed-by=/k.gpg arch=amd64] http://m.example/debian".to_owned();
         assert_eq!(source, Source::Line { before, components: "main".into() });
-        assert_eq!(Source::in_list(text, "trixie"), None);
+        assert_eq!(Source::in_list(text, "trixie", "main"), None);
     }
 
     #[test]
@@ -238,12 +315,51 @@ mod tests {
         let text = "Types: deb deb-src\n# an old address\nURIs: http://m.example/debian\n\
                     Suites: bookworm bookworm-updates\nComponents: main contrib\nSigned-By: /k.gpg\n\n\
                     Types: deb\nURIs: http://s.example/debian\nSuites: bookworm-security\nComponents: main\n";
-        let Source::Paragraph(fields) = Source::in_paragraphs(text, "bookworm").unwrap() else { panic!() };
+        let Source::Paragraph(fields) = Source::in_paragraphs(text, "bookworm", "main").unwrap() else {
+            panic!()
+        };
         assert_eq!(
             fields,
             "Types: deb\nComponents: main\nURIs: http://m.example/debian\nSigned-By: /k.gpg\n"
         );
         let disabled = text.replacen("Types:", "Enabled: no\nTypes:", 1);
-        assert_eq!(Source::in_paragraphs(&disabled, "bookworm"), None);
+        assert_eq!(Source::in_paragraphs(&disabled, "bookworm", "main"), None);
+    }
+
+    #[test]
+    fn ubuntus_programs_are_its_own_and_kernels_are_debians() {
+        let text = "Types: deb\nURIs: http://archive.example/ubuntu/\nSuites: noble noble-updates noble-backports\n\
+                    Components: main universe restricted multiverse\nSigned-By: /u.gpg\n";
+        let Source::Paragraph(fields) = Source::in_paragraphs(text, "noble", "main universe").unwrap() else {
+            panic!()
+        };
+        assert_eq!(
+            fields,
+            "Types: deb\nComponents: main universe\nURIs: http://archive.example/ubuntu/\nSigned-By: /u.gpg\n"
+        );
+        let noble = Release { system: System::Ubuntu, codename: "noble".into() };
+        assert_eq!(noble.suites(), ("noble-updates".into(), Some("noble")));
+        let Source::Paragraph(kernels) = noble.source(Archive::Debian).unwrap() else { panic!() };
+        assert!(kernels.contains(DEBIAN_ARCHIVE) && kernels.contains(DEBIAN_KEYS.0), "{kernels}");
+    }
+
+    #[test]
+    fn other_systems_are_named_and_refused() {
+        let release = |text, architecture| Release::in_text(text, architecture);
+        let debian = "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nVERSION_CODENAME=bookworm\nID=debian\n";
+        let known = release(debian, "x86_64").unwrap();
+        assert_eq!(known, Release { system: System::Debian, codename: "bookworm".into() });
+        let ubuntu = "NAME=\"Ubuntu\"\nVERSION_CODENAME=noble\nID=ubuntu\nID_LIKE=debian\n";
+        assert_eq!(release(ubuntu, "x86_64").unwrap().system, System::Ubuntu);
+        let fedora =
+            "NAME=\"Fedora Linux\"\nID=fedora\nVERSION_CODENAME=\"\"\nPRETTY_NAME=\"Fedora Linux 42\"\n";
+        for (text, architecture, named) in [
+            (fedora, "x86_64", "Fedora Linux 42 on x86_64"),
+            (debian, "aarch64", "Debian GNU/Linux 12 (bookworm) on aarch64"),
+            ("", "x86_64", "an unknown system on x86_64"),
+        ] {
+            let error = release(text, architecture).unwrap_err();
+            assert!(error.is_of_the_machine() && error.to_string().contains(named), "{error}");
+        }
     }
 }

@@ -6,8 +6,8 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::machine::Outcome;
-use super::tools::Tools;
+use super::machine::{Lab, Outcome};
+use super::rows::{Row, Verdict};
 use crate::registry::{self, Kernel, TESTS, Topology};
 
 /// Changes when a field changes its meaning or goes.
@@ -16,10 +16,16 @@ const SCHEMA: &str = "nocopy.vm/1";
 /// As wide as a terminal usually is; sentences wrap.
 const TABLE_COLUMNS: u16 = 120;
 
+/// More flaky tests than these fail a run: then it is not the machine, or not a machine to test on.
+const FLAKY_MAX: usize = 2;
+
 #[derive(Serialize)]
 pub(crate) struct Report {
     schema: &'static str,
     qemu: String,
+    /// What ran the processors.
+    processors: String,
+    seed: u64,
     machines: Vec<MachineRow>,
     tests: Vec<TestRow>,
 }
@@ -33,6 +39,8 @@ struct MachineRow {
     seconds: f64,
     failure: Option<String>,
     complaints: Vec<String>,
+    stalls: Vec<String>,
+    restarts: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -41,32 +49,43 @@ struct TestRow {
     proves: &'static str,
     topology: Topology,
     kernel: Kernel,
-    result: TestResult,
+    result: Verdict,
     seconds: Option<f64>,
     failure: Option<String>,
     complaints: Vec<String>,
+    /// What stood still while it ran.
+    stall: Option<String>,
+    /// Of a flaky test: how it failed first, and what stood still then.
+    failed_before: Option<Failed>,
     measured: Vec<Value>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum TestResult {
-    Passed,
-    Failed,
-    /// The machine ended before it came to an end.
-    NotRun,
+#[derive(Serialize)]
+struct Failed {
+    failure: Option<String>,
+    complaints: Vec<String>,
+    stall: Option<String>,
 }
 
 impl Report {
-    pub(crate) fn new(tools: &Tools, outcomes: Vec<Outcome>) -> Self {
+    pub(crate) fn new(lab: &Lab<'_>, outcomes: Vec<Outcome>) -> Self {
         let tests = outcomes.iter().flat_map(TestRow::of).collect();
         let machines = outcomes.into_iter().map(MachineRow::from).collect();
-        Self { schema: SCHEMA, qemu: tools.qemu_version.clone(), machines, tests }
+        let (qemu, processors) = (lab.tools.qemu_version.clone(), lab.processors.to_string());
+        Self { schema: SCHEMA, qemu, processors, seed: lab.random.seed(), machines, tests }
     }
 
     pub(crate) fn passed(&self) -> bool {
-        self.tests.iter().all(|test| test.result == TestResult::Passed)
-            && self.machines.iter().all(|machine| machine.failure.is_none() && machine.complaints.is_empty())
+        let [passed, flaky, ..] = self.counts();
+        passed + flaky == self.tests.len()
+            && flaky <= FLAKY_MAX
+            && self.machines.iter().all(MachineRow::is_sound)
+    }
+
+    /// Tests that passed, were flaky, failed, did not run.
+    fn counts(&self) -> [usize; 4] {
+        let all = [Verdict::Passed, Verdict::Flaky, Verdict::Failed, Verdict::NotRun];
+        all.map(|result| self.tests.iter().filter(|test| test.result == result).count())
     }
 
     pub(crate) fn write(&self, mut file: impl Write) -> io::Result<()> {
@@ -79,25 +98,47 @@ impl Report {
         for test in &self.tests {
             let seconds = test.seconds.map_or_else(|| "–".into(), |seconds| format!("{seconds:.1}"));
             let result = match test.result {
-                TestResult::Passed => "ok",
-                TestResult::Failed => "FAILED",
-                TestResult::NotRun => "NOT RUN",
+                Verdict::Passed => "ok",
+                Verdict::Flaky => "flaky",
+                Verdict::Failed => "FAILED",
+                Verdict::NotRun => "NOT RUN",
             };
             let version = self.version(test.topology, test.kernel);
             table.add_row([test.test, &test.topology.to_string(), version, result, &seconds, test.proves]);
         }
         table.column_mut(4).expect("six columns").set_cell_alignment(CellAlignment::Right);
         println!("{table}");
-        for test in self.tests.iter().filter(|test| test.result == TestResult::Failed) {
-            println!("\n{} on {} failed:", test.test, test.topology);
-            test.failure.iter().chain(&test.complaints).for_each(|line| println!("{line}"));
-        }
-        for machine in self.machines.iter().filter(|machine| !machine.is_sound()) {
-            println!("\nthe machine {} with Linux {}:", machine.topology, machine.version);
-            machine.failure.iter().chain(&machine.complaints).for_each(|line| println!("{line}"));
-        }
         for (name, _) in TESTS {
             self.print_measured(name);
+        }
+        self.print_troubles();
+        let [passed, flaky, failed, not_run] = self.counts();
+        let all = self.tests.len();
+        println!("\nvm: {all} rows: {passed} passed, {flaky} flaky, {failed} failed, {not_run} not run");
+        if flaky > FLAKY_MAX {
+            println!("vm: more than {FLAKY_MAX} flaky rows fail the run");
+        }
+    }
+
+    /// What failed or was flaky, and what was wrong with machines.
+    fn print_troubles(&self) {
+        for machine in self.machines.iter().filter(|machine| machine.has_news()) {
+            println!("\nthe machine {} with Linux {}:", machine.topology, machine.version);
+            machine.restarts.iter().for_each(|why| println!("started once more: {why}"));
+            machine.stalls.iter().for_each(|line| println!("stalled: {line}"));
+            machine.failure.iter().chain(&machine.complaints).for_each(|line| println!("{line}"));
+        }
+        for test in &self.tests {
+            let heading = format!("\n{} on {}", test.test, test.topology);
+            if let Some(Failed { failure, complaints, stall }) = &test.failed_before {
+                let stall = stall.as_deref().unwrap_or_default();
+                println!("{heading} was flaky: it failed while {stall}, and passed then:");
+                failure.iter().chain(complaints).for_each(|line| println!("{line}"));
+            }
+            if test.result == Verdict::Failed {
+                println!("{heading} failed:");
+                test.failure.iter().chain(&test.complaints).for_each(|line| println!("{line}"));
+            }
         }
     }
 
@@ -139,6 +180,10 @@ fn plain(value: Option<&Value>) -> String {
 }
 
 impl MachineRow {
+    fn has_news(&self) -> bool {
+        !self.is_sound() || !self.restarts.is_empty() || !self.stalls.is_empty()
+    }
+
     fn is_sound(&self) -> bool {
         self.failure.is_none() && self.complaints.is_empty()
     }
@@ -146,7 +191,7 @@ impl MachineRow {
 
 impl From<Outcome> for MachineRow {
     fn from(outcome: Outcome) -> Self {
-        let Outcome { boot, version, boot_seconds, seconds, failure, complaints, .. } = outcome;
+        let Outcome { boot, version, boot_seconds, seconds, failure, log, restarts, .. } = outcome;
         Self {
             topology: boot.topology,
             kernel: boot.kernel,
@@ -154,32 +199,37 @@ impl From<Outcome> for MachineRow {
             boot_seconds,
             seconds,
             failure,
-            complaints,
+            complaints: log.complaints,
+            stalls: log.stalls,
+            restarts,
         }
     }
 }
 
 impl TestRow {
     fn of(outcome: &Outcome) -> Vec<Self> {
-        let row = |name: &&'static str| {
-            let ended = outcome.ended.iter().find(|ended| ended.test == *name);
+        let row = |row: &Row| {
+            let last = row.last();
+            let failed_before = row.excused().map(|run| Failed {
+                failure: run.ended.failure.clone(),
+                complaints: run.ended.log.complaints.clone(),
+                stall: run.stall.clone(),
+            });
             Self {
-                test: name,
-                proves: registry::find(name).map_or("", |test| test.proves),
+                test: row.test,
+                proves: registry::find(row.test).map_or("", |test| test.proves),
                 topology: outcome.boot.topology,
                 kernel: outcome.boot.kernel,
-                result: match ended {
-                    Some(ended) if ended.passed() => TestResult::Passed,
-                    Some(_) => TestResult::Failed,
-                    None => TestResult::NotRun,
-                },
-                seconds: ended.map(|ended| ended.seconds),
-                failure: ended.and_then(|ended| ended.failure.clone()),
-                complaints: ended.map(|ended| ended.complaints.clone()).unwrap_or_default(),
-                measured: ended.map(|ended| ended.measured.clone()).unwrap_or_default(),
+                result: row.verdict(),
+                seconds: last.map(|run| run.ended.seconds),
+                failure: last.and_then(|run| run.ended.failure.clone()),
+                complaints: last.map(|run| run.ended.log.complaints.clone()).unwrap_or_default(),
+                stall: last.and_then(|run| run.stall.clone()),
+                failed_before,
+                measured: last.map(|run| run.ended.measured.clone()).unwrap_or_default(),
             }
         };
-        outcome.boot.tests.iter().map(row).collect()
+        outcome.rows.iter().map(row).collect()
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::packages::{Suite, codename, run};
+use super::packages::{Archive, DEBIAN_KEYS, Suite, System, release, run};
 use super::{Cache, Error};
 
 const QEMU: &str = "qemu-system-x86_64";
@@ -34,19 +34,28 @@ pub(crate) struct Tools {
 
 impl Tools {
     pub(crate) fn prepare(cache: &Cache) -> Result<Self, Error> {
-        let release = codename()?;
+        let release = release()?;
         let mut packages: Vec<&str> =
             PROGRAMS.iter().filter(|(program, _)| !is_there(program)).map(|(_, package)| *package).collect();
         // The module is there without its package in Debian; what is missing then is pip.
         if run("looking for venv", Command::new("python3").args(["-c", "import venv, ensurepip"])).is_err() {
             packages.push("python3-venv");
         }
+        let (keys, of_keys) = DEBIAN_KEYS;
+        if release.system == System::Ubuntu && !Path::new(keys).exists() {
+            packages.push(of_keys);
+        }
+        let (suite, beside) = release.suites();
         if !packages.is_empty() {
-            install(&release, None, &packages)?;
+            install(&suite, beside, &packages)?;
         }
         if !has_device() {
-            // The release's own QEMU is older, or it would be there: backports bring a newer one.
-            install(&format!("{release}-backports"), Some(&release), &["qemu-system-x86"])?;
+            // Debian's backports bring a newer QEMU to a release whose own is older; Ubuntu's do not.
+            let (backports, own) = (format!("{}-backports", release.codename), release.codename.as_str());
+            match release.system {
+                System::Debian => install(&backports, Some(own), &["qemu-system-x86"])?,
+                System::Ubuntu => install(&suite, beside, &["qemu-system-x86"])?,
+            }
         }
         if !has_device() {
             return Err(Error::NoDevice { device: DEVICE });
@@ -70,7 +79,7 @@ fn has_device() -> bool {
 
 fn install(suite: &str, beside: Option<&str>, packages: &[&str]) -> Result<(), Error> {
     let lists = tempfile::tempdir().map_err(Error::at(std::env::temp_dir()))?;
-    Suite::fetch(suite, beside, lists.path())?.install(packages)
+    Suite::fetch(Archive::Own, suite, beside, lists.path())?.install(packages)
 }
 
 /// A Python environment with virtme-ng. It cannot be renamed into place, its scripts know where they are: a file written

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use nocopy_lab::Namespace;
 
+use super::machine::Ending;
 use super::packages::run;
 use crate::registry::Topology;
 
@@ -17,14 +18,14 @@ const BRIDGE: &str = "wire";
 /// this thread, however they end. The host's own interfaces are not touched.
 pub(crate) fn inside(
     topology: Topology,
-    machine: impl FnOnce() -> Result<(), String> + Send,
-) -> Result<(), String> {
+    machine: impl FnOnce() -> Result<(), Ending> + Send,
+) -> Result<(), Ending> {
     if topology != Topology::VirtioTaps {
         return machine();
     }
-    let namespace = Namespace::new().map_err(|error| error.to_string())?;
+    let namespace = Namespace::new().map_err(|error| Ending::Unborn(error.to_string()))?;
     // One thread for both: a machine is killed when the thread that started it ends.
-    namespace.run(|| bridge().and_then(|()| machine()))
+    namespace.run(|| bridge().map_err(Ending::Unborn).and_then(|()| machine()))
 }
 
 /// Makes two taps and joins them; the interfaces say nothing of themselves.

@@ -58,7 +58,7 @@ fn wait_for_passage(port: &mut Port, peer: &mut Port, to: &End) -> Result<(), Fa
     let started = Instant::now();
     loop {
         let mut frame = port.sender().frame().expect("a free frame");
-        frame.fill(&traffic::packet(to, 0, 64)).expect("a packet fits a frame");
+        frame.fill(&traffic::stray(to.mac(), 0, 64)).expect("a packet fits a frame");
         port.sender().send(frame)?;
         port.sender().flush()?;
         if peer.receiver().receive_timeout(PAUSE)?.next().is_some() {

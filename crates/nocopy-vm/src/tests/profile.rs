@@ -25,7 +25,7 @@ const READ_BYTES: usize = 10_000;
 const WRITE_BYTES: usize = 30_000;
 
 /// Should nobody end it.
-const WINDOW_MAX: &str = "120s";
+const WINDOW_MAX: &str = "600s";
 
 fn run(guest: &Guest) -> Result<(), Failure> {
     let (sender, receiver) = open(guest)?;

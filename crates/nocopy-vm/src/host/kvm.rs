@@ -1,0 +1,88 @@
+//! Whether machines run by hardware virtualisation.
+//!
+//! That `/dev/kvm` can be opened says little: where it is emulated by the hypervisor below, a stock kernel may hang while it boots. So one
+//! machine is booted, once for each kernel of the host and each QEMU.
+
+use std::fs;
+use std::time::Duration;
+
+use super::boot::Boot;
+use super::kernel::KernelTree;
+use super::machine;
+use super::tools::Tools;
+use super::{Cache, Error};
+use crate::registry::{Kernel, Topology};
+
+/// What a machine must be up within. Emulated, it takes longer; by hardware, a few seconds.
+const BOOT_MAX: Duration = Duration::from_secs(20);
+
+const DEVICE: &str = "/dev/kvm";
+
+/// Cached words for a machine that came up.
+const WORKS: &str = "works";
+
+/// What runs a machine's processors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Processors {
+    Hardware,
+    /// And why.
+    Emulated(String),
+}
+
+impl std::fmt::Display for Processors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Hardware => f.write_str("KVM"),
+            Self::Emulated(why) => write!(f, "emulation ({why})"),
+        }
+    }
+}
+
+impl Processors {
+    /// What is known of this host, or found out now with that kernel.
+    pub(crate) fn find(cache: &Cache, tools: &Tools, kernel: &KernelTree) -> Result<Self, Error> {
+        if let Err(error) = fs::File::options().read(true).write(true).open(DEVICE) {
+            return Ok(Self::Emulated(format!("{DEVICE}: {error}")));
+        }
+        let place = cache.directory().join(name(&host_kernel(), &tools.qemu_version));
+        let known = fs::read_to_string(&place).ok().filter(|known| !known.is_empty());
+        let found = match known {
+            Some(found) => found,
+            None => {
+                eprintln!("vm: try KVM, for at most {} s", BOOT_MAX.as_secs());
+                let boot = Boot { kernel: Kernel::Newest, topology: Topology::Igb, tests: Vec::new() };
+                let found = match machine::boots_within(BOOT_MAX, cache.directory(), tools, kernel, &boot) {
+                    Ok(()) => WORKS.to_owned(),
+                    Err(why) => format!("KVM does not work here: {why}"),
+                };
+                fs::write(&place, &found).map_err(Error::at(&place))?;
+                eprintln!("vm: {found} (kept in {})", place.display());
+                found
+            }
+        };
+        Ok(if found == WORKS { Self::Hardware } else { Self::Emulated(found) })
+    }
+}
+
+fn host_kernel() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
+/// The file in which the answer is kept: of a host's kernel and a QEMU's version.
+fn name(kernel: &str, qemu: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || ".-+~".contains(c) { c } else { '_' };
+    format!("kvm-{kernel}-{qemu}").chars().map(plain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_is_of_one_kernel_and_one_qemu() {
+        let qemu = "QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)";
+        let wanted = "kvm-6.1.0-50-amd64-QEMU_emulator_version_10.0.2__Debian_1_10.0.2+ds-2_";
+        assert_eq!(name("6.1.0-50-amd64", qemu), wanted);
+        assert_ne!(name("6.1.0-51-amd64", qemu), wanted);
+    }
+}

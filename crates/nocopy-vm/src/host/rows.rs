@@ -1,0 +1,157 @@
+//! What became of each test on its machine, however often it ran.
+//!
+//! A test that fails while the machine stood still has shown nothing. It runs once more, alone; when it passes then, it is *flaky*:
+//! reported, and no failure of the run unless there are too many of them.
+
+use std::time::{Duration, Instant};
+
+use nocopy_lab::witness::{STALL_LIMIT, Stall};
+
+use crate::event::Ended;
+use crate::guest::kernel_log::is_long_stall;
+
+/// In a machine whose processors are emulated a thread may be kept waiting by what the kernel does there in a tenth of a second on
+/// another machine: its own witness counts from here on.
+const GUEST_STALL_LIMIT: Duration = Duration::from_secs(1);
+
+/// A test, and what came of each time it ran: at most two.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) test: &'static str,
+    pub(crate) runs: Vec<Run>,
+}
+
+/// One time that a test ran.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) ended: Ended,
+    /// What stood still meanwhile, so that a failure shows nothing.
+    pub(crate) stall: Option<String>,
+}
+
+/// What became of a test in the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Verdict {
+    Passed,
+    /// It failed while something stood still, and passed when it ran once more.
+    Flaky,
+    Failed,
+    /// The machine ended before it came to an end.
+    NotRun,
+}
+
+impl Row {
+    pub(crate) fn verdict(&self) -> Verdict {
+        match self.runs.split_last() {
+            None => Verdict::NotRun,
+            Some((last, _)) if !last.ended.passed() => Verdict::Failed,
+            Some((_, before)) if before.iter().any(|run| !run.ended.passed()) => Verdict::Flaky,
+            Some(_) => Verdict::Passed,
+        }
+    }
+
+    /// Whether its only run failed while something stood still.
+    pub(crate) fn is_to_run_again(&self) -> bool {
+        matches!(&self.runs[..], [run] if !run.ended.passed() && run.stall.is_some())
+    }
+
+    /// The run that counts.
+    pub(crate) fn last(&self) -> Option<&Run> {
+        self.runs.last()
+    }
+
+    /// The run that failed, of a flaky test.
+    pub(crate) fn excused(&self) -> Option<&Run> {
+        self.runs.first().filter(|_| self.verdict() == Verdict::Flaky)
+    }
+}
+
+impl Run {
+    /// Of a test that ended while `host` was seen on the host.
+    pub(crate) fn new(ended: Ended, host: Stall) -> Self {
+        let stall = stall(&ended, host);
+        Self { ended, stall }
+    }
+
+    /// Of a test with which its machine ended.
+    pub(crate) fn cut_short(test: &str, since: Instant, failure: &str, stall: Option<String>) -> Self {
+        let (test, seconds) = (test.to_owned(), since.elapsed().as_secs_f64());
+        let failure = Some(format!("the machine ended with it: {failure}"));
+        Self { ended: Ended { test, seconds, failure, ..Ended::default() }, stall }
+    }
+}
+
+/// What was seen to stand still by the host's witness, the guest's, or the guest's kernel.
+fn stall(ended: &Ended, host: Stall) -> Option<String> {
+    if host.exceeds(STALL_LIMIT) {
+        return Some(format!("the host {host}"));
+    }
+    if Duration::from_millis(ended.oversleep_ms) > GUEST_STALL_LIMIT {
+        return Some(format!("a processor of the machine stalled for {} ms", ended.oversleep_ms));
+    }
+    let mut long = ended.log.stalls.iter().filter(|line| is_long_stall(line));
+    long.next().map(|line| format!("the machine's kernel says: {line}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Log;
+
+    const CALM: Stall = Stall { oversleep: Duration::from_millis(90), steal: None, pressure: None };
+    const STALLED: Stall = Stall { oversleep: Duration::from_millis(400), steal: None, pressure: None };
+
+    fn run(failure: Option<&str>, host: Stall) -> Run {
+        let failure = failure.map(str::to_owned);
+        Run::new(Ended { test: "copies".into(), failure, ..Ended::default() }, host)
+    }
+
+    fn row(runs: Vec<Run>) -> Row {
+        Row { test: "copies", runs }
+    }
+
+    #[test]
+    fn a_failure_runs_again_only_after_a_stall_and_only_once() {
+        assert!(!row(vec![]).is_to_run_again());
+        assert!(!row(vec![run(None, STALLED)]).is_to_run_again());
+        assert!(!row(vec![run(Some("late"), CALM)]).is_to_run_again());
+        assert!(row(vec![run(Some("late"), STALLED)]).is_to_run_again());
+        assert!(!row(vec![run(Some("late"), STALLED), run(Some("late"), STALLED)]).is_to_run_again());
+    }
+
+    #[test]
+    fn the_last_run_counts() {
+        assert_eq!(row(vec![]).verdict(), Verdict::NotRun);
+        assert_eq!(row(vec![run(None, STALLED)]).verdict(), Verdict::Passed);
+        assert_eq!(row(vec![run(Some("late"), STALLED)]).verdict(), Verdict::Failed);
+        let flaky = row(vec![run(Some("late"), STALLED), run(None, CALM)]);
+        assert_eq!(flaky.verdict(), Verdict::Flaky);
+        assert_eq!(flaky.excused().unwrap().ended.failure.as_deref(), Some("late"));
+        let failed = row(vec![run(Some("late"), STALLED), run(Some("late"), CALM)]);
+        assert_eq!((failed.verdict(), failed.excused().is_none()), (Verdict::Failed, true));
+    }
+
+    #[test]
+    fn a_hung_card_fails_unless_something_stood_still() {
+        let hang = "igb 0000:01:00.0 nc0: NETDEV WATCHDOG: CPU: 1: transmit queue 0 timed out 6512 ms";
+        let log = Log { complaints: vec![hang.into()], stalls: Vec::new() };
+        let ended = Ended { log, ..Ended::default() };
+        assert!(!row(vec![Run::new(ended.clone(), CALM)]).is_to_run_again());
+        assert!(row(vec![Run::new(ended, STALLED)]).is_to_run_again());
+    }
+
+    #[test]
+    fn each_witness_is_believed_from_its_own_limit_on() {
+        let mut ended = Ended { oversleep_ms: 1000, ..Ended::default() };
+        assert_eq!(stall(&ended, CALM), None);
+        ended.oversleep_ms = 1001;
+        assert_eq!(stall(&ended, CALM).as_deref(), Some("a processor of the machine stalled for 1001 ms"));
+        assert!(stall(&ended, STALLED).unwrap().starts_with("the host stalled for 400 ms"));
+        ended.oversleep_ms = 0;
+        ended.log.stalls.push("hrtimer: interrupt took 21385902 ns".into());
+        assert_eq!(stall(&ended, CALM), None);
+        ended.log.stalls.push("rcu: INFO: rcu_sched self-detected stall on CPU".into());
+        assert!(stall(&ended, CALM).unwrap().contains("self-detected"));
+    }
+}
