@@ -3,21 +3,31 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::step::{Failed, Step, files, install, root, run_all};
-
-/// One version for all, since another writes another object: the one of Debian 12.
-const CLANG: &str = "clang-14";
-const STRIP: &str = "llvm-strip-14";
+use crate::gate::Outcome;
+use crate::machine::{CLANG, STRIP, install_bpf_compiler};
+use crate::step::{Failed, Step, files, root, run_all};
 
 /// Builds every `bpf/*.bpf.c` into the object beside it.
 pub(crate) fn build() -> Result<(), Failed> {
-    install_clang()?;
+    if !install_bpf_compiler()? {
+        return Err(Failed(NO_COMPILER.into()));
+    }
     sources()?.iter().try_for_each(|source| compile(source, &source.with_extension("o")))
 }
 
+const NO_COMPILER: &str =
+    "needs clang-14: the packages of this system have none; Debian 12 and Ubuntu 24.04 do";
+
 /// Checks that the committed objects are what their sources give.
-pub(crate) fn check() -> Result<(), Failed> {
-    install_clang()?;
+pub(crate) fn check() -> Outcome {
+    match install_bpf_compiler() {
+        Ok(true) => compare().into(),
+        Ok(false) => Outcome::unavailable("BPF objects", NO_COMPILER),
+        Err(failed) => failed.into(),
+    }
+}
+
+fn compare() -> Result<(), Failed> {
     let directory = root().join("target/bpf");
     fs::create_dir_all(&directory).map_err(|error| Failed(format!("{}: {error}", directory.display())))?;
     for source in sources()? {
@@ -48,13 +58,4 @@ fn compile(source: &Path, object: &Path) -> Result<(), Failed> {
     let options =
         ["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror", here, "-c", &name, "-o", &object];
     run_all(&[Step::new("compile for BPF", CLANG, &options), Step::new("strip", STRIP, &["-g", &object])])
-}
-
-fn install_clang() -> Result<(), Failed> {
-    if Step::new("clang there", CLANG, &["--version"]).succeeds_quietly()
-        && Step::new("strip there", STRIP, &["--version"]).succeeds_quietly()
-    {
-        return Ok(());
-    }
-    install(&[CLANG, "llvm-14"])
 }

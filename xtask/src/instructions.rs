@@ -1,9 +1,12 @@
 //! Instructions per packet and per message, by callgrind: exact, and the same on a noisy machine as on a quiet one.
 
-use std::path::{Path, PathBuf};
+use std::collections::HashMap;
+use std::path::Path;
 use std::process::Command;
 
-use crate::step::{Failed, Step, install, root};
+use crate::machine;
+use crate::step::{Failed, Step};
+use crate::suite::{self, side_by_side};
 
 /// Each measured twice, with so many batches; the difference leaves out the start-up.
 const BATCHES: [u32; 2] = [100, 300];
@@ -32,14 +35,26 @@ const MESSAGES: &[(&str, f64)] =
     &[("message-packed", 1000.0), ("message-alone", 6000.0), ("message-many-peers", 11_000.0)];
 
 pub(crate) fn install_and_compare() -> Result<(), Failed> {
-    if !Step::new("valgrind there", "valgrind", &["--version"]).succeeds_quietly() {
-        install(&["valgrind"])?;
+    machine::install_valgrind()?;
+    build()?;
+    let rings = ROWS.iter().flat_map(|row| [row.library, row.by_hand]).chain(SHOWN.iter().copied());
+    let messages = MESSAGES.iter().map(|&(name, _)| name);
+    let loops = rings.map(|name| ("ring_loop", name)).chain(messages.map(|name| ("message_loop", name)));
+    let counts = count_all(&loops.collect::<Vec<_>>())?;
+    let slow = compare(&counts);
+    if slow.is_empty() {
+        Ok(())
+    } else {
+        Err(Failed(format!("more instructions than allowed: {}", slow.join(", "))))
     }
-    let program = build("ring_loop")?;
+}
+
+/// Prints the counts; returns the loops that take more than they may.
+fn compare(counts: &HashMap<&str, f64>) -> Vec<&'static str> {
     let mut slow = Vec::new();
     println!("{:<20} {:>20}", "loop", "instructions/packet");
     for row in ROWS {
-        let (library, by_hand) = (count(&program, row.library)?, count(&program, row.by_hand)?);
+        let (library, by_hand) = (counts[row.library], counts[row.by_hand]);
         let ratio = library / by_hand;
         println!("{:<20} {library:>20.1}", row.library);
         println!(
@@ -51,44 +66,36 @@ pub(crate) fn install_and_compare() -> Result<(), Failed> {
         }
     }
     for name in SHOWN {
-        println!("{name:<20} {:>20.1}", count(&program, name)?);
+        println!("{name:<20} {:>20.1}", counts[name]);
     }
-    let program = build("message_loop")?;
     println!("{:<20} {:>20}", "loop", "instructions/message");
-    for (name, most) in MESSAGES {
-        let instructions = count(&program, name)?;
+    for &(name, most) in MESSAGES {
+        let instructions = counts[name];
         println!("{name:<20} {instructions:>20.1}   at most {most:.0}");
-        if instructions > *most {
+        if instructions > most {
             slow.push(name);
         }
     }
-    if slow.is_empty() {
-        Ok(())
-    } else {
-        Err(Failed(format!("more instructions than allowed: {}", slow.join(", "))))
-    }
+    slow
 }
 
-fn build(bench: &str) -> Result<PathBuf, Failed> {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    eprintln!("xtask: build {bench}");
-    let output = Command::new(cargo)
-        .args(["bench", "-p", "nocopy", "--bench", bench, "--no-run", "--message-format=json"])
-        .current_dir(root())
-        .stderr(std::process::Stdio::inherit())
-        .output()
-        .map_err(|error| Failed(format!("cargo bench: {error}")))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let executable =
-        |line: &str| Some(PathBuf::from(line.split("\"executable\":\"").nth(1)?.split('"').next()?));
-    let found = text.lines().filter(|line| line.contains(bench)).find_map(executable);
-    found.ok_or_else(|| Failed(format!("cargo bench built no {bench}")))
+fn build() -> Result<(), Failed> {
+    Step::cargo("build the loops", &["build", "--release", "--package", "nocopy-loops"]).run()
 }
 
-/// Instructions per packet inside the functions that a loop names `measured_*`.
-fn count(program: &Path, name: &str) -> Result<f64, Failed> {
-    let [few, many] = BATCHES.map(|batches| collected(program, name, batches));
-    Ok((many? - few?) / f64::from((BATCHES[1] - BATCHES[0]) * BATCH_PACKETS))
+/// Instructions per packet inside the functions that each loop names `measured_*`; counted side by side, since what else runs does
+/// not change them.
+fn count_all<'a>(loops: &[(&str, &'a str)]) -> Result<HashMap<&'a str, f64>, Failed> {
+    let runs: Vec<(&str, &str, u32)> =
+        loops.iter().flat_map(|&(program, name)| BATCHES.map(|batches| (program, name, batches))).collect();
+    let collected = side_by_side(&runs, suite::processors(), |&(program, name, batches)| {
+        collected(&suite::program("release", program), name, batches)
+    });
+    let collected: Result<Vec<f64>, Failed> = collected.into_iter().collect();
+    let packets = f64::from((BATCHES[1] - BATCHES[0]) * BATCH_PACKETS);
+    let per_packet =
+        collected?.chunks_exact(2).map(|counts| (counts[1] - counts[0]) / packets).collect::<Vec<_>>();
+    Ok(loops.iter().map(|&(_, name)| name).zip(per_packet).collect())
 }
 
 fn collected(program: &Path, name: &str, batches: u32) -> Result<f64, Failed> {

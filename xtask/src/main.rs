@@ -1,13 +1,24 @@
-//! Developer commands: `cargo xtask test | check | docs | instructions | bpf | vm`.
+//! Developer commands: `cargo xtask --help`.
 
 mod bpf;
+mod check;
+mod docs;
+mod gate;
 mod instructions;
+mod machine;
+mod nightly;
+mod processes;
 mod step;
+mod stops;
+mod suite;
+mod vm;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-use step::{Failed, Step, run_all};
+use clap::{Args, Parser, Subcommand};
+use gate::Gate;
+use step::{Failed, is_root};
+use suite::Suite;
 
 #[derive(Parser)]
 #[command(about = "Developer commands of nocopy")]
@@ -18,9 +29,9 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Install what the tests need, and run every test (as root: the labs make network namespaces).
-    Test,
-    /// Formatting, lints, documentation, licences: everything that needs no traffic.
+    /// Everything that must pass before a change lands: checks, tests, loom models, instruction guards, the VM lab.
+    Test(TestArguments),
+    /// Formatting, lints, documentation, BPF objects: everything that needs no traffic.
     Check,
     /// Build the API documentation, the man pages and the shell completions into target/.
     Docs,
@@ -34,123 +45,93 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, default_value = "run")]
         arguments: Vec<String>,
     },
+    /// Run a suite that takes too long for every change, and note its verdict in docs/nightly.md.
+    Nightly {
+        /// Which one; without a name they are listed.
+        name: Option<String>,
+    },
+    /// Say what this machine lacks for the tests, and how to install it.
+    Doctor,
+    /// Run a program in a session and a network namespace of its own.
+    #[command(hide = true)]
+    Isolated {
+        program: String,
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+}
+
+#[derive(Args)]
+struct TestArguments {
+    /// Only tests whose names contain one of these ("PACKAGE::BINARY MODULE::TEST"), and nothing but tests.
+    names: Vec<String>,
+    /// Only what needs neither root nor traffic between namespaces: the unit tests of the library.
+    #[arg(long)]
+    quick: bool,
+    /// Leave the VM lab out.
+    #[arg(long)]
+    no_vm: bool,
 }
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
-        Command::Test => test(),
-        Command::Check => check(),
-        Command::Docs => docs(),
+        Command::Test(arguments) => return test(&arguments),
+        Command::Check => {
+            let mut gate = Gate::default();
+            check::run(&mut gate);
+            return exit_code(gate.finish());
+        }
+        Command::Docs => docs::build(),
         Command::Instructions => instructions::install_and_compare(),
         Command::Bpf => bpf::build(),
-        Command::Vm { arguments } => vm(&arguments),
+        Command::Vm { arguments } => vm::run(&arguments),
+        Command::Nightly { name } => return nightly::run(name.as_deref()),
+        Command::Doctor => return exit_code(machine::doctor()),
+        Command::Isolated { program, arguments } => return suite::become_isolated(&program, &arguments),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failed) => {
-            eprintln!("xtask: {failed}");
-            ExitCode::FAILURE
+    done.map_or_else(|failed| refuse(&failed), |()| ExitCode::SUCCESS)
+}
+
+fn exit_code(passed: bool) -> ExitCode {
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn refuse(failed: &Failed) -> ExitCode {
+    eprintln!("xtask: {failed}");
+    ExitCode::FAILURE
+}
+
+/// All of the gate, or the part of it that was asked for.
+fn test(arguments: &TestArguments) -> ExitCode {
+    if !is_root() {
+        eprintln!(
+            "xtask: not root: tests that make network namespaces, load BPF programs or open AF_XDP and packet \
+             sockets are skipped, and so is the VM lab"
+        );
+    }
+    let mut gate = Gate::default();
+    let is_whole = arguments.names.is_empty() && !arguments.quick;
+    if !arguments.quick
+        && let Err(failed) = machine::install_for_tests()
+    {
+        return refuse(&failed);
+    }
+    if is_whole {
+        check::run(&mut gate);
+    }
+    let built = if arguments.quick { QUICK } else { suite::ALL };
+    let suite = Suite { filters: &arguments.names, ..Suite::of(built) };
+    gate.run("tests", || suite.outcome());
+    if is_whole {
+        gate.run("loom models", || Suite::of(&["--package", "nocopy-loom"]).outcome());
+        gate.run("documentation examples", suite::documentation_examples);
+        gate.run("instruction guards", || instructions::install_and_compare().into());
+        if !arguments.no_vm {
+            gate.run("VM lab", vm::outcome);
         }
     }
+    exit_code(gate.finish())
 }
 
-/// What tests run of Debian's: how to ask whether it is there, and its package. They read what `nocopy record` writes, and run on
-/// nocopy-pcap, some of them written in C for the purpose.
-const PROGRAMS: [(&str, &str, &str); 6] = [
-    ("tshark", "--version", "tshark"),
-    ("dumpcap", "--version", "wireshark-common"),
-    ("tcpdump", "--version", "tcpdump"),
-    ("ngrep", "-V", "ngrep"),
-    ("nmap", "--version", "nmap"),
-    ("gcc", "--version", "gcc"),
-];
-
-fn install_programs() -> Result<(), Failed> {
-    let missing = PROGRAMS
-        .iter()
-        .filter(|(program, question, _)| !Step::new(program, program, &[question]).succeeds_quietly());
-    let packages: Vec<&str> = missing.map(|&(_, _, package)| package).collect();
-    if packages.is_empty() { Ok(()) } else { step::install(&[&packages[..], &["libpcap0.8"]].concat()) }
-}
-
-fn test() -> Result<(), Failed> {
-    install_programs()?;
-    run_all(&[
-        // The binary first: tests of the command line start it.
-        Step::cargo("build the workspace", &["build", "--workspace", "--all-features", "--all-targets"]),
-        Step::cargo("test the workspace", &["test", "--workspace", "--all-features", "--no-fail-fast"]),
-        loom(),
-        Step::cargo("compile the fuzz targets", &["check", "--manifest-path", "fuzz/Cargo.toml"]),
-    ])?;
-    instructions::install_and_compare()?;
-    vm(&["run".into()])
-}
-
-/// The lab of emulated machines, on the build that the other tests use.
-fn vm(arguments: &[String]) -> Result<(), Failed> {
-    let fixed = ["run", "--quiet", "--package", "nocopy-vm", "--"];
-    let all: Vec<&str> = fixed.into_iter().chain(arguments.iter().map(String::as_str)).collect();
-    // A test starts the command.
-    run_all(&[
-        Step::cargo("build the command", &["build", "--package", "nocopy-cli"]),
-        Step::cargo("the VM lab", &all),
-    ])
-}
-
-/// The models of rings and return lists, in every interleaving: another build of the library, on loom's atomics.
-fn loom() -> Step {
-    let arguments =
-        ["test", "-p", "nocopy", "--lib", "--profile", "loom", "--target-dir", "target/loom", "loom_tests"];
-    Step::cargo("run the loom models", &arguments).with("RUSTFLAGS", "--cfg nocopy_loom")
-}
-
-fn check() -> Result<(), Failed> {
-    run_all(&[
-        Step::cargo("formatting", &["fmt", "--all", "--check"]),
-        vm_tests_formatting()?,
-        Step::cargo(
-            "lints",
-            &["clippy", "--workspace", "--all-features", "--all-targets", "--", "-D", "warnings"],
-        ),
-        Step::cargo("documentation", &["doc", "--workspace", "--all-features", "--no-deps"])
-            .with("RUSTDOCFLAGS", "-D warnings"),
-    ])?;
-    bpf::check()?;
-    if !Step::cargo("cargo deny there", &["deny", "--version"]).succeeds_quietly() {
-        run_all(&[Step::cargo("install cargo-deny", &["install", "cargo-deny", "--locked"])])?;
-    }
-    // Not `advisories`: their database is fetched from a host that a build machine need not reach.
-    run_all(&[Step::cargo("licences, bans, sources", &["deny", "check", "bans", "licenses", "sources"])])
-}
-
-/// cargo fmt does not see files that a build script makes modules.
-fn vm_tests_formatting() -> Result<Step, Failed> {
-    let files = step::files("crates/nocopy-vm/src/tests", ".rs")?;
-    let paths: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
-    let options = ["--check", "--edition", "2024"];
-    let all: Vec<&str> = options.into_iter().chain(paths.iter().map(String::as_str)).collect();
-    Ok(Step::new("formatting of the VM lab's tests", "rustfmt", &all))
-}
-
-fn docs() -> Result<(), Failed> {
-    let print = |what: &str, arguments: &[&str], file: &str| {
-        let nocopy = ["run", "--quiet", "-p", "nocopy-cli", "--"];
-        Step::cargo(what, &[&nocopy, arguments].concat()).into_file(&format!("target/{file}"))
-    };
-    let page = |command: &&str| {
-        print(&format!("man page of {command}"), &["man", command], &format!("man/nocopy-{command}.1"))
-    };
-    let completions = |(shell, file): (&str, &str)| {
-        let arguments = ["completions", shell];
-        print(&format!("completions for {shell}"), &arguments, &format!("completions/{file}"))
-    };
-    let api = Step::cargo("API documentation", &["doc", "--workspace", "--all-features", "--no-deps"])
-        .with("RUSTDOCFLAGS", "-D warnings");
-    let shells = [("bash", "nocopy.bash"), ("zsh", "_nocopy"), ("fish", "nocopy.fish")];
-    let all: Vec<Step> = [api, print("man page", &["man"], "man/nocopy.1")]
-        .into_iter()
-        .chain(["bench", "doctor", "stats", "sniff", "record", "send"].iter().map(page))
-        .chain(shells.map(completions))
-        .collect();
-    run_all(&all)
-}
+/// What `--quick` builds: little, and nothing that needs privileges.
+const QUICK: &[&str] = &["--package", "nocopy-proto", "--package", "nocopy", "--lib"];

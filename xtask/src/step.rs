@@ -1,9 +1,13 @@
 //! A step: a command with a name, run from the root of the repository.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+
+use crate::gate::Outcome;
 
 /// A step that did not succeed.
 #[derive(Debug)]
@@ -15,23 +19,40 @@ impl fmt::Display for Failed {
     }
 }
 
+impl From<Failed> for Outcome {
+    fn from(Failed(text): Failed) -> Self {
+        let name = text.lines().next().unwrap_or_default().to_owned();
+        Outcome::failed(name, text)
+    }
+}
+
+impl From<Result<(), Failed>> for Outcome {
+    fn from(result: Result<(), Failed>) -> Self {
+        result.map_or_else(Outcome::from, |()| Outcome::passed())
+    }
+}
+
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_owned()
 }
 
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[derive(Debug)]
 pub(crate) struct Step {
     name: String,
     program: String,
     arguments: Vec<String>,
-    variable: Option<(&'static str, &'static str)>,
-    output: Option<PathBuf>,
+    variables: Vec<(String, String)>,
 }
 
 impl Step {
     pub(crate) fn new(name: &str, program: &str, arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        Self { name: name.to_owned(), program: program.to_owned(), arguments, variable: None, output: None }
+        Self { name: name.to_owned(), program: program.to_owned(), arguments, variables: Vec::new() }
     }
 
     pub(crate) fn cargo(name: &str, arguments: &[&str]) -> Self {
@@ -39,20 +60,15 @@ impl Step {
     }
 
     /// Sets an environment variable.
-    pub(crate) fn with(mut self, variable: &'static str, value: &'static str) -> Self {
-        self.variable = Some((variable, value));
-        self
-    }
-
-    /// Writes what the command prints into a file.
-    pub(crate) fn into_file(mut self, path: &str) -> Self {
-        self.output = Some(root().join(path));
+    pub(crate) fn with(mut self, variable: &str, value: &str) -> Self {
+        self.variables.push((variable.to_owned(), value.to_owned()));
         self
     }
 
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments).current_dir(root()).envs(self.variable);
+        command.args(&self.arguments).current_dir(root()).stdin(Stdio::null());
+        command.envs(self.variables.iter().map(|(variable, value)| (variable, value)));
         command
     }
 
@@ -61,33 +77,80 @@ impl Step {
         status.is_ok_and(|status| status.success())
     }
 
-    fn run(&self) -> Result<(), Failed> {
-        let failed = |error: &dyn fmt::Display| {
-            Failed(format!("{}: '{} {}': {error}", self.name, self.program, self.arguments.join(" ")))
-        };
-        eprintln!("xtask: {}", self.name);
-        let mut command = self.command();
-        if let Some(path) = &self.output {
-            fs::create_dir_all(path.parent().expect("a file in a directory"))
-                .map_err(|error| failed(&error))?;
-            command.stdout(File::create(path).map_err(|error| failed(&error))?);
-        }
-        let status = command.status().map_err(|error| failed(&error))?;
-        if status.success() { Ok(()) } else { Err(failed(&status)) }
+    /// Runs the command, whose messages are shown as they come; returns what it printed on standard output.
+    ///
+    /// # Errors
+    /// With all of its messages.
+    pub(crate) fn captured(&self) -> Result<String, Failed> {
+        let (printed, messages, status) = self.run_to_end(false)?;
+        if status.success() { Ok(printed) } else { Err(self.failed(&messages)) }
     }
+
+    /// Runs the command, everything that it prints is shown.
+    pub(crate) fn run(&self) -> Result<(), Failed> {
+        let (_, messages, status) = self.run_to_end(true)?;
+        if status.success() { Ok(()) } else { Err(self.failed(&messages)) }
+    }
+
+    /// Runs the command, everything that it prints is shown; returns its exit code, if it had one, and what it printed.
+    pub(crate) fn status(&self) -> Result<(Option<i32>, String), Failed> {
+        self.run_to_end(true).map(|(_, messages, status)| (status.code(), messages))
+    }
+
+    /// Writes what the command prints into a file.
+    pub(crate) fn into_file(self, path: &str) -> Result<(), Failed> {
+        let printed = self.captured()?;
+        let path = root().join(path);
+        let written = fs::create_dir_all(path.parent().expect("a file in a directory"))
+            .and_then(|()| fs::write(&path, printed));
+        written.map_err(|error| Failed(format!("{}: {error}", path.display())))
+    }
+
+    fn failed(&self, why: &dyn fmt::Display) -> Failed {
+        Failed(format!("{}: '{} {}'\n{why}", self.name, self.program, self.arguments.join(" ")))
+    }
+
+    /// What was printed on standard output, the messages (with `together` both), and how it ended.
+    fn run_to_end(&self, together: bool) -> Result<(String, String, ExitStatus), Failed> {
+        eprintln!("xtask: {}", self.name);
+        let failed = |error: std::io::Error| self.failed(&error);
+        let mut command = self.command();
+        let (messages, writer) = std::io::pipe().map_err(failed)?;
+        let stdout = if together { writer.try_clone().map_err(failed)?.into() } else { Stdio::piped() };
+        let mut child = command.stdout(stdout).stderr(writer).spawn().map_err(failed)?;
+        drop(command); // it holds the pipe's other end
+        let printed = child.stdout.take();
+        let (printed, messages) = thread::scope(|scope| {
+            let printed = scope.spawn(|| read(printed));
+            let messages = show(messages);
+            (printed.join().expect("reading does not panic"), messages)
+        });
+        let status = child.wait().map_err(failed)?;
+        Ok((printed, messages, status))
+    }
+}
+
+fn read(from: Option<impl Read>) -> String {
+    let mut bytes = Vec::new();
+    // What was read before an error is all there is.
+    let _ = from.map(|mut from| from.read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Prints what comes, line by line, and returns it.
+fn show(from: impl Read) -> String {
+    let mut text = String::new();
+    for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line);
+        eprintln!("{line}");
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
 }
 
 pub(crate) fn run_all(steps: &[Step]) -> Result<(), Failed> {
     steps.iter().try_for_each(Step::run)
-}
-
-/// Installs packages of Debian's.
-pub(crate) fn install(packages: &[&str]) -> Result<(), Failed> {
-    let name = format!("install {}", packages.join(" "));
-    run_all(&[
-        Step::new("list Debian's packages", "apt-get", &["update", "-qq"]),
-        Step::new(&name, "apt-get", &[&["install", "-y", "-qq"], packages].concat()),
-    ])
 }
 
 /// The files of a directory of the repository whose names end so, in the order of their names.

@@ -1,0 +1,40 @@
+//! What needs no traffic: formatting, lints, documentation, BPF objects.
+
+use crate::gate::{Gate, Outcome};
+use crate::step::{Failed, Step, files};
+use crate::{bpf, docs};
+
+pub(crate) fn run(gate: &mut Gate) {
+    gate.run("formatting", || formatting().into());
+    gate.run("lints and fuzz targets", || lints().run().into());
+    gate.run("documentation", || docs::api().run().into());
+    gate.run("BPF objects", bpf::check);
+}
+
+fn formatting() -> Result<(), Failed> {
+    Step::cargo("formatting", &["fmt", "--all", "--check"]).run()?;
+    // cargo fmt does not see files that a build script makes modules.
+    let files = files("crates/nocopy-vm/src/tests", ".rs")?;
+    let paths: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
+    let options = ["--check", "--edition", "2024"];
+    let all: Vec<&str> = options.into_iter().chain(paths.iter().map(String::as_str)).collect();
+    Step::new("formatting of the VM lab's tests", "rustfmt", &all).run()
+}
+
+/// Also what compiles the fuzz targets.
+fn lints() -> Step {
+    let what = ["clippy", "--workspace", "--all-features", "--all-targets", "--", "-D", "warnings"];
+    Step::cargo("lints", &what)
+}
+
+/// Licences, bans and sources of all dependencies. Not `advisories`: their database is fetched from a host that a build machine
+/// need not reach.
+pub(crate) fn licences() -> Outcome {
+    let check = || {
+        if !Step::cargo("cargo deny there", &["deny", "--version"]).succeeds_quietly() {
+            Step::cargo("install cargo-deny", &["install", "cargo-deny", "--locked"]).run()?;
+        }
+        Step::cargo("licences, bans, sources", &["deny", "check", "bans", "licenses", "sources"]).run()
+    };
+    check().into()
+}

@@ -1,0 +1,234 @@
+//! The gate: steps that all run, whatever became of the ones before, and one summary of them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+/// More tests than this that pass only when they run again mean that something is wrong with them.
+const FLAKY_MAX: usize = 2;
+
+/// What became of one step.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) passed: usize,
+    pub(crate) failures: Vec<Failure>,
+    /// Passed when run again, alone; counted as passed, too.
+    pub(crate) flaky: Vec<Note>,
+    pub(crate) skips: Vec<Note>,
+    /// What the summary says beside the verdict.
+    pub(crate) remark: String,
+}
+
+/// Something that failed, and what it printed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) name: String,
+    pub(crate) output: String,
+}
+
+/// A test and what there is to say about it: the stall during a flaky one, what a skipped one needs.
+#[derive(Debug)]
+pub(crate) struct Note {
+    pub(crate) name: String,
+    pub(crate) text: String,
+}
+
+impl Outcome {
+    pub(crate) fn passed() -> Self {
+        Self { passed: 1, ..Self::default() }
+    }
+
+    pub(crate) fn failed(name: impl Into<String>, output: impl Into<String>) -> Self {
+        let failure = Failure { name: name.into(), output: output.into() };
+        Self { failures: vec![failure], ..Self::default() }
+    }
+
+    /// Something cannot be had here. Continuous integration has everything, so there it is a failure.
+    pub(crate) fn unavailable(name: impl Into<String>, needs: impl Into<String>) -> Self {
+        if std::env::var_os("CI").is_some_and(|value| value == "true") {
+            return Self::failed(name, format!("a skip that CI does not allow: {}", needs.into()));
+        }
+        Self::skipped(name, needs)
+    }
+
+    fn skipped(name: impl Into<String>, needs: impl Into<String>) -> Self {
+        let skip = Note { name: name.into(), text: needs.into() };
+        Self { skips: vec![skip], ..Self::default() }
+    }
+
+    pub(crate) fn with_remark(mut self, remark: impl Into<String>) -> Self {
+        self.remark = remark.into();
+        self
+    }
+
+    /// Both, as one.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.passed += other.passed;
+        self.failures.extend(other.failures);
+        self.flaky.extend(other.flaky);
+        self.skips.extend(other.skips);
+        self.remark.push_str(&other.remark);
+        self
+    }
+
+    /// The verdict, the counts and the remark, for a table.
+    pub(crate) fn line(&self) -> String {
+        let remark = self.remark.trim_end_matches("; ");
+        let parts = [self.verdict(), &self.counts(), remark];
+        let some: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        some.join("; ")
+    }
+
+    fn verdict(&self) -> &'static str {
+        match (self.failures.is_empty(), self.passed, self.skips.is_empty()) {
+            (false, ..) => "FAILED",
+            (true, 0, false) => "skipped",
+            _ => "passed",
+        }
+    }
+
+    fn counts(&self) -> String {
+        let kinds = [
+            (self.passed, "passed"),
+            (self.failures.len(), "failed"),
+            (self.flaky.len(), "flaky"),
+            (self.skips.len(), "skipped"),
+        ];
+        let some = kinds.iter().filter(|(count, _)| *count > 0);
+        some.map(|(count, kind)| format!("{count} {kind}")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The steps that have run.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    steps: Vec<(&'static str, Outcome, Duration)>,
+}
+
+impl Gate {
+    /// Runs a step and keeps what became of it.
+    pub(crate) fn run(&mut self, name: &'static str, step: impl FnOnce() -> Outcome) {
+        eprintln!("xtask: {name}");
+        let start = Instant::now();
+        let outcome = step();
+        let took = start.elapsed();
+        eprintln!("xtask: {name}: {} after {} ({})", outcome.verdict(), minutes(took), outcome.counts());
+        self.steps.push((name, outcome, took));
+    }
+
+    /// Prints the summary; true when nothing failed.
+    pub(crate) fn finish(self) -> bool {
+        print!("{}", self.summary());
+        self.failure_count() == 0
+    }
+
+    fn failure_count(&self) -> usize {
+        let failures: usize = self.steps.iter().map(|(_, outcome, _)| outcome.failures.len()).sum();
+        failures + usize::from(self.has_too_many_flaky())
+    }
+
+    fn has_too_many_flaky(&self) -> bool {
+        self.steps.iter().map(|(_, outcome, _)| outcome.flaky.len()).sum::<usize>() > FLAKY_MAX
+    }
+
+    /// A row for each step, what was flaky and skipped, the failures with their output, and the counts as the last line.
+    fn summary(&self) -> String {
+        let mut text = format!("\n{:<28} {:<8} {:>8}\n", "step", "verdict", "time");
+        for (name, outcome, took) in &self.steps {
+            let (verdict, counts, remark) = (outcome.verdict(), outcome.counts(), &outcome.remark);
+            let separator = if remark.is_empty() { "" } else { "; " };
+            let _ =
+                writeln!(text, "{name:<28} {verdict:<8} {:>8}  {counts}{separator}{remark}", minutes(*took));
+        }
+        let total = self.steps.iter().map(|(_, _, took)| *took).sum();
+        let _ = writeln!(text, "{:<28} {:<8} {:>8}", "all", "", minutes(total));
+        self.write_skips(&mut text);
+        self.write_flaky(&mut text);
+        for failure in self.steps.iter().flat_map(|(_, outcome, _)| &outcome.failures) {
+            let _ = writeln!(text, "\n---- failed: {} ----\n{}", failure.name, failure.output.trim_end());
+        }
+        let sum = |count: fn(&Outcome) -> usize| -> usize {
+            self.steps.iter().map(|(_, outcome, _)| count(outcome)).sum()
+        };
+        let (passed, skipped) = (sum(|outcome| outcome.passed), sum(|outcome| outcome.skips.len()));
+        let _ = writeln!(text, "\n{passed} passed, {} failed, {skipped} skipped", self.failure_count());
+        text
+    }
+
+    fn write_skips(&self, text: &mut String) {
+        let mut by_need: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for skip in self.steps.iter().flat_map(|(_, outcome, _)| &outcome.skips) {
+            by_need.entry(&skip.text).or_default().push(&skip.name);
+        }
+        for (needs, names) in by_need {
+            let _ = writeln!(text, "\nskipped {}: {needs}", names.len());
+            for name in names {
+                let _ = writeln!(text, "    {name}");
+            }
+        }
+    }
+
+    fn write_flaky(&self, text: &mut String) {
+        let flaky: Vec<_> = self.steps.iter().flat_map(|(_, outcome, _)| &outcome.flaky).collect();
+        if flaky.is_empty() {
+            return;
+        }
+        let _ = writeln!(text, "\nflaky: failed while the machine stalled, and passed when run again, alone");
+        for note in &flaky {
+            let _ = writeln!(text, "    {}: {}", note.name, note.text);
+        }
+        if self.has_too_many_flaky() {
+            let _ =
+                writeln!(text, "    {} flaky tests: more than {FLAKY_MAX} count as a failure", flaky.len());
+        }
+    }
+}
+
+fn minutes(time: Duration) -> String {
+    format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate(outcomes: Vec<Outcome>) -> Gate {
+        Gate { steps: outcomes.into_iter().map(|outcome| ("step", outcome, Duration::ZERO)).collect() }
+    }
+
+    fn flaky(count: usize) -> Outcome {
+        let flaky = (0..count).map(|i| Note { name: i.to_string(), text: "stalled".into() });
+        Outcome { passed: count, flaky: flaky.collect(), ..Outcome::default() }
+    }
+
+    #[test]
+    fn a_failed_step_hides_no_other() {
+        let mut gate = Gate::default();
+        gate.run("first", || Outcome::failed("one", "its output"));
+        gate.run("second", || Outcome::failed("two", "other output"));
+        gate.run("third", Outcome::passed);
+        let summary = gate.summary();
+        for part in ["failed: one", "its output", "failed: two", "other output", "third"] {
+            assert!(summary.contains(part), "{part}: {summary}");
+        }
+        assert_eq!(summary.lines().last(), Some("1 passed, 2 failed, 0 skipped"));
+        assert!(!gate.finish());
+    }
+
+    #[test]
+    fn skips_are_grouped_by_what_they_need() {
+        let skips = || Outcome::skipped("a", "needs a card").and(Outcome::skipped("b", "needs a card"));
+        let gate = gate(vec![skips().and(Outcome::passed())]);
+        let summary = gate.summary();
+        assert!(summary.contains("skipped 2: needs a card\n    a\n    b\n"), "{summary}");
+        assert_eq!(summary.lines().last(), Some("1 passed, 0 failed, 2 skipped"));
+    }
+
+    #[test]
+    fn more_than_two_flaky_tests_are_a_failure() {
+        assert!(gate(vec![flaky(1), flaky(1)]).finish());
+        let three = gate(vec![flaky(1), flaky(2)]);
+        assert!(three.summary().ends_with("\n3 passed, 1 failed, 0 skipped\n"), "{}", three.summary());
+        assert!(!three.finish());
+    }
+}

@@ -1,0 +1,172 @@
+//! What the tests need of this machine: looked for, installed, named.
+
+use std::fs;
+use std::path::Path;
+
+use crate::step::{Failed, Step, is_root, run_all};
+
+/// A program that something here starts.
+struct Program {
+    name: &'static str,
+    /// How to ask whether it is there.
+    question: &'static str,
+    apt: &'static str,
+    dnf: &'static str,
+    /// What needs it.
+    needed: Needed,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Needed {
+    Tests,
+    Instructions,
+    VmLab,
+    Bpf,
+}
+
+impl Needed {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Tests => "tests",
+            Self::Instructions => "instruction guards",
+            Self::VmLab => "VM lab (installs it by itself)",
+            Self::Bpf => "building and checking BPF objects",
+        }
+    }
+}
+
+const fn program(
+    name: &'static str,
+    question: &'static str,
+    [apt, dnf]: [&'static str; 2],
+    needed: Needed,
+) -> Program {
+    Program { name, question, apt, dnf, needed }
+}
+
+/// The BPF compiler has one version, since another writes another object: the one of Debian 12.
+pub(crate) const CLANG: &str = "clang-14";
+pub(crate) const STRIP: &str = "llvm-strip-14";
+
+const PROGRAMS: &[Program] = &[
+    // The linker of Rust programs, and the compiler of the C programs that run on nocopy-pcap.
+    program("gcc", "--version", ["gcc", "gcc"], Needed::Tests),
+    program("ip", "-V", ["iproute2", "iproute"], Needed::Tests),
+    program("tc", "-V", ["iproute2", "iproute-tc"], Needed::Tests),
+    program("tshark", "--version", ["tshark", "wireshark-cli"], Needed::Tests),
+    program("dumpcap", "--version", ["wireshark-common", "wireshark-cli"], Needed::Tests),
+    program("tcpdump", "--version", ["tcpdump", "tcpdump"], Needed::Tests),
+    program("ngrep", "-V", ["ngrep", "ngrep"], Needed::Tests),
+    program("nmap", "--version", ["nmap", "nmap"], Needed::Tests),
+    program("valgrind", "--version", ["valgrind", "valgrind"], Needed::Instructions),
+    program(CLANG, "--version", ["clang-14", "clang"], Needed::Bpf),
+    program(STRIP, "--version", ["llvm-14", "llvm"], Needed::Bpf),
+    program("qemu-system-x86_64", "--version", ["qemu-system-x86", "qemu-system-x86-core"], Needed::VmLab),
+];
+
+/// The library that libpcap's programs are linked with.
+const LIBPCAP: [&str; 2] = ["libpcap0.8", "libpcap"];
+
+impl Program {
+    fn is_there(&self) -> bool {
+        Step::new(self.name, self.name, &[self.question]).succeeds_quietly()
+    }
+}
+
+/// Installs the programs that tests start, or says what is missing and how to install it.
+pub(crate) fn install_for_tests() -> Result<(), Failed> {
+    install_missing(Needed::Tests)
+}
+
+pub(crate) fn install_valgrind() -> Result<(), Failed> {
+    install_missing(Needed::Instructions)
+}
+
+/// Installs the BPF compiler; false where this system's packages have none of that version.
+pub(crate) fn install_bpf_compiler() -> Result<bool, Failed> {
+    if missing(Needed::Bpf).is_empty() {
+        return Ok(true);
+    }
+    let _ = Step::new("list packages", "apt-get", &["update", "-qq"]).run();
+    let is_packaged = Step::new("look for the compiler", "apt-cache", &["show", CLANG]).succeeds_quietly();
+    if !is_packaged {
+        return Ok(false);
+    }
+    install_missing(Needed::Bpf).map(|()| true)
+}
+
+fn missing(needed: Needed) -> Vec<&'static Program> {
+    PROGRAMS.iter().filter(|program| program.needed == needed && !program.is_there()).collect()
+}
+
+fn install_missing(needed: Needed) -> Result<(), Failed> {
+    let missing = missing(needed);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = missing.iter().map(|program| program.name).collect();
+    let mut packages: Vec<&str> = missing.iter().map(|program| program.apt).collect();
+    if needed == Needed::Tests {
+        packages.push(LIBPCAP[0]);
+    }
+    packages.dedup();
+    if !is_root() || !has_apt() {
+        let lines = install_lines(&missing);
+        return Err(Failed(format!("missing for the {}: {}; {lines}", needed.text(), names.join(", "))));
+    }
+    run_all(&[
+        Step::new("list packages", "apt-get", &["update", "-qq"]),
+        Step::new(
+            &format!("install {}", packages.join(" ")),
+            "apt-get",
+            &[&["install", "-y", "-qq", "--no-install-recommends"], &packages[..]].concat(),
+        )
+        .with("DEBIAN_FRONTEND", "noninteractive"),
+    ])
+}
+
+fn has_apt() -> bool {
+    Step::new("apt-get", "apt-get", &["--version"]).succeeds_quietly()
+}
+
+fn install_lines(missing: &[&Program]) -> String {
+    let line = |of: fn(&Program) -> &'static str| {
+        let mut packages: Vec<&str> = missing.iter().map(|program| of(program)).collect();
+        packages.sort_unstable();
+        packages.dedup();
+        packages.join(" ")
+    };
+    let (apt, dnf) = (line(|program| program.apt), line(|program| program.dnf));
+    format!("as root: 'apt-get install {apt}' (Debian, Ubuntu) or 'dnf install {dnf}' (Fedora)")
+}
+
+/// Prints what is there of what the tests need; false when something is missing.
+pub(crate) fn doctor() -> bool {
+    println!("{:<22} {:<8} needed for", "what", "there");
+    let row = |what: &str, there: bool, needed: &str| {
+        println!("{what:<22} {:<8} {needed}", if there { "yes" } else { "NO" });
+        there
+    };
+    let mut all = row("root", is_root(), "tests that make network namespaces, AF_XDP, BPF, the VM lab");
+    all &= row("Linux 5.19", kernel_is_at_least(5, 19), "the bench; newer features are asked for one by one");
+    all &= row("BTF", Path::new("/sys/kernel/btf/vmlinux").exists(), "nocopy profile and its tests");
+    let absent: Vec<&Program> = PROGRAMS.iter().filter(|program| !program.is_there()).collect();
+    for program in PROGRAMS {
+        let is_there = absent.iter().all(|missing| missing.name != program.name);
+        row(program.name, is_there, program.needed.text());
+    }
+    if !absent.is_empty() {
+        println!("\ninstall what is missing, {}", install_lines(&absent));
+        println!("('cargo xtask test' installs it by itself where it may and there is apt-get)");
+    }
+    if !has_apt() {
+        println!("\nno apt-get: the VM lab is skipped here, since its kernels are Debian's packages");
+    }
+    all && absent.is_empty()
+}
+
+fn kernel_is_at_least(major: u32, minor: u32) -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (major, minor)
+}

@@ -1,0 +1,210 @@
+//! Suites that take too long for every change. Their last verdicts are committed, in docs/nightly.md.
+
+use std::fs;
+use std::process::ExitCode;
+
+use crate::check;
+use crate::gate::{Gate, Outcome};
+use crate::step::{Failed, Step, files, root};
+use crate::stops::{Busy, Stops};
+use crate::suite::{self, Instrument, Suite};
+use crate::vm;
+
+/// Where the verdicts are kept, as rows of a table.
+const VERDICTS: &str = "docs/nightly.md";
+
+/// One of them.
+struct Nightly {
+    name: &'static str,
+    about: &'static str,
+    run: fn() -> Outcome,
+}
+
+const ALL: &[Nightly] = &[
+    Nightly { name: "random", about: "all tests with new random inputs", run: random },
+    Nightly { name: "fuzz", about: "every fuzz target for three minutes", run: fuzz },
+    Nightly {
+        name: "stalls",
+        about: "all tests while their processes are stopped for 100 to 280 ms, several times a second; three runs, no second try",
+        run: stalls,
+    },
+    Nightly {
+        name: "busy",
+        about: "all tests while both processors are busy; three runs, no second try",
+        run: busy,
+    },
+    Nightly {
+        name: "soak",
+        about: "the VM lab's random operations for ten minutes, from a new seed",
+        run: soak,
+    },
+    Nightly {
+        name: "sanitizer",
+        about: "tests of sockets, pools and C interfaces under the address sanitizer",
+        run: sanitizer,
+    },
+    Nightly {
+        name: "licences",
+        about: "licences, bans and sources of all dependencies",
+        run: check::licences,
+    },
+];
+
+/// How often a suite that looks for rare failures runs.
+const ROUNDS: usize = 3;
+
+/// For each fuzz target.
+const FUZZ_SECONDS: u32 = 180;
+
+pub(crate) fn run(name: Option<&str>) -> ExitCode {
+    let Some(nightly) = ALL.iter().find(|nightly| Some(nightly.name) == name) else {
+        for Nightly { name, about, .. } in ALL {
+            println!("{name:<12} {about}");
+        }
+        return name.map_or(ExitCode::SUCCESS, |name| {
+            eprintln!("xtask: no nightly suite is called {name}; the list above has all");
+            ExitCode::from(2)
+        });
+    };
+    let outcome = (nightly.run)();
+    let noted = note(nightly.name, &outcome);
+    let mut gate = Gate::default();
+    gate.run(nightly.name, || outcome);
+    if let Err(failed) = noted {
+        eprintln!("xtask: the verdict is not noted: {failed}");
+    }
+    if gate.finish() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn random() -> Outcome {
+    Suite { random: true, ..Suite::of(suite::ALL) }.outcome()
+}
+
+fn stalls() -> Outcome {
+    rounds(|| {
+        let _stops = Stops::begin();
+        Suite { retry: false, ..Suite::of(suite::ALL) }.outcome()
+    })
+}
+
+fn busy() -> Outcome {
+    rounds(|| {
+        let _busy = Busy::begin();
+        Suite { retry: false, ..Suite::of(suite::ALL) }.outcome()
+    })
+}
+
+fn rounds(run: impl Fn() -> Outcome) -> Outcome {
+    (0..ROUNDS).map(|_| run()).reduce(Outcome::and).unwrap_or_default()
+}
+
+fn soak() -> Outcome {
+    vm::run(&["run", "--only", "soak", "--soak", "--seed", "random"].map(str::to_owned)).into()
+}
+
+fn sanitizer() -> Outcome {
+    let built = ["--target", "x86_64-unknown-linux-gnu", "--target-dir", "target/sanitizer"];
+    let packages = ["--package", "nocopy", "--package", "nocopy-pcap"];
+    let all = [&built[..], &packages[..]].concat();
+    Suite { instrument: Instrument::AddressSanitizer, ..Suite::of(&all) }.outcome()
+}
+
+/// Every target for its time; the remark says what it covered at first and in the end.
+fn fuzz() -> Outcome {
+    if !Step::cargo("cargo fuzz there", &["fuzz", "--version"]).succeeds_quietly() {
+        let install = Step::cargo("install cargo-fuzz", &["install", "cargo-fuzz", "--locked"]);
+        if let Err(failed) = install.run() {
+            return failed.into();
+        }
+    }
+    let targets = match files("fuzz/fuzz_targets", ".rs") {
+        Ok(targets) => targets,
+        Err(failed) => return failed.into(),
+    };
+    let names = targets.iter().filter_map(|path| path.file_stem()?.to_str());
+    names.map(fuzz_target).reduce(Outcome::and).unwrap_or_default()
+}
+
+fn fuzz_target(name: &str) -> Outcome {
+    let time = format!("-max_total_time={FUZZ_SECONDS}");
+    // A corpus of this run alone, so that growth is growth.
+    let corpus = root().join("target/fuzz-corpus").join(name);
+    let _ = fs::remove_dir_all(&corpus);
+    if let Err(error) = fs::create_dir_all(&corpus) {
+        return Outcome::failed(name, error.to_string());
+    }
+    let step = Step::new(
+        name,
+        "cargo",
+        &["fuzz", "run", name, &corpus.display().to_string(), "--", &time, "-len_control=0"],
+    )
+    .with("RUSTUP_TOOLCHAIN", "nightly")
+    // The library's release profile takes minutes for every target.
+    .with("CARGO_PROFILE_RELEASE_LTO", "off")
+    .with("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    match step.status() {
+        Ok((Some(0), output)) => match coverage(&output) {
+            Some((first, last)) => Outcome::passed().with_remark(format!("{name} {first} -> {last} edges; ")),
+            None => Outcome::failed(name, format!("no coverage was reported\n{output}")),
+        },
+        Ok((_, output)) => Outcome::failed(name, output),
+        Err(failed) => failed.into(),
+    }
+}
+
+/// The first and last number of edges in libFuzzer's lines `#2 INITED cov: 12 ft: 13 …`.
+fn coverage(output: &str) -> Option<(u32, u32)> {
+    let mut numbers =
+        output.lines().filter_map(|line| line.split_once("cov: ")?.1.split(' ').next()?.parse().ok());
+    let first = numbers.next()?;
+    Some((first, numbers.next_back().unwrap_or(first)))
+}
+
+/// The commit that is checked out, with a mark when files differ from it.
+pub(crate) fn commit() -> String {
+    let git = |arguments: &[&str]| Step::new("git", "git", arguments).captured().unwrap_or_default();
+    let changed = !git(&["status", "--porcelain", "--untracked-files=no"]).trim().is_empty();
+    let commit = git(&["rev-parse", "--short", "HEAD"]).trim().to_owned();
+    if changed { format!("{commit} and changes") } else { commit }
+}
+
+/// Puts the verdict into its row.
+fn note(name: &str, outcome: &Outcome) -> Result<(), Failed> {
+    let path = root().join(VERDICTS);
+    let failed = |error: std::io::Error| Failed(format!("{}: {error}", path.display()));
+    let date = Step::new("date", "date", &["--utc", "+%Y-%m-%d"]).captured()?;
+    let row = format!("| {name} | {} | {} | {} |", outcome.line(), commit(), date.trim());
+    let text = fs::read_to_string(&path).map_err(failed)?;
+    fs::write(&path, with_row(&text, name, &row)).map_err(failed)
+}
+
+/// The text with the row of this name replaced, or added at the end.
+fn with_row(text: &str, name: &str, row: &str) -> String {
+    let start = format!("| {name} |");
+    let mut lines: Vec<&str> = text.lines().collect();
+    match lines.iter_mut().find(|line| line.starts_with(&start)) {
+        Some(line) => *line = row,
+        None => lines.push(row),
+    }
+    lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coverage_is_the_first_and_the_last() {
+        let output =
+            "INFO: seed corpus\n#2\tINITED cov: 12 ft: 13 corp: 1\n#9\tNEW    cov: 40 ft: 50\nDone 9 runs";
+        assert_eq!(coverage(output), Some((12, 40)));
+        assert_eq!(coverage("nothing"), None);
+    }
+
+    #[test]
+    fn a_verdict_replaces_the_one_before() {
+        let text = "# Table\n\n| a | old |\n| b | old |\n";
+        assert_eq!(with_row(text, "a", "| a | new |"), "# Table\n\n| a | new |\n| b | old |\n");
+        assert_eq!(with_row(text, "c", "| c | new |"), format!("{text}| c | new |\n"));
+    }
+}

@@ -1,0 +1,171 @@
+//! One run of one test: a process of its own, in a network namespace of its own, for a limited time.
+
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nocopy_lab::Namespace;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+
+use super::binaries::Case;
+use crate::processes;
+
+/// A test that has not ended by then hangs: many times what the longest takes on a slow machine.
+const TIME_LIMIT: Duration = Duration::from_secs(300);
+
+/// The same random tests every time.
+const PROPTEST_SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "20261123");
+
+/// How a test begins the line that says why it did nothing (`nocopy_lab::skip`).
+const SKIP: &str = "SKIP: ";
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Passed,
+    /// What is missing.
+    Skipped(String),
+    Failed,
+}
+
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(crate) verdict: Verdict,
+    pub(crate) output: String,
+    pub(crate) start: Instant,
+    pub(crate) end: Instant,
+}
+
+/// How the tests of this run are started.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Conditions {
+    /// Each in a network namespace of its own, which takes root.
+    pub(crate) isolated: bool,
+    /// New random tests each time.
+    pub(crate) random: bool,
+}
+
+impl Attempt {
+    /// Runs a test to its end, or to the end of its time.
+    pub(crate) fn run(case: &Case, conditions: Conditions) -> Self {
+        let start = Instant::now();
+        let (verdict, output) = match started(case, conditions) {
+            Ok((child, file)) => finished(child, file),
+            Err(error) => (Verdict::Failed, format!("cannot be started: {error}")),
+        };
+        Self { verdict, output, start, end: Instant::now() }
+    }
+}
+
+fn started(case: &Case, conditions: Conditions) -> std::io::Result<(Child, File)> {
+    let output = tempfile::tempfile()?;
+    let mut command = if conditions.isolated {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("isolated").arg(&case.binary.path);
+        command
+    } else {
+        Command::new(&case.binary.path)
+    };
+    command.args(["--exact", &case.test, "--nocapture"]).current_dir(&case.binary.directory);
+    command.env("CARGO_MANIFEST_DIR", &case.binary.directory);
+    if conditions.random {
+        command.env("NOCOPY_TEST_SEED", "random");
+    } else {
+        command.envs([PROPTEST_SEED]);
+    }
+    // Not a session of its own: its leader would take the first terminal that a test opens for its own.
+    command.process_group(0);
+    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
+    Ok((command.spawn()?, output))
+}
+
+fn finished(mut child: Child, mut file: File) -> (Verdict, String) {
+    let ended = wait(&mut child);
+    let mut output = Vec::new();
+    let read = file.rewind().and_then(|()| file.read_to_end(&mut output));
+    let mut output = String::from_utf8_lossy(&output).into_owned();
+    match (ended, read) {
+        (Ok(Some(status)), Ok(_)) => (judge(status, &output), output),
+        (Ok(None), _) => {
+            output.push_str(&format!("\nnot ended after {} s: killed", TIME_LIMIT.as_secs()));
+            (Verdict::Failed, output)
+        }
+        (Err(error), _) | (_, Err(error)) => (Verdict::Failed, format!("{output}\n{error}")),
+    }
+}
+
+/// A test binary that runs no test exits with success, too: it must say that it ran one.
+fn judge(status: ExitStatus, output: &str) -> Verdict {
+    let ran = output.lines().any(|line| line.starts_with("test result: ok. 1 passed; 0 failed"));
+    let skip = output.lines().find_map(|line| line.split_once(SKIP));
+    match (status.success() && ran, skip) {
+        (true, Some((_, needs))) => Verdict::Skipped(needs.to_owned()),
+        (true, None) => Verdict::Passed,
+        (false, _) => Verdict::Failed,
+    }
+}
+
+/// Waits for the end of a test; `None` when its time was up and it was killed, with the processes that it had started.
+fn wait(child: &mut Child) -> std::io::Result<Option<ExitStatus>> {
+    let pid = Pid::from_child(child);
+    let handle = pidfd_open(pid, PidfdFlags::empty())?;
+    let limit = Timespec { tv_sec: TIME_LIMIT.as_secs().cast_signed(), tv_nsec: 0 };
+    let ended = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&limit))?;
+    if ended > 0 {
+        return child.wait().map(Some);
+    }
+    for process in processes::below(pid) {
+        let _ = kill_process(process, Signal::KILL); // it may have ended by itself
+    }
+    let _ = kill_process_group(pid, Signal::KILL);
+    child.wait()?;
+    Ok(None)
+}
+
+/// Becomes `program`, in a network namespace where there is nothing but a loopback interface.
+/// Ports, addresses, firewalls and closed connections of the machine cannot matter to it, nor can those of another test.
+pub(crate) fn become_isolated(program: &str, arguments: &[String]) -> ExitCode {
+    let refused = |what: &str, error: &dyn std::fmt::Display| {
+        eprintln!("xtask: {program}: {what}: {error}");
+        ExitCode::FAILURE
+    };
+    // Out of reach of the terminal's Ctrl-C now, so it ends with xtask.
+    if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
+        return refused("no death signal", &error);
+    }
+    match Namespace::with_loopback() {
+        Ok(namespace) => match namespace.enter() {
+            Ok(()) => refused("exec", &Command::new(program).args(arguments).exec()),
+            Err(error) => refused("cannot enter a network namespace", &error),
+        },
+        Err(error) => refused("no network namespace", &error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    const OK: &str = "running 1 test\ntest a ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored\n";
+
+    #[test]
+    fn a_binary_that_ran_no_test_has_not_passed() {
+        let success = ExitStatus::from_raw(0);
+        assert_eq!(judge(success, OK), Verdict::Passed);
+        let none = "running 0 tests\n\ntest result: ok. 0 passed; 0 failed; 0 ignored\n";
+        assert_eq!(judge(success, none), Verdict::Failed);
+        assert_eq!(judge(success, ""), Verdict::Failed);
+        assert_eq!(judge(ExitStatus::from_raw(9), OK), Verdict::Failed);
+    }
+
+    #[test]
+    fn a_skip_names_what_is_missing() {
+        let output = format!("test a ... SKIP: needs a card: there is none\n{OK}");
+        let verdict = judge(ExitStatus::from_raw(0), &output);
+        assert_eq!(verdict, Verdict::Skipped("needs a card: there is none".into()));
+    }
+}

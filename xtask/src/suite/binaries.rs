@@ -1,0 +1,132 @@
+//! What cargo built: the test binaries, and the tests in them.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::Instrument;
+use crate::gate::Outcome;
+use crate::step::{Failed, Step, root};
+
+/// One program of tests.
+#[derive(Debug)]
+pub(crate) struct Binary {
+    /// `package::target`, as `nocopy::sockets`; of the library's own tests the package.
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+    /// Where cargo runs it.
+    pub(crate) directory: PathBuf,
+}
+
+/// One test.
+#[derive(Debug, Clone)]
+pub(crate) struct Case {
+    pub(crate) binary: Arc<Binary>,
+    pub(crate) test: String,
+}
+
+impl Case {
+    pub(crate) fn name(&self) -> String {
+        format!("{} {}", self.binary.name, self.test)
+    }
+}
+
+/// Builds the tests, with everything that they start, and returns their binaries.
+pub(crate) fn build(arguments: &[&str], instrument: Instrument) -> Result<Vec<Binary>, Outcome> {
+    let fixed = ["test", "--all-features", "--no-run", "--message-format=json-render-diagnostics"];
+    let arguments = [&fixed[..], arguments].concat();
+    let step = match instrument {
+        Instrument::Nothing => Step::cargo("build the tests", &arguments),
+        Instrument::AddressSanitizer => Step::new("build the tests", "cargo", &arguments)
+            .with("RUSTUP_TOOLCHAIN", "nightly")
+            .with("RUSTFLAGS", "-Zsanitizer=address"),
+    };
+    let output = step.captured().map_err(Outcome::from)?;
+    let mut binaries: Vec<Binary> = output.lines().filter_map(test_binary).collect();
+    binaries.sort_by(|a, b| a.name.cmp(&b.name));
+    if binaries.is_empty() {
+        Err(Outcome::failed("build the tests", "no tests were built"))
+    } else {
+        Ok(binaries)
+    }
+}
+
+/// What cargo says of one thing that it built.
+#[derive(Deserialize)]
+struct Artifact {
+    executable: Option<PathBuf>,
+    manifest_path: PathBuf,
+    target: Target,
+    profile: Profile,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+/// The test binary that a line of cargo's output reports, if it does.
+fn test_binary(line: &str) -> Option<Binary> {
+    let artifact: Artifact = serde_json::from_str(line).ok()?;
+    let path = artifact.executable.filter(|_| artifact.profile.test)?;
+    let directory = artifact.manifest_path.parent()?.to_owned();
+    let package = directory.file_name()?.to_str()?.to_owned();
+    let is_of_package = artifact.target.kind.iter().all(|kind| kind != "test");
+    let name = if is_of_package { package } else { format!("{package}::{}", artifact.target.name) };
+    Some(Binary { name, path, directory })
+}
+
+/// The tests of a binary, without those that only other tests start (`#[ignore]`).
+pub(crate) fn cases(binary: Binary) -> Result<Vec<Case>, Failed> {
+    let all = listed(&binary, &[])?;
+    let ignored = listed(&binary, &["--ignored"])?;
+    let binary = Arc::new(binary);
+    let run = all.into_iter().filter(|test| !ignored.contains(test));
+    Ok(run.map(|test| Case { binary: Arc::clone(&binary), test }).collect())
+}
+
+fn listed(binary: &Binary, which: &[&str]) -> Result<Vec<String>, Failed> {
+    let mut command = Command::new(&binary.path);
+    command.args(["--list", "--format", "terse"]).args(which).current_dir(&binary.directory);
+    let output = command.output().map_err(|error| Failed(format!("{}: {error}", binary.path.display())))?;
+    if !output.status.success() {
+        return Err(Failed(format!("{}: its tests cannot be listed ({})", binary.name, output.status)));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+}
+
+/// A program that cargo built in a profile's directory, such as the VM lab beside the tests.
+pub(crate) fn program(profile: &str, name: &str) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    target.join(profile).join(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(kind: &str, name: &str, test: bool) -> String {
+        format!(
+            r#"{{"reason":"compiler-artifact","manifest_path":"/r/crates/nocopy/Cargo.toml","target":{{"name":"{name}","kind":["{kind}"]}},"profile":{{"test":{test}}},"executable":"/t/x"}}"#
+        )
+    }
+
+    #[test]
+    fn only_tests_are_taken_and_named_by_package_and_target() {
+        assert_eq!(test_binary(&line("lib", "nocopy", true)).unwrap().name, "nocopy");
+        let sockets = test_binary(&line("test", "sockets", true)).unwrap();
+        assert_eq!(sockets.name, "nocopy::sockets");
+        assert_eq!(sockets.directory, PathBuf::from("/r/crates/nocopy"));
+        assert!(test_binary(&line("example", "echo", false)).is_none());
+        assert!(test_binary(r#"{"reason":"build-finished","success":true}"#).is_none());
+    }
+}

@@ -1,0 +1,242 @@
+//! The VM lab, as a step of the gate: run, or its verdict remembered while nothing that it depends on has changed.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::gate::{Failure, Note, Outcome};
+use crate::step::{Failed, Step, root};
+use crate::suite::program;
+
+/// What the machines run, and what is compiled into it. Tests and documents beside it are left out.
+const INPUTS: &[&str] = &[
+    "Cargo.lock",
+    "Cargo.toml",
+    "bpf",
+    "crates/nocopy/Cargo.toml",
+    "crates/nocopy/src",
+    "crates/nocopy-cli/Cargo.toml",
+    "crates/nocopy-cli/src",
+    "crates/nocopy-lab/Cargo.toml",
+    "crates/nocopy-lab/src",
+    "crates/nocopy-proto/Cargo.toml",
+    "crates/nocopy-proto/src",
+    "crates/nocopy-vm/Cargo.toml",
+    "crates/nocopy-vm/build.rs",
+    "crates/nocopy-vm/src",
+];
+
+/// Results of the last run, in the form that the lab's README describes.
+const RESULTS: &str = "target/xtask/vm.json";
+
+/// The lab's exit code where it cannot be had: another system than Debian or Ubuntu, another processor, not root.
+const UNAVAILABLE: i32 = 3;
+
+/// Runs the lab with these arguments, on a build of its own.
+pub(crate) fn run(arguments: &[String]) -> Result<(), Failed> {
+    build()?;
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    lab(&arguments).run()
+}
+
+/// The lab, and the command that one of its tests starts. Both have a test called `command`; building that builds them with the
+/// features that all other builds have, so most of it is there.
+fn build() -> Result<(), Failed> {
+    let what = ["test", "--workspace", "--all-features", "--no-run", "--test", "command"];
+    Step::cargo("build the VM lab", &what).run()
+}
+
+fn lab(arguments: &[&str]) -> Step {
+    Step::new("the VM lab", &program("debug", "nocopy-vm").display().to_string(), arguments)
+}
+
+/// The whole lab, on what the tests have built.
+pub(crate) fn outcome() -> Outcome {
+    let inputs = match inputs() {
+        Ok(inputs) => inputs,
+        Err(failed) => return failed.into(),
+    };
+    if let Some(kept) = Kept::of(inputs) {
+        let remark = format!("nothing changed since it passed at {}: not run again", kept.commit);
+        return Outcome { passed: kept.rows, ..Outcome::default() }.with_remark(remark);
+    }
+    let results = root().join(RESULTS);
+    let _ = fs::remove_file(&results);
+    let run = lab(&["run", "--json", &results.display().to_string()]).status();
+    let outcome = match (run, read(&results)) {
+        (Ok((Some(UNAVAILABLE), output)), _) => return Outcome::unavailable("VM lab", output.trim()),
+        (Ok((_, output)), Ok(lab)) => lab.outcome(&output),
+        (Ok((_, output)), Err(failed)) => return Outcome::failed("VM lab", format!("{failed}\n{output}")),
+        (Err(failed), _) => return failed.into(),
+    };
+    if outcome.failures.is_empty() && outcome.flaky.is_empty() {
+        Kept::remember(inputs, outcome.passed);
+    }
+    outcome
+}
+
+/// The parts of the lab's results that decide.
+#[derive(Deserialize)]
+struct Lab {
+    machines: Vec<Machine>,
+    tests: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+struct Machine {
+    topology: String,
+    kernel: String,
+    failure: Option<String>,
+    complaints: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    test: String,
+    topology: String,
+    kernel: String,
+    result: String,
+    failure: Option<String>,
+    complaints: Vec<String>,
+    #[serde(default)]
+    stall: Option<String>,
+}
+
+fn read(results: &Path) -> Result<Lab, Failed> {
+    let text = fs::read_to_string(results).map_err(|error| Failed(format!("no results: {error}")))?;
+    serde_json::from_str(&text).map_err(|error| Failed(format!("{}: {error}", results.display())))
+}
+
+impl Lab {
+    fn outcome(self, output: &str) -> Outcome {
+        let mut outcome = Outcome::default();
+        for machine in self.machines {
+            let complaints = machine.complaints.join("\n");
+            if machine.failure.is_some() || !complaints.is_empty() {
+                let name = format!("VM lab, machine {}, {} kernel", machine.topology, machine.kernel);
+                let output = format!("{}\n{complaints}", machine.failure.unwrap_or_default());
+                outcome.failures.push(Failure { name, output });
+            }
+        }
+        for row in self.tests {
+            let name = format!("VM lab, {} on {}, {} kernel", row.test, row.topology, row.kernel);
+            match row.result.as_str() {
+                "passed" => outcome.passed += 1,
+                "flaky" => {
+                    outcome.passed += 1;
+                    outcome.flaky.push(Note { name, text: row.stall.unwrap_or_default() });
+                }
+                _ => {
+                    let output =
+                        format!("{}\n{}", row.failure.unwrap_or(row.result), row.complaints.join("\n"));
+                    outcome.failures.push(Failure { name, output });
+                }
+            }
+        }
+        if outcome.passed + outcome.failures.len() == 0 {
+            return Outcome::failed("VM lab", format!("no test was run\n{output}"));
+        }
+        outcome
+    }
+}
+
+/// A run that passed, and of what.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    inputs: u64,
+    rows: usize,
+    commit: String,
+}
+
+impl Kept {
+    /// The run that passed with these inputs, if the last one that passed is that.
+    fn of(inputs: u64) -> Option<Self> {
+        let kept: Self = serde_json::from_str(&fs::read_to_string(Self::path()?).ok()?).ok()?;
+        (kept.inputs == inputs).then_some(kept)
+    }
+
+    /// Beside the lab's kernels, so that another checkout finds it.
+    fn remember(inputs: u64, rows: usize) {
+        let kept = Self { inputs, rows, commit: crate::nightly::commit() };
+        let text = serde_json::to_string(&kept).expect("numbers and a string");
+        let written = Self::path().map(|path| {
+            fs::create_dir_all(path.parent().expect("a file in a directory"))
+                .and_then(|()| fs::write(path, text))
+        });
+        if let Some(Err(error)) = written {
+            eprintln!("xtask: the VM lab's verdict is not kept: {error}");
+        }
+    }
+
+    fn path() -> Option<PathBuf> {
+        let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
+        Some(cache.join("nocopy/vm/verdict.json"))
+    }
+}
+
+/// A number that changes with anything that the lab's verdict depends on.
+fn inputs() -> Result<u64, Failed> {
+    let mut hasher = DefaultHasher::new();
+    let compiler = Step::new("compiler", "rustc", &["--version"]).captured()?;
+    let host = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    (compiler, host).hash(&mut hasher);
+    for input in INPUTS {
+        hash(&root().join(input), &mut hasher)
+            .map_err(|error| Failed(format!("{input}, of which the VM lab is made: {error}")))?;
+    }
+    Ok(hasher.finish())
+}
+
+fn hash(path: &Path, hasher: &mut DefaultHasher) -> std::io::Result<()> {
+    if !path.is_dir() {
+        path.file_name().hash(hasher);
+        fs::read(path)?.hash(hasher);
+        return Ok(());
+    }
+    let entries: std::io::Result<Vec<PathBuf>> = fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect();
+    let mut entries = entries?;
+    entries.sort();
+    entries.iter().try_for_each(|entry| hash(entry, hasher))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lab(result: &str) -> Outcome {
+        let text = format!(
+            r#"{{"machines":[{{"topology":"igb","kernel":"newest","failure":null,"complaints":[]}}],
+                "tests":[{{"test":"copies","topology":"igb","kernel":"newest","result":"{result}","failure":null,"complaints":[]}}]}}"#
+        );
+        serde_json::from_str::<Lab>(&text).unwrap().outcome("")
+    }
+
+    #[test]
+    fn a_row_that_did_not_run_has_failed() {
+        assert_eq!(lab("passed").passed, 1);
+        assert_eq!((lab("flaky").passed, lab("flaky").flaky.len()), (1, 1));
+        for result in ["failed", "not_run", "what a later version says"] {
+            assert_eq!(lab(result).failures.len(), 1);
+        }
+        let none = Lab { machines: vec![], tests: vec![] };
+        assert_eq!(none.outcome("").failures.len(), 1);
+    }
+
+    #[test]
+    fn inputs_change_with_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let of = || {
+            let mut hasher = DefaultHasher::new();
+            hash(directory.path(), &mut hasher).unwrap();
+            hasher.finish()
+        };
+        fs::write(directory.path().join("a"), "1").unwrap();
+        let before = of();
+        assert_eq!(before, of());
+        fs::write(directory.path().join("a"), "2").unwrap();
+        assert_ne!(before, of());
+    }
+}
