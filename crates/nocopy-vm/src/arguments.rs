@@ -58,7 +58,7 @@ pub(crate) struct RunArguments {
 /// For tests that repeat random operations.
 #[derive(Args, Debug, Clone, Copy, Default)]
 pub(crate) struct RandomArguments {
-    /// Let random operations go on for 10 minutes instead of half of one.
+    /// Let random operations go on for 10 minutes instead of 12 s.
     #[arg(long)]
     pub(crate) soak: bool,
     /// What random operations start from: a number, or 'random' for another every time. Default: what NOCOPY_TEST_SEED says in the same
@@ -67,7 +67,7 @@ pub(crate) struct RandomArguments {
     pub(crate) seed: Option<Seed>,
 }
 
-/// The environment variable that all random tests of the workspace start from.
+/// The environment variable that says what random operations start from, here and in the simulations of the message protocol.
 const SEED_VARIABLE: &str = "NOCOPY_TEST_SEED";
 
 /// What random operations start from.

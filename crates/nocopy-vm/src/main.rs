@@ -3,7 +3,7 @@
 //! One binary, two roles: on the *host* it prepares and starts emulated machines; inside each of them, as the *guest*,
 //! it runs the tests. The guest sees the host's file system, so it is the same file.
 //!
-//! Exit codes: 0 every test passed, 1 one did not, 2 the lab could not be had, 3 it is not for this machine.
+//! Exit codes: 0 every test passed, 1 one did not, 2 the lab cannot run, 3 it cannot run on this machine.
 #![forbid(unsafe_code)]
 
 mod arguments;

@@ -21,7 +21,7 @@ use crate::registry::Failure;
 /// The user that has no privileges anywhere.
 const NOBODY: u32 = 65534;
 
-/// Should nobody kill it.
+/// How long it runs at most, should the test not end it.
 const LIFE_MAX: Duration = Duration::from_secs(600);
 
 /// Of each size: more than the rings hold several times over.

@@ -13,7 +13,7 @@ use super::traffic;
 use crate::arguments::VictimArguments;
 use crate::registry::Failure;
 
-/// Should nobody kill it.
+/// How long it runs at most, should the test not end it.
 const LIFE_MAX: Duration = Duration::from_secs(600);
 
 /// What it says when its port is open.

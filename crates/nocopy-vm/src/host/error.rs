@@ -1,7 +1,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why the lab could not be had.
+/// Why the lab cannot run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("no test of the name '{name}'; 'nocopy-vm list' lists them")]

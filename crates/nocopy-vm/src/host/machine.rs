@@ -66,7 +66,7 @@ pub(crate) struct Outcome {
 /// How a machine ended that should not have.
 pub(super) enum Ending {
     /// It never came up: nothing of ours has run.
-    Unborn(String),
+    NeverUp(String),
     /// It said nothing more.
     Silent(String),
     /// It ended, or could not be followed.
@@ -76,7 +76,7 @@ pub(super) enum Ending {
 impl Ending {
     fn words(&self) -> &str {
         match self {
-            Self::Unborn(words) | Self::Silent(words) | Self::Early(words) => words,
+            Self::NeverUp(words) | Self::Silent(words) | Self::Early(words) => words,
         }
     }
 }
@@ -112,7 +112,7 @@ fn run(lab: &Lab<'_>, kernel: &KernelTree, tests: &[&'static str], outcome: &mut
     let started = Instant::now();
     let topology = outcome.boot.topology;
     let mut followed = wire::inside(topology, || follow(lab, kernel, tests, outcome));
-    if let Err(Ending::Unborn(why)) = &followed {
+    if let Err(Ending::NeverUp(why)) = &followed {
         outcome.started_again(&format!("it never came up: {why}"));
         followed = wire::inside(topology, || follow(lab, kernel, tests, outcome));
     }
@@ -181,7 +181,7 @@ fn follow(
     tests: &[&'static str],
     outcome: &mut Outcome,
 ) -> Result<(), Ending> {
-    let mut reader = Reader::start(lab, kernel, &outcome.boot, tests).map_err(Ending::Unborn)?;
+    let mut reader = Reader::start(lab, kernel, &outcome.boot, tests).map_err(Ending::NeverUp)?;
     let mut running: Option<(String, Instant)> = None;
     let ending = loop {
         // What is read now may have happened since the last look.
@@ -305,18 +305,20 @@ impl Reader {
             Ok(status) => status,
             Err(error) => return (Vec::new(), Some(Err(Ending::Early(error.to_string())))),
         };
-        let said = fs::read_to_string(self.shared.path().join(event::FILE)).unwrap_or_default();
+        // Not there yet, or not readable at this moment: at the next look.
+        let said = fs::read(self.shared.path().join(event::FILE)).unwrap_or_default();
+        let new = said.get(self.read_bytes..).unwrap_or_default();
         // The last line may be half written.
-        let complete = said.rfind('\n').map_or(0, |end| end + 1);
+        let complete = new.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
         let mut events = Vec::new();
-        for line in said[self.read_bytes..complete].lines() {
+        for line in String::from_utf8_lossy(&new[..complete]).lines() {
             match serde_json::from_str(line) {
                 Ok(event) => events.push(event),
                 Err(error) => return (events, Some(Err(Ending::Early(format!("'{line}': {error}"))))),
             }
             self.last_event = Instant::now();
         }
-        self.read_bytes = complete;
+        self.read_bytes += complete;
         self.is_up |= !events.is_empty();
         self.is_done |= events.iter().any(|event| matches!(event, Event::Done { .. }));
         let end = self.end(status.map(|status| status.to_string()));
@@ -326,7 +328,7 @@ impl Reader {
     fn end(&self, status: Option<String>) -> Option<Result<(), Ending>> {
         let console = || last_lines(&self.shared.path().join(CONSOLE));
         let kind = |is_silent: bool| match (self.is_up, is_silent) {
-            (false, _) => Ending::Unborn,
+            (false, _) => Ending::NeverUp,
             (true, true) => Ending::Silent,
             (true, false) => Ending::Early,
         };

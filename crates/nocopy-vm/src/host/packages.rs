@@ -18,7 +18,7 @@ const DEBIAN_ARCHIVE: &str = "http://deb.debian.org/debian";
 pub(crate) const DEBIAN_KEYS: (&str, &str) =
     ("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring");
 
-/// Whose suites are meant.
+/// The distribution that the suites belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Archive {
     /// The machine's own, for programs that are installed.
@@ -169,7 +169,7 @@ impl Release {
         }
     }
 
-    /// What is to be said to apt, but for the suite.
+    /// The words of an entry in the sources of apt, all but the suite.
     fn source(&self, archive: Archive) -> Result<Source, Error> {
         let components = match (archive, self.system) {
             (_, System::Debian) => "main",

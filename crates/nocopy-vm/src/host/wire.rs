@@ -23,9 +23,9 @@ pub(crate) fn inside(
     if topology != Topology::VirtioTaps {
         return machine();
     }
-    let namespace = Namespace::new().map_err(|error| Ending::Unborn(error.to_string()))?;
+    let namespace = Namespace::new().map_err(|error| Ending::NeverUp(error.to_string()))?;
     // One thread for both: a machine is killed when the thread that started it ends.
-    namespace.run(|| bridge().map_err(Ending::Unborn).and_then(|()| machine()))
+    namespace.run(|| bridge().map_err(Ending::NeverUp).and_then(|()| machine()))
 }
 
 /// Makes two taps and joins them; the interfaces say nothing of themselves.

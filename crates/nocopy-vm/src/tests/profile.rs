@@ -24,7 +24,7 @@ const BYTES: usize = 16 << 20;
 const READ_BYTES: usize = 10_000;
 const WRITE_BYTES: usize = 30_000;
 
-/// Should nobody end it.
+/// How long it lasts at most, should the test not end it.
 const WINDOW_MAX: &str = "600s";
 
 fn run(guest: &Guest) -> Result<(), Failure> {
