@@ -21,7 +21,7 @@ use nocopy::Mode;
 use nocopy::filter::{self, Program};
 
 use crate::Failure;
-use crate::bench::METHODS;
+use crate::bench::{METHODS, WINDOW_MIN};
 use crate::endpoint::{Scheme, Target};
 use crate::quantity;
 use crate::record::Field;
@@ -226,6 +226,12 @@ pub(crate) enum Command {
     },
 }
 
+fn window(text: &str) -> Result<Duration, String> {
+    let window = quantity::duration(text)?;
+    let is_enough = window >= WINDOW_MIN;
+    is_enough.then_some(window).ok_or_else(|| format!("less than {WINDOW_MIN:?}: write more"))
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct BenchArguments {
     /// What to measure; everything unless said.
@@ -237,8 +243,8 @@ pub(crate) struct BenchArguments {
     /// How often every method runs; fewer if the time runs out.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
-    /// How long every method runs in a round, whatever the time allows. For tests.
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration, hide = true)]
+    /// How long every method runs in a round, whatever the time allows; 50 ms at least. For tests.
+    #[arg(long, value_name = "TIME", value_parser = window, hide = true)]
     pub(crate) window: Option<Duration>,
     /// Write the results to FILE too, as JSON.
     #[arg(long, value_name = "FILE")]

@@ -109,6 +109,16 @@ impl Failure {
         matches!(self, Failure::Print(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
+    /// Whether a signal, such as a stop and the word to go on, ended a call early: nothing is wrong.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        match self {
+            Failure::Step { source, .. } | Failure::Receive(source) => {
+                source.kind() == io::ErrorKind::Interrupted
+            }
+            _ => false,
+        }
+    }
+
     /// For `map_err`: what a lookup of an interface failed for.
     pub(crate) fn lookup(interface: &str) -> impl FnOnce(nocopy_lab::Error) -> Failure {
         move |error| match error {

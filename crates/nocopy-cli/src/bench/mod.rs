@@ -46,7 +46,7 @@ pub(crate) use baseline::injector::run as inject;
 use export::table;
 use progress::Progress;
 use result::{Report, Row, SCHEMA};
-use series::{Sample, Series};
+use series::{Sample, Series, Trial};
 use stage::{LONG_MTU_BYTES, Stage, USUAL_MTU_BYTES};
 use workload::{capture, latency, libpcap, messages, packet_send, record, tcp, udp_send};
 
@@ -107,7 +107,7 @@ const ROUNDS_QUICK: u32 = 7;
 
 /// Time a trial takes besides its window: sockets, attaching, warming up, draining.
 const TRIAL_OVERHEAD: Duration = Duration::from_millis(90);
-const WINDOW_MIN: Duration = Duration::from_millis(50);
+pub(crate) const WINDOW_MIN: Duration = Duration::from_millis(50);
 const WINDOW_MAX: Duration = Duration::from_millis(500);
 
 /// What goes through the hosts' own TCP.
@@ -409,6 +409,9 @@ fn measure(plan: &Plan<'_>, workload: WorkloadName, progress: &Progress) -> Resu
     }
 }
 
+/// How often a window is measured again because of signals.
+const INTERRUPTIONS_MAX: u32 = 100;
+
 /// Runs the rounds of a workload, at least one, and fewer than planned rather than longer than the budget.
 fn play(
     plan: &Plan<'_>,
@@ -455,10 +458,24 @@ fn play_round(
         let trial = &series.trials[index];
         let variant = trial.variant.as_deref().unwrap_or_default();
         progress.start(format!("{}: {} {variant}", series.title, trial.method));
-        samples[index].push((trial.run)(window)?);
+        samples[index].push(sample(trial, window)?);
         progress.step();
     }
     Ok(())
+}
+
+/// One sample. A window during which a signal interrupted a call (the bench was stopped, and went on) is measured again: it would
+/// not be a measurement of the method.
+fn sample(trial: &Trial<'_>, window: Duration) -> Result<Sample, Failure> {
+    let mut interruptions = 0;
+    loop {
+        match (trial.run)(window) {
+            Err(failure) if failure.is_interrupted() && interruptions < INTERRUPTIONS_MAX => {
+                interruptions += 1
+            }
+            done => return done,
+        }
+    }
 }
 
 fn window_length(budget: Duration, rounds: u32, trials: usize) -> Duration {

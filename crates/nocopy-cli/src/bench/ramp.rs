@@ -128,8 +128,12 @@ fn send(stage: &Stage, generator: &Generator, rate: Rate<'_>) -> io::Result<Dura
         let due = (elapsed.as_secs_f64() * kpps * 1e3) as u64;
         let burst = u32::try_from(due - sent.min(due)).unwrap_or(u32::MAX).min(4 * kpps as u32);
         if burst > 0 {
-            generator.send(frame, burst)?;
-            sent += u64::from(burst);
+            match generator.send(frame, burst) {
+                Ok(()) => sent += u64::from(burst),
+                // By a signal, with a part of them sent: what came is counted at the receiver.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
         }
         sleep(INTERVAL.saturating_sub(start.elapsed().saturating_sub(elapsed)));
     }

@@ -94,11 +94,12 @@ pub(crate) fn conduct(
             sleep(DRAIN);
         }
         window.advance(Phase::Stop);
-        let receivers: Vec<_> = receivers.into_iter().map(join).collect();
+        // First their errors: where a receiver has ended, a sender is refused.
+        let receivers = receivers.into_iter().map(join).collect::<Result<_, _>>()?;
         let (before, after) = probes?;
         Ok(Traffic {
             senders: senders.into_iter().collect::<Result<_, _>>()?,
-            receivers: receivers.into_iter().collect::<Result<_, _>>()?,
+            receivers,
             sink: sink.map(|_| (after.packets.saturating_sub(before.packets), after.at - before.at)),
             machine_busy: after.machine_busy_since(&before),
             stream: StreamFacts::default(),

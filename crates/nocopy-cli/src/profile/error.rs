@@ -1,6 +1,7 @@
 //! Why nothing could be profiled. One line each: fact, cause, action.
 
 use std::io;
+use std::process::ExitStatus;
 
 use aya::maps::MapError;
 use aya::programs::ProgramError;
@@ -46,6 +47,13 @@ pub(crate) enum Error {
     TooManyPorts { max: usize },
     #[error("{program}: cannot be run: {source}: name a program that is there, with its path")]
     Start { program: String, source: io::Error },
+    #[error(
+        "{program}: not started: the process that was to run it ended with {status} before it could be watched: see what it \
+         printed, or which signal ended it, and try again"
+    )]
+    EndedEarly { program: String, status: ExitStatus },
+    #[error("{program}: not started: 'nocopy profile' ended before it watched the process: start it again")]
+    ProfilerEnded { program: String },
     #[error("{program}: cannot be waited for: {source}: see the errno")]
     Wait { program: String, source: io::Error },
 }

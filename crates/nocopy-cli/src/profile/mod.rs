@@ -57,7 +57,7 @@ fn watch(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
     let instrument = Instrument::attach(&kernel, &targets, arguments.frequency)?;
     eprintln!("nocopy: profiling {}", words(arguments));
     if let Some(command) = &mut command {
-        command.let_go()?;
+        command.release()?;
     }
     let duration = arguments.duration.or(command.is_none().then_some(DURATION));
     wait(duration, command.as_ref(), &interrupt);

@@ -348,15 +348,18 @@ impl<'a> Server<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
+    use std::path::PathBuf;
     use std::time::Instant;
 
     use nocopy::message::CallError;
-    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
+    use rustix::io::Errno;
 
     use super::*;
     use crate::endpoint::Scheme;
 
-    const LONG: Duration = Duration::from_secs(30);
+    const LONG: Duration = Duration::from_secs(60);
 
     fn endpoint() -> Endpoint {
         Endpoint::builder().bind("127.0.0.1:0".parse().unwrap()).unwrap()
@@ -490,13 +493,41 @@ mod tests {
         assert!(runs.start(peer, 0, &long));
     }
 
+    /// A named pipe that is removed with the test.
+    struct Fifo(PathBuf);
+
+    impl Fifo {
+        fn new() -> Self {
+            let path = std::env::temp_dir().join(format!("nocopy-serve-{}.fifo", std::process::id()));
+            mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+            Self(path)
+        }
+
+        /// Its writing end, once a program opens the other.
+        fn writer(&self) -> OwnedFd {
+            let start = Instant::now();
+            loop {
+                match open(&self.0, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) {
+                    Err(Errno::NXIO) => assert!(start.elapsed() < LONG, "no program reads it"),
+                    opened => return opened.unwrap(),
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    impl Drop for Fifo {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
     /// Proves that a response that is still being made comes to who has ended its own direction.
     #[test]
     fn a_run_answers_who_asks_for_no_more() {
         // Its program waits for somebody to open the other end.
-        let path = std::env::temp_dir().join(format!("nocopy-serve-{}.fifo", std::process::id()));
-        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        let program = Program::parse(&format!("cat {}", path.display()), LONG).unwrap();
+        let fifo = Fifo::new();
+        let program = Program::parse(&format!("cat {}", fifo.0.display()), LONG).unwrap();
         let served = while_served(Some(&program), |mut client, peer| {
             let call = client.request(peer, b"").unwrap();
             client.finish(peer).unwrap();
@@ -506,10 +537,9 @@ mod tests {
                 assert!(start.elapsed() < LONG, "{:?}", client.statistics(peer));
                 client.wait(PATIENCE).unwrap();
             }
-            drop(std::fs::File::options().write(true).open(&path).unwrap());
+            drop(fifo.writer());
             assert_eq!(all_answers(&mut client), [(Kind::Response(call), 0)]);
         });
-        std::fs::remove_file(&path).unwrap();
         assert_eq!((served.answered, served.refused, served.failed_runs), (Some(1), 0, Some(0)));
     }
 }

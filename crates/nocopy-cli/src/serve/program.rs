@@ -196,7 +196,7 @@ mod tests {
         Program::parse(words, timeout).unwrap().run(request, &Interrupt::listen().unwrap())
     }
 
-    const LONG: Duration = Duration::from_secs(20);
+    const LONG: Duration = Duration::from_secs(60);
 
     #[test]
     fn a_program_answers_what_it_prints() {

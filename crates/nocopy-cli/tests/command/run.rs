@@ -1,6 +1,5 @@
 //! `nocopy run` as its users meet it: programs as they are, and Debian's tcpdump with nocopy in place of its libpcap.
 
-use crate::watching;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::UdpSocket;
@@ -10,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
+use crate::watching;
 use nocopy_lab::{End, Lab};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};

@@ -7,10 +7,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::watching::{uninterrupted, with_enough_time};
+use crate::running::Running;
+use crate::watching::uninterrupted;
 use nocopy::port::Purpose;
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
+use rustix::process::Signal;
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -327,23 +329,30 @@ fn an_interface_that_goes_ends_it_with_its_summary() {
     }
 }
 
-/// Proves that it ends when its time is up, also while packets never cease, and that what is not shown is counted.
+/// Proves that it ends when its time is up, also while packets never cease.
 #[test]
 fn it_ends_when_the_time_is_up() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    with_enough_time(|time| {
-        let mut sniffer = Sniffer::start(lab.right(), &["--duration", time, "--quiet"]);
-        let (give_up, mut sent) = (Instant::now() + 2 * PATIENCE, 0);
-        while sniffer.child.try_wait().unwrap().is_none() {
-            send(lab.left(), &vec![frame(&lab, 0x88b5); 50]);
-            sent += 50;
-            assert!(Instant::now() < give_up, "it goes on");
-        }
-        let errors = sniffer.wait().errors;
-        let captured: u64 = errors.split(' ').next().unwrap().parse().unwrap();
-        assert!(captured <= sent, "{captured} of {sent}: {errors}");
-        (captured > 0).then_some(())
-    });
+    let mut sniffer = Sniffer::start(lab.right(), &["--duration", "1s", "--quiet"]);
+    let (give_up, mut sent) = (Instant::now() + PATIENCE, 0);
+    while sniffer.child.try_wait().unwrap().is_none() {
+        send(lab.left(), &vec![frame(&lab, 0x88b5); 50]);
+        sent += 50;
+        assert!(Instant::now() < give_up, "it goes on");
+    }
+    let Ended { status, errors, .. } = sniffer.wait();
+    let captured: u64 = errors.split(' ').next().unwrap().parse().unwrap();
+    assert!(status.success() && captured <= sent, "{captured} of {sent}: {errors}");
+}
+
+/// Proves that packets that are not printed are counted.
+#[test]
+fn packets_that_are_not_shown_are_counted() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let sniffer = Sniffer::start(lab.right(), &["--count", "50", "--quiet"]);
+    send(lab.left(), &vec![frame(&lab, 0x88b5); 50]);
+    let Ended { lines, errors, .. } = sniffer.wait();
+    assert!(lines.is_empty() && errors.contains("50 packets captured"), "{lines:?} {errors}");
 }
 
 /// Proves that whoever looks at packets has no capability.
@@ -380,25 +389,36 @@ fn loopback_is_seen_once() {
 fn on_a_terminal_a_line_shows_rates() {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    with_enough_time(|time| {
-        let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&terminal).unwrap();
-        unlockpt(&terminal).unwrap();
-        let size = rustix::termios::Winsize { ws_row: 24, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
-        rustix::termios::tcsetwinsize(&terminal, size).unwrap();
-        let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
-        let screen = fs::File::options().read(true).write(true).open(name).unwrap();
-        let mut command = command(&[lab.right().interface(), "--quiet", "--duration", time]);
-        command.stdout(Stdio::null()).stderr(screen);
-        let mut child = lab.right().namespace().run(|| command.spawn().unwrap());
-        drop(command); // it holds the other end of the terminal
-        let (mut terminal, mut text) = (fs::File::from(terminal), Vec::new());
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let size = rustix::termios::Winsize { ws_row: 24, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
+    rustix::termios::tcsetwinsize(&terminal, size).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
+    let screen = fs::File::options().read(true).write(true).open(name).unwrap();
+    let mut command = command(&[lab.right().interface(), "--quiet"]);
+    command.stdout(Stdio::null()).stderr(screen);
+    let sniffer = Running(Some(lab.right().namespace().run(|| command.spawn().unwrap())));
+    drop(command); // it holds the other end of the terminal
+    let mut terminal = fs::File::from(terminal);
+    let (say, said) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
         // Ends with an error when nobody has the other end any more.
-        let _ = terminal.read_to_end(&mut text);
-        assert!(child.wait().unwrap().success());
-        let text = String::from_utf8(text).unwrap();
-        text.contains("0 packets/s  0 bit/s  0 drops/s  0 dropped in all").then_some(())
+        while let Ok(bytes @ 1..) = terminal.read(&mut buffer) {
+            let _ = say.send(String::from_utf8_lossy(&buffer[..bytes]).into_owned());
+        }
     });
+    const RATES: &str = "0 packets/s  0 bit/s  0 drops/s  0 dropped in all";
+    const CLEAR_LINE: &str = "\x1b[2K";
+    let mut text = String::new();
+    while !text.contains(RATES) {
+        text += &said.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no rates: {text:?}"));
+    }
+    sniffer.signal(Signal::INT);
+    assert!(sniffer.end().status.success());
+    text.extend(said);
+    assert!(text.rsplit(RATES).next().unwrap().contains(CLEAR_LINE), "{text:?}");
 }
 
 #[test]

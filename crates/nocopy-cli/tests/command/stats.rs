@@ -39,7 +39,7 @@ fn send(lab: &Lab, port: &mut Port, count: usize) {
         draft.queue();
     }
     drop(drafts);
-    assert!(port.sender().drain(Duration::from_secs(20)).unwrap());
+    assert!(port.sender().drain(Duration::from_secs(60)).unwrap());
 }
 
 #[test]

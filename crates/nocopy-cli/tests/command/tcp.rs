@@ -5,12 +5,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::thread;
-use std::time::Duration;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use crate::running::{PATIENCE, Running, nocopy, text};
 use crate::watching::{
-    sleeps, uninterrupted, wait_until, wait_until_asleep_in, while_stopped, with_enough_time,
+    sleeps, switches, uninterrupted, wait_until, wait_until_asleep_in, while_stopped, with_enough_time,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
@@ -36,6 +36,12 @@ impl Running {
 
 /// A receiver at a free port of that address, once it is there.
 fn recv(address: &str, arguments: &[&str]) -> (Running, SocketAddr) {
+    let (receiver, at, _) = recv_with_errors(address, arguments);
+    (receiver, at)
+}
+
+/// The same, and what it prints on standard error after that, once it has ended.
+fn recv_with_errors(address: &str, arguments: &[&str]) -> (Running, SocketAddr, JoinHandle<String>) {
     let mut command = nocopy(&[&["recv", &format!("tcp://{address}:0")], arguments].concat());
     let mut child = command.spawn().unwrap();
     let mut errors = BufReader::new(child.stderr.take().unwrap());
@@ -44,8 +50,12 @@ fn recv(address: &str, arguments: &[&str]) -> (Running, SocketAddr) {
     let at = line.trim().strip_prefix("nocopy: receiving at tcp://").unwrap_or_else(|| panic!("{line}"));
     let at = at.parse().unwrap();
     // Read on, so that it does not wait for that.
-    thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
-    (Running(Some(child)), at)
+    let errors = thread::spawn(move || {
+        let mut said = String::new();
+        errors.read_to_string(&mut said).unwrap();
+        said
+    });
+    (Running(Some(child)), at, errors)
 }
 
 fn send(to: SocketAddr, arguments: &[&str]) -> Running {
@@ -184,8 +194,10 @@ fn each_way_of_receiving_gives_the_same_bytes() {
 /// Proves that standard input is sent when it comes, that silence ends nothing, and that its end is known.
 #[test]
 fn standard_input_is_sent_as_it_comes() {
-    with_enough_time(|idle| {
-        let (mut receiver, at) = recv("127.0.0.1", &["--output", "-", "--idle", idle]);
+    with_enough_time(|seconds| {
+        let (idle, mut overslept) = (Duration::from_secs(seconds), Duration::ZERO);
+        let (mut receiver, at, errors) =
+            recv_with_errors("127.0.0.1", &["--output", "-", "--idle", &format!("{seconds}s")]);
         let mut output = receiver.0.as_mut().unwrap().stdout.take().unwrap();
         let mut sender = send(at, &["--file", "-", "--json", "--verify"]);
         let mut input = sender.input();
@@ -193,11 +205,18 @@ fn standard_input_is_sent_as_it_comes() {
         for words in [b"first,", b"second", b",third"] {
             if words == b"second" {
                 // Longer than the sender may be silent: its questions say that it is there.
-                let seconds: u64 = idle.trim_end_matches('s').parse().unwrap();
-                thread::sleep(Duration::from_millis(1500 * seconds));
+                let (start, pause) = (Instant::now(), idle * 3 / 2);
+                thread::sleep(pause);
+                overslept = start.elapsed() - pause;
             }
-            // A sender that stood still that long has been given up.
-            input.write_all(words).and_then(|()| output.read_exact(&mut piece)).ok()?;
+            if let Err(error) = input.write_all(words).and_then(|()| output.read_exact(&mut piece)) {
+                drop((input, output));
+                receiver.end();
+                let said = errors.join().unwrap();
+                // Only a sender that stood still that long may be given up.
+                assert!(overslept > idle / 2 || said.contains("the sender fell silent"), "{error}: {said}");
+                return None;
+            }
             assert_eq!(piece, *words);
         }
         drop(input);
@@ -259,19 +278,59 @@ fn other_programs_are_sent_to_and_received_from() {
     );
 }
 
+/// Proves that bytes that arrived while the receiver itself was stopped, longer than a sender may be silent, are received.
+#[test]
+fn a_raw_receiver_that_was_stopped_reads_on() {
+    let idle_times = [100, 300, 1000, 3000].map(Duration::from_millis);
+    assert!(
+        idle_times.into_iter().any(is_read_after_a_stop),
+        "it was never stopped in time, or not for so long"
+    );
+}
+
+/// False if the receiver was not stopped before its sender was silent for too long, or ran meanwhile.
+fn is_read_after_a_stop(idle: Duration) -> bool {
+    let target = Scratch::new("raw-stopped");
+    let idle_words = format!("{}ms", idle.as_millis());
+    let (receiver, at) =
+        recv("127.0.0.1", &["--raw", "--json", "--idle", &idle_words, "--output", target.path()]);
+    let start = Instant::now();
+    let mut connection = TcpStream::connect(at).unwrap();
+    connection.write_all(b"first").unwrap();
+    wait_until("the first are written", || fs::metadata(target.path()).unwrap().len() == 5);
+    let before = sleeps(receiver.id());
+    wait_until("its first thread has looked at them", || sleeps(receiver.id()) >= before + 2);
+    let was_stopped = while_stopped(receiver.pid(), || {
+        let (is_in_time, before) = (start.elapsed() < idle, switches(receiver.id()));
+        thread::sleep(idle * 2);
+        // A receiver that has given up has closed the connection.
+        let sent = connection.write_all(b"second").and_then(|()| connection.shutdown(Shutdown::Write));
+        is_in_time && switches(receiver.id()) == before && sent.is_ok()
+    });
+    let (received, code) = receiver.summary();
+    let outcome = (code, &received["ended"], &received["bytes"]);
+    assert!(!was_stopped || outcome == (0, &"done".into(), &11.into()), "{received}");
+    was_stopped
+}
+
 /// A sender that goes on until it is told, and its receiver, as soon as data have come.
 fn at_work(name: &str, receiving: &[&str], sending: &[&str]) -> (Running, Running, Scratch) {
     at_work_in_time(name, receiving, sending).expect("the receiver goes on until data come")
 }
 
-/// The same, of a receiver that may end before; `None`: it has.
+/// The same, of a receiver that may end before; `None`: its time was over.
 fn at_work_in_time(name: &str, receiving: &[&str], sending: &[&str]) -> Option<(Running, Running, Scratch)> {
     let stream = Scratch::new(name);
     let (mut receiver, at) = recv("127.0.0.1", &[&["--json", "--output", stream.path()], receiving].concat());
     let sender = send(at, &[&["--json", "--rate", "10Mbit/s"], sending].concat());
     let has_data = || fs::metadata(stream.path()).unwrap().len() > 0;
     wait_until("data, or the end", || receiver.has_ended() || has_data());
-    has_data().then_some((sender, receiver, stream))
+    if !has_data() {
+        let (received, _) = receiver.summary();
+        assert_eq!(received["ended"], "duration", "{received}");
+        return None;
+    }
+    Some((sender, receiver, stream))
 }
 
 #[test]
@@ -322,7 +381,9 @@ fn whichever_end_is_interrupted_the_other_ends_in_order() {
             working.1.signal(Signal::TERM);
             working
         } else {
-            with_enough_time(|time| at_work_in_time("receiver-duration", &["--duration", time], &[]))
+            with_enough_time(|seconds| {
+                at_work_in_time("receiver-duration", &["--duration", &format!("{seconds}s")], &[])
+            })
         };
         let ((sent, code), (received, received_code)) = (sender.summary(), receiver.summary());
         assert_eq!((&sent["ended"], &received["ended"]), (&"by-receiver".into(), &ended.into()));
@@ -495,9 +556,13 @@ fn a_receiver_without_descriptors_sleeps() {
     let open = || fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let limited = || open().filter(|number| is_limited(number.parse().unwrap())).count() as u64;
     wait_until("no descriptor is left", || limited() == DESCRIPTORS);
-    // One that polls for what it cannot accept is told at once each time, and never sleeps.
+    let start = Instant::now();
     let before = sleeps(receiver.id());
+    // One that polls for what it cannot accept is told at once each time, and never sleeps.
     wait_until("it sleeps again and again", || sleeps(receiver.id()) >= before + 50);
+    // It sleeps 10 ms at a time: half a second in all. One that sleeps a little at a time is there sooner.
+    let slept = start.elapsed();
+    assert!(slept >= Duration::from_millis(200), "50 sleeps within {slept:?}");
     drop(strangers);
     let ((sent, code), (received, _)) = agreed(send(at, &["--json", "--count", "3"]), receiver);
     assert_eq!((code, &received["foreign"]), (0, &40.into()), "{sent}{received}");

@@ -8,6 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::bench::cpu;
@@ -152,7 +153,7 @@ impl Running {
             let mut byte = [0];
             let left = give_up.saturating_duration_since(Instant::now());
             let left = Timespec::try_from(left).map_err(io::Error::other)?;
-            let ready = poll(&mut [PollFd::new(output, PollFlags::IN)], Some(&left))?;
+            let ready = retry_on_intr(|| poll(&mut [PollFd::new(output, PollFlags::IN)], Some(&left)))?;
             if ready == 0 || output.read(&mut byte)? == 0 {
                 let _ = running.child.kill();
                 let last = said.lines().last().unwrap_or("it says nothing");

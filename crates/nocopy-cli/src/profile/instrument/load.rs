@@ -109,8 +109,14 @@ const LOAD_ATTEMPTS: u32 = 100;
 
 /// Loads a program. The verifier stops with `EAGAIN` when a signal arrives (`bpf_check`), which says nothing of the program.
 fn verified(mut load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), ProgramError> {
-    let is_interrupted = |done: &Result<(), ProgramError>| matches!(done, Err(ProgramError::LoadError { io_error, .. }) if io_error.kind() == ErrorKind::WouldBlock);
-    (1..LOAD_ATTEMPTS).map(|_| load()).find(|done| !is_interrupted(done)).unwrap_or_else(load)
+    (1..LOAD_ATTEMPTS).map(|_| load()).find(|loaded| !is_interrupted(loaded)).unwrap_or_else(load)
+}
+
+fn is_interrupted(loaded: &Result<(), ProgramError>) -> bool {
+    match loaded {
+        Err(ProgramError::LoadError { io_error, .. }) => io_error.kind() == ErrorKind::WouldBlock,
+        _ => false,
+    }
 }
 
 /// What user space runs itself, at no tracepoint.

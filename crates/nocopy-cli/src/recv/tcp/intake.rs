@@ -1,7 +1,6 @@
 //! One connection, and how bytes get out of it.
 
 use std::io;
-use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +22,11 @@ pub(super) struct Intake {
 }
 
 impl Intake {
-    pub(super) fn new(stream: TcpStream, receiving: Receiving) -> io::Result<Self> {
+    pub(super) fn new(socket: Arc<OwnedFd>, receiving: Receiving) -> io::Result<Self> {
         let pool = match receiving {
             Receiving::Recv { bytes } => Pool::new(BUFFERS, bytes as usize)?,
             _ => Receiver::pool()?,
         };
-        let socket = Arc::new(OwnedFd::from(stream));
         let receiver = Receiver::new(socket, receiving, pool).map_err(io::Error::other)?;
         Ok(Self { receiver, is_mapping: receiving == Receiving::Mapped })
     }

@@ -1,7 +1,7 @@
 //! One run: from the first connection to the last word.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, Scope, ScopedJoinHandle};
@@ -49,9 +49,15 @@ struct Run<'scope> {
     line: Option<Line>,
     /// Streams that are not read yet: where they are written one behind the other, only the next one is.
     waiting: Vec<(TcpStream, Head)>,
-    running: Vec<ScopedJoinHandle<'scope, LaneEnd>>,
+    running: Vec<Reading<'scope>>,
     ends: Vec<LaneEnd>,
     started: processor::Start,
+}
+
+/// A stream that is being read.
+struct Reading<'scope> {
+    socket: Arc<OwnedFd>,
+    lane: ScopedJoinHandle<'scope, LaneEnd>,
 }
 
 struct Line {
@@ -116,7 +122,7 @@ impl<'a> Reception<'a> {
             let was_alone = run.is_none();
             self.welcome(run);
             if was_alone && run.is_some() {
-                // Nothing could stand still before.
+                // Silence counts from the first connection.
                 self.moved = (Instant::now(), 0);
             }
             let now_ns = self.start.elapsed().as_nanos() as u64; // ns of 584 years
@@ -226,10 +232,12 @@ impl<'a> Reception<'a> {
         for (stream, head) in ready {
             let Head { number, offset, length, .. } = head;
             let count = Count::nothing(run.has_checksums());
-            let begun = Intake::new(stream, self.arguments.stream.receive).and_then(|intake| {
+            let socket = Arc::new(OwnedFd::from(stream));
+            let begun = Intake::new(Arc::clone(&socket), self.arguments.stream.receive).and_then(|intake| {
                 let lane = Lane { number, intake, offset, length, count, sink: self.sink };
                 let (start, progress) = (self.start, Arc::clone(&self.progress));
-                thread::Builder::new().spawn_scoped(scope, move || lane.run(start, &progress))
+                let lane = thread::Builder::new().spawn_scoped(scope, move || lane.run(start, &progress))?;
+                Ok(Reading { socket, lane })
             });
             match begun {
                 Ok(running) => run.running.push(running),
@@ -260,17 +268,18 @@ impl<'a> Reception<'a> {
         if bytes != self.moved.1 || self.progress.writing.load(Ordering::Relaxed) > 0 {
             self.moved = (Instant::now(), bytes);
         }
+        // What has arrived and was not read yet is no silence: this process itself may have been stopped.
+        let is_silent_for = |time| self.moved.0.elapsed() > time && !run.has_unread();
         // After the streams, or what is left of them, have ended.
         let is_read = run.running.is_empty() && run.waiting.is_empty();
         let Some(line) = &run.line else {
-            let idle = self.arguments.idle.is_some_and(|idle| self.moved.0.elapsed() > idle);
             return match run.ends.first().map(|end| &end.why) {
                 Some(Why::End) => Some(Ended::Done),
                 Some(_) => Some(Ended::BrokenOff),
-                None => idle.then_some(Ended::Silent),
+                None => self.arguments.idle.is_some_and(is_silent_for).then_some(Ended::Silent),
             };
         };
-        let stands_still = self.moved.0.elapsed() > self.arguments.idle.unwrap_or(IDLE);
+        let stands_still = is_silent_for(self.arguments.idle.unwrap_or(IDLE));
         let Line { answering, places, .. } = line;
         if run.ends.iter().any(|end| matches!(end.why, Why::TooMuch)) {
             Some(Ended::BrokenOff)
@@ -330,12 +339,20 @@ impl<'scope> Run<'scope> {
         }
     }
 
+    /// Whether bytes, or the end, of a stream that is being read lie in its socket.
+    fn has_unread(&self) -> bool {
+        let streams = self.running.iter().map(|reading| PollFd::new(&reading.socket, PollFlags::IN));
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut streams.collect::<Vec<_>>(), Some(&now)).is_ok_and(|count| count > 0)
+    }
+
     /// Takes what streams have to say that have ended.
     fn collect(&mut self) {
-        let (ended, running): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.running).into_iter().partition(ScopedJoinHandle::is_finished);
+        let (ended, running): (Vec<_>, Vec<_>) = std::mem::take(&mut self.running)
+            .into_iter()
+            .partition(|reading: &Reading| reading.lane.is_finished());
         self.running = running;
-        for lane in ended {
+        for Reading { lane, .. } in ended {
             match lane.join() {
                 Ok(end) => self.ends.push(end),
                 Err(panic) => std::panic::resume_unwind(panic),
@@ -378,5 +395,45 @@ impl Live {
             *bytes = received_bytes;
             format!("{}B, {rate}bit/s", short(received_bytes as f64))
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::net::Shutdown;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// Proves that bytes of a stream that were not read yet, and its end, are seen while its thread does not run.
+    #[test]
+    fn what_lies_in_a_socket_is_unread() {
+        for is_end in [false, true] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (stream, from) = listener.accept().unwrap();
+            thread::scope(|scope| {
+                let (go_on, held) = mpsc::channel::<()>();
+                let lane = scope.spawn(move || {
+                    let _ = held.recv();
+                    let failure = Failure::Print(io::ErrorKind::Other.into());
+                    LaneEnd::of_nothing(0, 0, Count::nothing(false), failure)
+                });
+                let mut run = Run::new(from, None);
+                run.running.push(Reading { socket: Arc::new(OwnedFd::from(stream)), lane });
+                assert!(!run.has_unread());
+                match is_end {
+                    true => sender.shutdown(Shutdown::Write).unwrap(),
+                    false => sender.write_all(b"a").unwrap(),
+                }
+                let start = Instant::now();
+                while !run.has_unread() {
+                    assert!(start.elapsed() < Duration::from_secs(60));
+                    thread::yield_now();
+                }
+                drop(go_on);
+            });
+        }
     }
 }

@@ -1,5 +1,4 @@
 //! Capture files as their specifications have them, written by hand.
-#![allow(dead_code)] // no test uses all of it
 
 /// A packet of a recording.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,4 @@
 //! What a process is doing, as the kernel tells it: so no test has to guess how long something takes.
-#![allow(dead_code)] // no test uses all of it
 
 use std::fs;
 use std::io;
@@ -19,11 +18,11 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Attempts something that has to be done within a time, with more and more of it: the last time is longer than any machine stands
-/// still. `None`: the time was over before it was done.
-pub(crate) fn with_enough_time<T>(mut attempt: impl FnMut(&str) -> Option<T>) -> T {
-    let times = ["1s", "4s", "15s", "60s"];
-    times.into_iter().find_map(&mut attempt).unwrap_or_else(|| panic!("not within {times:?}"))
+/// Attempts something that has to be done within a number of seconds, with more and more of them: the last is longer than any machine
+/// stands still. An attempt returns `None` only if it has seen that the time was over before it was done, and panics at any other failure.
+pub(crate) fn with_enough_time<T>(mut attempt: impl FnMut(u64) -> Option<T>) -> T {
+    let seconds = [1, 4, 15, 60];
+    seconds.into_iter().find_map(&mut attempt).unwrap_or_else(|| panic!("not within {seconds:?} seconds"))
 }
 
 /// Makes a call again that a signal has ended: the kernel does not, where the call has a time limit, and a process that was stopped and
