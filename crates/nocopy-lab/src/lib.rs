@@ -29,6 +29,7 @@ mod lab;
 mod missing;
 mod namespace;
 mod netlink;
+pub mod patience;
 pub mod witness;
 
 pub use chain::Chain;

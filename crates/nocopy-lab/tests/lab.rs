@@ -11,29 +11,17 @@ use std::os::fd::AsFd;
 use std::os::fd::AsRawFd;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use nocopy_lab::patience::{PATIENCE, uninterrupted, wait_until};
 use nocopy_lab::{Chain, Error, Interface, Lab, Missing, Namespace, lab_or_skip};
 
 const PORT: u16 = 7007;
-
-/// For what has to happen, on a busy machine, too.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn bind(end: &nocopy_lab::End) -> UdpSocket {
     let socket = end.namespace().run(|| UdpSocket::bind((end.ipv4(), PORT))).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
-}
-
-/// Makes a call again that failed only because the process was stopped and went on: with a timeout a socket's does (signal(7)).
-fn uninterrupted<T>(mut call: impl FnMut() -> std::io::Result<T>) -> std::io::Result<T> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            done => return done,
-        }
-    }
 }
 
 /// Sends a datagram to the right and its answer to the left.
@@ -91,15 +79,6 @@ fn options_are_what_the_kernel_has() {
     drop((left, right));
     lab.right().set_gro(false).unwrap();
     ping(&lab).unwrap();
-}
-
-/// Waits until something is so.
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "never {what}");
-        sleep(Duration::from_millis(5));
-    }
 }
 
 /// What IPv4 counts in a namespace, under the kernel's name.

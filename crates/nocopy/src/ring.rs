@@ -559,6 +559,7 @@ impl<T> fmt::Debug for Consumer<T> {
 }
 
 #[cfg(all(test, not(nocopy_loom)))]
+#[path = "ring/tests.rs"] // nocopy-loom, which borrows this file, looks for it beside this one
 mod tests;
 
 #[cfg(all(test, nocopy_loom))]

@@ -8,9 +8,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use nocopy::{Mode, Port};
+use nocopy_lab::patience::PATIENCE;
 use nocopy_lab::{End, Lab};
 
-use crate::common::{Library, PATIENCE, Scratch, compile, our_library};
+use crate::common::{Library, Scratch, compile, our_library};
 
 /// Frames at a time, fewer than veth's own ring holds; as in `inject.c`.
 const BURST: u32 = 200;

@@ -4,9 +4,11 @@
 
 use std::net::UdpSocket;
 
+use nocopy_lab::patience::PATIENCE;
+
 use crate::capturing::End::{Enough, Interrupted, Itself, Shown};
 use crate::capturing::frames::{KINDS, LAST_PORT, Wire, in_order};
-use crate::capturing::{Case, Library, PATIENCE, Scene, scene};
+use crate::capturing::{Case, Library, Scene, scene};
 
 const ROUNDS: u16 = 20;
 const SENT: usize = KINDS * ROUNDS as usize + 1;

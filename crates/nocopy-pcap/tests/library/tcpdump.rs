@@ -4,9 +4,11 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 
+use nocopy_lab::patience::PATIENCE;
+
 use crate::capturing::End::{Enough, Interrupted, Itself, Shown};
 use crate::capturing::frames::{KINDS, Wire, in_order, send_kinds};
-use crate::capturing::{Case, PATIENCE, Scene, scene};
+use crate::capturing::{Case, Scene, scene};
 
 const ROUNDS: u16 = 20;
 /// Of both directions.

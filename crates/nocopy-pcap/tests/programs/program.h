@@ -93,6 +93,7 @@ static inline const char *ask(const char *wish) {
 }
 
 // Whether a thread of this process sleeps in a call that waits for descriptors, as the kernel tells it: "NUMBER ARGUMENTS…", or "running".
+// After a stop of the process, poll(2) with a timeout goes on as restart_syscall(2).
 static inline int is_polling(pid_t thread) {
     static const long calls[] = {
 #ifdef SYS_poll
@@ -100,6 +101,9 @@ static inline int is_polling(pid_t thread) {
 #endif
 #ifdef SYS_epoll_wait
         SYS_epoll_wait,
+#endif
+#ifdef SYS_restart_syscall
+        SYS_restart_syscall,
 #endif
         SYS_ppoll, SYS_epoll_pwait};
     char path[64], line[64] = "";

@@ -98,7 +98,7 @@ fn lock(wire: &Mutex<Wire>) -> MutexGuard<'_, Wire> {
 
 impl Endpoint {
     /// Delivers what is on the tx ring and wakes the peer.
-    #[inline(never)] // the instruction count of `benches/ring_loop.rs` leaves it out by name
+    #[inline(never)] // the instruction count of `nocopy-loops` leaves it out by name
     pub(super) fn transmit(&self) -> io::Result<()> {
         if lock(&self.outgoing).run() > 0 {
             rustix::io::write(&self.peer_event, &1_u64.to_ne_bytes())?;

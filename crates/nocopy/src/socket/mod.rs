@@ -4,7 +4,7 @@
 pub(crate) mod address;
 #[cfg(test)]
 #[path = "../../tests/common/calls.rs"]
-#[allow(dead_code)] // what the tests in files of their own use
+#[allow(dead_code)] // used by the integration tests
 mod calls;
 mod in_flight;
 mod kept;

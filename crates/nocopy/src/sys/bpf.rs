@@ -25,8 +25,8 @@ const BPF_F_BEFORE: u32 = 1 << 3;
 const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 const BPF_F_XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
 
-/// How often a program is given to the verifier, which stops with `EAGAIN` when a signal arrives (`bpf_check`). As few as possible
-/// would be five (libbpf's `PROG_LOAD_ATTEMPTS`); a process that is stopped and continued several times a second needs more.
+/// How often a program is given to the verifier, which stops with `EAGAIN` when a signal arrives (`bpf_check`). libbpf tries five times
+/// (`PROG_LOAD_ATTEMPTS`); a profiler's timer can interrupt more often.
 const LOAD_ATTEMPTS: u32 = 100;
 
 /// Kinds of map used here.

@@ -1,5 +1,6 @@
-//! The system calls of a thread: counted, and the one that it waits in. Counts say whether a wait sleeps or spins, however slow the
-//! machine is, which processor time does not. (The library's own unit tests use this file, too.)
+//! The system calls of a thread: counted, and the one that it waits in. Counts say whether a wait sleeps or makes calls without a pause,
+//! however slow the machine is, which processor time does not. A loop that makes no system call at all is not seen. (The library's own
+//! unit tests use this file, too.)
 #![allow(unsafe_code)]
 
 use std::io;
@@ -10,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libc::c_long;
+use nocopy_lab::patience::PATIENCE;
 
 /// Calls that wait for descriptors.
 pub(crate) const POLL: &[c_long] = &[
@@ -57,9 +59,18 @@ impl Calls {
         let counts = Arc::clone(&self.counts);
         thread::spawn(move || counts.follow());
         let listener = report_calls();
-        // No system call comes before this: nothing would answer it.
+        // No system call comes before this: nothing would answer it. Pairs with the Acquire in `Counts::follow`, which must see the
+        // descriptor open.
         self.counts.listener.store(*listener.as_ref().unwrap_or(&REFUSED), Release);
-        listener.expect("system calls can be counted (seccomp_unotify(2))");
+        if let Err(error) = listener {
+            let hint = match error.raw_os_error() {
+                Some(libc::EBUSY) => {
+                    "; the container runtime or another program already listens by seccomp(2): run this test outside of it"
+                }
+                _ => "",
+            };
+            panic!("system calls cannot be counted (seccomp_unotify(2)): {error}{hint}");
+        }
     }
 
     /// All that were made so far.
@@ -78,6 +89,7 @@ impl Counts {
     /// answer may hold the allocator's lock.
     fn follow(&self) {
         let listener = loop {
+            // Pairs with the Release in `Calls::count_this_thread`.
             match self.listener.load(Acquire) {
                 NOT_YET => thread::sleep(Duration::from_micros(100)),
                 REFUSED => return,
@@ -151,16 +163,21 @@ pub(crate) fn this_thread() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// Waits until a thread of this process is seen asleep in one of these calls, and says so; `false`: it has ended.
+/// Waits until a thread of this process is seen asleep in one of these calls, or is about to make it, if its calls are counted: the
+/// kernel shows a call also while it waits for the answer of the thread that counts. `false`: the thread has ended.
 pub(crate) fn wait_until_in(thread: i32, calls: &[c_long]) -> bool {
-    let give_up = Instant::now() + Duration::from_secs(60);
+    let give_up = Instant::now() + PATIENCE;
+    // Waits with a timeout go on under another name when the process was stopped and continued (restart_syscall(2)).
+    let restarts = calls.iter().any(|call| POLL.contains(call) || SLEEP.contains(call));
     loop {
         // "running", or the number of the call and what it was given (proc_pid_syscall(5)).
         let Ok(seen) = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")) else {
             return false;
         };
         let number = seen.split_whitespace().next().and_then(|number| number.parse::<c_long>().ok());
-        if number.is_some_and(|number| calls.contains(&number)) {
+        let is_waiting =
+            |number| calls.contains(&number) || (restarts && number == libc::SYS_restart_syscall);
+        if number.is_some_and(is_waiting) {
             return true;
         }
         assert!(Instant::now() < give_up, "the thread waits in no such call, but: {seen}");

@@ -11,11 +11,9 @@ use std::time::{Duration, Instant};
 use nocopy::port::{OpenError, PortBuilder, Queues};
 use nocopy::{Buffer, Pool, Port};
 use nocopy_lab::End;
+pub(crate) use nocopy_lab::patience::PATIENCE;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-
-/// For what has to happen: much longer than a busy machine stands still, or a thread waits for its turn.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Enters a lab or leaves the test with a skip that names what is missing.
 macro_rules! lab {

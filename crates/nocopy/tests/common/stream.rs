@@ -1,14 +1,14 @@
 //! Streams whose bytes tell where they belong, from one end of a lab to the other, and a way between that can lose everything.
 
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 
 use nocopy::socket::tcp::{Builder, Socket};
 use nocopy::tc::{self, CountingDrop};
 use nocopy::xdp::KernelVersion;
 use nocopy_lab::Lab;
+use nocopy_lab::patience::{uninterrupted, wait_until};
 
 pub(crate) use super::PATIENCE;
 
@@ -44,16 +44,6 @@ pub(crate) fn connected_to(lab: &Lab, builder: Builder, listener: &TcpListener) 
     (socket, peer)
 }
 
-/// Makes a call again that was interrupted: one with a time limit is also when the process is stopped and goes on (SIGSTOP, SIGCONT).
-pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            done => return done,
-        }
-    }
-}
-
 /// Reads once.
 pub(crate) fn read_some(mut from: impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     uninterrupted(|| from.read(buffer))
@@ -83,18 +73,6 @@ pub(crate) fn lose(lab: &Lab) -> Option<CountingDrop> {
 
 /// Waits until more packets were sent than there were, and lost.
 pub(crate) fn wait_for_retransmission(loss: &CountingDrop) {
-    let (before, give_up) = (loss.packets().unwrap(), Instant::now() + PATIENCE);
-    while loss.packets().unwrap() <= before {
-        assert!(Instant::now() < give_up, "no retransmission");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Waits until that is so.
-pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let give_up = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < give_up, "never {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
+    let before = loss.packets().unwrap();
+    wait_until("a retransmission", || loss.packets().unwrap() > before);
 }

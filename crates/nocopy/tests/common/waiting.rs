@@ -6,9 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nocopy_lab::End;
+use nocopy_lab::patience::wait_until;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
-use super::stream::wait_until;
 
 /// Processor time after which a thread that never sleeps is taken for one that spins, in ticks of a hundredth of a second.
 const SPINNING_TICKS: u64 = 3;

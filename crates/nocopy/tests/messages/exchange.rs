@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::common::stream::wait_until;
 use crate::common::{PATIENCE, SECOND};
 use nocopy::message::{Builder, Endpoint, Event, Kind, Peer, SendError};
 use nocopy::port::Wait;
+use nocopy_lab::patience::wait_until;
 
 const LO: &str = "127.0.0.1:0";
 

@@ -34,8 +34,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Series of messages of which one at least must need no allocation: more than all lists together can grow.
-const SERIES_MAX: usize = 30;
+/// Series of messages of which at least one must need no allocation.
+const SERIES_MAX: usize = 5;
 
 /// Refusals one after the other, with work done on both ends in between, after which a sender is taken for stopped.
 const REFUSALS: u32 = 500;

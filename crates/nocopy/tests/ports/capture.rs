@@ -4,10 +4,10 @@ use std::io::ErrorKind;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use crate::common::stream::{uninterrupted, wait_until};
 use crate::common::{PATIENCE, lab, open, packet, packets_of_many_lengths, send};
 use nocopy::capture::{Block, BlockReader, Blocks, BlocksBuilder, CaptureError, PcapngLayout};
 use nocopy_lab::End;
+use nocopy_lab::patience::{uninterrupted, wait_until};
 use nocopy_proto::filter::{Instruction, Program};
 
 fn capture(end: &End, set: impl FnOnce(BlocksBuilder) -> BlocksBuilder + Send) -> Blocks {

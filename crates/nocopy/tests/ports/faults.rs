@@ -1,5 +1,7 @@
 //! What goes wrong around a port, in every mode that a veth pair has: each a clear error, and every frame accounted for.
 
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use crate::common::waiting::Waiter;
@@ -40,7 +42,7 @@ fn a_receiver_blocked_without_a_timeout_learns_that_the_interface_is_down_or_gon
     for (mode, wait) in MODES.into_iter().flat_map(|mode| [(mode, Wait::Spin), (mode, Wait::Interrupt)]) {
         let lab = lab!();
         let mut port = open_with(lab.right(), |builder| builder.mode(mode).wait(wait)).unwrap();
-        let (about_to_wait, waiter) = std::sync::mpsc::channel();
+        let (about_to_wait, waiter) = mpsc::channel();
         let waiting = std::thread::spawn(move || {
             about_to_wait.send(Waiter::this_thread()).unwrap();
             port.receiver().receive().err().map(|error| error.to_string())
@@ -167,19 +169,40 @@ fn the_capability_that_is_missing_is_named() {
 #[test]
 #[allow(unsafe_code)]
 fn signals_do_not_keep_a_port_from_opening() {
+    /// For each port: fewer than the times that a program is given to the verifier, so even if each interrupts it, the last is left alone.
+    const SIGNALS_MAX: u32 = 90;
+    /// One after the other, more than libbpf would try. Pauses between them spread them over all that opening does.
+    const BURST: u32 = 20;
+    const PAUSE: Duration = Duration::from_millis(10);
     let lab = lab!();
-    let handled = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let handled = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(libc::SIGURG, handled.clone()).unwrap();
-    let (tell, opens) = std::sync::mpsc::channel();
-    let interface = lab.left().interface();
+    let (tell, told) = mpsc::channel();
+    let opens = Arc::new(AtomicU32::new(0));
+    let (interface, begun) = (lab.left().interface(), opens.clone());
     let opener = lab.left().namespace().spawn(move || {
         tell.send(rustix::thread::gettid()).unwrap();
         for _ in 0..30 {
+            begun.fetch_add(1, Relaxed);
             Port::builder(interface).mode(Mode::XdpCopyNative).open().expect("opened");
         }
     });
-    let (process, thread) = (rustix::process::getpid(), opens.recv().unwrap());
+    let (process, thread) = (rustix::process::getpid(), told.recv().unwrap());
+    let (mut open, mut signals) = (0, 0);
     while !opener.is_finished() {
+        std::thread::sleep(Duration::from_micros(100));
+        if open != opens.load(Relaxed) {
+            (open, signals) = (opens.load(Relaxed), 0);
+            // Each time the bursts come at other moments.
+            std::thread::sleep(PAUSE * (open % 4) / 4);
+        } else if signals > 0 && signals % BURST == 0 {
+            std::thread::sleep(PAUSE);
+        }
+        // What was sent to one port must not be counted as another's.
+        if signals == SIGNALS_MAX || open != opens.load(Relaxed) {
+            continue;
+        }
+        signals += 1;
         // SAFETY: numbers only. A thread that has ended meanwhile is an error that is of no interest.
         unsafe {
             libc::syscall(
@@ -189,8 +212,7 @@ fn signals_do_not_keep_a_port_from_opening() {
                 libc::SIGURG,
             )
         };
-        std::thread::sleep(Duration::from_micros(100));
     }
     opener.join().unwrap();
-    assert!(handled.load(std::sync::atomic::Ordering::Relaxed), "no signal came");
+    assert!(handled.load(Relaxed), "no signal came");
 }

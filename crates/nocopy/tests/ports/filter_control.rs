@@ -4,13 +4,13 @@ use std::io::{Write, stdin, stdout};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
-use crate::common::stream::wait_until;
 use crate::common::{PATIENCE, lab, open, open_queues, open_with, packet, send};
 use nocopy::filter::{Instruction, Program, compile};
 use nocopy::metadata::Clock;
 use nocopy::port::{FilterControl, FilterControlError, GrantError, Queues};
 use nocopy::{Mode, Port};
 use nocopy_lab::End;
+use nocopy_lab::patience::wait_until;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 const ODD: &str = "ether proto 0x88b5 and ether[17] & 1 = 1";

@@ -1,14 +1,16 @@
-//! Several queues as one that a child inherits by fork(2): in a process of their own, for the descriptors.
+//! Several queues as one that a child inherits by fork(2), with all other descriptors of the process: `cargo xtask test` gives each test
+//! a process of its own.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::common::stream::wait_until;
 use crate::common::{PATIENCE, lab, open_queues, packet, send_on};
 use nocopy::Mode;
 use nocopy::port::{PortBuilder, Queues};
 use nocopy_lab::Lab;
+use nocopy_lab::patience::wait_until;
 
-/// A child has the descriptors of all tests of its process, and keeps what they close: there is only one at a time.
+/// A child has the descriptors of all tests of its process, and keeps open what they close. With `cargo test`, where they share one,
+/// there is only one of these at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use crate::common::PATIENCE;
-use crate::common::stream::wait_until;
 use crate::common::waiting::Waiter;
 use nocopy::port::RejectedReason;
 use nocopy::{Cause, Evidence, Frame, Mode, Port, Wait};
+use nocopy_lab::patience::wait_until;
 
 fn send<P: AsRef<[u8]>>(port: &mut Port, packets: &[P]) {
     for packet in packets {

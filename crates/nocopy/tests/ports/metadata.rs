@@ -3,12 +3,12 @@
 use std::net::UdpSocket;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::common::stream::uninterrupted;
 use crate::common::{PATIENCE, assert_settled, lab, open, open_with, packet, receive, send};
 use nocopy::metadata::{ChecksumBy, Clock, Place, Request, Unsupported};
 use nocopy::port::{PortBuilder, RejectedReason};
 use nocopy::xdp::Generator;
 use nocopy::{Frame, Mode, Port};
+use nocopy_lab::patience::uninterrupted;
 use nocopy_lab::{End, Lab};
 use nocopy_proto::wire::udp::{Datagram, Integrity};
 use nocopy_proto::wire::{ethernet, ipv4};

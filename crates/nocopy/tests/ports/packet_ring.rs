@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use crate::common::stream::{uninterrupted, wait_until};
 use crate::common::{
     PATIENCE, assert_settled, lab, open, open_with, packet, packets_of_many_lengths, receive, receive_of_all,
     send,
 };
 use nocopy::port::{Fanout, OpenError, PortBuilder, Purpose};
 use nocopy::{Cause, Evidence, Frame, Mode, Port};
+use nocopy_lab::patience::{uninterrupted, wait_until};
 use nocopy_lab::{End, Lab};
 
 fn open_ring(end: &End) -> Port {

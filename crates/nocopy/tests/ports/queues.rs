@@ -1,14 +1,14 @@
 //! Several queues of one interface as one, on veth pairs with as many queues.
 
-use crate::common;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use crate::common::stream::wait_until;
+use crate::common;
 use crate::common::waiting::Waiter;
 use crate::common::{PATIENCE, SECOND, lab, open_queues, open_with, packet, send, send_on};
 use nocopy::port::{OpenError, PinError, PortBuilder, Queues};
 use nocopy::{Frame, Mode, Port, Wait};
+use nocopy_lab::patience::wait_until;
 use nocopy_lab::{End, Lab};
 
 #[test]

@@ -3,10 +3,10 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use crate::common::stream::uninterrupted;
 use nocopy::port::{OpenError, PortBuilder};
 use nocopy::{Mode, Port};
 use nocopy_lab::End;
+use nocopy_lab::patience::uninterrupted;
 
 /// For what has to happen, on a busy machine, too.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,9 +1,9 @@
 //! Snapshots of everything counted, on known traffic in a private lab.
 
 use crate::common;
-use crate::common::stream::wait_until;
 use nocopy::statistics::{ReceiverCounters, Snapshot, SnapshotError};
 use nocopy::{Mode, Port};
+use nocopy_lab::patience::wait_until;
 use nocopy_lab::{End, Lab, Missing};
 
 fn snapshot(end: &End) -> Snapshot {

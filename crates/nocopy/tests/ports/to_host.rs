@@ -7,9 +7,9 @@
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
-use crate::common::stream::uninterrupted;
 use nocopy::port::ToHostError;
 use nocopy::{Cause, Chain, Evidence, Mode, Port};
+use nocopy_lab::patience::uninterrupted;
 use nocopy_lab::{End, Lab};
 use nocopy_proto::wire::vlan::TagControl;
 use nocopy_proto::wire::{EtherType, MacAddress, arp, ethernet};

@@ -5,7 +5,6 @@ use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use crate::common::stream::{uninterrupted, wait_until};
 use crate::common::waiting::Waiter;
 use crate::common::{
     PATIENCE, assert_settled, is_promiscuous, lab, open, open_with, packet, packets_of_many_lengths, receive,
@@ -16,6 +15,7 @@ use nocopy::port::{OpenError, PortBuilder, RejectedReason};
 use nocopy::statistics::Snapshot;
 use nocopy::xdp::{self, Attach, Generator, Program};
 use nocopy::{Cause, Evidence, Frame, Mode, Port, Wait, probe};
+use nocopy_lab::patience::{uninterrupted, wait_until};
 use nocopy_lab::{End, Lab};
 
 /// Which program is on an interface, by the name of the error that attaching another one gives.

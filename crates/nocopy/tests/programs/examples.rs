@@ -1,6 +1,5 @@
 //! The examples run, as programs, on real traffic in a lab.
 
-use crate::common;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -8,10 +7,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use crate::common;
 use crate::common::PATIENCE;
-use crate::common::stream::uninterrupted;
 use nocopy::Port;
 use nocopy::message::{Endpoint, Event, Reason};
+use nocopy_lab::patience::uninterrupted;
 use nocopy_lab::{Chain, End, Lab, Namespace};
 
 /// A running example, ended with the test whatever happens.

@@ -32,7 +32,9 @@ fn reported(file: &Path) -> Errors {
         "short",
     ]);
     command.arg("--extern").arg(format!("nocopy={}", library.display()));
-    command.arg("-L").arg(format!("dependency={}", library.parent().unwrap().display()));
+    for directory in dependencies(&library) {
+        command.arg("-L").arg(format!("dependency={}", directory.display()));
+    }
     // What the program would become is of no interest.
     command.arg("-o").arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("ownership.rmeta")).arg(file);
     let output = command.output().unwrap_or_else(|error| panic!("{}: {error}", rustc.display()));
@@ -66,6 +68,19 @@ fn library() -> PathBuf {
     });
     let newest = libraries.max_by_key(|file| fs::metadata(file).unwrap().modified().unwrap());
     newest.expect("the library was built for this test")
+}
+
+/// Where the crates lie that the library needs: beside it, in `…/debug/deps`. If it was built with `--target`, that is
+/// `…/TARGET/debug/deps`, and macros, which run in the compiler, are built for the host, in `…/debug/deps`.
+fn dependencies(library: &Path) -> Vec<PathBuf> {
+    let beside = library.parent().unwrap();
+    let profile = beside.parent().and_then(Path::file_name).unwrap();
+    let mut directories = vec![beside.to_owned()];
+    if let Some(root) = beside.ancestors().nth(3) {
+        directories.push(root.join(profile).join("deps"));
+    }
+    directories.retain(|directory| directory.exists());
+    directories
 }
 
 #[test]

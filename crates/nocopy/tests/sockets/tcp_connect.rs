@@ -8,9 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use nocopy::socket::tcp::Socket;
+use nocopy_lab::patience::wait_until;
 
 use crate::common::calls::{POLL, this_thread, wait_until_in};
-use crate::common::stream::wait_until;
 
 /// Signals that came.
 static HANDLED: AtomicUsize = AtomicUsize::new(0);

@@ -1,4 +1,4 @@
-//! Ten thousand connections at a time: in a process of its own, for the descriptors.
+//! Ten thousand connections at a time, which take most of a process's descriptors: `cargo xtask test` gives each test a process of its own.
 #![allow(unsafe_code)]
 
 use std::io::{Read, Write};

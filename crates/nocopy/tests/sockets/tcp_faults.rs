@@ -1,7 +1,5 @@
 //! Streams while something is wrong: the right error, memory back, nothing stuck, and every byte accounted for.
 
-use crate::common;
-use crate::common::lab;
 use std::io::{ErrorKind, Read};
 use std::process::Command;
 use std::sync::mpsc;
@@ -10,13 +8,34 @@ use std::time::{Duration, Instant};
 
 use nocopy::socket::tcp::{Builder, Method, OpenError, Sender, Socket};
 use nocopy::{Cause, Pool};
+use nocopy_lab::patience::wait_until;
 use nocopy_lab::{End, Lab};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
+use crate::common;
 use crate::common::calls::{Calls, POLL, SEND, this_thread, wait_until_in};
-use crate::common::stream::{PATIENCE, assert_same, connected, lose, pattern, read_all, reading, wait_until};
+use crate::common::lab;
+use crate::common::stream::{PATIENCE, assert_same, connected, lose, pattern, read_all, reading};
 use crate::common::{SECOND, scribble};
+
+/// A counter of the kernel's at the left end: in this file of /proc/net, group and name.
+fn counter(lab: &Lab, file: &str, group: &str, name: &str) -> u64 {
+    let read = || std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
+    let text = lab.left().namespace().run(read);
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix(group));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut counters = names.split_whitespace().zip(values.split_whitespace());
+    counters.find(|&(found, _)| found == name).unwrap_or_else(|| panic!("no {name}")).1.parse().unwrap()
+}
+
+/// Waits until the left end has tried in vain to send, whether something new or something again.
+fn wait_for_unroutable(lab: &Lab) {
+    let count =
+        || counter(lab, "snmp", "Ip:", "OutNoRoutes") + counter(lab, "netstat", "TcpExt:", "TCPRetransFail");
+    let before = count();
+    wait_until("packets without a route", || count() > before);
+}
 
 /// Each method, and the choice among them.
 const WAYS: [Option<Method>; 4] =
@@ -307,7 +326,7 @@ fn where_io_uring_is_refused_streams_go_on_without() {
     assert_eq!(reader.join().unwrap(), sent as u64);
 }
 
-/// Does something to the lab while a stream crosses it that is never done before the change.
+/// Changes the lab in the middle of a stream, which cannot be over by then: the peer reads the rest only after the change.
 fn crosses(lab: &Lab, method: Option<Method>, change: impl FnOnce(&Lab)) {
     const BYTES: usize = 24 << 20;
     let (mut socket, mut peer) = connected(lab, by(method));
@@ -344,7 +363,7 @@ fn an_interface_set_down_for_a_while_delays_a_stream_and_no_more() {
     for method in WAYS {
         crosses(&lab!(), method, |lab| {
             lab.left().set_down().unwrap();
-            thread::sleep(SECOND / 3);
+            wait_for_unroutable(lab);
             lab.left().set_up().unwrap();
             lab.wait_for_carrier().unwrap();
         });
@@ -362,7 +381,7 @@ fn a_stream_goes_on_when_there_is_a_route_again() {
                 assert!(lab.left().namespace().run(done).success(), "{what} a route to nowhere");
             };
             route("add");
-            thread::sleep(SECOND / 3);
+            wait_for_unroutable(lab);
             route("del");
         });
     }

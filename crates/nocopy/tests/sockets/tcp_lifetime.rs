@@ -1,7 +1,6 @@
 //! Memory of streams that the kernel still reads, when a stream is closed or dropped: what it carries is lost on the way, and sent again
 //! from that memory.
 
-use crate::common::lab;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::process::CommandExt;
@@ -13,10 +12,12 @@ use std::time::Duration;
 
 use nocopy::socket::tcp::{Builder, Method, Sender, Socket, leaked_bytes};
 use nocopy::{Buffer, Pool, Port};
+use nocopy_lab::patience::wait_until;
 
 use crate::common::calls::{POLL, SLEEP, count_calls};
+use crate::common::lab;
 use crate::common::stream::{
-    PATIENCE, assert_same, connected, lose, pattern, read_all, reading, wait_for_retransmission, wait_until,
+    PATIENCE, assert_same, connected, lose, pattern, read_all, reading, wait_for_retransmission,
 };
 use crate::common::{SECOND, scribble};
 
@@ -254,6 +255,8 @@ fn each_side_ends_its_own_direction_while_packets_are_lost() {
             let (polls, pauses) = (calls.of(POLL), calls.of(SLEEP));
             assert!(polls <= pauses + 40, "{method}: {polls} waits, and {pauses} pauses");
             assert!(drained || polls == 0 || pauses > 0, "{method}: it waited in another way");
+            // Each pause ends after a millisecond, and what is looked at then takes six calls: some 2500.
+            assert!(calls.total() <= 5000, "{method}: {} system calls", calls.total());
             let reader = reading(peer);
             drop(loss);
             assert!(sender.drain(PATIENCE).unwrap(), "{method}");

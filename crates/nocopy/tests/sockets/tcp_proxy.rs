@@ -7,10 +7,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nocopy::socket::tcp::{Direction, DirectionError, Flow, Proxied, ProxyError, Side, proxy};
+use nocopy_lab::patience::wait_until;
 
 use crate::common::PATIENCE;
 use crate::common::calls::{Calls, POLL};
-use crate::common::stream::{read_some, wait_until};
+use crate::common::stream::read_some;
 
 const MIB: usize = 1 << 20;
 
@@ -50,12 +51,16 @@ fn counted_peers() -> (TcpStream, TcpStream, JoinHandle<Ended>, Calls) {
     (left, right, running, calls)
 }
 
-/// Waits until the proxy has made no system call for a while. One that spins never gets there.
+/// Waits until the proxy has made no system call twice in a row, for a while each: a stop of the whole process takes but one of them.
+/// A proxy that spins never gets there.
 fn wait_until_idle(calls: &Calls) {
     wait_until("idle", || {
         let before = calls.total();
-        thread::sleep(Duration::from_millis(50));
-        before > 0 && calls.total() == before
+        let is_as_before = || {
+            thread::sleep(Duration::from_millis(50));
+            calls.total() == before
+        };
+        before > 0 && is_as_before() && is_as_before()
     });
 }
 

@@ -9,11 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nocopy::socket::tcp::{Builder, Published, PublishedMethod, Sender, Socket};
+use nocopy_lab::patience::wait_until;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::common::PATIENCE;
 use crate::common::calls::{POLL, SEND, count_calls, this_thread, wait_until_in};
-use crate::common::stream::wait_until;
 
 fn pair(builder: Builder) -> (Socket, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -63,8 +63,8 @@ fn nothing_is_kept_back_for_what_brings_no_bytes() {
     let data = Published::copy_of(&[7; 20_000]).unwrap();
     for method in PublishedMethod::ALL {
         for behind in ["an empty buffer", "an empty range", "an empty pipe", "an empty buffer and pipe"] {
-            // One that takes longer may be the machine's fault, which stood still; what is held never leaves sooner.
-            let leaves = (0..100).any(|_| leaves_at_once(method, &data, behind));
+            // A machine that stands still delays bytes, too: so there are several attempts. What is held never leaves sooner.
+            let leaves = (0..5).any(|_| leaves_at_once(method, &data, behind));
             assert!(leaves, "{method}: held until the kernel loses patience, for {behind}");
         }
     }

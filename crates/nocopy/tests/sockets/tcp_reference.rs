@@ -54,8 +54,8 @@ fn writable(socket: &TcpStream) {
     assert!(poll(&mut polled, Some(&patience)).unwrap() > 0, "the peer reads no more");
 }
 
-/// Steps until the socket is full, also when what was said to have been received has come back: the last step finds it full, and takes
-/// nothing.
+/// Steps until the socket is full and stays full. Acknowledgements that arrive meanwhile make room again, so it pauses and tries again
+/// until a step takes nothing.
 fn fill(by: &mut ByReference, transfer: &mut Transfer, socket: &TcpStream) {
     loop {
         let before = transfer.sent();

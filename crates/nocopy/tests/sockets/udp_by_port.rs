@@ -1,14 +1,14 @@
 //! A UDP sender that has a port as one more way: frames of the port, buffers of a pool and foreign memory arrive by every way.
 
-use crate::common::lab;
 use std::net::{SocketAddr, UdpSocket};
 
 use nocopy::socket::udp::{Message, Method, OpenError, Sender, Socket, over_port};
 use nocopy::{Buffer, Cause, Port};
 use nocopy_lab::Lab;
+use nocopy_lab::patience::{uninterrupted, wait_until};
 
 use crate::common::PATIENCE;
-use crate::common::stream::{uninterrupted, wait_until};
+use crate::common::lab;
 use crate::common::waiting::Observed;
 
 const COUNT: usize = 200;

@@ -1,15 +1,15 @@
 //! UDP sockets while something is wrong: the right error, and every byte accounted for.
 
-use crate::common::lab;
 use std::net::{SocketAddr, UdpSocket};
 
 use nocopy::socket::udp::{Message, Method, Socket};
 use nocopy::{Buffer, Cause, Pool};
+use nocopy_lab::patience::uninterrupted;
 use nocopy_lab::{End, Lab};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-use crate::common::stream::uninterrupted;
+use crate::common::lab;
 use crate::common::{PATIENCE, SECOND};
 
 const METHODS: [Method; 7] = [

@@ -1,6 +1,5 @@
 //! Memory that the kernel still reads, when a socket is closed, dropped, or out of buffers: on an interface that holds packets back.
 
-use crate::common::lab;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::Range;
@@ -10,8 +9,9 @@ use std::time::{Duration, Instant};
 use nocopy::socket::udp::{Message, Method, Socket, leaked_bytes};
 use nocopy::{Buffer, Cause, Pool};
 use nocopy_lab::Lab;
+use nocopy_lab::patience::uninterrupted;
 
-use crate::common::stream::uninterrupted;
+use crate::common::lab;
 use crate::common::{PATIENCE, scribble};
 
 const ZERO_COPY: [Method; 4] =

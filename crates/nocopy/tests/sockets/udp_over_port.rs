@@ -4,19 +4,19 @@
 //!   left: a socket over a port ──── right: an ordinary socket
 //! ```
 
-use crate::common;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::stream::uninterrupted;
+use crate::common;
 use crate::common::waiting::Observed;
 use crate::common::{PATIENCE, lab};
 use nocopy::port::PortBuilder;
 use nocopy::socket::udp::over_port::{OpenError, Payload, RejectedReason, Sender, Settings, Socket};
 use nocopy::{Cause, Chain, Evidence, Frame, Mode, Port};
+use nocopy_lab::patience::uninterrupted;
 use nocopy_lab::{End, Lab};
 use nocopy_proto::UdpChecksum;
 
@@ -160,7 +160,7 @@ struct Noticed(u64);
 
 impl Noticed {
     fn by(socket: &mut Socket) -> Self {
-        Self(socket.sender().changes_noticed())
+        Self(socket.sender().sent().announced_changes)
     }
 
     /// One more was announced since, and heeded.
@@ -1261,12 +1261,12 @@ fn what_an_mtu_lowered_in_between_takes_is_counted() {
         for bytes in [1472, 100].repeat(10) {
             sender.send_copied(remote, &[&payload(bytes, bytes)]).unwrap();
         }
-        let noticed_before = sender.changes_noticed();
+        let noticed_before = sender.sent().announced_changes;
         left.set_mtu(1300).unwrap();
         assert!(sender.drain(PATIENCE).unwrap(), "{mode}");
         until_changes_are_asked_for();
         sender.send_copied(remote, &[&payload(9, 1400)]).unwrap();
-        assert!(sender.changes_noticed() > noticed_before, "{mode}: the change was not noticed");
+        assert!(sender.sent().announced_changes > noticed_before, "{mode}: the change was not noticed");
         assert_eq!((sender.sent().over_port, sender.sent().too_long), (20, 1), "{mode}");
         let (mut came, mut buffer) = (0, [0; 2000]);
         while uninterrupted(|| peer.recv(&mut buffer)).unwrap() != 1400 {

@@ -3,9 +3,9 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use crate::common::stream::uninterrupted;
 use nocopy::socket::udp::{Message, Method, RejectedReason, Socket};
 use nocopy::{Buffer, Cause, Evidence, Tally};
+use nocopy_lab::patience::uninterrupted;
 
 /// For what has to happen, on a busy machine, too.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,8 +1,6 @@
 //! The halves in tokio programs: sending resolves when the message is handed over, and again when its memory is free.
 #![cfg(feature = "tokio")]
 
-use crate::common;
-use crate::common::lab;
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::Arc;
@@ -11,8 +9,10 @@ use std::time::{Duration, Instant};
 use nocopy::Buffer;
 use nocopy::socket::udp::tokio::{AsyncReceiver, AsyncSendError, AsyncSender};
 use nocopy::socket::udp::{Message, Method, Socket};
+use nocopy_lab::patience::uninterrupted;
 
 use crate::common::PATIENCE;
+use crate::common::lab;
 
 const METHODS: [Method; 5] =
     [Method::Socket, Method::ZeroCopy, Method::ZeroCopyGso, Method::UringZeroCopy, Method::UringZeroCopyGso];
@@ -95,7 +95,7 @@ async fn a_late_completion_of_a_ring_wakes_the_task_that_waits() {
     receiver.set_read_timeout(Some(PATIENCE)).unwrap();
     for number in 0..5_u8 {
         let mut bytes = [0; 1500];
-        let length = common::stream::uninterrupted(|| receiver.recv(&mut bytes)).unwrap();
+        let length = uninterrupted(|| receiver.recv(&mut bytes)).unwrap();
         assert_eq!(bytes[..length], [number; 1000]);
     }
 }

@@ -4,14 +4,11 @@
 //!   left: raw sockets ── nc0 ═══ nc1 ──┬─▶ program, the system's libpcap ─▶ directory "system": stdout, stderr, what it wrote
 //!                                      └─▶ the same, ours preloaded ──────▶ directory "ours"
 //! ```
-#![allow(dead_code)] // no test uses all of it
 
 pub(crate) mod account;
 pub(crate) mod frames;
 pub(crate) mod program;
 pub(crate) mod scratch;
-
-use std::time::{Duration, Instant};
 
 use nocopy_lab::{Lab, Missing, lab_or_skip, skip};
 
@@ -20,9 +17,6 @@ use frames::Wire;
 use program::Program;
 use rustix::process::Signal;
 use scratch::Scratch;
-
-/// For what has to happen, on a busy machine, too.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whose library a program gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,14 +188,5 @@ pub(crate) fn compare(name: &str, system: &Account, ours: &Account) {
     for (file, theirs) in &system.files {
         let difference = theirs.difference(&ours.files[file]);
         assert!(difference.is_none(), "{name}: {file}: {}\n{system}\n{ours}", difference.unwrap());
-    }
-}
-
-/// Asks until it is so.
-pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -2,13 +2,14 @@
 
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use nocopy_lab::patience::wait_until;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::account::Account;
-use super::{Case, End, Library, wait_until};
+use super::{Case, End, Library};
 
 /// Killed when dropped.
 pub(crate) struct Program {
@@ -67,10 +68,6 @@ impl Program {
     /// What it has shown so far.
     pub(crate) fn account(&self) -> Account {
         Account::read(&self.name, &self.directory)
-    }
-
-    pub(crate) fn directory(&self) -> &Path {
-        &self.directory
     }
 
     /// Waits until it has shown so many of the last frames.

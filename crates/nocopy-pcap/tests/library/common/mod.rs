@@ -6,12 +6,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
+use nocopy_lab::patience::PATIENCE;
 use nocopy_lab::{End, Lab};
-
-/// For what has to happen: much longer than a busy machine stands still.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Our library: the test binary is built beside it.
 pub(crate) fn our_library() -> PathBuf {

@@ -227,7 +227,7 @@ fn waited_for_enough(receiving: Receiving) -> Option<(TcpStream, Receiver, Expec
 #[test]
 fn a_wait_for_more_ends_by_enough_by_time_or_at_the_end() {
     for receiving in [Receiving::Recv { bytes: 64 << 10 }, Receiving::Mapped, Receiving::Auto] {
-        let waited = (0..20).find_map(|_| waited_for_enough(receiving));
+        let waited = (0..5).find_map(|_| waited_for_enough(receiving));
         let (mut sender, mut receiver, mut expected) = waited.expect("woken for less");
         // Less than that: when it has waited for long enough.
         receiver.set_low_water(50_000, Duration::from_millis(30));

@@ -48,6 +48,9 @@ counters! {
         through_kernel_bytes,
         /// Errors of the network (ICMP) that were told, of datagrams that went either way.
         peer_errors,
+        /// How often announced changes of routes, neighbours or interfaces had the sender look up its ways again; not those it looked
+        /// up because they had grown old.
+        announced_changes,
     }
 }
 
@@ -461,20 +464,13 @@ impl Sender {
 
     /// What was sent, and which way.
     pub fn sent(&self) -> Sent {
-        Sent { peer_errors: self.kernel.told(), ..self.sent }
+        Sent { peer_errors: self.kernel.told(), announced_changes: self.ways.changes(), ..self.sent }
     }
 
     /// What the network said since the last time of datagrams that it could not bring to their destination, whichever way they
     /// went, oldest first; at most the last 64, while all are [counted](Sent::peer_errors).
     pub fn errors(&mut self) -> impl Iterator<Item = PeerError> + use<> {
         self.kernel.heard().into_iter()
-    }
-
-    /// How often a change of routes, neighbours or interfaces was noticed because the kernel announced it, and not because what was
-    /// known had grown old. For tests.
-    #[doc(hidden)]
-    pub fn changes_noticed(&self) -> u64 {
-        self.ways.changes()
     }
 
     /// What became of the bytes of all payloads: the port's evidence, or the reason they were copied for.

@@ -304,7 +304,7 @@ fn assert_error_is_reported(queued: bool) {
 #[test]
 fn waiting_sleeps_while_completions_wait_in_the_error_queue() {
     const WAIT: Duration = Duration::from_millis(400);
-    const COMPLETIONS: u64 = 20;
+    const COMPLETIONS: u64 = 50;
     let socket = UdpSocket::bind(LOOPBACK).unwrap();
     let address = socket.local_addr().unwrap();
     let sink = UdpSocket::bind(LOOPBACK).unwrap();
@@ -317,7 +317,7 @@ fn waiting_sleeps_while_completions_wait_in_the_error_queue() {
     };
     complete_one();
     let mut polled = [PollFd::new(&receiver, PollFlags::IN)];
-    assert_eq!(poll(&mut polled, Some(&Timespec { tv_sec: 20, tv_nsec: 0 })).unwrap(), 1);
+    assert_eq!(poll(&mut polled, Some(&PATIENCE.try_into().unwrap())).unwrap(), 1);
     assert_eq!(polled[0].revents(), PollFlags::ERR, "a poll does not wait");
 
     // One wait, and another after each stop of the whole process, which ends one early.
@@ -348,7 +348,10 @@ fn waiting_sleeps_while_completions_wait_in_the_error_queue() {
         assert!(wait_until_in(waiting, RECEIVE), "it waits for a datagram");
         sender_to(address).send(b"at last").unwrap();
     });
-    assert!(calls.of(RECEIVE) < COMPLETIONS, "completions end waits: {} calls", calls.of(RECEIVE));
+    // One wait, and another after each stop of the whole process. Completions that come before the thread sleeps would end no wait, but
+    // those are few.
+    assert!(calls.of(RECEIVE) < 10, "completions end waits: {} calls", calls.of(RECEIVE));
+    assert!(calls.total() < 40, "completions are looked for: {} system calls", calls.total());
 }
 
 #[test]

@@ -1,0 +1,54 @@
+//! Waiting in tests: for facts, and for as long as a slow machine needs.
+//!
+//! A test looks at a fact again and again instead of sleeping for a time that is hoped to be enough; only when the fact has not come
+//! true after [`PATIENCE`] does it fail.
+
+use std::io::{self, ErrorKind};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a test waits for what has to happen: much longer than a busy machine stands still, or a thread waits for its turn.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often [`wait_until`] looks.
+const INTERVAL: Duration = Duration::from_millis(5);
+
+/// Waits until `is_true` returns true; `what` names the fact in the message of a failure.
+///
+/// # Panics
+/// When it is not true after [`PATIENCE`].
+#[track_caller]
+pub fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_true() {
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        thread::sleep(INTERVAL);
+    }
+}
+
+/// Makes a call again for as long as it is interrupted (`EINTR`). A call of a socket that has a timeout is interrupted also when the
+/// process is stopped and continued (SIGSTOP and SIGCONT, signal(7)), which happens to tests on a machine that stands still at times.
+///
+/// # Errors
+/// Those of the call, except [`ErrorKind::Interrupted`].
+pub fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_interrupted_call_is_made_again() {
+        let mut results = [Err(ErrorKind::Interrupted.into()), Ok(1), Ok(2)].into_iter();
+        assert_eq!(uninterrupted(|| results.next().unwrap()).unwrap(), 1);
+        let mut results = [Err(ErrorKind::WouldBlock.into()), Ok(1)].into_iter();
+        assert_eq!(uninterrupted(|| results.next().unwrap()).unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
+}
