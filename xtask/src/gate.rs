@@ -43,7 +43,7 @@ impl Outcome {
         Self { failures: vec![failure], ..Self::default() }
     }
 
-    /// Something cannot be had here. Continuous integration has everything, so there it is a failure.
+    /// A skip: this machine lacks what the step needs. Continuous integration lacks nothing, so there it is a failure.
     pub(crate) fn unavailable(name: impl Into<String>, needs: impl Into<String>) -> Self {
         if std::env::var_os("CI").is_some_and(|value| value == "true") {
             return Self::failed(name, format!("a skip that CI does not allow: {}", needs.into()));
@@ -59,6 +59,11 @@ impl Outcome {
     pub(crate) fn with_remark(mut self, remark: impl Into<String>) -> Self {
         self.remark = remark.into();
         self
+    }
+
+    /// Whether it passed, with nothing failed, skipped or flaky.
+    pub(crate) fn is_good(&self) -> bool {
+        self.passed > 0 && self.failures.is_empty() && self.skips.is_empty() && self.flaky.is_empty()
     }
 
     /// Both, as one.
@@ -80,10 +85,12 @@ impl Outcome {
     }
 
     fn verdict(&self) -> &'static str {
-        match (self.failures.is_empty(), self.passed, self.skips.is_empty()) {
-            (false, ..) => "FAILED",
-            (true, 0, false) => "skipped",
-            _ => "passed",
+        match (self.failures.len(), self.passed, self.skips.len()) {
+            // Nothing was done: that is no success.
+            (0, 0, 0) => "FAILED",
+            (0, 0, _) => "skipped",
+            (0, ..) if self.flaky.len() <= FLAKY_MAX => "passed",
+            _ => "FAILED",
         }
     }
 
@@ -124,7 +131,8 @@ impl Gate {
 
     fn failure_count(&self) -> usize {
         let failures: usize = self.steps.iter().map(|(_, outcome, _)| outcome.failures.len()).sum();
-        failures + usize::from(self.has_too_many_flaky())
+        let empty = self.steps.iter().filter(|(_, outcome, _)| outcome.counts().is_empty()).count();
+        failures + empty + usize::from(self.has_too_many_flaky())
     }
 
     fn has_too_many_flaky(&self) -> bool {
@@ -222,6 +230,13 @@ mod tests {
         let summary = gate.summary();
         assert!(summary.contains("skipped 2: needs a card\n    a\n    b\n"), "{summary}");
         assert_eq!(summary.lines().last(), Some("1 passed, 0 failed, 2 skipped"));
+    }
+
+    #[test]
+    fn a_step_that_did_nothing_has_failed() {
+        let gate = gate(vec![Outcome::default(), Outcome::passed()]);
+        assert_eq!(gate.summary().lines().last(), Some("1 passed, 1 failed, 0 skipped"));
+        assert!(!gate.finish());
     }
 
     #[test]

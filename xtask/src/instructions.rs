@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
 
+use crate::gate::Outcome;
 use crate::machine;
 use crate::step::{Failed, Step};
 use crate::suite::{self, side_by_side};
@@ -34,8 +35,11 @@ const SHOWN: &[&str] = &["receive-trusting", "send-trusting", "send-library-fram
 const MESSAGES: &[(&str, f64)] =
     &[("message-packed", 1000.0), ("message-alone", 6000.0), ("message-many-peers", 11_000.0)];
 
-pub(crate) fn install_and_compare() -> Result<(), Failed> {
-    machine::install_valgrind()?;
+pub(crate) fn guards() -> Outcome {
+    machine::with_valgrind(|| count_and_compare().into())
+}
+
+fn count_and_compare() -> Result<(), Failed> {
     build()?;
     let rings = ROWS.iter().flat_map(|row| [row.library, row.by_hand]).chain(SHOWN.iter().copied());
     let messages = MESSAGES.iter().map(|&(name, _)| name);
@@ -88,7 +92,7 @@ fn build() -> Result<(), Failed> {
 fn count_all<'a>(loops: &[(&str, &'a str)]) -> Result<HashMap<&'a str, f64>, Failed> {
     let runs: Vec<(&str, &str, u32)> =
         loops.iter().flat_map(|&(program, name)| BATCHES.map(|batches| (program, name, batches))).collect();
-    let collected = side_by_side(&runs, suite::processors(), |&(program, name, batches)| {
+    let collected = side_by_side(&runs, |&(program, name, batches)| {
         collected(&suite::program("release", program), name, batches)
     });
     let collected: Result<Vec<f64>, Failed> = collected.into_iter().collect();

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::gate::Outcome;
 use crate::step::{Failed, Step, is_root, run_all};
 
 /// A program that something here starts.
@@ -22,6 +23,7 @@ enum Needed {
     Instructions,
     VmLab,
     Bpf,
+    Checks,
 }
 
 impl Needed {
@@ -30,7 +32,8 @@ impl Needed {
             Self::Tests => "tests",
             Self::Instructions => "instruction guards",
             Self::VmLab => "VM lab (installs it by itself)",
-            Self::Bpf => "building and checking BPF objects",
+            Self::Bpf => "building and checking BPF objects (else skipped)",
+            Self::Checks => "formatting and lints",
         }
     }
 }
@@ -48,7 +51,12 @@ const fn program(
 pub(crate) const CLANG: &str = "clang-14";
 pub(crate) const STRIP: &str = "llvm-strip-14";
 
+/// Where a program is a part of the Rust toolchain and in no package.
+const RUSTUP: [&str; 2] = ["", ""];
+
 const PROGRAMS: &[Program] = &[
+    program("rustfmt", "--version", RUSTUP, Needed::Checks),
+    program("cargo-clippy", "--version", RUSTUP, Needed::Checks),
     // The linker of Rust programs, and the compiler of the C programs that run on nocopy-pcap.
     program("gcc", "--version", ["gcc", "gcc"], Needed::Tests),
     program("ip", "-V", ["iproute2", "iproute"], Needed::Tests),
@@ -64,22 +72,33 @@ const PROGRAMS: &[Program] = &[
     program("qemu-system-x86_64", "--version", ["qemu-system-x86", "qemu-system-x86-core"], Needed::VmLab),
 ];
 
-/// The library that libpcap's programs are linked with.
-const LIBPCAP: [&str; 2] = ["libpcap0.8", "libpcap"];
-
 impl Program {
     fn is_there(&self) -> bool {
         Step::new(self.name, self.name, &[self.question]).succeeds_quietly()
     }
 }
 
-/// Installs the programs that tests start, or says what is missing and how to install it.
-pub(crate) fn install_for_tests() -> Result<(), Failed> {
-    install_missing(Needed::Tests)
+/// Whether tests can have network namespaces of their own. A container's root may lack the capability.
+pub(crate) fn has_namespaces() -> bool {
+    nocopy_lab::Namespace::with_loopback().is_ok()
 }
 
-pub(crate) fn install_valgrind() -> Result<(), Failed> {
-    install_missing(Needed::Instructions)
+/// Installs the programs that tests start, as a step of the gate.
+pub(crate) fn programs_for_tests() -> Outcome {
+    installed(Needed::Tests)
+}
+
+/// Runs `then` with valgrind.
+pub(crate) fn with_valgrind(then: impl FnOnce() -> Outcome) -> Outcome {
+    let outcome = installed(Needed::Instructions);
+    if outcome.is_good() { then() } else { outcome }
+}
+
+fn installed(needed: Needed) -> Outcome {
+    match install_missing(needed) {
+        Err(failed) if !is_root() || !has_apt() => Outcome::unavailable(needed.text(), failed.to_string()),
+        done => done.into(),
+    }
 }
 
 /// Installs the BPF compiler; false where this system's packages have none of that version.
@@ -87,7 +106,10 @@ pub(crate) fn install_bpf_compiler() -> Result<bool, Failed> {
     if missing(Needed::Bpf).is_empty() {
         return Ok(true);
     }
-    let _ = Step::new("list packages", "apt-get", &["update", "-qq"]).run();
+    if !is_root() || !has_apt() {
+        return Ok(false);
+    }
+    Step::new("list packages", "apt-get", &["update", "-qq"]).run()?;
     let is_packaged = Step::new("look for the compiler", "apt-cache", &["show", CLANG]).succeeds_quietly();
     if !is_packaged {
         return Ok(false);
@@ -106,9 +128,6 @@ fn install_missing(needed: Needed) -> Result<(), Failed> {
     }
     let names: Vec<&str> = missing.iter().map(|program| program.name).collect();
     let mut packages: Vec<&str> = missing.iter().map(|program| program.apt).collect();
-    if needed == Needed::Tests {
-        packages.push(LIBPCAP[0]);
-    }
     packages.dedup();
     if !is_root() || !has_apt() {
         let lines = install_lines(&missing);
@@ -150,14 +169,21 @@ pub(crate) fn doctor() -> bool {
     let mut all = row("root", is_root(), "tests that make network namespaces, AF_XDP, BPF, the VM lab");
     all &= row("Linux 5.19", kernel_is_at_least(5, 19), "the bench; newer features are asked for one by one");
     all &= row("BTF", Path::new("/sys/kernel/btf/vmlinux").exists(), "nocopy profile and its tests");
-    let absent: Vec<&Program> = PROGRAMS.iter().filter(|program| !program.is_there()).collect();
+    let mut absent: Vec<&Program> = Vec::new();
     for program in PROGRAMS {
-        let is_there = absent.iter().all(|missing| missing.name != program.name);
-        row(program.name, is_there, program.needed.text());
+        if !row(program.name, program.is_there(), program.needed.text()) {
+            absent.push(program);
+        }
     }
-    if !absent.is_empty() {
-        println!("\ninstall what is missing, {}", install_lines(&absent));
-        println!("('cargo xtask test' installs it by itself where it may and there is apt-get)");
+    if absent.iter().any(|program| program.needed == Needed::Checks) {
+        println!("\ninstall parts of the toolchain: 'rustup component add rustfmt clippy'");
+    }
+    // That compiler is optional: not every system has a package of it.
+    absent.retain(|program| program.needed != Needed::Bpf);
+    let packaged: Vec<&Program> = absent.iter().copied().filter(|program| !program.apt.is_empty()).collect();
+    if !packaged.is_empty() {
+        println!("\ninstall what is missing, {}", install_lines(&packaged));
+        println!("('cargo xtask test' installs it by itself as root, where there is apt-get)");
     }
     if !has_apt() {
         println!("\nno apt-get: the VM lab is skipped here, since its kernels are Debian's packages");

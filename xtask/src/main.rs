@@ -52,9 +52,11 @@ enum Command {
     },
     /// Say what this machine lacks for the tests, and how to install it.
     Doctor,
-    /// Run a program in a session and a network namespace of its own.
+    /// Run a program that ends with xtask, perhaps in a network namespace of its own.
     #[command(hide = true)]
-    Isolated {
+    Start {
+        #[arg(long)]
+        isolated: bool,
         program: String,
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
@@ -82,12 +84,18 @@ fn main() -> ExitCode {
             return exit_code(gate.finish());
         }
         Command::Docs => docs::build(),
-        Command::Instructions => instructions::install_and_compare(),
+        Command::Instructions => {
+            let mut gate = Gate::default();
+            gate.run("instruction guards", instructions::guards);
+            return exit_code(gate.finish());
+        }
         Command::Bpf => bpf::build(),
         Command::Vm { arguments } => vm::run(&arguments),
         Command::Nightly { name } => return nightly::run(name.as_deref()),
         Command::Doctor => return exit_code(machine::doctor()),
-        Command::Isolated { program, arguments } => return suite::become_isolated(&program, &arguments),
+        Command::Start { isolated, program, arguments } => {
+            return suite::become_program(&program, &arguments, isolated);
+        }
     };
     done.map_or_else(|failed| refuse(&failed), |()| ExitCode::SUCCESS)
 }
@@ -103,29 +111,27 @@ fn refuse(failed: &Failed) -> ExitCode {
 
 /// All of the gate, or the part of it that was asked for.
 fn test(arguments: &TestArguments) -> ExitCode {
-    if !is_root() {
+    if !is_root() || !machine::has_namespaces() {
         eprintln!(
-            "xtask: not root: tests that make network namespaces, load BPF programs or open AF_XDP and packet \
-             sockets are skipped, and so is the VM lab"
+            "xtask: not root, or without CAP_SYS_ADMIN: tests that make network namespaces, load BPF programs or open \
+             AF_XDP and packet sockets are skipped, and so is the VM lab"
         );
     }
     let mut gate = Gate::default();
     let is_whole = arguments.names.is_empty() && !arguments.quick;
-    if !arguments.quick
-        && let Err(failed) = machine::install_for_tests()
-    {
-        return refuse(&failed);
+    if !arguments.quick {
+        gate.run("programs that tests start", machine::programs_for_tests);
     }
     if is_whole {
         check::run(&mut gate);
     }
     let built = if arguments.quick { QUICK } else { suite::ALL };
-    let suite = Suite { filters: &arguments.names, ..Suite::of(built) };
+    let suite = Suite { filters: &arguments.names, ..Suite::of("tests", built) };
     gate.run("tests", || suite.outcome());
     if is_whole {
-        gate.run("loom models", || Suite::of(&["--package", "nocopy-loom"]).outcome());
+        gate.run("loom models", || Suite::of("loom", &["--package", "nocopy-loom"]).outcome());
         gate.run("documentation examples", suite::documentation_examples);
-        gate.run("instruction guards", || instructions::install_and_compare().into());
+        gate.run("instruction guards", instructions::guards);
         if !arguments.no_vm {
             gate.run("VM lab", vm::outcome);
         }

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use crate::check;
 use crate::gate::{Gate, Outcome};
-use crate::step::{Failed, Step, files, root};
+use crate::machine;
+use crate::step::{Failed, Step, files, is_root, root};
 use crate::stops::{Busy, Stops};
 use crate::suite::{self, Instrument, Suite};
 use crate::vm;
@@ -30,7 +31,7 @@ const ALL: &[Nightly] = &[
     },
     Nightly {
         name: "busy",
-        about: "all tests while both processors are busy; three runs, no second try",
+        about: "all tests while every processor is busy; three runs, no second try",
         run: busy,
     },
     Nightly {
@@ -66,31 +67,40 @@ pub(crate) fn run(name: Option<&str>) -> ExitCode {
             ExitCode::from(2)
         });
     };
-    let outcome = (nightly.run)();
-    let noted = note(nightly.name, &outcome);
-    let mut gate = Gate::default();
-    gate.run(nightly.name, || outcome);
-    if let Err(failed) = noted {
-        eprintln!("xtask: the verdict is not noted: {failed}");
+    if !is_root() {
+        eprintln!("xtask: the nightly suites need root: run it as root");
+        return ExitCode::from(2);
     }
+    let mut gate = Gate::default();
+    gate.run("programs that tests start", machine::programs_for_tests);
+    gate.run(nightly.name, || {
+        let outcome = (nightly.run)();
+        let noted = note(nightly.name, &outcome);
+        match noted {
+            Ok(()) => outcome,
+            Err(failed) => outcome.and(failed.into()),
+        }
+    });
     if gate.finish() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn random() -> Outcome {
-    Suite { random: true, ..Suite::of(suite::ALL) }.outcome()
+    let seed = fastrand::u64(..);
+    let outcome = Suite { seed: Some(seed), ..Suite::of("nightly", suite::ALL) }.outcome();
+    outcome.with_remark(format!("PROPTEST_RNG_SEED = NOCOPY_TEST_SEED = {seed}"))
 }
 
 fn stalls() -> Outcome {
     rounds(|| {
         let _stops = Stops::begin();
-        Suite { retry: false, ..Suite::of(suite::ALL) }.outcome()
+        Suite { retry: false, ..Suite::of("nightly", suite::ALL) }.outcome()
     })
 }
 
 fn busy() -> Outcome {
     rounds(|| {
         let _busy = Busy::begin();
-        Suite { retry: false, ..Suite::of(suite::ALL) }.outcome()
+        Suite { retry: false, ..Suite::of("nightly", suite::ALL) }.outcome()
     })
 }
 
@@ -106,7 +116,7 @@ fn sanitizer() -> Outcome {
     let built = ["--target", "x86_64-unknown-linux-gnu", "--target-dir", "target/sanitizer"];
     let packages = ["--package", "nocopy", "--package", "nocopy-pcap"];
     let all = [&built[..], &packages[..]].concat();
-    Suite { instrument: Instrument::AddressSanitizer, ..Suite::of(&all) }.outcome()
+    Suite { instrument: Instrument::AddressSanitizer, ..Suite::of("sanitizer", &all) }.outcome()
 }
 
 /// Every target for its time; the remark says what it covered at first and in the end.

@@ -1,6 +1,5 @@
 //! A machine that stalls, on purpose: processes of the tests are stopped for a while, or compete with busy ones.
 
-use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -17,34 +16,43 @@ const STOP_MS: std::ops::Range<u64> = 100..280;
 /// How long all run between two stops.
 const GAP_MS: std::ops::Range<u64> = 50..200;
 
-/// Stops processes below this one, one at a time for each processor, until it is dropped.
-pub(crate) struct Stops {
+/// A thread for each processor that does the same thing again and again, until this is dropped.
+struct Threads {
     ended: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Stops {
-    pub(crate) fn begin() -> Self {
+impl Threads {
+    fn begin(work: fn()) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
-        let stop = || {
+        let worker = || {
             let ended = Arc::clone(&ended);
             thread::spawn(move || {
                 while !ended.load(Ordering::Relaxed) {
-                    stop_one();
+                    work();
                 }
             })
         };
-        let threads = (0..processors()).map(|_| stop()).collect();
+        let threads = (0..processors()).map(|_| worker()).collect();
         Self { ended, threads }
     }
 }
 
-impl Drop for Stops {
+impl Drop for Threads {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed); // ordering: nothing else is handed over by it
         for thread in self.threads.drain(..) {
             let _ = thread.join(); // one that panicked has printed why
         }
+    }
+}
+
+/// Stops processes below this one, one at a time for each processor, until it is dropped.
+pub(crate) struct Stops(#[expect(dead_code, reason = "ends them when dropped")] Threads);
+
+impl Stops {
+    pub(crate) fn begin() -> Self {
+        Self(Threads::begin(stop_one))
     }
 }
 
@@ -59,21 +67,11 @@ fn stop_one() {
     }
 }
 
-/// A process on each processor that does nothing but run, until this is dropped.
-pub(crate) struct Busy(Vec<Child>);
+/// A thread for each processor that does nothing but run, until this is dropped.
+pub(crate) struct Busy(#[expect(dead_code, reason = "ends them when dropped")] Threads);
 
 impl Busy {
     pub(crate) fn begin() -> Self {
-        let spin = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn();
-        Self((0..processors()).filter_map(|_| spin().ok()).collect())
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        Self(Threads::begin(std::hint::spin_loop))
     }
 }

@@ -12,6 +12,7 @@ use crate::suite::program;
 
 /// What the machines run, and what is compiled into it. Tests and documents beside it are left out.
 const INPUTS: &[&str] = &[
+    ".cargo",
     "Cargo.lock",
     "Cargo.toml",
     "bpf",
@@ -52,11 +53,12 @@ fn lab(arguments: &[&str]) -> Step {
     Step::new("the VM lab", &program("debug", "nocopy-vm").display().to_string(), arguments)
 }
 
-/// The whole lab, on what the tests have built.
+/// The whole lab, as a step of the gate.
 pub(crate) fn outcome() -> Outcome {
-    let inputs = match inputs() {
-        Ok(inputs) => inputs,
-        Err(failed) => return failed.into(),
+    let (before, built) = (inputs(), build());
+    let inputs = match (before, built) {
+        (Ok(inputs), Ok(())) => inputs,
+        (Err(failed), _) | (_, Err(failed)) => return failed.into(),
     };
     if let Some(kept) = Kept::of(inputs) {
         let remark = format!("nothing changed since it passed at {}: not run again", kept.commit);
@@ -67,11 +69,15 @@ pub(crate) fn outcome() -> Outcome {
     let run = lab(&["run", "--json", &results.display().to_string()]).status();
     let outcome = match (run, read(&results)) {
         (Ok((Some(UNAVAILABLE), output)), _) => return Outcome::unavailable("VM lab", output.trim()),
-        (Ok((_, output)), Ok(lab)) => lab.outcome(&output),
+        (Ok((code, output)), Ok(lab)) => lab.outcome(code, &output),
         (Ok((_, output)), Err(failed)) => return Outcome::failed("VM lab", format!("{failed}\n{output}")),
         (Err(failed), _) => return failed.into(),
     };
-    if outcome.failures.is_empty() && outcome.flaky.is_empty() {
+    // What was run is kept only if it is still what lies there.
+    if outcome.failures.is_empty()
+        && outcome.flaky.is_empty()
+        && self::inputs().is_ok_and(|after| after == inputs)
+    {
         Kept::remember(inputs, outcome.passed);
     }
     outcome
@@ -100,7 +106,12 @@ struct Row {
     result: String,
     failure: Option<String>,
     complaints: Vec<String>,
-    #[serde(default)]
+    failed_before: Option<Before>,
+}
+
+/// How a flaky row failed first.
+#[derive(Deserialize)]
+struct Before {
     stall: Option<String>,
 }
 
@@ -110,7 +121,8 @@ fn read(results: &Path) -> Result<Lab, Failed> {
 }
 
 impl Lab {
-    fn outcome(self, output: &str) -> Outcome {
+    /// What the rows and machines say; the lab's own verdict must be the same.
+    fn outcome(self, code: Option<i32>, output: &str) -> Outcome {
         let mut outcome = Outcome::default();
         for machine in self.machines {
             let complaints = machine.complaints.join("\n");
@@ -126,7 +138,8 @@ impl Lab {
                 "passed" => outcome.passed += 1,
                 "flaky" => {
                     outcome.passed += 1;
-                    outcome.flaky.push(Note { name, text: row.stall.unwrap_or_default() });
+                    let stall = row.failed_before.and_then(|before| before.stall);
+                    outcome.flaky.push(Note { name, text: stall.unwrap_or_default() });
                 }
                 _ => {
                     let output =
@@ -137,6 +150,12 @@ impl Lab {
         }
         if outcome.passed + outcome.failures.len() == 0 {
             return Outcome::failed("VM lab", format!("no test was run\n{output}"));
+        }
+        if code != Some(0) && outcome.failures.is_empty() && outcome.flaky.is_empty() {
+            return Outcome::failed(
+                "VM lab",
+                format!("it failed (exit code {code:?}) without a reason\n{output}"),
+            );
         }
         outcome
     }
@@ -171,34 +190,66 @@ impl Kept {
     }
 
     fn path() -> Option<PathBuf> {
-        let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
-        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
-        Some(cache.join("nocopy/vm/verdict.json"))
+        Some(cache()?.join("verdict.json"))
     }
+}
+
+/// Where the lab keeps its kernels (`crates/nocopy-vm/src/host/cache.rs`).
+fn cache() -> Option<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
+    Some(base.or_else(home)?.join("nocopy/vm"))
 }
 
 /// A number that changes with anything that the lab's verdict depends on.
 fn inputs() -> Result<u64, Failed> {
     let mut hasher = DefaultHasher::new();
-    let compiler = Step::new("compiler", "rustc", &["--version"]).captured()?;
-    let host = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    (compiler, host).hash(&mut hasher);
+    for (program, question) in [("rustc", "--version"), ("qemu-system-x86_64", "--version")] {
+        // Without QEMU there is no verdict to be kept.
+        Step::new(program, program, &[question]).captured().ok().hash(&mut hasher);
+    }
+    fs::read_to_string("/proc/sys/kernel/osrelease").ok().hash(&mut hasher);
+    ["RUSTFLAGS", "NOCOPY_TEST_SEED"].map(std::env::var_os).hash(&mut hasher);
+    kernels().hash(&mut hasher);
     for input in INPUTS {
-        hash(&root().join(input), &mut hasher)
+        let path = root().join(input);
+        input.hash(&mut hasher);
+        hash(&path, &mut hasher)
             .map_err(|error| Failed(format!("{input}, of which the VM lab is made: {error}")))?;
     }
     Ok(hasher.finish())
 }
 
+/// The kernels that are unpacked, by the names of their module trees, and whether KVM works, by the name of that answer.
+fn kernels() -> Vec<PathBuf> {
+    let entries =
+        |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    let all: Vec<PathBuf> = cache().into_iter().flat_map(entries).collect();
+    let starts = |path: &PathBuf, with: &str| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(with))
+    };
+    let modules = all
+        .iter()
+        .filter(|path| starts(path, "kernel-"))
+        .flat_map(|path| ["lib/modules", "usr/lib/modules"].map(|below| path.join(below)))
+        .flat_map(entries);
+    let mut names: Vec<PathBuf> =
+        modules.chain(all.iter().filter(|path| starts(path, "kvm-")).cloned()).collect();
+    names.sort();
+    names
+}
+
+/// Adds a file, or all below a directory, by name and content.
 fn hash(path: &Path, hasher: &mut DefaultHasher) -> std::io::Result<()> {
+    path.file_name().hash(hasher);
     if !path.is_dir() {
-        path.file_name().hash(hasher);
         fs::read(path)?.hash(hasher);
         return Ok(());
     }
     let entries: std::io::Result<Vec<PathBuf>> = fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect();
     let mut entries = entries?;
     entries.sort();
+    entries.len().hash(hasher);
     entries.iter().try_for_each(|entry| hash(entry, hasher))
 }
 
@@ -209,20 +260,22 @@ mod tests {
     fn lab(result: &str) -> Outcome {
         let text = format!(
             r#"{{"machines":[{{"topology":"igb","kernel":"newest","failure":null,"complaints":[]}}],
-                "tests":[{{"test":"copies","topology":"igb","kernel":"newest","result":"{result}","failure":null,"complaints":[]}}]}}"#
+                "tests":[{{"test":"copies","topology":"igb","kernel":"newest","result":"{result}","failure":null,"complaints":[],
+                "failed_before":{{"failure":"f","complaints":[],"stall":"stalled for 300 ms"}}}}]}}"#
         );
-        serde_json::from_str::<Lab>(&text).unwrap().outcome("")
+        serde_json::from_str::<Lab>(&text).unwrap().outcome(Some(0), "")
     }
 
     #[test]
     fn a_row_that_did_not_run_has_failed() {
         assert_eq!(lab("passed").passed, 1);
-        assert_eq!((lab("flaky").passed, lab("flaky").flaky.len()), (1, 1));
+        let flaky = lab("flaky");
+        assert_eq!((flaky.passed, flaky.flaky[0].text.as_str()), (1, "stalled for 300 ms"));
         for result in ["failed", "not_run", "what a later version says"] {
             assert_eq!(lab(result).failures.len(), 1);
         }
         let none = Lab { machines: vec![], tests: vec![] };
-        assert_eq!(none.outcome("").failures.len(), 1);
+        assert_eq!(none.outcome(Some(0), "").failures.len(), 1);
     }
 
     #[test]

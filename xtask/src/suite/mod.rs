@@ -14,19 +14,16 @@ use nocopy_lab::witness::{STALL_LIMIT, Stall, Witness};
 use serde::Serialize;
 
 use attempt::{Attempt, Verdict};
-pub(crate) use attempt::{Conditions, become_isolated};
+pub(crate) use attempt::{Conditions, become_program};
 pub(crate) use binaries::program;
 use binaries::{Binary, Case};
 
 use crate::gate::{Failure, Note, Outcome};
-use crate::step::{Failed, Step, is_root, root};
+use crate::machine;
+use crate::step::{Failed, Step, root};
 
-/// What each test did, for whoever looks for the slow ones.
-const RESULTS: &str = "target/xtask/tests.json";
-
-/// Tests that look at something of the whole machine (all processes, all processors), so that others beside them would show:
-/// they run when the others have ended.
-const ALONE: &[&str] = &[];
+/// Where each suite's times lie, for a search for the slow tests.
+const RESULTS: &str = "target/xtask";
 
 /// What cargo builds for all tests but loom's models, which are counted by themselves.
 pub(crate) const ALL: &[&str] = &["--workspace", "--exclude", "nocopy-loom"];
@@ -34,12 +31,14 @@ pub(crate) const ALL: &[&str] = &["--workspace", "--exclude", "nocopy-loom"];
 /// Which tests to build and run, and how.
 #[derive(Debug)]
 pub(crate) struct Suite<'a> {
+    /// Of the file with the results.
+    pub(crate) name: &'a str,
     /// What is built, in cargo's words.
     pub(crate) built: &'a [&'a str],
     /// Only the tests whose names contain one of these, if there are any.
     pub(crate) filters: &'a [String],
-    /// New random tests each time.
-    pub(crate) random: bool,
+    /// What random tests start from, if not from what they always start from.
+    pub(crate) seed: Option<u64>,
     /// A failed test is run again if the machine stalled.
     pub(crate) retry: bool,
     pub(crate) instrument: Instrument,
@@ -51,6 +50,15 @@ pub(crate) enum Instrument {
     Nothing,
     /// Takes the nightly toolchain.
     AddressSanitizer,
+}
+
+/// A test that ran, and what stood still meanwhile.
+struct Ran {
+    case: Case,
+    attempt: Attempt,
+    stall: Stall,
+    /// Of a test that failed during a stall.
+    again: Option<Attempt>,
 }
 
 /// One test in the file of results.
@@ -66,8 +74,8 @@ struct Row {
 
 impl<'a> Suite<'a> {
     /// All tests of what is built, as the gate runs them.
-    pub(crate) fn of(built: &'a [&'a str]) -> Self {
-        Self { built, filters: &[], random: false, retry: true, instrument: Instrument::Nothing }
+    pub(crate) fn of(name: &'a str, built: &'a [&'a str]) -> Self {
+        Self { name, built, filters: &[], seed: None, retry: true, instrument: Instrument::Nothing }
     }
 
     /// Builds the tests and runs them.
@@ -87,69 +95,80 @@ impl<'a> Suite<'a> {
             return Err(Failed("no test has such a name".into()));
         }
         let witness = Witness::start().map_err(|error| Failed(format!("the witness: {error}")))?;
-        let conditions = Conditions { isolated: is_root(), random: self.random };
-        let (alone, together): (Vec<Case>, Vec<Case>) = cases.into_iter().partition(is_alone);
-        let mut ran = run_all(together, processors(), conditions, &witness);
-        ran.extend(run_all(alone, 1, conditions, &witness));
-        write_results(&ran)?;
+        let conditions = Conditions { isolated: machine::has_namespaces(), seed: self.seed };
+        let mut ran = run_all(cases, conditions, &witness);
+        if self.retry {
+            ran.iter_mut().for_each(|ran| ran.retry(conditions));
+        }
+        let written = self.write_results(&ran);
         let mut outcome = Outcome::default();
-        for (case, attempt, stall) in ran {
-            self.count(&mut outcome, &case, attempt, stall, conditions);
+        ran.into_iter().for_each(|ran| ran.count(&mut outcome));
+        if let Err(failure) = written {
+            outcome.failures.push(failure);
         }
         Ok(outcome)
     }
 
-    fn count(
-        &self,
-        outcome: &mut Outcome,
-        case: &Case,
-        attempt: Attempt,
-        stall: Stall,
-        conditions: Conditions,
-    ) {
-        let name = case.name();
-        match attempt.verdict {
+    fn write_results(&self, ran: &[Ran]) -> Result<(), Failure> {
+        let rows: Vec<Row> = ran.iter().map(Row::of).collect();
+        let text = serde_json::to_string_pretty(&rows).expect("strings and numbers");
+        let directory = root().join(RESULTS);
+        let path = directory.join(format!("{}.json", self.name));
+        let written = fs::create_dir_all(&directory).and_then(|()| fs::write(&path, text));
+        let failure = |error| Failure { name: path.display().to_string(), output: format!("{error}") };
+        written.map_err(failure)
+    }
+}
+
+impl Ran {
+    /// Runs a test that failed during a stall once more; the others have ended.
+    fn retry(&mut self, conditions: Conditions) {
+        if self.attempt.verdict == Verdict::Failed && self.stall.exceeds(STALL_LIMIT) {
+            eprintln!(
+                "xtask: {}: failed while the machine {}; once more, alone",
+                self.case.name(),
+                self.stall
+            );
+            self.again = Some(Attempt::run(&self.case, conditions));
+        }
+    }
+
+    fn is_flaky(&self) -> bool {
+        self.again.as_ref().is_some_and(|again| again.verdict == Verdict::Passed)
+    }
+
+    fn count(self, outcome: &mut Outcome) {
+        let name = self.case.name();
+        match &self.attempt.verdict {
             Verdict::Passed => outcome.passed += 1,
-            Verdict::Skipped(text) => outcome.skips.push(Note { name, text }),
-            Verdict::Failed if self.retry && stall.exceeds(STALL_LIMIT) => {
-                eprintln!("xtask: {name}: failed while the machine {stall}; once more, alone");
-                let again = Attempt::run(case, conditions);
-                if again.verdict == Verdict::Passed {
-                    outcome.passed += 1;
-                    outcome.flaky.push(Note { name, text: stall.to_string() });
-                } else {
-                    let output = format!("{}\n---- once more, alone ----\n{}", attempt.output, again.output);
-                    outcome.failures.push(Failure { name, output });
-                }
+            Verdict::Skipped(needs) => outcome.skips.push(Note { name, text: needs.clone() }),
+            Verdict::Failed if self.is_flaky() => {
+                outcome.passed += 1;
+                outcome.flaky.push(Note { name, text: self.stall.to_string() });
             }
             Verdict::Failed => {
-                outcome.failures.push(Failure { name, output: format!("{}\n({stall})", attempt.output) });
+                let mut output = format!("{}\n({})", self.attempt.output, self.stall);
+                if let Some(again) = self.again {
+                    output.push_str(&format!("\n---- once more, alone ----\n{}", again.output));
+                }
+                outcome.failures.push(Failure { name, output });
             }
         }
     }
 }
 
-fn is_alone(case: &Case) -> bool {
-    let name = case.name();
-    ALONE.iter().any(|alone| name.starts_with(alone))
-}
-
 /// Runs tests side by side; returns them in their order, each with the stall that was seen meanwhile.
-fn run_all(
-    cases: Vec<Case>,
-    workers: usize,
-    conditions: Conditions,
-    witness: &Witness,
-) -> Vec<(Case, Attempt, Stall)> {
+fn run_all(cases: Vec<Case>, conditions: Conditions, witness: &Witness) -> Vec<Ran> {
     let ended = AtomicUsize::new(0);
-    let ran = side_by_side(&cases, workers, |case| {
+    let ran = side_by_side(&cases, |case| {
         let attempt = Attempt::run(case, conditions);
         let stall = witness.worst_between(attempt.start, attempt.end);
         // ordering: nothing else is handed over by it
-        report(case, &attempt.verdict, ended.fetch_add(1, Ordering::Relaxed) + 1, cases.len());
+        report(case, &attempt, ended.fetch_add(1, Ordering::Relaxed) + 1, cases.len());
         (attempt, stall)
     });
-    cases.into_iter().zip(ran).map(|(case, (attempt, stall))| (case, attempt, stall)).collect()
+    let ran = cases.into_iter().zip(ran);
+    ran.map(|(case, (attempt, stall))| Ran { case, attempt, stall, again: None }).collect()
 }
 
 /// How many things are done at a time.
@@ -157,12 +176,8 @@ pub(crate) fn processors() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Does `work` on all items, so many at a time; returns what it gave, in the order of the items.
-pub(crate) fn side_by_side<T: Sync, R: Send>(
-    items: &[T],
-    workers: usize,
-    work: impl Fn(&T) -> R + Sync,
-) -> Vec<R> {
+/// Does `work` on all items, as many at a time as there are processors; returns what it gave, in the order of the items.
+pub(crate) fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let worker = || {
         let mut done = Vec::new();
@@ -173,7 +188,7 @@ pub(crate) fn side_by_side<T: Sync, R: Send>(
         }
     };
     let mut done: Vec<(usize, R)> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+        let workers: Vec<_> = (0..processors()).map(|_| scope.spawn(worker)).collect();
         workers
             .into_iter()
             .flat_map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)))
@@ -183,10 +198,10 @@ pub(crate) fn side_by_side<T: Sync, R: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// A line for a test that failed or was skipped, and one now and then for the others.
-fn report(case: &Case, verdict: &Verdict, ended: usize, all: usize) {
-    match verdict {
-        Verdict::Failed => eprintln!("xtask: {}: FAILED", case.name()),
+/// What a test that failed or was skipped has to say, and a line now and then for the others.
+fn report(case: &Case, attempt: &Attempt, ended: usize, all: usize) {
+    match &attempt.verdict {
+        Verdict::Failed => eprintln!("xtask: {}: FAILED\n{}", case.name(), attempt.output.trim_end()),
         Verdict::Skipped(needs) => eprintln!("xtask: {}: skipped: {needs}", case.name()),
         Verdict::Passed => {}
     }
@@ -195,37 +210,30 @@ fn report(case: &Case, verdict: &Verdict, ended: usize, all: usize) {
     }
 }
 
-fn write_results(ran: &[(Case, Attempt, Stall)]) -> Result<(), Failed> {
-    let rows: Vec<Row> = ran.iter().map(Row::of).collect();
-    let text = serde_json::to_string_pretty(&rows).expect("strings and numbers");
-    let path = root().join(RESULTS);
-    let directory = path.parent().expect("a file in a directory");
-    let written = fs::create_dir_all(directory).and_then(|()| fs::write(&path, text));
-    written.map_err(|error| Failed(format!("{}: {error}", path.display())))
-}
-
 impl Row {
-    fn of((case, attempt, stall): &(Case, Attempt, Stall)) -> Self {
+    fn of(ran: &Ran) -> Self {
         Self {
-            test: case.name(),
-            verdict: match attempt.verdict {
+            test: ran.case.name(),
+            verdict: match ran.attempt.verdict {
                 Verdict::Passed => "passed",
                 Verdict::Skipped(_) => "skipped",
+                Verdict::Failed if ran.is_flaky() => "flaky",
                 Verdict::Failed => "failed",
             },
-            seconds: (attempt.end - attempt.start).as_secs_f64(),
-            oversleep_ms: stall.oversleep.as_millis(),
-            steal_ms: stall.steal.map(|time| time.as_millis()),
-            pressure_ms: stall.pressure.map(|time| time.as_millis()),
+            seconds: (ran.attempt.end - ran.attempt.start).as_secs_f64(),
+            oversleep_ms: ran.stall.oversleep.as_millis(),
+            steal_ms: ran.stall.steal.map(|time| time.as_millis()),
+            pressure_ms: ran.stall.pressure.map(|time| time.as_millis()),
         }
     }
 }
 
-/// The examples in the documentation, which only rustdoc compiles.
+/// The examples in the documentation, which only rustdoc compiles; those that are run need no network.
 pub(crate) fn documentation_examples() -> Outcome {
-    let step = Step::cargo("documentation examples", &["test", "--workspace", "--all-features", "--doc"]);
-    match step.captured() {
-        Ok(printed) => count_examples(&printed),
+    let what = ["test", "--workspace", "--all-features", "--doc", "--no-fail-fast"];
+    match Step::cargo("documentation examples", &what).status() {
+        Ok((Some(0), printed)) => count_examples(&printed),
+        Ok((_, printed)) => Outcome::failed("documentation examples", printed),
         Err(failed) => failed.into(),
     }
 }
@@ -234,8 +242,5 @@ pub(crate) fn documentation_examples() -> Outcome {
 fn count_examples(printed: &str) -> Outcome {
     let counts = printed.lines().filter_map(|line| line.strip_prefix("test result: ok. "));
     let passed = counts.filter_map(|counts| counts.split(' ').next()?.parse::<usize>().ok()).sum();
-    if passed == 0 {
-        return Outcome::failed("documentation examples", format!("none were run\n{printed}"));
-    }
     Outcome { passed, ..Outcome::default() }
 }
