@@ -288,11 +288,16 @@ fn load_logging(instructions: &[Instruction], kind: Kind, log: &mut [u8]) -> io:
         interface_index: bound_to.unwrap_or(0),
         attach_type,
     };
+    // SAFETY: instructions, licence and log are described by pointer and size and outlive the call.
+    until_verified(|| unsafe { bpf_fd(BPF_PROG_LOAD, &mut argument) })
+}
+
+/// Loads again when a signal has stopped the verifier.
+fn until_verified<T>(mut load: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut attempts_left = LOAD_ATTEMPTS;
     loop {
         attempts_left -= 1;
-        // SAFETY: instructions, licence and log are described by pointer and size and outlive the call.
-        match unsafe { bpf_fd(BPF_PROG_LOAD, &mut argument) } {
+        match load() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempts_left > 0 => {}
             done => return done,
         }
@@ -382,4 +387,23 @@ pub(crate) fn run_dry(program: BorrowedFd<'_>, data: &[u8], linear_bytes: usize)
     // SAFETY: data and context are described by pointer and size and outlive the call.
     unsafe { bpf(BPF_PROG_TEST_RUN, &mut argument) }?;
     Ok(argument.returned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verifier_stopped_by_signals_is_started_again() {
+        let (mut attempts, interrupted) = (0, || io::Error::from_raw_os_error(libc::EAGAIN));
+        let loaded = until_verified(|| {
+            attempts += 1;
+            if attempts <= 90 { Err(interrupted()) } else { Ok(attempts) }
+        });
+        assert_eq!(loaded.unwrap(), 91);
+        let refused = until_verified(|| Err::<(), _>(io::Error::from_raw_os_error(libc::EACCES)));
+        assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EACCES));
+        let error = until_verified(|| Err::<(), _>(interrupted())).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "not for ever");
+    }
 }

@@ -171,7 +171,7 @@ fn the_capability_that_is_missing_is_named() {
 fn signals_do_not_keep_a_port_from_opening() {
     /// For each port: fewer than the times that a program is given to the verifier, so even if each interrupts it, the last is left alone.
     const SIGNALS_MAX: u32 = 90;
-    /// One after the other, more than libbpf would try. Pauses between them spread them over all that opening does.
+    /// One after the other. Pauses between them spread them over all that opening does.
     const BURST: u32 = 20;
     const PAUSE: Duration = Duration::from_millis(10);
     let lab = lab!();
