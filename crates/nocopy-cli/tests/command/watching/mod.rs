@@ -1,39 +1,15 @@
 //! What a process is doing, as the kernel tells it: so no test has to guess how long something takes.
 
 use std::fs;
-use std::io;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
+pub(crate) use nocopy_lab::patience::{uninterrupted, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
-
-const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(2);
-
-pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let give_up = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < give_up, "never: {what}");
-        sleep(LOOK);
-    }
-}
 
 /// Attempts something that has to be done within a number of seconds, with more and more of them: the last is longer than any machine
 /// stands still. An attempt returns `None` only if it has seen that the time was over before it was done, and panics at any other failure.
 pub(crate) fn with_enough_time<T>(mut attempt: impl FnMut(u64) -> Option<T>) -> T {
     let seconds = [1, 4, 15, 60];
     seconds.into_iter().find_map(&mut attempt).unwrap_or_else(|| panic!("not within {seconds:?} seconds"))
-}
-
-/// Makes a call again that a signal has ended: the kernel does not, where the call has a time limit, and a process that was stopped and
-/// goes on has had a signal.
-pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            returned => return returned,
-        }
-    }
 }
 
 /// How often the first thread of a process has gone to sleep. One that looks again and again without a pause never does.
