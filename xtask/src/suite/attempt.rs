@@ -41,16 +41,18 @@ pub(crate) struct Attempt {
 
 /// How the tests of this run are started.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Conditions {
+pub(crate) struct Conditions<'a> {
     /// Each in a network namespace of its own, which takes root.
     pub(crate) isolated: bool,
     /// What random tests start from, if not from what they always start from.
     pub(crate) seed: Option<u64>,
+    /// The address sanitizer's run-time library for programs that are not built with it, where the tests are.
+    pub(crate) sanitizer: Option<&'a str>,
 }
 
 impl Attempt {
     /// Runs a test to its end, or to the end of its time.
-    pub(crate) fn run(case: &Case, conditions: Conditions) -> Self {
+    pub(crate) fn run(case: &Case, conditions: Conditions<'_>) -> Self {
         let start = Instant::now();
         let (verdict, output) = match started(case, conditions) {
             Ok((child, file)) => finished(child, file),
@@ -60,7 +62,7 @@ impl Attempt {
     }
 }
 
-fn started(case: &Case, conditions: Conditions) -> std::io::Result<(Child, File)> {
+fn started(case: &Case, conditions: Conditions<'_>) -> std::io::Result<(Child, File)> {
     let output = tempfile::tempfile()?;
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("start").args(conditions.isolated.then_some("--isolated")).arg(&case.binary.path);
@@ -71,6 +73,10 @@ fn started(case: &Case, conditions: Conditions) -> std::io::Result<(Child, File)
         Some(seed) => command.env("NOCOPY_TEST_SEED", seed.to_string()),
         None => command.env_remove("NOCOPY_TEST_SEED"),
     };
+    if let Some(runtime) = conditions.sanitizer {
+        // Much is kept until the end of a process on purpose.
+        command.env("NOCOPY_TEST_SANITIZER", runtime).env("ASAN_OPTIONS", "detect_leaks=0");
+    }
     // Not a session of its own: its leader would take the first terminal that a test opens for its own.
     command.process_group(0);
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);

@@ -39,8 +39,8 @@ pub(crate) fn build(arguments: &[&str], instrument: Instrument) -> Result<Vec<Bi
     let arguments = [&fixed[..], arguments].concat();
     let step = match instrument {
         Instrument::Nothing => Step::cargo("build the tests", &arguments),
-        Instrument::AddressSanitizer => Step::new("build the tests", "cargo", &arguments)
-            .with("RUSTUP_TOOLCHAIN", "nightly")
+        Instrument::AddressSanitizer => Step::cargo("build the tests", &arguments)
+            .with("RUSTC_BOOTSTRAP", "1")
             .with("RUSTFLAGS", "-Zsanitizer=address"),
     };
     let output = step.captured().map_err(Outcome::from)?;

@@ -48,7 +48,6 @@ pub(crate) struct Suite<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Instrument {
     Nothing,
-    /// Takes the nightly toolchain.
     AddressSanitizer,
 }
 
@@ -95,7 +94,15 @@ impl<'a> Suite<'a> {
             return Err(Failed("no test has such a name".into()));
         }
         let witness = Witness::start().map_err(|error| Failed(format!("the witness: {error}")))?;
-        let conditions = Conditions { isolated: machine::has_namespaces(), seed: self.seed };
+        let sanitizer = match self.instrument {
+            Instrument::Nothing => None,
+            Instrument::AddressSanitizer => Some(sanitizer_runtime()?),
+        };
+        let conditions = Conditions {
+            isolated: machine::has_namespaces(),
+            seed: self.seed,
+            sanitizer: sanitizer.as_deref(),
+        };
         let mut ran = run_all(cases, conditions, &witness);
         if self.retry {
             ran.iter_mut().for_each(|ran| ran.retry(conditions));
@@ -122,7 +129,7 @@ impl<'a> Suite<'a> {
 
 impl Ran {
     /// Runs a test that failed during a stall once more; the others have ended.
-    fn retry(&mut self, conditions: Conditions) {
+    fn retry(&mut self, conditions: Conditions<'_>) {
         if self.attempt.verdict == Verdict::Failed && self.stall.exceeds(STALL_LIMIT) {
             eprintln!(
                 "xtask: {}: failed while the machine {}; once more, alone",
@@ -157,8 +164,14 @@ impl Ran {
     }
 }
 
+/// The C compiler's run-time library of the address sanitizer.
+fn sanitizer_runtime() -> Result<String, Failed> {
+    let printed = Step::new("the sanitizer's library", "cc", &["-print-file-name=libasan.so"]).captured()?;
+    Ok(printed.trim().to_owned())
+}
+
 /// Runs tests side by side; returns them in their order, each with the stall that was seen meanwhile.
-fn run_all(cases: Vec<Case>, conditions: Conditions, witness: &Witness) -> Vec<Ran> {
+fn run_all(cases: Vec<Case>, conditions: Conditions<'_>, witness: &Witness) -> Vec<Ran> {
     let ended = AtomicUsize::new(0);
     let ran = side_by_side(&cases, |case| {
         let attempt = Attempt::run(case, conditions);

@@ -11,7 +11,7 @@ use nocopy::{Mode, Port};
 use nocopy_lab::patience::PATIENCE;
 use nocopy_lab::{End, Lab};
 
-use crate::common::{Library, Scratch, compile, our_library};
+use crate::common::{Library, Scratch, compile, our_library, preload};
 
 /// Frames at a time, fewer than veth's own ring holds; as in `inject.c`.
 const BURST: u32 = 200;
@@ -28,7 +28,7 @@ fn start(
     let mut command = Command::new(program);
     command.args([end.interface(), mode]).stdin(Stdio::piped()).stdout(Stdio::piped());
     if whose != Library::System {
-        command.env("LD_PRELOAD", our_library());
+        command.env("LD_PRELOAD", preload(&our_library()));
     }
     if whose == Library::Taking {
         command.env("NOCOPY_TAKE", "1");

@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::account::Account;
 use super::{Case, End, Library};
+use crate::common::preload;
 
 /// Killed when dropped.
 pub(crate) struct Program {
@@ -40,7 +41,7 @@ impl Program {
         command.stdin(Stdio::null()).stdout(file("stdout")).stderr(file("stderr"));
         command.env_remove("LD_PRELOAD").env_remove("NOCOPY_TAKE");
         if library != Library::System {
-            command.env("LD_PRELOAD", ours);
+            command.env("LD_PRELOAD", preload(&ours));
         }
         if library == Library::Taking {
             command.env("NOCOPY_TAKE", "1");

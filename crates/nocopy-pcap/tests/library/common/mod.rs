@@ -1,7 +1,7 @@
 //! What the tests of the library share: where it is, programs in C, and traffic for them.
 #![allow(dead_code, unsafe_code)] // no test file uses all of it; packet sockets have no safe calls here
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -16,6 +16,14 @@ pub(crate) fn our_library() -> PathBuf {
     let library = tests.parent().unwrap().join("libnocopy_pcap.so");
     assert!(library.exists(), "{}: not built", library.display());
     library
+}
+
+/// The value of `LD_PRELOAD` that loads `library`; the sanitizer suite names the C compiler's run-time library, which an
+/// instrumented library needs before it.
+pub(crate) fn preload(library: &Path) -> OsString {
+    let runtime = std::env::var_os("NOCOPY_TEST_SANITIZER");
+    let objects: Vec<_> = runtime.into_iter().chain([library.into()]).collect();
+    objects.join(OsStr::new(":"))
 }
 
 /// The system's libpcap.
@@ -84,7 +92,7 @@ pub(crate) fn run(program: &Path, library: Library, lab: &Lab) -> Told {
     let mut command = Command::new(program);
     command.arg(right.interface()).stdin(Stdio::piped()).stdout(Stdio::piped());
     if library != Library::System {
-        command.env("LD_PRELOAD", our_library());
+        command.env("LD_PRELOAD", preload(&our_library()));
     }
     if library == Library::Taking {
         command.env("NOCOPY_TAKE", "1");
@@ -260,6 +268,6 @@ pub(crate) fn compare_with(name: &str, library: Library) {
 /// A command that runs with our library.
 pub(crate) fn with_ours(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
-    command.env("LD_PRELOAD", our_library());
+    command.env("LD_PRELOAD", preload(&our_library()));
     command
 }
