@@ -8,7 +8,7 @@ use crate::gate::{Gate, Outcome};
 use crate::machine;
 use crate::step::{Failed, Step, files, is_root, root};
 use crate::stops::{Busy, Stops};
-use crate::suite::{self, Instrument, Suite};
+use crate::suite::{self, Instrument, Suite, side_by_side};
 use crate::vm;
 
 /// Where the verdicts are kept, as rows of a table.
@@ -131,8 +131,24 @@ fn fuzz() -> Outcome {
         Ok(targets) => targets,
         Err(failed) => return failed.into(),
     };
-    let names = targets.iter().filter_map(|path| path.file_stem()?.to_str());
-    names.map(fuzz_target).reduce(Outcome::and).unwrap_or_default()
+    let names: Vec<&str> = targets.iter().filter_map(|path| path.file_stem()?.to_str()).collect();
+    match fuzz_command("build the fuzz targets", &["build"]).run() {
+        Ok(()) => side_by_side(&names, |name| fuzz_target(name))
+            .into_iter()
+            .reduce(Outcome::and)
+            .unwrap_or_default(),
+        Err(failed) => failed.into(),
+    }
+}
+
+/// A command of cargo-fuzz, which needs the compiler's unstable instrumentation.
+fn fuzz_command(name: &str, arguments: &[&str]) -> Step {
+    let arguments = [&["fuzz"], arguments].concat();
+    // The library's release profile takes minutes for every target.
+    Step::cargo(name, &arguments)
+        .with("RUSTC_BOOTSTRAP", "1")
+        .with("CARGO_PROFILE_RELEASE_LTO", "off")
+        .with("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
 }
 
 fn fuzz_target(name: &str) -> Outcome {
@@ -143,15 +159,8 @@ fn fuzz_target(name: &str) -> Outcome {
     if let Err(error) = fs::create_dir_all(&corpus) {
         return Outcome::failed(name, error.to_string());
     }
-    let step = Step::new(
-        name,
-        "cargo",
-        &["fuzz", "run", name, &corpus.display().to_string(), "--", &time, "-len_control=0"],
-    )
-    .with("RUSTC_BOOTSTRAP", "1")
-    // The library's release profile takes minutes for every target.
-    .with("CARGO_PROFILE_RELEASE_LTO", "off")
-    .with("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    let corpus = corpus.display().to_string();
+    let step = fuzz_command(name, &["run", name, &corpus, "--", &time, "-len_control=0"]);
     match step.status() {
         Ok((Some(0), output)) => match coverage(&output) {
             Some((first, last)) => Outcome::passed().with_remark(format!("{name} {first} -> {last} edges; ")),
