@@ -6,6 +6,9 @@ use std::process::Command;
 use nocopy_lab::lab_or_skip;
 use serde_json::Value;
 
+/// More signals than a call of some milliseconds meets while something stops its process several times a second.
+const SIGNALS_MAX: u64 = 4;
+
 #[test]
 fn a_sweep_counts_every_byte_of_every_cell() {
     if lab_or_skip().is_none() {
@@ -32,11 +35,12 @@ fn a_sweep_counts_every_byte_of_every_cell() {
         assert!(cell["without_gbit_per_s"]["median"].as_f64().unwrap() > 0.0, "{cell}");
         let exact = cell["checks"].as_array().unwrap().iter().filter(|check| check["unit"] == "bytes");
         assert!(exact.clone().count() >= 3 && exact.clone().all(|check| check["passed"] == true), "{cell}");
-        // Whole buffers, and what is left of the last; then the end.
+        // Whole buffers, and what is left of the last or the end; a signal cuts a call in two.
         let buffer_bytes = cell["buffer_bytes"].as_u64().unwrap();
         let receives = figures["calls"].as_array().unwrap().iter().find(|calls| calls["kind"] == "receive");
         let count = receives.unwrap()["count"].as_u64().unwrap();
-        assert_eq!(count, (3 << 20) / buffer_bytes + 1, "{cell}");
+        let expected = (3 << 20) / buffer_bytes + 1;
+        assert!((expected..=expected + SIGNALS_MAX).contains(&count), "{cell}");
     }
     let joined = |gro: bool| {
         let cells = cells.iter().filter(|cell| cell["gro"] == gro).map(|cell| &cell["figures"]["tcp"]);

@@ -89,8 +89,9 @@ impl Amount {
         loop {
             let (_, received) = recv(&stream, &mut buffer[..], RecvFlags::WAITALL)?;
             bytes += received as u64;
-            // Less than asked for comes at the end only.
-            if received < buffer.len() {
+            // A signal cuts a call short, too.
+            let is_short = received < buffer.len();
+            if received == 0 || is_short && bytes == self.bytes {
                 break;
             }
         }
