@@ -19,6 +19,7 @@ struct Program {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Needed {
+    UnitTests,
     Tests,
     Instructions,
     VmLab,
@@ -29,6 +30,7 @@ enum Needed {
 impl Needed {
     const fn text(self) -> &'static str {
         match self {
+            Self::UnitTests => "unit tests of the library",
             Self::Tests => "tests",
             Self::Instructions => "instruction guards",
             Self::VmLab => "VM lab (installs it by itself)",
@@ -58,12 +60,13 @@ const PROGRAMS: &[Program] = &[
     program("rustfmt", "--version", RUSTUP, Needed::Checks),
     program("cargo-clippy", "--version", RUSTUP, Needed::Checks),
     // The linker of Rust programs, and the compiler of the C programs that run on nocopy-pcap.
-    program("gcc", "--version", ["gcc", "gcc"], Needed::Tests),
-    program("ip", "-V", ["iproute2", "iproute"], Needed::Tests),
-    program("tc", "-V", ["iproute2", "iproute-tc"], Needed::Tests),
+    program("gcc", "--version", ["gcc", "gcc"], Needed::UnitTests),
+    program("ip", "-V", ["iproute2", "iproute"], Needed::UnitTests),
+    program("tc", "-V", ["iproute2", "iproute-tc"], Needed::UnitTests),
+    // With libpcap, which compiles filters.
+    program("tcpdump", "--version", ["tcpdump", "tcpdump"], Needed::UnitTests),
     program("tshark", "--version", ["tshark", "wireshark-cli"], Needed::Tests),
     program("dumpcap", "--version", ["wireshark-common", "wireshark-cli"], Needed::Tests),
-    program("tcpdump", "--version", ["tcpdump", "tcpdump"], Needed::Tests),
     program("ngrep", "-V", ["ngrep", "ngrep"], Needed::Tests),
     program("nmap", "--version", ["nmap", "nmap"], Needed::Tests),
     program("valgrind", "--version", ["valgrind", "valgrind"], Needed::Instructions),
@@ -83,9 +86,15 @@ pub(crate) fn has_namespaces() -> bool {
     nocopy_lab::Namespace::with_loopback().is_ok()
 }
 
-/// Installs the programs that tests start, as a step of the gate.
+/// Installs the programs that unit tests start, as a step of the gate.
+pub(crate) fn programs_for_unit_tests() -> Outcome {
+    installed(Needed::UnitTests)
+}
+
+/// Installs the programs that any test starts, as a step of the gate.
 pub(crate) fn programs_for_tests() -> Outcome {
-    installed(Needed::Tests)
+    let outcome = programs_for_unit_tests();
+    if outcome.is_good() { installed(Needed::Tests) } else { outcome }
 }
 
 /// Runs `then` with valgrind.

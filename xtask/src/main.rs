@@ -119,9 +119,9 @@ fn test(arguments: &TestArguments) -> ExitCode {
     }
     let mut gate = Gate::default();
     let is_whole = arguments.names.is_empty() && !arguments.quick;
-    if !arguments.quick {
-        gate.run("programs that tests start", machine::programs_for_tests);
-    }
+    let programs =
+        if arguments.quick { machine::programs_for_unit_tests } else { machine::programs_for_tests };
+    gate.run("programs that tests start", programs);
     if is_whole {
         check::run(&mut gate);
     }

@@ -4,7 +4,7 @@
 
 use std::net::UdpSocket;
 
-use nocopy_lab::patience::PATIENCE;
+use nocopy_lab::patience::{PATIENCE, uninterrupted};
 
 use crate::capturing::End::{Enough, Interrupted, Itself, Shown};
 use crate::capturing::frames::{KINDS, LAST_PORT, Wire, in_order};
@@ -109,7 +109,7 @@ fn the_host_gets_the_rest() {
         for number in 0..50_u8 {
             sender.send_to(&[number; 300], (right.ipv4(), PORT)).unwrap();
             let mut room = [0; 300];
-            assert_eq!((socket.recv(&mut room).unwrap(), room[0]), (300, number));
+            assert_eq!((uninterrupted(|| socket.recv(&mut room)).unwrap(), room[0]), (300, number));
         }
         sender.send_to(b"for the program", (right.ipv4(), LAST_PORT)).unwrap();
         program.wait_for_last_frames(1);
@@ -117,7 +117,7 @@ fn the_host_gets_the_rest() {
         assert_eq!((account.packets().len(), account.code), (1, Some(0)), "{account}");
         sender.send_to(b"for the host", (right.ipv4(), LAST_PORT)).unwrap();
         let mut room = [0; 100];
-        let bytes = taken.recv(&mut room).unwrap();
+        let bytes = uninterrupted(|| taken.recv(&mut room)).unwrap();
         assert_eq!(String::from_utf8_lossy(&room[..bytes]), "for the host", "{account}");
     }
 }

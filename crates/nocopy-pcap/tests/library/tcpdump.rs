@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 
-use nocopy_lab::patience::PATIENCE;
+use nocopy_lab::patience::{PATIENCE, uninterrupted};
 
 use crate::capturing::End::{Enough, Interrupted, Itself, Shown};
 use crate::capturing::frames::{KINDS, Wire, in_order, send_kinds};
@@ -198,9 +198,9 @@ fn exchange(scene: &Scene) {
         near.read_exact(&mut room[..20_000]).unwrap();
     }
     near.shutdown(Shutdown::Write).unwrap();
-    assert_eq!(far.read(&mut room).unwrap(), 0);
+    assert_eq!(uninterrupted(|| far.read(&mut room)).unwrap(), 0);
     far.shutdown(Shutdown::Write).unwrap();
-    assert_eq!(near.read(&mut room).unwrap(), 0);
+    assert_eq!(uninterrupted(|| near.read(&mut room)).unwrap(), 0);
 }
 
 /// Proves that a capture goes on when its interface was down for a while, and ends with the same words when it is gone.

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use nocopy_lab::patience::PATIENCE;
+use nocopy_lab::patience::{PATIENCE, uninterrupted};
 use nocopy_lab::{End, Lab};
 
 /// Our library: the test binary is built beside it.
@@ -203,23 +203,23 @@ impl Wire {
     /// The next frame, if one comes in time.
     pub(crate) fn next(&self) -> Option<Vec<u8>> {
         let mut buffer = vec![0_u8; 1 << 16];
-        // SAFETY: the buffer is as long as said.
-        let bytes = unsafe { libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
-        buffer.truncate(usize::try_from(bytes).ok()?);
+        let received = uninterrupted(|| {
+            // SAFETY: the buffer is as long as said.
+            let bytes =
+                unsafe { libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+            usize::try_from(bytes).map_err(|_| std::io::Error::last_os_error())
+        });
+        buffer.truncate(received.ok()?);
         Some(buffer)
     }
 
     /// Lengths and a sum of so many frames that come next.
     fn receive(&self, count: usize) -> String {
-        let mut buffer = vec![0_u8; 1 << 16];
         let (mut total, mut sum) = (0, 0_u32);
         for got in 0..count {
-            // SAFETY: the buffer is as long as said.
-            let bytes =
-                unsafe { libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
-            let Ok(bytes) = usize::try_from(bytes) else { return format!("only {got} frames") };
-            total += bytes;
-            for &byte in &buffer[..bytes] {
+            let Some(frame) = self.next() else { return format!("only {got} frames") };
+            total += frame.len();
+            for byte in frame {
                 sum = sum.wrapping_mul(31).wrapping_add(byte.into());
             }
         }

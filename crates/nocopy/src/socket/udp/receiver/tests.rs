@@ -4,6 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
+use nocopy_lab::patience::wait_until;
 use nocopy_lab::{End, Lab};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
@@ -437,12 +438,20 @@ fn socket_in(end: &End, at: SocketAddr, set: impl FnOnce(Builder) -> Builder + S
     end.namespace().run(|| set(builder).bind(at)).unwrap()
 }
 
-/// Gives an end of a lab, which has none, a link-local IPv6 address, at once: nobody else can have it.
+/// Gives an end of a lab a link-local IPv6 address, unchecked for duplicates, and waits until it can be used.
 fn enable_ipv6(end: &End) {
+    const TENTATIVE: u8 = 0x40; // IFA_F_TENTATIVE
+    let is_usable = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields[5] == end.interface() && u8::from_str_radix(fields[4], 16).unwrap() & TENTATIVE == 0
+    };
     end.namespace().run(|| {
         for (setting, value) in [("accept_dad", "0"), ("disable_ipv6", "0")] {
             std::fs::write(format!("/proc/sys/net/ipv6/conf/{}/{setting}", end.interface()), value).unwrap();
         }
+        wait_until("a usable IPv6 address", || {
+            std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap().lines().any(is_usable)
+        });
     });
 }
 
