@@ -182,4 +182,5 @@ SEC("fentry/skb_copy_ubufs") int skb_copy_ubufs(u64 *arguments)
 	return count(9, SENT, skb->data_len);
 }
 
-char licence[] SEC("license") = "GPL";
+// One of the licences with which the kernel lets a program call every helper, and the one that has MIT, as this project has.
+char licence[] SEC("license") = "Dual MIT/GPL";

@@ -1040,4 +1040,5 @@ SEC("perf_event") int sample(struct bpf_perf_event_data *context)
 	return 0;
 }
 
-char licence[] SEC("license") = "GPL";
+// One of the licences with which the kernel lets a program call every helper, and the one that has MIT, as this project has.
+char licence[] SEC("license") = "Dual MIT/GPL";

@@ -67,4 +67,5 @@ SEC("kprobe/tcp_rcv_established") int tcp_rcv_established(u64 *registers)
 	return book(PACKETS, 0);
 }
 
-char licence[] SEC("license") = "GPL";
+// One of the licences with which the kernel lets a program call every helper, and the one that has MIT, as this project has.
+char licence[] SEC("license") = "Dual MIT/GPL";

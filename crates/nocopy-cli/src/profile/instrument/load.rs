@@ -144,3 +144,26 @@ fn cause(error: &dyn std::error::Error) -> String {
         None => error.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use object::read::elf::ElfFile64;
+    use object::{Endianness, Object, ObjectSection};
+
+    /// Proves that the kernel takes the programs in C for programs under the GPL, and that they are under a licence of this project too.
+    #[test]
+    fn programs_in_c_have_the_dual_licence() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
+        let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+        let objects: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "o")).collect();
+        assert!(!objects.is_empty());
+        for path in objects {
+            let bytes = std::fs::read(&path).unwrap();
+            let elf = ElfFile64::<Endianness>::parse(&*bytes).unwrap();
+            let licence = elf.section_by_name("license").unwrap().data().unwrap();
+            assert_eq!(licence, b"Dual MIT/GPL\0", "{}", path.display());
+        }
+    }
+}
