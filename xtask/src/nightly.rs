@@ -22,7 +22,11 @@ struct Nightly {
 }
 
 const ALL: &[Nightly] = &[
-    Nightly { name: "random", about: "all tests with new random inputs", run: random },
+    Nightly {
+        name: "random",
+        about: "all tests with new random inputs, and a million steps of the message protocol's simulation",
+        run: random,
+    },
     Nightly { name: "fuzz", about: "every fuzz target for three minutes", run: fuzz },
     Nightly {
         name: "stalls",

@@ -1,52 +1,214 @@
 //! Whose packets are kept when memory gets short (docs/protocol.md §8).
 //!
-//! As long as there is more than a window's worth, everybody's. The last window is one peer's at a time, the *holder's*: so its message
-//! gets whole, is read, and leaves the memory to the next. Without that, many halves of messages could fill it for ever.
+//! * As long as more than half of the memory is free, everybody's.
+//! * Then each address keeps at most as many packets as are free, so that there is always memory for one more address; and each network of
+//!   IPv6 three times as many, since one host may have all of its addresses.
+//! * The last window, the *reserve*, is one connection's at a time, as is what an address wants beyond its share. In its *turn* a message
+//!   gets whole, is read, and leaves the memory to the next. Without that, many halves of messages could fill it for ever.
+//! * Who has its turn and does not use it, or keeps a part of a message and does not go on with it, is found here by time that passes
+//!   while packets of others are refused.
 
+use std::net::IpAddr;
+
+use super::Time;
 use super::receive_window::Arrival;
+use super::shares::Shares;
+use super::shortage::{STEP, Shortage};
+use super::time::Span;
+
+/// How long the next packet of a connection may fail to come while it keeps memory that others need. A sender that has no answer sends
+/// it again after a second at most (docs/protocol.md §7.3).
+const STALL: Span = Span::from_secs(3);
+/// How long a connection may take for one message in its turn.
+const TURN: Span = Span::from_secs(10);
+/// How long an address that was refused comes before the one that had the last turn. By then it has asked again, if it still wants it.
+const PRIORITY: Span = STEP;
 
 #[derive(Debug)]
 pub(super) struct Admission {
+    pub(super) shares: Shares,
     /// Datagrams that the caller can hold.
     free: usize,
+    /// While more than this are free, all packets are kept: half of all memory, and no less than the reserve.
+    plenty: usize,
     reserve: usize,
-    holder: Option<u32>,
+    turn: Option<Turn>,
+    /// The address that had the last turn.
+    last: Option<u32>,
+    /// When another address than the one whose turn it was asked for its turn.
+    others_wait: Option<Time>,
+    /// Time that has passed while packets were refused.
+    shortage: Shortage,
+    /// A packet was refused since [`overdue`](Self::overdue) was asked.
+    is_short: bool,
+    /// What the clock was when each connection's next packet in order came last, kept or not, or one of its messages was read.
+    asked: Vec<Time>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    index: u32,
+    address: Option<u32>,
+    /// When it began, or there was last a message to read: that takes the program's time.
+    since: Time,
+    /// A message has become whole. When others wait, no more is kept than it takes to come to the end of one.
+    has_whole: bool,
+    /// That is here, and others wait: nothing more is kept until all was read.
+    is_ending: bool,
 }
 
 impl Admission {
     pub(super) fn new(reserve: usize) -> Self {
-        Self { free: usize::MAX, reserve, holder: None }
+        Self {
+            shares: Shares::default(),
+            free: usize::MAX,
+            plenty: reserve,
+            reserve,
+            turn: None,
+            last: None,
+            others_wait: None,
+            shortage: Shortage::default(),
+            is_short: false,
+            asked: Vec::new(),
+        }
     }
 
     #[inline]
     pub(super) fn set_free(&mut self, packets: usize) {
         self.free = packets;
+        self.plenty = self.plenty.max(packets / 2);
+    }
+
+    /// A connection is open, to a peer there; `accepted`: the peer made it.
+    pub(super) fn joined(&mut self, index: u32, ip: IpAddr, accepted: bool) {
+        self.shares.join(index, ip, accepted);
+        if self.asked.len() <= index as usize {
+            self.asked.resize(index as usize + 1, Time::default());
+        }
+        self.asked[index as usize] = self.shortage.now();
     }
 
     /// Whether a connection's packet is kept; counts it, if so.
     #[inline]
-    pub(super) fn admit(&mut self, index: u32, arrival: Arrival) -> bool {
-        if self.free <= self.reserve {
-            if self.free == 0 {
-                return false;
-            }
-            match self.holder {
-                Some(holder) if holder != index => return false,
-                Some(_) => {}
-                None if arrival == Arrival::InOrder => self.holder = Some(index),
-                None => return false,
-            }
+    pub(super) fn admit(&mut self, now: Time, index: u32, arrival: Arrival) -> bool {
+        if arrival == Arrival::InOrder
+            && let Some(asked) = self.asked.get_mut(index as usize)
+        {
+            *asked = self.shortage.now();
+        }
+        if self.free <= self.plenty && !self.admit_to_rest(now, index, arrival) {
+            return false;
         }
         self.free -= 1;
+        self.shares.keep(index);
         true
     }
 
-    /// A connection holds nothing (any more).
-    #[inline]
-    pub(super) fn left(&mut self, index: u32) {
-        if self.holder == Some(index) {
-            self.holder = None;
+    /// The same for what is left, when that is no more than half.
+    fn admit_to_rest(&mut self, now: Time, index: u32, arrival: Arrival) -> bool {
+        let is_within_share = self.free > self.reserve && self.shares.has_share(index, self.free);
+        let is_kept = is_within_share || self.free > 0 && self.is_turn_of(index, arrival);
+        if !is_kept {
+            self.refuse(now, index, arrival);
         }
+        is_kept
+    }
+
+    /// Whether it is a connection's turn; begins it, if it can.
+    fn is_turn_of(&mut self, index: u32, arrival: Arrival) -> bool {
+        if let Some(turn) = self.turn {
+            let is_last_part = turn.has_whole && self.others_wait.is_some();
+            return turn.index == index && !turn.is_ending && (arrival == Arrival::InOrder || !is_last_part);
+        }
+        let address = self.shares.address(index);
+        let is_of_last = address == self.last;
+        let others_first =
+            is_of_last && self.others_wait.is_some_and(|since| self.shortage.since(since) < PRIORITY);
+        if arrival != Arrival::InOrder || others_first {
+            return false;
+        }
+        if !is_of_last {
+            self.others_wait = None;
+        }
+        self.turn =
+            Some(Turn { index, address, since: self.shortage.now(), has_whole: false, is_ending: false });
+        true
+    }
+
+    #[cold]
+    fn refuse(&mut self, now: Time, index: u32, arrival: Arrival) {
+        self.shortage.go_on(now);
+        self.is_short = true;
+        let address = self.shares.address(index);
+        if arrival == Arrival::InOrder && self.turn.is_some_and(|turn| turn.address != address) {
+            self.others_wait = Some(self.shortage.now());
+        }
+    }
+
+    /// Takes note of a connection's packet: how many are kept now, and whether there are messages to read.
+    #[inline]
+    pub(super) fn came(&mut self, index: u32, kept: usize, has_message: bool, is_unfinished: bool) {
+        self.shares.set_kept(index, kept);
+        if self.turn.is_some_and(|turn| turn.index == index) {
+            self.go_on(kept, has_message, is_unfinished);
+        }
+    }
+
+    /// Takes note of a message that was read.
+    #[inline]
+    pub(super) fn read(&mut self, index: u32, kept: usize, is_unfinished: bool) {
+        if let Some(asked) = self.asked.get_mut(index as usize) {
+            *asked = self.shortage.now();
+        }
+        self.came(index, kept, true, is_unfinished);
+    }
+
+    /// What follows from that for the turn.
+    fn go_on(&mut self, kept: usize, has_message: bool, is_unfinished: bool) {
+        let Some(turn) = &mut self.turn else { return };
+        if has_message {
+            (turn.since, turn.has_whole) = (self.shortage.now(), true);
+        }
+        turn.is_ending |= self.others_wait.is_some() && !is_unfinished;
+        if kept == 0 {
+            self.end_turn();
+        }
+    }
+
+    fn end_turn(&mut self) {
+        if let Some(turn) = self.turn.take() {
+            self.last = turn.address;
+        }
+    }
+
+    /// A connection is no more.
+    pub(super) fn left(&mut self, index: u32) {
+        if self.turn.is_some_and(|turn| turn.index == index) {
+            self.end_turn();
+        }
+        self.shares.leave(index);
+    }
+
+    /// Whether a packet was refused since [`overdue`](Self::overdue) was asked.
+    #[inline]
+    pub(super) fn is_short(&self) -> bool {
+        self.is_short
+    }
+
+    /// Connections that have kept memory for too long without going on, while packets of others were refused. Of one that goes on with
+    /// nothing because all that came is to be read first this says nothing.
+    pub(super) fn overdue(&mut self) -> Vec<u32> {
+        self.is_short = false;
+        if !self.shortage.looks() {
+            return Vec::new();
+        }
+        let is_overdue = |index: u32| {
+            let is_too_long = self.turn.is_some_and(|turn| {
+                turn.index == index && self.free > 0 && self.shortage.since(turn.since) >= TURN
+            });
+            is_too_long || self.shortage.since(self.asked[index as usize]) >= STALL
+        };
+        self.shares.keeping().filter(|index| is_overdue(*index)).collect()
     }
 }
 
@@ -54,18 +216,129 @@ impl Admission {
 mod tests {
     use super::*;
 
+    /// Some memory, and connections: one of the first address, and one more of the next with each number.
+    fn admission(reserve: usize, free: usize) -> Admission {
+        let mut admission = Admission::new(reserve);
+        admission.set_free(free);
+        for index in 1..=4 {
+            admission.joined(index, [10, 0, 0, index as u8].into(), true);
+        }
+        admission
+    }
+
+    fn at(ms: u64) -> Time {
+        Time::from_ns(ms * 1_000_000)
+    }
+
     #[test]
-    fn the_reserve_is_one_peers_at_a_time() {
-        let mut admission = Admission::new(4);
-        admission.set_free(5);
-        assert!(admission.admit(1, Arrival::Ahead), "there is more than the reserve");
-        assert!(!admission.admit(1, Arrival::Ahead), "who waits for something else does not get it");
-        assert!(admission.admit(2, Arrival::InOrder) && admission.admit(2, Arrival::Ahead));
-        assert!(!admission.admit(1, Arrival::InOrder));
+    fn the_reserve_is_one_connections_at_a_time() {
+        let mut admission = admission(4, 5);
+        let mut admit = |index, arrival| admission.admit(at(0), index, arrival);
+        assert!(admit(1, Arrival::Ahead), "there is more than the reserve");
+        assert!(!admit(1, Arrival::Ahead), "who waits for something else does not get it");
+        assert!(admit(2, Arrival::InOrder) && admit(2, Arrival::Ahead));
+        assert!(!admit(1, Arrival::InOrder));
         admission.left(1);
-        assert!(!admission.admit(1, Arrival::InOrder));
+        let mut admit = |index, arrival| admission.admit(at(0), index, arrival);
+        assert!(!admit(3, Arrival::InOrder));
         admission.left(2);
-        assert!(admission.admit(1, Arrival::InOrder) && admission.admit(1, Arrival::Ahead));
-        assert!(!admission.admit(1, Arrival::Ahead), "nothing is left");
+        let mut admit = |index, arrival| admission.admit(at(0), index, arrival);
+        assert!(admit(3, Arrival::InOrder) && admit(3, Arrival::Ahead));
+        assert!(!admit(3, Arrival::Ahead), "nothing is left");
+    }
+
+    /// Proves that one address leaves to others as much as it takes.
+    #[test]
+    fn an_address_keeps_at_most_as_many_packets_as_are_left() {
+        let mut admission = admission(10, 100);
+        // Its turn is another's, so it has its share alone.
+        admission.turn =
+            Some(Turn { index: 9, address: None, since: at(0), has_whole: false, is_ending: false });
+        let mut taken = |index| (0..100).filter(|_| admission.admit(at(0), index, Arrival::Ahead)).count();
+        assert_eq!([1, 2, 3, 4].map(&mut taken), [50, 25, 13, 2], "the rest is the reserve");
+    }
+
+    /// Proves that a host which has all addresses of a network leaves memory to others.
+    #[test]
+    fn a_network_keeps_at_most_three_times_as_many_packets_as_are_left() {
+        let mut admission = Admission::new(10);
+        admission.set_free(1000);
+        for (index, network) in [(1, 1), (2, 1), (3, 1), (4, 2)] {
+            let ip = [0x2001, 0xdb8, 0, network, 0, 0, 0, index as u16];
+            admission.joined(index, ip.into(), true);
+        }
+        admission.turn =
+            Some(Turn { index: 9, address: None, since: at(0), has_whole: false, is_ending: false });
+        let mut taken = |index| (0..1000).filter(|_| admission.admit(at(0), index, Arrival::Ahead)).count();
+        assert_eq!([1, 2, 3, 4].map(&mut taken), [500, 250, 0, 125]);
+    }
+
+    #[test]
+    fn the_turn_passes_to_another_address_that_waits() {
+        let mut admission = admission(4, 4);
+        assert!(admission.admit(at(0), 1, Arrival::InOrder));
+        admission.came(1, 1, false, true);
+        assert!(!admission.admit(at(0), 2, Arrival::InOrder));
+        admission.came(1, 1, true, false);
+        assert!(!admission.admit(at(0), 1, Arrival::InOrder), "its message is whole, and another one waits");
+        admission.read(1, 0, false);
+        assert!(!admission.admit(at(0), 1, Arrival::InOrder), "the other one is first");
+        assert!(admission.admit(at(0), 2, Arrival::InOrder));
+        admission.read(2, 0, false);
+        assert!(admission.admit(at(0), 2, Arrival::InOrder), "nobody else has asked meanwhile");
+    }
+
+    #[test]
+    fn an_address_that_waited_and_has_gone_blocks_no_other() {
+        let mut admission = admission(4, 4);
+        assert!(admission.admit(at(0), 1, Arrival::InOrder) && !admission.admit(at(0), 2, Arrival::InOrder));
+        admission.read(1, 0, false);
+        for ms in [0, 900, 1_100] {
+            assert!(!admission.admit(at(ms), 1, Arrival::InOrder), "{ms}");
+        }
+        assert!(admission.admit(at(1_101), 1, Arrival::InOrder));
+    }
+
+    /// Proves that a stream of messages ends its turn at the end of one, though gaps hide where that is.
+    #[test]
+    fn a_turn_is_for_one_message() {
+        let mut admission = admission(4, 4);
+        let mut admit = |index, arrival| admission.admit(at(0), index, arrival);
+        assert!(admit(1, Arrival::InOrder) && admit(1, Arrival::Ahead));
+        admission.came(1, 2, true, true);
+        assert!(admission.admit(at(0), 1, Arrival::Ahead), "nobody waits");
+        assert!(!admission.admit(at(0), 2, Arrival::InOrder));
+        assert!(!admission.admit(at(0), 1, Arrival::Ahead) && admission.admit(at(0), 1, Arrival::InOrder));
+        admission.read(1, 1, true);
+        admission.came(1, 1, true, false);
+        admission.set_free(3);
+        assert!(!admission.admit(at(0), 1, Arrival::InOrder));
+    }
+
+    /// Proves that delays count while others are refused, and that a pause of the caller is nobody's delay.
+    #[test]
+    fn time_counts_while_packets_are_refused() {
+        let mut admission = admission(4, 4);
+        assert!(admission.admit(at(0), 1, Arrival::InOrder));
+        assert!(!admission.admit(at(0), 2, Arrival::InOrder));
+        assert!(!admission.admit(at(60_000), 2, Arrival::InOrder));
+        assert!(admission.overdue().is_empty(), "one second of the minute counts");
+        assert!(admission.admit(at(60_000), 1, Arrival::InOrder));
+        for ms in (60_000..63_000).step_by(500) {
+            assert!(!admission.admit(at(ms), 2, Arrival::InOrder));
+            assert!(admission.overdue().is_empty());
+        }
+        assert!(!admission.admit(at(63_000), 2, Arrival::InOrder));
+        assert_eq!(admission.overdue(), [1]);
+        // One packet a second is no better.
+        admission.left(1);
+        for second in 63..73 {
+            admission.set_free(4);
+            assert!(admission.admit(at(second * 1000), 3, Arrival::InOrder));
+            assert!(!admission.admit(at(second * 1000), 2, Arrival::InOrder));
+            assert!(admission.overdue().is_empty(), "{second}");
+        }
+        assert!(!admission.admit(at(73_000), 2, Arrival::InOrder));
+        assert_eq!(admission.overdue(), [3]);
     }
 }

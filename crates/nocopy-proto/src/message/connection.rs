@@ -10,6 +10,7 @@ use super::receive_window::{Arrival, ReceiveWindow};
 use super::round_trip::RoundTrip;
 use super::send_window::SendWindow;
 use super::sequence;
+use super::shortage::Shortage;
 use super::time::{Span, between_ticks};
 use super::wire::{self, Flags, HEADER_BYTES, Header, HeaderKind, Ranges};
 use super::{Counters, Reason, Settings, Time, Violation, crc};
@@ -102,8 +103,17 @@ pub(super) struct Connection<S, R> {
     pub(super) ended: Option<Option<Reason>>,
     /// A client's: nothing of the peer has come but the Accept.
     unheard: bool,
-    /// Over on both sides: answers until then.
-    pub(super) linger: Option<Time>,
+    /// Over on both sides.
+    pub(super) linger: Option<Linger>,
+    /// What was acknowledged when memory to send was last wanted in vain, and since when, by the clock of that shortage.
+    slowness: Option<(u64, Time)>,
+}
+
+/// How long a connection that is over still answers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Linger {
+    pub(super) since: Time,
+    until: Time,
 }
 
 /// What the peer is to be told of its packets.
@@ -167,6 +177,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             ended: None,
             unheard: false,
             linger: None,
+            slowness: None,
             agreed,
         }
     }
@@ -183,6 +194,17 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             self.agreed.datagram_bytes = datagram_bytes;
             self.receive.shorten(self.agreed.payload_bytes_max());
         }
+    }
+
+    /// How long nothing of what is on its way was acknowledged, by the clock of a shortage; looks as often as it is asked.
+    pub(super) fn is_slow_for(&mut self, shortage: &Shortage) -> Span {
+        let acknowledged = self.send.first();
+        let since = match self.slowness {
+            Some((before, since)) if before == acknowledged && self.send.in_flight() > 0 => since,
+            _ => shortage.now(),
+        };
+        self.slowness = Some((acknowledged, since));
+        shortage.since(since)
     }
 
     /// Packets that may be queued now.
@@ -229,7 +251,9 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
 
     /// Still answers for a while, in case the last acknowledgement is lost.
     pub(super) fn linger(&mut self, now: Time) {
-        self.linger = Some(now + LINGER.max(self.probe_timeout().times(3)));
+        // The probe timeout follows from what the peer says of times, so it has a bound.
+        let span = LINGER.max(self.probe_timeout().times(3).min(self.dead_after));
+        self.linger = Some(Linger { since: now, until: now + span });
     }
 
     fn probe_timeout(&self) -> Span {
@@ -565,8 +589,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         if self.ended.is_some() {
             return None;
         }
-        if let Some(linger) = self.linger {
-            return Some(self.acks.due.map_or(linger, |due| due.min(linger)));
+        if let Some(Linger { until, .. }) = self.linger {
+            return Some(self.acks.due.map_or(until, |due| due.min(until)));
         }
         let waits = self.send.len() > 0;
         let probe = ((waits || self.unheard) && !self.probe_due).then(|| self.asked + self.probe_timeout());
@@ -588,7 +612,9 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         now: Time,
         counters: &mut Counters,
     ) -> Result<(), Option<Reason>> {
-        if self.linger.is_some_and(|until| now >= until) {
+        self.receive.shrink();
+        self.send.shrink();
+        if self.linger.is_some_and(|linger| now >= linger.until) {
             return Err(None);
         }
         if self.ended.is_some() {

@@ -1,6 +1,6 @@
 //! All connections of one endpoint: whose datagram it is, who may send next, whose message is next, whose time is up.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::Hasher;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,11 +8,14 @@ use std::time::Duration;
 use siphasher::sip::SipHasher24;
 
 use super::admission::Admission;
-use super::connection::{Agreed, Connection, Next};
+use super::answers::{Answered, Answers};
+use super::connection::{Agreed, Connection, Linger, Next};
 use super::cookie::Cookies;
 use super::handshake::Connecting;
 use super::receive_window::Complete;
 use super::received::Message;
+use super::shortage::Shortage;
+use super::time::Span;
 use super::timers::Timers;
 use super::wire::{
     self, Abort, AbortReason, DATAGRAM_BYTES_MIN, Datagram, Flags, HEADER_BYTES, Header, Malformed, Ranges,
@@ -33,8 +36,8 @@ const DATAGRAM_BYTES_MAX: u16 = 65_507;
 const INDEX_BITS: u32 = 20;
 /// Packets of one connection that are sent in a row, while others have some, too.
 const PACKETS_IN_A_ROW: u32 = 64;
-/// Answers to strangers that wait to be sent, at most.
-const ANSWERS_MAX: usize = 256;
+/// How long a peer may fail to acknowledge anything while there is no memory for packets to others.
+const SLOW: Span = Span::from_secs(10);
 /// Events that nobody has taken, at which no peers are accepted any more.
 const EVENTS_MAX: usize = 1 << 16;
 
@@ -48,6 +51,8 @@ pub struct Endpoint<S, R> {
     ids: Ids,
     entries: Vec<Entry<S, R>>,
     vacant: Vec<u32>,
+    /// Connections that are over and still answer, by the time when they ended.
+    lingering: BTreeSet<(Time, u32)>,
     /// All connections by the peer's address and its name for them.
     by_remote: HashMap<(SocketAddr, u64), u32>,
     /// Who may have something to send.
@@ -60,11 +65,12 @@ pub struct Endpoint<S, R> {
     readable: VecDeque<u32>,
     timers: Timers,
     pub(super) events: VecDeque<Event>,
-    /// For those who are not peers (yet).
-    answers: VecDeque<(SocketAddr, Vec<u8>)>,
+    answers: Answers,
     released: Vec<R>,
     acknowledged: Vec<S>,
     admission: Admission,
+    /// Time in which there was no memory for packets to send.
+    no_packets: Shortage,
     control: Vec<u8>,
     pub(super) counters: Counters,
 }
@@ -134,6 +140,28 @@ pub enum Transmit<'a, S> {
     },
 }
 
+/// Places in the queue to a peer; nothing can come between them and the packets that fill them.
+#[derive(Debug)]
+#[must_use = "the packets are still to be queued"]
+pub struct Places<'a, S, R> {
+    endpoint: &'a mut Endpoint<S, R>,
+    peer: Peer,
+    packets: usize,
+}
+
+impl<S, R: AsRef<[u8]>> Places<'_, S, R> {
+    /// Queues all packets of `packets`, in their order.
+    ///
+    /// # Panics
+    /// There are more of them than places.
+    pub fn fill(self, packets: &mut Vec<S>) {
+        assert!(packets.len() <= self.packets, "{} packets for {} places", packets.len(), self.packets);
+        let connection = self.endpoint.reading_mut(self.peer).expect("there were places in its queue");
+        connection.send.extend(packets.drain(..));
+        self.endpoint.touch(self.peer.index);
+    }
+}
+
 /// What a step of sending is, before memory is touched.
 #[derive(Debug, Clone, Copy)]
 enum Step {
@@ -160,6 +188,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             ids: Ids { secret: half(ids), count: 0 },
             entries: Vec::new(),
             vacant: Vec::new(),
+            lingering: BTreeSet::new(),
             by_remote: HashMap::new(),
             sending: VecDeque::new(),
             in_a_row: 0,
@@ -167,9 +196,10 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             readable: VecDeque::new(),
             timers: Timers::default(),
             events: VecDeque::new(),
-            answers: VecDeque::new(),
+            answers: Answers::default(),
             released: Vec::new(),
             acknowledged: Vec::new(),
+            no_packets: Shortage::default(),
             control: Vec::new(),
             counters: Counters::default(),
         }
@@ -190,7 +220,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(peer)
     }
 
-    /// A place for one more connection, with a new id.
+    /// A place for one more connection, with a new id. If there is none left, the connection that has been over for longest makes room.
     fn vacancy(&mut self) -> Option<u32> {
         let index = match self.vacant.pop() {
             Some(index) => index,
@@ -205,7 +235,11 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                 });
                 (self.entries.len() - 1) as u32
             }
-            None => return None,
+            None => {
+                let &(_, over) = self.lingering.first()?;
+                self.remove(over);
+                self.vacant.pop()?
+            }
         };
         self.entries[index as usize].id = self.ids.next() << INDEX_BITS | u64::from(index);
         Some(index)
@@ -241,6 +275,19 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         if connection.is_finished() { Err(QueueError::Finished) } else { Ok(connection) }
     }
 
+    /// Where a peer is, connected or not yet.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    pub fn peer_address(&self, peer: Peer) -> Result<SocketAddr, Gone> {
+        let entry = self.entries.get(peer.index()).filter(|entry| entry.generation == peer.generation);
+        match entry.map(|entry| &entry.state) {
+            Some(State::Open(connection)) => Ok(connection.agreed.to),
+            Some(State::Connecting(connecting)) => Ok(connecting.to),
+            Some(State::Vacant) | None => Err(Gone),
+        }
+    }
+
     /// Packets that may be queued to a peer: none while it is not connected.
     ///
     /// # Errors
@@ -265,6 +312,31 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// The peer is gone.
     pub fn message_bytes_max(&self, peer: Peer) -> Result<usize, Gone> {
         Ok(self.open(peer)?.map_or(0, |connection| connection.agreed.message_bytes_max()))
+    }
+
+    /// Packets to a peer that are not acknowledged, sent or not.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    #[inline]
+    pub fn unacknowledged(&self, peer: Peer) -> Result<usize, Gone> {
+        Ok(self.open(peer)?.map_or(0, |connection| connection.send.len()))
+    }
+
+    /// Says that the caller has no memory for packets to send. Peers that acknowledge nothing while that is so are ended after a time, so
+    /// that what they keep comes back (docs/protocol.md §8.4).
+    pub fn want_packets(&mut self, now: Time) {
+        self.no_packets.go_on(now);
+        if !self.no_packets.looks() {
+            return;
+        }
+        for index in 0..self.entries.len() {
+            if let State::Open(connection) = &mut self.entries[index].state
+                && connection.is_slow_for(&self.no_packets) >= SLOW
+            {
+                self.evict(index as u32, AbortReason::STALLED, Reason::Stalled);
+            }
+        }
     }
 
     /// Says that somebody waits for room for so many packets: [`Event::Writable`] will tell.
@@ -302,14 +374,21 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// # Errors
     /// No room for all of them, or no peer: leaves them where they are.
     pub fn queue_all(&mut self, peer: Peer, packets: &mut Vec<S>) -> Result<(), QueueError> {
+        self.places(peer, packets.len())?.fill(packets);
+        Ok(())
+    }
+
+    /// Places for so many packets to a peer: for packets that cannot be given back once they are made.
+    ///
+    /// # Errors
+    /// No room for all of them, or no peer.
+    pub fn places(&mut self, peer: Peer, packets: usize) -> Result<Places<'_, S, R>, QueueError> {
         let connection = self.open_to_send(peer)?;
-        if connection.room() < packets.len() {
-            connection.refuse(packets.len());
+        if connection.room() < packets {
+            connection.refuse(packets);
             return Err(QueueError::Full);
         }
-        connection.send.extend(packets.drain(..));
-        self.touch(peer.index);
-        Ok(())
+        Ok(Places { endpoint: self, peer, packets })
     }
 
     /// Ends this direction behind everything queued, with a packet that is empty.
@@ -348,7 +427,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             && connection.confirmed
         {
             let (to, remote) = (connection.agreed.to, connection.agreed.remote_id);
-            self.answer(to, |datagram| Abort { to: remote, reason }.emit(datagram));
+            self.answer(Answered::Proven, to, |datagram| Abort { to: remote, reason }.emit(datagram));
         }
     }
 
@@ -362,6 +441,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             let remote = (connection.agreed.to, connection.agreed.remote_id);
             if self.by_remote.get(&remote) == Some(&index) {
                 self.by_remote.remove(&remote);
+            }
+            if let Some(Linger { since, .. }) = connection.linger {
+                self.lingering.remove(&(since, index));
             }
         }
         entry.state = State::Vacant;
@@ -485,7 +567,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                     && !connection.agreed.crc
                     && connection.is_old_news(&parsed) =>
             {
-                let admit = |arrival| self.admission.admit(index, arrival);
+                let admit = |arrival| self.admission.admit(now, index, arrival);
                 let other =
                     connection.handle_followers(now, header, congested, run, admit, &mut self.counters);
                 self.urgent |= connection.wants_to_send();
@@ -512,7 +594,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             None => {
                 self.counters.unknown += 1;
                 let to = header.to;
-                self.answer(from, |answer| Unknown { to }.emit(answer));
+                self.answer(Answered::Stray, from, |answer| Unknown { to }.emit(answer));
                 None
             }
         }
@@ -535,15 +617,17 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let State::Open(connection) = &mut self.entries[index as usize].state else { return Some(datagram) };
         let (counters, free) = (&mut self.counters, &mut self.acknowledged);
         connection.handle_acknowledgement(now, &header, Ranges::default(), counters, free);
-        let admit = |arrival| self.admission.admit(index, arrival);
+        let admit = |arrival| self.admission.admit(now, index, arrival);
         match connection.handle_data(now, &header, congested, datagram, admit, counters) {
             Ok(returned) => {
                 // A packet without messages is not waited for by a reader.
                 connection.receive.release(&mut self.released);
-                if connection.receive.kept() == 0 {
-                    self.admission.left(index);
-                }
+                let receive = &connection.receive;
+                self.admission.came(index, receive.kept(), receive.ready() > 0, receive.is_unfinished());
                 self.after_packet(index);
+                if self.admission.is_short() {
+                    self.end_stalled();
+                }
                 returned
             }
             Err(violation) => {
@@ -552,6 +636,27 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                 None
             }
         }
+    }
+
+    /// Ends connections that keep parts of messages, do not go on with them, and so keep memory from others (docs/protocol.md §8.2).
+    #[cold]
+    fn end_stalled(&mut self) {
+        for index in self.admission.overdue() {
+            // Where there is something to read, it is the program that does not go on.
+            if let State::Open(connection) = &self.entries[index as usize].state
+                && connection.receive.ready() == 0
+                && connection.receive.is_unfinished()
+            {
+                self.evict(index, AbortReason::STALLED, Reason::Stalled);
+            }
+        }
+    }
+
+    /// Ends a connection since others need what it has.
+    fn evict(&mut self, index: u32, abort: AbortReason, reason: Reason) {
+        self.counters.evicted += 1;
+        self.tell_abort(index, abort);
+        self.lose(index, reason);
     }
 
     /// What follows from a packet: messages to read, room, the end.
@@ -593,6 +698,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             self.events.push_back(reason.map_or(Event::Closed(peer), |reason| Event::Lost(peer, reason)));
         } else if connection.is_over() && connection.linger.is_none() {
             connection.linger(now);
+            self.lingering.insert((now, index));
             self.events.push_back(Event::Closed(peer));
         }
     }
@@ -681,15 +787,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Some(index)
     }
 
-    /// Keeps a datagram for one who is no peer (yet), unless too many wait.
-    pub(super) fn answer(&mut self, to: SocketAddr, write: impl FnOnce(&mut Vec<u8>)) {
-        if self.answers.len() >= ANSWERS_MAX {
-            self.counters.answers_dropped += 1;
-            return;
-        }
-        let mut datagram = Vec::new();
-        write(&mut datagram);
-        self.answers.push_back((to, datagram));
+    /// Keeps a datagram for an address that is no peer's (yet, or any more), unless too many wait.
+    pub(super) fn answer(&mut self, sort: Answered, to: SocketAddr, write: impl FnOnce(&mut Vec<u8>)) {
+        self.counters.answers_dropped += u64::from(!self.answers.push(sort, to, write));
     }
 
     /// The state of a client's connection that is being set up.
@@ -701,8 +801,11 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    pub(super) fn establish(&mut self, index: u32, connection: Connection<S, R>) -> Peer {
-        self.by_remote.insert((connection.agreed.to, connection.agreed.remote_id), index);
+    /// A connection is there; `accepted`: the peer made it.
+    pub(super) fn establish(&mut self, index: u32, connection: Connection<S, R>, accepted: bool) -> Peer {
+        let to = connection.agreed.to;
+        self.by_remote.insert((to, connection.agreed.remote_id), index);
+        self.admission.joined(index, to.ip(), accepted);
         let entry = &mut self.entries[index as usize];
         entry.state = State::Open(Box::new(connection));
         let peer = Peer { index, generation: entry.generation };
@@ -724,12 +827,17 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
-    /// A place for a client, its id there, and the first sequence number.
-    pub(super) fn place_for_client(&mut self) -> Option<(u32, u64, u32)> {
+    /// A place for a client, its id there, and the first sequence number. If there is none, an address that has more makes room
+    /// (docs/protocol.md §8.3).
+    pub(super) fn place_for_client(&mut self, from: SocketAddr) -> Option<(u32, u64, u32)> {
         if self.events.len() >= EVENTS_MAX {
             return None;
         }
-        let index = self.vacancy()?;
+        let index = self.vacancy().or_else(|| {
+            let surplus = self.admission.shares.surplus(from.ip())?;
+            self.evict(surplus, AbortReason::FULL, Reason::Displaced);
+            self.vacancy()
+        })?;
         Some((index, self.entries[index as usize].id, self.ids.next() as u32))
     }
 
@@ -795,7 +903,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let (index, step) = self.next_step(now)?;
         Some(match step {
             Step::Answer => {
-                let (to, datagram) = self.answers.pop_front()?;
+                let (to, datagram) = self.answers.pop()?;
                 self.control = datagram;
                 Transmit::Control { to, datagram: &self.control }
             }
@@ -952,6 +1060,20 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
     }
 
+    /// Entries that memory is taken for, in everything that peers can make longer: what a simulation holds against a bound.
+    #[cfg(any(test, feature = "simulation"))]
+    #[doc(hidden)]
+    pub fn capacity(&self) -> usize {
+        let windows = self.entries.iter().map(|entry| match &entry.state {
+            State::Open(connection) => connection.receive.capacity() + connection.send.capacity(),
+            State::Vacant | State::Connecting(_) => 0,
+        });
+        let tables = self.entries.capacity() + self.vacant.capacity() + self.by_remote.capacity();
+        let queues = self.sending.capacity() + self.readable.capacity() + self.events.capacity();
+        let returned = self.answers.capacity() + self.released.capacity() + self.acknowledged.capacity();
+        tables + queues + returned + self.admission.shares.capacity() + windows.sum::<usize>()
+    }
+
     /// All peers there are, connected or not yet.
     pub fn all_peers(&self) -> impl Iterator<Item = Peer> {
         let there = (0..).zip(&self.entries).filter(|(_, entry)| !matches!(entry.state, State::Vacant));
@@ -977,9 +1099,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         connection.receive.consume(message, &mut self.released);
         connection.consumed();
         self.counters.messages_received += 1;
-        if connection.receive.kept() == 0 {
-            self.admission.left(index);
-        }
+        let receive = &connection.receive;
+        self.admission.read(index, receive.kept(), receive.is_unfinished());
         if connection.wants_attention() {
             self.touch(index);
         }

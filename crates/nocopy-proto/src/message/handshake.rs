@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::answers::Answered;
 use super::connection::{Agreed, Connection};
 use super::wire::{
     Abort, AbortReason, Accept, COOKIE_BYTES, Connect, Cookie, Hello, Parameters, Refused, VERSION, Versions,
@@ -120,18 +121,18 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let client_id = hello.client_id;
         if hello.versions.newest_common(Versions::HERE).is_none() {
             let versions = Versions::HERE;
-            self.answer(from, |datagram| Refused { versions, client_id }.emit(datagram));
+            self.answer(Answered::Hello, from, |datagram| Refused { versions, client_id }.emit(datagram));
         } else if !self.settings.accept {
-            self.refuse(from, client_id);
+            self.refuse(Answered::Hello, from, client_id);
         } else {
             let cookie = self.cookies.bake(now, from, client_id);
-            self.answer(from, |datagram| Cookie { client_id, cookie }.emit(datagram));
+            self.answer(Answered::Hello, from, |datagram| Cookie { client_id, cookie }.emit(datagram));
         }
     }
 
-    fn refuse(&mut self, from: SocketAddr, client_id: u64) {
+    fn refuse(&mut self, sort: Answered, from: SocketAddr, client_id: u64) {
         self.counters.refused += 1;
-        self.answer(from, |datagram| Abort { to: client_id, reason: AbortReason::FULL }.emit(datagram));
+        self.answer(sort, from, |datagram| Abort { to: client_id, reason: AbortReason::FULL }.emit(datagram));
     }
 
     /// A client that receives where it says. What it sends twice is answered twice, by the same.
@@ -151,14 +152,14 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             }
             None => {
                 let Some((index, server_id, first_sequence)) =
-                    self.settings.accept.then(|| self.place_for_client()).flatten()
+                    self.settings.accept.then(|| self.place_for_client(from)).flatten()
                 else {
-                    return self.refuse(from, client_id);
+                    return self.refuse(Answered::Proven, from, client_id);
                 };
                 let ours = parameters(&self.settings, first_sequence);
                 let agreed = agreed(from, client_id, &ours, &theirs);
                 let connection = Connection::new(agreed, &self.settings, now);
-                self.establish(index, connection);
+                self.establish(index, connection, true);
                 (server_id, first_sequence, datagram_bytes)
             }
         };
@@ -166,7 +167,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             return; // not more than came; the client has spoken before, so it has an answer
         }
         let parameters = Parameters { datagram_bytes, ..parameters(&self.settings, first_sequence) };
-        self.answer(from, |datagram| Accept { client_id, server_id, parameters }.emit(datagram));
+        self.answer(Answered::Proven, from, |datagram| {
+            Accept { client_id, server_id, parameters }.emit(datagram)
+        });
     }
 
     pub(super) fn handle_cookie(&mut self, now: Time, from: SocketAddr, cookie: &Cookie) {
@@ -200,7 +203,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let agreed = agreed(from, accept.server_id, &ours, &accept.parameters);
         let mut connection = Connection::new(agreed, &self.settings, now);
         connection.confirm();
-        let peer = self.establish(index, connection);
+        let peer = self.establish(index, connection, false);
         self.urgent = true;
         self.events.push_back(Event::Connected(peer, from));
     }

@@ -13,6 +13,8 @@
 //! * [`Endpoint`]: all connections; each one only decides, by parts that are pure: windows, losses, round trips, congestion, pacing.
 
 mod admission;
+mod ahead;
+mod answers;
 mod congestion;
 mod connection;
 mod cookie;
@@ -27,6 +29,8 @@ mod round_trip;
 mod send_window;
 pub mod sequence;
 mod settings;
+mod shares;
+mod shortage;
 #[cfg(any(test, feature = "simulation"))]
 #[doc(hidden)]
 pub mod simulation;
@@ -38,7 +42,7 @@ mod timers;
 mod twins;
 pub mod wire;
 
-pub use endpoint::{Endpoint, Transmit};
+pub use endpoint::{Endpoint, Places, Transmit};
 pub use received::{Message, Piece};
 pub use settings::{
     ConnectError, Counters, Event, Gone, Kind, MESSAGE_BYTES_MAX, Peer, PeerStatistics, QueueError, Reason,

@@ -3,15 +3,21 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use super::ahead::Ahead;
 use super::framing::{self, Chunk, Place};
 use super::wire::{Flags, HEADER_BYTES};
 use super::{Kind, Violation};
 
+/// Places for packets that a connection without any keeps memory for.
+pub(super) const IDLE_SLOTS: usize = 64;
+
 #[derive(Debug)]
 pub(super) struct ReceiveWindow<R> {
-    /// From the oldest packet that is not released to the newest that arrived.
+    /// From the oldest packet that is not released to the last one in order. One that was taken out has left its place empty.
     slots: VecDeque<Option<R>>,
     first: u64,
+    /// What came behind a missing packet.
+    ahead: Ahead<R>,
     /// The next one in order: everything below has arrived.
     expected: u64,
     /// Packets that may be kept at a time.
@@ -87,6 +93,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
         Self {
             slots: VecDeque::new(),
             first,
+            ahead: Ahead::new(),
             expected: first,
             window: window as u64,
             kept: 0,
@@ -126,7 +133,12 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     /// Whether a packet is missing in front of others.
     #[inline]
     pub(super) fn has_gap(&self) -> bool {
-        self.first + self.slots.len() as u64 > self.expected
+        !self.ahead.is_empty()
+    }
+
+    /// Whether packets are kept that cannot be read before others come: behind a gap, or of a message that is not complete.
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.has_gap() || self.open.is_some()
     }
 
     /// Everything that will ever come is here, and some of it was not read.
@@ -142,24 +154,18 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
 
     #[inline]
     pub(super) fn arrival(&self, sequence: u64) -> Arrival {
-        let end = self.first + self.slots.len() as u64;
         if sequence < self.expected {
             Arrival::Duplicate
         } else if sequence >= self.credit() || self.last.is_some_and(|last| sequence > last) {
             Arrival::Outside
         } else if sequence == self.expected {
-            match self.slots.get((sequence - self.first) as usize) {
-                Some(Some(_)) => Arrival::Duplicate,
-                _ => Arrival::InOrder,
-            }
-        } else if sequence >= end {
-            // Behind a hole that was not there, or one more behind a known one.
-            if sequence > end || !self.has_gap() { Arrival::OpensGap } else { Arrival::Ahead }
+            Arrival::InOrder
+        } else if self.ahead.end().is_none_or(|end| sequence > end) {
+            Arrival::OpensGap // behind a hole that was not there, or behind one more
+        } else if self.ahead.contains(sequence) {
+            Arrival::Duplicate
         } else {
-            match self.slots[(sequence - self.first) as usize] {
-                Some(_) => Arrival::Duplicate,
-                None => Arrival::Ahead,
-            }
+            Arrival::Ahead
         }
     }
 
@@ -173,12 +179,15 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     /// # Errors
     /// What it says cannot be: the connection is of no use any more.
     pub(super) fn insert(&mut self, sequence: u64, datagram: R) -> Result<(), Violation> {
-        let index = (sequence - self.first) as usize;
-        while self.slots.len() <= index {
-            self.slots.push_back(None);
-        }
-        self.slots[index] = Some(datagram);
         self.kept += 1;
+        if sequence != self.expected {
+            self.ahead.insert(sequence, datagram);
+            return Ok(());
+        }
+        self.slots.push_back(Some(datagram));
+        if let Some(mut run) = self.ahead.take_run(sequence + 1) {
+            self.slots.append(&mut run);
+        }
         while let Some(Some(datagram)) = self.slots.get((self.expected - self.first) as usize) {
             let bytes = datagram.as_ref();
             if bytes[1] & Flags::FIN.bits() != 0 {
@@ -252,7 +261,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
     }
 
     fn has_more_than(&self, sequence: u64) -> bool {
-        self.first + self.slots.len() as u64 > sequence + 1
+        self.has_gap() || self.first + self.slots.len() as u64 > sequence + 1
     }
 
     /// Goes past packets without payload.
@@ -279,13 +288,7 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
 
     /// What has arrived behind the first missing packet, from the lowest on.
     pub(super) fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        let mut at = (self.expected - self.first) as usize;
-        std::iter::from_fn(move || {
-            let from = at + self.slots.range(at.min(self.slots.len())..).position(Option::is_some)?;
-            let count = self.slots.range(from..).take_while(|slot| slot.is_some()).count();
-            at = from + count;
-            Some(self.first + from as u64..self.first + at as u64)
-        })
+        self.ahead.ranges()
     }
 
     /// The next message, if it is complete.
@@ -401,11 +404,25 @@ impl<R: AsRef<[u8]>> ReceiveWindow<R> {
 
     /// Gives back everything.
     pub(super) fn clear(&mut self, released: &mut Vec<R>) {
-        released.extend(self.slots.drain(..).flatten());
+        released.extend(self.slots.drain(..).flatten().chain(self.ahead.drain()));
         (self.kept, self.ready) = (0, 0);
         self.ends.clear();
         self.first = self.expected;
         self.cursor = Cursor { sequence: self.expected, at: 0 };
+    }
+
+    /// Gives the memory back that a burst took, if nothing is kept any more.
+    pub(super) fn shrink(&mut self) {
+        if self.slots.is_empty() {
+            self.slots.shrink_to(IDLE_SLOTS);
+            self.ends.shrink_to(IDLE_SLOTS);
+        }
+    }
+
+    /// Places for packets that memory is taken for.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(super) fn capacity(&self) -> usize {
+        self.slots.capacity() + self.ahead.capacity()
     }
 }
 
@@ -494,6 +511,34 @@ mod tests {
         last.extend([0; 4]);
         assert_eq!(insert_all(&mut followed, vec![message[0].clone(), last]), Ok(()));
         assert_eq!(followed.ready(), 2);
+    }
+
+    /// Proves that memory follows from what came: neither the width of the window nor that of a gap takes any.
+    #[test]
+    fn a_packet_at_the_end_of_the_credit_takes_the_memory_of_one() {
+        const WINDOW: usize = 1 << 16;
+        let mut window = window(WINDOW);
+        let last = WINDOW as u64 - 1;
+        window.insert(last, vec![0; HEADER_BYTES]).unwrap();
+        assert!(window.capacity() <= 4, "{} places for one packet", window.capacity());
+        assert!(window.ranges().eq(std::iter::once(last..last + 1)));
+        assert_eq!(window.arrival(last), Arrival::Duplicate);
+        for sequence in (1..last).step_by(256) {
+            window.insert(sequence, vec![0; HEADER_BYTES]).unwrap();
+        }
+        assert!(window.capacity() <= 2 * window.kept(), "{} for {}", window.capacity(), window.kept());
+    }
+
+    /// Proves that a connection which once was busy and now is idle keeps no memory of that.
+    #[test]
+    fn memory_of_a_burst_is_given_back() {
+        let mut window = window(10_000);
+        insert_all(&mut window, vec![vec![0; HEADER_BYTES]; 5_000]).unwrap();
+        let mut released = Vec::new();
+        window.release(&mut released);
+        window.shrink();
+        assert_eq!((released.len(), window.kept()), (5_000, 0));
+        assert!(window.capacity() <= IDLE_SLOTS, "{}", window.capacity());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::Time;
+use super::receive_window::IDLE_SLOTS;
 use super::time::Span;
 
 /// A packet is lost when one has arrived that was sent so many transmissions later (RFC 9002 section 6.1.1).
@@ -156,6 +157,21 @@ impl<S> SendWindow<S> {
 
     pub(super) fn extend(&mut self, packets: impl Iterator<Item = S>) {
         self.slots.extend(packets.map(Slot::new));
+    }
+
+    /// Gives the memory back that a burst took, if nothing waits to be sent or acknowledged any more.
+    pub(super) fn shrink(&mut self) {
+        if self.slots.is_empty() {
+            self.slots.shrink_to(IDLE_SLOTS);
+            self.repeated.shrink_to(IDLE_SLOTS);
+            self.lost.shrink_to(IDLE_SLOTS);
+        }
+    }
+
+    /// Places for packets that memory is taken for.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(super) fn capacity(&self) -> usize {
+        self.slots.capacity() + self.repeated.capacity() + self.lost.capacity() + self.known.capacity()
     }
 
     fn at(&mut self, sequence: u64) -> Option<&mut Slot<S>> {

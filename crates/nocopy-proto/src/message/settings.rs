@@ -127,6 +127,14 @@ pub enum Reason {
         /// What it said (docs/protocol.md §11).
         code: u16,
     },
+    /// It did not go on with a message that it had begun, or acknowledged nothing, while others needed the memory.
+    #[error(
+        "it did not go on with a message, or acknowledged nothing, while others needed the memory; give this end more, or connect again"
+    )]
+    Stalled,
+    /// There was no place left, and its address had made more connections than others.
+    #[error("its place was needed: no other address has made as many connections; raise peers_max")]
+    Displaced,
     /// It did what the protocol forbids.
     #[error("it broke the protocol: {0}")]
     Violation(Violation),
@@ -222,6 +230,8 @@ pub struct Counters {
     pub bad_cookies: u64,
     /// Who wanted to connect and could not: no place, or nobody takes note of those who did.
     pub refused: u64,
+    /// Connections that were ended since others needed their memory or their place.
+    pub evicted: u64,
     /// Answers of the set-up that were not sent, since too many were waiting.
     pub answers_dropped: u64,
 }

@@ -14,6 +14,8 @@ struct Table {
     hosts: [Host; 2],
     /// Datagrams carried so far.
     carried: usize,
+    /// The round trip that the first host's echoes claim, if it forges them.
+    forged_round_trip: Option<Duration>,
 }
 
 fn address(host: usize) -> SocketAddr {
@@ -36,7 +38,7 @@ fn whole(transmit: Transmit<'_, Vec<u8>>) -> Vec<u8> {
 impl Table {
     fn new(settings: &Settings) -> Self {
         let hosts = [1, 2].map(|seed| Endpoint::new(settings.clone(), [seed; 32]));
-        Self { now: Time::from_ns(1_000_000), hosts, carried: 0 }
+        Self { now: Time::from_ns(1_000_000), hosts, carried: 0, forged_round_trip: None }
     }
 
     fn connected(settings: &Settings) -> (Self, Peer, Peer) {
@@ -55,8 +57,12 @@ impl Table {
             let mut quiet = true;
             for from in [0, 1] {
                 while let Some(transmit) = self.hosts[from].poll_transmit(self.now) {
-                    let datagram = whole(transmit);
+                    let mut datagram = whole(transmit);
                     quiet = false;
+                    if let (0, Some(round_trip)) = (from, self.forged_round_trip) {
+                        let ticks = (round_trip.as_nanos() / 64) as u32;
+                        datagram[28..32].copy_from_slice(&self.now.ticks().wrapping_sub(ticks).to_be_bytes());
+                    }
                     if passes(from, &datagram) {
                         self.now = self.now + Duration::from_micros(2);
                         self.carried += 1;
@@ -206,6 +212,80 @@ fn both_ends_end() {
     assert_eq!(table.hosts[0].room(client), Err(Gone));
 }
 
+/// Finishes both directions, of which nothing is unread.
+fn finish(table: &mut Table, peers: [Peer; 2]) {
+    for (host, peer) in peers.into_iter().enumerate() {
+        table.hosts[host].finish(peer, Vec::new()).unwrap();
+    }
+    table.settle(|_, _| true);
+    table.sleep(Duration::from_millis(10));
+    for (host, peer) in peers.into_iter().enumerate() {
+        let events = std::iter::from_fn(|| table.hosts[host].poll_event());
+        assert!(events.eq([Event::Finished(peer), Event::Closed(peer)]));
+        assert_eq!(table.hosts[host].peers(), 1, "it still answers");
+    }
+}
+
+#[test]
+fn forged_echoes_do_not_hold_a_place_for_minutes() {
+    let (mut table, client, server) = Table::connected(&Settings::default());
+    for round in 0..20 {
+        table.forged_round_trip = Some(Duration::from_secs(59 * (round % 2)));
+        table.send(1, server, b"measure this");
+        table.settle(|_, _| true);
+        table.sleep(Duration::from_millis(1));
+        assert!(table.received(0).is_some());
+    }
+    let round_trip = table.hosts[1].statistics(server).unwrap().unwrap().round_trip;
+    assert!(round_trip > Duration::from_secs(20), "{round_trip:?}");
+    finish(&mut table, [client, server]);
+    table.sleep(Settings::default().dead_after);
+    assert_eq!(table.hosts[1].peers(), 0);
+}
+
+#[test]
+fn a_connection_that_is_over_makes_room() {
+    let (mut table, client, server) = Table::connected(&Settings { peers_max: 1, ..Settings::default() });
+    let (now, to) = (table.now, address(1));
+    assert_eq!(table.hosts[0].connect(now, to), Err(ConnectError::TooManyPeers { peers_max: 1 }));
+    finish(&mut table, [client, server]);
+    let again = table.hosts[0].connect(table.now, to).expect("a place");
+    table.settle(|_, _| true);
+    assert_eq!(table.hosts[0].poll_event(), Some(Event::Connected(again, to)));
+    assert!(matches!(table.hosts[1].poll_event(), Some(Event::Accepted(..))));
+    assert_eq!(table.hosts[1].counters().evicted, 0, "its end was reported");
+}
+
+#[test]
+fn a_flood_leaves_places_for_answers_to_clients() {
+    let mut table = Table::new(&Settings::default());
+    let client = table.hosts[0].connect(table.now, address(1)).unwrap();
+    let flood = |table: &mut Table| {
+        for number in 0..5_000 {
+            let mut hello = Vec::new();
+            wire::Hello { versions: wire::Versions::HERE, client_id: number }.emit(&mut hello);
+            table.hosts[1].handle_datagram(table.now, address(2), false, hello);
+            let mut stray = vec![0; HEADER_BYTES];
+            stray[0] = 1;
+            table.hosts[1].handle_datagram(table.now, address(number as usize % 200 + 3), false, stray);
+        }
+    };
+    // Its Hello and its Connect come right behind a flood each, and are answered at once.
+    for _ in 0..2 {
+        let datagram = whole(table.hosts[0].poll_transmit(table.now).expect("a Hello or Connect"));
+        flood(&mut table);
+        table.hosts[1].handle_datagram(table.now, address(0), false, datagram);
+        let [client, server] = &mut table.hosts;
+        while let Some(Transmit::Control { to, datagram }) = server.poll_transmit(table.now) {
+            if to == address(0) {
+                client.handle_datagram(table.now, address(1), false, datagram.to_vec());
+            }
+        }
+    }
+    assert_eq!(table.hosts[0].poll_event(), Some(Event::Connected(client, address(1))));
+    assert!(table.hosts[1].counters().unknown >= 10_000);
+}
+
 #[test]
 fn a_peer_that_was_started_again_is_told_of() {
     let (mut table, client, _) = Table::connected(&Settings::default());
@@ -232,6 +312,34 @@ fn a_peer_that_is_not_heard_is_lost() {
     }
     assert_eq!(table.hosts[0].poll_event(), Some(Event::Lost(client, Reason::Silent)));
     assert!((10..100).contains(&sent), "{sent} datagrams into silence");
+}
+
+/// Proves that a peer which acknowledges nothing, though it says that it is there, keeps the memory of what it was sent only for as long
+/// as nobody else needs it.
+#[test]
+fn a_peer_that_acknowledges_nothing_gives_its_memory_to_others() {
+    for is_wanted in [false, true] {
+        let (mut table, client, server) = Table::connected(&Settings::default());
+        table.send(1, server, &[7; 100_000]);
+        table.send(0, client, b"here is one that is acknowledged");
+        table.settle(|from, _| from == 0);
+        // It goes on talking, of its own packets.
+        for _ in 0..25 {
+            table.send(0, client, b"here I am");
+            table.sleep_while(Duration::from_millis(500), |from, datagram| {
+                from == 0 && matches!(wire::Datagram::parse(datagram), Ok(wire::Datagram::Data(..)))
+            });
+            while table.received(1).is_some() {}
+            if is_wanted {
+                table.hosts[1].want_packets(table.now);
+            }
+        }
+        let lost =
+            std::iter::from_fn(|| table.hosts[1].poll_event()).find(|event| matches!(event, Event::Lost(..)));
+        assert_eq!(lost, is_wanted.then_some(Event::Lost(server, Reason::Stalled)));
+        let unacknowledged = table.hosts[1].unacknowledged(server);
+        assert_eq!(unacknowledged.is_err(), is_wanted, "{unacknowledged:?}");
+    }
 }
 
 #[test]

@@ -18,6 +18,10 @@ pub use traffic::{Flow, Sizes, Traffic};
 pub use world::{HostId, Stranger, World};
 
 #[cfg(test)]
+mod fairness;
+#[cfg(test)]
 mod goodput;
+#[cfg(test)]
+mod hostile;
 #[cfg(test)]
 mod tests;

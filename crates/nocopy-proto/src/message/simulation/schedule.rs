@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::conversation::Packer;
+use crate::message::receive_window::IDLE_SLOTS;
 use crate::message::{Endpoint, Event, Kind, Peer, Settings, Time, Transmit, crc, wire};
 
 /// Datagrams under way in one direction; more push out the oldest.
@@ -16,6 +17,11 @@ const ON_WIRE_MAX: usize = 512;
 const BURST_MAX: usize = 4_096;
 const PEERS_MAX: usize = 4;
 const WINDOW_PACKETS: usize = 32;
+/// Entries of all tables and queues of an endpoint, most of them of windows: they grow by doubling, and some keep the room for
+/// [`IDLE_SLOTS`] entries.
+const CAPACITY_MAX: usize = PEERS_MAX * (16 * WINDOW_PACKETS + 8 * IDLE_SLOTS);
+/// Random steps after which the network is cut.
+const STEPS_TO_CUT: u32 = 5_000;
 const MESSAGE_BYTES_MAX: usize = 20_000;
 const ADDRESSES: [([u8; 4], u16); 2] = [([10, 0, 0, 1], 1), ([10, 0, 0, 2], 2)];
 /// Another one, from which nobody connects.
@@ -33,6 +39,56 @@ pub fn run(schedule: &[u8]) {
     while !bytes.0.is_empty() {
         pair.happen(&mut bytes);
         pair.pump();
+    }
+}
+
+/// Does so many random things, one after the other to the same endpoints: they are killed and started again, connect, talk, and get
+/// forged, changed, repeated and delayed datagrams.
+///
+/// # Panics
+/// As [`run`]; and when the memory of an endpoint is not bounded by its settings at every step, or an endpoint has not forgotten
+/// everything once the network was cut for long enough, or is of no use afterwards.
+///
+/// Returns how many messages were heard.
+pub fn run_random(seed: u64, steps: u32) -> u64 {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut pair = Pair::new(seed % 2 == 1);
+    for step in 1..=steps {
+        let mut bytes = [0; 64];
+        random.fill(&mut bytes);
+        bytes[0] = bytes[0] & 0xb0 | random_operation(&mut random);
+        pair.happen(&mut Bytes(&bytes));
+        pair.pump();
+        for side in &pair.sides {
+            let capacity = side.endpoint.capacity();
+            assert!(capacity <= CAPACITY_MAX, "step {step}: memory for {capacity} entries");
+        }
+        if step % STEPS_TO_CUT == 0 {
+            pair.cut();
+        }
+    }
+    pair.heard
+}
+
+/// What happens, in the lower bits of an operation. Mostly talk and little that ends it, or there would be nothing to disturb.
+fn random_operation(random: &mut fastrand::Rng) -> u8 {
+    const CONNECT: u8 = 15;
+    const RESTART: u8 = 15 | 64;
+    match random.u8(..200) {
+        0 => RESTART,
+        1 => 13,
+        2 => 14,
+        3..7 => CONNECT,
+        7..17 => 0,
+        17..57 => 1,
+        57..77 => 3,
+        77..83 => 4,
+        83..93 => 5,
+        93..103 => 6,
+        103..107 => 7,
+        107..127 => 11,
+        127..130 => 12,
+        _ => 8,
     }
 }
 
@@ -68,6 +124,8 @@ struct Pair {
     /// What was said on each connection: by side, address and number of the connection.
     said: HashMap<u32, Vec<(Kind, usize)>>,
     connections: u32,
+    /// Messages that were read.
+    heard: u64,
 }
 
 struct Side {
@@ -123,6 +181,7 @@ impl Pair {
             seeds: 10,
             said: HashMap::new(),
             connections: 0,
+            heard: 0,
         };
         pair.connect(0);
         pair
@@ -176,6 +235,31 @@ impl Pair {
             self.pass(Duration::from_micros(50));
             self.pump();
         }
+    }
+
+    /// Nothing passes until all peers are dead; then they connect again, and talk.
+    fn cut(&mut self) {
+        for _ in 0..100 {
+            self.pass(Duration::from_secs(1));
+            self.pump();
+            for side in 0..2 {
+                self.sides[side].wire.clear();
+                self.read(side, usize::MAX);
+            }
+        }
+        self.pump();
+        for side in &mut self.sides {
+            let (peers, kept, queued) = (side.endpoint.peers(), side.kept, side.queued);
+            assert_eq!((peers, kept, queued), (0, 0, 0), "something is left of peers that are dead");
+            side.free = 64;
+            side.talks.clear();
+        }
+        self.connect(0);
+        self.exchange(8);
+        let before = self.heard;
+        self.say(0, &mut Bytes(&[0, 0, 201]));
+        self.exchange(8);
+        assert_eq!(self.heard, before + 1, "it is of no use any more");
     }
 
     fn with_datagram(&mut self, side: usize, bytes: &mut Bytes<'_>, then: impl FnOnce(&mut Self, usize)) {
@@ -297,6 +381,7 @@ impl Pair {
         let Side { endpoint, talks, kept, .. } = &mut self.sides[side];
         for _ in 0..most {
             let Some(message) = endpoint.receive() else { return };
+            self.heard += 1;
             let pieces: Vec<u8> = message.pieces().flatten().copied().collect();
             let talk =
                 talks.iter_mut().find(|talk| talk.peer == message.peer()).expect("an event told of the peer");

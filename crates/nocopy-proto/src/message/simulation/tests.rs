@@ -500,6 +500,19 @@ fn replays_change_nothing() {
     }
 }
 
+/// Proves that nothing that happens to endpoints makes them keep more than they may, however long it goes on: kills, new connections,
+/// forged datagrams. A million steps with a seed of one's own, as a nightly run has it.
+#[test]
+fn memory_stays_bounded_through_kills_and_forgeries() {
+    let is_nightly = std::env::var_os("NOCOPY_TEST_SEED").is_some();
+    let steps = if is_nightly { 500_000 } else { 50_000 };
+    for seed in [0, 1] {
+        let heard = schedule::run_random(first_seed().wrapping_add(seed), steps);
+        println!("{heard} messages in {steps} steps");
+        assert!(heard > u64::from(steps) / 20, "only {heard} messages in {steps} steps");
+    }
+}
+
 /// Proves the point of it all: a million messages of all sizes through a way that loses one of a hundred.
 #[test]
 fn a_million_messages_arrive() {

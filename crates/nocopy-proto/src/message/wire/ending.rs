@@ -27,6 +27,8 @@ impl AbortReason {
     pub const VIOLATION: Self = Self(3);
     /// The endpoint has no place for one more peer.
     pub const FULL: Self = Self(4);
+    /// The peer did not go on with a message that it had begun, or acknowledged nothing, while others needed the memory.
+    pub const STALLED: Self = Self(5);
 }
 
 /// The sender gives the connection up; neither direction goes on.

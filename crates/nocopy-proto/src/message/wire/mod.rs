@@ -53,6 +53,11 @@ const ACCEPT: u8 = 7;
 const ABORT: u8 = 8;
 const UNKNOWN: u8 = 9;
 
+/// Whether a datagram is of the kinds that answer any address, also a forged one: it proves nothing of the address that it is for.
+pub fn answers_anybody(datagram: &[u8]) -> bool {
+    matches!(datagram.first(), Some(&(COOKIE | REFUSED | ABORT | UNKNOWN)))
+}
+
 /// A datagram, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Datagram<'a> {

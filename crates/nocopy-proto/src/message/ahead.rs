@@ -1,0 +1,123 @@
+//! Packets that came behind a missing one, until that one comes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+/// Runs of packets that neither overlap nor adjoin, by the sequence number of their first.
+///
+/// Memory and time follow from the packets that came, not from where in the window they lie: one packet at the far end of the credit takes
+/// the place of one packet, and whether a packet is here is found among the runs, without a look at the packets.
+#[derive(Debug)]
+pub(super) struct Ahead<R> {
+    /// Slots as the window has them, so that a run is moved there whole; none of them is empty.
+    runs: BTreeMap<u64, VecDeque<Option<R>>>,
+}
+
+impl<R> Ahead<R> {
+    pub(super) fn new() -> Self {
+        Self { runs: BTreeMap::new() }
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// The sequence number behind the last packet.
+    #[inline]
+    pub(super) fn end(&self) -> Option<u64> {
+        self.runs.last_key_value().map(|(start, run)| start + run.len() as u64)
+    }
+
+    pub(super) fn contains(&self, sequence: u64) -> bool {
+        let before = self.runs.range(..=sequence).next_back();
+        before.is_some_and(|(start, run)| sequence - start < run.len() as u64)
+    }
+
+    /// Keeps a packet that is not here yet.
+    pub(super) fn insert(&mut self, sequence: u64, packet: R) {
+        let behind = self.runs.remove(&(sequence + 1));
+        let before = self.runs.range_mut(..sequence).next_back();
+        match before.filter(|(start, run)| *start + run.len() as u64 == sequence) {
+            Some((_, run)) => {
+                run.push_back(Some(packet));
+                if let Some(behind) = behind {
+                    *run = joined(std::mem::take(run), behind);
+                }
+            }
+            None => {
+                let mut run = behind.unwrap_or_else(|| VecDeque::with_capacity(1));
+                run.push_front(Some(packet));
+                self.runs.insert(sequence, run);
+            }
+        }
+    }
+
+    /// Takes the run out that begins with this sequence number.
+    pub(super) fn take_run(&mut self, start: u64) -> Option<VecDeque<Option<R>>> {
+        self.runs.remove(&start)
+    }
+
+    /// Which packets are here, lowest first.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.runs.iter().map(|(start, run)| *start..start + run.len() as u64)
+    }
+
+    /// Takes everything out.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = R> + use<R> {
+        std::mem::take(&mut self.runs).into_values().flatten().flatten()
+    }
+
+    /// Places for packets that memory is taken for.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(super) fn capacity(&self) -> usize {
+        self.runs.values().map(VecDeque::capacity).sum()
+    }
+}
+
+/// Two runs as one. The shorter one is moved, so that no order of arrival makes it expensive to close many gaps.
+fn joined<R>(mut before: VecDeque<R>, mut behind: VecDeque<R>) -> VecDeque<R> {
+    if before.len() >= behind.len() {
+        before.append(&mut behind);
+        return before;
+    }
+    while let Some(last) = before.pop_back() {
+        behind.push_front(last);
+    }
+    behind
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Proves that packets are where they belong and that ranges are whole, in whatever order packets come.
+        #[test]
+        fn runs_hold_what_came(sequences in prop::collection::vec(0u64..60, 0..80), start in 0u64..60) {
+            let (mut ahead, mut model) = (Ahead::new(), BTreeSet::new());
+            for sequence in sequences {
+                prop_assert_eq!(ahead.contains(sequence), model.contains(&sequence));
+                if model.insert(sequence) {
+                    ahead.insert(sequence, sequence);
+                }
+                prop_assert_eq!(ahead.end(), model.last().map(|last| last + 1));
+                let ranges: Vec<_> = ahead.ranges().collect();
+                prop_assert!(ranges.is_sorted_by(|one, next| one.end < next.start), "{:?}", ranges);
+                prop_assert!(ranges.into_iter().flatten().eq(model.iter().copied()));
+            }
+            let run = ahead.take_run(start).into_iter().flatten().flatten();
+            let is_start = start == 0 || !model.contains(&(start - 1));
+            let expected: Vec<_> =
+                (start..).take_while(|sequence| is_start && model.contains(sequence)).collect();
+            prop_assert!(run.eq(expected.iter().copied()));
+            model.retain(|sequence| !expected.contains(sequence));
+            prop_assert!(ahead.drain().eq(model));
+            prop_assert!(ahead.is_empty());
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Answers that wait to be sent, to addresses that are no peers (yet, or any more): docs/protocol.md §13.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+
+/// Answers of each sort that wait, at most.
+const PLACES: usize = 512;
+
+/// What is answered. Each sort has places of its own, so that none is crowded out by one that is cheaper to cause.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Answered {
+    /// A Connect with a good cookie, or a peer whose connection ends: the address receives what is sent to it.
+    Proven,
+    /// A Hello, from an address that may be forged.
+    Hello,
+    /// A packet for an id that does not exist.
+    Stray,
+}
+
+/// Answers by sort.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    sorts: [Waiting; 3],
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    answers: VecDeque<(SocketAddr, Vec<u8>)>,
+    /// How many of them go to each address.
+    by_ip: HashMap<IpAddr, usize>,
+}
+
+impl Answers {
+    /// Keeps an answer. Like memory (§8.1), an address gets a place while it has fewer than are free; otherwise returns `false`.
+    pub(super) fn push(&mut self, sort: Answered, to: SocketAddr, write: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let Waiting { answers, by_ip } = &mut self.sorts[sort as usize];
+        let free = PLACES - answers.len();
+        let has = by_ip.get(&to.ip()).copied().unwrap_or(0);
+        if has >= free {
+            return false;
+        }
+        by_ip.insert(to.ip(), has + 1);
+        let mut datagram = Vec::new();
+        write(&mut datagram);
+        answers.push_back((to, datagram));
+        true
+    }
+
+    /// The next one to send.
+    pub(super) fn pop(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
+        let Waiting { answers, by_ip } = self.sorts.iter_mut().find(|sort| !sort.answers.is_empty())?;
+        let answer = answers.pop_front()?;
+        if let Some(has) = by_ip.get_mut(&answer.0.ip()) {
+            *has -= 1;
+            if *has == 0 {
+                by_ip.remove(&answer.0.ip());
+            }
+        }
+        Some(answer)
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.sorts.iter().all(|sort| sort.answers.is_empty())
+    }
+
+    /// Entries of all tables, for a bound on memory.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(super) fn capacity(&self) -> usize {
+        self.sorts.iter().map(|sort| sort.answers.capacity() + sort.by_ip.capacity()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn push(answers: &mut Answers, sort: Answered, host: u8) -> bool {
+        answers.push(sort, ([10, 0, 0, host], 9).into(), |datagram| datagram.push(sort as u8))
+    }
+
+    #[test]
+    fn an_address_leaves_places_to_others() {
+        let mut answers = Answers::default();
+        let mut taken = |host| (0..PLACES).filter(|_| push(&mut answers, Answered::Hello, host)).count();
+        assert_eq!([1, 2, 3].map(&mut taken), [256, 128, 64]);
+        while answers.pop().is_some() {}
+        assert!(answers.sorts.iter().all(|sort| sort.by_ip.is_empty()));
+    }
+
+    #[test]
+    fn proven_addresses_are_answered_first() {
+        let mut answers = Answers::default();
+        for sort in [Answered::Stray, Answered::Hello, Answered::Proven] {
+            while push(&mut answers, sort, 1) {}
+        }
+        let mut sent: Vec<u8> =
+            std::iter::from_fn(|| answers.pop()).map(|(_, datagram)| datagram[0]).collect();
+        assert!(sent.is_sorted() && answers.is_empty());
+        sent.dedup();
+        assert_eq!(sent, [0, 1, 2]);
+    }
+}

@@ -1,0 +1,205 @@
+//! Peers that keep what others need, beside peers that do as they should (docs/protocol.md §8).
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::hostile::Hostile;
+use super::tests::on;
+use super::{End, Flow, HostId, HostSettings, LinkSettings, Sizes, Traffic, World};
+use crate::message::wire::{Abort, AbortReason, Unknown};
+use crate::message::{Event, Kind, framing};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Packets that the server keeps of one peer.
+const WINDOW: usize = 256;
+/// Packets that it keeps of all: as few as there may be, and as many as there are unless somebody asks for others.
+const MEMORIES: [usize; 2] = [2 * WINDOW, 8 * WINDOW];
+
+/// A server with so much memory, and honest clients.
+fn server_and_clients(seed: u64, memory_packets: usize, count: usize) -> (World, HostId, Vec<HostId>) {
+    let mut world = World::new(seed);
+    let server = world.host(HostSettings { memory_packets, ..on(LinkSettings::gigabit()) });
+    let clients = (0..count).map(|_| world.host(on(LinkSettings::gigabit()))).collect();
+    (world, server, clients)
+}
+
+fn hostile_address(number: usize) -> SocketAddr {
+    ([192, 0, 2, number as u8 + 1], 9).into()
+}
+
+/// Fills the window of a connection, but for its first packet.
+fn leave_a_gap(world: &mut World, server: HostId, address: SocketAddr, id: u64) -> Option<Hostile> {
+    let hostile = Hostile::connect(world, server, address, id)?;
+    hostile.send_packets(world, 1..WINDOW as u32, &[]);
+    Some(hostile)
+}
+
+/// Sends a long message, but for its last packets.
+fn begin_a_message(world: &mut World, server: HostId, address: SocketAddr, id: u64) -> Option<Hostile> {
+    const BYTES: usize = 100_000;
+    let hostile = Hostile::connect(world, server, address, id)?;
+    let message = vec![0; BYTES];
+    let chunks = framing::chunks(Kind::Plain, BYTES, 0, Hostile::PAYLOAD_BYTES);
+    for (number, chunk) in (0..200).zip(chunks) {
+        let payload = [chunk.header(), &message[chunk.range.clone()]].concat();
+        hostile.send_packets(world, number..number + 1, &payload);
+    }
+    Some(hostile)
+}
+
+/// Datagrams of whoever sees nothing of the connections and writes the clients' addresses into what it sends.
+fn forge(world: &mut World, random: &mut fastrand::Rng, server: HostId, clients: &[HostId]) {
+    for &client in clients {
+        let (from, to) = (world.address(client), random.u64(..));
+        let mut datagram = Vec::new();
+        match random.u8(..3) {
+            0 => Abort { to, reason: AbortReason::ABORTED }.emit(&mut datagram),
+            1 => Unknown { to }.emit(&mut datagram),
+            _ => {
+                datagram.resize(random.usize(32..200), 0);
+                random.fill(&mut datagram);
+                datagram[0] = random.u8(1..10);
+            }
+        }
+        world.inject(from, server, datagram);
+    }
+}
+
+#[track_caller]
+fn assert_all_heard(world: &World, clients: &[HostId]) {
+    assert!(world.faults().is_empty(), "{:?}", world.faults());
+    for flow in world.flows() {
+        assert!(flow.finished && flow.received == flow.traffic.messages, "{flow:?} at {:?}", world.now());
+    }
+    for &client in clients {
+        assert!(world.ends(client).iter().all(|end| *end == Some(End::Closed)), "{:?}", world.ends(client));
+    }
+}
+
+fn all_heard(world: &World) -> bool {
+    world.flows().all(|flow: &Flow| flow.finished)
+}
+
+/// Proves that peers which fill the memory with parts of messages, and say from time to time that they are there, stop nobody else:
+/// from one address or from many, whatever is forged meanwhile.
+#[test]
+fn parts_of_messages_stop_no_other_peer() {
+    for (memory, addresses) in MEMORIES.into_iter().flat_map(|memory| [1, 2, 8].map(|count| (memory, count)))
+    {
+        let (mut world, server, clients) = server_and_clients(1, memory, 4);
+        let mut random = fastrand::Rng::with_seed(2);
+        let mut hostile = Vec::new();
+        for number in 0..8 {
+            let (address, id) = (hostile_address(number % addresses), number as u64 + 1);
+            let attack = if number < 7 { leave_a_gap } else { begin_a_message };
+            hostile.extend(attack(&mut world, server, address, id));
+        }
+        assert_eq!(hostile.len(), 8);
+        assert!(world.kept(server).0 >= memory / 2 - 1, "{:?}", world.kept(server));
+        for &client in &clients {
+            world.connect(client, server, Some(Traffic::of(50, Sizes::UpTo(100_000))));
+        }
+        for _ in 0..30 {
+            hostile.iter().for_each(|hostile| hostile.speak(&mut world));
+            forge(&mut world, &mut random, server, &clients);
+            if world.run_until(SECOND, all_heard) {
+                break;
+            }
+        }
+        println!(
+            "{memory} packets, {addresses} addresses, {:?}: {:?}",
+            world.now(),
+            world.endpoint(server).counters()
+        );
+        world.run(4 * SECOND);
+        assert_all_heard(&world, &clients);
+    }
+}
+
+/// Proves the same of peers that come again as often as they are sent away, and fill the memory each time.
+#[test]
+fn who_comes_again_stops_no_other_peer() {
+    for (memory, addresses) in MEMORIES.into_iter().flat_map(|memory| [1, 4].map(|count| (memory, count))) {
+        let (mut world, server, clients) = server_and_clients(3, memory, 3);
+        let mut id = 0;
+        let mut fill = |world: &mut World, round: usize| {
+            for number in 0..6 {
+                id += 1;
+                let address = hostile_address((round + number) % addresses);
+                let attack = if number % 3 < 2 { leave_a_gap } else { begin_a_message };
+                attack(world, server, address, id);
+            }
+        };
+        fill(&mut world, 0);
+        for &client in &clients {
+            world.connect(client, server, Some(Traffic::of(5, Sizes::UpTo(100_000))));
+        }
+        // Nobody is dead so soon.
+        for round in 0..12 {
+            fill(&mut world, round);
+            if world.run_until(SECOND, all_heard) {
+                break;
+            }
+        }
+        println!(
+            "{memory} packets, {addresses} addresses, {:?}: {:?}",
+            world.now(),
+            world.endpoint(server).counters()
+        );
+        world.run(4 * SECOND);
+        assert_all_heard(&world, &clients);
+    }
+}
+
+/// Proves that nobody who does as it should is sent away when memory is short only because all have much to say at a time, also when
+/// the program is slow to read.
+#[test]
+fn who_goes_on_is_not_sent_away() {
+    for (memory_packets, reading) in [(300, None), (600, None), (600, Some((3, 400 * MS)))] {
+        let link = LinkSettings { loss: 0.02, queue_packets: 512, ..LinkSettings::gigabit() };
+        let mut world = World::new(4);
+        let server = world.host(HostSettings { memory_packets, reading, ..on(link.clone()) });
+        let clients: Vec<_> = (0..20).map(|_| world.host(on(link.clone()))).collect();
+        for &client in &clients {
+            world.connect(client, server, Some(Traffic::of(8, Sizes::UpTo(1 << 18))));
+        }
+        world.run_until(600 * SECOND, all_heard);
+        world.run(10 * SECOND);
+        println!("{memory_packets} packets, {:?}", world.endpoint(server).counters());
+        assert_eq!(world.endpoint(server).counters().evicted, 0, "{memory_packets} packets");
+        assert_all_heard(&world, &clients);
+    }
+}
+
+/// Proves that an address which takes all places leaves one to each other address that wants one, and that who was there before stays.
+#[test]
+fn one_address_cannot_have_all_places() {
+    const PLACES: usize = 20;
+    let (mut world, _, clients) = server_and_clients(5, MEMORIES[1], 6);
+    let mut few = on(LinkSettings::gigabit());
+    few.endpoint.peers_max = PLACES;
+    let server = world.host(few);
+    let much = Traffic { burst: Some((10, SECOND)), ..Traffic::of(100, Sizes::UpTo(10_000)) };
+    world.connect(clients[0], server, Some(much));
+    world.run(10 * MS);
+    for id in 0..100 {
+        Hostile::connect(&mut world, server, hostile_address(0), id + 1);
+    }
+    assert_eq!(world.endpoint(server).peers(), PLACES);
+    for &client in &clients[1..] {
+        world.connect(client, server, Some(Traffic::of(10, Sizes::UpTo(10_000))));
+        world.run(10 * MS);
+        let id = world.now().ns();
+        Hostile::connect(&mut world, server, hostile_address(0), id);
+    }
+    let accepted = |world: &World| {
+        let events = world.events(server).iter();
+        events.filter(|(_, event)| matches!(event, Event::Accepted(..))).count()
+    };
+    world.run_until(20 * SECOND, all_heard);
+    world.run(4 * SECOND);
+    assert!(accepted(&world) > PLACES);
+    assert_all_heard(&world, &clients);
+}
