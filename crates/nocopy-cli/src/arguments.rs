@@ -252,6 +252,9 @@ pub(crate) struct BenchArguments {
     /// Write the results to FILE too, as a page with charts, for any browser.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+    /// Overwrite files that exist.
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Send from this interface instead of a private lab; an XDP program is attached to it meanwhile.
     #[arg(long, value_name = "A", requires = "peer")]
     pub(crate) interface: Option<String>,
@@ -274,6 +277,9 @@ pub(crate) struct ReportArguments {
     /// Write FILE too, a page with charts, for any browser.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+    /// Overwrite FILE if it exists.
+    #[arg(long, requires = "html")]
+    pub(crate) force: bool,
     /// Print the comparison as JSON.
     #[arg(long, requires = "others")]
     pub(crate) json: bool,
@@ -425,6 +431,9 @@ pub(crate) struct RecordArguments {
     /// Overwrite files that exist.
     #[arg(long)]
     pub(crate) force: bool,
+    /// Permissions of the files, octal; unless given, nobody else may read them.
+    #[arg(long, value_name = "OCTAL", value_parser = quantity::permissions)]
+    pub(crate) permissions: Option<u32>,
     /// What is written.
     #[arg(long, value_enum, default_value_t = RecordFormat::Pcapng)]
     pub(crate) format: RecordFormat,

@@ -1,13 +1,13 @@
 //! `nocopy call`: one request, and its response.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 
 use nocopy::message::{CallError, Endpoint as MessageEndpoint, Event, MESSAGE_BYTES_MAX};
 
 use crate::arguments::CallArguments;
 use crate::endpoint::Endpoint;
-use crate::{Failure, Outcome, capability, ping};
+use crate::{Failure, Outcome, capability, ping, print};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -28,9 +28,25 @@ pub(crate) fn run(arguments: &CallArguments) -> Result<Outcome, Failure> {
     let peer = endpoint.connect(to, arguments.timeout).map_err(ping::Error::Message)?;
     let called = endpoint.call(peer, &request, arguments.timeout).map(|response| response.to_vec());
     let response = called.map_err(|source| no_response(&arguments.target, source, &mut endpoint))?;
-    let mut output = io::stdout().lock();
-    output.write_all(&response).and_then(|()| output.flush()).map_err(Failure::Print)?;
+    print_response(&response)?;
     Ok(Outcome::Positive)
+}
+
+/// A terminal is not given what would steer it; anything else has the response byte for byte.
+fn print_response(response: &[u8]) -> Result<(), Failure> {
+    let mut output = io::stdout().lock();
+    if !output.is_terminal() {
+        return output.write_all(response).and_then(|()| output.flush()).map_err(Failure::Print);
+    }
+    drop(output);
+    let words = String::from_utf8_lossy(response);
+    print::text(&words)?;
+    if print::printable(&words).as_bytes() != response {
+        print::say(
+            "nocopy: the response has bytes that are not for a terminal, shown as \u{fffd}: send standard output to a file to have them",
+        );
+    }
+    Ok(())
 }
 
 /// Why there is none.

@@ -1,13 +1,11 @@
 //! `nocopy doctor`: every gate between this machine and a fast port.
 
-use std::io::{self, Write};
-
 use comfy_table::{ContentArrangement, Table, presets};
 use nocopy::probe::{self, Gate, State};
 use serde::Serialize;
 
 use crate::arguments::DoctorArguments;
-use crate::{Failure, Outcome, capability};
+use crate::{Failure, Outcome, capability, print};
 
 /// Changes when a field changes its meaning or goes.
 const SCHEMA: &str = "nocopy.doctor/1";
@@ -47,9 +45,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<Outcome, Failure> {
     let mode = probe::first_mode(&gates).filter(|_| !blocked);
     let interface = arguments.interface.as_deref();
     let report = Report { schema: SCHEMA, interface, gates: gates.iter().map(GateRow::from).collect(), mode };
-    let output = io::stdout().lock();
-    let printed = if arguments.json { report.print_json(output) } else { report.print_table(output) };
-    printed.map_err(Failure::Print)?;
+    print::text(&if arguments.json { report.json() } else { report.table() })?;
     Ok(if blocked { Outcome::Negative } else { Outcome::Positive })
 }
 
@@ -60,27 +56,26 @@ impl<'a> From<&'a Gate> for GateRow<'a> {
 }
 
 impl Report<'_> {
-    fn print_json(&self, mut output: impl Write) -> io::Result<()> {
-        serde_json::to_writer_pretty(&mut output, self)?;
-        writeln!(output)
+    fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("strings are JSON") + "\n"
     }
 
-    fn print_table(&self, mut output: impl Write) -> io::Result<()> {
+    fn table(&self) -> String {
         let mut table = Table::new();
         table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
         table.set_width(TABLE_COLUMNS).set_header(["", "gate", "found", "to open or widen it"]);
         for gate in &self.gates {
             table.add_row([&gate.state, gate.name, gate.found, gate.fix.unwrap_or_default()]);
         }
-        writeln!(output, "{table}")?;
-        match (self.interface, self.mode) {
-            (None, _) => writeln!(output, "Name an interface to see what a port on it would be."),
+        let last = match (self.interface, self.mode) {
+            (None, _) => "Name an interface to see what a port on it would be.".into(),
             (Some(interface), Some(mode)) => {
-                writeln!(output, "A port on {interface} would be in the mode '{mode}', if the kernel agrees.")
+                format!("A port on {interface} would be in the mode '{mode}', if the kernel agrees.")
             }
             (Some(interface), None) => {
-                writeln!(output, "A port on {interface} cannot be opened: see the closed gates above.")
+                format!("A port on {interface} cannot be opened: see the closed gates above.")
             }
-        }
+        };
+        format!("{table}\n{last}\n")
     }
 }

@@ -1,7 +1,7 @@
 //! Everything that ends a command with exit code 2. One line each: fact, cause, action.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -119,6 +119,14 @@ impl Failure {
         }
     }
 
+    /// What it means that a file could not be opened for writing.
+    pub(crate) fn output(path: &Path, source: io::Error) -> Failure {
+        match source.kind() {
+            io::ErrorKind::AlreadyExists => Failure::Exists { path: path.into() },
+            _ => Failure::Output { path: path.into(), source },
+        }
+    }
+
     /// For `map_err`: what a lookup of an interface failed for.
     pub(crate) fn lookup(interface: &str) -> impl FnOnce(nocopy_lab::Error) -> Failure {
         move |error| match error {
@@ -147,6 +155,10 @@ fn output_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free space, or name a file elsewhere",
         io::ErrorKind::FileTooLarge => "raise 'ulimit -f', or name a file on another file system",
+        _ if error.raw_os_error() == Some(libc::ELOOP) => "name the file itself, and no symbolic link to it",
+        _ if error.raw_os_error() == Some(libc::EPERM) => {
+            "its permissions cannot be changed: delete it, or name another file"
+        }
         _ => "name a file in a directory that exists and is writable",
     }
 }

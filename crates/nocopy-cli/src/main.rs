@@ -16,6 +16,7 @@ mod interrupt;
 mod ledger;
 mod live;
 mod manual;
+mod output_file;
 mod ping;
 mod print;
 mod processor;
@@ -77,7 +78,7 @@ fn main() -> ExitCode {
         // `nocopy bench | head`: whoever reads has read enough.
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("nocopy: {failure}");
+            print::say(format_args!("nocopy: {failure}"));
             ExitCode::from(2)
         }
     }

@@ -1,18 +1,19 @@
-//! What a command prints when it is done.
+//! What a command prints: results, when it is done, and what it says meanwhile. Words of others steer no terminal.
 
+use std::fmt;
 use std::io::{self, Write};
 
 use crate::{Failure, Outcome};
 
-/// Prints lines that may have words from a file: what would not be printed but steer the terminal is replaced.
+/// Prints lines that may have words from a file, a peer or another process.
 pub(crate) fn text(text: &str) -> Result<(), Failure> {
-    let mut output = io::stdout().lock();
-    output.write_all(printable(text).as_bytes()).and_then(|()| output.flush()).map_err(Failure::Print)
+    write(io::stdout().lock(), text).map_err(Failure::Print)
 }
 
-/// Without control characters but ends of lines.
-pub(crate) fn printable(text: &str) -> String {
-    text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+/// Says a line on standard error. Where that fails (a closed pipe, a full disk) nothing ends for it, as it would with `eprintln!`, which
+/// panics.
+pub(crate) fn say(line: impl fmt::Display) {
+    let _ = write(io::stderr().lock(), &format!("{line}\n"));
 }
 
 /// Prints a summary, beside what goes to standard output, and says how it went.
@@ -23,8 +24,8 @@ pub(crate) fn summary(
     outcome: Outcome,
 ) -> Result<Outcome, Failure> {
     let printed = match to_stderr {
-        true => io::stderr().lock().write_all(text.as_bytes()),
-        false => io::stdout().lock().write_all(text.as_bytes()),
+        true => write(io::stderr().lock(), text),
+        false => write(io::stdout().lock(), text),
     };
     match (failure, printed.map_err(Failure::Print)) {
         (Some(failure), _) => Err(failure),
@@ -32,4 +33,13 @@ pub(crate) fn summary(
         // Whether or not anybody reads it, it went as it went.
         (None, _) => Ok(outcome),
     }
+}
+
+/// Without control characters but tabs and ends of lines: those would not be printed but steer the terminal.
+pub(crate) fn printable(text: &str) -> String {
+    text.replace(|c: char| c.is_control() && !matches!(c, '\n' | '\t'), "\u{fffd}")
+}
+
+fn write(mut output: impl Write, text: &str) -> io::Result<()> {
+    output.write_all(printable(text).as_bytes()).and_then(|()| output.flush())
 }

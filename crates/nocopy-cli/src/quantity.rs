@@ -42,6 +42,12 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     value.map(|(value, _)| value as u64).ok_or_else(|| "not a number of bytes: write 4096, 64MiB, 1G".into())
 }
 
+/// Permissions of a file, as chmod(1) writes them: `640`.
+pub(crate) fn permissions(text: &str) -> Result<u32, String> {
+    let permissions = u32::from_str_radix(text, 8).ok().filter(|permissions| *permissions <= 0o777);
+    permissions.ok_or_else(|| "not permissions from 0 to 777: write 640, 644".into())
+}
+
 /// A time: `10`, `1.5s`, `200ms`, `5m`, `1h`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

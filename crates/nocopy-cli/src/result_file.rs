@@ -1,12 +1,12 @@
 //! Files that results are written to.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::Failure;
+use crate::{Failure, output_file};
 
 /// An output file, opened before anything is measured: two minutes of work must not end in "permission denied". What it holds stays until
 /// there is something to take its place.
@@ -17,9 +17,11 @@ pub(crate) struct ResultFile {
 }
 
 impl ResultFile {
-    pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
-        let opened = File::options().write(true).create(true).truncate(false).open(path);
-        let file = opened.map_err(|source| Failure::Output { path: path.into(), source })?;
+    /// Makes or opens it; one that has something in it only if `force`. An empty one is what an interrupted command leaves behind.
+    pub(crate) fn open(path: &Path, force: bool) -> Result<Self, Failure> {
+        let may_overwrite = |existing: &Metadata| force || existing.len() == 0;
+        let opened = output_file::open(path, File::options().write(true), may_overwrite);
+        let (file, _) = opened.map_err(|source| Failure::output(path, source))?;
         Ok(Self { path: path.into(), file })
     }
 

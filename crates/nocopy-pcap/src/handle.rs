@@ -6,8 +6,8 @@ mod sending;
 mod stop;
 
 use std::ffi::{CStr, CString, c_int};
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::abi::{ERROR, Pcap, SNAP_BYTES_MAX, Statistics};
@@ -18,6 +18,7 @@ use crate::system::system;
 use crate::text;
 
 pub(crate) use live::{Live, Reader};
+pub(crate) use reading::Place;
 pub(crate) use stop::Stop;
 
 /// `PCAP_TSTAMP_HOST_*`: time stamps of the kernel's, which ours are.
@@ -100,8 +101,6 @@ pub(crate) struct Handle {
     live: OnceLock<Live>,
     /// Once it is activated, and the system's.
     is_theirs: AtomicBool,
-    /// Itself, if it was closed while a call reads: for that call to end. Written before [`Live::abandon`].
-    abandoned: AtomicPtr<Self>,
     made_in: Generation,
 }
 
@@ -115,7 +114,6 @@ impl Handle {
             settings: Mutex::new(Settings::new()),
             live: OnceLock::new(),
             is_theirs: AtomicBool::new(false),
-            abandoned: AtomicPtr::new(null_mut()),
             made_in: generation(),
         }
     }
@@ -213,33 +211,47 @@ impl Handle {
     }
 
     /// Closes it: as whoever opened it, or as the child of a fork, whose parent may go on. `real` is closed afterwards.
-    pub(crate) fn close(self: Box<Self>, real: *mut Pcap) {
-        // The kernel counts anew once it has told: what it tells is the parent's to ask for.
-        let counts = if self.is_inherited() { None } else { self.counts(real) };
-        if let Some(counts) = counts {
-            let Counts { received, dropped, interface_dropped } = counts;
-            let (sent, sending) = self.live().map_or((0, None), Live::finish_sending);
-            let counts = report::Counts { received, dropped, interface_dropped, sent };
-            report::closed(self.number, counts, sending.as_deref());
-        }
-        let handle = Box::into_raw(self);
-        // SAFETY: made of a box above. Where a call reads it is that call's from `abandon` on, and not touched here.
+    ///
+    /// # Safety
+    /// It is the caller's, and is touched no more but by a call that reads it right now.
+    pub(crate) unsafe fn close(handle: NonNull<Self>, real: *mut Pcap, from: Place) {
+        // SAFETY: by contract. Where a call reads it is that call's from `abandon` on, and not touched here.
         unsafe {
-            (*handle).abandoned.store(handle, Ordering::Relaxed); // `abandon` releases it
-            if (*handle).live().is_none_or(|live| !live.abandon()) {
-                Box::from_raw(handle).end();
+            if !handle.as_ref().is_inherited() {
+                handle.as_ref().stop_and_report(real, from);
+            }
+            if handle.as_ref().live().is_none_or(|live| !live.abandon(from)) {
+                Self::end(handle);
             }
         }
+    }
+
+    /// Sends what waits, and reports what was counted. A call that goes on reading may do so for long, or for ever if it was left by a
+    /// program that closes the handle deeper in its stack: nothing more comes to it.
+    fn stop_and_report(&self, real: *mut Pcap, from: Place) {
+        if let Some(live) = self.live().filter(|live| live.is_read(from)) {
+            live.control.deafen();
+        }
+        // The kernel counts anew once it has told: in the child of a fork, what it tells is the parent's to ask for.
+        let Some(Counts { received, dropped, interface_dropped }) = self.counts(real) else { return };
+        let (sent, sending) = self.live().map_or((0, None), Live::finish_sending);
+        let counts = report::Counts { received, dropped, interface_dropped, sent };
+        report::closed(self.number, counts, sending.as_deref());
     }
 
     fn is_inherited(&self) -> bool {
         self.made_in != generation()
     }
 
-    /// Closes the capture, once nobody reads any more.
-    fn end(self: Box<Self>) {
-        let is_inherited = self.is_inherited();
-        if let Some(live) = self.live.into_inner() {
+    /// Closes the capture.
+    ///
+    /// # Safety
+    /// It is the caller's alone, made of a box, and gone afterwards.
+    unsafe fn end(handle: NonNull<Self>) {
+        // SAFETY: by contract.
+        let handle = unsafe { Box::from_raw(handle.as_ptr()) };
+        let is_inherited = handle.is_inherited();
+        if let Some(live) = handle.live.into_inner() {
             live.close(is_inherited);
         }
     }
@@ -250,7 +262,7 @@ pub(crate) const NOBODYS_PROTOCOL: u16 = 0xffff;
 
 /// Has a packet socket hear nothing more: bound to a protocol that no packet has, it costs nothing for each packet. Programs that are
 /// executed do not get it: the program knows nothing of it, and could not close it before.
-fn deafen(socket: c_int) {
+pub(crate) fn deafen(socket: c_int) {
     // SAFETY: numbers.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     let mut bytes = size_of_val(&address) as libc::socklen_t;

@@ -1,6 +1,7 @@
 //! The system's libpcap: found and loaded with this library, as it would have been with the program, and never unloaded.
 
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_long, c_uchar, c_uint, c_void};
+use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -188,7 +189,7 @@ fn load() -> &'static System {
 
 /// Ends the program as the loader ends one whose library is missing.
 fn end(reason: &str) -> ! {
-    eprintln!("nocopy: {reason}");
+    let _ = writeln!(std::io::stderr(), "nocopy: {reason}");
     std::process::exit(127)
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Looking one up takes no lock, because signal handlers do it (`pcap_breakloop`). The table grows by segments that stay.
 
-use std::ptr::{null_mut, without_provenance_mut};
+use std::ptr::{NonNull, null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::abi::Pcap;
@@ -88,18 +88,24 @@ fn segments() -> impl Iterator<Item = &'static Segment> {
 /// Our state beside a pointer, if it is ours.
 #[inline]
 pub(crate) fn find(key: *mut Pcap) -> Option<&'static Handle> {
+    // SAFETY: a handle that lives until it is closed; a program that closes one that it still uses elsewhere has that fault with any
+    // libpcap.
+    find_pointer(key).map(|handle| unsafe { handle.as_ref() })
+}
+
+/// As [`find`], for calls during which it may be closed.
+#[inline]
+pub(crate) fn find_pointer(key: *mut Pcap) -> Option<NonNull<Handle>> {
     if key.is_null() || key == closed() {
         return None;
     }
     let slot = segments().find_map(|segment| segment.find(key))?;
     // Acquire: pairs with the release in `insert`.
-    // SAFETY: null, or a handle that lives until it is removed; a program that closes one that it still uses elsewhere has that
-    // fault with any libpcap.
-    unsafe { slot.handle.load(Ordering::Acquire).as_ref() }
+    NonNull::new(slot.handle.load(Ordering::Acquire))
 }
 
 /// Puts our state beside a pointer.
-pub(crate) fn insert(key: *mut Pcap, handle: Box<Handle>) -> &'static Handle {
+pub(crate) fn insert(key: *mut Pcap, handle: Box<Handle>) {
     let handle = Box::into_raw(handle);
     let mut segment = &FIRST;
     let slot = loop {
@@ -108,20 +114,17 @@ pub(crate) fn insert(key: *mut Pcap, handle: Box<Handle>) -> &'static Handle {
             None => segment = segment.next().unwrap_or_else(|| segment.grow()),
         }
     };
-    // Release: pairs with the acquire in `find`.
+    // Release: pairs with the acquire in `find_pointer`.
     slot.handle.store(handle, Ordering::Release);
-    // SAFETY: made of a box above, and lives until it is removed.
-    unsafe { &*handle }
 }
 
-/// Takes our state away from a pointer.
-pub(crate) fn remove(key: *mut Pcap) -> Option<Box<Handle>> {
+/// Takes our state away from a pointer: a box again, once no call has it any more.
+pub(crate) fn remove(key: *mut Pcap) -> Option<NonNull<Handle>> {
     let slot = segments().find_map(|segment| segment.find(key)).filter(|_| !key.is_null())?;
     let handle = slot.handle.swap(null_mut(), Ordering::AcqRel);
     // Release: whoever takes the slot next finds no handle in it.
     slot.key.store(closed(), Ordering::Release);
-    // SAFETY: made of a box by `insert`, and taken out once.
-    (!handle.is_null()).then(|| unsafe { Box::from_raw(handle) })
+    NonNull::new(handle)
 }
 
 #[cfg(test)]
@@ -133,7 +136,13 @@ mod tests {
     }
 
     fn insert_numbered(number: usize) -> u64 {
-        insert(key(number), Box::new(Handle::new(None))).number
+        insert(key(number), Box::new(Handle::new(None)));
+        find(key(number)).unwrap().number
+    }
+
+    fn remove_numbered(number: usize) -> Option<u64> {
+        // SAFETY: made of a box above, and taken out once.
+        remove(key(number)).map(|handle| unsafe { Box::from_raw(handle.as_ptr()) }.number)
     }
 
     /// One test, because the table is one for the process.
@@ -144,26 +153,26 @@ mod tests {
         let is_found = |number: usize| find(key(number)).map(|handle| handle.number) == Some(numbers[number]);
         assert!((0..1000).all(is_found));
         for number in (0..1000).step_by(2) {
-            assert_eq!(remove(key(number)).unwrap().number, numbers[number]);
-            assert!(find(key(number)).is_none() && remove(key(number)).is_none());
+            assert_eq!(remove_numbered(number), Some(numbers[number]));
+            assert!(find(key(number)).is_none() && remove_numbered(number).is_none());
         }
         assert!((1..1000).step_by(2).all(is_found));
         // Slots are used again: many more than there are at a time do not make it grow for ever.
         let segments_before = segments().count();
         for number in 2000..12_000 {
             insert_numbered(number);
-            assert!(remove(key(number)).is_some());
+            assert!(remove_numbered(number).is_some());
         }
         assert_eq!(segments().count(), segments_before);
         let from_threads = |thread: usize| {
             for number in (0..500).map(|step| 20_000 + step * 4 + thread) {
                 let made = insert_numbered(number);
                 assert_eq!(find(key(number)).unwrap().number, made);
-                assert_eq!(remove(key(number)).unwrap().number, made);
+                assert_eq!(remove_numbered(number), Some(made));
             }
         };
         std::thread::scope(|scope| (0..4).for_each(|thread| drop(scope.spawn(move || from_threads(thread)))));
         assert!((1..1000).step_by(2).all(is_found));
-        (1..1000).step_by(2).for_each(|number| drop(remove(key(number))));
+        (1..1000).step_by(2).for_each(|number| assert!(remove_numbered(number).is_some()));
     }
 }

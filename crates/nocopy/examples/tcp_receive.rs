@@ -16,11 +16,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let started = Instant::now();
     let (mut bytes, mut zeros) = (0, 0);
     while let Some(chunk) = receiver.receive()? {
-        // Pages that the kernel mapped, then bytes that it copied.
-        for piece in chunk.pieces() {
-            bytes += piece.len();
-            zeros += piece.iter().filter(|&&byte| byte == 0).count();
-        }
+        // Copies of what lies on mapped pages, which a sender on this host could still change, then the bytes that the kernel copied.
+        chunk.for_each_part(|part| zeros += part.iter().filter(|&&byte| byte == 0).count());
+        bytes += chunk.len();
         // Its memory is used again for the next: dropping it does so, too.
         receiver.recycle(chunk);
     }

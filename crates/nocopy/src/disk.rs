@@ -4,11 +4,9 @@
 //! cut back to what was written whole.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -75,21 +73,21 @@ struct UnderWay {
 }
 
 impl Writer {
-    /// Makes a file and opens it; one that exists is emptied if `overwrite`, otherwise an error.
+    /// Writes to a file from its beginning: an empty regular one, open for writing. Its flags change: `O_DIRECT`.
     ///
     /// # Errors
-    /// The kernel's refusal.
-    pub fn create(path: &Path, overwrite: bool) -> io::Result<Self> {
-        let (file, direct) = create(path, overwrite)?;
+    /// It is no regular file, or the kernel does not say.
+    pub fn new(file: File) -> io::Result<Self> {
+        let direct = make_direct(&file)?;
         Ok(Self { file, end: 0, direct, ring: WriteRing::new(), under_way: None })
     }
 
     /// The same without io_uring.
     ///
     /// # Errors
-    /// As [`Writer::create`].
-    pub fn create_waiting(path: &Path, overwrite: bool) -> io::Result<Self> {
-        let (file, direct) = create(path, overwrite)?;
+    /// As [`Writer::new`].
+    pub fn waiting(file: File) -> io::Result<Self> {
+        let direct = make_direct(&file)?;
         let ring = Err(io::ErrorKind::Unsupported.into());
         Ok(Self { file, end: 0, direct, ring, under_way: None })
     }
@@ -97,13 +95,13 @@ impl Writer {
     /// Goes on with another file.
     ///
     /// # Errors
-    /// As [`Writer::create`]; it goes on with the old one.
+    /// As [`Writer::new`]; it goes on with the old one.
     ///
     /// # Panics
     /// While a write is under way.
-    pub fn next_file(&mut self, path: &Path, overwrite: bool) -> io::Result<()> {
+    pub fn next_file(&mut self, file: File) -> io::Result<()> {
         assert!(self.under_way.is_none(), "a write is under way");
-        let (file, direct) = create(path, overwrite)?;
+        let direct = make_direct(&file)?;
         (self.file, self.direct, self.end) = (file, direct, 0);
         Ok(())
     }
@@ -248,21 +246,13 @@ impl Writer {
     }
 }
 
-/// Opens a file for direct writes if its file system has them.
-fn create(path: &Path, overwrite: bool) -> io::Result<(File, bool)> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).custom_flags(OFlags::NOCTTY.bits() as i32);
-    match overwrite {
-        true => options.create(true).truncate(true),
-        false => options.create_new(true),
-    };
-    let file = options.open(path)?;
+/// Has a file written directly if its file system does that; returns whether.
+fn make_direct(file: &File) -> io::Result<bool> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     // Not asked for when it is opened: some file systems make the file and then refuse, and to open it again may be to open another.
-    let direct = !is_memory(&file)? && fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::DIRECT).is_ok();
-    Ok((file, direct))
+    Ok(!is_memory(file)? && fcntl_setfl(file, fcntl_getfl(file)? | OFlags::DIRECT).is_ok())
 }
 
 /// Whether a file system is nothing but page cache: since Linux 6.6 tmpfs takes direct writes, and copies them all the same.
@@ -295,11 +285,8 @@ mod tests {
     fn what_is_appended_is_in_the_file_by_either_way() {
         for waiting in [false, true] {
             let path = std::env::temp_dir().join(format!("nocopy-disk-{waiting}-{}", std::process::id()));
-            let mut writer = match waiting {
-                true => Writer::create_waiting(&path, false).unwrap(),
-                false => Writer::create(&path, false).unwrap(),
-            };
-            assert_eq!(Writer::create(&path, false).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+            let file = File::create(&path).unwrap();
+            let mut writer = if waiting { Writer::waiting(file) } else { Writer::new(file) }.unwrap();
             writer.start(vec![sectors(1, 1), sectors(2, 300)]);
             assert!(writer.is_busy());
             let written = finish(&mut writer);
@@ -309,7 +296,7 @@ mod tests {
             writer.set_end(writer.file_bytes() - 100).unwrap();
             let expected = [vec![1; 4096], vec![2; 300 * 4096], vec![3; 2 * 4096 - 100]].concat();
             assert!(std::fs::read(&path).unwrap() == expected);
-            writer.next_file(&path, true).unwrap();
+            writer.next_file(File::create(&path).unwrap()).unwrap();
             assert_eq!((writer.file_bytes(), std::fs::metadata(&path).unwrap().len()), (0, 0));
             std::fs::remove_file(&path).unwrap();
         }
@@ -318,7 +305,7 @@ mod tests {
     #[test]
     fn a_write_that_is_dropped_under_way_ends_before_its_memory() {
         let path = std::env::temp_dir().join(format!("nocopy-disk-dropped-{}", std::process::id()));
-        let mut writer = Writer::create(&path, true).unwrap();
+        let mut writer = Writer::new(File::create(&path).unwrap()).unwrap();
         writer.start(vec![sectors(7, 2000)]);
         drop(writer);
         assert!(std::fs::read(&path).unwrap() == vec![7; 2000 * 4096]);

@@ -8,6 +8,7 @@ use std::any::Any;
 use std::fmt;
 use std::io;
 use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,8 +24,9 @@ const CACHE_LINE_BYTES: usize = 64;
 
 /// Memory cut into buffers of one size. Clones are the same pool.
 ///
-/// Kept out of forked children (`MADV_DONTFORK`): otherwise a fork would make the parent's next write go to a new page, and the
-/// kernel would send the old one.
+/// Kept out of forked children (`MADV_DONTFORK`): otherwise a fork would make the parent's next write go to a new page, and an io_uring
+/// instance that has the pool registered would send the old one. (Memory of the program's own need not be kept out: it is looked up for
+/// each call and not written to until that is over, and where a child writes to its copy the kernel gives that a new page.)
 #[derive(Debug, Clone)]
 pub struct Pool(Arc<Shared>);
 
@@ -35,11 +37,19 @@ struct Shared {
     /// Each buffer is of whole pages, which can be replaced by themselves.
     whole_pages: bool,
     total: u32,
-    /// io_uring instances that were told of its memory, or are about to be: they read the pages that were there then, and no others.
     /// Locked while pages are replaced.
-    registrations: Mutex<usize>,
+    registered: Mutex<Registered>,
     /// The buffers at home; last in, first out, so that what is taken is in the cache.
     free: Mutex<Vec<u32>>,
+}
+
+/// What io_uring instances have of a pool's memory.
+#[derive(Debug, Default)]
+struct Registered {
+    /// Instances that were told of it, or are about to be: they read the pages that were there then, and no others.
+    instances: usize,
+    /// Buffers that were given up meanwhile. Their pages are replaced when there is no instance any more.
+    given_up: Vec<u32>,
 }
 
 impl Pool {
@@ -77,7 +87,7 @@ impl Pool {
             buffer_bytes,
             whole_pages,
             total: buffers,
-            registrations: Mutex::new(0),
+            registered: Mutex::default(),
             free,
         })))
     }
@@ -85,9 +95,23 @@ impl Pool {
     /// A buffer, empty; `None` while all are away.
     pub fn take(&self) -> Option<Buffer> {
         let index = self.free().pop()?;
-        // SAFETY: buffer `index` lies within the mapping, and nobody else has it.
-        let data = unsafe { self.0.mapping.base().add(index as usize * self.0.buffer_bytes) };
-        Some(Buffer { data, len: 0, home: Home::Pool { pool: self.clone(), index } })
+        Some(Buffer { data: self.first_byte(index), len: 0, home: Home::Pool { pool: self.clone(), index } })
+    }
+
+    fn first_byte(&self, index: u32) -> NonNull<u8> {
+        assert!(index < self.0.total);
+        // SAFETY: buffer `index` lies within the mapping.
+        unsafe { self.0.mapping.base().add(index as usize * self.0.buffer_bytes) }
+    }
+
+    /// Puts other pages in the place of a buffer's; whether that could be done.
+    ///
+    /// # Safety
+    /// The buffer is neither at home nor anybody's, and no io_uring instance has the pool registered.
+    unsafe fn replace(&self, index: u32) -> bool {
+        let (first, bytes) = (self.first_byte(index), self.0.buffer_bytes);
+        // SAFETY: whole pages of this buffer, which nobody looks into; they read as zeros from now on.
+        self.0.whole_pages && unsafe { self.0.mapping.replace(first, bytes) }.is_ok()
     }
 
     /// Bytes of a buffer.
@@ -113,12 +137,12 @@ impl Pool {
     /// Its memory is going to be registered with an io_uring instance: from now on none of it is replaced while the result lives.
     pub(crate) fn register(&self) -> Registration {
         REGISTRATIONS.fetch_add(1, Relaxed);
-        *self.registrations() += 1;
+        self.registered().instances += 1;
         Registration(self.clone())
     }
 
-    fn registrations(&self) -> std::sync::MutexGuard<'_, usize> {
-        self.0.registrations.lock().unwrap_or_else(PoisonError::into_inner)
+    fn registered(&self) -> std::sync::MutexGuard<'_, Registered> {
+        self.0.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is(&self, other: &Self) -> bool {
@@ -145,8 +169,18 @@ pub(crate) struct Registration(Pool);
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        *self.0.registrations() -= 1;
         REGISTRATIONS.fetch_sub(1, Relaxed);
+        let mut registered = self.0.registered();
+        registered.instances -= 1;
+        if registered.instances > 0 {
+            return;
+        }
+        for index in std::mem::take(&mut registered.given_up) {
+            // SAFETY: given up, so nobody's; there is no instance any more, and none comes while this is locked.
+            if unsafe { self.0.replace(index) } {
+                self.0.free().push(index);
+            }
+        }
     }
 }
 
@@ -178,6 +212,10 @@ impl Buffer {
     /// Memory of the program's own, at any place and of any alignment, without a copy: a `Vec<u8>`, an `Arc<[u8]>`, a mapped file.
     ///
     /// It can be read and sent, not changed. [`into_owner`](Self::into_owner) gives it back.
+    ///
+    /// The owner is dropped by the thread that drops the buffer: often one that sends, and that of all dropped sockets if its own socket
+    /// was dropped first. So its `Drop` should not wait. If it panics, the panic hook reports that, and the panic goes no further: what
+    /// the thread does for other buffers is not to suffer from it.
     ///
     /// # Panics
     /// If it is of 4 GiB or more.
@@ -272,30 +310,38 @@ impl Buffer {
         Some(())
     }
 
+    /// Whether other pages can come in its place as soon as `ring`, if it is of this pool, has ended.
+    pub(crate) fn is_replaceable(&self, ring: Option<&Registration>) -> bool {
+        let Home::Pool { pool, .. } = &self.home else { return false };
+        let of_ring = usize::from(ring.is_some_and(|ring| ring.0.is(pool)));
+        pool.0.whole_pages && pool.registered().instances == of_ring
+    }
+
     /// Gives it up while the kernel may still read it, and will never say when it has done. Returns the bytes that are lost to the
     /// program for good.
     ///
-    /// Pages of a pool are replaced: the kernel keeps the old ones as long as it needs them. Memory of any other kind cannot be, nor can
-    /// that of a pool that an io_uring instance has registered, and is leaked.
+    /// Pages of a pool are replaced: the kernel keeps the old ones as long as it needs them. Where io_uring instances have the pool
+    /// registered, the buffer comes home when the last of them ends. Memory of any other kind cannot be replaced, and is leaked.
     pub(crate) fn abandon(mut self) -> usize {
-        match &self.home {
-            Home::Pool { pool, .. } => {
-                let bytes = pool.buffer_bytes();
-                let registrations = pool.registrations();
-                let can_be = *registrations == 0 && pool.0.whole_pages;
-                // SAFETY: whole pages of this buffer, which nobody looks into; they read as zeros from now on.
-                let is_replaced = can_be && unsafe { pool.0.mapping.replace(self.data, bytes) }.is_ok();
-                drop(registrations);
-                if is_replaced {
+        let bytes = self.len as usize;
+        match std::mem::replace(&mut self.home, Home::nothing()) {
+            Home::Pool { pool, index } => {
+                let mut registered = pool.registered();
+                if registered.instances > 0 && pool.0.whole_pages {
+                    registered.given_up.push(index);
                     return 0;
                 }
-                std::mem::forget(self);
-                bytes
+                // SAFETY: nobody has the buffer any more; of instances there are none, and none comes while this is locked.
+                let is_replaced = unsafe { pool.replace(index) };
+                drop(registered);
+                if !is_replaced {
+                    return pool.buffer_bytes();
+                }
+                pool.free().push(index);
+                0
             }
-            Home::Owner(_) | Home::Frame(_) => {
-                let bytes = self.len as usize;
-                self.len = 0;
-                std::mem::forget(self);
+            home @ (Home::Owner(_) | Home::Frame(_)) => {
+                std::mem::forget(home);
                 bytes
             }
         }
@@ -354,10 +400,21 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         match &self.home {
             Home::Pool { pool, index } => pool.free().push(*index),
-            // SAFETY: from `Box::into_raw`, and nobody else has it.
-            Home::Owner(owner) => drop(unsafe { Box::from_raw(owner.as_ptr()) }),
+            Home::Owner(owner) => {
+                // SAFETY: from `Box::into_raw`, and nobody else has it.
+                drop_owner(unsafe { Box::from_raw(owner.as_ptr()) });
+            }
             Home::Frame(_) => {} // goes home by itself
         }
+    }
+}
+
+/// Drops a value of the program's own. A panic of its `Drop` ends here: buffers are dropped in the middle of loops over completions, which
+/// would forget the other buffers of the same completion, or drop what the kernel still reads.
+fn drop_owner(owner: Box<dyn Any + Send>) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(owner))) {
+        // Dropping the panic's own value may panic, too.
+        std::mem::forget(panic);
     }
 }
 
@@ -516,13 +573,23 @@ mod tests {
     }
 
     #[test]
-    fn of_a_pool_that_a_ring_reads_no_page_is_replaced() {
-        let pool = Pool::new(1, 4096).unwrap();
-        let registration = pool.register();
-        assert_eq!(pool.take().unwrap().abandon(), 4096);
-        assert!(pool.take().is_none(), "it is gone for good");
-        drop(registration);
-        assert_eq!(*pool.registrations(), 0);
+    fn abandoned_buffers_of_a_registered_pool_come_home_with_its_last_ring() {
+        let pool = Pool::new(2, 4096).unwrap();
+        let registrations = [pool.register(), pool.register()];
+        for _ in 0..2 {
+            let mut buffer = pool.take().unwrap();
+            buffer.fill(&[7; 4096]).unwrap();
+            assert_eq!(buffer.abandon(), 0);
+        }
+        for registration in registrations {
+            assert!(pool.take().is_none(), "no page is replaced while a ring may read it");
+            drop(registration);
+        }
+        assert_eq!(pool.at_home(), 2);
+        for mut buffer in [pool.take().unwrap(), pool.take().unwrap()] {
+            buffer.resize(4096);
+            assert_eq!(*buffer, [0; 4096], "new pages");
+        }
     }
 
     #[test]
@@ -539,6 +606,37 @@ mod tests {
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Buffer::from_owner(owner))).is_err()
         );
         assert_eq!(Arc::strong_count(&alive), 1);
+    }
+
+    /// Counts the values dropped, and panics each time, with a value that does the same.
+    struct PanicsWhenDropped(Arc<AtomicUsize>);
+
+    impl AsRef<[u8]> for PanicsWhenDropped {
+        fn as_ref(&self) -> &[u8] {
+            b"bytes"
+        }
+    }
+
+    impl Drop for PanicsWhenDropped {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Relaxed);
+            std::panic::panic_any(Self(Arc::clone(&self.0)));
+        }
+    }
+
+    #[test]
+    fn a_panic_of_an_owners_drop_ends_with_its_buffer() {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let buffer = || Buffer::from_owner(PanicsWhenDropped(Arc::clone(&dropped)));
+        drop(vec![buffer(), buffer(), buffer()]);
+        assert_eq!(dropped.load(Relaxed), 3);
+        // Also while the thread unwinds already, where a second panic would end the process.
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            let _held = buffer();
+            panic!("on purpose");
+        }));
+        assert!(unwound.is_err());
+        assert_eq!(dropped.load(Relaxed), 4);
     }
 
     #[test]

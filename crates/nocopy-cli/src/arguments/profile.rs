@@ -67,6 +67,9 @@ pub(crate) struct SweepArguments {
     /// Write the results to FILE too, as a page with charts, for any browser.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+    /// Overwrite FILE if it exists.
+    #[arg(long, requires = "html")]
+    pub(crate) force: bool,
 }
 
 impl SweepArguments {

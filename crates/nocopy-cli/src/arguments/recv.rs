@@ -1,5 +1,6 @@
 //! `nocopy recv`: datagrams or a stream from a host.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use clap::Args;
 use nocopy::socket::tcp::Receiving;
 
 use crate::endpoint::Endpoint;
+use crate::output_file::PrivateFile;
 use crate::quantity;
 
 #[derive(Debug, Args)]
@@ -27,6 +29,12 @@ pub(crate) struct RecvArguments {
     /// Overwrite a file that exists.
     #[arg(long, requires = "output")]
     pub(crate) force: bool,
+    /// Permissions of FILE, octal; unless given, nobody else may read it.
+    #[arg(long, value_name = "OCTAL", requires = "output", value_parser = quantity::permissions)]
+    pub(crate) permissions: Option<u32>,
+    /// Only from this sender; may be given again (default: from whoever sends first).
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) from: Vec<IpAddr>,
     /// Ask the sender for checksums, so that it is known that every byte arrived as it was sent.
     #[arg(long)]
     pub(crate) verify: bool,
@@ -44,6 +52,20 @@ pub(crate) struct RecvArguments {
     pub(crate) datagrams: DatagramReception,
     #[command(flatten)]
     pub(crate) stream: StreamReception,
+}
+
+impl RecvArguments {
+    /// Whether a sender may be there.
+    pub(crate) fn may_send(&self, from: IpAddr) -> bool {
+        // A socket of both families has the addresses of IPv4 in IPv6 ones.
+        let is_from = |allowed: &IpAddr| allowed.to_canonical() == from.to_canonical();
+        self.from.is_empty() || self.from.iter().any(is_from)
+    }
+
+    /// How FILE is made.
+    pub(crate) fn making(&self) -> PrivateFile {
+        PrivateFile { force: self.force, permissions: self.permissions }
+    }
 }
 
 /// What only receivers of datagrams know.

@@ -14,6 +14,9 @@ pub(crate) struct RunArguments {
     /// in FILE.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub(crate) report: Option<Option<PathBuf>>,
+    /// Overwrite FILE if it exists.
+    #[arg(long, requires = "report")]
+    pub(crate) force: bool,
     /// Make that report JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -41,7 +41,7 @@ use nocopy_lab::{Builder, Lab};
 use crate::arguments::{BenchArguments, WorkloadName};
 use crate::report::page;
 use crate::result_file::ResultFile;
-use crate::{Failure, Outcome, capability, run, wall_clock};
+use crate::{Failure, Outcome, capability, print, run, wall_clock};
 pub(crate) use baseline::injector::run as inject;
 use export::table;
 use progress::Progress;
@@ -278,8 +278,9 @@ impl<'a> Plan<'a> {
 }
 
 pub(crate) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
-    let json = arguments.json.as_deref().map(ResultFile::create).transpose()?;
-    let html = arguments.html.as_deref().map(ResultFile::create).transpose()?;
+    let open = |path| ResultFile::open(path, arguments.force);
+    let json = arguments.json.as_deref().map(open).transpose()?;
+    let html = arguments.html.as_deref().map(open).transpose()?;
     // Only now: to write where the files are to be may have taken one more.
     let plan = Plan::new(arguments);
     let recorders = [WorkloadName::Record, WorkloadName::Libpcap];
@@ -327,10 +328,10 @@ pub(crate) fn warn_if_busy() {
     if let Ok(percent) = cpu::busy_percent(BUSY_LOOK)
         && percent >= BUSY_PERCENT_MAX
     {
-        eprintln!(
+        print::say(format_args!(
             "warning: the processors are {percent:.0} % busy with other work: rates will be low and intervals wide: \
              stop it, or repeat later"
-        );
+        ));
     }
 }
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use nocopy::socket::udp::{Message, Method, OpenError, Receiver, Sender, Socket};
 use nocopy::{Buffer, Pool, Tally};
-use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
 use super::baseline::datagram_receiver::RECEIVE_BUFFER_BYTES;
 use super::baseline::datagram_sender::PORT;
@@ -127,10 +126,8 @@ fn close(sender: Sender, ledger: &Ledger) -> io::Result<()> {
 
 /// A socket to receive by, as it comes but for the kernel's buffer.
 pub(crate) fn open_receiver(site: &Site) -> Result<Receiver, OpenError> {
-    let socket = site.run(|| Socket::bind((site.ipv4, PORT).into()))?;
-    set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER_BYTES)
-        .map_err(|error| OpenError::Setting { setting: "receive buffer", source: error.into() })?;
-    let (receiver, _) = socket.split();
+    let builder = Socket::builder().receive_buffer(RECEIVE_BUFFER_BYTES);
+    let (receiver, _) = site.run(|| builder.bind((site.ipv4, PORT).into()))?.split();
     Ok(receiver)
 }
 

@@ -55,7 +55,7 @@ fn watch(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
     let targets = targets(arguments, command.as_ref())?;
     let kernel = Kernel::read()?;
     let instrument = Instrument::attach(&kernel, &targets, arguments.frequency)?;
-    eprintln!("nocopy: profiling {}", words(arguments));
+    print::say(format_args!("nocopy: profiling {}", words(arguments)));
     if let Some(command) = &mut command {
         command.release()?;
     }
@@ -67,7 +67,7 @@ fn watch(arguments: &ProfileArguments) -> Result<Outcome, Failure> {
     // Before the end of the command, for which nobody may want to wait.
     let outcome = print::summary(&text, false, None, report.outcome())?;
     if let Some(command) = command {
-        eprintln!("nocopy: the command ended with {}", command.end()?);
+        print::say(format_args!("nocopy: the command ended with {}", command.end()?));
     }
     Ok(outcome)
 }

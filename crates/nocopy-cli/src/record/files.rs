@@ -1,14 +1,21 @@
 //! The files of a recording: their names, when the next begins, which are kept.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nocopy::disk::Writer;
+use serde::Serialize;
 
 use crate::Failure;
 use crate::arguments::RecordArguments;
+use crate::output_file::PrivateFile;
+
+/// The most files that are remembered by name, so that a recording which rotates for ever does not grow for ever; more only if all of
+/// them are to be deleted later.
+const LISTED_MAX: usize = 1000;
 
 /// A file that is written, or was.
 #[derive(Debug, Clone)]
@@ -16,8 +23,22 @@ pub(super) struct Recorded {
     pub(super) path: PathBuf,
     pub(super) bytes: u64,
     pub(super) packets: u64,
-    /// Deleted in favour of newer ones.
-    pub(super) deleted: bool,
+}
+
+/// Files that are remembered only by their number and what was written to them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Tally {
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+    pub(super) packets: u64,
+}
+
+impl Tally {
+    fn add(&mut self, file: &Recorded) {
+        self.files += 1;
+        self.bytes += file.bytes;
+        self.packets += file.packets;
+    }
 }
 
 /// When a file is full.
@@ -30,12 +51,17 @@ struct Rotation {
 #[derive(Debug)]
 pub(super) struct Files {
     output: PathBuf,
-    overwrite: bool,
+    making: PrivateFile,
     rotation: Rotation,
     keep: Option<u32>,
-    /// Those that are not deleted, the one being written last.
-    kept: VecDeque<usize>,
-    pub(super) all: Vec<Recorded>,
+    /// How many there were.
+    made: u64,
+    /// The last of them, the one being written at the end.
+    pub(super) listed: VecDeque<Recorded>,
+    /// Those before that were deleted in favour of newer ones.
+    pub(super) deleted: Tally,
+    /// Those before that were not deleted: it was not asked for, or refused.
+    pub(super) unlisted: Tally,
     /// The next, if it could not be made.
     refused: Option<PathBuf>,
     /// When this file was begun.
@@ -46,11 +72,13 @@ impl Files {
     pub(super) fn new(arguments: &RecordArguments) -> Self {
         Self {
             output: arguments.output.clone(),
-            overwrite: arguments.force,
+            making: PrivateFile { force: arguments.force, permissions: arguments.permissions },
             rotation: Rotation { bytes: arguments.rotate_size, time: arguments.rotate_time },
             keep: arguments.files,
-            kept: VecDeque::new(),
-            all: Vec::new(),
+            made: 0,
+            listed: VecDeque::new(),
+            deleted: Tally::default(),
+            unlisted: Tally::default(),
             refused: None,
             begun_ns: 0,
         }
@@ -59,10 +87,8 @@ impl Files {
     /// Opens the first.
     pub(super) fn first(&mut self, now_ns: u64) -> Result<Writer, Failure> {
         let path = self.name(now_ns);
-        let writer = Writer::create(&path, self.overwrite).map_err(|source| match source.kind() {
-            io::ErrorKind::AlreadyExists => Failure::Exists { path: path.clone() },
-            _ => Failure::Output { path: path.clone(), source },
-        })?;
+        let writer =
+            self.open(&path).and_then(Writer::new).map_err(|source| Failure::output(&path, source))?;
         self.begin(path, now_ns);
         Ok(writer)
     }
@@ -70,25 +96,31 @@ impl Files {
     /// Goes on with the next, and deletes the one that is too many.
     pub(super) fn next(&mut self, writer: &mut Writer, now_ns: u64) -> io::Result<()> {
         let path = self.name(now_ns);
-        if let Err(error) = writer.next_file(&path, self.overwrite) {
+        if let Err(error) = self.open(&path).and_then(|file| writer.next_file(file)) {
             self.refused = Some(path);
             return Err(error);
         }
         self.begin(path, now_ns);
-        while self.keep.is_some_and(|keep| self.kept.len() > keep as usize) {
-            let oldest = self.kept.pop_front().expect("more than none");
-            // Somebody may have taken it away. One that stays is no reason to end the recording: the summary tells.
-            let removed = std::fs::remove_file(&self.all[oldest].path);
-            let is_gone = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
-            self.all[oldest].deleted = removed.map_or_else(is_gone, |()| true);
-        }
         Ok(())
     }
 
+    /// Opens one; it is read again where a killed recording is cut back.
+    fn open(&self, path: &Path) -> io::Result<File> {
+        self.making.open(path, File::options().read(true).write(true))
+    }
+
     fn begin(&mut self, path: PathBuf, now_ns: u64) {
-        self.kept.push_back(self.all.len());
-        self.all.push(Recorded { path, bytes: 0, packets: 0, deleted: false });
+        self.made += 1;
+        self.listed.push_back(Recorded { path, bytes: 0, packets: 0 });
         self.begun_ns = now_ns;
+        let listed_max = self.keep.map_or(LISTED_MAX, |keep| keep as usize);
+        while self.listed.len() > listed_max {
+            let oldest = self.listed.pop_front().expect("more than none");
+            match self.keep.is_some() && remove(&oldest.path) {
+                true => self.deleted.add(&oldest),
+                false => self.unlisted.add(&oldest),
+            }
+        }
     }
 
     /// Whether what comes belongs into the next file.
@@ -100,12 +132,12 @@ impl Files {
 
     /// The last one written.
     pub(super) fn current(&mut self) -> &mut Recorded {
-        self.all.last_mut().expect("the first is opened before anything is written")
+        self.listed.back_mut().expect("the first is opened before anything is written")
     }
 
     /// The one that an error is about.
     pub(super) fn path(&self) -> &Path {
-        let last = self.all.last().map_or(&self.output, |file| &file.path);
+        let last = self.listed.back().map_or(&self.output, |file| &file.path);
         self.refused.as_ref().unwrap_or(last)
     }
 
@@ -115,13 +147,19 @@ impl Files {
             return self.output.clone();
         }
         let stem = self.output.file_stem().unwrap_or_default().to_string_lossy();
-        let number = self.all.len() + 1;
+        let number = self.made + 1;
         let mut name = format!("{stem}-{number:05}-{}", stamp(now_ns / 1_000_000_000));
         if let Some(extension) = self.output.extension() {
             name = format!("{name}.{}", extension.to_string_lossy());
         }
         self.output.with_file_name(name)
     }
+}
+
+/// Deletes a file, and returns whether it is gone: somebody may have taken it away before. One that stays is no reason to end the
+/// recording: the summary tells.
+fn remove(path: &Path) -> bool {
+    std::fs::remove_file(path).map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |()| true)
 }
 
 /// A time in UTC, such as `20261121T120530Z`.
@@ -142,6 +180,52 @@ fn stamp(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Files that are not there, so that each is gone when it is to be deleted.
+    fn files(keep: Option<u32>) -> Files {
+        Files {
+            output: "/nonexistent/out.pcapng".into(),
+            making: PrivateFile { force: false, permissions: None },
+            rotation: Rotation { bytes: Some(1 << 20), time: None },
+            keep,
+            made: 0,
+            listed: VecDeque::new(),
+            deleted: Tally::default(),
+            unlisted: Tally::default(),
+            refused: None,
+            begun_ns: 0,
+        }
+    }
+
+    #[test]
+    fn files_of_a_long_recording_are_counted_and_not_listed() {
+        for (keep, listed_count) in [(None, LISTED_MAX), (Some(2), 2), (Some(3000), 3000)] {
+            let mut files = files(keep);
+            for _ in 0..5000 {
+                files.begin(files.name(0), 0);
+                (files.current().bytes, files.current().packets) = (100, 3);
+            }
+            assert_eq!(files.listed.len(), listed_count);
+            assert!(
+                files.current().path.ends_with("out-05000-19700101T000000Z.pcapng"),
+                "{:?}",
+                files.current()
+            );
+            let count = 5000 - listed_count as u64;
+            let counted = Tally { files: count, bytes: 100 * count, packets: 3 * count };
+            let (deleted, unlisted) =
+                if keep.is_some() { (counted, Tally::default()) } else { (Tally::default(), counted) };
+            assert_eq!((files.deleted, files.unlisted), (deleted, unlisted));
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_deleted_is_counted_as_there() {
+        let mut files = files(Some(1));
+        files.begin("/".into(), 0);
+        files.begin("/nonexistent/next".into(), 0);
+        assert_eq!((files.deleted.files, files.unlisted.files), (0, 1));
+    }
 
     #[test]
     fn times_are_of_the_calendar() {

@@ -10,7 +10,7 @@ mod sink;
 mod summary;
 mod taken;
 
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -22,7 +22,7 @@ use nocopy_proto::pcapng::{self, Interface};
 
 use crate::arguments::{RecordArguments, RecordFormat};
 use crate::interrupt::Interrupt;
-use crate::{Failure, Outcome, capability};
+use crate::{Failure, Outcome, capability, print};
 use files::Files;
 use gather::Gather;
 use passive::Passive;
@@ -111,11 +111,14 @@ fn record(
     if let Some(gather) = recording.gather() {
         (surplus, gaps) = (gather.finish(sink).map_err(broken)?, gather.gaps());
     }
+    let description = recording.describe();
+    // Before what waits is written, which takes as long as the disk likes: meanwhile open ports might keep packets from the host.
+    drop(recording);
     sink.finish();
     if let Some(bytes) = surplus {
         sink.cut(bytes);
     }
-    Ok(Recorded { elapsed, loss, gaps, description: recording.describe(), ended })
+    Ok(Recorded { elapsed, loss, gaps, description, ended })
 }
 
 /// Says what the recording was, and whether it is whole.
@@ -134,16 +137,17 @@ fn report(arguments: &RecordArguments, sink: Sink, recorded: Recorded) -> Result
         cause: sink.failed.as_ref().map(io::Error::to_string),
         gaps,
         highest_fill: description.highest_fill,
-        files: &sink.files.all,
+        files: &sink.files,
     };
-    print(arguments, &summary)?;
-    let whole = summary.is_without_loss();
+    let text = if arguments.json { summary.json() } else { summary.table() };
+    let outcome = if summary.is_without_loss() { Outcome::Positive } else { Outcome::Negative };
     let path = sink.files.path().to_owned();
-    if let Some(source) = sink.failed {
-        return Err(Failure::RecordWrite { path, source });
-    }
-    ended.map_err(|source| gone(arguments, source))?;
-    Ok(if whole { Outcome::Positive } else { Outcome::Negative })
+    let failure = match (sink.failed, ended) {
+        (Some(source), _) => Some(Failure::RecordWrite { path, source }),
+        (None, Err(source)) => Some(gone(arguments, source)),
+        (None, Ok(())) => None,
+    };
+    print::summary(&text, false, failure, outcome)
 }
 
 /// What cannot be is refused before anything is opened.
@@ -192,8 +196,62 @@ fn write_method(sink: &Sink) -> String {
     words
 }
 
-fn print(arguments: &RecordArguments, summary: &Summary<'_>) -> Result<(), Failure> {
-    let text = if arguments.json { summary.json() } else { summary.table() };
-    let mut output = io::stdout().lock();
-    output.write_all(text.as_bytes()).and_then(|()| output.flush()).map_err(Failure::Print)
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::fs;
+
+    use clap::{Args, FromArgMatches};
+    use nocopy::disk::{SECTOR_BYTES, SectorBuffer, Sectors};
+
+    use super::sink::{Amount, Piece};
+    use super::*;
+
+    /// A source that gives one piece, and notes how long the file is when it is closed.
+    struct Source<'a> {
+        file: &'a Path,
+        bytes_when_closed: &'a Cell<Option<u64>>,
+    }
+
+    impl Recording for Source<'_> {
+        fn run(&mut self, sink: &mut Sink, _progress: &mut Progress) -> io::Result<()> {
+            let sectors = Sectors::Memory(SectorBuffer::new(SECTOR_BYTES)?);
+            sink.push(Piece { sectors, amount: Amount { packets: 1, bytes: 60 }, time_ns: 0 });
+            Ok(())
+        }
+
+        fn stop(&mut self, _sink: &mut Sink) -> io::Result<Loss> {
+            Ok(Loss { received: 1, ..Loss::default() })
+        }
+
+        fn gather(&mut self) -> Option<&mut Gather> {
+            None
+        }
+
+        fn describe(&mut self) -> Description {
+            Description { mode: String::new(), evidence: String::new(), balance: None, highest_fill: 0.0 }
+        }
+    }
+
+    impl Drop for Source<'_> {
+        fn drop(&mut self) {
+            self.bytes_when_closed.set(Some(fs::metadata(self.file).unwrap().len()));
+        }
+    }
+
+    #[test]
+    fn the_source_is_closed_before_the_rest_is_written() {
+        let path = std::env::temp_dir().join(format!("nocopy-record-order-{}", std::process::id()));
+        let words = ["record", "nc0", "--format", "payload", "--force", "-o", path.to_str().unwrap()];
+        let matches = RecordArguments::augment_args(clap::Command::new("record")).get_matches_from(words);
+        let arguments = RecordArguments::from_arg_matches(&matches).unwrap();
+        let mut sink = Sink::new(Files::new(&arguments), head(&arguments)).unwrap();
+        let bytes_when_closed = Cell::new(None);
+        let source = Source { file: &path, bytes_when_closed: &bytes_when_closed };
+        record(source, &mut sink, &arguments, Interrupt::listen().unwrap()).unwrap();
+        let bytes = fs::metadata(&path).unwrap().len();
+        fs::remove_file(&path).unwrap();
+        assert_eq!(sink.written.packets, 1);
+        assert!(bytes_when_closed.get().unwrap() < bytes, "{bytes_when_closed:?} of {bytes}");
+    }
 }

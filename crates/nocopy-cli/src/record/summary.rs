@@ -5,13 +5,13 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-use super::files::Recorded;
+use super::files::{Files, Tally};
 use super::sequence::Gaps;
 use super::sink::Amount;
 use crate::quantity::short;
 
 /// Changes when a field changes its meaning or goes.
-const SCHEMA: &str = "nocopy.record/1";
+const SCHEMA: &str = "nocopy.record/2";
 
 /// Where packets went that are not in the files, by cause; under the kernel's names where the kernel counts.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
@@ -60,7 +60,7 @@ pub(super) struct Summary<'a> {
     pub(super) cause: Option<String>,
     pub(super) gaps: Option<Gaps>,
     pub(super) highest_fill: f64,
-    pub(super) files: &'a [Recorded],
+    pub(super) files: &'a Files,
 }
 
 #[derive(Serialize)]
@@ -85,7 +85,10 @@ struct Json<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     sequence: Option<Gaps>,
     buffer_fill_highest: f64,
+    /// The last ones.
     files: Vec<File>,
+    files_deleted: Tally,
+    files_unlisted: Tally,
 }
 
 #[derive(Serialize)]
@@ -93,7 +96,6 @@ struct File {
     path: String,
     bytes: u64,
     packets: u64,
-    deleted: bool,
 }
 
 impl Summary<'_> {
@@ -112,12 +114,11 @@ impl Summary<'_> {
     }
 
     pub(super) fn json(&self) -> String {
-        let file = |file: &Recorded| File {
+        let files = self.files.listed.iter().map(|file| File {
             path: file.path.display().to_string(),
             bytes: file.bytes,
             packets: file.packets,
-            deleted: file.deleted,
-        };
+        });
         let json = Json {
             schema: SCHEMA,
             interface: self.interface,
@@ -134,7 +135,9 @@ impl Summary<'_> {
             missing: self.missing(),
             sequence: self.gaps,
             buffer_fill_highest: self.highest_fill,
-            files: self.files.iter().map(file).collect(),
+            files: files.collect(),
+            files_deleted: self.files.deleted,
+            files_unlisted: self.files.unlisted,
         };
         serde_json::to_string(&json).expect("numbers and strings are JSON") + "\n"
     }
@@ -203,10 +206,20 @@ impl Summary<'_> {
         if let Some(balance) = &self.balance {
             lines += &format!(" frames: {balance}\n");
         }
-        for file in self.files {
-            let deleted = if file.deleted { ", deleted" } else { "" };
+        for (tally, what) in [(self.files.deleted, "deleted"), (self.files.unlisted, "earlier, not deleted")]
+        {
+            if tally.files > 0 {
+                lines += &format!(
+                    " {} files {what}: {}, {} packets\n",
+                    tally.files,
+                    bytes(tally.bytes),
+                    tally.packets
+                );
+            }
+        }
+        for file in &self.files.listed {
             let (path, packets) = (file.path.display(), file.packets);
-            lines += &format!(" {path}: {}, {packets} packets{deleted}\n", bytes(file.bytes));
+            lines += &format!(" {path}: {}, {packets} packets\n", bytes(file.bytes));
         }
         lines
     }

@@ -141,10 +141,12 @@ impl Recording for Taken {
     }
 
     fn stop(&mut self, sink: &mut Sink) -> io::Result<Loss> {
-        // What arrives from now on is nobody's; it is bounded by what the rings hold.
+        // From now on the host has what arrives. A kernel that refuses this ends it when the ports are closed, which is soon: until then
+        // more may come, so what is taken is bounded by what the rings hold.
+        self.queues.stop_taking();
         for _ in 0..FRAMES {
             let before = self.received;
-            if self.wanted == 0 || self.take(sink, Duration::ZERO).is_err() || self.received == before {
+            if self.take(sink, Duration::ZERO).is_err() || self.received == before {
                 break;
             }
         }

@@ -4,12 +4,13 @@ mod output;
 mod tcp;
 mod udp;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::arguments::RecvArguments;
 use crate::endpoint::Scheme;
 use crate::interrupt::Interrupt;
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, print};
 pub(crate) use tcp::Error as TcpError;
 pub(crate) use udp::Error as UdpError;
 
@@ -22,5 +23,15 @@ pub(crate) fn run(arguments: &RecvArguments) -> Result<Outcome, Failure> {
         Scheme::Udp => udp::run(arguments, interrupt),
         Scheme::Tcp => tcp::run(arguments, interrupt),
         Scheme::Message | Scheme::Xdp => unreachable!("the command line knows the others only"),
+    }
+}
+
+/// Says where it receives, and unless senders were named, that anybody may be the sender.
+fn announce(arguments: &RecvArguments, address: SocketAddr) {
+    print::say(format_args!("nocopy: receiving at {}://{address}", arguments.address.scheme().name()));
+    if arguments.from.is_empty() {
+        print::say(
+            "nocopy: anybody who reaches this address may be the sender: --from ADDRESS restricts that",
+        );
     }
 }

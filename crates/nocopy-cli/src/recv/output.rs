@@ -1,6 +1,6 @@
 //! Where what was sent goes: a file, which has places, or a pipe, which has none.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::pwritev;
 
 use crate::Failure;
+use crate::output_file::PrivateFile;
 
 /// A file, or standard output.
 #[derive(Debug)]
@@ -21,17 +22,13 @@ pub(super) struct Opened {
 
 impl Opened {
     /// Opens a file, or standard output for `-`.
-    pub(super) fn open(path: &Path, force: bool) -> Result<Self, Failure> {
+    pub(super) fn open(path: &Path, making: PrivateFile) -> Result<Self, Failure> {
         if path == Path::new("-") {
             let output = io::stdout().as_fd().try_clone_to_owned().map_err(Failure::Print)?;
             return Ok(Self { path: "standard output".into(), file: File::from(output), has_places: false });
         }
-        let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
-        if is_file && !force {
-            return Err(Failure::Exists { path: path.into() });
-        }
-        let opened = OpenOptions::new().write(true).create(true).truncate(true).open(path);
-        let file = opened.map_err(|source| Failure::Output { path: path.into(), source })?;
+        let opened = making.open(path, File::options().write(true));
+        let file = opened.map_err(|source| Failure::output(path, source))?;
         let has_places = file.metadata().is_ok_and(|metadata| metadata.is_file());
         Ok(Self { path: path.into(), file, has_places })
     }

@@ -58,8 +58,8 @@ impl Results {
 pub(crate) fn run(arguments: &ReportArguments) -> Result<Outcome, Failure> {
     let results = read(&arguments.results)?;
     let others = arguments.others.as_deref().map(read).transpose()?;
-    let html = arguments.html.as_deref().map(|path| page_file(path, arguments)).transpose()?;
     capability::drop_all_but(capability::NONE)?;
+    let html = arguments.html.as_deref().map(|path| page_file(path, arguments)).transpose()?;
     let Some((path, others)) = arguments.others.as_deref().zip(others) else {
         if let Some(html) = html {
             html.write(&results.page())?;
@@ -86,7 +86,7 @@ fn page_file(path: &Path, arguments: &ReportArguments) -> Result<ResultFile, Fai
     let mut read = iter::once(&arguments.results).chain(&arguments.others);
     match read.find(|results| page.is_some() && identity(results) == page) {
         Some(results) => Err(Failure::PageOverResults { path: results.into() }),
-        None => ResultFile::create(path),
+        None => ResultFile::open(path, arguments.force),
     }
 }
 

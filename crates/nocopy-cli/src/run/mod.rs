@@ -22,8 +22,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::CapabilitySet;
 
 use crate::arguments::RunArguments;
-use crate::capability;
 use crate::result_file::ResultFile;
+use crate::{capability, print};
 pub(crate) use error::Error;
 use listener::Listener;
 use program::Program;
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
     let run = match Run::start(arguments) {
         Ok(run) => run,
         Err(error) => {
-            eprintln!("nocopy: {error}");
+            print::say(format_args!("nocopy: {error}"));
             return error.exit_code();
         }
     };
@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
         (status, Ok(())) => exit_code(status),
         // The command's own failure says more than that it could not be told.
         (status, Err(error)) => {
-            eprintln!("nocopy: {error}");
+            print::say(format_args!("nocopy: {error}"));
             if status.is_some_and(|status| !status.success()) { exit_code(status) } else { error.exit_code() }
         }
     }
@@ -73,13 +73,13 @@ impl<'a> Run<'a> {
     fn start(arguments: &'a RunArguments) -> Result<Self, Error> {
         let library = library::find(arguments.library.as_deref())?;
         let file = match &arguments.report {
-            Some(Some(path)) => Some(ResultFile::create(path)?),
+            Some(Some(path)) => Some(ResultFile::open(path, arguments.force)?),
             _ => None,
         };
         let program = Program::look_at(&arguments.command[0]);
         let obstacle = program.obstacle();
         if let Some(obstacle) = &obstacle {
-            eprintln!("nocopy: warning: {obstacle}");
+            print::say(format_args!("nocopy: warning: {obstacle}"));
         }
         let (listener, theirs) = Listener::new().map_err(|errno| Error::Socket(errno.into()))?;
         let early = Early::catch()?;
@@ -145,7 +145,7 @@ impl<'a> Run<'a> {
         match self.file {
             Some(file) => file.write(&text)?,
             // Nobody there to read it: the command's exit code is its own all the same.
-            None => drop(io::Write::write_all(&mut io::stderr().lock(), text.as_bytes())),
+            None => print::say(text.trim_end()),
         }
         Ok(())
     }

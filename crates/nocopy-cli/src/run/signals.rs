@@ -10,6 +10,7 @@ use rustix::process::{Pid, getpgid, getpgrp, kill_process};
 use signal_hook::flag;
 
 use super::Error;
+use crate::interrupt::is_ignored;
 
 /// Those by which people talk to programs.
 const PASSED_ON: [Signal; 6] =
@@ -22,8 +23,7 @@ pub(super) struct Early(Vec<(Signal, Arc<AtomicBool>)>);
 impl Early {
     /// Catches signals, but for those ignored (nohup(1)): the command is to ignore these too.
     pub(super) fn catch() -> Result<Self, Error> {
-        let ignored = ignored();
-        let passed_on = PASSED_ON.into_iter().filter(|&signal| ignored & 1 << (signal as i32 - 1) == 0);
+        let passed_on = PASSED_ON.into_iter().filter(|&signal| !is_ignored(signal as i32));
         let caught = passed_on.map(|signal| {
             let came = Arc::new(AtomicBool::new(false));
             flag::register(signal as i32, Arc::clone(&came)).map_err(Error::Signals)?;
@@ -87,11 +87,4 @@ fn send(command: Pid, signal: i32) {
     if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
         let _ = kill_process(command, signal);
     }
-}
-
-/// A bit for each signal that this process was started to ignore; none if `/proc` is not there to ask.
-fn ignored() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }

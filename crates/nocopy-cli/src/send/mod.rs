@@ -19,7 +19,7 @@ mod template;
 mod udp;
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::thread::{self, sleep};
@@ -37,7 +37,7 @@ use rustix::thread::CapabilitySet;
 use crate::arguments::{FrameArguments, GeneratorName, PayloadArgument, Rounds, SendArguments, TimingName};
 use crate::endpoint::Target;
 use crate::interrupt::Interrupt;
-use crate::{Failure, Outcome, capability};
+use crate::{Failure, Outcome, capability, print};
 use conveyor::Conveyor;
 pub(crate) use error::Error;
 use export::{json, table};
@@ -252,14 +252,7 @@ impl<'a> Sending<'a> {
             summary.add_interface(&after.since(before).counted.link);
         }
         let text = if self.arguments.json { json::text(&summary) } else { table::text(&summary) };
-        let mut output = io::stdout().lock();
-        let printed = output.write_all(text.as_bytes()).and_then(|()| output.flush()).map_err(Failure::Print);
-        match (run.failure, printed) {
-            (Some(failure), _) => Err(failure),
-            (None, Err(failure)) if !failure.is_broken_pipe() => Err(failure),
-            // Whether or not anybody reads it, it went as it went.
-            (None, _) => Ok(summary.outcome()),
-        }
+        print::summary(&text, false, run.failure, summary.outcome())
     }
 }
 

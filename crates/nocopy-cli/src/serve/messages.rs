@@ -1,33 +1,31 @@
 //! The message protocol: plain messages go back as they came, requests get their response.
 
-use std::collections::hash_map::Entry;
+mod jobs;
+
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::Hash;
 use std::io;
-use std::sync::mpsc::{self, Receiver, SyncSender};
-use std::sync::{Mutex, PoisonError};
+use std::net::IpAddr;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use nocopy::message::{Endpoint, Event, Kind, Peer, SendError};
 
-use super::program::{Program, RunError};
+use super::program::Program;
 use super::summary::Served;
 use crate::exchange::{PATIENCE, Waiting};
 use crate::interrupt::Interrupt;
+use crate::print;
+use jobs::{Done, Job, Jobs, RUNS_MAX, Runs};
 
-/// Bytes of answers that are kept at most for one peer that does not take them, and for all; then such a peer is let go.
+/// Bytes of answers that are kept at most for one peer that does not take them, and for all. Beyond that the connection of the peer ends
+/// for which the most are kept.
 const KEPT_BYTES_MAX: usize = 32 << 20;
 const KEPT_BYTES_MAX_ALL: usize = 256 << 20;
 
 /// What a kept answer costs beside its bytes, at most: its place in a queue that doubles, and what the allocator adds.
 const ANSWER_BYTES: usize = 96;
-
-/// Programs that run at a time, and requests that wait for one.
-const RUNS_MAX: usize = 8;
-const JOBS_MAX: usize = 256;
-
-/// Bytes of requests that run or wait, all together.
-const REQUEST_BYTES_MAX: usize = 256 << 20;
 
 /// How long to wait for messages while programs run: their responses end no wait.
 const RUN_LOOK: Duration = Duration::from_millis(1);
@@ -47,88 +45,28 @@ pub(super) fn serve(
     let Some(program) = program else {
         return Server::new(endpoint, waiting, None, served).run(interrupt);
     };
-    let (jobs, to_run) = mpsc::sync_channel(JOBS_MAX);
-    let (done, responses) = mpsc::channel();
-    let to_run = Mutex::new(to_run);
+    let (jobs, (done, responses)) = (Jobs::default(), mpsc::channel());
     thread::scope(|scope| {
         for _ in 0..RUNS_MAX {
-            let (to_run, done) = (&to_run, done.clone());
-            scope.spawn(move || work(program, to_run, &done, interrupt));
+            let (jobs, done) = (&jobs, done.clone());
+            scope.spawn(move || jobs.work(program, &done, interrupt));
         }
         // Its end of the jobs is gone when it returns, and the threads end by that.
-        Server::new(
-            endpoint,
-            waiting,
-            Some(Runs { jobs, responses, of_peers: HashMap::new(), bytes: 0 }),
-            served,
-        )
-        .run(interrupt)
+        Server::new(endpoint, waiting, Some(Runs::new(&jobs, responses)), served).run(interrupt)
     })
 }
 
-/// A request for the program.
-struct Job {
-    peer: Peer,
-    call: u32,
-    request: Vec<u8>,
+/// Whoever takes the most: of the address that does, the peer that does. So many connections of one address are no more than one.
+fn greediest(uses: impl Iterator<Item = (IpAddr, Peer, usize)> + Clone) -> Option<Peer> {
+    let address = most(uses.clone().map(|(address, _, count)| (address, count)))?;
+    most(uses.filter(|(of, ..)| *of == address).map(|(_, peer, count)| (peer, count)))
 }
 
-/// What came of it.
-struct Done {
-    peer: Peer,
-    call: u32,
-    request_bytes: usize,
-    response: Result<Vec<u8>, RunError>,
-}
-
-fn work(program: &Program, jobs: &Mutex<Receiver<Job>>, done: &mpsc::Sender<Done>, interrupt: &Interrupt) {
-    loop {
-        let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(Job { peer, call, request }) = job else { return };
-        if interrupt.came() {
-            return;
-        }
-        let response = program.run(&request, interrupt);
-        if done.send(Done { peer, call, request_bytes: request.len(), response }).is_err() {
-            return;
-        }
-    }
-}
-
-struct Runs {
-    jobs: SyncSender<Job>,
-    responses: Receiver<Done>,
-    /// How many are under way for each peer that has some.
-    of_peers: HashMap<Peer, usize>,
-    /// Of their requests.
-    bytes: usize,
-}
-
-impl Runs {
-    /// Has the program answer; false if too many requests wait, or too long ones.
-    fn start(&mut self, peer: Peer, call: u32, request: &[u8]) -> bool {
-        if self.bytes + request.len() > REQUEST_BYTES_MAX {
-            return false;
-        }
-        let is_started = self.jobs.try_send(Job { peer, call, request: request.to_vec() }).is_ok();
-        if is_started {
-            self.bytes += request.len();
-            *self.of_peers.entry(peer).or_default() += 1;
-        }
-        is_started
-    }
-
-    fn take_done(&mut self) -> Option<Done> {
-        let done = self.responses.try_recv().ok()?;
-        self.bytes -= done.request_bytes;
-        if let Entry::Occupied(mut runs) = self.of_peers.entry(done.peer) {
-            *runs.get_mut() -= 1;
-            if *runs.get() == 0 {
-                runs.remove();
-            }
-        }
-        Some(done)
-    }
+/// The one with the highest sum.
+fn most<K: Copy + Eq + Hash + Ord>(counts: impl Iterator<Item = (K, usize)>) -> Option<K> {
+    let mut sums = HashMap::<K, usize>::new();
+    counts.for_each(|(key, count)| *sums.entry(key).or_default() += count);
+    sums.into_iter().max_by_key(|(key, sum)| (*sum, *key)).map(|(key, _)| key)
 }
 
 /// An answer that its peer had no room for.
@@ -144,8 +82,8 @@ impl Answer {
     }
 }
 
-#[derive(Default)]
 struct Kept {
+    address: IpAddr,
     answers: VecDeque<Answer>,
     /// What all of them cost.
     bytes: usize,
@@ -154,7 +92,7 @@ struct Kept {
 struct Server<'a> {
     endpoint: Endpoint,
     waiting: Waiting,
-    runs: Option<Runs>,
+    runs: Option<Runs<'a>>,
     kept: HashMap<Peer, Kept>,
     kept_bytes: usize,
     /// Peers that send no more, and to which we do not have said the same yet.
@@ -165,7 +103,7 @@ struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    fn new(endpoint: Endpoint, waiting: Waiting, runs: Option<Runs>, served: &'a mut Served) -> Self {
+    fn new(endpoint: Endpoint, waiting: Waiting, runs: Option<Runs<'a>>, served: &'a mut Served) -> Self {
         Self {
             endpoint,
             waiting,
@@ -181,7 +119,7 @@ impl<'a> Server<'a> {
     fn run(mut self, interrupt: &Interrupt) -> io::Result<()> {
         while !interrupt.came() {
             let patience = match &self.runs {
-                Some(runs) if !runs.of_peers.is_empty() => RUN_LOOK,
+                Some(runs) if !runs.is_idle() => RUN_LOOK,
                 _ => PATIENCE,
             };
             let received = match self.waiting {
@@ -207,12 +145,7 @@ impl<'a> Server<'a> {
     /// Answers what is in the scratch memory, or has it answered.
     fn take(&mut self, peer: Peer, kind: Kind) {
         let kind = match (kind, &mut self.runs) {
-            (Kind::Request(call), Some(runs)) => {
-                if !runs.start(peer, call, &self.scratch) {
-                    self.let_go(peer);
-                }
-                return;
-            }
+            (Kind::Request(call), Some(_)) => return self.start(peer, call),
             (Kind::Request(call), None) => Kind::Response(call),
             (Kind::Plain, _) => Kind::Plain,
             // Nothing was asked here.
@@ -221,6 +154,16 @@ impl<'a> Server<'a> {
         let scratch = std::mem::take(&mut self.scratch);
         self.answer(peer, kind, &scratch);
         self.scratch = scratch;
+    }
+
+    /// Has the program answer what is in the scratch memory.
+    fn start(&mut self, peer: Peer, call: u32) {
+        let Ok(address) = self.endpoint.peer_address(peer) else { return self.served.refused += 1 };
+        let Some(runs) = &mut self.runs else { return };
+        runs.start(Job { peer, address: address.ip(), call, request: self.scratch.clone() });
+        while let Some(peer) = self.runs.as_ref().and_then(Runs::surplus) {
+            self.let_go(peer);
+        }
     }
 
     fn answer(&mut self, peer: Peer, kind: Kind, bytes: &[u8]) {
@@ -245,11 +188,20 @@ impl<'a> Server<'a> {
 
     /// Until there is room.
     fn keep(&mut self, peer: Peer, answer: Answer) {
-        let kept = self.kept.entry(peer).or_default();
+        let Ok(address) = self.endpoint.peer_address(peer) else { return self.served.refused += 1 };
+        let kept = self.kept.entry(peer).or_insert_with(|| {
+            let (address, answers) = (address.ip(), VecDeque::new());
+            Kept { address, answers, bytes: 0 }
+        });
         kept.bytes += answer.cost();
         self.kept_bytes += answer.cost();
         kept.answers.push_back(answer);
-        if kept.bytes > KEPT_BYTES_MAX || self.kept_bytes > KEPT_BYTES_MAX_ALL {
+        if kept.bytes > KEPT_BYTES_MAX {
+            self.let_go(peer);
+        }
+        while self.kept_bytes > KEPT_BYTES_MAX_ALL {
+            let uses = self.kept.iter().map(|(peer, kept)| (kept.address, *peer, kept.bytes));
+            let Some(peer) = greediest(uses) else { return };
             self.let_go(peer);
         }
     }
@@ -280,7 +232,7 @@ impl<'a> Server<'a> {
 
     /// Says that nothing follows, when that is so: behind the last answer to who asks for no more.
     fn finish_if_answered(&mut self, peer: Peer) {
-        let has_runs = self.runs.as_ref().is_some_and(|runs| runs.of_peers.contains_key(&peer));
+        let has_runs = self.runs.as_ref().is_some_and(|runs| runs.is_waited_for_by(peer));
         if has_runs || self.kept.contains_key(&peer) || !self.finished.contains(&peer) {
             return;
         }
@@ -293,6 +245,8 @@ impl<'a> Server<'a> {
     fn forget(&mut self, peer: Peer) {
         self.finished.remove(&peer);
         self.drop_kept(peer);
+        let forgotten = self.runs.as_mut().map_or(0, |runs| runs.forget(peer));
+        self.served.refused += forgotten as u64;
     }
 
     fn drop_kept(&mut self, peer: Peer) {
@@ -337,7 +291,7 @@ impl<'a> Server<'a> {
                     self.finish_if_answered(peer);
                 }
                 Err(error) => {
-                    eprintln!("nocopy: {error}");
+                    print::say(format_args!("nocopy: {error}"));
                     *self.served.failed_runs.get_or_insert(0) += 1;
                     self.let_go(peer);
                 }
@@ -361,13 +315,24 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
+    fn endpoint_at(address: &str) -> Endpoint {
+        Endpoint::builder().bind(address.parse().unwrap()).unwrap()
+    }
+
     fn endpoint() -> Endpoint {
-        Endpoint::builder().bind("127.0.0.1:0".parse().unwrap()).unwrap()
+        endpoint_at("127.0.0.1:0")
     }
 
     /// Who answers nobody by itself, a client of it, and what each calls the other.
     fn connected(served: &mut Served) -> (Server<'_>, Peer, Endpoint, Peer) {
-        let (mut client, mut server) = (endpoint(), Server::new(endpoint(), Waiting::Blocking, None, served));
+        let mut server = Server::new(endpoint(), Waiting::Blocking, None, served);
+        let (to_client, client, to_server) = connect(&mut server, "127.0.0.1:0");
+        (server, to_client, client, to_server)
+    }
+
+    /// What the server calls a new client, the client, and what that calls the server.
+    fn connect(server: &mut Server<'_>, from: &str) -> (Peer, Endpoint, Peer) {
+        let mut client = endpoint_at(from);
         let to_server = client.start_connect(server.endpoint.local_address()).unwrap();
         let start = Instant::now();
         loop {
@@ -375,7 +340,7 @@ mod tests {
             client.wait(Duration::ZERO).unwrap();
             server.endpoint.wait(Duration::ZERO).unwrap();
             if let Some(Event::Accepted(to_client, _)) = server.endpoint.poll_event() {
-                return (server, to_client, client, to_server);
+                return (to_client, client, to_server);
             }
         }
     }
@@ -474,40 +439,74 @@ mod tests {
         assert_eq!((served.answered, served.refused, served.failed_runs), (Some(0), 1, Some(0)));
     }
 
-    /// Proves that requests that wait take no more memory than they may, however long they are.
+    /// Proves that an address which fills the places of requests, by however many connections, loses them to others.
     #[test]
-    fn long_requests_do_not_wait_without_end() {
+    fn who_asks_little_is_answered_beside_who_asks_without_end() {
+        // Programs wait until the other end is opened; by then most requests have been thrown away.
+        let fifo = Fifo::new("greedy");
+        let program = Program::parse(&format!("cat {}", fifo.0.display()), LONG).unwrap();
+        let served = while_served(Some(&program), |mut honest, peer| {
+            let (mut greedy, address) = (endpoint_at("127.0.0.2:0"), honest.peer_address(peer).unwrap());
+            let to_server = greedy.connect(address, LONG).unwrap();
+            let start = Instant::now();
+            while greedy.statistics(to_server).is_ok() {
+                assert!(start.elapsed() < LONG, "it is not sent away");
+                let _ = greedy.request(to_server, b"");
+                greedy.wait(Duration::ZERO).unwrap();
+            }
+            let call = honest.request(peer, b"").unwrap();
+            // Whichever programs read the pipe now end.
+            while honest.receive_timeout(Duration::from_millis(1)).unwrap().map(|answer| answer.kind())
+                != Some(Kind::Response(call))
+            {
+                assert!(start.elapsed() < LONG, "no answer");
+                drop(fifo.open_to_write());
+            }
+        });
+        assert_eq!(served.failed_runs, Some(0));
+    }
+
+    /// Proves that of more answers than can be kept those go first of which there are the most, and not the last one.
+    #[test]
+    fn who_takes_fewest_answers_is_let_go_first() {
+        const BYTES: usize = 15 << 20;
         let mut served = Served::new(Scheme::Message, ([127, 0, 0, 1], 0).into());
-        let (_server, peer, ..) = connected(&mut served);
-        let (jobs, to_run) = mpsc::sync_channel(JOBS_MAX);
-        let (done, responses) = mpsc::channel();
-        let mut runs = Runs { jobs, responses, of_peers: HashMap::new(), bytes: 0 };
-        let long = vec![0; 16 << 20];
-        let started = (0..).take_while(|&call| runs.start(peer, call, &long)).count();
-        assert_eq!(started, REQUEST_BYTES_MAX / long.len());
-        for Job { peer, call, request } in to_run.try_iter() {
-            done.send(Done { peer, call, request_bytes: request.len(), response: Ok(request) }).unwrap();
+        let (mut server, honest, _client, _) = connected(&mut served);
+        let clients: Vec<_> = (0..9).map(|_| connect(&mut server, "127.0.0.2:0")).collect();
+        let zeros = |bytes| Answer { kind: Kind::Plain, bytes: vec![0; bytes] };
+        for (peer, ..) in &clients[..8] {
+            server.keep(*peer, zeros(BYTES));
+            server.keep(*peer, zeros(BYTES));
         }
-        assert_eq!(std::iter::from_fn(|| runs.take_done()).count(), started);
-        assert!(runs.bytes == 0 && runs.of_peers.is_empty());
-        assert!(runs.start(peer, 0, &long));
+        // More than each of the others, and the last.
+        server.keep(honest, zeros(BYTES));
+        server.keep(honest, zeros(BYTES + 1000));
+        let is_there = |server: &Server<'_>, peer| server.endpoint.statistics(peer).is_ok();
+        assert!(is_there(&server, honest), "its address has less");
+        assert_eq!(clients.iter().filter(|(peer, ..)| !is_there(&server, *peer)).count(), 1);
+        assert!(server.kept_bytes <= KEPT_BYTES_MAX_ALL);
     }
 
     /// A named pipe that is removed with the test.
     struct Fifo(PathBuf);
 
     impl Fifo {
-        fn new() -> Self {
-            let path = std::env::temp_dir().join(format!("nocopy-serve-{}.fifo", std::process::id()));
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("nocopy-serve-{name}-{}.fifo", std::process::id()));
             mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
             Self(path)
+        }
+
+        /// Its writing end, if a program has opened the other.
+        fn open_to_write(&self) -> rustix::io::Result<OwnedFd> {
+            open(&self.0, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
         }
 
         /// Its writing end, once a program opens the other.
         fn writer(&self) -> OwnedFd {
             let start = Instant::now();
             loop {
-                match open(&self.0, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) {
+                match self.open_to_write() {
                     Err(Errno::NXIO) => assert!(start.elapsed() < LONG, "no program reads it"),
                     opened => return opened.unwrap(),
                 }
@@ -526,7 +525,7 @@ mod tests {
     #[test]
     fn a_run_answers_who_asks_for_no_more() {
         // Its program waits for somebody to open the other end.
-        let fifo = Fifo::new();
+        let fifo = Fifo::new("finished");
         let program = Program::parse(&format!("cat {}", fifo.0.display()), LONG).unwrap();
         let served = while_served(Some(&program), |mut client, peer| {
             let call = client.request(peer, b"").unwrap();

@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<Outcome, Failure> {
     let services = services.collect::<Result<Vec<_>, _>>()?;
     capability::drop_all_but(capability::NONE)?;
     for Service { scheme, address, .. } in &services {
-        eprintln!("nocopy: serving at {}://{address}", scheme.name());
+        print::say(format_args!("nocopy: serving at {}://{address}", scheme.name()));
     }
     let start = Instant::now();
     let (served, failure) = serve(arguments, services, program.as_ref(), &interrupt);
@@ -180,10 +180,9 @@ fn serve(
 ) -> (Vec<Served>, Option<Failure>) {
     let start = Instant::now();
     thread::scope(|scope| {
-        let waiting = arguments.wait;
         let threads: Vec<_> = services
             .into_iter()
-            .map(|service| scope.spawn(move || service.serve(waiting, program, interrupt)))
+            .map(|service| scope.spawn(move || service.serve(arguments, program, interrupt)))
             .collect();
         let is_over = || arguments.duration.is_some_and(|duration| start.elapsed() >= duration);
         while !interrupt.came() && !is_over() && !threads.iter().any(|thread| thread.is_finished()) {
@@ -202,17 +201,18 @@ impl Service {
     /// Answers until the end is asked for; what it did, and why it could not go on.
     fn serve(
         self,
-        waiting: Waiting,
+        arguments: &ServeArguments,
         program: Option<&Program>,
         interrupt: &Interrupt,
     ) -> (Served, Option<Error>) {
         let Self { scheme, address, way } = self;
+        let (waiting, idle) = (arguments.wait, arguments.idle);
         let mut served = Served::new(scheme, address);
         let done = match way {
             Way::Messages(endpoint) => messages::serve(*endpoint, waiting, program, interrupt, &mut served),
             Way::Datagrams(socket) => datagrams::serve(&socket, waiting, interrupt, &mut served),
             Way::OverPort(socket) => datagrams::serve_over_port(*socket, waiting, interrupt, &mut served),
-            Way::Stream(listener) => stream::serve(&listener, waiting, interrupt, &mut served),
+            Way::Stream(listener) => stream::serve(&listener, waiting, idle, interrupt, &mut served),
         };
         (served, done.err().map(|source| Error::Answer { scheme, address, source }))
     }

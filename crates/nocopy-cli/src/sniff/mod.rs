@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::arguments::SniffArguments;
 use crate::interrupt::Interrupt;
 use crate::live::LiveLine;
-use crate::{Failure, Outcome, capability, quantity};
+use crate::{Failure, Outcome, capability, print, quantity};
 use export::Exporter;
 use source::{Seen, Source};
 use summary::{Ending, Summary};
@@ -28,7 +28,7 @@ pub(crate) fn run(arguments: &SniffArguments) -> Result<Outcome, Failure> {
     let interrupt = Interrupt::listen()?;
     let mut source = Source::open(arguments, filter.as_ref())?;
     capability::drop_all_but(capability::NONE)?;
-    say(&format!("listening on {}: {}\n", arguments.interface, source.manner()));
+    print::say(format_args!("listening on {}: {}", arguments.interface, source.manner()));
     let mut sniffing = Sniffing::new(arguments, source, interrupt);
     let mut output = BufWriter::with_capacity(OUTPUT_BYTES, io::stdout().lock());
     let ended = sniffing.run(&mut output);
@@ -36,11 +36,6 @@ pub(crate) fn run(arguments: &SniffArguments) -> Result<Outcome, Failure> {
         sniffing.finish(&mut output)?;
     }
     ended.map(|()| Outcome::Positive)
-}
-
-/// Tells the user, who may have closed standard error.
-fn say(text: &str) {
-    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 /// A capture under way.
@@ -110,7 +105,7 @@ impl<'a> Sniffing<'a> {
             let line = summary.json(&ending, source);
             return writeln!(output, "{line}").and_then(|()| output.flush()).map_err(Failure::Print);
         }
-        say(&summary.text(&ending, source));
+        print::say(summary.text(&ending, source).trim_end());
         Ok(())
     }
 }

@@ -3,14 +3,13 @@
 mod export;
 mod report;
 
-use std::io::{self, Write};
 use std::thread::sleep;
 
 use console::Term;
 use nocopy::statistics::Snapshot;
 
 use crate::arguments::StatsArguments;
-use crate::{Failure, Outcome, capability};
+use crate::{Failure, Outcome, capability, print};
 use export::{json, openmetrics, table};
 use report::{Owners, Report};
 
@@ -19,7 +18,7 @@ pub(crate) fn run(arguments: &StatsArguments) -> Result<Outcome, Failure> {
     let mut owners = Owners::default();
     let mut now = Snapshot::of(&arguments.interface)?;
     if arguments.once || arguments.openmetrics {
-        print(arguments, &Report::new(&now, None, &mut owners))?;
+        show(arguments, &Report::new(&now, None, &mut owners))?;
         return Ok(Outcome::Positive);
     }
     let mut refreshes = 0;
@@ -30,14 +29,14 @@ pub(crate) fn run(arguments: &StatsArguments) -> Result<Outcome, Failure> {
         if Term::stdout().is_term() && !arguments.json {
             redraw(&report, arguments.all, refreshes == 0)?;
         } else {
-            print(arguments, &report)?;
+            show(arguments, &report)?;
         }
         refreshes += 1;
     }
     Ok(Outcome::Positive)
 }
 
-fn print(arguments: &StatsArguments, report: &Report) -> Result<(), Failure> {
+fn show(arguments: &StatsArguments, report: &Report) -> Result<(), Failure> {
     let text = if arguments.json {
         json::line(report)
     } else if arguments.openmetrics {
@@ -47,15 +46,14 @@ fn print(arguments: &StatsArguments, report: &Report) -> Result<(), Failure> {
     } else {
         table::lines(report, arguments.all)
     };
-    let mut output = io::stdout().lock();
-    output.write_all(text.as_bytes()).and_then(|()| output.flush()).map_err(Failure::Print)
+    print::text(&text)
 }
 
 /// Draws the table over the last one, cut to what the terminal holds.
 fn redraw(report: &Report, all: bool, first: bool) -> Result<(), Failure> {
     let terminal = Term::stdout();
     let (rows, columns) = terminal.size();
-    let text = table::table(report, all);
+    let text = print::printable(&table::table(report, all));
     let drawn = if first { terminal.clear_screen() } else { terminal.move_cursor_to(0, 0) };
     drawn
         .and_then(|()| terminal.clear_to_end_of_screen())

@@ -11,6 +11,9 @@ use crate::arrivals::{Arrival, Arrivals};
 /// How far back numbers are remembered. Flows are reordered over a few milliseconds at most: this many pass in 6 ms at 10 M/s.
 const WINDOW: u64 = 1 << 16;
 
+/// More than a datagram holds.
+const DATAGRAM_BYTES_MAX: u64 = 1 << 16;
+
 /// How long nothing must have come, after the sender said that it is done, for what is missing to count as lost.
 const SETTLE_NS: u64 = 100_000_000;
 
@@ -196,11 +199,11 @@ impl Run {
             return false;
         }
         self.data_ns = now_ns;
-        let received = &mut self.received;
-        if self.verify && data.checksum.is_none() {
-            received.corrupt += 1;
+        if self.verify && data.checksum.is_none() || !self.is_possible(data) {
+            self.received.corrupt += 1;
             return false;
         }
+        let received = &mut self.received;
         match self.arrivals.note(data.number) {
             Arrival::Ahead { .. } => {}
             Arrival::Late => received.reordered += 1,
@@ -217,6 +220,14 @@ impl Run {
         received.bytes += data.bytes.len() as u64;
         received.checksum = received.checksum.wrapping_add(data.checksum.unwrap_or(0).into());
         true
+    }
+
+    /// Whether there may be such data: what comes before them fits into as many datagrams as came before, and they end where the sender
+    /// says that it has ended.
+    fn is_possible(&self, data: &Data) -> bool {
+        let end = data.offset + data.bytes.len() as u64; // places are below 2^62
+        data.offset <= data.number.saturating_mul(DATAGRAM_BYTES_MAX)
+            && self.sent.is_none_or(|sent| data.number < sent.datagrams && end <= sent.bytes)
     }
 
     fn answer(&mut self, ask: &Ask, now_ns: u64) -> Option<[u8; CONTROL_BYTES]> {
@@ -388,6 +399,27 @@ mod tests {
         assert_eq!(answer(receiving.handle(peer(1), &ask(7, Some(sent)), 2)).expected, 3);
         let findings = receiving.findings().unwrap();
         assert_eq!((findings.lost(), findings.is_whole, findings.sent), (1, false, Some(sent)));
+    }
+
+    #[test]
+    fn data_that_cannot_be_where_they_say_are_corrupt() {
+        let mut receiving = begun();
+        let place = |number, offset, bytes: &[u8]| {
+            let mut datagram = [&[0; DATA_HEADER_BYTES], bytes].concat();
+            emit_data(&mut datagram, 7, number, offset, true);
+            datagram
+        };
+        receiving.handle(peer(1), &place(1, 2 << 16, b"x"), 1);
+        assert_eq!((received(&receiving).corrupt, received(&receiving).datagrams), (1, 0), "behind one");
+        receiving.handle(peer(1), &place(1, 1 << 16, b"x"), 1);
+        let sent = Sent { datagrams: 3, bytes: 100_000, checksum: 0 };
+        receiving.handle(peer(1), &ask(7, Some(sent)), 2);
+        for (number, offset) in [(2, 99_998), (3, 70_000)] {
+            receiving.handle(peer(1), &place(number, offset, b"end"), 3);
+        }
+        assert_eq!((received(&receiving).corrupt, received(&receiving).datagrams), (3, 1), "past the end");
+        receiving.handle(peer(1), &place(2, 99_997, b"end"), 4);
+        assert_eq!((received(&receiving).corrupt, received(&receiving).datagrams), (3, 2));
     }
 
     /// Proves that a sender that no answer reaches does not keep a receiver from ending.

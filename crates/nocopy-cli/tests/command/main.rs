@@ -1,9 +1,10 @@
 //! The command, as a program on real traffic.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::disallowed_macros)] // a test may print
 
 mod bench;
 mod capability;
 mod listening;
+mod output_files;
 mod ping;
 mod profile;
 mod profile_sweep;

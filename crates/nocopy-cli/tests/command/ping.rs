@@ -1,18 +1,19 @@
 //! `nocopy ping`, `nocopy serve` and `nocopy call` as their users meet them: two processes, over lo and over a lab.
 
 use std::fs;
-use std::io::{BufRead, BufReader, ErrorKind};
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::thread;
 use std::time::Instant;
 
-use crate::running::{PATIENCE, Running, nocopy, text};
-use crate::watching::with_enough_time;
+use crate::running::{PATIENCE, Running, nocopy, terminal, text};
+use crate::watching::{uninterrupted, with_enough_time};
 use nocopy::message::Endpoint;
 use nocopy_lab::End;
-use rustix::process::Signal;
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
 
 impl Running {
@@ -41,6 +42,10 @@ impl Server {
         // Read on, so that it does not wait for that.
         thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
         Self { running, targets }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(self.running.0.as_ref().unwrap())
     }
 
     /// What it counted, once it was asked to end.
@@ -386,6 +391,28 @@ fn a_request_has_its_response() {
     assert_eq!((&served[0]["answered"], &served[0]["connections"]), (&3.into(), &3.into()), "{served:?}");
 }
 
+/// Proves that a response does not steer the terminal that it is shown on, and that the user learns of it.
+#[test]
+fn a_response_on_a_terminal_is_only_shown() {
+    let server = Server::start(&["message://127.0.0.1:0"], &[]);
+    let target = &server.targets[0];
+    let shown = |request: &str| {
+        let (mut screen, theirs) = terminal(24, 80);
+        let mut command = nocopy(&["call", target, "--timeout", "60s", request]);
+        let output = Running(Some(command.stdout(theirs).spawn().unwrap())).end();
+        drop(command); // it has the other end of the terminal
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let mut drawn = Vec::new();
+        // Ends with an error when nobody has the other end any more.
+        let _ = screen.read_to_end(&mut drawn);
+        (text(&drawn), text(&output.stderr))
+    };
+    assert_eq!(shown("plain\twords"), ("plain\twords".into(), String::new()));
+    let (drawn, said) = shown("\x1b]0;title\x07 \u{9b}2J");
+    assert_eq!(drawn, "\u{fffd}]0;title\u{fffd} \u{fffd}2J");
+    assert!(said.contains("not for a terminal") && said.lines().count() == 1, "{said}");
+}
+
 /// Proves that a program answers requests, several at a time, that pings are not for it, and that its failure is told to who asked.
 #[test]
 fn a_program_answers_requests() {
@@ -436,4 +463,76 @@ fn a_bare_address_serves_messages_tcp_and_udp() {
     let output = running.end();
     assert_eq!(output.status.code(), Some(0));
     assert!(text(&output.stdout).contains("20 answered"), "{}", text(&output.stdout));
+}
+
+/// A connection to a server from an address of this host.
+fn connect_from(source: &str, server: &Server) -> TcpStream {
+    let to: SocketAddr = server.targets[0].strip_prefix("tcp://").unwrap().parse().unwrap();
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &SocketAddr::new(source.parse().unwrap(), 0)).unwrap();
+    uninterrupted(|| Ok(connect(&socket, &to)?)).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn is_echoed(mut stream: &TcpStream) -> bool {
+    let mut echo = [0; 4];
+    stream.write_all(b"echo").is_ok() && stream.read_exact(&mut echo).is_ok() && echo == *b"echo"
+}
+
+/// Proves that peers that send and never read take no more memory than is said, and that others are served all the same.
+#[test]
+fn peers_that_never_read_are_kept_within_the_bound() {
+    let server = Server::start(&["tcp://127.0.0.1:0"], &[]);
+    let honest = connect_from("127.0.0.2", &server);
+    assert!(is_echoed(&honest));
+    let mut greedy: Vec<TcpStream> = Vec::new();
+    for _ in 0..40 {
+        let mut stream = connect_from("127.0.0.1", &server);
+        // As much as is kept for one; or as far as it goes.
+        let _ = stream.write_all(&vec![7; 16 << 20]);
+        greedy.push(stream);
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", server.pid().as_raw_nonzero())).unwrap();
+    let highest = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let highest_kib: u64 = highest.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(highest_kib < (256 + 64) << 10, "{highest_kib} KiB");
+    assert!(is_echoed(&honest) && is_echoed(&connect_from("127.0.0.2", &server)));
+    drop(greedy);
+    let served = &server.end()[0];
+    assert_eq!(served["connections"], 42, "{served}");
+    assert!(served["refused"].as_u64().unwrap() >= 20, "{served}");
+}
+
+/// Proves that connections of one address leave places to others: all that may be there, and all that there are descriptors for.
+#[test]
+fn connections_of_one_address_leave_places_to_others() {
+    for (count, descriptors) in [(256, None), (60, Some(40))] {
+        let server = Server::start(&["tcp://127.0.0.1:0"], &[]);
+        if descriptors.is_some() {
+            let limit = Rlimit { current: descriptors, maximum: descriptors };
+            prlimit(Some(server.pid()), Resource::Nofile, limit).unwrap();
+        }
+        let first = connect_from("127.0.0.2", &server);
+        assert!(is_echoed(&first));
+        let silent: Vec<_> = (0..count).map(|_| connect_from("127.0.0.1", &server)).collect();
+        assert!(is_echoed(&connect_from("127.0.0.3", &server)), "{count}");
+        assert!(is_echoed(&first), "of its address it is the only one");
+        drop(silent);
+        let served = &server.end()[0];
+        assert_eq!(served["connections"], count + 2, "{served}");
+        assert!(served["refused"].as_u64().unwrap() > 0, "{served}");
+    }
+}
+
+#[test]
+fn a_connection_that_stands_still_is_closed() {
+    for wait in ["spin", "block"] {
+        let server = Server::start(&["tcp://127.0.0.1:0"], &["--idle", "100ms", "--wait", wait]);
+        let mut silent = connect_from("127.0.0.1", &server);
+        assert_eq!(uninterrupted(|| silent.read(&mut [0; 9])).unwrap(), 0);
+        assert_eq!(server.end()[0]["refused"], 1);
+    }
 }

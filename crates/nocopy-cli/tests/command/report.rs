@@ -99,6 +99,11 @@ fn two_runs_are_compared() {
         assert!(said.contains(words), "{words}: {said}");
     }
     assert!(scratch.read("page.html").contains("2.00 M [1.80 M–2.20 M]"));
+    let again = ["report", "b.json", "a.json", "--html", "page.html"];
+    let refused = scratch.nocopy(&again);
+    assert!(refused.status.code() == Some(2) && text(&refused.stderr).contains("--force"));
+    assert_eq!(scratch.nocopy(&[&again[..], &["--force"]].concat()).status.code(), Some(0));
+    assert!(scratch.read("page.html").contains("worse"));
     let json: Value =
         serde_json::from_slice(&scratch.nocopy(&["report", "b.json", "a.json", "--json"]).stdout).unwrap();
     let row = &json["rows"][0];
@@ -148,4 +153,30 @@ fn what_is_not_results_is_refused_in_one_line() {
     refused(&["good.json", "--html", "none/page.html"], &["none/page.html", "directory"]);
     let alone = scratch.nocopy(&["report", "good.json", "--json"]);
     assert_eq!(alone.status.code(), Some(2), "one file is JSON already");
+}
+
+/// Proves that what a file says does not steer the terminal, also not where it is refused.
+#[test]
+fn words_of_a_refused_file_are_only_shown() {
+    let scratch = Scratch::new("escapes");
+    let mut kind = results("xdp", 1e6);
+    kind["schema"] = "nocopy.bench/\x1b]0;title\x07".into();
+    let mut variant = results("xdp", 1e6);
+    variant["results"][0]["figure"] = "\u{9b}2Jfigure".into();
+    for (results, words) in [(kind, "title"), (variant, "2Jfigure")] {
+        scratch.file("results.json", &results.to_string());
+        let output = scratch.nocopy(&["report", "results.json"]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(words) && !said.contains(['\x1b', '\x07', '\u{9b}']), "{said:?}");
+    }
+}
+
+/// Proves that an error that cannot be printed is still told by the exit code.
+#[test]
+fn a_broken_standard_error_changes_no_exit_code() {
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
+    let status = command.args(["report", "/nonexistent/results.json"]).stderr(full).status().unwrap();
+    assert_eq!(status.code(), Some(2));
 }

@@ -219,7 +219,8 @@ fn a_report_goes_into_a_file_that_loses_nothing_before() {
     let path = directory.file("report.json");
     fs::write(&path, "x".repeat(10_000)).unwrap();
     let option = format!("--report={path}");
-    let output = output(run(&["--json", &option], &["sh", "-c", &format!("wc -c < {path}; exit 3")]));
+    let output =
+        output(run(&["--json", "--force", &option], &["sh", "-c", &format!("wc -c < {path}; exit 3")]));
     assert_eq!((output.status.code(), text(&output.stdout).trim()), (Some(3), "10000"));
     assert_eq!(text(&output.stderr), "");
     let report: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
@@ -239,6 +240,15 @@ fn what_is_preloaded_already_stays_and_taking_is_asked_for_by_an_option() {
     assert!(plain.contains(&format!("LD_PRELOAD={}:libnocopy-test.so\n", library().display())), "{plain}");
     assert!(plain.contains("NOCOPY_RUN_SOCKET=") && !plain.contains("NOCOPY_TAKE="), "{plain}");
     assert!(environment(&["--take"], "").contains("NOCOPY_TAKE=1\n"));
+}
+
+#[test]
+fn a_report_on_standard_error_steers_no_terminal() {
+    for form in [&["--report"][..], &["--json"]] {
+        let output = output(run(form, &["sh", "-c", "exit 0", "\x1b]0;title\x07\u{9b}2J"]));
+        let said = text(&output.stderr);
+        assert!(said.contains("title") && !said.contains(['\x1b', '\u{9b}', '\x07']), "{said:?}");
+    }
 }
 
 #[test]

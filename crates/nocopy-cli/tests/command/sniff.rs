@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::running::Running;
+use crate::running::{Running, terminal};
 use crate::watching::uninterrupted;
 use nocopy::port::Purpose;
 use nocopy::{Mode, Port};
@@ -387,20 +387,12 @@ fn loopback_is_seen_once() {
 /// Proves that on a terminal, and in silence, a line says how it goes, and is gone in the end.
 #[test]
 fn on_a_terminal_a_line_shows_rates() {
-    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&terminal).unwrap();
-    unlockpt(&terminal).unwrap();
-    let size = rustix::termios::Winsize { ws_row: 24, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
-    rustix::termios::tcsetwinsize(&terminal, size).unwrap();
-    let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
-    let screen = fs::File::options().read(true).write(true).open(name).unwrap();
+    let (mut terminal, screen) = terminal(24, 120);
     let mut command = command(&[lab.right().interface(), "--quiet"]);
     command.stdout(Stdio::null()).stderr(screen);
     let sniffer = Running(Some(lab.right().namespace().run(|| command.spawn().unwrap())));
     drop(command); // it holds the other end of the terminal
-    let mut terminal = fs::File::from(terminal);
     let (say, said) = mpsc::channel();
     std::thread::spawn(move || {
         let mut buffer = [0; 4096];

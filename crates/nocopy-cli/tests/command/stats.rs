@@ -1,11 +1,11 @@
 //! `nocopy stats` as its users meet it, on known traffic in a private lab.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use crate::running::terminal;
 use nocopy::Port;
 use nocopy_lab::{End, Lab};
 use serde_json::Value;
@@ -107,27 +107,25 @@ fn rates_add_up_to_what_the_totals_grew_by() {
     assert!(lines.starts_with("nc1 link rx_packets 400 ") && lines.contains("/s\n"), "{lines}");
 }
 
-/// Proves that a terminal gets one table, drawn over at each refresh and cut to its size.
-#[test]
-fn on_a_terminal_a_table_is_drawn_over() {
-    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&terminal).unwrap();
-    unlockpt(&terminal).unwrap();
-    let size = rustix::termios::Winsize { ws_row: 4, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-    rustix::termios::tcsetwinsize(&terminal, size).unwrap();
-    let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
-    let screen = File::options().read(true).write(true).open(name).unwrap();
-    let mut child = lab.right().namespace().run(|| {
-        let mut command = command(&["--count", "3", "--interval", "0.05", lab.right().interface()]);
+/// What is drawn on a terminal of so many rows.
+fn drawn(end: &End, rows: u16, arguments: &[&str]) -> String {
+    let (mut terminal, screen) = terminal(rows, 80);
+    let mut child = end.namespace().run(|| {
+        let mut command = command(&[arguments, &["--interval", "0.05", end.interface()]].concat());
         command.stdout(screen).spawn().unwrap()
     });
-    let (mut terminal, mut text) = (File::from(terminal), Vec::new());
+    let mut text = Vec::new();
     // Ends with an error when nobody has the other end any more.
     let _ = terminal.read_to_end(&mut text);
     assert!(child.wait().unwrap().success());
-    let text = String::from_utf8(text).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+/// Proves that a terminal gets one table, drawn over at each refresh and cut to its size.
+#[test]
+fn on_a_terminal_a_table_is_drawn_over() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let text = drawn(lab.right(), 4, &["--count", "3"]);
     assert_eq!((text.matches("\x1b[2J").count(), text.matches("a second").count()), (1, 3), "{text:?}");
     assert_eq!(text.matches("tx_packets").count(), 3, "{text:?}");
     assert!(!text.contains("rx_bytes"), "a fifth line would scroll: {text:?}");

@@ -13,6 +13,7 @@ use crate::watching::{
     sleeps, switches, uninterrupted, wait_until, wait_until_asleep_in, while_stopped, with_enough_time,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
 
@@ -188,6 +189,25 @@ fn each_way_of_receiving_gives_the_same_bytes() {
         assert!(fs::read(target.path()).unwrap() == fs::read(source.path()).unwrap(), "{way}");
         assert_eq!(booked(&received), received["bytes"].as_u64().unwrap(), "{way}: {received}");
         assert!(!received["report"].as_array().unwrap().is_empty(), "{received}");
+    }
+}
+
+/// Proves that what lies on mapped pages is written: from where it lies, and with checksums, which are of what is written, from a copy.
+#[test]
+fn mapped_pages_are_written_with_and_without_checksums() {
+    let (source, target) = (Scratch::new("pages-source"), Scratch::new("pages-target"));
+    let content = noise(3_000_001);
+    fs::write(source.path(), &content).unwrap();
+    for verify in [&["--verify"][..], &[]] {
+        let options =
+            [&["--json", "--receive", "mapped", "--force", "--output", target.path()], verify].concat();
+        let (receiver, at) = recv("127.0.0.1", &options);
+        // Over loopback the kernel copies these to pages of its own, late, and those it maps.
+        let sender = send(at, &["--json", "--method", "zerocopy", "--file", source.path()]);
+        let ((sent, _), (received, code)) = agreed(sender, receiver);
+        assert_eq!((code, received["verified"] == true), (0, !verify.is_empty()), "{sent}{received}");
+        assert!(received["evidence"]["zero_copy_bytes"].as_u64() > Some(0), "nothing was mapped: {received}");
+        assert!(fs::read(target.path()).unwrap() == content, "{verify:?}");
     }
 }
 
@@ -831,4 +851,30 @@ fn errors_are_one_line_and_say_what_to_do() {
         (1, &"interrupted".into(), &1.into()),
         "{received}"
     );
+}
+
+/// Proves that with --from only that address is the sender, and that without it a user is told that it may be anybody.
+#[test]
+fn only_allowed_senders_are_received_from() {
+    let target = Scratch::new("from");
+    let (receiver, at, errors) =
+        recv_with_errors("127.0.0.1", &["--raw", "--json", "--from", "127.0.0.2", "--output", target.path()]);
+    let connect_from = |source: &str| {
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&socket, &SocketAddr::new(source.parse().unwrap(), 0)).unwrap();
+        uninterrupted(|| Ok(connect(&socket, &at)?)).unwrap();
+        TcpStream::from(socket)
+    };
+    let mut stranger = connect_from("127.0.0.1");
+    let _ = stranger.write_all(b"stranger");
+    stranger.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(uninterrupted(|| Ok(stranger.read(&mut [0; 9]).unwrap_or(0))).unwrap(), 0, "it is closed");
+    connect_from("127.0.0.2").write_all(b"friend").unwrap();
+    let (received, code) = receiver.summary();
+    assert_eq!((code, &received["foreign"]), (0, &1.into()), "{received}");
+    assert_eq!(fs::read(target.path()).unwrap(), b"friend");
+    assert_eq!(errors.join().unwrap(), "");
+    let (receiver, _, errors) = recv_with_errors("127.0.0.1", &["--duration", "1ms"]);
+    receiver.end();
+    assert!(errors.join().unwrap().contains("--from ADDRESS"));
 }

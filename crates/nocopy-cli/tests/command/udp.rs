@@ -769,3 +769,68 @@ fn errors_are_one_line_and_say_what_to_do() {
         assert_eq!(nocopy(arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
     }
 }
+
+/// Proves that with --from only that address is the sender, and that without it a user is told that it may be anybody.
+#[test]
+fn only_allowed_senders_are_received_from() {
+    let target = Scratch::new("from");
+    let options = ["--raw", "--json", "--from", "127.0.0.2", "--count", "1", "--output", target.path()];
+    let (receiver, at, errors) = recv_with_errors("127.0.0.1", &options);
+    for (source, words) in [("127.0.0.1", "stranger"), ("127.0.0.2", "friend")] {
+        UdpSocket::bind((source, 0)).unwrap().send_to(words.as_bytes(), at).unwrap();
+    }
+    let (received, code) = receiver.summary();
+    assert_eq!((code, &received["foreign"]), (0, &1.into()), "{received}");
+    assert_eq!(fs::read(target.path()).unwrap(), b"friend");
+    assert_eq!(errors.join().unwrap(), "");
+    let (receiver, _, errors) = recv_with_errors("127.0.0.1", &["--duration", "1ms"]);
+    receiver.end();
+    assert!(errors.join().unwrap().contains("--from ADDRESS"));
+}
+
+/// Proves that a sender whose bytes are blocks apart does not fill the disk, and that what is left out is no success.
+#[test]
+fn bytes_that_are_blocks_apart_do_not_fill_the_disk() {
+    let target = Scratch::new("apart");
+    let (receiver, at) = recv("127.0.0.1", &["--json", "--output", target.path()]);
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    sender.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let say = |kind: u8, flags: u8, numbers: [u64; 2], rest: &[u8]| {
+        let mut datagram = [&b"nocp\x01"[..], &[kind, 0, flags], b"abcdefgh"].concat();
+        numbers.iter().for_each(|number| datagram.extend(number.to_be_bytes()));
+        datagram.extend([0; 4]);
+        datagram.extend((rest.len() as u32).to_be_bytes());
+        datagram.extend(rest);
+        let checksum = crc32c::crc32c(&datagram);
+        datagram[32..36].copy_from_slice(&checksum.to_be_bytes());
+        sender.send_to(&datagram, at).unwrap();
+    };
+    let is_answered = || sender.recv(&mut [0; 200]).is_ok();
+    wait_until("it is answered", || {
+        say(1, 1, [0, 0], &[0; 64]);
+        is_answered()
+    });
+    let (pieces, apart) = (5000, 60_000);
+    for number in 0..pieces {
+        say(0, 1, [number, apart * number], b"x");
+        if number % 100 == 0 {
+            // So that its buffer does not fill.
+            wait_until("it has taken these", || {
+                say(1, 1, [0, 0], &[0; 64]);
+                is_answered()
+            });
+        }
+    }
+    let totals = [pieces, apart * pieces].map(u64::to_be_bytes).concat();
+    wait_until("it has said its last word", || {
+        say(1, 3, [0, 0], &[&totals[..], &[0; 48]].concat());
+        let mut answer = [0; 200];
+        sender.recv(&mut answer).is_ok() && answer[7] & 2 != 0
+    });
+    say(1, 7, [0, 0], &[&totals[..], &[0; 48]].concat());
+    let (received, code) = receiver.summary();
+    assert_eq!((code, &received["lost"]), (1, &0.into()), "{received}");
+    assert!(received["output"].as_str().unwrap().contains("left out"), "{received}");
+    let length = fs::metadata(target.path()).unwrap().len();
+    assert!(length < 70 << 20, "{length} bytes for {pieces}");
+}

@@ -12,13 +12,16 @@ const ADDRESSES_BYTES: usize = 12;
 /// Bytes of one.
 const TAG_BYTES: usize = 4;
 
-/// Takes every packet.
-const EVERYTHING: Instruction = Instruction {
-    code: (libc::BPF_RET | libc::BPF_K) as u16,
-    jump_true: 0,
-    jump_false: 0,
-    constant: u32::MAX,
-};
+/// Takes so many bytes of every packet.
+const fn take(bytes: u32) -> Instruction {
+    let code = (libc::BPF_RET | libc::BPF_K) as u16;
+    Instruction { code, jump_true: 0, jump_false: 0, constant: bytes }
+}
+
+/// A filter that no packet matches.
+pub(super) fn nothing() -> Program {
+    Program::new(vec![take(0)]).expect("a filter that ends")
+}
 
 /// A filter.
 #[derive(Debug, Clone)]
@@ -38,7 +41,7 @@ impl Filter {
         if instructions.len() <= INSTRUCTIONS_MAX || !is_valid(instructions) {
             return Ok(Self { program: Program::new(instructions.to_vec())?, long: None });
         }
-        Ok(Self { program: Program::new(vec![EVERYTHING])?, long: Some(instructions.into()) })
+        Ok(Self { program: Program::new(vec![take(u32::MAX)])?, long: Some(instructions.into()) })
     }
 
     /// Whether a frame matches as a packet socket of the kernel's sees it, with its tag beside it: here it was put back into the

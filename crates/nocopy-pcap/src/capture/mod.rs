@@ -10,7 +10,7 @@ mod passive;
 mod take;
 
 use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 pub(crate) use filter::{Filter, goes_back};
 use passive::Passive;
@@ -200,6 +200,14 @@ impl Control {
         match self {
             Self::Passive(_, why_not) => Library::Ours { mode: CaptureMode::Passive, note: why_not.clone() },
             Self::Take(control) => Library::Ours { mode: control.mode(), note: None },
+        }
+    }
+
+    /// Leaves to the host what comes in from now on, as far as this can be done while a call reads: what that has not read yet stays.
+    pub(crate) fn deafen(&self) {
+        match self {
+            Self::Passive(control, _) => crate::handle::deafen(control.descriptor().as_raw_fd()),
+            Self::Take(control) => control.leave_to_host(),
         }
     }
 

@@ -4,9 +4,9 @@
 //! interface that went, and that packets which an old filter let through are run through the new one.
 
 use std::ffi::{CStr, CString, c_int};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -64,6 +64,8 @@ struct Shared {
     /// How often the filter changed. Release when it is written, behind `posted`; acquire when it is read.
     changes: AtomicU32,
     posted: Mutex<Option<(Filter, FilterPlace)>>,
+    /// Packets in blocks that contradict themselves.
+    unreadable: AtomicU64,
     drops: Option<Drops>,
 }
 
@@ -81,6 +83,7 @@ impl Passive {
             is_down: AtomicBool::new(false),
             changes: AtomicU32::new(0),
             posted: Mutex::new(None),
+            unreadable: AtomicU64::new(0),
             drops: settings.promiscuous.then(|| Drops::of(name)),
         });
         let control = Control { shared: Arc::clone(&shared) };
@@ -136,7 +139,10 @@ impl Passive {
             }
             let Some(block) = &mut self.reading else { break };
             let stays = block.left() > 1;
-            let Some(captured) = block.next_packet() else { break };
+            let Some(captured) = block.next_packet() else {
+                self.shared.unreadable.fetch_add(block.unreadable().into(), Ordering::Relaxed);
+                break;
+            };
             let vlan = captured.vlan.map(|tag| VlanTag { protocol: tag.protocol, control: tag.control });
             let matches = self.filter.as_ref().is_none_or(|user| {
                 user.filter.matches_beside_tag(captured.bytes, captured.original_bytes, vlan)
@@ -325,7 +331,8 @@ impl Control {
         let place = match self.put_in_kernel(&filter) {
             Ok(()) => FilterPlace::Socket,
             Err(refusal) => {
-                eprintln!("Warning: {}", warning(&refusal));
+                // As libpcap says it; `eprintln!` would panic where standard error is broken.
+                let _ = writeln!(io::stderr(), "Warning: {}", warning(&refusal));
                 self.shared.control.set_socket_filter(None).map_err(|error| match error {
                     CaptureError::System { source, .. } => {
                         text::of_errno("can't remove kernel filter", &source)
@@ -362,7 +369,7 @@ impl Control {
             totals.map_err(|error| text::of_errno("failed to get statistics from socket", &error))?;
         Ok(Counts {
             received: totals.tp_packets,
-            dropped: totals.tp_drops,
+            dropped: totals.tp_drops + self.shared.unreadable.load(Ordering::Relaxed),
             interface_dropped: self.shared.drops.as_ref().map_or(0, Drops::count),
         })
     }

@@ -21,7 +21,7 @@ use nocopy::{Mode, Port, xdp};
 use nocopy_proto::filter::{Ancillary, INSTRUCTIONS_MAX, Program};
 
 use super::interface::{self, Drops, InterfaceKind};
-use super::{Counts, Direction, Filter, Packet, Refusal, Waited, Waiting};
+use super::{Counts, Direction, Filter, Packet, Refusal, Waited, Waiting, filter};
 use crate::handle::{Settings, Stop};
 use crate::report::{self, CaptureMode, FilterPlace};
 use crate::text;
@@ -203,7 +203,7 @@ impl Take {
         stop: &Stop,
         deliver: &mut impl FnMut(Packet<'_>),
     ) -> usize {
-        let (mut delivered, mut handed_back) = (0, 0);
+        let mut delivered = 0;
         for _ in 0..max {
             if stop.is_asked() {
                 break;
@@ -218,7 +218,7 @@ impl Take {
             {
                 // Refused, it is lost to the host, as on an interface that is gone.
                 self.lost += u64::from(self.to_host.hand_over(packet).is_err());
-                handed_back += 1;
+                self.tell_handed_back();
                 continue;
             }
             delivered += 1;
@@ -229,13 +229,16 @@ impl Take {
                 stays: true,
             });
         }
-        if handed_back > 0 {
-            let received = self.shared.received.load(Ordering::Relaxed) - handed_back;
-            self.shared.received.store(received, Ordering::Relaxed);
-            self.tell_lost();
-        }
         self.tell();
         delivered
+    }
+
+    /// A packet in hand is the host's: at once, since the program may leave the call by longjmp(3) from its callback.
+    #[cold]
+    fn tell_handed_back(&self) {
+        let received = self.shared.received.load(Ordering::Relaxed) - 1;
+        self.shared.received.store(received, Ordering::Relaxed); // nobody else stores
+        self.tell_lost();
     }
 
     fn tell_lost(&self) {
@@ -503,6 +506,11 @@ impl Control {
             }
             Err(error) => Err(error.to_string()),
         }
+    }
+
+    /// Leaves to the host what comes in from now on, where a filter can be put in front.
+    pub(super) fn leave_to_host(&self) {
+        let _ = self.put_in_front(Some(&filter::nothing()));
     }
 
     pub(super) fn set_direction(&self, direction: Direction) -> Result<(), String> {

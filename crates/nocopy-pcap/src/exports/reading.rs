@@ -22,7 +22,8 @@ fn deliver_to(handler: Option<Handler>, user: *mut c_uchar) -> impl FnMut(&Packe
 /// Our state, if the capture is ours. No reference: it may be gone before the call is over.
 #[inline]
 fn ours(handle: *mut Pcap) -> Option<NonNull<Handle>> {
-    table::find(handle).filter(|ours| ours.live().is_some()).map(NonNull::from)
+    // SAFETY: the program's word.
+    table::find_pointer(handle).filter(|ours| unsafe { ours.as_ref() }.live().is_some())
 }
 
 /// Reads; an error is `fallback`.

@@ -10,8 +10,8 @@ use crate::table;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pcap_inject(handle: *mut Pcap, packet: *const Opaque, bytes: usize) -> c_int {
-    // What libpcap refuses for its length alone it refuses on any handle, in its own words.
-    let is_sendable = bytes > 0 && c_int::try_from(bytes).is_ok();
+    // What libpcap refuses for its length alone, and the kernel for having no bytes at all, they refuse on any handle, in their own words.
+    let is_sendable = bytes > 0 && c_int::try_from(bytes).is_ok() && !packet.is_null();
     let Some(live) = table::find(handle).and_then(|ours| ours.live()).filter(|_| is_sendable) else {
         // SAFETY: the program's word.
         return unsafe { (system().pcap_inject)(handle, packet, bytes) };
@@ -24,7 +24,7 @@ unsafe extern "C" fn pcap_inject(handle: *mut Pcap, packet: *const Opaque, bytes
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pcap_sendpacket(handle: *mut Pcap, packet: *const c_uchar, bytes: c_int) -> c_int {
-    let bytes_sendable = usize::try_from(bytes).ok().filter(|&bytes| bytes > 0);
+    let bytes_sendable = usize::try_from(bytes).ok().filter(|&bytes| bytes > 0 && !packet.is_null());
     let ours = table::find(handle).and_then(|ours| ours.live()).zip(bytes_sendable);
     let Some((live, len)) = ours else {
         // SAFETY: the program's word.

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::reading::Exclusive;
+use super::reading::{Exclusive, Footing, Place};
 use super::sending::Sending;
 use super::{Settings, Stop};
 use crate::abi::{ERROR, ERROR_BREAK, PacketHeader, Pcap};
@@ -33,7 +33,7 @@ pub(crate) struct Live {
 }
 
 // SAFETY: the pointers are to handles of libpcap, which it lets any thread use, one at a time for what is not said to be safe from
-// others; `Exclusive` is claimed by one.
+// others.
 unsafe impl Send for Live {}
 // SAFETY: as above.
 unsafe impl Sync for Live {}
@@ -183,8 +183,8 @@ impl Live {
     }
 
     /// Takes the right to read, which one call at a time has; the text says so if another one has it. See [`super::reading`].
-    pub(super) fn begin_reading(&self) -> Option<&mut Reader> {
-        let reader = self.reader.claim();
+    pub(super) fn begin_reading(&self, footing: &Footing) -> Option<&mut Reader> {
+        let reader = self.reader.claim(footing);
         if reader.is_none() {
             self.fail("nocopy: another call reads packets of this handle");
         }
@@ -264,12 +264,17 @@ impl Live {
         self.sending.finish()
     }
 
+    /// Whether a call reads, as far as can be told from the place of another one.
+    pub(super) fn is_read(&self, from: Place) -> bool {
+        self.reader.is_in_use(from)
+    }
+
     /// Closes the handle for the program. If a call reads right now, which may be one whose callback closes it, that one ends soon, and
     /// is left to end the handle: then this returns true, and it may be gone already.
-    pub(super) fn abandon(&self) -> bool {
+    pub(super) fn abandon(&self, from: Place) -> bool {
         self.is_abandoned.store(true, Ordering::Relaxed);
         self.stop.ask();
-        self.reader.abandon().is_break()
+        self.reader.abandon(from).is_break()
     }
 
     /// Closes the capture; where it `is_inherited` it stays as it is for the parent.

@@ -1,40 +1,120 @@
 //! Calls that read: one at a time, and a handle that is closed meanwhile ends with the one that reads.
+//!
+//! A program may leave such a call by longjmp(3): from its callback, or from a signal handler while the call waits. Such a call never
+//! says that it is over, so the next one finds out by its own place on the stack ([`Place`]).
 
 use std::cell::UnsafeCell;
+use std::hint::black_box;
+use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::live::Reader;
 use super::{Handle, Live};
 
-/// A call reads.
-///
-/// A program that leaves such a call by longjmp(3) never gives this back: it can set filters, send and close, but not read again.
-const CLAIMED: u8 = 1;
+/// No call reads, and the handle is open.
+const FREE: usize = 0;
 
-/// The handle was closed: whoever sets the second of the two does not end it, whoever finds both does.
-const ABANDONED: u8 = 2;
+/// The handle was closed: added to the address of the call that reads, if there is one. Of that call and the one that closes, the one
+/// that comes second ends the handle.
+const ABANDONED: usize = 1;
+
+/// In place of a thread: none has noted itself.
+const NONE: usize = 0;
+
+/// Where a call is: its thread, and how far down the stack, which grows downward on all processors that Linux has XDP for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    thread: usize,
+    address: usize,
+}
+
+impl Place {
+    /// Of the calling function, or a little below it.
+    #[inline]
+    pub(crate) fn here() -> Self {
+        let mark = 0_u8;
+        Self::at(black_box(&raw const mark).addr())
+    }
+
+    #[inline]
+    fn at(address: usize) -> Self {
+        // SAFETY: takes nothing, and always succeeds.
+        Self { thread: unsafe { libc::pthread_self() } as usize, address }
+    }
+}
+
+/// What a call that reads keeps on its stack. All that it calls lies below. A call that is made after the program left it, from where the
+/// program had called it, lies above its lower end, whatever that takes of the stack before it notes its [`Place`].
+#[derive(Debug)]
+#[repr(align(16))]
+pub(super) struct Footing(MaybeUninit<[u8; Self::BYTES]>);
+
+impl Footing {
+    /// More than lies between the program and the place of any call.
+    const BYTES: usize = 2048;
+
+    /// To be left where it is, on the stack.
+    pub(super) const fn new() -> Self {
+        Self(MaybeUninit::uninit())
+    }
+
+    #[inline]
+    fn lower_end(&self) -> usize {
+        black_box(&raw const self.0).addr()
+    }
+
+    #[inline]
+    fn place(&self) -> Place {
+        Place::at(self.lower_end() + Self::BYTES)
+    }
+}
 
 /// What one call at a time has.
 #[derive(Debug)]
 pub(super) struct Exclusive<T> {
-    state: AtomicU8,
+    /// [`FREE`], or the lower end of the reading call's footing; and [`ABANDONED`].
+    state: AtomicUsize,
+    /// The thread of that call, noted after it began and before it ends: read by another thread it is never that one's own.
+    thread: AtomicUsize,
     value: UnsafeCell<T>,
 }
 
+// SAFETY: the value is reached by one claim at a time.
+unsafe impl<T: Send> Sync for Exclusive<T> {}
+
 impl<T> Exclusive<T> {
     pub(super) const fn new(value: T) -> Self {
-        Self { state: AtomicU8::new(0), value: UnsafeCell::new(value) }
+        Self { state: AtomicUsize::new(FREE), thread: AtomicUsize::new(NONE), value: UnsafeCell::new(value) }
     }
 
-    /// Takes it, until it is given back.
+    /// Takes it, until it is given back. Also from a call that the program has left: what that was doing is over.
     #[expect(clippy::mut_from_ref, reason = "there is one claim at a time")]
-    pub(super) fn claim(&self) -> Option<&mut T> {
+    pub(super) fn claim(&self, footing: &Footing) -> Option<&mut T> {
         // Acquire: pairs with the release in `give_back`.
-        let is_free = self.state.fetch_or(CLAIMED, Ordering::Acquire) == 0;
+        let take = |from| {
+            self.state.compare_exchange(from, footing.lower_end(), Ordering::Acquire, Ordering::Relaxed)
+        };
+        let place = footing.place();
+        match take(FREE) {
+            Ok(_) => self.thread.store(place.thread, Ordering::Relaxed),
+            Err(found) if found & ABANDONED == 0 && self.was_left(found, place) => _ = take(found).ok()?,
+            Err(_) => return None,
+        }
         // SAFETY: there is one claim at a time, and nothing else reaches the value.
-        is_free.then(|| unsafe { &mut *self.value.get() })
+        Some(unsafe { &mut *self.value.get() })
+    }
+
+    /// Whether a call that read, by the state that was found, was left: one of the same thread that is not below it was not called by it.
+    fn was_left(&self, found: usize, from: Place) -> bool {
+        self.thread.load(Ordering::Relaxed) == from.thread && from.address > found
+    }
+
+    /// Whether a call reads that was not left, as far as can be told from there.
+    pub(super) fn is_in_use(&self, from: Place) -> bool {
+        let found = self.state.load(Ordering::Relaxed);
+        found & !ABANDONED != FREE && !self.was_left(found, from)
     }
 
     /// Gives it back. Breaks if it was abandoned meanwhile, and with it what it is part of is left to the caller.
@@ -42,19 +122,22 @@ impl<T> Exclusive<T> {
     /// # Safety
     /// The caller has claimed it, and uses it no more.
     pub(super) unsafe fn give_back(&self) -> ControlFlow<()> {
+        self.thread.store(NONE, Ordering::Relaxed);
         // Release: pairs with the acquire in `claim` and `abandon`; acquire: with the release in `abandon`.
-        match self.state.fetch_and(!CLAIMED, Ordering::AcqRel) & ABANDONED {
+        match self.state.fetch_and(ABANDONED, Ordering::AcqRel) & ABANDONED {
             0 => ControlFlow::Continue(()),
             _ => ControlFlow::Break(()),
         }
     }
 
-    /// Says that it is to end. Breaks if somebody has it, who then is told by [`Self::give_back`].
-    pub(super) fn abandon(&self) -> ControlFlow<()> {
+    /// Says that it is to end. Breaks if a call has it, which then is told by [`Self::give_back`].
+    pub(super) fn abandon(&self, from: Place) -> ControlFlow<()> {
         // As in `give_back`.
-        match self.state.fetch_or(ABANDONED, Ordering::AcqRel) & CLAIMED {
-            0 => ControlFlow::Continue(()),
-            _ => ControlFlow::Break(()),
+        let found = self.state.fetch_or(ABANDONED, Ordering::AcqRel);
+        if found == FREE || self.was_left(found, from) {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
         }
     }
 
@@ -69,15 +152,10 @@ struct Reading(NonNull<Handle>);
 impl Drop for Reading {
     fn drop(&mut self) {
         // SAFETY: while a call reads its handle stays; what that call had is gone, because it is over.
-        let abandoned = unsafe {
-            let handle = self.0.as_ref();
-            let ended = handle.live().map(|live| live.end_reading());
-            // Another thread may end the handle from here on, unless it was left to this one.
-            ended.filter(ControlFlow::is_break).map(|_| handle.abandoned.load(Ordering::Relaxed))
-        };
-        if let Some(handle) = abandoned {
-            // SAFETY: made of a box by `close`, which left it to this call, and read by nobody else.
-            unsafe { Box::from_raw(handle) }.end();
+        let ended = unsafe { self.0.as_ref().live().map(|live| live.end_reading()) };
+        if ended.is_some_and(|ended| ended.is_break()) {
+            // SAFETY: it was closed, and left to this call; nothing else has it any more.
+            unsafe { Handle::end(self.0) };
         }
     }
 }
@@ -93,7 +171,8 @@ impl Handle {
     ) -> Option<R> {
         // SAFETY: by contract.
         let live = unsafe { handle.as_ref() }.live()?;
-        let reader = live.begin_reading()?;
+        let footing = Footing::new();
+        let reader = live.begin_reading(&footing)?;
         let _reading = Reading(handle);
         Some(read(live, reader))
     }
@@ -103,19 +182,53 @@ impl Handle {
 mod tests {
     use super::*;
 
+    /// What is called by a call that reads.
+    #[inline(never)]
+    fn below<R>(run: impl FnOnce(&Footing) -> R) -> R {
+        run(black_box(&Footing::new()))
+    }
+
     #[test]
     fn what_is_abandoned_is_left_to_one() {
+        let footing = Footing::new();
+        let claim = |value: &Exclusive<i32>| value.claim(&footing).copied();
+        let claim_below = |value: &Exclusive<i32>| below(|footing| value.claim(footing).copied());
+        let abandon_below = |value: &Exclusive<i32>| below(|footing| value.abandon(footing.place()));
         let free = Exclusive::new(7);
-        assert!(free.abandon().is_continue() && free.claim().is_none());
+        assert!(abandon_below(&free).is_continue() && claim(&free).is_none());
         let claimed = Exclusive::new(7);
-        assert!(claimed.claim().is_some() && claimed.claim().is_none());
-        assert!(claimed.abandon().is_break());
+        assert!(claim(&claimed).is_some() && claim_below(&claimed).is_none());
+        assert!(abandon_below(&claimed).is_break());
         // SAFETY: claimed above, and not in use.
         assert!(unsafe { claimed.give_back() }.is_break());
         let returned = Exclusive::new(7);
-        assert_eq!(returned.claim(), Some(&mut 7));
+        assert_eq!(claim(&returned), Some(7));
         // SAFETY: claimed above, and not in use.
         assert!(unsafe { returned.give_back() }.is_continue());
-        assert!(returned.claim().is_some());
+        assert!(claim(&returned).is_some());
+    }
+
+    #[test]
+    fn what_a_call_had_that_was_left_is_the_next_ones() {
+        let claim_and_leave = |value: &Exclusive<i32>| {
+            assert!(below(|footing| value.claim(footing).is_some()));
+        };
+        let read_again = Exclusive::new(7);
+        claim_and_leave(&read_again);
+        assert!(!read_again.is_in_use(Place::here()));
+        assert!(below(|footing| read_again.claim(footing).is_some()), "from where it was called before");
+        assert!(read_again.claim(&Footing::new()).is_some(), "from above");
+        let closed = Exclusive::new(7);
+        claim_and_leave(&closed);
+        assert!(closed.abandon(Place::here()).is_continue());
+        // It is not known where another thread's call is.
+        let elsewhere = Exclusive::new(7);
+        claim_and_leave(&elsewhere);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert!(elsewhere.is_in_use(Place::here()) && elsewhere.claim(&Footing::new()).is_none());
+                assert!(elsewhere.abandon(Place::here()).is_break());
+            });
+        });
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,9 @@ fn run(injector: &Weak<Injector>, epoch: u64) {
     loop {
         std::thread::sleep(TICK);
         let Some(injector) = injector.upgrade() else { return };
+        if injector.is_stuck.load(Relaxed) {
+            std::thread::sleep(LOOK_AGAIN);
+        }
         if injector.tick(epoch, &mut seen).is_break() {
             return;
         }
@@ -52,7 +56,7 @@ impl Injector {
         if examined.is_some() {
             seen.examined = now;
         }
-        let mut state = self.state.lock();
+        let Some(mut state) = self.state() else { return ControlFlow::Continue(()) };
         if state.epoch != epoch {
             return ControlFlow::Break(());
         }

@@ -34,7 +34,7 @@ impl<T> Lock<T> {
     }
 
     #[inline]
-    fn try_lock(&self) -> Option<Guard<'_, T>> {
+    pub(super) fn try_lock(&self) -> Option<Guard<'_, T>> {
         // Acquire: pairs with the release of whoever held it before.
         (!self.held.swap(true, Ordering::Acquire)).then(|| Guard(self))
     }
@@ -60,12 +60,12 @@ impl<T> Lock<T> {
         None
     }
 
-    /// Takes it until [`Lock::let_go`].
-    pub(super) fn hold(&self) {
-        std::mem::forget(self.lock());
+    /// Takes it until [`Lock::let_go`], if it can be had in time.
+    pub(super) fn hold_within(&self, timeout: Duration) -> bool {
+        self.lock_within(timeout).map(std::mem::forget).is_some()
     }
 
-    /// Ends [`Lock::hold`].
+    /// Ends [`Lock::hold_within`].
     ///
     /// # Safety
     /// This thread, or the thread that it was before a fork, holds it, and has no guard of it.
@@ -74,7 +74,7 @@ impl<T> Lock<T> {
         self.held.store(false, Ordering::Release);
     }
 
-    /// The value, held by [`Lock::hold`].
+    /// The value, held by [`Lock::hold_within`].
     ///
     /// # Safety
     /// As [`Lock::let_go`]; and what is returned is gone before that is called.
@@ -131,8 +131,7 @@ mod tests {
             }
         });
         assert_eq!(*lock.lock(), 3 * ROUNDS);
-        lock.hold();
-        assert!(lock.lock_within(Duration::ZERO).is_none());
+        assert!(lock.hold_within(Duration::ZERO) && !lock.hold_within(Duration::ZERO));
         // SAFETY: held above.
         unsafe { lock.let_go() };
         assert!(lock.lock_within(Duration::ZERO).is_some());

@@ -27,7 +27,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use nocopy::port::Sender;
@@ -54,6 +54,8 @@ pub(crate) struct Injector {
     /// Frames that went by `socket`.
     singly: AtomicU64,
     state: Lock<State>,
+    /// Whether the state could not be had when it was last waited for: for ever, if a program left a call by siglongjmp(3).
+    is_stuck: AtomicBool,
 }
 
 struct State {
@@ -167,7 +169,8 @@ impl Injector {
             begun: 0,
         };
         let singly = AtomicU64::new(0);
-        let injector = Arc::new(Self { index, socket, inode, singly, state: Lock::new(state) });
+        let (state, is_stuck) = (Lock::new(state), AtomicBool::new(false));
+        let injector = Arc::new(Self { index, socket, inode, singly, state, is_stuck });
         process::register(&injector);
         Ok(injector)
     }
@@ -178,8 +181,7 @@ impl Injector {
     /// What the kernel says of it, or said of one before that was taken for sent. The frame was not sent.
     #[inline]
     pub(crate) fn inject(self: &Arc<Self>, frame: &[u8], nonblocking: bool) -> io::Result<()> {
-        let Some(_sending) = Sending::begin() else { return self.send(frame, nonblocking) };
-        let mut state = self.state.lock();
+        let Some((_sending, mut state)) = self.begin() else { return self.send(frame, nonblocking) };
         state.owed.pay()?;
         if let Way::Batches(batches) = &mut state.way {
             match batches.put(frame, nonblocking) {
@@ -234,28 +236,45 @@ impl Injector {
     /// Sends what is queued, and ends the batches. If nothing was done, because somebody is sending who does not get done, the
     /// injector must stay.
     pub(crate) fn close(&self) -> ControlFlow<()> {
-        let Some(mut state) = self.state_to_close() else { return ControlFlow::Break(()) };
+        let Some((_sending, mut state)) = self.begin() else { return ControlFlow::Break(()) };
         let sender = state.give_up(Duration::MAX);
         drop(state);
         drop(sender); // may wait for frames to come back
         ControlFlow::Continue(())
     }
 
-    /// The state, for who closes: a signal handler does so, too, and would wait for ever for what it interrupts.
-    fn state_to_close(&self) -> Option<Guard<'_, State>> {
-        if SENDING.get() { None } else { self.state.lock_within(process::EXIT_PATIENCE) }
+    /// The state, for calls of the program. None for a signal handler, which would wait for ever for what it interrupts; nor where it
+    /// cannot be had.
+    #[inline]
+    fn begin(&self) -> Option<(Sending, Guard<'_, State>)> {
+        let sending = Sending::begin()?;
+        Some((sending, self.state()?))
+    }
+
+    /// The state, if it can be had.
+    #[inline]
+    fn state(&self) -> Option<Guard<'_, State>> {
+        self.state.try_lock().or_else(|| self.wait_for_state())
+    }
+
+    #[cold]
+    fn wait_for_state(&self) -> Option<Guard<'_, State>> {
+        let timeout = if self.is_stuck.load(Relaxed) { Duration::ZERO } else { process::PATIENCE };
+        let state = self.state.lock_within(timeout);
+        self.is_stuck.store(state.is_none(), Relaxed);
+        state
     }
 
     /// Frames that were sent.
     pub(crate) fn sent(&self) -> u64 {
-        let batched = |state: Guard<'_, State>| state.batched_so_far().saturating_sub(state.owed.lost);
-        self.singly.load(Relaxed) + self.state_to_close().map_or(0, batched)
+        let batched = self.begin().map(|(_, state)| state.batched_so_far().saturating_sub(state.owed.lost));
+        self.singly.load(Relaxed) + batched.unwrap_or(0)
     }
 
     /// What was sent, and how, for people; nothing if nothing was.
     pub(crate) fn summary(&self) -> Option<String> {
         let singly = self.singly.load(Relaxed);
-        let Some(state) = self.state_to_close() else {
+        let Some((_sending, state)) = self.begin() else {
             return Some(format!(
                 "{singly} frames by packet socket; closed in the midst of sending, others are not counted"
             ));
@@ -403,7 +422,7 @@ impl State {
     /// Ends the batches in a child, which shares them with its parent: what was queued is the parent's to send.
     fn leave(&mut self) {
         if let Way::Batches(batches) = std::mem::replace(&mut self.way, Way::Singly) {
-            std::mem::forget(batches);
+            batches.sender.leave();
         }
     }
 

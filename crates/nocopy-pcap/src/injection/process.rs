@@ -4,20 +4,32 @@
 //! its parent, and sends singly until it has a socket of its own. A program that ends by `exit` or by returning from `main` is flushed at its
 //! exit; one that ends by `_exit`, `exec` or a signal may take the frames of its last millisecond with it.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::time::Duration;
 
 use super::lock::Lock;
-use super::{Injector, SENDING};
+use super::{Injector, SENDING, State};
 
-/// A thread that holds a lock while the program exits may never run again.
-pub(super) const EXIT_PATIENCE: Duration = Duration::from_secs(1);
+/// A thread that holds a lock may never run again: because the program exits, or because it left the call by siglongjmp(3).
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-static INJECTORS: Lock<Vec<Weak<Injector>>> = Lock::new(Vec::new());
+static INJECTORS: Lock<Vec<Registered>> = Lock::new(Vec::new());
+
+struct Registered {
+    injector: Weak<Injector>,
+    /// While its lock is held over a fork.
+    held: Option<Arc<Injector>>,
+}
 
 /// Whether the exit's flush is over. Batches that would begin now would not be flushed.
 static EXITING: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// Whether this thread forks, and holds [`INJECTORS`] over that.
+    static FORKING: Cell<bool> = const { Cell::new(false) };
+}
 
 pub(super) fn register(injector: &Arc<Injector>) {
     static WATCH: Once = Once::new();
@@ -27,8 +39,8 @@ pub(super) fn register(injector: &Arc<Injector>) {
         libc::atexit(at_exit);
     });
     let mut injectors = INJECTORS.lock();
-    injectors.retain(|injector| injector.strong_count() > 0);
-    injectors.push(Arc::downgrade(injector));
+    injectors.retain(|registered| registered.injector.strong_count() > 0);
+    injectors.push(Registered { injector: Arc::downgrade(injector), held: None });
 }
 
 pub(super) fn is_exiting() -> bool {
@@ -38,9 +50,9 @@ pub(super) fn is_exiting() -> bool {
 
 extern "C" fn at_exit() {
     EXITING.store(true, Ordering::Relaxed);
-    let Some(injectors) = INJECTORS.lock_within(EXIT_PATIENCE) else { return };
-    for injector in injectors.iter().filter_map(Weak::upgrade) {
-        if let Some(mut state) = injector.state.lock_within(EXIT_PATIENCE) {
+    let Some(injectors) = INJECTORS.lock_within(patience()) else { return };
+    for injector in injectors.iter().filter_map(|registered| registered.injector.upgrade()) {
+        if let Some(mut state) = injector.state.lock_within(patience()) {
             let sender = state.give_up(Duration::MAX);
             drop(state);
             std::mem::forget(sender); // the kernel has the frames, and the process ends
@@ -50,60 +62,50 @@ extern "C" fn at_exit() {
     }
 }
 
+/// How long to wait for a lock: not at all in a signal handler that interrupts a call of this thread, which may hold it.
+fn patience() -> Duration {
+    if SENDING.get() { Duration::ZERO } else { PATIENCE }
+}
+
+/// What cannot be had in time stays as it is, in both processes.
 unsafe extern "C" fn before_fork() {
-    // A signal handler that forks while this very thread sends: the locks are taken, and stay so.
-    if SENDING.get() {
+    if !INJECTORS.hold_within(patience()) {
         return;
     }
-    INJECTORS.hold();
+    FORKING.set(true);
     // SAFETY: held above.
-    for injector in unsafe { INJECTORS.held() }.iter().filter_map(Weak::upgrade) {
-        injector.state.hold();
-        // SAFETY: held above.
-        let given_up = unsafe { injector.state.held() }.flush();
-        std::mem::forget(given_up); // after an error; dropping it could wait
-        std::mem::forget(injector); // until after the fork
+    for registered in unsafe { INJECTORS.held() } {
+        let injector = registered.injector.upgrade();
+        registered.held = injector.filter(|injector| injector.state.hold_within(patience()));
+        if let Some(injector) = &registered.held {
+            // SAFETY: held above.
+            let given_up = unsafe { injector.state.held() }.flush();
+            std::mem::forget(given_up); // after an error; dropping it could wait
+        }
     }
 }
 
 unsafe extern "C" fn after_fork() {
-    if SENDING.get() {
+    end_fork(|_| {});
+}
+
+unsafe extern "C" fn in_child() {
+    end_fork(|state| state.leave());
+}
+
+/// Lets go of what `before_fork` holds, after a last look at each state.
+fn end_fork(look: impl Fn(&mut State)) {
+    if !FORKING.replace(false) {
         return;
     }
     // SAFETY: `before_fork` holds all of these locks for this thread.
     unsafe {
-        for injector in INJECTORS.held().iter() {
-            let_go(injector);
-        }
-        INJECTORS.let_go();
-    }
-}
-
-unsafe extern "C" fn in_child() {
-    if SENDING.get() {
-        return;
-    }
-    // SAFETY: as in `after_fork`.
-    unsafe {
-        for injector in INJECTORS.held().iter() {
-            if let Some(injector) = injector.upgrade() {
-                injector.state.held().leave();
+        for registered in INJECTORS.held() {
+            if let Some(injector) = registered.held.take() {
+                look(injector.state.held());
+                injector.state.let_go();
             }
-            let_go(injector);
         }
         INJECTORS.let_go();
-    }
-}
-
-/// Lets go of an injector that `before_fork` holds, and of its share in it.
-///
-/// # Safety
-/// It does, in this process.
-unsafe fn let_go(injector: &Weak<Injector>) {
-    let Some(injector) = injector.upgrade() else { return };
-    // SAFETY: by contract: the lock is held, and a share was kept by `before_fork`.
-    unsafe {
-        injector.state.let_go();
-        Arc::decrement_strong_count(Arc::as_ptr(&injector));
     }
 }

@@ -64,6 +64,38 @@ fn send_bursts(injector: &Arc<Injector>, arrived: &mpsc::Receiver<(u32, usize)>)
     number
 }
 
+/// Sends until there are batches.
+fn begin_batches(injector: &Arc<Injector>) {
+    let started = Instant::now();
+    while injector.state.lock().begun == 0 {
+        injector.inject(&frame(0, 60), false).unwrap();
+        assert!(started.elapsed() < PATIENCE, "no batches: {:?}", injector.summary());
+    }
+}
+
+/// Forks: the child runs that and ends, with 0 if it returns true.
+fn fork(run: impl FnOnce() -> bool) -> libc::pid_t {
+    // SAFETY: the child uses nothing that another thread may have had, but for the allocator, which the C library makes good.
+    match unsafe { libc::fork() } {
+        // SAFETY: nothing of this process is to be run in its place.
+        0 => unsafe { libc::_exit(i32::from(!run())) },
+        child => child,
+    }
+}
+
+fn ends_well(child: libc::pid_t) -> bool {
+    let mut status = -1;
+    // SAFETY: `status` is a place for one.
+    unsafe { libc::waitpid(child, &raw mut status, 0) == child && status == 0 }
+}
+
+/// Runs that on a thread, which may hang.
+fn in_time<R: Send + 'static>(run: impl FnOnce() -> R + Send + 'static) -> R {
+    let (done, result) = mpsc::channel();
+    std::thread::spawn(move || done.send(run()));
+    result.recv_timeout(PATIENCE).expect("it waits for ever")
+}
+
 #[test]
 fn what_is_owed_is_told_once_for_each_frame_and_in_order() {
     let mut owed = Owed::default();
@@ -153,12 +185,8 @@ fn an_interface_that_goes_down_is_told_of_each_frame_that_did_not_leave() {
     let left = lab.left();
     let injector = injector(left);
     left.namespace().run(|| {
-        let (started, mut sent) = (Instant::now(), 0_u64);
-        while injector.state.lock().begun == 0 {
-            injector.inject(&frame(0, 60), false).unwrap();
-            sent += 1;
-            assert!(started.elapsed() < PATIENCE, "no batches: {:?}", injector.summary());
-        }
+        begin_batches(&injector);
+        let (started, mut sent) = (Instant::now(), injector.sent());
         left.set_down().unwrap();
         // It goes on until it is told, and is told as long as the interface is down.
         let mut failed = 0;
@@ -177,5 +205,64 @@ fn an_interface_that_goes_down_is_told_of_each_frame_that_did_not_leave() {
         let taken = injector.singly.load(Relaxed) + state.batched_so_far();
         // Of those lost, the last may have been told at once.
         assert!((0..=1).contains(&(taken - sent)), "{taken} were taken, {sent} calls succeeded");
+    });
+}
+
+#[test]
+fn a_forked_child_does_not_keep_the_queue() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let left = lab.left();
+    let injector = injector(left);
+    left.namespace().run(|| {
+        begin_batches(&injector);
+        let (mut parent_ends, parent) = std::io::pipe().unwrap();
+        let mut parent = Some(parent);
+        let child = fork(|| {
+            drop(parent.take());
+            std::io::Read::read(&mut parent_ends, &mut [0]).is_ok()
+        });
+        assert!(injector.close().is_continue());
+        let interface = Interface::of(injector.socket.as_fd(), injector.index).unwrap();
+        let mut opened = Batches::open(&interface);
+        let started = Instant::now();
+        while opened.is_err() && started.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+            opened = Batches::open(&interface);
+        }
+        let refusal = opened.err();
+        drop(parent);
+        assert!(ends_well(child));
+        assert_eq!(refusal, None, "the child lives, and the parent's socket is closed");
+    });
+}
+
+#[test]
+fn a_signal_handler_does_not_wait_for_the_call_that_it_interrupts() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let injector = injector(lab.left());
+    in_time(move || {
+        // `close` waits for the kernel, and a signal comes.
+        let closing = injector.begin().expect("nothing else has it");
+        injector.inject(&frame(0, 60), false).unwrap();
+        assert!(injector.close().is_break());
+        assert!(ends_well(fork(|| true)));
+        drop(closing);
+        assert!(injector.close().is_continue());
+    });
+}
+
+#[test]
+fn a_call_that_was_left_holds_nobody_up() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let left = injector(lab.left());
+    let injector = Arc::clone(&left);
+    // A call that sends, and that the program leaves by siglongjmp(3).
+    std::thread::spawn(move || std::mem::forget(left.begin())).join().unwrap();
+    in_time(move || {
+        let send = || injector.inject(&frame(0, 60), false).is_ok();
+        assert!(send());
+        assert!(ends_well(fork(send)));
+        assert!(injector.close().is_break());
+        assert_eq!(injector.sent(), 1);
     });
 }

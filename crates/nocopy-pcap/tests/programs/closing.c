@@ -1,23 +1,6 @@
 // Handles that are closed while a call reads: by its callback, by another thread. Nothing of them is left then.
-#include <dirent.h>
 #include <semaphore.h>
 #include "program.h"
-
-static int descriptors(void) {
-    DIR *directory = opendir("/proc/self/fd");
-    int count = 0;
-    while (readdir(directory)) count++;
-    closedir(directory);
-    return count;
-}
-
-static int sockets(void) {
-    FILE *file = fopen("/proc/net/packet", "r");
-    int lines = 0;
-    for (int byte; (byte = getc(file)) != EOF;) lines += byte == '\n';
-    fclose(file);
-    return lines - 1;
-}
 
 static void on_packet_close(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *bytes) {
     struct seen *seen = (struct seen *)user;

@@ -1,5 +1,6 @@
 // What the programs share: the parts of libpcap's interface that they call, and a way to ask the test for traffic.
 #pragma once
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -168,6 +169,24 @@ static inline void check_library(pcap_t *p) {
     char name[64], kind[64] = "";
     snprintf(name, sizeof name, "/proc/self/fd/%d", pcap_fileno(p));
     if (readlink(name, kind, sizeof kind - 1) < 0 || !strstr(kind, "eventpoll")) { printf("it looks on\n"); exit(5); }
+}
+
+// Descriptors that the process has open.
+static inline int descriptors(void) {
+    DIR *directory = opendir("/proc/self/fd");
+    int count = 0;
+    while (readdir(directory)) count++;
+    closedir(directory);
+    return count;
+}
+
+// Packet sockets in its network namespace.
+static inline int sockets(void) {
+    FILE *file = fopen("/proc/net/packet", "r");
+    int lines = 0;
+    for (int byte; (byte = getc(file)) != EOF;) lines += byte == '\n';
+    fclose(file);
+    return lines - 1;
 }
 
 // What hangs is ended.

@@ -83,6 +83,8 @@ static void lengths(const char *device) {
     say(p, "send -1", pcap_sendpacket(p, large, -1));
     errno = 0;
     say(p, "inject too much", pcap_inject(p, large, (size_t)1 << 31));
+    say(p, "inject from nowhere", pcap_inject(p, NULL, 60));
+    say(p, "send from nowhere", pcap_sendpacket(p, NULL, 60));
     say(p, "inject 5", pcap_inject(p, large, 5));
     say(p, "send 5", pcap_sendpacket(p, large, 5));
     say(p, "inject 20000", pcap_inject(p, large, 20000));

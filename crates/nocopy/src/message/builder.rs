@@ -136,7 +136,8 @@ impl Builder {
         self
     }
 
-    /// Peers at most (default: 65,536).
+    /// Peers at most (default: 65,536). When there are as many, a client from an address with fewer connections takes the place of the newest
+    /// one of the address that made the most.
     pub fn peers_max(mut self, peers: usize) -> Self {
         self.settings.peers_max = peers;
         self

@@ -280,7 +280,7 @@ impl Endpoint {
     /// Sends a message for which there is no open packet, or no room in it.
     fn send_in_fresh(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<(), SendError> {
         let Plan { payload_bytes_max, packets } = self.plan(peer, kind, message.len())?;
-        if self.carrier.room().packets < packets {
+        if self.packets_for(peer)? < packets {
             return Err(self.starve(peer));
         }
         self.close_packet_of(peer);
@@ -355,26 +355,31 @@ impl Endpoint {
     #[expect(clippy::result_large_err, reason = "gives back what it was given")]
     fn send_owned_as(&mut self, peer: Peer, kind: Kind, buffers: Buffers) -> Result<(), Rejected> {
         let bytes = buffers.iter().map(|buffer| buffer.len()).sum();
-        let sent = if bytes < INLINE_BYTES_MAX {
-            self.send_short(peer, kind, bytes, &buffers)
-        } else {
-            match self.plan_owned(peer, kind, bytes, buffers.len()) {
-                Ok(plan) => {
-                    let layout = Layout { kind, bytes, payload_bytes_max: plan.payload_bytes_max };
-                    if let Err(buffers) = self.carrier.fragments(buffers, layout, &mut self.made) {
-                        self.unmake();
-                        return Err(Rejected { buffers, reason: self.starve(peer) });
-                    }
-                    self.sent.messages += 1;
-                    self.sent.owned += bytes as u64;
-                    return self
-                        .queue_made(peer)
-                        .map_err(|reason| Rejected { buffers: Buffers::new(), reason });
-                }
-                Err(reason) => Err(reason),
-            }
+        if bytes < INLINE_BYTES_MAX {
+            let sent = self.send_short(peer, kind, bytes, &buffers);
+            return sent.map_err(|reason| Rejected { buffers, reason });
+        }
+        let plan = match self.plan_owned(peer, kind, bytes, buffers.len()) {
+            Ok(plan) => plan,
+            Err(reason) => return Err(Rejected { buffers, reason }),
         };
-        sent.map_err(|reason| Rejected { buffers, reason })
+        let layout = Layout { kind, bytes, payload_bytes_max: plan.payload_bytes_max };
+        let Self { protocol, carrier, made, .. } = self;
+        // First, since packets do not give the buffers back: once they are made, nothing is refused any more.
+        let places = match protocol.places(peer, plan.packets) {
+            Ok(places) => places,
+            Err(refusal) => return Err(Rejected { buffers, reason: refused(refusal) }),
+        };
+        if let Err(buffers) = carrier.fragments(buffers, layout, made) {
+            self.unmake();
+            return Err(Rejected { buffers, reason: self.starve(peer) });
+        }
+        let packets = made.len();
+        places.fill(made);
+        self.sent.messages += 1;
+        self.sent.owned += bytes as u64;
+        self.count_unsent(packets);
+        Ok(())
     }
 
     /// A short message is cheaper to copy than to refer to.
@@ -412,11 +417,20 @@ impl Endpoint {
     ) -> Result<Plan, SendError> {
         let plan = self.plan(peer, kind, bytes)?;
         let room = self.carrier.room();
-        if room.fragments < plan.packets || room.packets < plan.packets || room.buffers < buffers {
+        let packets = self.packets_for(peer)?;
+        if room.fragments < plan.packets || packets < plan.packets || room.buffers < buffers {
             return Err(self.starve(peer));
         }
         self.close_packet_of(peer);
         Ok(plan)
+    }
+
+    /// Packets that can be made for a peer now: none while as many of its packets wait to be acknowledged as are left for all, so that
+    /// peers which acknowledge nothing leave some for others.
+    #[inline]
+    fn packets_for(&self, peer: Peer) -> Result<usize, Gone> {
+        let left = self.carrier.room().packets;
+        Ok(if self.protocol.unacknowledged(peer)? > left { 0 } else { left })
     }
 
     /// How a message is laid into fresh packets, if there is room for them behind the open one.
@@ -455,6 +469,11 @@ impl Endpoint {
             self.freed = false;
             self.carrier.freed();
         }
+        // One that has its share already waits for its own.
+        let left = self.carrier.room().packets;
+        if self.protocol.unacknowledged(peer).is_ok_and(|packets| packets <= left) {
+            self.protocol.want_packets(self.now());
+        }
         if self.peers.starve(peer) {
             self.starved.push(peer);
         }
@@ -471,13 +490,20 @@ impl Endpoint {
     }
 
     fn queue_made(&mut self, peer: Peer) -> Result<(), SendError> {
-        self.unsent += self.made.len();
+        let packets = self.made.len();
         let queued = self.protocol.queue_all(peer, &mut self.made);
         self.made.drain(..).for_each(|packet| self.carrier.release(packet)); // of one that was refused
+        self.count_unsent(packets);
+        queued.map_err(refused)
+    }
+
+    /// So many packets more are queued; sends them if they are many.
+    #[inline]
+    fn count_unsent(&mut self, packets: usize) {
+        self.unsent += packets;
         if self.unsent >= UNSENT_MAX {
             self.transmit(self.now());
         }
-        queued.map_err(refused)
     }
 
     #[inline]
@@ -486,10 +512,7 @@ impl Endpoint {
             self.carrier.release(packet);
             return Err(refused(refusal));
         }
-        self.unsent += 1;
-        if self.unsent >= UNSENT_MAX {
-            self.transmit(self.now());
-        }
+        self.count_unsent(1);
         Ok(())
     }
 
@@ -817,6 +840,14 @@ impl Endpoint {
     /// How many peers there are, connected or not yet.
     pub fn peers(&self) -> usize {
         self.protocol.peers()
+    }
+
+    /// Where a peer is, connected or not yet.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    pub fn peer_address(&self, peer: Peer) -> Result<SocketAddr, Gone> {
+        self.protocol.peer_address(peer)
     }
 
     /// What is known of the way to a peer; `None` while it is not connected.

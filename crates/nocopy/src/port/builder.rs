@@ -205,8 +205,9 @@ impl PortBuilder {
         self
     }
 
-    /// Takes the place of an XDP program that is there already, and puts it back on close (default false: opening
-    /// fails, and names the program).
+    /// Takes the place of an XDP program that is there already, and puts it back when the last port of the interface closes (default
+    /// false: opening fails, and names the program). It stays detached if the process is killed, or closes the port without
+    /// `CAP_NET_ADMIN`, which is not reported: a program that gives up its privileges keeps that one for this.
     #[must_use]
     pub fn displace(mut self, on: bool) -> Self {
         self.displace = on;

@@ -30,7 +30,8 @@ use crate::sys::descriptor::{self, Description};
 use crate::sys::interface::{Interface, Promiscuous};
 use crate::sys::kernel;
 use crate::sys::namespace::NamespaceId;
-use crate::sys::xsk::XskSocket;
+use crate::sys::option::namespace_cookie;
+use crate::sys::xsk::{XskSocket, known_entries_min};
 use crate::xdp::{self, Attach, KernelVersion};
 
 /// The oldest kernel that takes an unbound socket into an XDP map.
@@ -53,6 +54,14 @@ const DESCRIPTORS: usize = 3;
 /// the client that binds the socket, and, if promiscuous mode was granted, put each into that mode. It can take the
 /// program off the interface, and other queues of it back from whoever they were granted to: grants that one process
 /// makes on an interface share their program. It cannot receive anything else.
+///
+/// # What the opener is trusted with
+/// The client checks what it is given ([`Grant::receive`]), but cannot see whether the opener kept duplicates. With one of the socket
+/// the opener, or whoever it passes it to, can map the port's rings and write to them: name frames that the kernel has yet to fill, or has yet
+/// to send, so that the bytes of a packet change while the client reads them, or what is sent changes on the way. It can also share the area
+/// (`XDP_SHARED_UMEM`): send what lies in it, and receive into it. With one of the map or the program it can take the port's packets away. It
+/// cannot make the client touch memory outside of the area, or give a frame two owners: addresses from rings are checked, whoever
+/// wrote them. So take grants only from a process that may see and change whatever lies in the area; give such a port an area of its own.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -220,8 +229,12 @@ impl Grant {
         Message { header, queue, native_refused, promiscuous, rx_entries }
     }
 
-    /// Receives a grant. Waits for it as long as the stream does ([`UnixStream::set_read_timeout`]). Nothing of what comes is
-    /// believed: each field, and what each descriptor is open on, is checked.
+    /// Receives a grant. Waits for it as long as the stream does ([`UnixStream::set_read_timeout`]).
+    ///
+    /// Checked are each field; what each descriptor is open on; that sockets, map and link are of this thread's network namespace, and the
+    /// link's program is attached where it is said to be; and that the rx ring is as long as it is said to be. Not checked, because the
+    /// kernel does not say, are that the program uses this map, that the map has the socket at the queue's place, and that nobody
+    /// else has the descriptors: see [what the opener is trusted with](Self#what-the-opener-is-trusted-with).
     ///
     /// # Errors
     /// [`GrantError`] says what is wrong with it. All descriptors that came are closed then.
@@ -247,15 +260,18 @@ impl Grant {
             is_socket("promiscuous membership", membership, libc::AF_PACKET)?;
         }
         let entries = check_program(&message.header, &map, &link)?;
+        check_namespace(&message.header, [Some(&socket), promiscuous.as_ref()])?;
         let Message { header, queue, native_refused, rx_entries, .. } = message;
         if queue >= entries {
             return Err(GrantError::Field { field: "queue" });
         }
+        let socket = XskSocket::from(socket);
+        check_ring(&header, &socket, rx_entries)?;
         let Header { namespace, interface, interface_index, at, fragments } = header;
         let redirect = Redirect::adopt(at, fragments, map, link);
         let promiscuous = promiscuous.map(Promiscuous::from);
         let rest = Granted { redirect, native_refused, promiscuous };
-        Ok(Self { namespace, interface, interface_index, queue, rx_entries, socket: socket.into(), rest })
+        Ok(Self { namespace, interface, interface_index, queue, rx_entries, socket, rest })
     }
 }
 
@@ -283,6 +299,29 @@ pub(super) fn check_program(header: &Header, map: &OwnedFd, link: &OwnedFd) -> R
         return Err(GrantError::Detached { interface: interface() });
     }
     Ok(entries)
+}
+
+/// Whether sockets are of the network namespace that was said, in which they bind and join (Linux 5.14 tells).
+fn check_namespace(header: &Header, sockets: [Option<&OwnedFd>; 2]) -> Result<(), GrantError> {
+    let interface = || header.interface.clone();
+    let check = |source| GrantError::Check { interface: interface(), operation: FIND_NAMESPACE, source };
+    let (here, _) = UnixStream::pair().map_err(check)?;
+    let here = namespace_cookie(&here).ok();
+    let is_here = |socket| here.is_none() || namespace_cookie(socket).ok() == here;
+    if sockets.into_iter().flatten().all(is_here) {
+        return Ok(());
+    }
+    Err(GrantError::Namespace { interface: interface() })
+}
+
+/// Whether the rx ring is of so many entries: by another number, what the kernel writes to it would be read at wrong places.
+fn check_ring(header: &Header, socket: &XskSocket, rx_entries: u32) -> Result<(), GrantError> {
+    let look = "look at the rx ring";
+    let check = |source| GrantError::Check { interface: header.interface.clone(), operation: look, source };
+    if rx_entries < known_entries_min() || !socket.has_rx_ring(rx_entries).map_err(check)? {
+        return Err(message::invalid("size of the rx ring"));
+    }
+    Ok(())
 }
 
 impl Granted {
@@ -340,6 +379,11 @@ impl PortBuilder {
             ));
         }
         self.check()?;
+        if self.rings.rx < known_entries_min() {
+            let advice = "the client cannot check how long a ring is that is less than a page; give the rx ring 256 entries or \
+                          more, or 4096 where pages are of 64 KiB";
+            return Err(self.not_granted("ring_sizes", advice));
+        }
         let namespace = namespace_numbers().map_err(|error| self.system(FIND_NAMESPACE, error))?;
         let interface = self.examine()?;
         self.wait_for_carrier(false)?;

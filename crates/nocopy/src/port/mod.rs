@@ -395,6 +395,14 @@ impl Inner {
         }
     }
 
+    /// Leaves what arrives to the host, which in the other modes has it anyway; see [`Redirect::clear`](redirect::Redirect::clear).
+    fn leave_to_host(&self) -> bool {
+        match self.backend() {
+            Backend::Xdp(xdp) => xdp.leave_to_host(),
+            Backend::Unattached(_) | Backend::PacketRing(_) | Backend::Memory(_) => true,
+        }
+    }
+
     fn is_left(&self) -> bool {
         self.left.load(Relaxed)
     }
@@ -444,7 +452,7 @@ impl Drop for Inner {
 
 impl Inner {
     /// Whether frames still lent are free once the socket is closed. Received into: in the copy modes, because
-    /// [`Redirect::clear`](redirect::Redirect::clear) waited for every running XDP program; a zero-copy device is told
+    /// [`wait_for_programs`](redirect::wait_for_programs) waited for every running one; a zero-copy device is told
     /// later, by a worker. Being sent: never, because some drivers take the pages themselves even in copy mode
     /// (`IFF_TX_SKB_NO_LINEAR`) and the socket's closing does not wait for them.
     fn kernel_is_done_with(&self, pool: &Pool) -> bool {

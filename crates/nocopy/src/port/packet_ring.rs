@@ -37,8 +37,8 @@ const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 /// A receiving and a sending packet socket.
 pub(super) struct PacketRing {
     receiving: PacketSocket,
-    /// Packets that the [`Announcer`] found too long.
-    too_long: Arc<AtomicU64>,
+    /// Packets that the [`Announcer`] did not announce.
+    unannounced: Arc<AtomicU64>,
     sending: Mutex<Sending>,
     dropped: Mutex<Dropped>,
     inquiry: Inquiry,
@@ -172,7 +172,7 @@ impl PacketRing {
         dropped.drops += u64::from(counts.drops);
         dropped.freezes += u64::from(counts.freezes);
         Ok(Statistics {
-            rx_dropped: self.too_long.load(Relaxed),
+            rx_dropped: self.unannounced.load(Relaxed),
             tx_invalid_descs: lock(&self.sending).invalid,
             tp_drops: dropped.drops,
             tp_freeze_q_cnt: dropped.freezes,
@@ -233,7 +233,7 @@ pub(super) fn open(
     };
     let backend = PacketRing {
         receiving,
-        too_long: announcer.too_long(),
+        unannounced: announcer.unannounced(),
         sending: Mutex::new(sending),
         dropped: Mutex::default(),
         inquiry,

@@ -29,6 +29,7 @@ use rustix::event::epoll;
 pub use waker::Waker;
 
 use super::receiver::{Batch, Receiver};
+use super::redirect;
 use super::wait::{self, Coalescer, Waiting};
 use super::{OpenError, Port, PortBuilder, ToHostError, TurnedAway, Wait};
 use crate::area::{Area, Balance};
@@ -271,6 +272,17 @@ impl Queues {
             to_host: all.to_host + one.to_host,
             lost: all.lost + one.lost,
         })
+    }
+
+    /// Leaves to the host what arrives from now on. What was taken before lies in the rings and can still be received, so that nothing
+    /// is lost or uncounted when the ports are closed. In packet ring mode the host has its packets anyway, and nothing changes.
+    ///
+    /// Returns whether it is certain that no packet is taken any more. Where the kernel refuses bpf(2) (before Linux 5.19, without
+    /// privileges and with `kernel.unprivileged_bpf_disabled` set) only closing the ports ends it.
+    pub fn stop_taking(&self) -> bool {
+        // Each of them, also behind one that is refused; and one wait for all.
+        let refused = self.ports.iter().filter(|port| !port.inner().leave_to_host()).count();
+        redirect::wait_for_programs() && refused == 0
     }
 
     /// Gives everything up in the child of a fork, without a change to what the parent has: no queue is taken from its ports, no

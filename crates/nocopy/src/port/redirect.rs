@@ -168,15 +168,19 @@ impl Redirect {
         self.sockets.set(queue, socket)
     }
 
-    /// Sends the packets of `queue` to the host from now on, and waits until no XDP program still running can have
-    /// seen the socket. Closing the socket would do both, unless the user has a duplicate of its descriptor.
+    /// Sends the packets of `queue` to the host, but for those of XDP programs that run already ([`wait_for_programs`]). Closing the
+    /// socket would do so, unless the user has a duplicate of its descriptor.
     ///
-    /// Returns whether both were done: a process without privileges may be refused bpf(2), and some kernels have no such
-    /// barrier (`nohz_full`).
+    /// Returns whether it was done: a process without privileges may be refused bpf(2).
     pub(super) fn clear(&self, queue: u32) -> bool {
         self.sockets.clear(queue).is_ok()
-            && rustix::thread::membarrier(rustix::thread::MembarrierCommand::Global).is_ok() // an RCU grace period
     }
+}
+
+/// Waits until no XDP program still running can have seen a socket that was taken out of its map. Returns whether that is certain: some
+/// kernels have no such barrier (`nohz_full`).
+pub(super) fn wait_for_programs() -> bool {
+    rustix::thread::membarrier(rustix::thread::MembarrierCommand::Global).is_ok() // an RCU grace period
 }
 
 /// The instructions of a filter in front of a redirect, none if it is to run in user space, and where it runs.

@@ -11,7 +11,7 @@ use super::drivers;
 use super::filter::{Rest, UserFilter};
 use super::grant::{Grant, Granted};
 use super::ladder::{Order, Refusal, Step};
-use super::redirect::Redirect;
+use super::redirect::{self, Redirect};
 use super::to_host::Way;
 use super::{Backend, FilterPlace, Inner, Mode, OpenError, Port, PortBuilder, assemble};
 use crate::area::{Area, Half};
@@ -47,6 +47,11 @@ pub(super) struct XdpBackend {
 impl XdpBackend {
     /// Ends receiving; true when it is certain that the kernel receives into none of the port's frames any more.
     pub(super) fn disconnect(&self) -> bool {
+        self.leave_to_host() && redirect::wait_for_programs()
+    }
+
+    /// Leaves what arrives to the host; see [`Redirect::clear`].
+    pub(super) fn leave_to_host(&self) -> bool {
         self.redirect.clear(self.queue)
     }
 

@@ -1,6 +1,6 @@
 //! What is sent, from the moment it is queued until the kernel has let go of its memory.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Range, RangeInclusive};
 
 use crate::evidence::Evidence;
@@ -8,6 +8,9 @@ use crate::evidence::Evidence;
 /// The number of what was queued to be sent, counted from 0 for each sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(super) u64);
+
+/// The most messages between the first that the kernel reads and the last, before the first is kept elsewhere.
+const SPAN_MAX: usize = 4096;
 
 /// A message that is queued, or that the kernel still reads.
 #[derive(Debug)]
@@ -28,11 +31,13 @@ pub(super) struct Held<M, T> {
 pub(super) struct Messages<M, T = ()> {
     first: u64,
     held: VecDeque<Held<M, T>>,
+    /// Those in front of `first`: the kernel reads them long after it has done with many behind them, whose places they would keep.
+    late: BTreeMap<u64, Held<M, T>>,
 }
 
 impl<M, T> Default for Messages<M, T> {
     fn default() -> Self {
-        Self { first: 0, held: VecDeque::new() }
+        Self { first: 0, held: VecDeque::new(), late: BTreeMap::new() }
     }
 }
 
@@ -42,13 +47,33 @@ impl<M, T> Messages<M, T> {
         let ticket = Ticket(self.end());
         let held = Held { message: Some(message), to, calls: 0, handed_over: false, evidence: None };
         self.held.push_back(held);
+        if self.held.len() > SPAN_MAX {
+            self.put_aside();
+        }
         ticket
     }
 
-    /// The only message there is.
+    /// Makes an end of what only waits for the first to be over.
+    #[cold]
+    fn put_aside(&mut self) {
+        if self.held.front().is_some_and(|first| first.handed_over)
+            && let Some(first) = self.held.pop_front()
+        {
+            self.late.insert(self.first, first);
+            self.first += 1;
+            self.forget_front();
+        }
+    }
+
+    /// The only message there is, if no call reads it.
     #[inline(always)]
     pub(super) fn only(&self) -> Option<&Held<M, T>> {
-        if self.held.len() == 1 { self.held.front() } else { None }
+        if self.held.len() == 1 { self.held.front().filter(|held| held.calls == 0) } else { None }
+    }
+
+    /// Whether a call may read it.
+    pub(super) fn is_read(&self, ticket: u64) -> bool {
+        self.get(ticket).calls > 0
     }
 
     /// Takes something out of the first message, all of which was handed over, and none of which the kernel reads; the rest of it is
@@ -69,7 +94,10 @@ impl<M, T> Messages<M, T> {
 
     #[inline]
     pub(super) fn get(&self, ticket: u64) -> &Held<M, T> {
-        &self.held[(ticket - self.first) as usize]
+        match ticket.checked_sub(self.first) {
+            Some(place) => &self.held[place as usize],
+            None => &self.late[&ticket],
+        }
     }
 
     /// The message itself, to be taken out and put back.
@@ -78,7 +106,10 @@ impl<M, T> Messages<M, T> {
     }
 
     fn get_mut(&mut self, ticket: u64) -> &mut Held<M, T> {
-        &mut self.held[(ticket - self.first) as usize]
+        match ticket.checked_sub(self.first) {
+            Some(place) => &mut self.held[place as usize],
+            None => self.late.get_mut(&ticket).expect("held until it is free"),
+        }
     }
 
     /// A call that reads all or part of these was made.
@@ -88,17 +119,19 @@ impl<M, T> Messages<M, T> {
         }
     }
 
-    /// Such a call is over. What is free now is given to `free`.
+    /// Such a call is over; `evidence` is what it tells, if it sent anything. What is free now is given to `free`.
     pub(super) fn returned(
         &mut self,
         tickets: RangeInclusive<u64>,
-        evidence: Evidence,
+        evidence: Option<Evidence>,
         free: &mut impl FnMut(Ticket, M, Evidence),
     ) {
         for ticket in tickets {
             let held = self.get_mut(ticket);
             held.calls -= 1;
-            held.learn(evidence);
+            if let Some(evidence) = evidence {
+                held.learn(evidence);
+            }
             self.release(ticket, free);
         }
     }
@@ -132,15 +165,33 @@ impl<M, T> Messages<M, T> {
         if let Some(message) = held.message.take() {
             free(Ticket(ticket), message, evidence);
         }
+        if ticket < self.first {
+            self.late.remove(&ticket);
+        }
+        self.forget_front();
+    }
+
+    fn forget_front(&mut self) {
         while self.held.front().is_some_and(|held| held.message.is_none()) {
             self.held.pop_front();
             self.first += 1;
         }
     }
 
+    /// Those that are not free yet.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Held<M, T>> {
+        self.late.values().chain(&self.held).filter(|held| held.message.is_some())
+    }
+
+    /// What the kernel may still read.
+    pub(super) fn read(&self) -> impl Iterator<Item = &M> {
+        self.held.iter().filter(|held| held.calls > 0).filter_map(|held| held.message.as_ref())
+    }
+
     /// Gives everything up, and returns what the kernel may still read; the rest is dropped.
     pub(super) fn abandon(self) -> impl Iterator<Item = M> {
-        self.held.into_iter().filter(|held| held.calls > 0).filter_map(|held| held.message)
+        let all = self.late.into_values().chain(self.held);
+        all.filter(|held| held.calls > 0).filter_map(|held| held.message)
     }
 }
 
@@ -156,7 +207,7 @@ impl<M, T> Held<M, T> {
     }
 }
 
-/// Calls by number, counted from 0 by both sides. Completions may come in any order, and for many at once.
+/// Calls by number, which both sides count. Completions may come in any order, and for many at once.
 #[derive(Debug)]
 pub(super) struct Calls<C> {
     first: u64,
@@ -171,6 +222,11 @@ impl<C> Default for Calls<C> {
 }
 
 impl<C> Calls<C> {
+    /// None yet; the first gets that number.
+    pub(super) fn starting_at(first: u64) -> Self {
+        Self { first, ..Self::default() }
+    }
+
     pub(super) fn push(&mut self, call: C) -> u64 {
         self.calls.push_back(Some(call));
         self.open += 1;
@@ -251,7 +307,7 @@ mod tests {
 
     #[test]
     fn the_kernels_counter_goes_round() {
-        let mut calls = Calls { first: u64::from(u32::MAX), ..Calls::default() };
+        let mut calls = Calls::starting_at(u64::from(u32::MAX));
         for number in 0..3 {
             calls.push(number);
         }
@@ -283,10 +339,45 @@ mod tests {
         messages.called(1..=1);
         messages.handed_over(0, None, &mut note);
         messages.handed_over(1, None, &mut note);
-        messages.returned(1..=1, Evidence::ZeroCopy, &mut note);
+        messages.returned(1..=1, Some(Evidence::ZeroCopy), &mut note);
         assert!(free.borrow().is_empty());
-        messages.returned(0..=1, Evidence::Unknown, &mut note);
+        messages.returned(0..=1, Some(Evidence::Unknown), &mut note);
         assert_eq!(*free.borrow(), [(0, Evidence::Unknown), (1, Evidence::Unknown)]);
         assert_eq!((messages.end(), messages.held.len()), (2, 0));
+    }
+
+    #[test]
+    fn a_message_that_is_read_for_long_keeps_no_places_of_others() {
+        let mut messages = Messages::default();
+        let mut freed = Vec::new();
+        let mut free = |ticket: Ticket, _: u64, _| freed.push(ticket.0);
+        let (slow, behind) = (3_u64, 10 * SPAN_MAX as u64);
+        for number in 0..behind {
+            let ticket = messages.push(number, number).0;
+            if number <= slow {
+                messages.called(ticket..=ticket);
+            }
+            messages.handed_over(ticket, None, &mut free);
+            assert!(messages.held.len() <= SPAN_MAX + 1, "{} places", messages.held.len());
+        }
+        assert!(messages.iter().map(|held| held.to).eq(0..=slow));
+        messages.returned(1..=2, None, &mut free);
+        assert!(messages.iter().map(|held| held.to).eq([0, slow]));
+        messages.returned(0..=0, None, &mut free);
+        messages.returned(slow..=slow, None, &mut free);
+        assert!(freed.iter().copied().eq((slow + 1..behind).chain([1, 2, 0, slow])));
+        assert_eq!((messages.end(), messages.held.len(), messages.late.len()), (behind, 0, 0));
+    }
+
+    #[test]
+    fn a_call_that_sent_nothing_changes_no_evidence() {
+        let mut messages = Messages::default();
+        let mut freed = Vec::new();
+        messages.push("one", ());
+        messages.called(0..=0);
+        messages.handed_over(0, Some(Evidence::ZeroCopy), &mut |_, _: &str, _| panic!("a call reads it"));
+        assert!(messages.is_read(0) && messages.only().is_none(), "not to be taken away");
+        messages.returned(0..=0, None, &mut |ticket, _, evidence| freed.push((ticket.0, evidence)));
+        assert_eq!(freed, [(0, Evidence::ZeroCopy)]);
     }
 }

@@ -3,14 +3,30 @@
 //! Completions come by the descriptor, and none after it is closed. So one thread of the process keeps such descriptors until the
 //! kernel has done; it ends when there are none left.
 
+use std::cmp::Reverse;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, getrlimit};
+
+use crate::sys::fork::Generation;
+
 /// How long to sleep between two looks: at first, and at most. A peer that stalls may do so for long.
 const PAUSE: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
+
+/// How long packets that are under way on this machine may keep memory that is cut off from its socket: in a queue of the device, or of a
+/// receiver on this host.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// The most bytes that sockets are waited for with: of more the oldest are cut off.
+const BYTES_MAX: usize = 256 << 20;
+
+/// The same of their number, as a part of the descriptors that the process may have: the program needs the rest.
+const SHARE_OF_DESCRIPTORS: u64 = 4;
 
 /// What is left of a socket that nobody has any more: its descriptor, and what the kernel reads.
 pub(super) trait Orphan: Send {
@@ -20,8 +36,14 @@ pub(super) trait Orphan: Send {
     /// Whether the kernel still reads any of it.
     fn is_read(&self) -> bool;
 
-    /// How long the kernel may take.
+    /// Bytes that it reads.
+    fn bytes(&self) -> usize;
+
+    /// How long the kernel may take before the socket is [cut off](Self::cut_off).
     fn patience(&self) -> Duration;
+
+    /// Makes the kernel let go of as much as it can, at the cost of what was not delivered: streams are reset.
+    fn cut_off(&mut self);
 
     /// Gives up what the kernel still reads, and returns how many bytes are lost to the program.
     fn abandon(self: Box<Self>) -> usize;
@@ -30,21 +52,35 @@ pub(super) trait Orphan: Send {
 struct Waiting {
     orphan: Box<dyn Orphan>,
     since: Instant,
+    /// Its time is up before its patience is.
+    is_hurried: bool,
+    /// When it was cut off first.
+    cut_off: Option<Instant>,
 }
 
 #[derive(Default)]
 struct Home {
     orphans: Vec<Waiting>,
-    is_running: bool,
+    /// Of the process whose thread runs, if one does: a forked child has none of its parent's threads.
+    running_in: Option<Generation>,
 }
 
-static HOME: Mutex<Home> = Mutex::new(Home { orphans: Vec::new(), is_running: false });
+static HOME: Mutex<Home> = Mutex::new(Home { orphans: Vec::new(), running_in: None });
 static LEAKED_BYTES: AtomicU64 = AtomicU64::new(0);
+static SOCKETS_CUT_OFF: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes of this process that the kernel never gave back, and that could not be replaced by others: foreign memory and frames of
-/// sockets that were closed by force, or dropped and not completed in time (10 s for datagrams, two minutes for streams).
+/// sockets of datagrams that were closed by force, and of dropped sockets that were not completed in time (10 s for datagrams; for
+/// streams two minutes, and a second after the connection was reset).
 pub fn leaked_bytes() -> u64 {
     LEAKED_BYTES.load(Relaxed)
+}
+
+/// Dropped sockets of this process for which the kernel was not waited any longer: their peers did not acknowledge in time, or there were too
+/// many. (They may be a quarter of the descriptors that the process may have, `ulimit -n`, and have 256 MiB; the oldest go first.) Streams were
+/// reset.
+pub fn sockets_cut_off() -> u64 {
+    SOCKETS_CUT_OFF.load(Relaxed)
 }
 
 /// Adds to the count of [`leaked_bytes`].
@@ -55,13 +91,20 @@ pub(super) fn leaked(bytes: usize) {
 /// Takes over what the kernel still reads.
 pub(super) fn adopt(orphan: Box<dyn Orphan>) {
     let mut home = HOME.lock().unwrap_or_else(PoisonError::into_inner);
-    home.orphans.push(Waiting { orphan, since: Instant::now() });
-    if !home.is_running {
-        let spawned = thread::Builder::new().name("nocopy-reaper".into()).spawn(run);
-        match spawned {
-            Ok(_) => home.is_running = true,
-            // Without a thread to wait for it, the memory is given up at once.
-            Err(_) => home.orphans.drain(..).for_each(Waiting::abandon),
+    if home.running_in.is_some_and(Generation::is_past) {
+        // Its parent's, which the parent waits for.
+        std::mem::forget(std::mem::take(&mut *home));
+    }
+    home.orphans.push(Waiting { orphan, since: Instant::now(), is_hurried: false, cut_off: None });
+    if home.running_in.is_none() {
+        match thread::Builder::new().name("nocopy-reaper".into()).spawn(run) {
+            Ok(_) => home.running_in = Some(Generation::current()),
+            Err(_) => {
+                // Without a thread to wait for it, the memory is given up at once; what the program drops then may come here again.
+                let orphans = std::mem::take(&mut home.orphans);
+                drop(home);
+                orphans.into_iter().for_each(Waiting::abandon);
+            }
         }
     }
 }
@@ -71,26 +114,252 @@ fn run() {
     loop {
         thread::sleep(pause);
         let mut orphans = std::mem::take(&mut HOME.lock().unwrap_or_else(PoisonError::into_inner).orphans);
-        orphans.iter_mut().for_each(|waiting| waiting.orphan.reap());
-        let (late, waiting): (Vec<_>, Vec<_>) =
-            orphans.into_iter().filter(|waiting| waiting.orphan.is_read()).partition(Waiting::is_late);
-        late.into_iter().for_each(Waiting::abandon);
+        hurry(&mut orphans, count_max(), BYTES_MAX);
+        // A fault of ours costs that socket only: what is read while it is dropped stays where it is for good.
+        let look = |waiting: Waiting| catch_unwind(AssertUnwindSafe(|| waiting.look())).ok().flatten();
+        let waiting: Vec<_> = orphans.into_iter().filter_map(look).collect();
         let mut home = HOME.lock().unwrap_or_else(PoisonError::into_inner);
         home.orphans.extend(waiting);
         let Some(youngest) = home.orphans.iter().map(|waiting| waiting.since.elapsed()).min() else {
-            home.is_running = false;
+            home.running_in = None;
             return;
         };
         pause = (youngest / 8).clamp(PAUSE, PAUSE_MAX);
     }
 }
 
+/// The most sockets that are waited for.
+fn count_max() -> usize {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(descriptors / SHARE_OF_DESCRIPTORS).unwrap_or(usize::MAX)
+}
+
+/// Of too many the oldest are waited for no longer.
+fn hurry(orphans: &mut [Waiting], count_max: usize, bytes_max: usize) {
+    orphans.sort_by_key(|waiting| Reverse(waiting.since));
+    let mut bytes = 0_usize;
+    for (younger, waiting) in orphans.iter_mut().enumerate() {
+        bytes = bytes.saturating_add(waiting.orphan.bytes());
+        waiting.is_hurried |= younger >= count_max || (younger > 0 && bytes > bytes_max);
+    }
+}
+
 impl Waiting {
-    fn is_late(&self) -> bool {
-        self.since.elapsed() >= self.orphan.patience()
+    /// Lets go of what the kernel has done with, or of everything when it is late; `None` if there is nothing left to wait for.
+    fn look(mut self) -> Option<Self> {
+        self.orphan.reap();
+        if !self.orphan.is_read() {
+            return None;
+        }
+        if !self.is_hurried && self.since.elapsed() < self.orphan.patience() {
+            return Some(self);
+        }
+        if self.cut_off.is_some_and(|since| since.elapsed() > GRACE) {
+            leaked(self.orphan.abandon());
+            return None;
+        }
+        self.cut_off();
+        self.orphan.is_read().then_some(self)
     }
 
-    fn abandon(self) {
+    /// To be called again: while another thread receives on a stream the kernel may refuse (`EBUSY`).
+    fn cut_off(&mut self) {
+        if self.cut_off.is_none() {
+            self.cut_off = Some(Instant::now());
+            SOCKETS_CUT_OFF.fetch_add(1, Relaxed);
+        }
+        self.orphan.cut_off();
+        self.orphan.reap();
+    }
+
+    fn abandon(mut self) {
+        self.cut_off();
         leaked(self.orphan.abandon());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    use nocopy_lab::patience::wait_until;
+
+    use super::*;
+
+    /// Has been looked at once, and then nothing is left.
+    struct Looked(Arc<AtomicBool>);
+
+    impl Orphan for Looked {
+        fn reap(&mut self) {
+            self.0.store(true, Relaxed);
+        }
+
+        fn is_read(&self) -> bool {
+            !self.0.load(Relaxed)
+        }
+
+        fn bytes(&self) -> usize {
+            100
+        }
+
+        fn patience(&self) -> Duration {
+            Duration::MAX
+        }
+
+        fn cut_off(&mut self) {}
+
+        fn abandon(self: Box<Self>) -> usize {
+            0
+        }
+    }
+
+    /// The kernel lets go of it when it is cut off; or never.
+    struct Silent {
+        obeys: bool,
+        is_cut_off: bool,
+        end: Arc<Mutex<Option<&'static str>>>,
+    }
+
+    impl Orphan for Silent {
+        fn reap(&mut self) {
+            if self.obeys && self.is_cut_off {
+                *self.end.lock().unwrap() = Some("reaped");
+            }
+        }
+
+        fn is_read(&self) -> bool {
+            self.end.lock().unwrap().is_none()
+        }
+
+        fn bytes(&self) -> usize {
+            100
+        }
+
+        fn patience(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn cut_off(&mut self) {
+            self.is_cut_off = true;
+        }
+
+        fn abandon(self: Box<Self>) -> usize {
+            *self.end.lock().unwrap() = Some(if self.is_cut_off { "abandoned" } else { "abandoned at once" });
+            0
+        }
+    }
+
+    #[test]
+    fn a_silent_socket_is_cut_off_before_its_memory_is_abandoned() {
+        for (obeys, expected) in [(true, "reaped"), (false, "abandoned")] {
+            let end = Arc::default();
+            adopt(Box::new(Silent { obeys, is_cut_off: false, end: Arc::clone(&end) }));
+            wait_until("its end", || end.lock().unwrap().is_some());
+            assert_eq!(*end.lock().unwrap(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn of_too_many_sockets_the_oldest_are_cut_off_first() {
+        for (count_max, bytes_max, expected) in
+            [(4, 400, 4), (2, 400, 2), (4, 300, 3), (4, 50, 1), (0, 400, 0)]
+        {
+            let first = Instant::now();
+            // Not in order.
+            let mut orphans: Vec<_> = [1, 3, 0, 2]
+                .map(|age| Waiting {
+                    orphan: Box::new(Faulty),
+                    since: first + Duration::from_secs(3 - age),
+                    is_hurried: false,
+                    cut_off: None,
+                })
+                .into();
+            hurry(&mut orphans, count_max, bytes_max);
+            let hurried: Vec<_> = orphans.iter().map(|waiting| waiting.is_hurried).collect();
+            let kept = hurried.iter().take_while(|is_hurried| !**is_hurried).count();
+            assert_eq!(kept, expected, "{hurried:?}");
+            assert!(hurried[kept..].iter().all(|&is_hurried| is_hurried), "{hurried:?}");
+            assert!(orphans.is_sorted_by_key(|waiting| Reverse(waiting.since)));
+        }
+    }
+
+    #[test]
+    fn a_hurried_socket_is_cut_off_and_counted() {
+        let (before, end) = (sockets_cut_off(), Arc::default());
+        let orphan = Box::new(Patient(Silent { obeys: true, is_cut_off: false, end: Arc::clone(&end) }));
+        let waiting = Waiting { orphan, since: Instant::now(), is_hurried: false, cut_off: None };
+        let mut waiting = waiting.look().expect("it has time");
+        assert!(end.lock().unwrap().is_none());
+        waiting.is_hurried = true;
+        assert!(waiting.look().is_none());
+        assert_eq!(*end.lock().unwrap(), Some("reaped"));
+        assert!(sockets_cut_off() > before);
+    }
+
+    /// Is waited for as long as it takes.
+    struct Patient(Silent);
+
+    impl Orphan for Patient {
+        fn reap(&mut self) {
+            self.0.reap();
+        }
+
+        fn is_read(&self) -> bool {
+            self.0.is_read()
+        }
+
+        fn bytes(&self) -> usize {
+            self.0.bytes()
+        }
+
+        fn patience(&self) -> Duration {
+            Duration::MAX
+        }
+
+        fn cut_off(&mut self) {
+            self.0.cut_off();
+        }
+
+        fn abandon(self: Box<Self>) -> usize {
+            Box::new(self.0).abandon()
+        }
+    }
+
+    struct Faulty;
+
+    impl Orphan for Faulty {
+        fn reap(&mut self) {
+            panic!("on purpose: a fault of the reaper's");
+        }
+
+        fn is_read(&self) -> bool {
+            true
+        }
+
+        fn bytes(&self) -> usize {
+            100
+        }
+
+        fn patience(&self) -> Duration {
+            Duration::MAX
+        }
+
+        fn cut_off(&mut self) {}
+
+        fn abandon(self: Box<Self>) -> usize {
+            0
+        }
+    }
+
+    #[test]
+    fn a_fault_of_one_socket_keeps_no_other_waiting() {
+        for _ in 0..3 {
+            let looked: [Arc<AtomicBool>; 2] = Default::default();
+            adopt(Box::new(Looked(Arc::clone(&looked[0]))));
+            adopt(Box::new(Faulty));
+            adopt(Box::new(Looked(Arc::clone(&looked[1]))));
+            wait_until("a look", || looked.iter().all(|looked| looked.load(Relaxed)));
+        }
     }
 }

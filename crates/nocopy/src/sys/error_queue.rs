@@ -16,10 +16,24 @@ const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 /// What the error queue tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
-    /// The kernel is done with the zero-copy calls of these numbers, counted from 0 for each socket, the last one included.
-    Done { first: u32, last: u32, copied: bool },
-    /// The network, or the host itself, could not bring a datagram to that address.
-    Refused { errno: i32, to: Option<SocketAddr>, from: Option<IpAddr> },
+    Done(Done),
+    Refused(Refusal),
+}
+
+/// The kernel is done with the zero-copy calls of these numbers, counted from 0 for each socket, the last one included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Done {
+    pub(crate) first: u32,
+    pub(crate) last: u32,
+    pub(crate) copied: bool,
+}
+
+/// The network, or the host itself, could not bring a datagram to that address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) errno: i32,
+    pub(crate) to: Option<SocketAddr>,
+    pub(crate) from: Option<IpAddr>,
 }
 
 /// `struct sock_extended_err`, and the address of who complains behind it.
@@ -96,13 +110,13 @@ fn read_notice(mut control: &[u8], to: &[u8]) -> Option<Notice> {
             let code = data[offset_of!(ExtendedError, code)];
             return match data[offset_of!(ExtendedError, origin)] {
                 SO_EE_ORIGIN_ZEROCOPY => {
-                    Some(Notice::Done { first: info, last, copied: code == SO_EE_CODE_ZEROCOPY_COPIED })
+                    let copied = code == SO_EE_CODE_ZEROCOPY_COPIED;
+                    Some(Notice::Done(Done { first: info, last, copied }))
                 }
-                SO_EE_ORIGIN_LOCAL | SO_EE_ORIGIN_ICMP | SO_EE_ORIGIN_ICMP6 => Some(Notice::Refused {
-                    errno,
-                    to: read_address(to),
-                    from: read_address(&data[FIXED_BYTES..]).map(|from| from.ip()),
-                }),
+                SO_EE_ORIGIN_LOCAL | SO_EE_ORIGIN_ICMP | SO_EE_ORIGIN_ICMP6 => {
+                    let from = read_address(&data[FIXED_BYTES..]).map(|from| from.ip());
+                    Some(Notice::Refused(Refusal { errno, to: read_address(to), from }))
+                }
                 _ => None,
             };
         }

@@ -7,8 +7,13 @@ use std::ptr::NonNull;
 
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
+use super::fork::Generation;
+
 /// Bytes in a huge page of this architecture (x86-64, and arm64 with 4 KiB base pages).
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// The smallest pages there are.
+pub(super) const PAGE_BYTES: usize = 4096;
 
 /// What kind of pages an area was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,9 +21,10 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 pub enum Pages {
     /// Pages of the huge-page pool (`MAP_HUGETLB`).
     Huge,
-    /// Base pages that the kernel was asked to merge (`MADV_HUGEPAGE`): the huge-page pool is empty.
+    /// Base pages that the kernel was asked to merge (`MADV_HUGEPAGE`): the huge-page pool has too few free pages, or a limit of the
+    /// cgroup keeps them from this process.
     Transparent,
-    /// Base pages: the pool is empty and transparent huge pages are off.
+    /// Base pages: the same, and transparent huge pages are off.
     Base,
 }
 
@@ -26,8 +32,8 @@ impl fmt::Display for Pages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Huge => "huge pages",
-            Self::Transparent => "transparent huge pages as the kernel sees fit: the pool of huge pages (vm.nr_hugepages) is empty",
-            Self::Base => "base pages: the pool of huge pages (vm.nr_hugepages) is empty and transparent ones are off",
+            Self::Transparent => "transparent huge pages as the kernel sees fit: no huge pages to be had from the pool (vm.nr_hugepages)",
+            Self::Base => "base pages: no huge pages to be had from the pool (vm.nr_hugepages), and transparent ones are off",
         })
     }
 }
@@ -51,6 +57,8 @@ impl From<io::Error> for AreaRefused {
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
+    /// Of the only process that has it, if it was kept out of forked children: in one of those something else may lie there.
+    only_in: Option<Generation>,
 }
 
 // SAFETY: plain memory; who may touch which part is the business of the types built on it.
@@ -68,31 +76,27 @@ impl Mapping {
     ) -> Result<(Self, Pages), AreaRefused> {
         // Private memory would be copied by the fork, and the kernel go on with the pages of one process only.
         let sharing = if inherited { MapFlags::SHARED } else { MapFlags::PRIVATE };
-        let keep_out =
-            |mapping: &Self| if inherited { Ok(()) } else { mapping.advise(Advice::LinuxDontFork) };
-        if let Ok(mapping) =
-            Self::anonymous(bytes.next_multiple_of(HUGE_PAGE_BYTES), sharing | MapFlags::HUGETLB)
-        {
+        let keep_out = |mapping: &mut Self| if inherited { Ok(()) } else { mapping.keep_out_of_children() };
+        let huge_bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES);
+        if let Ok(mut mapping) = Self::anonymous(huge_bytes, sharing | MapFlags::HUGETLB) {
             node.map_or(Ok(()), |node| mapping.prefer(node)).map_err(AreaRefused::Node)?;
-            keep_out(&mapping)?;
-            return Ok((mapping, Pages::Huge));
+            keep_out(&mut mapping)?;
+            // What the pool has reserved, a limit of the cgroup or the cpuset may still refuse when it is touched (`SIGBUS`).
+            if mapping.populate(HUGE_PAGE_BYTES).is_ok() {
+                return Ok((mapping, Pages::Huge));
+            }
         }
-        let mapping = Self::anonymous(bytes, sharing)?;
+        let mut mapping = Self::anonymous(bytes, sharing)?;
         // Advice comes before the first touch, or the base pages are there already.
         node.map_or(Ok(()), |node| mapping.prefer(node)).map_err(AreaRefused::Node)?;
         let pages = match mapping.advise(Advice::LinuxHugepage) {
             Ok(()) => Pages::Transparent,
             Err(_) => Pages::Base,
         };
-        keep_out(&mapping)?;
+        keep_out(&mut mapping)?;
         // Shared memory is merged by the way of files, which is off by default; asked for it at once, the kernel does so all the same.
         let is_merged = inherited && mapping.merge();
-        match mapping.advise(Advice::LinuxPopulateWrite) {
-            Ok(()) => {}
-            // Before Linux 5.14 pages come with the first touch; the kernel touches them all when it pins the area.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
-            Err(error) => return Err(error.into()),
-        }
+        mapping.populate(PAGE_BYTES)?;
         Ok((mapping, if is_merged { Pages::Transparent } else { pages }))
     }
 
@@ -101,10 +105,10 @@ impl Mapping {
     /// Not on huge pages: they cannot be given up in parts, and io_uring charges a registered datagram with all of its page in front of
     /// it (`io_sg_from_iter`: `PAGE_ALIGN(bv_len + bv_offset)`), up to 2 MiB, so that one fills a socket's buffer.
     pub(crate) fn buffers(bytes: usize) -> io::Result<Self> {
-        let mapping = Self::pages(bytes)?;
+        let mut mapping = Self::pages(bytes)?;
         // Where the kernel knows no huge pages, there is nothing to turn off.
         let _ = mapping.advise(Advice::LinuxNoHugepage);
-        mapping.advise(Advice::LinuxDontFork)?;
+        mapping.keep_out_of_children()?;
         Ok(mapping)
     }
 
@@ -114,6 +118,9 @@ impl Mapping {
     /// # Safety
     /// The range is whole pages of this mapping, and nobody needs what is in them.
     pub(crate) unsafe fn replace(&self, first: NonNull<u8>, bytes: usize) -> io::Result<()> {
+        if self.is_elsewhere() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         // SAFETY: by contract.
         unsafe { mm::madvise(first.as_ptr().cast(), bytes, Advice::LinuxDontNeed)? };
         Ok(())
@@ -146,7 +153,7 @@ impl Mapping {
             if flags.contains(MapFlags::SHARED) { Self::aligned_place(bytes) } else { std::ptr::null_mut() };
         // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
         let base = unsafe { mm::mmap_anonymous(place, bytes, prot, flags)? };
-        Ok(Self { base: NonNull::new(base.cast()).expect("mmap never returns null"), bytes })
+        Ok(Self::at(base, bytes))
     }
 
     /// An address that is free just now and a multiple of huge pages, for a hint to the kernel, which gives shared memory any; null for
@@ -172,31 +179,73 @@ impl Mapping {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
         let base = unsafe { mm::mmap(std::ptr::null_mut(), bytes, prot, flags, socket, offset_bytes)? };
-        Ok(Self { base: NonNull::new(base.cast()).expect("mmap never returns null"), bytes })
+        Ok(Self::at(base, bytes))
     }
 
     /// The first bytes of a file, shared with all who have it mapped; at least a page, which is not to be touched where the file ends
     /// before it. To be written, it is kept out of forked children: the kernel seals no file that a child could write.
     pub(crate) fn of_file(file: &impl AsFd, bytes: usize, is_writable: bool) -> io::Result<Self> {
         let prot = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        let mapping = Self::shared(file, bytes.max(1), prot)?;
+        let mut mapping = Self::shared(file, bytes.max(1), prot)?;
         if is_writable {
-            mapping.advise(Advice::LinuxDontFork)?;
+            mapping.keep_out_of_children()?;
         }
         Ok(mapping)
     }
 
     /// Address space that pages received by TCP can be mapped into, kept out of forked children.
     pub(crate) fn of_tcp(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
-        let mapping = Self::shared(&socket, bytes, ProtFlags::READ)?;
-        mapping.advise(Advice::LinuxDontFork)?;
+        let mut mapping = Self::shared(&socket, bytes, ProtFlags::READ)?;
+        mapping.keep_out_of_children()?;
         Ok(mapping)
     }
 
     fn shared(file: &impl AsFd, bytes: usize, prot: ProtFlags) -> io::Result<Self> {
         // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
         let base = unsafe { mm::mmap(std::ptr::null_mut(), bytes, prot, MapFlags::SHARED, file, 0)? };
-        Ok(Self { base: NonNull::new(base.cast()).expect("mmap never returns null"), bytes })
+        Ok(Self::at(base, bytes))
+    }
+
+    fn at(base: *mut libc::c_void, bytes: usize) -> Self {
+        Self { base: NonNull::new(base.cast()).expect("mmap never returns null"), bytes, only_in: None }
+    }
+
+    fn keep_out_of_children(&mut self) -> io::Result<()> {
+        self.advise(Advice::LinuxDontFork)?;
+        self.only_in = Some(Generation::current());
+        Ok(())
+    }
+
+    /// Whether this process is a forked child that does not have it.
+    fn is_elsewhere(&self) -> bool {
+        self.only_in.is_some_and(Generation::is_past)
+    }
+
+    /// Takes the memory for all pages, which are of so many bytes, so that no access fails later.
+    pub(super) fn populate(&self, page_bytes: usize) -> io::Result<()> {
+        match self.advise(Advice::LinuxPopulateWrite) {
+            // Before Linux 5.14.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                (0..self.bytes).step_by(page_bytes).try_for_each(|offset| self.touch(offset))
+            }
+            populated => populated,
+        }
+    }
+
+    /// Has the kernel write to a page: where there is none to be had, that is an error (`EFAULT`), and a write of the program's a signal.
+    fn touch(&self, offset: usize) -> io::Result<()> {
+        assert!(offset.is_multiple_of(size_of::<u64>()) && offset < self.bytes);
+        // SAFETY: eight bytes of a page of this mapping, which is not in use before it is populated. The kernel writes this thread's signal
+        // mask there, which is of so many bytes, and changes nothing else.
+        unsafe {
+            let place = self.base.as_ptr().add(offset).cast::<u64>();
+            let (how, no_mask) = (libc::SIG_BLOCK, std::ptr::null::<u64>());
+            if libc::syscall(libc::SYS_rt_sigprocmask, how, no_mask, place, size_of::<u64>()) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            place.write(0);
+        }
+        Ok(())
     }
 
     fn advise(&self, advice: Advice) -> io::Result<()> {
@@ -252,8 +301,41 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.is_elsewhere() {
+            return;
+        }
         // SAFETY: exactly the range that was mapped, and nobody holds a pointer into it any more.
         // A failure would leak the range, which harms nobody.
         let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More than there is of anything, without a reservation: some page is not to be had.
+    fn unobtainable() -> Option<Mapping> {
+        const MANY_BYTES: usize = 1 << 40;
+        Mapping::anonymous(MANY_BYTES, MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::NORESERVE).ok()
+    }
+
+    #[test]
+    fn huge_pages_that_cannot_be_had_are_an_error_and_no_signal() {
+        let Some(mapping) = unobtainable() else { return }; // a kernel without them
+        assert!(mapping.populate(HUGE_PAGE_BYTES).is_err());
+        // As before Linux 5.14.
+        let touched =
+            (0..mapping.bytes).step_by(HUGE_PAGE_BYTES).try_for_each(|offset| mapping.touch(offset));
+        assert_eq!(touched.unwrap_err().raw_os_error(), Some(libc::EFAULT));
+    }
+
+    #[test]
+    fn touched_memory_is_zero() {
+        let mapping = Mapping::pages(3 * PAGE_BYTES).unwrap();
+        (0..3).for_each(|page| mapping.touch(page * PAGE_BYTES).unwrap());
+        // SAFETY: anonymous memory of this length that nobody writes to.
+        let bytes = unsafe { std::slice::from_raw_parts(mapping.base().as_ptr(), mapping.bytes()) };
+        assert!(bytes.iter().all(|&byte| byte == 0));
     }
 }

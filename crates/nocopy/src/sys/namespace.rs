@@ -4,45 +4,63 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use super::option;
+
 /// `linux/sockios.h`: a descriptor of a socket's network namespace (Linux 4.10).
 const SIOCGSKNS: libc::c_ulong = 0x894c;
 
 /// A network namespace, told apart from every other that lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct NamespaceId {
-    device: u64,
-    inode: u64,
+pub(crate) enum NamespaceId {
+    /// What the kernel says of a socket to anybody: also after privileges were dropped, and after chroot(2) to where no `/proc` is.
+    Cookie(u64),
+    /// Before Linux 5.14: device and inode of its file.
+    File { device: u64, inode: u64 },
 }
 
 impl NamespaceId {
     /// Of the calling thread, which may have moved since it last asked.
     pub(crate) fn of_thread() -> io::Result<Self> {
-        Ok(Self::from(&std::fs::metadata("/proc/thread-self/ns/net")?))
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        Self::of(&socket, || std::fs::metadata("/proc/thread-self/ns/net"))
     }
 
     /// Of a socket: the one it was opened in, for good.
     pub(crate) fn of_socket(socket: &impl AsFd) -> io::Result<Self> {
-        // SAFETY: a live descriptor, and a request without an argument.
-        let namespace = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCGSKNS) };
-        if namespace < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the call returned a new descriptor that nobody else owns.
-        let namespace = unsafe { OwnedFd::from_raw_fd(namespace) };
-        Ok(Self::from(&File::from(namespace).metadata()?))
+        Self::of(socket, || namespace_file(socket)?.metadata())
     }
 
-    /// Device and inode, to tell another process.
+    fn of(socket: &impl AsFd, file: impl FnOnce() -> io::Result<Metadata>) -> io::Result<Self> {
+        use std::os::unix::fs::MetadataExt;
+        match option::namespace_cookie(socket) {
+            Ok(cookie) => Ok(Self::Cookie(cookie)),
+            Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
+                let file = file()?;
+                Ok(Self::File { device: file.dev(), inode: file.ino() })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As numbers, to tell another process.
     pub(crate) const fn numbers(self) -> (u64, u64) {
-        (self.device, self.inode)
+        match self {
+            Self::Cookie(cookie) => (0, cookie), // no device is 0
+            Self::File { device, inode } => (device, inode),
+        }
     }
 }
 
-impl From<&Metadata> for NamespaceId {
-    fn from(file: &Metadata) -> Self {
-        use std::os::unix::fs::MetadataExt;
-        Self { device: file.dev(), inode: file.ino() }
+fn namespace_file(socket: &impl AsFd) -> io::Result<File> {
+    // SAFETY: a live descriptor, and a request without an argument.
+    let namespace = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCGSKNS) };
+    if namespace < 0 {
+        return Err(io::Error::last_os_error());
     }
+    // SAFETY: the call returned a new descriptor that nobody else owns.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(namespace) }))
 }
 
 #[cfg(test)]
@@ -60,5 +78,20 @@ mod tests {
         assert_ne!(here, there);
         assert_eq!(NamespaceId::of_socket(&socket).unwrap(), there);
         assert_eq!(NamespaceId::of_thread().unwrap(), here);
+    }
+
+    #[test]
+    fn without_cookies_files_tell_a_thread_and_its_socket_alike() {
+        use std::os::unix::fs::MetadataExt;
+        let thread = std::fs::metadata("/proc/thread-self/ns/net").unwrap();
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let file = match namespace_file(&socket) {
+            Ok(file) => file.metadata().unwrap(),
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+                return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_NET_ADMIN"));
+            }
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!((thread.dev(), thread.ino()), (file.dev(), file.ino()));
     }
 }

@@ -57,6 +57,19 @@ pub(crate) fn namespace_cookie(socket: &impl AsFd) -> io::Result<u64> {
     unsafe { get(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE) }
 }
 
+/// Bytes that the kernel keeps for the socket beside its data (`SK_MEMINFO_OPTMEM`).
+///
+/// # Errors
+/// The kernel does not know the option: Linux 4.12 does.
+pub(crate) fn option_memory_bytes(socket: &impl AsFd) -> io::Result<u32> {
+    // linux/sock_diag.h
+    const SK_MEMINFO_OPTMEM: usize = 6;
+    const SK_MEMINFO_VARS: usize = 9;
+    // SAFETY: the option gives as many words as there is room for; all bits are values of them.
+    let words: [u32; SK_MEMINFO_VARS] = unsafe { get(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)? };
+    Ok(words[SK_MEMINFO_OPTMEM])
+}
+
 /// How long a receiving call waits: `None` is for ever. Rounded up to the kernel's clock ticks (1 to 10 ms).
 ///
 /// # Panics

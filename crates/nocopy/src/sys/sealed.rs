@@ -3,11 +3,12 @@
 use std::fs::File;
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::os::unix::fs::MetadataExt;
 use std::slice;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom};
 
-use super::memory::Mapping;
+use super::memory::{Mapping, PAGE_BYTES};
 
 /// What keeps bytes and length as they are: no writing, by whatever mapping or call, and no cutting off, which would take pages away
 /// under a mapping (`SIGBUS`).
@@ -22,7 +23,8 @@ pub(crate) struct Unsealed {
 }
 
 impl Unsealed {
-    /// So many bytes, zeroed. The pages are there: writing to them does not fail later for want of memory.
+    /// So many bytes, zeroed. The pages are there: writing to them does not fail later for want of memory, and what is never written is
+    /// no hole for whoever gets the file.
     pub(crate) fn new(bytes: usize) -> io::Result<Self> {
         let length = u64::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let file = File::from(create()?);
@@ -30,6 +32,9 @@ impl Unsealed {
             rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, length)?;
         }
         let mapping = Mapping::of_file(&file, bytes, true)?;
+        if length > 0 {
+            mapping.populate(PAGE_BYTES)?;
+        }
         Ok(Self { file, mapping, bytes })
     }
 
@@ -97,6 +102,22 @@ impl Sealed {
 
     pub(crate) fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Whether all of its memory is there. What is not would be taken from the process that first reads it, and as nobody writes to the file
+    /// or cuts pieces out, what is there stays.
+    pub(crate) fn is_whole(&self) -> io::Result<bool> {
+        let bytes = self.bytes as u64;
+        // As `du` counts. For files on huge pages this has to do: what is asked below finds no holes in them.
+        let taken = self.file.metadata()?.blocks().saturating_mul(512);
+        if bytes == 0 || taken < bytes {
+            return Ok(bytes == 0);
+        }
+        // Pages may lie behind the end, and be counted. The position is also that of the process that passed the file.
+        let position = rustix::fs::tell(&self.file)?;
+        let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(0));
+        rustix::fs::seek(&self.file, SeekFrom::Start(position))?;
+        Ok(hole? >= bytes)
     }
 }
 

@@ -71,6 +71,11 @@ pub(crate) struct Descriptor {
     pub(crate) options: u32,
 }
 
+/// The fewest entries of an rx ring whose number another process can find out: those of a page. Twice as many need a page more.
+pub(crate) fn known_entries_min() -> u32 {
+    (rustix::param::page_size() / size_of::<Descriptor>()) as u32
+}
+
 /// Sizes of a port's four rings, in entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RingSizes {
@@ -243,6 +248,23 @@ impl XskSocket {
     /// maintained: "xskmap: reject TX-only AF_XDP sockets").
     pub(crate) fn make_rx_ring(&self, entries: u32) -> io::Result<()> {
         Ok(sockopt::set_xdp_rx_ring_size(&self.fd, entries)?)
+    }
+
+    /// Whether the rx ring, which another process made, is of so many entries; at least [`known_entries_min`].
+    ///
+    /// The kernel does not say how long a ring is, but maps whole pages of it, and no more than there are (`xsk_mmap`).
+    pub(crate) fn has_rx_ring(&self, entries: u32) -> io::Result<bool> {
+        let first = sockopt::xdp_mmap_offsets(&self.fd)?.rx.desc;
+        let is_there = |entries: u64| {
+            let bytes = usize::try_from(first + entries * size_of::<Descriptor>() as u64);
+            let bytes = bytes.map_err(|_| io::ErrorKind::OutOfMemory)?;
+            match Mapping::ring(self.fd.as_fd(), XDP_PGOFF_RX_RING, bytes) {
+                Ok(_) => Ok(true),
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+                Err(error) => Err(error),
+            }
+        };
+        Ok(is_there(entries.into())? && !is_there(2 * u64::from(entries))?)
     }
 
     /// Sizes the other three rings and maps all of them; before binding, because kernels before 6.4 refuse afterwards.

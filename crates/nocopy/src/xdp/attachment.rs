@@ -15,8 +15,10 @@ use crate::sys::interface::Interface;
 use crate::sys::route::{self, exchange};
 
 // linux/if_link.h
+const XDP_FLAGS_UPDATE_IF_NOEXIST: u32 = 1 << 0;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+const XDP_FLAGS_REPLACE: u32 = 1 << 4;
 
 /// Where a program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +38,8 @@ impl Attach {
     }
 }
 
-/// A program on an interface; detached on drop, and by the kernel when the process dies.
+/// A program on an interface; detached on drop, and by the kernel when the process dies. One that it displaced is put back on
+/// [`close`](Self::close) and on drop only, see [`Program::displace`].
 #[derive(Debug)]
 pub struct Attachment {
     link: Option<OwnedFd>,
@@ -56,8 +59,29 @@ impl Attachment {
         self.left.store(true, Relaxed);
     }
 
+    /// Detaches the program, and puts back the one that it displaced: as on drop, which cannot say that it failed.
+    ///
+    /// # Errors
+    /// The displaced program could not be put back, because the process has no `CAP_NET_ADMIN` any more, or because another program has
+    /// come meanwhile, which is left where it is. The displaced one stays detached. (That the interface is gone is no error.)
+    pub fn close(mut self) -> Result<(), Error> {
+        self.detach()
+    }
+
+    fn detach(&mut self) -> Result<(), Error> {
+        // Our link first: the kernel keeps links and plain attachments apart.
+        self.link.take();
+        let displaced = self.displaced.take().filter(|_| !*self.left.get_mut());
+        match displaced.map_or(Ok(()), |displaced| displaced.put_back()) {
+            Err(error) if error.raw_os_error() != Some(libc::ENODEV) => {
+                Err(Error::from_refusal("put the displaced XDP program back", error))
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn link(&self) -> BorrowedFd<'_> {
-        self.link.as_ref().expect("taken only by drop").as_fd()
+        self.link.as_ref().expect("taken only by detach").as_fd()
     }
 }
 
@@ -82,11 +106,13 @@ impl Program {
         Ok(Attachment::by(link))
     }
 
-    /// Attaches the program even if another is there; that one is put back when the attachment is dropped. (If the
-    /// process is killed instead, the other program stays detached: nobody is left to put it back.)
+    /// Attaches the program even if another is there; that one is put back when the attachment is closed or dropped. It stays detached
+    /// if the process is killed instead, or has given up `CAP_NET_ADMIN` by then: only [`Attachment::close`] reports the latter. In the
+    /// moments between one program and the other the interface has none.
     ///
     /// # Errors
-    /// As [`Program::attach`]; and a program that is held by a bpf link cannot be displaced.
+    /// As [`Program::attach`]; and a program that is held by a bpf link cannot be displaced. If programs come and go meanwhile, the one
+    /// that is there is left alone ([`Error::Occupied`]).
     pub fn displace(&self, interface: &str, at: Attach) -> Result<Attachment, Error> {
         let known = lookup(interface)?;
         match self.link(&known, at) {
@@ -149,43 +175,101 @@ pub(crate) fn attached(interface_index: u32) -> io::Result<Option<(u32, Attach)>
 impl Displaced {
     fn take_away(interface: &Interface, program_id: u32) -> Result<Self, Error> {
         let system = |operation| move |source| Error::System { operation, source };
-        let (_, at) = attached(interface.index)
-            .map_err(system("find the XDP program there"))?
-            .ok_or(Error::Occupied { interface: interface.name.clone(), program_id })?;
+        let occupied = || Error::Occupied { interface: interface.name.clone(), program_id };
+        let (_, at) =
+            attached(interface.index).map_err(system("find the XDP program there"))?.ok_or_else(occupied)?;
         let program = bpf::program_by_id(program_id).map_err(system("open the XDP program there"))?;
         let route = route::socket().map_err(system("open a netlink socket"))?;
-        set_program(&route, interface.index, -1, at).map_err(|source| match source.raw_os_error() {
+        let displaced = Self { program, interface_index: interface.index, at, route };
+        displaced.detach().map_err(|source| match source.raw_os_error() {
             Some(libc::EBUSY) => Error::Held { interface: interface.name.clone(), program_id },
+            // Another has come in its place.
+            Some(libc::EEXIST) => occupied(),
             _ => Error::System { operation: "detach the XDP program there", source },
         })?;
-        Ok(Self { program, interface_index: interface.index, at, route })
+        Ok(displaced)
+    }
+
+    /// Takes this program off the interface, and none that has come in its place since it was looked up: `EEXIST`.
+    fn detach(&self) -> io::Result<()> {
+        let flags = LinkXdp::Flags(self.at.flags() | XDP_FLAGS_REPLACE);
+        self.change(vec![LinkXdp::Fd(-1), LinkXdp::ExpectedFd(bpf::number(&self.program)), flags])
+    }
+
+    /// Puts the program where no other is.
+    fn put_back(&self) -> io::Result<()> {
+        let flags = LinkXdp::Flags(self.at.flags() | XDP_FLAGS_UPDATE_IF_NOEXIST);
+        self.change(vec![LinkXdp::Fd(bpf::number(&self.program).cast_signed()), flags])
+    }
+
+    /// Changes what is attached the way `ip link set … xdp` does.
+    fn change(&self, how: Vec<LinkXdp>) -> io::Result<()> {
+        let mut message = LinkMessage::default();
+        message.header.index = self.interface_index;
+        message.attributes = vec![LinkAttribute::Xdp(how)];
+        exchange(&self.route, RouteNetlinkMessage::SetLink(message), NLM_F_REQUEST | NLM_F_ACK).map(drop)
     }
 }
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        // Our link first: the kernel keeps links and plain attachments apart.
-        self.link.take();
-        let displaced = self.displaced.take().filter(|_| !*self.left.get_mut());
-        if let Some(Displaced { program, interface_index, at, route }) = displaced {
-            let descriptor = bpf::number(&program).cast_signed();
-            // The interface may be gone by now; then there is nothing to put back.
-            let _ = set_program(&route, interface_index, descriptor, at);
-        }
+        let _ = self.detach(); // whoever wants to know calls close
     }
-}
-
-/// Attaches or, with -1, detaches a program the way `ip link set … xdp` does.
-fn set_program(route: &Socket, interface_index: u32, descriptor: i32, at: Attach) -> io::Result<()> {
-    let mut message = LinkMessage::default();
-    message.header.index = interface_index;
-    message.attributes = vec![LinkAttribute::Xdp(vec![LinkXdp::Fd(descriptor), LinkXdp::Flags(at.flags())])];
-    exchange(route, RouteNetlinkMessage::SetLink(message), NLM_F_REQUEST | NLM_F_ACK).map(drop)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A program that is attached without a link, as `ip link` does, once it is put there.
+    fn plain(interface_index: u32) -> Displaced {
+        let program = Program::pass().unwrap().as_fd().try_clone_to_owned().unwrap();
+        Displaced { program, interface_index, at: Attach::Native, route: route::socket().unwrap() }
+    }
+
+    #[test]
+    fn only_the_program_that_was_looked_up_is_detached() {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let index = lab.left().index();
+        lab.left().namespace().run(|| {
+            let (expected, came) = (plain(index), plain(index));
+            came.put_back().unwrap();
+            let before = attached(index).unwrap().unwrap();
+            assert_eq!(expected.detach().unwrap_err().raw_os_error(), Some(libc::EEXIST));
+            assert_eq!(expected.put_back().unwrap_err().raw_os_error(), Some(libc::EBUSY));
+            assert_eq!(attached(index).unwrap(), Some(before), "it is left alone");
+            came.detach().unwrap();
+            assert_eq!(attached(index).unwrap(), None);
+        });
+    }
+
+    #[test]
+    fn a_displaced_program_that_cannot_be_put_back_is_an_error_of_close() {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let (index, name) = (lab.left().index(), lab.left().interface());
+        lab.left().namespace().run(|| {
+            plain(index).put_back().unwrap();
+            let displace = || Program::pass().unwrap().displace(name, Attach::Native).unwrap();
+            displace().close().unwrap();
+            assert!(attached(index).unwrap().is_some(), "it is back");
+            let attachment = displace();
+            without_net_admin(|| {
+                let error = attachment.close().unwrap_err();
+                assert!(matches!(error, Error::Capability { capability: "CAP_NET_ADMIN", .. }), "{error}");
+            });
+            assert_eq!(attached(index).unwrap(), None);
+        });
+    }
+
+    /// Does something on this thread as a program would that has given up the capability.
+    fn without_net_admin(act: impl FnOnce()) {
+        use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+        let held = capabilities(None).unwrap();
+        let effective = held.effective.difference(CapabilitySet::NET_ADMIN);
+        set_capabilities(None, CapabilitySets { effective, ..held }).unwrap();
+        act();
+        set_capabilities(None, held).unwrap();
+    }
 
     #[test]
     fn a_program_displaced_on_request_is_put_back() {
@@ -193,9 +277,7 @@ mod tests {
         let end = lab.left();
         end.namespace().run(|| {
             let (index, name) = (end.index(), end.interface());
-            let there = Program::pass().unwrap();
-            let number = bpf::number(&there).cast_signed();
-            set_program(&route::socket().unwrap(), index, number, Attach::Native).unwrap();
+            plain(index).put_back().unwrap();
             let before = attached(index).unwrap().unwrap();
             let ours = Program::pass().unwrap();
             let refused = ours.attach(name, Attach::Native).unwrap_err();

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use crate::common::PATIENCE;
-use crate::common::message::{connect, pattern};
+use crate::common::message::{connect, pattern, receive};
 use nocopy::message::{Builder, Endpoint, Event, OpenError, Peer, SendError};
 
 /// Counts what is asked of it.
@@ -130,6 +130,27 @@ fn memory_is_what_was_allowed_and_a_receiver_that_reads_nothing_stops_its_sender
         writable |= event == Event::Writable(to_right);
     }
     assert!(writable, "who was refused is told of room");
+}
+
+/// Proves that peers which acknowledge nothing do not take all packets there are to send: others get theirs.
+#[test]
+fn who_acknowledges_nothing_leaves_packets_for_others() {
+    let mut server = endpoint(|builder| builder);
+    let (message, long) = (pattern(1, 1400), pattern(2, 100_000));
+    // Each may have a window of 1,024 packets on its way, of some 8,000 in all. They are not run any more once they are connected.
+    let silent: Vec<_> = (0..8)
+        .map(|_| {
+            let mut client = endpoint(|builder| builder);
+            let (_, peer) = connect(&mut client, &mut server);
+            while server.send(peer, &message).is_ok() {}
+            client
+        })
+        .collect();
+    let mut client = endpoint(|builder| builder);
+    let (_, peer) = connect(&mut client, &mut server);
+    server.send(peer, &long).expect("a part of the packets is left");
+    assert_eq!(receive(&mut server, &mut client).2, long);
+    drop(silent);
 }
 
 #[test]

@@ -56,6 +56,34 @@ fn messages_of_every_length_go_both_ways() {
     }
 }
 
+/// Datagrams that the sockets of a namespace have sent.
+fn sent_by_sockets(end: &End) -> u64 {
+    let counts = end.namespace().run(|| std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
+    let [names, values] = [0, 1].map(|line| {
+        let line = counts.lines().filter(|line| line.starts_with("Udp: ")).nth(line).unwrap();
+        line.split_whitespace()
+    });
+    names.zip(values).find(|(name, _)| *name == "OutDatagrams").unwrap().1.parse().unwrap()
+}
+
+#[test]
+fn addresses_that_may_be_forged_are_answered_through_the_kernel() {
+    let lab = lab!();
+    let mut server = endpoint(lab.right(), Way::Port, |builder| builder);
+    let mut client = endpoint(lab.left(), Way::Port, |builder| builder);
+    assert_eq!(sent_by_sockets(lab.right()), 0);
+    let (to_server, to_client) = connect(&mut client, &mut server);
+    let cookies = sent_by_sockets(lab.right());
+    assert!(cookies > 0, "a way was looked up for an address that nobody had proved to be at");
+    for number in 0..10 {
+        send(&mut client, &mut server, to_server, &pattern(number, 100));
+        assert!(receive(&mut client, &mut server).2 == pattern(number, 100));
+        send(&mut server, &mut client, to_client, &pattern(number, 100));
+        assert!(receive(&mut server, &mut client).2 == pattern(number, 100));
+    }
+    assert_eq!((sent_by_sockets(lab.left()), sent_by_sockets(lab.right())), (0, cookies));
+}
+
 #[test]
 fn long_packets_several_queues_and_the_longest_messages() {
     let labs = [nocopy_lab::Lab::builder().mtu(9000), nocopy_lab::Lab::builder().queues(2)];

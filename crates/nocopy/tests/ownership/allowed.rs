@@ -37,4 +37,8 @@ fn main() {
     buffer.resize(1400);
     buffer.as_mut().unwrap()[0] = 1;
     socket.sender().send(buffer).unwrap();
+    let chunk = socket.receiver().receive().unwrap().unwrap();
+    let mapped = chunk.mapped();
+    println!("{:?} {:?} {:?}", mapped.iter().max(), mapped.to_vec().first(), chunk.copied().first());
+    drop(chunk);
 }

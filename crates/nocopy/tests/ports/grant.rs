@@ -17,8 +17,8 @@ use nocopy::xdp;
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketType, recvmsg, sendmsg,
 };
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -280,6 +280,8 @@ fn promiscuous_mode_and_busy_polling_are_the_openers_to_give() {
     }
     let error = grant(right, |builder| builder.displace(true)).unwrap_err();
     assert!(error.to_string().contains("put the other program back"), "{error}");
+    let error = grant(right, |builder| builder.ring_sizes(128, 256)).unwrap_err();
+    assert!(error.to_string().contains("256 entries or more"), "{error}");
     let error = grant(right, |builder| builder.mode(Mode::PacketRing)).unwrap_err();
     assert!(error.to_string().contains("only the modes of AF_XDP"), "{error}");
 }
@@ -401,19 +403,25 @@ fn refusal(bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> String {
 }
 
 #[test]
-fn nothing_in_a_grant_is_believed() {
+fn what_can_be_checked_of_a_grant_is_checked() {
     let lab = lab!();
     let right = lab.right();
     let parcel = Parcel::of(grant(right, |builder| builder).unwrap());
     let other = Parcel::of(grant(lab.left(), |builder| builder).unwrap());
     let null: OwnedFd = fs::File::open("/dev/null").unwrap().into();
     let udp: OwnedFd = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into();
+    let elsewhere = rustix::net::socket(AddressFamily::XDP, SocketType::RAW, None).unwrap();
     right.namespace().run(|| {
         let bytes = &parcel.bytes;
         let [socket, map, link] = parcel.borrowed()[..] else { panic!("three descriptors") };
         let changed = |at: usize, byte: u8| {
             let mut bytes = bytes.clone();
             bytes[at] = byte;
+            refusal(&bytes, &[socket, map, link])
+        };
+        let ring_of = |entries: u32| {
+            let mut bytes = bytes.clone();
+            bytes[44..48].copy_from_slice(&entries.to_ne_bytes());
             refusal(&bytes, &[socket, map, link])
         };
         let refused = |descriptors: &[BorrowedFd<'_>]| refusal(bytes, descriptors);
@@ -426,11 +434,17 @@ fn nothing_in_a_grant_is_believed() {
             (changed(32, 200), "impossible queue"),
             (changed(40, 2), "not attached to it as it was said"),
             (changed(41, 1), "3 descriptor(s): 4 belong"),
+            // Said to be of 64, 2048, 8192 and 2^31 entries; it is of 4096.
+            (ring_of(64), "impossible size of the rx ring"),
+            (ring_of(2048), "impossible size of the rx ring"),
+            (ring_of(8192), "impossible size of the rx ring"),
+            (ring_of(1 << 31), "impossible size of the rx ring"),
             (refused(&[]), "0 descriptor(s): 3 belong"),
             (refused(&[socket, map]), "2 descriptor(s): 3 belong"),
             (refused(&[socket; 12]), "or more: 3 belong"),
             (refused(&[null.as_fd(), map, link]), "AF_XDP socket is /dev/null"),
             (refused(&[udp.as_fd(), map, link]), "AF_XDP socket is a socket of family 2"),
+            (refused(&[elsewhere.as_fd(), map, link]), "another network namespace"),
             (refused(&[socket, link, map]), "map is anon_inode"),
             (refused(&[socket, map, map]), "link is anon_inode"),
             (refused(&[socket, map, other.borrowed()[2]]), "not attached to it as it was said"),

@@ -310,3 +310,34 @@ fn a_filter_in_user_space_comes_and_goes_while_packets_come() {
         assert!(hosts.iter().all(|packet| mode == Mode::PacketRing || packet[17] % 2 == 0), "{mode}");
     }
 }
+
+/// Proves that ports which take no more leave what comes to the host, and still give what they had taken before, each packet to one of
+/// the two. The filter lets none of the host's own packets through.
+#[test]
+fn ports_that_stop_taking_leave_the_rest_to_the_host() {
+    let of_the_test = nocopy::filter::compile("ether proto 0x88b5").unwrap();
+    for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric] {
+        let lab = lab!(Lab::builder().queues(2));
+        let opened = |builder: PortBuilder| builder.filter(&of_the_test);
+        let mut queues = open_queues(lab.right(), |builder| opened(builder).mode(mode));
+        let mut host = open_with(lab.right(), |builder| opened(builder).mode(Mode::PacketRing)).unwrap();
+        for queue in 0..2 {
+            send_on(lab.left(), queue, lab.right(), queue * 10, 10);
+        }
+        wait_until("all packets", || queues.came().1 == 20);
+        assert!(queues.stop_taking(), "{mode}");
+        for queue in 0..2 {
+            send_on(lab.left(), queue, lab.right(), 20 + queue * 10, 10);
+        }
+        let number = |packet: &[u8]| u32::from_be_bytes(packet[14..18].try_into().unwrap());
+        let mut hosts: Vec<_> = common::receive(&mut host, 20).iter().map(|packet| number(packet)).collect();
+        hosts.sort_unstable();
+        assert_eq!(hosts, (20..40).collect::<Vec<_>>(), "{mode}");
+        let mut taken = Vec::new();
+        while queues.came().1 > 0 {
+            taken.extend(queues.try_receive().unwrap().1.map(|packet| number(&packet)));
+        }
+        taken.sort_unstable();
+        assert_eq!(taken, (0..20).collect::<Vec<_>>(), "{mode}");
+    }
+}

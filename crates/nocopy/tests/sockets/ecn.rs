@@ -65,13 +65,15 @@ fn runs_are_marked_as_a_whole_and_what_is_sent_is_capable() {
         let to = receiver.local_address().unwrap();
         let mut sender = Socket::builder().congestion_marks(true).method(Method::Gso).bind(bind).unwrap();
         let class = match to {
-            SocketAddr::V4(_) => SockRef::from(&sender).tos_v4().unwrap(),
-            SocketAddr::V6(_) => SockRef::from(&sender).tclass_v6().unwrap(),
+            SocketAddr::V4(_) => SockRef::from(&sender.sender().kernel_socket().unwrap()).tos_v4().unwrap(),
+            SocketAddr::V6(_) => {
+                SockRef::from(&sender.sender().kernel_socket().unwrap()).tclass_v6().unwrap()
+            }
         };
         assert_eq!(class, 0b10, "capable");
         sender.connect(to).unwrap();
         for codepoint in [0b10, 0b11, 0b10] {
-            set_codepoint(SockRef::from(&sender), to, codepoint);
+            set_codepoint(SockRef::from(&sender.sender().kernel_socket().unwrap()), to, codepoint);
             let mut buffer = sender.sender().buffer().unwrap();
             buffer.fill(&[codepoint as u8; 1000]).unwrap();
             sender.sender().send(Message::segments(buffer, 100)).unwrap();

@@ -5,6 +5,7 @@
 mod common;
 
 mod ecn;
+mod numbering;
 mod tcp_connect;
 mod tcp_connections;
 mod tcp_faults;

@@ -86,7 +86,7 @@ fn a_peer_that_resets_in_mid_send_is_told_and_all_memory_comes_back() {
         assert_eq!(sender.ledger().bytes(), sender.counters().sent_bytes, "{}", name(method));
         // Nothing is left to wait for: this returns although nothing limits it.
         let closed = socket.split().1.close(Duration::MAX);
-        assert_eq!((closed.abandoned_calls, closed.leaked_bytes), (0, 0), "{}: {closed:?}", name(method));
+        assert_eq!((closed.abandoned_calls, closed.kept_bytes), (0, 0), "{}: {closed:?}", name(method));
         assert_eq!(pool.at_home(), 16);
     }
 }
@@ -156,7 +156,7 @@ fn a_stream_closed_while_its_peer_stalls_is_closed_in_time_and_arrives() {
         }
         // The peer reads only behind this: by itself it returns.
         let closed = socket.split().1.close(SECOND);
-        assert_eq!((closed.queued_bytes, closed.leaked_bytes), (0, 0), "{}: {closed:?}", name(method));
+        assert_eq!((closed.queued_bytes, closed.kept_bytes), (0, 0), "{}: {closed:?}", name(method));
         assert!(closed.error.is_none(), "{closed:?}");
         if method.is_some_and(|method| method != Method::Plain) {
             assert!(closed.abandoned_calls > 0, "{}: {closed:?}", name(method));

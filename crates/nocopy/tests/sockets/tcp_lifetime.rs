@@ -2,7 +2,8 @@
 //! from that memory.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::mem::ManuallyDrop;
+use std::net::Shutdown;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -10,11 +11,12 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use nocopy::socket::tcp::{Builder, Method, Sender, Socket, leaked_bytes};
+use nocopy::socket::tcp::{Builder, Method, Sender, Socket};
 use nocopy::{Buffer, Pool, Port};
 use nocopy_lab::patience::wait_until;
 
 use crate::common::calls::{POLL, SLEEP, count_calls};
+use crate::common::forks::ForkedChild;
 use crate::common::lab;
 use crate::common::stream::{
     PATIENCE, assert_same, connected, lose, pattern, read_all, reading, wait_for_retransmission,
@@ -84,24 +86,65 @@ fn send_all(sender: &mut Sender, gone: &Arc<AtomicUsize>) -> Vec<u8> {
     pattern(0, PIECES * PIECE_BYTES)
 }
 
+/// Hands over all pieces from the stream's pool.
+fn send_of_pool(sender: &mut Sender) -> Vec<u8> {
+    for number in 0..PIECES {
+        let mut buffer = sender.buffer().expect("a free buffer");
+        buffer.fill(&pattern(number * PIECE_BYTES, PIECE_BYTES)).unwrap();
+        sender.send(buffer).unwrap();
+    }
+    assert!(sender.try_flush().unwrap(), "the send buffer takes all");
+    pattern(0, PIECES * PIECE_BYTES)
+}
+
 #[test]
-fn memory_given_up_by_force_is_written_and_what_was_sent_arrives() {
+fn closing_by_force_brings_buffers_home_and_what_was_sent_arrives() {
     for method in ZERO_COPY {
-        let (lab, pool, gone, leaked_before) = (lab!(), pool(), Arc::default(), leaked_bytes());
+        let (lab, pool) = (lab!(), pool());
         let (mut socket, peer) = connected(&lab, builder(method, &pool));
         let loss = lose!(lab);
-        let sent = send_all(socket.sender(), &gone);
+        let sent = send_of_pool(socket.sender());
         let closed = socket.split().1.close(Duration::ZERO);
         assert!(closed.abandoned_calls > 0 && closed.error.is_none(), "{method}: {closed:?}");
         assert_eq!((closed.queued_bytes, closed.ledger.bytes()), (0, 0), "{method}: {closed:?}");
-        assert_eq!(closed.leaked_bytes, PIECES / 3 * PIECE_BYTES, "{method}: the program's own memory");
-        assert!(leaked_bytes() - leaked_before >= closed.leaked_bytes as u64);
-        assert_eq!(scribble(&pool), pool.total(), "{method}: every buffer of the pool is to be had again");
+        assert_eq!(closed.kept_bytes, 0, "{method}: {closed:?}");
+        assert_eq!(scribble(&pool), pool.total(), "{method}: every buffer of the pool is home");
         wait_for_retransmission(&loss);
         wait_for_retransmission(&loss);
         drop(loss);
         assert_same(&read_all(&peer), &sent, method.name());
-        assert_eq!(gone.load(Relaxed), 0, "{method}: leaked is leaked");
+    }
+}
+
+#[test]
+fn memory_that_cannot_be_replaced_comes_back_after_closing_by_force() {
+    for method in ZERO_COPY {
+        // Because some is of the program's own, or because the ring of another stream reads the pool.
+        for has_ring in [false, true] {
+            let (lab, pool, gone) = (lab!(), pool(), Arc::default());
+            let (mut socket, peer) = connected(&lab, builder(method, &pool));
+            let other = has_ring.then(|| connected(&lab, builder(Method::UringZeroCopy, &pool)));
+            let loss = lose!(lab);
+            let sent =
+                if has_ring { send_of_pool(socket.sender()) } else { send_all(socket.sender(), &gone) };
+            let away = pool.total() - pool.at_home();
+            let closed = socket.split().1.close(Duration::ZERO);
+            assert!(closed.abandoned_calls > 0 && closed.error.is_none(), "{method}: {closed:?}");
+            assert_eq!(closed.kept_bytes, sent.len(), "{method}: {closed:?}");
+            assert_eq!(scribble(&pool), pool.total() - away, "{method}: they are still read");
+            assert_eq!(gone.load(Relaxed), 0, "{method}: as is the program's own memory");
+            wait_for_retransmission(&loss);
+            drop(loss);
+            assert_same(&read_all(&peer), &sent, method.name());
+            let owned = if has_ring { 0 } else { PIECES / 3 };
+            wait_until("home", || pool.at_home() == pool.total() && gone.load(Relaxed) == owned);
+            let Some((mut other, other_peer)) = other else { continue };
+            let mut buffer = other.sender().buffer().unwrap();
+            buffer.fill(&pattern(7, 8000)).unwrap();
+            other.sender().send(buffer).unwrap();
+            other.sender().finish().unwrap();
+            assert_same(&read_all(&other_peer), &pattern(7, 8000), "the other stream");
+        }
     }
 }
 
@@ -167,7 +210,7 @@ fn frames_are_held_like_any_memory() {
             assert!(socket.sender().try_flush().unwrap());
             if by_force {
                 let closed = socket.split().1.close(Duration::ZERO);
-                assert_eq!(closed.leaked_bytes, sent.len(), "{method}: frames have no others in their place");
+                assert_eq!(closed.kept_bytes, sent.len(), "{method}: frames have no others in their place");
             } else {
                 drop(socket);
             }
@@ -181,32 +224,10 @@ fn frames_are_held_like_any_memory() {
             assert_eq!(port.balance().yours, 10, "{method}: {}", port.balance());
             drop(loss);
             assert_same(&read_all(&peer), &sent, method.name());
-            if !by_force {
-                wait_until("home", || port.balance().yours == 0);
-            }
+            wait_until("home", || port.balance().yours == 0);
             assert!(port.balance().is_whole(), "{}", port.balance());
         }
     }
-}
-
-#[test]
-fn memory_that_another_stream_has_registered_is_leaked_and_arrives() {
-    let (lab, pool, gone) = (lab!(), pool(), Arc::default());
-    let (mut socket, peer) = connected(&lab, builder(Method::UringZeroCopy, &pool));
-    let (mut other, other_peer) = connected(&lab, builder(Method::UringZeroCopy, &pool));
-    let loss = lose!(lab);
-    let sent = send_all(socket.sender(), &gone);
-    let closed = socket.split().1.close(Duration::ZERO);
-    assert_eq!(closed.leaked_bytes, PIECES / 3 * PIECE_BYTES + PIECES * 2 / 3 * pool.buffer_bytes());
-    assert_eq!(scribble(&pool), pool.total() - PIECES * 2 / 3, "they are gone for good");
-    wait_for_retransmission(&loss);
-    drop(loss);
-    assert_same(&read_all(&peer), &sent, "the closed one");
-    let mut buffer = other.sender().buffer().unwrap();
-    buffer.fill(&pattern(7, 8000)).unwrap();
-    other.sender().send(buffer).unwrap();
-    other.sender().finish().unwrap();
-    assert_same(&read_all(&other_peer), &pattern(7, 8000), "the other");
 }
 
 #[test]
@@ -233,12 +254,10 @@ fn each_side_ends_its_own_direction_while_packets_are_lost() {
     for method in Method::ALL {
         for ours_first in [true, false] {
             let (lab, pool, gone) = (lab!(), pool(), Arc::default());
-            let (mut socket, mut peer) = connected(&lab, builder(method, &pool));
-            let mut there = TcpStream::from(rustix::io::dup(&socket).unwrap());
-            there.set_read_timeout(Some(PATIENCE)).unwrap();
-            let sender = socket.sender();
+            let (socket, mut peer) = connected(&lab, builder(method, &pool));
+            let (mut there, mut sender) = socket.split();
             let loss = lose!(lab);
-            let sent = send_all(sender, &gone);
+            let sent = send_all(&mut sender, &gone);
             if ours_first {
                 sender.finish().unwrap();
             }
@@ -261,8 +280,7 @@ fn each_side_ends_its_own_direction_while_packets_are_lost() {
             drop(loss);
             assert!(sender.drain(PATIENCE).unwrap(), "{method}");
             assert_same(&reader.join().unwrap(), &sent, method.name());
-            drop(socket);
-            drop(there);
+            drop((sender, there));
             assert_eq!((pool.at_home(), gone.load(Relaxed)), (pool.total(), PIECES / 3), "{method}");
         }
     }
@@ -351,5 +369,67 @@ fn a_fork_does_not_come_between_a_stream_and_its_memory() {
         assert_same(&reader.join().unwrap(), &[sent, again].concat(), method.name());
         rustix::io::write(&open, &[1]).unwrap();
         assert!(child.join().unwrap().success());
+    }
+}
+
+/// Memory that the program goes on writing to, beside the bytes it sends.
+struct Beside {
+    pages: *mut [u8],
+    sent_bytes: usize,
+}
+
+// SAFETY: the bytes that it gives out are not written to.
+#[allow(unsafe_code)]
+unsafe impl Send for Beside {}
+
+impl AsRef<[u8]> for Beside {
+    #[allow(unsafe_code)]
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: leaked, so valid for good; only bytes behind these are written to by this process.
+        unsafe { std::slice::from_raw_parts(self.pages.cast::<u8>(), self.sent_bytes) }
+    }
+}
+
+/// Also where the child drops the stream, or writes to its copy of the memory.
+#[test]
+#[allow(unsafe_code)]
+fn a_forked_child_changes_nothing_for_its_parents_stream() {
+    for method in ZERO_COPY {
+        let (lab, pool, gone) = (lab!(), pool(), Arc::default());
+        let (mut socket, peer) = connected(&lab, builder(method, &pool));
+        let loss = lose!(lab);
+        let mut sent = send_all(socket.sender(), &gone);
+        let pages = Box::into_raw(pattern(sent.len(), 4 * 4096).into_boxed_slice());
+        let sent_bytes = 4 * 4096 - 64;
+        sent.extend(pattern(sent.len(), sent_bytes));
+        socket.sender().send(Buffer::from_owner(Beside { pages, sent_bytes })).unwrap();
+        assert!(socket.sender().try_flush().unwrap(), "{method}");
+        wait_for_retransmission(&loss);
+        let (mut parents, (mut gate, open)) = (ManuallyDrop::new(socket), std::io::pipe().unwrap());
+        let child = ForkedChild::start(|| {
+            gate.read_exact(&mut [0]).unwrap();
+            // SAFETY: the child's copy, which nothing in it reads any more.
+            unsafe { pages.cast::<u8>().write_bytes(0xee, 4 * 4096) };
+            // SAFETY: the child ends without looking at it again.
+            unsafe { ManuallyDrop::drop(&mut parents) };
+        });
+        // First the parent gets a copy of that page, and then the child may write.
+        // SAFETY: leaked memory, behind the bytes that are sent.
+        unsafe { pages.cast::<u8>().add(sent_bytes).write_bytes(0x11, 64) };
+        rustix::io::write(&open, &[1]).unwrap();
+        child.join();
+        assert_eq!(gone.load(Relaxed), 0, "{method}: in the parent nothing was dropped");
+        wait_for_retransmission(&loss);
+        let mut socket = ManuallyDrop::into_inner(parents);
+        let reader = reading(peer);
+        drop(loss);
+        let more = pattern(sent.len(), 5000);
+        socket.sender().send(more.clone()).unwrap();
+        socket.sender().finish().unwrap();
+        assert_same(&reader.join().unwrap(), &[sent, more].concat(), method.name());
+        assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}");
+        assert_eq!(socket.sender().counters().strange_completions, 0, "{method}");
+        drop(socket);
+        assert_eq!((pool.at_home(), gone.load(Relaxed)), (pool.total(), PIECES / 3), "{method}");
     }
 }

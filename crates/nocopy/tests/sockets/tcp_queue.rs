@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,11 +25,11 @@ fn pair(builder: Builder) -> (Socket, TcpStream) {
 
 /// Bytes that the kernel has and has never sent (`SIOCOUTQNSD`).
 #[allow(unsafe_code)]
-fn kept_back(sender: &Sender) -> i32 {
+fn kept_back(sender: &mut Sender) -> i32 {
     const SIOCOUTQNSD: libc::c_ulong = 0x894b; // linux/sockios.h
     let mut bytes = -1;
     // SAFETY: the kernel writes one integer to `bytes`, which outlives the call.
-    let result = unsafe { libc::ioctl(sender.as_fd().as_raw_fd(), SIOCOUTQNSD, &raw mut bytes) };
+    let result = unsafe { libc::ioctl(sender.kernel_socket().as_raw_fd(), SIOCOUTQNSD, &raw mut bytes) };
     assert_eq!(result, 0);
     bytes
 }

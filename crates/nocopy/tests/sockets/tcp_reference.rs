@@ -16,7 +16,7 @@ use nocopy::socket::tcp::{
 use nocopy::{Cause, Evidence};
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 
 use crate::common::stream::read_some;
 
@@ -442,6 +442,38 @@ fn only_files_that_cannot_be_changed_are_taken_from_others() {
     assert!(matches!(Published::try_from(OwnedFd::from(socket)), Err(NotPublished::TakesNoSeals(_))));
     let passed = publish(&bytes).as_fd().try_clone_to_owned().unwrap();
     assert!(Published::try_from(passed).unwrap()[..] == bytes[..]);
+}
+
+#[test]
+fn a_sealed_file_with_holes_is_refused() {
+    const BYTES: u64 = 64 << 20;
+    let sealed = |make: fn(&File)| {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = File::from(rustix::fs::memfd_create("test", flags).unwrap());
+        file.set_len(BYTES).unwrap();
+        make(&file);
+        rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        Published::try_from(OwnedFd::from(file))
+    };
+    let makers: [fn(&File); 3] = [
+        |_| {},
+        |mut file| file.write_all(b"a beginning").unwrap(),
+        // As many pages as the file is long, behind its end.
+        |file| rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, BYTES, BYTES).unwrap(),
+    ];
+    for make in makers {
+        let error = sealed(make).unwrap_err();
+        assert!(matches!(error, NotPublished::Sparse { bytes } if bytes as u64 == BYTES), "{error}");
+    }
+    let whole = sealed(|mut file| file.write_all(&vec![1; BYTES as usize]).unwrap()).unwrap();
+    assert_eq!(whole.len() as u64, BYTES);
+    // Written in part, but by this library, which leaves no holes.
+    let publisher = Publisher::new(3 * 4096 + 1).unwrap();
+    let passed = publisher.publish().unwrap().as_fd().try_clone_to_owned().unwrap();
+    let mut position = File::from(passed.try_clone().unwrap());
+    position.seek(SeekFrom::Start(7)).unwrap();
+    assert!(Published::try_from(passed).unwrap().iter().all(|&byte| byte == 0));
+    assert_eq!(position.stream_position().unwrap(), 7, "the passer's position in the file");
 }
 
 /// One of several transfers in a row over one connection.

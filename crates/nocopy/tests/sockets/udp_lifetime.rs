@@ -1,6 +1,7 @@
 //! Memory that the kernel still reads, when a socket is closed, dropped, or out of buffers: on an interface that holds packets back.
 
 use std::io::ErrorKind;
+use std::mem::ManuallyDrop;
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::Range;
 use std::process::Command;
@@ -9,42 +10,43 @@ use std::time::{Duration, Instant};
 use nocopy::socket::udp::{Message, Method, Socket, leaked_bytes};
 use nocopy::{Buffer, Cause, Pool};
 use nocopy_lab::Lab;
-use nocopy_lab::patience::uninterrupted;
+use nocopy_lab::patience::{uninterrupted, wait_until};
 
+use crate::common::forks::ForkedChild;
 use crate::common::lab;
 use crate::common::{PATIENCE, scribble};
 
 const ZERO_COPY: [Method; 4] =
     [Method::ZeroCopy, Method::ZeroCopyGso, Method::UringZeroCopy, Method::UringZeroCopyGso];
 
-const SLOW: &str = "1kbit";
-const FAST: &str = "8mbit";
+pub(crate) const SLOW: &str = "1kbit";
+pub(crate) const FAST: &str = "8mbit";
 
-const DATAGRAM_BYTES: usize = 1000;
-const COUNT: usize = 40;
+pub(crate) const DATAGRAM_BYTES: usize = 1000;
+pub(crate) const COUNT: usize = 40;
 
 /// Packets leave the left end so slowly that they are seen waiting, also by a thread that stands still for minutes: one in eight
 /// seconds, the first two at once.
-fn hold_back(lab: &Lab) {
+pub(crate) fn hold_back(lab: &Lab) {
     shape(lab, "replace", SLOW, 10_000_000);
 }
 
 /// Those that were held back leave, at some 1 MB/s.
-fn let_go(lab: &Lab) {
+pub(crate) fn let_go(lab: &Lab) {
     shape(lab, "change", FAST, 10_000_000);
     hurry(lab);
 }
 
 /// Makes the shaper look what may leave by its new rate: by itself it does so when that was to happen by the old one. What it is given
 /// for that goes to no socket.
-fn hurry(lab: &Lab) {
+pub(crate) fn hurry(lab: &Lab) {
     let left = lab.left();
     let socket = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
     socket.send_to(&[0], (lab.right().ipv4(), 9)).unwrap();
 }
 
 /// Lets so much leave the left end in a second; what waits and is more than so many bytes is dropped.
-fn shape(lab: &Lab, what: &str, rate: &str, bytes: usize) {
+pub(crate) fn shape(lab: &Lab, what: &str, rate: &str, bytes: usize) {
     let interface = lab.left().interface();
     let shaper = ["rate", rate, "burst", "2kb", "limit", &bytes.to_string()];
     let arguments = [&["qdisc", what, "dev", interface, "root", "tbf"], &shaper[..]].concat();
@@ -54,7 +56,7 @@ fn shape(lab: &Lab, what: &str, rate: &str, bytes: usize) {
 }
 
 /// Waits until everything has left that was held back.
-fn wait_until_gone(lab: &Lab) {
+pub(crate) fn wait_until_gone(lab: &Lab) {
     let show = ["-s", "qdisc", "show", "dev", lab.left().interface()];
     let give_up = Instant::now() + PATIENCE;
     loop {
@@ -69,7 +71,7 @@ fn wait_until_gone(lab: &Lab) {
     }
 }
 
-fn receiver(lab: &Lab) -> UdpSocket {
+pub(crate) fn receiver(lab: &Lab) -> UdpSocket {
     let address = SocketAddr::new(lab.right().ipv4().into(), 0);
     let socket = lab.right().namespace().run(|| UdpSocket::bind(address)).unwrap();
     socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
@@ -77,7 +79,7 @@ fn receiver(lab: &Lab) -> UdpSocket {
     socket
 }
 
-fn sender(lab: &Lab, method: Method, pool: &Pool, to: &UdpSocket) -> Socket {
+pub(crate) fn sender(lab: &Lab, method: Method, pool: &Pool, to: &UdpSocket) -> Socket {
     let address = SocketAddr::new(lab.left().ipv4().into(), 0);
     // Enough for all of them: the send buffer is not what shall run out.
     let builder = Socket::builder().method(method).send_pool(pool).send_buffer(4 << 20);
@@ -86,7 +88,7 @@ fn sender(lab: &Lab, method: Method, pool: &Pool, to: &UdpSocket) -> Socket {
     socket
 }
 
-fn pattern(number: usize) -> Vec<u8> {
+pub(crate) fn pattern(number: usize) -> Vec<u8> {
     (0..DATAGRAM_BYTES).map(|place| (number * 31 + place * 7) as u8).collect()
 }
 
@@ -95,7 +97,7 @@ fn send_all(socket: &mut Socket) {
 }
 
 /// Sends some of them, one in three from memory of the program's own.
-fn send(socket: &mut Socket, numbers: Range<usize>) {
+pub(crate) fn send(socket: &mut Socket, numbers: Range<usize>) {
     for number in numbers {
         let buffer = match number % 3 {
             0 => Buffer::from(pattern(number)),
@@ -110,7 +112,7 @@ fn send(socket: &mut Socket, numbers: Range<usize>) {
     socket.sender().flush().unwrap();
 }
 
-fn receive(receiver: &UdpSocket, bytes: &mut [u8]) -> usize {
+pub(crate) fn receive(receiver: &UdpSocket, bytes: &mut [u8]) -> usize {
     loop {
         match receiver.recv(bytes) {
             // A completion of io_uring, for this thread.
@@ -120,7 +122,7 @@ fn receive(receiver: &UdpSocket, bytes: &mut [u8]) -> usize {
     }
 }
 
-fn assert_all_arrive(receiver: &UdpSocket) {
+pub(crate) fn assert_all_arrive(receiver: &UdpSocket) {
     let mut bytes = [0; 2 * DATAGRAM_BYTES];
     for number in 0..COUNT {
         let length = receive(receiver, &mut bytes);
@@ -166,6 +168,134 @@ fn a_dropped_socket_keeps_its_memory_until_the_kernel_has_done() {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// Memory of the program's own whose `Drop` panics.
+struct PanicsWhenDropped(Vec<u8>);
+
+impl AsRef<[u8]> for PanicsWhenDropped {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        panic!("on purpose: the drop of an owner");
+    }
+}
+
+#[test]
+fn a_panic_of_an_owners_drop_costs_that_buffer_only() {
+    for method in ZERO_COPY {
+        // Packets leave the first lab before they leave the other.
+        let (lab, other) = (lab!(), lab!());
+        hold_back(&lab);
+        hold_back(&other);
+        let (pool, other_pool) = (Pool::new(64, 4096).unwrap(), Pool::new(64, 4096).unwrap());
+        let (receiver, other_receiver) = (receiver(&lab), receiver(&other));
+        let mut other_socket = sender(&other, method, &other_pool, &other_receiver);
+        send_all(&mut other_socket);
+        drop(other_socket);
+        let send_with_owners = || {
+            let mut socket = sender(&lab, method, &pool, &receiver);
+            for number in 0..COUNT {
+                let mut buffer = Buffer::from_owner(PanicsWhenDropped(pattern(number)));
+                if number % 3 > 0 {
+                    buffer = socket.sender().buffer().expect("a free buffer");
+                    buffer.fill(&pattern(number)).unwrap();
+                }
+                socket.sender().send(buffer).unwrap();
+            }
+            socket.sender().flush().unwrap();
+            socket
+        };
+        drop(send_with_owners());
+        let_go(&lab);
+        assert_all_arrive(&receiver);
+        wait_until("home", || pool.at_home() == pool.total());
+        let mut socket = send_with_owners();
+        assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}");
+        drop(socket);
+        assert_eq!(pool.at_home(), pool.total(), "{method}");
+        assert!(scribble(&other_pool) < other_pool.total(), "{method}: the other socket's are still read");
+        let_go(&other);
+        assert_all_arrive(&other_receiver);
+        wait_until("home", || other_pool.at_home() == other_pool.total());
+    }
+}
+
+/// The child has the same socket, and a copy of what is known of it.
+#[test]
+fn a_forked_child_leaves_its_parent_what_is_in_flight() {
+    for method in ZERO_COPY {
+        let lab = lab!();
+        hold_back(&lab);
+        let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
+        let mut socket = sender(&lab, method, &pool, &receiver);
+        send_all(&mut socket);
+        let in_flight = socket.sender().in_flight();
+        assert!(in_flight > 0, "{method}");
+        let_go(&lab);
+        assert_all_arrive(&receiver);
+        // Everything has arrived, so completions wait for whoever looks first.
+        let child = ForkedChild::start(|| {
+            assert_eq!(socket.sender().reap(), 0, "completions are the parent's");
+            for _ in 0..3 {
+                socket.sender().send(Buffer::from(pattern(COUNT))).unwrap();
+                socket.sender().flush().unwrap();
+            }
+            assert_eq!(socket.sender().in_flight(), in_flight, "what a child sends is copied");
+        });
+        child.join();
+        let mut bytes = [0; 2 * DATAGRAM_BYTES];
+        for _ in 0..3 {
+            let length = receive(&receiver, &mut bytes);
+            assert!(bytes[..length] == pattern(COUNT), "{method}: as the child sent it");
+        }
+        for _ in 0..2 {
+            assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}: {}", socket.sender().in_flight());
+            send_all(&mut socket);
+            assert_all_arrive(&receiver);
+        }
+        assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}: {}", socket.sender().in_flight());
+        assert_eq!(socket.sender().counters().strange_completions, 0, "{method}");
+        drop(socket);
+        assert_eq!(pool.at_home(), pool.total(), "{method}");
+    }
+}
+
+/// What a forked child does not have is not unmapped there either: something else may lie in its place.
+#[test]
+fn a_forked_child_drops_sockets_and_pools_that_are_its_parents() {
+    for method in ZERO_COPY {
+        let lab = lab!();
+        hold_back(&lab);
+        let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
+        let mut socket = sender(&lab, method, &pool, &receiver);
+        send_all(&mut socket);
+        let mut parents = ManuallyDrop::new((socket, pool));
+        ForkedChild::start(|| {
+            // As long as the parent's, and so where that was, or close to it.
+            let pools: Vec<Pool> = (0..4).map(|_| Pool::new(64, 4096).unwrap()).collect();
+            drop_in_child(&mut parents);
+            pools.iter().for_each(|pool| assert_eq!(scribble(pool), pool.total()));
+        })
+        .join();
+        let (mut socket, pool) = ManuallyDrop::into_inner(parents);
+        let_go(&lab);
+        assert_all_arrive(&receiver);
+        assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}");
+        drop(socket);
+        assert_eq!(pool.at_home(), pool.total(), "{method}");
+    }
+}
+
+/// Drops what the parent has, too, and drops itself.
+#[allow(unsafe_code)]
+fn drop_in_child<T>(parents: &mut ManuallyDrop<T>) {
+    // SAFETY: the child ends without looking at it again.
+    unsafe { ManuallyDrop::drop(parents) }
 }
 
 #[test]

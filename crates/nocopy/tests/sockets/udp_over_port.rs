@@ -212,6 +212,7 @@ fn exchange(socket: &mut Socket, peer: &UdpSocket, lengths: &[usize], what: &str
         assert_eq!(drafts.left(), 1);
         let mut draft = drafts.next_draft().unwrap();
         draft.copy_from_slice(&payload);
+        draft.truncate(usize::MAX);
         draft.queue().unwrap();
     }
     sender.flush().unwrap();

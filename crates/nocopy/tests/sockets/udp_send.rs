@@ -166,6 +166,15 @@ fn slices_are_copied_at_once_and_in_their_turn() {
 }
 
 #[test]
+fn a_wait_may_be_without_end() {
+    let (mut socket, receiver) = pair("127.0.0.1", Some(Method::ZeroCopy));
+    socket.sender().send(Buffer::from(vec![1; 100])).unwrap();
+    assert!(socket.sender().drain(Duration::MAX).unwrap());
+    assert_eq!(receive(&receiver), [1; 100]);
+    assert_eq!(socket.split().1.close(Duration::MAX).abandoned_calls, 0);
+}
+
+#[test]
 fn one_socket_sends_to_many() {
     let receivers: Vec<_> = (0..50).map(|_| UdpSocket::bind(local("127.0.0.1")).unwrap()).collect();
     let mut socket = Socket::bind(local("127.0.0.1")).unwrap();

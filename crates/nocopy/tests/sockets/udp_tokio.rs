@@ -2,6 +2,7 @@
 #![cfg(feature = "tokio")]
 
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +11,8 @@ use nocopy::Buffer;
 use nocopy::socket::udp::tokio::{AsyncReceiver, AsyncSendError, AsyncSender};
 use nocopy::socket::udp::{Message, Method, Socket};
 use nocopy_lab::patience::uninterrupted;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use crate::common::PATIENCE;
 use crate::common::lab;
@@ -127,6 +130,39 @@ async fn many_tasks_fill_a_ring_and_each_gets_its_own_back() {
     assert_eq!(sender.with(|sender| (sender.queued(), sender.in_flight())), (0, 0));
 }
 
+/// Memory of a program that looks at the sender when it gets it back.
+struct Curious(AsyncSender);
+
+impl AsRef<[u8]> for Curious {
+    fn as_ref(&self) -> &[u8] {
+        b"curious"
+    }
+}
+
+impl Drop for Curious {
+    fn drop(&mut self) {
+        assert_eq!(self.0.with(|sender| sender.queued()), 0);
+    }
+}
+
+#[tokio::test]
+async fn what_is_dropped_while_the_sender_is_locked_locks_nobody_out() {
+    let (sender, _receiver, _) = pair(Method::Socket);
+    let pool = sender.with(|sender| sender.pool().clone());
+    let buffer = sender.with(nocopy::socket::udp::Sender::buffer).unwrap();
+    let free = within(sender.send(buffer)).await.unwrap();
+    let curious = within(sender.send(Buffer::from_owner(Curious(sender.clone())))).await.unwrap();
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        sender.with(|_| drop(free));
+        drop(curious);
+        drop(sender);
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(PATIENCE).expect("a thread that waits for itself");
+    assert_eq!(pool.at_home(), pool.total());
+}
+
 #[tokio::test]
 async fn buffers_nobody_waits_for_go_home() {
     let (sender, _receiver, _) = pair(Method::ZeroCopyGso);
@@ -180,5 +216,26 @@ async fn many_tasks_share_a_sender_whose_send_buffer_is_small() {
     assert_eq!(counts, [50; 10]);
     for task in tasks {
         within(task).await.unwrap();
+    }
+}
+
+/// For programs that have a loop of their own.
+#[tokio::test]
+#[allow(unsafe_code)]
+async fn what_a_half_is_waited_for_by_can_be_watched() {
+    let mut socket = Socket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let here = socket.local_address().unwrap();
+    let there = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let descriptor = socket.as_fd().try_clone_to_owned().unwrap();
+    // SAFETY: an `OwnedFd` is the same open descriptor until it is dropped.
+    let watched = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }.unwrap();
+    for number in 0..3_u8 {
+        let sent = there.send_to(&[number], here);
+        let mut ready = within(watched.readable()).await.unwrap();
+        assert_eq!(sent.unwrap(), 1);
+        let batch = socket.receiver().try_receive().unwrap();
+        assert_eq!(batch.datagrams().next().unwrap().bytes, [number]);
+        ready.clear_ready();
+        assert!(tokio::time::timeout(Duration::ZERO, watched.readable()).await.is_err(), "all was received");
     }
 }

@@ -164,7 +164,7 @@ fn inject(interface: &str, frame: &str) -> Result<(), String> {
             sequence += 1;
         }
         if sequence == BURST {
-            println!("{UNDER_WAY}");
+            writeln!(io::stdout(), "{UNDER_WAY}").map_err(|error| error.to_string())?;
         }
     }
     // SAFETY: an open handle, closed once.

@@ -39,7 +39,10 @@ pub(super) fn send(
             Some(method) => builder.method(method),
             None => builder,
         };
-        match builder.wrap(stream.try_clone()?) {
+        // SAFETY: the stream's other descriptor sends nothing, and is closed below.
+        #[allow(unsafe_code)]
+        let opened = unsafe { builder.wrap_unshared(stream.try_clone()?) };
+        match opened {
             Err(error) if is_short_of_memory(&error) && Instant::now() < give_up => sleep(NAP),
             opened => break opened.map_err(io::Error::other)?,
         }
@@ -106,12 +109,12 @@ fn send_round(
     Ok(())
 }
 
-/// Receives chunks where they are, and reads every byte.
+/// Receives chunks, and reads every byte.
 pub(super) fn receive(stream: TcpStream, receiving: Receiving, mut meter: Meter<'_>) -> io::Result<Report> {
     let pool = Receiver::pool()?;
     let mut receiver = Receiver::new(Arc::new(stream.into()), receiving, pool).map_err(io::Error::other)?;
     while let Some(chunk) = receiver.receive().map_err(io::Error::other)? {
-        chunk.pieces().for_each(frame::read);
+        chunk.for_each_part(frame::read);
         let bytes = chunk.len();
         receiver.recycle(chunk);
         meter.count(bytes)?;

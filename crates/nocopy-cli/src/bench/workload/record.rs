@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -108,7 +109,7 @@ fn one_place<'a>(stage: &'a Stage, recorders: &[Recorder], place: &Place, figure
     let variant = format!("{} {case}", place.name);
     let on_disk = place.name == DISK;
     let trial = |&recorder: &Recorder| {
-        let take = Take { stage, recorder, template: template.clone(), file: file_in(&place.directory) };
+        let take = Take { stage, recorder, template: template.clone(), directory: own(&place.directory) };
         let baselines: &'static [&'static str] =
             if recorder == Recorder::Nocopy { &["tcpdump", "dumpcap"] } else { &[] };
         let step_min = if on_disk { STEP_MIN_DISK } else { STEP_MIN };
@@ -129,16 +130,17 @@ fn one_place<'a>(stage: &'a Stage, recorders: &[Recorder], place: &Place, figure
     }
 }
 
-fn file_in(directory: &Path) -> PathBuf {
-    directory.join(format!("nocopy-bench-{}.pcap", std::process::id()))
+/// The directory of this process in one where anybody may make files, and links: nobody else is let into it.
+fn own(directory: &Path) -> PathBuf {
+    directory.join(format!("nocopy-bench-{}", std::process::id()))
 }
 
-/// One program with its file.
+/// One program, and the directory that it records into.
 struct Take<'a> {
     stage: &'a Stage,
     recorder: Recorder,
     template: Template,
-    file: PathBuf,
+    directory: PathBuf,
 }
 
 impl Take<'_> {
@@ -155,19 +157,21 @@ impl Take<'_> {
         let step = step.min(Duration::from_secs_f64(STEP_BYTES_MAX / (kpps * 1e3 * FRAME_BYTES as f64)));
         let failed = |error| Failure::step(self.recorder.name(), "record", "try it by itself")(error);
         let generator = generator::open(&self.stage.sender)?;
+        fs::DirBuilder::new().mode(0o700).create(&self.directory).map_err(failed)?;
         let taken = std::thread::scope(|scope| scope.spawn(|| self.take(&generator, kpps, step)).join());
         let taken = taken.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let _ = fs::remove_file(&self.file); // it may not have come to that
+        let _ = fs::remove_dir_all(&self.directory); // what is left over is in nobody's way
         taken.map_err(failed)
     }
 
     fn take(&self, generator: &Generator, kpps: f64, step: Duration) -> io::Result<Taken> {
         let rate = Rate { kpps, step, frame: self.template.bytes() };
+        let file = self.directory.join("packets.pcap");
         self.stage.receiver.enter(0)?;
-        let running = self.recorder.start(&self.stage.receiver.interface, &self.file)?;
+        let running = self.recorder.start(&self.stage.receiver.interface, &file)?;
         let mut taken = ramp::take(self.stage, generator, rate, running)?;
         // Its own word, as far as the file is long enough for it. A packet of somebody else's may be among them.
-        taken.limit(fs::metadata(&self.file)?.len() / FRAME_BYTES as u64);
+        taken.limit(fs::metadata(&file)?.len() / FRAME_BYTES as u64);
         Ok(taken)
     }
 }

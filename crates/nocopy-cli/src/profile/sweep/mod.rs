@@ -76,7 +76,7 @@ impl Plan {
 }
 
 pub(crate) fn run(arguments: &SweepArguments) -> Result<Outcome, Failure> {
-    let html = arguments.html.as_deref().map(ResultFile::create).transpose()?;
+    let html = arguments.html.as_deref().map(|path| ResultFile::open(path, arguments.force)).transpose()?;
     capability::drop_all_but(CAPABILITIES.union(capability::NETWORK))?;
     let plan = Plan::new(arguments);
     let kernel = Kernel::read()?;
@@ -145,7 +145,15 @@ mod tests {
     use super::*;
 
     fn arguments(buffer: &[usize], quick: bool) -> SweepArguments {
-        SweepArguments { buffer: buffer.into(), quick, rounds: None, bytes: 1, json: false, html: None }
+        SweepArguments {
+            buffer: buffer.into(),
+            quick,
+            rounds: None,
+            bytes: 1,
+            json: false,
+            html: None,
+            force: false,
+        }
     }
 
     #[test]

@@ -5,10 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use nocopy::socket::tcp::{Chunk, MappedBytes};
+
 use super::intake::Intake;
 use super::sink::Sink;
 use crate::Failure;
 use crate::transfer::stream::Count;
+
+/// What is copied at a time, where it is to be.
+const COPY_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(super) struct Lane<'a> {
@@ -98,11 +103,8 @@ impl Lane<'_> {
             if self.length.is_some_and(|length| chunk.len() as u64 > length - self.count.bytes) {
                 return Why::TooMuch;
             }
-            for bytes in chunk.pieces() {
-                match self.write(bytes, progress) {
-                    Ok(written) => self.count.add(&bytes[..written]),
-                    Err(failure) => return Why::Failed(failure),
-                }
+            if let Err(failure) = self.keep(&chunk, progress) {
+                return Why::Failed(failure);
             }
             progress.bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
             self.intake.recycle(chunk);
@@ -110,8 +112,37 @@ impl Lane<'_> {
         Why::Stopped
     }
 
+    /// Writes what came, and counts what was written: all, unless it is to stop.
+    fn keep(&mut self, chunk: &Chunk, progress: &Progress) -> Result<(), Failure> {
+        let mut mapped = chunk.mapped();
+        if self.count.crc32c.is_some() && !mapped.is_empty() {
+            // A sender on this host may change the pages. Made of a copy, the checksum is that of what is written.
+            let mut copy = [0; COPY_BYTES];
+            while !mapped.is_empty() {
+                let copied = mapped.copy_to(&mut copy);
+                mapped = mapped.slice(copied..mapped.len());
+                if !self.keep_own(&copy[..copied], progress)? {
+                    return Ok(());
+                }
+            }
+        }
+        let written = self.write(mapped, progress)?;
+        self.count.bytes += written as u64;
+        if written == mapped.len() {
+            self.keep_own(chunk.copied(), progress)?;
+        }
+        Ok(())
+    }
+
+    /// The same of bytes that nobody else can change; whether that was all of them.
+    fn keep_own(&mut self, bytes: &[u8], progress: &Progress) -> Result<bool, Failure> {
+        let written = self.write(bytes.into(), progress)?;
+        self.count.add(&bytes[..written]);
+        Ok(written == bytes.len())
+    }
+
     /// Returns how much was written: less only if it is to stop.
-    fn write(&self, bytes: &[u8], progress: &Progress) -> Result<usize, Failure> {
+    fn write(&self, bytes: MappedBytes<'_>, progress: &Progress) -> Result<usize, Failure> {
         let Some(sink) = self.sink else { return Ok(bytes.len()) };
         progress.writing.fetch_add(1, Ordering::Relaxed);
         let written = sink.write(self.offset + self.count.bytes, bytes, &progress.stop);

@@ -51,12 +51,13 @@ pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Out
     let address = address(arguments)?;
     // Looked at before a file is overwritten, and taken into use after: nobody is to connect to who cannot write.
     let socket = Bound::new(address, arguments)?;
-    let sink = arguments.output.as_deref().map(|path| Sink::open(path, arguments.force)).transpose()?;
+    // With nothing but the user's own rights.
+    capability::drop_all_but(capability::NONE)?;
+    let sink = arguments.output.as_deref().map(|path| Sink::open(path, arguments.making())).transpose()?;
     let listener = socket.listen()?;
     let to_stdout = arguments.output.as_deref().is_some_and(|path| path.as_os_str() == "-");
-    capability::drop_all_but(capability::NONE)?;
     let address = listener.local_addr().map_err(Error::Address)?;
-    eprintln!("nocopy: receiving at tcp://{address}");
+    super::announce(arguments, address);
     let (summary, failure) = Reception::new(arguments, listener, sink.as_ref(), interrupt).run(address)?;
     let text = if arguments.json { summary.json() } else { summary.table() };
     print::summary(&text, to_stdout, failure, summary.outcome())

@@ -173,8 +173,9 @@ impl<'a> Reception<'a> {
 
     /// Sees who is there.
     fn welcome(&mut self, run: &mut Option<Run>) {
+        let may_send = |from| self.arguments.may_send(from);
         if self.arguments.raw {
-            while let Some((stream, from)) = self.door.accept() {
+            for (stream, from) in self.door.accept(may_send) {
                 match run {
                     None => *run = Some(Run::raw(stream, from)),
                     Some(_) => self.door.turn_away(),
@@ -182,7 +183,7 @@ impl<'a> Reception<'a> {
             }
             return;
         }
-        self.door.let_in();
+        self.door.let_in(may_send);
         for visitor in self.door.visitors() {
             let is_ours = match visitor.message {
                 Message::Ask(_) => self.begin(run, visitor),

@@ -1,17 +1,19 @@
 //! Where streams are written: each at its place in a file, or one behind the other down a pipe.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice, Write};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use nocopy::socket::tcp::MappedBytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::Failure;
-use crate::recv::output::{self, Opened, write_all_at};
+use crate::output_file::PrivateFile;
+use crate::recv::output::{self, Opened};
 
 /// How long to wait for whoever reads a pipe before looking whether the user has had enough.
 const LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -24,8 +26,8 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    pub(super) fn open(path: &Path, force: bool) -> Result<Self, Failure> {
-        let mut opened = Opened::open(path, force)?;
+    pub(super) fn open(path: &Path, making: PrivateFile) -> Result<Self, Failure> {
+        let mut opened = Opened::open(path, making)?;
         if !opened.has_places
             && let Ok(own) = without_waiting(&opened.file)
         {
@@ -41,15 +43,42 @@ impl Sink {
 
     /// Writes what belongs there; without places, behind what was written last. Returns how much: all, unless it is to stop while
     /// whoever reads the pipe does not.
-    pub(super) fn write(&self, offset: u64, bytes: &[u8], stop: &AtomicBool) -> Result<usize, Failure> {
-        let Opened { path, file, has_places } = &self.opened;
-        let written = match has_places {
-            true => write_all_at(file, &mut [IoSlice::new(bytes)], offset).map(|()| bytes.len()),
-            false => write_all(file, bytes, stop),
-        };
-        let written = written.map_err(|source| output::failure(path, source))?;
+    pub(super) fn write(
+        &self,
+        offset: u64,
+        bytes: MappedBytes<'_>,
+        stop: &AtomicBool,
+    ) -> Result<usize, Failure> {
+        let written = self.write_all(offset, bytes, stop);
+        let written = written.map_err(|source| output::failure(&self.opened.path, source))?;
         // Relaxed: it is told when all threads have ended.
         self.written_bytes.fetch_add(written as u64, Ordering::Relaxed);
+        Ok(written)
+    }
+
+    fn write_all(&self, offset: u64, bytes: MappedBytes<'_>, stop: &AtomicBool) -> io::Result<usize> {
+        let Opened { file, has_places, .. } = &self.opened;
+        let mut written = 0;
+        while written < bytes.len() {
+            let rest = bytes.slice(written..bytes.len());
+            let result = match has_places {
+                true => rest.write_at(file, offset + written as u64),
+                false => rest.write_to(file),
+            };
+            match result {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(more) => written += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // Relaxed: it says nothing about other memory.
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    wait_for_room(file)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
         Ok(written)
     }
 
@@ -69,27 +98,6 @@ fn without_waiting(pipe: &File) -> io::Result<File> {
     }
     let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
     OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path)
-}
-
-/// Returns how much was written: less only if it is to stop.
-fn write_all(mut file: &File, bytes: &[u8], stop: &AtomicBool) -> io::Result<usize> {
-    let mut written = 0;
-    while written < bytes.len() {
-        match file.write(&bytes[written..]) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(more) => written += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // Relaxed: it says nothing about other memory.
-                if stop.load(Ordering::Relaxed) {
-                    break;
-                }
-                wait_for_room(file)?;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(written)
 }
 
 fn wait_for_room(file: &File) -> io::Result<()> {

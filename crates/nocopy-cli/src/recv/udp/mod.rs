@@ -51,13 +51,14 @@ pub(crate) enum Error {
 }
 
 pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Outcome, Failure> {
-    // A file that is to be overwritten is kept if nothing can be received.
     let socket = bind(arguments)?;
-    let output = arguments.output.as_deref().map(|path| Output::open(path, arguments.force)).transpose()?;
-    let to_stdout = arguments.output.as_deref().is_some_and(|path| path.as_os_str() == "-");
     capability::drop_all_but(capability::NONE)?;
+    // With nothing but the user's own rights; and a file that is to be overwritten is kept if nothing can be received.
+    let output =
+        arguments.output.as_deref().map(|path| Output::open(path, arguments.making())).transpose()?;
+    let to_stdout = arguments.output.as_deref().is_some_and(|path| path.as_os_str() == "-");
     let address = socket.local_address().map_err(Error::Address)?;
-    eprintln!("nocopy: receiving at udp://{address}");
+    super::announce(arguments, address);
     let mut reception = Reception::new(arguments, socket, output, interrupt);
     let failure = reception.run().err();
     let summary = reception.summary(address, failure.is_some());
@@ -199,7 +200,7 @@ impl<'a> Reception<'a> {
     }
 
     fn receive(&mut self) -> Result<(), Failure> {
-        let Self { receiver, sender, tally, output, start, drops_asked, .. } = self;
+        let Self { arguments, receiver, sender, tally, output, start, drops_asked, .. } = self;
         if drops_asked.elapsed() >= DROPS_INTERVAL {
             *drops_asked = Instant::now();
             note_drops(tally, receiver);
@@ -216,6 +217,10 @@ impl<'a> Reception<'a> {
         let now_ns = start.elapsed().as_nanos() as u64; // ns of 584 years
         let mut pieces = Vec::with_capacity(if output.is_some() { batch.len() } else { 0 });
         for datagram in batch.datagrams() {
+            if !arguments.may_send(datagram.from.ip()) {
+                tally.turn_away();
+                continue;
+            }
             match tally.take(datagram.from, datagram.bytes, now_ns) {
                 Kind::Piece(offset, bytes) if output.is_some() => pieces.push((offset, bytes)),
                 Kind::Answer(answer) => say(sender, datagram.from, &answer),
@@ -224,7 +229,7 @@ impl<'a> Reception<'a> {
         }
         match output {
             Some(output) if batch.is_empty() => output.give_up(),
-            Some(output) => output.write(&pieces),
+            Some(output) => output.write(pieces),
             None => Ok(()),
         }
     }
@@ -241,7 +246,9 @@ impl<'a> Reception<'a> {
     fn summary(&mut self, address: SocketAddr, failed: bool) -> Summary {
         let ended = if failed { Ended::Failed } else { self.ended.unwrap_or(Ended::Done) };
         let evidence = self.receiver.ledger().into();
-        self.tally.summary(address, ended, evidence, self.output.as_ref().map(Output::words))
+        let left_out = self.output.as_ref().is_some_and(Output::has_left_out);
+        let summary = self.tally.summary(address, ended, evidence, self.output.as_ref().map(Output::words));
+        Summary { left_out, ..summary }
     }
 }
 

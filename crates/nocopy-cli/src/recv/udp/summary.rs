@@ -66,18 +66,21 @@ pub(super) struct Summary {
     pub(super) findings: Option<Findings>,
     #[serde(skip)]
     pub(super) has_checksums: bool,
+    /// Whether something was received and not written.
+    #[serde(skip)]
+    pub(super) left_out: bool,
 }
 
 impl Summary {
     pub(super) const SCHEMA: &'static str = SCHEMA;
 
-    /// Negative if something was lost or damaged, or the sender broke off.
+    /// Negative if something was lost, damaged or left out, or the sender broke off.
     pub(super) fn outcome(&self) -> Outcome {
         let is_run = self.received.is_some();
         let lost = self.lost.is_some_and(|lost| lost > 0) || self.verified == Some(false);
         let broken_off = is_run && self.ended == Ended::Silent;
         let nothing = !is_run && self.packets == 0;
-        if lost || broken_off || nothing { Outcome::Negative } else { Outcome::Positive }
+        if lost || broken_off || nothing || self.left_out { Outcome::Negative } else { Outcome::Positive }
     }
 
     pub(super) fn json(&self) -> String {

@@ -22,6 +22,8 @@ pub(super) struct Tally {
     /// Where the last came from.
     from: Option<SocketAddr>,
     kernel_dropped: u64,
+    /// Datagrams from addresses that may not send.
+    turned_away: u64,
     start: Option<processor::Start>,
     closed: bool,
     /// What is to be said to the sender because there is enough.
@@ -58,6 +60,7 @@ impl Tally {
             last_bytes: 0,
             from: None,
             kernel_dropped: 0,
+            turned_away: 0,
             start: None,
             closed: false,
             farewell: None,
@@ -71,6 +74,11 @@ impl Tally {
             self.farewell = self.close(now_ns);
         }
         kind
+    }
+
+    /// Counts a datagram from an address that may not send.
+    pub(super) fn turn_away(&mut self) {
+        self.turned_away += 1;
     }
 
     fn sort<'a>(&mut self, from: SocketAddr, bytes: &'a [u8], now_ns: u64) -> Kind<'a> {
@@ -175,13 +183,14 @@ impl Tally {
             is_final: findings.map(|findings| findings.is_final),
             lost: findings.map(|findings| findings.lost()),
             verified: findings.filter(|_| has_checksums).and_then(|findings| findings.verified()),
-            foreign: self.receiving.as_ref().map_or(0, Receiving::foreign),
+            foreign: self.turned_away + self.receiving.as_ref().map_or(0, Receiving::foreign),
             kernel_dropped: self.kernel_dropped,
             evidence,
             output,
             processor: self.start.map(|start| start.used(self.packets)),
             findings,
             has_checksums,
+            left_out: false,
         }
     }
 }

@@ -27,6 +27,12 @@ const PACKET_BYTES_MAX: u32 = 262_144;
 /// What Wireshark reads at most of a pcapng block.
 const BLOCK_BYTES_MAX: u32 = 16 << 20;
 
+/// The same of a block that is parsed: a packet, and options, each of which costs more memory than the 4 bytes it may have.
+const PARSED_BYTES_MAX: u32 = 1 << 20;
+
+/// Interfaces of a section.
+const INTERFACES_MAX: usize = 1 << 16;
+
 const PCAP_HEADER_BYTES: usize = 24;
 
 /// Type and length, and the length once more at the end.
@@ -189,7 +195,11 @@ impl<R: Read> Capture<R> {
         if !claimed.is_multiple_of(4) {
             return Err(self.corrupt("a block has a length that is no multiple of 4"));
         }
-        self.check_claim(claimed, BLOCK_BYTES_MAX)?;
+        let bytes_max = match kind {
+            SECTION_HEADER | INTERFACE_DESCRIPTION | SIMPLE_PACKET | ENHANCED_PACKET => PARSED_BYTES_MAX,
+            _ => BLOCK_BYTES_MAX,
+        };
+        self.check_claim(claimed, bytes_max)?;
         let block_bytes = claimed as usize;
         let Some(block) = self.look(block_bytes)? else { return Ok(None) };
         if word(&block[block_bytes - 4..], big_endian) != claimed {
@@ -222,6 +232,9 @@ impl<R: Read> Capture<R> {
             fcs_bytes: fcs_of_interface(&interface.options),
         });
         match interface {
+            Ok(_) if interfaces.len() == INTERFACES_MAX => {
+                Err(self.corrupt("its section describes more than 65536 interfaces"))
+            }
             Ok(interface) => {
                 interfaces.push(interface);
                 Ok(())

@@ -207,6 +207,34 @@ fn claims_beyond_reason_are_refused_before_they_cost_memory() {
 }
 
 #[test]
+fn descriptions_of_interfaces_without_end_are_refused() {
+    let (order, packets) = (Order { big_endian: false }, packets(1));
+    let described = |count: usize| [section(order), interface(order, ETHERNET).repeat(count)].concat();
+    let packet = || enhanced(order, 65_535, 0, &packets[0]);
+    let (found, damage) = read(&[described(65_536), packet()].concat());
+    assert_eq!((found.len(), damage.is_none()), (1, true), "{damage:?}");
+    let damage = read(&[described(65_537), packet()].concat()).1.unwrap();
+    assert!(damage.to_string().contains("more than 65536 interfaces"), "{damage}");
+    // As many in each section.
+    let damage = read(&[described(65_536), described(65_536), packet()].concat()).1;
+    assert!(damage.is_none(), "{damage:?}");
+}
+
+#[test]
+fn long_blocks_are_skipped_and_not_parsed() {
+    let (order, packets) = (Order { big_endian: false }, packets(1));
+    let head = || [section(order), interface(order, ETHERNET)].concat();
+    let packet = enhanced(order, 0, 0, &packets[0]);
+    let empty = vec![0; 2 << 20];
+    let (found, damage) = read(&[head(), block(order, 0xbad, &empty), packet.clone()].concat());
+    assert_eq!((found.len(), damage.is_none()), (1, true), "{damage:?}");
+    for kind in [0x0a0d_0d0a, 1, 3, 6] {
+        let damage = read(&[head(), block(order, kind, &empty), packet.clone()].concat()).1;
+        assert!(matches!(damage, Some(Damage::Claim { bytes_max: 1_048_576, .. })), "{kind} {damage:?}");
+    }
+}
+
+#[test]
 fn blocks_that_contradict_themselves_are_refused() {
     let packets = packets(1);
     let file = pcapng(false, &[ETHERNET], &packets);

@@ -40,7 +40,7 @@ pub(super) struct Account {
 }
 
 impl Carrier {
-    /// Takes over a connection, for pieces up to that length; by the method given, or as it measures best.
+    /// Takes over a connection that nobody else has, for pieces up to that length; by the method given, or as it measures best.
     pub(super) fn new(
         stream: TcpStream,
         method: Option<Method>,
@@ -52,7 +52,10 @@ impl Carrier {
         if let Some(method) = method {
             builder = builder.method(method);
         }
-        Ok(Self { socket: builder.wrap(stream)? })
+        // SAFETY: made by `connect`, for the lane that has this; nobody else has a descriptor.
+        #[allow(unsafe_code)]
+        let socket = unsafe { builder.wrap_unshared(stream)? };
+        Ok(Self { socket })
     }
 
     /// A buffer to be written and [sent](Self::send); none while all are on their way.

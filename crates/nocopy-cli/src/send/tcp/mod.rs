@@ -21,7 +21,7 @@ use crate::interrupt::Interrupt;
 use crate::live::LiveLine;
 use crate::quantity::short;
 use crate::transfer::stream::{Asking, Count, Head, Standing};
-use crate::{Failure, Outcome, capability, processor};
+use crate::{Failure, Outcome, capability, print, processor};
 use carrier::Carrier;
 pub(crate) use error::Error;
 use lane::{Lane, LaneEnd, Progress};
@@ -53,7 +53,7 @@ pub(super) fn run(
     };
     let failure = ends.iter_mut().find_map(|end| end.failure.take());
     let summary = transmission.summary(target, &ends, ended, start);
-    print(&summary, arguments.json, failure)
+    report(&summary, arguments.json, failure)
 }
 
 struct Transmission<'a> {
@@ -243,14 +243,7 @@ impl Live {
     }
 }
 
-fn print(summary: &Summary, json: bool, failure: Option<Failure>) -> Result<Outcome, Failure> {
+fn report(summary: &Summary, json: bool, failure: Option<Failure>) -> Result<Outcome, Failure> {
     let text = if json { summary.json() } else { summary.table() };
-    let mut output = io::stdout().lock();
-    let printed = output.write_all(text.as_bytes()).and_then(|()| output.flush()).map_err(Failure::Print);
-    match (failure, printed) {
-        (Some(failure), _) => Err(failure),
-        (None, Err(failure)) if !failure.is_broken_pipe() => Err(failure),
-        // Whether or not anybody reads it, it went as it went.
-        (None, _) => Ok(summary.outcome()),
-    }
+    print::summary(&text, false, failure, summary.outcome())
 }

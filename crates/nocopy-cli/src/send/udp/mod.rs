@@ -10,7 +10,6 @@ mod line;
 mod payload;
 mod summary;
 
-use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -28,7 +27,7 @@ use crate::arguments::{HostArguments, MethodName, SendArguments};
 use crate::endpoint::Endpoint;
 use crate::interrupt::Interrupt;
 use crate::transfer::{DATA_HEADER_BYTES, Sending};
-use crate::{Failure, Outcome, capability, processor};
+use crate::{Failure, Outcome, capability, print, processor};
 use belt::DatagramBelt;
 use by_port::ByPort;
 use by_socket::BySocket;
@@ -76,7 +75,7 @@ pub(super) fn run(
     let used = start.used(belt.schedule.tally.packets);
     let whom = (target.to_string(), to);
     let summary = Summary::new(arguments, whom, &mut belt, (pace, &run, ended), used);
-    print(&summary, arguments.json, run)
+    report(&summary, arguments.json, run)
 }
 
 fn shape(arguments: &SendArguments) -> Result<Shape, Error> {
@@ -204,14 +203,7 @@ fn finish(belt: &mut DatagramBelt) -> Result<(), Error> {
     belt.line.finish()
 }
 
-fn print(summary: &Summary, json: bool, run: Run) -> Result<Outcome, Failure> {
+fn report(summary: &Summary, json: bool, run: Run) -> Result<Outcome, Failure> {
     let text = if json { summary.json() } else { summary.table() };
-    let mut output = io::stdout().lock();
-    let printed = output.write_all(text.as_bytes()).and_then(|()| output.flush()).map_err(Failure::Print);
-    match (run.failure, printed) {
-        (Some(failure), _) => Err(failure),
-        (None, Err(failure)) if !failure.is_broken_pipe() => Err(failure),
-        // Whether or not anybody reads it, it went as it went.
-        (None, _) => Ok(summary.outcome()),
-    }
+    print::summary(&text, false, run.failure, summary.outcome())
 }

@@ -46,7 +46,9 @@ fn words(source: &Source) -> String {
         Source::Queue(direction, number) => format!("{direction} queue {number}"),
         Source::Socket(socket) => {
             let owner = socket.owner.as_ref();
-            let owner = owner.map(|(pid, name)| format!(" of {name} ({pid})")).unwrap_or_default();
+            // The process chose its name, which may steer a terminal and end a line.
+            let shown = |name: &String| name.replace(char::is_control, "\u{fffd}");
+            let owner = owner.map(|(pid, name)| format!(" of {} ({pid})", shown(name))).unwrap_or_default();
             format!("AF_XDP queue {}{owner}", socket.queue)
         }
     }
@@ -79,6 +81,14 @@ pub(in crate::stats) fn cut(text: &str, rows: usize, columns: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::report::Socket;
+
+    #[test]
+    fn the_name_of_a_socket_owner_is_one_line() {
+        let owner = Some((7, "\u{1b}]0;a\nb\u{9b}".to_owned()));
+        let socket = Source::Socket(Socket { inode: 1, queue: 0, zero_copy: false, owner });
+        assert_eq!(words(&socket), "AF_XDP queue 0 of \u{fffd}]0;a\u{fffd}b\u{fffd} (7)");
+    }
 
     #[test]
     fn a_table_is_cut_to_the_terminal() {

@@ -1,10 +1,13 @@
 //! A run of `nocopy` that a test watches.
 
+use std::fs::File;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -17,6 +20,17 @@ pub(crate) fn nocopy(arguments: &[&str]) -> Command {
 
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A terminal: the end where what is drawn is read, until nobody has the other one, and the end that a command is given.
+pub(crate) fn terminal(rows: u16, columns: u16) -> (File, File) {
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&terminal, size).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
+    (terminal.into(), File::options().read(true).write(true).open(name).unwrap())
 }
 
 /// A command that ends by itself, or the test fails; killed if the test fails before.

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use nocopy_proto::message::crc;
 use nocopy_proto::message::framing::CHUNK_HEADER_BYTES_MAX;
+use nocopy_proto::message::{crc, wire};
 use rustix::event::epoll;
 use smallvec::SmallVec;
 
@@ -373,6 +373,13 @@ impl OverPort {
     }
 
     pub(super) fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]) {
+        if wire::answers_anybody(datagram) {
+            match self.senders[0].send_to_stranger(to, datagram) {
+                Ok(()) => self.counters.datagrams_sent += 1,
+                Err(reason) => count_refusal(&mut self.counters, &reason),
+            }
+            return;
+        }
         if self.controls.is_empty() {
             self.flush();
             // Which passes over frames that have only to come back: from the card, or what went through the kernel.

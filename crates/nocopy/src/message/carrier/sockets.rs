@@ -72,9 +72,9 @@ impl Sockets {
             .send_buffer(SOCKET_BUFFER_BYTES)
             .congestion_marks(true)
             .bind_receiver(address)?;
-        let local = address::local(&receiver).map_err(|source| OpenError::Address { source })?;
+        let local = address::local(&receiver.socket()).map_err(|source| OpenError::Address { source })?;
         // Datagrams are as long as the way was proved to take.
-        allow_fragments(&receiver, local.is_ipv6(), false)
+        allow_fragments(&receiver.socket(), local.is_ipv6(), false)
             .map_err(|source| OpenError::Fragments { source })?;
         Ok(Self {
             receiver,
@@ -235,7 +235,7 @@ impl Sockets {
             return;
         }
         let Self { outbox, receiver, staging, cargo, counters, .. } = self;
-        outbox.flush(receiver.as_fd(), staging, cargo, counters);
+        outbox.flush(receiver.socket(), staging, cargo, counters);
     }
 
     #[inline]
@@ -306,9 +306,9 @@ impl Sockets {
 
     fn sleep(&mut self, until: Option<Instant>) -> io::Result<()> {
         if self.outbox.is_empty() {
-            wait_readable(self.receiver.as_fd(), left_until(until))?;
+            wait_readable(self.receiver.socket(), left_until(until))?;
         } else {
-            wait_readable_or_writable(self.receiver.as_fd(), left_until(until))?;
+            wait_readable_or_writable(self.receiver.socket(), left_until(until))?;
             self.flush();
         }
         Ok(())
@@ -355,13 +355,13 @@ impl Sockets {
     /// A socket tells by itself when something comes; what it did not take is tried again whenever the endpoint works.
     pub(super) fn arm(&mut self) -> io::Result<bool> {
         self.flush();
-        Ok(wait_readable(self.receiver.as_fd(), Duration::ZERO)? == Wakeup::Ready)
+        Ok(wait_readable(self.receiver.socket(), Duration::ZERO)? == Wakeup::Ready)
     }
 }
 
 impl AsFd for Sockets {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.receiver.as_fd()
+        self.receiver.socket()
     }
 }
 

@@ -12,6 +12,7 @@ use super::choice::Chooser;
 use super::{Listener, Method, PublishedMethod, Receiver, ReceiverRefused, Receiving, Sender, Socket};
 use crate::pool::{Cache, Pool};
 use crate::socket::address;
+use crate::socket::kept::NoZeroCopy;
 use crate::socket::path::Paths;
 use crate::sys::option;
 
@@ -222,18 +223,35 @@ impl Builder {
         let connected =
             socket.connect_timeout(&address.into(), self.connect_timeout.unwrap_or(Duration::MAX));
         connected.map_err(|source| OpenError::Connect { address, source })?;
-        self.finish(socket.into())
+        self.finish(socket.into(), false)
     }
 
-    /// Takes over a stream that is connected already. It belongs to the result from then on: other handles to it
-    /// (`try_clone`) must not send. It becomes a blocking one (`O_NONBLOCK` is cleared), for them, too; what is not to wait here is
+    /// Takes over a stream that is connected already. It belongs to the result from then on: what is sent by other handles to it
+    /// (`try_clone`) gets in between. It becomes a blocking one (`O_NONBLOCK` is cleared), for them, too; what is not to wait here is
     /// called so.
+    ///
+    /// [`Method::ZeroCopy`] is never used: the kernel numbers such calls of all who send on a stream together, and any part of the program,
+    /// or another process, may have a descriptor of this one. What is sent without a copy goes by io_uring.
     ///
     /// # Errors
     /// See [`OpenError`].
     pub fn wrap(self, stream: TcpStream) -> Result<Socket, OpenError> {
         self.set(&stream)?;
-        self.finish(stream.into())
+        self.finish(stream.into(), true)
+    }
+
+    /// The same of a stream that nobody else sends on: by all methods.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    ///
+    /// # Safety
+    /// As long as the result lives, nobody makes a `MSG_ZEROCOPY` call by another descriptor of the stream, or reads its error queue, in this
+    /// process or any other. (Such a call would shift the numbers by which the kernel tells what memory is free.)
+    #[allow(unsafe_code)]
+    pub unsafe fn wrap_unshared(self, stream: TcpStream) -> Result<Socket, OpenError> {
+        self.set(&stream)?;
+        self.finish(stream.into(), false)
     }
 
     /// Listens at that address; port 0 takes a free one. All connections have these settings. They share the pool to send from, and a pool
@@ -268,7 +286,7 @@ impl Builder {
         socket.set_tcp_nodelay(self.no_delay).map_err(refused("no delay"))
     }
 
-    fn finish(self, socket: OwnedFd) -> Result<Socket, OpenError> {
+    fn finish(self, socket: OwnedFd, is_shared: bool) -> Result<Socket, OpenError> {
         let socket = Arc::new(socket);
         let mut chooser = Chooser::new(self.method);
         let ip = |told: io::Result<SocketAddr>| told.ok().map(|address| address.ip());
@@ -279,7 +297,7 @@ impl Builder {
             chooser.unavailable(Method::ZeroCopy, LOCAL);
             chooser.unavailable(Method::UringZeroCopy, LOCAL);
         }
-        if let Err(refused) = allow_zero_copy(&socket) {
+        if let Err(refused) = can_zero_copy(&socket, is_shared) {
             if let Some(method @ Method::ZeroCopy) = self.method {
                 return Err(OpenError::Method { method, source: io::Error::other(refused) });
             }
@@ -291,6 +309,9 @@ impl Builder {
         };
         let (published, returns) = (self.published_method, self.return_buffers);
         let mut sender = Sender::new(Arc::clone(&socket), cache, chooser, paths, peer, published, returns);
+        if is_shared {
+            sender.share();
+        }
         if let Some(method @ Method::UringZeroCopy) = self.method {
             sender.open_ring().map_err(|source| OpenError::Method { method, source })?;
         }
@@ -311,35 +332,19 @@ impl Listener {
     /// See [`OpenError`]; `Socket` where none came.
     pub fn accept(&self) -> Result<(Socket, SocketAddr), OpenError> {
         let (stream, from) = self.listener.accept().map_err(OpenError::Socket)?;
-        self.builder.clone().wrap(stream).map(|socket| (socket, from))
+        let builder = self.builder.clone();
+        builder.set(&stream)?;
+        builder.finish(stream.into(), false).map(|socket| (socket, from))
     }
 }
 
-/// Why the stream cannot be sent by `MSG_ZEROCOPY`.
-#[derive(Debug, thiserror::Error)]
-#[error("{}", self.why())]
-enum NoZeroCopy {
-    /// Somebody may have sent so by this socket before, so nobody knows by which numbers the kernel will tell of calls.
-    Used,
-    Kernel(#[source] io::Error),
-}
-
-impl NoZeroCopy {
-    fn why(&self) -> &'static str {
-        match self {
-            Self::Used => {
-                "the stream was used for zero-copy sends before it was handed over (SO_ZEROCOPY is set): hand it over unused"
-            }
-            Self::Kernel(_) => "the kernel refuses SO_ZEROCOPY for TCP sockets: Linux 4.14 or later takes it",
-        }
+/// Whether the kernel takes `MSG_ZEROCOPY` calls, and only ours: then the first has number 0.
+fn can_zero_copy(socket: &OwnedFd, is_shared: bool) -> Result<(), NoZeroCopy> {
+    match option::allows_zero_copy(socket).map_err(NoZeroCopy::Kernel)? {
+        true => Err(NoZeroCopy::Used),
+        false if is_shared => Err(NoZeroCopy::Shared),
+        false => Ok(()),
     }
-}
-
-fn allow_zero_copy(socket: &OwnedFd) -> Result<(), NoZeroCopy> {
-    if option::allows_zero_copy(socket).map_err(NoZeroCopy::Kernel)? {
-        return Err(NoZeroCopy::Used);
-    }
-    option::allow_zero_copy(socket).map_err(NoZeroCopy::Kernel)
 }
 
 fn socket(address: SocketAddr) -> Result<socket2::Socket, OpenError> {
@@ -367,6 +372,6 @@ mod tests {
         assert!(refused.to_string().contains("SO_ZEROCOPY is set"), "{refused}");
         assert!(Socket::builder().method(Method::Plain).wrap(used()).is_ok());
         let mut socket = Socket::builder().wrap(used()).unwrap();
-        assert!(socket.sender().explain().to_string().contains("SO_ZEROCOPY is set"));
+        assert!(socket.sender().explain().to_string().contains("other descriptors"));
     }
 }

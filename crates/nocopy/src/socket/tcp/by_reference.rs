@@ -19,6 +19,7 @@ use rustix::net::SendFlags;
 use super::Published;
 use crate::evidence::{Cause, Evidence};
 use crate::policy::{Choice, Explanation, Matter, Policy, Reason, Work};
+use crate::sys::fork::Generation;
 use crate::sys::sealed::Sealed;
 use crate::sys::splice::{self, Pipe};
 use crate::sys::stream;
@@ -441,15 +442,15 @@ thread_local! {
 struct LentPipe {
     pipe: Pipe,
     /// A forked child has the same pipe: what it put in would come out here.
-    process: u32,
+    generation: Generation,
 }
 
 impl LentPipe {
     fn take() -> io::Result<Self> {
-        let process = std::process::id();
         // None where the thread ends and its own are gone.
-        let kept = PIPE.try_with(Cell::take).ok().flatten().filter(|kept| kept.process == process);
-        kept.map_or_else(|| Ok(Self { pipe: Pipe::new(PIECE_BYTES)?, process }), Ok)
+        let kept = PIPE.try_with(Cell::take).ok().flatten().filter(|kept| !kept.generation.is_past());
+        let generation = Generation::current();
+        kept.map_or_else(|| Ok(Self { pipe: Pipe::new(PIECE_BYTES)?, generation }), Ok)
     }
 
     fn give_back(self) {

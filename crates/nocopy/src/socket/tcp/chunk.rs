@@ -2,12 +2,12 @@
 
 use crate::evidence::{Cause, Evidence, Tally};
 use crate::pool::Buffer;
-use crate::sys::tcp_receive::Pages;
+use crate::sys::tcp_receive::{MappedBytes, PAGE_BYTES, Pages};
 
 /// A piece of the stream, owned: it stays what it is when the connection is closed, and may be dropped in any thread.
 ///
-/// Its bytes lie in up to two places, the [`pieces`](Self::pieces): pages that the kernel mapped, which are read-only, and a buffer that it
-/// copied to.
+/// Its bytes lie in up to two places: on pages that the kernel mapped ([`mapped`](Self::mapped)), which come first, and in a buffer that it
+/// copied to ([`copied`](Self::copied)). A sender on the same host may still change the former, see [`MappedBytes`].
 #[derive(Debug)]
 #[must_use = "what was received and dropped is gone"]
 pub struct Chunk {
@@ -24,10 +24,45 @@ impl Chunk {
         Self { pages, copied, cause }
     }
 
-    /// Its bytes where they lie, in the order of the stream.
-    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
-        let pages = self.pages.as_deref().into_iter();
-        pages.chain(self.copied.as_deref())
+    /// Its bytes that the kernel mapped. They come first.
+    pub fn mapped(&self) -> MappedBytes<'_> {
+        self.pages.as_ref().map_or(MappedBytes::from(&[][..]), Pages::bytes)
+    }
+
+    /// Its bytes that the kernel copied.
+    pub fn copied(&self) -> &[u8] {
+        self.copied.as_deref().unwrap_or_default()
+    }
+
+    /// Gives all of its bytes to `read`, in their order: those that the kernel copied where they lie, and those that it mapped as copies of a page
+    /// at a time, which stay in the processor's nearest cache.
+    pub fn for_each_part(&self, mut read: impl FnMut(&[u8])) {
+        if let Some(pages) = &self.pages {
+            let (mapped, mut page) = (pages.bytes(), [0; PAGE_BYTES]);
+            for start in (0..mapped.len()).step_by(PAGE_BYTES) {
+                let copied_bytes = mapped.slice(start..mapped.len()).copy_to(&mut page);
+                read(&page[..copied_bytes]);
+            }
+        }
+        if let Some(buffer) = &self.copied {
+            read(buffer);
+        }
+    }
+
+    /// Copies its first bytes, as many as there is room for, and returns how many that were.
+    pub fn copy_to(&self, room: &mut [u8]) -> usize {
+        let mapped_bytes = self.mapped().copy_to(room);
+        let room = &mut room[mapped_bytes..];
+        let copied_bytes = room.len().min(self.copied_bytes());
+        room[..copied_bytes].copy_from_slice(&self.copied()[..copied_bytes]);
+        mapped_bytes + copied_bytes
+    }
+
+    /// A copy.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = self.mapped().to_vec();
+        bytes.extend_from_slice(self.copied());
+        bytes
     }
 
     /// How many bytes it has; never 0.
@@ -36,14 +71,14 @@ impl Chunk {
         self.mapped_bytes() + self.copied_bytes()
     }
 
-    /// How many of its bytes the kernel mapped. They come first.
+    /// How many of its bytes the kernel mapped.
     pub fn mapped_bytes(&self) -> usize {
-        self.pages.as_deref().map_or(0, <[u8]>::len)
+        self.mapped().len()
     }
 
     /// How many of its bytes the kernel copied.
     pub fn copied_bytes(&self) -> usize {
-        self.copied.as_deref().map_or(0, <[u8]>::len)
+        self.copied().len()
     }
 
     /// What is known of its bytes: those mapped were not copied, for the kernel says how many it mapped.

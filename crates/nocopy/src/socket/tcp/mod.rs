@@ -50,7 +50,8 @@ pub use receiving::{Explanation, Receiving, Way};
 pub use sender::Sender;
 
 use super::address;
-pub use super::{Ticket, leaked_bytes};
+pub use super::{Ticket, leaked_bytes, sockets_cut_off};
+pub use crate::sys::tcp_receive::MappedBytes;
 
 /// A TCP connection whose buffers are owned.
 #[derive(Debug)]
@@ -140,8 +141,9 @@ impl Listener {
 }
 
 impl AsFd for Socket {
+    /// As that of its [`Receiver`].
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.receiver.as_fd()
     }
 }
 

@@ -19,7 +19,8 @@ use super::by_reference::Transfer;
 use crate::evidence::Evidence;
 use crate::pool::{self, Buffer, Pool};
 use crate::socket::Ticket;
-use crate::socket::kept::{self, Kept, Load};
+use crate::socket::kept::{self, Kept, Load, NoZeroCopy};
+use crate::socket::kernel_socket::KernelSocket;
 use crate::socket::reaper::{self, Orphan as _};
 use crate::sys::stream;
 use crate::sys::uring_send::UringRefused;
@@ -81,6 +82,10 @@ impl kept::Call for Call {
     fn reads(&self) -> RangeInclusive<u64> {
         self.first..=self.last
     }
+
+    fn cut_off(socket: BorrowedFd<'_>) {
+        reset(socket);
+    }
 }
 
 /// What is queued.
@@ -99,12 +104,20 @@ impl Item {
         }
     }
 
+    fn buffer(&self) -> Option<&Buffer> {
+        if let Self::Buffer(buffer) = self { Some(buffer) } else { None }
+    }
+
     fn is_of_pipe(&self) -> bool {
         matches!(self, Self::Reference(transfer) if transfer.is_of_pipe())
     }
 }
 
 impl Load for Item {
+    fn bytes(&self) -> usize {
+        self.buffer().map_or(0, |buffer| buffer.len())
+    }
+
     fn abandon(self) -> usize {
         match self {
             Self::Buffer(buffer) => buffer.abandon(),
@@ -143,9 +156,8 @@ pub(super) struct Outbox {
 
 impl Outbox {
     pub(super) fn new(socket: Arc<OwnedFd>) -> Self {
-        let kept = Kept::new(socket, PATIENCE);
         Self {
-            kept,
+            kept: Kept::new(KernelSocket::new(socket), PATIENCE),
             next: Place { ticket: 0, bytes: 0 },
             buffered_bytes: 0,
             referred_bytes: 0,
@@ -283,7 +295,11 @@ impl Outbox {
         }
         let sent = match how.method {
             Method::Plain => self.call(bytes, how.waits, false)?,
-            Method::ZeroCopy => self.call(bytes, how.waits, true)?,
+            Method::ZeroCopy => {
+                self.kept.check_process()?;
+                self.kept.check_numbering()?;
+                self.call(bytes, how.waits, true)?
+            }
             Method::UringZeroCopy => return self.send_by_ring(bytes, how, free),
         };
         if how.method == Method::ZeroCopy {
@@ -309,6 +325,7 @@ impl Outbox {
         how: How,
         free: &mut impl FnMut(Ticket, Item, Evidence),
     ) -> io::Result<usize> {
+        self.kept.check_process()?;
         // Not by `self.pieces`, which borrows all of it.
         let all: SmallVec<[(u64, *const [u8]); 16]> =
             self.pieces(bytes).map(|(ticket, piece)| (ticket, std::ptr::from_ref(piece))).collect();
@@ -379,6 +396,16 @@ impl Outbox {
         }
     }
 
+    /// Before the first call by `MSG_ZEROCOPY`.
+    pub(super) fn allow_zero_copy(&mut self) -> Result<(), NoZeroCopy> {
+        self.kept.allow_zero_copy()
+    }
+
+    /// From now on nothing is sent by `MSG_ZEROCOPY`: others may.
+    pub(super) fn give_numbering_away(&mut self) {
+        self.kept.give_numbering_away().expect("a stream has one sender, and calls that fail have no number");
+    }
+
     /// Makes the ring, with the pool's memory registered, unless it is there. One that nobody asked for is not made where there are many.
     pub(super) fn open_ring(&mut self, pool: &Pool, asked_for: bool) -> Result<(), RingRefused> {
         if self.kept.ring.is_some() {
@@ -404,10 +431,20 @@ impl Outbox {
         unsent
     }
 
-    /// Gives up what the kernel still reads, and returns how many calls those were, and the bytes that are lost to the program.
-    pub(super) fn abandon(&mut self) -> (usize, usize) {
-        let kept = self.kept.take();
-        (kept.in_flight(), Box::new(kept).abandon())
+    /// Gives up what the kernel still reads, which goes on sending it: all of it if it can be replaced by other pages, else nothing, which is
+    /// left to the reaper. Returns how many calls that is, and the bytes that come back later.
+    pub(super) fn give_up(&mut self) -> (usize, usize) {
+        drop(self.take_unsent());
+        let mut kept = self.kept.take();
+        let (calls, ring) = (kept.in_flight(), kept.ring.as_ref().map(|ring| &ring.memory));
+        let buffers = || kept.messages.read().filter_map(Item::buffer);
+        if buffers().all(|buffer| buffer.is_replaceable(ring)) {
+            reaper::leaked(Box::new(kept).abandon());
+            return (calls, 0);
+        }
+        let bytes = kept.bytes();
+        kept.leave();
+        (calls, bytes)
     }
 
     /// Ends the stream: the peer sees the end behind what was handed over. Where something is left it sees a reset instead, lest it take
@@ -419,10 +456,17 @@ impl Outbox {
         // The connection may be gone already: then nothing is to be ended.
         if self.queued_bytes() == 0 && !self.is_cut {
             let _ = rustix::net::shutdown(self.socket(), rustix::net::Shutdown::Write);
-        } else if rustix::net::connect_unspec(self.socket()).is_err() {
-            // Another thread receives, and the kernel is of those that mind (`EBUSY`): then when the last half is closed.
-            let _ = rustix::net::sockopt::set_socket_linger(self.socket(), Some(Duration::ZERO));
+        } else {
+            reset(self.socket());
         }
+    }
+}
+
+/// Ends a connection at once, in both directions: the kernel drops what was not acknowledged, and tells of all calls that they are over.
+fn reset(socket: BorrowedFd<'_>) {
+    if rustix::net::connect_unspec(socket).is_err() {
+        // Another thread receives, and the kernel is of those that mind (`EBUSY`): then when the last half is closed.
+        let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
     }
 }
 
@@ -449,11 +493,57 @@ impl RingRefused {
 }
 
 impl Drop for Outbox {
-    /// What is queued is not sent. What the kernel still reads stays where it is until it has done.
+    /// What is queued is not sent. What the kernel still reads stays where it is until it has done. In a forked child the stream is its
+    /// parent's, and goes on.
     fn drop(&mut self) {
-        self.end();
-        if self.in_flight() > 0 {
-            reaper::adopt(Box::new(self.kept.take()));
+        if !self.kept.is_inherited() {
+            self.end();
+            drop(self.take_unsent());
+        }
+        self.kept.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use nocopy_lab::patience::wait_until;
+
+    use super::*;
+
+    /// The peer does not read, so most of what is sent stays with the kernel.
+    #[test]
+    fn a_reset_brings_back_what_a_silent_peer_does_not_acknowledge() {
+        for method in [Method::ZeroCopy, Method::UringZeroCopy] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (_peer, pool) = (listener.accept().unwrap().0, Pool::new(64, 64 << 10).unwrap());
+            let mut outbox = Outbox::new(Arc::new(stream.into()));
+            match method {
+                Method::ZeroCopy => outbox.allow_zero_copy().unwrap(),
+                _ if outbox.open_ring(&pool, true).is_err() => return,
+                _ => {}
+            }
+            // So much that it cannot all be with the peer's kernel.
+            while let Some(mut buffer) = pool.take() {
+                buffer.resize(buffer.capacity());
+                outbox.push(Item::Buffer(buffer));
+            }
+            let mut free = |_, item, _| drop::<Item>(item);
+            while let Some(Next::Run(run)) = outbox.next() {
+                let how = How { method, waits: false, evidence: None, since: None, run_bytes: run.bytes };
+                if outbox.send(run.bytes, how, &mut free).is_err() {
+                    break;
+                }
+            }
+            assert!(outbox.in_flight() > 0);
+            outbox.take_unsent();
+            outbox.kept.cut_off();
+            wait_until("all of it is free", || {
+                outbox.kept.reap();
+                outbox.in_flight() == 0 && pool.at_home() == pool.total()
+            });
         }
     }
 }

@@ -101,8 +101,8 @@ fn advice(error: &io::Error) -> &'static str {
 pub struct Closed {
     /// Calls the peer had not acknowledged. What they carried is not in the ledger; the kernel goes on sending it.
     pub abandoned_calls: usize,
-    /// Bytes of foreign memory among them, which nobody gets back.
-    pub leaked_bytes: usize,
+    /// Bytes of theirs that stay as they are, and come back later: see [`Sender::close`](super::Sender::close).
+    pub kept_bytes: usize,
     /// Bytes that were never handed over.
     pub queued_bytes: u64,
     /// Why they were not.

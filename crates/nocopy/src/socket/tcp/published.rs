@@ -85,7 +85,8 @@ impl TryFrom<OwnedFd> for Published {
     type Error = NotPublished;
 
     /// All the bytes of a sealed file (memfd_create(2)), as another process may have passed it. Without the seals `F_SEAL_WRITE` and
-    /// `F_SEAL_SHRINK` it is refused, since then somebody could still change it.
+    /// `F_SEAL_SHRINK` it is refused, since then somebody could still change it. With holes it is refused, too: it may be of any length, and
+    /// reading it would take that much memory from this process.
     fn try_from(descriptor: OwnedFd) -> Result<Self, NotPublished> {
         let file = File::from(descriptor);
         let seals = sealed::seals(&file).map_err(NotPublished::TakesNoSeals)?;
@@ -95,7 +96,11 @@ impl TryFrom<OwnedFd> for Published {
             let names = names.into_iter().filter(|(seal, _)| missing.contains(*seal));
             return Err(NotPublished::Unsealed { missing: names.map(|(_, name)| name).collect() });
         }
-        Ok(Self(Arc::new(Sealed::map(file).map_err(NotPublished::Unmapped)?)))
+        let sealed = Sealed::map(file).map_err(NotPublished::Unmapped)?;
+        if !sealed.is_whole().map_err(NotPublished::Unmapped)? {
+            return Err(NotPublished::Sparse { bytes: sealed.len() });
+        }
+        Ok(Self(Arc::new(sealed)))
     }
 }
 
@@ -184,6 +189,14 @@ pub enum NotPublished {
     Unsealed {
         /// The names of the seals.
         missing: Vec<&'static str>,
+    },
+    /// Parts of it have no memory.
+    #[error(
+        "the sealed file of {bytes} bytes has holes, which reading would fill with memory of this process; whoever made it has to write all of it before sealing it"
+    )]
+    Sparse {
+        /// How long it is.
+        bytes: usize,
     },
     /// It could not be mapped.
     #[error(

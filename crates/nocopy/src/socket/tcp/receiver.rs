@@ -14,6 +14,7 @@ use crate::evidence::{Cause, Evidence, Tally};
 use crate::policy::Reason;
 use crate::pool::{Buffer, Cache, Pool};
 use crate::sys::option;
+use crate::sys::readiness::Readiness;
 use crate::sys::tcp_receive::{self, Arrived, End, PAGE_BYTES};
 
 /// Buffers of a pool that was not given; each is of the largest chunk, and touched only as far as it is used.
@@ -38,6 +39,7 @@ const CAUSE_CHUNKS: u32 = 256;
 /// **Waiting**: [`receive`](Self::receive) waits in the kernel's receiving call. A poll would be woken by each completion of the sending half.
 pub struct Receiver {
     socket: Arc<OwnedFd>,
+    readiness: Readiness,
     buffers: Cache,
     chooser: Chooser,
     mapper: Mapper,
@@ -188,6 +190,7 @@ impl Receiver {
             low_water: None,
             tally: Tally::default(),
             socket,
+            readiness: Readiness::to_receive(),
         })
     }
 
@@ -525,8 +528,13 @@ impl io::Read for Receiver {
 }
 
 impl AsFd for Receiver {
+    /// A descriptor that is readable while something can be received, or completions of the sending half wait to be read; nothing can be
+    /// sent on it.
+    ///
+    /// # Panics
+    /// When it is first asked for, if the process has no descriptor left.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.readiness.descriptor(self.socket.as_fd())
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::books::Books;
 use super::by_reference::{ByReference, Step, Transfer, TransferError};
 use super::choice::Chooser;
-use super::outbox::{How, Item, Next, Outbox, Run};
+use super::outbox::{Call, How, Item, Next, Outbox, Run};
 use super::outcome::{
     Closed, Completed, Counters, NotQueued, QUEUE_BYTES_MAX, Rejected, RejectedReason, SendError,
 };
@@ -20,9 +20,11 @@ use super::{Method, Published, PublishedMethod};
 use crate::evidence::{Cause, Evidence, Tally};
 use crate::policy::Explanation;
 use crate::pool::{Buffer, Cache, Pool};
+use crate::socket::Ticket;
+use crate::socket::kept::NoZeroCopy;
 use crate::socket::path::Paths;
-use crate::socket::{Ticket, reaper};
-use crate::sys::error_queue::{Notice, next_notice};
+use crate::sys::error_queue::Done;
+use crate::sys::readiness::Readiness;
 use crate::sys::stream;
 use crate::sys::xsk::{Wakeup, wait_for_completions, wait_readable, wait_writable};
 
@@ -47,6 +49,7 @@ const RING_BROKEN: &str = "the kernel took no more from io_uring: it was short o
 #[derive(Debug)]
 pub struct Sender {
     outbox: Outbox,
+    readiness: Readiness,
     cache: Cache,
     books: Books,
     completed: Option<VecDeque<Completed>>,
@@ -70,6 +73,7 @@ impl Sender {
     ) -> Self {
         Self {
             outbox: Outbox::new(socket),
+            readiness: Readiness::to_send(),
             cache,
             books: Books { tally: Tally::default(), chooser, paths, peer, path: None },
             completed: return_buffers.then(VecDeque::new),
@@ -255,9 +259,8 @@ impl Sender {
         self.hand_over(true).map(drop)
     }
 
-    /// Hands over as much as the socket takes at once. `false`: not everything; wait until it is writable, and
-    /// [`reap`](Self::reap) before, because completions make it readable as an error. (Where it is an empty [pipe](Self::send_pipe) that
-    /// holds it up, wait for that: keep a duplicate of its reader.)
+    /// Hands over as much as the socket takes at once. `false`: not everything; wait until the descriptor by [`AsFd`] is readable. (Where it
+    /// is an empty [pipe](Self::send_pipe) that holds it up, wait for that: keep a duplicate of its reader.)
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -282,6 +285,13 @@ impl Sender {
     }
 
     fn hand_over(&mut self, waits: bool) -> Result<bool, SendError> {
+        let is_all = self.hand_over_all(waits);
+        let is_full = self.queued() > 0 && self.outbox.silent_pipe().is_none();
+        self.readiness.want_room(self.outbox.socket(), is_full);
+        is_all
+    }
+
+    fn hand_over_all(&mut self, waits: bool) -> Result<bool, SendError> {
         while let Some(next) = self.outbox.next() {
             let is_done = match next {
                 Next::Run(run) => self.send_run(run, waits),
@@ -379,6 +389,12 @@ impl Sender {
                 return Err(io::ErrorKind::Unsupported.into());
             }
         }
+        if how.method == Method::ZeroCopy
+            && let Err(refused) = self.outbox.allow_zero_copy()
+        {
+            self.books.chooser.unavailable(how.method, refused.why());
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         let in_flight = self.in_flight();
         let sent = self.call(bytes, how);
         match sent {
@@ -460,20 +476,18 @@ impl Sender {
         }
         self.books.refresh();
         let mut over = 0;
-        while let Ok(Some(notice)) = next_notice(self.outbox.socket()) {
-            if let Notice::Done { first, last, copied } = notice {
-                over += self.done(first, last, copied);
-            }
+        while let Some(done) = self.outbox.kept().next_done() {
+            over += self.done(done);
         }
         over + self.done_by_ring()
     }
 
-    fn done(&mut self, first: u32, last: u32, copied: bool) -> usize {
+    fn done(&mut self, done: Done) -> usize {
         let mut free = free(&mut self.cache, &mut self.completed);
         let books = &mut self.books;
-        let (over, named) =
-            self.outbox.kept_mut().done(first, last, |call| books.close(call, copied), &mut free);
-        self.counters.strange_completions += (named.end - named.start).cast_unsigned() - over as u64;
+        let judge = |call: &Call| books.close(call, done.copied);
+        let (over, strange) = self.outbox.kept_mut().done(done, judge, &mut free);
+        self.counters.strange_completions += strange;
         over
     }
 
@@ -552,6 +566,22 @@ impl Sender {
         Ok(())
     }
 
+    /// The kernel's socket, for options and calls that are missing here. ([`AsFd`] gives a descriptor that can only be waited on.)
+    ///
+    /// From then on nothing is sent by `MSG_ZEROCOPY`: the kernel numbers such calls of all who send on a socket together, and tells only
+    /// the numbers when memory is free. Plain calls go on, and io_uring, whose completions say which call they are of. The error queue is
+    /// this sender's: memory whose completion was read by others does not come back before the sender is dropped.
+    pub fn kernel_socket(&mut self) -> BorrowedFd<'_> {
+        self.share();
+        self.outbox.socket()
+    }
+
+    /// Others may send on the socket from now on.
+    pub(super) fn share(&mut self) {
+        self.outbox.give_numbering_away();
+        self.books.chooser.unavailable(Method::ZeroCopy, NoZeroCopy::Shared.why());
+    }
+
     /// What is known of the bytes sent, as soon as their memory is free.
     pub fn ledger(&self) -> Tally {
         self.books.tally
@@ -575,9 +605,10 @@ impl Sender {
     }
 
     /// Hands over everything queued and ends the stream, waits up to `timeout` until the peer has acknowledged what went without a copy,
-    /// and lets go. Memory that the kernel still reads then is given up: pages of a pool are replaced by others, while the kernel keeps the old
-    /// ones, and goes on sending them; any other memory is leaked. (Dropping the sender instead leaves all of it where it is, for up to
-    /// two minutes.) What is still queued then is not sent, and the peer sees a reset.
+    /// and lets go. The kernel goes on sending what it still reads then. If that is pages of pools alone, and no io_uring instance of another
+    /// stream has them registered, they are replaced by others, so the buffers are home at once. Otherwise all of it stays as it is, like
+    /// that of a dropped sender: until the peer has acknowledged it, or, after two minutes, the connection is reset. What is still
+    /// queued is not sent, and the peer sees a reset.
     pub fn close(mut self, timeout: Duration) -> Closed {
         let start = Instant::now();
         let flushed = self.flush_timeout(timeout);
@@ -591,9 +622,8 @@ impl Sender {
         };
         let error = flushed.err().or(drained.err());
         let (queued_bytes, ledger, counters) = (self.queued_bytes(), self.ledger(), self.counters());
-        let (abandoned_calls, leaked_bytes) = self.outbox.abandon();
-        reaper::leaked(leaked_bytes);
-        Closed { abandoned_calls, leaked_bytes, queued_bytes, error, ledger, counters }
+        let (abandoned_calls, kept_bytes) = self.outbox.give_up();
+        Closed { abandoned_calls, kept_bytes, queued_bytes, error, ledger, counters }
     }
 }
 
@@ -637,7 +667,13 @@ impl io::Write for Sender {
 }
 
 impl AsFd for Sender {
+    /// A descriptor that is readable while the kernel has something to tell of what was sent ([`reap`](Sender::reap)), and, after
+    /// [`try_flush`](Sender::try_flush) left something in the queue, while there is room for more. Nothing can be sent on it: see
+    /// [`kernel_socket`](Sender::kernel_socket).
+    ///
+    /// # Panics
+    /// When it is first asked for, if the process has no descriptor left.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.outbox.socket()
+        self.readiness.descriptor(self.outbox.socket())
     }
 }

@@ -13,8 +13,9 @@ use super::multicast::Multicast;
 use super::{Method, Receiver, Sender, Socket, over_port};
 use crate::pool::Pool;
 use crate::socket::address;
+use crate::socket::kernel_socket::KernelSocket;
 use crate::socket::path::Paths;
-use crate::sys::{option, udp_receive, udp_send};
+use crate::sys::{udp_receive, udp_send};
 
 /// Bytes of a buffer: the longest message the kernel takes or joins.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -192,8 +193,11 @@ impl Builder {
     /// # Errors
     /// See [`OpenError`].
     pub fn bind(self, address: SocketAddr) -> Result<Socket, OpenError> {
-        let socket = self.bound(address)?;
-        self.finish(OwnedFd::from(socket), address.is_ipv6(), false)
+        let socket = Arc::new(OwnedFd::from(self.bound(address)?));
+        let kernel = KernelSocket::new(Arc::clone(&socket));
+        let sender = self.sender(kernel, address.is_ipv6(), false)?;
+        let receiver = Self::receiver(Arc::clone(&socket), self.receive_pool, self.receive_batch)?;
+        Ok(Socket { socket, sender, receiver })
     }
 
     /// The receiving half alone, for who sends by calls of its own; errors of the network are not reported.
@@ -222,12 +226,14 @@ impl Builder {
     /// kernel's ways go by. Frames of the port ([`Sender::frame`]) go over it without a copy, other memory is copied into
     /// frames. It sends to addresses; it is not connected.
     ///
+    /// Of senders that share a socket, over ports on [several queues](over_port::Socket::open_queues), only the first has the methods by
+    /// `MSG_ZEROCOPY`, since the kernel numbers such calls of all of them together; it has them until all of its memory is back. The
+    /// others send without a copy by the port and by io_uring.
+    ///
     /// # Errors
     /// See [`OpenError`].
     pub fn over(self, port: over_port::Sender) -> Result<Sender, OpenError> {
-        let socket = port.kernel_socket().try_clone_to_owned().map_err(OpenError::Socket)?;
-        let is_ipv6 = port.is_ipv6();
-        let mut sender = self.finish(socket, is_ipv6, true)?.sender;
+        let mut sender = self.sender(Arc::clone(port.kernel_socket()), port.is_ipv6(), true)?;
         sender.set_port(port);
         Ok(sender)
     }
@@ -259,31 +265,32 @@ impl Builder {
         self.multicast.set(socket, is_ipv6).map_err(refused)
     }
 
-    fn finish(self, socket: OwnedFd, is_ipv6: bool, has_port: bool) -> Result<Socket, OpenError> {
-        let socket = Arc::new(socket);
+    fn sender(&self, socket: Arc<KernelSocket>, is_ipv6: bool, has_port: bool) -> Result<Sender, OpenError> {
         if let (Some(method @ Method::Xdp), false) = (self.method, has_port) {
             return Err(OpenError::Method {
                 method,
                 source: io::Error::other("no port was given: see Builder::over"),
             });
         }
-        let mut chooser = Chooser::new(self.method, has_port);
-        match (self.method.filter(|method| method.is_zero_copy()), option::allow_zero_copy(&*socket)) {
-            (_, Ok(())) => {}
-            (Some(method), Err(source)) => return Err(OpenError::Method { method, source }),
-            (None, Err(_)) => chooser.without_zero_copy(),
-        }
         udp_send::report_errors(&*socket, is_ipv6)
             .map_err(|source| OpenError::Setting { setting: "errors of the network", source })?;
+        let chooser = Chooser::new(self.method, has_port);
         let local = address::local(&*socket).ok();
         let paths = Paths::of(&*socket, local.map(|local| local.ip()));
-        let mut sender =
-            Sender::new(Arc::clone(&socket), own_or(self.send_pool)?, chooser, paths, self.return_buffers);
+        let pool = own_or(self.send_pool.clone())?;
+        let mut sender = Sender::new(socket, pool, chooser, paths, self.return_buffers);
+        if self.method.is_none_or(Method::is_by_flag)
+            && let Err(refused) = sender.allow_zero_copy()
+        {
+            match self.method {
+                Some(method) => return Err(OpenError::Method { method, source: io::Error::other(refused) }),
+                None => sender.without_zero_copy(refused.why()),
+            }
+        }
         if let Some(method) = self.method.filter(|method| method.is_by_ring()) {
             sender.open_ring().map_err(|source| OpenError::Method { method, source })?;
         }
-        let receiver = Self::receiver(Arc::clone(&socket), self.receive_pool, self.receive_batch)?;
-        Ok(Socket { socket, sender, receiver })
+        Ok(sender)
     }
 }
 

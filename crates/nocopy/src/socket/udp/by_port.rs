@@ -2,12 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::outbox::{How, Run};
 use super::over_port::RejectedReason;
 use super::sender::Sender;
 use crate::pool::Buffer;
+use crate::sys::xsk::wait_writable;
 
 /// How long to wait for frames at a time.
 const FRAMES_WAIT: Duration = Duration::from_millis(1);
@@ -60,21 +61,25 @@ impl Sender {
     }
 
     /// Whether nothing is on its way by the port any more.
-    pub(super) fn port_is_drained(&mut self, give_up: Instant) -> bool {
-        let left = give_up.saturating_duration_since(Instant::now());
+    pub(super) fn port_is_drained(&mut self, left: Duration) -> bool {
         // An interface that is down keeps its frames; the time that is left ends the wait.
         self.port.as_mut().is_none_or(|port| port.drain(left).unwrap_or(false))
     }
 
-    /// All frames are on their way, or the ring is full.
+    /// All frames are on their way, or the ring is full, or the kernel has no room for a datagram that does not go by the port.
     fn make_frames_free(&mut self, flags: i32) -> io::Result<()> {
         let Some(port) = &mut self.port else { return Ok(()) };
         port.flush()?;
-        if port.reap() == 0 {
-            if flags & libc::MSG_DONTWAIT != 0 {
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
-            port.drain(FRAMES_WAIT)?;
+        if port.reap() > 0 {
+            return Ok(());
+        }
+        if flags & libc::MSG_DONTWAIT != 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        // With nothing on its way it is the kernel's room that is waited for.
+        if port.drain(FRAMES_WAIT)? {
+            self.reap(); // or what is told of earlier datagrams would end the wait at once
+            wait_writable(self.outbox.socket(), FRAMES_WAIT)?;
         }
         Ok(())
     }

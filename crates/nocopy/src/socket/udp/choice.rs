@@ -20,11 +20,6 @@ const SINGLES: [Method; 2] = [Method::Socket, Method::ZeroCopy];
 /// would cost more than it could find.
 const SINGLE_BYTES_MIN: usize = 4096;
 
-/// Those that `SO_ZEROCOPY` is needed for.
-const BY_FLAG: [Method; 2] = [Method::ZeroCopy, Method::ZeroCopyGso];
-
-const NO_ZERO_COPY: &str = "the kernel refuses SO_ZEROCOPY for UDP sockets: Linux 5.0 or later takes it";
-
 const NO_MEMORY: &str = "the kernel had no memory to remember zero-copy sends by (ENOBUFS): raise 'sysctl net.core.optmem_max', or \
                          'ulimit -l' where the process has no CAP_IPC_LOCK";
 
@@ -44,9 +39,11 @@ impl Chooser {
         Self { policy, pinned, has_port, lacking: Vec::new() }
     }
 
-    /// The kernel refused `SO_ZEROCOPY`. It would take zero-copy calls all the same, copy, and never say that it has done.
-    pub(super) fn without_zero_copy(&mut self) {
-        BY_FLAG.into_iter().for_each(|method| self.unavailable(method, NO_ZERO_COPY));
+    /// There are no `MSG_ZEROCOPY` calls. (Where the kernel refused `SO_ZEROCOPY` it would take them all the same, copy, and never say that
+    /// it has done.)
+    pub(super) fn without_zero_copy(&mut self, why: &'static str) {
+        let by_flag = Method::ALL.into_iter().filter(|method| method.is_by_flag());
+        by_flag.for_each(|method| self.unavailable(method, why));
     }
 
     #[inline]
@@ -108,7 +105,9 @@ impl Chooser {
     /// This socket does not have it.
     pub(super) fn unavailable(&mut self, method: Method, why: &'static str) {
         self.policy.rule_out(method, Reason::Unavailable(why));
-        self.lacking.push((method, why));
+        if !self.lacking.contains(&(method, why)) {
+            self.lacking.push((method, why));
+        }
     }
 
     pub(super) fn forget_all(&mut self) {
@@ -147,14 +146,14 @@ mod tests {
     #[test]
     fn what_the_socket_lacks_is_never_chosen_even_after_all_was_forgotten() {
         let mut chooser = Chooser::new(None, false);
-        chooser.without_zero_copy();
+        chooser.without_zero_copy("the kernel refuses it");
         chooser.forget_all();
         let run = Run::of(0, 1400, 44);
         for _ in 0..10_000 {
             let choice = chooser.choose(&run);
-            assert!(!BY_FLAG.contains(&choice.method), "{}", chooser.explain());
+            assert!(!choice.method.is_by_flag(), "{}", chooser.explain());
             chooser.record(choice, &run, Duration::from_micros(10));
         }
-        assert!(chooser.explain().to_string().contains("SO_ZEROCOPY"), "{}", chooser.explain());
+        assert!(chooser.explain().to_string().contains("the kernel refuses it"), "{}", chooser.explain());
     }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use crate::sys::udp_send::Address;
 
-/// The most that are remembered; then all but the connected one are forgotten, and come back as they are used.
+/// The most that are remembered; then all are forgotten but those in use, and come back as they are used.
 const DESTINATIONS_MAX: usize = 65_536;
 
 #[derive(Debug)]
@@ -18,6 +18,8 @@ pub(super) struct Destination {
 #[derive(Debug)]
 pub(super) struct Destinations {
     all: Vec<Destination>,
+    /// Numbers of those that were forgotten.
+    free: Vec<u32>,
     numbers: HashMap<SocketAddr, u32>,
     /// Most programs send to the same again.
     last: Option<(SocketAddr, u32)>,
@@ -27,7 +29,7 @@ pub(super) struct Destinations {
 
 impl Destinations {
     pub(super) fn new() -> Self {
-        Self { all: Vec::new(), numbers: HashMap::new(), last: None, connected: None }
+        Self { all: Vec::new(), free: Vec::new(), numbers: HashMap::new(), last: None, connected: None }
     }
 
     /// Another peer has another number: what is queued or on its way keeps whom it was for.
@@ -36,8 +38,16 @@ impl Destinations {
             let before = &mut self.all[before as usize];
             before.address = before.to.map(Address::from);
         }
-        self.connected = Some(self.all.len() as u32);
-        self.all.push(Destination { to: Some(to), address: None });
+        self.connected = Some(self.add(Destination { to: Some(to), address: None }));
+    }
+
+    fn add(&mut self, destination: Destination) -> u32 {
+        let Some(number) = self.free.pop() else {
+            self.all.push(destination);
+            return self.all.len() as u32 - 1;
+        };
+        self.all[number as usize] = destination;
+        number
     }
 
     #[inline]
@@ -59,25 +69,60 @@ impl Destinations {
     }
 
     fn find(&mut self, to: SocketAddr) -> u32 {
-        let next = self.all.len() as u32;
-        let number = *self.numbers.entry(to).or_insert(next);
-        if number == next {
-            self.all.push(Destination { to: Some(to), address: Some(to.into()) });
-        }
+        let number = match self.numbers.get(&to) {
+            Some(number) => *number,
+            None => {
+                let number = self.add(Destination { to: Some(to), address: Some(to.into()) });
+                self.numbers.insert(to, number);
+                number
+            }
+        };
         self.last = Some((to, number));
         number
     }
 
-    /// Whether it is time to forget: only while nothing is queued or on its way, since numbers are reused.
+    /// Whether it is time to forget some.
+    #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.all.len() >= DESTINATIONS_MAX
+        self.free.is_empty() && self.all.len() >= DESTINATIONS_MAX
     }
 
-    pub(super) fn forget(&mut self) {
-        let connected = self.connected.and_then(|number| self.get(number).to);
-        *self = Self::new();
-        if let Some(to) = connected {
-            self.connect(to);
+    /// Forgets all but the connected one and those `in_use`: numbers of what is queued, or on its way. Other numbers are given again.
+    pub(super) fn forget(&mut self, in_use: impl Iterator<Item = u32>) {
+        let mut stays = vec![false; self.all.len()];
+        in_use.chain(self.connected).for_each(|number| stays[number as usize] = true);
+        self.numbers.retain(|_, number| stays[*number as usize]);
+        self.last = None;
+        self.free = (0..).zip(stays).filter(|(_, stays)| !stays).map(|(number, _)| number).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(number: u32) -> SocketAddr {
+        (std::net::Ipv4Addr::from_bits(number), 9).into()
+    }
+
+    #[test]
+    fn numbers_in_use_stay_and_the_others_are_given_again() {
+        let mut destinations = Destinations::new();
+        destinations.connect(address(0));
+        let max = DESTINATIONS_MAX as u32;
+        let used = [1, 7, max - 1];
+        for number in 1..10 * max {
+            if destinations.is_full() {
+                destinations.forget(used.into_iter());
+            }
+            destinations.number(address(number));
+            assert!(destinations.all.len() <= DESTINATIONS_MAX);
+            assert!(destinations.numbers.len() < DESTINATIONS_MAX);
         }
+        assert_eq!(destinations.connected(), Some(0));
+        for number in [0].into_iter().chain(used) {
+            assert_eq!(destinations.get(number).to, Some(address(number)));
+        }
+        assert_eq!(used.map(|number| destinations.number(address(number))), used);
     }
 }

@@ -87,6 +87,10 @@ impl Message {
 }
 
 impl Load for Message {
+    fn bytes(&self) -> usize {
+        Self::bytes(self)
+    }
+
     fn abandon(self) -> usize {
         self.into_pieces().map(Buffer::abandon).sum()
     }

@@ -55,7 +55,7 @@ impl Method {
 
     /// Whether the kernel reads the program's memory after the call.
     pub(crate) fn is_zero_copy(self) -> bool {
-        matches!(self, Self::ZeroCopy | Self::ZeroCopyGso) || self.is_by_ring()
+        self.is_by_flag() || self.is_by_ring()
     }
 
     /// The way to go where this one is refused, though another might do it; `None` if there is none.
@@ -65,6 +65,11 @@ impl Method {
             Self::ZeroCopy | Self::UringZeroCopy | Self::Gso | Self::Xdp => Some(Self::SendMmsg),
             Self::Socket | Self::SendMmsg => None,
         }
+    }
+
+    /// Whether its calls are numbered by the kernel (`MSG_ZEROCOPY`).
+    pub(crate) fn is_by_flag(self) -> bool {
+        matches!(self, Self::ZeroCopy | Self::ZeroCopyGso)
     }
 
     pub(crate) fn is_by_ring(self) -> bool {

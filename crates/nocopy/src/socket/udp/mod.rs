@@ -46,7 +46,7 @@ pub use run::{Datagram, OwnedDatagram, Run};
 pub use sender::{Closed, Completed, Counters, Rejected, RejectedReason, SendError, Sender};
 
 use super::address;
-pub use super::{Ticket, leaked_bytes};
+pub use super::{Ticket, leaked_bytes, sockets_cut_off};
 pub use crate::sys::udp_receive::LocalAddress;
 
 /// A UDP socket whose buffers are owned.
@@ -106,7 +106,8 @@ impl Socket {
 }
 
 impl AsFd for Socket {
+    /// As that of its [`Receiver`].
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.receiver.as_fd()
     }
 }

@@ -76,7 +76,7 @@ impl Receiver {
     /// The kernel's refusal: no such interface, no multicast address, one of the other IP version, joined already, or
     /// more groups than `net.ipv4.igmp_max_memberships` allows (`ENOBUFS`).
     pub fn join_multicast(&self, group: IpAddr, interface: u32) -> io::Result<()> {
-        join(&SockRef::from(self), group, interface)
+        join(&SockRef::from(&self.socket), group, interface)
     }
 
     /// Leaves a group; interface as given when joined.
@@ -84,7 +84,7 @@ impl Receiver {
     /// # Errors
     /// The kernel's refusal: `EADDRNOTAVAIL` for one that was not joined.
     pub fn leave_multicast(&self, group: IpAddr, interface: u32) -> io::Result<()> {
-        let socket = SockRef::from(self);
+        let socket = SockRef::from(&self.socket);
         match group {
             IpAddr::V4(group) => {
                 socket.leave_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface))

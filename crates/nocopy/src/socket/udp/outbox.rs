@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,8 @@ use crate::evidence::Evidence;
 use crate::pool::{Buffer, Pool};
 use crate::socket::in_flight::Messages;
 use crate::socket::kept::{Call as _, Kept, Ring};
-use crate::socket::reaper::{self, Orphan as _};
+use crate::socket::kernel_socket::KernelSocket;
+use crate::socket::reaper::Orphan as _;
 use crate::sys::udp_send::{self, Address, Burst};
 use crate::sys::uring_send::UringRefused;
 
@@ -106,26 +107,6 @@ pub(super) struct Outbox {
     next: Place,
     burst: Burst,
     marks: Vec<Mark>,
-    /// A zero-copy call failed, and the kernel may have counted it.
-    unsure: Option<Unsure>,
-}
-
-/// A zero-copy call failed. The kernel has counted it if it had made the packet before it found that it cannot send it.
-///
-/// Most often it has told of its completion, too, before the call returned. But parts of the packet may be under way, and read their
-/// memory: the first fragments of a long datagram, a copy for the receivers of a group on this host. Then nothing is told yet, and to
-/// take the next call's number for this one's would free memory that the kernel reads. So a call that fails on purpose
-/// ([`Burst::count_one`]) follows: the number it is told by says whether the one before was counted.
-#[derive(Debug, Clone, Copy)]
-struct Unsure {
-    /// The call that failed, as if it had carried nothing.
-    failed: Call,
-    /// Whether the next number, and the one behind it, were told.
-    told: [bool; 2],
-    /// The call on purpose met the same error, and that is one of looking for the way: no packet was made of either.
-    is_uncounted: bool,
-    /// It was tried again, and not told.
-    is_tried: bool,
 }
 
 /// What a second attempt by ordinary calls came to.
@@ -138,49 +119,29 @@ pub(super) struct Resent {
 }
 
 impl Outbox {
-    pub(super) fn new(socket: Arc<OwnedFd>) -> Self {
+    pub(super) fn new(socket: Arc<KernelSocket>) -> Self {
         Self {
             kept: Kept::new(socket, PATIENCE),
             send_buffer_bytes: 0,
             next: Place { ticket: 0, bytes: 0 },
             burst: Burst::new(),
             marks: Vec::with_capacity(udp_send::MESSAGES_MAX),
-            unsure: None,
         }
     }
 
     /// Whether completions are to be read before the next zero-copy call, or its number would be another than the kernel's.
     #[inline]
     pub(super) fn is_unsure(&self) -> bool {
-        self.unsure.is_some()
-    }
-
-    /// Completions were read: concludes from them how the kernel counts, as far as they say enough.
-    pub(super) fn conclude(&mut self) {
-        let Some(unsure) = &mut self.unsure else { return };
-        let Unsure { failed, told, is_uncounted, .. } = *unsure;
-        let calls = &mut self.kept.calls;
-        match told {
-            [false, false] if is_uncounted => {}
-            [false, false] => {
-                // The kernel was too short of memory for either. Messages come and go meanwhile: then the call is of none.
-                (unsure.failed.first, unsure.failed.last) = (1, 0);
-                return;
-            }
-            [true, false] => calls.skip(),
-            [true, true] => (0..2).for_each(|_| calls.skip()),
-            [false, true] => {
-                self.kept.messages.called(failed.reads());
-                calls.push(failed);
-                calls.skip();
-            }
-        }
-        self.unsure = None;
+        self.kept.doubt.is_some()
     }
 
     #[inline]
     pub(super) fn kept(&self) -> &Kept<Message, u32, Call> {
         &self.kept
+    }
+
+    pub(super) fn kept_mut(&mut self) -> &mut Kept<Message, u32, Call> {
+        &mut self.kept
     }
 
     #[inline]
@@ -267,8 +228,11 @@ impl Outbox {
         (Ticket(ticket), self.kept.messages.pop(Message::pop_buffer).flatten())
     }
 
-    /// Takes the next message out of the queue if it is one frame.
+    /// Takes the next message out of the queue if it is one frame, which no call reads.
     pub(super) fn take_frame(&mut self) -> Option<Frame> {
+        if self.kept.messages.is_read(self.next.ticket) {
+            return None;
+        }
         let message = self.kept.messages.message_mut(self.next.ticket);
         let is_frame = message.as_ref().and_then(Message::single_buffer).is_some_and(Buffer::is_frame);
         let buffer = message.take_if(|_| is_frame)?.into_pieces().next()?;
@@ -337,6 +301,10 @@ impl Outbox {
         free: &mut impl FnMut(Ticket, Message, Evidence),
     ) -> io::Result<Taken> {
         let is_zero_copy = how.evidence.is_none();
+        if is_zero_copy {
+            self.kept.check_process()?;
+            self.kept.check_numbering()?;
+        }
         if is_zero_copy && self.is_unsure() {
             return Err(self.try_again(destinations.get(run.destination).address.as_ref(), how.flags));
         }
@@ -383,7 +351,7 @@ impl Outbox {
         // Of memory there may be enough for one and not for the other.
         let is_of_memory = |errno| [libc::ENOBUFS, libc::ENOMEM, libc::EAGAIN].contains(&errno);
         let is_uncounted = errno.is_some_and(|errno| again == Some(errno) && !is_of_memory(errno));
-        self.unsure = Some(Unsure { failed, told: [false; 2], is_uncounted, is_tried: false });
+        self.kept.doubt(failed, is_uncounted);
     }
 
     /// Has the kernel tell how it counts, before the next zero-copy call.
@@ -392,42 +360,12 @@ impl Outbox {
     fn try_again(&mut self, to: Option<&Address>, flags: i32) -> io::Error {
         let error = self.burst.count_one(self.kept.socket.as_fd(), to, flags);
         let is_tried =
-            self.unsure.as_mut().is_none_or(|unsure| std::mem::replace(&mut unsure.is_tried, true));
+            self.kept.doubt.as_mut().is_none_or(|doubt| std::mem::replace(&mut doubt.is_tried, true));
         match error.kind() {
             io::ErrorKind::WouldBlock => error,
             _ if is_tried => io::Error::from_raw_os_error(libc::ENOBUFS),
             _ => io::ErrorKind::Interrupted.into(),
         }
-    }
-
-    /// As [`Kept::done`]; knows of the calls that failed. Returns how many were over, and how many of those named were not open.
-    pub(super) fn done(
-        &mut self,
-        first: u32,
-        last: u32,
-        judge: impl FnMut(&Call) -> Evidence,
-        free: &mut impl FnMut(Ticket, Message, Evidence),
-    ) -> (usize, u64) {
-        let (over, named) = self.kept.done(first, last, judge, free);
-        let mut expected = over as i64;
-        if let Some(unsure) = &mut self.unsure {
-            let next = self.kept.calls.end().cast_signed();
-            for (number, told) in (next..).zip(&mut unsure.told) {
-                if named.contains(&number) && !std::mem::replace(told, true) {
-                    expected += 1;
-                }
-            }
-        }
-        (over, (named.end - named.start - expected).cast_unsigned())
-    }
-
-    /// As [`Kept::done_by_ring`].
-    pub(super) fn done_by_ring(
-        &mut self,
-        judge: impl FnMut(&Call, bool) -> Evidence,
-        free: &mut impl FnMut(Ticket, Message, Evidence),
-    ) -> usize {
-        self.kept.done_by_ring(judge, free)
     }
 
     /// Makes the ring, with the pool's memory registered, unless it is there.
@@ -459,6 +397,7 @@ impl Outbox {
         destinations: &Destinations,
         free: &mut impl FnMut(Ticket, Message, Evidence),
     ) -> io::Result<Taken> {
+        self.kept.check_process()?;
         let address = destinations.get(run.destination).address.as_ref();
         let mut taken = Taken::default();
         let Some(mut room) = self.ring_room()? else { return Ok(taken) };
@@ -529,7 +468,7 @@ impl Outbox {
             }
             place = mark.to;
         }
-        self.kept.messages.returned(call.reads(), evidence, free);
+        self.kept.messages.returned(call.reads(), Some(evidence), free);
         Some((call, error, resent))
     }
 
@@ -692,9 +631,7 @@ fn pages_of(message: &Message) -> usize {
 impl Drop for Outbox {
     /// What is queued is not sent. What the kernel still reads stays where it is until it has done.
     fn drop(&mut self) {
-        if self.in_flight() > 0 {
-            reaper::adopt(Box::new(self.take()));
-        }
+        self.kept.leave();
     }
 }
 

@@ -1,11 +1,9 @@
 //! What the network says of datagrams that it could not bring to their destination.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-/// The most errors that are kept until they are asked for.
-const KEPT_MAX: usize = 64;
+use crate::sys::error_queue::Refusal;
 
 /// A datagram that the network, or the host, could not bring to its destination.
 #[derive(Debug)]
@@ -18,20 +16,28 @@ pub struct PeerError {
     pub error: io::Error,
 }
 
-/// The last errors.
-#[derive(Debug, Default)]
-pub(super) struct PeerErrors(VecDeque<PeerError>);
+/// Whether a call on a socket fails because of what the network said of an earlier datagram. Receiving itself ends with none of these.
+pub(super) fn is_of_network(error: &io::Error) -> bool {
+    // What ICMP's types and codes are turned into: `icmp_err_convert` of net/ipv4/icmp.c, `tab_unreach` and `icmpv6_err_convert` of
+    // net/ipv6/icmp.c.
+    const BY_ICMP: [i32; 11] = [
+        libc::ECONNREFUSED,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+        libc::EHOSTDOWN,
+        libc::ENONET,
+        libc::ENOPROTOOPT,
+        libc::EOPNOTSUPP,
+        libc::EMSGSIZE,
+        libc::EACCES,
+        libc::EPROTO,
+        libc::EPERM,
+    ];
+    error.raw_os_error().is_some_and(|errno| BY_ICMP.contains(&errno))
+}
 
-impl PeerErrors {
-    pub(super) fn keep(&mut self, errno: i32, to: Option<SocketAddr>, from: Option<IpAddr>) {
-        if self.0.len() == KEPT_MAX {
-            self.0.pop_front();
-        }
-        self.0.push_back(PeerError { to, from, error: io::Error::from_raw_os_error(errno) });
-    }
-
-    /// What was kept, oldest first.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = PeerError> + '_ {
-        self.0.drain(..)
+impl From<Refusal> for PeerError {
+    fn from(Refusal { errno, to, from }: Refusal) -> Self {
+        Self { to, from, error: io::Error::from_raw_os_error(errno) }
     }
 }

@@ -6,10 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::peer_error::is_of_network;
 use super::run::{Datagram, Run};
 use crate::evidence::{Cause, Evidence, Tally};
 use crate::pool::{Buffer, Pool};
 use crate::sys::option;
+use crate::sys::readiness::Readiness;
 use crate::sys::udp_receive::{self, Messages, RUN_BYTES_MAX};
 
 /// The receiving half of a socket.
@@ -18,11 +20,13 @@ use crate::sys::udp_receive::{self, Messages, RUN_BYTES_MAX};
 /// place. Buffers are of at least 64 KiB for that; with smaller ones each datagram comes in its own, and what is longer is cut off
 /// and [marked](Run::is_truncated).
 ///
-/// **Waiting**: the descriptor is readable by [`AsFd`]. As long as the sending half has completions to read, the kernel adds `POLLERR`
-/// to whatever is polled for, so wait edge-triggered, or let [`receive_timeout`](Self::receive_timeout) wait: it sleeps through.
+/// **Waiting**: the descriptor by [`AsFd`] becomes readable; it is not the socket, and can only be waited on. As long as the sending half
+/// has completions to read it is readable, too, so wait edge-triggered, or let [`receive_timeout`](Self::receive_timeout) wait: it
+/// sleeps through.
 #[derive(Debug)]
 pub struct Receiver {
-    socket: Arc<OwnedFd>,
+    pub(super) socket: Arc<OwnedFd>,
+    readiness: Readiness,
     pool: Pool,
     messages: Messages,
     batch: usize,
@@ -71,25 +75,7 @@ impl From<ReceiveError> for io::Error {
 
 impl ReceiveError {
     fn of(error: io::Error) -> Self {
-        // What ICMP's types and codes are turned into: `icmp_err_convert` of net/ipv4/icmp.c, `tab_unreach` and
-        // `icmpv6_err_convert` of net/ipv6/icmp.c. Receiving itself ends with none of these.
-        const BY_ICMP: [i32; 11] = [
-            libc::ECONNREFUSED,
-            libc::EHOSTUNREACH,
-            libc::ENETUNREACH,
-            libc::EHOSTDOWN,
-            libc::ENONET,
-            libc::ENOPROTOOPT,
-            libc::EOPNOTSUPP,
-            libc::EMSGSIZE,
-            libc::EACCES,
-            libc::EPROTO,
-            libc::EPERM,
-        ];
-        match error.raw_os_error() {
-            Some(errno) if BY_ICMP.contains(&errno) => Self::Reported(error),
-            _ => Self::Socket(error),
-        }
+        if is_of_network(&error) { Self::Reported(error) } else { Self::Socket(error) }
     }
 }
 
@@ -119,6 +105,7 @@ impl Receiver {
             tally: Tally::default(),
             truncated: 0,
             drops: Drops::default(),
+            readiness: Readiness::to_receive(),
             socket,
         })
     }
@@ -153,6 +140,11 @@ impl Receiver {
     #[inline]
     pub fn try_receive(&mut self) -> Result<Batch<'_>, ReceiveError> {
         self.take_batch(Patience::None)
+    }
+
+    /// The socket itself.
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// What the last call received, less what was taken of it.
@@ -248,8 +240,12 @@ impl Receiver {
 }
 
 impl AsFd for Receiver {
+    /// A descriptor that is readable while something can be received; nothing can be sent on it.
+    ///
+    /// # Panics
+    /// When it is first asked for, if the process has no descriptor left.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.readiness.descriptor(self.socket())
     }
 }
 
@@ -263,12 +259,12 @@ fn coalesce(socket: &impl AsFd) -> io::Result<bool> {
 
 /// A counter of 64 bits of one that the kernel keeps in 32.
 #[derive(Debug, Default)]
-struct Drops {
+pub(super) struct Drops {
     total: u64,
 }
 
 impl Drops {
-    fn until(&mut self, now: u32) -> u64 {
+    pub(super) fn until(&mut self, now: u32) -> u64 {
         self.total += u64::from(now.wrapping_sub(self.total as u32));
         self.total
     }

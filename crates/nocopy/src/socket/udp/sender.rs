@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,14 +13,17 @@ use super::choice::Chooser;
 use super::destinations::Destinations;
 use super::message::{DATAGRAM_BYTES_MAX, Message};
 use super::outbox::{How, Outbox, Run, Taken};
-use super::peer_error::{PeerError, PeerErrors};
+use super::peer_error::PeerError;
 use super::{Method, Ticket, over_port};
 use crate::evidence::{Cause, Evidence, Tally};
 use crate::policy::Explanation;
 use crate::pool::{Buffer, Cache, Pool};
+use crate::socket::kept::NoZeroCopy;
+use crate::socket::kernel_socket::KernelSocket;
 use crate::socket::path::{Path, Paths};
 use crate::socket::reaper;
-use crate::sys::error_queue::{Notice, next_notice};
+use crate::sys::error_queue::Done;
+use crate::sys::readiness::Readiness;
 use crate::sys::udp_send;
 use crate::sys::xsk::{wait_for_completions, wait_writable};
 
@@ -46,12 +49,14 @@ const PENDING_ERRORS_MAX: usize = 16;
 #[derive(Debug)]
 pub struct Sender {
     pub(super) outbox: Outbox,
+    readiness: Readiness,
     cache: Cache,
     pub(super) destinations: Destinations,
     pub(super) port: Option<over_port::Sender>,
     books: Books,
     completed: Option<VecDeque<Completed>>,
-    errors: PeerErrors,
+    /// Errors of the network that were told at the socket before it had this sender.
+    errors_before: u64,
     /// Datagrams that were handed over, and refused later; the next flush or drain says so.
     late_refusals: Option<SendError>,
     pub(super) counters: Counters,
@@ -174,32 +179,44 @@ fn advice(error: &io::Error) -> &'static str {
 
 impl Sender {
     pub(super) fn new(
-        socket: Arc<OwnedFd>,
+        socket: Arc<KernelSocket>,
         pool: Pool,
         chooser: Chooser,
         paths: Paths,
         return_buffers: bool,
     ) -> Self {
         Self {
+            errors_before: socket.errors_told(),
             outbox: Outbox::new(socket),
+            readiness: Readiness::to_send(),
             cache: Cache::new(pool),
             destinations: Destinations::new(),
             port: None,
             books: Books { tally: Tally::default(), chooser, paths, last_path: None, of_range: None },
             completed: return_buffers.then(VecDeque::new),
-            errors: PeerErrors::default(),
             late_refusals: None,
             counters: Counters::default(),
         }
     }
 
     pub(super) fn connected(&mut self, to: SocketAddr) {
+        if self.destinations.is_full() {
+            self.forget_destinations();
+        }
         self.destinations.connect(to);
+    }
+
+    /// Makes this sender the one that makes the `MSG_ZEROCOPY` calls of its socket.
+    pub(super) fn allow_zero_copy(&mut self) -> Result<(), NoZeroCopy> {
+        self.outbox.kept_mut().allow_zero_copy()
+    }
+
+    pub(super) fn without_zero_copy(&mut self, why: &'static str) {
+        self.books.chooser.without_zero_copy(why);
     }
 
     /// Sends over a port, too.
     pub(super) fn set_port(&mut self, port: over_port::Sender) {
-        let _ = port.notices(); // nothing of ours is among what was told before
         self.port = Some(port);
     }
 
@@ -218,6 +235,12 @@ impl Sender {
     #[inline]
     pub fn recycle(&mut self, buffer: Buffer) {
         self.cache.put(buffer);
+    }
+
+    /// Whether it is a buffer of the pool.
+    #[cfg(feature = "tokio")]
+    pub(super) fn owns(&self, buffer: &Buffer) -> bool {
+        self.cache.owns(buffer)
     }
 
     /// The pool the buffers are of.
@@ -264,11 +287,18 @@ impl Sender {
 
     #[inline]
     fn destination(&mut self, to: SocketAddr) -> u32 {
-        if self.destinations.is_full() && self.queued() == 0 && self.in_flight() == 0 {
-            self.destinations.forget();
-            self.books.chooser.forget_all();
+        if self.destinations.is_full() {
+            self.forget_destinations();
         }
         self.destinations.number(to)
+    }
+
+    /// Forgets destinations of which nothing is queued, nor on its way.
+    #[cold]
+    fn forget_destinations(&mut self) {
+        self.destinations.forget(self.outbox.kept().messages.iter().map(|held| held.to));
+        self.books.last_path = None;
+        self.books.chooser.forget_all();
     }
 
     #[inline(always)]
@@ -292,7 +322,7 @@ impl Sender {
         let Some(destination) = self.whom(to) else { return Err(not_connected()) };
         let mut pending = Pending::default();
         loop {
-            pending.told = self.counters.peer_errors;
+            pending.told = self.errors_told();
             let address = self.destinations.get(destination).address;
             match udp_send::send(self.outbox.socket(), bytes, address.as_ref(), 0) {
                 Ok(()) => break,
@@ -395,8 +425,11 @@ impl Sender {
     #[inline(never)]
     fn flush_all(&mut self) -> Result<(), SendError> {
         while !self.hand_over(0)? {
-            // The socket itself does not wait. What waiting fails for, trying again tells.
-            let _ = wait_writable(self.outbox.socket(), LOOK_AGAIN);
+            // What the kernel tells of others would end the wait at once, again and again (`POLLERR` cannot be turned off).
+            if self.reap() == 0 {
+                // The socket itself does not wait. What waiting fails for, trying again tells.
+                let _ = wait_writable(self.outbox.socket(), LOOK_AGAIN);
+            }
         }
         Ok(())
     }
@@ -434,6 +467,7 @@ impl Sender {
                 }
             }
         }
+        self.readiness.want_room(self.outbox.socket(), !is_all);
         refused.or_else(|| self.late_refusals.take()).map_or(Ok(is_all), Err)
     }
 
@@ -442,7 +476,7 @@ impl Sender {
     fn send_run(&mut self, mut how: How, run: &Run) -> io::Result<bool> {
         let (mut pending, chosen) = (Pending::default(), how.method);
         while self.outbox.has(run) {
-            pending.told = self.counters.peer_errors;
+            pending.told = self.errors_told();
             let sent = match how.method {
                 Method::Socket => self.send_one(how, run),
                 Method::Xdp => self.send_over_port(how, run),
@@ -476,11 +510,11 @@ impl Sender {
         }
         let evidence = (!how.method.is_zero_copy())
             .then(|| self.books.chooser.copied(run.datagrams, run.datagram_bytes));
-        let in_flight = self.in_flight();
+        let open = self.outbox.kept().calls.open();
         match self.call(run, How { evidence, ..how }) {
             Err(error) if evidence.is_none() && is_no_buffers(&error) => {
                 // Completions make room: those that came meanwhile are read. Without any it is a copy.
-                if self.in_flight() < in_flight { Ok(()) } else { self.send_copied(how, run) }
+                if self.outbox.kept().calls.open() < open { Ok(()) } else { self.send_copied(how, run) }
             }
             sent => sent.map(drop),
         }
@@ -531,7 +565,6 @@ impl Sender {
         };
         if self.outbox.is_unsure() {
             self.reap();
-            self.outbox.conclude();
         }
         let taken = taken?;
         self.counters.sent += taken.datagrams;
@@ -567,7 +600,7 @@ impl Sender {
         pending.count += 1;
         // One that nothing was told of may still have been waiting; an error of the datagram's own comes again.
         let is_first = pending.count == 1 && !is_of_method(error) && !is_no_buffers(error);
-        is_first || (self.counters.peer_errors > pending.told && pending.count <= PENDING_ERRORS_MAX)
+        is_first || (self.errors_told() > pending.told && pending.count <= PENDING_ERRORS_MAX)
     }
 
     /// Another way for what this one does not take; `None` if no other would.
@@ -612,33 +645,27 @@ impl Sender {
             port.reap();
         }
         let mut over = 0;
-        while let Ok(Some(notice)) = next_notice(self.outbox.socket()) {
-            over += self.take(notice);
-        }
-        // The halves of a port read the same queue.
-        for notice in self.port.as_ref().map(over_port::Sender::notices).unwrap_or_default() {
-            over += self.take(notice);
+        loop {
+            let was_quiet = self.outbox.kept().is_quiet();
+            let before = over;
+            while let Some(done) = self.outbox.kept().next_done() {
+                over += self.done(done);
+            }
+            self.outbox.kept_mut().conclude(was_quiet, &mut free(&mut self.cache, &mut self.completed));
+            // With the last completions it may be quiet.
+            if over == before || !self.outbox.is_unsure() {
+                break;
+            }
         }
         over + self.done_by_ring()
     }
 
-    /// Takes one word of the kernel's, and returns how many calls are over by it.
-    fn take(&mut self, notice: Notice) -> usize {
-        match notice {
-            Notice::Done { first, last, copied } => self.done(first, last, copied),
-            Notice::Refused { errno, to, from } => {
-                self.peer_error(errno, to, from);
-                0
-            }
-        }
-    }
-
-    fn done(&mut self, first: u32, last: u32, copied: bool) -> usize {
+    fn done(&mut self, done: Done) -> usize {
         self.books.of_range = None;
         let mut free = free(&mut self.cache, &mut self.completed);
         let (books, destinations) = (&mut self.books, &self.destinations);
-        let judge = |call: &Call| books.close(call, copied, destinations);
-        let (over, strange) = self.outbox.done(first, last, judge, &mut free);
+        let judge = |call: &Call| books.close(call, done.copied, destinations);
+        let (over, strange) = self.outbox.kept_mut().done(done, judge, &mut free);
         self.counters.strange_completions += strange;
         over
     }
@@ -651,7 +678,7 @@ impl Sender {
                 books.of_range = None; // each speaks for itself
                 books.close(call, copied, destinations)
             };
-            self.outbox.done_by_ring(judge, &mut free)
+            self.outbox.kept_mut().done_by_ring(judge, &mut free)
         };
         if self.outbox.has_failed() {
             self.send_again();
@@ -684,15 +711,16 @@ impl Sender {
         }
     }
 
-    fn peer_error(&mut self, errno: i32, to: Option<SocketAddr>, from: Option<IpAddr>) {
-        self.counters.peer_errors += 1;
-        self.errors.keep(errno, to, from);
+    #[inline]
+    fn errors_told(&self) -> u64 {
+        self.outbox.kept().socket.errors_told()
     }
 
     /// What the network said since the last time, oldest first; at most the last 64, while all are [counted](Counters::peer_errors).
+    /// Senders that share a socket (over ports on several queues) share its errors: each is told once.
     pub fn errors(&mut self) -> impl Iterator<Item = PeerError> + '_ {
         self.reap();
-        self.errors.drain()
+        self.outbox.kept().socket.take_errors().into_iter().map(PeerError::from)
     }
 
     /// The next message whose buffers are free again, if the builder was told to
@@ -718,20 +746,22 @@ impl Sender {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub fn drain(&mut self, timeout: Duration) -> Result<bool, SendError> {
-        let give_up = Instant::now() + timeout;
+        let give_up = Instant::now().checked_add(timeout);
         // What was refused is told at the end: what is on its way is waited for all the same.
         let refused = self.flush().err();
         let is_drained = self.wait_for_all(give_up);
         refused.or_else(|| self.late_refusals.take()).map_or(Ok(is_drained), Err)
     }
 
-    fn wait_for_all(&mut self, give_up: Instant) -> bool {
+    fn wait_for_all(&mut self, give_up: Option<Instant>) -> bool {
+        let left =
+            || give_up.map_or(Duration::MAX, |give_up| give_up.saturating_duration_since(Instant::now()));
         loop {
             let over = self.reap();
-            if self.in_flight() == 0 && self.port_is_drained(give_up) {
+            if self.in_flight() == 0 && self.port_is_drained(left()) {
                 return true;
             }
-            let left = give_up.saturating_duration_since(Instant::now());
+            let left = left();
             if left.is_zero() {
                 return false;
             }
@@ -743,6 +773,22 @@ impl Sender {
         }
     }
 
+    /// The kernel's socket, for options and calls that are missing here. ([`AsFd`] gives a descriptor that can only be waited on.)
+    ///
+    /// From then on nothing is sent by `MSG_ZEROCOPY`: the kernel numbers such calls of all who send on a socket together, and tells only
+    /// the numbers when memory is free. Plain calls go on, and io_uring, whose completions say which call they are of. The error queue is
+    /// this sender's: memory whose completion was read by others does not come back before the sender is dropped.
+    ///
+    /// # Errors
+    /// `ResourceBusy`: another sender makes such calls on this socket (over a port on another queue), or one failed, and the kernel has not
+    /// told yet whether it counted it; [`drain`](Self::drain), and try again.
+    pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
+        self.reap();
+        self.outbox.kept_mut().give_numbering_away()?;
+        self.books.chooser.without_zero_copy(NoZeroCopy::Shared.why());
+        Ok(self.outbox.socket())
+    }
+
     /// What is known of the bytes sent, as soon as their memory is free.
     pub fn ledger(&self) -> Tally {
         self.port.as_ref().map_or(self.books.tally, |port| self.books.tally.plus(&port.ledger()))
@@ -751,7 +797,8 @@ impl Sender {
     /// What was counted.
     pub fn counters(&self) -> Counters {
         let strange = self.counters.strange_completions + self.outbox.kept().ring_faults();
-        Counters { strange_completions: strange, ..self.counters }
+        let peer_errors = self.errors_told() - self.errors_before;
+        Counters { strange_completions: strange, peer_errors, ..self.counters }
     }
 
     /// Which ways are taken, and why. Of single datagrams under 4 KiB there is nothing to tell: without a port they go by a plain call,
@@ -825,7 +872,13 @@ fn free<'a>(
 }
 
 impl AsFd for Sender {
+    /// A descriptor that is readable while the kernel has something to tell of what was sent ([`reap`](Sender::reap)), and, after
+    /// [`try_flush`](Sender::try_flush) left something in the queue, while there is room for more. Nothing can be sent on it: see
+    /// [`kernel_socket`](Sender::kernel_socket).
+    ///
+    /// # Panics
+    /// When it is first asked for, if the process has no descriptor left.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.outbox.socket()
+        self.readiness.descriptor(self.outbox.socket())
     }
 }

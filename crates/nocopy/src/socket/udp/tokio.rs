@@ -8,9 +8,10 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::ops::{Deref, DerefMut};
+use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Poll;
 
 use tokio::io::Interest;
@@ -21,6 +22,7 @@ use tokio::sync::futures::Notified;
 use super::Ticket;
 use super::receiver::{Batch, ReceiveError, Receiver};
 use super::{Completed, Message, Rejected, RejectedReason, SendError, Sender};
+use crate::pool::Buffer;
 use crate::sys::watch::{Watched, watch};
 
 /// The sending half of a socket in a tokio program. Clones are the same socket.
@@ -36,11 +38,23 @@ struct Shared {
     /// Told to all who wait when one of them has seen an event: it may be for any.
     news: Notify,
     state: Mutex<State>,
+    /// Messages that nobody waits for any more; a lock of its own, for those who drop a [`Free`] while the state is locked.
+    dropped: Mutex<Vec<Ticket>>,
+}
+
+/// The state, locked.
+struct Locked<'a> {
+    /// In this order: the lock is over when the memory goes.
+    state: MutexGuard<'a, State>,
+    foreign: Vec<Buffer>,
+    shared: &'a Shared,
 }
 
 #[derive(Debug)]
 struct State {
     sender: Sender,
+    /// Free memory that is not of the pool. It is dropped where nothing is locked: the program's `Drop` may use the sender.
+    foreign: Vec<Buffer>,
     /// Messages that somebody waits for; with their buffers once these are free.
     awaited: HashMap<Ticket, Option<Completed>>,
     ring_is_watched: bool,
@@ -73,13 +87,15 @@ impl AsyncSender {
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         let watched = Watched::none()?;
-        watched.add(&sender)?;
+        watched.add(sender.outbox.socket())?;
         sender.set_return_buffers();
-        let state = Mutex::new(State { sender, awaited: HashMap::new(), ring_is_watched: false });
-        Ok(Self { shared: Arc::new(Shared { watched, news: Notify::new(), state }) })
+        let state = State { sender, foreign: Vec::new(), awaited: HashMap::new(), ring_is_watched: false };
+        let (state, dropped) = (Mutex::new(state), Mutex::default());
+        Ok(Self { shared: Arc::new(Shared { watched, news: Notify::new(), state, dropped }) })
     }
 
-    /// What there is to do with the half itself: taking buffers, counters, the ledger. Not to be held across an await.
+    /// What there is to do with the half itself: taking buffers, counters, the ledger. Not to be held across an await. The
+    /// sender and its clones are locked meanwhile: used in `work`, they wait for it for ever.
     pub fn with<T>(&self, work: impl FnOnce(&mut Sender) -> T) -> T {
         work(&mut self.shared.state().sender)
     }
@@ -129,9 +145,19 @@ impl AsyncSender {
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> Locked<'_> {
         // What panicked left the sender as it was between two calls.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.locked(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn locked<'a>(&'a self, state: MutexGuard<'a, State>) -> Locked<'a> {
+        let mut locked = Locked { state, foreign: Vec::new(), shared: self };
+        locked.forget_dropped();
+        locked
+    }
+
+    fn dropped(&self) -> MutexGuard<'_, Vec<Ticket>> {
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks until something is found, again after each event.
@@ -175,6 +201,34 @@ impl Shared {
     }
 }
 
+impl Locked<'_> {
+    fn forget_dropped(&mut self) {
+        let dropped = std::mem::take(&mut *self.shared.dropped());
+        dropped.into_iter().for_each(|ticket| self.state.forget(ticket));
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.forget_dropped();
+        self.foreign = std::mem::take(&mut self.state.foreign);
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
 impl State {
     fn queue(&mut self, message: Message, to: Option<SocketAddr>) -> Result<Ticket, Rejected> {
         let ticket = match to {
@@ -214,7 +268,24 @@ impl State {
         while let Some(completed) = self.sender.completed() {
             match self.awaited.get_mut(&completed.ticket) {
                 Some(place) => *place = Some(completed),
-                None => completed.message.into_pieces().for_each(|buffer| self.sender.recycle(buffer)),
+                None => self.recycle(completed.message),
+            }
+        }
+    }
+
+    /// Nobody waits for it any more.
+    fn forget(&mut self, ticket: Ticket) {
+        if let Some(Some(completed)) = self.awaited.remove(&ticket) {
+            self.recycle(completed.message);
+        }
+    }
+
+    fn recycle(&mut self, message: Message) {
+        for buffer in message.into_pieces() {
+            if self.sender.owns(&buffer) {
+                self.sender.recycle(buffer);
+            } else {
+                self.foreign.push(buffer);
             }
         }
     }
@@ -249,10 +320,14 @@ impl Free {
 
 impl Drop for Free {
     fn drop(&mut self) {
-        let mut state = self.shared.state();
-        if let Some(Some(completed)) = state.awaited.remove(&self.ticket) {
-            completed.message.into_pieces().for_each(|buffer| state.sender.recycle(buffer));
-        }
+        self.shared.dropped().push(self.ticket);
+        // If it is locked, maybe by this thread, whoever has it locked forgets the message, or the next one does.
+        let state = match self.shared.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        drop(self.shared.locked(state));
     }
 }
 
@@ -270,7 +345,7 @@ impl AsyncReceiver {
     /// # Errors
     /// No descriptor is left, or no tokio reactor runs here.
     pub fn new(receiver: Receiver) -> io::Result<Self> {
-        let socket = receiver.as_fd().try_clone_to_owned()?;
+        let socket = receiver.socket().try_clone_to_owned()?;
         Ok(Self { socket: watch(socket, Interest::READABLE)?, receiver })
     }
 

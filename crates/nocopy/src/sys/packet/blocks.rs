@@ -37,7 +37,10 @@ struct Arrival {
 
 /// A header that contradicts itself, or the block it lies in; the rest of the block cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Incredible;
+struct Incredible {
+    /// Packets that are lost with it, by the kernel's word.
+    packets: u32,
+}
 
 impl Blocks {
     pub(super) fn new(memory: BlockMemory) -> Self {
@@ -74,12 +77,12 @@ impl Blocks {
         let Contents { header, packets } = self.cursor.filter(|left| left.packets > 0)?;
         let is_last = packets == 1;
         let read = self.read(header, is_last);
-        let (next, packets) = match read {
+        let (next, left) = match read {
             Some((_, next)) => (next, packets - 1),
             None => (0, 0),
         };
-        self.cursor = Some(Contents { header: header.saturating_add(next), packets });
-        Some(read.map(|(arrival, _)| arrival).ok_or(Incredible))
+        self.cursor = Some(Contents { header: header.saturating_add(next), packets: left });
+        Some(read.map(|(arrival, _)| arrival).ok_or(Incredible { packets }))
     }
 
     /// The packet of a header, and how far it is to the next header; `None` if the header cannot be believed.
@@ -115,8 +118,8 @@ pub(crate) struct Announcer {
     pieces: Pieces,
     /// A packet that waits for room.
     next: Option<Arrival>,
-    /// Packets not announced because they would be more pieces than there may be.
-    too_long: Arc<AtomicU64>,
+    /// Packets not announced: in more pieces than there may be, or behind a header that cannot be believed.
+    unannounced: Arc<AtomicU64>,
 }
 
 /// How packets are cut.
@@ -131,12 +134,12 @@ impl Announcer {
     pub(super) fn new(blocks: Blocks, rx: Producer<Descriptor>, pieces: Pieces) -> Self {
         let count_max = pieces.count_max.min(rx.capacity());
         assert!(pieces.bytes_max > 0, "packets in pieces of nothing");
-        Self { blocks, rx, pieces: Pieces { count_max, ..pieces }, next: None, too_long: Arc::default() }
+        Self { blocks, rx, pieces: Pieces { count_max, ..pieces }, next: None, unannounced: Arc::default() }
     }
 
-    /// Packets not announced because they were too long.
-    pub(crate) fn too_long(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.too_long)
+    /// Counts packets that were not announced.
+    pub(crate) fn unannounced(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.unannounced)
     }
 
     /// The memory of the blocks: addresses announced are offsets in it, marked by [`IN_BLOCKS`].
@@ -156,10 +159,10 @@ impl Announcer {
         while let Some(next) = self.next.take().map(Ok).or_else(|| self.blocks.next()) {
             let arrival = match next {
                 Ok(arrival) => arrival,
-                Err(Incredible) => {
-                    // The rest of its block; counted one way or the other.
-                    let unsaid = self.rx.push(NOWHERE).is_err();
-                    self.too_long.fetch_add(unsaid.into(), Ordering::Relaxed);
+                Err(Incredible { packets }) => {
+                    // The first is counted where it is found to lie nowhere.
+                    let announced = u64::from(self.rx.push(NOWHERE).is_ok());
+                    self.unannounced.fetch_add(u64::from(packets) - announced, Ordering::Relaxed);
                     break;
                 }
             };
@@ -167,7 +170,7 @@ impl Announcer {
             let is_short = arrival.len <= self.pieces.bytes_max;
             let pieces = if is_short { 1 } else { arrival.len.div_ceil(self.pieces.bytes_max) };
             if pieces > self.pieces.count_max {
-                self.too_long.fetch_add(1, Ordering::Relaxed);
+                self.unannounced.fetch_add(1, Ordering::Relaxed);
             } else if self.rx.free(pieces) < pieces {
                 self.next = Some(arrival);
                 break;
@@ -194,7 +197,7 @@ impl Announcer {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::mem::offset_of;
     use std::ptr::NonNull;
 
@@ -203,25 +206,33 @@ mod tests {
     const BLOCK_BYTES: u32 = 4096;
 
     /// One block that holds what a kernel would never write.
-    fn blocks(first: u32, packets: u32, header: Option<(u32, libc::tpacket3_hdr)>) -> Blocks {
+    pub(in super::super) fn block(
+        first: u32,
+        packets: u32,
+        header: Option<(u32, libc::tpacket3_hdr)>,
+    ) -> BlockMemory {
         let (memory, _) = Mapping::area(BLOCK_BYTES as usize, None, false).unwrap();
-        let blocks = Blocks::new(BlockMemory::new(memory, BLOCK_BYTES, 1));
+        let memory = BlockMemory::new(memory, BLOCK_BYTES, 1);
         let description = offset_of!(libc::tpacket_block_desc, hdr);
         let write = |field: usize, value: u32| {
             // SAFETY: inside the block, which nobody else knows.
-            unsafe { blocks.memory.pointer(0, (description + field) as u32).cast::<u32>().write(value) };
+            unsafe { memory.pointer(0, (description + field) as u32).cast::<u32>().write(value) };
         };
         write(offset_of!(libc::tpacket_hdr_v1, num_pkts), packets);
         write(offset_of!(libc::tpacket_hdr_v1, offset_to_first_pkt), first);
         write(offset_of!(libc::tpacket_hdr_v1, block_status), libc::TP_STATUS_USER);
         if let Some((at, header)) = header {
             // SAFETY: as above.
-            unsafe { blocks.memory.pointer(0, at).cast().write_unaligned(header) };
+            unsafe { memory.pointer(0, at).cast().write_unaligned(header) };
         }
-        blocks
+        memory
     }
 
-    fn header(mac: u16, len: u32, next: u32) -> libc::tpacket3_hdr {
+    fn blocks(first: u32, packets: u32, header: Option<(u32, libc::tpacket3_hdr)>) -> Blocks {
+        Blocks::new(block(first, packets, header))
+    }
+
+    pub(in super::super) fn header(mac: u16, len: u32, next: u32) -> libc::tpacket3_hdr {
         // SAFETY: plain numbers.
         let zeroed: libc::tpacket3_hdr = unsafe { std::mem::zeroed() };
         libc::tpacket3_hdr { tp_mac: mac, tp_snaplen: len, tp_len: len, tp_next_offset: next, ..zeroed }
@@ -249,15 +260,26 @@ mod tests {
             blocks(64, 1, Some((64, header(8, 60, 0)))),         // inside its own header
         ];
         for lie in lies {
-            assert_eq!(read_all(lie), [Err(Incredible)]);
+            assert_eq!(read_all(lie), [Err(Incredible { packets: 1 })]);
         }
         let beyond = read_all(blocks(64, u32::MAX, Some((64, header(100, 60, u32::MAX)))));
-        assert_eq!((beyond.len(), beyond[1]), (2, Err(Incredible)));
+        assert_eq!((beyond.len(), beyond[1]), (2, Err(Incredible { packets: u32::MAX - 1 })));
         // The next header inside the packet, or the same again: bytes of two packets.
         for next in [0, 48, 159] {
-            assert_eq!(read_all(blocks(64, 3, Some((64, header(100, 60, next))))), [Err(Incredible)]);
+            let three = blocks(64, 3, Some((64, header(100, 60, next))));
+            assert_eq!(read_all(three), [Err(Incredible { packets: 3 })]);
         }
         assert!(read_all(blocks(64, 2, Some((64, header(100, 60, 160)))))[0].is_ok());
+    }
+
+    #[test]
+    fn packets_behind_a_header_that_lies_are_all_counted() {
+        let (rx, mut announced) = crate::ring::pair(4);
+        let mut announcer =
+            Announcer::new(blocks(u32::MAX, 5, None), rx, Pieces { bytes_max: BLOCK_BYTES, count_max: 1 });
+        announcer.run();
+        let nowhere = announced.peek(4).filter(|piece| *piece == NOWHERE).count();
+        assert_eq!((nowhere, announcer.unannounced().load(Ordering::Relaxed)), (1, 4));
     }
 
     #[test]

@@ -108,7 +108,7 @@ impl Block {
     pub fn into_reader(self) -> BlockReader {
         let memory::Contents { header, packets } = self.contents;
         let at = header.checked_sub(OURS_OFFSET).map_or(usize::MAX, |first| first as usize);
-        BlockReader { block: self, at, left: packets }
+        BlockReader { block: self, at, left: packets, unreadable: 0 }
     }
 
     /// Makes it a piece of a pcapng file, where it lies: no packet is copied.
@@ -203,12 +203,18 @@ pub struct BlockReader {
     /// The next packet's header, behind the word that the kernel reads.
     at: usize,
     left: u32,
+    unreadable: u32,
 }
 
 impl BlockReader {
     /// Packets that are still to come.
     pub fn left(&self) -> u32 {
         self.left
+    }
+
+    /// Packets that are lost because the kernel's words for them contradict themselves; none, on any kernel known.
+    pub fn unreadable(&self) -> u32 {
+        self.unreadable
     }
 
     /// The next packet; `None` behind the last.
@@ -219,7 +225,7 @@ impl BlockReader {
         let Some(Place { first, len, next, original_bytes, time_ns, vlan, outgoing }) =
             settle(rest, left == 0)
         else {
-            self.left = 0; // what cannot be believed ends the block, as in `Packets`
+            self.unreadable += std::mem::take(&mut self.left);
             return None;
         };
         (self.at, self.left) = (self.at + next, left);
@@ -370,4 +376,22 @@ fn lay(bytes: &mut [u8], mut at: u32, packets: u32, layout: &PcapngLayout) -> (p
     let laid = blocks.finish(layout.unit_bytes);
     contents.moved = laid.moved.into();
     (laid, contents)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::blocks::tests::{block, header};
+    use super::*;
+
+    #[test]
+    fn packets_that_cannot_be_read_are_counted() {
+        // The second header would lie far outside.
+        let memory = || block(64, 5, Some((64, header(100, 60, u32::MAX))));
+        let mut whole = OwnedBlocks::new(memory()).take().unwrap();
+        let mut packets = whole.packets();
+        assert_eq!((packets.by_ref().count(), packets.unreadable()), (1, 4));
+        let mut reader = OwnedBlocks::new(memory()).take().unwrap().into_reader();
+        assert!(reader.next_packet().is_some() && reader.next_packet().is_none());
+        assert_eq!((reader.left(), reader.unreadable()), (0, 4));
+    }
 }

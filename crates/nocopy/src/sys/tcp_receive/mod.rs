@@ -1,5 +1,8 @@
 //! Receiving from a TCP connection, by copy or by mapping (`TCP_ZEROCOPY_RECEIVE`), and what the kernel knows of it.
 
+#[cfg(test)]
+pub(crate) mod local_sender;
+mod mapped_bytes;
 mod window;
 
 use std::io;
@@ -8,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::net::{RecvFlags, recv};
 
+pub use mapped_bytes::MappedBytes;
 pub(crate) use window::{Arrived, PAGE_BYTES, Pages, Window};
 
 use super::option;

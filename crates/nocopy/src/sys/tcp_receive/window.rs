@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::io;
-use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::MappedBytes;
 use crate::sys::memory::Mapping;
 use crate::sys::sockets;
 
@@ -50,7 +50,7 @@ pub(crate) struct Arrived {
 
 impl Arrived {
     pub(crate) fn mapped_bytes(&self) -> usize {
-        self.pages.as_deref().map_or(0, <[u8]>::len)
+        self.pages.as_ref().map_or(0, Pages::len)
     }
 }
 
@@ -151,7 +151,8 @@ impl Shared {
     }
 }
 
-/// Pages that were received, read-only. They stay mapped until dropped, wherever that is, and whatever became of the connection.
+/// Pages that were received, which this process cannot write to. They stay mapped until dropped, wherever that is, and whatever became of the
+/// connection.
 pub(crate) struct Pages {
     shared: Arc<Shared>,
     first: NonNull<u8>,
@@ -159,7 +160,7 @@ pub(crate) struct Pages {
     slot: u32,
 }
 
-// SAFETY: memory that nobody writes to, held by a counter that any thread may change.
+// SAFETY: memory that can be had as `MappedBytes` only, held by a counter that any thread may change.
 unsafe impl Send for Pages {}
 // SAFETY: as above.
 unsafe impl Sync for Pages {}
@@ -172,17 +173,19 @@ impl Pages {
         let first = unsafe { shared.slot(slot).add(start) };
         Self { shared: Arc::clone(shared), first, bytes: bytes as u32, slot: slot as u32 }
     }
-}
 
-impl Deref for Pages {
-    type Target = [u8];
+    pub(crate) fn len(&self) -> usize {
+        self.bytes as usize
+    }
 
-    #[inline]
-    fn deref(&self) -> &[u8] {
+    /// What lies on them.
+    ///
+    /// The kernel maps no page of a file or of a process's ordinary memory (`can_map_frag`), but it does map one that it has given to a
+    /// process as a ring, of packets or of io_uring, from where vmsplice(2) sends it; and that process can still write to it.
+    pub(crate) fn bytes(&self) -> MappedBytes<'_> {
         // SAFETY: the kernel said that it mapped so many bytes here. They are unmapped only when nobody holds pages of the slot, or
-        // with the mapping, which this keeps. Nobody writes to them: they were a packet's, and are of no file, no memory of a
-        // process, and no larger page (`can_map_frag`).
-        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.bytes as usize) }
+        // with the mapping, which this keeps.
+        unsafe { MappedBytes::new(self.first, self.len()) }
     }
 }
 
@@ -285,7 +288,9 @@ mod tests {
         assert_eq!(window.make_room().unwrap(), Some(0), "the other slot");
         let rest = window.receive(receiver.as_fd()).unwrap();
         assert_eq!((rest.mapped_bytes(), rest.unmappable_bytes), ((PAGES - 2) * PAGE_BYTES, 0));
-        assert!(first.pages.iter().chain(&rest.pages).all(|pages| pages.iter().all(|&byte| byte == 7)));
+        assert!(
+            first.pages.iter().chain(&rest.pages).all(|pages| pages.bytes().iter().all(|byte| byte == 7))
+        );
         drop((first, rest));
         assert!(window.is_idle());
     }

@@ -1,9 +1,11 @@
 //! Streams received in every way, over loopback and veth.
 
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::{Read, Seek, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -13,6 +15,7 @@ use socket2::SockRef;
 use super::*;
 use crate::socket::calls::{RECEIVE, this_thread, wait_until_in};
 use crate::socket::tcp::{Finding, Socket};
+use crate::sys::tcp_receive::local_sender::RingPages;
 use crate::sys::udp_send;
 
 const LONGEST: Duration = Duration::from_secs(60);
@@ -58,9 +61,12 @@ impl Expected {
     }
 
     fn check_chunk(&mut self, chunk: &Chunk) {
-        assert_eq!(chunk.pieces().map(<[u8]>::len).sum::<usize>(), chunk.len());
-        assert!(chunk.pieces().all(|piece| !piece.is_empty()));
-        chunk.pieces().for_each(|piece| self.check(piece));
+        let end = self.at + chunk.len();
+        chunk.for_each_part(|part| {
+            assert!(!part.is_empty());
+            self.check(part);
+        });
+        assert_eq!(self.at, end);
     }
 }
 
@@ -73,7 +79,7 @@ struct Sending {
 
 /// What waits in the kernel.
 fn queued(receiver: &Receiver) -> usize {
-    tcp_receive::queued_bytes(receiver.as_fd()).unwrap() as usize
+    tcp_receive::queued_bytes(receiver.socket.as_fd()).unwrap() as usize
 }
 
 /// Sends the pattern, and then the end.
@@ -266,7 +272,7 @@ fn who_does_not_wait_is_told_that_nothing_is_there() {
             peer.write_all(b"x").unwrap();
             peer
         });
-        assert_eq!(receiver.receive().unwrap().unwrap().pieces().next(), Some(&b"x"[..]));
+        assert_eq!(receiver.receive().unwrap().unwrap().to_vec(), b"x");
         drop(later.join().unwrap());
         assert!(receiver.receive().unwrap().is_none() && receiver.try_receive().unwrap().is_none());
     }
@@ -501,6 +507,86 @@ fn without_buffers_nothing_is_lost() {
         assert!(refused > 5, "{refused}");
         sender.join().unwrap();
     }
+}
+
+/// Pages of a sender on this host, filled with that byte and received as a chunk that has them mapped. `None`: what it takes is missing, and
+/// that was said.
+fn rewritable_chunk(byte: u8) -> Option<(RingPages, TcpStream, Receiver, Chunk)> {
+    let pages = match RingPages::new(RING_PAGES) {
+        Ok(pages) => pages,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_NET_RAW"));
+            return None;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let (sender, receiver) = over_loopback();
+    let mut receiver = receiver_of(receiver, Receiving::Mapped);
+    pages.fill(byte);
+    pages.send(sender.as_fd());
+    until_queued(&receiver, RING_PAGES as usize * PAGE_BYTES);
+    let chunk = next_chunk(&mut receiver).unwrap().unwrap();
+    assert!(chunk.mapped_bytes() > 0, "{chunk:?}: {}", receiver.diagnosis());
+    Some((pages, sender, receiver, chunk))
+}
+
+const RING_PAGES: u32 = 8;
+
+/// An empty file without a name.
+fn file() -> File {
+    rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into()
+}
+
+#[test]
+fn a_local_sender_can_change_what_is_mapped_but_no_copy_of_it() {
+    let Some((pages, mut sender, mut receiver, chunk)) = rewritable_chunk(1) else { return };
+    let (mapped, bytes) = (chunk.mapped(), chunk.mapped_bytes());
+    let before = chunk.to_vec();
+    pages.fill(2);
+    assert!(mapped.iter().all(|byte| byte == 2), "these are the sender's own pages");
+    assert!(before.iter().all(|&byte| byte == 1), "a copy stays what it is");
+    // Each way to read, by what is there now.
+    let (mut room, mut parts, mut file) = ([0; 100], Vec::new(), file());
+    assert_eq!((mapped.copy_to(&mut room), room), (100, [2; 100]));
+    chunk.for_each_part(|part| parts.extend_from_slice(part));
+    assert_eq!((parts.len(), &parts[..bytes]), (chunk.len(), &vec![2; bytes][..]));
+    assert_eq!(mapped.write_to(&file).unwrap(), bytes);
+    file.rewind().unwrap();
+    let mut written = Vec::new();
+    file.read_to_end(&mut written).unwrap();
+    assert_eq!(written, parts[..bytes]);
+    // The stream goes on behind it.
+    let received = chunk.len();
+    receiver.recycle(chunk);
+    sender.write_all(b"end").unwrap();
+    drop(sender);
+    let mut rest = Vec::new();
+    receiver.read_to_end(&mut rest).unwrap();
+    assert_eq!(received + rest.len(), RING_PAGES as usize * PAGE_BYTES + 3);
+    assert!(rest.ends_with(b"end"));
+}
+
+#[test]
+fn mapped_bytes_are_copied_while_their_sender_changes_them() {
+    let Some((pages, _sender, _receiver, chunk)) = rewritable_chunk(1) else { return };
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // Relaxed: it says nothing about other memory.
+            for byte in (1..=2).cycle().take_while(|_| !done.load(Ordering::Relaxed)) {
+                pages.fill(byte);
+            }
+        });
+        for _ in 0..1000 {
+            let copy = chunk.mapped().to_vec();
+            // What was decided by the copy still holds: it is not read from the pages again.
+            let ones = copy.iter().filter(|&&byte| byte == 1).count();
+            let twos = copy.iter().filter(|&&byte| byte == 2).count();
+            assert_eq!(ones + twos, copy.len());
+            chunk.for_each_part(|part| assert!(part.iter().all(|byte| (1..=2).contains(byte))));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]

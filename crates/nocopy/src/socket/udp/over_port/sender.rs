@@ -3,7 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use super::way::{Detour, Way, Ways};
 use crate::counter::counters;
 use crate::port;
 use crate::route::RouteError;
-use crate::sys::error_queue::Notice;
+use crate::socket::kernel_socket::KernelSocket;
 use crate::{Cause, Chain, Evidence, Frame, Tally};
 
 counters! {
@@ -44,6 +43,8 @@ counters! {
         broadcast,
         /// Through the kernel: it puts other headers in front.
         encapsulated,
+        /// Through the kernel: answers to addresses that may be forged, for which nothing was looked up.
+        strangers,
         /// Bytes of the payloads of all datagrams through the kernel.
         through_kernel_bytes,
         /// Errors of the network (ICMP) that were told, of datagrams that went either way.
@@ -58,9 +59,17 @@ impl Sent {
     /// Datagrams through the kernel, for whatever reason.
     pub fn through_kernel(&self) -> u64 {
         let Self {
-            unresolved, confirming, too_long, other_interface, local, broadcast, encapsulated, ..
+            unresolved,
+            confirming,
+            too_long,
+            other_interface,
+            local,
+            broadcast,
+            encapsulated,
+            strangers,
+            ..
         } = self;
-        unresolved + confirming + too_long + other_interface + local + broadcast + encapsulated
+        unresolved + confirming + too_long + other_interface + local + broadcast + encapsulated + strangers
     }
 
     fn count_from_slices(&mut self, bytes: usize) {
@@ -83,6 +92,7 @@ impl Sent {
             Detour::Local => &mut self.local,
             Detour::Broadcast => &mut self.broadcast,
             Detour::Encapsulated => &mut self.encapsulated,
+            Detour::Stranger => &mut self.strangers,
         };
         *count += 1;
         self.through_kernel_bytes += bytes as u64;
@@ -381,6 +391,14 @@ impl Sender {
         Ok(())
     }
 
+    /// Sends to an address that may be forged: through the kernel, so that nothing is looked up for it here, nor remembered. It may
+    /// overtake what is queued.
+    pub(crate) fn send_to_stranger(&mut self, to: SocketAddr, payload: &[u8]) -> Result<(), RejectedReason> {
+        self.kernel.send(to, &[payload]).map_err(RejectedReason::of_kernel)?;
+        self.sent.count_through_kernel(Detour::Stranger, payload.len());
+        Ok(())
+    }
+
     /// Sets up to `count` frames aside, to write payloads of up to `bytes` bytes for one destination in place: the fast way for
     /// datagrams made on the spot. Fewer, possibly none, when there is no room: flush, and ask again.
     ///
@@ -495,14 +513,8 @@ impl Sender {
     }
 
     /// The ordinary socket that has the address.
-    pub(in crate::socket::udp) fn kernel_socket(&self) -> BorrowedFd<'_> {
+    pub(in crate::socket::udp) fn kernel_socket(&self) -> &Arc<KernelSocket> {
         self.kernel.socket()
-    }
-
-    /// What was read of that socket's error queue by the halves of the port since the last time; the first call begins it.
-    pub(in crate::socket::udp) fn notices(&self) -> Vec<Notice> {
-        self.kernel.share_notices();
-        self.kernel.shared_notices()
     }
 
     pub(in crate::socket::udp) fn is_ipv6(&self) -> bool {
@@ -613,7 +625,7 @@ impl Draft<'_, '_> {
     /// Cuts the payload to `bytes` bytes; does nothing if it is shorter.
     #[inline]
     pub fn truncate(&mut self, bytes: usize) {
-        self.draft.truncate(self.payload_at + bytes);
+        self.draft.truncate(self.payload_at.saturating_add(bytes));
     }
 
     /// Queues the datagram to be sent with the next flush. One that must go through the kernel goes at once.

@@ -23,6 +23,10 @@ const AGE_MAX: Duration = Duration::from_secs(1);
 /// questions to the kernel. Who has more destinations keeps them longer than [`AGE_MAX`].
 const RENEWED_A_SECOND: u32 = 1000;
 
+/// How many ways are looked up between two questions for changes, that is in a millisecond, at some 10 us each: a program that answers
+/// any address is not kept busy by forged ones. Datagrams for others go through the kernel until there is time.
+const LOOKUPS_MAX: u32 = 32;
+
 /// Destinations whose headers are kept at most: some 16 MiB.
 const WAYS_MAX: usize = 65_536;
 
@@ -43,6 +47,8 @@ pub(super) enum Detour {
     Broadcast,
     /// The kernel puts other headers in front.
     Encapsulated,
+    /// The address may be forged: nothing is looked up for it.
+    Stranger,
 }
 
 /// The way to a destination.
@@ -75,6 +81,10 @@ pub(super) struct Ways {
     hop_limits: (u8, u8),
     polled_ns: u64,
     renewed_ns: u64,
+    /// Ways that may still be looked up before the next question for changes.
+    lookups_left: u32,
+    /// That of a destination for which none may.
+    not_looked_up: Way,
     /// How often an announcement of the kernel made something known invalid.
     changes: u64,
 }
@@ -101,6 +111,8 @@ impl Ways {
             hop_limits: (kernel.hop_limit, kernel.multicast_hop_limit),
             polled_ns: now_ns,
             renewed_ns: now_ns,
+            lookups_left: LOOKUPS_MAX,
+            not_looked_up: Way::Kernel(Detour::Unresolved),
             changes: 0,
         })
     }
@@ -117,6 +129,7 @@ impl Ways {
     #[cold]
     fn renew_at(&mut self, now_ns: u64) {
         self.polled_ns = now_ns;
+        self.lookups_left = LOOKUPS_MAX;
         let old = u128::from(now_ns - self.renewed_ns) >= age_max(self.known.len()).as_nanos();
         // First, so that a change counts as announced also when everything is old.
         let changed = self.routes.poll_changes();
@@ -148,22 +161,26 @@ impl Ways {
     #[inline]
     pub(super) fn to(&mut self, to: SocketAddr) -> Result<&mut Way, RouteError> {
         if self.known.get(self.last).is_none_or(|(last, _)| *last != to) {
-            self.last = self.place_of(to)?;
+            let Some(place) = self.place_of(to)? else { return Ok(&mut self.not_looked_up) };
+            self.last = place;
         }
         Ok(&mut self.known[self.last].1)
     }
 
-    fn place_of(&mut self, to: SocketAddr) -> Result<usize, RouteError> {
+    /// `None`: it is not known, and enough was looked up.
+    fn place_of(&mut self, to: SocketAddr) -> Result<Option<usize>, RouteError> {
         if let Some(place) = self.places.get(&to) {
-            return Ok(*place);
+            return Ok(Some(*place));
         }
+        let Some(left) = self.lookups_left.checked_sub(1) else { return Ok(None) };
+        self.lookups_left = left;
         let way = self.decide(to)?;
         if self.known.len() >= WAYS_MAX {
             self.clear();
         }
         self.places.insert(to, self.known.len());
         self.known.push((to, way));
-        Ok(self.known.len() - 1)
+        Ok(Some(self.known.len() - 1))
     }
 
     fn decide(&mut self, to: SocketAddr) -> Result<Way, RouteError> {
@@ -269,6 +286,7 @@ mod tests {
         let mut socket =
             left.namespace().run(|| Socket::open(port, local, &Settings::default())).expect("opened");
         let ways = socket.sender().ways();
+        ways.lookups_left = u32::MAX;
         // A tenth are stations of their own (unknown ones), which costs two questions each.
         let destination = |number: u32| match number % 10 {
             0 => SocketAddr::new(Ipv4Addr::from_bits(0x0a4e_0100 + number / 10).into(), 9),
@@ -298,5 +316,25 @@ mod tests {
             ways.to(to).expect("a way");
             assert!(ways.known.len() <= WAYS_MAX && ways.places.len() == ways.known.len());
         }
+    }
+
+    #[test]
+    fn many_new_destinations_at_once_do_not_all_cost_a_look_up() {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let left = lab.left();
+        let local = SocketAddr::new(left.ipv4().into(), 0);
+        let port = Port::builder(left.interface()).mode(Mode::XdpCopyNative);
+        let mut socket =
+            left.namespace().run(|| Socket::open(port, local, &Settings::default())).expect("opened");
+        let ways = socket.sender().ways();
+        let destination = |number: u16| SocketAddr::new(lab.right().ipv4().into(), number);
+        let is_looked_up =
+            |ways: &mut Ways, number| matches!(*ways.to(destination(number)).unwrap(), Way::Port { .. });
+        assert!((1..=32).all(|number| is_looked_up(ways, number)));
+        assert!(!is_looked_up(ways, 33) && is_looked_up(ways, 1), "known ones go on");
+        assert!(matches!(ways.to(destination(33)), Ok(Way::Kernel(Detour::Unresolved))));
+        assert_eq!(ways.known.len(), 32);
+        ways.renew_at(ways.polled_ns + POLL_INTERVAL_NS);
+        assert!(is_looked_up(ways, 33));
     }
 }

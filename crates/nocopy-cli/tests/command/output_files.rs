@@ -1,0 +1,132 @@
+//! Files that commands write: who may read them, and what is not overwritten.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use crate::running::{nocopy, text};
+
+/// A directory that is gone with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("nocopy-files-{name}-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    /// The path of a file that has something in it.
+    fn precious(&self, name: &str) -> String {
+        let path = self.path(name);
+        fs::write(&path, "precious").unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs a command under a umask.
+fn under(umask: &str, arguments: &[&str]) -> Output {
+    let script = format!("umask {umask}; exec \"$@\"");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_nocopy")]).args(arguments);
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+fn permissions(path: &str) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+/// Receives nothing, into a file.
+fn receive<'a>(address: &'a str, path: &'a str, options: &[&'a str]) -> Vec<&'a str> {
+    [&["recv", address, "--duration", "1ms", "--output", path], options].concat()
+}
+
+fn assert_refused(arguments: &[&str], code: i32, word: &str) {
+    let output = nocopy(arguments).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!((output.status.code(), said.lines().count()), (Some(code), 1), "{arguments:?}: {said}");
+    assert!(said.contains(word), "{arguments:?}: {said}");
+}
+
+#[test]
+fn received_files_are_private_unless_asked() {
+    let scratch = Scratch::new("received");
+    for address in ["udp://127.0.0.1:0", "tcp://127.0.0.1:0"] {
+        let path = scratch.path(&address[..3]);
+        under("0", &receive(address, &path, &[]));
+        assert_eq!(permissions(&path), 0o600, "{address}");
+        under("77", &receive(address, &path, &["--force", "--permissions", "644"]));
+        assert_eq!(permissions(&path), 0o644, "{address}");
+        under("0", &receive(address, &path, &["--force"]));
+        assert_eq!(permissions(&path), 0o600, "{address}");
+    }
+    for permissions in ["1777", "rw", "-1", ""] {
+        let arguments = receive("udp://127.0.0.1:0", "/nonexistent/file", &["--permissions", permissions]);
+        assert_eq!(nocopy(&arguments).output().unwrap().status.code(), Some(2), "{permissions}");
+    }
+}
+
+#[test]
+fn recordings_are_private_unless_asked() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let scratch = Scratch::new("recorded");
+    let path = scratch.path("file");
+    let record = ["record", lab.right().interface(), "--duration", "1ms", "--output", &path];
+    for (options, expected) in [(&[][..], 0o600), (&["--force", "--permissions", "640"], 0o640)] {
+        let output = lab.right().namespace().run(|| under("0", &[&record[..], options].concat()));
+        assert_eq!(permissions(&path), expected, "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_receiver_writes_through_no_link() {
+    let scratch = Scratch::new("link");
+    let (target, link) = (scratch.precious("target"), scratch.path("link"));
+    symlink(&target, &link).unwrap();
+    for address in ["udp://127.0.0.1:0", "tcp://127.0.0.1:0"] {
+        assert_refused(&receive(address, &link, &[]), 2, "--force");
+        assert_refused(&receive(address, &link, &["--force"]), 2, "symbolic link");
+    }
+    assert_eq!(fs::read(&target).unwrap(), b"precious");
+}
+
+/// Proves that a receiver that root starts writes nowhere that root's privileges alone reach.
+#[test]
+fn a_receiver_opens_its_file_without_privileges() {
+    let scratch = Scratch::new("foreign");
+    if !rustix::process::geteuid().is_root() || chown(&scratch.0, Some(65_534), None).is_err() {
+        return nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_CHOWN"));
+    }
+    for address in ["udp://127.0.0.1:0", "tcp://127.0.0.1:0"] {
+        let path = scratch.path("file");
+        assert_refused(&receive(address, &path, &[]), 2, "Permission denied");
+        assert!(!Path::new(&path).exists());
+    }
+}
+
+#[test]
+fn results_overwrite_no_file_unless_asked() {
+    let scratch = Scratch::new("results");
+    let path = scratch.precious("file");
+    let report = format!("--report={path}");
+    for (arguments, code) in [
+        (&["bench", "--json", &path][..], 2),
+        (&["bench", "--html", &path], 2),
+        (&["profile", "sweep", "--html", &path], 2),
+        (&["run", &report, "--library", "/bin/true", "--", "true"], 125),
+    ] {
+        assert_refused(arguments, code, "--force");
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+}

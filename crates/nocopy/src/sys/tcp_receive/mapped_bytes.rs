@@ -1,0 +1,213 @@
+//! Bytes on pages that the kernel mapped, which a sender on this host may still change.
+
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::{self, NonNull};
+
+use super::Pages;
+
+/// Received bytes where they lie: on pages that the kernel mapped into this process.
+///
+/// They may change while they are read, so they are never a `&[u8]`, except by [`as_slice`](Self::as_slice), which is unsafe. A sender on the
+/// same host that sends by reference (`splice`, `vmsplice`) sends the pages themselves, not their contents, and can write to them
+/// afterwards; whether a sender is on the same host cannot be known for certain. So there are copies: of some bytes
+/// ([`copy_to`](Self::copy_to)), or of a byte at a time ([`iter`](Self::iter)). Decide by what was copied: the next copy
+/// may differ. [`write_to`](Self::write_to) and [`write_at`](Self::write_at) pass them to a file without a copy in this process.
+#[derive(Clone, Copy)]
+pub struct MappedBytes<'pages> {
+    first: NonNull<u8>,
+    len: usize,
+    /// Stay mapped, with all bytes from `first` on.
+    pages: PhantomData<&'pages Pages>,
+}
+
+// SAFETY: the bytes are mapped in all threads, and only read, in ways that bear a change at the same time (see `copy` and `get`).
+unsafe impl Send for MappedBytes<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for MappedBytes<'_> {}
+
+impl<'pages> MappedBytes<'pages> {
+    /// # Safety
+    /// The bytes can be read for `'pages`.
+    pub(super) const unsafe fn new(first: NonNull<u8>, len: usize) -> Self {
+        Self { first, len, pages: PhantomData }
+    }
+
+    /// How many there are.
+    #[inline]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Those at these places, the first of all being at 0.
+    ///
+    /// # Panics
+    /// The range is not within them.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        let Range { start, end } = range;
+        assert!(start <= end && end <= self.len, "bytes {start}..{end} of {}", self.len);
+        // SAFETY: within the bytes (just checked), so it can be read for as long.
+        unsafe { Self::new(self.first.add(start), end - start) }
+    }
+
+    /// The byte at that place, as it is now; `None` behind the last one.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<u8> {
+        // SAFETY: within the bytes. The read is volatile, so it is made once, and nothing is concluded from it about any other.
+        (index < self.len).then(|| unsafe { self.first.add(index).read_volatile() })
+    }
+
+    /// Each byte as it is when its turn comes. To read many, [`copy_to`](Self::copy_to) is ten times as fast.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = u8> + use<'pages> {
+        let bytes = *self;
+        (0..self.len).map(move |index| bytes.get(index).expect("an index below the length"))
+    }
+
+    /// Copies the first of them, as many as there is room for, and returns how many that were.
+    pub fn copy_to(&self, room: &mut [u8]) -> usize {
+        let bytes = self.len.min(room.len());
+        // SAFETY: as many as can be read, and written.
+        unsafe { copy(self.first.as_ptr(), room.as_mut_ptr(), bytes) };
+        bytes
+    }
+
+    /// A copy.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut copied = Vec::with_capacity(self.len);
+        // SAFETY: the vector has room for them, and then is as long as what was written.
+        unsafe {
+            copy(self.first.as_ptr(), copied.as_mut_ptr(), self.len);
+            copied.set_len(self.len);
+        }
+        copied
+    }
+
+    /// Writes them to a file, pipe or socket from where they lie (write(2)), and returns how many were written.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn write_to(&self, file: impl AsFd) -> io::Result<usize> {
+        // SAFETY: bytes that can be read. It is the kernel that reads them.
+        let written = unsafe { libc::write(file.as_fd().as_raw_fd(), self.as_ptr().cast(), self.len) };
+        usize::try_from(written).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Writes them to a file at that place from where they lie (pwrite(2)), and returns how many were written.
+    ///
+    /// # Errors
+    /// The kernel's; `InvalidInput` if there can be no such place.
+    pub fn write_at(&self, file: impl AsFd, offset: u64) -> io::Result<usize> {
+        let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: as above.
+        let written =
+            unsafe { libc::pwrite(file.as_fd().as_raw_fd(), self.as_ptr().cast(), self.len, offset) };
+        usize::try_from(written).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// The first one. Reads should be volatile.
+    pub const fn as_ptr(&self) -> *const u8 {
+        self.first.as_ptr()
+    }
+
+    /// The bytes as an ordinary slice.
+    ///
+    /// # Safety
+    /// No process writes to them while the slice is in use. That is so if the sender is on another host, or is known not to write to what
+    /// it has sent by reference.
+    pub const unsafe fn as_slice(&self) -> &'pages [u8] {
+        // SAFETY: they can be read for so long, and by contract nobody writes to them.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
+    }
+}
+
+/// Copies bytes that may change at the same time, at the speed of memcpy(3). Each byte that is written is one that was there during the
+/// call, and it is read no more after it.
+///
+/// To the compiler this is a call of a function it knows nothing of: a volatile read gives the address. So no read of Rust's races with the
+/// other writer, as one of `ptr::copy_nonoverlapping` would; and no read of the copy can become another one of the
+/// original, as optimisers are free to do with a copy they understand. Volatile reads of words, instead, took up to three times as long.
+///
+/// # Safety
+/// So many bytes can be read, and written, and do not overlap.
+unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
+    type Copy =
+        unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, libc::size_t) -> *mut libc::c_void;
+    static COPY: Copy = libc::memcpy;
+    // SAFETY: a static of this type.
+    let opaque = unsafe { ptr::read_volatile(&raw const COPY) };
+    // SAFETY: by contract. memcpy(3) takes no decision by the bytes, so it does not matter which it finds.
+    unsafe { opaque(to.cast(), from.cast(), bytes) };
+}
+
+impl<'bytes> From<&'bytes [u8]> for MappedBytes<'bytes> {
+    /// Bytes that nobody changes, for what takes both.
+    fn from(bytes: &'bytes [u8]) -> Self {
+        // SAFETY: they are borrowed for as long.
+        unsafe { Self::new(NonNull::from(bytes).cast(), bytes.len()) }
+    }
+}
+
+impl fmt::Debug for MappedBytes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MappedBytes({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Seek;
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    use super::*;
+
+    fn of(bytes: &[u8]) -> MappedBytes<'_> {
+        bytes.into()
+    }
+
+    #[test]
+    fn copies_are_of_the_bytes_asked_for() {
+        let memory: Vec<u8> = (0..=255).cycle().take(10_000).collect();
+        let all = of(&memory);
+        for range in [0..0, 0..1, 1..10_000, 4095..4097, 9_999..10_000, 10_000..10_000] {
+            let (some, expected) = (all.slice(range.clone()), &memory[range]);
+            assert_eq!((some.len(), some.is_empty()), (expected.len(), expected.is_empty()));
+            assert_eq!(some.to_vec(), expected);
+            assert!(some.iter().eq(expected.iter().copied()));
+            assert_eq!((some.get(0), some.get(expected.len())), (expected.first().copied(), None));
+            let mut room = [0; 100];
+            let copied = some.copy_to(&mut room);
+            assert_eq!(room[..copied], expected[..expected.len().min(100)]);
+        }
+    }
+
+    #[test]
+    fn ranges_beyond_the_bytes_are_refused() {
+        for (start, end) in [(0, 5), (5, 5), (3, 2), (0, usize::MAX), (usize::MAX, usize::MAX)] {
+            assert!(std::panic::catch_unwind(|| of(b"four").slice(start..end)).is_err(), "{start}..{end}");
+        }
+    }
+
+    #[test]
+    fn files_are_written_from_where_the_bytes_lie() {
+        let mut file = File::from(memfd_create("written", MemfdFlags::CLOEXEC).unwrap());
+        assert_eq!(of(b"written").write_to(&file).unwrap(), 7);
+        assert_eq!(of(b"at").write_at(&file, 3).unwrap(), 2);
+        file.rewind().unwrap();
+        assert_eq!(io::read_to_string(&file).unwrap(), "wriaten");
+        assert_eq!(of(b"x").write_at(&file, u64::MAX).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        let (reader, writer) = io::pipe().unwrap();
+        assert!(of(b"x").write_to(&reader).is_err() && of(b"x").write_at(&writer, 0).is_err());
+    }
+}

@@ -1,0 +1,30 @@
+//! What lies on mapped pages may change: it is no slice, and `unsafe` is needed to make it one. It is gone with its chunk.
+use nocopy::socket::tcp::{Chunk, MappedBytes, Socket};
+
+fn main() {
+    let mut socket = Socket::connect("127.0.0.1:9".parse().unwrap()).unwrap();
+    let chunk = socket.receiver().receive().unwrap().unwrap();
+    let mapped = chunk.mapped();
+    drop(chunk); //~ E0505
+    println!("{}", mapped.len());
+}
+
+fn converted(mapped: MappedBytes<'_>) -> &[u8] {
+    mapped //~ E0308
+}
+
+fn dereferenced<'a>(mapped: &'a MappedBytes<'_>) -> &'a [u8] {
+    mapped //~ E0308
+}
+
+fn seen_as(mapped: &MappedBytes<'_>) -> usize {
+    AsRef::<[u8]>::as_ref(mapped).len() //~ E0277
+}
+
+fn borrowed(chunk: &Chunk) -> &u8 {
+    &chunk.mapped()[0] //~ E0608
+}
+
+fn without_unsafe(chunk: &Chunk) -> &[u8] {
+    chunk.mapped().as_slice() //~ E0133
+}

@@ -1,0 +1,287 @@
+//! The kernel numbers the zero-copy calls of a socket, whoever makes them: memory comes back when it is free, also where there are
+//! several senders, other descriptors, or calls of which it is not known whether they were counted.
+
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+
+use nocopy::socket::udp::over_port::{self, Settings};
+use nocopy::socket::udp::{Method, OpenError, Sender, Socket};
+use nocopy::socket::{tcp, udp};
+use nocopy::{Buffer, Cause, Pool, Port};
+use nocopy_lab::patience::wait_until;
+use nocopy_lab::{Lab, Missing};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use socket2::SockRef;
+
+use crate::common::{PATIENCE, lab};
+use crate::udp_lifetime::{
+    COUNT, DATAGRAM_BYTES, FAST, SLOW, assert_all_arrive, hold_back, hurry, let_go, pattern, receive,
+    receiver, send, sender, shape, wait_until_gone,
+};
+
+/// Linux 6.8 has it.
+const OWN_LIMIT: Missing = Missing::Kernel("a net.core.optmem_max of each network namespace");
+
+const LOOPBACK: &str = "127.0.0.1:0";
+
+fn bound() -> UdpSocket {
+    let socket = UdpSocket::bind(LOOPBACK).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+/// Sends numbered datagrams from memory of the pool.
+fn send_from(sender: &mut Sender, pool: &Pool, to: SocketAddr) {
+    for number in 0..COUNT {
+        let mut buffer = pool.take().expect("a free buffer");
+        buffer.fill(&pattern(number)).unwrap();
+        sender.send_to(buffer, to).unwrap();
+    }
+    sender.flush().unwrap();
+}
+
+/// Writes over all of the sender's memory that is free.
+fn scribble(sender: &mut Sender) {
+    let free: Vec<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
+    for mut buffer in free {
+        buffer.resize(buffer.capacity());
+        buffer.as_mut().unwrap().fill(0xee);
+        sender.recycle(buffer);
+    }
+}
+
+#[test]
+fn senders_that_share_a_socket_have_one_numbering() {
+    let lab = lab!(Lab::builder().queues(3));
+    let left = lab.left();
+    let ports = left.namespace().run(|| {
+        let local = SocketAddr::new(left.ipv4().into(), 0);
+        over_port::Socket::open_queues(Port::builder(left.interface()), local, &Settings::default()).unwrap()
+    });
+    let (mut receivers, senders): (Vec<_>, Vec<_>) = ports.into_iter().map(over_port::Socket::split).unzip();
+    let mut senders = senders.into_iter();
+    let pool = Pool::new(2 * COUNT as u32, 4096).unwrap();
+    let mut open = || {
+        let builder = Socket::builder().method(Method::ZeroCopy).send_pool(&pool);
+        left.namespace().run(|| builder.over(senders.next().expect("one for each queue")))
+    };
+    let receiver = receiver(&lab);
+    let to = receiver.local_addr().unwrap();
+    hold_back(&lab);
+
+    let mut first = open().unwrap();
+    send_from(&mut first, &pool, to);
+    assert!(first.in_flight() > 0);
+    drop(first);
+    // Its memory is still read, and its completions are to come.
+    let refused = open().expect_err("two would count from the same number");
+    assert!(matches!(refused, OpenError::Method { method: Method::ZeroCopy, .. }), "{refused}");
+    assert!(refused.to_string().contains("another sender"), "{refused}");
+    let_go(&lab);
+    assert_all_arrive(&receiver);
+    // The halves of the ports read the same error queue.
+    wait_until("home", || {
+        receivers.iter_mut().for_each(|half| drop(half.try_receive().unwrap()));
+        pool.at_home() == pool.total()
+    });
+
+    let mut third = open().unwrap();
+    send_from(&mut third, &pool, to);
+    assert_all_arrive(&receiver);
+    assert!(third.drain(PATIENCE).unwrap(), "{} calls never came back", third.in_flight());
+    assert_eq!(third.counters().strange_completions, 0);
+}
+
+#[test]
+fn calls_of_the_program_free_no_memory_of_the_sender() {
+    let lab = lab!();
+    hold_back(&lab);
+    let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
+    let mut socket = sender(&lab, Method::ZeroCopy, &pool, &receiver);
+    send(&mut socket, 0..COUNT / 2);
+    assert!(socket.sender().in_flight() > 0);
+    // Some of the program's own, which are over at once.
+    let here = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());
+    here.set_read_timeout(Some(PATIENCE)).unwrap();
+    let to_here = here.local_addr().unwrap().into();
+    let raw = socket.sender().kernel_socket().unwrap();
+    for _ in 0..COUNT {
+        SockRef::from(&raw).send_to_with_flags(&[1; 10], &to_here, libc::MSG_ZEROCOPY).unwrap();
+        assert_eq!(receive(&here, &mut [0; 20]), 10);
+    }
+    send(&mut socket, COUNT / 2..COUNT);
+    socket.sender().reap();
+    scribble(socket.sender());
+    let_go(&lab);
+    assert_all_arrive(&receiver);
+    let sender = socket.sender();
+    assert!(sender.drain(PATIENCE).unwrap(), "{}", sender.in_flight());
+    assert_eq!(sender.counters().strange_completions, 0);
+    assert_eq!(sender.ledger().bytes(), (COUNT * DATAGRAM_BYTES) as u64);
+    assert!(sender.explain().to_string().contains("other descriptors"), "{}", sender.explain());
+}
+
+#[test]
+fn a_failed_call_that_may_be_counted_keeps_its_memory() {
+    const LONG_BYTES: usize = 20_000;
+    let lab = lab!();
+    // One call can be remembered, and not another one to find out whether the first was counted.
+    let allow =
+        |bytes: &str| lab.left().namespace().run(|| std::fs::write("/proc/sys/net/core/optmem_max", bytes));
+    if allow("1000").is_err() {
+        nocopy_lab::skip(&OWN_LIMIT);
+        return;
+    }
+    lab.right().namespace().run(|| std::fs::write("/proc/sys/net/ipv4/ipfrag_time", "1")).unwrap();
+    // Room for some fragments of a long datagram, and not for all.
+    shape(&lab, "replace", SLOW, 10_000);
+    let (receiver, pool) = (receiver(&lab), Pool::new(8, 32 << 10).unwrap());
+    let mut socket = sender(&lab, Method::ZeroCopy, &pool, &receiver);
+    let sender = socket.sender();
+    let mut buffer = sender.buffer().unwrap();
+    buffer.resize(LONG_BYTES);
+    sender.send(buffer).unwrap();
+    let error = sender.flush().unwrap_err();
+    assert_eq!((error.refused, error.source.raw_os_error()), (1, Some(libc::ENOBUFS)), "{error}");
+    sender.reap();
+    assert_eq!((sender.in_flight(), sender.buffers_free()), (1, 7), "its fragments are under way");
+    // They leave, and the other end forgets them.
+    shape(&lab, "change", FAST, 10_000);
+    hurry(&lab);
+    wait_until_gone(&lab);
+    assert!(sender.drain(PATIENCE).unwrap());
+    assert_eq!(sender.buffers_free(), 8);
+    allow("100000").unwrap();
+    send(&mut socket, 0..5);
+    for number in 0..5 {
+        let mut bytes = [0; DATAGRAM_BYTES];
+        assert_eq!(receive(&receiver, &mut bytes), DATAGRAM_BYTES);
+        assert!(bytes == *pattern(number), "as it was sent");
+    }
+    assert!(socket.sender().drain(PATIENCE).unwrap(), "{}", socket.sender().in_flight());
+    assert_eq!(socket.sender().counters().strange_completions, 0);
+}
+
+#[test]
+fn a_call_that_cannot_be_remembered_keeps_nothing() {
+    let lab = lab!();
+    if lab.left().namespace().run(|| std::fs::write("/proc/sys/net/core/optmem_max", "1")).is_err() {
+        nocopy_lab::skip(&OWN_LIMIT);
+        return;
+    }
+    let (receiver, pool) = (receiver(&lab), Pool::new(64, 4096).unwrap());
+    let mut socket = sender(&lab, Method::ZeroCopy, &pool, &receiver);
+    send(&mut socket, 0..COUNT);
+    let sender = socket.sender();
+    assert_eq!((sender.in_flight(), sender.counters().no_buffers), (0, COUNT as u64));
+    assert_all_arrive(&receiver);
+}
+
+fn is_readable(descriptor: impl AsFd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut polled = [PollFd::new(&descriptor, PollFlags::IN)];
+    rustix::io::retry_on_intr(|| poll(&mut polled, Some(&now))).unwrap() > 0
+}
+
+/// Whether a descriptor is none that can be sent on.
+fn is_for_waiting_only(descriptor: impl AsFd) -> bool {
+    let sent = SockRef::from(&descriptor).send_with_flags(b"from outside", libc::MSG_ZEROCOPY);
+    sent.is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::NOTSOCK))
+}
+
+#[test]
+fn what_datagrams_are_waited_for_by_cannot_be_sent_on() {
+    let there = bound();
+    let mut socket = Socket::builder().method(Method::ZeroCopy).bind(LOOPBACK.parse().unwrap()).unwrap();
+    let here = socket.local_address().unwrap();
+    socket.connect(there.local_addr().unwrap()).unwrap();
+    assert!(is_for_waiting_only(&socket));
+    let (mut receiver, mut sender): (udp::Receiver, udp::Sender) = socket.split();
+    assert!(is_for_waiting_only(&receiver) && is_for_waiting_only(&sender));
+    assert!(!is_readable(&receiver) && !is_readable(&sender));
+    there.send_to(b"datagram", here).unwrap();
+    wait_until("readable", || is_readable(&receiver));
+    assert!(!is_readable(&sender), "nothing of its own");
+    assert_eq!(receiver.try_receive().unwrap().len(), 1);
+    assert!(!is_readable(&receiver));
+    // A free buffer at hand: without one every flush looks for completions.
+    let buffer = sender.buffer().unwrap();
+    sender.recycle(buffer);
+    sender.send(Buffer::from(vec![1; 1000])).unwrap();
+    sender.flush().unwrap();
+    assert_eq!(receive(&there, &mut [0; 2000]), 1000);
+    wait_until("completed", || is_readable(&sender));
+    assert_eq!(sender.reap(), 1);
+    assert!(!is_readable(&sender));
+}
+
+fn connected(builder: tcp::Builder) -> (tcp::Socket, TcpStream) {
+    let listener = TcpListener::bind(LOOPBACK).unwrap();
+    let socket = builder.connect(listener.local_addr().unwrap()).unwrap();
+    let peer = listener.accept().unwrap().0;
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    (socket, peer)
+}
+
+#[test]
+fn what_a_stream_is_waited_for_by_cannot_be_sent_on() {
+    use std::io::{Read as _, Write as _};
+    let (socket, mut peer) = connected(tcp::Socket::builder().send_buffer(64 << 10));
+    assert!(is_for_waiting_only(&socket));
+    let (mut receiver, mut sender) = socket.split();
+    assert!(is_for_waiting_only(&receiver) && is_for_waiting_only(&sender));
+    assert!(!is_readable(&receiver) && !is_readable(&sender));
+    peer.write_all(b"bytes").unwrap();
+    wait_until("readable", || is_readable(&receiver));
+    drop(receiver.receive().unwrap());
+    assert!(!is_readable(&receiver));
+    // Room is told of while something waits for it.
+    sender.send(vec![1; 64 << 20]).unwrap();
+    assert!(!sender.try_flush().unwrap() && !is_readable(&sender));
+    let reader = std::thread::spawn(move || {
+        let mut bytes = vec![0; 1 << 20];
+        while peer.read(&mut bytes).unwrap() > 0 {}
+    });
+    while !sender.try_flush().unwrap() {
+        wait_until("room", || is_readable(&sender));
+    }
+    wait_until("over", || {
+        sender.reap();
+        !is_readable(&sender)
+    });
+    sender.finish().unwrap();
+    reader.join().unwrap();
+}
+
+/// Sends something by `MSG_ZEROCOPY`, if that may be, and returns whether it was.
+fn goes_without_copy(socket: &mut tcp::Socket, peer: &mut impl std::io::Read) -> bool {
+    const BYTES: usize = 64 << 10;
+    let sender = socket.sender();
+    let before = sender.ledger().copied_bytes(Cause::SocketCall);
+    sender.send(vec![1; BYTES]).unwrap();
+    sender.flush().unwrap();
+    peer.read_exact(&mut [0; BYTES]).unwrap();
+    assert!(sender.drain(PATIENCE).unwrap());
+    sender.ledger().copied_bytes(Cause::SocketCall) == before
+}
+
+#[test]
+fn a_stream_that_others_can_send_on_has_no_numbered_calls() {
+    let builder = || tcp::Socket::builder().method(tcp::Method::ZeroCopy);
+    let (mut socket, mut peer) = connected(builder());
+    assert!(goes_without_copy(&mut socket, &mut peer));
+    socket.sender().kernel_socket();
+    assert!(!goes_without_copy(&mut socket, &mut peer));
+
+    let listener = TcpListener::bind(LOOPBACK).unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let mut peer = listener.accept().unwrap().0;
+    let other = stream.try_clone().unwrap();
+    let refused = builder().wrap(other).unwrap_err().to_string();
+    assert!(refused.contains("other descriptors"), "{refused}");
+    // SAFETY: the other descriptor was closed.
+    #[allow(unsafe_code)]
+    let mut socket = unsafe { builder().wrap_unshared(stream).unwrap() };
+    assert!(goes_without_copy(&mut socket, &mut peer));
+}
