@@ -185,7 +185,7 @@ impl<M, T> Messages<M, T> {
 
     /// What the kernel may still read.
     pub(super) fn read(&self) -> impl Iterator<Item = &M> {
-        self.held.iter().filter(|held| held.calls > 0).filter_map(|held| held.message.as_ref())
+        self.iter().filter(|held| held.calls > 0).filter_map(|held| held.message.as_ref())
     }
 
     /// Gives everything up, and returns what the kernel may still read; the rest is dropped.

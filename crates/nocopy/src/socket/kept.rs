@@ -15,6 +15,7 @@ use crate::pool::{Pool, Registration};
 use crate::sys::error_queue::Done;
 use crate::sys::fork::Generation;
 use crate::sys::option;
+use crate::sys::udp_send::unsent_bytes;
 use crate::sys::uring_send::{UringRefused, UringSender};
 
 const BUSY: &str = "the kernel has not told yet how many MSG_ZEROCOPY calls were made on this socket, by this sender or another one: \
@@ -400,12 +401,17 @@ impl<M: Load, T: Send, C: Call> Orphan for Kept<M, T, C> {
         self.messages.read().map(Load::bytes).sum()
     }
 
+    fn outstanding_bytes(&self) -> usize {
+        unsent_bytes(&self.socket()).unwrap_or(0)
+    }
+
     fn patience(&self) -> Duration {
         self.patience
     }
 
+    /// The program may still receive on it.
     fn cut_off(&mut self) {
-        if !self.is_inherited() {
+        if !self.is_inherited() && !KernelSocket::is_shared(&self.socket) {
             C::cut_off(self.socket());
         }
     }

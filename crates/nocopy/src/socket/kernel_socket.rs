@@ -57,9 +57,17 @@ impl KernelSocket {
         Arc::new(Self { descriptor, generation, queue, errors_told: AtomicU64::new(0) })
     }
 
+    /// Whether another half of this process has the socket as well.
+    pub(super) fn is_shared(socket: &Arc<Self>) -> bool {
+        Arc::strong_count(socket) > 1 || Arc::strong_count(&socket.descriptor) > 1
+    }
+
     /// Makes the caller the one sender that makes `MSG_ZEROCOPY` calls, and returns the number of its first. `None` while another one is,
-    /// and once the number is not known any more.
+    /// and once the number is not known any more; nor in a forked child, whose parent goes on counting.
     pub(super) fn claim(&self) -> Option<u64> {
+        if self.generation.is_past() {
+            return None;
+        }
         let mut queue = self.queue();
         let Numbering::Free(next) = queue.numbering else { return None };
         queue.numbering = Numbering::Taken;

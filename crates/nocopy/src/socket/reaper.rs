@@ -22,8 +22,11 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// receiver on this host.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The most bytes that sockets are waited for with: of more the oldest are cut off.
+/// The most bytes that sockets are waited for with: of more, those are cut off whose peers acknowledged nothing for the longest time.
 const BYTES_MAX: usize = 256 << 20;
+
+/// How long each is waited for, also where there are too many: several round trips of the longest ways, with losses.
+const TIME_MIN: Duration = Duration::from_secs(10);
 
 /// The same of their number, as a part of the descriptors that the process may have: the program needs the rest.
 const SHARE_OF_DESCRIPTORS: u64 = 4;
@@ -39,7 +42,10 @@ pub(super) trait Orphan: Send {
     /// Bytes that it reads.
     fn bytes(&self) -> usize;
 
-    /// How long the kernel may take before the socket is [cut off](Self::cut_off).
+    /// Bytes that its peer has not acknowledged, or that are on their way.
+    fn outstanding_bytes(&self) -> usize;
+
+    /// How long nothing may be acknowledged before the socket is [cut off](Self::cut_off).
     fn patience(&self) -> Duration;
 
     /// Makes the kernel let go of as much as it can, at the cost of what was not delivered: streams are reset.
@@ -52,6 +58,9 @@ pub(super) trait Orphan: Send {
 struct Waiting {
     orphan: Box<dyn Orphan>,
     since: Instant,
+    /// When its peer last acknowledged anything, and what it had not acknowledged then.
+    progress: Instant,
+    outstanding_bytes: usize,
     /// Its time is up before its patience is.
     is_hurried: bool,
     /// When it was cut off first.
@@ -76,9 +85,10 @@ pub fn leaked_bytes() -> u64 {
     LEAKED_BYTES.load(Relaxed)
 }
 
-/// Dropped sockets of this process for which the kernel was not waited any longer: their peers did not acknowledge in time, or there were too
-/// many. (They may be a quarter of the descriptors that the process may have, `ulimit -n`, and have 256 MiB; the oldest go first.) Streams were
-/// reset.
+/// Dropped sockets of this process that were not waited for any longer: their peers acknowledged nothing for two minutes (streams) or 10 s
+/// (datagrams), or there were too many. Dropped sockets may be a quarter of the descriptors that the process may have (`ulimit -n`), and hold
+/// 256 MiB; beyond that those go first whose peers acknowledged nothing for the longest time, none before 10 s. Streams are reset, unless
+/// the program still has the receiving half.
 pub fn sockets_cut_off() -> u64 {
     SOCKETS_CUT_OFF.load(Relaxed)
 }
@@ -95,7 +105,7 @@ pub(super) fn adopt(orphan: Box<dyn Orphan>) {
         // Its parent's, which the parent waits for.
         std::mem::forget(std::mem::take(&mut *home));
     }
-    home.orphans.push(Waiting { orphan, since: Instant::now(), is_hurried: false, cut_off: None });
+    home.orphans.push(Waiting::new(orphan, Instant::now()));
     if home.running_in.is_none() {
         match thread::Builder::new().name("nocopy-reaper".into()).spawn(run) {
             Ok(_) => home.running_in = Some(Generation::current()),
@@ -134,24 +144,42 @@ fn count_max() -> usize {
     usize::try_from(descriptors / SHARE_OF_DESCRIPTORS).unwrap_or(usize::MAX)
 }
 
-/// Of too many the oldest are waited for no longer.
+/// Of too many, those that stood still for the longest time are waited for no longer.
 fn hurry(orphans: &mut [Waiting], count_max: usize, bytes_max: usize) {
-    orphans.sort_by_key(|waiting| Reverse(waiting.since));
+    orphans.sort_by_key(|waiting| Reverse(waiting.progress));
     let mut bytes = 0_usize;
-    for (younger, waiting) in orphans.iter_mut().enumerate() {
+    for (livelier, waiting) in orphans.iter_mut().enumerate() {
         bytes = bytes.saturating_add(waiting.orphan.bytes());
-        waiting.is_hurried |= younger >= count_max || (younger > 0 && bytes > bytes_max);
+        waiting.is_hurried = livelier >= count_max || (livelier > 0 && bytes > bytes_max);
     }
 }
 
 impl Waiting {
+    fn new(orphan: Box<dyn Orphan>, since: Instant) -> Self {
+        let outstanding_bytes = orphan.outstanding_bytes();
+        Self { orphan, since, progress: since, outstanding_bytes, is_hurried: false, cut_off: None }
+    }
+
+    /// Whether it was waited for long enough.
+    fn is_late(&mut self) -> bool {
+        let outstanding_bytes = self.orphan.outstanding_bytes();
+        if outstanding_bytes < self.outstanding_bytes {
+            self.progress = Instant::now();
+        }
+        self.outstanding_bytes = outstanding_bytes;
+        let patience = self.orphan.patience();
+        self.cut_off.is_some()
+            || self.progress.elapsed() >= patience
+            || (self.is_hurried && self.since.elapsed() >= TIME_MIN.min(patience))
+    }
+
     /// Lets go of what the kernel has done with, or of everything when it is late; `None` if there is nothing left to wait for.
     fn look(mut self) -> Option<Self> {
         self.orphan.reap();
         if !self.orphan.is_read() {
             return None;
         }
-        if !self.is_hurried && self.since.elapsed() < self.orphan.patience() {
+        if !self.is_late() {
             return Some(self);
         }
         if self.cut_off.is_some_and(|since| since.elapsed() > GRACE) {
@@ -203,6 +231,10 @@ mod tests {
             100
         }
 
+        fn outstanding_bytes(&self) -> usize {
+            0
+        }
+
         fn patience(&self) -> Duration {
             Duration::MAX
         }
@@ -236,6 +268,10 @@ mod tests {
             100
         }
 
+        fn outstanding_bytes(&self) -> usize {
+            0
+        }
+
         fn patience(&self) -> Duration {
             Duration::ZERO
         }
@@ -261,40 +297,50 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_sockets_the_oldest_are_cut_off_first() {
+    fn of_too_many_sockets_those_without_progress_are_cut_off_first() {
         for (count_max, bytes_max, expected) in
             [(4, 400, 4), (2, 400, 2), (4, 300, 3), (4, 50, 1), (0, 400, 0)]
         {
             let first = Instant::now();
             // Not in order.
             let mut orphans: Vec<_> = [1, 3, 0, 2]
-                .map(|age| Waiting {
-                    orphan: Box::new(Faulty),
-                    since: first + Duration::from_secs(3 - age),
-                    is_hurried: false,
-                    cut_off: None,
-                })
+                .map(|age| Waiting::new(Box::new(Faulty), first + Duration::from_secs(3 - age)))
                 .into();
             hurry(&mut orphans, count_max, bytes_max);
             let hurried: Vec<_> = orphans.iter().map(|waiting| waiting.is_hurried).collect();
             let kept = hurried.iter().take_while(|is_hurried| !**is_hurried).count();
             assert_eq!(kept, expected, "{hurried:?}");
             assert!(hurried[kept..].iter().all(|&is_hurried| is_hurried), "{hurried:?}");
-            assert!(orphans.is_sorted_by_key(|waiting| Reverse(waiting.since)));
+            assert!(orphans.is_sorted_by_key(|waiting| Reverse(waiting.progress)));
         }
     }
 
+    /// One whose cutting off has an effect, and that is waited for as long as it takes.
+    fn patient(since: Instant, end: &Arc<Mutex<Option<&'static str>>>) -> Waiting {
+        let silent = Silent { obeys: true, is_cut_off: false, end: Arc::clone(end) };
+        Waiting::new(Box::new(Patient(silent)), since)
+    }
+
     #[test]
-    fn a_hurried_socket_is_cut_off_and_counted() {
-        let (before, end) = (sockets_cut_off(), Arc::default());
-        let orphan = Box::new(Patient(Silent { obeys: true, is_cut_off: false, end: Arc::clone(&end) }));
-        let waiting = Waiting { orphan, since: Instant::now(), is_hurried: false, cut_off: None };
+    fn a_hurried_socket_has_its_time_and_is_then_cut_off() {
+        let (before, end, start) = (sockets_cut_off(), Arc::default(), Instant::now());
+        let mut waiting = patient(start + 3 * TIME_MIN, &end); // not yet begun
+        waiting.is_hurried = true;
         let mut waiting = waiting.look().expect("it has time");
         assert!(end.lock().unwrap().is_none());
-        waiting.is_hurried = true;
+        waiting.since = start.checked_sub(TIME_MIN).expect("the machine runs for longer");
         assert!(waiting.look().is_none());
         assert_eq!(*end.lock().unwrap(), Some("reaped"));
         assert!(sockets_cut_off() > before);
+    }
+
+    #[test]
+    fn acknowledgements_are_progress() {
+        let (end, long_ago) = (Arc::default(), Instant::now().checked_sub(TIME_MIN).unwrap());
+        let waiting = patient(long_ago, &end).look().expect("it is waited for");
+        assert_eq!(waiting.progress, long_ago);
+        let waiting = Waiting { outstanding_bytes: 1, ..waiting }.look().expect("it is waited for");
+        assert!(waiting.progress > long_ago, "a byte was acknowledged");
     }
 
     /// Is waited for as long as it takes.
@@ -311,6 +357,10 @@ mod tests {
 
         fn bytes(&self) -> usize {
             self.0.bytes()
+        }
+
+        fn outstanding_bytes(&self) -> usize {
+            0
         }
 
         fn patience(&self) -> Duration {
@@ -339,6 +389,10 @@ mod tests {
 
         fn bytes(&self) -> usize {
             100
+        }
+
+        fn outstanding_bytes(&self) -> usize {
+            0
         }
 
         fn patience(&self) -> Duration {

@@ -15,9 +15,10 @@ impl Generation {
     /// This process's.
     pub(crate) fn current() -> Self {
         static WATCH: Once = Once::new();
-        // SAFETY: the handler only stores a number; the C library forgets it when it unloads what it lies in.
-        WATCH.call_once(|| unsafe {
-            libc::pthread_atfork(None, None, Some(in_child));
+        WATCH.call_once(|| {
+            // SAFETY: the handler only stores a number; the C library forgets it when it unloads what it lies in.
+            let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+            assert_eq!(result, 0, "no memory to remember forks");
         });
         Self(GENERATION.load(Ordering::Relaxed))
     }

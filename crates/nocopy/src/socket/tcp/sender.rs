@@ -45,7 +45,8 @@ const RING_BROKEN: &str = "the kernel took no more from io_uring: it was short o
 /// has acknowledged it.
 ///
 /// Dropping it ends the stream: the peer sees the end behind the last byte that was handed over, or, where something was still queued,
-/// a reset, lest it take a part for the whole. What the kernel still reads then stays where it is until the peer has it.
+/// a reset, lest it take a part for the whole. What the kernel still reads then stays where it is until the peer has it; a peer that acknowledges
+/// nothing for two minutes is reset ([`sockets_cut_off`](crate::socket::sockets_cut_off)).
 #[derive(Debug)]
 pub struct Sender {
     outbox: Outbox,
