@@ -57,6 +57,7 @@ impl Injector {
             seen.examined = now;
         }
         let Some(mut state) = self.state() else { return ControlFlow::Continue(()) };
+        self.is_stuck.store(false, Relaxed); // it was slow, and is not left: a flag alone
         if state.epoch != epoch {
             return ControlFlow::Break(());
         }
