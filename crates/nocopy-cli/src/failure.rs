@@ -157,7 +157,7 @@ fn output_advice(error: &io::Error) -> &'static str {
         io::ErrorKind::FileTooLarge => "raise 'ulimit -f', or name a file on another file system",
         _ if error.raw_os_error() == Some(libc::ELOOP) => "name the file itself, and no symbolic link to it",
         _ if error.raw_os_error() == Some(libc::EPERM) => {
-            "its permissions cannot be changed: delete it, or name another file"
+            "the file is protected, or its file system has no permissions: name another file"
         }
         _ => "name a file in a directory that exists and is writable",
     }

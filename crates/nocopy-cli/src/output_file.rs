@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+use rustix::fs::{Stat, fstat};
+
 /// Permissions of a file that is its owner's alone.
 const OWN: u32 = 0o600;
 
@@ -59,10 +61,17 @@ pub(crate) fn open(
     match link {
         _ if !metadata.is_file() => {}
         _ if !may_overwrite(&metadata) => return Err(io::ErrorKind::AlreadyExists.into()),
-        Some(link) => return Err(link),
-        None => {}
+        // Of the links, those in /dev and /proc that stand for this process's own output.
+        Some(link) if !is_own_output(&metadata) => return Err(link),
+        _ => {}
     }
     Ok((file, Some(metadata)))
+}
+
+/// Whether standard output or standard error goes into this file.
+fn is_own_output(file: &Metadata) -> bool {
+    let is_same = |stat: Stat| (stat.st_dev, stat.st_ino) == (file.dev(), file.ino());
+    [fstat(io::stdout()), fstat(io::stderr())].into_iter().flatten().any(is_same)
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ pub(crate) struct ServeArguments {
     /// How long that program may take.
     #[arg(long, value_name = "TIME", default_value = "10s", requires = "exec", value_parser = quantity::duration)]
     pub(crate) exec_timeout: Duration,
-    /// Close a TCP connection by which nothing went for so long.
+    /// Close a TCP connection that was idle for so long.
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = quantity::duration)]
     pub(crate) idle: Duration,
     /// End after this time: 10s, 5m.

@@ -30,8 +30,6 @@ pub(crate) fn run(arguments: &RecvArguments) -> Result<Outcome, Failure> {
 fn announce(arguments: &RecvArguments, address: SocketAddr) {
     print::say(format_args!("nocopy: receiving at {}://{address}", arguments.address.scheme().name()));
     if arguments.from.is_empty() {
-        print::say(
-            "nocopy: anybody who reaches this address may be the sender: --from ADDRESS restricts that",
-        );
+        print::say("nocopy: data is accepted from any sender; use --from ADDRESS to restrict it");
     }
 }

@@ -228,6 +228,18 @@ fn a_report_goes_into_a_file_that_loses_nothing_before() {
     assert_eq!(report["handles"], Value::Array(Vec::new()));
 }
 
+/// `/dev/stderr` is a link that stands for the program's own output, wherever that goes.
+#[test]
+fn a_report_goes_where_standard_error_goes() {
+    let directory = Directory::new("stderr");
+    let path = directory.file("log");
+    let mut command = run(&["--json", "--report=/dev/stderr"], &["true"]);
+    let status = command.stderr(fs::File::create(&path).unwrap()).status().unwrap();
+    let written = fs::read_to_string(&path).unwrap();
+    assert_eq!(status.code(), Some(0), "{written}");
+    assert_eq!(serde_json::from_str::<Value>(&written).unwrap()["schema"], "nocopy.run/1");
+}
+
 #[test]
 fn what_is_preloaded_already_stays_and_taking_is_asked_for_by_an_option() {
     let environment = |options: &[&str], preloaded: &str| {

@@ -133,7 +133,7 @@ pub enum Reason {
     )]
     Stalled,
     /// There was no place left, and its address had made more connections than others.
-    #[error("its place was needed: no other address has made as many connections; raise peers_max")]
+    #[error("its place was given to another network; its own had the most connections; raise peers_max")]
     Displaced,
     /// It did what the protocol forbids.
     #[error("it broke the protocol: {0}")]

@@ -12,18 +12,25 @@ use crate::recv::output::{Opened, write_all_at};
 /// The most pieces a call takes (`IOV_MAX`).
 const PIECES_MAX: usize = 1024;
 
-/// How long a file may become: so many times as long as what was written to it, and so much longer. A sender that leaves out more, to fill
-/// the disk by bytes that are blocks apart, does not get further. One that is honest would have lost more than 9 of 10 datagrams.
-const REACH: u64 = 16;
-const REACH_BYTES: u64 = 64 << 20;
+/// How much of the disk may be used: so many times what was received, and so much more. A sender of bytes that are blocks apart does not
+/// get further; pieces of 512 bytes never take as much, wherever they belong.
+const DISK_RATIO: u64 = 16;
+const DISK_BYTES: u64 = 64 << 20;
+
+/// What file systems allocate at least.
+const BLOCK_BYTES: u64 = 4096;
 
 #[derive(Debug)]
 pub(super) struct Output {
     path: PathBuf,
     way: Way,
     written_bytes: u64,
-    /// Of pieces too far ahead of all that was written.
+    /// Of pieces that would take too much of the disk, or lie beyond the longest file.
     left_out_bytes: u64,
+    /// At most what the file has of the disk.
+    disk_bytes: u64,
+    /// Where the last piece ended.
+    last_block: u64,
 }
 
 #[derive(Debug)]
@@ -41,23 +48,44 @@ impl Output {
             true => Way::Placed(file),
             false => Way::InOrder(Order::new(BufWriter::with_capacity(256 << 10, file))),
         };
-        Ok(Self { path, way, written_bytes: 0, left_out_bytes: 0 })
+        Ok(Self { path, way, written_bytes: 0, left_out_bytes: 0, disk_bytes: 0, last_block: 0 })
     }
 
     /// Writes pieces of the stream, by their places.
     pub(super) fn write(&mut self, mut pieces: Vec<(u64, &[u8])>) -> Result<(), Failure> {
-        let has_places = matches!(self.way, Way::Placed(_));
-        pieces.retain(|(offset, bytes)| {
-            let (end, bytes) = (offset + bytes.len() as u64, bytes.len() as u64); // offsets are below 2^62
-            let is_near = !has_places || end <= REACH * self.written_bytes + REACH_BYTES;
-            *(if is_near { &mut self.written_bytes } else { &mut self.left_out_bytes }) += bytes;
-            is_near
-        });
+        if let Way::Placed(_) = self.way {
+            pieces.retain(|(offset, bytes)| self.may_use_disk(*offset, bytes.len() as u64));
+        }
+        let received: u64 = pieces.iter().map(|(_, bytes)| bytes.len() as u64).sum();
         let done = match &mut self.way {
             Way::Placed(file) => write_places(file, &pieces),
-            Way::InOrder(order) => pieces.iter().try_for_each(|(offset, bytes)| order.take(*offset, bytes)),
+            Way::InOrder(order) => {
+                let taken = pieces.iter().try_for_each(|(offset, bytes)| order.take(*offset, bytes));
+                taken.map(|()| 0)
+            }
         };
-        done.map_err(|source| self.failure(source))
+        let left_out = done.map_err(|source| self.failure(source))?;
+        self.written_bytes += received - left_out;
+        self.left_out_bytes += left_out;
+        Ok(())
+    }
+
+    /// Whether a piece may be written; counts what it takes of the disk, or that it is left out.
+    fn may_use_disk(&mut self, offset: u64, bytes: u64) -> bool {
+        if bytes == 0 {
+            return true;
+        }
+        // Offsets are below 2^62.
+        let (first, last) = (offset / BLOCK_BYTES, (offset + bytes - 1) / BLOCK_BYTES);
+        let blocks = last - first + u64::from(first != self.last_block || self.disk_bytes == 0);
+        let disk_bytes = self.disk_bytes + blocks * BLOCK_BYTES;
+        let received = self.written_bytes + self.left_out_bytes + bytes;
+        if disk_bytes > DISK_RATIO * received + DISK_BYTES {
+            self.left_out_bytes += bytes;
+            return false;
+        }
+        (self.disk_bytes, self.last_block) = (disk_bytes, last);
+        true
     }
 
     /// Writes what waited for something before it: that will not come.
@@ -68,7 +96,7 @@ impl Output {
         }
     }
 
-    /// Whether pieces came that were not written because they belong too far ahead of all others.
+    /// Whether pieces came that were not written.
     pub(super) fn has_left_out(&self) -> bool {
         self.left_out_bytes > 0
     }
@@ -83,7 +111,9 @@ impl Output {
             Way::Placed(_) => {
                 let left_out = match self.left_out_bytes {
                     0 => String::new(),
-                    bytes => format!("; {bytes} too far ahead of all others left out"),
+                    bytes => format!(
+                        "; {bytes} bytes left out: too many blocks for too few bytes, or too far for a file"
+                    ),
                 };
                 format!("{path}: {bytes} bytes, each where it belongs; what did not come is a hole{left_out}")
             }
@@ -98,8 +128,9 @@ impl Output {
     }
 }
 
-/// One call for pieces that follow each other.
-fn write_places(file: &File, mut pieces: &[(u64, &[u8])]) -> io::Result<()> {
+/// One call for pieces that follow each other. Returns the bytes that lie beyond the longest file that the file system has.
+fn write_places(file: &File, mut pieces: &[(u64, &[u8])]) -> io::Result<u64> {
+    let mut too_far = 0;
     while let Some((start, _)) = pieces.first() {
         let mut end = *start;
         let mut slices: Vec<IoSlice> = Vec::with_capacity(pieces.len().min(PIECES_MAX));
@@ -111,9 +142,12 @@ fn write_places(file: &File, mut pieces: &[(u64, &[u8])]) -> io::Result<()> {
             end += bytes.len() as u64;
         }
         pieces = &pieces[slices.len()..];
-        write_all_at(file, &mut slices, *start)?;
+        match write_all_at(file, &mut slices, *start) {
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => too_far += end - start,
+            done => done?,
+        }
     }
-    Ok(())
+    Ok(too_far)
 }
 
 #[cfg(test)]
@@ -138,11 +172,26 @@ mod tests {
         }
         output.write(vec![(1 << 61, b"far")]).unwrap();
         let metadata = std::fs::metadata(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
         assert_eq!(output.written_bytes + output.left_out_bytes, pieces + 3);
-        let reach = REACH_BYTES + REACH * output.written_bytes;
-        assert!(metadata.len() <= reach && 512 * metadata.blocks() <= reach + 4096, "{metadata:?}");
+        let disk_max = DISK_BYTES + DISK_RATIO * (pieces + 3);
+        assert!(512 * metadata.blocks() <= disk_max + BLOCK_BYTES, "{metadata:?}");
         assert!(output.has_left_out() && output.words().contains("left out"), "{}", output.words());
+        // Whole pieces are written again, however far the stream has come.
+        let left_out = output.left_out_bytes;
+        (0..1000).for_each(|place| output.write(vec![((1 << 40) + 1400 * place, &[b'x'; 1400])]).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(output.left_out_bytes, left_out);
+    }
+
+    #[test]
+    fn a_gap_of_any_length_leaves_nothing_out() {
+        let path = std::env::temp_dir().join(format!("nocopy-output-gap-{}", std::process::id()));
+        let mut output = open(&path).unwrap();
+        for start in [0, 1 << 32, 1 << 40] {
+            output.write((0..1000).map(|place| (start + 1400 * place, &[b'x'; 1400][..])).collect()).unwrap();
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!((output.written_bytes, output.left_out_bytes), (3 * 1_400_000, 0));
     }
 
     #[test]
