@@ -70,11 +70,18 @@ pub(super) struct Files {
 
 impl Files {
     pub(super) fn new(arguments: &RecordArguments) -> Self {
+        let making = PrivateFile { force: arguments.force, permissions: arguments.permissions };
+        let rotation = Rotation { bytes: arguments.rotate_size, time: arguments.rotate_time };
+        Self::none(arguments.output.clone(), making, rotation, arguments.files)
+    }
+
+    /// Before the first.
+    fn none(output: PathBuf, making: PrivateFile, rotation: Rotation, keep: Option<u32>) -> Self {
         Self {
-            output: arguments.output.clone(),
-            making: PrivateFile { force: arguments.force, permissions: arguments.permissions },
-            rotation: Rotation { bytes: arguments.rotate_size, time: arguments.rotate_time },
-            keep: arguments.files,
+            output,
+            making,
+            rotation,
+            keep,
             made: 0,
             listed: VecDeque::new(),
             deleted: Tally::default(),
@@ -183,18 +190,13 @@ mod tests {
 
     /// Files that are not there, so that each is gone when it is to be deleted.
     fn files(keep: Option<u32>) -> Files {
-        Files {
-            output: "/nonexistent/out.pcapng".into(),
-            making: PrivateFile { force: false, permissions: None },
-            rotation: Rotation { bytes: Some(1 << 20), time: None },
+        let making = PrivateFile { force: false, permissions: None };
+        Files::none(
+            "/nonexistent/out.pcapng".into(),
+            making,
+            Rotation { bytes: Some(1 << 20), time: None },
             keep,
-            made: 0,
-            listed: VecDeque::new(),
-            deleted: Tally::default(),
-            unlisted: Tally::default(),
-            refused: None,
-            begun_ns: 0,
-        }
+        )
     }
 
     #[test]

@@ -3,9 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use nocopy_proto::message::network_of;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -179,14 +180,6 @@ fn greediest<P: Ord>(
     (0..connections.len()).max_by_key(key)
 }
 
-/// What one peer has: its address, or with IPv6 all of its subnet's (RFC 4291, 2.5.1).
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
-        address => address,
-    }
-}
-
 struct Connection {
     stream: TcpStream,
     network: IpAddr,
@@ -210,7 +203,7 @@ impl Connection {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         let kept = Kept::default();
-        Ok(Self { stream, network: network(from), kept, is_ended: false, is_ready: true, moved: now })
+        Ok(Self { stream, network: network_of(from), kept, is_ended: false, is_ready: true, moved: now })
     }
 
     fn kept_bytes(&self) -> usize {

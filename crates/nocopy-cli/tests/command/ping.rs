@@ -1,7 +1,7 @@
 //! `nocopy ping`, `nocopy serve` and `nocopy call` as their users meet them: two processes, over lo and over a lab.
 
 use std::fs;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -215,16 +215,6 @@ fn an_interrupted_ping_prints_what_there_is() {
     server.end();
 }
 
-/// A call with a timeout is not made again by the kernel where something interrupts it.
-fn receive(socket: &UdpSocket, room: &mut [u8]) -> (usize, SocketAddr) {
-    loop {
-        match socket.recv_from(room) {
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            received => return received.unwrap(),
-        }
-    }
-}
-
 /// Proves that answers that are missing, late, changed, or nobody's are counted as what they are.
 #[test]
 fn every_message_is_accounted_for() {
@@ -240,7 +230,7 @@ fn account_of_five(timeout: &str) -> bool {
         Running::start(&["ping", &target, "--json", "--count", "5", "--timeout", timeout, "--size", "100"]);
     let next = || {
         let mut datagram = vec![0; 200];
-        let (bytes, from) = receive(&socket, &mut datagram);
+        let (bytes, from) = uninterrupted(|| socket.recv_from(&mut datagram)).unwrap();
         datagram.truncate(bytes);
         assert_eq!((bytes, datagram[0]), (100, 0));
         datagram[0] = 0x80; // the mark of an answer
@@ -288,7 +278,7 @@ fn of_datagrams_that_come_at_once_each_counts() {
     let mut answers = [[0; 64]; 2];
     let mut from = None;
     for answer in &mut answers {
-        let (_, asker) = receive(&socket, answer);
+        let (_, asker) = uninterrupted(|| socket.recv_from(answer)).unwrap();
         answer[0] = 0x80; // the mark of an answer
         if from.replace(asker).is_none() {
             socket.send_to(answer, asker).unwrap();

@@ -48,4 +48,5 @@ pub use settings::{
     ConnectError, Counters, Event, Gone, Kind, MESSAGE_BYTES_MAX, Peer, PeerStatistics, QueueError, Reason,
     Settings, Violation,
 };
+pub use shares::network_of;
 pub use time::Time;

@@ -95,8 +95,8 @@ impl<T> Table<T> {
     }
 }
 
-/// What names the network of an address.
-fn network_of(ip: IpAddr) -> IpAddr {
+/// The network of an address, whose hosts share what one peer may have: all of an IPv6 subnet (RFC 4291, 2.5.1), of IPv4 the address alone.
+pub fn network_of(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.into(),
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),

@@ -249,6 +249,7 @@ mod tests {
     /// The kernel lets go of it when it is cut off; or never.
     struct Silent {
         obeys: bool,
+        patience: Duration,
         is_cut_off: bool,
         end: Arc<Mutex<Option<&'static str>>>,
     }
@@ -273,7 +274,7 @@ mod tests {
         }
 
         fn patience(&self) -> Duration {
-            Duration::ZERO
+            self.patience
         }
 
         fn cut_off(&mut self) {
@@ -290,7 +291,8 @@ mod tests {
     fn a_silent_socket_is_cut_off_before_its_memory_is_abandoned() {
         for (obeys, expected) in [(true, "reaped"), (false, "abandoned")] {
             let end = Arc::default();
-            adopt(Box::new(Silent { obeys, is_cut_off: false, end: Arc::clone(&end) }));
+            let patience = Duration::ZERO;
+            adopt(Box::new(Silent { obeys, patience, is_cut_off: false, end: Arc::clone(&end) }));
             wait_until("its end", || end.lock().unwrap().is_some());
             assert_eq!(*end.lock().unwrap(), Some(expected));
         }
@@ -317,8 +319,8 @@ mod tests {
 
     /// One whose cutting off has an effect, and that is waited for as long as it takes.
     fn patient(since: Instant, end: &Arc<Mutex<Option<&'static str>>>) -> Waiting {
-        let silent = Silent { obeys: true, is_cut_off: false, end: Arc::clone(end) };
-        Waiting::new(Box::new(Patient(silent)), since)
+        let (patience, end) = (Duration::MAX, Arc::clone(end));
+        Waiting::new(Box::new(Silent { obeys: true, patience, is_cut_off: false, end }), since)
     }
 
     #[test]
@@ -341,39 +343,6 @@ mod tests {
         assert_eq!(waiting.progress, long_ago);
         let waiting = Waiting { outstanding_bytes: 1, ..waiting }.look().expect("it is waited for");
         assert!(waiting.progress > long_ago, "a byte was acknowledged");
-    }
-
-    /// Is waited for as long as it takes.
-    struct Patient(Silent);
-
-    impl Orphan for Patient {
-        fn reap(&mut self) {
-            self.0.reap();
-        }
-
-        fn is_read(&self) -> bool {
-            self.0.is_read()
-        }
-
-        fn bytes(&self) -> usize {
-            self.0.bytes()
-        }
-
-        fn outstanding_bytes(&self) -> usize {
-            0
-        }
-
-        fn patience(&self) -> Duration {
-            Duration::MAX
-        }
-
-        fn cut_off(&mut self) {
-            self.0.cut_off();
-        }
-
-        fn abandon(self: Box<Self>) -> usize {
-            Box::new(self.0).abandon()
-        }
     }
 
     struct Faulty;

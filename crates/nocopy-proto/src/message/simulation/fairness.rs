@@ -78,6 +78,26 @@ fn assert_all_heard(world: &World, clients: &[HostId]) {
     }
 }
 
+/// The attack goes on once a second, until all that the clients have to say has arrived, or the seconds are over.
+#[track_caller]
+fn assert_heard_within(
+    seconds: usize,
+    world: &mut World,
+    server: HostId,
+    clients: &[HostId],
+    mut attack: impl FnMut(&mut World, usize),
+) {
+    for second in 0..seconds {
+        attack(world, second);
+        if world.run_until(SECOND, all_heard) {
+            break;
+        }
+    }
+    println!("{:?}: {:?}", world.now(), world.endpoint(server).counters());
+    world.run(4 * SECOND);
+    assert_all_heard(world, clients);
+}
+
 fn all_heard(world: &World) -> bool {
     world.flows().all(|flow: &Flow| flow.finished)
 }
@@ -101,20 +121,11 @@ fn parts_of_messages_stop_no_other_peer() {
         for &client in &clients {
             world.connect(client, server, Some(Traffic::of(50, Sizes::UpTo(100_000))));
         }
-        for _ in 0..30 {
-            hostile.iter().for_each(|hostile| hostile.speak(&mut world));
-            forge(&mut world, &mut random, server, &clients);
-            if world.run_until(SECOND, all_heard) {
-                break;
-            }
-        }
-        println!(
-            "{memory} packets, {addresses} addresses, {:?}: {:?}",
-            world.now(),
-            world.endpoint(server).counters()
-        );
-        world.run(4 * SECOND);
-        assert_all_heard(&world, &clients);
+        println!("{memory} packets, {addresses} addresses");
+        assert_heard_within(30, &mut world, server, &clients, |world, _| {
+            hostile.iter().for_each(|hostile| hostile.speak(world));
+            forge(world, &mut random, server, &clients);
+        });
     }
 }
 
@@ -136,20 +147,9 @@ fn who_comes_again_stops_no_other_peer() {
         for &client in &clients {
             world.connect(client, server, Some(Traffic::of(5, Sizes::UpTo(100_000))));
         }
+        println!("{memory} packets, {addresses} addresses");
         // Nobody is dead so soon.
-        for round in 0..12 {
-            fill(&mut world, round);
-            if world.run_until(SECOND, all_heard) {
-                break;
-            }
-        }
-        println!(
-            "{memory} packets, {addresses} addresses, {:?}: {:?}",
-            world.now(),
-            world.endpoint(server).counters()
-        );
-        world.run(4 * SECOND);
-        assert_all_heard(&world, &clients);
+        assert_heard_within(12, &mut world, server, &clients, fill);
     }
 }
 
