@@ -41,7 +41,7 @@ pub(crate) fn build(arguments: &[&str], instrument: Instrument) -> Result<Vec<Bi
         Instrument::Nothing => Step::cargo("build the tests", &arguments),
         Instrument::AddressSanitizer => Step::cargo("build the tests", &arguments)
             .with("RUSTC_BOOTSTRAP", "1")
-            .with("RUSTFLAGS", "-Zsanitizer=address"),
+            .with("RUSTFLAGS", "-Zsanitizer=address --cfg nocopy_sanitizer"),
     };
     let output = step.captured().map_err(Outcome::from)?;
     let mut binaries: Vec<Binary> = output.lines().filter_map(test_binary).collect();

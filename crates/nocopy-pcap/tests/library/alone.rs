@@ -54,6 +54,10 @@ fn linked_with_ours(scratch: &Scratch) -> PathBuf {
 }
 
 #[test]
+#[cfg_attr(
+    nocopy_sanitizer,
+    ignore = "needs the address sanitizer's library, which such a program does not preload"
+)]
 fn a_program_with_rights_of_its_file_does_not_listen_to_the_environment() {
     let scratch = Scratch::new("secure");
     let program = linked_with_ours(&scratch);

@@ -15,6 +15,10 @@ const SENT: usize = 2 * (KINDS * ROUNDS as usize + 1);
 
 /// Proves that dumpcap, which waits by select, writes the same and counts the same.
 #[test]
+#[cfg_attr(
+    nocopy_sanitizer,
+    ignore = "dumpcap never ends with the address sanitizer: p11-kit waits for a lock of the C library"
+)]
 fn dumpcap_writes_the_same() {
     let Some(scene) = scene("dumpcap", &["dumpcap"]) else { return };
     let case = |name, line: &str, end| Case::new(name, &format!("dumpcap -P -w file {line}"), "File: ", end);
@@ -47,6 +51,10 @@ fn dumpcap_writes_the_same() {
 
 /// Proves that tshark, which has dumpcap capture for it, shows the same.
 #[test]
+#[cfg_attr(
+    nocopy_sanitizer,
+    ignore = "dumpcap never ends with the address sanitizer: p11-kit waits for a lock of the C library"
+)]
 fn tshark_shows_the_same() {
     let Some(scene) = scene("tshark", &["tshark", "dumpcap"]) else { return };
     let fields = "-l -n -T fields -e frame.len -e eth.type -e vlan.id -e ip.src -e udp.dstport";

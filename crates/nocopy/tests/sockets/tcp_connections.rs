@@ -90,7 +90,9 @@ fn ten_thousand_share_a_pool_and_none_starves() {
         assert!(rings() <= 64, "{} rings", rings());
     }
     let grown = resident_bytes().saturating_sub(before);
-    assert!(grown / CONNECTIONS < 32 << 10, "{} bytes for each connection", grown / CONNECTIONS);
+    // The address sanitizer puts room around all that is allocated.
+    let most = if cfg!(nocopy_sanitizer) { 64 << 10 } else { 32 << 10 };
+    assert!(grown / CONNECTIONS < most, "{} bytes for each connection", grown / CONNECTIONS);
     for socket in &mut sockets {
         socket.sender().finish().unwrap();
     }
