@@ -13,16 +13,18 @@ use std::net::IpAddr;
 use super::Time;
 use super::receive_window::Arrival;
 use super::shares::Shares;
-use super::shortage::{STEP, Shortage};
+use super::shortage::Shortage;
 use super::time::Span;
+use super::waiting::Waiting;
 
 /// How long the next packet of a connection may fail to come while it keeps memory that others need. A sender that has no answer sends
 /// it again after a second at most (docs/protocol.md §7.3).
 const STALL: Span = Span::from_secs(3);
-/// How long a connection may take for one message in its turn.
+/// How long a connection may go without progress in its turn.
 const TURN: Span = Span::from_secs(10);
-/// How long an address that was refused comes before the one that had the last turn. By then it has asked again, if it still wants it.
-const PRIORITY: Span = STEP;
+/// What counts as progress of a message that is not whole: so many of these parts make a window. There are no more of them in a turn, so it
+/// ends, however few packets come at a time.
+const PARTS: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Admission {
@@ -33,10 +35,12 @@ pub(super) struct Admission {
     plenty: usize,
     reserve: usize,
     turn: Option<Turn>,
-    /// The address that had the last turn.
+    /// The connection that has the turn, or had it last. It may go on until others ask: that they have a place is not enough, since a
+    /// sender with no answer asks only once a second.
     last: Option<u32>,
-    /// When another address than the one whose turn it was asked for its turn.
-    others_wait: Option<Time>,
+    /// Another connection has asked for its turn since then.
+    others_wait: bool,
+    waiting: Waiting,
     /// Time that has passed while packets were refused.
     shortage: Shortage,
     /// A packet was refused since [`overdue`](Self::overdue) was asked.
@@ -48,9 +52,10 @@ pub(super) struct Admission {
 #[derive(Debug, Clone, Copy)]
 struct Turn {
     index: u32,
-    address: Option<u32>,
-    /// When it began, or there was last a message to read: that takes the program's time.
+    /// When it began or last made progress, or there was last a message to read: that takes the program's time.
     since: Time,
+    /// Packets that were kept then.
+    kept: usize,
     /// A message has become whole. When others wait, no more is kept than it takes to come to the end of one.
     has_whole: bool,
     /// That is here, and others wait: nothing more is kept until all was read.
@@ -66,7 +71,8 @@ impl Admission {
             reserve,
             turn: None,
             last: None,
-            others_wait: None,
+            others_wait: false,
+            waiting: Waiting::default(),
             shortage: Shortage::default(),
             is_short: false,
             asked: Vec::new(),
@@ -106,7 +112,10 @@ impl Admission {
 
     /// The same for what is left, when that is no more than half.
     fn admit_to_rest(&mut self, now: Time, index: u32, arrival: Arrival) -> bool {
-        let is_within_share = self.free > self.reserve && self.shares.has_share(index, self.free);
+        // What is kept of a share would be the beginning of one more message in a turn that is to end.
+        let is_ending = self.turn.is_some_and(|turn| turn.index == index && turn.is_ending);
+        let is_within_share =
+            self.free > self.reserve && !is_ending && self.shares.has_share(index, self.free);
         let is_kept = is_within_share || self.free > 0 && self.is_turn_of(index, arrival);
         if !is_kept {
             self.refuse(now, index, arrival);
@@ -117,21 +126,17 @@ impl Admission {
     /// Whether it is a connection's turn; begins it, if it can.
     fn is_turn_of(&mut self, index: u32, arrival: Arrival) -> bool {
         if let Some(turn) = self.turn {
-            let is_last_part = turn.has_whole && self.others_wait.is_some();
+            let is_last_part = turn.has_whole && self.others_wait;
             return turn.index == index && !turn.is_ending && (arrival == Arrival::InOrder || !is_last_part);
         }
-        let address = self.shares.address(index);
-        let is_of_last = address == self.last;
-        let others_first =
-            is_of_last && self.others_wait.is_some_and(|since| self.shortage.since(since) < PRIORITY);
-        if arrival != Arrival::InOrder || others_first {
+        let now = self.shortage.now();
+        let goes_on = self.last == Some(index) && !self.others_wait;
+        if arrival != Arrival::InOrder || !goes_on && !self.waiting.may_begin(index, now) {
             return false;
         }
-        if !is_of_last {
-            self.others_wait = None;
-        }
-        self.turn =
-            Some(Turn { index, address, since: self.shortage.now(), has_whole: false, is_ending: false });
+        self.waiting.leave(index);
+        (self.last, self.others_wait) = (Some(index), false);
+        self.turn = Some(Turn { index, since: now, kept: 0, has_whole: false, is_ending: false });
         true
     }
 
@@ -139,9 +144,12 @@ impl Admission {
     fn refuse(&mut self, now: Time, index: u32, arrival: Arrival) {
         self.shortage.go_on(now);
         self.is_short = true;
-        let address = self.shares.address(index);
-        if arrival == Arrival::InOrder && self.turn.is_some_and(|turn| turn.address != address) {
-            self.others_wait = Some(self.shortage.now());
+        if arrival == Arrival::InOrder
+            && self.turn.is_none_or(|turn| turn.index != index)
+            && let Some(network) = self.shares.network(index)
+        {
+            self.others_wait |= self.last != Some(index);
+            self.waiting.ask(network, index, self.shortage.now());
         }
     }
 
@@ -166,27 +174,31 @@ impl Admission {
     /// What follows from that for the turn.
     fn go_on(&mut self, kept: usize, has_message: bool, is_unfinished: bool) {
         let Some(turn) = &mut self.turn else { return };
-        if has_message {
-            (turn.since, turn.has_whole) = (self.shortage.now(), true);
+        turn.has_whole |= has_message;
+        if has_message || kept >= turn.kept + self.reserve.div_ceil(PARTS) {
+            (turn.since, turn.kept) = (self.shortage.now(), kept);
         }
-        turn.is_ending |= self.others_wait.is_some() && !is_unfinished;
+        // What was begun while there was plenty of memory has to be ended, or its turn would never be.
+        turn.is_ending = (turn.is_ending || self.others_wait) && !is_unfinished;
         if kept == 0 {
-            self.end_turn();
-        }
-    }
-
-    fn end_turn(&mut self) {
-        if let Some(turn) = self.turn.take() {
-            self.last = turn.address;
+            self.turn = None;
         }
     }
 
     /// A connection is no more.
     pub(super) fn left(&mut self, index: u32) {
         if self.turn.is_some_and(|turn| turn.index == index) {
-            self.end_turn();
+            self.turn = None;
         }
+        self.last = self.last.filter(|last| *last != index);
+        self.waiting.leave(index);
         self.shares.leave(index);
+    }
+
+    /// Entries of all tables, for a bound on memory.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(super) fn capacity(&self) -> usize {
+        self.shares.capacity() + self.waiting.capacity()
     }
 
     /// Whether a packet was refused since [`overdue`](Self::overdue) was asked.
@@ -252,8 +264,7 @@ mod tests {
     fn an_address_keeps_at_most_as_many_packets_as_are_left() {
         let mut admission = admission(10, 100);
         // Its turn is another's, so it has its share alone.
-        admission.turn =
-            Some(Turn { index: 9, address: None, since: at(0), has_whole: false, is_ending: false });
+        admission.turn = Some(Turn { index: 9, since: at(0), kept: 0, has_whole: false, is_ending: false });
         let mut taken = |index| (0..100).filter(|_| admission.admit(at(0), index, Arrival::Ahead)).count();
         assert_eq!([1, 2, 3, 4].map(&mut taken), [50, 25, 13, 2], "the rest is the reserve");
     }
@@ -267,8 +278,7 @@ mod tests {
             let ip = [0x2001, 0xdb8, 0, network, 0, 0, 0, index as u16];
             admission.joined(index, ip.into(), true);
         }
-        admission.turn =
-            Some(Turn { index: 9, address: None, since: at(0), has_whole: false, is_ending: false });
+        admission.turn = Some(Turn { index: 9, since: at(0), kept: 0, has_whole: false, is_ending: false });
         let mut taken = |index| (0..1000).filter(|_| admission.admit(at(0), index, Arrival::Ahead)).count();
         assert_eq!([1, 2, 3, 4].map(&mut taken), [500, 250, 0, 125]);
     }
@@ -288,15 +298,40 @@ mod tests {
         assert!(admission.admit(at(0), 2, Arrival::InOrder), "nobody else has asked meanwhile");
     }
 
+    /// Proves that two that ask all the time do not pass the turn to each other while a third one waits.
+    #[test]
+    fn the_turn_comes_to_each_network_that_waits() {
+        let mut admission = admission(4, 4);
+        assert!(admission.admit(at(0), 1, Arrival::InOrder));
+        for index in [3, 2] {
+            assert!(!admission.admit(at(0), index, Arrival::InOrder));
+        }
+        let mut holder = 1;
+        let turns: Vec<u32> = (0..6)
+            .map(|_| {
+                admission.read(holder, 0, false);
+                admission.set_free(4);
+                // The third one asks more seldom than the others.
+                let is_admitted = |index: &u32| admission.admit(at(0), *index, Arrival::InOrder);
+                holder = [1, 2, 1, 2, 3].into_iter().find(is_admitted).expect("the turn is free");
+                [1, 2, 1, 2].into_iter().filter(|index| *index != holder).for_each(|index| {
+                    assert!(!admission.admit(at(0), index, Arrival::InOrder));
+                });
+                holder
+            })
+            .collect();
+        assert_eq!(turns, [2, 3, 1, 2, 1, 2]);
+    }
+
     #[test]
     fn an_address_that_waited_and_has_gone_blocks_no_other() {
         let mut admission = admission(4, 4);
         assert!(admission.admit(at(0), 1, Arrival::InOrder) && !admission.admit(at(0), 2, Arrival::InOrder));
         admission.read(1, 0, false);
-        for ms in [0, 900, 1_100] {
+        for ms in [0, 900, 1_800, 2_000] {
             assert!(!admission.admit(at(ms), 1, Arrival::InOrder), "{ms}");
         }
-        assert!(admission.admit(at(1_101), 1, Arrival::InOrder));
+        assert!(admission.admit(at(2_001), 1, Arrival::InOrder));
     }
 
     /// Proves that a stream of messages ends its turn at the end of one, though gaps hide where that is.
@@ -315,6 +350,22 @@ mod tests {
         assert!(!admission.admit(at(0), 1, Arrival::InOrder));
     }
 
+    /// Proves that a turn which is to end begins no other message, and that one which began outside of it still comes to its end.
+    #[test]
+    fn a_turn_that_is_to_end_is_not_blocked_by_its_next_message() {
+        let mut admission = admission(4, 10);
+        admission.set_free(4);
+        assert!(admission.admit(at(0), 1, Arrival::InOrder) && !admission.admit(at(0), 2, Arrival::InOrder));
+        admission.came(1, 1, true, false);
+        admission.set_free(5);
+        assert!(!admission.admit(at(0), 1, Arrival::Ahead), "there is a share of what is over the reserve");
+        admission.set_free(6);
+        assert!(admission.admit(at(0), 1, Arrival::Ahead), "more than half is free");
+        admission.came(1, 2, true, true);
+        admission.set_free(4);
+        assert!(admission.admit(at(0), 1, Arrival::InOrder), "what is kept can be ended only so");
+    }
+
     /// Proves that delays count while others are refused, and that a pause of the caller is nobody's delay.
     #[test]
     fn time_counts_while_packets_are_refused() {
@@ -330,15 +381,25 @@ mod tests {
         }
         assert!(!admission.admit(at(63_000), 2, Arrival::InOrder));
         assert_eq!(admission.overdue(), [1]);
-        // One packet a second is no better.
-        admission.left(1);
-        for second in 63..73 {
-            admission.set_free(4);
-            assert!(admission.admit(at(second * 1000), 3, Arrival::InOrder));
-            assert!(!admission.admit(at(second * 1000), 2, Arrival::InOrder));
-            assert!(admission.overdue().is_empty(), "{second}");
+    }
+
+    /// Proves that a turn lasts for as long as a message makes progress, but not for a packet a second, and not for ever.
+    #[test]
+    fn a_turn_ends_ten_seconds_after_the_last_progress() {
+        for (fast_seconds, ends_after_seconds) in [(0, 10), (30, 32)] {
+            let mut admission = admission(160, 160);
+            let (mut kept, mut second) = (0, 0);
+            while admission.overdue().is_empty() {
+                for _ in 0..if second < fast_seconds { 5 } else { 1 } {
+                    admission.set_free(160 - kept);
+                    assert!(admission.admit(at(second * 1000), 1, Arrival::InOrder));
+                    kept += 1;
+                    admission.came(1, kept, false, true);
+                }
+                assert!(!admission.admit(at(second * 1000), 2, Arrival::InOrder));
+                second += 1;
+            }
+            assert_eq!(second - 1, ends_after_seconds, "{fast_seconds} s with five packets each");
         }
-        assert!(!admission.admit(at(73_000), 2, Arrival::InOrder));
-        assert_eq!(admission.overdue(), [3]);
     }
 }

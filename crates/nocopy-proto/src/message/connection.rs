@@ -196,11 +196,12 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
     }
 
-    /// How long nothing of what is on its way was acknowledged, by the clock of a shortage; looks as often as it is asked.
+    /// How long nothing was acknowledged while packets are kept for the peer, sent or not, by the clock of a shortage; looks as often as it
+    /// is asked.
     pub(super) fn is_slow_for(&mut self, shortage: &Shortage) -> Span {
         let acknowledged = self.send.first();
         let since = match self.slowness {
-            Some((before, since)) if before == acknowledged && self.send.in_flight() > 0 => since,
+            Some((before, since)) if before == acknowledged && self.send.len() > 0 => since,
             _ => shortage.now(),
         };
         self.slowness = Some((acknowledged, since));

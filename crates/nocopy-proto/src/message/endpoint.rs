@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::Hasher;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use siphasher::sip::SipHasher24;
@@ -14,6 +14,7 @@ use super::cookie::Cookies;
 use super::handshake::Connecting;
 use super::receive_window::Complete;
 use super::received::Message;
+use super::shares::network_of;
 use super::shortage::Shortage;
 use super::time::Span;
 use super::timers::Timers;
@@ -323,20 +324,32 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(self.open(peer)?.map_or(0, |connection| connection.send.len()))
     }
 
-    /// Says that the caller has no memory for packets to send. Peers that acknowledge nothing while that is so are ended after a time, so
-    /// that what they keep comes back (docs/protocol.md §8.4).
+    /// Says that the caller has no memory for packets to send. While that is so, peers that acknowledge nothing for a time are ended one
+    /// by one, the one that keeps most first, so that no more are ended than it takes (docs/protocol.md §8.4).
     pub fn want_packets(&mut self, now: Time) {
         self.no_packets.go_on(now);
-        if !self.no_packets.looks() {
-            return;
+        if self.no_packets.looks()
+            && let Some(index) = self.slow_peer_that_keeps_most()
+        {
+            self.evict(index, AbortReason::STALLED, Reason::Stalled);
         }
-        for index in 0..self.entries.len() {
-            if let State::Open(connection) = &mut self.entries[index].state
+    }
+
+    /// Of the peers that acknowledge nothing: of the network for which most packets are kept the one for which most are.
+    fn slow_peer_that_keeps_most(&mut self) -> Option<u32> {
+        let mut slow = Vec::new();
+        let mut kept_of_network: HashMap<IpAddr, usize> = HashMap::new();
+        for (index, entry) in (0..).zip(&mut self.entries) {
+            if let State::Open(connection) = &mut entry.state
                 && connection.is_slow_for(&self.no_packets) >= SLOW
             {
-                self.evict(index as u32, AbortReason::STALLED, Reason::Stalled);
+                let (network, kept) = (network_of(connection.agreed.to.ip()), connection.send.len());
+                *kept_of_network.entry(network).or_default() += kept;
+                slow.push((network, kept, index));
             }
         }
+        let most = slow.iter().max_by_key(|(network, kept, _)| (kept_of_network[network], *kept));
+        most.map(|(.., index)| *index)
     }
 
     /// Says that somebody waits for room for so many packets: [`Event::Writable`] will tell.
@@ -1071,7 +1084,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let tables = self.entries.capacity() + self.vacant.capacity() + self.by_remote.capacity();
         let queues = self.sending.capacity() + self.readable.capacity() + self.events.capacity();
         let returned = self.answers.capacity() + self.released.capacity() + self.acknowledged.capacity();
-        tables + queues + returned + self.admission.shares.capacity() + windows.sum::<usize>()
+        tables + queues + returned + self.admission.capacity() + windows.sum::<usize>()
     }
 
     /// All peers there are, connected or not yet.

@@ -40,6 +40,7 @@ mod time;
 mod timers;
 #[cfg(test)]
 mod twins;
+mod waiting;
 pub mod wire;
 
 pub use endpoint::{Endpoint, Places, Transmit};

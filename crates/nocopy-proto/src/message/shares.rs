@@ -191,8 +191,13 @@ impl Shares {
 
     /// Which address a connection is of.
     #[inline]
-    pub(super) fn address(&self, index: u32) -> Option<u32> {
+    fn address(&self, index: u32) -> Option<u32> {
         self.members.get(index as usize)?.address
+    }
+
+    /// Which network a connection is of.
+    pub(super) fn network(&self, index: u32) -> Option<u32> {
+        self.address(index).map(|number| self.addresses.places[number as usize].network)
     }
 
     /// Whether one packet more of a connection is within the shares of its address and network, when so many are free.

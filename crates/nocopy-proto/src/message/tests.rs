@@ -342,6 +342,67 @@ fn a_peer_that_acknowledges_nothing_gives_its_memory_to_others() {
     }
 }
 
+/// Proves the same of a peer that acknowledges every packet and grants no credit for others: those are kept, though nothing is on its way.
+#[test]
+fn a_peer_that_grants_no_credit_gives_its_memory_to_others() {
+    for is_wanted in [false, true] {
+        let (mut table, _, server) = Table::connected(&Settings::default());
+        // It reads nothing, so there is no credit behind its first window. Then a window more is queued.
+        for _ in 0..2 {
+            while table.hosts[1].room(server).unwrap() > 0 {
+                table.send(1, server, b"nobody reads it");
+            }
+            table.settle(|_, _| true);
+        }
+        for _ in 0..25 {
+            table.sleep(Duration::from_millis(500));
+            if is_wanted {
+                table.hosts[1].want_packets(table.now);
+            } else {
+                let statistics = table.hosts[1].statistics(server).unwrap().unwrap();
+                assert!(statistics.in_flight == 0 && statistics.queued > 0, "{statistics:?}");
+            }
+        }
+        let lost =
+            std::iter::from_fn(|| table.hosts[1].poll_event()).find(|event| matches!(event, Event::Lost(..)));
+        assert_eq!(lost, is_wanted.then_some(Event::Lost(server, Reason::Stalled)));
+    }
+}
+
+/// Proves that no more peers are ended than it takes: the one that keeps most of the address that keeps most, and then the next.
+#[test]
+fn the_peer_that_keeps_most_is_ended_first() {
+    let mut server: Host = Endpoint::new(Settings::default(), [1; 32]);
+    let mut now = Time::from_ns(1_000_000);
+    let peers = [(1, 100), (2, 60), (2, 70), (3, 90)].map(|(number, packets)| {
+        let mut client: Host = Endpoint::new(Settings::default(), [packets; 32]);
+        client.connect(now, address(0)).unwrap();
+        for _ in 0..4 {
+            while let Some(datagram) = client.poll_transmit(now).map(whole) {
+                server.handle_datagram(now, address(number), false, datagram);
+            }
+            while let Some(datagram) = server.poll_transmit(now).map(whole) {
+                client.handle_datagram(now, address(0), false, datagram);
+            }
+        }
+        let Some(Event::Accepted(peer, _)) = server.poll_event() else { panic!("not accepted") };
+        (peer, packets)
+    });
+    for (peer, packets) in peers {
+        (0..packets).for_each(|_| server.queue(peer, vec![7; 100]).unwrap());
+    }
+    let mut ended = Vec::new();
+    for _ in 0..200 {
+        now = now + Duration::from_millis(100);
+        server.want_packets(now);
+        let before = ended.len();
+        ended.extend(std::iter::from_fn(|| server.poll_event()));
+        assert!(ended.len() <= before + 1, "{ended:?}");
+    }
+    let order = [2, 0, 3, 1].map(|number: usize| Event::Lost(peers[number].0, Reason::Stalled));
+    assert_eq!(ended, order);
+}
+
 #[test]
 fn a_path_that_takes_only_short_datagrams_gets_short_ones() {
     let mut table = Table::new(&Settings::default());

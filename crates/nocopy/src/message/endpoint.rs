@@ -280,12 +280,13 @@ impl Endpoint {
     /// Sends a message for which there is no open packet, or no room in it.
     fn send_in_fresh(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<(), SendError> {
         let Plan { payload_bytes_max, packets } = self.plan(peer, kind, message.len())?;
-        if self.packets_for(peer)? < packets {
-            return Err(self.starve(peer));
+        let left = self.carrier.room().packets;
+        if left < packets || !self.has_share(peer, left)? {
+            return Err(self.starve(peer, left));
         }
         self.close_packet_of(peer);
         if packets == 1 && whole_header_bytes(kind) + message.len() <= payload_bytes_max {
-            let Some(packet) = self.carrier.packet() else { return Err(self.starve(peer)) };
+            let Some(packet) = self.carrier.packet() else { return Err(self.starve(peer, left)) };
             let open = self.peers.begin(peer, OpenPacket::new(packet, payload_bytes_max));
             open.put(kind, message.len(), std::iter::once(message), &mut self.carrier);
             return Ok(());
@@ -293,7 +294,7 @@ impl Endpoint {
         for chunk in framing::chunks(kind, message.len(), 0, payload_bytes_max) {
             let Some(packet) = self.carrier.packet() else {
                 self.unmake();
-                return Err(self.starve(peer));
+                return Err(self.starve(peer, left));
             };
             let (header, bytes) = (chunk.header(), &message[chunk.range.clone()]);
             let room = self.carrier.payload_mut(&packet);
@@ -319,10 +320,9 @@ impl Endpoint {
     pub fn buffers(&mut self, peer: Peer, bytes: usize) -> Result<Vec<Buffer>, SendError> {
         let Plan { payload_bytes_max, .. } = self.plan(peer, Kind::Plain, bytes)?;
         let layout = Layout { kind: Kind::Plain, bytes, payload_bytes_max };
-        match self.carrier.buffers_for(layout) {
-            Some(buffers) => Ok(buffers.into_vec()),
-            None => Err(self.starve(peer)),
-        }
+        let left = self.carrier.room().either();
+        let buffers = if self.has_share(peer, left)? { self.carrier.buffers_for(layout) } else { None };
+        buffers.map(Buffers::into_vec).ok_or_else(|| self.starve(peer, left))
     }
 
     /// Sends a message that lies in buffers, one behind the other, without a copy of ours. They go home when the peer has it.
@@ -372,7 +372,8 @@ impl Endpoint {
         };
         if let Err(buffers) = carrier.fragments(buffers, layout, made) {
             self.unmake();
-            return Err(Rejected { buffers, reason: self.starve(peer) });
+            let left = self.carrier.room().either();
+            return Err(Rejected { buffers, reason: self.starve(peer, left) });
         }
         let packets = made.len();
         places.fill(made);
@@ -417,20 +418,19 @@ impl Endpoint {
     ) -> Result<Plan, SendError> {
         let plan = self.plan(peer, kind, bytes)?;
         let room = self.carrier.room();
-        let packets = self.packets_for(peer)?;
-        if room.fragments < plan.packets || packets < plan.packets || room.buffers < buffers {
-            return Err(self.starve(peer));
+        let left = room.either();
+        if room.fragments < plan.packets || room.buffers < buffers || !self.has_share(peer, left)? {
+            return Err(self.starve(peer, left));
         }
         self.close_packet_of(peer);
         Ok(plan)
     }
 
-    /// Packets that can be made for a peer now: none while as many of its packets wait to be acknowledged as are left for all, so that
-    /// peers which acknowledge nothing leave some for others.
+    /// Whether packets can be made for a peer when so many are left for all: not while more of its packets wait to be acknowledged, so
+    /// that peers which acknowledge nothing leave some for others.
     #[inline]
-    fn packets_for(&self, peer: Peer) -> Result<usize, Gone> {
-        let left = self.carrier.room().packets;
-        Ok(if self.protocol.unacknowledged(peer)? > left { 0 } else { left })
+    fn has_share(&self, peer: Peer, left: usize) -> Result<bool, Gone> {
+        Ok(self.protocol.unacknowledged(peer)? <= left)
     }
 
     /// How a message is laid into fresh packets, if there is room for them behind the open one.
@@ -461,17 +461,16 @@ impl Endpoint {
         Ok(Plan { payload_bytes_max, packets })
     }
 
-    /// There are no packets: they come back when peers acknowledge what they have.
+    /// Of so many packets that are left there are none for a peer: they come back when peers acknowledge what they have.
     #[cold]
-    fn starve(&mut self, peer: Peer) -> SendError {
+    fn starve(&mut self, peer: Peer, left: usize) -> SendError {
         if self.starved.is_empty() {
             // What became free until now was not enough.
             self.freed = false;
             self.carrier.freed();
         }
         // One that has its share already waits for its own.
-        let left = self.carrier.room().packets;
-        if self.protocol.unacknowledged(peer).is_ok_and(|packets| packets <= left) {
+        if self.has_share(peer, left).is_ok_and(|has_share| has_share) {
             self.protocol.want_packets(self.now());
         }
         if self.peers.starve(peer) {
@@ -759,7 +758,8 @@ impl Endpoint {
     /// As [`Endpoint::send`].
     pub fn finish(&mut self, peer: Peer) -> Result<(), SendError> {
         self.plan(peer, Kind::Plain, 0)?;
-        let Some(packet) = self.carrier.packet() else { return Err(self.starve(peer)) };
+        let left = self.carrier.room().packets;
+        let Some(packet) = self.carrier.packet() else { return Err(self.starve(peer, left)) };
         self.close_packet_of(peer);
         self.carrier.set_payload_bytes(&packet, 0);
         match self.protocol.finish(peer, packet) {

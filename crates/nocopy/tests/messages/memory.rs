@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::PATIENCE;
 use crate::common::message::{connect, pattern, receive};
+use nocopy::Buffer;
 use nocopy::message::{Builder, Endpoint, Event, OpenError, Peer, SendError};
 
 /// Counts what is asked of it.
@@ -150,6 +151,28 @@ fn who_acknowledges_nothing_leaves_packets_for_others() {
     let (_, peer) = connect(&mut client, &mut server);
     server.send(peer, &long).expect("a part of the packets is left");
     assert_eq!(receive(&mut server, &mut client).2, long);
+    drop(silent);
+}
+
+/// Proves the same of owned messages, of which there are fewer packets than of others.
+#[test]
+fn owned_messages_that_are_not_acknowledged_leave_packets_for_others() {
+    let mut server = endpoint(|builder| builder);
+    let message = pattern(1, 1400);
+    let owned = || [Buffer::from(message.clone())];
+    // Two windows in all.
+    let silent: Vec<_> = (0..3)
+        .map(|_| {
+            let mut client = endpoint(|builder| builder);
+            let (_, peer) = connect(&mut client, &mut server);
+            while server.send_owned(peer, owned()).is_ok() {}
+            client
+        })
+        .collect();
+    let mut client = endpoint(|builder| builder);
+    let (_, peer) = connect(&mut client, &mut server);
+    server.send_owned(peer, owned()).expect("a part of the packets is left");
+    assert_eq!(receive(&mut server, &mut client).2, message);
     drop(silent);
 }
 

@@ -136,6 +136,37 @@ fn a_message_in_buffers_cut_for_it_is_not_copied_by_us() {
     }
 }
 
+/// Proves that peers which acknowledge nothing do not take all frames of a port: others get theirs, for copies and for what lies in frames.
+#[test]
+fn peers_that_acknowledge_nothing_leave_frames_for_others() {
+    for is_owned in [false, true] {
+        let lab = lab!();
+        let mut server = endpoint(lab.right(), Way::Port, |builder| builder);
+        let message = pattern(1, 1400);
+        let send = |server: &mut Endpoint, peer| match is_owned {
+            false => server.send(peer, &message).is_ok(),
+            true => server.buffers(peer, message.len()).is_ok_and(|mut buffers| {
+                buffers[0].fill(&message).unwrap();
+                server.send_owned(peer, buffers).is_ok()
+            }),
+        };
+        // Each may have a window of 1,024 packets on its way, of little more than two in all. They are not run once they are connected.
+        let silent: Vec<_> = (0..3)
+            .map(|_| {
+                let mut client = endpoint(lab.left(), Way::Sockets, |builder| builder);
+                let (_, peer) = connect(&mut client, &mut server);
+                while send(&mut server, peer) {}
+                client
+            })
+            .collect();
+        let mut client = endpoint(lab.left(), Way::Sockets, |builder| builder);
+        let (_, peer) = connect(&mut client, &mut server);
+        assert!(send(&mut server, peer), "a part of the frames is left");
+        assert!(receive(&mut server, &mut client).2 == message);
+        drop(silent);
+    }
+}
+
 /// What goes through the kernel comes back at once, and nothing that is queued makes anybody look for it.
 #[test]
 fn acknowledgements_through_the_kernel_do_not_run_out_of_frames() {

@@ -173,6 +173,81 @@ fn who_goes_on_is_not_sent_away() {
     }
 }
 
+/// A server whose memory is one turn's, and hosts that never come to an end of what they say.
+fn flooded_server(seed: u64, flooding: usize) -> (World, HostId) {
+    let (mut world, server, hosts) = server_and_clients(seed, WINDOW, flooding);
+    let endless = Traffic { finish: false, ..Traffic::of(1_000_000, Sizes::UpTo(1 << 18)) };
+    for host in hosts {
+        world.connect(host, server, Some(endless));
+    }
+    world.run(SECOND);
+    (world, server)
+}
+
+/// Connects one more host, and runs until all that it says was read.
+#[track_caller]
+fn assert_heard_from(world: &mut World, server: HostId, says: Traffic, link: LinkSettings, most: Duration) {
+    let client = world.host(on(link));
+    world.connect(client, server, Some(says));
+    let is_heard = |world: &World| world.flows().any(|flow| flow.traffic.finish && flow.finished);
+    let heard = world.run_until(most, is_heard);
+    println!("{:?}: {:?}", world.now(), world.endpoint(server).counters());
+    assert!(heard, "{:?}: {:?}", world.ends(client), world.flows().find(|flow| flow.traffic.finish));
+    assert_eq!(world.endpoint(server).counters().evicted, 0);
+    assert!(world.faults().is_empty(), "{:?}", world.faults());
+}
+
+/// Proves that two which send without end do not pass the memory to each other while a third one waits, which asks more seldom: nobody
+/// else's packet ever comes between the end of a message of the one and the beginning of one of the other.
+#[test]
+fn two_that_flood_leave_turns_to_a_third() {
+    const BYTES: usize = Hostile::PAYLOAD_BYTES;
+    let message = vec![0; BYTES];
+    let parts: Vec<Vec<u8>> = framing::chunks(Kind::Plain, BYTES, 0, Hostile::PAYLOAD_BYTES)
+        .map(|chunk| [chunk.header(), &message[chunk.range.clone()]].concat())
+        .collect();
+    assert_eq!(parts.len(), 2, "the first packet begins a message, the second one ends it");
+    let (mut world, server, clients) = server_and_clients(6, WINDOW, 1);
+    let mut hostile = [1, 2].map(|number| {
+        Hostile::connect(&mut world, server, hostile_address(number), number as u64).expect("connected")
+    });
+    let mut flood = |world: &mut World| {
+        let mut numbers = hostile.map(|hostile| hostile.next_number(world));
+        world.mail.clear();
+        // The first one is in the middle of a message, if any is.
+        if numbers[1] % 2 == 1 {
+            hostile.swap(0, 1);
+            numbers.swap(0, 1);
+        }
+        for which in [1, 0, 1] {
+            let number = numbers[which];
+            hostile[which].send_packet(world, number, &parts[number as usize % 2]);
+        }
+        world.run(2 * MS);
+    };
+    flood(&mut world);
+    world.connect(clients[0], server, Some(Traffic::of(20, Sizes::UpTo(100_000))));
+    for _ in 0..30_000 {
+        flood(&mut world);
+        if all_heard(&world) {
+            break;
+        }
+    }
+    println!("{:?}: {:?}", world.now(), world.endpoint(server).counters());
+    assert!(all_heard(&world), "{:?}", world.flows().collect::<Vec<_>>());
+}
+
+/// Proves that a message which takes longer than ten seconds arrives, since it goes on all the time, though others wait for its turn to end.
+#[test]
+fn a_message_on_a_slow_path_is_not_sent_away() {
+    for seed in 0..5 {
+        let (mut world, server) = flooded_server(seed, 1);
+        let slow = LinkSettings { bytes_per_s: 15_000, queue_packets: 64, ..LinkSettings::gigabit() };
+        let says = Traffic::of(1, Sizes::Bytes(250_000));
+        assert_heard_from(&mut world, server, says, slow, 120 * SECOND);
+    }
+}
+
 /// Proves that an address which takes all places leaves one to each other address that wants one, and that who was there before stays.
 #[test]
 fn one_address_cannot_have_all_places() {

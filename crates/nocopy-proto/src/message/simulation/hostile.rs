@@ -76,6 +76,21 @@ impl Hostile {
         world.run(ANSWER);
     }
 
+    /// Sends a packet with this number and payload; it arrives when the world goes on.
+    pub(super) fn send_packet(&self, world: &mut World, number: u32, payload: &[u8]) {
+        self.send(world, HeaderKind::Data, number, payload);
+    }
+
+    /// The number of the packet that the server expects next, as it said last.
+    pub(super) fn next_number(&self, world: &World) -> u32 {
+        let said = world.mail.iter().rev().filter(|(to, _)| *to == self.address);
+        let mut numbers = said.filter_map(|(_, bytes)| match Datagram::parse(bytes) {
+            Ok(Datagram::Ack(header, _) | Datagram::Data(header, _)) => Some(header.expected),
+            _ => None,
+        });
+        numbers.next().unwrap_or(0)
+    }
+
     fn send(&self, world: &mut World, kind: HeaderKind, sequence: u32, payload: &[u8]) {
         let header = Header {
             kind,

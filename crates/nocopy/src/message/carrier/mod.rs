@@ -98,10 +98,17 @@ impl Layout {
 pub(super) struct Room {
     /// Whole ones.
     pub(super) packets: usize,
-    /// Ones whose bytes lie in buffers.
+    /// Ones whose bytes lie in buffers, even if each of them had to be put together.
     pub(super) fragments: usize,
     /// Buffers that packets may refer to.
     pub(super) buffers: usize,
+}
+
+impl Room {
+    /// Of what an owned message takes, the fewer.
+    pub(super) fn either(self) -> usize {
+        self.packets.min(self.fragments)
+    }
 }
 
 /// The way to the network.

@@ -64,6 +64,9 @@ pub(in crate::message) struct OverPort {
     controls: Vec<Frame>,
     /// Frames that came back: empty between two calls.
     back: Vec<Frame>,
+    /// All frames there are for packets, and those that are packets, here or with the kernel.
+    frames: usize,
+    packets: usize,
     /// Packets became free since it was last asked.
     freed: bool,
     intake: Intake,
@@ -154,6 +157,10 @@ impl OverPort {
         let headers = LINK_BYTES + if local.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES };
         let longest = senders[0].port().packet_bytes_max().min(area.packet_bytes_max() as usize);
         let controls: Vec<Frame> = std::iter::from_fn(|| senders[0].frame()).take(CONTROL_FRAMES).collect();
+        let all: Vec<Frame> =
+            senders.iter_mut().flat_map(|sender| std::iter::from_fn(|| sender.frame())).collect();
+        let frames = all.len();
+        all.into_iter().for_each(|frame| senders[0].recycle(frame));
         Ok(Self {
             poll: (queues > 1).then(|| watch(&receivers)).transpose()?,
             receivers,
@@ -165,6 +172,8 @@ impl OverPort {
             waiting: VecDeque::new(),
             controls,
             back: Vec::new(),
+            frames,
+            packets: 0,
             freed: false,
             intake: Intake {
                 frames_max: frames_max.into(),
@@ -185,10 +194,12 @@ impl OverPort {
         self.local
     }
 
-    /// Nobody counts frames that the program has: what there is shows when one is asked for.
+    /// Frames that the program has are not counted: whether one is there shows when it is asked for. Those of a message that is cut as
+    /// packets are become packets where they lie, so there is always room for them.
     #[inline]
     pub(super) fn room(&self) -> Room {
-        Room { packets: usize::MAX, fragments: usize::MAX, buffers: usize::MAX }
+        let packets = self.frames.saturating_sub(self.packets);
+        Room { packets, fragments: usize::MAX, buffers: usize::MAX }
     }
 
     #[inline]
@@ -216,6 +227,7 @@ impl OverPort {
     fn put(&mut self, frame: Frame) -> Packet {
         let number = frame.index();
         self.places[number as usize] = Place { at: At::Here(frame), ..Place::default() };
+        self.packets += 1;
         Packet(number)
     }
 
@@ -458,6 +470,7 @@ impl OverPort {
                 _ => {
                     place.at = At::Elsewhere;
                     self.freed = true;
+                    self.packets -= 1;
                     self.senders[0].recycle(frame);
                 }
             }
@@ -478,6 +491,7 @@ impl OverPort {
     fn free(&mut self, number: u32) {
         if let At::Here(frame) = std::mem::take(&mut self.places[number as usize].at) {
             self.freed = true;
+            self.packets -= 1;
             self.senders[0].recycle(frame);
         }
     }

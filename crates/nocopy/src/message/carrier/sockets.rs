@@ -96,8 +96,9 @@ impl Sockets {
 
     #[inline]
     pub(super) fn room(&self) -> Room {
-        let (packets, fragments) = self.staging.free();
-        Room { packets: packets.saturating_sub(CONTROL_SLOTS), fragments, buffers: self.cargo.room() }
+        let (slots, prefixes) = self.staging.free();
+        let packets = slots.saturating_sub(CONTROL_SLOTS);
+        Room { packets, fragments: prefixes.min(packets), buffers: self.cargo.room() }
     }
 
     #[inline]
