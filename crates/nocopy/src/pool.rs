@@ -10,8 +10,8 @@ use std::io;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::area::Frame;
 use crate::sys::memory::Mapping;
@@ -24,7 +24,7 @@ const CACHE_LINE_BYTES: usize = 64;
 
 /// Memory cut into buffers of one size. Clones are the same pool.
 ///
-/// Kept out of forked children (`MADV_DONTFORK`): otherwise a fork would make the parent's next write go to a new page, and an io_uring
+/// Kept out of forked children (`MADV_DONTFORK`), which find no buffer in it: otherwise a fork would make the parent's next write go to a new page, and an io_uring
 /// instance that has the pool registered would send the old one. (Memory of the program's own need not be kept out: it is looked up for
 /// each call and not written to until that is over, and where a child writes to its copy the kernel gives that a new page.)
 #[derive(Debug, Clone)]
@@ -37,6 +37,8 @@ struct Shared {
     /// Each buffer is of whole pages, which can be replaced by themselves.
     whole_pages: bool,
     total: u32,
+    /// Streams that send from it.
+    sharers: AtomicUsize,
     /// Locked while pages are replaced.
     registered: Mutex<Registered>,
     /// The buffers at home; last in, first out, so that what is taken is in the cache.
@@ -87,6 +89,7 @@ impl Pool {
             buffer_bytes,
             whole_pages,
             total: buffers,
+            sharers: AtomicUsize::new(0),
             registered: Mutex::default(),
             free,
         })))
@@ -94,7 +97,7 @@ impl Pool {
 
     /// A buffer, empty; `None` while all are away.
     pub fn take(&self) -> Option<Buffer> {
-        let index = self.free().pop()?;
+        let index = self.free()?.pop()?;
         Some(Buffer { data: self.first_byte(index), len: 0, home: Home::Pool { pool: self.clone(), index } })
     }
 
@@ -126,7 +129,7 @@ impl Pool {
 
     /// Buffers at home.
     pub fn at_home(&self) -> usize {
-        self.free().len()
+        self.free().map_or(0, |free| free.len())
     }
 
     /// All of its memory.
@@ -134,24 +137,45 @@ impl Pool {
         (self.0.mapping.base(), self.0.mapping.bytes())
     }
 
+    /// Streams that send from it, and those that were dropped while the kernel reads some of it.
+    pub(crate) fn sharers(&self) -> usize {
+        self.0.sharers.load(Relaxed)
+    }
+
     /// Its memory is going to be registered with an io_uring instance: from now on none of it is replaced while the result lives.
     pub(crate) fn register(&self) -> Registration {
         REGISTRATIONS.fetch_add(1, Relaxed);
-        self.registered().instances += 1;
+        if let Some(mut registered) = self.registered() {
+            registered.instances += 1;
+        }
         Registration(self.clone())
     }
 
-    fn registered(&self) -> std::sync::MutexGuard<'_, Registered> {
-        self.0.registered.lock().unwrap_or_else(PoisonError::into_inner)
+    /// `None` in a forked child, which does not have the memory.
+    fn registered(&self) -> Option<MutexGuard<'_, Registered>> {
+        self.locked(&self.0.registered)
+    }
+
+    /// The same.
+    fn free(&self) -> Option<MutexGuard<'_, Vec<u32>>> {
+        self.locked(&self.0.free)
+    }
+
+    /// A forked child does not even lock: one of its parent's threads may have, when it forked.
+    fn locked<'a, T>(&self, mutex: &'a Mutex<T>) -> Option<MutexGuard<'a, T>> {
+        // Pushing and popping numbers leaves nothing half done.
+        (!self.0.mapping.is_elsewhere()).then(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes a buffer back.
+    fn bring_home(&self, index: u32) {
+        if let Some(mut free) = self.free() {
+            free.push(index);
+        }
     }
 
     fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
-    }
-
-    fn free(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
-        // Pushing and popping numbers leaves nothing half done.
-        self.0.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -163,6 +187,14 @@ pub(crate) fn registrations() -> usize {
     REGISTRATIONS.load(Relaxed)
 }
 
+/// Bytes of buffers that were given up while instances had them registered, and did not come home with the last of those.
+static NOT_REPLACED_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// The same, of this process.
+pub(crate) fn not_replaced_bytes() -> u64 {
+    NOT_REPLACED_BYTES.load(Relaxed)
+}
+
 /// Keeps a pool's memory where it is, and its pages what they are, for an io_uring instance.
 #[derive(Debug)]
 pub(crate) struct Registration(Pool);
@@ -170,7 +202,7 @@ pub(crate) struct Registration(Pool);
 impl Drop for Registration {
     fn drop(&mut self) {
         REGISTRATIONS.fetch_sub(1, Relaxed);
-        let mut registered = self.0.registered();
+        let Some(mut registered) = self.0.registered() else { return };
         registered.instances -= 1;
         if registered.instances > 0 {
             return;
@@ -178,9 +210,28 @@ impl Drop for Registration {
         for index in std::mem::take(&mut registered.given_up) {
             // SAFETY: given up, so nobody's; there is no instance any more, and none comes while this is locked.
             if unsafe { self.0.replace(index) } {
-                self.0.free().push(index);
+                self.0.bring_home(index);
+            } else {
+                NOT_REPLACED_BYTES.fetch_add(self.0.buffer_bytes() as u64, Relaxed);
             }
         }
+    }
+}
+
+/// One of the streams that send from a pool, as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Sharer(Pool);
+
+impl Sharer {
+    fn new(pool: Pool) -> Self {
+        pool.0.sharers.fetch_add(1, Relaxed); // a count alone: it is of no other memory
+        Self(pool)
+    }
+}
+
+impl Drop for Sharer {
+    fn drop(&mut self) {
+        self.0.0.sharers.fetch_sub(1, Relaxed);
     }
 }
 
@@ -314,7 +365,7 @@ impl Buffer {
     pub(crate) fn is_replaceable(&self, ring: Option<&Registration>) -> bool {
         let Home::Pool { pool, .. } = &self.home else { return false };
         let of_ring = usize::from(ring.is_some_and(|ring| ring.0.is(pool)));
-        pool.0.whole_pages && pool.registered().instances == of_ring
+        pool.0.whole_pages && pool.registered().is_some_and(|registered| registered.instances == of_ring)
     }
 
     /// Gives it up while the kernel may still read it, and will never say when it has done. Returns the bytes that are lost to the
@@ -326,7 +377,7 @@ impl Buffer {
         let bytes = self.len as usize;
         match std::mem::replace(&mut self.home, Home::nothing()) {
             Home::Pool { pool, index } => {
-                let mut registered = pool.registered();
+                let Some(mut registered) = pool.registered() else { return 0 }; // nothing of a child's is read
                 if registered.instances > 0 && pool.0.whole_pages {
                     registered.given_up.push(index);
                     return 0;
@@ -337,7 +388,7 @@ impl Buffer {
                 if !is_replaced {
                     return pool.buffer_bytes();
                 }
-                pool.free().push(index);
+                pool.bring_home(index);
                 0
             }
             home @ (Home::Owner(_) | Home::Frame(_)) => {
@@ -399,7 +450,7 @@ impl fmt::Debug for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         match &self.home {
-            Home::Pool { pool, index } => pool.free().push(*index),
+            Home::Pool { pool, index } => pool.bring_home(*index),
             Home::Owner(owner) => {
                 // SAFETY: from `Box::into_raw`, and nobody else has it.
                 drop_owner(unsafe { Box::from_raw(owner.as_ptr()) });
@@ -427,23 +478,43 @@ pub(crate) struct Cache {
     pool: Pool,
     free: Vec<Buffer>,
     free_max: usize,
+    /// Memory of this half's own beside a shared pool, made when it is first needed.
+    reserve: Option<Pool>,
 }
 
 impl Cache {
     pub(crate) fn new(pool: Pool) -> Self {
         let free_max = CACHED_MAX.min(pool.total());
-        Self { pool, free: Vec::with_capacity(free_max), free_max }
+        Self { pool, free: Vec::with_capacity(free_max), free_max, reserve: None }
     }
 
     /// One that keeps none to itself: where many share a pool, those that are idle must not starve the others.
     pub(crate) fn sharing(pool: Pool) -> Self {
-        Self { pool, free: Vec::new(), free_max: 0 }
+        Self { pool, free: Vec::new(), free_max: 0, reserve: None }
     }
 
-    /// An empty buffer; `None` while all are away.
+    /// Counts a stream among those that share the pool, if it is shared.
+    pub(crate) fn share(&self) -> Option<Sharer> {
+        (self.free_max == 0).then(|| Sharer::new(self.pool.clone()))
+    }
+
+    /// A buffer although all are away: with other streams, which may never give them back. For a half that has none on their way, so
+    /// that there is nothing to wait for. It gets as many as its share of the pool is.
+    #[cold]
+    pub(crate) fn take_reserved(&mut self) -> Option<Buffer> {
+        if self.reserve.is_none() && self.pool.sharers() > 1 {
+            let share = (self.pool.total() / self.pool.sharers()).max(1);
+            self.reserve = Pool::new(u32::try_from(share).ok()?, self.pool.buffer_bytes()).ok();
+        }
+        self.reserve.as_ref()?.take()
+    }
+
+    /// An empty buffer; `None` while all are away, and in a forked child, where there is no memory behind those that are here.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Buffer> {
-        self.free.pop().or_else(|| self.pool.take())
+        let is_here = !self.pool.0.mapping.is_elsewhere();
+        let free = if is_here { self.free.pop() } else { None };
+        free.or_else(|| self.pool.take())
     }
 
     /// Takes a buffer back; one of another home goes there.
@@ -456,10 +527,12 @@ impl Cache {
         }
     }
 
-    /// Whether it is one of this pool.
+    /// Whether it is one of this pool, or of the half's own beside it.
     #[inline]
     pub(crate) fn owns(&self, buffer: &Buffer) -> bool {
-        matches!(&buffer.home, Home::Pool { pool, .. } if pool.is(&self.pool))
+        let is_own =
+            |pool: &Pool| pool.is(&self.pool) || self.reserve.as_ref().is_some_and(|own| pool.is(own));
+        matches!(&buffer.home, Home::Pool { pool, .. } if is_own(pool))
     }
 
     pub(crate) fn pool(&self) -> &Pool {
@@ -486,7 +559,10 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
+    use std::mem::ManuallyDrop;
+
     use super::*;
+    use crate::sys::fork::tests::in_forked_child;
 
     #[test]
     fn every_buffer_comes_home() {
@@ -500,6 +576,43 @@ mod tests {
         drop(one);
         assert_eq!(pool.at_home(), 2);
         assert!(pool.take().unwrap().is_empty(), "a buffer comes empty");
+    }
+
+    #[test]
+    fn a_forked_child_finds_no_buffer_and_waits_for_no_lock() {
+        let pool = Pool::new(2, 4096).unwrap();
+        let mut cache = Cache::new(pool.clone());
+        let (kept, _held) = (cache.take().unwrap(), cache.take().unwrap());
+        cache.put(kept);
+        let registration = ManuallyDrop::new(pool.register());
+        let (free, registered) = (pool.free(), pool.registered());
+        let mut parents = ManuallyDrop::new((cache, _held));
+        in_forked_child(|| {
+            assert!(pool.take().is_none() && parents.0.take().is_none());
+            assert_eq!(pool.at_home(), 0);
+            // SAFETY: the child ends without looking at it again.
+            unsafe { ManuallyDrop::drop(&mut parents) };
+            drop(ManuallyDrop::into_inner(registration));
+        });
+        drop((free, registered));
+    }
+
+    #[test]
+    fn locked_pages_are_replaced_as_well() {
+        let pool = Pool::new(1, 4096).unwrap();
+        let (first, bytes) = pool.memory();
+        // SAFETY: memory of the pool, whose contents stay.
+        assert_eq!(unsafe { libc::mlock(first.as_ptr().cast(), bytes) }, 0);
+        for is_registered in [false, true] {
+            let registration = is_registered.then(|| pool.register());
+            let mut buffer = pool.take().expect("at home");
+            buffer.fill(&[7; 4096]).unwrap();
+            assert_eq!(buffer.abandon(), 0);
+            drop(registration);
+            let mut buffer = pool.take().expect("at home");
+            buffer.resize(4096);
+            assert_eq!(*buffer, [0; 4096], "new pages");
+        }
     }
 
     #[test]

@@ -44,6 +44,9 @@ pub enum Cause {
     ZeroCopyRefused,
     /// A zero-copy send for which the kernel had no memory to remember it by (`ENOBUFS`).
     NoBuffers,
+    /// Several streams send from one pool, and this one had as many of its buffers in flight as were left free: a copy gives a buffer back at
+    /// once.
+    ShareInFlight,
     /// The pieces of a packet that lay in several buffers, put together.
     Gathered,
     /// Less than a page was received: what is mapped is whole pages.
@@ -62,7 +65,7 @@ pub enum Cause {
 
 impl Cause {
     /// All there are, in the order in which they are told.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::XdpCopyMode,
         Self::MemoryPort,
         Self::SocketCall,
@@ -74,6 +77,7 @@ impl Cause {
         Self::DeliveredLocally,
         Self::ZeroCopyRefused,
         Self::NoBuffers,
+        Self::ShareInFlight,
         Self::Gathered,
         Self::PartOfPage,
         Self::LocalPages,
@@ -108,6 +112,7 @@ impl fmt::Display for Cause {
             Self::DeliveredLocally => "delivered locally",
             Self::ZeroCopyRefused => "zero-copy refused by the kernel",
             Self::NoBuffers => "no buffers (ENOBUFS)",
+            Self::ShareInFlight => "its share of the pool is in flight",
             Self::Gathered => "gathered",
             Self::PartOfPage => "part of a page",
             Self::LocalPages => "pages of a local sender",

@@ -311,6 +311,12 @@ impl Sender {
         self.pool.lent_count()
     }
 
+    /// Whether nothing is on its way that was not taken back.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.book();
+        self.pool.lent_count() == 0
+    }
+
     /// Flushes until nothing is on its way any more, for at most `timeout`; returns whether it got there.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use super::in_flight::{Calls, Messages, Ticket};
 use super::kernel_socket::KernelSocket;
 use super::reaper::{self, Orphan};
 use crate::evidence::Evidence;
-use crate::pool::{Pool, Registration};
+use crate::pool::{Pool, Registration, Sharer};
 use crate::sys::error_queue::Done;
 use crate::sys::fork::Generation;
 use crate::sys::option;
@@ -20,6 +20,9 @@ use crate::sys::uring_send::{UringRefused, UringSender};
 
 const BUSY: &str = "the kernel has not told yet how many MSG_ZEROCOPY calls were made on this socket, by this sender or another one: \
                     drain them, and try again";
+
+const FORKED: &str = "this process is a forked child of the one that sends on this socket, which would go on numbering its MSG_ZEROCOPY \
+                      calls: ask in the parent, before the fork";
 
 /// What is queued as one: a message of datagrams, a piece of a stream.
 pub(super) trait Load: Send {
@@ -53,6 +56,8 @@ pub(super) struct Kept<M, T, C> {
     /// At most one: no call is made until it is over.
     pub(super) doubt: Option<Doubt<C>>,
     pub(super) ring: Option<Ring<C>>,
+    /// What is in flight after the sender was dropped is away from those that share its pool, too.
+    pub(super) sharer: Option<Sharer>,
     /// How long the kernel may take when nobody has the socket any more.
     patience: Duration,
     /// Of the process that makes the calls, and gets their completions.
@@ -136,7 +141,8 @@ impl<M, T, C: Call> Kept<M, T, C> {
     pub(super) fn new(socket: Arc<KernelSocket>, patience: Duration) -> Self {
         let (messages, calls) = (Messages::default(), Calls::default());
         let (numbering, generation) = (Numbering::NotOurs, Generation::current());
-        Self { socket, messages, calls, numbering, doubt: None, ring: None, patience, generation }
+        let (doubt, ring, sharer) = (None, None, None);
+        Self { socket, messages, calls, numbering, doubt, ring, sharer, patience, generation }
     }
 
     /// All of it, to be kept by another.
@@ -170,10 +176,12 @@ impl<M, T, C: Call> Kept<M, T, C> {
     /// From now on others may make MSG_ZEROCOPY calls on the socket; this sender makes none any more.
     ///
     /// # Errors
-    /// `ResourceBusy`: another sender may make them, or a call failed of which it is not known yet whether it has a number.
+    /// `ResourceBusy`: another sender may make them, or a call failed of which it is not known yet whether it has a number. `Unsupported` in a
+    /// forked child, whose parent goes on making them.
     pub(super) fn give_numbering_away(&mut self) -> io::Result<()> {
         match self.numbering {
             Numbering::GivenAway => return Ok(()),
+            _ if self.is_inherited() => return Err(io::Error::new(io::ErrorKind::Unsupported, FORKED)),
             Numbering::Ours { .. } if self.doubt.is_none() => {}
             Numbering::NotOurs if self.socket.claim().is_some() => {}
             Numbering::Ours { .. } | Numbering::NotOurs => {
@@ -205,10 +213,6 @@ impl<M, T, C: Call> Kept<M, T, C> {
 
     /// The next completion of MSG_ZEROCOPY calls; reads what else is in the error queue, too.
     pub(super) fn next_done(&self) -> Option<Done> {
-        // A forked child does not even lock: one of its parent's threads may have, when it forked.
-        if self.is_inherited() {
-            return None;
-        }
         if self.numbering == Numbering::NotOurs {
             self.socket.read();
             return None;
@@ -373,7 +377,7 @@ impl<M, T, C> Drop for Kept<M, T, C> {
         if self.in_flight() > 0 || (self.ring.is_some() && self.is_inherited()) {
             std::mem::forget((std::mem::take(&mut self.messages), self.ring.take()));
         }
-        if self.numbering != Numbering::NotOurs && !self.is_inherited() {
+        if self.numbering != Numbering::NotOurs {
             let is_ours = matches!(self.numbering, Numbering::Ours { .. });
             let is_known = is_ours && self.calls.open() == 0 && self.doubt.is_none();
             self.socket.give_back(is_known.then(|| self.calls.end()));

@@ -65,10 +65,7 @@ impl KernelSocket {
     /// Makes the caller the one sender that makes `MSG_ZEROCOPY` calls, and returns the number of its first. `None` while another one is,
     /// and once the number is not known any more; nor in a forked child, whose parent goes on counting.
     pub(super) fn claim(&self) -> Option<u64> {
-        if self.generation.is_past() {
-            return None;
-        }
-        let mut queue = self.queue();
+        let mut queue = self.queue()?;
         let Numbering::Free(next) = queue.numbering else { return None };
         queue.numbering = Numbering::Taken;
         Some(next)
@@ -76,14 +73,14 @@ impl KernelSocket {
 
     /// That sender makes no more calls, and waits for no completion. `next` is the number of the next call, if it is known.
     pub(super) fn give_back(&self, next: Option<u64>) {
-        let mut queue = self.queue();
+        let Some(mut queue) = self.queue() else { return };
         queue.numbering = next.map_or(Numbering::Lost, Numbering::Free);
         queue.done.clear();
     }
 
     /// The next completion, for the sender that made the calls; `None` if there is none now.
     pub(super) fn next_done(&self) -> Option<Done> {
-        let mut queue = self.queue();
+        let mut queue = self.queue()?;
         loop {
             if let Some(done) = queue.done.pop_front() {
                 return Some(done);
@@ -96,7 +93,7 @@ impl KernelSocket {
 
     /// Reads what is in the error queue, and returns how many errors of the network that was.
     pub(super) fn read(&self) -> u64 {
-        let mut queue = self.queue();
+        let Some(mut queue) = self.queue() else { return 0 };
         let before = self.errors_told();
         // Of a flood of errors not all: other halves wait for the lock.
         (0..READ_MAX).take_while(|_| self.read_one(&mut queue)).for_each(drop);
@@ -104,9 +101,6 @@ impl KernelSocket {
     }
 
     fn read_one(&self, queue: &mut Queue) -> bool {
-        if self.generation.is_past() {
-            return false;
-        }
         match next_notice(self.as_fd()) {
             Ok(Some(Notice::Done(done))) => {
                 if let Numbering::Taken = queue.numbering {
@@ -133,7 +127,7 @@ impl KernelSocket {
 
     /// The last of them that nobody took yet, oldest first.
     pub(super) fn take_errors(&self) -> VecDeque<Refusal> {
-        std::mem::take(&mut self.queue().errors)
+        self.queue().map(|mut queue| std::mem::take(&mut queue.errors)).unwrap_or_default()
     }
 
     /// What the kernel keeps for the socket beside its data: options, and each `MSG_ZEROCOPY` call until its completion was read
@@ -142,9 +136,10 @@ impl KernelSocket {
         option::option_memory_bytes(self).ok()
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    /// `None` in a forked child, which does not even lock it: one of its parent's threads may have, when it forked.
+    fn queue(&self) -> Option<MutexGuard<'_, Queue>> {
         // Nothing in it is half done where a panic could come.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        (!self.generation.is_past()).then(|| self.queue.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -161,6 +156,7 @@ mod tests {
     use nocopy_lab::patience::wait_until;
 
     use super::*;
+    use crate::sys::fork::tests::in_forked_child;
     use crate::sys::udp_send::report_errors;
 
     /// Of a half that nobody asks for them, while another one reads the queue.
@@ -177,6 +173,20 @@ mod tests {
         });
         assert_eq!(read.take_errors().len(), ERRORS_MAX);
         assert!(read.take_errors().is_empty());
+    }
+
+    #[test]
+    fn a_child_forked_while_the_queue_is_locked_leaves_it_alone() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let kernel = KernelSocket::new(Arc::new(socket.into()));
+        let locked = kernel.queue();
+        in_forked_child(|| {
+            assert!(kernel.claim().is_none() && kernel.next_done().is_none());
+            assert_eq!((kernel.read(), kernel.take_errors().len()), (0, 0));
+            kernel.give_back(Some(0));
+        });
+        drop(locked);
+        assert_eq!(kernel.claim(), Some(0));
     }
 
     #[test]

@@ -2,15 +2,18 @@
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::evidence::{Cause, Evidence};
 use crate::route::{Kind, Medium, Routes};
+use crate::sys::fork::{Generation, OfProcess};
 use crate::sys::option;
 
 /// The routes of each network namespace that sockets of this process are in, from each of their addresses; one for all sockets,
 /// since each has two netlink sockets.
-static SHARED: Mutex<Vec<(Key, Weak<Mutex<Routes>>)>> = Mutex::new(Vec::new());
+static SHARED: OfProcess<Mutex<Shared>> = OfProcess::new();
+
+type Shared = Vec<(Key, Weak<Mutex<Routes>>)>;
 
 /// A network namespace, by its cookie, and the address sent from, since policies may depend on it.
 type Key = (u64, Option<IpAddr>);
@@ -20,6 +23,8 @@ type Key = (u64, Option<IpAddr>);
 pub(super) struct Paths {
     /// `None` where the host does not tell.
     routes: Option<Arc<Mutex<Routes>>>,
+    /// Of the process that asks. A forked child has the same netlink sockets: what it read its parent would never be told.
+    generation: Generation,
 }
 
 /// What is known of a path.
@@ -50,34 +55,38 @@ impl Paths {
     pub(super) fn of(socket: &impl AsFd, local: Option<IpAddr>) -> Self {
         let from = local.map(|local| local.to_canonical()).filter(|local| !local.is_unspecified());
         let routes = option::namespace_cookie(socket).ok().and_then(|cookie| shared((cookie, from)));
-        Self { routes }
+        Self { routes, generation: Generation::current() }
+    }
+
+    /// `None` in a forked child, too.
+    fn routes(&self) -> Option<MutexGuard<'_, Routes>> {
+        let routes = self.routes.as_ref().filter(|_| !self.generation.is_past())?;
+        Some(routes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The path to that address, as it is now.
     pub(super) fn to(&self, to: Option<IpAddr>) -> Path {
-        let (Some(routes), Some(to)) = (&self.routes, to) else { return Path::Unknown };
-        look_up(&mut routes.lock().unwrap_or_else(PoisonError::into_inner), to)
+        let (Some(mut routes), Some(to)) = (self.routes(), to) else { return Path::Unknown };
+        look_up(&mut routes, to)
     }
 
     /// Whether that is an address of this machine.
     pub(super) fn ends_here(&self, to: Option<IpAddr>) -> bool {
-        let (Some(routes), Some(to)) = (&self.routes, to) else { return false };
-        let mut routes = routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Some(mut routes), Some(to)) = (self.routes(), to) else { return false };
         routes.look_up(to.to_canonical()).is_ok_and(|route| matches!(route.kind, Kind::Local))
     }
 
     /// The name of the interface by which packets leave to that address, if it is known.
     pub(super) fn interface(&self, to: Option<IpAddr>) -> Option<String> {
-        let (routes, to) = (self.routes.as_ref()?, to?.to_canonical());
-        let mut routes = routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut routes, to) = (self.routes()?, to?.to_canonical());
         let index = routes.look_up(to).ok()?.interface_index;
         routes.interface_name(index)
     }
 
     /// Takes notice of what changed. One system call if nothing did.
     pub(super) fn refresh(&self) {
-        if let Some(routes) = &self.routes {
-            routes.lock().unwrap_or_else(PoisonError::into_inner).poll_changes();
+        if let Some(mut routes) = self.routes() {
+            routes.poll_changes();
         }
     }
 }
@@ -111,7 +120,7 @@ fn is_of_a_link(to: IpAddr) -> bool {
 }
 
 fn shared(key: Key) -> Option<Arc<Mutex<Routes>>> {
-    let mut all = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = SHARED.get().lock().unwrap_or_else(PoisonError::into_inner);
     all.retain(|(_, routes)| routes.strong_count() > 0);
     if let Some(routes) = all.iter().find(|(known, _)| *known == key).and_then(|(_, routes)| routes.upgrade())
     {
@@ -125,6 +134,7 @@ fn shared(key: Key) -> Option<Arc<Mutex<Routes>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::fork::tests::in_forked_child;
 
     #[test]
     fn ipv4_in_the_clothes_of_ipv6_goes_the_way_of_ipv4() {
@@ -132,6 +142,21 @@ mod tests {
         for to in ["127.0.0.1", "::ffff:127.0.0.1", "::1"] {
             assert_eq!(paths.to(Some(to.parse().unwrap())), Path::Local, "{to}");
         }
+    }
+
+    #[test]
+    fn a_child_forked_while_the_routes_are_locked_does_without_them() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let here = socket.local_addr().unwrap().ip();
+        let paths = Paths::of(&socket, Some(here));
+        let (all, routes) = (SHARED.get().lock(), paths.routes());
+        in_forked_child(|| {
+            paths.refresh();
+            assert_eq!(paths.to(Some(here)), Path::Unknown);
+            assert_eq!(Paths::of(&socket, Some(here)).to(Some(here)), Path::Local, "its own");
+        });
+        drop((all, routes));
+        assert_eq!(paths.to(Some(here)), Path::Local);
     }
 
     #[test]

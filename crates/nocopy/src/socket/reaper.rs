@@ -6,13 +6,14 @@
 use std::cmp::Reverse;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::sys::fork::Generation;
+use crate::pool;
+use crate::sys::fork::OfProcess;
 
 /// How long to sleep between two looks: at first, and at most. A peer that stalls may do so for long.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -70,19 +71,19 @@ struct Waiting {
 #[derive(Default)]
 struct Home {
     orphans: Vec<Waiting>,
-    /// Of the process whose thread runs, if one does: a forked child has none of its parent's threads.
-    running_in: Option<Generation>,
+    is_running: bool,
 }
 
-static HOME: Mutex<Home> = Mutex::new(Home { orphans: Vec::new(), running_in: None });
+/// A forked child has none of its parent's threads, and leaves its parent's orphans to the parent.
+static HOME: OfProcess<Mutex<Home>> = OfProcess::new();
 static LEAKED_BYTES: AtomicU64 = AtomicU64::new(0);
 static SOCKETS_CUT_OFF: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes of this process that the kernel never gave back, and that could not be replaced by others: foreign memory and frames of
-/// sockets of datagrams that were closed by force, and of dropped sockets that were not completed in time (10 s for datagrams; for
+/// Bytes of this process that the kernel never gave back, and that could not be replaced by others: foreign memory and frames (and pages of
+/// pools, if the kernel refuses to replace them) of sockets of datagrams that were closed by force, and of dropped sockets that were not completed in time (10 s for datagrams; for
 /// streams two minutes, and a second after the connection was reset).
 pub fn leaked_bytes() -> u64 {
-    LEAKED_BYTES.load(Relaxed)
+    LEAKED_BYTES.load(Relaxed) + pool::not_replaced_bytes()
 }
 
 /// Dropped sockets of this process that were not waited for any longer: their peers acknowledged nothing for two minutes (streams) or 10 s
@@ -98,17 +99,17 @@ pub(super) fn leaked(bytes: usize) {
     LEAKED_BYTES.fetch_add(bytes as u64, Relaxed);
 }
 
+fn home() -> MutexGuard<'static, Home> {
+    HOME.get().lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Takes over what the kernel still reads.
 pub(super) fn adopt(orphan: Box<dyn Orphan>) {
-    let mut home = HOME.lock().unwrap_or_else(PoisonError::into_inner);
-    if home.running_in.is_some_and(Generation::is_past) {
-        // Its parent's, which the parent waits for.
-        std::mem::forget(std::mem::take(&mut *home));
-    }
+    let mut home = home();
     home.orphans.push(Waiting::new(orphan, Instant::now()));
-    if home.running_in.is_none() {
+    if !home.is_running {
         match thread::Builder::new().name("nocopy-reaper".into()).spawn(run) {
-            Ok(_) => home.running_in = Some(Generation::current()),
+            Ok(_) => home.is_running = true,
             Err(_) => {
                 // Without a thread to wait for it, the memory is given up at once; what the program drops then may come here again.
                 let orphans = std::mem::take(&mut home.orphans);
@@ -123,15 +124,15 @@ fn run() {
     let mut pause = PAUSE;
     loop {
         thread::sleep(pause);
-        let mut orphans = std::mem::take(&mut HOME.lock().unwrap_or_else(PoisonError::into_inner).orphans);
+        let mut orphans = std::mem::take(&mut home().orphans);
         hurry(&mut orphans, count_max(), BYTES_MAX);
         // A fault of ours costs that socket only: what is read while it is dropped stays where it is for good.
         let look = |waiting: Waiting| catch_unwind(AssertUnwindSafe(|| waiting.look())).ok().flatten();
         let waiting: Vec<_> = orphans.into_iter().filter_map(look).collect();
-        let mut home = HOME.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut home = home();
         home.orphans.extend(waiting);
         let Some(youngest) = home.orphans.iter().map(|waiting| waiting.since.elapsed()).min() else {
-            home.running_in = None;
+            home.is_running = false;
             return;
         };
         pause = (youngest / 8).clamp(PAUSE, PAUSE_MAX);
@@ -214,6 +215,7 @@ mod tests {
     use nocopy_lab::patience::wait_until;
 
     use super::*;
+    use crate::sys::fork::tests::in_forked_child;
 
     /// Has been looked at once, and then nothing is left.
     struct Looked(Arc<AtomicBool>);
@@ -296,6 +298,17 @@ mod tests {
             wait_until("its end", || end.lock().unwrap().is_some());
             assert_eq!(*end.lock().unwrap(), Some(expected));
         }
+    }
+
+    #[test]
+    fn a_child_forked_while_the_list_is_locked_reaps_its_own() {
+        let locked = home();
+        in_forked_child(|| {
+            let looked = Arc::default();
+            adopt(Box::new(Looked(Arc::clone(&looked))));
+            wait_until("a look", || looked.load(Relaxed));
+        });
+        drop(locked);
     }
 
     #[test]

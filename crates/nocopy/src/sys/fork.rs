@@ -1,7 +1,7 @@
 //! Telling a forked child from its parent.
 
-use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 /// How often this process's line of ancestors forked. Written by the child alone, before it goes on; nothing else depends on it.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -14,12 +14,15 @@ pub(crate) struct Generation(u32);
 impl Generation {
     /// This process's.
     pub(crate) fn current() -> Self {
-        static WATCH: Once = Once::new();
-        WATCH.call_once(|| {
+        // Not a lock: a child that is forked while another thread has it would wait for ever. Registered twice, the handler counts two for
+        // each fork, which is as good.
+        static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+        if !IS_WATCHED.load(Ordering::Relaxed) {
             // SAFETY: the handler only stores a number; the C library forgets it when it unloads what it lies in.
             let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
             assert_eq!(result, 0, "no memory to remember forks");
-        });
+            IS_WATCHED.store(true, Ordering::Relaxed);
+        }
         Self(GENERATION.load(Ordering::Relaxed))
     }
 
@@ -32,4 +35,81 @@ impl Generation {
 
 unsafe extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A value that each process makes for itself, and never drops. A forked child does not touch its parent's: a thread that the child does not
+/// have may have locked it at the time.
+#[derive(Debug)]
+pub(crate) struct OfProcess<T>(AtomicPtr<(Generation, T)>);
+
+impl<T: Default + Send + Sync + 'static> OfProcess<T> {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// This process's value.
+    pub(crate) fn get(&self) -> &'static T {
+        let found = self.0.load(Ordering::Acquire); // partner: the exchange below
+        // SAFETY: null, or of a box that was leaked below.
+        if let Some((generation, value)) = unsafe { found.as_ref() }
+            && !generation.is_past()
+        {
+            return value;
+        }
+        let made = Box::into_raw(Box::new((Generation::current(), T::default())));
+        let placed = self.0.compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire);
+        let value = placed.map_or_else(
+            |others| {
+                // SAFETY: from `into_raw`, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(made) });
+                others // another thread of this process was first
+            },
+            |_| made,
+        );
+        // SAFETY: of a box that is leaked.
+        unsafe { &(*value).1 }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use nocopy_lab::patience::{PATIENCE, uninterrupted};
+
+    use super::*;
+
+    /// Does the work in a forked child. Fails if that panics, or never ends.
+    pub(crate) fn in_forked_child(work: impl FnOnce()) {
+        // SAFETY: the child does the work with what this thread has, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: it ends a child that hangs.
+            unsafe { libc::alarm(PATIENCE.as_secs() as u32) };
+            let done = catch_unwind(AssertUnwindSafe(work));
+            // SAFETY: nothing of this process is to be run in its place.
+            unsafe { libc::_exit(if done.is_ok() { 7 } else { 8 }) }
+        }
+        let mut status = 0;
+        // SAFETY: `status` is a place for one.
+        let wait = || match unsafe { libc::waitpid(child, &raw mut status, 0) } {
+            -1 => Err(std::io::Error::last_os_error()),
+            child => Ok(child),
+        };
+        assert_eq!(uninterrupted(wait).unwrap(), child);
+        assert_eq!((status & 0x7f, status >> 8), (0, 7), "the child's signal and its exit code");
+    }
+
+    #[test]
+    fn a_forked_child_has_values_of_its_own() {
+        static VALUE: OfProcess<AtomicU32> = OfProcess::new();
+        VALUE.get().store(3, Ordering::Relaxed);
+        assert_eq!(VALUE.get().load(Ordering::Relaxed), 3);
+        in_forked_child(|| {
+            assert_eq!(VALUE.get().load(Ordering::Relaxed), 0);
+            VALUE.get().store(5, Ordering::Relaxed);
+            assert_eq!(VALUE.get().load(Ordering::Relaxed), 5);
+        });
+        assert_eq!(VALUE.get().load(Ordering::Relaxed), 3);
+    }
 }

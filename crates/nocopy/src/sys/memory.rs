@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 
+use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
 use super::fork::Generation;
@@ -121,9 +122,22 @@ impl Mapping {
         if self.is_elsewhere() {
             return Err(io::ErrorKind::Unsupported.into());
         }
+        let place = first.as_ptr().cast();
         // SAFETY: by contract.
-        unsafe { mm::madvise(first.as_ptr().cast(), bytes, Advice::LinuxDontNeed)? };
-        Ok(())
+        match unsafe { mm::madvise(place, bytes, Advice::LinuxDontNeed) } {
+            // Locked (`mlockall`). Linux 5.18 has a word for that; before, they are unlocked first.
+            Err(Errno::INVAL) => {}
+            replaced => return Ok(replaced?),
+        }
+        // SAFETY: by contract.
+        if unsafe { libc::madvise(place, bytes, libc::MADV_DONTNEED_LOCKED) } == 0 {
+            return Ok(());
+        }
+        // SAFETY: by contract; what is unlocked keeps its contents.
+        unsafe {
+            mm::munlock(place, bytes)?;
+            Ok(mm::madvise(place, bytes, Advice::LinuxDontNeed)?)
+        }
     }
 
     /// Anonymous, zeroed pages.
@@ -217,7 +231,8 @@ impl Mapping {
     }
 
     /// Whether this process is a forked child that does not have it.
-    fn is_elsewhere(&self) -> bool {
+    #[inline]
+    pub(crate) fn is_elsewhere(&self) -> bool {
         self.only_in.is_some_and(Generation::is_past)
     }
 

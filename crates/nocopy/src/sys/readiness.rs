@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
+use super::fork::Generation;
+
 /// An epoll instance that watches one socket, and is readable while that is ready. Made when it is first asked for, since every packet
 /// costs a little more from then on.
 ///
@@ -14,10 +16,19 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 /// ours, and free memory that the kernel reads.
 #[derive(Debug)]
 pub(crate) struct Readiness {
-    epoll: OnceLock<OwnedFd>,
+    epoll: OnceLock<Box<Instance>>,
     always: EventFlags,
     /// Whether room to send in is waited for. Only its owner writes it, between two waits: nothing else depends on it.
     wants_room: AtomicBool,
+}
+
+/// The instance of one process: what a forked child changed in its parent's would hold for the parent, too.
+#[derive(Debug)]
+struct Instance {
+    epoll: OwnedFd,
+    generation: Generation,
+    /// That of a forked child.
+    next: OnceLock<Box<Self>>,
 }
 
 impl Readiness {
@@ -35,22 +46,38 @@ impl Readiness {
         Self { epoll: OnceLock::new(), always, wants_room: AtomicBool::new(false) }
     }
 
+    /// Whether the descriptor tells of room to send in.
+    #[inline]
+    pub(crate) fn wants_room(&self) -> bool {
+        self.wants_room.load(Relaxed)
+    }
+
     /// Has the descriptor tell of room to send in, or not.
     #[inline]
     pub(crate) fn want_room(&self, socket: BorrowedFd<'_>, wanted: bool) {
-        if self.wants_room.load(Relaxed) == wanted {
+        if self.wants_room() == wanted {
             return;
         }
         self.wants_room.store(wanted, Relaxed);
-        if let Some(epoll) = self.epoll.get() {
+        if let Some(epoll) = self.place().get() {
+            let epoll = &epoll.epoll;
             // It is watched since the instance was made.
             let _ = epoll::modify(epoll, socket, EventData::new_u64(0), self.events());
         }
     }
 
     fn events(&self) -> EventFlags {
-        let room = if self.wants_room.load(Relaxed) { EventFlags::OUT } else { EventFlags::empty() };
+        let room = if self.wants_room() { EventFlags::OUT } else { EventFlags::empty() };
         self.always | room
+    }
+
+    /// Where this process's instance is, or is to be.
+    fn place(&self) -> &OnceLock<Box<Instance>> {
+        let mut place = &self.epoll;
+        while let Some(inherited) = place.get().filter(|instance| instance.generation.is_past()) {
+            place = &inherited.next;
+        }
+        place
     }
 
     /// The descriptor, for [`AsFd`].
@@ -65,12 +92,50 @@ impl Readiness {
     }
 
     fn made(&self, socket: BorrowedFd<'_>) -> io::Result<BorrowedFd<'_>> {
-        if self.epoll.get().is_none() {
+        let place = self.place();
+        if place.get().is_none() {
             let epoll = epoll::create(CreateFlags::CLOEXEC)?;
             epoll::add(&epoll, socket, EventData::new_u64(0), self.events())?;
             // Another thread may have made one meanwhile, which is as good.
-            let _ = self.epoll.set(epoll);
+            let _ = place.set(Box::new(Instance {
+                epoll,
+                generation: Generation::current(),
+                next: OnceLock::new(),
+            }));
         }
-        Ok(self.epoll.get().expect("made above").as_fd())
+        Ok(place.get().expect("made above").epoll.as_fd())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+    use crate::sys::fork::tests::in_forked_child;
+    use crate::sys::xsk::{Wakeup, wait_readable};
+
+    fn is_readable(readiness: &Readiness, socket: &UdpSocket) -> bool {
+        wait_readable(readiness.descriptor(socket.as_fd()), std::time::Duration::ZERO).unwrap()
+            == Wakeup::Ready
+    }
+
+    #[test]
+    fn parent_and_child_wait_for_what_each_of_them_wants() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap(); // with room to send in
+        let readiness = Readiness::to_send();
+        assert!(!is_readable(&readiness, &socket));
+        in_forked_child(|| {
+            readiness.want_room(socket.as_fd(), true);
+            assert!(is_readable(&readiness, &socket));
+        });
+        assert!(!is_readable(&readiness, &socket), "the child alone wants room");
+        readiness.want_room(socket.as_fd(), true);
+        in_forked_child(|| {
+            readiness.want_room(socket.as_fd(), false);
+            assert!(!is_readable(&readiness, &socket));
+            in_forked_child(|| assert!(!is_readable(&readiness, &socket)));
+        });
+        assert!(is_readable(&readiness, &socket), "the parent alone wants room");
     }
 }

@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use socket2::SockRef;
 
+use crate::common::forks::ForkedChild;
 use crate::common::{PATIENCE, lab};
 use crate::udp_lifetime::{
     COUNT, DATAGRAM_BYTES, FAST, SLOW, assert_all_arrive, hold_back, hurry, let_go, pattern, receive,
@@ -216,6 +217,71 @@ fn what_datagrams_are_waited_for_by_cannot_be_sent_on() {
     assert!(!is_readable(&sender));
 }
 
+/// A flush of one message only goes without the queue's bookkeeping.
+#[test]
+fn room_is_not_told_of_when_nothing_waits_for_it_any_more() {
+    let lab = lab!();
+    hold_back(&lab);
+    let (receiver, address) = (receiver(&lab), SocketAddr::new(lab.left().ipv4().into(), 0));
+    let builder = Socket::builder().send_buffer(4096);
+    let mut socket = lab.left().namespace().run(|| builder.bind(address)).unwrap();
+    socket.connect(receiver.local_addr().unwrap()).unwrap();
+    let sender = socket.sender();
+    assert!(!is_readable(&sender));
+    loop {
+        sender.send(Buffer::from(vec![1; 1000])).unwrap();
+        if !sender.try_flush().unwrap() {
+            break;
+        }
+    }
+    let_go(&lab);
+    wait_until("room", || is_readable(&sender));
+    assert_eq!(sender.queued(), 1);
+    sender.flush().unwrap();
+    for _ in 0..sender.counters().sent {
+        assert_eq!(receive(&receiver, &mut [0; 2000]), 1000);
+    }
+    assert!(!is_readable(&sender), "there is room, and nothing is queued");
+}
+
+/// The parent goes on numbering its calls, of which it would not know.
+#[test]
+fn a_forked_child_is_not_given_the_kernels_socket() {
+    let there = bound();
+    let mut socket = Socket::builder().method(Method::ZeroCopy).bind(LOOPBACK.parse().unwrap()).unwrap();
+    socket.connect(there.local_addr().unwrap()).unwrap();
+    let (mut stream, _peer) = connected(tcp::Socket::builder());
+    let (mut given, _other_peer) = connected(tcp::Socket::builder());
+    given.sender().kernel_socket().unwrap();
+    ForkedChild::start(|| {
+        let refused = [socket.sender().kernel_socket().err(), stream.sender().kernel_socket().err()];
+        for error in refused {
+            let error = error.expect("refused");
+            assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
+            assert!(error.to_string().contains("ask in the parent, before the fork"), "{error}");
+        }
+        given.sender().kernel_socket().expect("as in the parent");
+    })
+    .join();
+    socket.sender().kernel_socket().unwrap();
+    stream.sender().kernel_socket().unwrap();
+}
+
+#[test]
+fn room_is_not_told_of_when_the_queue_was_taken_back() {
+    let (mut socket, mut peer) = connected(tcp::Socket::builder().send_buffer(64 << 10));
+    let sender = socket.sender();
+    sender.send(vec![1; 8 << 20]).unwrap();
+    assert!(!sender.try_flush().unwrap() && !is_readable(&sender));
+    sender.take_unsent();
+    let handed_over = sender.counters().sent_bytes as usize;
+    std::io::Read::read_exact(&mut peer, &mut vec![0; handed_over]).unwrap();
+    wait_until("nothing to tell", || {
+        sender.reap();
+        !is_readable(&sender)
+    });
+}
+
 fn connected(builder: tcp::Builder) -> (tcp::Socket, TcpStream) {
     let listener = TcpListener::bind(LOOPBACK).unwrap();
     let socket = builder.connect(listener.local_addr().unwrap()).unwrap();
@@ -271,7 +337,7 @@ fn a_stream_that_others_can_send_on_has_no_numbered_calls() {
     let builder = || tcp::Socket::builder().method(tcp::Method::ZeroCopy);
     let (mut socket, mut peer) = connected(builder());
     assert!(goes_without_copy(&mut socket, &mut peer));
-    socket.sender().kernel_socket();
+    socket.sender().kernel_socket().unwrap();
     assert!(!goes_without_copy(&mut socket, &mut peer));
 
     let listener = TcpListener::bind(LOOPBACK).unwrap();

@@ -121,7 +121,8 @@ fn memory_that_cannot_be_replaced_comes_back_after_closing_by_force() {
     for method in ZERO_COPY {
         // Because some is of the program's own, or because the ring of another stream reads the pool.
         for has_ring in [false, true] {
-            let (lab, pool, gone) = (lab!(), pool(), Arc::default());
+            // So many buffers that all pieces are less than a stream's share of them, where there are two.
+            let (lab, pool, gone) = (lab!(), Pool::new(64, 8192).unwrap(), Arc::default());
             let (mut socket, peer) = connected(&lab, builder(method, &pool));
             let other = has_ring.then(|| connected(&lab, builder(Method::UringZeroCopy, &pool)));
             let loss = lose!(lab);

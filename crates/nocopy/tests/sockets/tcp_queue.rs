@@ -29,7 +29,8 @@ fn kept_back(sender: &mut Sender) -> i32 {
     const SIOCOUTQNSD: libc::c_ulong = 0x894b; // linux/sockios.h
     let mut bytes = -1;
     // SAFETY: the kernel writes one integer to `bytes`, which outlives the call.
-    let result = unsafe { libc::ioctl(sender.kernel_socket().as_raw_fd(), SIOCOUTQNSD, &raw mut bytes) };
+    let result =
+        unsafe { libc::ioctl(sender.kernel_socket().unwrap().as_raw_fd(), SIOCOUTQNSD, &raw mut bytes) };
     assert_eq!(result, 0);
     bytes
 }

@@ -6,13 +6,14 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use nocopy::socket::tcp::{Builder, Method, NotQueued, Published, RejectedReason, Socket};
+use nocopy::socket::tcp::{Builder, Listener, Method, NotQueued, Published, RejectedReason, Sender, Socket};
 use nocopy::{Buffer, Cause, Pool};
+use nocopy_lab::patience::wait_until;
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::common::calls::{POLL, this_thread, wait_until_in};
-use crate::common::stream::{PATIENCE, assert_same, pattern};
+use crate::common::stream::{PATIENCE, assert_same, pattern, reading};
 
 /// Who reads everything there, and returns it.
 fn reader() -> (SocketAddr, JoinHandle<Vec<u8>>) {
@@ -225,6 +226,82 @@ fn a_listener_shares_its_pool_among_what_it_accepts() {
         assert_eq!(received, "hello");
     }
     assert_eq!(pool.at_home(), 4);
+}
+
+/// A stream of a listener by zero-copy calls alone, and its peer, whose kernel takes little that is not read.
+fn accepted(listener: &Listener) -> (Sender, TcpStream) {
+    let peer = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    peer.set_recv_buffer_size(4096).unwrap();
+    peer.connect(&listener.local_address().unwrap().into()).unwrap();
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    (listener.accept().unwrap().0.split().1, peer.into())
+}
+
+/// The send buffer takes all of the pool.
+fn listener_by_zero_copy(pool: &Pool) -> Listener {
+    let builder = Socket::builder().method(Method::ZeroCopy).send_pool(pool).send_buffer(4 << 20);
+    builder.listen("127.0.0.1:0".parse().unwrap()).unwrap()
+}
+
+/// Hands over buffers of the pool until the kernel takes no more, or none is left.
+fn fill_up(sender: &mut Sender) {
+    while let Some(mut buffer) = sender.buffer() {
+        buffer.resize(buffer.capacity());
+        sender.send(buffer).unwrap();
+        if !sender.try_flush().unwrap() {
+            return;
+        }
+    }
+}
+
+/// Sends numbered buffers, one behind the other, several of which are filled at a time, and reads them.
+fn assert_all_arrive(sender: &mut Sender, peer: TcpStream) {
+    let reader = reading(peer);
+    let mut sent = Vec::new();
+    for round in 0..50 {
+        let buffers: Vec<Buffer> = (0..2).map(|_| sender.wait_buffer().expect("a buffer")).collect();
+        for mut buffer in buffers {
+            buffer.fill(&[round; 15_000]).unwrap();
+            sent.extend_from_slice(&buffer);
+            sender.send(buffer).unwrap();
+        }
+        sender.flush().unwrap();
+    }
+    sender.finish().unwrap();
+    assert!(reader.join().unwrap() == sent, "as it was sent");
+    assert!(sender.drain(PATIENCE).unwrap());
+}
+
+#[test]
+fn a_peer_that_never_reads_stops_no_other_stream() {
+    let pool = Pool::new(16, 16 << 10).unwrap();
+    let listener = listener_by_zero_copy(&pool);
+    let ((mut stalled, _silent), (mut other, peer)) = (accepted(&listener), accepted(&listener));
+    fill_up(&mut stalled);
+    let ledger = stalled.ledger();
+    assert!(ledger.copied_bytes(Cause::ShareInFlight) > 0, "{ledger}");
+    assert!(pool.at_home() >= pool.total() / 3, "{} buffers are left", pool.at_home());
+    assert_all_arrive(&mut other, peer);
+}
+
+/// A stream has all of the pool while it is the only one.
+#[test]
+fn a_stream_finds_buffers_where_an_earlier_one_has_the_pool() {
+    let pool = Pool::new(8, 16 << 10).unwrap();
+    let listener = listener_by_zero_copy(&pool);
+    let (mut stalled, silent) = accepted(&listener);
+    fill_up(&mut stalled);
+    assert_eq!((pool.at_home(), stalled.ledger().copied_bytes(Cause::ShareInFlight)), (0, 0));
+    assert!(stalled.buffer().is_none(), "its own come back");
+    let (mut other, peer) = accepted(&listener);
+    assert!(stalled.buffer().is_none(), "its own come back");
+    assert_all_arrive(&mut other, peer);
+    // The same of one that was dropped, as long as its peer acknowledges nothing.
+    drop(stalled);
+    let (mut third, peer) = accepted(&listener);
+    assert_all_arrive(&mut third, peer);
+    drop(silent);
+    wait_until("home", || pool.at_home() == pool.total());
 }
 
 #[test]

@@ -117,6 +117,30 @@ fn a_ring_that_is_full_empties_itself() {
 }
 
 #[test]
+fn a_flush_does_not_wait_for_frames_that_the_program_has() {
+    let lab = lab!();
+    let (receiver, to) = receiver(&lab);
+    let mut sender = sender(&lab, Some(Method::Xdp));
+    // Until the neighbour is known no frame is needed.
+    wait_until("the port is the way", || {
+        sender.send_to(Buffer::from(vec![0; 8]), to).unwrap();
+        sender.flush().unwrap();
+        assert_eq!(uninterrupted(|| receiver.recv(&mut [0; 16])).expect("it arrived"), 8);
+        sender.port().is_some_and(|port| port.sent().over_port > 0)
+    });
+    assert!(sender.drain(PATIENCE).unwrap());
+    let held: Vec<Buffer> = std::iter::from_fn(|| sender.frame()).collect();
+    sender.send_to(Buffer::from(vec![1; 100]), to).unwrap();
+    assert!(sender.try_flush().unwrap(), "the kernel's own ways need no frame");
+    sender.send_to(Buffer::from(vec![1; 100]), to).unwrap();
+    sender.flush().unwrap();
+    drop(held);
+    for _ in 0..2 {
+        assert_eq!(uninterrupted(|| receiver.recv(&mut [0; 200])).expect("it arrived"), 100);
+    }
+}
+
+#[test]
 fn without_a_port_there_is_no_such_way() {
     let error = Socket::builder().method(Method::Xdp).bind("127.0.0.1:0".parse().unwrap()).unwrap_err();
     assert!(matches!(error, OpenError::Method { method: Method::Xdp, .. }), "{error}");

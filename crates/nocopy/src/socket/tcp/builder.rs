@@ -143,7 +143,9 @@ impl Builder {
         self
     }
 
-    /// Sends from buffers of this pool (default: one of its own, of 64 buffers of 64 KiB). Several streams may share one.
+    /// Sends from buffers of this pool (default: one of its own, of 64 buffers of 64 KiB). Several streams may share one: then each has at
+    /// most as many buffers in flight as it leaves in the pool, and copies what is beyond that, so that no peer that reads slowly holds
+    /// all of them.
     pub fn send_pool(mut self, pool: &Pool) -> Self {
         self.send_pool = Some(pool.clone());
         self
@@ -310,7 +312,7 @@ impl Builder {
         let (published, returns) = (self.published_method, self.return_buffers);
         let mut sender = Sender::new(Arc::clone(&socket), cache, chooser, paths, peer, published, returns);
         if is_shared {
-            sender.share();
+            sender.share().expect("made by this process");
         }
         if let Some(method @ Method::UringZeroCopy) = self.method {
             sender.open_ring().map_err(|source| OpenError::Method { method, source })?;

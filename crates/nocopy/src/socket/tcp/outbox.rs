@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use super::Method;
 use super::by_reference::Transfer;
 use crate::evidence::Evidence;
-use crate::pool::{self, Buffer, Pool};
+use crate::pool::{self, Buffer, Cache, Pool, Sharer};
 use crate::socket::Ticket;
 use crate::socket::kept::{self, Kept, Load, NoZeroCopy};
 use crate::socket::kernel_socket::KernelSocket;
@@ -155,9 +155,11 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub(super) fn new(socket: Arc<OwnedFd>) -> Self {
+    pub(super) fn new(socket: Arc<OwnedFd>, sharer: Option<Sharer>) -> Self {
+        let mut kept = Kept::new(KernelSocket::new(socket), PATIENCE);
+        kept.sharer = sharer;
         Self {
-            kept: Kept::new(KernelSocket::new(socket), PATIENCE),
+            kept,
             next: Place { ticket: 0, bytes: 0 },
             buffered_bytes: 0,
             referred_bytes: 0,
@@ -208,6 +210,16 @@ impl Outbox {
     #[inline]
     pub(super) fn in_flight(&self) -> usize {
         self.kept.in_flight()
+    }
+
+    /// Whether the run is of buffers of a pool of which the kernel would read more, if it went without a copy, than are left at home.
+    pub(super) fn exceeds_share(&self, run: Run, cache: &Cache) -> bool {
+        let of_pool = |item: &&Item| item.buffer().is_some_and(|buffer| cache.owns(buffer));
+        let tickets = self.pieces(run.bytes).map(|(ticket, _)| ticket);
+        let fresh = tickets.filter(|&ticket| !self.kept.messages.is_read(ticket));
+        let fresh = fresh.map(|ticket| self.item(ticket)).filter(of_pool).count();
+        let in_flight = self.kept.messages.read().filter(of_pool).count();
+        fresh > 0 && in_flight + fresh > cache.pool().at_home()
     }
 
     /// What goes next.
@@ -402,8 +414,11 @@ impl Outbox {
     }
 
     /// From now on nothing is sent by `MSG_ZEROCOPY`: others may.
-    pub(super) fn give_numbering_away(&mut self) {
-        self.kept.give_numbering_away().expect("a stream has one sender, and calls that fail have no number");
+    ///
+    /// # Errors
+    /// `Unsupported` in a forked child. (A stream has one sender, and its calls that fail have no number.)
+    pub(super) fn give_numbering_away(&mut self) -> io::Result<()> {
+        self.kept.give_numbering_away()
     }
 
     /// Makes the ring, with the pool's memory registered, unless it is there. One that nobody asked for is not made where there are many.
@@ -519,7 +534,7 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (_peer, pool) = (listener.accept().unwrap().0, Pool::new(64, 64 << 10).unwrap());
-            let mut outbox = Outbox::new(Arc::new(stream.into()));
+            let mut outbox = Outbox::new(Arc::new(stream.into()), None);
             match method {
                 Method::ZeroCopy => outbox.allow_zero_copy().unwrap(),
                 _ if outbox.open_ring(&pool, true).is_err() => return,

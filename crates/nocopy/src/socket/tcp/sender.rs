@@ -37,6 +37,9 @@ const LOOK_AGAIN_SOON: Duration = Duration::from_millis(1);
 /// Open zero-copy calls at which completions are looked for: often enough that buffers come back while they are in the cache.
 const REAP_AT: usize = 16;
 
+/// What is known of what a stream sends beyond its share of a pool.
+const OVER_SHARE: Evidence = Evidence::Copied(Cause::ShareInFlight);
+
 const RING_BROKEN: &str = "the kernel took no more from io_uring: it was short of memory for long";
 
 /// The sending half of a stream.
@@ -73,7 +76,7 @@ impl Sender {
         return_buffers: bool,
     ) -> Self {
         Self {
-            outbox: Outbox::new(socket),
+            outbox: Outbox::new(socket, cache.share()),
             readiness: Readiness::to_send(),
             cache,
             books: Books { tally: Tally::default(), chooser, paths, peer, path: None },
@@ -92,15 +95,25 @@ impl Sender {
     }
 
     /// An empty buffer of the stream's pool; `None` while all are away: [`flush`](Self::flush) and [`reap`](Self::reap) bring them back.
+    ///
+    /// Where several streams share the pool, and others have all of it, a stream that waits for none of its own takes memory beside the
+    /// pool: as many buffers as its share of the pool is, at least one.
     #[inline]
     pub fn buffer(&mut self) -> Option<Buffer> {
-        self.cache.take()
+        self.cache.take().or_else(|| self.reserved_buffer())
+    }
+
+    #[cold]
+    fn reserved_buffer(&mut self) -> Option<Buffer> {
+        let waits_for_own = self.queued() > 0 || self.in_flight() > 0;
+        if waits_for_own { None } else { self.cache.take_reserved() }
     }
 
     /// An empty buffer; flushes, and waits for the peer to acknowledge what is on its way, while all are away.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush). `WouldBlock` inside if all buffers are with the program, which nobody can wait for.
+    /// As [`flush`](Self::flush). `WouldBlock` inside if all buffers are with the program, which nobody can wait for; where others share the
+    /// pool, if as many as this stream's share are.
     pub fn wait_buffer(&mut self) -> Result<Buffer, SendError> {
         loop {
             if let Some(buffer) = self.wait_buffer_timeout(Duration::MAX)? {
@@ -116,7 +129,7 @@ impl Sender {
     pub fn wait_buffer_timeout(&mut self, timeout: Duration) -> Result<Option<Buffer>, SendError> {
         let start = Instant::now();
         loop {
-            if let Some(buffer) = self.cache.take() {
+            if let Some(buffer) = self.buffer() {
                 return Ok(Some(buffer));
             }
             let left = timeout.saturating_sub(start.elapsed());
@@ -350,10 +363,13 @@ impl Sender {
     /// of the method.
     fn send_run(&mut self, run: Run, waits: bool) -> io::Result<bool> {
         let choice = self.books.chooser.choose(run.bytes);
-        let (mut method, mut sent_bytes, mut cost) = (choice.method, 0, Duration::ZERO);
+        let is_over_share = choice.method.is_zero_copy() && self.is_over_share(run);
+        let mut method = if is_over_share { Method::Plain } else { choice.method };
+        let (mut sent_bytes, mut cost) = (0, Duration::ZERO);
         let is_done = loop {
-            let since = choice.measured.then(Instant::now);
+            let since = (choice.measured && !is_over_share).then(Instant::now);
             let how = self.how(method, run, waits && since.is_none(), since);
+            let how = if is_over_share { How { evidence: Some(OVER_SHARE), ..how } } else { how };
             let sent = self.send_some_of(run.bytes - sent_bytes, how);
             self.reap_if_many();
             cost += since.map_or(Duration::ZERO, |since| since.elapsed());
@@ -374,6 +390,13 @@ impl Sender {
             self.books.chooser.record(choice, run.bytes, sent_bytes, cost);
         }
         Ok(is_done)
+    }
+
+    /// Whether the run, sent without a copy, would leave too little of the pool to the other streams that share it: each may have as many
+    /// buffers in flight as it leaves at home, however long its peer does not read. A stream that has the pool for itself may have all.
+    fn is_over_share(&self, run: Run) -> bool {
+        let pool = self.cache.pool();
+        pool.sharers() > 1 && self.outbox.exceeds_share(run, &self.cache)
     }
 
     fn how(&self, method: Method, run: Run, waits: bool, since: Option<Instant>) -> How {
@@ -513,6 +536,7 @@ impl Sender {
     /// Of what was only referred to nothing comes back.
     pub fn take_unsent(&mut self) -> Vec<Buffer> {
         self.reap();
+        self.readiness.want_room(self.outbox.socket(), false);
         let buffer = |item| if let Item::Buffer(buffer) = item { Some(buffer) } else { None };
         self.outbox.take_unsent().into_iter().filter_map(buffer).collect()
     }
@@ -572,15 +596,19 @@ impl Sender {
     /// From then on nothing is sent by `MSG_ZEROCOPY`: the kernel numbers such calls of all who send on a socket together, and tells only
     /// the numbers when memory is free. Plain calls go on, and io_uring, whose completions say which call they are of. The error queue is
     /// this sender's: memory whose completion was read by others does not come back before the sender is dropped.
-    pub fn kernel_socket(&mut self) -> BorrowedFd<'_> {
-        self.share();
-        self.outbox.socket()
+    ///
+    /// # Errors
+    /// `Unsupported` in a forked child, unless its parent asked for the socket before the fork: the parent would go on with such calls.
+    pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
+        self.share()?;
+        Ok(self.outbox.socket())
     }
 
     /// Others may send on the socket from now on.
-    pub(super) fn share(&mut self) {
-        self.outbox.give_numbering_away();
+    pub(super) fn share(&mut self) -> io::Result<()> {
+        self.outbox.give_numbering_away()?;
         self.books.chooser.unavailable(Method::ZeroCopy, NoZeroCopy::Shared.why());
+        Ok(())
     }
 
     /// What is known of the bytes sent, as soon as their memory is free.

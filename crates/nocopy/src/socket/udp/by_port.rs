@@ -69,6 +69,13 @@ impl Sender {
     /// All frames are on their way, or the ring is full, or the kernel has no room for a datagram that does not go by the port.
     fn make_frames_free(&mut self, flags: i32) -> io::Result<()> {
         let Some(port) = &mut self.port else { return Ok(()) };
+        if port.reap() > 0 {
+            return Ok(());
+        }
+        if port.program_has_frames() {
+            // The kernel's own ways need none.
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         port.flush()?;
         if port.reap() > 0 {
             return Ok(());

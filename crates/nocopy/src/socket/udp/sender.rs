@@ -402,7 +402,9 @@ impl Sender {
     #[inline(always)]
     fn send_only(&mut self) -> bool {
         let Some((bytes, destination)) = self.outbox.only() else { return false };
-        if self.late_refusals.is_some() || !self.books.chooser.is_plain(destination, bytes.len()) {
+        // What waits for room is to be told that there is no need to any more.
+        let is_alone = self.late_refusals.is_none() && !self.readiness.wants_room();
+        if !is_alone || !self.books.chooser.is_plain(destination, bytes.len()) {
             return false;
         }
         let address = self.destinations.get(destination).address.as_ref();
@@ -781,7 +783,8 @@ impl Sender {
     ///
     /// # Errors
     /// `ResourceBusy`: another sender makes such calls on this socket (over a port on another queue), or one failed, and the kernel has not
-    /// told yet whether it counted it; [`drain`](Self::drain), and try again.
+    /// told yet whether it counted it; [`drain`](Self::drain), and try again. `Unsupported` in a forked child, unless its parent asked for
+    /// the socket before the fork: the parent would go on with such calls.
     pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
         self.reap();
         self.outbox.kept_mut().give_numbering_away()?;

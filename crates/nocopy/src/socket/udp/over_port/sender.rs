@@ -182,6 +182,8 @@ pub struct Sender {
     sent: Sent,
     /// Nothing was queued since the last flush.
     at_rest: bool,
+    /// The last datagram to be copied found too few free frames.
+    lacked_frames: bool,
 }
 
 /// What was decided for one datagram.
@@ -216,7 +218,7 @@ fn decide(
 
 impl Sender {
     pub(super) fn new(port: crate::Sender, kernel: Arc<Kernel>, ways: Ways) -> Self {
-        Self { port, kernel, ways, sent: Sent::default(), at_rest: true }
+        Self { port, kernel, ways, sent: Sent::default(), at_rest: true, lacked_frames: false }
     }
 
     /// An empty frame to fill with a payload and send, with room for headers in front; `None` when all are on their way (flush,
@@ -338,7 +340,7 @@ impl Sender {
             Verdict::Port(template) => template,
             Verdict::Kernel(why) => return self.through_kernel(to, pieces, why),
         };
-        let mut frame = self.port.frame().ok_or(RejectedReason::Full)?;
+        let mut frame = frame_to_copy_into(&mut self.port, &mut self.lacked_frames)?;
         let Some(room) = frame.append(bytes) else {
             let template = in_software(template);
             return self.send_copied_in_several(frame, pieces, bytes, &template);
@@ -359,6 +361,11 @@ impl Sender {
         Ok(())
     }
 
+    /// Whether the last datagram to be copied found too few free frames, and none is on its way that would come back: the program has them.
+    pub(in crate::socket::udp) fn program_has_frames(&self) -> bool {
+        self.lacked_frames && self.port.is_idle()
+    }
+
     #[cold]
     fn send_copied_in_several(
         &mut self,
@@ -376,7 +383,7 @@ impl Sender {
             while !rest.is_empty() {
                 let mut last = frames.last_mut().expect("one at least");
                 if last.tailroom_bytes() == 0 {
-                    frames.push(self.port.frame().ok_or(RejectedReason::Full)?);
+                    frames.push(frame_to_copy_into(&mut self.port, &mut self.lacked_frames)?);
                     last = frames.last_mut().expect("just pushed");
                 }
                 let (now, later) = rest.split_at(rest.len().min(last.tailroom_bytes()));
@@ -551,6 +558,12 @@ const IPV4_HEADERS: usize = 14 + 20 + 8;
 
 /// Ethernet, IPv6, UDP.
 const IPV6_HEADERS: usize = 14 + 40 + 8;
+
+fn frame_to_copy_into(port: &mut crate::Sender, is_lacking: &mut bool) -> Result<Frame, RejectedReason> {
+    let frame = port.frame();
+    *is_lacking = frame.is_none();
+    frame.ok_or(RejectedReason::Full)
+}
 
 fn slices(chain: &Chain<Frame>) -> SmallVec<[&[u8]; 8]> {
     chain.buffers().iter().map(|frame| &**frame).collect()
