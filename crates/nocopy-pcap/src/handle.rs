@@ -18,7 +18,7 @@ use crate::system::system;
 use crate::text;
 
 pub(crate) use live::{Live, Reader};
-pub(crate) use reading::Place;
+pub(crate) use reading::{Footing, Place};
 pub(crate) use stop::Stop;
 
 /// `PCAP_TSTAMP_HOST_*`: time stamps of the kernel's, which ours are.
@@ -232,7 +232,7 @@ impl Handle {
         if let Some(live) = self.live().filter(|live| live.is_read(from)) {
             live.control.deafen();
         }
-        // The kernel counts anew once it has told: in the child of a fork, what it tells is the parent's to ask for.
+        // Reading the kernel's counters resets them: in the child of a fork they are left for the parent to read.
         let Some(Counts { received, dropped, interface_dropped }) = self.counts(real) else { return };
         let (sent, sending) = self.live().map_or((0, None), Live::finish_sending);
         let counts = report::Counts { received, dropped, interface_dropped, sent };

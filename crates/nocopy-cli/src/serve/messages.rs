@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use nocopy::message::{Endpoint, Event, Kind, Peer, SendError};
+use nocopy_proto::message::network_of;
 
 use super::program::Program;
 use super::summary::Served;
@@ -56,10 +57,10 @@ pub(super) fn serve(
     })
 }
 
-/// Whoever takes the most: of the address that does, the peer that does. So many connections of one address are no more than one.
+/// The peer that uses the most of the network that uses the most: many connections of one network get no more than one connection.
 fn greediest(uses: impl Iterator<Item = (IpAddr, Peer, usize)> + Clone) -> Option<Peer> {
-    let address = most(uses.clone().map(|(address, _, count)| (address, count)))?;
-    most(uses.filter(|(of, ..)| *of == address).map(|(_, peer, count)| (peer, count)))
+    let network = most(uses.clone().map(|(network, _, count)| (network, count)))?;
+    most(uses.filter(|(of, ..)| *of == network).map(|(_, peer, count)| (peer, count)))
 }
 
 /// The one with the highest sum.
@@ -83,7 +84,7 @@ impl Answer {
 }
 
 struct Kept {
-    address: IpAddr,
+    network: IpAddr,
     answers: VecDeque<Answer>,
     /// What all of them cost.
     bytes: usize,
@@ -142,7 +143,7 @@ impl<'a> Server<'a> {
         self.endpoint.close(CLOSE_MAX).map(drop)
     }
 
-    /// Answers what is in the scratch memory, or has it answered.
+    /// Answers the message in the scratch memory, or has the program answer it.
     fn take(&mut self, peer: Peer, kind: Kind) {
         let kind = match (kind, &mut self.runs) {
             (Kind::Request(call), Some(_)) => return self.start(peer, call),
@@ -156,11 +157,16 @@ impl<'a> Server<'a> {
         self.scratch = scratch;
     }
 
-    /// Has the program answer what is in the scratch memory.
+    /// The network of a peer, or `None` if its connection has ended.
+    fn network(&self, peer: Peer) -> Option<IpAddr> {
+        self.endpoint.peer_address(peer).ok().map(|address| network_of(address.ip()))
+    }
+
+    /// Has the program answer the request in the scratch memory.
     fn start(&mut self, peer: Peer, call: u32) {
-        let Ok(address) = self.endpoint.peer_address(peer) else { return self.served.refused += 1 };
+        let Some(network) = self.network(peer) else { return self.served.refused += 1 };
         let Some(runs) = &mut self.runs else { return };
-        runs.start(Job { peer, address: address.ip(), call, request: self.scratch.clone() });
+        runs.start(Job { peer, network, call, request: self.scratch.clone() });
         while let Some(peer) = self.runs.as_ref().and_then(Runs::surplus) {
             self.let_go(peer);
         }
@@ -188,11 +194,9 @@ impl<'a> Server<'a> {
 
     /// Until there is room.
     fn keep(&mut self, peer: Peer, answer: Answer) {
-        let Ok(address) = self.endpoint.peer_address(peer) else { return self.served.refused += 1 };
-        let kept = self.kept.entry(peer).or_insert_with(|| {
-            let (address, answers) = (address.ip(), VecDeque::new());
-            Kept { address, answers, bytes: 0 }
-        });
+        let Some(network) = self.network(peer) else { return self.served.refused += 1 };
+        let kept =
+            self.kept.entry(peer).or_insert_with(|| Kept { network, answers: VecDeque::new(), bytes: 0 });
         kept.bytes += answer.cost();
         self.kept_bytes += answer.cost();
         kept.answers.push_back(answer);
@@ -200,7 +204,7 @@ impl<'a> Server<'a> {
             self.let_go(peer);
         }
         while self.kept_bytes > KEPT_BYTES_MAX_ALL {
-            let uses = self.kept.iter().map(|(peer, kept)| (kept.address, *peer, kept.bytes));
+            let uses = self.kept.iter().map(|(peer, kept)| (kept.network, *peer, kept.bytes));
             let Some(peer) = greediest(uses) else { return };
             self.let_go(peer);
         }
@@ -256,7 +260,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Ends the connection of who cannot be answered: so it knows.
+    /// Ends the connection of a peer that cannot be answered, which tells the peer so.
     fn let_go(&mut self, peer: Peer) {
         self.forget(peer);
         self.served.refused += 1;
@@ -304,6 +308,7 @@ impl<'a> Server<'a> {
 mod tests {
     use std::os::fd::OwnedFd;
     use std::path::PathBuf;
+    use std::process::Command;
     use std::time::Instant;
 
     use nocopy::message::CallError;
@@ -347,7 +352,7 @@ mod tests {
 
     /// Proves that answers without bytes are not kept without end.
     #[test]
-    fn who_takes_no_answers_is_let_go_however_short_they_are() {
+    fn a_peer_that_takes_no_answers_is_let_go_however_short_they_are() {
         let mut served = Served::new(Scheme::Message, ([127, 0, 0, 1], 0).into());
         let (mut server, peer, ..) = connected(&mut served);
         let most = KEPT_BYTES_MAX / ANSWER_BYTES;
@@ -406,7 +411,7 @@ mod tests {
 
     /// Proves that who ends its own direction gets every answer and then the end, also when they have to wait for room.
     #[test]
-    fn who_asks_for_no_more_has_all_answers_first() {
+    fn a_peer_that_ends_its_direction_has_all_answers_first() {
         const MESSAGES: usize = 4000;
         let served = while_served(None, |mut client, peer| {
             let message = [7; 1000];
@@ -430,7 +435,7 @@ mod tests {
 
     /// Proves that who asks for more than it takes is told, and does not wait for it.
     #[test]
-    fn who_takes_no_answer_of_that_length_is_let_go() {
+    fn a_peer_that_takes_no_answer_so_long_is_let_go() {
         let program = Program::parse("head -c 3000000 /dev/zero", LONG).unwrap();
         let served = while_served(Some(&program), |mut client, peer| {
             // Told, and not waited for until the time is over.
@@ -439,9 +444,9 @@ mod tests {
         assert_eq!((served.answered, served.refused, served.failed_runs), (Some(0), 1, Some(0)));
     }
 
-    /// Proves that an address which fills the places of requests, by however many connections, loses them to others.
+    /// Proves that a network that fills the queue of requests, by however many connections, loses its places to other networks.
     #[test]
-    fn who_asks_little_is_answered_beside_who_asks_without_end() {
+    fn a_peer_with_few_requests_is_answered_beside_a_flood() {
         // Programs wait until the other end is opened; by then most requests have been thrown away.
         let fifo = Fifo::new("greedy");
         let program = Program::parse(&format!("cat {}", fifo.0.display()), LONG).unwrap();
@@ -450,7 +455,7 @@ mod tests {
             let to_server = greedy.connect(address, LONG).unwrap();
             let start = Instant::now();
             while greedy.statistics(to_server).is_ok() {
-                assert!(start.elapsed() < LONG, "it is not sent away");
+                assert!(start.elapsed() < LONG, "its connection does not end");
                 let _ = greedy.request(to_server, b"");
                 greedy.wait(Duration::ZERO).unwrap();
             }
@@ -466,25 +471,47 @@ mod tests {
         assert_eq!(served.failed_runs, Some(0));
     }
 
-    /// Proves that of more answers than can be kept those go first of which there are the most, and not the last one.
-    #[test]
-    fn who_takes_fewest_answers_is_let_go_first() {
+    /// Makes a server keep more answers than it may: for eight peers of one network, and for one peer of another network, which has the
+    /// last answer, and more than any other peer. Proves that this one stays, and that the connection of one of the others ends.
+    fn keep_too_many(at: &str, honest_from: &str, others_from: impl Fn(usize) -> String) {
         const BYTES: usize = 15 << 20;
-        let mut served = Served::new(Scheme::Message, ([127, 0, 0, 1], 0).into());
-        let (mut server, honest, _client, _) = connected(&mut served);
-        let clients: Vec<_> = (0..9).map(|_| connect(&mut server, "127.0.0.2:0")).collect();
+        let mut served = Served::new(Scheme::Message, at.parse().unwrap());
+        let mut server = Server::new(endpoint_at(at), Waiting::Blocking, None, &mut served);
+        let (honest, _client, _) = connect(&mut server, honest_from);
+        let clients: Vec<_> = (0..9).map(|number| connect(&mut server, &others_from(number))).collect();
         let zeros = |bytes| Answer { kind: Kind::Plain, bytes: vec![0; bytes] };
         for (peer, ..) in &clients[..8] {
             server.keep(*peer, zeros(BYTES));
             server.keep(*peer, zeros(BYTES));
         }
-        // More than each of the others, and the last.
         server.keep(honest, zeros(BYTES));
         server.keep(honest, zeros(BYTES + 1000));
         let is_there = |server: &Server<'_>, peer| server.endpoint.statistics(peer).is_ok();
-        assert!(is_there(&server, honest), "its address has less");
+        assert!(is_there(&server, honest), "its network has less");
         assert_eq!(clients.iter().filter(|(peer, ..)| !is_there(&server, *peer)).count(), 1);
         assert!(server.kept_bytes <= KEPT_BYTES_MAX_ALL);
+    }
+
+    #[test]
+    fn an_address_with_many_connections_makes_room_first() {
+        keep_too_many("127.0.0.1:0", "127.0.0.1:0", |_| "127.0.0.2:0".into());
+    }
+
+    #[test]
+    fn an_ipv6_subnet_with_many_addresses_makes_room_first() {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        lab.left().namespace().run(|| {
+            for (setting, value) in [("conf/lo/disable_ipv6", "0"), ("ip_nonlocal_bind", "1")] {
+                std::fs::write(format!("/proc/sys/net/ipv6/{setting}"), value).unwrap();
+            }
+            for arguments in ["link set lo up", "-6 route add local 2001:db8::/32 dev lo"] {
+                let done = Command::new("ip").args(arguments.split(' ')).output().unwrap();
+                assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
+            }
+            keep_too_many("[2001:db8:1::1]:0", "[2001:db8:2::1]:0", |number| {
+                format!("[2001:db8:3::{number}]:0")
+            });
+        });
     }
 
     /// A named pipe that is removed with the test.
@@ -523,7 +550,7 @@ mod tests {
 
     /// Proves that a response that is still being made comes to who has ended its own direction.
     #[test]
-    fn a_run_answers_who_asks_for_no_more() {
+    fn a_run_answers_a_peer_that_ended_its_direction() {
         // Its program waits for somebody to open the other end.
         let fifo = Fifo::new("finished");
         let program = Program::parse(&format!("cat {}", fifo.0.display()), LONG).unwrap();

@@ -50,7 +50,7 @@ struct Server<'a> {
     idle: Duration,
     connections: Vec<Connection>,
     buffer: Box<[u8]>,
-    /// Until when nothing is accepted: this machine had nothing left for it.
+    /// Until when nothing is accepted: the machine was out of memory or descriptors.
     pause: Option<Instant>,
     served: &'a mut Served,
 }
@@ -116,7 +116,7 @@ impl Server<'_> {
                     Some(libc::EAGAIN) => return,
                     Some(libc::EINTR | libc::ECONNABORTED) => {}
                     Some(libc::EMFILE) if !self.connections.is_empty() => self.make_place(),
-                    // Wrong with this machine, for a while: the connection waits, and would wake us at once again.
+                    // The machine is short of something. The connection stays in the queue, and poll would return at once again.
                     _ => return self.pause = Some(now + PATIENCE),
                 },
             }
@@ -137,7 +137,7 @@ impl Server<'_> {
             if !std::mem::take(&mut connection.is_ready) {
                 return true;
             }
-            // However it ends, it ends for its peer alone.
+            // An error of one connection ends only that one.
             let Ok(Moved { read, written }) = connection.turn(buffer) else { return false };
             served.bytes += written as u64;
             if read + written > 0 {
@@ -307,7 +307,7 @@ fn unless_full<T>(done: io::Result<T>) -> io::Result<Option<T>> {
 mod tests {
     use super::*;
 
-    /// A connection from there for which so many pieces are kept, and by which bytes went then.
+    /// A connection from that address for which so many pieces are kept, and which last moved bytes at `moved`.
     fn connection(from: &str, pieces: usize, moved: Instant) -> Connection {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -328,7 +328,7 @@ mod tests {
             connection("::ffff:10.0.0.1", 0, after(89)),
             connection("2001:db8:0:1::3", 0, after(82)),
         ];
-        // One subnet has the most connections, and most is kept for it, though for none of its addresses.
+        // The subnet has the most connections and kept bytes; no single address of it does.
         assert_eq!(greediest(&connections, |_| 1, |one| Reverse(one.moved)), Some(3));
         assert_eq!(greediest(&connections, Connection::kept_bytes, Connection::kept_bytes), Some(1));
         assert_eq!(greediest(&connections[..1], |_| 1, |one| Reverse(one.moved)), Some(0));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_stands_still_ends() {
+    fn an_idle_connection_ends() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

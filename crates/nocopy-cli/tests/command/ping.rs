@@ -3,24 +3,18 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::thread;
 use std::time::Instant;
 
 use crate::running::{PATIENCE, Running, nocopy, terminal, text};
+use crate::scratch::Scratch;
 use crate::watching::{uninterrupted, with_enough_time};
 use nocopy::message::Endpoint;
 use nocopy_lab::End;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
-
-impl Running {
-    fn start(arguments: &[&str]) -> Self {
-        Self(Some(nocopy(arguments).spawn().unwrap()))
-    }
-}
 
 /// A server of those, once it is there, and what it says each of them is.
 struct Server {
@@ -338,25 +332,6 @@ fn what_cannot_be_fails_in_one_line() {
         &["serve", ":0"],
     ] {
         assert_eq!(run(wrong).status.code(), Some(2), "{wrong:?}");
-    }
-}
-
-/// A file that is gone with the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        Self(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("ping-{name}-{}", std::process::id())))
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
     }
 }
 

@@ -1,14 +1,13 @@
 //! `nocopy send` as its users meet it, in a private lab: what arrives at the other end is what was asked for.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::listening::wait_for_listening;
 use crate::recording::{ETHERNET, Packet, pcap, pcapng};
+use crate::scratch::Scratch;
 use crate::watching::{sleeps, wait_until, with_enough_time};
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
@@ -129,27 +128,6 @@ fn seen(port: &mut Port, count: usize) -> Vec<Seen> {
     received(port, count).iter().map(|packet| Seen::new(packet)).collect()
 }
 
-/// A file that is gone with the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str, bytes: &[u8]) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        fs::write(&path, bytes).unwrap();
-        Self(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
 macro_rules! lab {
     () => {
         match nocopy_lab::lab_or_skip() {
@@ -248,7 +226,7 @@ fn payloads_are_text_files_or_zeros() {
     let lab = lab!();
     let mut right = receiver(lab.right());
     let content: Vec<u8> = (0..1000).map(|place| (place * 7) as u8).collect();
-    let file = Scratch::new("payload", &content);
+    let file = Scratch::of("payload", &content);
     let named = format!("--payload=file:{}", file.path());
     for (argument, expected) in [
         ("--payload=text:what: ever", [&b"what: ever"[..], &[0; 12]].concat()),
@@ -371,7 +349,7 @@ fn a_recording_arrives_byte_for_byte() {
         pcapng(true, &[ETHERNET; 2], &packets),
     ];
     for (file, mode) in files.iter().zip(MODES.iter().cycle()) {
-        let file = Scratch::new("whole", file);
+        let file = Scratch::of("whole", file);
         for how in
             [&["--timing=recorded"][..], &["--speed=0.5x"], &["--timing=flat-out"], &["--rate=200kpps"]]
         {
@@ -387,7 +365,7 @@ fn a_recording_is_sent_as_often_and_as_far_as_asked() {
     let lab = lab!();
     let mut right = receiver(lab.right());
     let packets = recorded(100);
-    let file = Scratch::new("loop", &pcap(false, true, 1, &packets));
+    let file = Scratch::of("loop", pcap(false, true, 1, &packets));
     let replayed = |arguments: &[&str]| {
         sent(&lab, &[&["--replay", file.path(), "--timing=flat-out"], arguments].concat())
     };
@@ -417,7 +395,7 @@ fn what_cannot_be_sent_of_a_recording_is_counted() {
     tagged.resize(1518, 0);
     tagged[12..14].copy_from_slice(&[0x81, 0]);
     packets[5].bytes = tagged;
-    let file = Scratch::new("misfits", &pcapng(true, &[ETHERNET], &packets));
+    let file = Scratch::of("misfits", pcapng(true, &[ETHERNET], &packets));
     let output = run(&lab, &["--replay", file.path(), "--json"]);
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &summary["packets"]), (Some(1), &3.into()), "{summary}");
@@ -454,7 +432,7 @@ fn damaged_recordings_end_with_an_error_that_names_the_place() {
         ("corrupt", &torn, 9, &["packet 10", "two lengths of a block differ"]),
     ];
     for (name, bytes, count, words) in cases {
-        let file = Scratch::new(name, bytes);
+        let file = Scratch::of(name, bytes);
         let output = run(&lab, &["--replay", file.path(), "--timing=flat-out", "--json"]);
         assert_error(&output, &[&["cannot replay ", file.path()], words].concat());
         assert!(received(&mut right, count) == frames(&packets[..count]), "{name}");
@@ -670,7 +648,7 @@ fn the_time_ends_it_and_a_missed_rate_is_said() {
     assert_eq!((output.status.code(), &summary["rate_reached"]), (Some(1), &false.into()), "{summary}");
     assert!(summary["behind_seconds"].as_f64().unwrap() > 0.0);
     let at_once = [Packet::new(0, vec![0; 60]), Packet::new(500_000_000, vec![0; 60])];
-    let file = Scratch::new("gap", &pcap(false, false, 1, &at_once));
+    let file = Scratch::of("gap", pcap(false, false, 1, &at_once));
     let summary = sent(&lab, &["--replay", file.path()]);
     let rate = summary["packets_per_second"].as_f64().unwrap();
     // By how much the first packet was late the gap is shorter; without one the rate would be thousands.

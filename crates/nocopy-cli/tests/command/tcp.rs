@@ -1,14 +1,14 @@
 //! `nocopy send tcp://…` and `nocopy recv tcp://…` as their users meet them: two processes, over lo and over a lab, that tell the same.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::running::{PATIENCE, Running, nocopy, text};
+use crate::scratch::Scratch;
+use crate::transferring::{self, booked, noise};
 use crate::watching::{
     sleeps, switches, uninterrupted, wait_until, wait_until_asleep_in, while_stopped, with_enough_time,
 };
@@ -17,100 +17,31 @@ use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
 
-impl Running {
-    fn input(&mut self) -> impl Write + use<> {
-        self.0.as_mut().unwrap().stdin.take().unwrap()
-    }
-
-    fn id(&self) -> u32 {
-        self.0.as_ref().unwrap().id()
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_child(self.0.as_ref().unwrap())
-    }
-
-    fn has_ended(&mut self) -> bool {
-        self.0.as_mut().unwrap().try_wait().unwrap().is_some()
-    }
-}
-
 /// A receiver at a free port of that address, once it is there.
 fn recv(address: &str, arguments: &[&str]) -> (Running, SocketAddr) {
     let (receiver, at, _) = recv_with_errors(address, arguments);
     (receiver, at)
 }
 
-/// The same, and what it prints on standard error after that, once it has ended.
 fn recv_with_errors(address: &str, arguments: &[&str]) -> (Running, SocketAddr, JoinHandle<String>) {
-    let mut command = nocopy(&[&["recv", &format!("tcp://{address}:0")], arguments].concat());
-    let mut child = command.spawn().unwrap();
-    let mut errors = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    errors.read_line(&mut line).unwrap();
-    let at = line.trim().strip_prefix("nocopy: receiving at tcp://").unwrap_or_else(|| panic!("{line}"));
-    let at = at.parse().unwrap();
-    // Read on, so that it does not wait for that.
-    let errors = thread::spawn(move || {
-        let mut said = String::new();
-        errors.read_to_string(&mut said).unwrap();
-        said
-    });
-    (Running(Some(child)), at, errors)
+    transferring::recv_with_errors("tcp", address, arguments)
 }
 
 fn send(to: SocketAddr, arguments: &[&str]) -> Running {
-    let mut command = nocopy(&[&["send", &format!("tcp://{to}")], arguments].concat());
-    Running(Some(command.stdin(Stdio::piped()).spawn().unwrap()))
+    transferring::send("tcp", to, arguments)
 }
 
 /// Proves that both ends tell the same, and returns both.
 fn agreed(sender: Running, receiver: Running) -> ((Value, i32), (Value, i32)) {
-    let ((sent, sent_code), (received, received_code)) = (sender.summary(), receiver.summary());
-    for field in ["sent", "received", "missing", "final"] {
-        assert!(!sent[field].is_null(), "{field}: {sent}");
-        assert_eq!(sent[field], received[field], "{field}: {sent}{received}");
-    }
-    assert_eq!(sent["verified"], received["verified"]);
+    let ends = transferring::agreed(&["sent", "received", "missing", "final"], sender, receiver);
+    let ((sent, _), (received, _)) = &ends;
     assert_eq!(sent["bytes"], sent["sent"]["bytes"]);
     assert_eq!(received["bytes"], received["received"]["bytes"]);
     assert_eq!(
         (&sent["schema"], &received["schema"]),
         (&"nocopy.send-tcp/1".into(), &"nocopy.recv-tcp/1".into())
     );
-    ((sent, sent_code), (received, received_code))
-}
-
-/// A file that is gone with the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tcp-{name}-{}", std::process::id()));
-        let _ = fs::remove_file(&path);
-        Self(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
-fn noise(bytes: usize) -> Vec<u8> {
-    (0..bytes as u64).map(|place| (place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
-}
-
-/// All bytes of the ledger.
-fn booked(summary: &Value) -> u64 {
-    let evidence = &summary["evidence"];
-    let copied: u64 = evidence["copied_bytes"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
-    copied + evidence["zero_copy_bytes"].as_u64().unwrap() + evidence["unknown_bytes"].as_u64().unwrap()
+    ends
 }
 
 /// An address where nobody listens: no other test is there, and nobody connects to it from itself.
@@ -122,9 +53,8 @@ fn free() -> SocketAddr {
 #[test]
 fn a_file_arrives_byte_for_byte() {
     for (bytes, streams, used) in [(0, "1", 1), (1, "4", 1), (5_000_000, "4", 4), (1_000_000, "64", 16)] {
-        let (source, target) = (Scratch::new("source"), Scratch::new("target"));
         let content = noise(bytes);
-        fs::write(source.path(), &content).unwrap();
+        let (source, target) = (Scratch::of("source", &content), Scratch::new("target"));
         let options = ["--json", "--streams", streams, "--size", "64KiB", "--file", source.path()];
         let (receiver, at) = recv("127.0.0.1", &["--json", "--verify", "--output", target.path()]);
         let ((sent, code), (received, received_code)) = agreed(send(at, &options), receiver);
@@ -151,8 +81,7 @@ fn a_file_arrives_byte_for_byte() {
 /// Proves that each method sends what it is to send, from each source, and that its evidence is complete.
 #[test]
 fn with_every_method_all_arrives_and_both_tell_so() {
-    let source = Scratch::new("methods");
-    fs::write(source.path(), noise(700_000)).unwrap();
+    let source = Scratch::of("methods", noise(700_000));
     for method in ["auto", "plain", "zerocopy", "uring-zerocopy", "sendfile", "published"] {
         for what in [&["--count", "100", "--size", "10kB"][..], &["--file", source.path()]] {
             let not = if method == "sendfile" { "--count" } else { "--file" };
@@ -173,9 +102,8 @@ fn with_every_method_all_arrives_and_both_tell_so() {
 /// Proves that bytes are the same by whatever way they are taken, and that the ledger has them all.
 #[test]
 fn each_way_of_receiving_gives_the_same_bytes() {
-    let (source, target) = (Scratch::new("ways-source"), Scratch::new("ways-target"));
     let content = noise(3_000_000);
-    fs::write(source.path(), &content).unwrap();
+    let (source, target) = (Scratch::of("ways-source", &content), Scratch::new("ways-target"));
     for way in ["auto", "recv", "recv:1", "recv:1000", "recv:4MiB", "mapped"] {
         if way == "recv:1" {
             fs::write(source.path(), &content[..5000]).unwrap();
@@ -195,9 +123,8 @@ fn each_way_of_receiving_gives_the_same_bytes() {
 /// Proves that what lies on mapped pages is written: from where it lies, and with checksums, which are of what is written, from a copy.
 #[test]
 fn mapped_pages_are_written_with_and_without_checksums() {
-    let (source, target) = (Scratch::new("pages-source"), Scratch::new("pages-target"));
     let content = noise(3_000_001);
-    fs::write(source.path(), &content).unwrap();
+    let (source, target) = (Scratch::of("pages-source", &content), Scratch::new("pages-target"));
     for verify in [&["--verify"][..], &[]] {
         let options =
             [&["--json", "--receive", "mapped", "--force", "--output", target.path()], verify].concat();
@@ -214,47 +141,15 @@ fn mapped_pages_are_written_with_and_without_checksums() {
 /// Proves that standard input is sent when it comes, that silence ends nothing, and that its end is known.
 #[test]
 fn standard_input_is_sent_as_it_comes() {
-    with_enough_time(|seconds| {
-        let (idle, mut overslept) = (Duration::from_secs(seconds), Duration::ZERO);
-        let (mut receiver, at, errors) =
-            recv_with_errors("127.0.0.1", &["--output", "-", "--idle", &format!("{seconds}s")]);
-        let mut output = receiver.0.as_mut().unwrap().stdout.take().unwrap();
-        let mut sender = send(at, &["--file", "-", "--json", "--verify"]);
-        let mut input = sender.input();
-        let mut piece = [0; 6];
-        for words in [b"first,", b"second", b",third"] {
-            if words == b"second" {
-                // Longer than the sender may be silent: its questions say that it is there.
-                let (start, pause) = (Instant::now(), idle * 3 / 2);
-                thread::sleep(pause);
-                overslept = start.elapsed() - pause;
-            }
-            if let Err(error) = input.write_all(words).and_then(|()| output.read_exact(&mut piece)) {
-                drop((input, output));
-                receiver.end();
-                let said = errors.join().unwrap();
-                // Only a sender that stood still that long may be given up.
-                assert!(overslept > idle / 2 || said.contains("the sender fell silent"), "{error}: {said}");
-                return None;
-            }
-            assert_eq!(piece, *words);
-        }
-        drop(input);
-        let (sent, code) = sender.summary();
-        let outcome = (code, &sent["sent"]["bytes"], &sent["verified"]);
-        assert_eq!(outcome, (0, &18.into(), &true.into()), "{sent}");
-        assert!(sent["total"].is_null(), "{sent}");
-        assert_eq!((output.read(&mut piece).unwrap(), receiver.end().status.code()), (0, Some(0)));
-        Some(())
-    });
+    let sent = transferring::send_three_pieces("tcp", &["--file", "-", "--json", "--verify"]);
+    assert!(sent["verified"] == true && sent["total"].is_null(), "{sent}");
 }
 
 #[test]
 fn other_programs_are_sent_to_and_received_from() {
     let content = noise(1_000_000);
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
-    let source = Scratch::new("raw-source");
-    fs::write(source.path(), &content).unwrap();
+    let source = Scratch::of("raw-source", &content);
     let sender = send(other.local_addr().unwrap(), &["--raw", "--json", "--file", source.path()]);
     let (mut connection, _) = other.accept().unwrap();
     connection.write_all(b"an answer that nobody reads").unwrap();
@@ -418,21 +313,13 @@ fn whichever_end_is_interrupted_the_other_ends_in_order() {
 /// Proves that a receiver that cannot write any more ends its sender in order.
 #[test]
 fn a_receiver_whose_reader_is_gone_ends_its_sender() {
-    let (mut receiver, at) = recv("127.0.0.1", &["--output", "-"]);
-    let mut output = receiver.0.as_mut().unwrap().stdout.take().unwrap();
-    let sender = send(at, &["--json"]);
-    output.read_exact(&mut [0; 10]).unwrap();
-    drop(output);
-    let (sent, code) = sender.summary();
-    assert_eq!((code, &sent["ended"], &sent["final"]), (0, &"by-receiver".into(), &true.into()), "{sent}");
-    assert_eq!(receiver.end().status.code(), Some(0), "who reads has read enough");
+    transferring::close_the_receivers_pipe("tcp", &["--json"]);
 }
 
 /// Proves that a file that became shorter ends the run at once, at both ends, and that both tell what went.
 #[test]
 fn a_file_that_shrinks_keeps_nobody_waiting() {
-    let source = Scratch::new("shrinks");
-    fs::write(source.path(), noise(20_000_000)).unwrap();
+    let source = Scratch::of("shrinks", noise(20_000_000));
     let (sender, receiver, _stream) = at_work("shrunk", &["--idle", "10m"], &["--file", source.path()]);
     fs::OpenOptions::new().write(true).open(source.path()).unwrap().set_len(1).unwrap();
     let ((sent, code), (received, received_code)) = agreed(sender, receiver);
@@ -445,7 +332,7 @@ fn a_file_that_shrinks_keeps_nobody_waiting() {
 #[test]
 fn a_receiver_whose_reader_stalls_ends_all_the_same() {
     let (mut receiver, at) = recv("127.0.0.1", &["--output", "-"]);
-    let mut output = receiver.0.as_mut().unwrap().stdout.take().unwrap();
+    let mut output = receiver.output();
     let sender = send(at, &["--json"]);
     output.read_exact(&mut [0; 10]).unwrap();
     let its_end = fs::File::options().write(true).open(format!("/proc/{}/fd/1", receiver.id())).unwrap();
@@ -616,8 +503,7 @@ fn strangers_disturb_nobody() {
     let mut late = TcpStream::connect(at).unwrap();
     late.write_all(&claims).unwrap();
     assert_eq!(late.read(&mut [0; 9]).unwrap_or(0), 0, "nor while there is one");
-    let second =
-        Running(Some(nocopy(&["send", &format!("tcp://{at}"), "--count", "1"]).spawn().unwrap())).end();
+    let second = Running::start(&["send", &format!("tcp://{at}"), "--count", "1"]).end();
     let said = text(&second.stderr);
     assert!(second.status.code() == Some(2) && said.contains("another sender"), "{said}");
     sender.signal(Signal::INT);
@@ -763,8 +649,8 @@ fn a_receiver_at_all_addresses_is_found_at_each() {
     for (host, name) in [("127.0.0.1", "127.0.0.1:"), ("[::1]", "[::1]:")] {
         let (receiver, at) = recv("", &["--json"]);
         let target = format!("tcp://{host}:{}", at.port());
-        let sender = nocopy(&["send", &target, "--json", "--count", "3"]).spawn().unwrap();
-        let (_, (received, code)) = agreed(Running(Some(sender)), receiver);
+        let sender = Running::start(&["send", &target, "--json", "--count", "3"]);
+        let (_, (received, code)) = agreed(sender, receiver);
         assert_eq!(code, 0, "{received}");
         assert!(received["sender"].as_str().unwrap().starts_with(name), "{received}");
     }
@@ -772,7 +658,7 @@ fn a_receiver_at_all_addresses_is_found_at_each() {
     let sender = send(free, &["--json", "--count", "3", "--connect-timeout", "60s"]);
     // Between two attempts; one has been refused.
     wait_until_asleep_in(sender.id(), libc::SYS_clock_nanosleep);
-    let receiver = Running(Some(nocopy(&["recv", &format!("tcp://{free}"), "--json"]).spawn().unwrap()));
+    let receiver = Running::start(&["recv", &format!("tcp://{free}"), "--json"]);
     assert_eq!(agreed(sender, receiver).0.1, 0);
 }
 
@@ -780,8 +666,7 @@ fn a_receiver_at_all_addresses_is_found_at_each() {
 #[test]
 fn a_receiver_without_a_port_leaves_files_alone() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
-    let target = Scratch::new("kept");
-    fs::write(target.path(), "precious").unwrap();
+    let target = Scratch::of("kept", "precious");
     let busy = format!("tcp://{}", other.local_addr().unwrap());
     let output = nocopy(&["recv", &busy, "--output", target.path(), "--force"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
@@ -794,7 +679,7 @@ fn errors_are_one_line_and_say_what_to_do() {
     fs::write(target.path(), "x").unwrap();
     let free = free();
     let (free, busy) = (format!("tcp://{free}"), format!("tcp://{}", taken.local_addr().unwrap()));
-    for (arguments, words) in [
+    transferring::assert_refused_in_one_line(&[
         (
             &["send", &free, "--connect-timeout", "100ms"][..],
             &["nobody receives", "refused", "nocopy recv"][..],
@@ -815,14 +700,8 @@ fn errors_are_one_line_and_say_what_to_do() {
         (&["recv", "tcp://192.0.2.1:0"], &["no address of this host"]),
         (&["recv", "tcp://:0", "-o", target.path()], &["exists", "--force"]),
         (&["recv", "tcp://:0", "-o", "/nonexistent/file"], &["/nonexistent/file", "directory"]),
-    ] {
-        let output = Running(Some(nocopy(arguments).spawn().unwrap())).end();
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-        assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
-        assert!(words.iter().all(|word| said.contains(word)), "{arguments:?}: {said}");
-    }
-    for arguments in [
+    ]);
+    transferring::assert_refused(&[
         &["send", "tcp://localhost"][..],
         &["send", &free, "--flows", "2"],
         &["send", &free, "--interface", "lo"],
@@ -833,9 +712,7 @@ fn errors_are_one_line_and_say_what_to_do() {
         &["recv", "tcp://:1", "--count", "1"],
         &["recv", "tcp://:1", "--receive", "mapped:7"],
         &["recv", "udp://:1", "--receive", "recv"],
-    ] {
-        assert_eq!(nocopy(arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
-    }
+    ]);
     // Streams that have no place cannot be written.
     let (receiver, at) = recv("127.0.0.1", &["--json", "-o", "/dev/null"]);
     let refused = nocopy(&["send", &format!("tcp://{at}"), "--streams", "2"]).output().unwrap();

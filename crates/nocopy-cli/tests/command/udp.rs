@@ -1,19 +1,18 @@
 //! `nocopy send udp://…` and `nocopy recv` as their users meet them: two processes, over lo and over a lab, that tell the same.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::running::{PATIENCE, Running, nocopy, text};
+use crate::scratch::Scratch;
+use crate::transferring::{self, booked, noise};
 use crate::watching::{uninterrupted, wait_until, with_enough_time};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Bytes of nocopy's header.
 const HEADER_BYTES: usize = 40;
@@ -21,131 +20,26 @@ const HEADER_BYTES: usize = 40;
 /// So few that they fit into any socket's buffer, whether or not anybody reads: nothing may be lost.
 const FEW: [&str; 4] = ["--count", "100", "--size", "200"];
 
-fn nocopy(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nocopy"));
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// A command that ends by itself, or the test fails; killed if the test fails before.
-struct Running(Option<Child>);
-
-impl Running {
-    fn signal(&self, signal: Signal) {
-        let child = self.0.as_ref().unwrap();
-        kill_process(Pid::from_child(child), signal).unwrap();
-    }
-
-    fn input(&mut self) -> impl Write + use<> {
-        self.0.as_mut().unwrap().stdin.take().unwrap()
-    }
-
-    fn has_ended(&mut self) -> bool {
-        self.0.as_mut().unwrap().try_wait().unwrap().is_some()
-    }
-
-    fn end(mut self) -> Output {
-        let child = self.0.as_mut().unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        while child.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < deadline, "it does not end");
-            thread::sleep(Duration::from_millis(5));
-        }
-        self.0.take().unwrap().wait_with_output().unwrap()
-    }
-
-    /// The summary, and the exit code.
-    fn summary(self) -> (Value, i32) {
-        let output = self.end();
-        let parsed = serde_json::from_slice(&output.stdout);
-        (
-            parsed.unwrap_or_else(|_| panic!("{}{}", text(&output.stdout), text(&output.stderr))),
-            output.status.code().unwrap(),
-        )
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 /// A receiver at a free port of that address, once it is there.
 fn recv(address: &str, arguments: &[&str]) -> (Running, SocketAddr) {
     let (receiver, at, _) = recv_with_errors(address, arguments);
     (receiver, at)
 }
 
-/// The same, and what it prints on standard error after that, once it has ended.
 fn recv_with_errors(address: &str, arguments: &[&str]) -> (Running, SocketAddr, JoinHandle<String>) {
-    let mut command = nocopy(&[&["recv", &format!("udp://{address}:0")], arguments].concat());
-    let mut child = command.spawn().unwrap();
-    let mut errors = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    errors.read_line(&mut line).unwrap();
-    let at = line
-        .trim()
-        .strip_prefix("nocopy: receiving at udp://")
-        .unwrap_or_else(|| panic!("{line}"))
-        .parse()
-        .unwrap();
-    // Read on, so that it does not wait for that.
-    let errors = thread::spawn(move || {
-        let mut said = String::new();
-        errors.read_to_string(&mut said).unwrap();
-        said
-    });
-    (Running(Some(child)), at, errors)
+    transferring::recv_with_errors("udp", address, arguments)
 }
 
 fn send(to: SocketAddr, arguments: &[&str]) -> Running {
-    let mut command = nocopy(&[&["send", &format!("udp://{to}")], arguments].concat());
-    Running(Some(command.stdin(Stdio::piped()).spawn().unwrap()))
+    transferring::send("udp", to, arguments)
 }
 
 /// Proves that both ends tell the same, and returns both.
 fn agreed(sender: Running, receiver: Running) -> ((Value, i32), (Value, i32)) {
-    let ((sent, sent_code), (received, received_code)) = (sender.summary(), receiver.summary());
-    for field in ["sent", "received", "lost", "final"] {
-        assert!(!sent[field].is_null(), "{field}: {sent}");
-        assert_eq!(sent[field], received[field], "{field}: {sent}{received}");
-    }
+    let ends = transferring::agreed(&["sent", "received", "lost", "final"], sender, receiver);
+    let sent = &ends.0.0;
     assert_eq!(sent["packets"], sent["sent"]["datagrams"]);
-    assert_eq!(sent["verified"], received["verified"]);
-    ((sent, sent_code), (received, received_code))
-}
-
-/// A file that is gone with the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("udp-{name}-{}", std::process::id()));
-        let _ = fs::remove_file(&path);
-        Self(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
-fn noise(bytes: usize) -> Vec<u8> {
-    (0..bytes as u64).map(|place| (place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+    ends
 }
 
 #[test]
@@ -177,13 +71,7 @@ fn with_every_method_all_arrives_and_both_tell_so() {
         assert_eq!((&received["packets"], &received["bytes"]), (&100.into(), &20_000.into()));
         let by_whom = if *method == "auto" { "chosen by measurement" } else { "chosen by the user" };
         assert!(sent["report"][0].as_str().unwrap().contains(by_whom), "{sent}");
-        let evidence = &sent["evidence"];
-        let copied: u64 =
-            evidence["copied_bytes"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
-        let known = copied
-            + evidence["zero_copy_bytes"].as_u64().unwrap()
-            + evidence["unknown_bytes"].as_u64().unwrap();
-        assert!(known >= 20_000, "every byte is in the ledger: {sent}");
+        assert!(booked(&sent) >= 20_000, "every byte is in the ledger: {sent}");
         assert!(
             sent["processor"]["ns_per_datagram"].is_number() && received["processor"]["percent"].is_number()
         );
@@ -194,9 +82,8 @@ fn with_every_method_all_arrives_and_both_tell_so() {
 #[test]
 fn a_file_arrives_byte_for_byte() {
     for bytes in [0, 1, 1360, 1361, 60_000] {
-        let (source, target) = (Scratch::new("source"), Scratch::new("target"));
         let content = noise(bytes);
-        fs::write(source.path(), &content).unwrap();
+        let (source, target) = (Scratch::of("source", &content), Scratch::new("target"));
         let (receiver, at) = recv("127.0.0.1", &["--json", "--output", target.path()]);
         let ((sent, code), (received, _)) =
             agreed(send(at, &["--json", "--verify", "--file", source.path()]), receiver);
@@ -213,38 +100,8 @@ fn a_file_arrives_byte_for_byte() {
 /// Proves that standard input is sent when it comes, not when there is a datagram full of it, and that silence ends nothing.
 #[test]
 fn standard_input_is_sent_as_it_comes() {
-    with_enough_time(|seconds| {
-        let (idle, mut overslept) = (Duration::from_secs(seconds), Duration::ZERO);
-        let (mut receiver, at, errors) =
-            recv_with_errors("127.0.0.1", &["--output", "-", "--idle", &format!("{seconds}s")]);
-        let mut output = receiver.0.as_mut().unwrap().stdout.take().unwrap();
-        let mut sender = send(at, &["--stdin", "--json"]);
-        let mut input = sender.input();
-        let mut piece = [0; 6];
-        for words in [b"first,", b"second", b",third"] {
-            if words == b"second" {
-                // Longer than the sender may be silent: its questions say that it is there.
-                let (start, pause) = (Instant::now(), idle * 3 / 2);
-                thread::sleep(pause);
-                overslept = start.elapsed() - pause;
-            }
-            if let Err(error) = input.write_all(words).and_then(|()| output.read_exact(&mut piece)) {
-                drop((input, output));
-                receiver.end();
-                let said = errors.join().unwrap();
-                // Only a sender that stood still that long may be given up.
-                assert!(overslept > idle / 2 || said.contains("the sender fell silent"), "{error}: {said}");
-                return None;
-            }
-            assert_eq!(piece, *words);
-        }
-        drop(input);
-        let (sent, code) = sender.summary();
-        let counted = (code, &sent["sent"]["bytes"], &sent["packets"]);
-        assert_eq!(counted, (0, &18.into(), &3.into()), "{sent}");
-        assert_eq!((output.read(&mut piece).unwrap(), receiver.end().status.code()), (0, Some(0)));
-        Some(())
-    });
+    let sent = transferring::send_three_pieces("udp", &["--stdin", "--json"]);
+    assert_eq!(sent["packets"], 3, "{sent}");
 }
 
 /// What a relay does to data.
@@ -331,9 +188,8 @@ fn what_a_bad_way_does_is_counted_exactly_by_both() {
 /// Proves that what does not come is a hole in a file, and left out of a pipe, and that what comes late is where it belongs.
 #[test]
 fn gaps_are_holes_in_files_and_left_out_of_pipes() {
-    let source = Scratch::new("gaps-source");
     let content = noise(20_000);
-    fs::write(source.path(), &content).unwrap();
+    let source = Scratch::of("gaps-source", &content);
     let fate = |number| match number {
         3 => Fate::Lose,
         5 => Fate::Delay,
@@ -372,8 +228,7 @@ fn a_receiver_without_room_loses_what_both_count() {
 /// Proves that who is stopped in the middle of a file says so, and who has sent a count of it does not.
 #[test]
 fn a_file_that_was_not_sent_to_its_end_is_a_negative_result() {
-    let source = Scratch::new("long");
-    fs::write(source.path(), noise(1_000_000)).unwrap();
+    let source = Scratch::of("long", noise(1_000_000));
     for (limit, expected) in [(["--rate", "50pps"], 1), (["--count", "20"], 0)] {
         let stream = Scratch::new("long-stream");
         let (receiver, at) = recv("127.0.0.1", &["--json", "--output", stream.path()]);
@@ -391,8 +246,7 @@ fn a_file_that_was_not_sent_to_its_end_is_a_negative_result() {
 #[test]
 fn a_receiver_without_a_port_leaves_files_alone() {
     let other = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let target = Scratch::new("kept");
-    fs::write(target.path(), "precious").unwrap();
+    let target = Scratch::of("kept", "precious");
     let busy = format!("udp://{}", other.local_addr().unwrap());
     let output = nocopy(&["recv", &busy, "--output", target.path(), "--force"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
@@ -405,9 +259,8 @@ fn a_receiver_without_a_port_leaves_files_alone() {
 fn over_a_port_all_arrives() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     let (address, interface) = (lab.right().ipv4().to_string(), lab.left().interface().to_owned());
-    let source = Scratch::new("over-port");
     let content = noise(100_001);
-    fs::write(source.path(), &content).unwrap();
+    let source = Scratch::of("over-port", &content);
     for (method, size, slices) in [
         ("xdp-udp", "1400", false),
         ("xdp-copy", "1400", true),
@@ -434,12 +287,8 @@ fn over_a_port_all_arrives() {
         let ((sent, code), (received, received_code)) = agreed(sender, receiver);
         assert_eq!((code, received_code, &sent["verified"]), (0, 0, &true.into()), "{sent}{received}");
         assert!(fs::read(target.path()).unwrap() == content, "{method} {size}");
-        let (report, evidence) = (sent["report"].to_string(), &sent["evidence"]);
-        let copied = evidence["copied_bytes"].as_object().unwrap();
-        let total = copied.values().filter_map(Value::as_u64).sum::<u64>()
-            + evidence["zero_copy_bytes"].as_u64().unwrap()
-            + evidence["unknown_bytes"].as_u64().unwrap();
-        assert!(total >= sent["bytes"].as_u64().unwrap(), "every byte is in the ledger: {sent}");
+        let report = sent["report"].to_string();
+        assert!(booked(&sent) >= sent["bytes"].as_u64().unwrap(), "every byte is in the ledger: {sent}");
         assert!(report.contains("chosen by the user") && report.contains(&interface), "{report}");
         assert_eq!(report.contains("written in frames"), !slices, "{method} {size}: {report}");
         // Longer than the link's MTU of 1,500: the kernel fragments.
@@ -457,7 +306,7 @@ fn groups_are_joined() {
         right.namespace().run(|| {
             let options =
                 ["recv", target, "--raw", "--json", "--count", "5", "--interface", right.interface()];
-            Running(Some(nocopy(&options).spawn().unwrap()))
+            Running::start(&options)
         })
     });
     // Who joins says so when it has.
@@ -482,7 +331,7 @@ fn groups_are_joined() {
             "--method",
             method,
         ];
-        let sender = left.namespace().run(|| Running(Some(nocopy(&options).spawn().unwrap())));
+        let sender = left.namespace().run(|| Running::start(&options));
         let (sent, code) = sender.summary();
         assert_eq!(code, 0, "{sent}");
     }
@@ -565,15 +414,10 @@ fn without_a_header_other_programs_are_understood() {
 #[test]
 fn a_receiver_at_all_addresses_is_found_at_each() {
     for (host, name) in [("127.0.0.1", "127.0.0.1:"), ("[::1]", "[::1]:"), ("localhost", "")] {
-        let mut command = nocopy(&["recv", "udp://:0", "--json"]);
-        let mut child = command.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
-        let port = line.trim().rsplit(':').next().unwrap();
-        let receiver = Running(Some(child));
-        let target = format!("udp://{host}:{port}");
-        let sender = nocopy(&[&["send", &target, "--json"], &FEW[..]].concat()).spawn().unwrap();
-        let (_, (received, code)) = agreed(Running(Some(sender)), receiver);
+        let (receiver, at) = recv("", &["--json"]);
+        let target = format!("udp://{host}:{}", at.port());
+        let sender = Running::start(&[&["send", &target, "--json"], &FEW[..]].concat());
+        let (_, (received, code)) = agreed(sender, receiver);
         assert_eq!(code, 0, "{received}");
         assert!(received["sender"].as_str().unwrap().starts_with(name), "{received}");
     }
@@ -584,9 +428,7 @@ fn without_a_header_all_hosts_of_a_link_are_reached() {
     let other = UdpSocket::bind("0.0.0.0:0").unwrap();
     other.set_read_timeout(Some(PATIENCE)).unwrap();
     let target = format!("udp://127.255.255.255:{}", other.local_addr().unwrap().port());
-    let (sent, code) =
-        Running(Some(nocopy(&["send", &target, "--raw", "--json", "--count", "1"]).spawn().unwrap()))
-            .summary();
+    let (sent, code) = Running::start(&["send", &target, "--raw", "--json", "--count", "1"]).summary();
     assert_eq!((code, uninterrupted(|| other.recv(&mut [0; 2000])).unwrap()), (0, 1400), "{sent}");
 }
 
@@ -678,14 +520,7 @@ fn whichever_end_is_interrupted_the_other_ends_in_order() {
 /// Proves that a receiver that cannot write any more ends its sender in order.
 #[test]
 fn a_receiver_whose_reader_is_gone_ends_its_sender() {
-    let (mut receiver, at) = recv("127.0.0.1", &["--output", "-"]);
-    let mut output = receiver.0.as_mut().unwrap().stdout.take().unwrap();
-    let sender = send(at, &["--json", "--rate", "500pps"]);
-    output.read_exact(&mut [0; 10]).unwrap();
-    drop(output);
-    let (sent, code) = sender.summary();
-    assert_eq!((code, &sent["ended"], &sent["final"]), (0, &"by-receiver".into(), &true.into()), "{sent}");
-    assert_eq!(receiver.end().status.code(), Some(0), "who reads has read enough");
+    transferring::close_the_receivers_pipe("udp", &["--json", "--rate", "500pps"]);
 }
 
 #[test]
@@ -720,7 +555,7 @@ fn errors_are_one_line_and_say_what_to_do() {
     // No other test is at this address.
     let free = UdpSocket::bind("127.0.0.77:0").unwrap().local_addr().unwrap();
     let (free, busy) = (format!("udp://{free}"), format!("udp://{taken}"));
-    for (arguments, words) in [
+    transferring::assert_refused_in_one_line(&[
         (
             &["send", &busy, "--connect-timeout", "200ms"][..],
             &["no receiver", "nothing comes back", "nocopy recv", "--raw"][..],
@@ -742,23 +577,16 @@ fn errors_are_one_line_and_say_what_to_do() {
         (&["recv", "udp://192.0.2.1:0"], &["no address of this host"]),
         (&["recv", "udp://:0", "-o", target.path()], &["exists", "--force"]),
         (&["recv", "udp://:0", "-o", "/nonexistent/file"], &["/nonexistent/file", "directory"]),
-    ] {
-        let output = Running(Some(nocopy(arguments).spawn().unwrap())).end();
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-        assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
-        assert!(words.iter().all(|word| said.contains(word)), "{arguments:?}: {said}");
-    }
+    ]);
     with_enough_time(|seconds| {
         let time = format!("{seconds}s");
-        let sender = nocopy(&["send", &free, "--connect-timeout", &time]).spawn().unwrap();
-        let output = Running(Some(sender)).end();
+        let output = Running::start(&["send", &free, "--connect-timeout", &time]).end();
         let said = text(&output.stderr);
         assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
         assert!(["no receiver", "nocopy recv", "--raw"].iter().all(|word| said.contains(word)), "{said}");
         is_refused(&said).then_some(())
     });
-    for arguments in [
+    transferring::assert_refused(&[
         &["send", "udp://localhost"][..],
         &["send", &free, "--flows", "2"],
         &["send", "lo", "--verify"],
@@ -766,9 +594,7 @@ fn errors_are_one_line_and_say_what_to_do() {
         &["send", &free, "--stdin", "--file", "x"],
         &["recv", "lo"],
         &["recv", "udp://:1", "--raw", "--verify"],
-    ] {
-        assert_eq!(nocopy(arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
-    }
+    ]);
 }
 
 /// Proves that with --from only that address is the sender, and that without it a user is told that it may be anybody.
@@ -789,9 +615,10 @@ fn only_allowed_senders_are_received_from() {
     assert!(errors.join().unwrap().contains("--from ADDRESS"));
 }
 
-/// Proves that a sender whose bytes are blocks apart does not fill the disk, and that what is left out is no success.
+/// Proves that a sender that puts each byte into a block of its own does not fill the disk, and that pieces left out are reported as a
+/// negative result.
 #[test]
-fn bytes_that_are_blocks_apart_do_not_fill_the_disk() {
+fn bytes_in_distant_blocks_do_not_fill_the_disk() {
     let target = Scratch::new("apart");
     let (receiver, at) = recv("127.0.0.1", &["--json", "--output", target.path()]);
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use crate::abi::{BpfProgram, ERROR, Pcap};
 use crate::capture::{Capture, Control};
 use crate::guard;
-use crate::handle::{Handle, Place};
+use crate::handle::{Footing, Handle};
 use crate::system::system;
 use crate::table;
 use crate::text;
@@ -127,7 +127,8 @@ unsafe fn goes_live(ours: &Handle, handle: *mut Pcap, capture: (Capture, Control
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pcap_close(handle: *mut Pcap) {
-    let from = Place::here();
+    let footing = Footing::new();
+    let from = footing.place();
     if let Some(ours) = table::remove(handle) {
         // SAFETY: no text is written: nobody could read it. Nothing finds the handle any more.
         unsafe { guard::entry(null_mut(), (), || Handle::close(ours, handle, from)) };

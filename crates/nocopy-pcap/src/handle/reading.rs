@@ -1,13 +1,14 @@
 //! Calls that read: one at a time, and a handle that is closed meanwhile ends with the one that reads.
 //!
 //! A program may leave such a call by longjmp(3): from its callback, or from a signal handler while the call waits. Such a call never
-//! says that it is over, so the next one finds out by its own place on the stack ([`Place`]).
+//! says that it is over, so the next one finds out by its own place on the stack ([`Place`]). Where the place proves nothing, because the
+//! thread has several stacks (coroutines, `sigaltstack`), the call before is taken to go on.
 
 use std::cell::UnsafeCell;
 use std::hint::black_box;
 use std::mem::MaybeUninit;
-use std::ops::ControlFlow;
-use std::ptr::NonNull;
+use std::ops::{ControlFlow, Range};
+use std::ptr::{NonNull, null, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::live::Reader;
@@ -23,7 +24,7 @@ const ABANDONED: usize = 1;
 /// In place of a thread: none has noted itself.
 const NONE: usize = 0;
 
-/// Where a call is: its thread, and how far down the stack, which grows downward on all processors that Linux has XDP for.
+/// Where a call is: its thread, and the lower end of its footing.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     thread: usize,
@@ -31,32 +32,55 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Of the calling function, or a little below it.
-    #[inline]
-    pub(crate) fn here() -> Self {
-        let mark = 0_u8;
-        Self::at(black_box(&raw const mark).addr())
-    }
-
-    #[inline]
-    fn at(address: usize) -> Self {
-        // SAFETY: takes nothing, and always succeeds.
-        Self { thread: unsafe { libc::pthread_self() } as usize, address }
+    /// Whether this place proves that a call of the same thread is over; `footing` is the lower end of that call's footing.
+    fn shows_end_of(self, footing: usize) -> bool {
+        if self.address + Footing::BYTES <= footing {
+            return false; // deeper in the same stack, or anywhere in another one
+        }
+        // On any stack: where two footings overlap, the earlier call is over. On the thread's own stack, which grows downward on all
+        // processors that Linux has XDP for: code above a call runs only after that call is over.
+        self.address < footing + Footing::BYTES
+            || own_stack().is_some_and(|stack| stack.contains(&footing) && stack.contains(&self.address))
     }
 }
 
-/// What a call that reads keeps on its stack. All that it calls lies below. A call that is made after the program left it, from where the
-/// program had called it, lies above its lower end, whatever that takes of the stack before it notes its [`Place`].
+/// The stack that this thread was started with. `None` if a signal handler runs on another one, or if it is not known: the C library
+/// finds that of a program's first thread in /proc.
+#[cold]
+fn own_stack() -> Option<Range<usize>> {
+    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let (mut start, mut bytes) = (null_mut(), 0);
+    // SAFETY: all-zero is a valid `stack_t`.
+    let mut signal_stack: libc::stack_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointers are to values of these types; the attributes are read where they were written, and given back once.
+    unsafe {
+        // The signal stack may be a variable of a function, and so lie within the thread's own stack.
+        let is_known = libc::sigaltstack(null(), &raw mut signal_stack) == 0;
+        if !is_known || signal_stack.ss_flags & libc::SS_ONSTACK != 0 {
+            return None;
+        }
+        if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
+            return None;
+        }
+        let result = libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut start, &raw mut bytes);
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        (result == 0).then(|| start.addr()..start.addr() + bytes)
+    }
+}
+
+/// What a call that reads or closes keeps on its stack. All that it calls lies below, if it is on the same one. A call that is made after the
+/// program left it, from where the program had called it, lies above its lower end, whatever that takes of the stack before it notes its
+/// [`Place`].
 #[derive(Debug)]
 #[repr(align(16))]
-pub(super) struct Footing(MaybeUninit<[u8; Self::BYTES]>);
+pub(crate) struct Footing(MaybeUninit<[u8; Self::BYTES]>);
 
 impl Footing {
     /// More than lies between the program and the place of any call.
     const BYTES: usize = 2048;
 
     /// To be left where it is, on the stack.
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self(MaybeUninit::uninit())
     }
 
@@ -66,8 +90,9 @@ impl Footing {
     }
 
     #[inline]
-    fn place(&self) -> Place {
-        Place::at(self.lower_end() + Self::BYTES)
+    pub(crate) fn place(&self) -> Place {
+        // SAFETY: takes nothing, and always succeeds.
+        Place { thread: unsafe { libc::pthread_self() } as usize, address: self.lower_end() }
     }
 }
 
@@ -106,12 +131,12 @@ impl<T> Exclusive<T> {
         Some(unsafe { &mut *self.value.get() })
     }
 
-    /// Whether a call that read, by the state that was found, was left: one of the same thread that is not below it was not called by it.
+    /// Whether the call that set the state `found` was left, as far as the place of another call proves it.
     fn was_left(&self, found: usize, from: Place) -> bool {
-        self.thread.load(Ordering::Relaxed) == from.thread && from.address > found
+        self.thread.load(Ordering::Relaxed) == from.thread && from.shows_end_of(found & !ABANDONED)
     }
 
-    /// Whether a call reads that was not left, as far as can be told from there.
+    /// Whether a call reads and was not left, as far as the place of another call proves it.
     pub(super) fn is_in_use(&self, from: Place) -> bool {
         let found = self.state.load(Ordering::Relaxed);
         found & !ABANDONED != FREE && !self.was_left(found, from)
@@ -215,19 +240,21 @@ mod tests {
         };
         let read_again = Exclusive::new(7);
         claim_and_leave(&read_again);
-        assert!(!read_again.is_in_use(Place::here()));
+        assert!(!read_again.is_in_use(Footing::new().place()));
         assert!(below(|footing| read_again.claim(footing).is_some()), "from where it was called before");
         assert!(read_again.claim(&Footing::new()).is_some(), "from above");
         let closed = Exclusive::new(7);
         claim_and_leave(&closed);
-        assert!(closed.abandon(Place::here()).is_continue());
+        assert!(closed.abandon(Footing::new().place()).is_continue());
         // It is not known where another thread's call is.
         let elsewhere = Exclusive::new(7);
         claim_and_leave(&elsewhere);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                assert!(elsewhere.is_in_use(Place::here()) && elsewhere.claim(&Footing::new()).is_none());
-                assert!(elsewhere.abandon(Place::here()).is_break());
+                assert!(
+                    elsewhere.is_in_use(Footing::new().place()) && elsewhere.claim(&Footing::new()).is_none()
+                );
+                assert!(elsewhere.abandon(Footing::new().place()).is_break());
             });
         });
     }

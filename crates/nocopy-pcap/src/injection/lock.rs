@@ -12,6 +12,30 @@ use std::time::{Duration, Instant};
 const LOOKS: u32 = 64;
 const NAP: Duration = Duration::from_micros(50);
 
+/// Repeats `look` until it finds something, or until the timeout, if there is one, is over.
+pub(super) fn look_again<R>(timeout: Option<Duration>, mut look: impl FnMut() -> Option<R>) -> Option<R> {
+    let started = Instant::now();
+    for looks in 0_u64.. {
+        if let Some(found) = look() {
+            return Some(found);
+        }
+        if timeout.is_some_and(|timeout| started.elapsed() >= timeout) {
+            #[cfg(test)]
+            TIMED_OUT.set(TIMED_OUT.get() + 1);
+            return None;
+        }
+        // A holder of lower priority would never run if all we did was to yield.
+        if looks < LOOKS.into() { std::thread::yield_now() } else { std::thread::sleep(NAP) }
+    }
+    None
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often a wait of this thread ended by its timeout.
+    pub(super) static TIMED_OUT: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
 pub(super) struct Lock<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
@@ -46,18 +70,7 @@ impl<T> Lock<T> {
 
     #[cold]
     fn wait(&self, timeout: Option<Duration>) -> Option<Guard<'_, T>> {
-        let started = Instant::now();
-        for look in 0_u64.. {
-            if let Some(guard) = self.try_lock() {
-                return Some(guard);
-            }
-            if timeout.is_some_and(|timeout| started.elapsed() >= timeout) {
-                return None;
-            }
-            // A holder of lower priority would never run if all we did was to yield.
-            if look < LOOKS.into() { std::thread::yield_now() } else { std::thread::sleep(NAP) }
-        }
-        None
+        look_again(timeout, || self.try_lock())
     }
 
     /// Takes it until [`Lock::let_go`], if it can be had in time.

@@ -5,11 +5,12 @@
 //! exit; one that ends by `_exit`, `exec` or a signal may take the frames of its last millisecond with it.
 
 use std::cell::Cell;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::lock::Lock;
+use super::lock::{Lock, look_again};
 use super::{Injector, SENDING, State};
 
 /// A thread that holds a lock may never run again: because the program exits, or because it left the call by siglongjmp(3).
@@ -21,6 +22,21 @@ struct Registered {
     injector: Weak<Injector>,
     /// While its lock is held over a fork.
     held: Option<Arc<Injector>>,
+}
+
+impl Registered {
+    /// Takes its lock for the fork and sends what is queued, if that is not done yet. False while another thread has the lock.
+    fn hold(&mut self) -> bool {
+        if self.held.is_some() {
+            return true;
+        }
+        let Some(injector) = self.injector.upgrade() else { return true };
+        let Some(mut state) = injector.state.try_lock() else { return false };
+        std::mem::forget(state.flush()); // a socket after an error: dropping it could wait
+        std::mem::forget(state); // until `end_fork`
+        self.held = Some(injector);
+        true
+    }
 }
 
 /// Whether the exit's flush is over. Batches that would begin now would not be flushed.
@@ -50,39 +66,42 @@ pub(super) fn is_exiting() -> bool {
 
 extern "C" fn at_exit() {
     EXITING.store(true, Ordering::Relaxed);
+    let started = Instant::now();
     let Some(injectors) = INJECTORS.lock_within(patience()) else { return };
-    for injector in injectors.iter().filter_map(|registered| registered.injector.upgrade()) {
-        if let Some(mut state) = injector.state.lock_within(patience()) {
+    // Never dropped: a program that exits inside of pcap_close must not close it here, too.
+    let upgrade = |registered: &Registered| registered.injector.upgrade().map(ManuallyDrop::new);
+    let mut waiting: Vec<_> = injectors.iter().filter_map(upgrade).collect();
+    look_again(Some(patience().saturating_sub(started.elapsed())), || {
+        waiting.retain(|injector| {
+            let Some(mut state) = injector.state.try_lock() else { return true };
             let sender = state.give_up(Duration::MAX);
             drop(state);
             std::mem::forget(sender); // the kernel has the frames, and the process ends
-        }
-        // Whoever exits inside of pcap_close must not close it here, too.
-        std::mem::forget(injector);
-    }
+            false
+        });
+        waiting.is_empty().then_some(())
+    });
 }
 
-/// How long to wait for a lock: not at all in a signal handler that interrupts a call of this thread, which may hold it.
+/// How long to wait for locks: not at all in a signal handler that interrupts a call of this thread, which may hold it.
 fn patience() -> Duration {
     if SENDING.get() { Duration::ZERO } else { PATIENCE }
 }
 
 /// What cannot be had in time stays as it is, in both processes.
 unsafe extern "C" fn before_fork() {
+    let started = Instant::now();
     if !INJECTORS.hold_within(patience()) {
         return;
     }
     FORKING.set(true);
     // SAFETY: held above.
-    for registered in unsafe { INJECTORS.held() } {
-        let injector = registered.injector.upgrade();
-        registered.held = injector.filter(|injector| injector.state.hold_within(patience()));
-        if let Some(injector) = &registered.held {
-            // SAFETY: held above.
-            let given_up = unsafe { injector.state.held() }.flush();
-            std::mem::forget(given_up); // after an error; dropping it could wait
-        }
-    }
+    let injectors = unsafe { INJECTORS.held() };
+    // One time limit for all of them, however many of these locks are never released.
+    look_again(Some(patience().saturating_sub(started.elapsed())), || {
+        let missing = injectors.iter_mut().map(Registered::hold).filter(|is_held| !is_held).count();
+        (missing == 0).then_some(())
+    });
 }
 
 unsafe extern "C" fn after_fork() {

@@ -266,3 +266,18 @@ fn a_call_that_was_left_holds_nobody_up() {
         assert_eq!(injector.sent(), 1);
     });
 }
+
+#[test]
+fn a_fork_waits_once_for_all_calls_that_were_left() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    let left = [(); 3].map(|()| injector(lab.left()));
+    for injector in left.clone() {
+        std::thread::spawn(move || std::mem::forget(injector.begin())).join().unwrap();
+    }
+    in_time(|| {
+        let before = lock::TIMED_OUT.get();
+        assert!(ends_well(fork(|| true)));
+        assert_eq!(lock::TIMED_OUT.get() - before, 1);
+    });
+    drop(left);
+}

@@ -41,3 +41,26 @@ fn nothing_is_left_of_a_handle_that_is_closed_while_a_call_reads() {
         assert_eq!(said("left: 0 descriptors, 0 sockets"), 3, "{told:#?}");
     }
 }
+
+#[test]
+fn a_call_on_another_stack_ends_none_that_goes_on() {
+    let scratch = Scratch::new("stacks");
+    let program = crate::common::compile("stacks", &scratch);
+    let refused = "read elsewhere: -1 nocopy: another call reads packets of this handle";
+    let expected = [
+        &["a coroutine", refused, refused, "loop: -2", "packets: 2; left open: 0 descriptors, 0 sockets"][..],
+        &[
+            "a signal handler",
+            refused,
+            refused,
+            "loop: -2",
+            "packets: 2; left open: 0 descriptors, 0 sockets",
+        ],
+        &["a coroutine that leaves", "left: 3", "packets: 0; left open: 0 descriptors, 0 sockets"],
+    ];
+    for library in [Library::Ours, Library::Taking] {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let told = crate::common::run(&program, library, &lab);
+        assert!(told.status.success() && told.lines == expected.concat(), "{told:#?}");
+    }
+}

@@ -15,8 +15,8 @@ use crate::serve::program::{Program, RunError};
 /// Programs that run at a time.
 pub(super) const RUNS_MAX: usize = 8;
 
-/// Of those, for requests of one address: one is left to others.
-const RUNS_MAX_OF_ADDRESS: usize = RUNS_MAX - 1;
+/// Of those, for requests of one network: one is left to others.
+const RUNS_MAX_OF_NETWORK: usize = RUNS_MAX - 1;
 
 /// Bytes of requests that wait, all together.
 const WAITING_BYTES_MAX: usize = 256 << 20;
@@ -27,13 +27,14 @@ const WAITING_MAX: usize = 256;
 /// A request for the program.
 pub(super) struct Job {
     pub(super) peer: Peer,
-    pub(super) address: IpAddr,
+    /// The network of its peer, whose peers share what one may have.
+    pub(super) network: IpAddr,
     pub(super) call: u32,
     pub(super) request: Vec<u8>,
 }
 
 impl Job {
-    /// Of what may wait.
+    /// Its share of the bytes that may wait.
     fn cost(&self) -> usize {
         self.request.len().max(WAITING_BYTES_MAX / WAITING_MAX)
     }
@@ -59,23 +60,23 @@ struct Queue {
     waiting: VecDeque<Job>,
     /// What they cost.
     cost: usize,
-    /// How many run for each address that has some.
+    /// How many run for each network that has some.
     running: HashMap<IpAddr, usize>,
     is_closed: bool,
 }
 
 impl Queue {
-    /// Takes the oldest request of the address for which the fewest run, unless even that one has as many as it may.
+    /// Takes the oldest request of the network for which the fewest run, unless even that one has as many as it may.
     fn next(&mut self) -> Option<Job> {
-        let running = |job: &Job| self.running.get(&job.address).copied().unwrap_or(0);
+        let running = |job: &Job| self.running.get(&job.network).copied().unwrap_or(0);
         let (place, runs) =
             self.waiting.iter().map(running).enumerate().min_by_key(|(place, runs)| (*runs, *place))?;
-        if runs >= RUNS_MAX_OF_ADDRESS {
+        if runs >= RUNS_MAX_OF_NETWORK {
             return None;
         }
         let job = self.waiting.remove(place)?;
         self.cost -= job.cost();
-        *self.running.entry(job.address).or_default() += 1;
+        *self.running.entry(job.network).or_default() += 1;
         Some(job)
     }
 }
@@ -99,22 +100,22 @@ impl Jobs {
         }
     }
 
-    /// A program for a request of this address has ended.
-    fn ended(&self, address: IpAddr) {
+    /// A program for a request of this network has ended.
+    fn ended(&self, network: IpAddr) {
         let mut queue = self.queue();
-        subtract(&mut queue.running, address, 1);
+        subtract(&mut queue.running, network, 1);
         drop(queue);
         self.changed.notify_all();
     }
 
     /// Runs the program for one request after the other, until there are no more.
     pub(super) fn work(&self, program: &Program, done: &Sender<Done>, interrupt: &Interrupt) {
-        while let Some(Job { peer, address, call, request }) = self.wait() {
+        while let Some(Job { peer, network, call, request }) = self.wait() {
             if interrupt.came() {
                 return;
             }
             let response = program.run(&request, interrupt);
-            self.ended(address);
+            self.ended(network);
             if done.send(Done { peer, call, response }).is_err() {
                 return;
             }
@@ -145,14 +146,14 @@ impl<'a> Runs<'a> {
         self.jobs.changed.notify_one();
     }
 
-    /// Of more requests than may wait, who has the most of them.
+    /// If more requests wait than may, the peer that has the most of them.
     pub(super) fn surplus(&self) -> Option<Peer> {
         let queue = self.jobs.queue();
-        let uses = queue.waiting.iter().map(|job| (job.address, job.peer, job.cost()));
+        let uses = queue.waiting.iter().map(|job| (job.network, job.peer, job.cost()));
         if queue.cost > WAITING_BYTES_MAX { greediest(uses) } else { None }
     }
 
-    /// Throws the requests of a peer away that wait; returns how many those were.
+    /// Discards the waiting requests of a peer; returns how many those were.
     pub(super) fn forget(&mut self, peer: Peer) -> usize {
         if !self.is_waited_for_by(peer) {
             return 0;
@@ -212,14 +213,14 @@ mod tests {
     const ONE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
     const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
-    /// Names of peers; there are none behind them.
+    /// Handles of peers that do not exist.
     fn peers<const COUNT: usize>() -> [Peer; COUNT] {
         let mut endpoint = Endpoint::builder().bind("127.0.0.1:0".parse().unwrap()).unwrap();
         std::array::from_fn(|_| endpoint.start_connect("127.0.0.1:9".parse().unwrap()).unwrap())
     }
 
-    fn job(peer: Peer, address: IpAddr, bytes: usize) -> Job {
-        Job { peer, address, call: 0, request: vec![0; bytes] }
+    fn job(peer: Peer, network: IpAddr, bytes: usize) -> Job {
+        Job { peer, network, call: 0, request: vec![0; bytes] }
     }
 
     /// Whose requests would be begun, in their order.
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_take_turns_and_one_leaves_a_place() {
+    fn networks_take_turns_and_one_leaves_a_place() {
         let [one, same, other] = peers();
         let (jobs, (_done, responses)) = (Jobs::default(), mpsc::channel());
         let mut runs = Runs::new(&jobs, responses);
@@ -247,9 +248,9 @@ mod tests {
         assert_eq!(begun(&jobs), [one]);
     }
 
-    /// Proves that requests that wait take no more memory than they may, and that whoever has the most of them loses them.
+    /// Proves that waiting requests take no more memory than they may, and that the peer with the most of them loses them.
     #[test]
-    fn the_requests_of_who_has_the_most_go_first() {
+    fn the_peer_with_most_requests_loses_them_first() {
         for bytes in [0, 16 << 20] {
             let [few, greedy, other] = peers();
             let (jobs, (_done, responses)) = (Jobs::default(), mpsc::channel());
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_many_connections_has_the_requests_of_all() {
+    fn requests_are_counted_over_all_connections_of_a_network() {
         let [honest, rest @ ..] = peers::<9>();
         let (jobs, (_done, responses)) = (Jobs::default(), mpsc::channel());
         let mut runs = Runs::new(&jobs, responses);

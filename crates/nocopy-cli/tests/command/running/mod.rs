@@ -1,6 +1,7 @@
 //! A run of `nocopy` that a test watches.
 
 use std::fs::File;
+use std::io::{Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -37,8 +38,32 @@ pub(crate) fn terminal(rows: u16, columns: u16) -> (File, File) {
 pub(crate) struct Running(pub(crate) Option<Child>);
 
 impl Running {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self(Some(nocopy(arguments).spawn().unwrap()))
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.0.as_ref().unwrap().id()
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(self.0.as_ref().unwrap())
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(self.0.as_ref().unwrap()), signal).unwrap();
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    pub(crate) fn input(&mut self) -> impl Write + use<> {
+        self.0.as_mut().unwrap().stdin.take().unwrap()
+    }
+
+    pub(crate) fn output(&mut self) -> impl Read + use<> {
+        self.0.as_mut().unwrap().stdout.take().unwrap()
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.0.as_mut().unwrap().try_wait().unwrap().is_some()
     }
 
     /// What it prints is read meanwhile: it may be more than a pipe holds.

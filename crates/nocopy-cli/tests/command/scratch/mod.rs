@@ -1,0 +1,33 @@
+//! Files of a test's own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The path of a file that is gone with the test.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(name: &str) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let (process, number) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        Self(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{process}-{number}")))
+    }
+
+    /// A file with that in it.
+    pub(crate) fn of(name: &str, content: impl AsRef<[u8]>) -> Self {
+        let file = Self::new(name);
+        fs::write(&file.0, content).unwrap();
+        file
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
