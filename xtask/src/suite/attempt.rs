@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 
 use super::binaries::Case;
+use super::sanitizer::Sanitizer;
 use crate::processes;
 
 /// A test that has not ended by then hangs: many times what the longest takes on a slow machine.
@@ -46,8 +47,8 @@ pub(crate) struct Conditions<'a> {
     pub(crate) isolated: bool,
     /// What random tests start from, if not from what they always start from.
     pub(crate) seed: Option<u64>,
-    /// The address sanitizer's run-time library for programs that are not built with it, where the tests are.
-    pub(crate) sanitizer: Option<&'a str>,
+    /// Where the tests are built with it.
+    pub(crate) sanitizer: Option<&'a Sanitizer>,
 }
 
 impl Attempt {
@@ -73,9 +74,8 @@ fn started(case: &Case, conditions: Conditions<'_>) -> std::io::Result<(Child, F
         Some(seed) => command.env("NOCOPY_TEST_SEED", seed.to_string()),
         None => command.env_remove("NOCOPY_TEST_SEED"),
     };
-    if let Some(runtime) = conditions.sanitizer {
-        // Much is kept until the end of a process on purpose.
-        command.env("NOCOPY_TEST_SANITIZER", runtime).env("ASAN_OPTIONS", "detect_leaks=0");
+    if let Some(sanitizer) = conditions.sanitizer {
+        command.envs(sanitizer.variables());
     }
     // Not a session of its own: its leader would take the first terminal that a test opens for its own.
     command.process_group(0);

@@ -5,6 +5,7 @@
 
 mod attempt;
 mod binaries;
+mod sanitizer;
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,6 +18,7 @@ use attempt::{Attempt, Verdict};
 pub(crate) use attempt::{Conditions, become_program};
 pub(crate) use binaries::program;
 use binaries::{Binary, Case};
+use sanitizer::Sanitizer;
 
 use crate::gate::{Failure, Note, Outcome};
 use crate::machine;
@@ -96,12 +98,12 @@ impl<'a> Suite<'a> {
         let witness = Witness::start().map_err(|error| Failed(format!("the witness: {error}")))?;
         let sanitizer = match self.instrument {
             Instrument::Nothing => None,
-            Instrument::AddressSanitizer => Some(sanitizer_runtime()?),
+            Instrument::AddressSanitizer => Some(Sanitizer::prepare()?),
         };
         let conditions = Conditions {
             isolated: machine::has_namespaces(),
             seed: self.seed,
-            sanitizer: sanitizer.as_deref(),
+            sanitizer: sanitizer.as_ref(),
         };
         let mut ran = run_all(cases, conditions, &witness);
         if self.retry {
@@ -162,12 +164,6 @@ impl Ran {
             }
         }
     }
-}
-
-/// The C compiler's run-time library of the address sanitizer.
-fn sanitizer_runtime() -> Result<String, Failed> {
-    let printed = Step::new("the sanitizer's library", "cc", &["-print-file-name=libasan.so"]).captured()?;
-    Ok(printed.trim().to_owned())
 }
 
 /// Runs tests side by side; returns them in their order, each with the stall that was seen meanwhile.

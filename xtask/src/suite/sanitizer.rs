@@ -1,0 +1,99 @@
+//! What tests need that are built with the address sanitizer.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::step::{Failed, Step, root};
+
+/// Where tests find the libpcap that they compare ours with.
+const LIBPCAP: &str = "libpcap.so.0.8";
+
+/// Entries of a dynamic section (ELF specification, "Dynamic Section"): the last one; search a library's own symbols first.
+const DT_NULL: u64 = 0;
+const DT_SYMBOLIC: u64 = 16;
+
+/// The section's segment.
+const PT_DYNAMIC: u32 = 2;
+
+/// Files that programs are started with that were not built for the sanitizer.
+#[derive(Debug)]
+pub(crate) struct Sanitizer {
+    /// The C compiler's run-time library of it.
+    runtime: PathBuf,
+    /// A copy of the system's libpcap.
+    libpcap: PathBuf,
+}
+
+impl Sanitizer {
+    /// The sanitizer allows no `RTLD_DEEPBIND`, by which nocopy-pcap has the system's libpcap call itself and not us. A copy that asks
+    /// for that in its own file is as good.
+    pub(crate) fn prepare() -> Result<Self, Failed> {
+        let runtime = file_of_compiler("libasan.so")?;
+        let system = file_of_compiler(LIBPCAP)?;
+        let failed = |error: &str| Failed(format!("{}: {error}", system.display()));
+        let bytes = fs::read(&system).map_err(|error| failed(&error.to_string()))?;
+        let bytes = symbolic(bytes).ok_or_else(|| failed("no ELF file with room in its dynamic section"))?;
+        let directory = root().join("target/sanitizer");
+        let libpcap = directory.join(LIBPCAP);
+        let written = fs::create_dir_all(&directory).and_then(|()| fs::write(&libpcap, bytes));
+        written.map_err(|error| Failed(format!("{}: {error}", libpcap.display())))?;
+        Ok(Self { runtime, libpcap })
+    }
+
+    /// What the environment of a test says.
+    pub(crate) fn variables(&self) -> [(&'static str, String); 3] {
+        // Much is kept until the end of a process on purpose; and where a call lies on the stack is compared.
+        let options = "detect_leaks=0:detect_stack_use_after_return=0".to_owned();
+        [
+            ("NOCOPY_TEST_SANITIZER", self.runtime.display().to_string()),
+            ("NOCOPY_SYSTEM_LIBPCAP", self.libpcap.display().to_string()),
+            ("ASAN_OPTIONS", options),
+        ]
+    }
+}
+
+/// A file where the C compiler looks for libraries.
+fn file_of_compiler(name: &str) -> Result<PathBuf, Failed> {
+    let question = format!("-print-file-name={name}");
+    let printed = Step::new(name, "cc", &[&question]).captured()?;
+    let path = PathBuf::from(printed.trim());
+    if path.is_absolute() { Ok(path) } else { Err(Failed(format!("the C compiler knows no {name}"))) }
+}
+
+/// The library with `DT_SYMBOLIC` in the first place of its dynamic section that is free, if it is a 64-bit one with such a place.
+fn symbolic(mut library: Vec<u8>) -> Option<Vec<u8>> {
+    let number = |at: usize| Some(u64::from_le_bytes(library.get(at..at + 8)?.try_into().ok()?));
+    let (headers, count) = (usize::try_from(number(32)?).ok()?, (number(56)? & 0xffff) as usize);
+    let header = (0..count)
+        .map(|i| headers + i * 56)
+        .find(|&at| number(at).is_some_and(|kind| kind & 0xffff_ffff == u64::from(PT_DYNAMIC)))?;
+    let (start, bytes) =
+        (usize::try_from(number(header + 8)?).ok()?, usize::try_from(number(header + 32)?).ok()?);
+    let entries = (start..start + bytes).step_by(16);
+    let mut free = entries.filter(|&at| number(at) == Some(DT_NULL));
+    // The last one stays what it is.
+    let (first, _) = (free.next()?, free.next()?);
+    library[first..first + 8].copy_from_slice(&DT_SYMBOLIC.to_le_bytes());
+    Some(library)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_asks_for_its_own_symbols_first() {
+        let mut library = vec![0; 256];
+        library[32] = 64; // program headers
+        library[56] = 1;
+        library[64..68].copy_from_slice(&PT_DYNAMIC.to_le_bytes());
+        library[72] = 128;
+        library[96] = 48;
+        library[128] = 5; // a string table, then two that are free
+        let changed = symbolic(library.clone()).unwrap();
+        library[144] = 16;
+        assert_eq!(changed, library);
+        assert!(symbolic(changed).is_none(), "only the last is left");
+        assert!(symbolic(Vec::new()).is_none());
+    }
+}
