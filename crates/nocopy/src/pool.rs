@@ -24,9 +24,10 @@ const CACHE_LINE_BYTES: usize = 64;
 
 /// Memory cut into buffers of one size. Clones are the same pool.
 ///
-/// Kept out of forked children (`MADV_DONTFORK`), which find no buffer in it: otherwise a fork would make the parent's next write go to a new page, and an io_uring
-/// instance that has the pool registered would send the old one. (Memory of the program's own need not be kept out: it is looked up for
-/// each call and not written to until that is over, and where a child writes to its copy the kernel gives that a new page.)
+/// Kept out of forked children (`MADV_DONTFORK`), which find no buffer in it: otherwise a fork would make the parent's next write go to a
+/// new page, and an io_uring instance that has the pool registered would send the old one. (Memory of the program's own need not be kept
+/// out: it is looked up for each call and not written to until that is over, and where a child writes to its copy the kernel gives that a
+/// new page.)
 #[derive(Debug, Clone)]
 pub struct Pool(Arc<Shared>);
 

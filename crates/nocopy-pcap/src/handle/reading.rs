@@ -68,9 +68,9 @@ fn own_stack() -> Option<Range<usize>> {
     }
 }
 
-/// What a call that reads or closes keeps on its stack. All that it calls lies below, if it is on the same one. A call that is made after the
-/// program left it, from where the program had called it, lies above its lower end, whatever that takes of the stack before it notes its
-/// [`Place`].
+/// What a call that reads or closes keeps on its stack. All that it calls lies below, if it is on the same one. A call that is made after
+/// the program left it, from where the program had called it, lies above its lower end, whatever that takes of the stack before it notes
+/// its [`Place`].
 #[derive(Debug)]
 #[repr(align(16))]
 pub(crate) struct Footing(MaybeUninit<[u8; Self::BYTES]>);

@@ -99,7 +99,8 @@ pub(super) struct Connection<S, R> {
     /// Somebody was refused so many places in the queue; 0: nobody.
     refused: usize,
     pub(super) finish_told: bool,
-    /// The peer is gone, but everything it said is here: what is told when that was read, lost and why, or closed. Nothing is sent any more.
+    /// The peer is gone, but everything it said is here: what is told when that was read, lost and why, or closed. Nothing is sent any
+    /// more.
     pub(super) ended: Option<Option<Reason>>,
     /// A client's: nothing of the peer has come but the Accept.
     unheard: bool,

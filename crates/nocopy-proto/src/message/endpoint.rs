@@ -382,7 +382,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Ok(())
     }
 
-    /// Queues all packets of `packets`, in their order, as [`Endpoint::queue`] does one. More than the window has places for are never taken.
+    /// Queues all packets of `packets`, in their order, as [`Endpoint::queue`] does one. More than the window has places for are never
+    /// taken.
     ///
     /// # Errors
     /// No room for all of them, or no peer: leaves them where they are.

@@ -1,4 +1,5 @@
-//! What each address and each IPv6 network has of an endpoint: connections that it made, and packets that are kept of it (docs/protocol.md §8.1, §8.3).
+//! What each address and each IPv6 network has of an endpoint: connections that it made, and packets that are kept of it
+//! (docs/protocol.md §8.1, §8.3).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};

@@ -368,9 +368,9 @@ impl Reader {
 /// The file in the shared directory that the console goes to.
 const CONSOLE: &str = "console";
 
-/// How a kernel dies of a breakpoint that nobody set. While it replaces an instruction it puts one there (`text_poke_bp`), and takes it away
-/// once every processor has been told. Emulated processors may still run the code that was translated with it. Nothing in the lab sets
-/// breakpoints.
+/// How a kernel dies of a breakpoint that nobody set. While it replaces an instruction it puts one there (`text_poke_bp`), and takes it
+/// away once every processor has been told. Emulated processors may still run the code that was translated with it. Nothing in the lab
+/// sets breakpoints.
 const BREAKPOINT: &str = "int3: 0000 [#";
 
 fn last_lines(console: &str) -> String {

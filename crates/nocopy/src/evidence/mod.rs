@@ -44,8 +44,8 @@ pub enum Cause {
     ZeroCopyRefused,
     /// A zero-copy send for which the kernel had no memory to remember it by (`ENOBUFS`).
     NoBuffers,
-    /// Several streams send from one pool, and this one had as many of its buffers in flight as were left free: a copy gives a buffer back at
-    /// once.
+    /// Several streams send from one pool, and this one had as many of its buffers in flight as were left free: a copy gives a buffer
+    /// back at once.
     ShareInFlight,
     /// The pieces of a packet that lay in several buffers, put together.
     Gathered,

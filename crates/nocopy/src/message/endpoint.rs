@@ -816,7 +816,8 @@ impl Endpoint {
     }
 
     /// Prepares for a wait by other means than ours, on [`AsFd`], and says whether there is something to do already: call
-    /// [`try_receive`](Self::try_receive) and [`poll_event`](Self::poll_event) then. The wait has to end at [`next_timeout`](Self::next_timeout).
+    /// [`try_receive`](Self::try_receive) and [`poll_event`](Self::poll_event) then. The wait has to end at
+    /// [`next_timeout`](Self::next_timeout).
     ///
     /// # Errors
     /// The interface is down or gone.

@@ -24,9 +24,10 @@ const PACKET_BYTES_SURE: usize = 3072;
 /// Hands packets that a port took to the host's network stack, as if they had just arrived on the port's interface: for
 /// ARP, pings and whatever else the program does not answer itself. Made by [`Receiver::to_host`](super::Receiver::to_host).
 ///
-/// Each packet costs a system call and a copy ([`ToHost::evidence`]); where all of some queue's packets are for the host,
-/// leave it the queue. The packet is borrowed, so its frame stays yours whatever becomes of it. Nothing is left on the
-/// machine: the kernel runs a program that lets the packet pass, once, and that program is attached nowhere
+/// Each packet costs a copy ([`ToHost::evidence`]) and four system calls, three of them to know that the calling thread is still in the
+/// port's network namespace; where all of some queue's packets are for the host, leave it the queue. The packet is borrowed, so its
+/// frame stays yours whatever becomes of it. Nothing is left on the machine: the kernel runs a program that lets the packet pass, once,
+/// and that program is attached nowhere
 /// (`BPF_PROG_TEST_RUN` with live frames, the kernel's Documentation/bpf/bpf_prog_run.rst).
 ///
 /// The kernel keeps a small pool of pages for each packet until the host is done with it. Of a packet that a socket of the host

@@ -176,8 +176,8 @@ impl<M, T, C: Call> Kept<M, T, C> {
     /// From now on others may make MSG_ZEROCOPY calls on the socket; this sender makes none any more.
     ///
     /// # Errors
-    /// `ResourceBusy`: another sender may make them, or a call failed of which it is not known yet whether it has a number. `Unsupported` in a
-    /// forked child, whose parent goes on making them.
+    /// `ResourceBusy`: another sender may make them, or a call failed of which it is not known yet whether it has a number. `Unsupported`
+    /// in a forked child, whose parent goes on making them.
     pub(super) fn give_numbering_away(&mut self) -> io::Result<()> {
         match self.numbering {
             Numbering::GivenAway => return Ok(()),

@@ -80,16 +80,16 @@ static LEAKED_BYTES: AtomicU64 = AtomicU64::new(0);
 static SOCKETS_CUT_OFF: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes of this process that the kernel never gave back, and that could not be replaced by others: foreign memory and frames (and pages of
-/// pools, if the kernel refuses to replace them) of sockets of datagrams that were closed by force, and of dropped sockets that were not completed in time (10 s for datagrams; for
-/// streams two minutes, and a second after the connection was reset).
+/// pools, if the kernel refuses to replace them) of sockets of datagrams that were closed by force, and of dropped sockets that were not
+/// completed in time (10 s for datagrams; for streams two minutes, and a second after the connection was reset).
 pub fn leaked_bytes() -> u64 {
     LEAKED_BYTES.load(Relaxed) + pool::not_replaced_bytes()
 }
 
 /// Dropped sockets of this process that were not waited for any longer: their peers acknowledged nothing for two minutes (streams) or 10 s
-/// (datagrams), or there were too many. Dropped sockets may be a quarter of the descriptors that the process may have (`ulimit -n`), and hold
-/// 256 MiB; beyond that those go first whose peers acknowledged nothing for the longest time, none before 10 s. Streams are reset, unless
-/// the program still has the receiving half.
+/// (datagrams), or there were too many. Dropped sockets may be a quarter of the descriptors that the process may have (`ulimit -n`), and
+/// hold 256 MiB; beyond that those go first whose peers acknowledged nothing for the longest time, none before 10 s. Streams are reset,
+/// unless the program still has the receiving half.
 pub fn sockets_cut_off() -> u64 {
     SOCKETS_CUT_OFF.load(Relaxed)
 }

@@ -37,8 +37,8 @@ unsafe extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A value that each process makes for itself, and never drops. A forked child does not touch its parent's: a thread that the child does not
-/// have may have locked it at the time.
+/// A value that each process makes for itself, and never drops. A forked child does not touch its parent's: a thread that the child does
+/// not have may have locked it at the time.
 #[derive(Debug)]
 pub(crate) struct OfProcess<T>(AtomicPtr<(Generation, T)>);
 

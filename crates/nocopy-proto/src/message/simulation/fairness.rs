@@ -237,7 +237,8 @@ fn two_that_flood_leave_turns_to_a_third() {
     assert!(all_heard(&world), "{:?}", world.flows().collect::<Vec<_>>());
 }
 
-/// Proves that a message which takes longer than ten seconds arrives, since it goes on all the time, though others wait for its turn to end.
+/// Proves that a message which takes longer than ten seconds arrives, since it goes on all the time, though others wait for its turn to
+/// end.
 #[test]
 fn a_message_on_a_slow_path_is_not_sent_away() {
     for seed in 0..5 {

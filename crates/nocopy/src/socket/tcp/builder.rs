@@ -248,8 +248,8 @@ impl Builder {
     /// See [`OpenError`].
     ///
     /// # Safety
-    /// As long as the result lives, nobody makes a `MSG_ZEROCOPY` call by another descriptor of the stream, or reads its error queue, in this
-    /// process or any other. (Such a call would shift the numbers by which the kernel tells what memory is free.)
+    /// As long as the result lives, nobody makes a `MSG_ZEROCOPY` call by another descriptor of the stream, or reads its error queue, in
+    /// this process or any other. (Such a call would shift the numbers by which the kernel tells what memory is free.)
     #[allow(unsafe_code)]
     pub unsafe fn wrap_unshared(self, stream: TcpStream) -> Result<Socket, OpenError> {
         self.set(&stream)?;

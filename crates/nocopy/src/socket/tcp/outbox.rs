@@ -446,8 +446,8 @@ impl Outbox {
         unsent
     }
 
-    /// Gives up what the kernel still reads, which goes on sending it: all of it if it can be replaced by other pages, else nothing, which is
-    /// left to the reaper. Returns how many calls that is, and the bytes that come back later.
+    /// Gives up what the kernel still reads, which goes on sending it: all of it if it can be replaced by other pages, else nothing,
+    /// which is left to the reaper. Returns how many calls that is, and the bytes that come back later.
     pub(super) fn give_up(&mut self) -> (usize, usize) {
         drop(self.take_unsent());
         let mut kept = self.kept.take();

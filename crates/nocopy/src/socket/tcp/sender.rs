@@ -44,12 +44,12 @@ const RING_BROKEN: &str = "the kernel took no more from io_uring: it was short o
 
 /// The sending half of a stream.
 ///
-/// [`send`](Self::send) queues; [`flush`](Self::flush) hands over what is queued. A buffer that went without a copy comes back when the peer
-/// has acknowledged it.
+/// [`send`](Self::send) queues; [`flush`](Self::flush) hands over what is queued. A buffer that went without a copy comes back when the
+/// peer has acknowledged it.
 ///
 /// Dropping it ends the stream: the peer sees the end behind the last byte that was handed over, or, where something was still queued,
-/// a reset, lest it take a part for the whole. What the kernel still reads then stays where it is until the peer has it; a peer that acknowledges
-/// nothing for two minutes is reset ([`sockets_cut_off`](crate::socket::sockets_cut_off)).
+/// a reset, lest it take a part for the whole. What the kernel still reads then stays where it is until the peer has it; a peer that
+/// acknowledges nothing for two minutes is reset ([`sockets_cut_off`](crate::socket::sockets_cut_off)).
 #[derive(Debug)]
 pub struct Sender {
     outbox: Outbox,
@@ -112,8 +112,8 @@ impl Sender {
     /// An empty buffer; flushes, and waits for the peer to acknowledge what is on its way, while all are away.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush). `WouldBlock` inside if all buffers are with the program, which nobody can wait for; where others share the
-    /// pool, if as many as this stream's share are.
+    /// As [`flush`](Self::flush). `WouldBlock` inside if all buffers are with the program, which nobody can wait for; where others share
+    /// the pool, if as many as this stream's share are.
     pub fn wait_buffer(&mut self) -> Result<Buffer, SendError> {
         loop {
             if let Some(buffer) = self.wait_buffer_timeout(Duration::MAX)? {
@@ -273,8 +273,8 @@ impl Sender {
         self.hand_over(true).map(drop)
     }
 
-    /// Hands over as much as the socket takes at once. `false`: not everything; wait until the descriptor by [`AsFd`] is readable. (Where it
-    /// is an empty [pipe](Self::send_pipe) that holds it up, wait for that: keep a duplicate of its reader.)
+    /// Hands over as much as the socket takes at once. `false`: not everything; wait until the descriptor by [`AsFd`] is readable. (Where
+    /// it is an empty [pipe](Self::send_pipe) that holds it up, wait for that: keep a duplicate of its reader.)
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -634,10 +634,10 @@ impl Sender {
     }
 
     /// Hands over everything queued and ends the stream, waits up to `timeout` until the peer has acknowledged what went without a copy,
-    /// and lets go. The kernel goes on sending what it still reads then. If that is pages of pools alone, and no io_uring instance of another
-    /// stream has them registered, they are replaced by others, so the buffers are home at once. Otherwise all of it stays as it is, like
-    /// that of a dropped sender: until the peer has acknowledged it, or, after two minutes, the connection is reset. What is still
-    /// queued is not sent, and the peer sees a reset.
+    /// and lets go. The kernel goes on sending what it still reads then. If that is pages of pools alone, and no io_uring instance of
+    /// another stream has them registered, they are replaced by others, so the buffers are home at once. Otherwise all of it stays as it
+    /// is, like that of a dropped sender: until the peer has acknowledged it, or, after two minutes, the connection is reset. What is
+    /// still queued is not sent, and the peer sees a reset.
     pub fn close(mut self, timeout: Duration) -> Closed {
         let start = Instant::now();
         let flushed = self.flush_timeout(timeout);
