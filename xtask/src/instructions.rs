@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::gate::Outcome;
 use crate::machine;
 use crate::step::{Failed, Step};
-use crate::suite::{self, side_by_side};
+use crate::suite::{self, processors, side_by_side};
 
 /// Each measured twice, with so many batches; the difference leaves out the start-up.
 const BATCHES: [u32; 2] = [100, 300];
@@ -92,7 +92,7 @@ fn build() -> Result<(), Failed> {
 fn count_all<'a>(loops: &[(&str, &'a str)]) -> Result<HashMap<&'a str, f64>, Failed> {
     let runs: Vec<(&str, &str, u32)> =
         loops.iter().flat_map(|&(program, name)| BATCHES.map(|batches| (program, name, batches))).collect();
-    let collected = side_by_side(&runs, |&(program, name, batches)| {
+    let collected = side_by_side(processors(), &runs, |&(program, name, batches)| {
         collected(&suite::program("release", program), name, batches)
     });
     let collected: Result<Vec<f64>, Failed> = collected.into_iter().collect();

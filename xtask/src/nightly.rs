@@ -8,7 +8,7 @@ use crate::gate::{Gate, Outcome};
 use crate::machine;
 use crate::step::{Failed, Step, files, is_root, root};
 use crate::stops::{Busy, Stops};
-use crate::suite::{self, Instrument, Suite, side_by_side};
+use crate::suite::{self, Instrument, Suite, processors, side_by_side};
 use crate::vm;
 
 /// Where the verdicts are kept, as rows of a table.
@@ -137,7 +137,7 @@ fn fuzz() -> Outcome {
     };
     let names: Vec<&str> = targets.iter().filter_map(|path| path.file_stem()?.to_str()).collect();
     match fuzz_command("build the fuzz targets", &["build"]).run() {
-        Ok(()) => side_by_side(&names, |name| fuzz_target(name))
+        Ok(()) => side_by_side(processors(), &names, |name| fuzz_target(name))
             .into_iter()
             .reduce(Outcome::and)
             .unwrap_or_default(),

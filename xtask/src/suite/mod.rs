@@ -1,4 +1,4 @@
-//! The tests that cargo builds: each in a process of its own, as many at a time as there are processors.
+//! The tests that cargo builds: each in a process of its own, two at a time for each processor, since half of a test's time is waiting.
 //!
 //! A test that fails while the machine stalled has proven nothing, so it is run once more, alone. One that fails on a machine
 //! that ran on is not.
@@ -169,7 +169,7 @@ impl Ran {
 /// Runs tests side by side; returns them in their order, each with the stall that was seen meanwhile.
 fn run_all(cases: Vec<Case>, conditions: Conditions<'_>, witness: &Witness) -> Vec<Ran> {
     let ended = AtomicUsize::new(0);
-    let ran = side_by_side(&cases, |case| {
+    let ran = side_by_side(2 * processors(), &cases, |case| {
         let attempt = Attempt::run(case, conditions);
         let stall = witness.worst_between(attempt.start, attempt.end);
         // ordering: nothing else is handed over by it
@@ -185,8 +185,12 @@ pub(crate) fn processors() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Does `work` on all items, as many at a time as there are processors; returns what it gave, in the order of the items.
-pub(crate) fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+/// Does `work` on all items, some at a time; returns what it gave, in the order of the items.
+pub(crate) fn side_by_side<T: Sync, R: Send>(
+    at_a_time: usize,
+    items: &[T],
+    work: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let worker = || {
         let mut done = Vec::new();
@@ -197,7 +201,7 @@ pub(crate) fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R
         }
     };
     let mut done: Vec<(usize, R)> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..processors()).map(|_| scope.spawn(worker)).collect();
+        let workers: Vec<_> = (0..at_a_time).map(|_| scope.spawn(worker)).collect();
         workers
             .into_iter()
             .flat_map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)))

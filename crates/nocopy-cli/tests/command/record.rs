@@ -288,7 +288,11 @@ fn a_hangup_ends_it_in_order() {
     let directory = Directory::new("hangup");
     let path = directory.file("out.pcapng");
     let packets: Vec<_> = (0..100).map(|number| packet(lab.right(), number, 100)).collect();
-    let mut recording = Recording::start(lab.right(), &path, &[]);
+    // The tests themselves may run under nohup(1), and who ignores a signal has its children ignore it.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_nocopy"), "record"]);
+    command.args([lab.right().interface(), "--json", "-o"]).arg(&path);
+    let mut recording = Recording::run(lab.right(), command, &path);
     send(&mut port(lab.left()), &packets);
     wait_until("it ends", || {
         recording.signal(Signal::HUP);
