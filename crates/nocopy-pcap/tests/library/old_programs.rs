@@ -43,6 +43,10 @@ fn nothing_is_left_of_a_handle_that_is_closed_while_a_call_reads() {
 }
 
 #[test]
+#[cfg_attr(
+    nocopy_sanitizer,
+    ignore = "the address sanitizer does not know of stacks that makecontext(3) made"
+)]
 fn a_call_on_another_stack_ends_none_that_goes_on() {
     let scratch = Scratch::new("stacks");
     let program = crate::common::compile("stacks", &scratch);
