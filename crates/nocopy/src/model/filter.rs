@@ -9,6 +9,7 @@ use nocopy_proto::filter::{Ancillary, Headers, Program, Untranslatable, oracle};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
+use crate::sys::kernel::{self, KernelVersion};
 use crate::sys::{bpf, option};
 
 /// What the XDP program returns on a match: nothing that XDP knows.
@@ -142,8 +143,15 @@ fn load(mut prefix: Vec<Instruction>, fragments: bool) -> io::Result<Option<Owne
     }
 }
 
-/// Bytes of a datagram that are in the linear part of its socket buffer (`unix_dgram_sendmsg`): all, unless it is large.
+/// From here on a load relative to a header reaches all of a packet (`bpf_skb_load_helper_convert_offset` in `net/core/filter.c`).
+const ALL_FROM_HEADERS_KERNEL_MIN: KernelVersion = KernelVersion(6, 16);
+
+/// Bytes of a datagram that loads relative to a header reach: those in the linear part of its socket buffer (`unix_dgram_sendmsg`), which
+/// are all unless it is large, and on newer kernels all.
 fn datagram_linear_bytes(bytes: usize) -> u32 {
+    if kernel::running() >= Some(ALL_FROM_HEADERS_KERNEL_MIN) {
+        return u32::try_from(bytes).expect("datagrams are small");
+    }
     /// `sizeof(struct skb_shared_info)`, aligned, on 64-bit machines.
     const SHARED_INFO_BYTES: usize = 320;
     let page_bytes = rustix::param::page_size();

@@ -1,6 +1,6 @@
 //! Real filters over real packets, and random ones over random ones.
 
-use nocopy_proto::filter::{Ancillary, Program, oracle};
+use nocopy_proto::filter::{Ancillary, Instruction, Program, oracle};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rustix::fd::AsFd;
@@ -37,6 +37,23 @@ fn with_capabilities_to_load(check: impl FnOnce() + Send) {
     };
     std::thread::scope(|scope| scope.spawn(check).join())
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+/// Proves that the kernel and our interpreter find the same behind the linear part of a large datagram, from its header on.
+#[test]
+fn a_large_datagram_is_read_alike() {
+    if !loads() {
+        return;
+    }
+    let network_header = 0xfff0_0000; // SKF_NET_OFF, linux/filter.h
+    let [load_x, load_byte_indirect, return_a] = [0x01, 0x50, 0x16];
+    for offset in [100, 20_000, 65_000] {
+        let plain = |(code, constant)| Instruction { code, jump_true: 0, jump_false: 0, constant };
+        let instructions = [(load_x, offset), (load_byte_indirect, network_header), (return_a, 0)];
+        let program = Program::new(instructions.map(plain).to_vec());
+        let filter = filter(&program.expect("valid")).expect("XDP can do it");
+        filter.check(&[0x5a; 65_280], 0);
+    }
 }
 
 #[test]
