@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use socket2::{InterfaceIndexOrAddress, SockRef};
 
 use super::Receiver;
+use crate::socket::kernel_socket;
 use crate::sys::udp_send;
 
 /// What of sending to groups is not left as the kernel has it.
@@ -85,6 +86,7 @@ impl Receiver {
     /// The kernel's refusal: `EADDRNOTAVAIL` for one that was not joined.
     pub fn leave_multicast(&self, group: IpAddr, interface: u32) -> io::Result<()> {
         let socket = SockRef::from(&self.socket);
+        kernel_socket::group_is_left();
         match group {
             IpAddr::V4(group) => {
                 socket.leave_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface))
