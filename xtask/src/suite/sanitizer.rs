@@ -13,7 +13,7 @@ const DT_NULL: u64 = 0;
 const DT_SYMBOLIC: u64 = 16;
 
 /// The section's segment.
-const PT_DYNAMIC: u32 = 2;
+const PT_DYNAMIC: u64 = 2;
 
 /// Files that programs are started with that were not built for the sanitizer.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ fn symbolic(mut library: Vec<u8>) -> Option<Vec<u8>> {
     let (headers, count) = (usize::try_from(number(32)?).ok()?, (number(56)? & 0xffff) as usize);
     let header = (0..count)
         .map(|i| headers + i * 56)
-        .find(|&at| number(at).is_some_and(|kind| kind & 0xffff_ffff == u64::from(PT_DYNAMIC)))?;
+        .find(|&at| number(at).is_some_and(|kind| kind & 0xffff_ffff == PT_DYNAMIC))?;
     let (start, bytes) =
         (usize::try_from(number(header + 8)?).ok()?, usize::try_from(number(header + 32)?).ok()?);
     let entries = (start..start + bytes).step_by(16);
@@ -86,7 +86,7 @@ mod tests {
         let mut library = vec![0; 256];
         library[32] = 64; // program headers
         library[56] = 1;
-        library[64..68].copy_from_slice(&PT_DYNAMIC.to_le_bytes());
+        library[64..72].copy_from_slice(&PT_DYNAMIC.to_le_bytes());
         library[72] = 128;
         library[96] = 48;
         library[128] = 5; // a string table, then two that are free
