@@ -12,9 +12,9 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Open(#[from] nocopy::port::OpenError),
     #[error(transparent)]
-    Socket(#[from] nocopy::socket::udp::OpenError),
+    Socket(#[from] nocopy::udp::OpenError),
     #[error(transparent)]
-    SocketOverPort(#[from] nocopy::socket::udp::over_port::OpenError),
+    SocketOverPort(#[from] nocopy::udp::over_port::OpenError),
     #[error(transparent)]
     Statistics(#[from] nocopy::statistics::SnapshotError),
     #[error(transparent)]

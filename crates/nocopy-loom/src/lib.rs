@@ -3,7 +3,7 @@
 #![cfg(test)]
 #![allow(unsafe_code, unreachable_pub, dead_code, missing_docs)] // as the library declares these modules
 
-#[path = "../../nocopy/src/area/returns.rs"]
+#[path = "../../nocopy/src/memory/area/returns.rs"]
 mod returns;
 #[path = "../../nocopy/src/ring.rs"]
 mod ring;

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-use nocopy::socket::tcp::{self, Proxied};
+use nocopy::tcp::{self, Proxied};
 
 fn pass_on(client: TcpStream, onwards: SocketAddr) -> Result<Proxied, Box<dyn Error>> {
     let server = TcpStream::connect(onwards)?;

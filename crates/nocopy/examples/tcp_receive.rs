@@ -4,7 +4,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use nocopy::socket::tcp::Listener;
+use nocopy::tcp::Listener;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let address: SocketAddr = std::env::args().nth(1).ok_or("usage: tcp_receive ADDRESS")?.parse()?;

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use nocopy::socket::tcp::Socket;
+use nocopy::tcp::Socket;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use nocopy::socket::udp::Socket;
+use nocopy::udp::Socket;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use nocopy::socket::udp::{Message, Socket};
+use nocopy::udp::{Message, Socket};
 
 /// So many lie in one buffer, back to back.
 const DATAGRAMS: usize = 44;

@@ -32,8 +32,8 @@ macro_rules! counters {
 
         impl $group {
             /// Each counter with its name and meaning.
-            pub fn counters(&self) -> impl Iterator<Item = $crate::statistics::Counter> + use<> {
-                [$($crate::statistics::Counter {
+            pub fn counters(&self) -> impl Iterator<Item = $crate::counter::Counter> + use<> {
+                [$($crate::counter::Counter {
                     name: std::borrow::Cow::Borrowed(stringify!($name)),
                     meaning: concat!($($meaning),+).trim_ascii(),
                     value: self.$name,
@@ -44,7 +44,7 @@ macro_rules! counters {
             /// What was counted since `earlier`; a counter that went back began anew, so all of it is new.
             #[must_use]
             pub fn since(&self, earlier: &Self) -> Self {
-                Self { $($name: $crate::statistics::Counter::since(self.$name, earlier.$name),)+ }
+                Self { $($name: $crate::counter::Counter::since(self.$name, earlier.$name),)+ }
             }
         }
 

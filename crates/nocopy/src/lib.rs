@@ -19,48 +19,58 @@
 //! # }
 //! ```
 //!
-//! * [`port`]: opening, receiving, sending, waiting; granting to processes without privileges.
-//! * [`area`]: the memory, who owns which frame of it, the balance.
-//! * [`capture`]: all packets of an interface that leaves them to the host, in blocks that are owned.
-//! * [`disk`]: files written past the page cache from where packets lie.
-//! * [`ring`]: the queues shared with the kernel.
-//! * [`probe`]: what this machine and an interface would let a port do, looked at without changing anything.
-//! * [`statistics`]: everything counted for an interface and the ports on it, also those of other processes.
-//! * [`tc`]: a sink where packets enter the host's stack.
-//! * [`xdp`]: programs on an interface; the kernel as a packet source.
+//! * [`port`]: packets of an interface: opening, receiving, sending, waiting; granting to processes without privileges.
+//! * [`udp`], [`tcp`]: sockets that own their buffers, choose by measurement how to send, and say what was copied.
 //! * [`message`]: reliable messages between nodes, over ports or sockets.
-//! * [`filter`]: which packets come to a port, decided before they are copied.
-//! * [`metadata`]: checksums and times, left to the card or told by it.
+//! * [`capture`]: all packets of an interface that leaves them to the host, in blocks that are owned; [`disk`]: files written past the
+//!   page cache from where packets lie.
+//! * [`area`], [`pool`]: the memory, who owns which part of it, the balance; [`ring`]: the queues shared with the kernel.
+//! * [`filter`]: which packets come to a port, decided before they are copied; [`metadata`]: checksums and times, left to the card or
+//!   told by it; [`xdp`]: programs on an interface, the kernel as a packet source; [`tc`]: a sink where packets enter the host's stack.
+//! * [`probe`]: what this machine and an interface would let a port do; [`statistics`]: everything counted for an interface and the ports
+//!   on it, also those of other processes. Neither changes anything.
+//! * [`policy`]: how the way that is fastest here is chosen.
 //! * [`Evidence`]: whether bytes were copied: *zero-copy*, *copied* with the cause, or *unknown*.
+//!
+//! The modules in their layers: each uses those below it only (`cargo xtask check` reads this list).
+//!
+//! ```text
+//! message
+//! udp  tcp
+//! inspect
+//! port  capture
+//! engine
+//! memory
+//! sys
+//! ring
+//! sync  counter  facts
+//! ```
 
-pub mod area;
 pub mod capture;
 mod counter;
-pub mod disk;
-mod evidence;
-pub mod filter;
+mod engine;
+mod facts;
+mod inspect;
+mod memory;
 pub mod message;
-pub mod metadata;
 #[cfg(any(feature = "fuzzing", test))]
 #[doc(hidden)]
 pub mod model;
-pub mod policy;
-pub mod pool;
 pub mod port;
-pub mod probe;
 pub mod ring;
-mod route;
-pub mod socket;
-pub mod statistics;
 mod sync;
 mod sys;
-pub mod tc;
-pub mod xdp;
+pub mod tcp;
+pub mod udp;
 
-pub use area::{Area, Chain, Draft, Drafts, Frame, Packet, SharedFrame};
-pub use evidence::{Cause, Evidence, Tally};
-pub use pool::{Buffer, Pool};
-pub use port::{Mode, Port, Receiver, Sender, ToHost, Wait};
+pub use capture::disk;
+pub use engine::policy;
+pub use facts::evidence::{Cause, Evidence, Tally};
+pub use inspect::{probe, statistics};
+pub use memory::area::{Area, Chain, Draft, Drafts, Frame, Packet, SharedFrame};
+pub use memory::pool::{Buffer, Pool};
+pub use memory::{area, pool};
+pub use port::{Mode, Port, Receiver, Sender, ToHost, Wait, filter, metadata, tc, xdp};
 
 /// The hardware (MAC) address of an interface of the calling thread's network namespace.
 ///

@@ -6,7 +6,7 @@ pub mod filter;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use crate::area::{Area, AreaConfig, Faults, Frame, Half};
+use crate::memory::area::{Area, AreaConfig, Faults, Frame, Half};
 use crate::ring;
 use crate::sys::xsk::Descriptor;
 
@@ -162,7 +162,7 @@ pub fn halves(operations: &[Operation]) {
     assert!(balance.is_whole() && balance.yours == 0 && balance.lent_rx + balance.lent_tx == 0, "{balance}");
 }
 
-fn check(area: &Area, mine: &[Frame], pools: &[&crate::area::Pool]) {
+fn check(area: &Area, mine: &[Frame], pools: &[&crate::memory::area::Pool]) {
     let starts: HashSet<usize> = mine.iter().map(|frame| frame.as_ptr().addr() >> 11).collect();
     assert_eq!(starts.len(), mine.len(), "two frames in one place");
     let (base, bytes) = area.memory();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use nocopy::socket::tcp::Receiving;
+use nocopy::tcp::Receiving;
 
 use crate::endpoint::Endpoint;
 use crate::output_file::PrivateFile;

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use nocopy::socket::udp::{Message, Method, OpenError, Receiver, Sender, Socket};
+use nocopy::udp::{Message, Method, OpenError, Receiver, Sender, Socket};
 use nocopy::{Buffer, Pool, Tally};
 
 use super::baseline::datagram_receiver::RECEIVE_BUFFER_BYTES;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nocopy::Frame;
 use nocopy::port::Port;
-use nocopy::socket::udp::over_port::{OpenError, Rejected, RejectedReason, Sender, Settings, Socket};
+use nocopy::udp::over_port::{OpenError, Rejected, RejectedReason, Sender, Settings, Socket};
 use nocopy_proto::UdpChecksum;
 
 use super::baseline::datagram_sender::PORT;

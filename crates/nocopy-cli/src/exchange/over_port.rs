@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use nix::sys::socket::{setsockopt, sockopt};
 use nocopy::Port;
-use nocopy::socket::udp::over_port::{OpenError, Receiver, RejectedReason, Sender, Settings, Socket};
+use nocopy::udp::over_port::{OpenError, Receiver, RejectedReason, Sender, Settings, Socket};
 
 use super::{Exchange, PATIENCE, Waiting};
 

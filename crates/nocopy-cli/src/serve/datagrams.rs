@@ -3,7 +3,7 @@
 use std::io;
 use std::net::UdpSocket;
 
-use nocopy::socket::udp::over_port;
+use nocopy::udp::over_port;
 
 use super::summary::Served;
 use crate::exchange::{MARK, PATIENCE, Waiting, attend};

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nocopy::message::{Endpoint as MessageEndpoint, MESSAGE_BYTES_MAX};
-use nocopy::socket::udp::over_port;
+use nocopy::udp::over_port;
 
 use crate::arguments::ServeArguments;
 use crate::endpoint::{Endpoint, Family, Scheme};

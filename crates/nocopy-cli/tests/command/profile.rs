@@ -11,7 +11,7 @@ use crate::listening::wait_for_listening;
 use crate::running::{PATIENCE, Running, nocopy, text};
 use crate::watching::uninterrupted;
 use nocopy::Buffer;
-use nocopy::socket::udp::{Message, Method, Socket};
+use nocopy::udp::{Message, Method, Socket};
 use nocopy_lab::{Missing, skip};
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use rustix::pipe::{SpliceFlags, pipe, splice};

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::UdpSocket;
 
-use nocopy::socket::udp::{Message, Method, Socket};
+use nocopy::udp::{Message, Method, Socket};
 use nocopy::{Buffer, Evidence, Tally};
 use nocopy_lab::Lab;
 use serde_json::json;

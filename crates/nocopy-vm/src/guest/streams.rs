@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::net::{TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 
-use nocopy::socket::tcp::{Builder, Method, Published, PublishedMethod, Sender, Socket};
+use nocopy::tcp::{Builder, Method, Published, PublishedMethod, Sender, Socket};
 use nocopy::{Buffer, Evidence, Tally};
 use nocopy_lab::Lab;
 use serde_json::json;

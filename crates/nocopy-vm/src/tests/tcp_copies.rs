@@ -1,4 +1,4 @@
-use nocopy::socket::tcp::{Method, PublishedMethod};
+use nocopy::tcp::{Method, PublishedMethod};
 use nocopy::{Cause, Evidence};
 
 use crate::guest::Guest;

@@ -1,4 +1,4 @@
-use nocopy::socket::udp::Method;
+use nocopy::udp::Method;
 use nocopy::{Cause, Evidence};
 
 use crate::guest::Guest;

@@ -1,6 +1,6 @@
 use std::net::UdpSocket;
 
-use nocopy::socket::udp::over_port::{Settings, Socket};
+use nocopy::udp::over_port::{Settings, Socket};
 use nocopy::{Cause, Evidence, Mode, Tally};
 use serde_json::json;
 

@@ -11,7 +11,7 @@ use super::Endpoint;
 use super::carrier::Carrier;
 use super::memory::{Frames, Shares};
 use crate::port::{PortBuilder, Wait};
-use crate::socket::udp::{self, over_port};
+use crate::udp::{self, over_port};
 
 /// The shortest datagrams an endpoint can be told to send: what every IPv6 network takes (RFC 8200 section 5), less the headers.
 const DATAGRAM_BYTES_MIN: u16 = 1200;
@@ -189,7 +189,7 @@ impl Builder {
     }
 
     /// An endpoint over a port on each queue of an interface, past the host's network stack, with this address of the interface. What the port cannot carry
-    /// goes through the kernel ([`over_port`](crate::socket::udp::over_port)).
+    /// goes through the kernel ([`over_port`](crate::udp::over_port)).
     ///
     /// # Errors
     /// See [`OpenError`].

@@ -1,6 +1,6 @@
 //! Buffers of the program's that packets on their way refer to.
 
-use crate::Buffer;
+use crate::memory::pool::Buffer;
 
 /// Buffers at most, so that nobody's memory grows without bound.
 const BUFFERS_MAX: usize = 1 << 16;

@@ -15,8 +15,8 @@ use smallvec::SmallVec;
 use super::carrier::{Came, Carrier, Layout, Packet, Received};
 use super::open_packet::{OpenPacket, Peers};
 use super::{Builder, CarrierCounters, Message, OpenError, OwnedMessage};
-use crate::evidence::{Cause, Evidence, Tally};
-use crate::pool::Buffer;
+use crate::facts::evidence::{Cause, Evidence, Tally};
+use crate::memory::pool::Buffer;
 use crate::port::Wait;
 use crate::sys::clock::monotonic_ns;
 

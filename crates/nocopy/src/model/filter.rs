@@ -9,7 +9,7 @@ use nocopy_proto::filter::{Ancillary, Headers, Program, Untranslatable, oracle};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-use crate::sys::kernel::{self, KernelVersion};
+use crate::facts::kernel::KernelVersion;
 use crate::sys::{bpf, option};
 
 /// What the XDP program returns on a match: nothing that XDP knows.
@@ -149,7 +149,7 @@ const ALL_FROM_HEADERS_KERNEL_MIN: KernelVersion = KernelVersion(6, 16);
 /// Bytes of a datagram that loads relative to a header reach: those in the linear part of its socket buffer (`unix_dgram_sendmsg`), which
 /// are all unless it is large, and on newer kernels all.
 fn datagram_linear_bytes(bytes: usize) -> u32 {
-    if kernel::running() >= Some(ALL_FROM_HEADERS_KERNEL_MIN) {
+    if KernelVersion::running() >= Some(ALL_FROM_HEADERS_KERNEL_MIN) {
         return u32::try_from(bytes).expect("datagrams are small");
     }
     /// `sizeof(struct skb_shared_info)`, aligned, on 64-bit machines.

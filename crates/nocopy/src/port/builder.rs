@@ -4,10 +4,10 @@ use std::io;
 use std::time::Duration;
 
 use super::{Fanout, Measurement, Mode, OpenError, Port, Purpose, Wait, measure, memory, open};
-use crate::area::{Area, AreaConfig};
-use crate::filter::Program;
-use crate::probe::queues::node_of;
+use crate::memory::area::{Area, AreaConfig};
+use crate::port::filter::Program;
 use crate::sys::interface::Interface;
+use crate::sys::queues::node_of;
 use crate::sys::xsk::RingSizes;
 
 /// Prepares to open a port; see [`Port::builder`].

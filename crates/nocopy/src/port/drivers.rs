@@ -157,7 +157,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::area::{Area, AreaConfig, Faults, Half};
+    use crate::memory::area::{Area, AreaConfig, Faults, Half};
     use crate::ring;
     use crate::sys::xsk::Descriptor;
 

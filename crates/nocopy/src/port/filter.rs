@@ -1,103 +1,101 @@
-//! Where a port's filter runs, and what becomes of packets that do not match where it runs in user space.
+//! Filters: which packets a port receives, decided before they are copied.
+//!
+//! A filter is a classic BPF program over the frame as it is on the wire, VLAN tags included: compiled from an expression of
+//! pcap-filter(7) by the system's libpcap, or given as bytecode ([`Program::parse`] reads what `tcpdump -ddd` prints). A port
+//! ([`PortBuilder::filter`](crate::port::PortBuilder::filter)) runs it where it costs least:
+//!
+//! | mode | where | what does not match |
+//! |---|---|---|
+//! | AF_XDP | in front of the redirect, translated to eBPF | goes to the host, untouched and uncopied |
+//! | packet ring | at the socket, as classic BPF | is not copied into the ring |
+//!
+//! AF_XDP sees the frame as the device hands it over: a VLAN tag that the card takes out is not there, for the filter and for the
+//! port ('ethtool -K INTERFACE rxvlan off' leaves it in). Before Linux 5.18 an XDP program cannot run every filter (none that asks for
+//! the length, or loads relative to X, as for ports); the port is a packet ring then.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let filter = nocopy::filter::compile("udp port 9000 and host 10.0.0.1")?;
+//! let mut port = nocopy::Port::builder("eth0").filter(&filter).open()?;
+//! for packet in port.receiver().receive()? {
+//!     println!("{} bytes", packet.len()); // everything else is still the host's
+//! }
+//! # Ok(()) }
+//! ```
 
-use std::ops::Deref;
+use std::ffi::CString;
 
-use smallvec::SmallVec;
+pub use nocopy_proto::filter::{Ancillary, Instruction, InvalidProgram, ParseError, Program, Untranslatable};
 
-use super::ToHost;
-use crate::area::{Chain, Claims};
-use crate::filter::{Ancillary, Program};
-use crate::sys::xsk::{Descriptor, PACKET_CONTINUES};
+use crate::sys::pcap::{self, Refusal};
 
-/// Where the filter of a port runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Why an expression was not compiled.
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum FilterPlace {
-    /// In front of the redirect, as eBPF: what does not match goes to the host, untouched and uncopied.
-    Xdp,
-    /// At the packet socket, as classic BPF: what does not match is not copied into the ring.
-    Socket,
-    /// In the receiver, because the kernel refused it: the text says why. Packets that do not match have been copied by then; in
-    /// the modes of AF_XDP each is handed to the host ([`ToHost`]), by a system call and another copy.
-    UserSpace(String),
+pub enum CompileError {
+    /// There is no libpcap.
+    #[error(
+        "filter '{expression}': libpcap compiles expressions, and cannot be loaded ({reason}): install it ('apt install \
+         libpcap0.8'), or give the filter as bytecode"
+    )]
+    NoLibrary {
+        /// The expression.
+        expression: String,
+        /// The loader's words.
+        reason: String,
+    },
+    /// It is not an expression.
+    #[error("filter '{expression}': {reason}: see pcap-filter(7)")]
+    Expression {
+        /// The expression.
+        expression: String,
+        /// libpcap's words.
+        reason: String,
+    },
+    /// What libpcap made of it is not a program that the kernel would take.
+    #[error("filter '{expression}': {source}")]
+    Program {
+        /// The expression.
+        expression: String,
+        /// What is wrong with the program.
+        source: InvalidProgram,
+    },
 }
 
-/// Packets that a filter in user space turned away.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TurnedAway {
-    /// The host has them: it has all of them (packet ring), or was handed these.
-    pub to_host: u64,
-    /// Nobody has them: there is no host (memory), or it was not to be had, for the reasons of [`ToHost::hand_over`].
-    pub lost: u64,
+/// Compiles an expression of pcap-filter(7) for Ethernet frames, by the system's libpcap, which is loaded when first needed. A name
+/// of a host in it is looked up.
+///
+/// # Errors
+/// libpcap is not there, or refuses the expression.
+pub fn compile(expression: &str) -> Result<Program, CompileError> {
+    let given = || expression.to_owned();
+    let text = CString::new(expression).map_err(|_| CompileError::Expression {
+        expression: expression.replace('\0', "\\0"),
+        reason: "it contains a zero byte".into(),
+    })?;
+    let instructions = pcap::compile(&text).map_err(|refusal| match refusal {
+        Refusal::NoLibrary(reason) => CompileError::NoLibrary { expression: given(), reason },
+        Refusal::Expression(reason) => CompileError::Expression { expression: given(), reason },
+    })?;
+    Program::new(instructions).map_err(|source| CompileError::Program { expression: given(), source })
 }
 
-/// Who gets what does not match.
-#[derive(Debug)]
-pub(super) enum Rest {
-    /// The host has it anyway.
-    HostHas,
-    HandOver(Box<ToHost>),
-    Nobody,
-}
+#[cfg(test)]
+mod tests {
+    use nocopy_lab::Missing;
 
-/// A filter run by the receiver.
-#[derive(Debug)]
-pub(super) struct UserFilter {
-    program: Program,
-    /// What is known of each packet besides.
-    ancillary: Ancillary,
-    rest: Rest,
-    pub(super) turned_away: TurnedAway,
-}
+    use super::*;
 
-impl UserFilter {
-    /// For packets of a queue of an interface.
-    pub(super) fn new(program: Program, interface_index: u32, queue: u32, rest: Rest) -> Self {
-        // One more, as the kernel counts queues.
-        let queue = u16::try_from(queue + 1).unwrap_or(0);
-        let ancillary = Ancillary { interface_index: Some(interface_index), queue, ..Ancillary::default() };
-        Self { program, ancillary, rest, turned_away: TurnedAway::default() }
-    }
-
-    /// How many words from the front are of whole packets that match, or that do not: at most `room`, and of packets of several no
-    /// more than it takes to have `enough`.
-    pub(super) fn run_of(
-        &self,
-        matching: bool,
-        claims: Claims<'_>,
-        word: impl Fn(u32) -> Option<Descriptor>,
-        (room, enough): (u32, u32),
-    ) -> u32 {
-        let (mut whole, mut next) = (0, 0);
-        let mut pieces = SmallVec::<[&[u8]; 4]>::new();
-        let mut readable = true;
-        while let Some(descriptor) = word(next).filter(|_| next < room && whole < enough) {
-            next += 1;
-            match claims.look(descriptor) {
-                Some(bytes) => pieces.push(bytes),
-                None => readable = false,
-            }
-            if descriptor.options & PACKET_CONTINUES != 0 {
-                continue;
-            }
-            // What cannot be read counts as matching: whoever claims it counts the fault.
-            if (!readable || self.program.run(&pieces, &self.ancillary) != 0) != matching {
-                break;
-            }
-            pieces.clear();
-            (whole, readable) = (next, true);
-        }
-        whole
-    }
-
-    /// Turns a packet away that does not match.
-    pub(super) fn turn_away<B: Deref<Target = [u8]>>(&mut self, packet: &Chain<B>) {
-        let host_has_it = match &mut self.rest {
-            Rest::HostHas => true,
-            Rest::HandOver(host) => host.hand_over_chain(packet).is_ok(),
-            Rest::Nobody => false,
+    #[test]
+    fn expressions_become_programs_and_nonsense_an_error_of_one_line() {
+        let program = match compile("udp port 9000 and host 10.0.0.1") {
+            Err(CompileError::NoLibrary { .. }) => return nocopy_lab::skip(&Missing::Device("libpcap")),
+            compiled => compiled.unwrap(),
         };
-        let TurnedAway { to_host, lost } = &mut self.turned_away;
-        *(if host_has_it { to_host } else { lost }) += 1;
+        assert!(program.instructions().len() > 10);
+        for nonsense in ["udp prot 9000", "host", "ip and and tcp", "a\0b", "port 99999"] {
+            let message = compile(nonsense).unwrap_err().to_string();
+            assert!(message.contains("pcap-filter(7)") && message.lines().count() == 1, "{message}");
+        }
     }
 }

@@ -17,9 +17,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use super::grant::message::{Header, flag, invalid, u64_at};
 use super::grant::{GrantError, check_program};
 use super::{Backend, Inner, Mode, Port, Queues};
-use crate::filter::{Program, Untranslatable};
+use crate::port::filter::{Program, Untranslatable};
+use crate::port::xdp::{self, Notes, PassHeader, Recipe, SocketMap};
 use crate::sys::{bpf, descriptor};
-use crate::xdp::{self, Notes, PassHeader, Recipe, SocketMap};
 
 const MAGIC: [u8; 8] = *b"nocopy\0f";
 

@@ -21,18 +21,18 @@ use std::sync::Arc;
 
 use message::{Header, MESSAGE_BYTES, Message, VERSION};
 
+use super::af_xdp::refused_here;
 use super::drivers;
 use super::redirect::Redirect;
-use super::xdp::refused_here;
 use super::{FilterPlace, Mode, OpenError, Port, PortBuilder, Purpose, open};
+use crate::facts::kernel::KernelVersion;
+use crate::port::xdp::{self, Attach};
 use crate::sys::bpf::MapKind;
 use crate::sys::descriptor::{self, Description};
 use crate::sys::interface::{Interface, Promiscuous};
-use crate::sys::kernel;
 use crate::sys::namespace::NamespaceId;
 use crate::sys::option::namespace_cookie;
 use crate::sys::xsk::{XskSocket, known_entries_min};
-use crate::xdp::{self, Attach, KernelVersion};
 
 /// The oldest kernel that takes an unbound socket into an XDP map.
 const KERNEL_MIN: KernelVersion = KernelVersion(5, 10);
@@ -463,7 +463,7 @@ impl PortBuilder {
 
     /// Why the map does not take an unbound socket.
     fn no_slot(&self, error: io::Error) -> OpenError {
-        match (error.raw_os_error(), kernel::running()) {
+        match (error.raw_os_error(), KernelVersion::running()) {
             (Some(libc::EEXIST), _) => {
                 OpenError::QueueTaken { interface: self.interface.clone(), queue: self.queue }
             }

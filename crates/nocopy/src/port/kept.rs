@@ -1,7 +1,7 @@
 //! Sending frames that come back: for protocols that send again what was lost, without a copy.
 
 use super::sender::{Rejected, Sender};
-use crate::area::Frame;
+use crate::memory::area::Frame;
 
 impl Sender {
     /// Like [`Sender::send`], for a frame that is wanted back: when the kernel is done with it, it does not go home to its pool but

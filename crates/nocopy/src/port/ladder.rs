@@ -6,8 +6,8 @@ use std::io;
 use super::drivers::{self, Effect};
 use super::open::PAGE_BYTES;
 use super::{Mode, OpenError, PortBuilder};
+use crate::port::xdp;
 use crate::sys::interface::Interface;
-use crate::xdp;
 
 /// The usual order, from the fastest down.
 pub(crate) const LADDER: [Mode; 4] =

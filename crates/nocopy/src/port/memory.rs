@@ -11,15 +11,16 @@ use std::time::Duration;
 
 use rustix::event::EventfdFlags;
 
-use super::filter::{FilterPlace, Rest, UserFilter};
 use super::sender::LINK_HEADER_BYTES;
+use super::user_filter::{FilterPlace, Rest, UserFilter};
 use super::{Backend, Inner};
 use super::{Mode, OpenError, Port, PortBuilder, Statistics, assemble};
-use crate::area::{Area, Half, none_in};
-use crate::filter::Program;
+use crate::memory::area::{Area, Half, none_in};
+use crate::port::filter::Program;
+use crate::port::xdp;
 use crate::ring::{self, Consumer, Producer};
-use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Rings, Wakeup, wait_readable};
-use crate::xdp;
+use crate::sys::poll::{Wakeup, wait_readable};
+use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Rings};
 
 /// One direction of a link: the kernel's ends of the rings it moves packets between.
 struct Wire {

@@ -13,16 +13,17 @@
 //!
 //! Whatever happens, the frames add up ([`Port::balance`]).
 
+mod af_xdp;
 mod builder;
 pub(crate) mod drivers;
-mod filter;
+pub mod filter;
 mod filter_control;
 mod grant;
 mod kept;
 mod ladder;
 mod measure;
 mod memory;
-mod metadata;
+pub mod metadata;
 mod open;
 mod packet_ring;
 mod pin;
@@ -31,12 +32,14 @@ pub mod queues;
 mod receiver;
 mod redirect;
 mod report;
+mod requests;
 mod send_only;
 mod sender;
+pub mod tc;
 mod to_host;
 mod unattached;
-pub(crate) mod wait;
-mod xdp;
+mod user_filter;
+pub mod xdp;
 
 use std::fmt;
 use std::io;
@@ -46,7 +49,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use builder::PortBuilder;
-pub use filter::{FilterPlace, TurnedAway};
 pub use filter_control::{FilterControl, FilterControlError};
 pub use grant::{Grant, GrantError};
 pub(crate) use ladder::LADDER;
@@ -59,50 +61,17 @@ pub use receiver::{Batch, Receiver};
 pub use report::Report;
 pub use sender::{Rejected, RejectedChain, RejectedReason, Sender};
 pub use to_host::{ToHost, ToHostError};
-pub use wait::Wait;
+pub use user_filter::{FilterPlace, TurnedAway};
 
-use crate::area::{Area, Balance, Lent, Pool};
-use crate::evidence::{Cause, Evidence};
+pub use crate::engine::wait::Wait;
+use crate::facts::evidence::{Cause, Evidence};
+pub use crate::facts::mode::Mode;
+use crate::memory::area::{Area, Balance, Lent, Pool};
 use crate::sys::packet::Announcer;
 pub use crate::sys::packet::Fanout;
+use crate::sys::poll::Wakeup;
 pub use crate::sys::xsk::Statistics;
-use crate::sys::xsk::{TX_BUDGET, TxKick, Wakeup, XskSocket};
-
-/// How a port moves frames: what the kernel reports, never what was asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Mode {
-    /// AF_XDP: the device reads and writes the area itself.
-    XdpZeroCopy,
-    /// AF_XDP, copied by the kernel, with XDP in the driver.
-    XdpCopyNative,
-    /// AF_XDP, copied by the kernel, with XDP on socket buffers: works on every interface.
-    XdpCopyGeneric,
-    /// A packet socket: packets come in blocks into which the kernel copies them, and the host has them too. Packets are read
-    /// where they lie; taking one copies it. Packets that the kernel has joined (GRO, GSO: most of TCP) may be longer than a frame:
-    /// they come as chains with [`multi_buffer`](PortBuilder::multi_buffer), and are dropped and counted without.
-    PacketRing,
-    /// A linked pair in one process.
-    Memory,
-}
-
-impl Mode {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::XdpZeroCopy => "xdp zero-copy",
-            Self::XdpCopyNative => "xdp copy native",
-            Self::XdpCopyGeneric => "xdp copy generic",
-            Self::PacketRing => "packet ring",
-            Self::Memory => "memory",
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+use crate::sys::xsk::{TX_BUDGET, TxKick, XskSocket};
 
 /// One queue of one interface, through which frames enter and leave.
 ///
@@ -276,7 +245,7 @@ struct Inner {
 /// What stands behind a port's rings.
 enum Backend {
     /// The kernel.
-    Xdp(xdp::XdpBackend),
+    Xdp(af_xdp::XdpBackend),
     /// The kernel, for a sender without a port.
     Unattached(unattached::Unattached),
     /// The kernel, by packet sockets.

@@ -3,15 +3,15 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use super::af_xdp::XdpRungs;
 use super::drivers::{self, Effect};
 use super::grant::Grant;
 use super::ladder::{Refusal, Step};
-use super::xdp::XdpRungs;
 use super::{Mode, Port, PortBuilder, ToHostError, packet_ring};
-use crate::area::{Area, AreaError, PACKET_HEADROOM_BYTES};
+use crate::memory::area::{Area, AreaError, PACKET_HEADROOM_BYTES};
+use crate::port::xdp::{self, KernelVersion};
 use crate::sys::capability;
 use crate::sys::interface::{Inquiry, Interface, Promiscuous};
-use crate::xdp::{self, KernelVersion};
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 

@@ -13,18 +13,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::filter::{Rest, UserFilter};
 use super::ladder::Order;
+use super::user_filter::{Rest, UserFilter};
 use super::{
     Backend, FilterPlace, Inner, Mode, OpenError, Port, PortBuilder, Refusal, Statistics, Wait, assemble,
 };
-use crate::area::{Area, Arrivals, Half, none_in};
-use crate::filter::Instruction;
-use crate::metadata::Unsupported;
+use crate::facts::metadata::Unsupported;
+use crate::memory::area::{Area, Arrivals, Half, none_in};
+use crate::port::filter::Instruction;
 use crate::ring::{self, Consumer, Producer};
 use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous};
 use crate::sys::packet::{Capture, Outgoing, PacketSocket, Pieces, Share};
-use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Rings, TxKick, Wakeup, wait_readable_or_broken};
+use crate::sys::poll::{Wakeup, wait_readable_or_broken};
+use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Rings, TxKick};
 
 /// Bytes of a block, of which a ring has several: the best of what was tried at full rate (`nocopy bench capture`; with 64 KiB a
 /// third is lost at 1400 bytes, with 256 KiB a tenth).

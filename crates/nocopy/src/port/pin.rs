@@ -5,8 +5,8 @@ use std::io;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::Port;
-use crate::probe::queues::interrupt_cpus;
 use crate::sys::interface::Interface;
+use crate::sys::queues::interrupt_cpus;
 
 /// Why a thread could not be put where a queue's interrupt runs.
 #[derive(Debug, thiserror::Error)]

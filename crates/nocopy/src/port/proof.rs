@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::OpenError;
 use super::PortBuilder;
 use super::drivers::{self, Effect, PROBE_FRAME_TIMEOUT};
-use crate::area::{Area, AreaError, Faults, Half, Lent};
+use crate::memory::area::{Area, AreaError, Faults, Half, Lent};
 use crate::ring::{Consumer, Producer};
 use crate::sys::interface::{self, Interface};
 use crate::sys::xsk::{Descriptor, Rings, XskSocket};
@@ -90,7 +90,7 @@ fn completes(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::area::AreaConfig;
+    use crate::memory::area::AreaConfig;
     use crate::ring;
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];

@@ -30,11 +30,11 @@ pub use waker::Waker;
 
 use super::receiver::{Batch, Receiver};
 use super::redirect;
-use super::wait::{self, Coalescer, Waiting};
 use super::{OpenError, Port, PortBuilder, ToHostError, TurnedAway, Wait};
-use crate::area::{Area, Balance};
-use crate::filter::Program;
-use crate::sys::xsk::{Wakeup, wait_readable};
+use crate::engine::wait::{self, Coalescer, Waiting};
+use crate::memory::area::{Area, Balance};
+use crate::port::filter::Program;
+use crate::sys::poll::{Wakeup, wait_readable};
 
 /// Ports on several queues of one interface, over one area: as one, or, by [`Queues::into_ports`], one for each thread.
 ///

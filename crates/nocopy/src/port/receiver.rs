@@ -5,15 +5,16 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::filter::{Rest, TurnedAway, UserFilter};
-use super::wait::{self, Coalescer, Waiting};
+use super::user_filter::{Rest, TurnedAway, UserFilter};
 use super::{Inner, Mode, PortBuilder, Statistics, ToHost, ToHostError, Wait};
-use crate::area::{Balance, Chain, Claims, Faults, Frame, Packet, Pool};
-use crate::evidence::Evidence;
-use crate::filter::Program;
+use crate::engine::wait::{self, Coalescer, Waiting};
+use crate::facts::evidence::Evidence;
+use crate::memory::area::{Balance, Chain, Claims, Faults, Frame, Packet, Pool};
+use crate::port::filter::Program;
 use crate::ring::{Consumer, Peek, Producer};
 use crate::sys::packet::Announcer;
-use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Wakeup};
+use crate::sys::poll::Wakeup;
+use crate::sys::xsk::{Descriptor, PACKET_CONTINUES};
 
 /// How far ahead of the packet being handed out the next ones are prefetched. Measured on one machine with 64-byte packets
 /// at full rate: 3.4 M/s with 4 and 8, 3.7 M/s with 16, no more with 32 (`nocopy bench capture`).

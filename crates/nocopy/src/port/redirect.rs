@@ -9,17 +9,17 @@ use std::{fmt, io};
 use nocopy_proto::ebpf::Instruction;
 
 use super::{FilterPlace, Mode, PortBuilder};
-use crate::area::Arrivals;
-use crate::filter::{Program, Untranslatable};
-use crate::metadata::Unsupported;
+use crate::facts::kernel::KernelVersion;
+use crate::facts::metadata::Unsupported;
+use crate::memory::area::Arrivals;
+use crate::port::filter::{Program, Untranslatable};
+use crate::port::xdp::{
+    Attach, Attachment, Error, LIVE_FRAMES_KERNEL_MIN, Notes, PassHeader, Program as XdpProgram, Recipe,
+    SocketMap,
+};
 use crate::sys::interface::Interface;
-use crate::sys::kernel;
 use crate::sys::namespace::NamespaceId;
 use crate::sys::netdev::XdpFeatures;
-use crate::xdp::{
-    Attach, Attachment, Error, KernelVersion, LIVE_FRAMES_KERNEL_MIN, Notes, PassHeader,
-    Program as XdpProgram, Recipe, SocketMap,
-};
 
 /// How often to look whether a program has gone that is on its way out: the kernel removes that of a killed process a moment after its
 /// death (0.3 s measured). Looks are counted, and not time: a machine that stands still for a second has removed nothing in it.
@@ -191,7 +191,7 @@ fn in_front(
 ) -> Result<(Vec<Instruction>, Option<FilterPlace>), Error> {
     let Some(filter) = filter else { return Ok((Vec::new(), None)) };
     let in_user_space =
-        |why: &dyn fmt::Display| Ok((Vec::new(), Some(in_user_space(why, kernel::running())?)));
+        |why: &dyn fmt::Display| Ok((Vec::new(), Some(in_user_space(why, KernelVersion::running())?)));
     let instructions = match filter.to_xdp(fragments) {
         Ok(instructions) => instructions,
         Err(error @ (Untranslatable::TooFar { .. } | Untranslatable::TooLong { .. })) => {

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::drivers::DRAIN_TIMEOUT;
 use super::{Inner, Mode, PortBuilder, Statistics};
-use crate::area::{Area, Balance, Chain, Departures, Drafts, Faults, Frame, Pool};
-use crate::evidence::Evidence;
-use crate::metadata::{PlaceOutside, Unsupported};
+use crate::facts::evidence::Evidence;
+use crate::facts::metadata::{PlaceOutside, Unsupported};
+use crate::memory::area::{Area, Balance, Chain, Departures, Drafts, Faults, Frame, Pool};
 use crate::ring::{Consumer, Producer};
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, SEND_METADATA_BYTES, TxKick};
 

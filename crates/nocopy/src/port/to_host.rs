@@ -7,12 +7,13 @@ use std::sync::{Arc, Weak};
 
 use super::redirect::Redirect;
 use super::{Backend, Inner};
-use crate::area::Chain;
-use crate::evidence::{Cause, Evidence};
+use crate::facts::evidence::{Cause, Evidence};
+use crate::facts::kernel::KernelVersion;
+use crate::memory::area::Chain;
+use crate::port::xdp::{self, Attach, LIVE_FRAMES_KERNEL_MIN, Program};
+use crate::sys::bpf;
 use crate::sys::interface::{Condition, Inquiry};
 use crate::sys::namespace::NamespaceId;
-use crate::sys::{bpf, kernel};
-use crate::xdp::{self, Attach, LIVE_FRAMES_KERNEL_MIN, Program};
 
 /// An Ethernet header: less is no packet.
 const PACKET_BYTES_MIN: usize = 14;
@@ -73,7 +74,7 @@ pub(super) struct Way {
 
 impl Way {
     pub(super) fn prepare(interface: &str, inquiry: &Inquiry) -> Result<Self, ToHostError> {
-        if let Some(running) = kernel::running()
+        if let Some(running) = KernelVersion::running()
             && running < LIVE_FRAMES_KERNEL_MIN
         {
             let (operation, needed) = ("hand packets to the host", LIVE_FRAMES_KERNEL_MIN);

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use super::{Backend, Inner, Mode, OpenError, PortBuilder, Sender};
-use crate::area::{Area, Half, none_in};
+use crate::memory::area::{Area, Half, none_in};
 use crate::ring::{Consumer, Producer};
 use crate::sys::capability;
 use crate::sys::interface::{Condition, Inquiry, Interface};
@@ -25,7 +25,7 @@ const FRAME_BYTES: u32 = 2048;
 /// What stands behind such a sender.
 pub(super) struct Unattached {
     pub(super) socket: XskSocket,
-    /// See [`XdpBackend`](super::xdp::XdpBackend).
+    /// See [`XdpBackend`](super::af_xdp::XdpBackend).
     pub(super) tx_index_lags: bool,
     pub(super) inquiry: Inquiry,
 }
@@ -74,7 +74,7 @@ impl PortBuilder {
             queue: self.queue,
             mode: Mode::XdpCopyNative,
             order: None,
-            chain_frames_max: super::xdp::CHAIN_FRAMES_MAX,
+            chain_frames_max: super::af_xdp::CHAIN_FRAMES_MAX,
             refusals: Vec::new(),
             measured: Vec::new(),
             multi_buffer: self.multi_buffer,

@@ -11,7 +11,7 @@ use rustix::time::{
 use smallvec::SmallVec;
 
 use super::clock::monotonic_ns;
-use super::xsk::{Wakeup, poll};
+use super::poll::{Wakeup, poll};
 
 /// Ends waits, instead of a time-out of their own: that would program the processor's timer for each, and again when it is not needed
 /// after all, and in a virtual machine either is a way out to the host and back. An alarm that is set stays, and if it rings for a wait

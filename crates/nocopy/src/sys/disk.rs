@@ -9,7 +9,7 @@ use io_uring::{IoUring, opcode, types};
 
 use super::memory::Mapping;
 use super::packet::PcapngBlock;
-use super::xsk::wait_readable;
+use super::poll::wait_readable;
 
 /// The most pieces of memory in a write (`UIO_MAXIOV`).
 pub(crate) const PIECES_MAX: usize = 1024;

@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
     use crate::sys::fork::tests::in_forked_child;
-    use crate::sys::xsk::{Wakeup, wait_readable};
+    use crate::sys::poll::{Wakeup, wait_readable};
 
     fn is_readable(readiness: &Readiness, socket: &UdpSocket) -> bool {
         wait_readable(readiness.descriptor(socket.as_fd()), std::time::Duration::ZERO).unwrap()

@@ -4,8 +4,8 @@ use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 
-use nocopy::socket::tcp::{Builder, Socket};
 use nocopy::tc::{self, CountingDrop};
+use nocopy::tcp::{Builder, Socket};
 use nocopy::xdp::KernelVersion;
 use nocopy_lab::Lab;
 use nocopy_lab::patience::{uninterrupted, wait_until};

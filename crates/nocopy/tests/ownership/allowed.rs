@@ -1,6 +1,6 @@
 //! What the other programs do in the wrong order, or twice, in the right one.
 use nocopy::Buffer;
-use nocopy::socket::{tcp, udp};
+use nocopy::{tcp, udp};
 
 fn main() {
     let (mut port, mut peer) = nocopy::Port::memory_pair().unwrap();

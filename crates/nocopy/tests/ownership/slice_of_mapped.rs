@@ -1,5 +1,5 @@
 //! What lies on mapped pages may change: it is no slice, and `unsafe` is needed to make it one. It is gone with its chunk.
-use nocopy::socket::tcp::{Chunk, MappedBytes, Socket};
+use nocopy::tcp::{Chunk, MappedBytes, Socket};
 
 fn main() {
     let mut socket = Socket::connect("127.0.0.1:9".parse().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-use nocopy::socket::tcp::Socket;
+use nocopy::tcp::Socket;
 
 fn main() {
     let mut socket = Socket::connect("127.0.0.1:9".parse().unwrap()).unwrap();

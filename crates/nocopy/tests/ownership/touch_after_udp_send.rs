@@ -1,4 +1,4 @@
-use nocopy::socket::udp::{Message, Socket};
+use nocopy::udp::{Message, Socket};
 
 fn main() {
     let mut socket = Socket::bind("127.0.0.1:0".parse().unwrap()).unwrap();

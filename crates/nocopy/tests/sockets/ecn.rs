@@ -4,8 +4,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Instant;
 
 use crate::common::{PATIENCE, lab};
-use nocopy::socket::udp::over_port::{self, Settings};
-use nocopy::socket::udp::{Message, Method, Socket};
+use nocopy::udp::over_port::{self, Settings};
+use nocopy::udp::{Message, Method, Socket};
 use nocopy::{Mode, Port};
 use nocopy_lab::End;
 use socket2::SockRef;

@@ -4,10 +4,10 @@
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 
-use nocopy::socket::udp::over_port::{self, Settings};
-use nocopy::socket::udp::{Method, OpenError, Sender, Socket};
-use nocopy::socket::{tcp, udp};
+use nocopy::udp::over_port::{self, Settings};
+use nocopy::udp::{Method, OpenError, Sender, Socket};
 use nocopy::{Buffer, Cause, Pool, Port};
+use nocopy::{tcp, udp};
 use nocopy_lab::patience::wait_until;
 use nocopy_lab::{Lab, Missing};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

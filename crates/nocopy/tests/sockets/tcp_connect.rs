@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use nocopy::socket::tcp::Socket;
+use nocopy::tcp::Socket;
 use nocopy_lab::patience::wait_until;
 
 use crate::common::calls::{POLL, this_thread, wait_until_in};

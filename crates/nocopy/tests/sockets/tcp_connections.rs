@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use nocopy::Pool;
-use nocopy::socket::tcp::Socket;
+use nocopy::tcp::Socket;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::common::PATIENCE;

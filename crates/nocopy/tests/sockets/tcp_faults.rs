@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nocopy::socket::tcp::{Builder, Method, OpenError, Sender, Socket};
+use nocopy::tcp::{Builder, Method, OpenError, Sender, Socket};
 use nocopy::{Cause, Pool};
 use nocopy_lab::patience::wait_until;
 use nocopy_lab::{End, Lab};
@@ -50,7 +50,7 @@ fn name(method: Option<Method>) -> &'static str {
 }
 
 /// Queues and hands over that much of the stream, from buffers of the pool.
-fn send(sender: &mut Sender, first: usize, bytes: usize) -> Result<(), nocopy::socket::tcp::SendError> {
+fn send(sender: &mut Sender, first: usize, bytes: usize) -> Result<(), nocopy::tcp::SendError> {
     let end = first + bytes;
     for first in (first..end).step_by(60_000) {
         let mut buffer = sender.wait_buffer()?;

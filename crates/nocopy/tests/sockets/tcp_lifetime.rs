@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use nocopy::socket::tcp::{Builder, Method, Sender, Socket};
+use nocopy::tcp::{Builder, Method, Sender, Socket};
 use nocopy::{Buffer, Pool, Port};
 use nocopy_lab::patience::wait_until;
 

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use nocopy::socket::tcp::{Direction, DirectionError, Flow, Proxied, ProxyError, Side, proxy};
+use nocopy::tcp::{Direction, DirectionError, Flow, Proxied, ProxyError, Side, proxy};
 use nocopy_lab::patience::wait_until;
 
 use crate::common::PATIENCE;

@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nocopy::socket::tcp::{Builder, Published, PublishedMethod, Sender, Socket};
+use nocopy::tcp::{Builder, Published, PublishedMethod, Sender, Socket};
 use nocopy_lab::patience::wait_until;
 use rustix::fs::{MemfdFlags, memfd_create};
 

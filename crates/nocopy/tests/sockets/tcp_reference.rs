@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use nocopy::socket::tcp::{
+use nocopy::tcp::{
     ByReference, NotPublished, Published, PublishedMethod, Publisher, RangeError, Step, Transfer,
     TransferError,
 };

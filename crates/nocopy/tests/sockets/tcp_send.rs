@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use nocopy::socket::tcp::{Builder, Listener, Method, NotQueued, Published, RejectedReason, Sender, Socket};
+use nocopy::tcp::{Builder, Listener, Method, NotQueued, Published, RejectedReason, Sender, Socket};
 use nocopy::{Buffer, Cause, Pool};
 use nocopy_lab::patience::wait_until;
 use proptest::prelude::*;

@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use nocopy::socket::udp::{Message, Method, OpenError, Sender, Socket, over_port};
+use nocopy::udp::{Message, Method, OpenError, Sender, Socket, over_port};
 use nocopy::{Buffer, Cause, Port};
 use nocopy_lab::Lab;
 use nocopy_lab::patience::{uninterrupted, wait_until};

@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use nocopy::socket::udp::{Message, Method, Socket};
+use nocopy::udp::{Message, Method, Socket};
 use nocopy::{Buffer, Cause, Pool};
 use nocopy_lab::patience::uninterrupted;
 use nocopy_lab::{End, Lab};

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use nocopy::socket::udp::{Message, Method, Socket, leaked_bytes};
+use nocopy::udp::{Message, Method, Socket, leaked_bytes};
 use nocopy::{Buffer, Cause, Pool};
 use nocopy_lab::Lab;
 use nocopy_lab::patience::{uninterrupted, wait_until};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use nocopy::socket::udp::{Message, Method, Sender, Socket, Ticket};
+use nocopy::udp::{Message, Method, Sender, Socket, Ticket};
 use nocopy::{Buffer, Pool};
 
 /// For what has to happen, on a busy machine, too.

@@ -14,7 +14,7 @@ use crate::common;
 use crate::common::waiting::Observed;
 use crate::common::{PATIENCE, lab};
 use nocopy::port::PortBuilder;
-use nocopy::socket::udp::over_port::{OpenError, Payload, RejectedReason, Sender, Settings, Socket};
+use nocopy::udp::over_port::{OpenError, Payload, RejectedReason, Sender, Settings, Socket};
 use nocopy::{Cause, Chain, Evidence, Frame, Mode, Port};
 use nocopy_lab::patience::uninterrupted;
 use nocopy_lab::{End, Lab};
@@ -709,7 +709,7 @@ fn halves_go_to_threads() {
     fn goes<T: Send>() {}
     goes::<Socket>();
     goes::<Sender>();
-    goes::<nocopy::socket::udp::over_port::Receiver>();
+    goes::<nocopy::udp::over_port::Receiver>();
     goes::<Payload>();
 }
 
@@ -1283,7 +1283,7 @@ fn what_an_mtu_lowered_in_between_takes_is_counted() {
 /// Several datagrams that a socket of this machine handed on as one packet are not taken for one datagram.
 #[test]
 fn several_datagrams_in_one_packet_are_never_one_long_datagram() {
-    use nocopy::socket::udp::{Message, Method};
+    use nocopy::udp::{Message, Method};
     let lab = lab!();
     for mode in MODES {
         let (local, remote) = addresses(&lab, false);
@@ -1292,7 +1292,7 @@ fn several_datagrams_in_one_packet_are_never_one_long_datagram() {
         let mut peer = lab
             .right()
             .namespace()
-            .run(|| nocopy::socket::udp::Socket::builder().method(Method::Gso).bind(remote).unwrap());
+            .run(|| nocopy::udp::Socket::builder().method(Method::Gso).bind(remote).unwrap());
         let all = payload(1, 10_000);
         peer.sender().send_to(Message::segments(all.clone().into(), 1000), local).unwrap();
         peer.sender().flush().unwrap();

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use nocopy::socket::udp::{Message, Method, RejectedReason, Socket};
+use nocopy::udp::{Message, Method, RejectedReason, Socket};
 use nocopy::{Buffer, Cause, Evidence, Tally};
 use nocopy_lab::patience::uninterrupted;
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nocopy::Buffer;
-use nocopy::socket::udp::tokio::{AsyncReceiver, AsyncSendError, AsyncSender};
-use nocopy::socket::udp::{Message, Method, Socket};
+use nocopy::udp::tokio::{AsyncReceiver, AsyncSendError, AsyncSender};
+use nocopy::udp::{Message, Method, Socket};
 use nocopy_lab::patience::uninterrupted;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -149,7 +149,7 @@ impl Drop for Curious {
 async fn what_is_dropped_while_the_sender_is_locked_locks_nobody_out() {
     let (sender, _receiver, _) = pair(Method::Socket);
     let pool = sender.with(|sender| sender.pool().clone());
-    let buffer = sender.with(nocopy::socket::udp::Sender::buffer).unwrap();
+    let buffer = sender.with(nocopy::udp::Sender::buffer).unwrap();
     let free = within(sender.send(buffer)).await.unwrap();
     let curious = within(sender.send(Buffer::from_owner(Curious(sender.clone())))).await.unwrap();
     let (done, is_done) = std::sync::mpsc::channel();
@@ -169,7 +169,7 @@ async fn buffers_nobody_waits_for_go_home() {
     let pool = sender.with(|sender| sender.pool().clone());
     for _ in 0..3 * pool.total() {
         let mut buffer = loop {
-            match sender.with(nocopy::socket::udp::Sender::buffer) {
+            match sender.with(nocopy::udp::Sender::buffer) {
                 Some(buffer) => break buffer,
                 None => tokio::time::sleep(Duration::from_millis(1)).await,
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nocopy::socket::tcp::{Method, Publisher, Receiver, Receiving, Sender, Socket};
+use nocopy::tcp::{Method, Publisher, Receiver, Receiving, Sender, Socket};
 use nocopy::{Buffer, Pool};
 
 use super::send::{CHUNK_BYTES, fill};

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-use nocopy::socket::tcp;
+use nocopy::tcp;
 use serde::{Deserialize, Serialize};
 
 use crate::bench::result::Evidence;

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::net::TcpStream;
 
-use nocopy::socket::tcp::Receiving;
+use nocopy::tcp::Receiving;
 use rustix::net::{RecvFlags, recv};
 use serde::{Deserialize, Serialize};
 

@@ -10,7 +10,7 @@ use std::io::{self, IoSlice, Write};
 use std::net::{Shutdown, TcpStream};
 
 use nix::fcntl::{SpliceFFlags, vmsplice};
-use nocopy::socket::tcp::Method;
+use nocopy::tcp::Method;
 use rustix::fs::{MemfdFlags, memfd_create, sendfile};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use serde::{Deserialize, Serialize};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nocopy::Tally;
 use nocopy::pool::Pool;
-use nocopy::socket::tcp::{Chunk, Receiver, Receiving};
+use nocopy::tcp::{Chunk, Receiver, Receiving};
 
 /// The longest wait for bytes: after it the user may want the end.
 const WAIT: Duration = Duration::from_millis(50);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use nocopy::socket::tcp::{Chunk, MappedBytes};
+use nocopy::tcp::{Chunk, MappedBytes};
 
 use super::intake::Intake;
 use super::sink::Sink;

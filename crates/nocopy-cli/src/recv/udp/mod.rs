@@ -9,7 +9,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::{Duration, Instant};
 
-use nocopy::socket::udp::{Builder, OpenError, ReceiveError, Receiver, Sender, Socket};
+use nocopy::udp::{Builder, OpenError, ReceiveError, Receiver, Sender, Socket};
 
 use nocopy_lab::Interface;
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nocopy::Tally;
 use nocopy::pool::{Buffer, Pool};
-use nocopy::socket::tcp::{Method, OpenError, Published, SendError, Sender, Socket};
+use nocopy::tcp::{Method, OpenError, Published, SendError, Sender, Socket};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use nocopy::socket::tcp::{OpenError, PublishError};
+use nocopy::tcp::{OpenError, PublishError};
 
 use crate::endpoint::Endpoint;
 use crate::transfer::stream::Refusal;

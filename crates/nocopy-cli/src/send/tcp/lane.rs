@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use nocopy::socket::tcp::Published;
+use nocopy::tcp::Published;
 
 use super::Error;
 use super::carrier::{Account, Carrier};

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nocopy::socket::tcp::{Method, Published};
+use nocopy::tcp::{Method, Published};
 use rustix::thread::CapabilitySet;
 
 use super::Error;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nocopy::socket::udp::over_port::{Receiver, Rejected, RejectedReason, Sender, Settings, Socket};
+use nocopy::udp::over_port::{Receiver, Rejected, RejectedReason, Sender, Settings, Socket};
 use nocopy::{Evidence, Frame, Port};
 use nocopy_lab::Interface;
 

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use nocopy::socket::udp::{Message, Method, ReceiveError, SendError, Socket};
+use nocopy::udp::{Message, Method, ReceiveError, SendError, Socket};
 
 use super::Error;
 use super::cargo::Cargo;

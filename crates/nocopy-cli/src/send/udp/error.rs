@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use nocopy::socket::udp::{OpenError, ReceiveError, RejectedReason, SendError, over_port};
+use nocopy::udp::{OpenError, ReceiveError, RejectedReason, SendError, over_port};
 
 use crate::endpoint::Endpoint;
 

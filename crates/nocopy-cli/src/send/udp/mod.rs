@@ -13,7 +13,7 @@ mod summary;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use nocopy::socket::udp::{DATAGRAM_BYTES_MAX, Method};
+use nocopy::udp::{DATAGRAM_BYTES_MAX, Method};
 use nocopy_lab::Interface;
 use rustix::thread::CapabilitySet;
 

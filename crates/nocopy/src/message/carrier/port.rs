@@ -17,15 +17,15 @@ use rustix::event::epoll;
 use smallvec::SmallVec;
 
 use super::{Came, Layout, Packet, Received, Room};
-use crate::evidence::{Evidence, Tally};
+use crate::facts::evidence::{Evidence, Tally};
+use crate::memory::area::{Area, Frame};
+use crate::memory::pool::Buffer;
 use crate::message::HEADER_BYTES;
 use crate::message::counters::CarrierCounters;
 use crate::message::endpoint::Buffers;
-use crate::pool::Buffer;
 use crate::port::Wait;
-use crate::socket::udp::over_port::{Batch, Payload, Receiver, Rejected, RejectedReason, Sender, Socket};
-use crate::sys::xsk::wait_readable;
-use crate::{Area, Frame};
+use crate::sys::poll::wait_readable;
+use crate::udp::over_port::{Batch, Payload, Receiver, Rejected, RejectedReason, Sender, Socket};
 
 /// Frames for the protocol's own datagrams.
 const CONTROL_FRAMES: usize = 64;

@@ -19,7 +19,7 @@
 //! Numbers are in the machine's own order: both ends are on one.
 
 use super::GrantError;
-use crate::xdp::Attach;
+use crate::port::xdp::Attach;
 
 pub(super) const MESSAGE_BYTES: usize = Header::BYTES;
 const MAGIC: [u8; 8] = *b"nocopy\0g";

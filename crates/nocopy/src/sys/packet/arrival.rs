@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use super::header::{time_ns, vlan_tag};
-use crate::metadata::{Arrival, Clock, Direction, Timestamp, Unsupported};
+use crate::facts::metadata::{Arrival, Clock, Direction, Timestamp, Unsupported};
 
 /// Where the kernel notes whom a packet is from, behind its header.
 const LINK_OFFSET: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
@@ -39,7 +39,7 @@ fn read(header: &libc::tpacket3_hdr, link: Option<&libc::sockaddr_ll>) -> Arriva
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metadata::VlanTag;
+    use crate::facts::metadata::VlanTag;
 
     #[test]
     fn a_header_without_hash_and_tag_says_so() {

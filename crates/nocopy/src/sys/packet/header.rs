@@ -1,6 +1,6 @@
 //! The header in front of a packet in a block (`struct tpacket3_hdr`): what is believed of it, and the tag it tells of.
 
-use crate::metadata::VlanTag;
+use crate::facts::metadata::VlanTag;
 
 /// A VLAN tag, which the kernel takes out of packets.
 pub(super) const VLAN_TAG_BYTES: u32 = 4;

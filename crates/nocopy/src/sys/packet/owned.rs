@@ -7,7 +7,7 @@ use nocopy_proto::pcapng::{self, Counts, InPlace};
 
 use super::header::{self, BYTES, FRONT_BYTES, VLAN_TAG_BYTES};
 use super::memory::{self, BlockMemory, STATUS_OFFSET};
-use crate::metadata::VlanTag;
+use crate::facts::metadata::VlanTag;
 
 /// From the beginning of a block to what is only ours while the block is: behind the word that the kernel reads.
 const OURS_OFFSET: u32 = STATUS_OFFSET + 4;

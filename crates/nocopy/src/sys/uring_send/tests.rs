@@ -2,9 +2,9 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use super::super::xsk::wait_readable;
+use super::super::poll::wait_readable;
 use super::*;
-use crate::pool::{Buffer, Pool};
+use crate::memory::pool::{Buffer, Pool};
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 

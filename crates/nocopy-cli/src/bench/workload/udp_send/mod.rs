@@ -5,7 +5,7 @@ mod sink;
 use std::time::Duration;
 
 use nocopy::Cause;
-use nocopy::socket::udp::Method;
+use nocopy::udp::Method;
 use nocopy_proto::UdpChecksum;
 pub(crate) use sink::{Place, has_offload, notes, places};
 use sink::{Sink, Taker};

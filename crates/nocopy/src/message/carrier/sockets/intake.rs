@@ -4,9 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::memory::pool::{Buffer, Pool};
 use crate::message::carrier::{Came, Received};
-use crate::pool::{Buffer, Pool};
-use crate::socket::udp::{Batch, Run};
+use crate::udp::{Batch, Run};
 
 /// Runs of at least so many datagrams, or bytes, stay in the buffer they were received into: it is full enough.
 const RUN_KEPT_FROM: usize = 8;

@@ -1,0 +1,383 @@
+//! What is sent, from the moment it is queued until the kernel has let go of its memory.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::{Range, RangeInclusive};
+
+use crate::facts::evidence::Evidence;
+
+/// The number of what was queued to be sent, counted from 0 for each sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub(crate) u64);
+
+/// The most messages between the first that the kernel reads and the last, before the first is kept elsewhere.
+const SPAN_MAX: usize = 4096;
+
+/// A message that is queued, or that the kernel still reads.
+#[derive(Debug)]
+pub(crate) struct Held<M, T> {
+    /// `None` once it is free again, until those in front of it are too.
+    pub(crate) message: Option<M>,
+    /// Whom it is for.
+    pub(crate) to: T,
+    /// Calls of which no completion has come.
+    calls: u32,
+    /// Whether all of it was handed over.
+    handed_over: bool,
+    evidence: Option<Evidence>,
+}
+
+/// All of them, in the order of their tickets.
+#[derive(Debug)]
+pub(crate) struct Messages<M, T = ()> {
+    first: u64,
+    held: VecDeque<Held<M, T>>,
+    /// Those in front of `first`: the kernel reads them long after it has done with many behind them, whose places they would keep.
+    late: BTreeMap<u64, Held<M, T>>,
+}
+
+impl<M, T> Default for Messages<M, T> {
+    fn default() -> Self {
+        Self { first: 0, held: VecDeque::new(), late: BTreeMap::new() }
+    }
+}
+
+impl<M, T> Messages<M, T> {
+    #[inline(always)]
+    pub(crate) fn push(&mut self, message: M, to: T) -> Ticket {
+        let ticket = Ticket(self.end());
+        let held = Held { message: Some(message), to, calls: 0, handed_over: false, evidence: None };
+        self.held.push_back(held);
+        if self.held.len() > SPAN_MAX {
+            self.put_aside();
+        }
+        ticket
+    }
+
+    /// Makes an end of what only waits for the first to be over.
+    #[cold]
+    fn put_aside(&mut self) {
+        if self.held.front().is_some_and(|first| first.handed_over)
+            && let Some(first) = self.held.pop_front()
+        {
+            self.late.insert(self.first, first);
+            self.first += 1;
+            self.forget_front();
+        }
+    }
+
+    /// The only message there is, if no call reads it.
+    #[inline(always)]
+    pub(crate) fn only(&self) -> Option<&Held<M, T>> {
+        if self.held.len() == 1 { self.held.front().filter(|held| held.calls == 0) } else { None }
+    }
+
+    /// Whether a call may read it.
+    pub(crate) fn is_read(&self, ticket: u64) -> bool {
+        self.get(ticket).calls > 0
+    }
+
+    /// Takes something out of the first message, all of which was handed over, and none of which the kernel reads; the rest of it is
+    /// dropped.
+    #[inline(always)]
+    pub(crate) fn pop<B>(&mut self, take: impl FnOnce(&mut M) -> B) -> Option<B> {
+        let taken = self.held.front_mut()?.message.as_mut().map(take);
+        self.held.pop_front();
+        self.first += 1;
+        taken
+    }
+
+    /// The ticket that the next message gets.
+    #[inline]
+    pub(crate) fn end(&self) -> u64 {
+        self.first + self.held.len() as u64
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, ticket: u64) -> &Held<M, T> {
+        match ticket.checked_sub(self.first) {
+            Some(place) => &self.held[place as usize],
+            None => &self.late[&ticket],
+        }
+    }
+
+    /// The message itself, to be taken out and put back.
+    pub(crate) fn message_mut(&mut self, ticket: u64) -> &mut Option<M> {
+        &mut self.get_mut(ticket).message
+    }
+
+    fn get_mut(&mut self, ticket: u64) -> &mut Held<M, T> {
+        match ticket.checked_sub(self.first) {
+            Some(place) => &mut self.held[place as usize],
+            None => self.late.get_mut(&ticket).expect("held until it is free"),
+        }
+    }
+
+    /// A call that reads all or part of these was made.
+    pub(crate) fn called(&mut self, tickets: RangeInclusive<u64>) {
+        for ticket in tickets {
+            self.get_mut(ticket).calls += 1;
+        }
+    }
+
+    /// Such a call is over; `evidence` is what it tells, if it sent anything. What is free now is given to `free`.
+    pub(crate) fn returned(
+        &mut self,
+        tickets: RangeInclusive<u64>,
+        evidence: Option<Evidence>,
+        free: &mut impl FnMut(Ticket, M, Evidence),
+    ) {
+        for ticket in tickets {
+            let held = self.get_mut(ticket);
+            held.calls -= 1;
+            if let Some(evidence) = evidence {
+                held.learn(evidence);
+            }
+            self.release(ticket, free);
+        }
+    }
+
+    /// The last of it was handed over; `evidence` is of what no call will tell of.
+    pub(crate) fn handed_over(
+        &mut self,
+        ticket: u64,
+        evidence: Option<Evidence>,
+        free: &mut impl FnMut(Ticket, M, Evidence),
+    ) {
+        let held = self.get_mut(ticket);
+        held.handed_over = true;
+        if let Some(evidence) = evidence {
+            held.learn(evidence);
+        }
+        self.release(ticket, free);
+    }
+
+    /// Something was learnt of a part of it.
+    pub(crate) fn learn(&mut self, ticket: u64, evidence: Evidence) {
+        self.get_mut(ticket).learn(evidence);
+    }
+
+    fn release(&mut self, ticket: u64, free: &mut impl FnMut(Ticket, M, Evidence)) {
+        let held = self.get_mut(ticket);
+        if held.calls > 0 || !held.handed_over {
+            return;
+        }
+        let evidence = held.evidence.unwrap_or(Evidence::Unknown);
+        if let Some(message) = held.message.take() {
+            free(Ticket(ticket), message, evidence);
+        }
+        if ticket < self.first {
+            self.late.remove(&ticket);
+        }
+        self.forget_front();
+    }
+
+    fn forget_front(&mut self) {
+        while self.held.front().is_some_and(|held| held.message.is_none()) {
+            self.held.pop_front();
+            self.first += 1;
+        }
+    }
+
+    /// Those that are not free yet.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Held<M, T>> {
+        self.late.values().chain(&self.held).filter(|held| held.message.is_some())
+    }
+
+    /// What the kernel may still read.
+    pub(crate) fn read(&self) -> impl Iterator<Item = &M> {
+        self.iter().filter(|held| held.calls > 0).filter_map(|held| held.message.as_ref())
+    }
+
+    /// Gives everything up, and returns what the kernel may still read; the rest is dropped.
+    pub(crate) fn abandon(self) -> impl Iterator<Item = M> {
+        let all = self.late.into_values().chain(self.held);
+        all.filter(|held| held.calls > 0).filter_map(|held| held.message)
+    }
+}
+
+impl<M, T> Held<M, T> {
+    /// What is known of a message is what is known of its worst part.
+    fn learn(&mut self, evidence: Evidence) {
+        self.evidence = Some(match (self.evidence, evidence) {
+            (None, new) => new,
+            (Some(Evidence::Copied(cause)), _) | (_, Evidence::Copied(cause)) => Evidence::Copied(cause),
+            (Some(Evidence::Unknown), _) | (_, Evidence::Unknown) => Evidence::Unknown,
+            (Some(Evidence::ZeroCopy), Evidence::ZeroCopy) => Evidence::ZeroCopy,
+        });
+    }
+}
+
+/// Calls by number, which both sides count. Completions may come in any order, and for many at once.
+#[derive(Debug)]
+pub(crate) struct Calls<C> {
+    first: u64,
+    calls: VecDeque<Option<C>>,
+    open: usize,
+}
+
+impl<C> Default for Calls<C> {
+    fn default() -> Self {
+        Self { first: 0, calls: VecDeque::new(), open: 0 }
+    }
+}
+
+impl<C> Calls<C> {
+    /// None yet; the first gets that number.
+    pub(crate) fn starting_at(first: u64) -> Self {
+        Self { first, ..Self::default() }
+    }
+
+    pub(crate) fn push(&mut self, call: C) -> u64 {
+        self.calls.push_back(Some(call));
+        self.open += 1;
+        self.first + self.calls.len() as u64 - 1
+    }
+
+    /// Takes call `number`; `None` if there is none, or it is over already: a number is the kernel's word, and not believed.
+    pub(crate) fn take(&mut self, number: u64) -> Option<C> {
+        let place = number.checked_sub(self.first)?;
+        let call = self.calls.get_mut(usize::try_from(place).ok()?)?.take()?;
+        self.open -= 1;
+        self.forget_front();
+        Some(call)
+    }
+
+    /// A number that the kernel gave to a call which is over.
+    pub(crate) fn skip(&mut self) {
+        self.calls.push_back(None);
+        self.forget_front();
+    }
+
+    fn forget_front(&mut self) {
+        while let Some(None) = self.calls.front() {
+            self.calls.pop_front();
+            self.first += 1;
+        }
+    }
+
+    /// The number whose lower half is `low`, as the kernel counts: the nearest to those that are open, which may be in front of them.
+    pub(crate) fn number(&self, low: u32) -> i64 {
+        let away = low.wrapping_sub(self.first as u32).cast_signed();
+        self.first.cast_signed() + i64::from(away)
+    }
+
+    /// Those of a range that may be open.
+    pub(crate) fn among(&self, range: &Range<i64>) -> Range<u64> {
+        let within = |number: i64| u64::try_from(number).unwrap_or(0).clamp(self.first, self.end());
+        within(range.start)..within(range.end)
+    }
+
+    /// How many are not over.
+    pub(crate) fn open(&self) -> usize {
+        self.open
+    }
+
+    /// One past the last number.
+    pub(crate) fn end(&self) -> u64 {
+        self.first + self.calls.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn completions_come_in_any_order_and_only_once() {
+        let mut calls = Calls::default();
+        (0..3).for_each(|number| assert_eq!(calls.push(number), number));
+        assert_eq!(calls.take(2).unwrap(), 2);
+        assert!(calls.take(2).is_none() && calls.take(3).is_none() && calls.take(u64::MAX).is_none());
+        assert_eq!((calls.open(), calls.end()), (2, 3));
+        assert_eq!((calls.take(0).unwrap(), calls.take(1).unwrap()), (0, 1));
+        assert!(calls.take(0).is_none());
+        assert_eq!((calls.open(), calls.push(9)), (0, 3));
+    }
+
+    #[test]
+    fn a_failed_call_may_have_a_number() {
+        let mut calls = Calls::default();
+        calls.skip();
+        assert_eq!((calls.push(5), calls.end()), (1, 2));
+        calls.skip();
+        assert_eq!((calls.push(6), calls.open()), (3, 2));
+        assert!(calls.take(0).is_none() && calls.take(2).is_none());
+        assert_eq!((calls.take(1).unwrap(), calls.take(3).unwrap(), calls.end()), (5, 6, 4));
+    }
+
+    #[test]
+    fn the_kernels_counter_goes_round() {
+        let mut calls = Calls::starting_at(u64::from(u32::MAX));
+        for number in 0..3 {
+            calls.push(number);
+        }
+        assert_eq!(calls.number(u32::MAX), i64::from(u32::MAX));
+        assert_eq!(calls.number(1), i64::from(u32::MAX) + 2);
+        let last = u64::from(u32::MAX);
+        assert_eq!(calls.among(&(calls.number(1)..calls.number(7))), last + 2..last + 3);
+        assert!(calls.among(&(calls.number(7)..calls.number(9))).is_empty());
+    }
+
+    #[test]
+    fn a_range_may_begin_in_front_of_what_is_open() {
+        let mut calls = Calls::default();
+        (0..3).for_each(|number| _ = calls.push(number));
+        let _ = (calls.take(0), calls.take(1));
+        assert_eq!(calls.among(&(calls.number(0)..calls.number(3))), 2..3);
+        assert!(calls.among(&(calls.number(0)..calls.number(2))).is_empty());
+        assert_eq!(Calls::<u64>::default().number(u32::MAX), -1);
+        assert!(Calls::<u64>::default().among(&(-1..0)).is_empty());
+    }
+
+    #[test]
+    fn a_message_is_free_with_its_last_call() {
+        let mut messages = Messages::default();
+        let free = std::cell::RefCell::new(Vec::new());
+        let mut note = |ticket: Ticket, _: &str, evidence| free.borrow_mut().push((ticket.0, evidence));
+        assert_eq!([messages.push("one", ()), messages.push("two", ())], [Ticket(0), Ticket(1)]);
+        messages.called(0..=1);
+        messages.called(1..=1);
+        messages.handed_over(0, None, &mut note);
+        messages.handed_over(1, None, &mut note);
+        messages.returned(1..=1, Some(Evidence::ZeroCopy), &mut note);
+        assert!(free.borrow().is_empty());
+        messages.returned(0..=1, Some(Evidence::Unknown), &mut note);
+        assert_eq!(*free.borrow(), [(0, Evidence::Unknown), (1, Evidence::Unknown)]);
+        assert_eq!((messages.end(), messages.held.len()), (2, 0));
+    }
+
+    #[test]
+    fn a_message_that_is_read_for_long_keeps_no_places_of_others() {
+        let mut messages = Messages::default();
+        let mut freed = Vec::new();
+        let mut free = |ticket: Ticket, _: u64, _| freed.push(ticket.0);
+        let (slow, behind) = (3_u64, 10 * SPAN_MAX as u64);
+        for number in 0..behind {
+            let ticket = messages.push(number, number).0;
+            if number <= slow {
+                messages.called(ticket..=ticket);
+            }
+            messages.handed_over(ticket, None, &mut free);
+            assert!(messages.held.len() <= SPAN_MAX + 1, "{} places", messages.held.len());
+        }
+        assert!(messages.iter().map(|held| held.to).eq(0..=slow));
+        messages.returned(1..=2, None, &mut free);
+        assert!(messages.iter().map(|held| held.to).eq([0, slow]));
+        messages.returned(0..=0, None, &mut free);
+        messages.returned(slow..=slow, None, &mut free);
+        assert!(freed.iter().copied().eq((slow + 1..behind).chain([1, 2, 0, slow])));
+        assert_eq!((messages.end(), messages.held.len(), messages.late.len()), (behind, 0, 0));
+    }
+
+    #[test]
+    fn a_call_that_sent_nothing_changes_no_evidence() {
+        let mut messages = Messages::default();
+        let mut freed = Vec::new();
+        messages.push("one", ());
+        messages.called(0..=0);
+        messages.handed_over(0, Some(Evidence::ZeroCopy), &mut |_, _: &str, _| panic!("a call reads it"));
+        assert!(messages.is_read(0) && messages.only().is_none(), "not to be taken away");
+        messages.returned(0..=0, None, &mut |ticket, _, evidence| freed.push((ticket.0, evidence)));
+        assert_eq!(freed, [(0, Evidence::ZeroCopy)]);
+    }
+}

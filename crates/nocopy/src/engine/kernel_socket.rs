@@ -1,0 +1,235 @@
+//! The kernel's socket under one or several senders, and what there is only once for all of them.
+//!
+//! The kernel numbers the `MSG_ZEROCOPY` calls of a socket from 0, whichever descriptor they are made by, and tells of their completions
+//! in one error queue, among the errors of the network. So one sender at a time [makes such calls](KernelSocket::claim), the next one
+//! goes on counting where it ended, and the queue is read here only: a completion that another half finds is kept for that sender.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::sys::error_queue::{Done, Notice, Refusal, next_notice};
+use crate::sys::fork::Generation;
+use crate::sys::option;
+
+/// The most errors of the network that are kept until they are asked for.
+const ERRORS_MAX: usize = 64;
+
+/// The most that is read of the queue at a time, at under a microsecond each.
+const READ_MAX: usize = 1024;
+
+#[derive(Debug)]
+pub(crate) struct KernelSocket {
+    descriptor: Arc<OwnedFd>,
+    /// Of the process that reads the queue. A forked child does not: its parent would never be told.
+    generation: Generation,
+    queue: Mutex<Queue>,
+    /// Errors of the network that were read so far, the forgotten ones included.
+    errors_told: AtomicU64,
+    /// When it was opened.
+    groups_left: u64,
+}
+
+/// What was read of the error queue and not taken.
+#[derive(Debug)]
+struct Queue {
+    numbering: Numbering,
+    /// At most one for each call that the sender has in flight.
+    done: VecDeque<Done>,
+    /// The last ones.
+    errors: VecDeque<Refusal>,
+}
+
+/// Multicast groups that sockets of this process left, or were about to leave.
+static GROUPS_LEFT: AtomicU64 = AtomicU64::new(0);
+
+/// To be said before a socket leaves a multicast group.
+pub(crate) fn group_is_left() {
+    GROUPS_LEFT.fetch_add(1, SeqCst); // before the system call, after which less memory is told
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Numbering {
+    /// No sender makes `MSG_ZEROCOPY` calls; the next call gets this number.
+    Free(u64),
+    /// One sender makes them, or its completions are waited for.
+    Taken,
+    /// The number of the next call is not known: others made calls, or calls were given up.
+    Lost,
+}
+
+impl KernelSocket {
+    /// A socket on which no `MSG_ZEROCOPY` call was ever made, and to which nobody else has a descriptor.
+    pub(crate) fn new(descriptor: Arc<OwnedFd>) -> Arc<Self> {
+        let queue = Queue { numbering: Numbering::Free(0), done: VecDeque::new(), errors: VecDeque::new() };
+        let (queue, generation) = (Mutex::new(queue), Generation::current());
+        let (errors_told, groups_left) = (AtomicU64::new(0), GROUPS_LEFT.load(SeqCst));
+        Arc::new(Self { descriptor, generation, queue, errors_told, groups_left })
+    }
+
+    /// Whether another half of this process has the socket as well.
+    pub(crate) fn is_shared(socket: &Arc<Self>) -> bool {
+        Arc::strong_count(socket) > 1 || Arc::strong_count(&socket.descriptor) > 1
+    }
+
+    /// Makes the caller the one sender that makes `MSG_ZEROCOPY` calls, and returns the number of its first. `None` while another one is,
+    /// and once the number is not known any more; nor in a forked child, whose parent goes on counting.
+    pub(crate) fn claim(&self) -> Option<u64> {
+        let mut queue = self.queue()?;
+        let Numbering::Free(next) = queue.numbering else { return None };
+        queue.numbering = Numbering::Taken;
+        Some(next)
+    }
+
+    /// That sender makes no more calls, and waits for no completion. `next` is the number of the next call, if it is known.
+    pub(crate) fn give_back(&self, next: Option<u64>) {
+        let Some(mut queue) = self.queue() else { return };
+        queue.numbering = next.map_or(Numbering::Lost, Numbering::Free);
+        queue.done.clear();
+    }
+
+    /// The next completion, for the sender that made the calls; `None` if there is none now.
+    pub(crate) fn next_done(&self) -> Option<Done> {
+        let mut queue = self.queue()?;
+        loop {
+            if let Some(done) = queue.done.pop_front() {
+                return Some(done);
+            }
+            if !self.read_one(&mut queue) {
+                return None;
+            }
+        }
+    }
+
+    /// Reads what is in the error queue, and returns how many errors of the network that was.
+    pub(crate) fn read(&self) -> u64 {
+        let Some(mut queue) = self.queue() else { return 0 };
+        let before = self.errors_told();
+        // Of a flood of errors not all: other halves wait for the lock.
+        (0..READ_MAX).take_while(|_| self.read_one(&mut queue)).for_each(drop);
+        self.errors_told() - before
+    }
+
+    fn read_one(&self, queue: &mut Queue) -> bool {
+        match next_notice(self.as_fd()) {
+            Ok(Some(Notice::Done(done))) => {
+                if let Numbering::Taken = queue.numbering {
+                    queue.done.push_back(done);
+                }
+            }
+            Ok(Some(Notice::Refused(refusal))) => {
+                self.errors_told.fetch_add(1, Relaxed); // a count alone: it is of no other memory
+                if queue.errors.len() == ERRORS_MAX {
+                    queue.errors.pop_front();
+                }
+                queue.errors.push_back(refusal);
+            }
+            Ok(None) | Err(_) => return false,
+        }
+        true
+    }
+
+    /// Errors of the network that were read so far.
+    #[inline]
+    pub(crate) fn errors_told(&self) -> u64 {
+        self.errors_told.load(Relaxed)
+    }
+
+    /// The last of them that nobody took yet, oldest first.
+    pub(crate) fn take_errors(&self) -> VecDeque<Refusal> {
+        self.queue().map(|mut queue| std::mem::take(&mut queue.errors)).unwrap_or_default()
+    }
+
+    /// What the kernel keeps for the socket beside its data: options, and each `MSG_ZEROCOPY` call until its completion was read
+    /// (`sock_omalloc` of net/core/sock.c). `None` where it does not tell (Linux 4.12 does), and once a multicast group was left: what
+    /// there is less of may be the group then.
+    pub(crate) fn option_memory_bytes(&self) -> Option<u32> {
+        let bytes = option::option_memory_bytes(self).ok()?;
+        (GROUPS_LEFT.load(SeqCst) == self.groups_left).then_some(bytes)
+    }
+
+    /// `None` in a forked child, which does not even lock it: one of its parent's threads may have, when it forked.
+    fn queue(&self) -> Option<MutexGuard<'_, Queue>> {
+        // Nothing in it is half done where a panic could come.
+        (!self.generation.is_past()).then(|| self.queue.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl AsFd for KernelSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use nocopy_lab::patience::wait_until;
+
+    use super::*;
+    use crate::sys::fork::tests::in_forked_child;
+    use crate::sys::udp_send::report_errors;
+
+    /// In a process of its own: other sockets of this one would be told less, too.
+    #[test]
+    fn of_a_socket_that_left_a_group_the_memory_says_nothing() {
+        let socket = KernelSocket::new(Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap().into()));
+        assert!(socket.option_memory_bytes().is_some());
+        in_forked_child(|| {
+            group_is_left();
+            assert_eq!(socket.option_memory_bytes(), None);
+        });
+    }
+
+    /// Of a half that nobody asks for them, while another one reads the queue.
+    #[test]
+    fn errors_that_are_not_taken_are_counted_and_the_last_are_kept() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        report_errors(&socket, false).unwrap();
+        let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let read = KernelSocket::new(Arc::new(socket.try_clone().unwrap().into()));
+        wait_until("many errors", || {
+            let _ = socket.send_to(&[1], closed); // may fail by the error of one before
+            read.read();
+            read.errors_told() > 3 * ERRORS_MAX as u64
+        });
+        assert_eq!(read.take_errors().len(), ERRORS_MAX);
+        assert!(read.take_errors().is_empty());
+    }
+
+    #[test]
+    fn a_child_forked_while_the_queue_is_locked_leaves_it_alone() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let kernel = KernelSocket::new(Arc::new(socket.into()));
+        let locked = kernel.queue();
+        in_forked_child(|| {
+            assert!(kernel.claim().is_none() && kernel.next_done().is_none());
+            assert_eq!((kernel.read(), kernel.take_errors().len()), (0, 0));
+            kernel.give_back(Some(0));
+        });
+        drop(locked);
+        assert_eq!(kernel.claim(), Some(0));
+    }
+
+    #[test]
+    fn completions_without_a_sender_are_not_kept() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let kernel = KernelSocket::new(Arc::new(socket.try_clone().unwrap().into()));
+        crate::sys::option::allow_zero_copy(&socket).unwrap();
+        let complete_one =
+            || socket2::SockRef::from(&socket).send_to_with_flags(&[1; 10], &to.into(), libc::MSG_ZEROCOPY);
+        complete_one().unwrap();
+        kernel.read();
+        let first = kernel.claim().unwrap();
+        assert!(kernel.claim().is_none() && kernel.next_done().is_none());
+        complete_one().unwrap();
+        kernel.read();
+        assert_eq!(kernel.next_done().map(|done| (done.first, done.last)), Some((1, 1)));
+        kernel.give_back(Some(first + 2));
+        assert_eq!(kernel.claim(), Some(2));
+    }
+}

@@ -1,0 +1,174 @@
+//! What is behind the socket on the way to a destination: whether a completion proves anything.
+
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::engine::route::{Kind, Medium, Routes};
+use crate::facts::evidence::{Cause, Evidence};
+use crate::sys::fork::{Generation, OfProcess};
+use crate::sys::option;
+
+/// The routes of each network namespace that sockets of this process are in, from each of their addresses; one for all sockets,
+/// since each has two netlink sockets.
+static SHARED: OfProcess<Mutex<Shared>> = OfProcess::new();
+
+type Shared = Vec<(Key, Weak<Mutex<Routes>>)>;
+
+/// A network namespace, by its cookie, and the address sent from, since policies may depend on it.
+type Key = (u64, Option<IpAddr>);
+
+/// The paths from a socket.
+#[derive(Debug)]
+pub(crate) struct Paths {
+    /// `None` where the host does not tell.
+    routes: Option<Arc<Mutex<Routes>>>,
+    /// Of the process that asks. A forked child has the same netlink sockets: what it read its parent would never be told.
+    generation: Generation,
+}
+
+/// What is known of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Path {
+    /// It ends in a socket of this machine, or in one of a machine that lives in it: what arrives there is copied late.
+    Local,
+    /// It leaves by a card.
+    Card,
+    /// Nobody knows what comes behind.
+    Unknown,
+}
+
+impl Path {
+    /// What a completion proves. That the socket layer did not copy says nothing of what comes behind it, unless that is a card.
+    pub(crate) fn evidence(self, copied: bool) -> Evidence {
+        match (copied, self) {
+            (true, Self::Local) => Evidence::Copied(Cause::DeliveredLocally),
+            (true, _) => Evidence::Copied(Cause::ZeroCopyRefused),
+            (false, Self::Card) => Evidence::ZeroCopy,
+            (false, _) => Evidence::Unknown,
+        }
+    }
+}
+
+impl Paths {
+    /// Of a socket with that address. To be called in its network namespace.
+    pub(crate) fn of(socket: &impl AsFd, local: Option<IpAddr>) -> Self {
+        let from = local.map(|local| local.to_canonical()).filter(|local| !local.is_unspecified());
+        let routes = option::namespace_cookie(socket).ok().and_then(|cookie| shared((cookie, from)));
+        Self { routes, generation: Generation::current() }
+    }
+
+    /// `None` in a forked child, too.
+    fn routes(&self) -> Option<MutexGuard<'_, Routes>> {
+        let routes = self.routes.as_ref().filter(|_| !self.generation.is_past())?;
+        Some(routes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The path to that address, as it is now.
+    pub(crate) fn to(&self, to: Option<IpAddr>) -> Path {
+        let (Some(mut routes), Some(to)) = (self.routes(), to) else { return Path::Unknown };
+        look_up(&mut routes, to)
+    }
+
+    /// Whether that is an address of this machine.
+    pub(crate) fn ends_here(&self, to: Option<IpAddr>) -> bool {
+        let (Some(mut routes), Some(to)) = (self.routes(), to) else { return false };
+        routes.look_up(to.to_canonical()).is_ok_and(|route| matches!(route.kind, Kind::Local))
+    }
+
+    /// The name of the interface by which packets leave to that address, if it is known.
+    pub(crate) fn interface(&self, to: Option<IpAddr>) -> Option<String> {
+        let (mut routes, to) = (self.routes()?, to?.to_canonical());
+        let index = routes.look_up(to).ok()?.interface_index;
+        routes.interface_name(index)
+    }
+
+    /// Takes notice of what changed. One system call if nothing did.
+    pub(crate) fn refresh(&self) {
+        if let Some(mut routes) = self.routes() {
+            routes.poll_changes();
+        }
+    }
+}
+
+fn look_up(routes: &mut Routes, to: IpAddr) -> Path {
+    // What goes to an IPv4-mapped address goes the way of IPv4.
+    let to = to.to_canonical();
+    if is_of_a_link(to) {
+        return Path::Unknown;
+    }
+    let Ok(route) = routes.look_up(to) else { return Path::Unknown };
+    match route.kind {
+        Kind::Local => return Path::Local,
+        // Receivers of this host may get them, too; and what stands in front may be more than a header.
+        Kind::Broadcast | Kind::Multicast | Kind::Encapsulated => return Path::Unknown,
+        Kind::Unicast => {}
+    }
+    match routes.link(route.interface_index).map(|link| link.medium) {
+        Ok(Medium::Host) => Path::Local,
+        Ok(Medium::Card) => Path::Card,
+        _ => Path::Unknown,
+    }
+}
+
+/// Whether the address says nothing without an interface, which the socket, or the address's scope, names: the table's may be another.
+fn is_of_a_link(to: IpAddr) -> bool {
+    match to {
+        IpAddr::V4(to) => to.is_link_local() || to.is_multicast(),
+        IpAddr::V6(to) => to.is_unicast_link_local() || to.is_multicast(),
+    }
+}
+
+fn shared(key: Key) -> Option<Arc<Mutex<Routes>>> {
+    let mut all = SHARED.get().lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|(_, routes)| routes.strong_count() > 0);
+    if let Some(routes) = all.iter().find(|(known, _)| *known == key).and_then(|(_, routes)| routes.upgrade())
+    {
+        return Some(routes);
+    }
+    let routes = Arc::new(Mutex::new(Routes::open(key.1, None).ok()?));
+    all.push((key, Arc::downgrade(&routes)));
+    Some(routes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::fork::tests::in_forked_child;
+
+    #[test]
+    fn ipv4_in_the_clothes_of_ipv6_goes_the_way_of_ipv4() {
+        let paths = Paths::of(&std::net::UdpSocket::bind("[::]:0").unwrap(), Some("::".parse().unwrap()));
+        for to in ["127.0.0.1", "::ffff:127.0.0.1", "::1"] {
+            assert_eq!(paths.to(Some(to.parse().unwrap())), Path::Local, "{to}");
+        }
+    }
+
+    #[test]
+    fn a_child_forked_while_the_routes_are_locked_does_without_them() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let here = socket.local_addr().unwrap().ip();
+        let paths = Paths::of(&socket, Some(here));
+        let (all, routes) = (SHARED.get().lock(), paths.routes());
+        in_forked_child(|| {
+            paths.refresh();
+            assert_eq!(paths.to(Some(here)), Path::Unknown);
+            assert_eq!(Paths::of(&socket, Some(here)).to(Some(here)), Path::Local, "its own");
+        });
+        drop((all, routes));
+        assert_eq!(paths.to(Some(here)), Path::Local);
+    }
+
+    #[test]
+    fn of_what_may_go_by_any_interface_nothing_is_known() {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        lab.left().namespace().run(|| {
+            let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+            let paths = Paths::of(&socket, None);
+            assert_eq!(paths.to(Some(lab.right().ipv4().into())), Path::Local, "through veth");
+            for to in ["224.0.0.1", "255.255.255.255", "169.254.1.1", "fe80::1", "ff02::1"] {
+                assert_eq!(paths.to(Some(to.parse().unwrap())), Path::Unknown, "{to}");
+            }
+        });
+    }
+}

@@ -1,0 +1,177 @@
+//! The words for what travels with a packet besides its bytes.
+
+pub use nocopy_proto::wire::checksum::{Place, PlaceOutside};
+
+use super::kernel::KernelVersion;
+use super::mode::Mode;
+
+/// Why something is not known of a packet, or not done for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unsupported {
+    /// The port was not opened for it.
+    #[error(
+        "the port was not opened for it; ask for it with PortBuilder::receive_metadata, arrival_times or send_metadata"
+    )]
+    NotRequested,
+    /// The kernel is too old.
+    #[error("the kernel does not know it; it needs Linux {0} or newer")]
+    Kernel(KernelVersion),
+    /// The driver does not offer it.
+    #[error("the interface's driver does not offer it; do it in software, or use another card")]
+    Driver,
+    /// The mode has none.
+    #[error("mode '{0}' has none; do it in software, or open the port in another mode")]
+    Mode(Mode),
+    /// The program on the interface does not ask for it, or notes the answers for others: a port that did not want them, or the
+    /// opener of a granted port, has attached it.
+    #[error(
+        "the interface's program was attached by another port, which did not ask for it, or by another process; open the first \
+         port with the same settings, too"
+    )]
+    OtherProgram,
+    /// The kernel refused the program that would ask the driver.
+    #[error(
+        "the kernel refused the XDP program that asks the driver for it; 'nocopy doctor' shows what the driver offers"
+    )]
+    Refused,
+    /// Others have it, this packet does not.
+    #[error("this packet carries none")]
+    Absent,
+}
+
+/// A clock that timestamps are read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Clock {
+    /// The card's own: what it counts from is up to the driver, usually 1970 (TAI) once something like `ptp4l` has set it.
+    Device,
+    /// The system's, as `CLOCK_REALTIME`.
+    Realtime,
+    /// The system's, as `CLOCK_TAI`: without leap seconds.
+    Tai,
+    /// The system's, as `CLOCK_MONOTONIC`: since the machine was started. [`Realtime`](crate::metadata::Realtime) makes times of day of it.
+    Monotonic,
+}
+
+/// A point in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timestamp {
+    /// Nanoseconds since the clock's beginning.
+    pub ns: u64,
+    /// Whose.
+    pub clock: Clock,
+}
+
+/// A VLAN tag as it was on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VlanTag {
+    /// 0x8100 or 0x88a8.
+    pub protocol: u16,
+    /// Priority (3 bits), drop eligible (1 bit), VLAN (12 bits).
+    pub control: u16,
+}
+
+/// Which way a packet goes through the interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Direction {
+    /// It came in.
+    Incoming,
+    /// The host sends it ([`PortBuilder::outgoing`](crate::port::PortBuilder::outgoing)).
+    Outgoing,
+}
+
+/// What came with a received packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Arrival {
+    /// When it arrived.
+    pub timestamp: Result<Timestamp, Unsupported>,
+    /// The flow's hash: packets of one flow have the same.
+    pub hash: Result<u32, Unsupported>,
+    /// The VLAN tag, if it was taken out of the packet. From a packet ring it is back in the packet as well.
+    pub vlan: Result<VlanTag, Unsupported>,
+    /// Which way it goes.
+    pub direction: Result<Direction, Unsupported>,
+}
+
+impl Arrival {
+    /// Nothing is known, and why.
+    pub(crate) const fn unknown(reason: Unsupported) -> Self {
+        Self { timestamp: Err(reason), hash: Err(reason), vlan: Err(reason), direction: Err(reason) }
+    }
+
+    /// Nothing is known but that it came in, and why.
+    pub(crate) const fn incoming(reason: Unsupported) -> Self {
+        Self { direction: Ok(Direction::Incoming), ..Self::unknown(reason) }
+    }
+}
+
+/// What is to be done for a packet that is sent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Request {
+    pub(crate) checksum: Option<Place>,
+    pub(crate) timestamp: Option<u64>,
+}
+
+impl Request {
+    /// Nothing yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { checksum: None, timestamp: None }
+    }
+
+    /// Completes the checksum at `place`, where the sum of the pseudo-header is now.
+    #[must_use]
+    pub const fn checksum(mut self, place: Place) -> Self {
+        self.checksum = Some(place);
+        self
+    }
+
+    /// Tells when the packet left; [`Sender::departures`](crate::Sender::departures) gives `token` back with the time.
+    #[must_use]
+    pub const fn timestamp(mut self, token: u64) -> Self {
+        self.timestamp = Some(token);
+        self
+    }
+}
+
+/// Who computes a checksum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChecksumBy {
+    /// The card.
+    Device,
+    /// The kernel, while it copies the packet: not free, but the bytes are in its hands anyway.
+    Kernel,
+    /// This library, when the packet is sent.
+    Software,
+}
+
+/// What a port can do for the packets it sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Offers {
+    /// Who completes checksums. Never [`ChecksumBy::Software`]: that is there always.
+    pub checksum: Result<ChecksumBy, Unsupported>,
+    /// The clock that times of leaving are read from.
+    pub timestamp: Result<Clock, Unsupported>,
+}
+
+impl Offers {
+    /// Nothing, and why.
+    pub(crate) const fn none(reason: Unsupported) -> Self {
+        Self { checksum: Err(reason), timestamp: Err(reason) }
+    }
+}
+
+/// A packet that has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Departure {
+    /// What was given with [`Request::timestamp`].
+    pub token: u64,
+    /// When; [`Unsupported::Absent`] if the driver did not say.
+    pub timestamp: Result<Timestamp, Unsupported>,
+}

@@ -1,0 +1,53 @@
+//! The interface itself: whether packets flow, what is attached, whose driver it is.
+
+use super::{Gate, State};
+use crate::port::xdp;
+use crate::port::{Port, PortBuilder, drivers};
+use crate::sys::interface::Interface;
+
+/// Without these, nothing arrives.
+pub(super) fn flow(interface: &Interface) -> [Gate; 4] {
+    [up(interface), carrier(interface), mtu(interface), program(interface)]
+}
+
+fn up(interface: &Interface) -> Gate {
+    Gate::of("up", interface.up, if interface.up { "yes" } else { "no" })
+        .or_fix(format!("'ip link set dev {} up'", interface.name))
+}
+
+fn carrier(interface: &Interface) -> Gate {
+    Gate::of("carrier", interface.carrier, if interface.carrier { "yes" } else { "no" })
+        .or_fix("check the cable, or that the other end is up")
+}
+
+/// The driver, and what is known of it beyond what it says of itself.
+pub(super) fn driver(interface: &Interface) -> Gate {
+    let Some(driver) = &interface.driver else {
+        return Gate::new("driver", State::Unknown, "it does not say its name");
+    };
+    let known = drivers::known(Some(driver)).map(|entry| format!(". It {}: {}", entry.does, entry.port));
+    Gate::new("driver", State::Open, std::iter::once(driver.clone()).chain(known).collect::<String>())
+}
+
+fn mtu(interface: &Interface) -> Gate {
+    let (port, mtu_bytes) = (Port::builder(&interface.name), interface.mtu_bytes);
+    let frame_bytes = port.frame_bytes_for(interface);
+    let fits = PortBuilder::fits(interface, frame_bytes, 0);
+    let found = match fits {
+        true => format!("{mtu_bytes}: frames of {frame_bytes} B"),
+        false => format!("{mtu_bytes}: more than a frame holds"),
+    };
+    Gate::of("MTU", fits, found).or_fix(format!("'ip link set dev {} mtu 1500'", interface.name))
+}
+
+fn program(interface: &Interface) -> Gate {
+    match xdp::attached(interface.index) {
+        Ok(None) => Gate::new("XDP program", State::Open, "none is attached"),
+        Ok(Some((id, _))) => Gate::new("XDP program", State::Closed, format!("program {id} is attached"))
+            .or_fix(format!(
+                "'ip link set dev {} xdp off', or open the port with 'displace'",
+                interface.name
+            )),
+        Err(error) => Gate::new("XDP program", State::Unknown, error.to_string()),
+    }
+}

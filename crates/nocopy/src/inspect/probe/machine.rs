@@ -1,0 +1,65 @@
+//! The kernel, and memory.
+
+use std::fs;
+
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::CapabilitySet;
+
+use super::{Gate, State};
+use crate::facts::kernel::KernelVersion;
+use crate::port::Port;
+use crate::port::xdp;
+use crate::sys::capability;
+use crate::sys::xsk::XskSocket;
+
+pub(super) fn kernel() -> Gate {
+    let needed = xdp::KERNEL_MIN;
+    match KernelVersion::running() {
+        Some(running) => {
+            Gate::of("kernel", running >= needed, format!("Linux {running}; {needed} is needed"))
+        }
+        None => Gate::new("kernel", State::Unknown, "its release is not a version number"),
+    }
+    .or_fix("install a newer kernel")
+}
+
+pub(super) fn af_xdp() -> Gate {
+    match XskSocket::new() {
+        Ok(_) => Gate::new("AF_XDP", State::Open, "sockets can be made"),
+        Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
+            Gate::new("AF_XDP", State::Closed, "this kernel has no such sockets")
+                .or_fix("use a kernel built with CONFIG_XDP_SOCKETS")
+        }
+        Err(error) => Gate::new("AF_XDP", State::Unknown, format!("this process may not look: {error}")),
+    }
+}
+
+pub(super) fn locked_memory() -> Gate {
+    const NAME: &str = "locked memory";
+    let limit = getrlimit(Resource::Memlock).current;
+    let needed = Port::builder("").memory_bytes();
+    match limit {
+        _ if capability::holds(CapabilitySet::IPC_LOCK) => {
+            Gate::new(NAME, State::Open, "no limit for this process (CAP_IPC_LOCK)")
+        }
+        None => Gate::new(NAME, State::Open, "no limit"),
+        Some(limit) => {
+            let found = format!("{} KiB; a port of default size pins {} KiB", limit / 1024, needed / 1024);
+            Gate::of(NAME, limit >= needed, found).or_fix("'ulimit -l unlimited', or fewer frames")
+        }
+    }
+}
+
+pub(super) fn huge_pages() -> Gate {
+    const NAME: &str = "huge pages";
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let pool: u64 = read("/proc/sys/vm/nr_hugepages").trim().parse().unwrap_or(0);
+    let transparent = read("/sys/kernel/mm/transparent_hugepage/enabled");
+    if pool > 0 {
+        Gate::new(NAME, State::Open, format!("a pool of {pool}"))
+    } else if transparent.contains("[always]") || transparent.contains("[madvise]") {
+        Gate::new(NAME, State::Open, "transparent ones, as the kernel sees fit")
+    } else {
+        Gate::new(NAME, State::Closed, "none: ports work on base pages").or_fix("'sysctl vm.nr_hugepages=64'")
+    }
+}

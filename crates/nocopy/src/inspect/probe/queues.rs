@@ -1,0 +1,147 @@
+//! The card's queues: how many, how long, and which processors serve them.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use super::{Gate, State};
+use crate::sys::cpus::{self, Cpus};
+use crate::sys::interface::{self, Interface};
+use crate::sys::queues::{cpu_list, device, interrupt_of, node_of};
+
+pub(super) fn queues(interface: &Interface) -> Gate {
+    let cpus = cpus::allowed().map(|cpus| cpus.len());
+    let (count, name) = (interface.rx_queues as usize, &interface.name);
+    let here = cpus.map_or_else(String::new, |cpus| format!("; this process may run on {cpus} CPU(s)"));
+    let found = match count {
+        1 => format!("1: a port takes everything{here}"),
+        _ => format!("{count}: a port takes one, the others stay with the host{here}"),
+    };
+    let mut gate = Gate::new("receive queues", State::Open, found);
+    gate.fix = match cpus {
+        Some(cpus) if count > cpus && cpus > 1 => {
+            Some(format!("'ethtool -L {name} combined {cpus}': one for each CPU"))
+        }
+        _ if count > 1 => Some(format!("'ethtool -L {name} combined 1' brings every packet to one port")),
+        _ => None,
+    };
+    gate
+}
+
+pub(super) fn card_ring(interface: &Interface) -> Gate {
+    const NAME: &str = "card's receive ring";
+    match interface::receive_ring(&interface.name) {
+        Some((now, max)) => {
+            let mut gate = Gate::new(NAME, State::Open, format!("{now} of at most {max}"));
+            gate.fix =
+                (now < max).then(|| format!("'ethtool -G {} rx {max}' takes longer bursts", interface.name));
+            gate
+        }
+        None => Gate::new(NAME, State::Unknown, "the driver does not say"),
+    }
+}
+
+/// Memory of another node than the card's is slower to reach, for the card and for the program.
+pub(super) fn node(interface: &Interface) -> Gate {
+    const NAME: &str = "NUMA node";
+    if device(interface).is_none() {
+        return Gate::new(NAME, State::Unknown, "it is no card on a PCI bus");
+    }
+    let Some(node) = node_of(interface) else {
+        return Gate::new(NAME, State::Open, "the card is as near to every CPU");
+    };
+    let list = fs::read_to_string(format!("/sys/devices/system/node/node{node}/cpulist")).unwrap_or_default();
+    match (cpus::parse(&list), cpus::allowed()) {
+        (Some(near), Some(allowed)) => near_cpus(NAME, node, list.trim(), &near, &allowed),
+        _ => Gate::new(NAME, State::Unknown, format!("{node}; the kernel does not say which CPUs are there")),
+    }
+}
+
+fn near_cpus(name: &'static str, node: u32, list: &str, near: &Cpus, allowed: &Cpus) -> Gate {
+    let count = allowed.intersection(near).count();
+    let found = format!("{node}; {count} of the {} CPUs this process may run on are there", allowed.len());
+    let mut gate = Gate::of(name, count > 0, found);
+    gate.fix = (count < allowed.len()).then(|| format!("'taskset --cpu-list {list} PROGRAM'"));
+    gate
+}
+
+/// Where each queue's interrupt runs: the CPU beside which its port is best.
+pub(super) fn interrupts(interface: &Interface) -> Gate {
+    const NAME: &str = "interrupts";
+    if device(interface).is_none() {
+        return Gate::new(
+            NAME,
+            State::Unknown,
+            "it is no card on a PCI bus: no interrupt brings its packets",
+        );
+    }
+    let of_queue = |queue| Some((queue, interrupt_of(interface, queue)?));
+    let found: Vec<(u32, u32)> = (0..interface.rx_queues).map_while(of_queue).collect();
+    if found.len() < interface.rx_queues as usize {
+        return Gate::new(
+            NAME,
+            State::Unknown,
+            "neither the driver nor the interrupts' names say which queue has which",
+        );
+    }
+    let runs = |(queue, number)| Interrupt { queue, number, cpus: cpu_list(number) };
+    let interrupts: Vec<Interrupt> = found.into_iter().map(runs).collect();
+    spread(NAME, &interrupts, cpus::allowed().map_or(0, |cpus| cpus.len()))
+}
+
+/// A queue's interrupt.
+struct Interrupt {
+    queue: u32,
+    number: u32,
+    /// In the kernel's notation.
+    cpus: String,
+}
+
+/// Closed if two share a CPU although there are enough.
+fn spread(name: &'static str, interrupts: &[Interrupt], cpus: usize) -> Gate {
+    let words = |Interrupt { queue, number, cpus }: &Interrupt| {
+        format!("queue {queue}: {number} on CPU {}", if cpus.is_empty() { "unknown" } else { cpus })
+    };
+    let found = interrupts.iter().map(words).collect::<Vec<_>>().join(", ");
+    let mut by_cpus: BTreeMap<&str, u32> = BTreeMap::new();
+    let twice = interrupts.iter().find(|interrupt| {
+        by_cpus.insert(&interrupt.cpus, interrupt.number).is_some() && !interrupt.cpus.is_empty()
+    });
+    match twice {
+        Some(twice) if interrupts.len() <= cpus => {
+            Gate::new(name, State::Closed, format!("{found}: two queues share a CPU"))
+                .or_fix(format!("'echo CPU > /proc/irq/{}/smp_affinity_list'", twice.number))
+        }
+        _ => Gate::new(name, State::Open, found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_queues_on_one_cpu_close_the_gate_unless_there_are_no_more() {
+        let interrupt = |queue, cpus: &str| Interrupt { queue, number: 28 + queue, cpus: cpus.to_owned() };
+        let apart = spread("interrupts", &[interrupt(0, "0"), interrupt(1, "1")], 2);
+        assert_eq!((apart.state, &apart.fix), (State::Open, &None), "{apart}");
+        let together = spread("interrupts", &[interrupt(0, "1"), interrupt(1, "1")], 2);
+        assert_eq!(together.state, State::Closed);
+        assert!(together.fix.unwrap().contains("/proc/irq/29/"));
+        let more = spread("interrupts", &[interrupt(0, "0"), interrupt(1, "0")], 1);
+        assert_eq!(more.state, State::Open, "more queues than CPUs must share");
+    }
+
+    #[test]
+    fn a_process_far_from_the_card_is_told_where_to_run() {
+        let gate = |allowed: &str| {
+            let (near, allowed) = (cpus::parse("4-7").unwrap(), cpus::parse(allowed).unwrap());
+            near_cpus("NUMA node", 1, "4-7", &near, &allowed)
+        };
+        assert_eq!(
+            (gate("0-3").state, gate("0-3").fix.unwrap()),
+            (State::Closed, "'taskset --cpu-list 4-7 PROGRAM'".into())
+        );
+        assert_eq!((gate("0-7").state, gate("0-7").fix.is_some()), (State::Open, true));
+        assert_eq!(gate("5").fix, None);
+    }
+}

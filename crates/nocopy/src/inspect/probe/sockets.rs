@@ -1,0 +1,180 @@
+//! What else than a port moves bytes without copies: sockets, and io_uring.
+
+use std::fs;
+use std::io;
+
+use rustix::thread::CapabilitySet;
+
+use super::{Gate, State};
+use crate::sys::ethtool::HeaderSplit;
+use crate::sys::interface::{self, Interface};
+use crate::sys::{capability, io_uring as uring, sockets};
+
+/// The kernel's default since Linux 6.7 (`net/core/sock.c`: `sysctl_optmem_max`); before, 20 KiB were enough for some 30 sends.
+const OPTMEM_BYTES: u64 = 128 * 1024;
+
+/// A page, and what TCP over IPv4 puts in front of it, with timestamps: 20 + 20 + 12.
+const PAGE_BYTES: u32 = 4096;
+const TCP_HEADERS_BYTES: u32 = 52;
+
+pub(super) fn io_uring() -> Gate {
+    const NAME: &str = "io_uring";
+    let switch = fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
+    let switch = switch.as_deref().map(str::trim).ok();
+    let enable = "'sysctl kernel.io_uring_disabled=0'";
+    match (uring::available(), switch) {
+        (Ok(()), Some("1")) if capability::holds(CapabilitySet::SYS_ADMIN) => {
+            Gate::new(NAME, State::Open, "for privileged processes")
+        }
+        (Ok(()), _) => Gate::new(NAME, State::Open, "works"),
+        (Err(_), Some("1" | "2")) => Gate::new(NAME, State::Closed, "turned off").or_fix(enable),
+        (Err(error), _) if error.raw_os_error() == Some(libc::ENOSYS) => {
+            Gate::new(NAME, State::Closed, "this kernel has none")
+                .or_fix("use a kernel built with CONFIG_IO_URING")
+        }
+        (Err(error), _) => Gate::new(NAME, State::Closed, format!("refused: {error}"))
+            .or_fix("allow it in the sandbox (seccomp) or container that this process runs in"),
+    }
+}
+
+/// io_uring's zero-copy receive, as far as the kernel goes.
+pub(super) fn uring_receive() -> Gate {
+    const NAME: &str = "io_uring zero-copy receive";
+    match uring::has_zero_copy_receive() {
+        Ok(true) => Gate::new(NAME, State::Open, "the kernel has it"),
+        Ok(false) => Gate::new(NAME, State::Closed, "the kernel does not have it")
+            .or_fix("Linux 6.15 or newer, built with CONFIG_IO_URING_ZCRX"),
+        Err(error) => Gate::new(NAME, State::Unknown, format!("the kernel does not say: {error}")),
+    }
+}
+
+/// Memory that sends without copies may take for telling when they are done.
+pub(super) fn option_memory() -> Gate {
+    const NAME: &str = "socket option memory";
+    let limit = fs::read_to_string("/proc/sys/net/core/optmem_max");
+    match limit.ok().and_then(|limit| limit.trim().parse::<u64>().ok()) {
+        Some(bytes) => {
+            let found = format!("{} KiB a socket: beyond it zero-copy sends fail with ENOBUFS", bytes / 1024);
+            Gate::of(NAME, bytes >= OPTMEM_BYTES, found)
+                .or_fix(format!("'sysctl net.core.optmem_max={OPTMEM_BYTES}'"))
+        }
+        // On older kernels, network namespaces other than the first have no such file.
+        None => Gate::new(NAME, State::Unknown, "not told in this network namespace"),
+    }
+}
+
+/// Whether sockets send from the program's memory through this interface.
+pub(super) fn zero_copy_send(interface: &Interface) -> Gate {
+    const NAME: &str = "zero-copy send";
+    if let Err(error) = sockets::zero_copy_send() {
+        return Gate::new(NAME, State::Closed, format!("this kernel has no MSG_ZEROCOPY: {error}"))
+            .or_fix("Linux 4.14 or newer");
+    }
+    let gathers = interface::gathers(&interface.name);
+    // These hand packets to sockets of this machine, and `skb_orphan_frags_rx` copies what such a socket is to keep.
+    let late = ["veth", "tun", "bridge"].iter().any(|driver| interface.driver.as_deref() == Some(driver));
+    if late || interface.loopback {
+        let at_once = if gathers == Some(false) { ", and at once: scatter-gather is off" } else { "" };
+        let found = format!("copied late: what it carries ends in a socket of this machine{at_once}");
+        return Gate::new(NAME, State::Closed, found)
+            .or_fix("an interface to another machine; here an ordinary send is faster");
+    }
+    match gathers {
+        Some(false) => Gate::new(NAME, State::Closed, "copied: scatter-gather is off")
+            .or_fix(format!("'ethtool -K {} sg on'", interface.name)),
+        Some(true) if interface::bus_address(&interface.name).is_some() => {
+            Gate::new(NAME, State::Open, "scatter-gather is on; every completion tells whether it was copied")
+        }
+        _ => Gate::new(NAME, State::Unknown, "it is no card: what is behind it may copy"),
+    }
+}
+
+/// Whether TCP maps what it received through this interface into the program's memory.
+pub(super) fn zero_copy_receive(interface: &Interface, split: Option<bool>) -> Gate {
+    const NAME: &str = "zero-copy receive";
+    if let Err(error) = sockets::zero_copy_receive() {
+        return Gate::new(NAME, State::Closed, format!("this kernel has no TCP_ZEROCOPY_RECEIVE: {error}"))
+            .or_fix("Linux 4.18 or newer");
+    }
+    let Interface { name, mtu_bytes, loopback, .. } = interface;
+    if *loopback {
+        return Gate::new(
+            NAME,
+            State::Unknown,
+            "only what was sent with MSG_ZEROCOPY lies on pages that can be mapped",
+        );
+    }
+    let data_bytes = mtu_bytes.saturating_sub(TCP_HEADERS_BYTES);
+    if data_bytes == 0 || data_bytes % PAGE_BYTES != 0 {
+        let (one, two) = (PAGE_BYTES + TCP_HEADERS_BYTES, 2 * PAGE_BYTES + TCP_HEADERS_BYTES);
+        return Gate::new(NAME, State::Closed, format!("MTU {mtu_bytes}: data do not fill whole pages"))
+            .or_fix(format!("'ip link set dev {name} mtu {one}', or {two}, at both ends"));
+    }
+    let found = format!("MTU {mtu_bytes}: data fill whole pages");
+    match split {
+        Some(true) => Gate::new(NAME, State::Open, found),
+        Some(false) => Gate::new(NAME, State::Closed, format!("{found}, but headers lie in front of them"))
+            .or_fix(format!("'ethtool -G {name} tcp-data-split on'")),
+        None => Gate::new(
+            NAME,
+            State::Unknown,
+            format!("{found}; the driver does not say whether it splits headers off"),
+        ),
+    }
+}
+
+/// Whether io_uring receives into the program's memory through this interface: what the kernel asks for before it lends a queue's
+/// buffers to a program (`net_mp_open_rxq`), as far as it can be looked at.
+pub(super) fn uring_receive_on(interface: &Interface, split: io::Result<HeaderSplit>) -> Gate {
+    const NAME: &str = "zero-copy receive by io_uring";
+    let name = &interface.name;
+    let closed = |found: &str, fix: String| Gate::new(NAME, State::Closed, found).or_fix(fix);
+    match split {
+        Ok(HeaderSplit { on: Some(false), .. }) => {
+            closed("it needs headers to be split off", format!("'ethtool -G {name} tcp-data-split on'"))
+        }
+        Ok(HeaderSplit { on: Some(true), threshold_bytes: Some(bytes @ 1..) }) => closed(
+            &format!(
+                "it needs headers to be split off of every packet, not only of those over {bytes} bytes"
+            ),
+            format!("'ethtool -G {name} hds-thresh 0'"),
+        ),
+        Ok(HeaderSplit { on: Some(true), .. }) => Gate::new(
+            NAME,
+            State::Unknown,
+            "headers are split off; only trying tells whether the driver lends queues",
+        ),
+        Ok(HeaderSplit { on: None, .. }) => {
+            Gate::new(NAME, State::Unknown, "the driver does not say whether it splits headers off")
+        }
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => closed(
+            "it needs headers to be split off, and the driver has no rings to set so",
+            "a card whose driver splits headers".into(),
+        ),
+        Err(error) => Gate::new(NAME, State::Unknown, format!("the kernel does not say: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_lent_only_where_all_headers_are_split_off() {
+        let lab = nocopy_lab::lab_or_skip();
+        let Some(lab) = lab else { return };
+        let interface = lab.left().namespace().run(|| crate::port::Port::builder("nc0").look_up().unwrap());
+        let gate =
+            |on, threshold_bytes| uring_receive_on(&interface, Ok(HeaderSplit { on, threshold_bytes }));
+        let cases = [
+            (gate(Some(false), Some(0)), State::Closed, Some("'ethtool -G nc0 tcp-data-split on'")),
+            (gate(Some(true), Some(256)), State::Closed, Some("'ethtool -G nc0 hds-thresh 0'")),
+            (gate(Some(true), Some(0)), State::Unknown, None),
+            (gate(Some(true), None), State::Unknown, None),
+            (gate(None, None), State::Unknown, None),
+        ];
+        for (gate, state, fix) in cases {
+            assert_eq!((gate.state, gate.fix.as_deref()), (state, fix), "{gate}");
+        }
+    }
+}

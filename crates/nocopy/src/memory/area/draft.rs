@@ -1,0 +1,170 @@
+//! Packets being written in place, before they are sent.
+
+use std::cell::Cell;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use super::Pool;
+use super::metadata::put_request;
+use super::view::View;
+use crate::facts::metadata::{ChecksumBy, Place, PlaceOutside, Request};
+use crate::ring::Reservation;
+use crate::sys::xsk::{Descriptor, REQUESTED};
+
+/// Free frames and as many slots of the tx ring, set aside to be written: a batch of [`Draft`]s.
+///
+/// What is queued is shown to the kernel when the batch is dropped, all at once, and what was not used is free again.
+pub struct Drafts<'half> {
+    slots: Reservation<'half, Descriptor>,
+    pool: &'half Pool,
+    // Copies of what the pool says, so that a loop over drafts keeps them in registers.
+    view: View,
+    frames: &'half [Cell<u32>],
+    free_count: u32,
+    /// Where packets start inside a frame.
+    start: u16,
+    bytes: u32,
+    /// Drafts still to be given out.
+    left: u32,
+}
+
+impl Pool {
+    /// Sets free frames aside for packets of up to `bytes` bytes, one for each slot, or as many as there are.
+    ///
+    /// # Panics
+    /// If a packet of that length does not fit a frame.
+    #[inline]
+    pub(crate) fn drafts<'half>(
+        &'half mut self,
+        slots: Reservation<'half, Descriptor>,
+        bytes: u32,
+    ) -> Drafts<'half> {
+        assert!(bytes <= self.packet_bytes_max(), "packet longer than a frame");
+        let free_count = self.free_count.get();
+        let left = slots.left().min(free_count);
+        // Out of the cache until drop puts back what was not used: a batch that is forgotten loses its frames, as a
+        // forgotten `Frame` is lost, where one that took them singly would leave the queued ones in the cache.
+        self.free_count.set(free_count - left);
+        let (view, frames, start) = (self.view, &self.free[..free_count as usize], self.shared.data_offset);
+        Drafts { slots, pool: self, view, frames, free_count, start, bytes, left }
+    }
+}
+
+impl<'half> Drafts<'half> {
+    /// How many more drafts there are; if none, flush and ask the sender for more.
+    #[inline]
+    pub fn left(&self) -> usize {
+        self.left as usize
+    }
+
+    /// The next packet to write, as long as the batch's packets are; its contents are whatever was there.
+    #[inline]
+    pub fn next_draft(&mut self) -> Option<Draft<'_, 'half>> {
+        self.left = self.left.checked_sub(1)?;
+        // SAFETY: a frame is used up by a draft that is queued, of which there are no more than were given out; so the
+        // frames set aside in `Pool::drafts` last.
+        let frame = unsafe { self.frames.get_unchecked(self.free_count as usize - 1).get() };
+        let address = self.view.address(frame, self.start);
+        let (data, bytes) = (self.view.data(address), self.bytes);
+        Some(Draft { batch: self, data, frame, address, bytes })
+    }
+}
+
+impl Drop for Drafts<'_> {
+    #[inline(always)] // a call would keep the batch in memory, and every draft would write to it
+    fn drop(&mut self) {
+        self.pool.free_count.set(self.free_count);
+    }
+}
+
+/// A packet being written in place: bytes of a free frame. [`queue`](Draft::queue) it, or drop it, and nothing happened.
+#[must_use = "a draft that is not queued is not sent"]
+pub struct Draft<'batch, 'half> {
+    batch: &'batch mut Drafts<'half>,
+    data: NonNull<u8>,
+    frame: u32,
+    address: u64,
+    bytes: u32,
+}
+
+impl Draft<'_, '_> {
+    /// Cuts the packet to `bytes` bytes; does nothing if it is shorter.
+    #[inline]
+    pub fn truncate(&mut self, bytes: usize) {
+        self.bytes = self.bytes.min(u32::try_from(bytes).unwrap_or(u32::MAX));
+    }
+
+    /// Queues the packet to be sent with the next flush. An empty one is not: no interface takes it.
+    #[inline]
+    pub fn queue(self) {
+        self.queue_as(0);
+    }
+
+    /// Like [`Draft::queue`], for a packet whose checksum is still to be completed at `place`: by card or kernel where the port was
+    /// opened for it ([`Sender::offers`](crate::Sender::offers)), in software where not. Returns who does it.
+    ///
+    /// # Errors
+    /// The checksum would lie outside the packet, which is not queued.
+    pub fn queue_checksummed(mut self, place: Place) -> Result<ChecksumBy, PlaceOutside> {
+        place.check(self.len())?;
+        let Ok(by) = self.batch.pool.offers().checksum else {
+            place.complete(&mut self)?;
+            self.queue();
+            return Ok(ChecksumBy::Software);
+        };
+        // SAFETY: drafts start at least `PACKET_HEADROOM_BYTES` into their frame, which is free.
+        unsafe { put_request(self.data, &Request::new().checksum(place)) };
+        self.queue_as(REQUESTED);
+        Ok(by)
+    }
+
+    #[inline]
+    fn queue_as(self, options: u32) {
+        if self.bytes == 0 {
+            return;
+        }
+        let descriptor = Descriptor { address: self.address, len: self.bytes, options };
+        // SAFETY: the pool keeps the area alive, and its free frames are frames of the area. There are no more drafts than
+        // slots (`Pool::drafts`).
+        unsafe {
+            self.batch.view.lend(self.frame);
+            self.batch.slots.push_unchecked(descriptor);
+        }
+        self.batch.free_count -= 1;
+    }
+}
+
+impl Deref for Draft<'_, '_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the bytes lie in one frame (`Pool::drafts`), which is free: it has no other owner, and the batch is
+        // borrowed for this draft alone.
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.bytes as usize) }
+    }
+}
+
+impl DerefMut for Draft<'_, '_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; `&mut self` makes it exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.bytes as usize) }
+    }
+}
+
+impl fmt::Debug for Drafts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Drafts").field("left", &self.left).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Draft<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Draft")
+            .field("frame", &self.frame)
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}

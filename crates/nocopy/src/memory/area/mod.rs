@@ -1,0 +1,499 @@
+//! The area: one block of memory cut into frames, and the record of who owns each of them.
+//!
+//! This is the communication area of the founding design, and what AF_XDP calls *umem*. Everything inside is named by
+//! offset, never by pointer, so the kernel and the program treat the same memory as their own.
+//!
+//! **Ownership.** Every frame has one state word: its *home* (the pool it belongs to) and the half it is *lent* to while
+//! the kernel has it. A half hands out a frame only if the word says that the frame was lent by this very half, so
+//! an address that comes back twice, or that was never lent, is a counted fault and never a second owner.
+//!
+//! **Lifetime.** Frames carry no lifetime and no reference count. An open pool keeps the area alive for all its frames;
+//! when a pool closes, each of its frames still away receives one count of the area, which it gives back when it comes
+//! home. So the area is unmapped exactly when its last frame is home, and the hot path never counts.
+#![allow(unsafe_code)]
+
+mod balance;
+mod chain;
+mod draft;
+mod frame;
+mod kept;
+mod metadata;
+pub(crate) mod note;
+mod packet;
+mod pool;
+mod returns;
+mod view;
+
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicI64, AtomicU32 as PlainU32, AtomicU64 as PlainU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use balance::Balance;
+pub use chain::Chain;
+pub use draft::{Draft, Drafts};
+pub use frame::{Frame, SharedFrame};
+pub(crate) use metadata::{Arrivals, Departures, none_in};
+pub(crate) use packet::Claims;
+pub use packet::Packet;
+pub use pool::Faults;
+pub(crate) use pool::{Half, Lent, Pool};
+
+use crate::sync::AtomicU32;
+pub use crate::sys::memory::Pages;
+use crate::sys::memory::{AreaRefused, Mapping};
+use crate::sys::packet::Outgoing;
+use crate::sys::xsk::Descriptor;
+use returns::{FRAME_COUNT_MAX, ReturnList};
+
+/// Bytes the kernel keeps free in front of every received packet (`XDP_PACKET_HEADROOM` of `linux/bpf.h`); frames
+/// made for sending start at the same place, so a header can be put in front of either.
+pub const PACKET_HEADROOM_BYTES: u32 = 256;
+
+/// Pools an area can have open at once: one for each half of each port.
+pub const POOL_COUNT_MAX: usize = 512;
+
+/// The smallest frame (`XDP_UMEM_MIN_CHUNK_SIZE` of the kernel's `xdp_umem.c`).
+const FRAME_BYTES_MIN: u32 = 2048;
+/// Offsets and lengths inside a frame fit sixteen bits.
+const FRAME_BYTES_MAX: u32 = 32768;
+
+/// Why an area could not be made or a pool not taken from it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AreaError {
+    /// Frame size the kernel or this library cannot use.
+    #[error(
+        "frame size {0} B: a frame must be a power of two from {FRAME_BYTES_MIN} to {FRAME_BYTES_MAX} bytes; \
+         use 2048 for MTU 1500 or 4096 for more"
+    )]
+    FrameBytes(u32),
+    /// Frame count out of range.
+    #[error("{0} frames: an area holds from 1 to {FRAME_COUNT_MAX} frames; ask for fewer")]
+    FrameCount(u64),
+    /// Headroom that leaves no room for a packet.
+    #[error(
+        "headroom {headroom_bytes} B: with the kernel's {PACKET_HEADROOM_BYTES} B it leaves no room in a frame of \
+         {frame_bytes} B; ask for less headroom or larger frames"
+    )]
+    Headroom {
+        /// Headroom asked for.
+        headroom_bytes: u32,
+        /// Size of a frame.
+        frame_bytes: u32,
+    },
+    /// The kernel gave no memory.
+    #[error(
+        "area of {bytes} B: the kernel gave no memory ({source}); ask for fewer or smaller frames, or free memory"
+    )]
+    Memory {
+        /// Bytes asked for.
+        bytes: usize,
+        /// What `mmap` or `madvise` said.
+        source: io::Error,
+    },
+    /// No memory can be had from the NUMA node.
+    #[error(
+        "NUMA node {node}: the kernel takes no memory from there ({source}); 'numactl --hardware' lists nodes, or leave \
+         it out"
+    )]
+    NumaNode {
+        /// The node asked for.
+        node: u32,
+        /// What `mbind` said.
+        source: io::Error,
+    },
+    /// Too few frames are left for another pool.
+    #[error(
+        "area of {total} frames: {wanted} frames wanted for a pool, {free} are free; make the area larger"
+    )]
+    FramesExhausted {
+        /// Frames wanted.
+        wanted: u32,
+        /// Frames not in any pool.
+        free: u32,
+        /// Frames in the area.
+        total: u32,
+    },
+    /// Every pool is taken.
+    #[error("area already has {POOL_COUNT_MAX} pools open; close a port or make another area")]
+    PoolsExhausted,
+}
+
+/// The shape of an area; see [`Area::new`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AreaConfig {
+    /// Frames in the area.
+    pub frame_count: u32,
+    /// Bytes in a frame: a power of two from 2048 to 32768 (AF_XDP: at most a page).
+    pub frame_bytes: u32,
+    /// Bytes kept free in front of every packet, beyond the kernel's own [`PACKET_HEADROOM_BYTES`].
+    pub headroom_bytes: u32,
+    /// The NUMA node to take the memory from, as far as it has any left; `None` leaves it to the kernel, which takes the
+    /// calling thread's.
+    pub numa_node: Option<u32>,
+    /// Whether forked children have the memory, too, as the same pages: otherwise they have nothing there, and touching it ends them.
+    /// Such memory lies on transparent huge pages only where `transparent_hugepage/shmem_enabled` allows it.
+    pub inherited: bool,
+}
+
+impl Default for AreaConfig {
+    fn default() -> Self {
+        Self { frame_count: 8192, frame_bytes: 2048, headroom_bytes: 0, numa_node: None, inherited: false }
+    }
+}
+
+/// A block of memory cut into frames; a handle, cheap to clone.
+///
+/// The memory stays mapped until the last handle, the last port and the last frame are gone.
+#[derive(Clone)]
+pub struct Area {
+    shared: Arc<Shared>,
+}
+
+impl Area {
+    /// Maps an area on huge pages when there are any; [`Area::pages`] tells what it got.
+    ///
+    /// # Errors
+    /// A shape that cannot work, or no memory.
+    pub fn new(config: AreaConfig) -> Result<Self, AreaError> {
+        let AreaConfig { frame_count, frame_bytes, headroom_bytes, numa_node, inherited } = config;
+        if !frame_bytes.is_power_of_two() || !(FRAME_BYTES_MIN..=FRAME_BYTES_MAX).contains(&frame_bytes) {
+            return Err(AreaError::FrameBytes(frame_bytes));
+        }
+        if frame_count == 0 || frame_count > FRAME_COUNT_MAX {
+            return Err(AreaError::FrameCount(frame_count.into()));
+        }
+        let data_offset = PACKET_HEADROOM_BYTES.saturating_add(headroom_bytes);
+        if data_offset >= frame_bytes {
+            return Err(AreaError::Headroom { headroom_bytes, frame_bytes });
+        }
+        let bytes = frame_count as usize * frame_bytes as usize;
+        let (memory, pages) =
+            Mapping::area(bytes, numa_node, inherited).map_err(|refused| match refused {
+                AreaRefused::Node(source) => AreaError::NumaNode { node: numa_node.unwrap_or(0), source },
+                AreaRefused::Memory(source) => AreaError::Memory { bytes, source },
+            })?;
+        Ok(Self { shared: Arc::new(Shared::new(memory, pages, config)) })
+    }
+
+    /// Frames in the area.
+    pub fn frame_count(&self) -> u32 {
+        self.shared.frame_count
+    }
+
+    /// Bytes in a frame.
+    pub fn frame_bytes(&self) -> u32 {
+        self.shared.frame_bytes()
+    }
+
+    /// Bytes kept free in front of every packet, beyond the kernel's own [`PACKET_HEADROOM_BYTES`].
+    pub fn headroom_bytes(&self) -> u32 {
+        u32::from(self.shared.data_offset) - PACKET_HEADROOM_BYTES
+    }
+
+    /// The longest packet that fits a frame behind the headroom.
+    pub(crate) fn packet_bytes_max(&self) -> u32 {
+        self.shared.packet_bytes_max()
+    }
+
+    /// Whether a frame is one of it.
+    pub(crate) fn owns(&self, frame: &Frame) -> bool {
+        std::ptr::eq(frame.area().as_ptr(), Arc::as_ptr(&self.shared))
+    }
+
+    /// The kind of pages the memory lies on.
+    pub fn pages(&self) -> Pages {
+        self.shared.pages
+    }
+
+    /// The NUMA node that the memory begins on; `None` where the kernel knows of no nodes.
+    pub fn numa_node(&self) -> Option<u32> {
+        self.shared.memory.node()
+    }
+
+    /// Where every frame is: exact when the halves are at rest, a snapshot while they run.
+    pub fn balance(&self) -> Balance {
+        self.shared.balance()
+    }
+
+    /// Start and length of the memory, for registering it with the kernel.
+    pub(crate) fn memory(&self) -> (NonNull<u8>, usize) {
+        (self.shared.memory.base(), self.frame_count() as usize * self.frame_bytes() as usize)
+    }
+
+    /// What a memory port does in place of the kernel: copies a packet from a frame lent to send into a frame lent to
+    /// receive, and returns its new descriptor. `None` if either word is not good.
+    pub(crate) fn copy_lent(&self, packet: Descriptor, to: &Self, address: u64) -> Option<Descriptor> {
+        let from_start = self.shared.locate(packet.address, packet.len)?;
+        let target = address - address % u64::from(to.frame_bytes()) + u64::from(to.shared.data_offset);
+        let to_start = to.shared.locate(target, packet.len)?;
+        // SAFETY: both ranges lie inside frames (`locate`) that are lent to the wire, so no half touches them; two lent
+        // frames never overlap, and a frame is not lent both ways at once.
+        unsafe { to_start.copy_from_nonoverlapping(from_start, packet.len as usize) };
+        Some(Descriptor { address: target, ..packet })
+    }
+
+    /// Adds a packet that is lent to a packet socket to a batch of it: false if the batch is full, `None` if its words are not
+    /// good. The batch is sent and cleared before the frames are given back.
+    pub(crate) fn add_lent(&self, pieces: &[Descriptor], batch: &mut Outgoing) -> Option<bool> {
+        if !pieces.iter().all(|piece| self.shared.locate(piece.address, piece.len).is_some()) {
+            return None;
+        }
+        let pointers = pieces.iter().map(|piece| {
+            let data = self.shared.locate(piece.address, piece.len).expect("looked at just now");
+            (data.as_ptr().cast_const(), piece.len as usize)
+        });
+        // SAFETY: the pieces lie inside frames (`locate`) that are lent, so no half touches them until they are given back.
+        Some(unsafe { batch.push(pointers) })
+    }
+
+    /// Takes `frames` frames out of the area as a pool of one half.
+    pub(crate) fn pool(&self, half: Half, frames: u32) -> Result<Pool, AreaError> {
+        Pool::take_from(Arc::clone(&self.shared), half, frames)
+    }
+}
+
+impl fmt::Debug for Area {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (frames, bytes) = (self.frame_count(), self.frame_bytes());
+        f.debug_struct("Area")
+            .field("frame_count", &frames)
+            .field("frame_bytes", &bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Number of a pool inside its area; 0 is nobody.
+type PoolId = u16;
+
+/// In place of the borrower: a zero-copy device may still write to the frame, nobody gets it again.
+const RETIRED: PoolId = PoolId::MAX;
+
+/// Added to the borrower: the frame comes back to the program from its sending, instead of going home ([`kept`]). Far above
+/// the numbers of pools.
+const KEPT: PoolId = 1 << 14;
+const _: () = assert!(POOL_COUNT_MAX < KEPT as usize);
+
+/// The state word of a frame: whose it is, and whom it is lent to.
+const fn state(home: PoolId, lent_to: PoolId) -> u32 {
+    (home as u32) << 16 | lent_to as u32
+}
+
+const fn home_of(state: u32) -> PoolId {
+    (state >> 16) as PoolId
+}
+
+const fn lent_to(state: u32) -> PoolId {
+    state as PoolId & !KEPT
+}
+
+const fn is_kept(state: u32) -> bool {
+    state as PoolId & KEPT != 0
+}
+
+/// What the halves, the frames and the handles of one area share.
+struct Shared {
+    memory: Mapping,
+    pages: Pages,
+    frame_count: u32,
+    frame_bytes: u32,
+    /// Log2 of the frame size.
+    frame_shift: u32,
+    /// Where packets start inside a frame.
+    data_offset: u16,
+    /// A [`state`] word for each frame. Only the owner of a frame writes its word, and ownership passes with
+    /// synchronisation (rings, return lists, whatever moved the `Frame`), so relaxed accesses suffice.
+    states: Box<[PlainU32]>,
+    /// The links of all return lists; a frame is on one list at the most.
+    links: Box<[AtomicU32]>,
+    /// Indexed by pool number minus one.
+    pools: Box<[PoolRecord]>,
+    home: Mutex<Home>,
+}
+
+/// The part of a pool that others see.
+#[repr(align(128))]
+struct PoolRecord {
+    returns: ReturnList,
+    ledger: Ledger,
+}
+
+/// A half's account of its frames, stored by its owner once per batch so that anybody can add up the area.
+#[derive(Default)]
+struct Ledger {
+    /// Frames in the half's own cache.
+    free: PlainU64,
+    /// Frames the kernel has.
+    lent: PlainU64,
+    /// Frames given to the user here, minus frames the user gave back here; negative on a half that only sends
+    /// what others received.
+    yours: AtomicI64,
+    /// Frames ever fetched from this pool's return list.
+    fetched: PlainU64,
+    /// Frames of other pools that this half sent, and returned to their lists when the kernel was done.
+    strays: PlainU64,
+    /// Whether `lent` counts frames lent to send (1) or to receive (0).
+    sends: PlainU32,
+}
+
+/// Frames that belong to no open pool.
+struct Home {
+    /// Free for new pools.
+    unassigned: Vec<u32>,
+    /// Lent in zero-copy mode when their port closed: a device may still write to them, so they are never given out
+    /// again while the area lives.
+    retired: u32,
+    /// For each pool slot: whether a half has it.
+    open: Vec<bool>,
+    /// For each closed pool: its frames still away. The number is reused when none is.
+    away: Vec<u32>,
+    /// What closed pools leave to the sum of `yours`, less the frames that came home since.
+    yours: i64,
+}
+
+impl Shared {
+    fn new(memory: Mapping, pages: Pages, config: AreaConfig) -> Self {
+        let count = config.frame_count;
+        let data_offset = PACKET_HEADROOM_BYTES + config.headroom_bytes;
+        assert!(
+            memory.bytes() >= count as usize * config.frame_bytes as usize,
+            "area shorter than its frames"
+        );
+        Self {
+            memory,
+            pages,
+            frame_count: count,
+            frame_bytes: config.frame_bytes,
+            frame_shift: config.frame_bytes.trailing_zeros(),
+            data_offset: u16::try_from(data_offset).expect("less than a frame"),
+            states: (0..count).map(|_| PlainU32::new(state(0, 0))).collect(),
+            links: (0..count).map(|_| AtomicU32::new(0)).collect(),
+            pools: (0..POOL_COUNT_MAX)
+                .map(|_| PoolRecord { returns: ReturnList::new(), ledger: Ledger::default() })
+                .collect(),
+            home: Mutex::new(Home {
+                unassigned: (0..count).rev().collect(),
+                retired: 0,
+                open: vec![false; POOL_COUNT_MAX],
+                away: vec![0; POOL_COUNT_MAX],
+                yours: 0,
+            }),
+        }
+    }
+
+    #[inline]
+    const fn frame_bytes(&self) -> u32 {
+        self.frame_bytes
+    }
+
+    /// The longest packet that fits a frame behind the headroom.
+    #[inline]
+    fn packet_bytes_max(&self) -> u32 {
+        self.frame_bytes - u32::from(self.data_offset)
+    }
+
+    /// Pointer to a byte inside a frame.
+    #[inline]
+    fn pointer(&self, frame: u32, start: u16) -> NonNull<u8> {
+        debug_assert!(frame < self.frame_count && u32::from(start) <= self.frame_bytes());
+        // SAFETY: frame numbers are below the count and starts within a frame wherever they are made
+        // (`View::start`, `Frame`'s own edits), and the mapping covers all frames (`Shared::new`).
+        unsafe { self.memory.base().add(((frame as usize) << self.frame_shift) + start as usize) }
+    }
+
+    /// Pointer to `len` bytes at an address, if they lie inside one frame.
+    fn locate(&self, address: u64, len: u32) -> Option<NonNull<u8>> {
+        let frame =
+            u32::try_from(address >> self.frame_shift).ok().filter(|frame| *frame < self.frame_count)?;
+        let start = u32::try_from(address & u64::from(self.frame_bytes() - 1)).ok()?;
+        let fits = start.checked_add(len)? <= self.frame_bytes();
+        fits.then(|| self.pointer(frame, u16::try_from(start).expect("less than a frame")))
+    }
+
+    fn record(&self, pool: PoolId) -> &PoolRecord {
+        &self.pools[usize::from(pool) - 1]
+    }
+
+    /// A panic while holding the lock leaves counts that are still whole: each update is a single step.
+    fn lock_home(&self) -> MutexGuard<'_, Home> {
+        self.home.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state word of a frame.
+    #[inline]
+    fn word(&self, frame: u32) -> &PlainU32 {
+        debug_assert!(frame < self.frame_count);
+        // SAFETY: frame numbers are below the count wherever they are made (`View::frame_at`, the pools' own), and there is
+        // a word for each frame.
+        unsafe { self.states.get_unchecked(frame as usize) }
+    }
+
+    #[inline]
+    fn state(&self, frame: u32) -> u32 {
+        self.word(frame).load(Relaxed)
+    }
+
+    #[inline]
+    fn set_state(&self, frame: u32, state: u32) {
+        self.word(frame).store(state, Relaxed);
+    }
+
+    fn balance(&self) -> Balance {
+        let home = self.lock_home();
+        let mut balance = Balance { total: self.frame_count, retired: home.retired, ..Balance::default() };
+        let mut free = home.unassigned.len() as u64;
+        let (mut yours, mut lent_rx, mut lent_tx) = (home.yours, 0, 0);
+        for (record, _) in self.pools.iter().zip(&home.open).filter(|(_, open)| **open) {
+            let ledger = &record.ledger;
+            let waiting = u64::from(record.returns.count());
+            free += ledger.free.load(Relaxed) + waiting;
+            let lent = ledger.lent.load(Relaxed);
+            if ledger.sends.load(Relaxed) == 1 {
+                lent_tx += lent
+            } else {
+                lent_rx += lent
+            }
+            // What reached a return list came from the user, unless it was a stray the kernel gave back.
+            yours += ledger.yours.load(Relaxed) + counted(ledger.strays.load(Relaxed));
+            yours -= counted(ledger.fetched.load(Relaxed) + waiting);
+        }
+        balance.free = free;
+        balance.yours = yours;
+        balance.lent_rx = lent_rx;
+        balance.lent_tx = lent_tx;
+        balance
+    }
+}
+
+fn counted(frames: u64) -> i64 {
+    i64::try_from(frames).expect("fewer than 2^63 frames ever pass")
+}
+
+/// Brings a frame home that its pool's half does not hold: onto the pool's return list, or, if the pool is closed,
+/// straight to the area's unassigned frames.
+///
+/// # Safety
+/// `shared` must be alive and `frame` the caller's, who gives it up. If the frame's pool is closed, the frame's count of
+/// the area is given back, so `shared` may be gone afterwards.
+unsafe fn bring_home(shared: NonNull<Shared>, frame: u32) {
+    // SAFETY: alive by contract: either the frame's pool is open and holds a count, or the frame does.
+    let area = unsafe { shared.as_ref() };
+    let home = home_of(area.state(frame));
+    if area.record(home).returns.push(&area.links, frame).is_ok() {
+        return; // `area` must not be touched any more: the pool may close and take the last count with it.
+    }
+    {
+        let mut guard = area.lock_home();
+        area.set_state(frame, state(0, 0));
+        guard.unassigned.push(frame);
+        guard.away[usize::from(home) - 1] -= 1;
+        guard.yours -= 1;
+    }
+    // SAFETY: closing the pool gave this frame one count (`Pool::close`), which ends here.
+    unsafe { Arc::decrement_strong_count(shared.as_ptr()) };
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,39 @@
+//! What an XDP program notes in front of a packet: written by it (`port::xdp`), read here.
+
+use crate::facts::kernel::KernelVersion;
+
+/// What the program notes: the bytes in front of the packet. Not more than 32, the most that every kernel allows
+/// (`xdp_metalen_invalid`).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hints {
+    pub(crate) timestamp: u64,
+    pub(crate) hash: u32,
+    /// What was hashed (`enum xdp_rss_hash_type`).
+    pub(crate) hash_kind: u32,
+    /// In network byte order.
+    pub(crate) vlan_protocol: u16,
+    pub(crate) vlan_control: u16,
+    /// The driver's answers to the questions for timestamp, hash and VLAN tag: 0, or an errno.
+    pub(crate) refusals: [u8; 3],
+    /// 1 if the timestamp is the kernel's, by its monotonic clock.
+    pub(crate) kernel_time: u8,
+    /// The random number that tells a note of this program.
+    pub(crate) mark: u64,
+}
+
+/// What is noted of the time alone: the bytes in front of the packet.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TimeNote {
+    /// By the monotonic clock.
+    pub(crate) ns: u64,
+    /// As that of [`Hints`].
+    pub(crate) mark: u64,
+}
+
+/// In place of an answer: the kernel does not know the question.
+pub(crate) const ANSWER_OLD_KERNEL: u8 = u8::MAX;
+
+/// The first kernel that tells of VLAN tags.
+pub(crate) const VLAN_KERNEL_MIN: KernelVersion = KernelVersion(6, 8);

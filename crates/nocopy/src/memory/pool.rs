@@ -1,0 +1,768 @@
+//! Buffers for sockets: owned memory that is lent to the kernel and comes back.
+//!
+//! A [`Buffer`] is memory of a [`Pool`], memory of the program's own, or a frame of an area. What is being sent has been moved away,
+//! so touching it does not compile; it comes back when the kernel has let go of it.
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::memory::area::Frame;
+use crate::sys::memory::Mapping;
+
+/// Buffers begin on a page: what the kernel still reads when nobody will wait for it is then given up by whole pages.
+const PAGE_BYTES: usize = 4096;
+
+/// Where buffers that share pages begin.
+const CACHE_LINE_BYTES: usize = 64;
+
+/// Memory cut into buffers of one size. Clones are the same pool.
+///
+/// Kept out of forked children (`MADV_DONTFORK`), which find no buffer in it: otherwise a fork would make the parent's next write go to a
+/// new page, and an io_uring instance that has the pool registered would send the old one. (Memory of the program's own need not be kept
+/// out: it is looked up for each call and not written to until that is over, and where a child writes to its copy the kernel gives that a
+/// new page.)
+#[derive(Debug, Clone)]
+pub struct Pool(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    mapping: Mapping,
+    buffer_bytes: usize,
+    /// Each buffer is of whole pages, which can be replaced by themselves.
+    whole_pages: bool,
+    total: u32,
+    /// Streams that send from it.
+    sharers: AtomicUsize,
+    /// Locked while pages are replaced.
+    registered: Mutex<Registered>,
+    /// The buffers at home; last in, first out, so that what is taken is in the cache.
+    free: Mutex<Vec<u32>>,
+}
+
+/// What io_uring instances have of a pool's memory.
+#[derive(Debug, Default)]
+struct Registered {
+    /// Instances that were told of it, or are about to be: they read the pages that were there then, and no others.
+    instances: usize,
+    /// Buffers that were given up meanwhile. Their pages are replaced when there is no instance any more.
+    given_up: Vec<u32>,
+}
+
+impl Pool {
+    /// A pool of `buffers` buffers of `buffer_bytes` bytes, rounded up to pages.
+    ///
+    /// # Errors
+    /// No memory.
+    ///
+    /// # Panics
+    /// If there is to be none, or they are of no bytes or of 4 GiB.
+    pub fn new(buffers: u32, buffer_bytes: usize) -> io::Result<Self> {
+        Self::of(buffers, buffer_bytes.next_multiple_of(PAGE_BYTES), true)
+    }
+
+    /// A pool of buffers that share pages: for what the kernel is done with when a call returns. (Given up while the kernel reads it,
+    /// such a buffer would be lost.)
+    ///
+    /// # Errors
+    /// No memory.
+    ///
+    /// # Panics
+    /// As [`Pool::new`].
+    pub(crate) fn packed(buffers: u32, buffer_bytes: usize) -> io::Result<Self> {
+        Self::of(buffers, buffer_bytes.next_multiple_of(CACHE_LINE_BYTES), false)
+    }
+
+    fn of(buffers: u32, buffer_bytes: usize, whole_pages: bool) -> io::Result<Self> {
+        assert!(buffers > 0, "a pool of no buffers");
+        assert!(buffer_bytes > 0 && u32::try_from(buffer_bytes).is_ok(), "buffers of {buffer_bytes} bytes");
+        let bytes = buffer_bytes.checked_mul(buffers as usize).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mapping = Mapping::buffers(bytes.next_multiple_of(PAGE_BYTES))?;
+        let free = Mutex::new((0..buffers).rev().collect());
+        Ok(Self(Arc::new(Shared {
+            mapping,
+            buffer_bytes,
+            whole_pages,
+            total: buffers,
+            sharers: AtomicUsize::new(0),
+            registered: Mutex::default(),
+            free,
+        })))
+    }
+
+    /// A buffer, empty; `None` while all are away.
+    pub fn take(&self) -> Option<Buffer> {
+        let index = self.free()?.pop()?;
+        Some(Buffer { data: self.first_byte(index), len: 0, home: Home::Pool { pool: self.clone(), index } })
+    }
+
+    fn first_byte(&self, index: u32) -> NonNull<u8> {
+        assert!(index < self.0.total);
+        // SAFETY: buffer `index` lies within the mapping.
+        unsafe { self.0.mapping.base().add(index as usize * self.0.buffer_bytes) }
+    }
+
+    /// Puts other pages in the place of a buffer's; whether that could be done.
+    ///
+    /// # Safety
+    /// The buffer is neither at home nor anybody's, and no io_uring instance has the pool registered.
+    unsafe fn replace(&self, index: u32) -> bool {
+        let (first, bytes) = (self.first_byte(index), self.0.buffer_bytes);
+        // SAFETY: whole pages of this buffer, which nobody looks into; they read as zeros from now on.
+        self.0.whole_pages && unsafe { self.0.mapping.replace(first, bytes) }.is_ok()
+    }
+
+    /// Bytes of a buffer.
+    pub fn buffer_bytes(&self) -> usize {
+        self.0.buffer_bytes
+    }
+
+    /// Buffers at home or away.
+    pub fn total(&self) -> usize {
+        self.0.total as usize
+    }
+
+    /// Buffers at home.
+    pub fn at_home(&self) -> usize {
+        self.free().map_or(0, |free| free.len())
+    }
+
+    /// All of its memory.
+    pub(crate) fn memory(&self) -> (NonNull<u8>, usize) {
+        (self.0.mapping.base(), self.0.mapping.bytes())
+    }
+
+    /// Streams that send from it, and those that were dropped while the kernel reads some of it.
+    pub(crate) fn sharers(&self) -> usize {
+        self.0.sharers.load(Relaxed)
+    }
+
+    /// Its memory is going to be registered with an io_uring instance: from now on none of it is replaced while the result lives.
+    pub(crate) fn register(&self) -> Registration {
+        REGISTRATIONS.fetch_add(1, Relaxed);
+        if let Some(mut registered) = self.registered() {
+            registered.instances += 1;
+        }
+        Registration(self.clone())
+    }
+
+    /// `None` in a forked child, which does not have the memory.
+    fn registered(&self) -> Option<MutexGuard<'_, Registered>> {
+        self.locked(&self.0.registered)
+    }
+
+    /// The same.
+    fn free(&self) -> Option<MutexGuard<'_, Vec<u32>>> {
+        self.locked(&self.0.free)
+    }
+
+    /// A forked child does not even lock: one of its parent's threads may have, when it forked.
+    fn locked<'a, T>(&self, mutex: &'a Mutex<T>) -> Option<MutexGuard<'a, T>> {
+        // Pushing and popping numbers leaves nothing half done.
+        (!self.0.mapping.is_elsewhere()).then(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes a buffer back.
+    fn bring_home(&self, index: u32) {
+        if let Some(mut free) = self.free() {
+            free.push(index);
+        }
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// Registrations of all pools of this process.
+static REGISTRATIONS: AtomicUsize = AtomicUsize::new(0);
+
+/// How many io_uring instances have pools registered, in this process.
+pub(crate) fn registrations() -> usize {
+    REGISTRATIONS.load(Relaxed)
+}
+
+/// Bytes of buffers that were given up while instances had them registered, and did not come home with the last of those.
+static NOT_REPLACED_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// The same, of this process.
+pub(crate) fn not_replaced_bytes() -> u64 {
+    NOT_REPLACED_BYTES.load(Relaxed)
+}
+
+/// Keeps a pool's memory where it is, and its pages what they are, for an io_uring instance.
+#[derive(Debug)]
+pub(crate) struct Registration(Pool);
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        REGISTRATIONS.fetch_sub(1, Relaxed);
+        let Some(mut registered) = self.0.registered() else { return };
+        registered.instances -= 1;
+        if registered.instances > 0 {
+            return;
+        }
+        for index in std::mem::take(&mut registered.given_up) {
+            // SAFETY: given up, so nobody's; there is no instance any more, and none comes while this is locked.
+            if unsafe { self.0.replace(index) } {
+                self.0.bring_home(index);
+            } else {
+                NOT_REPLACED_BYTES.fetch_add(self.0.buffer_bytes() as u64, Relaxed);
+            }
+        }
+    }
+}
+
+/// One of the streams that send from a pool, as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Sharer(Pool);
+
+impl Sharer {
+    fn new(pool: Pool) -> Self {
+        pool.0.sharers.fetch_add(1, Relaxed); // a count alone: it is of no other memory
+        Self(pool)
+    }
+}
+
+impl Drop for Sharer {
+    fn drop(&mut self) {
+        self.0.0.sharers.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Bytes that are owned, wherever they lie.
+#[must_use = "a dropped buffer goes home unsent"]
+pub struct Buffer {
+    data: NonNull<u8>,
+    len: u32,
+    home: Home,
+}
+
+/// Whom the memory belongs to.
+enum Home {
+    Pool {
+        pool: Pool,
+        index: u32,
+    },
+    /// A value of the program's own, from `Box::into_raw`: a box that moves would claim its bytes for itself.
+    Owner(NonNull<dyn Any + Send>),
+    Frame(Frame),
+}
+
+// SAFETY: a buffer is the only access to its bytes; every owner is `Send`, and so are pools and frames.
+unsafe impl Send for Buffer {}
+// SAFETY: `&Buffer` only reads bytes that nobody can write meanwhile: those of an owner are borrowed from it for good.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Memory of the program's own, at any place and of any alignment, without a copy: a `Vec<u8>`, an `Arc<[u8]>`, a mapped file.
+    ///
+    /// It can be read and sent, not changed. [`into_owner`](Self::into_owner) gives it back.
+    ///
+    /// The owner is dropped by the thread that drops the buffer: often one that sends, and that of all dropped sockets if its own socket
+    /// was dropped first. So its `Drop` should not wait. If it panics, the panic hook reports that, and the panic goes no further: what
+    /// the thread does for other buffers is not to suffer from it.
+    ///
+    /// # Panics
+    /// If it is of 4 GiB or more.
+    pub fn from_owner(owner: impl AsRef<[u8]> + Send + 'static) -> Self {
+        // No box any more when its bytes are looked for: moving one would claim them for itself.
+        let owner = NonNull::from(Box::leak(Box::new(owner)));
+        // Owns the value from here on, should it panic.
+        let mut buffer = Self { data: NonNull::dangling(), len: 0, home: Home::Owner(owner) };
+        // SAFETY: alive as long as the buffer, which gives no other access to it meanwhile.
+        let bytes: &[u8] = unsafe { owner.as_ref() }.as_ref();
+        buffer.len = u32::try_from(bytes.len()).expect("fewer than 4 GiB");
+        buffer.data = NonNull::from(bytes).cast();
+        buffer
+    }
+
+    /// The memory it was made of by [`from_owner`](Self::from_owner).
+    ///
+    /// # Errors
+    /// It was made of something else: the buffer.
+    pub fn into_owner<T: 'static>(self) -> Result<T, Self> {
+        let Home::Owner(owner) = self.home else { return Err(self) };
+        // SAFETY: the value is alive as long as the buffer.
+        if !unsafe { owner.as_ref() }.is::<T>() {
+            return Err(self);
+        }
+        std::mem::forget(self);
+        // SAFETY: the pointer is that of the box, the value is a `T`, and the buffer that owned it is gone.
+        Ok(*unsafe { Box::from_raw(owner.as_ptr().cast::<T>()) })
+    }
+
+    /// The frame it was made of.
+    ///
+    /// # Errors
+    /// It was made of something else: the buffer.
+    pub fn into_frame(mut self) -> Result<Frame, Self> {
+        if !matches!(self.home, Home::Frame(_)) {
+            return Err(self);
+        }
+        // An owner of nothing in its place, whose end does nothing.
+        match std::mem::replace(&mut self.home, Home::nothing()) {
+            Home::Frame(mut frame) => {
+                let bytes = self.len as usize;
+                frame.append(bytes.saturating_sub(frame.len())).expect("no longer than its capacity");
+                frame.truncate(bytes);
+                Ok(frame)
+            }
+            _ => unreachable!("looked at above"),
+        }
+    }
+
+    /// Whether it is a frame of an area.
+    pub fn is_frame(&self) -> bool {
+        matches!(self.home, Home::Frame(_))
+    }
+
+    /// How long it may be.
+    pub fn capacity(&self) -> usize {
+        match &self.home {
+            Home::Pool { pool, .. } => pool.buffer_bytes(),
+            Home::Owner(_) => self.len as usize,
+            Home::Frame(frame) => frame.len() + frame.tailroom_bytes(),
+        }
+    }
+
+    /// Makes it shorter or longer; what is new is whatever was there.
+    ///
+    /// # Panics
+    /// Beyond its capacity.
+    #[inline]
+    pub fn resize(&mut self, bytes: usize) {
+        assert!(bytes <= self.capacity(), "{bytes} bytes in a buffer of {}", self.capacity());
+        self.len = bytes as u32;
+    }
+
+    /// Its bytes, to be changed; `None` where they are the program's own.
+    #[inline]
+    pub fn as_mut(&mut self) -> Option<&mut [u8]> {
+        match self.home {
+            Home::Owner(_) => None,
+            // SAFETY: initialised memory of this length, ours alone as long as the buffer is borrowed.
+            _ => Some(unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len as usize) }),
+        }
+    }
+
+    /// Makes `bytes` its contents. `None`, and no change, if they are too many, or it is not to be changed.
+    pub fn fill(&mut self, bytes: &[u8]) -> Option<()> {
+        if bytes.len() > self.capacity() || matches!(self.home, Home::Owner(_)) {
+            return None;
+        }
+        self.resize(bytes.len());
+        self.as_mut()?.copy_from_slice(bytes);
+        Some(())
+    }
+
+    /// Whether other pages can come in its place as soon as `ring`, if it is of this pool, has ended.
+    pub(crate) fn is_replaceable(&self, ring: Option<&Registration>) -> bool {
+        let Home::Pool { pool, .. } = &self.home else { return false };
+        let of_ring = usize::from(ring.is_some_and(|ring| ring.0.is(pool)));
+        pool.0.whole_pages && pool.registered().is_some_and(|registered| registered.instances == of_ring)
+    }
+
+    /// Gives it up while the kernel may still read it, and will never say when it has done. Returns the bytes that are lost to the
+    /// program for good.
+    ///
+    /// Pages of a pool are replaced: the kernel keeps the old ones as long as it needs them. Where io_uring instances have the pool
+    /// registered, the buffer comes home when the last of them ends. Memory of any other kind cannot be replaced, and is leaked.
+    pub(crate) fn abandon(mut self) -> usize {
+        let bytes = self.len as usize;
+        match std::mem::replace(&mut self.home, Home::nothing()) {
+            Home::Pool { pool, index } => {
+                let Some(mut registered) = pool.registered() else { return 0 }; // nothing of a child's is read
+                if registered.instances > 0 && pool.0.whole_pages {
+                    registered.given_up.push(index);
+                    return 0;
+                }
+                // SAFETY: nobody has the buffer any more; of instances there are none, and none comes while this is locked.
+                let is_replaced = unsafe { pool.replace(index) };
+                drop(registered);
+                if !is_replaced {
+                    return pool.buffer_bytes();
+                }
+                pool.bring_home(index);
+                0
+            }
+            home @ (Home::Owner(_) | Home::Frame(_)) => {
+                std::mem::forget(home);
+                bytes
+            }
+        }
+    }
+}
+
+impl Home {
+    fn nothing() -> Self {
+        // A value without size: boxing it takes no memory.
+        let nothing: Box<dyn Any + Send> = Box::new(());
+        Self::Owner(NonNull::new(Box::into_raw(nothing)).expect("a box is somewhere"))
+    }
+}
+
+impl From<Frame> for Buffer {
+    fn from(frame: Frame) -> Self {
+        let len = frame.len() as u32;
+        Self { data: frame.first_byte(), len, home: Home::Frame(frame) }
+    }
+}
+
+impl From<Vec<u8>> for Buffer {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::from_owner(bytes)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: initialised memory of this length, which nobody changes while the buffer is borrowed.
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len as usize) }
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let home = match self.home {
+            Home::Pool { index, .. } => format!("buffer {index} of a pool"),
+            Home::Owner(_) => "memory of the program's own".into(),
+            Home::Frame(_) => "frame".into(),
+        };
+        write!(f, "Buffer({} bytes, {home})", self.len)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        match &self.home {
+            Home::Pool { pool, index } => pool.bring_home(*index),
+            Home::Owner(owner) => {
+                // SAFETY: from `Box::into_raw`, and nobody else has it.
+                drop_owner(unsafe { Box::from_raw(owner.as_ptr()) });
+            }
+            Home::Frame(_) => {} // goes home by itself
+        }
+    }
+}
+
+/// Drops a value of the program's own. A panic of its `Drop` ends here: buffers are dropped in the middle of loops over completions, which
+/// would forget the other buffers of the same completion, or drop what the kernel still reads.
+fn drop_owner(owner: Box<dyn Any + Send>) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(owner))) {
+        // Dropping the panic's own value may panic, too.
+        std::mem::forget(panic);
+    }
+}
+
+/// The most buffers a half keeps for itself: those it takes next.
+const CACHED_MAX: usize = 16;
+
+/// A half's own free buffers of a pool: taking one and giving it back costs neither lock nor atomic.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    pool: Pool,
+    free: Vec<Buffer>,
+    free_max: usize,
+    /// Memory of this half's own beside a shared pool, made when it is first needed.
+    reserve: Option<Pool>,
+}
+
+impl Cache {
+    pub(crate) fn new(pool: Pool) -> Self {
+        let free_max = CACHED_MAX.min(pool.total());
+        Self { pool, free: Vec::with_capacity(free_max), free_max, reserve: None }
+    }
+
+    /// One that keeps none to itself: where many share a pool, those that are idle must not starve the others.
+    pub(crate) fn sharing(pool: Pool) -> Self {
+        Self { pool, free: Vec::new(), free_max: 0, reserve: None }
+    }
+
+    /// Counts a stream among those that share the pool, if it is shared.
+    pub(crate) fn share(&self) -> Option<Sharer> {
+        (self.free_max == 0).then(|| Sharer::new(self.pool.clone()))
+    }
+
+    /// A buffer although all are away: with other streams, which may never give them back. For a half that has none on their way, so
+    /// that there is nothing to wait for. It gets as many as its share of the pool is.
+    #[cold]
+    pub(crate) fn take_reserved(&mut self) -> Option<Buffer> {
+        if self.reserve.is_none() && self.pool.sharers() > 1 {
+            let share = (self.pool.total() / self.pool.sharers()).max(1);
+            self.reserve = Pool::new(u32::try_from(share).ok()?, self.pool.buffer_bytes()).ok();
+        }
+        self.reserve.as_ref()?.take()
+    }
+
+    /// An empty buffer; `None` while all are away, and in a forked child, where there is no memory behind those that are here.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<Buffer> {
+        let is_here = !self.pool.0.mapping.is_elsewhere();
+        let free = if is_here { self.free.pop() } else { None };
+        free.or_else(|| self.pool.take())
+    }
+
+    /// Takes a buffer back; one of another home goes there.
+    #[inline]
+    pub(crate) fn put(&mut self, mut buffer: Buffer) {
+        // The rest goes home, for others that share the pool.
+        if self.free.len() < self.free_max && self.owns(&buffer) {
+            buffer.len = 0;
+            self.free.push(buffer);
+        }
+    }
+
+    /// Whether it is one of this pool, or of the half's own beside it.
+    #[inline]
+    pub(crate) fn owns(&self, buffer: &Buffer) -> bool {
+        let is_own =
+            |pool: &Pool| pool.is(&self.pool) || self.reserve.as_ref().is_some_and(|own| pool.is(own));
+        matches!(&buffer.home, Home::Pool { pool, .. } if is_own(pool))
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Whether none is here; others may be at home.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    /// Whether it is time to look for those that are away, so that they come back before all are.
+    #[inline]
+    pub(crate) fn is_low(&self) -> bool {
+        self.free.is_empty() && (self.free_max > 0 || self.pool.at_home() == 0)
+    }
+
+    /// Buffers to be had: here, or at home in the pool.
+    pub(crate) fn available(&self) -> usize {
+        self.free.len() + self.pool.at_home()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::ManuallyDrop;
+
+    use super::*;
+    use crate::sys::fork::tests::in_forked_child;
+
+    #[test]
+    fn every_buffer_comes_home() {
+        let pool = Pool::new(2, 5000).unwrap();
+        assert_eq!((pool.total(), pool.buffer_bytes()), (2, 8192));
+        let (mut one, two) = (pool.take().unwrap(), pool.take().unwrap());
+        assert!(pool.take().is_none());
+        one.fill(b"bytes").unwrap();
+        assert_eq!(&*one, b"bytes");
+        std::thread::spawn(move || drop(two)).join().unwrap();
+        drop(one);
+        assert_eq!(pool.at_home(), 2);
+        assert!(pool.take().unwrap().is_empty(), "a buffer comes empty");
+    }
+
+    #[test]
+    fn a_forked_child_finds_no_buffer_and_waits_for_no_lock() {
+        let pool = Pool::new(2, 4096).unwrap();
+        let mut cache = Cache::new(pool.clone());
+        let (kept, _held) = (cache.take().unwrap(), cache.take().unwrap());
+        cache.put(kept);
+        let registration = ManuallyDrop::new(pool.register());
+        let (free, registered) = (pool.free(), pool.registered());
+        let mut parents = ManuallyDrop::new((cache, _held));
+        in_forked_child(|| {
+            assert!(pool.take().is_none() && parents.0.take().is_none());
+            assert_eq!(pool.at_home(), 0);
+            // SAFETY: the child ends without looking at it again.
+            unsafe { ManuallyDrop::drop(&mut parents) };
+            drop(ManuallyDrop::into_inner(registration));
+        });
+        drop((free, registered));
+    }
+
+    #[test]
+    fn locked_pages_are_replaced_as_well() {
+        let pool = Pool::new(1, 4096).unwrap();
+        let (first, bytes) = pool.memory();
+        // SAFETY: memory of the pool, whose contents stay.
+        assert_eq!(unsafe { libc::mlock(first.as_ptr().cast(), bytes) }, 0);
+        for is_registered in [false, true] {
+            let registration = is_registered.then(|| pool.register());
+            let mut buffer = pool.take().expect("at home");
+            buffer.fill(&[7; 4096]).unwrap();
+            assert_eq!(buffer.abandon(), 0);
+            drop(registration);
+            let mut buffer = pool.take().expect("at home");
+            buffer.resize(4096);
+            assert_eq!(*buffer, [0; 4096], "new pages");
+        }
+    }
+
+    #[test]
+    fn buffers_that_share_pages_do_not_share_bytes() {
+        let pool = Pool::packed(5, 1500).unwrap();
+        assert_eq!((pool.total(), pool.buffer_bytes()), (5, 1536));
+        let mut all: Vec<Buffer> = (0..5).map(|_| pool.take().unwrap()).collect();
+        for (number, buffer) in all.iter_mut().enumerate() {
+            buffer.fill(&[number as u8; 1536]).unwrap();
+        }
+        assert!(all.iter().enumerate().all(|(number, buffer)| **buffer == [number as u8; 1536]));
+        assert_eq!(all.remove(0).abandon(), 1536, "its pages are others', too: it is lost");
+        assert!(all.iter().zip(1..).all(|(buffer, number)| **buffer == [number; 1536]));
+    }
+
+    #[test]
+    fn a_buffer_outlives_its_pool() {
+        let mut buffer = Pool::new(1, 4096).unwrap().take().unwrap();
+        buffer.fill(&[7; 4096]).unwrap();
+        assert_eq!(*buffer, [7; 4096]);
+    }
+
+    #[test]
+    fn buffers_do_not_overlap() {
+        let pool = Pool::new(3, 4096).unwrap();
+        let mut all: Vec<Buffer> = std::iter::from_fn(|| pool.take()).collect();
+        for (number, buffer) in all.iter_mut().enumerate() {
+            buffer.fill(&[number as u8; 4096]).unwrap();
+        }
+        assert!(all.iter().enumerate().all(|(number, buffer)| **buffer == [number as u8; 4096]));
+    }
+
+    #[test]
+    fn memory_of_the_programs_own_comes_back() {
+        let bytes: Arc<[u8]> = Arc::from(&b"shared"[..]);
+        let buffer = Buffer::from_owner(Arc::clone(&bytes));
+        assert_eq!(&*buffer, b"shared");
+        let buffer = buffer.into_owner::<Vec<u8>>().unwrap_err();
+        let back: Arc<[u8]> = buffer.into_owner().unwrap();
+        assert!(Arc::ptr_eq(&bytes, &back));
+        drop(back);
+        drop(Buffer::from_owner(Arc::clone(&bytes)));
+        assert_eq!(Arc::strong_count(&bytes), 1, "dropped with its buffer");
+    }
+
+    #[test]
+    fn what_lies_in_the_owner_itself_does_not_move() {
+        let buffer = Buffer::from_owner([1_u8, 2, 3]);
+        let moved = Box::new(buffer);
+        assert_eq!(**moved, [1, 2, 3]);
+        assert_eq!(moved.into_owner::<[u8; 3]>().unwrap(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn foreign_memory_is_not_changed() {
+        let mut buffer = Buffer::from(vec![1, 2, 3]);
+        assert!(buffer.as_mut().is_none() && buffer.fill(&[9]).is_none());
+        assert_eq!(*buffer, [1, 2, 3]);
+    }
+
+    #[test]
+    fn abandoned_buffers_of_a_pool_are_new_pages() {
+        let pool = Pool::new(1, 4096).unwrap();
+        let mut buffer = pool.take().unwrap();
+        buffer.fill(&[7; 4096]).unwrap();
+        assert_eq!(buffer.abandon(), 0);
+        let mut again = pool.take().unwrap();
+        again.resize(4096);
+        assert_eq!(*again, [0; 4096]);
+        assert_eq!(Buffer::from(vec![0; 100]).abandon(), 100);
+    }
+
+    #[test]
+    fn abandoned_buffers_of_a_registered_pool_come_home_with_its_last_ring() {
+        let pool = Pool::new(2, 4096).unwrap();
+        let registrations = [pool.register(), pool.register()];
+        for _ in 0..2 {
+            let mut buffer = pool.take().unwrap();
+            buffer.fill(&[7; 4096]).unwrap();
+            assert_eq!(buffer.abandon(), 0);
+        }
+        for registration in registrations {
+            assert!(pool.take().is_none(), "no page is replaced while a ring may read it");
+            drop(registration);
+        }
+        assert_eq!(pool.at_home(), 2);
+        for mut buffer in [pool.take().unwrap(), pool.take().unwrap()] {
+            buffer.resize(4096);
+            assert_eq!(*buffer, [0; 4096], "new pages");
+        }
+    }
+
+    #[test]
+    fn an_owner_that_panics_is_dropped() {
+        struct Panics(#[expect(dead_code, reason = "counts")] Arc<()>);
+        impl AsRef<[u8]> for Panics {
+            fn as_ref(&self) -> &[u8] {
+                panic!("on purpose")
+            }
+        }
+        let alive = Arc::new(());
+        let owner = Panics(Arc::clone(&alive));
+        assert!(
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Buffer::from_owner(owner))).is_err()
+        );
+        assert_eq!(Arc::strong_count(&alive), 1);
+    }
+
+    /// Counts the values dropped, and panics each time, with a value that does the same.
+    struct PanicsWhenDropped(Arc<AtomicUsize>);
+
+    impl AsRef<[u8]> for PanicsWhenDropped {
+        fn as_ref(&self) -> &[u8] {
+            b"bytes"
+        }
+    }
+
+    impl Drop for PanicsWhenDropped {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Relaxed);
+            std::panic::panic_any(Self(Arc::clone(&self.0)));
+        }
+    }
+
+    #[test]
+    fn a_panic_of_an_owners_drop_ends_with_its_buffer() {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let buffer = || Buffer::from_owner(PanicsWhenDropped(Arc::clone(&dropped)));
+        drop(vec![buffer(), buffer(), buffer()]);
+        assert_eq!(dropped.load(Relaxed), 3);
+        // Also while the thread unwinds already, where a second panic would end the process.
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            let _held = buffer();
+            panic!("on purpose");
+        }));
+        assert!(unwound.is_err());
+        assert_eq!(dropped.load(Relaxed), 4);
+    }
+
+    #[test]
+    fn a_cache_takes_back_only_its_own() {
+        let (pool, other) = (Pool::new(1, 4096).unwrap(), Pool::new(1, 4096).unwrap());
+        let mut cache = Cache::new(pool.clone());
+        let mine = cache.take().unwrap();
+        cache.put(other.take().unwrap());
+        assert_eq!((other.at_home(), cache.available()), (1, 0));
+        cache.put(mine);
+        assert_eq!((pool.at_home(), cache.available()), (0, 1));
+        drop(cache);
+        assert_eq!(pool.at_home(), 1);
+    }
+}

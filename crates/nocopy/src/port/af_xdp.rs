@@ -1,0 +1,411 @@
+//! The modes of AF_XDP: socket, program, binding.
+
+use std::io;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::fd::AsFd;
+
+use super::drivers;
+use super::grant::{Grant, Granted};
+use super::ladder::{Order, Refusal, Step};
+use super::redirect::{self, Redirect};
+use super::to_host::Way;
+use super::user_filter::{Rest, UserFilter};
+use super::{Backend, FilterPlace, Inner, Mode, OpenError, Port, PortBuilder, assemble};
+use crate::facts::kernel::KernelVersion;
+use crate::memory::area::{Area, Half};
+use crate::port::xdp::{self, Attach};
+use crate::sys::capability;
+use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous};
+use crate::sys::netdev::XdpFeatures;
+use crate::sys::xsk::{Binding, Rings, TxKick, XskSocket};
+
+/// How often to look whether the kernel has let go of a queue whose socket was just closed: that is done by a worker, which stands still
+/// with the machine. So looks are counted, and not time.
+const RELEASE_LOOKS: u32 = 100;
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Frames a packet may lie in when copied: what a socket buffer takes (`MAX_SKB_FRAGS` of the kernel's default configuration;
+/// one more where the driver takes linear ones, `xsk_build_skb`).
+pub(super) const CHAIN_FRAMES_MAX: usize = 17;
+
+/// An AF_XDP socket with what feeds it.
+#[derive(Debug)]
+pub(super) struct XdpBackend {
+    pub(super) redirect: Arc<Redirect>,
+    queue: u32,
+    pub(super) socket: XskSocket,
+    /// Whether the kernel's index of the tx ring may be behind what it has sent; see `Inner::silent_kicks`.
+    pub(super) tx_index_lags: bool,
+    pub(super) inquiry: Inquiry,
+    /// Prepared while there were privileges, if that was asked for.
+    pub(super) way_to_host: Option<Way>,
+    _promiscuous: Option<Promiscuous>,
+}
+
+impl XdpBackend {
+    /// Ends receiving; true when it is certain that the kernel receives into none of the port's frames any more.
+    pub(super) fn disconnect(&self) -> bool {
+        self.leave_to_host() && redirect::wait_for_programs()
+    }
+
+    /// Leaves what arrives to the host; see [`Redirect::clear`].
+    pub(super) fn leave_to_host(&self) -> bool {
+        self.redirect.clear(self.queue)
+    }
+
+    /// Makes the kernel look at the tx ring.
+    pub(super) fn kick_tx(&self) -> io::Result<TxKick> {
+        match self.socket.kick_tx() {
+            Err(error) if self.is_resetting(&error) => Ok(TxKick::Again),
+            done => done,
+        }
+    }
+
+    /// Makes the kernel look at the fill ring.
+    pub(super) fn kick_rx(&self) -> io::Result<()> {
+        match self.socket.kick_rx() {
+            Err(error) if self.is_resetting(&error) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Whether the driver refuses only because it is just starting its device anew, as some do when queues are changed, or
+    /// when carrier goes while frames wait to be sent (igb): the interface is up all the same.
+    #[cold]
+    fn is_resetting(&self, error: &io::Error) -> bool {
+        error.raw_os_error() == Some(libc::ENETDOWN) && self.inquiry.condition() == Condition::Up
+    }
+}
+
+/// The modes of AF_XDP as rungs of the ladder: what one leaves for the next.
+#[derive(Default)]
+pub(super) struct XdpRungs {
+    socket: Option<(XskSocket, Rings)>,
+    /// The program of the rung before.
+    redirect: Option<Arc<Redirect>>,
+    /// The mode that was tried last.
+    pub(super) mode: Option<Mode>,
+    /// What another process made, as long as it is not used.
+    granted_socket: Option<XskSocket>,
+    granted: Option<Granted>,
+}
+
+/// A socket that is bound in a mode that works.
+pub(super) struct Standing {
+    socket: XskSocket,
+    rings: Rings,
+    redirect: Arc<Redirect>,
+    mode: Mode,
+    granted: Option<Granted>,
+}
+
+impl XdpRungs {
+    pub(super) fn of(grant: Option<Grant>) -> Self {
+        let (granted_socket, granted) = grant.map(|grant| (grant.socket, grant.rest)).unzip();
+        Self { granted_socket, granted, ..Self::default() }
+    }
+
+    /// Tries a mode. What the driver refuses is the inner error, what would be refused in any mode the outer one.
+    pub(super) fn climb(
+        &mut self,
+        settings: &PortBuilder,
+        interface: &Interface,
+        area: &Area,
+        mode: Mode,
+    ) -> Result<Result<Standing, Refusal>, OpenError> {
+        self.mode = Some(mode);
+        let refuse = |step, reason| Ok(Err(settings.refusal(interface, mode, step, reason)));
+        if mode == Mode::XdpZeroCopy
+            && !settings.multi_buffer
+            && PortBuilder::zero_copy_frame_bytes(interface, area.headroom_bytes()) > area.frame_bytes()
+            && !interface.loopback
+        {
+            return refuse(Step::Frames { bytes: area.frame_bytes() }, spread(interface));
+        }
+        if !settings.only_sends() && !drivers::receives(interface.driver.as_deref(), mode) {
+            return refuse(Step::Members, members(interface));
+        }
+        // A granted socket is all there is: it is registered once.
+        let requests = match &self.granted {
+            Some(_) => settings.send_metadata,
+            None => settings.registers_requests(interface, mode),
+        };
+        let made = self.socket.take().filter(|(socket, _)| socket.asked_for_requests == requests);
+        let (mut socket, mut rings) = match made {
+            Some(made) => made,
+            None => settings.socket(self.granted_socket.take(), area, requests)?,
+        };
+        let at = if mode == Mode::XdpCopyGeneric { Attach::Generic } else { Attach::Native };
+        // An interface runs its program in one place only.
+        let reused = self.redirect.take().filter(|redirect| redirect.recipe.at == at);
+        let attached = match (reused, &self.granted) {
+            (Some(redirect), _) => Ok(redirect),
+            (None, Some(granted)) => granted.redirect_at(at),
+            (None, None) => match Redirect::on(interface, at, settings) {
+                Ok(redirect) => Ok(redirect),
+                Err(error) => Err(refused_here(at, error)?),
+            },
+        };
+        let redirect = match attached {
+            Ok(redirect) => redirect,
+            Err(reason) => {
+                self.socket = Some((socket, rings));
+                return refuse(Step::Attach, reason);
+            }
+        };
+        let zero_copy = mode == Mode::XdpZeroCopy;
+        let mut bound = settings.bind(interface, &socket, zero_copy)?;
+        let unsupported = |error: &io::Error| error.raw_os_error() == Some(libc::EOPNOTSUPP);
+        if bound.as_ref().is_err_and(unsupported) && socket.takes_requests && self.granted.is_none() {
+            // Some drivers' packets cannot carry requests in any mode (virtio_net, `IFF_TX_SKB_NO_LINEAR`); a port can do without.
+            (socket, rings) = settings.socket(None, area, false)?;
+            bound = settings.bind(interface, &socket, zero_copy)?;
+        }
+        match bound {
+            Ok(()) => {
+                let mode = settings.reported_mode(&socket, at)?;
+                if mode == Mode::XdpZeroCopy && !settings.is_proven(interface, area, &socket, &mut rings)? {
+                    let refusal = settings.refusal(interface, mode, Step::Proof, unproven());
+                    // The socket cannot be bound again: the next rung makes another. Only an opener could, of a granted one.
+                    self.redirect = Some(redirect);
+                    let stuck = self.granted.is_some();
+                    return if stuck { Err(settings.no_mode(vec![refusal])) } else { Ok(Err(refusal)) };
+                }
+                Ok(Ok(Standing { socket, rings, redirect, mode, granted: self.granted.take() }))
+            }
+            Err(reason) => {
+                (self.socket, self.redirect) = (Some((socket, rings)), Some(redirect));
+                refuse(Step::Bind, reason)
+            }
+        }
+    }
+}
+
+impl Standing {
+    /// Makes a port of it.
+    pub(super) fn open(
+        self,
+        settings: PortBuilder,
+        interface: &Interface,
+        area: Area,
+        order: &Order,
+        refusals: Vec<Refusal>,
+    ) -> Result<Port, OpenError> {
+        let Self { socket, rings, redirect, mode, granted } = self;
+        settings.wait_for_carrier(true)?;
+        settings.busy_poll_on(&socket)?;
+        // The option came one version after the index stopped lagging.
+        let tx_index_lags = mode != Mode::XdpZeroCopy && !socket.raise_tx_budget(settings.rings.tx);
+        let (promiscuous, inquiry) = settings.attend(interface)?;
+        let lent_frames = if mode == Mode::XdpZeroCopy { settings.frames_to_lend(interface) } else { 0 };
+        let rx_frames = settings.rx_frames.saturating_add(lent_frames);
+        let mut pools = (area.pool(Half::Receive, rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
+        settings.equip(&mut pools, mode, interface, &redirect, &socket);
+        if granted.is_none() && !settings.only_sends() {
+            redirect
+                .set(settings.queue, socket.as_fd())
+                .map_err(|error| settings.system("put the socket into the XDP map", error))?;
+        }
+        let (program, place) = redirect.filter.clone().unzip();
+        // Where it cannot be had, whoever asks for it is told why.
+        let way_to_host =
+            settings.way_to_host.then(|| Way::prepare(&settings.interface, &inquiry).ok()).flatten();
+        let backend = XdpBackend {
+            redirect,
+            queue: settings.queue,
+            socket,
+            tx_index_lags,
+            way_to_host,
+            inquiry,
+            _promiscuous: promiscuous.or(granted.and_then(|granted| granted.promiscuous)),
+        };
+        let inner = Inner {
+            interface: settings.interface.clone(),
+            queue: settings.queue,
+            mode,
+            order: order.why,
+            chain_frames_max: chain_frames_max(mode, interface),
+            refusals,
+            measured: settings.measured.clone(),
+            multi_buffer: settings.multi_buffer,
+            filter: place,
+            area,
+            backend: Some(Backend::Xdp(backend)),
+            left: AtomicBool::new(false),
+            parked: Mutex::default(),
+        };
+        let in_user_space = matches!(inner.filter, Some(FilterPlace::UserSpace(_)));
+        let mut port = assemble(inner, rings, pools, None, &settings);
+        if let Some(program) = program.filter(|_| in_user_space) {
+            let host = port.to_host().map_err(|source| OpenError::Filter { source: Box::new(source) })?;
+            port.receiver.filter_by(UserFilter::new(
+                program,
+                interface.index,
+                settings.queue,
+                Rest::HandOver(Box::new(host)),
+            ));
+        }
+        port.receiver.start().map_err(|error| settings.broken("hand the frames to the device", error))?;
+        Ok(port)
+    }
+}
+
+impl PortBuilder {
+    /// The socket that was granted, or one of our own, with its memory and its rings.
+    fn socket(
+        &self,
+        granted: Option<XskSocket>,
+        area: &Area,
+        requests: bool,
+    ) -> Result<(XskSocket, Rings), OpenError> {
+        let mut socket = granted.map_or_else(|| self.make_socket(), Ok)?;
+        self.register(&mut socket, area, requests)?;
+        let rings = socket.make_rings(self.rings).map_err(|error| self.system("make the rings", error))?;
+        Ok((socket, rings))
+    }
+
+    /// Shares the area with the kernel.
+    pub(super) fn register(
+        &self,
+        socket: &mut XskSocket,
+        area: &Area,
+        requests: bool,
+    ) -> Result<(), OpenError> {
+        let memory = area.memory();
+        let registered = socket.register(memory, area.frame_bytes(), area.headroom_bytes(), requests);
+        registered.map_err(|source| match source.raw_os_error() {
+            Some(libc::ENOBUFS | libc::ENOMEM) => OpenError::PinnedMemory {
+                interface: self.interface.clone(),
+                queue: self.queue,
+                bytes: memory.1,
+                source,
+            },
+            _ => self.system("register the area", source),
+        })
+    }
+
+    /// Makes a socket that can be received from.
+    pub(super) fn make_socket(&self) -> Result<XskSocket, OpenError> {
+        let socket = self.new_socket(capability::PORT)?;
+        socket.make_rx_ring(self.rings.rx).map_err(|error| self.system("make the rx ring", error))?;
+        Ok(socket)
+    }
+
+    /// Makes a socket: that takes privileges.
+    pub(super) fn new_socket(
+        &self,
+        needed: &[(rustix::thread::CapabilitySet, &'static str)],
+    ) -> Result<XskSocket, OpenError> {
+        if let Some(capability) = capability::missing(needed) {
+            return Err(OpenError::Capability { interface: self.interface.clone(), capability });
+        }
+        XskSocket::new().map_err(|error| match (error.raw_os_error(), KernelVersion::running()) {
+            (Some(libc::EAFNOSUPPORT), Some(running)) => {
+                OpenError::Kernel { running, needed: xdp::KERNEL_MIN }
+            }
+            _ => self.system("make an AF_XDP socket", error),
+        })
+    }
+
+    pub(super) fn busy_poll_on(&self, socket: &XskSocket) -> Result<(), OpenError> {
+        let Some((duration, packets)) = self.busy_poll else { return Ok(()) };
+        socket.set_busy_poll(duration, packets).map_err(|error| self.system("turn on busy polling", error))
+    }
+
+    /// What an error of the port's own half means while opening.
+    pub(super) fn broken(&self, operation: &'static str, error: io::Error) -> OpenError {
+        let interface = self.interface.clone();
+        match error.kind() {
+            io::ErrorKind::NetworkDown => OpenError::Down { interface },
+            io::ErrorKind::NotConnected => OpenError::NoInterface { interface },
+            _ => self.system(operation, error),
+        }
+    }
+
+    /// Binds; a refusal of this mode is the inner error, anything worse the outer one.
+    fn bind(
+        &self,
+        interface: &Interface,
+        socket: &XskSocket,
+        zero_copy: bool,
+    ) -> Result<Result<(), io::Error>, OpenError> {
+        let Self { queue, need_wakeup, multi_buffer, .. } = *self;
+        let interface_index = interface.index;
+        let mut looks = 1..RELEASE_LOOKS;
+        loop {
+            let Err(error) =
+                socket.bind(Binding { interface_index, queue, zero_copy, need_wakeup, multi_buffer })
+            else {
+                return Ok(Ok(()));
+            };
+            match error.raw_os_error() {
+                Some(libc::EBUSY) if looks.next().is_some() => std::thread::sleep(RETRY_INTERVAL),
+                Some(libc::EBUSY) => {
+                    return Err(OpenError::QueueTaken { interface: self.interface.clone(), queue });
+                }
+                Some(libc::ENETDOWN) => return Err(OpenError::Down { interface: self.interface.clone() }),
+                Some(libc::ENODEV) => {
+                    return Err(OpenError::NoInterface { interface: self.interface.clone() });
+                }
+                _ => return Ok(Err(error)),
+            }
+        }
+    }
+
+    /// The mode by the kernel's own word.
+    fn reported_mode(&self, socket: &XskSocket, at: Attach) -> Result<Mode, OpenError> {
+        let zero_copy = socket.is_zero_copy().map_err(|error| self.system("read XDP_OPTIONS", error))?;
+        Ok(match (zero_copy, at) {
+            (true, _) => Mode::XdpZeroCopy,
+            (false, Attach::Native) => Mode::XdpCopyNative,
+            (false, Attach::Generic) => Mode::XdpCopyGeneric,
+        })
+    }
+}
+
+/// The most frames of one packet: in zero-copy the driver says.
+fn chain_frames_max(mode: Mode, interface: &Interface) -> usize {
+    let of_driver = || XdpFeatures::of(interface.index).ok()?.zero_copy_buffers?.try_into().ok();
+    let of_driver = (mode == Mode::XdpZeroCopy).then(of_driver).flatten();
+    of_driver.unwrap_or(CHAIN_FRAMES_MAX)
+}
+
+fn spread(interface: &Interface) -> io::Error {
+    let (driver, mtu_bytes) = (interface.driver_words(), interface.mtu_bytes);
+    let words = format!(
+        "{driver} counts buffers in KiB and would spread packets of MTU {mtu_bytes} over several frames"
+    );
+    io::Error::new(io::ErrorKind::InvalidInput, words)
+}
+
+fn members(interface: &Interface) -> io::Error {
+    let words = format!(
+        "{} runs programs in the drivers of its members, whose packets no socket of {} gets",
+        interface.driver_words(),
+        interface.name
+    );
+    io::Error::new(io::ErrorKind::Unsupported, words)
+}
+
+fn unproven() -> io::Error {
+    let words = "the socket was bound, but a frame sent as proof was not reported as sent in time";
+    io::Error::new(io::ErrorKind::TimedOut, words)
+}
+
+/// What the kernel said, if it refused the program in the driver for a reason that may not hold outside it.
+pub(super) fn refused_here(at: Attach, error: xdp::Error) -> Result<io::Error, OpenError> {
+    match error {
+        xdp::Error::NoNative { source, .. }
+        | xdp::Error::Mtu { source, .. }
+        | xdp::Error::System { source, .. }
+            if at == Attach::Native =>
+        {
+            Ok(source)
+        }
+        xdp::Error::Filter { .. } => Ok(io::Error::new(io::ErrorKind::Unsupported, error)),
+        error => Err(error.into()),
+    }
+}

@@ -1,0 +1,119 @@
+//! A sink where packets enter the host's stack: a program of a few instructions at tc's ingress hook.
+//!
+//! An XDP program sees packets one by one, so veth cuts what the sender left to the card into datagrams first. Here they
+//! arrive as they were sent: on veth, a burst that is to be segmented by the card (`UDP_SEGMENT`) comes whole. Dropped here, it costs
+//! its sender what a card that segments would cost it.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use nocopy_proto::ebpf::{Instruction, R0, R1, R6, R7, exit, load_u32, set, skip_unless};
+
+use crate::port::xdp::{Counter, Error, KernelVersion, lookup};
+use crate::sys::bpf;
+
+/// The oldest kernel that attaches such a program by link, and so takes it away when the process dies.
+pub const KERNEL_MIN: KernelVersion = KernelVersion(6, 6);
+
+/// Offset of `gso_segs` in `struct __sk_buff`: how many packets one that is yet to be segmented is; 0 of all others.
+const SEGMENTS_BYTES: i16 = 164;
+
+const TCX_DROP: i32 = 2;
+
+/// Drops every packet that comes in by an interface, and counts; detached on drop, and by the kernel when the process dies.
+#[derive(Debug)]
+pub struct CountingDrop {
+    _link: OwnedFd,
+    packets: Counter,
+    datagrams: Counter,
+}
+
+impl CountingDrop {
+    /// Attaches to `interface`, looked up in the calling thread's network namespace, in front of what is there.
+    ///
+    /// # Errors
+    /// No such interface, a kernel before 6.6, a missing capability (`CAP_BPF` and `CAP_NET_ADMIN`), the kernel's refusal.
+    pub fn attach(interface: &str) -> Result<Self, Error> {
+        let interface = lookup(interface)?;
+        let (packets, datagrams) = (Counter::new()?, Counter::new()?);
+        let program = bpf::load_classifier(&program(&packets, &datagrams)).map_err(|(source, log)| {
+            if log.is_empty() {
+                Error::from_refusal_since("load a tc program", KERNEL_MIN, source)
+            } else {
+                Error::Verifier { log, source }
+            }
+        })?;
+        let link = bpf::attach_tcx_ingress(program.as_fd(), interface.index)
+            .map_err(|source| Error::from_refusal_since("attach a tc program", KERNEL_MIN, source))?;
+        Ok(Self { _link: link, packets, datagrams })
+    }
+
+    /// Packets as they arrived: one that is yet to be segmented is one.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn packets(&self) -> io::Result<u64> {
+        self.packets.packets()
+    }
+
+    /// What they are on a wire: one that is yet to be segmented is as many as it will be.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn datagrams(&self) -> io::Result<u64> {
+        self.datagrams.packets()
+    }
+}
+
+fn program(packets: &Counter, datagrams: &Counter) -> Vec<Instruction> {
+    let mut instructions =
+        vec![load_u32(R6, R1, SEGMENTS_BYTES), skip_unless(R6, 0, 1), set(R6, 1), set(R7, 1)];
+    instructions.extend(datagrams.add(R6));
+    instructions.extend(packets.add(R7));
+    instructions.extend([set(R0, TCX_DROP), exit()]);
+    instructions
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use rustix::net::SendFlags;
+
+    use super::*;
+    use crate::sys::option;
+
+    fn lab_or_skip() -> Option<nocopy_lab::Lab> {
+        if KernelVersion::running() < Some(KERNEL_MIN) {
+            nocopy_lab::skip(&nocopy_lab::Missing::Kernel("tcx links (Linux 6.6)"));
+            return None;
+        }
+        nocopy_lab::lab_or_skip()
+    }
+
+    #[test]
+    fn what_the_card_would_segment_arrives_whole_and_counts_as_what_it_would_become() {
+        let Some(lab) = lab_or_skip() else { return };
+        let sink = lab.right().namespace().run(|| CountingDrop::attach(lab.right().interface()).unwrap());
+        let socket = lab.left().namespace().run(|| UdpSocket::bind((lab.left().ipv4(), 0)).unwrap());
+        socket.connect((lab.right().ipv4(), 7000)).unwrap();
+        for _ in 0..3 {
+            socket.send(&[1; 100]).unwrap();
+        }
+        assert_eq!((sink.packets().unwrap(), sink.datagrams().unwrap()), (3, 3));
+        option::segment_bytes(&socket, 1000).unwrap();
+        for (bytes, segments) in [(1000, 1), (1001, 2), (7000, 7), (46_500, 47)] {
+            let before = (sink.packets().unwrap(), sink.datagrams().unwrap());
+            rustix::net::send(&socket, &vec![2; bytes], SendFlags::empty()).unwrap();
+            let after = (sink.packets().unwrap(), sink.datagrams().unwrap());
+            assert_eq!((after.0 - before.0, after.1 - before.1), (1, segments), "{bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn no_such_interface_is_said_by_name() {
+        let Some(lab) = lab_or_skip() else { return };
+        let error = lab.left().namespace().run(|| CountingDrop::attach("nope0").unwrap_err());
+        assert!(matches!(error, Error::NoInterface { .. }), "{error}");
+    }
+}

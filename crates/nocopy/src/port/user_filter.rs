@@ -1,0 +1,103 @@
+//! Where a port's filter runs, and what becomes of packets that do not match where it runs in user space.
+
+use std::ops::Deref;
+
+use smallvec::SmallVec;
+
+use super::ToHost;
+use crate::memory::area::{Chain, Claims};
+use crate::port::filter::{Ancillary, Program};
+use crate::sys::xsk::{Descriptor, PACKET_CONTINUES};
+
+/// Where the filter of a port runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FilterPlace {
+    /// In front of the redirect, as eBPF: what does not match goes to the host, untouched and uncopied.
+    Xdp,
+    /// At the packet socket, as classic BPF: what does not match is not copied into the ring.
+    Socket,
+    /// In the receiver, because the kernel refused it: the text says why. Packets that do not match have been copied by then; in
+    /// the modes of AF_XDP each is handed to the host ([`ToHost`]), by a system call and another copy.
+    UserSpace(String),
+}
+
+/// Packets that a filter in user space turned away.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TurnedAway {
+    /// The host has them: it has all of them (packet ring), or was handed these.
+    pub to_host: u64,
+    /// Nobody has them: there is no host (memory), or it was not to be had, for the reasons of [`ToHost::hand_over`].
+    pub lost: u64,
+}
+
+/// Who gets what does not match.
+#[derive(Debug)]
+pub(super) enum Rest {
+    /// The host has it anyway.
+    HostHas,
+    HandOver(Box<ToHost>),
+    Nobody,
+}
+
+/// A filter run by the receiver.
+#[derive(Debug)]
+pub(super) struct UserFilter {
+    program: Program,
+    /// What is known of each packet besides.
+    ancillary: Ancillary,
+    rest: Rest,
+    pub(super) turned_away: TurnedAway,
+}
+
+impl UserFilter {
+    /// For packets of a queue of an interface.
+    pub(super) fn new(program: Program, interface_index: u32, queue: u32, rest: Rest) -> Self {
+        // One more, as the kernel counts queues.
+        let queue = u16::try_from(queue + 1).unwrap_or(0);
+        let ancillary = Ancillary { interface_index: Some(interface_index), queue, ..Ancillary::default() };
+        Self { program, ancillary, rest, turned_away: TurnedAway::default() }
+    }
+
+    /// How many words from the front are of whole packets that match, or that do not: at most `room`, and of packets of several no
+    /// more than it takes to have `enough`.
+    pub(super) fn run_of(
+        &self,
+        matching: bool,
+        claims: Claims<'_>,
+        word: impl Fn(u32) -> Option<Descriptor>,
+        (room, enough): (u32, u32),
+    ) -> u32 {
+        let (mut whole, mut next) = (0, 0);
+        let mut pieces = SmallVec::<[&[u8]; 4]>::new();
+        let mut readable = true;
+        while let Some(descriptor) = word(next).filter(|_| next < room && whole < enough) {
+            next += 1;
+            match claims.look(descriptor) {
+                Some(bytes) => pieces.push(bytes),
+                None => readable = false,
+            }
+            if descriptor.options & PACKET_CONTINUES != 0 {
+                continue;
+            }
+            // What cannot be read counts as matching: whoever claims it counts the fault.
+            if (!readable || self.program.run(&pieces, &self.ancillary) != 0) != matching {
+                break;
+            }
+            pieces.clear();
+            (whole, readable) = (next, true);
+        }
+        whole
+    }
+
+    /// Turns a packet away that does not match.
+    pub(super) fn turn_away<B: Deref<Target = [u8]>>(&mut self, packet: &Chain<B>) {
+        let host_has_it = match &mut self.rest {
+            Rest::HostHas => true,
+            Rest::HandOver(host) => host.hand_over_chain(packet).is_ok(),
+            Rest::Nobody => false,
+        };
+        let TurnedAway { to_host, lost } = &mut self.turned_away;
+        *(if host_has_it { to_host } else { lost }) += 1;
+    }
+}

@@ -1,0 +1,219 @@
+//! The redirecting programs that also note something in front of each packet: what the driver, asked, knows of it (kernel:
+//! Documentation/networking/xdp-rx-metadata.rst), or the time.
+//!
+//! Functions of the kernel that answer such questions are no helpers with a number but *kfuncs*: called by the number that the
+//! kernel's own type information (BTF) gives them, from a program that is bound to one device, whose driver puts its own in place.
+
+use std::mem::offset_of;
+
+use aya_obj::btf::{Btf, BtfKind};
+use nocopy_proto::ebpf::{
+    FRAME_POINTER, Helper, Instruction, R0, R1, R2, R3, R4, R6, R7, add, call, call_kernel, copy, exit,
+    load_u8, load_u32, load_u64, map, negate, set, set_u64, skip_if_greater, skip_unless, store_u8,
+    store_u64,
+};
+
+use super::program::{DATA_BYTES, DATA_META_BYTES, RX_QUEUE_INDEX_BYTES, XDP_PASS, descriptor};
+use super::{Error, KernelVersion, Program, SocketMap};
+use crate::facts::metadata::Unsupported;
+use crate::memory::area::note::{ANSWER_OLD_KERNEL, Hints, TimeNote};
+
+/// What a program notes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Notes {
+    /// What the driver tells.
+    pub(crate) hints: bool,
+    /// The time, where the driver tells none.
+    pub(crate) times: bool,
+    pub(crate) mark: u64,
+}
+
+/// The first kernel with hints.
+const HINTS_KERNEL_MIN: KernelVersion = KernelVersion(6, 3);
+
+const HINTS_BYTES: i32 = size_of::<Hints>() as i32;
+const _: () = assert!(HINTS_BYTES == 32, "as the program lays them out");
+
+/// Numbers of the kernel's functions.
+#[derive(Debug, Clone, Copy)]
+struct Questions {
+    timestamp: i32,
+    hash: i32,
+    vlan: Option<i32>,
+}
+
+impl Questions {
+    fn find() -> Result<Self, Unsupported> {
+        let kernel = Btf::from_sys_fs().map_err(|_| Unsupported::Kernel(HINTS_KERNEL_MIN))?;
+        let number = |name| kernel.id_by_type_name_kind(name, BtfKind::Func).ok().map(u32::cast_signed);
+        let needed = |name| number(name).ok_or(Unsupported::Kernel(HINTS_KERNEL_MIN));
+        Ok(Self {
+            timestamp: needed("bpf_xdp_metadata_rx_timestamp")?,
+            hash: needed("bpf_xdp_metadata_rx_hash")?,
+            vlan: number("bpf_xdp_metadata_rx_vlan_tag"),
+        })
+    }
+}
+
+impl Program {
+    /// Does what [`Program::redirect_to`] does, and notes in front of each packet that it redirects what the interface's driver knows
+    /// of it, with a mark. Packets that go to the host stay as they are: notes that differ would keep it from joining them (GRO).
+    ///
+    /// Where there is no room for a note the packet is redirected all the same.
+    pub(crate) fn redirect_with_hints(
+        sockets: &SocketMap,
+        fragments: bool,
+        filter: &[Instruction],
+        interface_index: u32,
+        notes: Notes,
+    ) -> Result<Self, Unsupported> {
+        let noting = instructions(Questions::find()?, descriptor(&sockets.map), notes);
+        let instructions = [filter, &noting].concat();
+        // Refused by the verifier, or because the device has no such functions.
+        Self::load_bound(&instructions, fragments, interface_index).map_err(|source| {
+            match source.raw_os_error() {
+                Some(libc::EOPNOTSUPP) => Unsupported::Driver,
+                _ => Unsupported::Refused,
+            }
+        })
+    }
+}
+
+impl Program {
+    /// Does what [`Program::redirect_to`] does behind what is in front of it, and notes in front of each packet that it redirects when
+    /// that was, with a mark. As with hints, where there is no room for a note the packet is redirected all the same.
+    pub(super) fn redirect_with_times(
+        sockets: &SocketMap,
+        fragments: bool,
+        in_front: Vec<Instruction>,
+        mark: u64,
+    ) -> Result<Self, Error> {
+        let mut instructions = in_front;
+        instructions.extend(redirect(descriptor(&sockets.map)));
+        let [mark_low, mark_high] = set_u64(R4, mark);
+        let note = [store_u64(R1, 0, R0), mark_low, mark_high, store_u64(R1, 8, R4)];
+        instructions.extend(place(TIME_NOTE_BYTES, &[call(Helper::MonotonicTime)], &note));
+        Self::load_for(&instructions, fragments)
+    }
+}
+
+const TIME_NOTE_BYTES: i32 = size_of::<TimeNote>() as i32;
+
+/// Redirects, and goes on with what is redirected: the context in R6, what to return in R7.
+fn redirect(sockets: i32) -> [Instruction; 9] {
+    let [map_low, map_high] = map(R1, sockets);
+    [
+        copy(R6, R1),
+        load_u32(R2, R1, RX_QUEUE_INDEX_BYTES),
+        map_low,
+        map_high,
+        set(R3, XDP_PASS),
+        call(Helper::RedirectMap),
+        skip_unless(R0, XDP_PASS, 1),
+        exit(),
+        copy(R7, R0),
+    ]
+}
+
+/// Takes away what another program noted in front of a packet on its way here, or our own note would not lie next to the packet: all
+/// that a kernel lets be there, 252 bytes at most in fours, piece by piece, because how long it is may be computed by privileged programs
+/// only (`CAP_PERFMON`).
+fn bare() -> Vec<Instruction> {
+    const PIECES_BYTES: [i32; 6] = [128, 64, 32, 16, 8, 4];
+    let has = |bytes: i32, or_skip: usize| {
+        [
+            load_u32(R1, R6, DATA_META_BYTES),
+            load_u32(R2, R6, DATA_BYTES),
+            add(R1, bytes),
+            skip_if_greater(R1, R2, or_skip as i16),
+        ]
+    };
+    let take = |bytes: i32| [copy(R1, R6), set(R2, bytes), call(Helper::AdjustMeta)];
+    let pieces =
+        PIECES_BYTES.iter().flat_map(|&bytes| [&has(bytes, take(bytes).len())[..], &take(bytes)].concat());
+    let pieces: Vec<_> = pieces.collect();
+    // Mostly there is nothing.
+    [&has(4, pieces.len())[..], &pieces].concat()
+}
+
+/// Makes room in front of the packet and, where there is some, writes a note: `before` has R0 left to its own, `note` finds it there
+/// and the place in R1. Returns.
+fn place(bytes: i32, before: &[Instruction], note: &[Instruction]) -> Vec<Instruction> {
+    let placing = [
+        load_u32(R1, R6, DATA_META_BYTES),
+        load_u32(R2, R6, DATA_BYTES),
+        copy(R3, R1),
+        add(R3, bytes),
+        skip_if_greater(R3, R2, note.len() as i16), // for the verifier: there is room
+    ];
+    let mut program = bare();
+    program.extend([copy(R1, R6), set(R2, -bytes), call(Helper::AdjustMeta)]);
+    program.push(skip_unless(R0, 0, (before.len() + placing.len() + note.len()) as i16));
+    program.extend_from_slice(before);
+    program.extend(placing);
+    program.extend_from_slice(note);
+    program.extend([copy(R0, R7), exit()]);
+    program
+}
+
+/// The note as it is made up on the stack, below the frame pointer.
+const fn field(offset: usize) -> i16 {
+    offset as i16 - HINTS_BYTES as i16
+}
+
+fn instructions(questions: Questions, sockets: i32, notes: Notes) -> Vec<Instruction> {
+    let mut program = redirect(sockets).to_vec();
+    program.push(set(R1, 0));
+    program.extend((0..4).map(|word| store_u64(FRAME_POINTER, field(word * 8), R1)));
+    let refusals = offset_of!(Hints, refusals);
+    ask(&mut program, Some(questions.timestamp), &[offset_of!(Hints, timestamp)], refusals);
+    if notes.times {
+        program.extend(time_in_place_of_none());
+    }
+    let hash = [offset_of!(Hints, hash), offset_of!(Hints, hash_kind)];
+    ask(&mut program, Some(questions.hash), &hash, refusals + 1);
+    let vlan = [offset_of!(Hints, vlan_protocol), offset_of!(Hints, vlan_control)];
+    ask(&mut program, questions.vlan, &vlan, refusals + 2);
+    program.extend(set_u64(R1, notes.mark));
+    program.push(store_u64(FRAME_POINTER, field(offset_of!(Hints, mark)), R1));
+    let note: Vec<_> = (0..4)
+        .flat_map(|word| {
+            let offset = word * 8;
+            [load_u64(R3, FRAME_POINTER, field(offset)), store_u64(R1, offset as i16, R3)]
+        })
+        .collect();
+    program.extend(place(HINTS_BYTES, &[], &note));
+    program
+}
+
+/// The kernel's time where the driver refused to give one, or gave 0.
+fn time_in_place_of_none() -> [Instruction; 10] {
+    let (refusal, timestamp) = (field(offset_of!(Hints, refusals)), field(offset_of!(Hints, timestamp)));
+    [
+        load_u8(R2, FRAME_POINTER, refusal),
+        skip_unless(R2, 0, 2),
+        load_u64(R2, FRAME_POINTER, timestamp),
+        skip_unless(R2, 0, 6),
+        call(Helper::MonotonicTime),
+        store_u64(FRAME_POINTER, timestamp, R0),
+        set(R0, 0),
+        store_u8(FRAME_POINTER, refusal, R0),
+        set(R0, 1),
+        store_u8(FRAME_POINTER, field(offset_of!(Hints, kernel_time)), R0),
+    ]
+}
+
+/// Asks the driver a question about the packet, whose answers go to the fields of the note at `into`, and the errno to `refusal`.
+fn ask(program: &mut Vec<Instruction>, question: Option<i32>, into: &[usize], refusal: usize) {
+    match question {
+        Some(question) => {
+            program.push(copy(R1, R6));
+            for (register, offset) in [R2, R3].into_iter().zip(into) {
+                program.extend([copy(register, FRAME_POINTER), add(register, field(*offset).into())]);
+            }
+            program.extend([call_kernel(question), negate(R0)]);
+        }
+        None => program.push(set(R0, ANSWER_OLD_KERNEL.into())),
+    }
+    program.push(store_u8(FRAME_POINTER, field(refusal), R0));
+}

@@ -1,0 +1,181 @@
+//! XDP programs: generated here as a handful of instructions, so that neither clang nor an ELF loader is needed.
+//!
+//! A program is attached by a *link*: when the [`Attachment`] goes, or the process dies by whatever cause, the kernel
+//! detaches the program. A program that is already there is never displaced unless asked
+//! ([`Program::displace`]), and then put back.
+
+mod attachment;
+mod generator;
+mod hints;
+mod pass_header;
+mod program;
+mod recipe;
+
+use std::io;
+
+pub use attachment::{Attach, Attachment};
+pub(crate) use attachment::{attached, lookup};
+pub use generator::Generator;
+pub(crate) use hints::Notes;
+pub(crate) use pass_header::PassHeader;
+pub(crate) use program::SocketMap;
+pub use program::{Counter, Program};
+pub(crate) use recipe::Recipe;
+
+pub use crate::facts::kernel::KernelVersion;
+use crate::facts::metadata::Unsupported;
+use crate::sys::capability;
+use nocopy_proto::filter::Untranslatable;
+
+/// The oldest kernel that makes real packets of a program's test run.
+pub(crate) const LIVE_FRAMES_KERNEL_MIN: KernelVersion = KernelVersion(5, 18);
+
+/// The oldest kernel that attaches XDP programs by link, and so takes them away when a process dies.
+pub const KERNEL_MIN: KernelVersion = KernelVersion(5, 9);
+
+/// Why an XDP program could not be loaded, attached or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A capability is missing.
+    #[error(
+        "{operation}: refused, {capability} is missing; run as root, or grant it with {}",
+        capability::GRANT
+    )]
+    Capability {
+        /// What was to be done.
+        operation: &'static str,
+        /// The capability, by its name in capabilities(7).
+        capability: &'static str,
+    },
+    /// The kernel is too old.
+    #[error("{operation}: Linux {running} is too old; it needs Linux {needed} or newer")]
+    Kernel {
+        /// What was to be done.
+        operation: &'static str,
+        /// The running kernel.
+        running: KernelVersion,
+        /// The oldest that would do.
+        needed: KernelVersion,
+    },
+    /// No such interface in this network namespace.
+    #[error("{interface}: no such interface in this network namespace; 'ip link' lists them")]
+    NoInterface {
+        /// Name asked for.
+        interface: String,
+    },
+    /// An XDP program is already attached.
+    #[error(
+        "{interface}: XDP program {program_id} is already attached; detach it with 'ip link set dev {interface} xdp \
+         off', or ask for it to be displaced"
+    )]
+    Occupied {
+        /// The interface.
+        interface: String,
+        /// Kernel number of the program there, as bpftool shows it.
+        program_id: u32,
+    },
+    /// Another port of this process has its program there, which takes no packets of several buffers.
+    #[error(
+        "{interface}: a port of this process has an XDP program there that takes packets of one buffer only; open that port with \
+         multi_buffer, too"
+    )]
+    OneBuffer {
+        /// The interface.
+        interface: String,
+    },
+    /// Another port of this process has its program there, which has another filter or none.
+    #[error(
+        "{interface}: a port of this process has an XDP program there with another filter, or none; ports on queues of one interface share \
+         the program: give them one filter, or close that port"
+    )]
+    OtherFilter {
+        /// The interface.
+        interface: String,
+    },
+    /// A filter asks for what an XDP program cannot know.
+    #[error("{source}: use the mode 'packet ring'")]
+    Filter {
+        /// What it asks for.
+        source: Untranslatable,
+    },
+    /// The program asks the driver about packets, and that does not work.
+    #[error("an XDP program that asks the driver about packets: {source}")]
+    Hints {
+        /// Why not.
+        source: Unsupported,
+    },
+    /// The program there is held by a link, which only its owner can undo.
+    #[error(
+        "{interface}: XDP program {program_id} is held by a bpf link and cannot be displaced; end the process that \
+         attached it ('bpftool link' shows it)"
+    )]
+    Held {
+        /// The interface.
+        interface: String,
+        /// Kernel number of the program there.
+        program_id: u32,
+    },
+    /// The driver has no XDP of its own.
+    #[error("{interface}: its driver has no native XDP; use generic mode, which copies")]
+    NoNative {
+        /// The interface.
+        interface: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The MTU is more than the driver can give to XDP in one buffer.
+    #[error(
+        "{interface}: MTU {mtu_bytes} is too large for XDP without multi-buffer support ({source}); lower it, for example \
+         'ip link set dev {interface} mtu 1500'"
+    )]
+    Mtu {
+        /// The interface.
+        interface: String,
+        /// Its MTU.
+        mtu_bytes: u32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The verifier refused a program: a fault of this library or a very old kernel.
+    #[error("the kernel's verifier refused the program ({source}): {log}; please report this")]
+    Verifier {
+        /// Last line of the verifier's log.
+        log: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Anything else the kernel refused.
+    #[error("{operation}: {source}")]
+    System {
+        /// What was to be done.
+        operation: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Names the cause of a refusal as exactly as this process can tell.
+    fn from_refusal(operation: &'static str, source: io::Error) -> Self {
+        Self::from_refusal_since(operation, KERNEL_MIN, source)
+    }
+
+    /// The same, of what came with the kernel `needed`.
+    pub(crate) fn from_refusal_since(
+        operation: &'static str,
+        needed: KernelVersion,
+        source: io::Error,
+    ) -> Self {
+        let refused = matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES));
+        if refused && let Some(capability) = capability::missing(capability::PROGRAM) {
+            return Self::Capability { operation, capability };
+        }
+        if let Some(running) = KernelVersion::running()
+            && running < needed
+        {
+            return Self::Kernel { operation, running, needed };
+        }
+        Self::System { operation, source }
+    }
+}

@@ -1,0 +1,249 @@
+//! The programs themselves.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nocopy_proto::ebpf::{
+    FRAME_POINTER, Helper, Instruction, R0, R1, R2, R3, R4, R5, R6, Register, add, add_register, call, copy,
+    exit, load_u32, load_u64, map, set, set_u64, skip_if_equal, skip_if_greater, skip_if_zero,
+    skip_unless_equal, store_u32, store_u64,
+};
+
+use super::{Error, PassHeader};
+use crate::facts::kernel::KernelVersion;
+use crate::sys::bpf::{self, MapKind, Slot};
+
+const XDP_DROP: i32 = 1;
+pub(super) const XDP_PASS: i32 = 2;
+
+/// The first kernel with programs for packets of several buffers (`BPF_F_XDP_HAS_FRAGS`).
+const FRAGMENTS_SINCE: KernelVersion = KernelVersion(5, 18);
+
+/// Offsets of `data`, `data_end` and `data_meta` in `struct xdp_md`.
+pub(super) const DATA_BYTES: i16 = 0;
+const DATA_END_BYTES: i16 = 4;
+pub(super) const DATA_META_BYTES: i16 = 8;
+
+/// Offset of `rx_queue_index` in `struct xdp_md`.
+pub(super) const RX_QUEUE_INDEX_BYTES: i16 = 16;
+
+/// A loaded XDP program.
+#[derive(Debug)]
+pub struct Program {
+    fd: OwnedFd,
+}
+
+impl Program {
+    fn load(instructions: &[Instruction]) -> Result<Self, Error> {
+        Self::load_for(instructions, false)
+    }
+
+    /// Loads a program, possibly for packets of several buffers ([`FRAGMENTS_SINCE`]).
+    pub(super) fn load_for(instructions: &[Instruction], fragments: bool) -> Result<Self, Error> {
+        bpf::load_xdp(instructions, fragments, None).map(|fd| Self { fd }).map_err(|(source, log)| {
+            if log.is_empty() {
+                Error::from_refusal("load an XDP program", source)
+            } else {
+                Error::Verifier { log, source }
+            }
+        })
+    }
+
+    /// Loads a program bound to an interface of the calling thread's network namespace: it may ask the driver about packets, and can
+    /// be attached there only, in the driver (`BPF_F_XDP_DEV_BOUND_ONLY`, since Linux 6.3).
+    pub(super) fn load_bound(
+        instructions: &[Instruction],
+        fragments: bool,
+        interface_index: u32,
+    ) -> io::Result<Self> {
+        let loaded = bpf::load_xdp(instructions, fragments, Some(interface_index));
+        loaded.map(|fd| Self { fd }).map_err(|(source, _)| source)
+    }
+
+    /// Lets every packet pass to the host. On veth its presence makes the driver take packets by NAPI.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn pass() -> Result<Self, Error> {
+        Self::load(&[set(R0, XDP_PASS), exit()])
+    }
+
+    /// Drops every packet and counts it: the sink to measure senders against.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn counting_drop() -> Result<(Self, Counter), Error> {
+        let counter = Counter::new()?;
+        let mut instructions = vec![set(R6, 1)];
+        instructions.extend(counter.add(R6));
+        instructions.extend([set(R0, XDP_DROP), exit()]);
+        // Otherwise drivers refuse it at a large MTU.
+        let program = Self::load_for(&instructions, KernelVersion::running() >= Some(FRAGMENTS_SINCE))?;
+        Ok((program, counter))
+    }
+
+    /// Hands packets that `filter` lets through to the AF_XDP socket of the queue they arrived on, and all others, and those where
+    /// no socket is, to the host. Those that carry `pass` go to the host without it: a generic program sees again what the port
+    /// handed to the host.
+    pub(crate) fn redirect_to(
+        sockets: &SocketMap,
+        fragments: bool,
+        filter: &[Instruction],
+        pass: Option<&PassHeader>,
+    ) -> Result<Self, Error> {
+        let [map_low, map_high] = map(R1, descriptor(&sockets.map));
+        let mut instructions = Self::in_front(filter, pass);
+        instructions.extend([
+            load_u32(R2, R1, RX_QUEUE_INDEX_BYTES),
+            map_low,
+            map_high,
+            set(R3, XDP_PASS),
+            call(Helper::RedirectMap),
+            exit(),
+        ]);
+        Self::load_for(&instructions, fragments)
+    }
+
+    /// What runs before a packet is redirected.
+    pub(super) fn in_front(filter: &[Instruction], pass: Option<&PassHeader>) -> Vec<Instruction> {
+        [&pass.map(Self::pass_marked).unwrap_or_default(), filter].concat()
+    }
+
+    /// Lets packets that begin with the secret of `pass` go on to the host without it, and falls through for all others,
+    /// with the context in its register.
+    fn pass_marked(pass: &PassHeader) -> Vec<Instruction> {
+        let (first, second) = pass.secret();
+        let ([first_low, first_high], [second_low, second_high]) = (set_u64(R5, first), set_u64(R5, second));
+        vec![
+            copy(R6, R1),
+            load_u32(R2, R1, DATA_BYTES),
+            load_u32(R3, R1, DATA_END_BYTES),
+            copy(R4, R2),
+            add(R4, PassHeader::BYTES),
+            skip_if_greater(R4, R3, 13),
+            load_u64(R4, R2, 0),
+            first_low,
+            first_high,
+            skip_unless_equal(R4, R5, 9),
+            load_u64(R4, R2, 6),
+            second_low,
+            second_high,
+            skip_unless_equal(R4, R5, 5),
+            copy(R1, R6),
+            set(R2, PassHeader::BYTES),
+            call(Helper::AdjustHead),
+            set(R0, XDP_PASS),
+            exit(),
+            copy(R1, R6),
+        ]
+    }
+
+    /// Sends packets that carry metadata out of an interface, and lets all others pass: a generator's frames carry some,
+    /// those that really arrive do not.
+    pub(super) fn redirect_marked(interface_index: u32) -> Result<Self, Error> {
+        Self::load(&[
+            load_u32(R2, R1, DATA_META_BYTES),
+            load_u32(R3, R1, DATA_BYTES),
+            set(R0, XDP_PASS),
+            skip_if_equal(R2, R3, 3),
+            set(R1, interface_index.cast_signed()),
+            set(R2, 0),
+            call(Helper::Redirect),
+            exit(),
+        ])
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+pub(super) fn descriptor(fd: &impl AsFd) -> i32 {
+    bpf::number(fd).cast_signed()
+}
+
+/// Counts packets in the kernel, one counter a CPU.
+#[derive(Debug)]
+pub struct Counter {
+    map: OwnedFd,
+    cpus: usize,
+}
+
+impl Counter {
+    pub(crate) fn new() -> Result<Self, Error> {
+        let cpus =
+            bpf::possible_cpus().map_err(|source| Error::System { operation: "count the CPUs", source })?;
+        let map = bpf::create_map(MapKind::PerCpuArray, 8, 1)
+            .map_err(|source| Error::from_refusal("create a BPF map", source))?;
+        Ok(Self { map, cpus })
+    }
+
+    /// Adds `amount`, a register that is kept over calls; R0 to R5 and the stack's last word are lost.
+    pub(crate) fn add(&self, amount: Register) -> [Instruction; 11] {
+        let [map_low, map_high] = map(R1, descriptor(&self.map));
+        [
+            set(R2, 0),
+            store_u32(FRAME_POINTER, -4, R2),
+            copy(R2, FRAME_POINTER),
+            add(R2, -4),
+            map_low,
+            map_high,
+            call(Helper::MapLookup),
+            skip_if_zero(R0, 3),
+            load_u64(R1, R0, 0),
+            add_register(R1, amount),
+            store_u64(R0, 0, R1),
+        ]
+    }
+
+    /// Packets counted since the program was loaded, over all CPUs.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn packets(&self) -> io::Result<u64> {
+        let mut counts = vec![0; self.cpus];
+        bpf::per_cpu_values(self.map.as_fd(), 0, &mut counts)?;
+        Ok(counts.iter().sum())
+    }
+}
+
+/// Which AF_XDP socket takes the packets of which queue (`BPF_MAP_TYPE_XSKMAP`).
+#[derive(Debug)]
+pub(crate) struct SocketMap {
+    pub(super) map: OwnedFd,
+}
+
+impl SocketMap {
+    pub(crate) fn new(queues: u32) -> Result<Self, Error> {
+        let map = bpf::create_map(MapKind::XskMap, 4, queues)
+            .map_err(|source| Error::from_refusal("create a BPF map", source))?;
+        Ok(Self { map })
+    }
+
+    pub(crate) fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        bpf::set_map_descriptor(self.map.as_fd(), queue, socket, Slot::Any)
+    }
+
+    /// As [`SocketMap::set`], unless another socket is there: `EEXIST`.
+    pub(crate) fn reserve(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        bpf::set_map_descriptor(self.map.as_fd(), queue, socket, Slot::Empty)
+    }
+
+    pub(crate) fn clear(&self, queue: u32) -> io::Result<()> {
+        bpf::clear_map_slot(self.map.as_fd(), queue)
+    }
+}
+
+impl AsFd for SocketMap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
+    }
+}
+
+impl From<OwnedFd> for SocketMap {
+    fn from(map: OwnedFd) -> Self {
+        Self { map }
+    }
+}

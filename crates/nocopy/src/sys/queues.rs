@@ -1,0 +1,81 @@
+//! Where the queues of a card are: the card in sysfs, its node, the processors that their interrupts run on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::cpus::{self, Cpus};
+use super::interface::{self, Interface};
+use super::netdev;
+
+/// The card's own directory in sysfs.
+pub(crate) fn device(interface: &Interface) -> Option<PathBuf> {
+    let bus = interface::bus_address(&interface.name)?;
+    let path = Path::new("/sys/bus/pci/devices").join(bus);
+    path.exists().then_some(path)
+}
+
+/// The NUMA node of a card; `None` where it is as near to every one, or nobody says.
+pub(crate) fn node_of(interface: &Interface) -> Option<u32> {
+    // -1 where the machine has one node, or the firmware does not say.
+    fs::read_to_string(device(interface)?.join("numa_node")).ok()?.trim().parse().ok()
+}
+
+/// The processors on which the interrupt of a queue runs; `None` where nobody says which that is.
+pub(crate) fn interrupt_cpus(interface: &Interface, queue: u32) -> Option<Cpus> {
+    cpus::parse(&cpu_list(interrupt_of(interface, queue)?))
+}
+
+/// Where an interrupt runs, in the kernel's notation.
+pub(crate) fn cpu_list(interrupt: u32) -> String {
+    let path = |file| format!("/proc/irq/{interrupt}/{file}");
+    let list = fs::read_to_string(path("effective_affinity_list"))
+        .or_else(|_| fs::read_to_string(path("smp_affinity_list")))
+        .unwrap_or_default();
+    list.trim().to_owned()
+}
+
+/// By the kernel's word, or by the names that drivers give: `eth0-TxRx-1`, `virtio3-input.1`.
+pub(crate) fn interrupt_of(interface: &Interface, queue: u32) -> Option<u32> {
+    netdev::interrupt_of(interface.index, queue).or_else(|| {
+        let of_card = fs::read_dir(device(interface)?.join("msi_irqs")).ok()?;
+        let numbers: Vec<u32> =
+            of_card.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+        named(&fs::read_to_string("/proc/interrupts").ok()?, &numbers, queue)
+    })
+}
+
+/// The one of `numbers` whose name in `/proc/interrupts` is that of a receive queue of that number.
+fn named(interrupts: &str, numbers: &[u32], queue: u32) -> Option<u32> {
+    interrupts.lines().find_map(|line| {
+        let (number, rest) = line.split_once(':')?;
+        let number = number.trim().parse().ok().filter(|number| numbers.contains(number))?;
+        let name = rest.split_whitespace().last()?.to_ascii_lowercase();
+        let receives = name.contains("rx") || name.contains("input");
+        let digits = name.rsplit(['-', '.']).next()?;
+        (receives && digits.parse() == Ok(queue)).then_some(number)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTERRUPTS: &str = "           CPU0       CPU1
+  0:        121          0   IO-APIC   2-edge      timer
+ 27:          1          0  PCI-MSIX-0000:01:00.0   0-edge      eth0
+ 28:       5123          0  PCI-MSIX-0000:01:00.0   1-edge      eth0-TxRx-0
+ 29:          0        212  PCI-MSIX-0000:01:00.0   2-edge      eth0-TxRx-1
+ 31:          9          0  PCI-MSIX-0000:00:04.0   1-edge      virtio1-input.0
+ 32:          9          0  PCI-MSIX-0000:00:04.0   2-edge      virtio1-output.0
+NMI:          0          0   Non-maskable interrupts
+";
+
+    #[test]
+    fn queues_are_told_from_the_names_of_interrupts() {
+        let igb = [27, 28, 29];
+        assert_eq!((named(INTERRUPTS, &igb, 0), named(INTERRUPTS, &igb, 1)), (Some(28), Some(29)));
+        assert_eq!(named(INTERRUPTS, &igb, 2), None);
+        assert_eq!(named(INTERRUPTS, &[31, 32], 0), Some(31));
+        assert_eq!(named(INTERRUPTS, &[], 0), None);
+    }
+}

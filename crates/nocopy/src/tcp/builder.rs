@@ -1,0 +1,379 @@
+//! How a stream is made.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Type};
+
+use super::choice::Chooser;
+use super::{Listener, Method, PublishedMethod, Receiver, ReceiverRefused, Receiving, Sender, Socket};
+use crate::engine::address;
+use crate::engine::kept::NoZeroCopy;
+use crate::engine::path::Paths;
+use crate::memory::pool::{Cache, Pool};
+use crate::sys::option;
+
+/// Bytes of a buffer of the sender's own pool, and how many it has: small enough to stay in the processor's cache when they are used again.
+const BUFFER_BYTES: usize = 64 << 10;
+const BUFFERS: u32 = 64;
+
+const LOCAL: &str = "the peer is on this machine: what is sent without a copy is copied when it arrives";
+
+/// Connections that may wait to be accepted (the kernel takes `net.core.somaxconn` at most).
+const BACKLOG: i32 = 4096;
+
+/// Settings of a [`Socket`], or of all that a [`Listener`] accepts.
+#[derive(Debug, Clone)]
+#[must_use = "settings alone make no socket"]
+pub struct Builder {
+    method: Option<Method>,
+    published_method: Option<PublishedMethod>,
+    receiving: Receiving,
+    low_water: (usize, Duration),
+    send_pool: Option<Pool>,
+    receive_pool: Option<Pool>,
+    return_buffers: bool,
+    send_buffer_bytes: Option<usize>,
+    receive_buffer_bytes: Option<usize>,
+    congestion_control: Option<String>,
+    no_delay: bool,
+    connect_timeout: Option<Duration>,
+}
+
+/// Why there is no stream.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The kernel makes no socket.
+    #[error("no TCP socket ({0}); look at 'ulimit -n' and the sandbox this process runs in")]
+    Socket(#[source] io::Error),
+    /// The address is not this host's, or taken.
+    #[error("{address}: not bound ({source}): {}", bind_advice(.source))]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// Nobody there takes the connection.
+    #[error("{address}: not connected ({source}): {}", connect_advice(.source))]
+    Connect {
+        /// The address.
+        address: SocketAddr,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// A setting was refused.
+    #[error("{setting}: refused ({source}); leave it out, or use a kernel that knows it")]
+    Setting {
+        /// Which.
+        setting: &'static str,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The congestion control is not to be had.
+    #[error(
+        "congestion control '{name}': refused ({source}); 'sysctl net.ipv4.tcp_allowed_congestion_control' lists what is to be had"
+    )]
+    Congestion {
+        /// As it was asked for.
+        name: String,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The method asked for is not to be had.
+    #[error("{method}: not to be had here ({source}); leave the choice to the policy")]
+    Method {
+        /// Which.
+        method: Method,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The receiving half is not to be had as it was asked for.
+    #[error(transparent)]
+    Receiver(#[from] ReceiverRefused),
+    /// No memory for buffers.
+    #[error("no memory for buffers ({0}); ask for fewer")]
+    Memory(#[source] io::Error),
+}
+
+fn bind_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "another program has it; see 'ss -tlnp', or take port 0",
+        io::ErrorKind::AddrNotAvailable => "it is no address of this host; see 'ip address'",
+        io::ErrorKind::PermissionDenied => "ports under 1024 need CAP_NET_BIND_SERVICE",
+        _ => "see 'ip address'",
+    }
+}
+
+fn connect_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "nobody listens there; start the receiver first",
+        io::ErrorKind::TimedOut => "no answer; a firewall may drop it, or the host is down",
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => "look at 'ip route get'",
+        io::ErrorKind::AddrNotAvailable => "all local ports are in use; see 'ss -s'",
+        _ => "look at 'ip route get'",
+    }
+}
+
+impl Builder {
+    pub(super) fn new() -> Self {
+        Self {
+            method: None,
+            published_method: None,
+            receiving: Receiving::Auto,
+            low_water: (0, Duration::ZERO),
+            send_pool: None,
+            receive_pool: None,
+            return_buffers: false,
+            send_buffer_bytes: None,
+            receive_buffer_bytes: None,
+            congestion_control: None,
+            no_delay: true,
+            connect_timeout: None,
+        }
+    }
+
+    /// Sends owned buffers by this method only, instead of the one that is measured to be best.
+    pub fn method(mut self, method: Method) -> Self {
+        self.method = Some(method);
+        self
+    }
+
+    /// Sends from buffers of this pool (default: one of its own, of 64 buffers of 64 KiB). Several streams may share one: then each has at
+    /// most as many buffers in flight as it leaves in the pool, and copies what is beyond that, so that no peer that reads slowly holds
+    /// all of them.
+    pub fn send_pool(mut self, pool: &Pool) -> Self {
+        self.send_pool = Some(pool.clone());
+        self
+    }
+
+    /// Sends published data by this method only.
+    pub fn published_method(mut self, method: PublishedMethod) -> Self {
+        self.published_method = Some(method);
+        self
+    }
+
+    /// Receives in this way only, instead of the one that is measured to be best.
+    pub fn receiving(mut self, receiving: Receiving) -> Self {
+        self.receiving = receiving;
+        self
+    }
+
+    /// Waits for so many bytes once something has come, for so long: see [`Receiver::set_low_water`].
+    pub fn low_water(mut self, bytes: usize, within: Duration) -> Self {
+        self.low_water = (bytes, within);
+        self
+    }
+
+    /// Receives into buffers of this pool (default: one of its own, [`Receiver::pool`]). A receiver that waits has a buffer in hand, so a
+    /// pool for several connections needs one for each, and those for chunks that are kept.
+    pub fn receive_pool(mut self, pool: &Pool) -> Self {
+        self.receive_pool = Some(pool.clone());
+        self
+    }
+
+    /// Hands buffers whose memory is free to [`Sender::completed`], instead of sending them home. They pile up there until they are
+    /// taken.
+    pub fn return_buffers(mut self, on: bool) -> Self {
+        self.return_buffers = on;
+        self
+    }
+
+    /// Bytes that may wait in the kernel to be sent (`SO_SNDBUF`), instead of what the kernel adjusts by itself.
+    pub fn send_buffer(mut self, bytes: usize) -> Self {
+        self.send_buffer_bytes = Some(bytes);
+        self
+    }
+
+    /// Bytes that may wait in the kernel to be received (`SO_RCVBUF`), instead of what the kernel adjusts by itself.
+    pub fn receive_buffer(mut self, bytes: usize) -> Self {
+        self.receive_buffer_bytes = Some(bytes);
+        self
+    }
+
+    /// The congestion control (`TCP_CONGESTION`), `cubic` for example, instead of the machine's default.
+    pub fn congestion_control(mut self, name: &str) -> Self {
+        self.congestion_control = Some(name.into());
+        self
+    }
+
+    /// Sends the last part of what was flushed at once, also if it fills no segment (`TCP_NODELAY`; default: it does, since who
+    /// flushes wants it sent).
+    pub fn no_delay(mut self, on: bool) -> Self {
+        self.no_delay = on;
+        self
+    }
+
+    /// How long connecting may take (default: as long as the kernel tries, some two minutes).
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = Some(timeout);
+        self
+    }
+
+    /// Connects to that address.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn connect(self, address: SocketAddr) -> Result<Socket, OpenError> {
+        let socket = socket(address)?;
+        self.set(&socket)?; // before connecting: the window's scale is settled then
+        // Also without a timeout by the call that has one: signals do not end it.
+        let connected =
+            socket.connect_timeout(&address.into(), self.connect_timeout.unwrap_or(Duration::MAX));
+        connected.map_err(|source| OpenError::Connect { address, source })?;
+        self.finish(socket.into(), false)
+    }
+
+    /// Takes over a stream that is connected already. It belongs to the result from then on: what is sent by other handles to it
+    /// (`try_clone`) gets in between. It becomes a blocking one (`O_NONBLOCK` is cleared), for them, too; what is not to wait here is
+    /// called so.
+    ///
+    /// [`Method::ZeroCopy`] is never used: the kernel numbers such calls of all who send on a stream together, and any part of the program,
+    /// or another process, may have a descriptor of this one. What is sent without a copy goes by io_uring.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn wrap(self, stream: TcpStream) -> Result<Socket, OpenError> {
+        self.set(&stream)?;
+        self.finish(stream.into(), true)
+    }
+
+    /// The same of a stream that nobody else sends on: by all methods.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    ///
+    /// # Safety
+    /// As long as the result lives, nobody makes a `MSG_ZEROCOPY` call by another descriptor of the stream, or reads its error queue, in
+    /// this process or any other. (Such a call would shift the numbers by which the kernel tells what memory is free.)
+    #[allow(unsafe_code)]
+    pub unsafe fn wrap_unshared(self, stream: TcpStream) -> Result<Socket, OpenError> {
+        self.set(&stream)?;
+        self.finish(stream.into(), false)
+    }
+
+    /// Listens at that address; port 0 takes a free one. All connections have these settings. They share the pool to send from, and a pool
+    /// to receive into that was given here; otherwise each has its own, whose memory is taken as it is used.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn listen(mut self, address: SocketAddr) -> Result<Listener, OpenError> {
+        let socket = socket(address)?;
+        let bound = socket.set_reuse_address(true).and_then(|()| socket.bind(&address.into()));
+        bound.map_err(|source| OpenError::Bind { address, source })?;
+        // What is accepted inherits the sizes of buffers, and the window's scale with them.
+        self.set(&socket)?;
+        socket.listen(BACKLOG).map_err(|source| OpenError::Bind { address, source })?;
+        self.send_pool = Some(own_or(self.send_pool)?);
+        Ok(Listener { listener: TcpListener::from(socket), builder: self })
+    }
+
+    fn set(&self, socket: &impl std::os::fd::AsFd) -> Result<(), OpenError> {
+        let (descriptor, socket) = (socket, SockRef::from(socket));
+        let refused = |setting| move |source| OpenError::Setting { setting, source };
+        if let Some(bytes) = self.send_buffer_bytes {
+            socket.set_send_buffer_size(bytes).map_err(refused("send buffer"))?;
+        }
+        if let Some(bytes) = self.receive_buffer_bytes {
+            socket.set_recv_buffer_size(bytes).map_err(refused("receive buffer"))?;
+        }
+        if let Some(name) = &self.congestion_control {
+            rustix::net::sockopt::set_tcp_congestion(descriptor, name)
+                .map_err(|errno| OpenError::Congestion { name: name.clone(), source: errno.into() })?;
+        }
+        socket.set_tcp_nodelay(self.no_delay).map_err(refused("no delay"))
+    }
+
+    fn finish(self, socket: OwnedFd, is_shared: bool) -> Result<Socket, OpenError> {
+        let socket = Arc::new(socket);
+        let mut chooser = Chooser::new(self.method);
+        let ip = |told: io::Result<SocketAddr>| told.ok().map(|address| address.ip());
+        let (local, peer) = (ip(address::local(&*socket)), ip(address::peer(&*socket)));
+        let paths = Paths::of(&*socket, local);
+        if self.method.is_none() && paths.ends_here(peer) {
+            // Nothing to be measured: calls look cheap whose copy is made later, and the word that it was comes later still.
+            chooser.unavailable(Method::ZeroCopy, LOCAL);
+            chooser.unavailable(Method::UringZeroCopy, LOCAL);
+        }
+        if let Err(refused) = can_zero_copy(&socket, is_shared) {
+            if let Some(method @ Method::ZeroCopy) = self.method {
+                return Err(OpenError::Method { method, source: io::Error::other(refused) });
+            }
+            chooser.unavailable(Method::ZeroCopy, refused.why());
+        }
+        let cache = match self.send_pool {
+            Some(pool) => Cache::sharing(pool),
+            None => Cache::new(own_or(None)?),
+        };
+        let (published, returns) = (self.published_method, self.return_buffers);
+        let mut sender = Sender::new(Arc::clone(&socket), cache, chooser, paths, peer, published, returns);
+        if is_shared {
+            sender.share().expect("made by this process");
+        }
+        if let Some(method @ Method::UringZeroCopy) = self.method {
+            sender.open_ring().map_err(|source| OpenError::Method { method, source })?;
+        }
+        let buffers = match self.receive_pool {
+            Some(pool) => Cache::sharing(pool),
+            None => Cache::new(Receiver::pool().map_err(OpenError::Memory)?),
+        };
+        let mut receiver = Receiver::into_cache(Arc::clone(&socket), self.receiving, buffers)?;
+        receiver.set_low_water(self.low_water.0, self.low_water.1);
+        Ok(Socket { socket, sender, receiver })
+    }
+}
+
+impl Listener {
+    /// Takes the next connection, with the settings of the listener; waits for one, unless it was made non-blocking.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; `Socket` where none came.
+    pub fn accept(&self) -> Result<(Socket, SocketAddr), OpenError> {
+        let (stream, from) = self.listener.accept().map_err(OpenError::Socket)?;
+        let builder = self.builder.clone();
+        builder.set(&stream)?;
+        builder.finish(stream.into(), false).map(|socket| (socket, from))
+    }
+}
+
+/// Whether the kernel takes `MSG_ZEROCOPY` calls, and only ours: then the first has number 0.
+fn can_zero_copy(socket: &OwnedFd, is_shared: bool) -> Result<(), NoZeroCopy> {
+    match option::allows_zero_copy(socket).map_err(NoZeroCopy::Kernel)? {
+        true => Err(NoZeroCopy::Used),
+        false if is_shared => Err(NoZeroCopy::Shared),
+        false => Ok(()),
+    }
+}
+
+fn socket(address: SocketAddr) -> Result<socket2::Socket, OpenError> {
+    socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))
+        .map_err(OpenError::Socket)
+}
+
+fn own_or(pool: Option<Pool>) -> Result<Pool, OpenError> {
+    pool.map_or_else(|| Pool::new(BUFFERS, BUFFER_BYTES), Ok).map_err(OpenError::Memory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_that_was_sent_on_without_copies_before_is_not_sent_on_so() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let used = || {
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            option::allow_zero_copy(&stream).unwrap();
+            stream
+        };
+        let refused = Socket::builder().method(Method::ZeroCopy).wrap(used()).unwrap_err();
+        assert!(refused.to_string().contains("SO_ZEROCOPY is set"), "{refused}");
+        assert!(Socket::builder().method(Method::Plain).wrap(used()).is_ok());
+        let mut socket = Socket::builder().wrap(used()).unwrap();
+        assert!(socket.sender().explain().to_string().contains("other descriptors"));
+    }
+}

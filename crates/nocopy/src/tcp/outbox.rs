@@ -1,0 +1,564 @@
+//! What is queued of a stream, and what the kernel still reads of it.
+//!
+//! A buffer is held from `push` until all of it was handed over and every zero-copy call that reads it is over: until the peer has
+//! acknowledged its last byte. The kernel's word for that is checked: a completion of a call that was never made, or is over, frees
+//! nothing. Only calls that took something are counted by the kernel (`net_zcopy_put_abort` of `tcp_sendmsg_locked` takes the number of
+//! a call that failed back).
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+
+use super::Method;
+use super::by_reference::Transfer;
+use crate::engine::in_flight::Ticket;
+use crate::engine::kept::{self, Kept, Load, NoZeroCopy};
+use crate::engine::kernel_socket::KernelSocket;
+use crate::engine::reaper::{self, Orphan as _};
+use crate::facts::evidence::Evidence;
+use crate::memory::pool::{self, Buffer, Cache, Pool, Sharer};
+use crate::sys::stream;
+use crate::sys::uring_send::UringRefused;
+
+/// The most bytes of a call: enough that the call itself costs nothing, and little enough that memory comes back while more is sent.
+const RUN_BYTES_MAX: usize = 1 << 20;
+
+/// The most pieces of a call.
+const RUN_PIECES_MAX: usize = 64;
+
+/// Sends that a ring has at a time.
+const RING_SENDS: u32 = 256;
+
+/// Pools that are registered with rings, in this process, before streams make no more by themselves: registered memory is locked, and
+/// thousands of connections must not lock all there is.
+const RINGS_MAX: usize = 64;
+
+/// How long a peer may take to acknowledge what was sent, when nobody has the socket any more.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A place in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    ticket: u64,
+    bytes: usize,
+}
+
+/// What is at the front of the queue.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Next {
+    /// So many bytes of buffers, which go into one call.
+    Run(Run),
+    Reference,
+}
+
+/// Bytes of buffers that are sent alike.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run {
+    pub(super) bytes: usize,
+}
+
+/// A call that the kernel took and has not completed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Call {
+    /// What it reads all or part of.
+    first: u64,
+    last: u64,
+    pub(super) bytes: usize,
+    /// Of the run it is of.
+    pub(super) run_bytes: usize,
+    pub(super) method: Method,
+    /// Whether its first packet may be one of the call before, so that its completion may say *copied* although it was not.
+    pub(super) may_share: bool,
+    /// When it was made, if the policy measures it.
+    pub(super) since: Option<Instant>,
+}
+
+impl kept::Call for Call {
+    fn reads(&self) -> RangeInclusive<u64> {
+        self.first..=self.last
+    }
+
+    fn cut_off(socket: BorrowedFd<'_>) {
+        reset(socket);
+    }
+}
+
+/// What is queued.
+#[derive(Debug)]
+pub(super) enum Item {
+    Buffer(Buffer),
+    /// Pages that are referred to, of which no call will ever tell.
+    Reference(Transfer),
+}
+
+impl Item {
+    fn bytes_left(&self) -> u64 {
+        match self {
+            Self::Buffer(buffer) => buffer.len() as u64,
+            Self::Reference(transfer) => transfer.bytes() - transfer.sent(),
+        }
+    }
+
+    fn buffer(&self) -> Option<&Buffer> {
+        if let Self::Buffer(buffer) = self { Some(buffer) } else { None }
+    }
+
+    fn is_of_pipe(&self) -> bool {
+        matches!(self, Self::Reference(transfer) if transfer.is_of_pipe())
+    }
+}
+
+impl Load for Item {
+    fn bytes(&self) -> usize {
+        self.buffer().map_or(0, |buffer| buffer.len())
+    }
+
+    fn abandon(self) -> usize {
+        match self {
+            Self::Buffer(buffer) => buffer.abandon(),
+            Self::Reference(_) => 0,
+        }
+    }
+}
+
+/// How a run is sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How {
+    pub(super) method: Method,
+    pub(super) waits: bool,
+    /// What is known at once; `None`: the completion will tell.
+    pub(super) evidence: Option<Evidence>,
+    /// When the policy began to measure, if it does.
+    pub(super) since: Option<Instant>,
+    pub(super) run_bytes: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Outbox {
+    kept: Kept<Item, (), Call>,
+    /// What goes next: the first buffer that was not handed over whole, and how many of its bytes were.
+    next: Place,
+    /// Bytes of buffers that were not handed over, and of what is referred to: of a pipe any number may be asked for.
+    buffered_bytes: u64,
+    referred_bytes: u128,
+    /// The stream was ended: nothing more can be sent.
+    pub(super) is_finished: bool,
+    /// Something that belongs to the stream was taken out of it.
+    is_cut: bool,
+    /// The last call by the ring took a part, so its last packet was not ended.
+    is_packet_open: bool,
+}
+
+impl Outbox {
+    pub(super) fn new(socket: Arc<OwnedFd>, sharer: Option<Sharer>) -> Self {
+        let mut kept = Kept::new(KernelSocket::new(socket), PATIENCE);
+        kept.sharer = sharer;
+        Self {
+            kept,
+            next: Place { ticket: 0, bytes: 0 },
+            buffered_bytes: 0,
+            referred_bytes: 0,
+            is_finished: false,
+            is_cut: false,
+            is_packet_open: false,
+        }
+    }
+
+    #[inline]
+    pub(super) fn kept(&self) -> &Kept<Item, (), Call> {
+        &self.kept
+    }
+
+    pub(super) fn kept_mut(&mut self) -> &mut Kept<Item, (), Call> {
+        &mut self.kept
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.kept.socket()
+    }
+
+    pub(super) fn push(&mut self, item: Item) -> Ticket {
+        match &item {
+            Item::Buffer(buffer) => self.buffered_bytes += buffer.len() as u64,
+            Item::Reference(_) => self.referred_bytes += u128::from(item.bytes_left()),
+        }
+        self.kept.messages.push(item, ())
+    }
+
+    /// Items that were not handed over whole.
+    #[inline]
+    pub(super) fn queued(&self) -> usize {
+        (self.kept.messages.end() - self.next.ticket) as usize
+    }
+
+    /// Bytes that were not handed over.
+    pub(super) fn queued_bytes(&self) -> u64 {
+        u64::try_from(self.referred_bytes + u128::from(self.buffered_bytes)).unwrap_or(u64::MAX)
+    }
+
+    /// Those of buffers.
+    pub(super) fn buffered_bytes(&self) -> u64 {
+        self.buffered_bytes
+    }
+
+    /// Calls whose memory the kernel still reads.
+    #[inline]
+    pub(super) fn in_flight(&self) -> usize {
+        self.kept.in_flight()
+    }
+
+    /// Whether the run is of buffers of a pool of which the kernel would read more, if it went without a copy, than are left at home.
+    pub(super) fn exceeds_share(&self, run: Run, cache: &Cache) -> bool {
+        let of_pool = |item: &&Item| item.buffer().is_some_and(|buffer| cache.owns(buffer));
+        let tickets = self.pieces(run.bytes).map(|(ticket, _)| ticket);
+        let fresh = tickets.filter(|&ticket| !self.kept.messages.is_read(ticket));
+        let fresh = fresh.map(|ticket| self.item(ticket)).filter(of_pool).count();
+        let in_flight = self.kept.messages.read().filter(of_pool).count();
+        fresh > 0 && in_flight + fresh > cache.pool().at_home()
+    }
+
+    /// What goes next.
+    #[inline]
+    pub(super) fn next(&self) -> Option<Next> {
+        if self.queued() == 0 {
+            return None;
+        }
+        Some(match self.item(self.next.ticket) {
+            Item::Buffer(_) => {
+                Next::Run(Run { bytes: self.pieces(RUN_BYTES_MAX).map(|(_, piece)| piece.len()).sum() })
+            }
+            Item::Reference(_) => Next::Reference,
+        })
+    }
+
+    /// The transfer at the front of the queue, the socket, and whether bytes are queued behind it that are there already: for others
+    /// nothing is to be kept back.
+    pub(super) fn next_reference(&mut self) -> Option<(&mut Transfer, BorrowedFd<'_>, bool)> {
+        let mut behind = (self.next.ticket + 1..self.kept.messages.end()).map(|ticket| self.item(ticket));
+        let more = behind.find(|item| item.bytes_left() > 0).is_some_and(|item| !item.is_of_pipe());
+        match self.kept.messages.message_mut(self.next.ticket) {
+            Some(Item::Reference(transfer)) => Some((transfer, self.kept.socket.as_fd(), more)),
+            _ => None,
+        }
+    }
+
+    /// So many bytes of the transfer at the front have gone.
+    pub(super) fn reference_went(&mut self, bytes: u64) {
+        self.referred_bytes -= u128::from(bytes);
+    }
+
+    /// The pipe at the front of the queue, if nothing is in it.
+    pub(super) fn silent_pipe(&self) -> Option<BorrowedFd<'_>> {
+        match (self.queued() > 0).then(|| self.item(self.next.ticket))? {
+            Item::Reference(transfer) => transfer.silent_pipe().map(AsFd::as_fd),
+            Item::Buffer(_) => None,
+        }
+    }
+
+    /// All of it has.
+    pub(super) fn pass_reference(&mut self) {
+        let ticket = self.next.ticket;
+        self.next = Place { ticket: ticket + 1, bytes: 0 };
+        self.kept.messages.handed_over(ticket, None, &mut |_, item, _| drop(item));
+    }
+
+    /// Pieces of buffers from the front of the queue on, so many bytes in all, with their tickets.
+    fn pieces(&self, bytes_max: usize) -> impl Iterator<Item = (u64, &[u8])> {
+        let mut left = bytes_max;
+        (self.next.ticket..self.kept.messages.end())
+            .take(RUN_PIECES_MAX)
+            .map_while(|ticket| {
+                let Item::Buffer(buffer) = self.item(ticket) else { return None };
+                let first = if ticket == self.next.ticket { self.next.bytes } else { 0 };
+                Some((ticket, &buffer[first..]))
+            })
+            .map_while(move |(ticket, piece)| {
+                let piece = &piece[..piece.len().min(left)];
+                let is_over = left == 0;
+                left -= piece.len();
+                (!is_over).then_some((ticket, piece))
+            })
+    }
+
+    #[inline]
+    fn item(&self, ticket: u64) -> &Item {
+        self.kept.messages.get(ticket).message.as_ref().expect("what is queued is held")
+    }
+
+    /// Hands over bytes from the front of the queue, by one call, and returns how many.
+    ///
+    /// # Errors
+    /// The kernel's: no byte was handed over.
+    pub(super) fn send(
+        &mut self,
+        bytes: usize,
+        how: How,
+        free: &mut impl FnMut(Ticket, Item, Evidence),
+    ) -> io::Result<usize> {
+        if self.pieces(bytes).all(|(_, piece)| piece.is_empty()) {
+            // Buffers of no bytes: nothing to send, and not for the kernel, which would take it for the end of a call that failed.
+            self.pass(0, how.evidence, free);
+            return Ok(0);
+        }
+        let sent = match how.method {
+            Method::Plain => self.call(bytes, how.waits, false)?,
+            Method::ZeroCopy => {
+                self.kept.check_process()?;
+                self.kept.check_numbering()?;
+                self.call(bytes, how.waits, true)?
+            }
+            Method::UringZeroCopy => return self.send_by_ring(bytes, how, free),
+        };
+        if how.method == Method::ZeroCopy {
+            let call = self.covering(sent, how);
+            self.kept.messages.called(kept::Call::reads(&call));
+            self.kept.calls.push(call);
+        }
+        self.pass(sent, how.evidence, free);
+        Ok(sent)
+    }
+
+    fn call(&self, bytes: usize, waits: bool, zero_copy: bool) -> io::Result<usize> {
+        let pieces: SmallVec<[io::IoSlice<'_>; 16]> =
+            self.pieces(bytes).map(|(_, piece)| io::IoSlice::new(piece)).collect();
+        // SAFETY: the pieces are of buffers that `self.kept` holds; those of zero-copy calls until it has seen the completion, or the
+        // reaper has, or they were abandoned for good.
+        unsafe { stream::send(self.kept.socket(), &pieces, waits, zero_copy) }
+    }
+
+    fn send_by_ring(
+        &mut self,
+        bytes: usize,
+        how: How,
+        free: &mut impl FnMut(Ticket, Item, Evidence),
+    ) -> io::Result<usize> {
+        self.kept.check_process()?;
+        // Not by `self.pieces`, which borrows all of it.
+        let all: SmallVec<[(u64, *const [u8]); 16]> =
+            self.pieces(bytes).map(|(ticket, piece)| (ticket, std::ptr::from_ref(piece))).collect();
+        let ring = match &mut self.kept.ring {
+            Some(ring) if !ring.sender.is_broken() => ring,
+            _ => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        if ring.sender.is_full() {
+            // Not `WouldBlock`: the socket has room, so waiting for that would be no wait at all.
+            return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
+        }
+        // SAFETY: the buffers are held, and do not move, until `ring.calls` has seen the completion, or the reaper has, or they were
+        // abandoned for good; so these pieces can be borrowed for the call, and read after it.
+        let sent =
+            unsafe { ring.sender.send_at_once(ring.calls.end(), all.iter().map(|(_, piece)| &**piece)) };
+        let taken = *sent.as_ref().unwrap_or(&0);
+        let call = Call { may_share: self.is_packet_open, ..self.covering(taken, how) };
+        self.is_packet_open = if taken > 0 { taken < bytes } else { self.is_packet_open };
+        // Where the call failed it is remembered as one of nothing: the ring tells of it all the same.
+        self.kept.messages.called(kept::Call::reads(&call));
+        if let Some(ring) = &mut self.kept.ring {
+            ring.calls.push(call);
+        }
+        self.pass(taken, how.evidence, free);
+        sent
+    }
+
+    /// A call that took so many bytes from the front of the queue.
+    fn covering(&self, bytes: usize, how: How) -> Call {
+        let last = self.pieces(bytes).map(|(ticket, _)| ticket).last();
+        let (first, last) = match last {
+            Some(last) if bytes > 0 => (self.next.ticket, last),
+            _ => (1, 0), // of nothing
+        };
+        Call {
+            first,
+            last,
+            bytes,
+            run_bytes: how.run_bytes,
+            method: how.method,
+            may_share: false,
+            since: how.since,
+        }
+    }
+
+    /// Goes on behind so many bytes, of which `evidence` is known.
+    fn pass(
+        &mut self,
+        mut bytes: usize,
+        evidence: Option<Evidence>,
+        free: &mut impl FnMut(Ticket, Item, Evidence),
+    ) {
+        self.buffered_bytes -= bytes as u64;
+        while self.next.ticket < self.kept.messages.end() {
+            let Item::Buffer(buffer) = self.item(self.next.ticket) else { return };
+            let left = buffer.len() - self.next.bytes;
+            if bytes < left {
+                self.next.bytes += bytes;
+                if let Some(evidence) = evidence.filter(|_| bytes > 0) {
+                    self.kept.messages.learn(self.next.ticket, evidence);
+                }
+                return;
+            }
+            bytes -= left;
+            let ticket = self.next.ticket;
+            self.next = Place { ticket: ticket + 1, bytes: 0 };
+            self.kept.messages.handed_over(ticket, evidence, free);
+        }
+    }
+
+    /// Before the first call by `MSG_ZEROCOPY`.
+    pub(super) fn allow_zero_copy(&mut self) -> Result<(), NoZeroCopy> {
+        self.kept.allow_zero_copy()
+    }
+
+    /// From now on nothing is sent by `MSG_ZEROCOPY`: others may.
+    ///
+    /// # Errors
+    /// `Unsupported` in a forked child. (A stream has one sender, and its calls that fail have no number.)
+    pub(super) fn give_numbering_away(&mut self) -> io::Result<()> {
+        self.kept.give_numbering_away()
+    }
+
+    /// Makes the ring, with the pool's memory registered, unless it is there. One that nobody asked for is not made where there are many.
+    pub(super) fn open_ring(&mut self, pool: &Pool, asked_for: bool) -> Result<(), RingRefused> {
+        if self.kept.ring.is_some() {
+            return Ok(());
+        }
+        if !asked_for && pool::registrations() >= RINGS_MAX {
+            return Err(RingRefused::Many);
+        }
+        self.kept.open_ring(pool, RING_SENDS).map_err(RingRefused::Kernel)
+    }
+
+    /// Takes what was not handed over out of the queue, in order; of the first some bytes may have been. If the kernel still reads those
+    /// it stays.
+    pub(super) fn take_unsent(&mut self) -> Vec<Item> {
+        let tickets = self.next.ticket..self.kept.messages.end();
+        let mut unsent = Vec::new();
+        self.is_cut |= self.queued_bytes() > 0;
+        for ticket in tickets {
+            self.kept.messages.handed_over(ticket, None, &mut |_, item, _| unsent.push(item));
+        }
+        self.next = Place { ticket: self.kept.messages.end(), bytes: 0 };
+        (self.buffered_bytes, self.referred_bytes) = (0, 0);
+        unsent
+    }
+
+    /// Gives up what the kernel still reads, which goes on sending it: all of it if it can be replaced by other pages, else nothing,
+    /// which is left to the reaper. Returns how many calls that is, and the bytes that come back later.
+    pub(super) fn give_up(&mut self) -> (usize, usize) {
+        drop(self.take_unsent());
+        let mut kept = self.kept.take();
+        let (calls, ring) = (kept.in_flight(), kept.ring.as_ref().map(|ring| &ring.memory));
+        let buffers = || kept.messages.read().filter_map(Item::buffer);
+        if buffers().all(|buffer| buffer.is_replaceable(ring)) {
+            reaper::leaked(Box::new(kept).abandon());
+            return (calls, 0);
+        }
+        let bytes = kept.bytes();
+        kept.leave();
+        (calls, bytes)
+    }
+
+    /// Ends the stream: the peer sees the end behind what was handed over. Where something is left it sees a reset instead, lest it take
+    /// a part for the whole.
+    pub(super) fn end(&mut self) {
+        if std::mem::replace(&mut self.is_finished, true) {
+            return;
+        }
+        // The connection may be gone already: then nothing is to be ended.
+        if self.queued_bytes() == 0 && !self.is_cut {
+            let _ = rustix::net::shutdown(self.socket(), rustix::net::Shutdown::Write);
+        } else {
+            reset(self.socket());
+        }
+    }
+}
+
+/// Ends a connection at once, in both directions: the kernel drops what was not acknowledged, and tells of all calls that they are over.
+fn reset(socket: BorrowedFd<'_>) {
+    if rustix::net::connect_unspec(socket).is_err() {
+        // Another thread receives, and the kernel is of those that mind (`EBUSY`): then when the last half is closed.
+        let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+    }
+}
+
+/// Why there is no ring.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RingRefused {
+    #[error(transparent)]
+    Kernel(UringRefused),
+    #[error("{}", Self::MANY)]
+    Many,
+}
+
+impl RingRefused {
+    const MANY: &str =
+        "this process has many rings already, each of which locks memory; ask for the method by name";
+
+    /// The same in a few words that never change.
+    pub(super) fn why(&self) -> &'static str {
+        match self {
+            Self::Kernel(refused) => refused.why(),
+            Self::Many => Self::MANY,
+        }
+    }
+}
+
+impl Drop for Outbox {
+    /// What is queued is not sent. What the kernel still reads stays where it is until it has done. In a forked child the stream is its
+    /// parent's, and goes on.
+    fn drop(&mut self) {
+        if !self.kept.is_inherited() {
+            self.end();
+            drop(self.take_unsent());
+        }
+        self.kept.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use nocopy_lab::patience::wait_until;
+
+    use super::*;
+
+    /// The peer does not read, so most of what is sent stays with the kernel.
+    #[test]
+    fn a_reset_brings_back_what_a_silent_peer_does_not_acknowledge() {
+        for method in [Method::ZeroCopy, Method::UringZeroCopy] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (_peer, pool) = (listener.accept().unwrap().0, Pool::new(64, 64 << 10).unwrap());
+            let mut outbox = Outbox::new(Arc::new(stream.into()), None);
+            match method {
+                Method::ZeroCopy => outbox.allow_zero_copy().unwrap(),
+                _ if outbox.open_ring(&pool, true).is_err() => return,
+                _ => {}
+            }
+            // So much that it cannot all be with the peer's kernel.
+            while let Some(mut buffer) = pool.take() {
+                buffer.resize(buffer.capacity());
+                outbox.push(Item::Buffer(buffer));
+            }
+            let mut free = |_, item, _| drop::<Item>(item);
+            while let Some(Next::Run(run)) = outbox.next() {
+                let how = How { method, waits: false, evidence: None, since: None, run_bytes: run.bytes };
+                if outbox.send(run.bytes, how, &mut free).is_err() {
+                    break;
+                }
+            }
+            assert!(outbox.in_flight() > 0);
+            outbox.take_unsent();
+            outbox.kept.cut_off();
+            wait_until("all of it is free", || {
+                outbox.kept.reap();
+                outbox.in_flight() == 0 && pool.at_home() == pool.total()
+            });
+        }
+    }
+}

@@ -1,0 +1,548 @@
+//! The half that receives.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::chunk::Chunk;
+use super::diagnosis::{Diagnosis, Surroundings};
+use super::mapped::{Mapper, Refused};
+use super::receiving::{CHUNK_BYTES_MAX, Chooser, Explanation, Receiving, Way};
+use crate::engine::policy::Reason;
+use crate::facts::evidence::{Cause, Evidence, Tally};
+use crate::memory::pool::{Buffer, Cache, Pool};
+use crate::sys::option;
+use crate::sys::readiness::Readiness;
+use crate::sys::tcp_receive::{self, Arrived, End, PAGE_BYTES};
+
+/// Buffers of a pool that was not given; each is of the largest chunk, and touched only as far as it is used.
+const BUFFERS: u32 = 16;
+
+/// What is copied at a time while there is no room to map pages.
+const INSTEAD_BYTES: usize = 64 << 10;
+
+/// Chunks for which a cause is taken to be still the one that was found.
+const CAUSE_CHUNKS: u32 = 256;
+
+/// The receiving half of a connection.
+///
+/// It gives the stream in [`Chunk`]s as they come, each owned: of a pool's buffers, or of pages that the kernel mapped. How much is received at
+/// a time, and by which [`Way`], is measured while receiving, for what a byte costs depends on where it is read after that:
+/// [`explain`](Self::explain) tells what was found.
+///
+/// **Memory**: a program that drops a chunk before it asks for the next always gets the same memory, warm in the cache. One that keeps
+/// them runs out of buffers ([`ReceiveError::NoBuffers`]), or out of room to map pages, at 16 MiB; what cannot be mapped is copied.
+/// Mapped pages that were dropped are given back 2 MiB at a time, or after a while in which none are mapped.
+///
+/// **Waiting**: [`receive`](Self::receive) waits in the kernel's receiving call. A poll would be woken by each completion of the sending half.
+pub struct Receiver {
+    socket: Arc<OwnedFd>,
+    readiness: Readiness,
+    buffers: Cache,
+    chooser: Chooser,
+    mapper: Mapper,
+    surroundings: Surroundings,
+    /// Why whole pages were not mapped, and for how many chunks that is believed.
+    cause: Option<(Cause, u32)>,
+    /// What the kernel has told of the connection's end, to be passed on behind the bytes that came before.
+    failure: Option<io::Error>,
+    /// What the socket's own timeout is set to; `None` is for ever.
+    timeout: Option<Duration>,
+    low_water: Option<LowWater>,
+    tally: Tally,
+}
+
+/// What is waited for, once something has come.
+#[derive(Debug, Clone, Copy)]
+struct LowWater {
+    bytes: usize,
+    within: Duration,
+}
+
+/// Why there is no receiver.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReceiverRefused {
+    /// Chunks are to be longer than buffers are.
+    #[error(
+        "chunks of {bytes} bytes are asked for, and buffers of the pool have {buffer_bytes}: ask for {buffer_bytes} at most, or make a \
+         pool of larger buffers"
+    )]
+    ChunkTooLong {
+        /// What was asked for.
+        bytes: u32,
+        /// What a buffer has.
+        buffer_bytes: usize,
+    },
+    /// Chunks of no bytes are asked for.
+    #[error(
+        "chunks of no bytes are asked for, which are no chunks: ask for 65536, or leave it to measurement"
+    )]
+    ChunkOfNothing,
+    /// The kernel refused.
+    #[error("the socket cannot be set to wait: {0}")]
+    Socket(#[source] io::Error),
+}
+
+/// Why nothing was received.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReceiveError {
+    /// Nothing has come yet.
+    #[error("nothing has come yet: try again, or wait")]
+    WouldBlock,
+    /// What comes waits in the kernel until there is a buffer, and the sender waits as well.
+    #[error(
+        "no buffer to receive into: all {total} of the pool are in use: drop or send some of what was received, or make the pool larger"
+    )]
+    NoBuffers {
+        /// Buffers of the pool.
+        total: usize,
+    },
+    /// The connection broke. All that had come before was given out; what the other side sent after that is lost.
+    #[error(
+        "the connection broke: {0}; what came before was received, and the stream is not whole: connect anew"
+    )]
+    Broken(#[source] io::Error),
+    /// The connection broke, and the kernel told so to another call before: the sending half's, as a rule.
+    #[error("the connection broke, and the sending half was told why; the stream is not whole: connect anew")]
+    BrokenBefore,
+    /// The kernel refused.
+    #[error("receiving failed: {0}; is the socket connected?")]
+    Socket(#[source] io::Error),
+}
+
+impl ReceiveError {
+    fn of(error: io::Error) -> Self {
+        // What ends a connection, or is reported of its path: `tcp_reset`, `tcp_write_err`, `tcp_v4_err`.
+        const BREAKS: [i32; 9] = [
+            libc::ECONNRESET,
+            libc::ETIMEDOUT,
+            libc::EPIPE,
+            libc::ECONNREFUSED,
+            libc::ECONNABORTED,
+            libc::EHOSTUNREACH,
+            libc::ENETUNREACH,
+            libc::EHOSTDOWN,
+            libc::EPROTO,
+        ];
+        match error.raw_os_error() {
+            _ if error.kind() == io::ErrorKind::WouldBlock => Self::WouldBlock,
+            Some(errno) if BREAKS.contains(&errno) => Self::Broken(error),
+            _ => Self::Socket(error),
+        }
+    }
+}
+
+impl From<ReceiveError> for io::Error {
+    fn from(error: ReceiveError) -> Self {
+        match error {
+            ReceiveError::Broken(error) | ReceiveError::Socket(error) => error,
+            ReceiveError::WouldBlock => io::ErrorKind::WouldBlock.into(),
+            ReceiveError::BrokenBefore => Self::new(io::ErrorKind::ConnectionReset, error),
+            ReceiveError::NoBuffers { .. } => Self::new(io::ErrorKind::OutOfMemory, error),
+        }
+    }
+}
+
+/// Whether to wait for the first byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    None,
+    AsSet,
+}
+
+impl Receiver {
+    /// The receiving half of a connected socket, into buffers of that pool. To be called in the network namespace of the socket, which
+    /// from now on waits where it is to, and as long (`O_NONBLOCK` and `SO_RCVTIMEO` are cleared).
+    ///
+    /// # Errors
+    /// [`ReceiverRefused`].
+    pub fn new(socket: Arc<OwnedFd>, receiving: Receiving, pool: Pool) -> Result<Self, ReceiverRefused> {
+        Self::into_cache(socket, receiving, Cache::new(pool))
+    }
+
+    pub(super) fn into_cache(
+        socket: Arc<OwnedFd>,
+        receiving: Receiving,
+        buffers: Cache,
+    ) -> Result<Self, ReceiverRefused> {
+        let buffer_bytes = buffers.pool().buffer_bytes();
+        match receiving {
+            Receiving::Recv { bytes: 0 } => return Err(ReceiverRefused::ChunkOfNothing),
+            Receiving::Recv { bytes } if bytes as usize > buffer_bytes => {
+                return Err(ReceiverRefused::ChunkTooLong { bytes, buffer_bytes });
+            }
+            _ => {}
+        }
+        rustix::io::ioctl_fionbio(&socket, false).map_err(|error| ReceiverRefused::Socket(error.into()))?;
+        option::set_receive_timeout(&socket, None).map_err(ReceiverRefused::Socket)?;
+        Ok(Self {
+            buffers,
+            chooser: Chooser::new(receiving, buffer_bytes),
+            mapper: Mapper::default(),
+            surroundings: Surroundings::of(&socket),
+            cause: None,
+            failure: None,
+            timeout: None,
+            low_water: None,
+            tally: Tally::default(),
+            socket,
+            readiness: Readiness::to_receive(),
+        })
+    }
+
+    /// A pool for a receiver: as many buffers as do for some chunks to be in use, as long as chunks get. Its memory is taken as it is used.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn pool() -> io::Result<Pool> {
+        Pool::new(BUFFERS, CHUNK_BYTES_MAX)
+    }
+
+    /// From now on a receive that waits does so, once something has come, until so many bytes are there, the stream ends, or `within` is
+    /// over, rounded up to ticks of the kernel's clock (1 to 10 ms): one wake-up for many small packets (`SO_RCVLOWAT`). It is for streams
+    /// that are long and busy; an answer that is shorter comes later by `within`. 0 bytes: at once, as it is to begin with.
+    pub fn set_low_water(&mut self, bytes: usize, within: Duration) {
+        self.low_water = (bytes > 1 && !within.is_zero()).then_some(LowWater { bytes, within });
+    }
+
+    /// Waits for bytes and returns those that are there, as many as a chunk may have; `None` at the end of the stream.
+    ///
+    /// # Errors
+    /// [`ReceiveError`], but for [`WouldBlock`](ReceiveError::WouldBlock).
+    pub fn receive(&mut self) -> Result<Option<Chunk>, ReceiveError> {
+        self.set_timeout(None)?;
+        self.next(Patience::AsSet)
+    }
+
+    /// Like [`receive`](Self::receive), but [`WouldBlock`](ReceiveError::WouldBlock) when nothing came for `timeout`, rounded up to
+    /// ticks of the kernel's clock (1 to 10 ms), or a signal did.
+    ///
+    /// # Errors
+    /// [`ReceiveError`].
+    pub fn receive_timeout(&mut self, timeout: Duration) -> Result<Option<Chunk>, ReceiveError> {
+        if timeout.is_zero() {
+            return self.try_receive();
+        }
+        self.set_timeout(Some(timeout))?;
+        self.next(Patience::AsSet)
+    }
+
+    /// Returns what is there, without waiting; `None` at the end of the stream.
+    ///
+    /// # Errors
+    /// [`ReceiveError`]: [`WouldBlock`](ReceiveError::WouldBlock) when nothing is there.
+    #[inline]
+    pub fn try_receive(&mut self) -> Result<Option<Chunk>, ReceiveError> {
+        self.next(Patience::None)
+    }
+
+    /// Takes a chunk's memory back without a lock. Dropping the chunk does the same with one.
+    pub fn recycle(&mut self, chunk: Chunk) {
+        if let Some(buffer) = chunk.into_copied() {
+            self.buffers.put(buffer);
+        }
+    }
+
+    fn set_timeout(&mut self, timeout: Option<Duration>) -> Result<(), ReceiveError> {
+        if timeout != self.timeout {
+            option::set_receive_timeout(&self.socket, timeout).map_err(ReceiveError::Socket)?;
+            self.timeout = timeout;
+        }
+        Ok(())
+    }
+
+    fn next(&mut self, patience: Patience) -> Result<Option<Chunk>, ReceiveError> {
+        let way = self.chooser.begin();
+        let received = self.gather(patience).and_then(|()| match way {
+            Way::Recv { bytes } => {
+                self.mapper.unused();
+                self.by_copy(patience, bytes as usize, self.chooser.cause_of_copying())
+            }
+            Way::Mapped => self.by_mapping(patience),
+        });
+        match &received {
+            Ok(Some(chunk)) => chunk.book(&mut self.tally),
+            Err(ReceiveError::WouldBlock) => self.chooser.found_nothing(),
+            _ => {}
+        }
+        received
+    }
+
+    /// Waits until there is as much as was asked for, if anything comes at all.
+    fn gather(&mut self, patience: Patience) -> Result<(), ReceiveError> {
+        let Some(LowWater { bytes, within }) = self.low_water.filter(|_| patience == Patience::AsSet) else {
+            return Ok(());
+        };
+        if self.has(bytes)? {
+            return Ok(());
+        }
+        if self.look(patience)? && !self.has(bytes)? {
+            let timeout = self.timeout;
+            self.set_timeout(Some(within))?;
+            // What it fails for, the call that receives is told again, or tells behind what has come.
+            self.failure = tcp_receive::wait_for(self.socket.as_fd(), bytes).err().or(self.failure.take());
+            self.set_timeout(timeout)?;
+            self.chooser.restart();
+        }
+        Ok(())
+    }
+
+    /// Whether so many bytes are there.
+    fn has(&self, bytes: usize) -> Result<bool, ReceiveError> {
+        let queued = tcp_receive::queued_bytes(self.socket.as_fd()).map_err(ReceiveError::Socket)?;
+        Ok(queued >= bytes as u64)
+    }
+
+    // ---- by copy -----------------------------------------------------------------------------------------------
+
+    fn by_copy(
+        &mut self,
+        patience: Patience,
+        bytes: usize,
+        cause: Cause,
+    ) -> Result<Option<Chunk>, ReceiveError> {
+        let mut buffer = self.buffer()?;
+        buffer.resize(bytes.min(buffer.capacity()));
+        let received = self.copy_to(written(&mut buffer), patience)?;
+        if received == 0 {
+            self.buffers.put(buffer);
+            return self.ended().map(|()| None);
+        }
+        buffer.resize(received);
+        self.chooser.received(Way::Recv { bytes: bytes as u32 }, received);
+        Ok(Some(Chunk::new(None, Some(buffer), cause)))
+    }
+
+    fn copy_to(&mut self, buffer: &mut [u8], patience: Patience) -> Result<usize, ReceiveError> {
+        let wait = patience == Patience::AsSet;
+        if wait && self.chooser.is_measuring() {
+            // A wait is not to be measured, so it is done apart.
+            match tcp_receive::receive(self.socket.as_fd(), buffer, false) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.look(patience)?,
+                received => return received.map_err(ReceiveError::of),
+            };
+        }
+        self.patiently(|socket| tcp_receive::receive(socket, buffer, wait))
+    }
+
+    /// Calls until no signal comes in between; one that comes while there is a timeout ends the wait, lest signals make it endless.
+    fn patiently<T>(&self, mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>) -> Result<T, ReceiveError> {
+        loop {
+            match call(self.socket.as_fd()) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                    if self.timeout.is_some() {
+                        return Err(ReceiveError::WouldBlock);
+                    }
+                }
+                done => return done.map_err(ReceiveError::of),
+            }
+        }
+    }
+
+    fn buffer(&mut self) -> Result<Buffer, ReceiveError> {
+        let total = self.buffers.pool().total();
+        self.buffers.take().ok_or(ReceiveError::NoBuffers { total })
+    }
+
+    /// What it means that a call returned no byte.
+    fn ended(&mut self) -> Result<(), ReceiveError> {
+        if let Some(error) = self.failure.take() {
+            return Err(ReceiveError::of(error));
+        }
+        match tcp_receive::end(self.socket.as_fd()) {
+            End::Finished | End::Shut => Ok(()),
+            End::Lost => Err(ReceiveError::BrokenBefore),
+        }
+    }
+
+    // ---- by mapping --------------------------------------------------------------------------------------------
+
+    fn by_mapping(&mut self, patience: Patience) -> Result<Option<Chunk>, ReceiveError> {
+        let mut buffer = self.buffer()?;
+        buffer.resize(buffer.capacity());
+        // What is there cannot be had by mapping before an urgent byte is passed (`tcp_inq`).
+        let mut cause = Cause::NotMapped;
+        for is_first in [true, false] {
+            match self.map() {
+                Ok(mut arrived) => {
+                    let copied_bytes = self.complete(&mut arrived, written(&mut buffer));
+                    if arrived.pages.is_some() || copied_bytes > 0 {
+                        buffer.resize(copied_bytes);
+                        return Ok(Some(self.finish(arrived, buffer)));
+                    }
+                }
+                Err(Refused::NoSlot) => {
+                    cause = Cause::NoSlot;
+                    break;
+                }
+                Err(Refused::Unavailable(error)) => {
+                    self.chooser.rule_out_mapping(unavailable(&error));
+                    break;
+                }
+            }
+            if is_first && !self.look(patience)? {
+                return self.ended().map(|()| None);
+            }
+        }
+        self.buffers.put(buffer);
+        self.by_copy(patience, INSTEAD_BYTES, cause)
+    }
+
+    fn map(&mut self) -> Result<Arrived, Refused> {
+        if self.mapper.is_full() {
+            let made = self.mapper.make_room();
+            // Each chunk is charged with its share instead.
+            self.chooser.restart();
+            made?;
+        }
+        self.mapper.receive(self.socket.as_fd())
+    }
+
+    /// Whether anything is there; waits for it with patience.
+    fn look(&mut self, patience: Patience) -> Result<bool, ReceiveError> {
+        let wait = patience == Patience::AsSet;
+        let is_there = self.patiently(|socket| tcp_receive::peek(socket, wait))?;
+        // What a wait takes is nobody's cost.
+        self.chooser.restart();
+        Ok(is_there)
+    }
+
+    /// Copies what comes next and cannot be mapped; returns how much.
+    fn complete(&mut self, arrived: &mut Arrived, rest: &mut [u8]) -> usize {
+        self.failure = arrived.error.take().or(self.failure.take());
+        let bytes = arrived.unmappable_bytes.min(rest.len());
+        if bytes == 0 {
+            return 0;
+        }
+        match tcp_receive::receive(self.socket.as_fd(), &mut rest[..bytes], false) {
+            Ok(copied_bytes) => copied_bytes,
+            Err(error) => {
+                if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) {
+                    // Behind what has arrived.
+                    self.failure = Some(error);
+                }
+                0
+            }
+        }
+    }
+
+    fn finish(&mut self, arrived: Arrived, buffer: Buffer) -> Chunk {
+        let (mapped_bytes, copied_bytes) = (arrived.mapped_bytes(), buffer.len());
+        let cause = if copied_bytes < PAGE_BYTES { Cause::PartOfPage } else { self.cause_of_not_mapping() };
+        self.chooser.owes(self.mapper.unmapping(mapped_bytes));
+        self.chooser.received(Way::Mapped, mapped_bytes + copied_bytes);
+        if self.mapper.is_pointless(mapped_bytes, copied_bytes) {
+            self.chooser.rule_out_mapping(Reason::Temporary(pointless(cause)));
+        }
+        let copied = if copied_bytes > 0 {
+            Some(buffer)
+        } else {
+            self.buffers.put(buffer);
+            None
+        };
+        Chunk::new(arrived.pages, copied, cause)
+    }
+
+    /// Looked for now and then: routes change, and the kernel's idea of a full segment grows with those that come.
+    fn cause_of_not_mapping(&mut self) -> Cause {
+        let (cause, chunks) = match self.cause {
+            Some((cause, chunks @ 1..)) => (cause, chunks - 1),
+            _ => (self.surroundings.facts(&self.socket).cause(), CAUSE_CHUNKS),
+        };
+        self.cause = Some((cause, chunks));
+        cause
+    }
+
+    // ---- what is known -----------------------------------------------------------------------------------------
+
+    /// What became of the bytes that were received. Its *datagrams* are chunks.
+    pub fn ledger(&self) -> Tally {
+        self.tally
+    }
+
+    /// The way in use, and what it was compared with.
+    pub fn explain(&self) -> Explanation {
+        self.chooser.explain()
+    }
+
+    /// Why pages were not mapped. Asks the kernel some questions.
+    pub fn diagnosis(&self) -> Diagnosis {
+        Diagnosis::new(self.surroundings.facts(&self.socket), &self.tally)
+    }
+
+    /// The pool that is received into.
+    pub fn buffers(&self) -> &Pool {
+        self.buffers.pool()
+    }
+}
+
+/// A pool's buffer, to be written to.
+fn written(buffer: &mut Buffer) -> &mut [u8] {
+    buffer.as_mut().expect("buffers of a pool can be written to")
+}
+
+fn unavailable(error: &io::Error) -> Reason {
+    match error.raw_os_error() {
+        Some(libc::ENOPROTOOPT) => {
+            Reason::Unavailable("this kernel has no TCP_ZEROCOPY_RECEIVE: Linux 4.18 or newer has")
+        }
+        Some(libc::ENOMEM) => {
+            Reason::Temporary("no memory to map into (ENOMEM): see 'sysctl vm.max_map_count'")
+        }
+        _ if error.kind() == io::ErrorKind::Unsupported => {
+            Reason::Unavailable("this machine's pages are not of 4096 bytes")
+        }
+        _ => Reason::Temporary("the kernel refuses to map what was received"),
+    }
+}
+
+fn pointless(cause: Cause) -> &'static str {
+    match cause {
+        Cause::LocalPages => "next to nothing maps: the pages of a sender on this machine",
+        Cause::HeadersNotSplit => "next to nothing maps: the card does not split headers off",
+        Cause::SegmentSize => "next to nothing maps: segments are not whole pages of 4096 bytes",
+        Cause::PartOfPage => "next to nothing maps: less than a page comes at a time",
+        _ => "next to nothing maps",
+    }
+}
+
+impl io::Read for Receiver {
+    /// Copies into a slice, for programs that have no other way; counted as [`Cause::Slice`].
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        self.set_timeout(None)?;
+        let received = self.patiently(|socket| tcp_receive::receive(socket, buffer, true))?;
+        if received == 0 {
+            self.ended()?;
+        } else {
+            self.tally.add(Evidence::Copied(Cause::Slice), 1, received as u64);
+        }
+        Ok(received)
+    }
+}
+
+impl AsFd for Receiver {
+    /// A descriptor that is readable while something can be received, or completions of the sending half wait to be read; nothing can be
+    /// sent on it.
+    ///
+    /// # Panics
+    /// When it is first asked for, if the process has no descriptor left.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.readiness.descriptor(self.socket.as_fd())
+    }
+}
+
+impl fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Receiver({}, {})", self.chooser.explain(), self.tally)
+    }
+}
+
+#[cfg(test)]
+mod tests;

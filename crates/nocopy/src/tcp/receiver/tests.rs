@@ -1,0 +1,696 @@
+//! Streams received in every way, over loopback and veth.
+
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use nocopy_lab::{End, Lab};
+use socket2::SockRef;
+
+use super::*;
+use crate::engine::calls::{RECEIVE, this_thread, wait_until_in};
+use crate::sys::tcp_receive::local_sender::RingPages;
+use crate::sys::udp_send;
+use crate::tcp::{Finding, Socket};
+
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// No multiple of anything that matters.
+const PERIOD: usize = 1_000_003;
+
+/// What is sent: the same in each period. Two of them, so that there is a write of one period from any place on.
+fn pattern() -> &'static [u8] {
+    static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
+    PATTERN.get_or_init(|| {
+        let mut state = 1_u64;
+        let mut bytes: Vec<u8> = (0..PERIOD)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 56) as u8
+            })
+            .collect();
+        bytes.extend_from_within(..);
+        bytes
+    })
+}
+
+/// Where the stream goes on.
+#[derive(Debug, Default)]
+struct Expected {
+    at: usize,
+}
+
+impl Expected {
+    fn check(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let phase = self.at % PERIOD;
+            let count = bytes.len().min(PERIOD - phase);
+            assert!(
+                bytes[..count] == pattern()[phase..phase + count],
+                "damaged at or behind byte {}",
+                self.at
+            );
+            self.at += count;
+            bytes = &bytes[count..];
+        }
+    }
+
+    fn check_chunk(&mut self, chunk: &Chunk) {
+        let end = self.at + chunk.len();
+        chunk.for_each_part(|part| {
+            assert!(!part.is_empty());
+            self.check(part);
+        });
+        assert_eq!(self.at, end);
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sending {
+    bytes: usize,
+    write_bytes: usize,
+    zero_copy: bool,
+}
+
+/// What waits in the kernel.
+fn queued(receiver: &Receiver) -> usize {
+    tcp_receive::queued_bytes(receiver.socket.as_fd()).unwrap() as usize
+}
+
+/// Sends the pattern, and then the end.
+fn send(stream: &mut TcpStream, what: Sending) {
+    let flags = if what.zero_copy { libc::MSG_ZEROCOPY } else { 0 };
+    let mut at = 0;
+    while at < what.bytes {
+        let phase = at % PERIOD;
+        let count = what.write_bytes.min(what.bytes - at);
+        match SockRef::from(&*stream).send_with_flags(&pattern()[phase..phase + count], flags) {
+            Ok(sent) => at += sent,
+            // Too many notifications that nobody reads.
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                thread::sleep(Duration::from_millis(1))
+            }
+            Err(error) => panic!("{error} after {at} bytes"),
+        }
+    }
+    stream.shutdown(Shutdown::Write).unwrap();
+}
+
+fn connection(to: Ipv4Addr, of: impl FnOnce(Ipv4Addr, u16) -> TcpStream) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((to, 0)).unwrap();
+    let sender = of(to, listener.local_addr().unwrap().port());
+    let receiver = listener.accept().unwrap().0;
+    for stream in [&sender, &receiver] {
+        rustix::net::sockopt::set_tcp_congestion(stream, "cubic").unwrap();
+        stream.set_nodelay(true).unwrap();
+    }
+    option::allow_zero_copy(&sender).unwrap();
+    (sender, receiver)
+}
+
+fn over_loopback() -> (TcpStream, TcpStream) {
+    connection(Ipv4Addr::LOCALHOST, |to, port| TcpStream::connect((to, port)).unwrap())
+}
+
+/// From the right end to the left one.
+fn over_veth(lab: &Lab) -> (TcpStream, TcpStream) {
+    lab.left().namespace().run(|| {
+        connection(lab.left().ipv4(), |to, port| {
+            lab.right().namespace().run(|| TcpStream::connect((to, port)).unwrap())
+        })
+    })
+}
+
+fn receiver_of(stream: TcpStream, receiving: Receiving) -> Receiver {
+    Receiver::new(Arc::new(stream.into()), receiving, Receiver::pool().unwrap()).unwrap()
+}
+
+fn in_another_thread(mut stream: TcpStream, what: Sending) -> JoinHandle<TcpStream> {
+    thread::spawn(move || {
+        send(&mut stream, what);
+        stream
+    })
+}
+
+/// The next chunk. A wait with a time limit ends also when the process is stopped and goes on (SIGSTOP, SIGCONT): then there is another.
+fn next_chunk(receiver: &mut Receiver) -> Result<Option<Chunk>, ReceiveError> {
+    let give_up = Instant::now() + LONGEST;
+    loop {
+        match receiver.receive_timeout(LONGEST) {
+            Err(ReceiveError::WouldBlock) if Instant::now() < give_up => {}
+            received => return received,
+        }
+    }
+}
+
+/// Receives all of what is sent, checks it and drops it at once.
+fn transfer((sender, receiver): (TcpStream, TcpStream), receiving: Receiving, what: Sending) -> Receiver {
+    let sender = in_another_thread(sender, what);
+    let mut receiver = receiver_of(receiver, receiving);
+    let mut expected = Expected::default();
+    while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
+        expected.check_chunk(&chunk);
+    }
+    assert_eq!(expected.at, what.bytes, "{receiving:?} {what:?}");
+    assert!(receiver.receive().unwrap().is_none(), "the end stays the end");
+    assert_eq!(receiver.ledger().bytes(), what.bytes as u64);
+    sender.join().unwrap();
+    receiver
+}
+
+const WAYS: [Receiving; 7] = [
+    Receiving::Auto,
+    Receiving::Mapped,
+    Receiving::Recv { bytes: 1 },
+    Receiving::Recv { bytes: 4096 },
+    Receiving::Recv { bytes: 65_536 },
+    Receiving::Recv { bytes: 99_991 },
+    Receiving::Recv { bytes: 1 << 20 },
+];
+
+#[test]
+fn streams_arrive_as_they_were_sent_in_every_way() {
+    for receiving in WAYS {
+        for (write_bytes, zero_copy) in
+            [(1447, false), (4096, true), (61_440, true), (65_536, false), (999_999, true)]
+        {
+            // A byte a call takes its time.
+            let bytes = if receiving == (Receiving::Recv { bytes: 1 }) { 30_001 } else { 7_654_321 };
+            transfer(over_loopback(), receiving, Sending { bytes, write_bytes, zero_copy });
+        }
+        transfer(over_loopback(), receiving, Sending { bytes: 2001, write_bytes: 1, zero_copy: false });
+        transfer(over_loopback(), receiving, Sending { bytes: 0, write_bytes: 1, zero_copy: false });
+    }
+}
+
+#[test]
+fn a_message_is_received_when_it_is_there_however_short() {
+    for receiving in WAYS {
+        let (mut peer, receiver) = over_loopback();
+        let mut receiver = receiver_of(receiver, receiving);
+        for bytes in (1..200).chain([4095, 4096, 4097, 8192, 20_000]) {
+            peer.write_all(&pattern()[..bytes]).unwrap();
+            let mut expected = Expected::default();
+            while expected.at < bytes {
+                expected.check_chunk(&next_chunk(&mut receiver).unwrap().unwrap());
+            }
+            assert_eq!(expected.at, bytes);
+        }
+    }
+}
+
+/// Sends 60,000 bytes in parts, each of the first five when the receiver is seen to wait for 50,000. `None`: the wait was over before,
+/// as it is after a stop of the whole process.
+fn waited_for_enough(receiving: Receiving) -> Option<(TcpStream, Receiver, Expected)> {
+    const PART_BYTES: usize = 10_000;
+    let (mut sender, stream) = over_loopback();
+    let mut receiver = receiver_of(stream, receiving);
+    receiver.set_low_water(5 * PART_BYTES, 2 * LONGEST);
+    let waiting = this_thread();
+    let sending = thread::spawn(move || {
+        for part in 0..6 {
+            assert!(part >= 5 || wait_until_in(waiting, RECEIVE), "it waits for more");
+            sender.write_all(&pattern()[part * PART_BYTES..][..PART_BYTES]).unwrap();
+        }
+        sender
+    });
+    let (mut expected, mut is_enough) = (Expected::default(), true);
+    while expected.at < 5 * PART_BYTES {
+        let chunk = receiver.receive().unwrap().expect("more is to come");
+        // What was there at once may be more than one chunk.
+        is_enough &= expected.at > 0 || queued(&receiver) + chunk.len() >= 5 * PART_BYTES;
+        expected.check_chunk(&chunk);
+    }
+    let sender = sending.join().unwrap();
+    is_enough.then_some((sender, receiver, expected))
+}
+
+#[test]
+fn a_wait_for_more_ends_by_enough_by_time_or_at_the_end() {
+    for receiving in [Receiving::Recv { bytes: 64 << 10 }, Receiving::Mapped, Receiving::Auto] {
+        let waited = (0..5).find_map(|_| waited_for_enough(receiving));
+        let (mut sender, mut receiver, mut expected) = waited.expect("woken for less");
+        // Less than that: when it has waited for long enough.
+        receiver.set_low_water(50_000, Duration::from_millis(30));
+        while expected.at < 60_000 {
+            expected.check_chunk(&receiver.receive().unwrap().expect("the rest"));
+        }
+        // And at the end, without waiting.
+        let started = Instant::now();
+        receiver.set_low_water(50_000, 2 * LONGEST);
+        sender.write_all(&pattern()[60_000..60_100]).unwrap();
+        drop(sender);
+        expected.check_chunk(&receiver.receive().unwrap().expect("the last bytes"));
+        assert_eq!(expected.at, 60_100);
+        assert!(receiver.receive().unwrap().is_none());
+        assert!(started.elapsed() < LONGEST, "the end was waited for");
+    }
+}
+
+#[test]
+fn who_does_not_wait_is_told_that_nothing_is_there() {
+    for receiving in WAYS {
+        let (mut peer, receiver) = over_loopback();
+        receiver.set_nonblocking(true).unwrap();
+        let mut receiver = receiver_of(receiver, receiving);
+        assert!(matches!(receiver.try_receive(), Err(ReceiveError::WouldBlock)));
+        let (started, timeout, mut waits) = (Instant::now(), Duration::from_millis(30), 0);
+        while started.elapsed() < timeout {
+            assert!(matches!(receiver.receive_timeout(timeout), Err(ReceiveError::WouldBlock)));
+            waits += 1;
+        }
+        // One, and one for a stop of the whole process.
+        assert!(waits < 5, "it returned {waits} times in the time it was to wait");
+        let waiting = this_thread();
+        let later = thread::spawn(move || {
+            assert!(wait_until_in(waiting, RECEIVE), "it waits");
+            peer.write_all(b"x").unwrap();
+            peer
+        });
+        assert_eq!(receiver.receive().unwrap().unwrap().to_vec(), b"x");
+        drop(later.join().unwrap());
+        assert!(receiver.receive().unwrap().is_none() && receiver.try_receive().unwrap().is_none());
+    }
+}
+
+/// Waits until so many bytes can be received.
+fn until_queued(receiver: &Receiver, bytes: usize) {
+    let started = Instant::now();
+    while rustix::io::ioctl_fionread(&receiver.socket).unwrap() < bytes as u64 {
+        assert!(started.elapsed() < LONGEST, "not queued");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_reset_is_an_error_behind_all_that_came_before() {
+    const BYTES: usize = 90_001;
+    for (receiving, told_before) in WAYS.into_iter().flat_map(|way| [(way, false), (way, true)]) {
+        let (peer, receiver) = over_loopback();
+        let mut receiver = receiver_of(receiver, receiving);
+        let mut sent = 0;
+        while sent < BYTES {
+            sent +=
+                SockRef::from(&peer).send_with_flags(&pattern()[sent..BYTES], libc::MSG_ZEROCOPY).unwrap();
+        }
+        until_queued(&receiver, BYTES);
+        SockRef::from(&peer).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(peer);
+        if told_before {
+            let started = Instant::now();
+            let told = loop {
+                if let Some(error) = SockRef::from(&receiver.socket).take_error().unwrap() {
+                    break error;
+                }
+                assert!(started.elapsed() < LONGEST, "no reset");
+            };
+            assert_eq!(told.raw_os_error(), Some(libc::ECONNRESET));
+        }
+        let mut expected = Expected::default();
+        let end = loop {
+            match next_chunk(&mut receiver) {
+                Ok(Some(chunk)) => expected.check_chunk(&chunk),
+                end => break end,
+            }
+        };
+        assert_eq!(expected.at, BYTES, "{receiving:?}");
+        match end {
+            Err(ReceiveError::Broken(error)) => {
+                assert!(!told_before && error.raw_os_error() == Some(libc::ECONNRESET), "{error}");
+            }
+            Err(ReceiveError::BrokenBefore) => assert!(told_before),
+            other => panic!("{receiving:?}: {other:?}"),
+        }
+        assert!(matches!(receiver.receive(), Err(ReceiveError::BrokenBefore)), "never a proper end");
+    }
+}
+
+#[test]
+fn shutting_the_receiving_side_is_an_end() {
+    let (_peer, receiver) = over_loopback();
+    let mut receiver = receiver_of(receiver, Receiving::Auto);
+    SockRef::from(&receiver.socket).shutdown(Shutdown::Read).unwrap();
+    assert!(receiver.receive().unwrap().is_none());
+}
+
+#[test]
+fn urgent_data_stops_nobody() {
+    for receiving in WAYS {
+        let (mut peer, receiver) = over_loopback();
+        let mut receiver = receiver_of(receiver, receiving);
+        let mut expected = Expected::default();
+        peer.write_all(&pattern()[..5000]).unwrap();
+        SockRef::from(&peer).send_out_of_band(b"!").unwrap();
+        peer.write_all(&pattern()[5000..15_000]).unwrap();
+        peer.shutdown(Shutdown::Write).unwrap();
+        while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
+            expected.check_chunk(&chunk);
+        }
+        assert_eq!(expected.at, 15_000, "{receiving:?}");
+    }
+}
+
+#[test]
+fn an_urgent_byte_behind_mapped_pages_is_passed_as_well() {
+    // Less than a first segment over loopback (32741 bytes).
+    const WHOLE_BYTES: usize = 7 * PAGE_BYTES;
+    for receiving in WAYS {
+        let (peer, receiver) = over_loopback();
+        let mut receiver = receiver_of(receiver, receiving);
+        let sending = SockRef::from(&peer);
+        let sent = sending.send_with_flags(&pattern()[..WHOLE_BYTES], libc::MSG_ZEROCOPY).unwrap();
+        assert_eq!(sent, WHOLE_BYTES);
+        sending.send(&pattern()[WHOLE_BYTES..WHOLE_BYTES + 3]).unwrap();
+        sending.send_out_of_band(b"!").unwrap();
+        sending.send(&pattern()[WHOLE_BYTES + 3..WHOLE_BYTES + 1000]).unwrap();
+        until_queued(&receiver, WHOLE_BYTES + 3);
+        // What lies behind the mark is not counted there, but acknowledged.
+        let started = Instant::now();
+        while udp_send::unsent_bytes(&peer).unwrap() > 0 {
+            assert!(started.elapsed() < LONGEST, "not acknowledged");
+            thread::sleep(Duration::from_millis(1));
+        }
+        let mut expected = Expected::default();
+        while expected.at < WHOLE_BYTES + 1000 {
+            expected.check_chunk(&next_chunk(&mut receiver).unwrap().unwrap());
+        }
+        assert_eq!(expected.at, WHOLE_BYTES + 1000, "{receiving:?}");
+    }
+}
+
+#[test]
+fn a_timeout_that_the_socket_had_is_not_ours() {
+    let (mut peer, receiver) = over_loopback();
+    receiver.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    let mut receiver = receiver_of(receiver, Receiving::Auto);
+    let waiting = this_thread();
+    let later = thread::spawn(move || {
+        assert!(wait_until_in(waiting, RECEIVE), "it waits");
+        thread::sleep(Duration::from_millis(50));
+        peer.write_all(b"x").unwrap();
+    });
+    assert_eq!(receiver.receive().unwrap().unwrap().len(), 1);
+    later.join().unwrap();
+}
+
+#[test]
+fn a_listener_serves_more_connections_than_a_pool_has_buffers() {
+    let shared = Pool::new(BUFFERS, 4096).unwrap();
+    for builder in [Socket::builder(), Socket::builder().receive_pool(&shared)] {
+        let listener = builder.listen((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let address = listener.local_address().unwrap();
+        let connections: Vec<_> = (0..3 * BUFFERS)
+            .map(|_| {
+                let mut peer = TcpStream::connect(address).unwrap();
+                peer.write_all(b"x").unwrap();
+                let mut socket = listener.accept().unwrap().0;
+                let chunk = socket.receiver().receive().unwrap().unwrap();
+                socket.receiver().recycle(chunk);
+                (peer, socket)
+            })
+            .collect();
+        assert_eq!(connections.len(), 3 * BUFFERS as usize);
+    }
+}
+
+#[test]
+fn chunks_outlive_the_connection_and_do_not_hold_it() {
+    const BYTES: usize = 1 << 20;
+    let (sender, receiver) = over_loopback();
+    let sender = in_another_thread(sender, Sending { bytes: BYTES, write_bytes: 61_440, zero_copy: true });
+    let mut receiver = receiver_of(receiver, Receiving::Mapped);
+    let mut kept = Vec::new();
+    while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
+        kept.push(chunk);
+        if kept.len() == BUFFERS as usize - 1 {
+            break;
+        }
+    }
+    let rest: usize = {
+        let mut bytes = Vec::new();
+        receiver.read_to_end(&mut bytes).unwrap()
+    };
+    assert!(kept.iter().any(|chunk| chunk.mapped_bytes() > 0), "pages are kept");
+    drop(receiver);
+    let mut peer = sender.join().unwrap();
+    peer.set_read_timeout(Some(LONGEST)).unwrap();
+    let read = peer.read_to_end(&mut Vec::new()).unwrap();
+    assert_eq!(read, 0, "the other side sees the end while chunks are kept");
+    drop(peer);
+    let checked = thread::spawn(move || {
+        let mut expected = Expected::default();
+        kept.iter().for_each(|chunk| expected.check_chunk(chunk));
+        expected.at
+    });
+    assert_eq!(checked.join().unwrap() + rest, BYTES);
+}
+
+#[test]
+fn without_room_to_map_pages_are_copied_until_some_are_dropped() {
+    const BYTES: usize = 24 << 20;
+    let (sender, receiver) = over_loopback();
+    let sender = in_another_thread(sender, Sending { bytes: BYTES, write_bytes: 61_440, zero_copy: true });
+    let pool = Pool::new(4096, 64 << 10).unwrap();
+    let mut receiver = Receiver::new(Arc::new(receiver.into()), Receiving::Mapped, pool.clone()).unwrap();
+    let (mut kept, mut expected) = (Vec::new(), Expected::default());
+    let mut mapped_again = 0;
+    while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
+        expected.check_chunk(&chunk);
+        let is_enough = receiver.ledger().copied_bytes(Cause::NoSlot) > 1 << 20;
+        if is_enough {
+            // From now on they are dropped at once.
+            let mut again = Expected::default();
+            kept.drain(..).for_each(|chunk: Chunk| again.check_chunk(&chunk));
+            mapped_again += chunk.mapped_bytes();
+        } else {
+            kept.push(chunk);
+        }
+    }
+    sender.join().unwrap();
+    assert_eq!(expected.at, BYTES);
+    assert!(mapped_again > 1 << 20, "{}", receiver.ledger());
+    assert!(receiver.diagnosis().findings.contains(&Finding::NoSlot), "{}", receiver.diagnosis());
+    drop(receiver);
+    assert_eq!(pool.at_home(), pool.total());
+}
+
+#[test]
+fn without_buffers_nothing_is_lost() {
+    for receiving in [Receiving::Recv { bytes: 4096 }, Receiving::Mapped] {
+        let (sender, receiver) = over_loopback();
+        let what = Sending { bytes: 100_000, write_bytes: 10_000, zero_copy: false };
+        let sender = in_another_thread(sender, what);
+        let pool = Pool::new(2, 4096).unwrap();
+        let mut receiver = Receiver::new(Arc::new(receiver.into()), receiving, pool).unwrap();
+        let (mut kept, mut expected, mut refused) = (Vec::new(), Expected::default(), 0);
+        loop {
+            match next_chunk(&mut receiver) {
+                Ok(Some(chunk)) => kept.push(chunk),
+                Ok(None) => break,
+                Err(ReceiveError::NoBuffers { total: 2 }) => {
+                    refused += 1;
+                    for chunk in kept.drain(..) {
+                        expected.check_chunk(&chunk);
+                        receiver.recycle(chunk);
+                    }
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        kept.iter().for_each(|chunk| expected.check_chunk(chunk));
+        assert_eq!(expected.at, what.bytes);
+        assert!(refused > 5, "{refused}");
+        sender.join().unwrap();
+    }
+}
+
+/// Pages of a sender on this host, filled with that byte and received as a chunk that has them mapped. `None`: what it takes is missing, and
+/// that was said.
+fn rewritable_chunk(byte: u8) -> Option<(RingPages, TcpStream, Receiver, Chunk)> {
+    let pages = match RingPages::new(RING_PAGES) {
+        Ok(pages) => pages,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            nocopy_lab::skip(&nocopy_lab::Missing::Capability("CAP_NET_RAW"));
+            return None;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let (sender, receiver) = over_loopback();
+    let mut receiver = receiver_of(receiver, Receiving::Mapped);
+    pages.fill(byte);
+    pages.send(sender.as_fd());
+    until_queued(&receiver, RING_PAGES as usize * PAGE_BYTES);
+    let chunk = next_chunk(&mut receiver).unwrap().unwrap();
+    assert!(chunk.mapped_bytes() > 0, "{chunk:?}: {}", receiver.diagnosis());
+    Some((pages, sender, receiver, chunk))
+}
+
+const RING_PAGES: u32 = 8;
+
+/// An empty file without a name.
+fn file() -> File {
+    rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into()
+}
+
+#[test]
+fn a_local_sender_can_change_what_is_mapped_but_no_copy_of_it() {
+    let Some((pages, mut sender, mut receiver, chunk)) = rewritable_chunk(1) else { return };
+    let (mapped, bytes) = (chunk.mapped(), chunk.mapped_bytes());
+    let before = chunk.to_vec();
+    pages.fill(2);
+    assert!(mapped.iter().all(|byte| byte == 2), "these are the sender's own pages");
+    assert!(before.iter().all(|&byte| byte == 1), "a copy stays what it is");
+    // Each way to read, by what is there now.
+    let (mut room, mut parts, mut file) = ([0; 100], Vec::new(), file());
+    assert_eq!((mapped.copy_to(&mut room), room), (100, [2; 100]));
+    chunk.for_each_part(|part| parts.extend_from_slice(part));
+    assert_eq!((parts.len(), &parts[..bytes]), (chunk.len(), &vec![2; bytes][..]));
+    assert_eq!(mapped.write_to(&file).unwrap(), bytes);
+    file.rewind().unwrap();
+    let mut written = Vec::new();
+    file.read_to_end(&mut written).unwrap();
+    assert_eq!(written, parts[..bytes]);
+    // The stream goes on behind it.
+    let received = chunk.len();
+    receiver.recycle(chunk);
+    sender.write_all(b"end").unwrap();
+    drop(sender);
+    let mut rest = Vec::new();
+    receiver.read_to_end(&mut rest).unwrap();
+    assert_eq!(received + rest.len(), RING_PAGES as usize * PAGE_BYTES + 3);
+    assert!(rest.ends_with(b"end"));
+}
+
+#[test]
+fn mapped_bytes_are_copied_while_their_sender_changes_them() {
+    let Some((pages, _sender, _receiver, chunk)) = rewritable_chunk(1) else { return };
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // Relaxed: it says nothing about other memory.
+            for byte in (1..=2).cycle().take_while(|_| !done.load(Ordering::Relaxed)) {
+                pages.fill(byte);
+            }
+        });
+        for _ in 0..1000 {
+            let copy = chunk.mapped().to_vec();
+            // What was decided by the copy still holds: it is not read from the pages again.
+            let ones = copy.iter().filter(|&&byte| byte == 1).count();
+            let twos = copy.iter().filter(|&&byte| byte == 2).count();
+            assert_eq!(ones + twos, copy.len());
+            chunk.for_each_part(|part| assert!(part.iter().all(|byte| (1..=2).contains(byte))));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_chunk_of_a_buffer_can_be_changed_and_one_of_pages_cannot() {
+    let (sender, receiver) = over_loopback();
+    let what = Sending { bytes: 5 * 61_440, write_bytes: 61_440, zero_copy: true };
+    let sender = in_another_thread(sender, what);
+    let mut receiver = receiver_of(receiver, Receiving::Mapped);
+    let mut mapped = 0;
+    while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
+        let (has_pages, ledger) = (chunk.mapped_bytes() > 0, chunk.ledger());
+        assert_eq!(ledger.zero_copy_bytes(), chunk.mapped_bytes() as u64);
+        assert_eq!(chunk.into_buffer().is_err(), has_pages);
+        mapped += ledger.zero_copy_bytes();
+    }
+    assert_eq!(mapped, receiver.ledger().zero_copy_bytes());
+    sender.join().unwrap();
+}
+
+#[test]
+fn readers_of_slices_get_a_copy() {
+    let (sender, receiver) = over_loopback();
+    let what = Sending { bytes: 1_234_567, write_bytes: 65_536, zero_copy: false };
+    let sender = in_another_thread(sender, what);
+    let mut receiver = receiver_of(receiver, Receiving::Auto);
+    let mut bytes = Vec::new();
+    receiver.read_to_end(&mut bytes).unwrap();
+    Expected::default().check(&bytes);
+    assert_eq!(receiver.ledger().copied_bytes(Cause::Slice), what.bytes as u64);
+    sender.join().unwrap();
+}
+
+#[test]
+fn chunks_longer_than_buffers_are_refused() {
+    let (_peer, receiver) = over_loopback();
+    let socket: Arc<OwnedFd> = Arc::new(receiver.into());
+    let pool = Pool::new(1, 4096).unwrap();
+    let of = |bytes| Receiver::new(Arc::clone(&socket), Receiving::Recv { bytes }, pool.clone());
+    assert!(matches!(of(4097), Err(ReceiverRefused::ChunkTooLong { bytes: 4097, buffer_bytes: 4096 })));
+    assert!(matches!(of(0), Err(ReceiverRefused::ChunkOfNothing)));
+    assert!(of(4096).is_ok());
+}
+
+// ---- what maps, and why not ------------------------------------------------------------------------------------
+
+const MUCH: Sending = Sending { bytes: 32 << 20, write_bytes: 256 << 10, zero_copy: true };
+
+fn ip(end: &End, arguments: &str) {
+    let done = end.namespace().run(|| Command::new("ip").args(arguments.split(' ')).output().unwrap());
+    assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[test]
+fn segments_of_whole_pages_map() {
+    for mtu in [4148, 8244] {
+        let Some(lab) = Lab::builder().mtu(mtu).build_or_skip() else { return };
+        let diagnosis = transfer(over_veth(&lab), Receiving::Mapped, MUCH).diagnosis();
+        assert!(diagnosis.mapped_fraction() >= Some(0.99), "MTU {mtu}: {diagnosis}");
+        assert_eq!(
+            (diagnosis.facts.segment_bytes, &diagnosis.findings[..]),
+            (mtu - 52, &[Finding::Mapped][..])
+        );
+    }
+}
+
+#[test]
+fn segments_of_other_lengths_do_not_and_it_is_said_so() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    // Packets as they would be on a wire; a veth carries them joined otherwise.
+    ip(lab.right(), "link set dev nc1 gso_max_segs 1");
+    let diagnosis = transfer(over_veth(&lab), Receiving::Mapped, MUCH).diagnosis();
+    assert_eq!(diagnosis.mapped_bytes, 0, "{diagnosis}");
+    assert!(diagnosis.findings.contains(&Finding::SegmentSize), "{diagnosis}");
+    assert!(diagnosis.to_string().contains("segments of 1448 bytes"), "{diagnosis}");
+}
+
+#[test]
+fn what_a_local_program_sends_by_ordinary_calls_does_not_map() {
+    let plain = Sending { zero_copy: false, ..MUCH };
+    let receiver = transfer(over_loopback(), Receiving::Mapped, plain);
+    let diagnosis = receiver.diagnosis();
+    if diagnosis.facts.high_order_pages == Some(false) {
+        assert!(diagnosis.mapped_bytes > 0, "set so, it does: {diagnosis}");
+        return;
+    }
+    assert_eq!(diagnosis.mapped_bytes, 0, "{diagnosis}");
+    assert_eq!(diagnosis.findings, [Finding::LocalSender], "{diagnosis}");
+    assert!(
+        receiver.ledger().copied_bytes(Cause::LocalPages) > plain.bytes as u64 / 2,
+        "{}",
+        receiver.ledger()
+    );
+}
+
+#[test]
+fn left_alone_it_learns_that_nothing_maps() {
+    let plain = Sending { bytes: 256 << 20, zero_copy: false, ..MUCH };
+    let receiver = transfer(over_loopback(), Receiving::Auto, plain);
+    let explanation = receiver.explain();
+    assert_ne!(explanation.way(), Some(Way::Mapped), "{explanation}");
+    assert_eq!(receiver.ledger().zero_copy_bytes(), 0);
+    assert!(
+        receiver.ledger().copied_bytes(Cause::CopyingIsFaster) > plain.bytes as u64 / 2,
+        "{}",
+        receiver.ledger()
+    );
+}

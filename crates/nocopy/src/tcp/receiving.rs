@@ -1,0 +1,350 @@
+//! The ways to receive, and which of them is used.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::engine::policy::{self, Choice, Matter, Policy, Reason, Work};
+use crate::facts::evidence::Cause;
+
+/// How a receiver is to receive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Receiving {
+    /// The way that is fastest here, found by measuring while receiving.
+    #[default]
+    Auto,
+    /// By an ordinary call, which copies up to so many bytes into a buffer.
+    Recv {
+        /// The most that one call receives; not more than a buffer of the pool has.
+        bytes: u32,
+    },
+    /// By mapping the pages that the data lie on (`TCP_ZEROCOPY_RECEIVE`); what does not lie on whole pages is copied.
+    Mapped,
+}
+
+/// A way to receive. A third one would be io_uring's zero-copy receive (`IORING_OP_RECV_ZC`): a method of the policy, a function of the
+/// receiver that makes a chunk, and a kind of piece that a chunk can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Way {
+    /// An ordinary call, up to so many bytes.
+    Recv {
+        /// The most that one call receives.
+        bytes: u32,
+    },
+    /// Pages are mapped.
+    Mapped,
+}
+
+impl fmt::Display for Way {
+    /// `recv of 64 KiB`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Recv { bytes } if bytes % 1024 == 0 => write!(f, "recv of {} KiB", bytes / 1024),
+            Self::Recv { bytes } => write!(f, "recv of {bytes} bytes"),
+            Self::Mapped => f.write_str("mapped"),
+        }
+    }
+}
+
+/// What the choice is among, with mapping behind the first, in the order in which they are tried. Below, the call costs too much; above, no cache
+/// holds a chunk until it is read.
+const CHUNK_BYTES: [u32; policy::METHODS_MAX - 1] =
+    [64 << 10, 128 << 10, 256 << 10, 32 << 10, 512 << 10, 1 << 20, 16 << 10];
+
+/// The largest of them.
+pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
+
+/// What costs are compared by: a page's worth of bytes. A chunk has a number of them, whatever way it came.
+const UNIT_BYTES: usize = 4096;
+
+/// The same for all chunks, so that they are compared; the true number is told with the cost.
+const WORK: Work = Work { destination: 0, bytes: UNIT_BYTES as u32, count: 32 };
+
+/// Chunks that are shorter, and could be longer, tell more of the sender's pauses than of the cost.
+const TELLING_BYTES_MIN: usize = 32 << 10;
+
+/// Which way is used, by what receiving and *using* a byte costs: from the start of one call, less what it waited, to the start of the
+/// next. So what a chunk does to the caches is in it, and what unmapping costs whoever drops it.
+#[derive(Debug)]
+pub(super) struct Chooser {
+    policy: Policy<Way>,
+    is_pinned: bool,
+    /// Mapping was measured, or found not to work.
+    is_mapping_known: bool,
+    sample: Option<Sample>,
+}
+
+#[derive(Debug)]
+struct Sample {
+    choice: Choice<Way>,
+    started: Instant,
+    /// What it will cost later on.
+    owed: Duration,
+    /// What it brought; 0 as long as it tells nothing.
+    units: u32,
+    /// The call found nothing, so that the next one takes its place.
+    is_open: bool,
+}
+
+impl Chooser {
+    pub(super) fn new(receiving: Receiving, buffer_bytes: usize) -> Self {
+        let policy = match receiving {
+            Receiving::Auto => among(buffer_bytes),
+            Receiving::Recv { bytes } => Policy::pinned(Way::Recv { bytes }),
+            Receiving::Mapped => Policy::pinned(Way::Mapped),
+        };
+        let policy = policy.about(Matter::Reads);
+        Self { policy, is_pinned: receiving != Receiving::Auto, is_mapping_known: false, sample: None }
+    }
+
+    /// Why what is not to be mapped is copied. That it is faster is not said before it is known.
+    #[inline]
+    pub(super) fn cause_of_copying(&self) -> Cause {
+        if self.is_mapping_known && !self.is_pinned { Cause::CopyingIsFaster } else { Cause::SocketCall }
+    }
+
+    /// The way to receive now; what was received before has been used.
+    #[inline]
+    pub(super) fn begin(&mut self) -> Way {
+        self.begin_by(Instant::now)
+    }
+
+    /// The same by a clock, which is read only where something is measured.
+    #[inline]
+    fn begin_by(&mut self, clock: impl Fn() -> Instant) -> Way {
+        let now = match self.sample.take() {
+            None => None,
+            Some(sample) => {
+                let now = clock();
+                if sample.is_open {
+                    let way = sample.choice.method;
+                    self.sample = Some(Sample { started: now, ..sample });
+                    return way;
+                }
+                self.record(&sample, now);
+                Some(now)
+            }
+        };
+        let choice = self.policy.choose(WORK);
+        if choice.measured {
+            let started = now.unwrap_or_else(clock);
+            self.sample = Some(Sample { choice, started, owed: Duration::ZERO, units: 0, is_open: false });
+        }
+        choice.method
+    }
+
+    fn record(&mut self, sample: &Sample, now: Instant) {
+        if sample.units > 0 {
+            self.is_mapping_known |= sample.choice.method == Way::Mapped;
+            let work = Work { count: sample.units, ..WORK };
+            self.policy.record(sample.choice, work, now.duration_since(sample.started) + sample.owed);
+        }
+    }
+
+    /// Whether it matters when the call waits.
+    #[inline]
+    pub(super) fn is_measuring(&self) -> bool {
+        self.sample.is_some()
+    }
+
+    /// What the call did until now is none of its cost.
+    pub(super) fn restart(&mut self) {
+        if let Some(sample) = &mut self.sample {
+            sample.started = Instant::now();
+        }
+    }
+
+    /// What the chunk will cost when it is cleared away together with others.
+    pub(super) fn owes(&mut self, cost: Duration) {
+        if let Some(sample) = &mut self.sample {
+            sample.owed = cost;
+        }
+    }
+
+    /// The call brought nothing yet.
+    #[inline]
+    pub(super) fn found_nothing(&mut self) {
+        if let Some(sample) = &mut self.sample {
+            sample.is_open = true;
+        }
+    }
+
+    /// What the call brought, and by which way. A receiver that is faster than its sender never fills a large chunk, so it need not be full,
+    /// only long enough that what it cost is the cost of its bytes.
+    #[inline]
+    pub(super) fn received(&mut self, way: Way, bytes: usize) {
+        let Some(sample) = &mut self.sample else { return };
+        sample.is_open = false;
+        let bytes_max = match way {
+            Way::Recv { bytes } => bytes as usize,
+            Way::Mapped => usize::MAX,
+        };
+        if way == sample.choice.method && bytes >= TELLING_BYTES_MIN.min(bytes_max) {
+            sample.units = (bytes / UNIT_BYTES).max(1) as u32;
+        }
+    }
+
+    /// Pages do not map, for now or at all.
+    pub(super) fn rule_out_mapping(&mut self, why: Reason) {
+        self.sample = None;
+        self.is_mapping_known = true;
+        if !self.is_pinned {
+            self.policy.rule_out(Way::Mapped, why);
+        }
+    }
+
+    pub(super) fn explain(&self) -> Explanation {
+        Explanation(self.policy.explain())
+    }
+}
+
+fn among(buffer_bytes: usize) -> Policy<Way> {
+    let fitting = CHUNK_BYTES.into_iter().filter(|&bytes| bytes as usize <= buffer_bytes);
+    let mut ways: Vec<Way> = fitting.map(|bytes| Way::Recv { bytes }).collect();
+    if ways.is_empty() {
+        ways.push(Way::Recv { bytes: buffer_bytes as u32 });
+    }
+    // The first to be tried, since it has the most to gain; whether anything maps is known after some chunks.
+    ways.insert(1, Way::Mapped);
+    Policy::new(&ways, &ways)
+}
+
+/// Which way is used, and what it was compared with. Displays as text, a line for each way.
+#[derive(Debug, Clone)]
+pub struct Explanation(policy::Explanation<Way>);
+
+impl Explanation {
+    /// The way in use; `None` before anything was received.
+    pub fn way(&self) -> Option<Way> {
+        self.0.classes.first().map(|class| class.method)
+    }
+
+    /// All that is known.
+    pub fn policy(&self) -> &policy::Explanation<Way> {
+        &self.0
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let by = if self.0.pinned { "the user" } else { "measurement" };
+        let Some(class) = self.0.classes.first() else {
+            return write!(f, "nothing received yet; the way is chosen by {by}");
+        };
+        write!(f, "{}, chosen by {by}", class.method)?;
+        if let Some(ns) = class.cost_ns {
+            write!(f, ": {ns:.0} ns for 4 KiB, received and used")?;
+        }
+        class.others.iter().try_for_each(|other| write!(f, "\n  {other}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ways(buffer_bytes: usize) -> Vec<Way> {
+        let mut chooser = Chooser::new(Receiving::Auto, buffer_bytes);
+        let first = chooser.begin();
+        let explanation = chooser.explain();
+        let others = explanation.policy().classes[0].others.iter().map(|other| other.method);
+        [first].into_iter().chain(others).collect()
+    }
+
+    #[test]
+    fn chunks_fit_into_the_buffers() {
+        let all = ways(CHUNK_BYTES_MAX);
+        assert_eq!((all.len(), all[0]), (policy::METHODS_MAX, Way::Recv { bytes: 64 << 10 }));
+        assert_eq!(ways(40 << 10).len(), 3);
+        assert_eq!(ways(4096), [Way::Recv { bytes: 4096 }, Way::Mapped]);
+        assert_eq!(ways(16 << 10), [Way::Recv { bytes: 16 << 10 }, Way::Mapped]);
+    }
+
+    #[test]
+    fn calls_that_find_nothing_take_no_turn_of_a_measured_one() {
+        let mut chooser = Chooser::new(Receiving::Auto, CHUNK_BYTES_MAX);
+        for _ in 0..1000 {
+            chooser.begin();
+            assert!(chooser.is_measuring());
+            chooser.found_nothing();
+        }
+        chooser.received(Way::Recv { bytes: 64 << 10 }, 64 << 10);
+        chooser.begin();
+        assert!(chooser.explain().policy().classes[0].cost_ns.is_some());
+    }
+
+    #[test]
+    fn a_chunk_that_was_not_filled_tells_nothing() {
+        let mut chooser = Chooser::new(Receiving::Auto, CHUNK_BYTES_MAX);
+        for _ in 0..1000 {
+            let way = chooser.begin();
+            chooser.received(way, 1000);
+            assert_eq!(chooser.cause_of_copying(), Cause::SocketCall, "nothing was compared");
+        }
+        let explanation = chooser.explain();
+        assert_eq!(explanation.policy().classes[0].cost_ns, None);
+        assert_eq!(explanation.way(), Some(Way::Recv { bytes: 64 << 10 }));
+    }
+
+    /// Receives until so many bytes came, while a call by each way takes that long for those that wait, of which there are so many.
+    fn after(bytes: usize, queued: usize, cost: impl Fn(Way, usize) -> f64) -> Explanation {
+        let mut chooser = Chooser::new(Receiving::Auto, CHUNK_BYTES_MAX);
+        let (mut now, mut received, mut call) = (Instant::now(), 0, 0_u32);
+        while received < bytes {
+            let way = chooser.begin_by(|| now);
+            let count = match way {
+                Way::Recv { bytes } => queued.min(bytes as usize),
+                Way::Mapped => queued,
+            };
+            call += 1;
+            // Some noise, and now and then a call that was preempted.
+            let factor =
+                1.0 + f64::from(call * 7919 % 101) / 500.0 + if call % 97 == 50 { 10.0 } else { 0.0 };
+            now += Duration::from_nanos((cost(way, count) * factor) as u64);
+            chooser.received(way, count);
+            received += count;
+        }
+        chooser.explain()
+    }
+
+    /// A call, and a price by 4 KiB.
+    fn linear(call_ns: f64, copied_ns: f64, mapped_ns: f64) -> impl Fn(Way, usize) -> f64 {
+        move |way, count| {
+            let each_ns = if way == Way::Mapped { mapped_ns } else { copied_ns };
+            call_ns + each_ns * count as f64 / UNIT_BYTES as f64
+        }
+    }
+
+    #[test]
+    fn mapping_is_found_where_it_is_cheaper_and_not_where_it_is_dearer() {
+        // 48 KiB: a sender that is slower than the receiver, so no chunk is ever filled.
+        for queued in [48 << 10, 4 << 20] {
+            let cheaper = after(2 << 30, queued, linear(500.0, 400.0, 250.0));
+            assert_eq!(cheaper.way(), Some(Way::Mapped), "{queued}: {cheaper}");
+            let dearer = after(2 << 30, queued, linear(500.0, 400.0, 500.0));
+            assert_ne!(dearer.way(), Some(Way::Mapped), "{queued}: {dearer}");
+        }
+    }
+
+    #[test]
+    fn the_length_is_found_that_costs_least() {
+        // What does not fit into a cache costs more.
+        let cost = |way, count: usize| {
+            linear(2000.0, if count > 256 << 10 { 400.0 } else { 200.0 }, 900.0)(way, count)
+        };
+        let explanation = after(2 << 30, 4 << 20, cost);
+        assert_eq!(explanation.way(), Some(Way::Recv { bytes: 256 << 10 }), "{explanation}");
+    }
+
+    #[test]
+    fn what_is_cleared_away_later_counts() {
+        let mut chooser = Chooser::new(Receiving::Mapped, CHUNK_BYTES_MAX);
+        let start = Instant::now();
+        chooser.begin_by(|| start);
+        chooser.owes(Duration::from_micros(16));
+        chooser.received(Way::Mapped, 64 << 10);
+        chooser.begin_by(|| start + Duration::from_micros(16));
+        assert_eq!(chooser.explain().policy().classes[0].cost_ns, Some(2000.0));
+    }
+}

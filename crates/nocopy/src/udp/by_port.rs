@@ -1,0 +1,93 @@
+//! Sending over an AF_XDP port as one of the ways: frames of its area without a copy, other memory copied into frames.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::outbox::{How, Run};
+use super::over_port::RejectedReason;
+use super::sender::Sender;
+use crate::memory::pool::Buffer;
+use crate::sys::poll::wait_writable;
+
+/// How long to wait for frames at a time.
+const FRAMES_WAIT: Duration = Duration::from_millis(1);
+
+impl Sender {
+    /// A frame of the port as a buffer, empty, to write one datagram into; sent over the port it is not copied. `None` while all are on
+    /// their way, and without a port.
+    pub fn frame(&mut self) -> Option<Buffer> {
+        self.port.as_mut()?.frame().map(Buffer::from)
+    }
+
+    /// The port, if there is one.
+    pub fn port(&self) -> Option<&super::over_port::Sender> {
+        self.port.as_ref()
+    }
+
+    /// Sends the run over the port; one system call for all.
+    pub(super) fn send_over_port(&mut self, how: How, run: &Run) -> io::Result<()> {
+        let Some(to) = self.destinations.get(run.destination).to else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        while self.outbox.has(run) {
+            match self.send_next_over_port(to) {
+                Ok(()) => self.counters.sent += 1,
+                Err(RejectedReason::Full) => self.make_frames_free(how.flags)?,
+                // The kernel's own ways say why.
+                Err(_) => return Err(io::ErrorKind::Unsupported.into()),
+            }
+        }
+        self.port.as_mut().map_or(Ok(()), super::over_port::Sender::flush)
+    }
+
+    fn send_next_over_port(&mut self, to: SocketAddr) -> Result<(), RejectedReason> {
+        let Some(port) = &mut self.port else { return Ok(()) };
+        if let Some(frame) = self.outbox.take_frame() {
+            return match port.send(frame, to) {
+                Ok(()) => {
+                    self.outbox.pass_frame();
+                    Ok(())
+                }
+                Err(rejected) => {
+                    self.outbox.put_frame_back(rejected.frame);
+                    Err(rejected.reason)
+                }
+            };
+        }
+        port.send_copied(to, &self.outbox.next_pieces())?;
+        self.pass_next();
+        Ok(())
+    }
+
+    /// Whether nothing is on its way by the port any more.
+    pub(super) fn port_is_drained(&mut self, left: Duration) -> bool {
+        // An interface that is down keeps its frames; the time that is left ends the wait.
+        self.port.as_mut().is_none_or(|port| port.drain(left).unwrap_or(false))
+    }
+
+    /// All frames are on their way, or the ring is full, or the kernel has no room for a datagram that does not go by the port.
+    fn make_frames_free(&mut self, flags: i32) -> io::Result<()> {
+        let Some(port) = &mut self.port else { return Ok(()) };
+        if port.reap() > 0 {
+            return Ok(());
+        }
+        if port.program_has_frames() {
+            // The kernel's own ways need none.
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        port.flush()?;
+        if port.reap() > 0 {
+            return Ok(());
+        }
+        if flags & libc::MSG_DONTWAIT != 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        // With nothing on its way it is the kernel's room that is waited for.
+        if port.drain(FRAMES_WAIT)? {
+            self.reap(); // or what is told of earlier datagrams would end the wait at once
+            wait_writable(self.outbox.socket(), FRAMES_WAIT)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! What is given to be sent: datagrams in owned buffers.
+
+use smallvec::SmallVec;
+
+use crate::engine::kept::Load;
+use crate::memory::pool::Buffer;
+
+/// The longest payload of a UDP datagram over IPv4: 65,535 less 20 and 8 bytes of headers (RFC 768, RFC 791).
+pub const DATAGRAM_BYTES_MAX: usize = 65_507;
+
+/// One datagram, gathered of pieces; or many of one length, back to back in one buffer.
+#[derive(Debug)]
+#[must_use = "a dropped message is not sent"]
+pub struct Message {
+    pieces: SmallVec<[Buffer; 2]>,
+    bytes: usize,
+    /// Of each datagram but the last.
+    datagram_bytes: usize,
+}
+
+impl Message {
+    /// One datagram whose bytes lie in several buffers, without joining them: header and payload, for example.
+    pub fn gathered(pieces: impl IntoIterator<Item = Buffer>) -> Self {
+        let pieces: SmallVec<[Buffer; 2]> = pieces.into_iter().collect();
+        let bytes = pieces.iter().map(|piece| piece.len()).sum();
+        Self { pieces, bytes, datagram_bytes: bytes }
+    }
+
+    /// Datagrams of `datagram_bytes` bytes, back to back in one buffer; the last one has what is left.
+    ///
+    /// # Panics
+    /// If `datagram_bytes` is 0.
+    pub fn segments(buffer: Buffer, datagram_bytes: usize) -> Self {
+        assert!(datagram_bytes > 0, "datagrams of no bytes have no number");
+        let bytes = buffer.len();
+        Self { pieces: SmallVec::from_iter([buffer]), bytes, datagram_bytes: datagram_bytes.min(bytes) }
+    }
+
+    /// Bytes of all its datagrams.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes of its first datagram, the longest.
+    #[inline]
+    pub fn datagram_bytes(&self) -> usize {
+        self.datagram_bytes
+    }
+
+    /// How many datagrams it is.
+    #[inline]
+    pub fn datagrams(&self) -> usize {
+        if self.bytes <= self.datagram_bytes { 1 } else { self.bytes.div_ceil(self.datagram_bytes) }
+    }
+
+    /// The buffers.
+    pub fn pieces(&self) -> &[Buffer] {
+        &self.pieces
+    }
+
+    /// The buffers, back.
+    pub fn into_pieces(self) -> impl Iterator<Item = Buffer> {
+        self.pieces.into_iter()
+    }
+
+    /// Takes its last buffer out.
+    #[inline(always)]
+    pub(super) fn pop_buffer(&mut self) -> Option<Buffer> {
+        self.pieces.pop()
+    }
+
+    /// The bytes of its only datagram if they lie in one piece.
+    #[inline(always)]
+    pub(super) fn single(&self) -> Option<&[u8]> {
+        self.single_buffer().map(|buffer| &**buffer)
+    }
+
+    /// The buffer of its only datagram if there is just one.
+    #[inline(always)]
+    pub(super) fn single_buffer(&self) -> Option<&Buffer> {
+        match &self.pieces[..] {
+            [buffer] if self.bytes == self.datagram_bytes => Some(buffer),
+            _ => None,
+        }
+    }
+}
+
+impl Load for Message {
+    fn bytes(&self) -> usize {
+        Self::bytes(self)
+    }
+
+    fn abandon(self) -> usize {
+        self.into_pieces().map(Buffer::abandon).sum()
+    }
+}
+
+impl From<Buffer> for Message {
+    #[inline(always)]
+    fn from(buffer: Buffer) -> Self {
+        let bytes = buffer.len();
+        let mut pieces = SmallVec::new();
+        pieces.push(buffer);
+        Self { pieces, bytes, datagram_bytes: bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_are_counted() {
+        let of = |bytes: usize, each: usize| Message::segments(vec![0; bytes].into(), each).datagrams();
+        assert_eq!([of(0, 10), of(1, 10), of(10, 10), of(11, 10), of(20, 10)], [1, 1, 1, 2, 2]);
+        assert_eq!(Message::gathered([]).datagrams(), 1);
+        let gathered = Message::gathered([vec![1, 2].into(), vec![3].into()]);
+        assert_eq!((gathered.bytes(), gathered.datagrams(), gathered.single()), (3, 1, None));
+        assert_eq!(Message::from(Buffer::from(vec![1, 2])).single(), Some(&[1_u8, 2][..]));
+    }
+}

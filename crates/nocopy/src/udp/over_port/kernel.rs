@@ -1,0 +1,281 @@
+//! The ordinary sockets behind a socket over a port: they hold its port number, join its groups, and carry what the port cannot.
+
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use smallvec::SmallVec;
+use socket2::{Domain, Protocol, SockAddr, SockRef, Type};
+
+use super::super::multicast::join;
+use super::super::peer_error::{PeerError, is_of_network};
+use super::super::receiver::Drops;
+use super::{OpenError, Settings};
+use crate::engine::kernel_socket::KernelSocket;
+use crate::port::{Mode, Port};
+use crate::sys::interface::Interface;
+use crate::sys::option;
+use crate::sys::packet::{Share, deaf_to};
+use crate::sys::udp_receive::{Message, Messages, dropped_packets, use_congestion_marks};
+use crate::sys::udp_send::{report_errors, send_groups_by};
+
+/// How often a call may meet errors of the network that were waiting at the socket.
+const PENDING_ERRORS_MAX: usize = 16;
+
+/// Ordinary sockets, none of which ever waits.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    /// That of the socket's own address, then those of its groups.
+    sockets: Vec<Bound>,
+    /// The first of them, with what the network says (ICMP) of datagrams from its address, whichever way they went.
+    own: Arc<KernelSocket>,
+    pub(super) hop_limit: u8,
+    pub(super) multicast_hop_limit: u8,
+}
+
+#[derive(Debug)]
+struct Bound {
+    address: SocketAddr,
+    descriptor: Arc<OwnedFd>,
+    drops: Mutex<Drops>,
+}
+
+impl Bound {
+    fn new(address: SocketAddr, descriptor: Arc<OwnedFd>) -> Self {
+        Self { address, descriptor, drops: Mutex::default() }
+    }
+
+    fn dropped(&self) -> io::Result<u64> {
+        // Asked for under the lock, or an older number would come behind a newer one, and be taken for a turn of the counter.
+        let mut drops = self.drops.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(drops.until(dropped_packets(&self.descriptor)?))
+    }
+}
+
+impl Kernel {
+    /// Binds a socket to the address: nobody else gets it, and what the kernel receives for it waits there.
+    pub(super) fn reserve(local: SocketAddr, settings: &Settings) -> Result<Self, OpenError> {
+        let refused = |operation| move |source| OpenError::Reserve { address: local, operation, source };
+        let socket = bound(local, false).map_err(refused("reserve the port number"))?;
+        let local = socket.local_addr().map_err(refused("ask for the port number"))?;
+        let (hop_limit, multicast_hop_limit) = hop_limits(&SockRef::from(&socket), local.is_ipv4(), settings)
+            .map_err(refused("set the hop limit"))?;
+        report_errors(&socket, local.is_ipv6()).map_err(refused("ask for errors of the network"))?;
+        if settings.congestion_marks {
+            use_congestion_marks(&socket, local.is_ipv6()).map_err(refused("use congestion marks"))?;
+        }
+        let socket = Arc::new(OwnedFd::from(socket));
+        let own = KernelSocket::new(Arc::clone(&socket));
+        Ok(Self { sockets: vec![Bound::new(local, socket)], own, hop_limit, multicast_hop_limit })
+    }
+
+    /// Joins the groups on the interface, and makes the sockets deaf to what a port, or ports on all its queues, bring as well.
+    pub(super) fn join(
+        &mut self,
+        ports: &[Port],
+        interface: &Interface,
+        settings: &Settings,
+    ) -> Result<(), OpenError> {
+        let local = self.local();
+        let refused = |address, operation| move |source| OpenError::Reserve { address, operation, source };
+        let own = &self.sockets[0].descriptor;
+        let chosen = match local {
+            SocketAddr::V4(_) => send_groups_by(own, interface.index),
+            SocketAddr::V6(_) => SockRef::from(own).set_multicast_if_v6(interface.index),
+        };
+        chosen.map_err(refused(local, "choose the interface for groups"))?;
+        for group in &settings.groups {
+            let address = match group {
+                IpAddr::V4(_) => SocketAddr::new(*group, local.port()),
+                IpAddr::V6(group) => SocketAddrV6::new(*group, local.port(), 0, interface.index).into(),
+            };
+            // Bound to the group, so that it hears that alone; others may, too.
+            let socket = bound(address, true).map_err(refused(address, "bind a socket to the group"))?;
+            join(&SockRef::from(&socket), *group, interface.index)
+                .map_err(refused(address, "join the group"))?;
+            if settings.congestion_marks {
+                use_congestion_marks(&socket, group.is_ipv6())
+                    .map_err(refused(address, "use congestion marks"))?;
+            }
+            self.sockets.push(Bound::new(address, Arc::new(socket.into())));
+        }
+        if ports.iter().any(|port| port.mode() == Mode::PacketRing) {
+            let share = match ports {
+                [port] => Share { queue: port.queue(), queues: interface.rx_queues },
+                _ => Share { queue: 0, queues: 1 },
+            };
+            let filter = deaf_to(interface.index, interface.mtu_bytes, share, local.is_ipv4());
+            for Bound { address, descriptor, .. } in &self.sockets {
+                option::filter(descriptor, &filter)
+                    .map_err(refused(*address, "filter what the port brings"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The socket with the socket's own address.
+    pub(super) fn socket(&self) -> &Arc<KernelSocket> {
+        &self.own
+    }
+
+    /// The socket's own address.
+    pub(super) fn local(&self) -> SocketAddr {
+        self.sockets[0].address
+    }
+
+    /// The addresses it receives at.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.sockets.iter().map(|socket| socket.address.ip())
+    }
+
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.sockets.iter().map(|socket| socket.descriptor.as_fd())
+    }
+
+    /// Sends pieces as one datagram, with a copy.
+    pub(super) fn send(&self, to: SocketAddr, pieces: &[&[u8]]) -> io::Result<()> {
+        let pieces: SmallVec<[IoSlice<'_>; 8]> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        let (socket, to) = (SockRef::from(&self.sockets[0].descriptor), SockAddr::from(to));
+        self.past_errors(|| socket.send_to_vectored(&pieces, &to)).map(drop)
+    }
+
+    /// Makes a call, again if it fails by an error that was waiting at the socket because of an earlier datagram.
+    fn past_errors<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        let mut left = PENDING_ERRORS_MAX;
+        loop {
+            match call() {
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock && left > 0 => {
+                    // The kernel tells an error twice: in its queue, and then by a call. Another thread may have found the first,
+                    // so a call that fails without one is made once more.
+                    left = if self.own.read() > 0 { left - 1 } else { 0 };
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// What the network said, as far as it was kept.
+    pub(super) fn heard(&self) -> Vec<PeerError> {
+        self.own.read();
+        self.own.take_errors().into_iter().map(PeerError::from).collect()
+    }
+
+    /// How often the network said something.
+    pub(super) fn told(&self) -> u64 {
+        self.own.errors_told()
+    }
+
+    /// Datagrams that the kernel dropped at the sockets: no room, or, in packet ring mode, brought by the port.
+    pub(super) fn dropped(&self) -> io::Result<u64> {
+        self.sockets.iter().map(Bound::dropped).sum()
+    }
+
+    /// The next datagram that came to any of the sockets: what is told of it, and the address it was for. `None` if there is none.
+    pub(super) fn receive(
+        &self,
+        call: &mut Messages,
+        buffer: &mut [u8],
+    ) -> io::Result<Option<(Message, IpAddr)>> {
+        for socket in &self.sockets {
+            if self.receive_at(socket, call, buffer)? {
+                return Ok(Some((call.message(0), socket.address.ip())));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Receives at one of the sockets. What the network says of datagrams that were sent does not end that: anybody can forge it.
+    fn receive_at(&self, socket: &Bound, call: &mut Messages, buffer: &mut [u8]) -> io::Result<bool> {
+        for _ in 0..PENDING_ERRORS_MAX {
+            match call.receive(socket.descriptor.as_fd(), std::iter::once(&mut *buffer), false) {
+                Ok(received) => return Ok(received > 0),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if is_of_network(&error) => {
+                    self.own.read();
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false) // errors come faster than they are read: the next time
+    }
+}
+
+fn bound(address: SocketAddr, shared: bool) -> io::Result<UdpSocket> {
+    let socket = socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    socket.set_reuse_address(shared)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
+/// Sets what was asked for and reads what holds then: to one host, to groups.
+fn hop_limits(socket: &SockRef<'_>, is_ipv4: bool, settings: &Settings) -> io::Result<(u8, u8)> {
+    let (one, group) = (settings.hop_limit.map(u32::from), settings.multicast_hop_limit.map(u32::from));
+    let limits = if is_ipv4 {
+        one.map_or(Ok(()), |hops| socket.set_ttl_v4(hops))?;
+        group.map_or(Ok(()), |hops| socket.set_multicast_ttl_v4(hops))?;
+        (socket.ttl_v4()?, socket.multicast_ttl_v4()?)
+    } else {
+        one.map_or(Ok(()), |hops| socket.set_unicast_hops_v6(hops))?;
+        group.map_or(Ok(()), |hops| socket.set_multicast_hops_v6(hops))?;
+        (socket.unicast_hops_v6()?, socket.multicast_hops_v6()?)
+    };
+    Ok((limits.0.min(255) as u8, limits.1.min(255) as u8))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    use super::*;
+
+    /// "Port unreachable", as a router would say it of a datagram from that port of this host (RFC 792).
+    fn forged(source_port: u16) -> [u8; 36] {
+        let mut message = [0; 36];
+        message[..2].copy_from_slice(&[3, 3]);
+        // The headers of the datagram: from 127.0.0.1 to 127.0.0.2, port 9.
+        message[8..18].copy_from_slice(&[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17]);
+        message[20..28].copy_from_slice(&[127, 0, 0, 1, 127, 0, 0, 2]);
+        message[28..30].copy_from_slice(&source_port.to_be_bytes());
+        message[31] = 9;
+        let words = message.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+        let sum: u32 = words.sum();
+        let sum = (sum & 0xffff) + (sum >> 16);
+        message[2..4].copy_from_slice(&(!sum as u16).to_be_bytes());
+        message
+    }
+
+    #[test]
+    fn a_flood_of_forged_errors_ends_no_receiving() {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let (kernel, forger) = lab.left().namespace().run(|| {
+            let kernel = Kernel::reserve("127.0.0.1:0".parse().unwrap(), &Settings::default()).unwrap();
+            (kernel, socket2::Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).unwrap())
+        });
+        let (forged, local) = (forged(kernel.local().port()), SockAddr::from(kernel.local()));
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    let _ = forger.send_to(&forged, &local);
+                }
+            });
+            let mut call = Messages::new(1);
+            let mut receive = || {
+                let _ = kernel.send(kernel.local(), &[b"datagram"]); // fails under such a flood, too
+                kernel.receive(&mut call, &mut [0; 10])
+            };
+            // Many more times than it takes to meet two errors without a notice.
+            let ended = (0..60_000).map(|_| receive()).find(Result::is_err);
+            is_over.store(true, Relaxed);
+            assert!(ended.is_none(), "{ended:?}");
+        });
+        assert!(kernel.told() > 0);
+        kernel.send(kernel.local(), &[b"behind it"]).unwrap();
+        assert!(kernel.receive(&mut Messages::new(1), &mut [0; 10]).unwrap().is_some());
+    }
+}

@@ -1,0 +1,596 @@
+//! The half that receives.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nocopy_proto::UdpPacket;
+use nocopy_proto::wire::UdpFlow;
+use rustix::event::epoll;
+
+use super::kernel::Kernel;
+use super::way::ETHERNET_BYTES;
+use super::{OpenError, Settings};
+use crate::counter::counters;
+use crate::engine::wait::{self, Coalescer, Waiting};
+use crate::facts::evidence::{Cause, Evidence, Tally};
+use crate::memory::area::{Chain, Frame, Packet};
+use crate::port::drivers::{self, Effect};
+use crate::port::{self, ToHost, ToHostError, Wait};
+use crate::sys::alarm::Alarm;
+use crate::sys::interface::Interface;
+use crate::sys::poll::Wakeup;
+use crate::sys::udp_receive::{Message, Messages};
+
+/// How often the ordinary sockets are looked at while the port keeps bringing datagrams.
+const STRAYS_INTERVAL: Duration = Duration::from_millis(1);
+
+/// How often the kernel is asked for what it dropped, lest its counter of 32 bits goes round unseen: at 10 million packets a second it
+/// does so in seven minutes.
+const DROPS_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Strays read at a time.
+const STRAYS_AT_A_TIME: usize = 64;
+
+/// The longest datagram.
+const DATAGRAM_BYTES_MAX: usize = 1 << 16;
+
+counters! {
+    /// What a socket received, and what became of packets that were not for it.
+    pub struct Received {
+        /// Datagrams over the port.
+        over_port,
+        /// Bytes of their payloads.
+        over_port_bytes,
+        /// Datagrams that came through the kernel: in fragments, with options, on another queue, from this host.
+        strays,
+        /// Bytes of their payloads.
+        stray_bytes,
+        /// Of those over the port: their checksum was left to a device that there is not (veth, a virtual machine's card).
+        unfinished_checksums,
+        /// Of those over the port: they lay in several buffers and were put together, with a copy.
+        gathered,
+        /// Bytes of their payloads.
+        gathered_bytes,
+        /// Packets over the port with a wrong checksum: lost.
+        bad_checksums,
+        /// Packets over the port longer than the MTU, which sockets of this machine sent as one for several datagrams: lost.
+        several_in_one,
+        /// Packets over the port that were not datagrams for the socket: the host has them.
+        to_host,
+        /// Packets over the port that were not datagrams for the socket, and that the host could not be given: lost.
+        lost,
+    }
+}
+
+/// The receiving half of a [`Socket`](super::Socket).
+#[derive(Debug)]
+pub struct Receiver {
+    port: crate::port::Receiver,
+    kernel: Arc<Kernel>,
+    sorting: Sorting,
+    strays: VecDeque<Stray>,
+    /// When the ordinary sockets were looked at.
+    looked: Instant,
+    /// When they were asked for what they dropped.
+    counted: Instant,
+    buffer: Box<[u8]>,
+    /// The call that reads one of them.
+    call: Messages,
+    /// Readable when the port or an ordinary socket is.
+    poll: OwnedFd,
+    /// Ends waits.
+    alarm: Alarm,
+    wait: Wait,
+}
+
+/// A datagram that came through the kernel.
+#[derive(Debug)]
+struct Stray {
+    bytes: Box<[u8]>,
+    from: SocketAddr,
+    to: IpAddr,
+    congested: bool,
+}
+
+/// What becomes of packets that are not for the socket.
+#[derive(Debug)]
+enum Host {
+    /// The host has them anyway.
+    HasThem,
+    HandOver(Box<ToHost>),
+    Nobody,
+}
+
+/// Tells the socket's datagrams from other packets.
+#[derive(Debug)]
+struct Sorting {
+    mine: Vec<IpAddr>,
+    port_number: u16,
+    interface_index: u32,
+    /// The longest frame there can be on the interface.
+    frame_bytes_max: usize,
+    /// Packets may never have been on a wire, so that a checksum may be left undone.
+    wireless: bool,
+    /// Marks of congestion were asked for.
+    tells_marks: bool,
+    /// The flow of the last datagram, and what is known of all of it.
+    last: Option<(UdpFlow, Found)>,
+    host: Host,
+    received: Received,
+}
+
+impl Receiver {
+    pub(super) fn new(
+        port: crate::port::Receiver,
+        kernel: Arc<Kernel>,
+        host: Result<ToHost, ToHostError>,
+        interface: &Interface,
+        settings: &Settings,
+    ) -> Result<Self, OpenError> {
+        let poll = watch(&port, &kernel).map_err(OpenError::Poll)?;
+        let alarm = Alarm::new().map_err(OpenError::Poll)?;
+        let sorting = Sorting {
+            mine: kernel.addresses().collect(),
+            port_number: kernel.local().port(),
+            interface_index: interface.index,
+            frame_bytes_max: ETHERNET_BYTES + interface.mtu_bytes as usize,
+            tells_marks: settings.congestion_marks,
+            last: None,
+            wireless: drivers::has(interface.driver.as_deref(), Effect::UnfinishedChecksums),
+            host: match host {
+                Ok(host) => Host::HandOver(Box::new(host)),
+                Err(ToHostError::HostHasThem { .. }) => Host::HasThem,
+                Err(_) => Host::Nobody,
+            },
+            received: Received::default(),
+        };
+        Ok(Self {
+            wait: port.wait(),
+            port,
+            kernel,
+            sorting,
+            strays: VecDeque::new(),
+            looked: Instant::now(),
+            counted: Instant::now(),
+            buffer: vec![0; DATAGRAM_BYTES_MAX].into(),
+            call: Messages::new(1),
+            poll,
+            alarm,
+        })
+    }
+
+    /// Waits for datagrams, in the way set by [`Receiver::set_wait`], and returns them as one batch, which may turn out empty: a
+    /// signal ended the wait, or what came was not for the socket.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn receive(&mut self) -> io::Result<Batch<'_>> {
+        self.receive_until(None)
+    }
+
+    /// Like [`Receiver::receive`], but returns an empty batch when nothing came for `timeout`.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
+        self.receive_until(Instant::now().checked_add(timeout))
+    }
+
+    /// Like [`Receiver::receive`], but returns an empty batch at the deadline.
+    pub(crate) fn receive_until(&mut self, deadline: Option<Instant>) -> io::Result<Batch<'_>> {
+        self.look_now_and_then()?;
+        if !self.is_ready() {
+            wait::wait(self, self.wait, deadline)?;
+        }
+        self.batch()
+    }
+
+    /// Returns what is there, possibly nothing, without waiting.
+    ///
+    /// # Errors
+    /// The interface is down or gone, if the kernel had to be asked for packets.
+    pub fn try_receive(&mut self) -> io::Result<Batch<'_>> {
+        self.look_now_and_then()?;
+        self.batch()
+    }
+
+    fn batch(&mut self) -> io::Result<Batch<'_>> {
+        let in_several = self.port.multi_buffer();
+        let packets = self.port.try_receive()?;
+        Ok(Batch { packets, in_several, strays: &mut self.strays, sorting: &mut self.sorting })
+    }
+
+    /// Looks at the ordinary sockets, at most once in a while: a system call for each.
+    fn look_now_and_then(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        if now.duration_since(self.looked) < STRAYS_INTERVAL {
+            return Ok(());
+        }
+        self.looked = now;
+        if now.duration_since(self.counted) >= DROPS_INTERVAL {
+            self.counted = now;
+            let _ = self.kernel.dropped(); // who asks for the number is told why there is none
+        }
+        self.look()
+    }
+
+    fn look(&mut self) -> io::Result<()> {
+        while self.strays.len() < STRAYS_AT_A_TIME
+            && let Some((message, to)) = self.kernel.receive(&mut self.call, &mut self.buffer)?
+        {
+            let Message { bytes, from, congested, .. } = message;
+            let bytes = self.buffer[..bytes].into();
+            self.strays.push_back(Stray { bytes, from, to, congested });
+        }
+        Ok(())
+    }
+
+    /// Changes how to wait, from the next [`Receiver::receive`] on. (It begins as the port's was set.)
+    pub fn set_wait(&mut self, wait: Wait) {
+        // What was measured for the same one still holds.
+        if wait != self.wait {
+            self.wait = wait;
+            self.port.set_wait(wait);
+        }
+    }
+
+    /// Prepares for a wait by other means than ours, on [`AsFd`], and says whether something is there already; see
+    /// [`nocopy::Receiver::arm`].
+    ///
+    /// [`nocopy::Receiver::arm`]: crate::Receiver::arm
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn arm(&mut self) -> io::Result<bool> {
+        // Nobody tells again of what came to the ordinary sockets before.
+        self.look()?;
+        Ok(!self.strays.is_empty() || self.port.arm()?)
+    }
+
+    /// Takes a frame back for receiving into; see [`nocopy::Receiver::recycle`].
+    ///
+    /// [`nocopy::Receiver::recycle`]: crate::Receiver::recycle
+    #[inline]
+    pub fn recycle(&mut self, frame: Frame) {
+        self.port.recycle(frame);
+    }
+
+    /// What was received, and what became of the rest.
+    pub fn received(&self) -> Received {
+        self.sorting.received
+    }
+
+    /// What became of the bytes of all payloads up to here: the port's evidence, or the reason they were copied for. (Taking one
+    /// from a packet ring copies once more: [`nocopy::Receiver::copied`](crate::Receiver::copied).)
+    pub fn ledger(&self) -> Tally {
+        let Received { over_port, over_port_bytes, gathered, gathered_bytes, strays, stray_bytes, .. } =
+            self.sorting.received;
+        let mut ledger = Tally::default();
+        ledger.add(self.port.evidence(), over_port - gathered, over_port_bytes - gathered_bytes);
+        ledger.add(Evidence::Copied(Cause::Gathered), gathered, gathered_bytes);
+        ledger.add(Evidence::Copied(Cause::SocketCall), strays, stray_bytes);
+        ledger
+    }
+
+    /// Datagrams that the kernel dropped at the ordinary sockets for want of room; in packet ring mode also those that it dropped
+    /// there because the port brings them.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn strays_dropped(&self) -> io::Result<u64> {
+        self.kernel.dropped()
+    }
+
+    /// The port below, to ask it for evidence, statistics and balance.
+    pub fn port(&self) -> &crate::port::Receiver {
+        &self.port
+    }
+}
+
+/// An epoll descriptor on the port and the ordinary sockets.
+fn watch(port: &crate::port::Receiver, kernel: &Kernel) -> io::Result<OwnedFd> {
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for descriptor in std::iter::once(port.as_fd()).chain(kernel.descriptors()) {
+        epoll::add(&poll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    }
+    Ok(poll)
+}
+
+impl Waiting for Receiver {
+    #[inline]
+    fn is_ready(&mut self) -> bool {
+        !self.strays.is_empty() || Waiting::is_ready(&mut self.port)
+    }
+
+    fn arm(&mut self) -> io::Result<bool> {
+        Self::arm(self)
+    }
+
+    fn refresh(&mut self) -> io::Result<()> {
+        self.look_now_and_then()?;
+        Waiting::refresh(&mut self.port)
+    }
+
+    #[inline]
+    fn poke(&mut self) -> io::Result<()> {
+        Waiting::poke(&mut self.port)
+    }
+
+    fn check(&mut self) -> io::Result<()> {
+        Waiting::check(&mut self.port)
+    }
+
+    fn has_no_frames(&self) -> bool {
+        Waiting::has_no_frames(&self.port)
+    }
+
+    fn is_starved(&mut self) -> bool {
+        Waiting::is_starved(&mut self.port)
+    }
+
+    fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
+        let fds = std::iter::once(self.port.as_fd()).chain(self.kernel.descriptors());
+        self.alarm.wait_readable(fds, timeout)
+    }
+
+    fn progress(&mut self) -> (u64, u32) {
+        Waiting::progress(&mut self.port)
+    }
+
+    fn coalescer(&mut self) -> &mut Coalescer {
+        Waiting::coalescer(&mut self.port)
+    }
+}
+
+impl AsFd for Receiver {
+    /// Readable when datagrams may be there; call [`Receiver::arm`] before waiting for it.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poll.as_fd()
+    }
+}
+
+/// Received datagrams: an iterator over [`Datagram`]s. What is not asked for stays for the next batch.
+#[derive(Debug)]
+pub struct Batch<'half> {
+    packets: port::Batch<'half>,
+    in_several: bool,
+    strays: &'half mut VecDeque<Stray>,
+    sorting: &'half mut Sorting,
+}
+
+impl<'half> Iterator for Batch<'half> {
+    type Item = Datagram<'half>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Datagram<'half>> {
+        while let Some(packet) = self.next_packet() {
+            if let Some(datagram) = packet {
+                return Some(datagram);
+            }
+        }
+        let Stray { bytes, from, to, congested } = self.strays.pop_front()?;
+        self.sorting.received.strays += 1;
+        self.sorting.received.stray_bytes += bytes.len() as u64;
+        Some(Datagram { from, to, congested, body: Body::Bytes { bytes, cause: Cause::SocketCall } })
+    }
+}
+
+impl<'half> Batch<'half> {
+    /// The next packet of the port, as a datagram if it is one.
+    #[inline]
+    fn next_packet(&mut self) -> Option<Option<Datagram<'half>>> {
+        if self.in_several {
+            return Some(self.sorting.whole(self.packets.next_chain()?));
+        }
+        let packet = self.packets.next()?;
+        packet.prefetch();
+        let found = self.sorting.sort(&packet);
+        Some(found.map(|Found { from, to, congested, at, bytes }| Datagram {
+            from,
+            to,
+            congested,
+            body: Body::Packet { packet, at, bytes },
+        }))
+    }
+}
+
+/// A datagram for the socket: whose, for which of its addresses, and where in the packet.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    from: SocketAddr,
+    to: IpAddr,
+    congested: bool,
+    at: usize,
+    bytes: usize,
+}
+
+impl Sorting {
+    /// Finds the socket's datagram in a packet, or sees to what becomes of it.
+    #[inline]
+    fn sort(&mut self, packet: &[u8]) -> Option<Found> {
+        if let Some((flow, found)) = &self.last
+            && let Some(payload) = flow.payload_of(packet)
+            && found.at + payload.len() <= self.frame_bytes_max
+        {
+            self.received.over_port += 1;
+            self.received.over_port_bytes += payload.len() as u64;
+            return Some(Found { bytes: payload.len(), ..*found });
+        }
+        self.parse(packet)
+    }
+
+    /// The same for a packet that is not like the last one.
+    fn parse(&mut self, packet: &[u8]) -> Option<Found> {
+        let Ok(view) = UdpPacket::parse(packet) else {
+            return self.turn_away(packet);
+        };
+        let (addresses, datagram) = (view.addresses(), view.datagram());
+        let (from, to) = (addresses.source(), addresses.destination());
+        let is_mine = datagram.destination_port() == self.port_number && self.mine.contains(&to);
+        // With the socket's own address an answer would come back to it.
+        if !is_mine || !can_be_sender(from) || self.mine.contains(&from) {
+            return self.turn_away(packet);
+        }
+        let (at, bytes) = view.payload_place();
+        let is_unfinished = self.wireless && view.checksum_is_unfinished();
+        if at + bytes > self.frame_bytes_max {
+            return self.too_long(packet, is_unfinished);
+        }
+        if is_unfinished {
+            self.received.unfinished_checksums += 1;
+        } else if view.verify_checksum().is_err() {
+            self.received.bad_checksums += 1;
+            return None;
+        }
+        self.received.over_port += 1;
+        self.received.over_port_bytes += bytes as u64;
+        let mut from = SocketAddr::new(from, datagram.source_port());
+        if let SocketAddr::V6(from) = &mut from
+            && from.ip().is_unicast_link_local()
+        {
+            from.set_scope_id(self.interface_index);
+        }
+        let found = Found { from, to, congested: self.tells_marks && view.is_marked(), at, bytes };
+        self.last = UdpFlow::of(&view, packet).map(|flow| (flow, found));
+        Some(found)
+    }
+
+    /// The same for a packet that may lie in several buffers.
+    fn whole<'half>(&mut self, chain: Chain<Packet<'half>>) -> Option<Datagram<'half>> {
+        if chain.buffers().len() == 1 {
+            let packet = chain.into_iter().next()?;
+            let Found { from, to, congested, at, bytes } = self.sort(&packet)?;
+            return Some(Datagram { from, to, congested, body: Body::Packet { packet, at, bytes } });
+        }
+        let whole = chain.to_vec();
+        let Found { from, to, congested, at, bytes } = self.sort(&whole)?;
+        self.received.gathered += 1;
+        self.received.gathered_bytes += bytes as u64;
+        let bytes = whole[at..at + bytes].into();
+        Some(Datagram { from, to, congested, body: Body::Bytes { bytes, cause: Cause::Gathered } })
+    }
+
+    /// Longer than the interface's MTU at opening. If it never was on a wire it is taken for several datagrams that another socket of
+    /// this machine sent as one (`UDP_SEGMENT`): how long each is only the kernel knows.
+    #[cold]
+    fn too_long(&mut self, packet: &[u8], is_unfinished: bool) -> Option<Found> {
+        if is_unfinished {
+            self.received.several_in_one += 1;
+            return None;
+        }
+        self.turn_away(packet)
+    }
+
+    #[cold]
+    fn turn_away(&mut self, packet: &[u8]) -> Option<Found> {
+        let host_has_it = match &mut self.host {
+            Host::HasThem => true,
+            Host::HandOver(host) => host.hand_over(packet).is_ok(),
+            Host::Nobody => false,
+        };
+        *if host_has_it { &mut self.received.to_host } else { &mut self.received.lost } += 1;
+        None
+    }
+}
+
+/// Whether a packet on a wire can come from there (RFC 1122 section 3.2.1.3, RFC 4291 sections 2.5 and 2.7).
+#[inline]
+fn can_be_sender(from: IpAddr) -> bool {
+    let is_broadcast = matches!(from, IpAddr::V4(from) if from.is_broadcast());
+    !(from.is_unspecified() || from.is_loopback() || from.is_multicast() || is_broadcast)
+}
+
+/// A received datagram: its payload, and where it came from. Dropped, its frame goes back to the kernel.
+#[derive(Debug)]
+pub struct Datagram<'half> {
+    from: SocketAddr,
+    to: IpAddr,
+    congested: bool,
+    body: Body<'half>,
+}
+
+#[derive(Debug)]
+enum Body<'half> {
+    Packet { packet: Packet<'half>, at: usize, bytes: usize },
+    Bytes { bytes: Box<[u8]>, cause: Cause },
+}
+
+impl Datagram<'_> {
+    /// Who sent it.
+    #[inline]
+    pub fn from(&self) -> SocketAddr {
+        self.from
+    }
+
+    /// Which address it was for: the socket's own, or a group's.
+    #[inline]
+    pub fn to(&self) -> IpAddr {
+        self.to
+    }
+
+    /// Whether a router on the way marked it, because its queue grew (ECN, RFC 3168). Known only where
+    /// [marks were asked for](super::Settings::congestion_marks).
+    #[inline]
+    pub fn is_congested(&self) -> bool {
+        self.congested
+    }
+
+    /// Why it was copied besides what the port's evidence says; `None` if it was not.
+    pub fn copied(&self) -> Option<Evidence> {
+        match &self.body {
+            Body::Packet { .. } => None,
+            Body::Bytes { cause, .. } => Some(Evidence::Copied(*cause)),
+        }
+    }
+
+    /// Makes the payload yours: the frame it came in, cut to the payload, at no cost in the modes of AF_XDP.
+    #[inline]
+    pub fn take(self) -> Payload {
+        match self.body {
+            Body::Packet { packet, at, bytes } => {
+                let mut frame = packet.take();
+                frame.trim_front(at);
+                frame.truncate(bytes);
+                Payload::Frame(frame)
+            }
+            Body::Bytes { bytes, .. } => Payload::Bytes(bytes),
+        }
+    }
+}
+
+impl Deref for Datagram<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match &self.body {
+            Body::Packet { packet, at, bytes } => &packet[*at..*at + *bytes],
+            Body::Bytes { bytes, .. } => bytes,
+        }
+    }
+}
+
+/// A payload that is yours.
+#[derive(Debug)]
+pub enum Payload {
+    /// In the frame it came in.
+    Frame(Frame),
+    /// In memory of its own: it came through the kernel, or in several buffers.
+    Bytes(Box<[u8]>),
+}
+
+impl Deref for Payload {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Frame(frame) => frame,
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+}

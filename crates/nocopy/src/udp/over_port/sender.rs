@@ -1,0 +1,693 @@
+//! The half that sends.
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nocopy_proto::{UdpChecksum, UdpFrame, UdpTemplate};
+use smallvec::SmallVec;
+
+use super::super::PeerError;
+use super::kernel::Kernel;
+use super::way::{Detour, Way, Ways};
+use crate::counter::counters;
+use crate::engine::kernel_socket::KernelSocket;
+use crate::engine::route::RouteError;
+use crate::facts::evidence::{Cause, Evidence, Tally};
+use crate::memory::area::{Chain, Frame};
+use crate::port;
+
+counters! {
+    /// What a socket sent, and which way. Datagrams over the port have the port's evidence; those through the kernel were copied.
+    pub struct Sent {
+        /// Datagrams over the port.
+        over_port,
+        /// Bytes of their payloads.
+        over_port_bytes,
+        /// Of those over the port: given as slices, and copied into frames.
+        from_slices,
+        /// Bytes of their payloads.
+        from_slices_bytes,
+        /// Datagrams through the kernel: the next station's hardware address was not known yet.
+        unresolved,
+        /// Through the kernel, so that it makes sure of a station that it has not heard from for a while.
+        confirming,
+        /// Through the kernel: longer than the MTU, so it fragments them.
+        too_long,
+        /// Through the kernel: another interface leads there.
+        other_interface,
+        /// Through the kernel: they were for this host.
+        local,
+        /// Through the kernel: they were for all hosts of a link.
+        broadcast,
+        /// Through the kernel: it puts other headers in front.
+        encapsulated,
+        /// Through the kernel: answers to addresses that may be forged, for which nothing was looked up.
+        strangers,
+        /// Bytes of the payloads of all datagrams through the kernel.
+        through_kernel_bytes,
+        /// Errors of the network (ICMP) that were told, of datagrams that went either way.
+        peer_errors,
+        /// How often announced changes of routes, neighbours or interfaces had the sender look up its ways again; not those it looked
+        /// up because they had grown old.
+        announced_changes,
+    }
+}
+
+impl Sent {
+    /// Datagrams through the kernel, for whatever reason.
+    pub fn through_kernel(&self) -> u64 {
+        let Self {
+            unresolved,
+            confirming,
+            too_long,
+            other_interface,
+            local,
+            broadcast,
+            encapsulated,
+            strangers,
+            ..
+        } = self;
+        unresolved + confirming + too_long + other_interface + local + broadcast + encapsulated + strangers
+    }
+
+    fn count_from_slices(&mut self, bytes: usize) {
+        self.from_slices += 1;
+        self.from_slices_bytes += bytes as u64;
+    }
+
+    #[inline]
+    fn count_over_port(&mut self, bytes: usize) {
+        self.over_port += 1;
+        self.over_port_bytes += bytes as u64;
+    }
+
+    fn count_through_kernel(&mut self, why: Detour, bytes: usize) {
+        let count = match why {
+            Detour::Unresolved => &mut self.unresolved,
+            Detour::Confirming => &mut self.confirming,
+            Detour::TooLong => &mut self.too_long,
+            Detour::OtherInterface => &mut self.other_interface,
+            Detour::Local => &mut self.local,
+            Detour::Broadcast => &mut self.broadcast,
+            Detour::Encapsulated => &mut self.encapsulated,
+            Detour::Stranger => &mut self.strangers,
+        };
+        *count += 1;
+        self.through_kernel_bytes += bytes as u64;
+    }
+}
+
+/// Why a datagram was not sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RejectedReason {
+    /// The port's ring is full or its frames are on their way, or the kernel's buffer is full: flush, and try again.
+    #[error("no room: flush, and try again")]
+    Full,
+    /// There is no way to the destination.
+    #[error(transparent)]
+    Route(RouteError),
+    /// There is not enough free space in front of the payload for the headers.
+    #[error(
+        "{needed_bytes} B of headers do not fit into {free_bytes} B in front of the payload; leave room, as fresh frames have"
+    )]
+    NoHeadroom {
+        /// Bytes of all headers.
+        needed_bytes: usize,
+        /// Bytes there are.
+        free_bytes: usize,
+    },
+    /// It cannot be written in place: it is longer than a frame of the port holds.
+    #[error("a datagram written in place has at most {bytes_max} B here; send it by send_copied")]
+    TooLong {
+        /// The longest payload.
+        bytes_max: usize,
+    },
+    /// The port's own reason.
+    #[error(transparent)]
+    Port(port::RejectedReason),
+    /// The kernel's, for what went through it.
+    #[error("through the kernel: {0}; 'ip route get' shows the way, and nocopy's counters the cause")]
+    Kernel(io::Error),
+}
+
+impl RejectedReason {
+    fn of_port(reason: port::RejectedReason) -> Self {
+        match reason {
+            port::RejectedReason::RingFull => Self::Full,
+            reason => Self::Port(reason),
+        }
+    }
+
+    fn of_kernel(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => Self::Full,
+            _ if error.raw_os_error() == Some(libc::ENOBUFS) => Self::Full,
+            _ => Self::Kernel(error),
+        }
+    }
+}
+
+/// A payload that was not sent, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("datagram of {} bytes not sent: {reason}", frame.len())]
+pub struct Rejected {
+    /// The payload, still yours.
+    pub frame: Frame,
+    /// What stood in the way.
+    pub reason: RejectedReason,
+}
+
+/// A payload in several frames that was not sent, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("datagram of {} bytes not sent: {reason}", chain.len())]
+pub struct RejectedChain {
+    /// The payload, still yours.
+    pub chain: Chain<Frame>,
+    /// What stood in the way.
+    pub reason: RejectedReason,
+}
+
+/// The sending half of a [`Socket`](super::Socket).
+///
+/// What is sent over the port only writes its ring; [`flush`](Sender::flush) makes the kernel look, once for a whole batch. What
+/// must go through the kernel goes at once, after everything that was queued before.
+#[derive(Debug)]
+pub struct Sender {
+    port: crate::port::Sender,
+    kernel: Arc<Kernel>,
+    ways: Ways,
+    sent: Sent,
+    /// Nothing was queued since the last flush.
+    at_rest: bool,
+    /// The last datagram to be copied found too few free frames.
+    lacked_frames: bool,
+}
+
+/// What was decided for one datagram.
+enum Verdict<'a> {
+    Port(&'a UdpTemplate),
+    Kernel(Detour),
+}
+
+/// The way of a datagram, looked up again where something changed; the clock is looked at once for a batch.
+#[inline]
+fn decide(
+    ways: &mut Ways,
+    at_rest: bool,
+    to: SocketAddr,
+    bytes: usize,
+) -> Result<Verdict<'_>, RejectedReason> {
+    if at_rest {
+        ways.renew();
+    }
+    Ok(match ways.to(to).map_err(RejectedReason::Route)? {
+        Way::Port { confirm: confirm @ true, .. } => {
+            *confirm = false;
+            Verdict::Kernel(Detour::Confirming)
+        }
+        Way::Port { template, payload_bytes_max, .. } if bytes <= *payload_bytes_max => {
+            Verdict::Port(template)
+        }
+        Way::Port { .. } => Verdict::Kernel(Detour::TooLong),
+        Way::Kernel(why) => Verdict::Kernel(*why),
+    })
+}
+
+impl Sender {
+    pub(super) fn new(port: crate::port::Sender, kernel: Arc<Kernel>, ways: Ways) -> Self {
+        Self { port, kernel, ways, sent: Sent::default(), at_rest: true, lacked_frames: false }
+    }
+
+    /// An empty frame to fill with a payload and send, with room for headers in front; `None` when all are on their way (flush,
+    /// and try again).
+    #[inline]
+    pub fn frame(&mut self) -> Option<Frame> {
+        self.port.frame()
+    }
+
+    /// Sends a payload that lies in a frame of the port's area, with at least 42 bytes free in front of it over IPv4 and 62 over
+    /// IPv6; 16 more where the port was opened with [`send_metadata`](crate::port::PortBuilder::send_metadata). Over the port no
+    /// byte of it moves.
+    ///
+    /// # Errors
+    /// Gives the payload back as it was: no room (flush first), or it cannot be sent at all.
+    #[inline]
+    pub fn send(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected> {
+        self.send_either_way(frame, to).map(drop)
+    }
+
+    /// Like [`Sender::send`], for a payload that is wanted back: when the kernel is done with its frame, the frame waits for
+    /// [`Sender::reap_into`], with the payload as it was sent, without headers. One that went through the kernel waits there at once.
+    ///
+    /// # Errors
+    /// As [`Sender::send`].
+    #[inline]
+    pub fn send_kept(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected> {
+        self.port.keep(&frame);
+        match self.send_either_way(frame, to) {
+            Ok(None) => Ok(()),
+            Ok(Some(frame)) => {
+                self.port.hand_back(frame);
+                Ok(())
+            }
+            Err(rejected) => {
+                self.port.unkeep(&rejected.frame);
+                Err(rejected)
+            }
+        }
+    }
+
+    /// Gives back the frame of a datagram that went through the kernel.
+    #[inline]
+    fn send_either_way(&mut self, mut frame: Frame, to: SocketAddr) -> Result<Option<Frame>, Rejected> {
+        let bytes = frame.len();
+        match decide(&mut self.ways, self.at_rest, to, bytes) {
+            Ok(Verdict::Port(template)) => {
+                if let Err(reason) = put_headers(&mut frame, template) {
+                    return Err(Rejected { frame, reason });
+                }
+                let sent = match template.left_checksum() {
+                    None => self.port.send(frame),
+                    Some(place) => self.port.send_checksummed(frame, place).map(drop),
+                };
+                if let Err(port::Rejected { mut frame, reason }) = sent {
+                    frame.trim_front(template.header_bytes());
+                    return Err(Rejected { frame, reason: RejectedReason::of_port(reason) });
+                }
+                self.queued(bytes);
+                Ok(None)
+            }
+            Ok(Verdict::Kernel(why)) => match self.through_kernel(to, &[&frame], why) {
+                Ok(()) => Ok(Some(frame)),
+                Err(reason) => Err(Rejected { frame, reason }),
+            },
+            Err(reason) => Err(Rejected { frame, reason }),
+        }
+    }
+
+    /// Like [`Sender::send`], for a payload in several frames, on ports opened with
+    /// [`multi_buffer`](crate::port::PortBuilder::multi_buffer); the room for headers is that in front of the first.
+    ///
+    /// # Errors
+    /// As [`Sender::send`].
+    #[expect(clippy::result_large_err, reason = "gives back what it was given")]
+    pub fn send_chain(&mut self, mut chain: Chain<Frame>, to: SocketAddr) -> Result<(), RejectedChain> {
+        let bytes = chain.len();
+        let template = match decide(&mut self.ways, self.at_rest, to, bytes) {
+            Ok(Verdict::Port(template)) => in_software(template),
+            Ok(Verdict::Kernel(why)) => {
+                let sent = self.through_kernel(to, &slices(&chain), why);
+                return sent.map_err(|reason| RejectedChain { chain, reason });
+            }
+            Err(reason) => return Err(RejectedChain { chain, reason }),
+        };
+        let mut headers = [0; IPV6_HEADERS];
+        let headers = &mut headers[..template.header_bytes()];
+        template.emit(headers, &slices(&chain)).expect("its length was looked at");
+        match chain.buffers_mut().first_mut() {
+            None => {
+                let reason = RejectedReason::of_port(port::RejectedReason::Empty);
+                return Err(RejectedChain { chain, reason });
+            }
+            Some(first) => {
+                let free_bytes = first.headroom_bytes();
+                let Some(room) = first.prepend(headers.len()) else {
+                    let reason = RejectedReason::NoHeadroom { needed_bytes: headers.len(), free_bytes };
+                    return Err(RejectedChain { chain, reason });
+                };
+                room.copy_from_slice(headers);
+            }
+        }
+        if let Err(port::RejectedChain { mut chain, reason }) = self.port.send_chain(chain) {
+            chain.buffers_mut()[0].trim_front(headers.len());
+            return Err(RejectedChain { chain, reason: RejectedReason::of_port(reason) });
+        }
+        self.queued(bytes);
+        Ok(())
+    }
+
+    /// Sends a payload that lies in the program's own memory, in pieces: copied into frames, and otherwise as [`Sender::send`]. This
+    /// is the control to compare that with.
+    ///
+    /// # Errors
+    /// No room (flush first), or it cannot be sent at all.
+    pub fn send_copied(&mut self, to: SocketAddr, pieces: &[&[u8]]) -> Result<(), RejectedReason> {
+        let bytes = pieces.iter().map(|piece| piece.len()).sum();
+        let template = match decide(&mut self.ways, self.at_rest, to, bytes)? {
+            Verdict::Port(template) => template,
+            Verdict::Kernel(why) => return self.through_kernel(to, pieces, why),
+        };
+        let mut frame = frame_to_copy_into(&mut self.port, &mut self.lacked_frames)?;
+        let Some(room) = frame.append(bytes) else {
+            let template = in_software(template);
+            return self.send_copied_in_several(frame, pieces, bytes, &template);
+        };
+        let mut at = 0;
+        for piece in pieces {
+            room[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        }
+        put_headers(&mut frame, template)?;
+        let sent = match template.left_checksum() {
+            None => self.port.send(frame),
+            Some(place) => self.port.send_checksummed(frame, place).map(drop),
+        };
+        sent.map_err(|rejected| RejectedReason::of_port(rejected.reason))?;
+        self.sent.count_from_slices(bytes);
+        self.queued(bytes);
+        Ok(())
+    }
+
+    /// Whether the last datagram to be copied found too few free frames, and none is on its way that would come back: the program has them.
+    pub(in crate::udp) fn program_has_frames(&self) -> bool {
+        self.lacked_frames && self.port.is_idle()
+    }
+
+    #[cold]
+    fn send_copied_in_several(
+        &mut self,
+        mut first: Frame,
+        pieces: &[&[u8]],
+        bytes: usize,
+        template: &UdpTemplate,
+    ) -> Result<(), RejectedReason> {
+        let headers = first.prepend(template.header_bytes()).expect("fresh frames have room for headers");
+        template.emit(headers, pieces).expect("its length was looked at");
+        let mut frames: SmallVec<[Frame; 8]> = SmallVec::new();
+        frames.push(first);
+        for piece in pieces {
+            let mut rest = *piece;
+            while !rest.is_empty() {
+                let mut last = frames.last_mut().expect("one at least");
+                if last.tailroom_bytes() == 0 {
+                    frames.push(frame_to_copy_into(&mut self.port, &mut self.lacked_frames)?);
+                    last = frames.last_mut().expect("just pushed");
+                }
+                let (now, later) = rest.split_at(rest.len().min(last.tailroom_bytes()));
+                last.append(now.len()).expect("no more than there is room").copy_from_slice(now);
+                rest = later;
+            }
+        }
+        let sent = self.port.send_chain(frames.into_iter().collect());
+        sent.map_err(|rejected| RejectedReason::of_port(rejected.reason))?;
+        self.sent.count_from_slices(bytes);
+        self.queued(bytes);
+        Ok(())
+    }
+
+    /// Sends to an address that may be forged: through the kernel, so that nothing is looked up for it here, nor remembered. It may
+    /// overtake what is queued.
+    pub(crate) fn send_to_stranger(&mut self, to: SocketAddr, payload: &[u8]) -> Result<(), RejectedReason> {
+        self.kernel.send(to, &[payload]).map_err(RejectedReason::of_kernel)?;
+        self.sent.count_through_kernel(Detour::Stranger, payload.len());
+        Ok(())
+    }
+
+    /// Sets up to `count` frames aside, to write payloads of up to `bytes` bytes for one destination in place: the fast way for
+    /// datagrams made on the spot. Fewer, possibly none, when there is no room: flush, and ask again.
+    ///
+    /// # Errors
+    /// There is no way to the destination; payloads of that length do not fit a frame.
+    pub fn drafts(
+        &mut self,
+        to: SocketAddr,
+        count: usize,
+        bytes: usize,
+    ) -> Result<Drafts<'_>, RejectedReason> {
+        let template = match decide(&mut self.ways, self.at_rest, to, bytes)? {
+            Verdict::Port(template) => Ok(*template),
+            Verdict::Kernel(why) => Err(why),
+        };
+        if template.is_err() {
+            self.settle().map_err(RejectedReason::Kernel)?;
+        }
+        self.at_rest &= template.is_err();
+        // The same room for headers either way, also where the kernel writes them: so no draft is empty.
+        let payload_at = if to.is_ipv4() { IPV4_HEADERS } else { IPV6_HEADERS };
+        let drafts = self.port.drafts(count, payload_at + bytes).map_err(|reason| match reason {
+            port::RejectedReason::TooLong { bytes_max } => {
+                RejectedReason::TooLong { bytes_max: bytes_max.saturating_sub(payload_at) }
+            }
+            reason => RejectedReason::of_port(reason),
+        })?;
+        let way = match template {
+            Ok(template) => DraftWay::Port(template),
+            Err(why) => DraftWay::Kernel(why, &self.kernel, to),
+        };
+        Ok(Drafts { drafts, payload_at, way, sent: &mut self.sent })
+    }
+
+    /// Shows what is queued to the kernel and makes it send, once for a whole batch; see [`nocopy::Sender::flush`].
+    ///
+    /// [`nocopy::Sender::flush`]: crate::Sender::flush
+    ///
+    /// # Errors
+    /// The interface is down or gone; what was queued stays queued.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.at_rest = true;
+        self.port.flush()
+    }
+
+    /// Whether the kernel has not taken everything yet that was given to the port.
+    #[inline]
+    pub(crate) fn has_queued(&mut self) -> bool {
+        self.port.has_queued()
+    }
+
+    /// Takes back the frames the kernel has finished sending, and returns how many.
+    pub fn reap(&mut self) -> usize {
+        self.port.reap()
+    }
+
+    /// Takes back the frames the kernel has finished sending, and adds those that [`send_kept`](Sender::send_kept) sent to
+    /// `frames`; see [`nocopy::Sender::reap_into`].
+    ///
+    /// [`nocopy::Sender::reap_into`]: crate::Sender::reap_into
+    pub fn reap_into(&mut self, frames: &mut Vec<Frame>) -> usize {
+        self.port.reap_into(frames)
+    }
+
+    /// Takes a frame back that is not to be sent (again); see [`nocopy::Sender::recycle`].
+    ///
+    /// [`nocopy::Sender::recycle`]: crate::Sender::recycle
+    #[inline]
+    pub fn recycle(&mut self, frame: Frame) {
+        self.port.recycle(frame);
+    }
+
+    /// Flushes until nothing is on its way any more, for at most `timeout`; returns whether it got there.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
+        self.at_rest = true;
+        self.port.drain(timeout)
+    }
+
+    /// What was sent, and which way.
+    pub fn sent(&self) -> Sent {
+        Sent { peer_errors: self.kernel.told(), announced_changes: self.ways.changes(), ..self.sent }
+    }
+
+    /// What the network said since the last time of datagrams that it could not bring to their destination, whichever way they
+    /// went, oldest first; at most the last 64, while all are [counted](Sent::peer_errors).
+    pub fn errors(&mut self) -> impl Iterator<Item = PeerError> + use<> {
+        self.kernel.heard().into_iter()
+    }
+
+    /// What became of the bytes of all payloads: the port's evidence, or the reason they were copied for.
+    pub fn ledger(&self) -> Tally {
+        let Sent { over_port, over_port_bytes, from_slices, from_slices_bytes, through_kernel_bytes, .. } =
+            self.sent;
+        let mut ledger = Tally::default();
+        ledger.add(self.port.evidence(), over_port - from_slices, over_port_bytes - from_slices_bytes);
+        ledger.add(Evidence::Copied(Cause::Slice), from_slices, from_slices_bytes);
+        ledger.add(Evidence::Copied(Cause::SocketCall), self.sent.through_kernel(), through_kernel_bytes);
+        ledger
+    }
+
+    /// The port below, to ask it for evidence, statistics and balance.
+    pub fn port(&self) -> &crate::port::Sender {
+        &self.port
+    }
+
+    #[cfg(test)]
+    pub(super) fn ways(&mut self) -> &mut Ways {
+        &mut self.ways
+    }
+
+    /// The ordinary socket that has the address.
+    pub(in crate::udp) fn kernel_socket(&self) -> &Arc<KernelSocket> {
+        self.kernel.socket()
+    }
+
+    pub(in crate::udp) fn is_ipv6(&self) -> bool {
+        self.kernel.local().is_ipv6()
+    }
+
+    #[inline]
+    fn queued(&mut self, bytes: usize) {
+        self.at_rest = false;
+        self.sent.count_over_port(bytes);
+    }
+
+    #[cold]
+    fn through_kernel(
+        &mut self,
+        to: SocketAddr,
+        pieces: &[&[u8]],
+        why: Detour,
+    ) -> Result<(), RejectedReason> {
+        self.settle().map_err(RejectedReason::Kernel)?;
+        self.kernel.send(to, pieces).map_err(RejectedReason::of_kernel)?;
+        self.sent.count_through_kernel(why, pieces.iter().map(|piece| piece.len()).sum());
+        Ok(())
+    }
+
+    /// Sends what was queued before something that goes another way.
+    fn settle(&mut self) -> io::Result<()> {
+        if self.at_rest { Ok(()) } else { self.flush() }
+    }
+}
+
+/// Ethernet, IPv4, UDP.
+const IPV4_HEADERS: usize = 14 + 20 + 8;
+
+/// Ethernet, IPv6, UDP.
+const IPV6_HEADERS: usize = 14 + 40 + 8;
+
+fn frame_to_copy_into(
+    port: &mut crate::port::Sender,
+    is_lacking: &mut bool,
+) -> Result<Frame, RejectedReason> {
+    let frame = port.frame();
+    *is_lacking = frame.is_none();
+    frame.ok_or(RejectedReason::Full)
+}
+
+fn slices(chain: &Chain<Frame>) -> SmallVec<[&[u8]; 8]> {
+    chain.buffers().iter().map(|frame| &**frame).collect()
+}
+
+/// Writes the headers in front of a payload.
+#[inline]
+fn put_headers(frame: &mut Frame, template: &UdpTemplate) -> Result<(), RejectedReason> {
+    let needed_bytes = template.header_bytes();
+    if frame.prepend(needed_bytes).is_none() {
+        return Err(RejectedReason::NoHeadroom { needed_bytes, free_bytes: frame.headroom_bytes() });
+    }
+    let (headers, payload) = frame.split_at_mut(needed_bytes);
+    template.emit(headers, &[payload]).expect("its length was looked at");
+    Ok(())
+}
+
+/// The same headers, with a checksum that nobody else completes: ports complete none of packets in several frames.
+fn in_software(template: &UdpTemplate) -> UdpTemplate {
+    match template.flow().checksum {
+        UdpChecksum::Offloaded => {
+            let flow = UdpFrame { checksum: UdpChecksum::Computed, ..*template.flow() };
+            UdpTemplate::new(&flow).expect("as it was, with a checksum")
+        }
+        _ => *template,
+    }
+}
+
+/// Frames set aside to write payloads for one destination: a batch of [`Draft`]s.
+///
+/// What is queued is shown to the kernel when the batch is dropped, all at once.
+#[derive(Debug)]
+pub struct Drafts<'half> {
+    drafts: crate::memory::area::Drafts<'half>,
+    payload_at: usize,
+    way: DraftWay<'half>,
+    sent: &'half mut Sent,
+}
+
+#[derive(Debug)]
+enum DraftWay<'half> {
+    Port(UdpTemplate),
+    Kernel(Detour, &'half Kernel, SocketAddr),
+}
+
+impl<'half> Drafts<'half> {
+    /// How many more drafts there are; if none, flush and ask the sender for more.
+    #[inline]
+    pub fn left(&self) -> usize {
+        self.drafts.left()
+    }
+
+    /// The next payload to write, as long as was asked for; its contents are whatever was there.
+    #[inline]
+    pub fn next_draft(&mut self) -> Option<Draft<'_, 'half>> {
+        let Self { drafts, payload_at, way, sent } = self;
+        Some(Draft { draft: drafts.next_draft()?, payload_at: *payload_at, way, sent })
+    }
+}
+
+/// A payload being written in place. [`queue`](Draft::queue) it, or drop it, and nothing happened.
+#[derive(Debug)]
+#[must_use = "a draft that is not queued is not sent"]
+pub struct Draft<'batch, 'half> {
+    draft: crate::memory::area::Draft<'batch, 'half>,
+    payload_at: usize,
+    way: &'batch DraftWay<'half>,
+    sent: &'batch mut Sent,
+}
+
+impl Draft<'_, '_> {
+    /// Cuts the payload to `bytes` bytes; does nothing if it is shorter.
+    #[inline]
+    pub fn truncate(&mut self, bytes: usize) {
+        self.draft.truncate(self.payload_at.saturating_add(bytes));
+    }
+
+    /// Queues the datagram to be sent with the next flush. One that must go through the kernel goes at once.
+    ///
+    /// # Errors
+    /// Only of one that goes through the kernel: no room (try again), or its refusal.
+    #[inline]
+    pub fn queue(mut self) -> Result<(), RejectedReason> {
+        match self.way {
+            DraftWay::Port(template) => {
+                let (headers, payload) = self.draft.split_at_mut(self.payload_at);
+                let bytes = payload.len();
+                template.emit(headers, &[payload]).expect("its length was looked at");
+                match template.left_checksum() {
+                    None => self.draft.queue(),
+                    Some(place) => {
+                        self.draft.queue_checksummed(place).expect("the checksum lies in the headers");
+                    }
+                }
+                self.sent.count_over_port(bytes);
+                Ok(())
+            }
+            DraftWay::Kernel(why, kernel, to) => {
+                let payload = &self.draft[self.payload_at..];
+                kernel.send(*to, &[payload]).map_err(RejectedReason::of_kernel)?;
+                self.sent.count_through_kernel(*why, payload.len());
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Deref for Draft<'_, '_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.draft[self.payload_at..]
+    }
+}
+
+impl DerefMut for Draft<'_, '_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let at = self.payload_at;
+        &mut self.draft[at..]
+    }
+}

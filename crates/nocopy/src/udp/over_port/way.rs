@@ -1,0 +1,341 @@
+//! Which way a datagram goes: over the port, with headers that are prepared, or through the kernel, and why.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use nocopy_proto::wire::MARKABLE;
+use nocopy_proto::{IpAddresses, MacAddress, UdpFrame, UdpTemplate};
+
+use super::kernel::Kernel;
+use super::{OpenError, Settings};
+use crate::engine::route::{Kind, Route, RouteError, Routes};
+use crate::sys::clock::monotonic_ns;
+use crate::sys::interface::Interface;
+
+/// How often the host is asked whether its routes changed, while something is sent.
+const POLL_INTERVAL_NS: u64 = 1_000_000;
+
+/// After how long everything is looked up again: of some things no change is told ([`Routes::forget`]).
+const AGE_MAX: Duration = Duration::from_secs(1);
+
+/// How many destinations are looked up again in a second, on average, for no other reason than their age: each can cost two
+/// questions to the kernel. Who has more destinations keeps them longer than [`AGE_MAX`].
+const RENEWED_A_SECOND: u32 = 1000;
+
+/// How many ways are looked up between two questions for changes, that is in a millisecond, at some 10 us each: a program that answers
+/// any address is not kept busy by forged ones. Datagrams for others go through the kernel until there is time.
+const LOOKUPS_MAX: u32 = 32;
+
+/// Destinations whose headers are kept at most: some 16 MiB.
+const WAYS_MAX: usize = 65_536;
+
+/// Why a datagram went through the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Detour {
+    /// The next station's hardware address is not known yet.
+    Unresolved,
+    /// It may have changed: the kernel makes sure when it sends.
+    Confirming,
+    /// Longer than the MTU.
+    TooLong,
+    /// Another interface leads there.
+    OtherInterface,
+    /// It is this host.
+    Local,
+    /// It is all hosts of a link: a privilege that the kernel looks at.
+    Broadcast,
+    /// The kernel puts other headers in front.
+    Encapsulated,
+    /// The address may be forged: nothing is looked up for it.
+    Stranger,
+}
+
+/// The way to a destination.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Way {
+    Port {
+        template: UdpTemplate,
+        /// The longest payload.
+        payload_bytes_max: usize,
+        /// The next datagram goes through the kernel, so that it makes sure of the neighbour.
+        confirm: bool,
+    },
+    Kernel(Detour),
+}
+
+/// The ways of a socket, remembered as long as they hold.
+#[derive(Debug)]
+pub(super) struct Ways {
+    routes: Routes,
+    known: Vec<(SocketAddr, Way)>,
+    /// Where in `known` a destination is.
+    places: HashMap<SocketAddr, usize>,
+    /// The place that was asked for last.
+    last: usize,
+    local: SocketAddr,
+    interface_index: u32,
+    /// The longest frame the port sends.
+    frame_bytes_max: usize,
+    settings: Settings,
+    hop_limits: (u8, u8),
+    polled_ns: u64,
+    renewed_ns: u64,
+    /// Ways that may still be looked up before the next question for changes.
+    lookups_left: u32,
+    /// That of a destination for which none may.
+    not_looked_up: Way,
+    /// How often an announcement of the kernel made something known invalid.
+    changes: u64,
+}
+
+impl Ways {
+    pub(super) fn open(
+        local: SocketAddr,
+        interface: &Interface,
+        port: &crate::port::Sender,
+        kernel: &Kernel,
+        settings: &Settings,
+    ) -> Result<Self, OpenError> {
+        let routes = Routes::open(Some(local.ip()), Some(interface.index)).map_err(OpenError::Routes)?;
+        let now_ns = monotonic_ns();
+        Ok(Self {
+            routes,
+            known: Vec::new(),
+            places: HashMap::new(),
+            last: 0,
+            local,
+            interface_index: interface.index,
+            frame_bytes_max: port.packet_bytes_max(),
+            settings: settings.clone(),
+            hop_limits: (kernel.hop_limit, kernel.multicast_hop_limit),
+            polled_ns: now_ns,
+            renewed_ns: now_ns,
+            lookups_left: LOOKUPS_MAX,
+            not_looked_up: Way::Kernel(Detour::Unresolved),
+            changes: 0,
+        })
+    }
+
+    /// Forgets what no longer holds; costs a look at the clock most of the time.
+    #[inline]
+    pub(super) fn renew(&mut self) {
+        let now_ns = monotonic_ns();
+        if now_ns - self.polled_ns >= POLL_INTERVAL_NS {
+            self.renew_at(now_ns);
+        }
+    }
+
+    #[cold]
+    fn renew_at(&mut self, now_ns: u64) {
+        self.polled_ns = now_ns;
+        self.lookups_left = LOOKUPS_MAX;
+        let old = u128::from(now_ns - self.renewed_ns) >= age_max(self.known.len()).as_nanos();
+        // First, so that a change counts as announced also when everything is old.
+        let changed = self.routes.poll_changes();
+        self.changes += u64::from(changed);
+        if old {
+            self.renewed_ns = now_ns;
+            self.routes.forget();
+        }
+        if changed || old {
+            self.clear();
+        }
+    }
+
+    /// How often an announcement of the kernel made something known invalid, as opposed to its age.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Keeps the memory: as many are likely to be needed again.
+    fn clear(&mut self) {
+        self.known.clear();
+        self.places.clear();
+    }
+
+    /// The way to a destination.
+    ///
+    /// # Errors
+    /// There is none.
+    #[inline]
+    pub(super) fn to(&mut self, to: SocketAddr) -> Result<&mut Way, RouteError> {
+        if self.known.get(self.last).is_none_or(|(last, _)| *last != to) {
+            let Some(place) = self.place_of(to)? else { return Ok(&mut self.not_looked_up) };
+            self.last = place;
+        }
+        Ok(&mut self.known[self.last].1)
+    }
+
+    /// `None`: it is not known, and enough was looked up.
+    fn place_of(&mut self, to: SocketAddr) -> Result<Option<usize>, RouteError> {
+        if let Some(place) = self.places.get(&to) {
+            return Ok(Some(*place));
+        }
+        let Some(left) = self.lookups_left.checked_sub(1) else { return Ok(None) };
+        self.lookups_left = left;
+        let way = self.decide(to)?;
+        if self.known.len() >= WAYS_MAX {
+            self.clear();
+        }
+        self.places.insert(to, self.known.len());
+        self.known.push((to, way));
+        Ok(Some(self.known.len() - 1))
+    }
+
+    fn decide(&mut self, to: SocketAddr) -> Result<Way, RouteError> {
+        // The kernel refuses the other family, and port number 0, in its own words.
+        let Some(addresses) = IpAddresses::new(self.local.ip(), to.ip()).filter(|_| to.port() != 0) else {
+            return Ok(Way::Kernel(Detour::OtherInterface));
+        };
+        if matches!(to, SocketAddr::V6(to) if to.scope_id() != 0 && to.scope_id() != self.interface_index) {
+            return Ok(Way::Kernel(Detour::OtherInterface));
+        }
+        let route = self.routes.look_up(to.ip())?;
+        let detour = match route.kind {
+            Kind::Local => Some(Detour::Local),
+            Kind::Broadcast => Some(Detour::Broadcast),
+            Kind::Encapsulated => Some(Detour::Encapsulated),
+            _ if route.interface_index != self.interface_index => Some(Detour::OtherInterface),
+            Kind::Unicast | Kind::Multicast => None,
+        };
+        if let Some(detour) = detour {
+            return Ok(Way::Kernel(detour));
+        }
+        let link = self.routes.link(route.interface_index)?;
+        let (station, confirm) = self.station(to.ip(), &route)?;
+        let (Some(source_mac), Some(destination_mac)) = (link.mac, station) else {
+            return Ok(Way::Kernel(Detour::Unresolved));
+        };
+        let flow = self.flow(addresses, (source_mac, destination_mac), to.port());
+        if flow.hop_limit == 0 {
+            return Ok(Way::Kernel(Detour::Local)); // it does not leave this host (RFC 1112 section 6.1)
+        }
+        let template = UdpTemplate::new(&flow).expect("opening refused IPv6 without checksum");
+        let packet_bytes_max = (route.mtu_bytes.min(link.mtu_bytes) as usize)
+            .min(self.frame_bytes_max.saturating_sub(ETHERNET_BYTES));
+        let headers_of_ip = template.header_bytes() - ETHERNET_BYTES;
+        let Some(payload_bytes_max) = packet_bytes_max.checked_sub(headers_of_ip) else {
+            return Ok(Way::Kernel(Detour::TooLong));
+        };
+        let payload_bytes_max = payload_bytes_max.min(flow.payload_bytes_max());
+        Ok(Way::Port { template, payload_bytes_max, confirm })
+    }
+
+    /// The next station, if its hardware address is known, and whether only the kernel's own traffic makes sure that it still is.
+    fn station(&mut self, to: IpAddr, route: &Route) -> Result<(Option<MacAddress>, bool), RouteError> {
+        if let Some(group) = MacAddress::of_group(to) {
+            return Ok((Some(group), false));
+        }
+        let (interface, next) = (route.interface_index, route.gateway.unwrap_or(to));
+        let neighbour = self.routes.neighbour(interface, next)?;
+        // At most once in `AGE_MAX`. Who may not tell the kernel to, lets it send.
+        let confirm = neighbour.is_stale && self.routes.confirm(interface, next).is_err();
+        Ok((neighbour.mac, confirm))
+    }
+
+    fn flow(&self, addresses: IpAddresses, macs: (MacAddress, MacAddress), port: u16) -> UdpFrame {
+        let (to_one, to_groups) = self.hop_limits;
+        UdpFrame {
+            source_mac: macs.0,
+            destination_mac: macs.1,
+            vlan: None,
+            addresses,
+            traffic_class: if self.settings.congestion_marks { MARKABLE } else { 0 },
+            hop_limit: if addresses.destination().is_multicast() { to_groups } else { to_one },
+            source_port: self.local.port(),
+            destination_port: port,
+            checksum: self.settings.checksum,
+        }
+    }
+}
+
+/// After how long so many destinations are looked up again.
+fn age_max(destinations: usize) -> Duration {
+    let destinations = u32::try_from(destinations).unwrap_or(u32::MAX);
+    AGE_MAX.max(Duration::from_secs(1) / RENEWED_A_SECOND * destinations)
+}
+
+pub(super) const ETHERNET_BYTES: usize = nocopy_proto::wire::ethernet::HEADER_BYTES;
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::super::Socket;
+    use super::*;
+    use crate::facts::mode::Mode;
+    use crate::port::Port;
+
+    #[test]
+    fn the_more_destinations_the_longer_they_are_kept() {
+        assert_eq!(age_max(0), AGE_MAX);
+        assert_eq!(age_max(1000), AGE_MAX);
+        assert_eq!(age_max(10_000), Duration::from_secs(10));
+        assert_eq!(age_max(WAYS_MAX), Duration::from_millis(65_536));
+    }
+
+    #[test]
+    fn ten_thousand_destinations_are_each_looked_up_once() {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let left = lab.left();
+        let local = SocketAddr::new(left.ipv4().into(), 0);
+        let route = ["route", "add", "10.78.0.0/16", "dev", left.interface()];
+        let done = left.namespace().run(|| std::process::Command::new("ip").args(route).status().unwrap());
+        assert!(done.success(), "ip {route:?}");
+        let port = Port::builder(left.interface()).mode(Mode::XdpCopyNative);
+        let mut socket =
+            left.namespace().run(|| Socket::open(port, local, &Settings::default())).expect("opened");
+        let ways = socket.sender().ways();
+        ways.lookups_left = u32::MAX;
+        // A tenth are stations of their own (unknown ones), which costs two questions each.
+        let destination = |number: u32| match number % 10 {
+            0 => SocketAddr::new(Ipv4Addr::from_bits(0x0a4e_0100 + number / 10).into(), 9),
+            _ => SocketAddr::new(lab.right().ipv4().into(), 1 + number as u16 % 60_000),
+        };
+        for round in 0..3 {
+            for number in 0..10_000 {
+                let way = *ways.to(destination(number)).expect("a way");
+                match (number % 10, way) {
+                    (0, Way::Kernel(Detour::Unresolved)) => {}
+                    (1.., Way::Port { template, .. }) => {
+                        assert_eq!(template.flow().destination_port, destination(number).port());
+                    }
+                    (_, way) => panic!("{}: {way:?}", destination(number)),
+                }
+            }
+            assert_eq!(
+                ways.known.len(),
+                10_000,
+                "round {round}: something was looked up again, or forgotten"
+            );
+        }
+        // However many there are, memory is bounded.
+        for number in 0..2 * WAYS_MAX as u32 {
+            let to = SocketAddr::new(lab.right().ipv4().into(), 1 + (number % 65_535) as u16);
+            let to = if number < 65_535 { to } else { SocketAddr::new(left.ipv4().into(), to.port()) };
+            ways.to(to).expect("a way");
+            assert!(ways.known.len() <= WAYS_MAX && ways.places.len() == ways.known.len());
+        }
+    }
+
+    #[test]
+    fn many_new_destinations_at_once_do_not_all_cost_a_look_up() {
+        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+        let left = lab.left();
+        let local = SocketAddr::new(left.ipv4().into(), 0);
+        let port = Port::builder(left.interface()).mode(Mode::XdpCopyNative);
+        let mut socket =
+            left.namespace().run(|| Socket::open(port, local, &Settings::default())).expect("opened");
+        let ways = socket.sender().ways();
+        let destination = |number: u16| SocketAddr::new(lab.right().ipv4().into(), number);
+        let is_looked_up =
+            |ways: &mut Ways, number| matches!(*ways.to(destination(number)).unwrap(), Way::Port { .. });
+        assert!((1..=32).all(|number| is_looked_up(ways, number)));
+        assert!(!is_looked_up(ways, 33) && is_looked_up(ways, 1), "known ones go on");
+        assert!(matches!(ways.to(destination(33)), Ok(Way::Kernel(Detour::Unresolved))));
+        assert_eq!(ways.known.len(), 32);
+        ways.renew_at(ways.polled_ns + POLL_INTERVAL_NS);
+        assert!(is_looked_up(ways, 33));
+    }
+}

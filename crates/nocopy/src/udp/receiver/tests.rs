@@ -1,0 +1,524 @@
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Instant;
+
+use nocopy_lab::patience::wait_until;
+use nocopy_lab::{End, Lab};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt;
+
+use super::super::{Builder, Socket};
+use super::*;
+use crate::engine::calls::{Calls, RECEIVE, count_calls, this_thread, wait_until_in};
+use crate::sys::udp_receive::LocalAddress;
+use crate::sys::udp_send;
+
+/// For what has to happen, on a busy machine, too.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// A receiver at a free port, and its address.
+fn receiver_at(at: SocketAddr, pool: &Pool) -> (Receiver, SocketAddr) {
+    let socket = UdpSocket::bind(at).expect("a free port");
+    let address = socket.local_addr().unwrap();
+    (receiver_of(socket, pool), address)
+}
+
+fn receiver_of(socket: UdpSocket, pool: &Pool) -> Receiver {
+    Receiver::new(Arc::new(socket.into()), pool.clone(), Receiver::BATCH).unwrap()
+}
+
+fn pool(buffers: u32) -> Pool {
+    Pool::new(buffers, 1 << 16).unwrap()
+}
+
+/// A socket that sends to `to`.
+fn sender_to(to: SocketAddr) -> UdpSocket {
+    let any: SocketAddr = match to {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any).unwrap();
+    socket.connect(to).unwrap();
+    socket
+}
+
+/// Bytes that differ with the number and from place to place.
+fn pattern(number: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| (number * 31 + i + (i >> 8)) as u8).collect()
+}
+
+/// Waits until there is something to receive. (A receive with a time limit would also end when the process is stopped and goes on.)
+fn wait_for_any(receiver: &Receiver) {
+    let mut polled = [PollFd::new(receiver, PollFlags::IN)];
+    assert_eq!(poll(&mut polled, Some(&PATIENCE.try_into().unwrap())).unwrap(), 1, "nothing comes");
+}
+
+/// So many datagrams, in the order they came.
+fn receive(receiver: &mut Receiver, count: usize) -> Vec<(SocketAddr, Vec<u8>)> {
+    let mut all = Vec::new();
+    while all.len() < count {
+        wait_for_any(receiver);
+        let batch = receiver.receive_timeout(PATIENCE).expect("received");
+        assert!(!batch.is_empty(), "only {} of {count} datagrams came", all.len());
+        assert_eq!(batch.len(), batch.datagrams().count());
+        assert!(batch.datagrams().all(|datagram| !datagram.truncated));
+        all.extend(batch.datagrams().map(|datagram| (datagram.from, datagram.bytes.to_vec())));
+    }
+    all
+}
+
+/// Sends runs cut by the kernel, with shorter last datagrams, and compares what comes with what was sent.
+fn assert_runs_arrive(receiver: &mut Receiver, sender: &UdpSocket) -> usize {
+    let (mut runs, mut total) = (0, 0);
+    for (number, (segment_bytes, segments, last)) in
+        [(1400, 20, 77), (1400, 40, 1), (1000, 1, 0), (64, 60, 63), (1, 50, 0), (1452, 44, 1000)]
+            .into_iter()
+            .enumerate()
+    {
+        udp_receive::cut_into(sender, segment_bytes);
+        let segment_bytes = usize::from(segment_bytes);
+        let bytes = pattern(number, segment_bytes * segments + last);
+        assert_eq!(sender.send(&bytes).unwrap(), bytes.len());
+        let expected: Vec<&[u8]> = bytes.chunks(segment_bytes).collect();
+        let mut came: Vec<Vec<u8>> = Vec::new();
+        while came.len() < expected.len() {
+            wait_for_any(receiver);
+            let batch = receiver.receive_timeout(PATIENCE).unwrap();
+            assert!(!batch.is_empty(), "only {} of {} came", came.len(), expected.len());
+            runs += batch.runs().len();
+            assert!(batch.datagrams().all(|datagram| datagram.from == sender.local_addr().unwrap()));
+            came.extend(batch.datagrams().map(|datagram| datagram.bytes.to_vec()));
+        }
+        assert!(came == expected, "run {number}: bytes or boundaries differ");
+        total += expected.len();
+    }
+    assert_eq!(receiver.ledger().datagrams(), total as u64);
+    assert_eq!(receiver.ledger().bytes(), receiver.ledger().copied_bytes(Cause::SocketCall));
+    assert_eq!(receiver.truncated(), 0);
+    runs
+}
+
+#[test]
+fn runs_arrive_whole_and_are_told_apart_in_place() {
+    for at in [LOOPBACK, (Ipv6Addr::LOCALHOST, 0).into()] {
+        let (mut receiver, address) = receiver_at(at, &pool(16));
+        let socket = UdpSocket::bind(at).unwrap();
+        socket.connect(address).unwrap();
+        assert!(receiver.coalesces());
+        // Six messages in six buffers: nothing was cut on the way.
+        assert_eq!(assert_runs_arrive(&mut receiver, &socket), 6);
+    }
+}
+
+#[test]
+fn single_datagrams_of_any_length_arrive() {
+    let (mut receiver, address) = receiver_at(LOOPBACK, &pool(4));
+    let sender = sender_to(address);
+    for (number, bytes) in [0, 1, 0, 0, 1472, 9000, 65_507, 0, 65_507, 3].into_iter().enumerate() {
+        sender.send(&pattern(number, bytes)).unwrap();
+        let came = receive(&mut receiver, 1);
+        assert!(came == [(came[0].0, pattern(number, bytes))], "datagram {number} of {bytes} bytes");
+    }
+    assert_eq!((receiver.ledger().datagrams(), receiver.truncated()), (10, 0));
+}
+
+#[test]
+fn empty_datagrams_in_one_batch_are_each_a_datagram() {
+    let (mut receiver, address) = receiver_at(LOOPBACK, &pool(8));
+    let sender = sender_to(address);
+    for _ in 0..3 {
+        sender.send(&[]).unwrap();
+    }
+    let batch = receiver.receive().unwrap();
+    assert_eq!((batch.len(), batch.bytes(), batch.is_empty()), (3, 0, false));
+    assert!(batch.datagrams().all(|datagram| datagram.bytes.is_empty()));
+}
+
+#[test]
+fn many_senders_are_kept_apart() {
+    const SENDERS: usize = 8;
+    const RUNS: usize = 10;
+    let (mut receiver, address) = receiver_at(LOOPBACK, &pool(32));
+    let senders: Vec<UdpSocket> = (0..SENDERS).map(|_| sender_to(address)).collect();
+    senders.iter().for_each(|sender| udp_receive::cut_into(sender, 300));
+    let mut came: HashMap<SocketAddr, Vec<Vec<u8>>> = HashMap::new();
+    for run in 0..RUNS {
+        for (number, sender) in senders.iter().enumerate() {
+            sender.send(&pattern(run * SENDERS + number, 7 * 300 + number)).unwrap();
+        }
+        // Sender 0's last datagram is whole.
+        for (from, bytes) in receive(&mut receiver, SENDERS * 8 - 1) {
+            came.entry(from).or_default().push(bytes);
+        }
+    }
+    for (number, sender) in senders.iter().enumerate() {
+        let sent: Vec<Vec<u8>> = (0..RUNS)
+            .flat_map(|run| {
+                let bytes = pattern(run * SENDERS + number, 7 * 300 + number);
+                bytes.chunks(300).map(<[u8]>::to_vec).collect::<Vec<_>>()
+            })
+            .collect();
+        let from: SocketAddr = (Ipv4Addr::LOCALHOST, sender.local_addr().unwrap().port()).into();
+        assert!(came.remove(&from) == Some(sent), "sender {number}");
+    }
+    assert!(came.is_empty());
+}
+
+#[test]
+fn small_buffers_get_single_datagrams_and_what_is_too_long_is_marked() {
+    let small = Pool::new(8, 4096).unwrap();
+    let (mut receiver, address) = receiver_at(LOOPBACK, &small);
+    let sender = sender_to(address);
+    assert!(!receiver.coalesces());
+    udp_receive::cut_into(&sender, 1400);
+    let bytes = pattern(1, 30 * 1400 + 5);
+    sender.send(&bytes).unwrap();
+    let came = receive(&mut receiver, 31);
+    assert!(came.iter().map(|(_, bytes)| &bytes[..]).eq(bytes.chunks(1400)));
+    assert_eq!(receiver.truncated(), 0);
+
+    udp_receive::cut_into(&sender, 0);
+    let long = pattern(2, 5000);
+    sender.send(&long).unwrap();
+    let batch = receiver.receive().unwrap();
+    let datagram = batch.datagrams().next().unwrap();
+    assert!(datagram.truncated && datagram.bytes == &long[..4096]);
+    assert_eq!((batch.len(), receiver.truncated()), (1, 1));
+}
+
+#[test]
+fn what_is_taken_is_owned_and_goes_home_with_its_last_datagram() {
+    let pool = pool(4);
+    let (mut receiver, address) = receiver_at(LOOPBACK, &pool);
+    let sender = sender_to(address);
+    udp_receive::cut_into(&sender, 500);
+    let sent = pattern(1, 1700);
+    sender.send(&sent).unwrap();
+    let run = receiver.receive().unwrap().take().next().unwrap();
+    assert_eq!((run.len(), run.segment_bytes(), run.bytes().len()), (4, 500, 1700));
+    assert_eq!(run.from().port(), sender.local_addr().unwrap().port());
+    let mut datagrams: Vec<_> = run.split().collect();
+    drop(receiver);
+    assert_eq!(pool.at_home(), 3, "one buffer is away");
+    let last = datagrams.pop().unwrap();
+    thread::spawn(move || drop(datagrams)).join().unwrap();
+    assert_eq!(&*last, &sent[1500..]);
+    assert_eq!(last.datagram().from, last.from());
+    drop(last);
+    assert_eq!(pool.at_home(), 4);
+}
+
+#[test]
+fn without_buffers_datagrams_wait() {
+    let pool = pool(2);
+    let (mut receiver, address) = receiver_at(LOOPBACK, &pool);
+    let sender = sender_to(address);
+    for number in 0..5 {
+        sender.send(&pattern(number, 100)).unwrap();
+    }
+    let mut taken: Vec<Run> = receiver.receive().unwrap().take().collect();
+    assert_eq!(taken.len(), 2, "as many as there are buffers");
+    assert!(matches!(receiver.receive(), Err(ReceiveError::NoBuffers { total: 2 })));
+    assert!(receiver.try_receive().unwrap_err().to_string().contains("all 2 of the pool"));
+    taken.truncate(1);
+    taken.extend(receiver.receive().unwrap().take());
+    taken.remove(0);
+    taken.extend(receiver.receive().unwrap().take());
+    assert!(taken.iter().map(Run::bytes).eq([&pattern(2, 100)[..], &pattern(3, 100)]));
+    drop(taken);
+    assert_eq!(receive(&mut receiver, 1)[0].1, pattern(4, 100));
+    assert_eq!(receiver.dropped().unwrap().packets, 0);
+}
+
+#[test]
+fn every_datagram_is_received_or_counted_as_dropped() {
+    for segments in [1, 40] {
+        let (mut receiver, address) = receiver_at(LOOPBACK, &pool(16));
+        sockopt::set_socket_recv_buffer_size(receiver.socket(), 200_000).unwrap();
+        let sender = sender_to(address);
+        udp_receive::cut_into(&sender, 1000);
+        assert_eq!(receiver.dropped().unwrap().packets, 0);
+        const SENT: u64 = 2000;
+        let bytes = pattern(0, 1000 * segments);
+        for _ in 0..SENT {
+            sender.send(&bytes).unwrap();
+        }
+        // Over lo a message stays whole, so a packet is what was sent at once.
+        let (all, give_up) = (SENT * segments as u64, Instant::now() + PATIENCE);
+        let (mut came, mut accounted) = (0, 0);
+        while accounted < all {
+            assert!(Instant::now() < give_up, "{accounted} of {all} came or were counted");
+            came += receiver.try_receive().unwrap().len() as u64;
+            accounted = came + receiver.dropped().unwrap().packets * segments as u64;
+        }
+        assert_eq!((accounted, receiver.try_receive().unwrap().len()), (all, 0));
+        let dropped = receiver.dropped().unwrap();
+        assert!(dropped.packets > 0, "the buffer holds fewer");
+        assert!(dropped.to_string().contains("net.core.rmem_max"), "{dropped}");
+        assert_eq!(receiver.dropped().unwrap(), dropped, "counted once");
+    }
+}
+
+#[test]
+fn the_counter_of_drops_goes_round() {
+    let mut drops = Drops::default();
+    assert_eq!([drops.until(5), drops.until(u32::MAX), drops.until(3)], [5, (1 << 32) - 1, (1 << 32) + 3]);
+}
+
+#[test]
+fn an_error_of_the_network_is_reported_and_does_not_end_the_socket() {
+    // With and without the error queue that the sending half reads.
+    for queued in [false, true] {
+        assert_error_is_reported(queued);
+    }
+}
+
+fn assert_error_is_reported(queued: bool) {
+    let peer = UdpSocket::bind(LOOPBACK).unwrap();
+    let peer_address = peer.local_addr().unwrap();
+    let socket = UdpSocket::bind(LOOPBACK).unwrap();
+    let address = socket.local_addr().unwrap();
+    socket.connect(peer_address).unwrap();
+    if queued {
+        udp_send::report_errors(&socket, false).unwrap();
+    }
+    let mut receiver = receiver_of(socket.try_clone().unwrap(), &pool(4));
+    for number in 0..3 {
+        peer.send_to(&pattern(number, 10), address).unwrap();
+    }
+    drop(peer); // nobody there any more
+    socket.send(b"lost").unwrap();
+    wait_for_any(&receiver);
+    let error = receiver.receive_timeout(PATIENCE).unwrap_err();
+    let ReceiveError::Reported(cause) = error else { panic!("{error}") };
+    assert_eq!(cause.raw_os_error(), Some(libc::ECONNREFUSED));
+    // What was there stays, and more comes.
+    let peer = UdpSocket::bind(peer_address).unwrap();
+    peer.send_to(&pattern(3, 10), address).unwrap();
+    let came = receive(&mut receiver, 4);
+    assert!(came.into_iter().map(|(_, bytes)| bytes).eq((0..4).map(|number| pattern(number, 10))));
+}
+
+#[test]
+fn waiting_sleeps_while_completions_wait_in_the_error_queue() {
+    const WAIT: Duration = Duration::from_millis(400);
+    const COMPLETIONS: u64 = 50;
+    let socket = UdpSocket::bind(LOOPBACK).unwrap();
+    let address = socket.local_addr().unwrap();
+    let sink = UdpSocket::bind(LOOPBACK).unwrap();
+    crate::sys::option::allow_zero_copy(&socket).unwrap();
+    let mut receiver = receiver_of(socket.try_clone().unwrap(), &pool(4));
+    let complete_one = || {
+        let flags = rustix::net::SendFlags::from_bits_retain(libc::MSG_ZEROCOPY as u32);
+        rustix::net::sendto(&socket, &[1; 30_000], flags, &sink.local_addr().unwrap()).unwrap();
+        sink.recv(&mut [0; 1 << 16]).unwrap();
+    };
+    complete_one();
+    let mut polled = [PollFd::new(&receiver, PollFlags::IN)];
+    assert_eq!(poll(&mut polled, Some(&PATIENCE.try_into().unwrap())).unwrap(), 1);
+    assert_eq!(polled[0].revents(), PollFlags::IN, "a poll does not wait");
+
+    // One wait, and another after each stop of the whole process, which ends one early.
+    let ((), calls) = count_calls(|| {
+        let start = Instant::now();
+        while start.elapsed() < WAIT {
+            assert!(receiver.receive_timeout(WAIT).unwrap().is_empty());
+        }
+    });
+    assert!((1..10).contains(&calls.of(RECEIVE)), "woken early: {} calls", calls.of(RECEIVE));
+    assert!(calls.total() < 40, "spinning: {} system calls", calls.total());
+
+    // More completions, and then a datagram, come while it waits.
+    let calls = Calls::none();
+    let (counting, (tell, told)) = (calls.clone(), mpsc::channel());
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            tell.send(this_thread()).unwrap();
+            counting.count_this_thread();
+            let batch = receiver.receive().unwrap();
+            assert_eq!(batch.datagrams().next().unwrap().bytes, b"at last");
+        });
+        let waiting = told.recv().unwrap();
+        for _ in 0..COMPLETIONS {
+            assert!(wait_until_in(waiting, RECEIVE), "it waits for a datagram");
+            complete_one();
+        }
+        assert!(wait_until_in(waiting, RECEIVE), "it waits for a datagram");
+        sender_to(address).send(b"at last").unwrap();
+    });
+    // One wait, and another after each stop of the whole process. Completions that come before the thread sleeps would end no wait, but
+    // those are few.
+    assert!(calls.of(RECEIVE) < 10, "completions end waits: {} calls", calls.of(RECEIVE));
+    assert!(calls.total() < 40, "completions are looked for: {} system calls", calls.total());
+}
+
+#[test]
+fn timeouts_change_from_call_to_call() {
+    let (mut receiver, address) = receiver_at(LOOPBACK, &pool(4));
+    let ten = Duration::from_millis(10);
+    assert!(receiver.try_receive().unwrap().is_empty());
+    assert!(receiver.receive_timeout(Duration::ZERO).unwrap().is_empty());
+    for _ in 0..2 {
+        assert!(receiver.receive_timeout(Duration::from_nanos(1)).unwrap().is_empty());
+        assert!(receiver.receive_timeout(ten).unwrap().is_empty());
+    }
+    let waiting = this_thread();
+    let late = thread::spawn(move || {
+        assert!(wait_until_in(waiting, RECEIVE));
+        thread::sleep(5 * ten);
+        sender_to(address).send(b"late").unwrap();
+    });
+    assert_eq!(receiver.receive().unwrap().len(), 1, "waited for longer than the timeout before");
+    late.join().unwrap();
+}
+
+#[test]
+fn the_descriptor_is_readable_while_datagrams_wait() {
+    let (mut receiver, address) = receiver_at(LOOPBACK, &pool(4));
+    let readable = |receiver: &Receiver| {
+        let mut polled = [PollFd::new(receiver, PollFlags::IN)];
+        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+    };
+    assert!(!readable(&receiver));
+    sender_to(address).send(b"one").unwrap();
+    assert!(readable(&receiver));
+    assert_eq!(receive(&mut receiver, 1)[0].1, b"one");
+    assert!(!readable(&receiver));
+}
+
+#[test]
+fn the_local_address_is_told_when_asked_for() {
+    for (at, ipv6) in [((Ipv4Addr::UNSPECIFIED, 0).into(), false), ((Ipv6Addr::UNSPECIFIED, 0).into(), true)]
+    {
+        let (mut receiver, address) = receiver_at(at, &pool(4));
+        let port = address.port();
+        sender_to((Ipv4Addr::new(127, 0, 0, 2), port).into()).send(b"before").unwrap();
+        assert_eq!(receiver.receive().unwrap().runs()[0].local(), None);
+        udp_receive::tell_local_address(&receiver.socket(), ipv6).unwrap();
+        let to = Ipv4Addr::new(127, 0, 0, 3);
+        sender_to((to, port).into()).send(b"after").unwrap();
+        let batch = receiver.receive().unwrap();
+        let local = batch.runs()[0].local().unwrap();
+        assert_eq!(local, LocalAddress { address: to.into(), interface: 1 });
+        if ipv6 {
+            sender_to((Ipv6Addr::LOCALHOST, port).into()).send(b"after").unwrap();
+            let batch = receiver.receive().unwrap();
+            assert_eq!(batch.datagrams().next().unwrap().local.unwrap().address, Ipv6Addr::LOCALHOST);
+        }
+    }
+}
+
+/// A receiver at one end of a lab, bound to every address.
+fn receiver_in(end: &End) -> (Receiver, u16) {
+    end.namespace().run(|| {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        let port = socket.local_addr().unwrap().port();
+        (receiver_of(socket, &pool(32)), port)
+    })
+}
+
+#[test]
+fn runs_arrive_over_a_wire_whether_the_other_end_coalesces_or_not() {
+    for coalesced in [false, true] {
+        let Some(lab) = Lab::builder().gro_right(coalesced).build_or_skip() else { return };
+        let (mut receiver, port) = receiver_in(lab.right());
+        let to = (lab.right().ipv4(), port).into();
+        let sender = lab.left().namespace().run(|| sender_to(to));
+        assert_runs_arrive(&mut receiver, &sender);
+        assert_eq!(receiver.dropped().unwrap().packets, 0);
+    }
+}
+
+/// A socket at one end of a lab, with a small pool.
+fn socket_in(end: &End, at: SocketAddr, set: impl FnOnce(Builder) -> Builder + Send) -> Socket {
+    let builder = Socket::builder().receive_pool(&pool(16)).local_addresses(true);
+    end.namespace().run(|| set(builder).bind(at)).unwrap()
+}
+
+/// Gives an end of a lab a link-local IPv6 address, unchecked for duplicates, and waits until it can be used.
+fn enable_ipv6(end: &End) {
+    const TENTATIVE: u8 = 0x40; // IFA_F_TENTATIVE
+    let is_usable = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields[5] == end.interface() && u8::from_str_radix(fields[4], 16).unwrap() & TENTATIVE == 0
+    };
+    end.namespace().run(|| {
+        for (setting, value) in [("accept_dad", "0"), ("disable_ipv6", "0")] {
+            std::fs::write(format!("/proc/sys/net/ipv6/conf/{}/{setting}", end.interface()), value).unwrap();
+        }
+        wait_until("a usable IPv6 address", || {
+            std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap().lines().any(is_usable)
+        });
+    });
+}
+
+#[test]
+fn groups_are_received_by_who_joined_them() {
+    let Some(lab) = nocopy_lab::lab_or_skip() else { return };
+    [lab.left(), lab.right()].into_iter().for_each(enable_ipv6);
+    let (left, right) = (lab.left().index(), lab.right().index());
+    let groups: [(IpAddr, SocketAddr); 2] = [
+        (Ipv4Addr::new(239, 77, 0, 1).into(), (Ipv4Addr::UNSPECIFIED, 0).into()),
+        ("ff02::7700".parse().unwrap(), (Ipv6Addr::UNSPECIFIED, 0).into()),
+    ];
+    for (group, any) in groups {
+        let mut joined = socket_in(lab.right(), any, |builder| builder.reuse_address(true));
+        let at = joined.local_address().unwrap();
+        let mut other = socket_in(lab.right(), at, |builder| builder.reuse_address(true));
+        joined.receiver().join_multicast(group, right).unwrap();
+        // In another group, so that it is not told of all.
+        let [another, last] = match group {
+            IpAddr::V4(_) => [2, 3].map(|number| Ipv4Addr::new(239, 77, 0, number).into()),
+            IpAddr::V6(_) => ["ff02::7701", "ff02::7702"].map(|group| group.parse().unwrap()),
+        };
+        other.receiver().join_multicast(another, right).unwrap();
+        joined.receiver().join_multicast(last, right).unwrap();
+
+        let sender =
+            socket_in(lab.left(), any, |builder| builder.multicast_interface(left).multicast_hops(3));
+        udp_receive::cut_into(&sender.socket, 1400);
+        let at_group = |group| -> SocketAddr {
+            match group {
+                IpAddr::V4(group) => (group, at.port()).into(),
+                IpAddr::V6(group) => std::net::SocketAddrV6::new(group, at.port(), 0, left).into(),
+            }
+        };
+        let to = at_group(group);
+        let bytes = pattern(1, 10 * 1400 + 3);
+        rustix::net::sendto(&sender.socket, &bytes, rustix::net::SendFlags::empty(), &to)
+            .expect("sent to the group");
+        let mut came = Vec::new();
+        while came.len() < bytes.len() {
+            wait_for_any(joined.receiver());
+            let batch = joined.receiver().receive_timeout(PATIENCE).unwrap();
+            assert!(!batch.is_empty(), "{} bytes of {} came", came.len(), bytes.len());
+            for datagram in batch.datagrams() {
+                let local = LocalAddress { address: group, interface: right };
+                assert_eq!(
+                    (datagram.local, datagram.bytes.len().min(1400)),
+                    (Some(local), datagram.bytes.len())
+                );
+                if let SocketAddr::V6(from) = datagram.from {
+                    assert_eq!(from.scope_id(), right, "a link-local sender is one of an interface");
+                }
+                came.extend_from_slice(datagram.bytes);
+            }
+        }
+        assert!(came == bytes);
+        assert!(other.receiver().try_receive().unwrap().is_empty(), "another's group");
+
+        joined.receiver().leave_multicast(group, right).unwrap();
+        let error = joined.receiver().leave_multicast(group, right).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::AddrNotAvailable);
+        rustix::net::sendto(&sender.socket, b"left", rustix::net::SendFlags::empty(), &to).unwrap();
+        // What comes behind it, to the group that was not left, is the first to be received.
+        rustix::net::sendto(&sender.socket, b"last", rustix::net::SendFlags::empty(), &at_group(last))
+            .unwrap();
+        wait_for_any(joined.receiver());
+        let batch = joined.receiver().receive().unwrap();
+        assert!(batch.datagrams().map(|datagram| datagram.bytes).eq([b"last"]), "not from the group it left");
+    }
+}

@@ -1,0 +1,887 @@
+//! The half that sends.
+#![expect(clippy::result_large_err, reason = "what is rejected comes back, and allocates nothing")]
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::call::Call;
+use super::choice::Chooser;
+use super::destinations::Destinations;
+use super::message::{DATAGRAM_BYTES_MAX, Message};
+use super::outbox::{How, Outbox, Run, Taken};
+use super::peer_error::PeerError;
+use super::{Method, Ticket, over_port};
+use crate::engine::kept::NoZeroCopy;
+use crate::engine::kernel_socket::KernelSocket;
+use crate::engine::path::{Path, Paths};
+use crate::engine::policy::Explanation;
+use crate::engine::reaper;
+use crate::facts::evidence::{Cause, Evidence, Tally};
+use crate::memory::pool::{Buffer, Cache, Pool};
+use crate::sys::error_queue::Done;
+use crate::sys::poll::{wait_for_completions, wait_writable};
+use crate::sys::readiness::Readiness;
+use crate::sys::udp_send;
+
+/// The most messages that are queued before they must be flushed.
+const QUEUE_MAX: usize = 1024;
+
+/// How long to wait at a time for completions.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// How long to wait at a time for room, of which a result may have told just before.
+const ROOM_WAIT: Duration = Duration::from_millis(1);
+
+/// Open zero-copy calls at which completions are looked for: often enough that buffers come back while they are in the cache.
+const REAP_AT: usize = 16;
+
+/// How often a datagram may meet errors that were waiting at the socket because of others.
+const PENDING_ERRORS_MAX: usize = 16;
+
+/// The sending half of a socket.
+///
+/// [`send`](Self::send) queues; [`flush`](Self::flush) hands over what is queued, in as few calls as the method allows. What is queued
+/// when it is dropped is not sent; what the kernel still reads then stays where it is until it has done.
+#[derive(Debug)]
+pub struct Sender {
+    pub(super) outbox: Outbox,
+    readiness: Readiness,
+    cache: Cache,
+    pub(super) destinations: Destinations,
+    pub(super) port: Option<over_port::Sender>,
+    books: Books,
+    completed: Option<VecDeque<Completed>>,
+    /// Errors of the network that were told at the socket before it had this sender.
+    errors_before: u64,
+    /// Datagrams that were handed over, and refused later; the next flush or drain says so.
+    late_refusals: Option<SendError>,
+    pub(super) counters: Counters,
+}
+
+/// What is learnt of the bytes that were sent.
+#[derive(Debug)]
+struct Books {
+    tally: Tally,
+    chooser: Chooser,
+    paths: Paths,
+    /// The path to the destination of the last call that was over, which is most often that of the next.
+    last_path: Option<(u32, Path)>,
+    /// The path of the first call of a range that the kernel told of at once.
+    of_range: Option<Path>,
+}
+
+impl Books {
+    /// Takes notice of routes that changed.
+    fn refresh(&mut self) {
+        self.paths.refresh();
+        self.last_path = None;
+    }
+
+    /// Books a call that is over, and returns what that proves.
+    fn close(&mut self, call: &Call, copied: bool, destinations: &Destinations) -> Evidence {
+        let path = match self.last_path {
+            Some((destination, path)) if destination == call.destination => path,
+            _ => self.paths.to(destinations.get(call.destination).to.map(|to| to.ip())),
+        };
+        self.last_path = Some((call.destination, path));
+        // The kernel joins completions that follow each other, and keeps the word on the first only (`skb_zerocopy_notify_extend`).
+        let is_spoken_for = *self.of_range.get_or_insert(path) == path;
+        let evidence = if is_spoken_for { path.evidence(copied) } else { Evidence::Unknown };
+        self.tally.add(evidence, u64::from(call.datagrams), u64::from(call.bytes));
+        self.chooser.completed(call, copied);
+        evidence
+    }
+}
+
+/// A message whose buffers are free again.
+#[derive(Debug)]
+pub struct Completed {
+    /// Which.
+    pub ticket: Ticket,
+    /// What is known of its bytes; if of some more than of others, of the worst part.
+    pub evidence: Evidence,
+    /// Its buffers.
+    pub message: Message,
+}
+
+/// What a sender counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Datagrams the kernel took. Not: delivered.
+    pub sent: u64,
+    /// Datagrams the kernel refused for good; the flush that met one says why.
+    pub refused: u64,
+    /// Errors of the network (ICMP) that were told.
+    pub peer_errors: u64,
+    /// Datagrams of zero-copy calls that the kernel had no memory to remember, and that were copied instead.
+    pub no_buffers: u64,
+    /// Completions of calls that were never made: a fault of the kernel's.
+    pub strange_completions: u64,
+}
+
+/// A message was not queued; here it is.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct Rejected {
+    /// As it was given.
+    pub message: Message,
+    /// Why.
+    pub reason: RejectedReason,
+}
+
+/// Why a message was not queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RejectedReason {
+    /// The queue is full.
+    #[error("{QUEUE_MAX} messages are queued; flush them first")]
+    QueueFull,
+    /// A datagram is longer than any may be.
+    #[error("a datagram of {0} bytes is longer than UDP takes ({DATAGRAM_BYTES_MAX}); cut it")]
+    TooLong(usize),
+    /// Nobody said whom it is for.
+    #[error("the socket is not connected; connect it, or say whom the message is for")]
+    NotConnected,
+}
+
+/// A datagram was refused for good, and is no longer queued; what was behind it was handed over.
+#[derive(Debug, thiserror::Error)]
+#[error("{refused} of the datagrams were not sent, the first to {} ({source}): {}", whom(.to), advice(.source))]
+pub struct SendError {
+    /// Whom the first was for; `None`: the peer the socket is connected to.
+    pub to: Option<SocketAddr>,
+    /// How many were refused in this flush.
+    pub refused: u64,
+    /// The kernel's reason for the first.
+    pub source: io::Error,
+}
+
+fn whom(to: &Option<SocketAddr>) -> String {
+    to.map_or_else(|| "the connected peer".into(), |to| to.to_string())
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => "there is no way to it; look at 'ip route get'",
+        Some(libc::EPERM) => "a packet filter of this host forbids it; look at 'nft list ruleset'",
+        Some(libc::EACCES) => "broadcasts are to be allowed when the socket is made",
+        Some(libc::EMSGSIZE) => "longer than the way allows without fragments; make them shorter",
+        Some(libc::ENOBUFS | libc::ENOMEM) => "the interface's queue is full; send more slowly",
+        Some(libc::ENETDOWN) => "the interface is down; bring it up",
+        _ => "look at 'ip route get' and the interface",
+    }
+}
+
+impl Sender {
+    pub(super) fn new(
+        socket: Arc<KernelSocket>,
+        pool: Pool,
+        chooser: Chooser,
+        paths: Paths,
+        return_buffers: bool,
+    ) -> Self {
+        Self {
+            errors_before: socket.errors_told(),
+            outbox: Outbox::new(socket),
+            readiness: Readiness::to_send(),
+            cache: Cache::new(pool),
+            destinations: Destinations::new(),
+            port: None,
+            books: Books { tally: Tally::default(), chooser, paths, last_path: None, of_range: None },
+            completed: return_buffers.then(VecDeque::new),
+            late_refusals: None,
+            counters: Counters::default(),
+        }
+    }
+
+    pub(super) fn connected(&mut self, to: SocketAddr) {
+        if self.destinations.is_full() {
+            self.forget_destinations();
+        }
+        self.destinations.connect(to);
+    }
+
+    /// Makes this sender the one that makes the `MSG_ZEROCOPY` calls of its socket.
+    pub(super) fn allow_zero_copy(&mut self) -> Result<(), NoZeroCopy> {
+        self.outbox.kept_mut().allow_zero_copy()
+    }
+
+    pub(super) fn without_zero_copy(&mut self, why: &'static str) {
+        self.books.chooser.without_zero_copy(why);
+    }
+
+    /// Sends over a port, too.
+    pub(super) fn set_port(&mut self, port: over_port::Sender) {
+        self.port = Some(port);
+    }
+
+    /// Makes the ring now, rather than when it is first sent by.
+    pub(super) fn open_ring(&mut self) -> io::Result<()> {
+        self.outbox.open_ring(self.cache.pool()).map(drop).map_err(io::Error::other)
+    }
+
+    /// An empty buffer of the socket's pool; `None` while all are away: [`flush`](Self::flush) and [`reap`](Self::reap) bring them back.
+    #[inline]
+    pub fn buffer(&mut self) -> Option<Buffer> {
+        self.cache.take()
+    }
+
+    /// Takes a buffer that was not sent back, more cheaply than dropping it.
+    #[inline]
+    pub fn recycle(&mut self, buffer: Buffer) {
+        self.cache.put(buffer);
+    }
+
+    /// Whether it is a buffer of the pool.
+    #[cfg(feature = "tokio")]
+    pub(super) fn owns(&self, buffer: &Buffer) -> bool {
+        self.cache.owns(buffer)
+    }
+
+    /// The pool the buffers are of.
+    pub fn pool(&self) -> &Pool {
+        self.cache.pool()
+    }
+
+    /// Buffers to be had at once.
+    pub fn buffers_free(&self) -> usize {
+        self.cache.available()
+    }
+
+    /// Queues a message for the peer the socket is connected to.
+    ///
+    /// # Errors
+    /// The message, and why it was not queued.
+    #[inline(always)]
+    pub fn send(&mut self, message: impl Into<Message>) -> Result<Ticket, Rejected> {
+        let message = message.into();
+        match self.destinations.connected() {
+            Some(peer) => self.queue(message, peer),
+            None => Err(Rejected { message, reason: RejectedReason::NotConnected }),
+        }
+    }
+
+    /// Queues a message for that address.
+    ///
+    /// # Errors
+    /// The message, and why it was not queued.
+    #[inline]
+    pub fn send_to(&mut self, message: impl Into<Message>, to: SocketAddr) -> Result<Ticket, Rejected> {
+        let destination = self.destination(to);
+        self.queue(message.into(), destination)
+    }
+
+    /// That address, or the peer the socket is connected to.
+    #[inline]
+    fn whom(&mut self, to: Option<SocketAddr>) -> Option<u32> {
+        match to {
+            Some(to) => Some(self.destination(to)),
+            None => self.destinations.connected(),
+        }
+    }
+
+    #[inline]
+    fn destination(&mut self, to: SocketAddr) -> u32 {
+        if self.destinations.is_full() {
+            self.forget_destinations();
+        }
+        self.destinations.number(to)
+    }
+
+    /// Forgets destinations of which nothing is queued, nor on its way.
+    #[cold]
+    fn forget_destinations(&mut self) {
+        self.destinations.forget(self.outbox.kept().messages.iter().map(|held| held.to));
+        self.books.last_path = None;
+        self.books.chooser.forget_all();
+    }
+
+    #[inline(always)]
+    fn queue(&mut self, message: Message, destination: u32) -> Result<Ticket, Rejected> {
+        let reason = if message.datagram_bytes() > DATAGRAM_BYTES_MAX {
+            RejectedReason::TooLong(message.datagram_bytes())
+        } else if self.queued() >= QUEUE_MAX {
+            RejectedReason::QueueFull
+        } else {
+            return Ok(self.outbox.push(message, destination));
+        };
+        Err(Rejected { message, reason })
+    }
+
+    /// Sends one datagram now, behind what is queued: the kernel copies it, so the bytes are the caller's again at once.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush); the datagram was not sent then.
+    pub fn send_slice(&mut self, bytes: &[u8], to: Option<SocketAddr>) -> Result<(), SendError> {
+        self.flush()?;
+        let Some(destination) = self.whom(to) else { return Err(not_connected()) };
+        let mut pending = Pending::default();
+        loop {
+            pending.told = self.errors_told();
+            let address = self.destinations.get(destination).address;
+            match udp_send::send(self.outbox.socket(), bytes, address.as_ref(), 0) {
+                Ok(()) => break,
+                Err(error) if self.was_pending(&error, &mut pending) => {}
+                Err(source) => {
+                    self.counters.refused += 1;
+                    return Err(SendError { to: self.destinations.get(destination).to, refused: 1, source });
+                }
+            }
+        }
+        self.counters.sent += 1;
+        self.books.tally.add(Evidence::Copied(Cause::Slice), 1, bytes.len() as u64);
+        Ok(())
+    }
+
+    /// Sends one datagram now, behind what is queued: for programs that have one at a time. What the queue costs is saved where a
+    /// plain call is the way.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush); `NotConnected` without an address, `EMSGSIZE` if it is longer than UDP takes.
+    #[inline]
+    pub fn send_now(&mut self, buffer: Buffer, to: Option<SocketAddr>) -> Result<(), SendError> {
+        let Some(destination) = self.whom(to) else { return Err(not_connected()) };
+        let is_alone = self.queued() == 0 && self.completed.is_none() && self.late_refusals.is_none();
+        if is_alone && self.books.chooser.is_plain(destination, buffer.len()) {
+            let address = self.destinations.get(destination).address.as_ref();
+            if udp_send::send(self.outbox.socket(), &buffer, address, 0).is_ok() {
+                self.counters.sent += 1;
+                self.books.tally.add(self.books.chooser.copied(1, buffer.len()), 1, buffer.len() as u64);
+                self.cache.put(buffer);
+                return Ok(());
+            }
+        }
+        // Where the call failed it is tried anew, and the error looked into.
+        self.queue_and_flush(buffer, to)
+    }
+
+    #[inline(never)]
+    fn queue_and_flush(&mut self, buffer: Buffer, to: Option<SocketAddr>) -> Result<(), SendError> {
+        self.flush()?;
+        let queued = match to {
+            None => self.send(buffer),
+            Some(to) => self.send_to(buffer, to),
+        };
+        match queued.map_err(|rejected| rejected.reason) {
+            Ok(_) | Err(RejectedReason::QueueFull) => self.flush(), // the queue was just emptied
+            Err(RejectedReason::TooLong(_)) => {
+                Err(SendError { to, refused: 1, source: io::Error::from_raw_os_error(libc::EMSGSIZE) })
+            }
+            Err(RejectedReason::NotConnected) => Err(not_connected()),
+        }
+    }
+
+    /// Messages that are queued and not handed over.
+    #[inline]
+    pub fn queued(&self) -> usize {
+        self.outbox.queued()
+    }
+
+    /// Calls whose memory the kernel still reads.
+    #[inline]
+    pub fn in_flight(&self) -> usize {
+        self.outbox.in_flight()
+    }
+
+    /// Hands over everything queued; waits while the socket's send buffer is full.
+    ///
+    /// # Errors
+    /// Datagrams were refused for good: they are counted, and the rest was handed over all the same.
+    #[inline]
+    pub fn flush(&mut self) -> Result<(), SendError> {
+        if self.send_only() { Ok(()) } else { self.flush_all() }
+    }
+
+    /// Sends the only message, if it is a datagram that goes by a plain call: without the bookkeeping that others need. `false`: nothing
+    /// was done.
+    #[inline(always)]
+    fn send_only(&mut self) -> bool {
+        let Some((bytes, destination)) = self.outbox.only() else { return false };
+        // What waits for room is to be told that there is no need to any more.
+        let is_alone = self.late_refusals.is_none() && !self.readiness.wants_room();
+        if !is_alone || !self.books.chooser.is_plain(destination, bytes.len()) {
+            return false;
+        }
+        let address = self.destinations.get(destination).address.as_ref();
+        if udp_send::send(self.outbox.socket(), bytes, address, 0).is_err() {
+            return false; // it is tried anew, and the error looked into
+        }
+        let evidence = self.books.chooser.copied(1, bytes.len());
+        self.books.tally.add(evidence, 1, bytes.len() as u64);
+        self.counters.sent += 1;
+        match (self.outbox.pop_only(), &mut self.completed) {
+            ((_, Some(buffer)), None) => self.cache.put(buffer),
+            ((ticket, Some(buffer)), Some(completed)) => {
+                completed.push_back(Completed { ticket, evidence, message: buffer.into() });
+            }
+            ((_, None), _) => {} // there is one, as was looked at
+        }
+        true
+    }
+
+    #[inline(never)]
+    fn flush_all(&mut self) -> Result<(), SendError> {
+        while !self.hand_over(0)? {
+            // What the kernel tells of others would end the wait at once, again and again (`POLLERR` cannot be turned off).
+            if self.reap() == 0 {
+                // The socket itself does not wait. What waiting fails for, trying again tells.
+                let _ = wait_writable(self.outbox.socket(), LOOK_AGAIN);
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands over as much as the socket's send buffer takes at once. `false`: not everything.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn try_flush(&mut self) -> Result<bool, SendError> {
+        self.hand_over(libc::MSG_DONTWAIT)
+    }
+
+    fn hand_over(&mut self, flags: i32) -> Result<bool, SendError> {
+        let mut refused: Option<SendError> = None;
+        let mut is_all = true;
+        while let Some(run) = self.outbox.run() {
+            let choice = self.books.chooser.choose(&run);
+            let since = choice.measured.then(Instant::now);
+            let how = How { method: choice.method, flags, evidence: None, since };
+            let done = self.send_run(how, &run);
+            self.reap_if_many();
+            if let (Some(since), Ok(true)) = (since, &done) {
+                self.books.chooser.record(choice, &run, since.elapsed());
+            }
+            match done {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    is_all = false;
+                    break;
+                }
+                Err(source) => {
+                    self.refuse();
+                    let to = self.destinations.get(run.destination).to;
+                    refused.get_or_insert(SendError { to, refused: 0, source }).refused += 1;
+                }
+            }
+        }
+        self.readiness.want_room(self.outbox.socket(), !is_all);
+        refused.or_else(|| self.late_refusals.take()).map_or(Ok(is_all), Err)
+    }
+
+    /// Sends one call's worth after the other until the run is over. `false`: in another way than was chosen.
+    #[inline]
+    fn send_run(&mut self, mut how: How, run: &Run) -> io::Result<bool> {
+        let (mut pending, chosen) = (Pending::default(), how.method);
+        while self.outbox.has(run) {
+            pending.told = self.errors_told();
+            let sent = match how.method {
+                Method::Socket => self.send_one(how, run),
+                Method::Xdp => self.send_over_port(how, run),
+                _ => self.send_many(how, run),
+            };
+            let Err(error) = sent else { continue };
+            if !self.was_pending(&error, &mut pending) {
+                how.method = self.instead(how.method, run, &error).ok_or(error)?;
+            }
+        }
+        Ok(how.method == chosen)
+    }
+
+    /// Sends the next datagram by a call of its own.
+    #[inline]
+    fn send_one(&mut self, how: How, run: &Run) -> io::Result<()> {
+        let Some(bytes) = self.outbox.next_in_one_piece() else { return self.send_many(how, run) };
+        let address = self.destinations.get(run.destination).address.as_ref();
+        udp_send::send(self.outbox.socket(), bytes, address, how.flags)?;
+        let evidence = self.books.chooser.copied(run.datagrams, bytes.len());
+        self.counters.sent += 1;
+        self.books.tally.add(evidence, 1, bytes.len() as u64);
+        self.outbox.pass(Some(evidence), &mut free(&mut self.cache, &mut self.completed));
+        Ok(())
+    }
+
+    /// Sends as many datagrams of the run as go into one call.
+    fn send_many(&mut self, how: How, run: &Run) -> io::Result<()> {
+        if how.method.is_by_ring() {
+            return self.send_by_ring(how, run);
+        }
+        let evidence = (!how.method.is_zero_copy())
+            .then(|| self.books.chooser.copied(run.datagrams, run.datagram_bytes));
+        let open = self.outbox.kept().calls.open();
+        match self.call(run, How { evidence, ..how }) {
+            Err(error) if evidence.is_none() && is_no_buffers(&error) => {
+                // Completions make room: those that came meanwhile are read. Without any it is a copy.
+                if self.outbox.kept().calls.open() < open { Ok(()) } else { self.send_copied(how, run) }
+            }
+            sent => sent.map(drop),
+        }
+    }
+
+    /// Sends as many datagrams of the run as the ring has room for.
+    fn send_by_ring(&mut self, how: How, run: &Run) -> io::Result<()> {
+        if let Err(refused) = self.outbox.open_ring(self.cache.pool()) {
+            self.books.chooser.unavailable(how.method, refused.why());
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let taken = {
+            let mut free = free(&mut self.cache, &mut self.completed);
+            self.outbox.send_by_ring(run, how, &self.destinations, &mut free)?
+        };
+        self.counters.sent += taken.datagrams;
+        if taken.calls == 0 {
+            return self.make_room(how.flags);
+        }
+        // Most results are there already, and it takes no call to see them.
+        self.done_by_ring();
+        Ok(())
+    }
+
+    /// The ring is full, or the send buffer: completions make room.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&mut self, flags: i32) -> io::Result<()> {
+        if self.reap() == 0 {
+            if flags & libc::MSG_DONTWAIT != 0 {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            self.wait(ROOM_WAIT)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for what the kernel tells of earlier sends.
+    fn wait(&self, timeout: Duration) -> io::Result<()> {
+        let kept = self.outbox.kept();
+        wait_for_completions(kept.socket(), kept.ring(), timeout).map(drop)
+    }
+
+    fn call(&mut self, run: &Run, how: How) -> io::Result<Taken> {
+        let taken = {
+            let mut free = free(&mut self.cache, &mut self.completed);
+            self.outbox.send(run, how, &self.destinations, &mut free)
+        };
+        if self.outbox.is_unsure() {
+            self.reap();
+        }
+        let taken = taken?;
+        self.counters.sent += taken.datagrams;
+        if let Some(evidence) = how.evidence {
+            self.books.tally.add(evidence, taken.datagrams, taken.bytes);
+        }
+        Ok(taken)
+    }
+
+    /// The kernel has no memory to remember zero-copy calls by.
+    #[cold]
+    #[inline(never)]
+    fn send_copied(&mut self, how: How, run: &Run) -> io::Result<()> {
+        let method = how.method.instead().unwrap_or(Method::SendMmsg);
+        let evidence = Some(Evidence::Copied(Cause::NoBuffers));
+        let taken = self.call(run, How { method, evidence, ..how })?;
+        self.counters.no_buffers += taken.datagrams;
+        self.books.chooser.no_buffers(how.method);
+        Ok(())
+    }
+
+    /// Whether the error was waiting at the socket, because of an earlier datagram; what it is of is kept for
+    /// [`errors`](Self::errors).
+    #[cold]
+    #[inline(never)]
+    fn was_pending(&mut self, error: &io::Error, pending: &mut Pending) -> bool {
+        match error.kind() {
+            io::ErrorKind::Interrupted => return true,
+            io::ErrorKind::WouldBlock => return false,
+            _ => {}
+        }
+        self.reap();
+        pending.count += 1;
+        // One that nothing was told of may still have been waiting; an error of the datagram's own comes again.
+        let is_first = pending.count == 1 && !is_of_method(error) && !is_no_buffers(error);
+        is_first || (self.errors_told() > pending.told && pending.count <= PENDING_ERRORS_MAX)
+    }
+
+    /// Another way for what this one does not take; `None` if no other would.
+    #[cold]
+    #[inline(never)]
+    fn instead(&mut self, method: Method, run: &Run, error: &io::Error) -> Option<Method> {
+        if !is_of_method(error) {
+            return None;
+        }
+        let other = method.instead()?;
+        self.books.chooser.refused(method, run.destination, run.datagram_bytes as u32);
+        Some(other)
+    }
+
+    /// Takes the first datagram off the queue, which no way could send.
+    #[cold]
+    #[inline(never)]
+    fn refuse(&mut self) {
+        self.counters.refused += 1;
+        self.pass_next();
+    }
+
+    /// Goes on behind the next datagram, of which no call will tell.
+    pub(super) fn pass_next(&mut self) {
+        self.outbox.pass(None, &mut free(&mut self.cache, &mut self.completed));
+    }
+
+    #[inline]
+    fn reap_if_many(&mut self) {
+        let open = self.outbox.in_flight();
+        if open >= REAP_AT || (open > 0 && self.cache.is_empty()) {
+            self.reap();
+        }
+    }
+
+    /// Takes what the kernel says of earlier sends, and returns how many calls are over.
+    pub fn reap(&mut self) -> usize {
+        if self.in_flight() > 0 {
+            self.books.refresh();
+        }
+        if let Some(port) = &mut self.port {
+            port.reap();
+        }
+        let mut over = 0;
+        loop {
+            let was_quiet = self.outbox.kept().is_quiet();
+            let before = over;
+            while let Some(done) = self.outbox.kept().next_done() {
+                over += self.done(done);
+            }
+            self.outbox.kept_mut().conclude(was_quiet, &mut free(&mut self.cache, &mut self.completed));
+            // With the last completions it may be quiet.
+            if over == before || !self.outbox.is_unsure() {
+                break;
+            }
+        }
+        over + self.done_by_ring()
+    }
+
+    fn done(&mut self, done: Done) -> usize {
+        self.books.of_range = None;
+        let mut free = free(&mut self.cache, &mut self.completed);
+        let (books, destinations) = (&mut self.books, &self.destinations);
+        let judge = |call: &Call| books.close(call, done.copied, destinations);
+        let (over, strange) = self.outbox.kept_mut().done(done, judge, &mut free);
+        self.counters.strange_completions += strange;
+        over
+    }
+
+    fn done_by_ring(&mut self) -> usize {
+        let over = {
+            let mut free = free(&mut self.cache, &mut self.completed);
+            let (books, destinations) = (&mut self.books, &self.destinations);
+            let judge = |call: &Call, copied| {
+                books.of_range = None; // each speaks for itself
+                books.close(call, copied, destinations)
+            };
+            self.outbox.kept_mut().done_by_ring(judge, &mut free)
+        };
+        if self.outbox.has_failed() {
+            self.send_again();
+        }
+        over
+    }
+
+    /// What the ring did not take goes by ordinary calls: it was handed over, so it is not for the program to do.
+    #[cold]
+    #[inline(never)]
+    fn send_again(&mut self) {
+        let evidence = Evidence::Copied(Cause::ZeroCopyRefused);
+        loop {
+            let mut free = free(&mut self.cache, &mut self.completed);
+            let Some((call, error, resent)) = self.outbox.send_again(evidence, &self.destinations, &mut free)
+            else {
+                return;
+            };
+            self.books.tally.add(evidence, resent.datagrams, resent.bytes);
+            self.counters.sent -= resent.refused;
+            self.counters.refused += resent.refused;
+            if let Some(source) = resent.error {
+                let to = self.destinations.get(call.destination).to;
+                let refused = SendError { to, refused: 0, source };
+                self.late_refusals.get_or_insert(refused).refused += resent.refused;
+            }
+            if is_of_method(&error) {
+                self.books.chooser.refused(call.method, call.destination, call.datagram_bytes);
+            }
+        }
+    }
+
+    #[inline]
+    fn errors_told(&self) -> u64 {
+        self.outbox.kept().socket.errors_told()
+    }
+
+    /// What the network said since the last time, oldest first; at most the last 64, while all are [counted](Counters::peer_errors).
+    /// Senders that share a socket (over ports on several queues) share its errors: each is told once.
+    pub fn errors(&mut self) -> impl Iterator<Item = PeerError> + '_ {
+        self.reap();
+        self.outbox.kept().socket.take_errors().into_iter().map(PeerError::from)
+    }
+
+    /// The next message whose buffers are free again, if the builder was told to
+    /// [return them](super::Builder::return_buffers).
+    pub fn completed(&mut self) -> Option<Completed> {
+        self.completed.as_mut()?.pop_front()
+    }
+
+    /// From now on messages whose memory is free go to [`completed`](Self::completed).
+    #[cfg(feature = "tokio")]
+    pub(super) fn set_return_buffers(&mut self) {
+        self.completed.get_or_insert_default();
+    }
+
+    /// Whether all of a message was handed over.
+    #[cfg(feature = "tokio")]
+    pub(super) fn is_handed_over(&self, ticket: Ticket) -> bool {
+        self.outbox.is_handed_over(ticket)
+    }
+
+    /// Hands over everything queued, and waits until the kernel has let go of all memory. `false`: not in that time.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn drain(&mut self, timeout: Duration) -> Result<bool, SendError> {
+        let give_up = Instant::now().checked_add(timeout);
+        // What was refused is told at the end: what is on its way is waited for all the same.
+        let refused = self.flush().err();
+        let is_drained = self.wait_for_all(give_up);
+        refused.or_else(|| self.late_refusals.take()).map_or(Ok(is_drained), Err)
+    }
+
+    fn wait_for_all(&mut self, give_up: Option<Instant>) -> bool {
+        let left =
+            || give_up.map_or(Duration::MAX, |give_up| give_up.saturating_duration_since(Instant::now()));
+        loop {
+            let over = self.reap();
+            if self.in_flight() == 0 && self.port_is_drained(left()) {
+                return true;
+            }
+            let left = left();
+            if left.is_zero() {
+                return false;
+            }
+            // What waiting fails for, looking again tells.
+            if over == 0 && self.wait(left.min(LOOK_AGAIN)).is_ok() {
+                // An error without a notice would end every wait at once; it is of an earlier datagram, and told nowhere else.
+                let _ = rustix::net::sockopt::socket_error(self.outbox.socket());
+            }
+        }
+    }
+
+    /// The kernel's socket, for options and calls that are missing here. ([`AsFd`] gives a descriptor that can only be waited on.)
+    ///
+    /// From then on nothing is sent by `MSG_ZEROCOPY`: the kernel numbers such calls of all who send on a socket together, and tells only
+    /// the numbers when memory is free. Plain calls go on, and io_uring, whose completions say which call they are of. The error queue is
+    /// this sender's: memory whose completion was read by others does not come back before the sender is dropped.
+    ///
+    /// # Errors
+    /// `ResourceBusy`: another sender makes such calls on this socket (over a port on another queue), or one failed, and the kernel has not
+    /// told yet whether it counted it; [`drain`](Self::drain), and try again. `Unsupported` in a forked child, unless its parent asked for
+    /// the socket before the fork: the parent would go on with such calls.
+    pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
+        self.reap();
+        self.outbox.kept_mut().give_numbering_away()?;
+        self.books.chooser.without_zero_copy(NoZeroCopy::Shared.why());
+        Ok(self.outbox.socket())
+    }
+
+    /// What is known of the bytes sent, as soon as their memory is free.
+    pub fn ledger(&self) -> Tally {
+        self.port.as_ref().map_or(self.books.tally, |port| self.books.tally.plus(&port.ledger()))
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> Counters {
+        let strange = self.counters.strange_completions + self.outbox.kept().ring_faults();
+        let peer_errors = self.errors_told() - self.errors_before;
+        Counters { strange_completions: strange, peer_errors, ..self.counters }
+    }
+
+    /// Which ways are taken, and why. Of single datagrams under 4 KiB there is nothing to tell: without a port they go by a plain call,
+    /// and are booked as [below threshold](Cause::BelowThreshold).
+    pub fn explain(&self) -> Explanation<Method> {
+        self.books.chooser.explain()
+    }
+
+    /// Drains as long as `timeout`, then lets go of the socket. Memory that the kernel still reads then is given up for good: pages
+    /// of a pool are replaced by others, while the kernel keeps the old ones; any other memory is leaked. (Dropping the sender instead
+    /// leaves all of it where it is, for up to 10 s.)
+    pub fn close(mut self, timeout: Duration) -> Closed {
+        let error = self.drain(timeout).err();
+        let (queued, ledger, counters) = (self.queued(), self.ledger(), self.counters());
+        let (abandoned_calls, leaked_bytes) = self.outbox.abandon();
+        reaper::leaked(leaked_bytes);
+        Closed { abandoned_calls, leaked_bytes, queued, error, ledger, counters }
+    }
+}
+
+/// How a sender ended.
+#[derive(Debug)]
+pub struct Closed {
+    /// Calls the kernel had not completed. What they carried is not in the ledger.
+    pub abandoned_calls: usize,
+    /// Bytes of foreign memory among them, which nobody gets back.
+    pub leaked_bytes: usize,
+    /// Messages that were never handed over.
+    pub queued: usize,
+    /// Why datagrams were refused at the end.
+    pub error: Option<SendError>,
+    /// What is known of all other bytes.
+    pub ledger: Tally,
+    /// What was counted.
+    pub counters: Counters,
+}
+
+/// Errors that were waiting at the socket when something was sent.
+#[derive(Debug, Default)]
+struct Pending {
+    count: usize,
+    /// Errors of the network that were known before the call.
+    told: u64,
+}
+
+fn not_connected() -> SendError {
+    SendError { to: None, refused: 1, source: io::ErrorKind::NotConnected.into() }
+}
+
+/// Whether another method might do what this one could not.
+fn is_of_method(error: &io::Error) -> bool {
+    let limits = [libc::EMSGSIZE, libc::EINVAL, libc::EIO, libc::EOPNOTSUPP, libc::ENOPROTOOPT, libc::EFAULT];
+    error.kind() == io::ErrorKind::Unsupported
+        || error.raw_os_error().is_some_and(|errno| limits.contains(&errno))
+}
+
+fn is_no_buffers(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// Where the buffers of a message go that is free.
+#[inline]
+fn free<'a>(
+    cache: &'a mut Cache,
+    completed: &'a mut Option<VecDeque<Completed>>,
+) -> impl FnMut(Ticket, Message, Evidence) + 'a {
+    move |ticket, message, evidence| match completed {
+        Some(completed) => completed.push_back(Completed { ticket, evidence, message }),
+        None => message.into_pieces().for_each(|buffer| cache.put(buffer)),
+    }
+}
+
+impl AsFd for Sender {
+    /// A descriptor that is readable while the kernel has something to tell of what was sent ([`reap`](Sender::reap)), and, after
+    /// [`try_flush`](Sender::try_flush) left something in the queue, while there is room for more. Nothing can be sent on it: see
+    /// [`kernel_socket`](Sender::kernel_socket).
+    ///
+    /// # Panics
+    /// When it is first asked for, if the process has no descriptor left.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.readiness.descriptor(self.outbox.socket())
+    }
+}
