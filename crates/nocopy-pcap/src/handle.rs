@@ -3,15 +3,15 @@
 mod live;
 mod reading;
 mod sending;
-mod stop;
 
 use std::ffi::{CStr, CString, c_int};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::abi::{ERROR, Pcap, SNAP_BYTES_MAX, Statistics};
-use crate::capture::{Capture, Control, Counts, Refusal};
+use crate::abi::{ERROR, Pcap, Statistics};
+use crate::capture::deaf::deafen;
+use crate::capture::{Capture, Control, Counts, Refusal, Settings};
 use crate::fork::{Generation, generation};
 use crate::report::{self, Library};
 use crate::system::system;
@@ -19,76 +19,9 @@ use crate::text;
 
 pub(crate) use live::{Live, Reader};
 pub(crate) use reading::{Footing, Place};
-pub(crate) use stop::Stop;
-
-/// `PCAP_TSTAMP_HOST_*`: time stamps of the kernel's, which ours are.
-const HOST_TIMES: [c_int; 4] = [-1, 0, 1, 2];
 
 /// The system's buffer for a capture that is ours: as many blocks as make a ring at all.
 const SMALL_BUFFER_BYTES: c_int = 1 << 16;
-
-/// What a program asked for before it activated the handle.
-#[derive(Debug, Clone)]
-pub(crate) struct Settings {
-    /// As it was given; see [`Settings::snap_bytes`].
-    pub(crate) snap_bytes_asked: c_int,
-    pub(crate) promiscuous: bool,
-    /// 0 for none.
-    pub(crate) timeout_ms: c_int,
-    /// 0 for libpcap's default.
-    pub(crate) buffer_bytes: c_int,
-    pub(crate) nanoseconds: bool,
-    pub(crate) immediate: bool,
-    pub(crate) monitor: bool,
-    /// `PCAP_TSTAMP_*`, -1 for the default.
-    pub(crate) time_stamps: c_int,
-    /// EtherType; 0 for all.
-    pub(crate) protocol: c_int,
-    pub(crate) nonblocking: bool,
-}
-
-impl Settings {
-    fn new() -> Self {
-        Self {
-            snap_bytes_asked: 0,
-            promiscuous: false,
-            timeout_ms: 0,
-            buffer_bytes: 0,
-            nanoseconds: false,
-            immediate: false,
-            monitor: false,
-            time_stamps: -1,
-            protocol: 0,
-            nonblocking: false,
-        }
-    }
-
-    /// How much of a packet is kept: what makes no sense is libpcap's most.
-    pub(crate) fn snap_bytes(&self) -> c_int {
-        if (1..=SNAP_BYTES_MAX).contains(&self.snap_bytes_asked) {
-            self.snap_bytes_asked
-        } else {
-            SNAP_BYTES_MAX
-        }
-    }
-
-    /// Whether a capture of ours, of whatever kind, can do what was asked for.
-    ///
-    /// # Errors
-    /// What it cannot.
-    pub(crate) fn check(&self) -> Result<(), Refusal> {
-        let why = match self {
-            Self { monitor: true, .. } => "monitor mode is for wireless interfaces",
-            Self { time_stamps, .. } if !HOST_TIMES.contains(time_stamps) => {
-                "time stamps of the adapter are asked for"
-            }
-            Self { protocol, .. } if *protocol != 0 => "packets of one protocol are asked for",
-            Self { timeout_ms: ..0, .. } => "a negative timeout is left to the kernel",
-            _ => return Ok(()),
-        };
-        Err(Refusal(why.into()))
-    }
-}
 
 /// A handle that a program got from `pcap_create` or `pcap_open_live`.
 #[derive(Debug)]
@@ -253,27 +186,6 @@ impl Handle {
         let is_inherited = handle.is_inherited();
         if let Some(live) = handle.live.into_inner() {
             live.close(is_inherited);
-        }
-    }
-}
-
-/// The EtherType that is reserved for ever (RFC 1701).
-pub(crate) const NOBODYS_PROTOCOL: u16 = 0xffff;
-
-/// Has a packet socket hear nothing more: bound to a protocol that no packet has, it costs nothing for each packet. Programs that are
-/// executed do not get it: the program knows nothing of it, and could not close it before.
-pub(crate) fn deafen(socket: c_int) {
-    // SAFETY: numbers.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    let mut bytes = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: the pointers describe `address` and its length. A socket that could not be bound anew would go on hearing, and lose
-    // what it hears: that costs time, and nothing else.
-    unsafe {
-        libc::fcntl(socket, libc::F_SETFD, libc::FD_CLOEXEC);
-        if libc::getsockname(socket, (&raw mut address).cast(), &raw mut bytes) == 0 {
-            // None, which is 0, is taken for the one that it has (`packet_bind`).
-            address.sll_protocol = NOBODYS_PROTOCOL.to_be();
-            libc::bind(socket, (&raw const address).cast(), size_of_val(&address) as libc::socklen_t);
         }
     }
 }

@@ -4,9 +4,12 @@
 //! lie. [`Control`] is what anybody may use meanwhile, other threads, signal handlers and the program's own callback: it sets
 //! the filter and tells counts. What is set there holds from the next packet on.
 
+pub(crate) mod deaf;
 mod filter;
 mod interface;
 mod passive;
+mod settings;
+mod stop;
 mod take;
 
 use std::fmt;
@@ -14,10 +17,11 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 pub(crate) use filter::{Filter, goes_back};
 use passive::Passive;
+pub(crate) use settings::Settings;
+pub(crate) use stop::Stop;
 use take::Take;
 
 use crate::environment;
-use crate::handle::{Settings, Stop};
 use crate::report::{CaptureMode, FilterPlace, Library};
 
 /// A packet, where it lies.
@@ -206,7 +210,7 @@ impl Control {
     /// Leaves to the host what comes in from now on, as far as this can be done while a call reads: what that has not read yet stays.
     pub(crate) fn deafen(&self) {
         match self {
-            Self::Passive(control, _) => crate::handle::deafen(control.descriptor().as_raw_fd()),
+            Self::Passive(control, _) => deaf::deafen(control.descriptor().as_raw_fd()),
             Self::Take(control) => control.leave_to_host(),
         }
     }

@@ -14,8 +14,8 @@ use nocopy::capture::{BlockReader, Blocks, CaptureError, Fill};
 use nocopy_proto::filter::VlanTag;
 
 use super::{Counts, Direction, Filter, Packet, Refusal, Waited, Waiting};
+use super::{Settings, Stop};
 use crate::abi::SNAP_BYTES_MAX;
-use crate::handle::{Settings, Stop};
 use crate::report::FilterPlace;
 use crate::text;
 

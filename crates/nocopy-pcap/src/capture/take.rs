@@ -22,7 +22,7 @@ use nocopy_proto::filter::{Ancillary, INSTRUCTIONS_MAX, Program};
 
 use super::interface::{self, Drops, InterfaceKind};
 use super::{Counts, Direction, Filter, Packet, Refusal, Waited, Waiting, filter};
-use crate::handle::{Settings, Stop};
+use super::{Settings, Stop};
 use crate::report::{self, CaptureMode, FilterPlace};
 use crate::text;
 use gathering::Gathering;

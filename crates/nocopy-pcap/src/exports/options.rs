@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 
 use crate::abi::Pcap;
+use crate::capture::Settings;
 use crate::guard;
-use crate::handle::Settings;
 use crate::system::system;
 use crate::table;
 

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::reading::{Exclusive, Footing, Place};
 use super::sending::Sending;
-use super::{Settings, Stop};
 use crate::abi::{ERROR, ERROR_BREAK, PacketHeader, Pcap};
 use crate::capture::{Capture, Control, Direction, Filter, Packet, Waited, Waiting};
+use crate::capture::{Settings, Stop};
 use crate::report::{self, FilterPlace};
 use crate::text;
 

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
 
+use super::super::deaf::NOBODYS_PROTOCOL;
 use super::super::interface;
-use crate::handle::NOBODYS_PROTOCOL;
 use crate::text;
 
 /// Makes a descriptor readable when the interface goes down or away.

@@ -1,0 +1,72 @@
+//! What a program asked for before it activated the handle.
+
+use std::ffi::c_int;
+
+use super::Refusal;
+use crate::abi::SNAP_BYTES_MAX;
+
+/// `PCAP_TSTAMP_HOST_*`: time stamps of the kernel's, which ours are.
+const HOST_TIMES: [c_int; 4] = [-1, 0, 1, 2];
+
+/// What a program asked for before it activated the handle; as libpcap has it where nothing was asked.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// As it was given; see [`Settings::snap_bytes`].
+    pub(crate) snap_bytes_asked: c_int,
+    pub(crate) promiscuous: bool,
+    /// 0 for none.
+    pub(crate) timeout_ms: c_int,
+    /// 0 for libpcap's default.
+    pub(crate) buffer_bytes: c_int,
+    pub(crate) nanoseconds: bool,
+    pub(crate) immediate: bool,
+    pub(crate) monitor: bool,
+    /// `PCAP_TSTAMP_*`, -1 for the default.
+    pub(crate) time_stamps: c_int,
+    /// EtherType; 0 for all.
+    pub(crate) protocol: c_int,
+    pub(crate) nonblocking: bool,
+}
+
+impl Settings {
+    pub(crate) fn new() -> Self {
+        Self {
+            snap_bytes_asked: 0,
+            promiscuous: false,
+            timeout_ms: 0,
+            buffer_bytes: 0,
+            nanoseconds: false,
+            immediate: false,
+            monitor: false,
+            time_stamps: -1,
+            protocol: 0,
+            nonblocking: false,
+        }
+    }
+
+    /// How much of a packet is kept: what makes no sense is libpcap's most.
+    pub(crate) fn snap_bytes(&self) -> c_int {
+        if (1..=SNAP_BYTES_MAX).contains(&self.snap_bytes_asked) {
+            self.snap_bytes_asked
+        } else {
+            SNAP_BYTES_MAX
+        }
+    }
+
+    /// Whether a capture of ours, of whatever kind, can do what was asked for.
+    ///
+    /// # Errors
+    /// What it cannot.
+    pub(crate) fn check(&self) -> Result<(), Refusal> {
+        let why = match self {
+            Self { monitor: true, .. } => "monitor mode is for wireless interfaces",
+            Self { time_stamps, .. } if !HOST_TIMES.contains(time_stamps) => {
+                "time stamps of the adapter are asked for"
+            }
+            Self { protocol, .. } if *protocol != 0 => "packets of one protocol are asked for",
+            Self { timeout_ms: ..0, .. } => "a negative timeout is left to the kernel",
+            _ => return Ok(()),
+        };
+        Err(Refusal(why.into()))
+    }
+}
