@@ -5,6 +5,7 @@ mod check;
 mod docs;
 mod gate;
 mod instructions;
+mod layers;
 mod machine;
 mod nightly;
 mod processes;
@@ -31,7 +32,7 @@ struct Arguments {
 enum Command {
     /// Everything that must pass before a change lands: checks, tests, loom models, instruction guards, the VM lab.
     Test(TestArguments),
-    /// Formatting, lints, documentation, BPF objects: everything that needs no traffic.
+    /// Formatting, lints, layers, documentation, BPF objects: everything that needs no traffic.
     Check,
     /// Build the API documentation, the man pages and the shell completions into target/.
     Docs,

@@ -23,6 +23,19 @@
 //! * `capture`, `injection`: packets in and out.
 //! * `guard`: no panic leaves the library.
 //! * `environment`, `report`: what `nocopy run` tells the library, and is told.
+//!
+//! The modules in their layers: each uses those below it only (`cargo xtask check` reads this list).
+//!
+//! ```text
+//! exports
+//! table
+//! handle
+//! capture  injection
+//! report  guard
+//! text
+//! system
+//! environment  fork  abi
+//! ```
 #![allow(unsafe_code)]
 
 mod abi;

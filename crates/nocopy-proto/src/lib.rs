@@ -10,6 +10,14 @@
 //! * [`pcapng`]: capture files, also made around packets where these lie.
 //! * [`run`]: what `nocopy run` and the library it preloads say to each other.
 //! * [`wire`]: Ethernet, VLAN tags, ARP, IPv4, IPv6, ICMP, ICMPv6, TCP, UDP and the Internet checksum.
+//!
+//! The modules in their layers: each uses those below it only (`cargo xtask check` reads this list).
+//!
+//! ```text
+//! describe  message  run
+//! filter  pcapng
+//! ebpf  wire
+//! ```
 
 #![forbid(unsafe_code)]
 
