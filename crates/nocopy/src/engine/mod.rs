@@ -5,9 +5,6 @@
 //! ends no stream when it is dropped. The buffers of a [`Pool`](crate::Pool) are not there: touching one ends the child.
 
 pub(crate) mod address;
-pub(crate) mod in_flight;
-pub(crate) mod kept;
-pub(crate) mod kernel_socket;
 pub(crate) mod path;
 pub mod policy;
 pub(crate) mod reaper;
@@ -19,5 +16,4 @@ pub(crate) mod wait;
 #[allow(dead_code)] // used by the integration tests
 pub(crate) mod calls;
 
-pub use in_flight::Ticket;
 pub use reaper::{leaked_bytes, sockets_cut_off};

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 
+use crate::memory::in_flight::{Kept, Load};
 use crate::memory::pool;
 use crate::sys::fork::OfProcess;
 
@@ -33,7 +34,7 @@ const TIME_MIN: Duration = Duration::from_secs(10);
 const SHARE_OF_DESCRIPTORS: u64 = 4;
 
 /// What is left of a socket that nobody has any more: its descriptor, and what the kernel reads.
-pub(crate) trait Orphan: Send {
+trait Orphan: Send {
     /// Lets go of what the kernel has done with.
     fn reap(&mut self);
 
@@ -54,6 +55,48 @@ pub(crate) trait Orphan: Send {
 
     /// Gives up what the kernel still reads, and returns how many bytes are lost to the program.
     fn abandon(self: Box<Self>) -> usize;
+}
+
+/// Leaves what the kernel still reads of a sender that is dropped to the reaper.
+pub(crate) fn leave<M, T, C>(kept: &mut Kept<M, T, C>)
+where
+    M: Load + 'static,
+    T: Send + 'static,
+    C: Send + 'static,
+{
+    if kept.in_flight() > 0 && !kept.is_inherited() {
+        adopt(Box::new(kept.take()));
+    }
+}
+
+impl<M: Load, T: Send, C: Send> Orphan for Kept<M, T, C> {
+    fn reap(&mut self) {
+        self.reap_unseen();
+    }
+
+    fn is_read(&self) -> bool {
+        self.in_flight() > 0 && !self.is_inherited()
+    }
+
+    fn bytes(&self) -> usize {
+        self.read_bytes()
+    }
+
+    fn outstanding_bytes(&self) -> usize {
+        Self::outstanding_bytes(self)
+    }
+
+    fn patience(&self) -> Duration {
+        Self::patience(self)
+    }
+
+    fn cut_off(&mut self) {
+        Self::cut_off(self);
+    }
+
+    fn abandon(self: Box<Self>) -> usize {
+        Self::abandon(*self)
+    }
 }
 
 struct Waiting {
@@ -104,7 +147,7 @@ fn home() -> MutexGuard<'static, Home> {
 }
 
 /// Takes over what the kernel still reads.
-pub(crate) fn adopt(orphan: Box<dyn Orphan>) {
+fn adopt(orphan: Box<dyn Orphan>) {
     let mut home = home();
     home.orphans.push(Waiting::new(orphan, Instant::now()));
     if !home.is_running {

@@ -1,4 +1,5 @@
-//! Memory that the kernel, and the card, read and write: [`area`]s of frames, [`pool`]s of buffers.
+//! Memory that the kernel, and the card, read and write: [`area`]s of frames, [`pool`]s of buffers, and what of them is with the kernel.
 
 pub mod area;
+pub(crate) mod in_flight;
 pub mod pool;

@@ -128,10 +128,6 @@ impl Burst {
         self.message_count < MESSAGES_MAX && self.piece_count + pieces <= PIECES_MAX
     }
 
-    pub(crate) fn messages(&self) -> usize {
-        self.message_count
-    }
-
     /// Begins a message: to that address, or the one the socket is connected to; cut into datagrams of `segment_bytes` if that is
     /// not 0.
     #[inline]

@@ -11,8 +11,8 @@ use socket2::{Domain, Protocol, SockRef, Type};
 use super::choice::Chooser;
 use super::{Listener, Method, PublishedMethod, Receiver, ReceiverRefused, Receiving, Sender, Socket};
 use crate::engine::address;
-use crate::engine::kept::NoZeroCopy;
 use crate::engine::path::Paths;
+use crate::memory::in_flight::NoZeroCopy;
 use crate::memory::pool::{Cache, Pool};
 use crate::sys::option;
 

@@ -50,7 +50,8 @@ pub use receiving::{Explanation, Receiving, Way};
 pub use sender::Sender;
 
 use crate::engine::address;
-pub use crate::engine::{Ticket, leaked_bytes, sockets_cut_off};
+pub use crate::engine::{leaked_bytes, sockets_cut_off};
+pub use crate::memory::in_flight::Ticket;
 pub use crate::sys::tcp_receive::MappedBytes;
 
 /// A TCP connection whose buffers are owned.

@@ -1,13 +1,9 @@
-//! What is queued of a stream, and what the kernel still reads of it.
+//! What is queued of a stream: buffers, cut into calls, and what is sent by reference.
 //!
-//! A buffer is held from `push` until all of it was handed over and every zero-copy call that reads it is over: until the peer has
-//! acknowledged its last byte. The kernel's word for that is checked: a completion of a call that was never made, or is over, frees
-//! nothing. Only calls that took something are counted by the kernel (`net_zcopy_put_abort` of `tcp_sendmsg_locked` takes the number of
-//! a call that failed back).
-#![allow(unsafe_code)]
+//! What went without a copy is held until the peer has acknowledged its last byte. Only calls that took something are counted by the
+//! kernel (`net_zcopy_put_abort` of `tcp_sendmsg_locked` takes the number of a call that failed back).
 
 use std::io;
-use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,13 +12,11 @@ use smallvec::SmallVec;
 
 use super::Method;
 use super::by_reference::Transfer;
-use crate::engine::in_flight::Ticket;
-use crate::engine::kept::{self, Kept, Load, NoZeroCopy};
-use crate::engine::kernel_socket::KernelSocket;
-use crate::engine::reaper::{self, Orphan as _};
+use crate::engine::reaper;
 use crate::facts::evidence::Evidence;
+use crate::memory::in_flight::kernel_socket::KernelSocket;
+use crate::memory::in_flight::{Kept, Load, NoZeroCopy, Part, Parting, Ticket};
 use crate::memory::pool::{self, Buffer, Cache, Pool, Sharer};
-use crate::sys::stream;
 use crate::sys::uring_send::UringRefused;
 
 /// The most bytes of a call: enough that the call itself costs nothing, and little enough that memory comes back while more is sent.
@@ -39,7 +33,7 @@ const RING_SENDS: u32 = 256;
 const RINGS_MAX: usize = 64;
 
 /// How long a peer may take to acknowledge what was sent, when nobody has the socket any more.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PARTING: Parting = Parting { patience: Duration::from_secs(120), cut_off: Some(reset) };
 
 /// A place in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,9 +59,6 @@ pub(super) struct Run {
 /// A call that the kernel took and has not completed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
-    /// What it reads all or part of.
-    first: u64,
-    last: u64,
     pub(super) bytes: usize,
     /// Of the run it is of.
     pub(super) run_bytes: usize,
@@ -76,16 +67,6 @@ pub(super) struct Call {
     pub(super) may_share: bool,
     /// When it was made, if the policy measures it.
     pub(super) since: Option<Instant>,
-}
-
-impl kept::Call for Call {
-    fn reads(&self) -> RangeInclusive<u64> {
-        self.first..=self.last
-    }
-
-    fn cut_off(socket: BorrowedFd<'_>) {
-        reset(socket);
-    }
 }
 
 /// What is queued.
@@ -114,15 +95,12 @@ impl Item {
 }
 
 impl Load for Item {
-    fn bytes(&self) -> usize {
-        self.buffer().map_or(0, |buffer| buffer.len())
+    fn buffers(&self) -> &[Buffer] {
+        self.buffer().map_or(&[], std::slice::from_ref)
     }
 
-    fn abandon(self) -> usize {
-        match self {
-            Self::Buffer(buffer) => buffer.abandon(),
-            Self::Reference(_) => 0,
-        }
+    fn into_buffers(self) -> impl Iterator<Item = Buffer> {
+        if let Self::Buffer(buffer) = self { Some(buffer) } else { None }.into_iter()
     }
 }
 
@@ -156,7 +134,7 @@ pub(super) struct Outbox {
 
 impl Outbox {
     pub(super) fn new(socket: Arc<OwnedFd>, sharer: Option<Sharer>) -> Self {
-        let mut kept = Kept::new(KernelSocket::new(socket), PATIENCE);
+        let mut kept = Kept::new(KernelSocket::new(socket), PARTING);
         kept.sharer = sharer;
         Self {
             kept,
@@ -187,13 +165,13 @@ impl Outbox {
             Item::Buffer(buffer) => self.buffered_bytes += buffer.len() as u64,
             Item::Reference(_) => self.referred_bytes += u128::from(item.bytes_left()),
         }
-        self.kept.messages.push(item, ())
+        self.kept.push(item, ())
     }
 
     /// Items that were not handed over whole.
     #[inline]
     pub(super) fn queued(&self) -> usize {
-        (self.kept.messages.end() - self.next.ticket) as usize
+        (self.kept.messages().end() - self.next.ticket) as usize
     }
 
     /// Bytes that were not handed over.
@@ -215,10 +193,10 @@ impl Outbox {
     /// Whether the run is of buffers of a pool of which the kernel would read more, if it went without a copy, than are left at home.
     pub(super) fn exceeds_share(&self, run: Run, cache: &Cache) -> bool {
         let of_pool = |item: &&Item| item.buffer().is_some_and(|buffer| cache.owns(buffer));
-        let tickets = self.pieces(run.bytes).map(|(ticket, _)| ticket);
-        let fresh = tickets.filter(|&ticket| !self.kept.messages.is_read(ticket));
+        let tickets = self.parts(run.bytes).map(|part| part.ticket);
+        let fresh = tickets.filter(|&ticket| !self.kept.messages().is_read(ticket));
         let fresh = fresh.map(|ticket| self.item(ticket)).filter(of_pool).count();
-        let in_flight = self.kept.messages.read().filter(of_pool).count();
+        let in_flight = self.kept.messages().read().filter(of_pool).count();
         fresh > 0 && in_flight + fresh > cache.pool().at_home()
     }
 
@@ -230,7 +208,7 @@ impl Outbox {
         }
         Some(match self.item(self.next.ticket) {
             Item::Buffer(_) => {
-                Next::Run(Run { bytes: self.pieces(RUN_BYTES_MAX).map(|(_, piece)| piece.len()).sum() })
+                Next::Run(Run { bytes: self.parts(RUN_BYTES_MAX).map(|part| part.bytes).sum() })
             }
             Item::Reference(_) => Next::Reference,
         })
@@ -238,11 +216,15 @@ impl Outbox {
 
     /// The transfer at the front of the queue, the socket, and whether bytes are queued behind it that are there already: for others
     /// nothing is to be kept back.
-    pub(super) fn next_reference(&mut self) -> Option<(&mut Transfer, BorrowedFd<'_>, bool)> {
-        let mut behind = (self.next.ticket + 1..self.kept.messages.end()).map(|ticket| self.item(ticket));
+    pub(super) fn next_reference(&mut self) -> Option<(&mut Transfer, Arc<KernelSocket>, bool)> {
+        let mut behind = (self.next.ticket + 1..self.kept.messages().end()).map(|ticket| self.item(ticket));
         let more = behind.find(|item| item.bytes_left() > 0).is_some_and(|item| !item.is_of_pipe());
-        match self.kept.messages.message_mut(self.next.ticket) {
-            Some(Item::Reference(transfer)) => Some((transfer, self.kept.socket.as_fd(), more)),
+        if !matches!(self.item(self.next.ticket), Item::Reference(_)) {
+            return None;
+        }
+        let socket = Arc::clone(&self.kept.socket);
+        match self.kept.unread_mut(self.next.ticket) {
+            Some(Item::Reference(transfer)) => Some((transfer, socket, more)),
             _ => None,
         }
     }
@@ -264,30 +246,30 @@ impl Outbox {
     pub(super) fn pass_reference(&mut self) {
         let ticket = self.next.ticket;
         self.next = Place { ticket: ticket + 1, bytes: 0 };
-        self.kept.messages.handed_over(ticket, None, &mut |_, item, _| drop(item));
+        self.kept.handed_over(ticket, None, &mut |_, item, _| drop(item));
     }
 
-    /// Pieces of buffers from the front of the queue on, so many bytes in all, with their tickets.
-    fn pieces(&self, bytes_max: usize) -> impl Iterator<Item = (u64, &[u8])> {
+    /// Parts of buffers from the front of the queue on, so many bytes in all.
+    fn parts(&self, bytes_max: usize) -> impl Iterator<Item = Part> {
         let mut left = bytes_max;
-        (self.next.ticket..self.kept.messages.end())
+        (self.next.ticket..self.kept.messages().end())
             .take(RUN_PIECES_MAX)
             .map_while(|ticket| {
                 let Item::Buffer(buffer) = self.item(ticket) else { return None };
                 let first = if ticket == self.next.ticket { self.next.bytes } else { 0 };
-                Some((ticket, &buffer[first..]))
+                Some(Part { ticket, first, bytes: buffer.len() - first })
             })
-            .map_while(move |(ticket, piece)| {
-                let piece = &piece[..piece.len().min(left)];
+            .map_while(move |part| {
+                let bytes = part.bytes.min(left);
                 let is_over = left == 0;
-                left -= piece.len();
-                (!is_over).then_some((ticket, piece))
+                left -= bytes;
+                (!is_over).then_some(Part { bytes, ..part })
             })
     }
 
     #[inline]
     fn item(&self, ticket: u64) -> &Item {
-        self.kept.messages.get(ticket).message.as_ref().expect("what is queued is held")
+        self.kept.messages().get(ticket).message.as_ref().expect("what is queued is held")
     }
 
     /// Hands over bytes from the front of the queue, by one call, and returns how many.
@@ -300,87 +282,36 @@ impl Outbox {
         how: How,
         free: &mut impl FnMut(Ticket, Item, Evidence),
     ) -> io::Result<usize> {
-        if self.pieces(bytes).all(|(_, piece)| piece.is_empty()) {
+        if self.parts(bytes).all(|part| part.bytes == 0) {
             // Buffers of no bytes: nothing to send, and not for the kernel, which would take it for the end of a call that failed.
             self.pass(0, how.evidence, free);
             return Ok(0);
         }
-        let sent = match how.method {
-            Method::Plain => self.call(bytes, how.waits, false)?,
-            Method::ZeroCopy => {
-                self.kept.check_process()?;
-                self.kept.check_numbering()?;
-                self.call(bytes, how.waits, true)?
-            }
-            Method::UringZeroCopy => return self.send_by_ring(bytes, how, free),
-        };
-        if how.method == Method::ZeroCopy {
-            let call = self.covering(sent, how);
-            self.kept.messages.called(kept::Call::reads(&call));
-            self.kept.calls.push(call);
-        }
-        self.pass(sent, how.evidence, free);
-        Ok(sent)
-    }
-
-    fn call(&self, bytes: usize, waits: bool, zero_copy: bool) -> io::Result<usize> {
-        let pieces: SmallVec<[io::IoSlice<'_>; 16]> =
-            self.pieces(bytes).map(|(_, piece)| io::IoSlice::new(piece)).collect();
-        // SAFETY: the pieces are of buffers that `self.kept` holds; those of zero-copy calls until it has seen the completion, or the
-        // reaper has, or they were abandoned for good.
-        unsafe { stream::send(self.kept.socket(), &pieces, waits, zero_copy) }
-    }
-
-    fn send_by_ring(
-        &mut self,
-        bytes: usize,
-        how: How,
-        free: &mut impl FnMut(Ticket, Item, Evidence),
-    ) -> io::Result<usize> {
-        self.kept.check_process()?;
-        // Not by `self.pieces`, which borrows all of it.
-        let all: SmallVec<[(u64, *const [u8]); 16]> =
-            self.pieces(bytes).map(|(ticket, piece)| (ticket, std::ptr::from_ref(piece))).collect();
-        let ring = match &mut self.kept.ring {
-            Some(ring) if !ring.sender.is_broken() => ring,
-            _ => return Err(io::ErrorKind::Unsupported.into()),
-        };
-        if ring.sender.is_full() {
-            // Not `WouldBlock`: the socket has room, so waiting for that would be no wait at all.
-            return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
-        }
-        // SAFETY: the buffers are held, and do not move, until `ring.calls` has seen the completion, or the reaper has, or they were
-        // abandoned for good; so these pieces can be borrowed for the call, and read after it.
-        let sent =
-            unsafe { ring.sender.send_at_once(ring.calls.end(), all.iter().map(|(_, piece)| &**piece)) };
-        let taken = *sent.as_ref().unwrap_or(&0);
-        let call = Call { may_share: self.is_packet_open, ..self.covering(taken, how) };
-        self.is_packet_open = if taken > 0 { taken < bytes } else { self.is_packet_open };
-        // Where the call failed it is remembered as one of nothing: the ring tells of it all the same.
-        self.kept.messages.called(kept::Call::reads(&call));
-        if let Some(ring) = &mut self.kept.ring {
-            ring.calls.push(call);
-        }
-        self.pass(taken, how.evidence, free);
-        sent
-    }
-
-    /// A call that took so many bytes from the front of the queue.
-    fn covering(&self, bytes: usize, how: How) -> Call {
-        let last = self.pieces(bytes).map(|(ticket, _)| ticket).last();
-        let (first, last) = match last {
-            Some(last) if bytes > 0 => (self.next.ticket, last),
-            _ => (1, 0), // of nothing
-        };
-        Call {
-            first,
-            last,
-            bytes,
+        // Not to be borrowed from the queue while it notes the call.
+        let parts: SmallVec<[Part; 16]> = self.parts(bytes).collect();
+        let parts = parts.iter().copied();
+        let call = |taken| Call {
+            bytes: taken,
             run_bytes: how.run_bytes,
             method: how.method,
             may_share: false,
             since: how.since,
-        }
+        };
+        let sent = match how.method {
+            Method::Plain => self.kept.send_copied(parts, how.waits),
+            Method::ZeroCopy => self.kept.send_zero_copy(parts, how.waits, call),
+            Method::UringZeroCopy => {
+                let may_share = self.is_packet_open;
+                let sent = self.kept.send_by_ring(parts, |taken| Call { may_share, ..call(taken) });
+                self.is_packet_open = match sent {
+                    Ok(taken) if taken > 0 => taken < bytes,
+                    _ => self.is_packet_open,
+                };
+                sent
+            }
+        }?;
+        self.pass(sent, how.evidence, free);
+        Ok(sent)
     }
 
     /// Goes on behind so many bytes, of which `evidence` is known.
@@ -391,20 +322,20 @@ impl Outbox {
         free: &mut impl FnMut(Ticket, Item, Evidence),
     ) {
         self.buffered_bytes -= bytes as u64;
-        while self.next.ticket < self.kept.messages.end() {
+        while self.next.ticket < self.kept.messages().end() {
             let Item::Buffer(buffer) = self.item(self.next.ticket) else { return };
             let left = buffer.len() - self.next.bytes;
             if bytes < left {
                 self.next.bytes += bytes;
                 if let Some(evidence) = evidence.filter(|_| bytes > 0) {
-                    self.kept.messages.learn(self.next.ticket, evidence);
+                    self.kept.learn(self.next.ticket, evidence);
                 }
                 return;
             }
             bytes -= left;
             let ticket = self.next.ticket;
             self.next = Place { ticket: ticket + 1, bytes: 0 };
-            self.kept.messages.handed_over(ticket, evidence, free);
+            self.kept.handed_over(ticket, evidence, free);
         }
     }
 
@@ -423,7 +354,7 @@ impl Outbox {
 
     /// Makes the ring, with the pool's memory registered, unless it is there. One that nobody asked for is not made where there are many.
     pub(super) fn open_ring(&mut self, pool: &Pool, asked_for: bool) -> Result<(), RingRefused> {
-        if self.kept.ring.is_some() {
+        if self.kept.has_ring() {
             return Ok(());
         }
         if !asked_for && pool::registrations() >= RINGS_MAX {
@@ -435,13 +366,13 @@ impl Outbox {
     /// Takes what was not handed over out of the queue, in order; of the first some bytes may have been. If the kernel still reads those
     /// it stays.
     pub(super) fn take_unsent(&mut self) -> Vec<Item> {
-        let tickets = self.next.ticket..self.kept.messages.end();
+        let tickets = self.next.ticket..self.kept.messages().end();
         let mut unsent = Vec::new();
         self.is_cut |= self.queued_bytes() > 0;
         for ticket in tickets {
-            self.kept.messages.handed_over(ticket, None, &mut |_, item, _| unsent.push(item));
+            self.kept.handed_over(ticket, None, &mut |_, item, _| unsent.push(item));
         }
-        self.next = Place { ticket: self.kept.messages.end(), bytes: 0 };
+        self.next = Place { ticket: self.kept.messages().end(), bytes: 0 };
         (self.buffered_bytes, self.referred_bytes) = (0, 0);
         unsent
     }
@@ -451,14 +382,13 @@ impl Outbox {
     pub(super) fn give_up(&mut self) -> (usize, usize) {
         drop(self.take_unsent());
         let mut kept = self.kept.take();
-        let (calls, ring) = (kept.in_flight(), kept.ring.as_ref().map(|ring| &ring.memory));
-        let buffers = || kept.messages.read().filter_map(Item::buffer);
-        if buffers().all(|buffer| buffer.is_replaceable(ring)) {
-            reaper::leaked(Box::new(kept).abandon());
+        let calls = kept.in_flight();
+        if kept.is_replaceable() {
+            reaper::leaked(kept.abandon());
             return (calls, 0);
         }
-        let bytes = kept.bytes();
-        kept.leave();
+        let bytes = kept.read_bytes();
+        reaper::leave(&mut kept);
         (calls, bytes)
     }
 
@@ -515,7 +445,7 @@ impl Drop for Outbox {
             self.end();
             drop(self.take_unsent());
         }
-        self.kept.leave();
+        reaper::leave(&mut self.kept);
     }
 }
 
@@ -556,7 +486,7 @@ mod tests {
             outbox.take_unsent();
             outbox.kept.cut_off();
             wait_until("all of it is free", || {
-                outbox.kept.reap();
+                outbox.kept.reap_unseen();
                 outbox.in_flight() == 0 && pool.at_home() == pool.total()
             });
         }

@@ -3,8 +3,8 @@
 use std::io;
 
 use super::by_reference::RangeError;
-use crate::engine::in_flight::Ticket;
 use crate::facts::evidence::{Evidence, Tally};
+use crate::memory::in_flight::Ticket;
 use crate::memory::pool::Buffer;
 
 /// The most bytes that are queued before they must be flushed.

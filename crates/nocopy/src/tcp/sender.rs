@@ -17,11 +17,11 @@ use super::outcome::{
     Closed, Completed, Counters, NotQueued, QUEUE_BYTES_MAX, Rejected, RejectedReason, SendError,
 };
 use super::{Method, Published, PublishedMethod};
-use crate::engine::in_flight::Ticket;
-use crate::engine::kept::NoZeroCopy;
 use crate::engine::path::Paths;
 use crate::engine::policy::Explanation;
 use crate::facts::evidence::{Cause, Evidence, Tally};
+use crate::memory::in_flight::NoZeroCopy;
+use crate::memory::in_flight::Ticket;
 use crate::memory::pool::{Buffer, Cache, Pool};
 use crate::sys::error_queue::Done;
 use crate::sys::poll::{Wakeup, wait_for_completions, wait_readable, wait_writable};
@@ -331,7 +331,7 @@ impl Sender {
             else {
                 return Ok(true);
             };
-            let step = by_reference.step(transfer, socket, more).map_err(of_transfer)?;
+            let step = by_reference.step(transfer, socket.as_fd(), more).map_err(of_transfer)?;
             match step {
                 Step::Sent { bytes, evidence } => {
                     self.outbox.reference_went(bytes);
@@ -343,7 +343,7 @@ impl Sender {
                     self.outbox.pass_reference();
                     return Ok(true);
                 }
-                Step::SourceEmpty => stream::check(socket)?,
+                Step::SourceEmpty => stream::check(socket.as_fd())?,
                 Step::SocketFull => {}
             }
             if !waits {

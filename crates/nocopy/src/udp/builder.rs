@@ -12,8 +12,8 @@ use super::choice::Chooser;
 use super::multicast::Multicast;
 use super::{Method, Receiver, Sender, Socket, over_port};
 use crate::engine::address;
-use crate::engine::kernel_socket::KernelSocket;
 use crate::engine::path::Paths;
+use crate::memory::in_flight::kernel_socket::KernelSocket;
 use crate::memory::pool::Pool;
 use crate::sys::{udp_receive, udp_send};
 

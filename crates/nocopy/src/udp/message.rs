@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::engine::kept::Load;
+use crate::memory::in_flight::Load;
 use crate::memory::pool::Buffer;
 
 /// The longest payload of a UDP datagram over IPv4: 65,535 less 20 and 8 bytes of headers (RFC 768, RFC 791).
@@ -87,12 +87,12 @@ impl Message {
 }
 
 impl Load for Message {
-    fn bytes(&self) -> usize {
-        Self::bytes(self)
+    fn buffers(&self) -> &[Buffer] {
+        &self.pieces
     }
 
-    fn abandon(self) -> usize {
-        self.into_pieces().map(Buffer::abandon).sum()
+    fn into_buffers(self) -> impl Iterator<Item = Buffer> {
+        self.into_pieces()
     }
 }
 

@@ -46,7 +46,8 @@ pub use run::{Datagram, OwnedDatagram, Run};
 pub use sender::{Closed, Completed, Counters, Rejected, RejectedReason, SendError, Sender};
 
 use crate::engine::address;
-pub use crate::engine::{Ticket, leaked_bytes, sockets_cut_off};
+pub use crate::engine::{leaked_bytes, sockets_cut_off};
+pub use crate::memory::in_flight::Ticket;
 pub use crate::sys::udp_receive::LocalAddress;
 
 /// A UDP socket whose buffers are owned.

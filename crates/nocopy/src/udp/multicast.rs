@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use socket2::{InterfaceIndexOrAddress, SockRef};
 
 use super::Receiver;
-use crate::engine::kernel_socket;
+use crate::memory::in_flight::kernel_socket;
 use crate::sys::udp_send;
 
 /// What of sending to groups is not left as the kernel has it.

@@ -15,12 +15,12 @@ use super::message::{DATAGRAM_BYTES_MAX, Message};
 use super::outbox::{How, Outbox, Run, Taken};
 use super::peer_error::PeerError;
 use super::{Method, Ticket, over_port};
-use crate::engine::kept::NoZeroCopy;
-use crate::engine::kernel_socket::KernelSocket;
 use crate::engine::path::{Path, Paths};
 use crate::engine::policy::Explanation;
 use crate::engine::reaper;
 use crate::facts::evidence::{Cause, Evidence, Tally};
+use crate::memory::in_flight::NoZeroCopy;
+use crate::memory::in_flight::kernel_socket::KernelSocket;
 use crate::memory::pool::{Buffer, Cache, Pool};
 use crate::sys::error_queue::Done;
 use crate::sys::poll::{wait_for_completions, wait_writable};
@@ -296,7 +296,7 @@ impl Sender {
     /// Forgets destinations of which nothing is queued, nor on its way.
     #[cold]
     fn forget_destinations(&mut self) {
-        self.destinations.forget(self.outbox.kept().messages.iter().map(|held| held.to));
+        self.destinations.forget(self.outbox.kept().messages().iter().map(|held| held.to));
         self.books.last_path = None;
         self.books.chooser.forget_all();
     }
@@ -512,11 +512,11 @@ impl Sender {
         }
         let evidence = (!how.method.is_zero_copy())
             .then(|| self.books.chooser.copied(run.datagrams, run.datagram_bytes));
-        let open = self.outbox.kept().calls.open();
+        let open = self.outbox.kept().numbered_calls();
         match self.call(run, How { evidence, ..how }) {
             Err(error) if evidence.is_none() && is_no_buffers(&error) => {
                 // Completions make room: those that came meanwhile are read. Without any it is a copy.
-                if self.outbox.kept().calls.open() < open { Ok(()) } else { self.send_copied(how, run) }
+                if self.outbox.kept().numbered_calls() < open { Ok(()) } else { self.send_copied(how, run) }
             }
             sent => sent.map(drop),
         }
@@ -565,7 +565,7 @@ impl Sender {
             let mut free = free(&mut self.cache, &mut self.completed);
             self.outbox.send(run, how, &self.destinations, &mut free)
         };
-        if self.outbox.is_unsure() {
+        if self.outbox.kept().is_unsure() {
             self.reap();
         }
         let taken = taken?;
@@ -655,7 +655,7 @@ impl Sender {
             }
             self.outbox.kept_mut().conclude(was_quiet, &mut free(&mut self.cache, &mut self.completed));
             // With the last completions it may be quiet.
-            if over == before || !self.outbox.is_unsure() {
+            if over == before || !self.outbox.kept().is_unsure() {
                 break;
             }
         }
@@ -682,7 +682,7 @@ impl Sender {
             };
             self.outbox.kept_mut().done_by_ring(judge, &mut free)
         };
-        if self.outbox.has_failed() {
+        if self.outbox.kept().has_failed() {
             self.send_again();
         }
         over

@@ -1,3 +1,5 @@
+#![allow(unsafe_code)] // a descriptor is put in the place of another
+
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -28,7 +30,7 @@ fn what_the_ring_could_not_submit_goes_when_completions_are_read() {
     outbox.push(Buffer::from(vec![7; 100]).into(), 0);
 
     // Something that is no ring, in the place of the ring.
-    let ring = outbox.kept.ring.as_ref().unwrap().sender.as_fd().as_raw_fd();
+    let ring = outbox.kept.ring_and_next_call().0.unwrap().as_raw_fd();
     let nothing = std::fs::File::open("/dev/null").unwrap();
     // SAFETY: descriptors of this test; the ring's number goes on to be the ring's.
     let kept = unsafe { libc::dup(ring) };
@@ -91,7 +93,7 @@ fn the_next_sender_goes_on_counting_when_the_last_one_has_done() {
         assert!(Instant::now() < give_up, "the numbering never came back");
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(second.kept.calls.end(), 3);
+    assert_eq!(second.kept.ring_and_next_call().1, 3);
     second.send(&run, how(Method::ZeroCopy), &destinations, free).unwrap();
     to.recv(&mut [0; 200]).unwrap();
     while second.in_flight() > 0 {
@@ -132,13 +134,13 @@ fn a_call_in_doubt_holds_its_memory_until_its_number_is_known() {
         outbox.kept.allow_zero_copy().unwrap();
         outbox.push(Buffer::from(vec![7; 100]).into(), destinations.connected().unwrap());
         let run = run_of(&outbox);
-        let failed = call(outbox.measure_one(outbox.next), &run, how(Method::ZeroCopy));
+        let note = call(outbox.measure_one(outbox.next), &run, how(Method::ZeroCopy));
         let freed = std::cell::Cell::new(0);
         let free = &mut |_, message: Message, _| {
             drop(message);
             freed.set(freed.get() + 1);
         };
-        outbox.kept.doubt(failed, false);
+        outbox.kept.doubt(Made { reads: 0..=0, note }, false);
         assert!(outbox.take_frame().is_none() && outbox.only().is_none(), "not to be taken away");
         outbox.pass(Some(Evidence::Unknown), free); // sent in another way
         assert_eq!((freed.get(), outbox.in_flight()), (0, 1));
@@ -146,7 +148,11 @@ fn a_call_in_doubt_holds_its_memory_until_its_number_is_known() {
             assert_eq!(outbox.kept.done(done(*number), |_| Evidence::Unknown, free), (0, 0));
         }
         outbox.kept.conclude(was_quiet, free);
-        assert_eq!((freed.get() == 1, outbox.kept.calls.end()), (is_free, next), "{told:?} {was_quiet}");
+        assert_eq!(
+            (freed.get() == 1, outbox.kept.ring_and_next_call().1),
+            (is_free, next),
+            "{told:?} {was_quiet}"
+        );
         if !is_free {
             assert_eq!(outbox.in_flight(), 1);
             outbox.kept.done(done(0), |_| Evidence::Unknown, free);

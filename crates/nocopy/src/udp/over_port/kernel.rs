@@ -12,7 +12,7 @@ use super::super::multicast::join;
 use super::super::peer_error::{PeerError, is_of_network};
 use super::super::receiver::Drops;
 use super::{OpenError, Settings};
-use crate::engine::kernel_socket::KernelSocket;
+use crate::memory::in_flight::kernel_socket::KernelSocket;
 use crate::port::{Mode, Port};
 use crate::sys::interface::Interface;
 use crate::sys::option;

@@ -13,10 +13,10 @@ use super::super::PeerError;
 use super::kernel::Kernel;
 use super::way::{Detour, Way, Ways};
 use crate::counter::counters;
-use crate::engine::kernel_socket::KernelSocket;
 use crate::engine::route::RouteError;
 use crate::facts::evidence::{Cause, Evidence, Tally};
 use crate::memory::area::{Chain, Frame};
+use crate::memory::in_flight::kernel_socket::KernelSocket;
 use crate::port;
 
 counters! {

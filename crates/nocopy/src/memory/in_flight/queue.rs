@@ -1,7 +1,7 @@
 //! What is sent, from the moment it is queued until the kernel has let go of its memory.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 
 use crate::facts::evidence::Evidence;
 
@@ -43,7 +43,7 @@ impl<M, T> Default for Messages<M, T> {
 
 impl<M, T> Messages<M, T> {
     #[inline(always)]
-    pub(crate) fn push(&mut self, message: M, to: T) -> Ticket {
+    pub(super) fn push(&mut self, message: M, to: T) -> Ticket {
         let ticket = Ticket(self.end());
         let held = Held { message: Some(message), to, calls: 0, handed_over: false, evidence: None };
         self.held.push_back(held);
@@ -79,8 +79,10 @@ impl<M, T> Messages<M, T> {
     /// Takes something out of the first message, all of which was handed over, and none of which the kernel reads; the rest of it is
     /// dropped.
     #[inline(always)]
-    pub(crate) fn pop<B>(&mut self, take: impl FnOnce(&mut M) -> B) -> Option<B> {
-        let taken = self.held.front_mut()?.message.as_mut().map(take);
+    pub(super) fn pop<B>(&mut self, take: impl FnOnce(&mut M) -> B) -> Option<B> {
+        let first = self.held.front_mut()?;
+        assert!(first.calls == 0, "the kernel reads it");
+        let taken = first.message.as_mut().map(take);
         self.held.pop_front();
         self.first += 1;
         taken
@@ -101,8 +103,13 @@ impl<M, T> Messages<M, T> {
     }
 
     /// The message itself, to be taken out and put back.
-    pub(crate) fn message_mut(&mut self, ticket: u64) -> &mut Option<M> {
-        &mut self.get_mut(ticket).message
+    ///
+    /// # Panics
+    /// A call reads it.
+    pub(super) fn unread_mut(&mut self, ticket: u64) -> &mut Option<M> {
+        let held = self.get_mut(ticket);
+        assert!(held.calls == 0, "the kernel reads it");
+        &mut held.message
     }
 
     fn get_mut(&mut self, ticket: u64) -> &mut Held<M, T> {
@@ -113,14 +120,14 @@ impl<M, T> Messages<M, T> {
     }
 
     /// A call that reads all or part of these was made.
-    pub(crate) fn called(&mut self, tickets: RangeInclusive<u64>) {
+    pub(super) fn called(&mut self, tickets: RangeInclusive<u64>) {
         for ticket in tickets {
             self.get_mut(ticket).calls += 1;
         }
     }
 
     /// Such a call is over; `evidence` is what it tells, if it sent anything. What is free now is given to `free`.
-    pub(crate) fn returned(
+    pub(super) fn returned(
         &mut self,
         tickets: RangeInclusive<u64>,
         evidence: Option<Evidence>,
@@ -137,7 +144,7 @@ impl<M, T> Messages<M, T> {
     }
 
     /// The last of it was handed over; `evidence` is of what no call will tell of.
-    pub(crate) fn handed_over(
+    pub(super) fn handed_over(
         &mut self,
         ticket: u64,
         evidence: Option<Evidence>,
@@ -152,7 +159,7 @@ impl<M, T> Messages<M, T> {
     }
 
     /// Something was learnt of a part of it.
-    pub(crate) fn learn(&mut self, ticket: u64, evidence: Evidence) {
+    pub(super) fn learn(&mut self, ticket: u64, evidence: Evidence) {
         self.get_mut(ticket).learn(evidence);
     }
 
@@ -189,7 +196,7 @@ impl<M, T> Messages<M, T> {
     }
 
     /// Gives everything up, and returns what the kernel may still read; the rest is dropped.
-    pub(crate) fn abandon(self) -> impl Iterator<Item = M> {
+    pub(super) fn abandon(self) -> impl Iterator<Item = M> {
         let all = self.late.into_values().chain(self.held);
         all.filter(|held| held.calls > 0).filter_map(|held| held.message)
     }
@@ -207,127 +214,9 @@ impl<M, T> Held<M, T> {
     }
 }
 
-/// Calls by number, which both sides count. Completions may come in any order, and for many at once.
-#[derive(Debug)]
-pub(crate) struct Calls<C> {
-    first: u64,
-    calls: VecDeque<Option<C>>,
-    open: usize,
-}
-
-impl<C> Default for Calls<C> {
-    fn default() -> Self {
-        Self { first: 0, calls: VecDeque::new(), open: 0 }
-    }
-}
-
-impl<C> Calls<C> {
-    /// None yet; the first gets that number.
-    pub(crate) fn starting_at(first: u64) -> Self {
-        Self { first, ..Self::default() }
-    }
-
-    pub(crate) fn push(&mut self, call: C) -> u64 {
-        self.calls.push_back(Some(call));
-        self.open += 1;
-        self.first + self.calls.len() as u64 - 1
-    }
-
-    /// Takes call `number`; `None` if there is none, or it is over already: a number is the kernel's word, and not believed.
-    pub(crate) fn take(&mut self, number: u64) -> Option<C> {
-        let place = number.checked_sub(self.first)?;
-        let call = self.calls.get_mut(usize::try_from(place).ok()?)?.take()?;
-        self.open -= 1;
-        self.forget_front();
-        Some(call)
-    }
-
-    /// A number that the kernel gave to a call which is over.
-    pub(crate) fn skip(&mut self) {
-        self.calls.push_back(None);
-        self.forget_front();
-    }
-
-    fn forget_front(&mut self) {
-        while let Some(None) = self.calls.front() {
-            self.calls.pop_front();
-            self.first += 1;
-        }
-    }
-
-    /// The number whose lower half is `low`, as the kernel counts: the nearest to those that are open, which may be in front of them.
-    pub(crate) fn number(&self, low: u32) -> i64 {
-        let away = low.wrapping_sub(self.first as u32).cast_signed();
-        self.first.cast_signed() + i64::from(away)
-    }
-
-    /// Those of a range that may be open.
-    pub(crate) fn among(&self, range: &Range<i64>) -> Range<u64> {
-        let within = |number: i64| u64::try_from(number).unwrap_or(0).clamp(self.first, self.end());
-        within(range.start)..within(range.end)
-    }
-
-    /// How many are not over.
-    pub(crate) fn open(&self) -> usize {
-        self.open
-    }
-
-    /// One past the last number.
-    pub(crate) fn end(&self) -> u64 {
-        self.first + self.calls.len() as u64
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn completions_come_in_any_order_and_only_once() {
-        let mut calls = Calls::default();
-        (0..3).for_each(|number| assert_eq!(calls.push(number), number));
-        assert_eq!(calls.take(2).unwrap(), 2);
-        assert!(calls.take(2).is_none() && calls.take(3).is_none() && calls.take(u64::MAX).is_none());
-        assert_eq!((calls.open(), calls.end()), (2, 3));
-        assert_eq!((calls.take(0).unwrap(), calls.take(1).unwrap()), (0, 1));
-        assert!(calls.take(0).is_none());
-        assert_eq!((calls.open(), calls.push(9)), (0, 3));
-    }
-
-    #[test]
-    fn a_failed_call_may_have_a_number() {
-        let mut calls = Calls::default();
-        calls.skip();
-        assert_eq!((calls.push(5), calls.end()), (1, 2));
-        calls.skip();
-        assert_eq!((calls.push(6), calls.open()), (3, 2));
-        assert!(calls.take(0).is_none() && calls.take(2).is_none());
-        assert_eq!((calls.take(1).unwrap(), calls.take(3).unwrap(), calls.end()), (5, 6, 4));
-    }
-
-    #[test]
-    fn the_kernels_counter_goes_round() {
-        let mut calls = Calls::starting_at(u64::from(u32::MAX));
-        for number in 0..3 {
-            calls.push(number);
-        }
-        assert_eq!(calls.number(u32::MAX), i64::from(u32::MAX));
-        assert_eq!(calls.number(1), i64::from(u32::MAX) + 2);
-        let last = u64::from(u32::MAX);
-        assert_eq!(calls.among(&(calls.number(1)..calls.number(7))), last + 2..last + 3);
-        assert!(calls.among(&(calls.number(7)..calls.number(9))).is_empty());
-    }
-
-    #[test]
-    fn a_range_may_begin_in_front_of_what_is_open() {
-        let mut calls = Calls::default();
-        (0..3).for_each(|number| _ = calls.push(number));
-        let _ = (calls.take(0), calls.take(1));
-        assert_eq!(calls.among(&(calls.number(0)..calls.number(3))), 2..3);
-        assert!(calls.among(&(calls.number(0)..calls.number(2))).is_empty());
-        assert_eq!(Calls::<u64>::default().number(u32::MAX), -1);
-        assert!(Calls::<u64>::default().among(&(-1..0)).is_empty());
-    }
 
     #[test]
     fn a_message_is_free_with_its_last_call() {

@@ -1,5 +1,14 @@
-//! What has to stay as long as the kernel reads it, and by what the kernel tells that it has done.
+//! What is sent without a copy: queued, and read by the kernel until it says that it has done.
+//!
+//! A load is held from [`push`](Kept::push) until all of it was handed over and every zero-copy call that reads it is over. Nothing but this
+//! module hands its bytes to such calls (`sending`), counts them, and takes the kernel's word that they are over, which is checked: a
+//! completion of a call that was never made, or is over, frees nothing.
 #![allow(unsafe_code)]
+
+mod calls;
+pub(crate) mod kernel_socket;
+mod queue;
+mod sending;
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -7,11 +16,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::in_flight::{Calls, Messages, Ticket};
-use super::kernel_socket::KernelSocket;
-use super::reaper::{self, Orphan};
+use calls::Calls;
+use kernel_socket::KernelSocket;
+
+pub(crate) use queue::Messages;
+pub use queue::Ticket;
+pub(crate) use sending::{Burst, Filling, Part};
+
 use crate::facts::evidence::Evidence;
-use crate::memory::pool::{Pool, Registration, Sharer};
+use crate::memory::pool::{Buffer, Pool, Registration, Sharer};
 use crate::sys::error_queue::Done;
 use crate::sys::fork::Generation;
 use crate::sys::option;
@@ -25,41 +38,62 @@ const FORKED: &str = "this process is a forked child of the one that sends on th
                       calls: ask in the parent, before the fork";
 
 /// What is queued as one: a message of datagrams, a piece of a stream.
+///
+/// Its buffers do not change while it is only moved about: what the kernel reads is nobody's to change.
 pub(crate) trait Load: Send {
+    /// The memory of it, in order.
+    fn buffers(&self) -> &[Buffer];
+
+    /// The same, as owner.
+    fn into_buffers(self) -> impl Iterator<Item = Buffer>;
+
     /// Bytes of memory.
-    fn bytes(&self) -> usize;
+    fn bytes(&self) -> usize {
+        self.buffers().iter().map(|buffer| buffer.len()).sum()
+    }
 
     /// Gives it up while the kernel may still read it, and returns how many bytes are lost to the program.
-    fn abandon(self) -> usize;
+    fn abandon(self) -> usize
+    where
+        Self: Sized,
+    {
+        self.into_buffers().map(Buffer::abandon).sum()
+    }
 }
 
-/// A call that the kernel took.
-pub(crate) trait Call: Send {
-    /// The tickets of what it reads all or part of.
-    fn reads(&self) -> RangeInclusive<u64>;
-
-    /// Makes the kernel drop what it has not sent, or may have to send again. Datagrams are sent once, and soon.
-    fn cut_off(_socket: BorrowedFd<'_>) {}
+/// What becomes of a socket that is dropped while the kernel reads memory for it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parting {
+    /// How long nothing may be acknowledged before it is cut off.
+    pub(crate) patience: Duration,
+    /// Makes the kernel drop what it has not sent, or may have to send again; `None` for datagrams, which are sent once, and soon.
+    pub(crate) cut_off: Option<fn(BorrowedFd<'_>)>,
 }
 
-/// What has to stay as long as the kernel reads it: loads, and the calls that carry them.
+/// A call that the kernel took and has not completed: the tickets of what it reads all or part of, and what is noted of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Made<C> {
+    pub(crate) reads: RangeInclusive<u64>,
+    pub(crate) note: C,
+}
+
+/// Loads `M`, each with a note `T`, and the calls that carry them, each with a note `C`.
 ///
 /// Dropped while the kernel reads some of it, all of it stays where it is for good. That happens where a fault unwinds the reaper, and in
 /// forked children: what they have is a copy, whose socket is their parent's, and whose ring is not mapped there.
 #[derive(Debug)]
 pub(crate) struct Kept<M, T, C> {
     pub(crate) socket: Arc<KernelSocket>,
-    pub(crate) messages: Messages<M, T>,
+    messages: Messages<M, T>,
     /// Of MSG_ZEROCOPY; the error queue tells of them.
-    pub(crate) calls: Calls<C>,
+    calls: Calls<Made<C>>,
     numbering: Numbering,
     /// At most one: no call is made until it is over.
-    pub(crate) doubt: Option<Doubt<C>>,
-    pub(crate) ring: Option<Ring<C>>,
+    doubt: Option<Doubt<C>>,
+    ring: Option<Ring<C>>,
     /// What is in flight after the sender was dropped is away from those that share its pool, too.
     pub(crate) sharer: Option<Sharer>,
-    /// How long the kernel may take when nobody has the socket any more.
-    patience: Duration,
+    parting: Parting,
     /// Of the process that makes the calls, and gets their completions.
     generation: Generation,
 }
@@ -83,15 +117,15 @@ enum Numbering {
 /// (`Burst::count_one`) follows: the number it is told by says whether the one before was counted. Until that is known the
 /// memory is held, also where there was no memory to find out.
 #[derive(Debug)]
-pub(crate) struct Doubt<C> {
+struct Doubt<C> {
     /// As if it had carried nothing.
-    failed: C,
+    failed: Made<C>,
     /// Whether the next number, and the one behind it, were told.
     told: [bool; 2],
     /// The call on purpose met the same error, and that is one of looking for the way: no packet was made of either.
     is_uncounted: bool,
     /// It was tried again, and not told.
-    pub(crate) is_tried: bool,
+    is_tried: bool,
 }
 
 /// Why a sender makes no MSG_ZEROCOPY calls.
@@ -129,30 +163,89 @@ impl NoZeroCopy {
 
 /// Calls by io_uring. The ring is dropped before the pool whose memory it has registered.
 #[derive(Debug)]
-pub(crate) struct Ring<C> {
-    pub(crate) sender: UringSender,
-    pub(crate) calls: Calls<C>,
+struct Ring<C> {
+    sender: UringSender,
+    calls: Calls<Made<C>>,
     /// Those the kernel refused, whose loads are still held.
-    pub(crate) failed: Vec<(C, io::Error)>,
-    pub(crate) memory: Registration,
+    failed: Vec<(Made<C>, io::Error)>,
+    memory: Registration,
 }
 
-impl<M, T, C: Call> Kept<M, T, C> {
-    pub(crate) fn new(socket: Arc<KernelSocket>, patience: Duration) -> Self {
+impl<M, T, C> Kept<M, T, C> {
+    pub(crate) fn new(socket: Arc<KernelSocket>, parting: Parting) -> Self {
         let (messages, calls) = (Messages::default(), Calls::default());
         let (numbering, generation) = (Numbering::NotOurs, Generation::current());
         let (doubt, ring, sharer) = (None, None, None);
-        Self { socket, messages, calls, numbering, doubt, ring, sharer, patience, generation }
+        Self { socket, messages, calls, numbering, doubt, ring, sharer, parting, generation }
     }
 
     /// All of it, to be kept by another.
     pub(crate) fn take(&mut self) -> Self {
-        let none = Self::new(Arc::clone(&self.socket), self.patience);
+        let none = Self::new(Arc::clone(&self.socket), self.parting);
         std::mem::replace(self, none)
     }
 
+    #[inline]
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    #[inline]
+    pub(crate) fn messages(&self) -> &Messages<M, T> {
+        &self.messages
+    }
+
+    /// Queues a load.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, message: M, note: T) -> Ticket {
+        self.messages.push(message, note)
+    }
+
+    /// See [`Messages::pop`].
+    #[inline(always)]
+    pub(crate) fn pop<B>(&mut self, take: impl FnOnce(&mut M) -> B) -> Option<B> {
+        self.messages.pop(take)
+    }
+
+    /// A load that no call reads, to be taken out and put back.
+    ///
+    /// # Panics
+    /// A call reads it.
+    pub(crate) fn unread_mut(&mut self, ticket: u64) -> &mut Option<M> {
+        self.messages.unread_mut(ticket)
+    }
+
+    /// See [`Messages::handed_over`].
+    #[inline]
+    pub(crate) fn handed_over(
+        &mut self,
+        ticket: u64,
+        evidence: Option<Evidence>,
+        free: &mut impl FnMut(Ticket, M, Evidence),
+    ) {
+        self.messages.handed_over(ticket, evidence, free);
+    }
+
+    /// Something was learnt of a part of a load.
+    #[inline]
+    pub(crate) fn learn(&mut self, ticket: u64, evidence: Evidence) {
+        self.messages.learn(ticket, evidence);
+    }
+
+    /// MSG_ZEROCOPY calls of which no completion has come.
+    pub(crate) fn numbered_calls(&self) -> usize {
+        self.calls.open()
+    }
+
+    /// Whether completions are to be read before the next MSG_ZEROCOPY call, or its number would be another than the kernel's.
+    #[inline]
+    pub(crate) fn is_unsure(&self) -> bool {
+        self.doubt.is_some()
+    }
+
+    /// Notes that the call in doubt is asked about once more; whether it was before.
+    pub(crate) fn ask_again(&mut self) -> bool {
+        self.doubt.as_mut().is_none_or(|doubt| std::mem::replace(&mut doubt.is_tried, true))
     }
 
     /// Before the first MSG_ZEROCOPY call: makes this sender the one that makes such calls on the socket.
@@ -192,11 +285,12 @@ impl<M, T, C: Call> Kept<M, T, C> {
         Ok(())
     }
 
-    /// Before each MSG_ZEROCOPY call, beside [`check_process`](Self::check_process).
+    /// Before each MSG_ZEROCOPY call.
     ///
     /// # Errors
     /// `Unsupported` where this sender may not make them.
-    pub(crate) fn check_numbering(&self) -> io::Result<()> {
+    pub(crate) fn check_zero_copy(&self) -> io::Result<()> {
+        self.check_process()?;
         match self.numbering {
             Numbering::Ours { .. } => Ok(()),
             Numbering::NotOurs | Numbering::GivenAway => Err(io::ErrorKind::Unsupported.into()),
@@ -220,14 +314,32 @@ impl<M, T, C: Call> Kept<M, T, C> {
         self.socket.next_done()
     }
 
-    /// Makes the ring, with the pool's memory registered.
+    /// Makes the ring, with the pool's memory registered, unless it is there.
     pub(crate) fn open_ring(&mut self, pool: &Pool, sends: u32) -> Result<(), UringRefused> {
+        if self.ring.is_some() {
+            return Ok(());
+        }
         // First: from here on none of its pages is replaced by others.
         let memory = pool.register();
         // SAFETY: the ring and the pool, whose memory it is, stay together.
         let sender = unsafe { UringSender::new(self.socket.as_fd(), Some(pool.memory()), sends)? };
         self.ring = Some(Ring { sender, calls: Calls::default(), failed: Vec::new(), memory });
         Ok(())
+    }
+
+    pub(crate) fn has_ring(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    /// Whether there is a ring, and it knows the results of all sends: none waits in the kernel.
+    pub(crate) fn is_ring_decided(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| !ring.sender.is_undecided())
+    }
+
+    /// The ring's descriptor, and the number of the next MSG_ZEROCOPY call.
+    #[cfg(test)]
+    pub(crate) fn ring_and_next_call(&self) -> (Option<BorrowedFd<'_>>, u64) {
+        (self.ring.as_ref().map(|ring| ring.sender.as_fd()), self.calls.end())
     }
 
     /// What becomes readable when calls by the ring are over.
@@ -263,8 +375,8 @@ impl<M, T, C: Call> Kept<M, T, C> {
         let mut over = 0;
         for number in self.calls.among(&named) {
             let Some(call) = self.calls.take(number) else { continue };
-            let evidence = judge(&call);
-            self.messages.returned(call.reads(), Some(evidence), free);
+            let evidence = judge(&call.note);
+            self.messages.returned(call.reads, Some(evidence), free);
             over += 1;
         }
         let mut expected = over as i64;
@@ -282,8 +394,8 @@ impl<M, T, C: Call> Kept<M, T, C> {
     }
 
     /// A MSG_ZEROCOPY call failed, and may have a number; [`conclude`](Self::conclude) finds out. What it was to carry stays until then.
-    pub(crate) fn doubt(&mut self, failed: C, is_uncounted: bool) {
-        self.messages.called(failed.reads());
+    pub(crate) fn doubt(&mut self, failed: Made<C>, is_uncounted: bool) {
+        self.messages.called(failed.reads.clone());
         self.doubt = Some(Doubt { failed, told: [false; 2], is_uncounted, is_tried: false });
     }
 
@@ -313,7 +425,7 @@ impl<M, T, C: Call> Kept<M, T, C> {
             }
         };
         (0..numbers).for_each(|_| self.calls.skip());
-        self.messages.returned(doubt.failed.reads(), None, free);
+        self.messages.returned(doubt.failed.reads, None, free);
     }
 
     /// The same of calls by the ring. Those the kernel refused are put aside, for who can send them again.
@@ -332,18 +444,112 @@ impl<M, T, C: Call> Kept<M, T, C> {
         ring.sender.reap(|number, done| {
             let Some(call) = calls.take(number) else { return };
             match done.result {
-                Ok(_) => messages.returned(call.reads(), Some(judge(&call, done.copied)), free),
+                Ok(_) => {
+                    let evidence = judge(&call.note, done.copied);
+                    messages.returned(call.reads, Some(evidence), free);
+                }
                 Err(error) => failed.push((call, error)),
             }
         })
+    }
+
+    /// Whether calls by the ring were refused.
+    #[inline]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| !ring.failed.is_empty())
+    }
+
+    /// A call by the ring that the kernel refused. Its loads stay until it is [settled](Self::settle_failed).
+    pub(crate) fn failed(&self) -> Option<&Made<C>> {
+        self.ring.as_ref()?.failed.last().map(|(call, _)| call)
+    }
+
+    /// That call was made up for by others, of which `evidence` is known: returns why it was refused.
+    pub(crate) fn settle_failed(
+        &mut self,
+        evidence: Evidence,
+        free: &mut impl FnMut(Ticket, M, Evidence),
+    ) -> Option<io::Error> {
+        let (call, error) = self.ring.as_mut()?.failed.pop()?;
+        self.messages.returned(call.reads, Some(evidence), free);
+        Some(error)
     }
 
     /// Lets go of what the kernel refused: nobody is there who could send it again.
     pub(crate) fn drop_failed(&mut self) {
         let failed = self.ring.iter_mut().flat_map(|ring| ring.failed.drain(..));
         for (call, _) in failed {
-            self.messages.returned(call.reads(), None, &mut |_, message, _| drop(message));
+            self.messages.returned(call.reads, None, &mut |_, message, _| drop(message));
         }
+    }
+
+    /// Takes what the kernel says by itself, for a socket that nobody has any more.
+    pub(crate) fn reap_unseen(&mut self)
+    where
+        M: Load,
+    {
+        let free = &mut |_, message: M, _| drop(message);
+        let was_quiet = self.is_quiet();
+        while let Some(done) = self.next_done() {
+            self.done(done, |_| Evidence::Unknown, free);
+        }
+        self.conclude(was_quiet, free);
+        self.done_by_ring(|_, _| Evidence::Unknown, free);
+        self.drop_failed();
+    }
+
+    /// Whether `ring`, or none, keeps pages of what the kernel reads from being replaced by others.
+    pub(crate) fn is_replaceable(&self) -> bool
+    where
+        M: Load,
+    {
+        let ring = self.ring.as_ref().map(|ring| &ring.memory);
+        self.messages.read().flat_map(Load::buffers).all(|buffer| buffer.is_replaceable(ring))
+    }
+
+    /// Bytes that the kernel reads.
+    pub(crate) fn read_bytes(&self) -> usize
+    where
+        M: Load,
+    {
+        self.messages.read().map(Load::bytes).sum()
+    }
+
+    /// Bytes that the peer has not acknowledged, or that are on their way.
+    pub(crate) fn outstanding_bytes(&self) -> usize {
+        unsent_bytes(&self.socket()).unwrap_or(0)
+    }
+
+    pub(crate) fn patience(&self) -> Duration {
+        self.parting.patience
+    }
+
+    /// Makes the kernel let go of as much as it can. Not where the program may still receive on the socket.
+    pub(crate) fn cut_off(&self) {
+        if let Some(cut_off) = self.parting.cut_off
+            && !self.is_inherited()
+            && !KernelSocket::is_shared(&self.socket)
+        {
+            cut_off(self.socket());
+        }
+    }
+
+    /// Gives up what the kernel still reads, and returns the bytes that are lost to the program.
+    pub(crate) fn abandon(mut self) -> usize
+    where
+        M: Load,
+    {
+        if self.is_inherited() {
+            return 0; // nothing of this process is read
+        }
+        if let Some(ring) = &mut self.ring {
+            ring.sender.cancel();
+        }
+        self.done_by_ring(|_, _| Evidence::Unknown, &mut |_, message, _| drop(message));
+        self.drop_failed();
+        // Pages that come in the place of others are not those the ring has registered: it ends first.
+        drop(self.ring.take());
+        std::mem::take(&mut self.messages).abandon().map(Load::abandon).sum()
     }
 }
 
@@ -363,15 +569,6 @@ impl<M, T, C> Kept<M, T, C> {
     }
 }
 
-impl<M: Load + 'static, T: Send + 'static, C: Call + 'static> Kept<M, T, C> {
-    /// Leaves what the kernel still reads to the reaper.
-    pub(crate) fn leave(&mut self) {
-        if self.in_flight() > 0 && !self.is_inherited() {
-            reaper::adopt(Box::new(self.take()));
-        }
-    }
-}
-
 impl<M, T, C> Drop for Kept<M, T, C> {
     fn drop(&mut self) {
         if self.in_flight() > 0 || (self.ring.is_some() && self.is_inherited()) {
@@ -385,77 +582,20 @@ impl<M, T, C> Drop for Kept<M, T, C> {
     }
 }
 
-impl<M: Load, T: Send, C: Call> Orphan for Kept<M, T, C> {
-    fn reap(&mut self) {
-        let free = &mut |_, message: M, _| drop(message);
-        let was_quiet = self.is_quiet();
-        while let Some(done) = self.next_done() {
-            self.done(done, |_| Evidence::Unknown, free);
-        }
-        self.conclude(was_quiet, free);
-        self.done_by_ring(|_, _| Evidence::Unknown, free);
-        self.drop_failed();
-    }
-
-    fn is_read(&self) -> bool {
-        self.in_flight() > 0 && !self.is_inherited()
-    }
-
-    fn bytes(&self) -> usize {
-        self.messages.read().map(Load::bytes).sum()
-    }
-
-    fn outstanding_bytes(&self) -> usize {
-        unsent_bytes(&self.socket()).unwrap_or(0)
-    }
-
-    fn patience(&self) -> Duration {
-        self.patience
-    }
-
-    /// The program may still receive on it.
-    fn cut_off(&mut self) {
-        if !self.is_inherited() && !KernelSocket::is_shared(&self.socket) {
-            C::cut_off(self.socket());
-        }
-    }
-
-    fn abandon(mut self: Box<Self>) -> usize {
-        if self.is_inherited() {
-            return 0; // nothing of this process is read
-        }
-        if let Some(ring) = &mut self.ring {
-            ring.sender.cancel();
-        }
-        self.done_by_ring(|_, _| Evidence::Unknown, &mut |_, message, _| drop(message));
-        self.drop_failed();
-        // Pages that come in the place of others are not those the ring has registered: it ends first.
-        drop(self.ring.take());
-        std::mem::take(&mut self.messages).abandon().map(Load::abandon).sum()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
 
     use super::*;
 
+    /// Of no memory.
     impl Load for Arc<()> {
-        fn bytes(&self) -> usize {
-            0
+        fn buffers(&self) -> &[Buffer] {
+            &[]
         }
 
-        fn abandon(self) -> usize {
-            0
-        }
-    }
-
-    struct One;
-
-    impl Call for One {
-        fn reads(&self) -> RangeInclusive<u64> {
-            0..=0
+        fn into_buffers(self) -> impl Iterator<Item = Buffer> {
+            std::iter::empty()
         }
     }
 
@@ -464,11 +604,12 @@ mod tests {
         for is_read in [false, true] {
             let load = Arc::new(());
             let descriptor = UdpSocket::bind("127.0.0.1:0").unwrap().into();
-            let mut kept = Kept::new(KernelSocket::new(Arc::new(descriptor)), Duration::ZERO);
-            kept.messages.push(Arc::clone(&load), ());
+            let parting = Parting { patience: Duration::ZERO, cut_off: None };
+            let mut kept = Kept::new(KernelSocket::new(Arc::new(descriptor)), parting);
+            kept.push(Arc::clone(&load), ());
             if is_read {
                 kept.messages.called(0..=0);
-                kept.calls.push(One);
+                kept.calls.push(Made { reads: 0..=0, note: () });
             }
             drop(kept);
             assert_eq!(Arc::strong_count(&load), if is_read { 2 } else { 1 });
