@@ -9,6 +9,7 @@ pub(crate) mod path;
 pub mod policy;
 pub(crate) mod reaper;
 pub(crate) mod route;
+pub(crate) mod sending;
 pub(crate) mod wait;
 
 #[cfg(test)]

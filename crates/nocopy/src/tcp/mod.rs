@@ -14,7 +14,6 @@
 //! # }
 //! ```
 
-mod books;
 mod builder;
 mod by_reference;
 mod choice;

@@ -12,11 +12,13 @@ use smallvec::SmallVec;
 
 use super::Method;
 use super::by_reference::Transfer;
+use crate::engine::path::Paths;
 use crate::engine::reaper;
+use crate::engine::sending::{Place, Sending};
 use crate::facts::evidence::Evidence;
 use crate::memory::in_flight::kernel_socket::KernelSocket;
-use crate::memory::in_flight::{Kept, Load, NoZeroCopy, Part, Parting, Ticket};
-use crate::memory::pool::{self, Buffer, Cache, Pool, Sharer};
+use crate::memory::in_flight::{Load, Part, Parting, Ticket};
+use crate::memory::pool::{self, Buffer, Cache};
 use crate::sys::uring_send::UringRefused;
 
 /// The most bytes of a call: enough that the call itself costs nothing, and little enough that memory comes back while more is sent.
@@ -34,13 +36,6 @@ const RINGS_MAX: usize = 64;
 
 /// How long a peer may take to acknowledge what was sent, when nobody has the socket any more.
 const PARTING: Parting = Parting { patience: Duration::from_secs(120), cut_off: Some(reset) };
-
-/// A place in the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
-    ticket: u64,
-    bytes: usize,
-}
 
 /// What is at the front of the queue.
 #[derive(Debug, Clone, Copy)]
@@ -95,6 +90,11 @@ impl Item {
 }
 
 impl Load for Item {
+    /// Of what was only referred to nothing comes back.
+    fn comes_back(&self) -> bool {
+        self.buffer().is_some()
+    }
+
     fn buffers(&self) -> &[Buffer] {
         self.buffer().map_or(&[], std::slice::from_ref)
     }
@@ -118,9 +118,7 @@ pub(super) struct How {
 
 #[derive(Debug)]
 pub(super) struct Outbox {
-    kept: Kept<Item, (), Call>,
-    /// What goes next: the first buffer that was not handed over whole, and how many of its bytes were.
-    next: Place,
+    sending: Sending<Item, (), Call>,
     /// Bytes of buffers that were not handed over, and of what is referred to: of a pipe any number may be asked for.
     buffered_bytes: u64,
     referred_bytes: u128,
@@ -133,12 +131,9 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub(super) fn new(socket: Arc<OwnedFd>, sharer: Option<Sharer>) -> Self {
-        let mut kept = Kept::new(KernelSocket::new(socket), PARTING);
-        kept.sharer = sharer;
+    pub(super) fn new(socket: Arc<OwnedFd>, cache: Cache, paths: Paths, return_buffers: bool) -> Self {
         Self {
-            kept,
-            next: Place { ticket: 0, bytes: 0 },
+            sending: Sending::new(KernelSocket::new(socket), cache, paths, PARTING, return_buffers),
             buffered_bytes: 0,
             referred_bytes: 0,
             is_finished: false,
@@ -148,16 +143,12 @@ impl Outbox {
     }
 
     #[inline]
-    pub(super) fn kept(&self) -> &Kept<Item, (), Call> {
-        &self.kept
+    pub(super) fn sending(&self) -> &Sending<Item, (), Call> {
+        &self.sending
     }
 
-    pub(super) fn kept_mut(&mut self) -> &mut Kept<Item, (), Call> {
-        &mut self.kept
-    }
-
-    pub(super) fn socket(&self) -> BorrowedFd<'_> {
-        self.kept.socket()
+    pub(super) fn sending_mut(&mut self) -> &mut Sending<Item, (), Call> {
+        &mut self.sending
     }
 
     pub(super) fn push(&mut self, item: Item) -> Ticket {
@@ -165,13 +156,7 @@ impl Outbox {
             Item::Buffer(buffer) => self.buffered_bytes += buffer.len() as u64,
             Item::Reference(_) => self.referred_bytes += u128::from(item.bytes_left()),
         }
-        self.kept.push(item, ())
-    }
-
-    /// Items that were not handed over whole.
-    #[inline]
-    pub(super) fn queued(&self) -> usize {
-        (self.kept.messages().end() - self.next.ticket) as usize
+        self.sending.push(item, ())
     }
 
     /// Bytes that were not handed over.
@@ -184,29 +169,24 @@ impl Outbox {
         self.buffered_bytes
     }
 
-    /// Calls whose memory the kernel still reads.
-    #[inline]
-    pub(super) fn in_flight(&self) -> usize {
-        self.kept.in_flight()
-    }
-
     /// Whether the run is of buffers of a pool of which the kernel would read more, if it went without a copy, than are left at home.
-    pub(super) fn exceeds_share(&self, run: Run, cache: &Cache) -> bool {
+    pub(super) fn exceeds_share(&self, run: Run) -> bool {
+        let cache = self.sending.cache();
         let of_pool = |item: &&Item| item.buffer().is_some_and(|buffer| cache.owns(buffer));
         let tickets = self.parts(run.bytes).map(|part| part.ticket);
-        let fresh = tickets.filter(|&ticket| !self.kept.messages().is_read(ticket));
+        let fresh = tickets.filter(|&ticket| !self.sending.messages().is_read(ticket));
         let fresh = fresh.map(|ticket| self.item(ticket)).filter(of_pool).count();
-        let in_flight = self.kept.messages().read().filter(of_pool).count();
+        let in_flight = self.sending.messages().read().filter(of_pool).count();
         fresh > 0 && in_flight + fresh > cache.pool().at_home()
     }
 
     /// What goes next.
     #[inline]
     pub(super) fn next(&self) -> Option<Next> {
-        if self.queued() == 0 {
+        if self.sending.queued() == 0 {
             return None;
         }
-        Some(match self.item(self.next.ticket) {
+        Some(match self.item(self.sending.next().ticket) {
             Item::Buffer(_) => {
                 Next::Run(Run { bytes: self.parts(RUN_BYTES_MAX).map(|part| part.bytes).sum() })
             }
@@ -217,13 +197,14 @@ impl Outbox {
     /// The transfer at the front of the queue, the socket, and whether bytes are queued behind it that are there already: for others
     /// nothing is to be kept back.
     pub(super) fn next_reference(&mut self) -> Option<(&mut Transfer, Arc<KernelSocket>, bool)> {
-        let mut behind = (self.next.ticket + 1..self.kept.messages().end()).map(|ticket| self.item(ticket));
+        let mut behind =
+            (self.sending.next().ticket + 1..self.sending.messages().end()).map(|ticket| self.item(ticket));
         let more = behind.find(|item| item.bytes_left() > 0).is_some_and(|item| !item.is_of_pipe());
-        if !matches!(self.item(self.next.ticket), Item::Reference(_)) {
+        if !matches!(self.item(self.sending.next().ticket), Item::Reference(_)) {
             return None;
         }
-        let socket = Arc::clone(&self.kept.socket);
-        match self.kept.unread_mut(self.next.ticket) {
+        let socket = Arc::clone(&self.sending.kept().socket);
+        match self.sending.unread_mut() {
             Some(Item::Reference(transfer)) => Some((transfer, socket, more)),
             _ => None,
         }
@@ -236,7 +217,7 @@ impl Outbox {
 
     /// The pipe at the front of the queue, if nothing is in it.
     pub(super) fn silent_pipe(&self) -> Option<BorrowedFd<'_>> {
-        match (self.queued() > 0).then(|| self.item(self.next.ticket))? {
+        match (self.sending.queued() > 0).then(|| self.item(self.sending.next().ticket))? {
             Item::Reference(transfer) => transfer.silent_pipe().map(AsFd::as_fd),
             Item::Buffer(_) => None,
         }
@@ -244,19 +225,18 @@ impl Outbox {
 
     /// All of it has.
     pub(super) fn pass_reference(&mut self) {
-        let ticket = self.next.ticket;
-        self.next = Place { ticket: ticket + 1, bytes: 0 };
-        self.kept.handed_over(ticket, None, &mut |_, item, _| drop(item));
+        let ticket = self.sending.next().ticket + 1;
+        self.sending.pass_to(Place { ticket, bytes: 0 }, None);
     }
 
     /// Parts of buffers from the front of the queue on, so many bytes in all.
     fn parts(&self, bytes_max: usize) -> impl Iterator<Item = Part> {
         let mut left = bytes_max;
-        (self.next.ticket..self.kept.messages().end())
+        (self.sending.next().ticket..self.sending.messages().end())
             .take(RUN_PIECES_MAX)
             .map_while(|ticket| {
                 let Item::Buffer(buffer) = self.item(ticket) else { return None };
-                let first = if ticket == self.next.ticket { self.next.bytes } else { 0 };
+                let first = if ticket == self.sending.next().ticket { self.sending.next().bytes } else { 0 };
                 Some(Part { ticket, first, bytes: buffer.len() - first })
             })
             .map_while(move |part| {
@@ -269,22 +249,17 @@ impl Outbox {
 
     #[inline]
     fn item(&self, ticket: u64) -> &Item {
-        self.kept.messages().get(ticket).message.as_ref().expect("what is queued is held")
+        self.sending.messages().get(ticket).message.as_ref().expect("what is queued is held")
     }
 
     /// Hands over bytes from the front of the queue, by one call, and returns how many.
     ///
     /// # Errors
     /// The kernel's: no byte was handed over.
-    pub(super) fn send(
-        &mut self,
-        bytes: usize,
-        how: How,
-        free: &mut impl FnMut(Ticket, Item, Evidence),
-    ) -> io::Result<usize> {
+    pub(super) fn send(&mut self, bytes: usize, how: How) -> io::Result<usize> {
         if self.parts(bytes).all(|part| part.bytes == 0) {
             // Buffers of no bytes: nothing to send, and not for the kernel, which would take it for the end of a call that failed.
-            self.pass(0, how.evidence, free);
+            self.pass(0, how.evidence);
             return Ok(0);
         }
         // Not to be borrowed from the queue while it notes the call.
@@ -298,11 +273,12 @@ impl Outbox {
             since: how.since,
         };
         let sent = match how.method {
-            Method::Plain => self.kept.send_copied(parts, how.waits),
-            Method::ZeroCopy => self.kept.send_zero_copy(parts, how.waits, call),
+            Method::Plain => self.sending.kept().send_copied(parts, how.waits),
+            Method::ZeroCopy => self.sending.kept_mut().send_zero_copy(parts, how.waits, call),
             Method::UringZeroCopy => {
                 let may_share = self.is_packet_open;
-                let sent = self.kept.send_by_ring(parts, |taken| Call { may_share, ..call(taken) });
+                let sent =
+                    self.sending.kept_mut().send_by_ring(parts, |taken| Call { may_share, ..call(taken) });
                 self.is_packet_open = match sent {
                     Ok(taken) if taken > 0 => taken < bytes,
                     _ => self.is_packet_open,
@@ -310,78 +286,48 @@ impl Outbox {
                 sent
             }
         }?;
-        self.pass(sent, how.evidence, free);
+        self.pass(sent, how.evidence);
         Ok(sent)
     }
 
     /// Goes on behind so many bytes, of which `evidence` is known.
-    fn pass(
-        &mut self,
-        mut bytes: usize,
-        evidence: Option<Evidence>,
-        free: &mut impl FnMut(Ticket, Item, Evidence),
-    ) {
+    fn pass(&mut self, mut bytes: usize, evidence: Option<Evidence>) {
         self.buffered_bytes -= bytes as u64;
-        while self.next.ticket < self.kept.messages().end() {
-            let Item::Buffer(buffer) = self.item(self.next.ticket) else { return };
-            let left = buffer.len() - self.next.bytes;
+        let mut to = self.sending.next();
+        while to.ticket < self.sending.messages().end() {
+            let Item::Buffer(buffer) = self.item(to.ticket) else { break };
+            let left = buffer.len() - to.bytes;
             if bytes < left {
-                self.next.bytes += bytes;
-                if let Some(evidence) = evidence.filter(|_| bytes > 0) {
-                    self.kept.learn(self.next.ticket, evidence);
-                }
-                return;
+                to.bytes += bytes;
+                break;
             }
             bytes -= left;
-            let ticket = self.next.ticket;
-            self.next = Place { ticket: ticket + 1, bytes: 0 };
-            self.kept.handed_over(ticket, evidence, free);
+            to = Place { ticket: to.ticket + 1, bytes: 0 };
         }
-    }
-
-    /// Before the first call by `MSG_ZEROCOPY`.
-    pub(super) fn allow_zero_copy(&mut self) -> Result<(), NoZeroCopy> {
-        self.kept.allow_zero_copy()
-    }
-
-    /// From now on nothing is sent by `MSG_ZEROCOPY`: others may.
-    ///
-    /// # Errors
-    /// `Unsupported` in a forked child. (A stream has one sender, and its calls that fail have no number.)
-    pub(super) fn give_numbering_away(&mut self) -> io::Result<()> {
-        self.kept.give_numbering_away()
+        self.sending.pass_to(to, evidence);
     }
 
     /// Makes the ring, with the pool's memory registered, unless it is there. One that nobody asked for is not made where there are many.
-    pub(super) fn open_ring(&mut self, pool: &Pool, asked_for: bool) -> Result<(), RingRefused> {
-        if self.kept.has_ring() {
-            return Ok(());
-        }
-        if !asked_for && pool::registrations() >= RINGS_MAX {
+    pub(super) fn open_ring(&mut self, asked_for: bool) -> Result<(), RingRefused> {
+        if !self.sending.kept().has_ring() && !asked_for && pool::registrations() >= RINGS_MAX {
             return Err(RingRefused::Many);
         }
-        self.kept.open_ring(pool, RING_SENDS).map_err(RingRefused::Kernel)
+        self.sending.open_ring(RING_SENDS).map_err(RingRefused::Kernel)
     }
 
     /// Takes what was not handed over out of the queue, in order; of the first some bytes may have been. If the kernel still reads those
     /// it stays.
     pub(super) fn take_unsent(&mut self) -> Vec<Item> {
-        let tickets = self.next.ticket..self.kept.messages().end();
-        let mut unsent = Vec::new();
         self.is_cut |= self.queued_bytes() > 0;
-        for ticket in tickets {
-            self.kept.handed_over(ticket, None, &mut |_, item, _| unsent.push(item));
-        }
-        self.next = Place { ticket: self.kept.messages().end(), bytes: 0 };
         (self.buffered_bytes, self.referred_bytes) = (0, 0);
-        unsent
+        self.sending.take_unsent()
     }
 
     /// Gives up what the kernel still reads, which goes on sending it: all of it if it can be replaced by other pages, else nothing,
     /// which is left to the reaper. Returns how many calls that is, and the bytes that come back later.
     pub(super) fn give_up(&mut self) -> (usize, usize) {
         drop(self.take_unsent());
-        let mut kept = self.kept.take();
+        let mut kept = self.sending.kept_mut().take();
         let calls = kept.in_flight();
         if kept.is_replaceable() {
             reaper::leaked(kept.abandon());
@@ -400,9 +346,9 @@ impl Outbox {
         }
         // The connection may be gone already: then nothing is to be ended.
         if self.queued_bytes() == 0 && !self.is_cut {
-            let _ = rustix::net::shutdown(self.socket(), rustix::net::Shutdown::Write);
+            let _ = rustix::net::shutdown(self.sending.socket(), rustix::net::Shutdown::Write);
         } else {
-            reset(self.socket());
+            reset(self.sending.socket());
         }
     }
 }
@@ -441,11 +387,11 @@ impl Drop for Outbox {
     /// What is queued is not sent. What the kernel still reads stays where it is until it has done. In a forked child the stream is its
     /// parent's, and goes on.
     fn drop(&mut self) {
-        if !self.kept.is_inherited() {
+        if !self.sending.kept().is_inherited() {
             self.end();
             drop(self.take_unsent());
         }
-        reaper::leave(&mut self.kept);
+        reaper::leave(self.sending.kept_mut());
     }
 }
 
@@ -456,6 +402,7 @@ mod tests {
     use nocopy_lab::patience::wait_until;
 
     use super::*;
+    use crate::memory::pool::Pool;
 
     /// The peer does not read, so most of what is sent stays with the kernel.
     #[test]
@@ -464,10 +411,11 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (_peer, pool) = (listener.accept().unwrap().0, Pool::new(64, 64 << 10).unwrap());
-            let mut outbox = Outbox::new(Arc::new(stream.into()), None);
+            let paths = Paths::of(&stream, None);
+            let mut outbox = Outbox::new(Arc::new(stream.into()), Cache::new(pool.clone()), paths, false);
             match method {
-                Method::ZeroCopy => outbox.allow_zero_copy().unwrap(),
-                _ if outbox.open_ring(&pool, true).is_err() => return,
+                Method::ZeroCopy => outbox.sending.kept_mut().allow_zero_copy().unwrap(),
+                _ if outbox.open_ring(true).is_err() => return,
                 _ => {}
             }
             // So much that it cannot all be with the peer's kernel.
@@ -475,19 +423,18 @@ mod tests {
                 buffer.resize(buffer.capacity());
                 outbox.push(Item::Buffer(buffer));
             }
-            let mut free = |_, item, _| drop::<Item>(item);
             while let Some(Next::Run(run)) = outbox.next() {
                 let how = How { method, waits: false, evidence: None, since: None, run_bytes: run.bytes };
-                if outbox.send(run.bytes, how, &mut free).is_err() {
+                if outbox.send(run.bytes, how).is_err() {
                     break;
                 }
             }
-            assert!(outbox.in_flight() > 0);
+            assert!(outbox.sending.in_flight() > 0);
             outbox.take_unsent();
-            outbox.kept.cut_off();
+            outbox.sending.kept().cut_off();
             wait_until("all of it is free", || {
-                outbox.kept.reap_unseen();
-                outbox.in_flight() == 0 && pool.at_home() == pool.total()
+                outbox.sending.kept_mut().reap_unseen();
+                outbox.sending.in_flight() == 0 && pool.at_home() == pool.total()
             });
         }
     }

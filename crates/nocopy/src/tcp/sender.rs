@@ -1,6 +1,5 @@
 //! The half that sends.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
@@ -9,7 +8,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::books::Books;
 use super::by_reference::{ByReference, Step, Transfer, TransferError};
 use super::choice::Chooser;
 use super::outbox::{Call, How, Item, Next, Outbox, Run};
@@ -19,23 +17,16 @@ use super::outcome::{
 use super::{Method, Published, PublishedMethod};
 use crate::engine::path::Paths;
 use crate::engine::policy::Explanation;
+use crate::engine::sending::{self as engine, Books, LOOK_AGAIN, REAP_AT, Sending};
 use crate::facts::evidence::{Cause, Evidence, Tally};
 use crate::memory::in_flight::NoZeroCopy;
 use crate::memory::in_flight::Ticket;
 use crate::memory::pool::{Buffer, Cache, Pool};
-use crate::sys::error_queue::Done;
-use crate::sys::poll::{Wakeup, wait_for_completions, wait_readable, wait_writable};
-use crate::sys::readiness::Readiness;
+use crate::sys::poll::{Wakeup, wait_readable, wait_writable};
 use crate::sys::stream;
 
-/// How long to wait at a time for completions.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
-
-/// The same where nothing can be waited for.
+/// How long to wait at a time where nothing can be waited for.
 const LOOK_AGAIN_SOON: Duration = Duration::from_millis(1);
-
-/// Open zero-copy calls at which completions are looked for: often enough that buffers come back while they are in the cache.
-const REAP_AT: usize = 16;
 
 /// What is known of what a stream sends beyond its share of a pool.
 const OVER_SHARE: Evidence = Evidence::Copied(Cause::ShareInFlight);
@@ -53,10 +44,8 @@ const RING_BROKEN: &str = "the kernel took no more from io_uring: it was short o
 #[derive(Debug)]
 pub struct Sender {
     outbox: Outbox,
-    readiness: Readiness,
-    cache: Cache,
-    books: Books,
-    completed: Option<VecDeque<Completed>>,
+    chooser: Chooser,
+    peer: Option<IpAddr>,
     counters: Counters,
     asked_for_ring: bool,
     /// How published data goes, if it was asked for.
@@ -76,11 +65,9 @@ impl Sender {
         return_buffers: bool,
     ) -> Self {
         Self {
-            outbox: Outbox::new(socket, cache.share()),
-            readiness: Readiness::to_send(),
-            cache,
-            books: Books { tally: Tally::default(), chooser, paths, peer, path: None },
-            completed: return_buffers.then(VecDeque::new),
+            outbox: Outbox::new(socket, cache, paths, return_buffers),
+            chooser,
+            peer,
             counters: Counters::default(),
             asked_for_ring: false,
             published_method,
@@ -88,10 +75,20 @@ impl Sender {
         }
     }
 
+    #[inline]
+    fn sending(&self) -> &Sending<Item, (), Call> {
+        self.outbox.sending()
+    }
+
+    #[inline]
+    fn sending_mut(&mut self) -> &mut Sending<Item, (), Call> {
+        self.outbox.sending_mut()
+    }
+
     /// Makes the ring now, rather than when it is first sent by.
     pub(super) fn open_ring(&mut self) -> io::Result<()> {
         self.asked_for_ring = true;
-        self.outbox.open_ring(self.cache.pool(), true).map_err(io::Error::other)
+        self.outbox.open_ring(true).map_err(io::Error::other)
     }
 
     /// An empty buffer of the stream's pool; `None` while all are away: [`flush`](Self::flush) and [`reap`](Self::reap) bring them back.
@@ -100,13 +97,13 @@ impl Sender {
     /// pool: as many buffers as its share of the pool is, at least one.
     #[inline]
     pub fn buffer(&mut self) -> Option<Buffer> {
-        self.cache.take().or_else(|| self.reserved_buffer())
+        self.sending_mut().cache_mut().take().or_else(|| self.reserved_buffer())
     }
 
     #[cold]
     fn reserved_buffer(&mut self) -> Option<Buffer> {
         let waits_for_own = self.queued() > 0 || self.in_flight() > 0;
-        if waits_for_own { None } else { self.cache.take_reserved() }
+        if waits_for_own { None } else { self.sending_mut().cache_mut().take_reserved() }
     }
 
     /// An empty buffer; flushes, and waits for the peer to acknowledge what is on its way, while all are away.
@@ -134,7 +131,7 @@ impl Sender {
             }
             let left = timeout.saturating_sub(start.elapsed());
             let is_flushed = self.try_flush()?;
-            if self.reap() > 0 || self.cache.available() > 0 {
+            if self.reap() > 0 || self.sending().cache().available() > 0 {
                 continue;
             }
             if left.is_zero() {
@@ -151,17 +148,17 @@ impl Sender {
     /// Takes a buffer that was not sent back, more cheaply than dropping it.
     #[inline]
     pub fn recycle(&mut self, buffer: Buffer) {
-        self.cache.put(buffer);
+        self.sending_mut().recycle(buffer);
     }
 
     /// The pool the buffers are of.
     pub fn pool(&self) -> &Pool {
-        self.cache.pool()
+        self.sending().cache().pool()
     }
 
     /// Buffers to be had at once.
     pub fn buffers_free(&self) -> usize {
-        self.cache.available()
+        self.sending().cache().available()
     }
 
     /// Queues a buffer; several are gathered into one call without being joined.
@@ -238,7 +235,7 @@ impl Sender {
     /// Sends as many bytes as the socket takes; waits while it takes none.
     fn send_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let sent = loop {
-            match stream::send_copied(self.outbox.socket(), bytes) {
+            match stream::send_copied(self.sending().socket(), bytes) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // Also a blocking socket says so, once something went by reference.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.make_room()?,
@@ -246,13 +243,13 @@ impl Sender {
             }
         };
         self.counters.sent_bytes += sent as u64;
-        self.books.tally.add(Evidence::Copied(Cause::Slice), 0, sent as u64);
+        self.sending_mut().books.tally.add(Evidence::Copied(Cause::Slice), 0, sent as u64);
         Ok(sent)
     }
 
     /// What is queued, buffers and references, and was not handed over whole.
     pub fn queued(&self) -> usize {
-        self.outbox.queued()
+        self.sending().queued()
     }
 
     /// Bytes that are queued and were not handed over.
@@ -262,7 +259,7 @@ impl Sender {
 
     /// Calls whose memory the kernel still reads.
     pub fn in_flight(&self) -> usize {
-        self.outbox.in_flight()
+        self.sending().in_flight()
     }
 
     /// Hands over everything queued; waits while the socket's send buffer is full, for as long as the peer does not read.
@@ -301,7 +298,7 @@ impl Sender {
     fn hand_over(&mut self, waits: bool) -> Result<bool, SendError> {
         let is_all = self.hand_over_all(waits);
         let is_full = self.queued() > 0 && self.outbox.silent_pipe().is_none();
-        self.readiness.want_room(self.outbox.socket(), is_full);
+        self.sending().want_room(is_full);
         is_all
     }
 
@@ -323,7 +320,7 @@ impl Sender {
     /// Sends what is referred to at the front of the queue. `false`: the socket takes no more now, or nothing is in the pipe.
     fn send_reference(&mut self, waits: bool) -> io::Result<bool> {
         if self.by_reference.is_none() {
-            self.by_reference = Some(ByReference::new(self.outbox.socket(), self.published_method)?);
+            self.by_reference = Some(ByReference::new(self.sending().socket(), self.published_method)?);
         }
         loop {
             let (Some(by_reference), Some((transfer, socket, more))) =
@@ -336,7 +333,7 @@ impl Sender {
                 Step::Sent { bytes, evidence } => {
                     self.outbox.reference_went(bytes);
                     self.counters.sent_bytes += bytes;
-                    self.books.tally.add(evidence, 0, bytes);
+                    self.sending_mut().books.tally.add(evidence, 0, bytes);
                     continue;
                 }
                 Step::Done => {
@@ -362,7 +359,7 @@ impl Sender {
     /// What is measured is the time of the calls, without the time that the socket had no room: a peer that reads slowly says nothing
     /// of the method.
     fn send_run(&mut self, run: Run, waits: bool) -> io::Result<bool> {
-        let choice = self.books.chooser.choose(run.bytes);
+        let choice = self.chooser.choose(run.bytes);
         let is_over_share = choice.method.is_zero_copy() && self.is_over_share(run);
         let mut method = if is_over_share { Method::Plain } else { choice.method };
         let (mut sent_bytes, mut cost) = (0, Duration::ZERO);
@@ -387,7 +384,7 @@ impl Sender {
             }
         };
         if method == choice.method && sent_bytes > 0 {
-            self.books.chooser.record(choice, run.bytes, sent_bytes, cost);
+            self.chooser.record(choice, run.bytes, sent_bytes, cost);
         }
         Ok(is_done)
     }
@@ -395,28 +392,28 @@ impl Sender {
     /// Whether the run, sent without a copy, would leave too little of the pool to the other streams that share it: each may have as many
     /// buffers in flight as it leaves at home, however long its peer does not read. A stream that has the pool for itself may have all.
     fn is_over_share(&self, run: Run) -> bool {
-        let pool = self.cache.pool();
-        pool.sharers() > 1 && self.outbox.exceeds_share(run, &self.cache)
+        let pool = self.sending().cache().pool();
+        pool.sharers() > 1 && self.outbox.exceeds_share(run)
     }
 
     fn how(&self, method: Method, run: Run, waits: bool, since: Option<Instant>) -> How {
-        let evidence = (!method.is_zero_copy()).then(|| self.books.chooser.copied(run.bytes));
+        let evidence = (!method.is_zero_copy()).then(|| self.chooser.copied(run.bytes));
         How { method, waits, evidence, since, run_bytes: run.bytes }
     }
 
     /// Makes one call.
     fn send_some_of(&mut self, bytes: usize, how: How) -> io::Result<usize> {
         if how.method == Method::UringZeroCopy {
-            let opened = self.outbox.open_ring(self.cache.pool(), self.asked_for_ring);
+            let opened = self.outbox.open_ring(self.asked_for_ring);
             if let Err(refused) = opened {
-                self.books.chooser.unavailable(how.method, refused.why());
+                self.chooser.unavailable(how.method, refused.why());
                 return Err(io::ErrorKind::Unsupported.into());
             }
         }
         if how.method == Method::ZeroCopy
-            && let Err(refused) = self.outbox.allow_zero_copy()
+            && let Err(refused) = self.sending_mut().kept_mut().allow_zero_copy()
         {
-            self.books.chooser.unavailable(how.method, refused.why());
+            self.chooser.unavailable(how.method, refused.why());
             return Err(io::ErrorKind::Unsupported.into());
         }
         let in_flight = self.in_flight();
@@ -432,11 +429,10 @@ impl Sender {
     }
 
     fn call(&mut self, bytes: usize, how: How) -> io::Result<usize> {
-        let mut free = free(&mut self.cache, &mut self.completed);
-        let sent = self.outbox.send(bytes, how, &mut free)?;
+        let sent = self.outbox.send(bytes, how)?;
         self.counters.sent_bytes += sent as u64;
         if let Some(evidence) = how.evidence {
-            self.books.tally.add(evidence, 0, sent as u64);
+            self.sending_mut().books.tally.add(evidence, 0, sent as u64);
         }
         Ok(sent)
     }
@@ -447,7 +443,7 @@ impl Sender {
         let evidence = Some(Evidence::Copied(Cause::NoBuffers));
         let sent = self.call(bytes, How { method: Method::Plain, evidence, ..how })?;
         self.counters.no_buffers_bytes += sent as u64;
-        self.books.chooser.no_buffers(how.method, self.outbox.kept().is_ring_full());
+        self.chooser.no_buffers(how.method, self.sending().kept().is_ring_full());
         Ok(sent)
     }
 
@@ -459,13 +455,13 @@ impl Sender {
                 error.raw_os_error(),
                 Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EIO | libc::EFAULT | libc::EMSGSIZE)
             );
-        if self.outbox.kept().is_ring_broken() {
-            self.books.chooser.unavailable(Method::UringZeroCopy, RING_BROKEN);
+        if self.sending().kept().is_ring_broken() {
+            self.chooser.unavailable(Method::UringZeroCopy, RING_BROKEN);
         }
         if !method.is_zero_copy() || !is_of_method {
             return Err(error);
         }
-        self.books.chooser.refused(method);
+        self.chooser.refused(method);
         Ok(Method::Plain)
     }
 
@@ -482,13 +478,13 @@ impl Sender {
         if let Some(pipe) = self.outbox.silent_pipe() {
             return wait_readable(pipe, timeout).map(drop);
         }
-        wait_writable(self.outbox.socket(), timeout).map(drop)
+        wait_writable(self.sending().socket(), timeout).map(drop)
     }
 
     #[inline]
     fn reap_if_many(&mut self) {
-        let open = self.outbox.in_flight();
-        if open >= REAP_AT || (open > 0 && self.cache.is_low()) {
+        let open = self.sending().in_flight();
+        if open >= REAP_AT || (open > 0 && self.sending().cache().is_low()) {
             self.reap();
         }
     }
@@ -498,35 +494,22 @@ impl Sender {
         if self.in_flight() == 0 {
             return 0;
         }
-        self.books.refresh();
-        let mut over = 0;
-        while let Some(done) = self.outbox.kept().next_done() {
-            over += self.done(done);
-        }
-        over + self.done_by_ring()
-    }
-
-    fn done(&mut self, done: Done) -> usize {
-        let mut free = free(&mut self.cache, &mut self.completed);
-        let books = &mut self.books;
-        let judge = |call: &Call| books.close(call, done.copied);
-        let (over, strange) = self.outbox.kept_mut().done(done, judge, &mut free);
-        self.counters.strange_completions += strange;
-        over
-    }
-
-    fn done_by_ring(&mut self) -> usize {
-        let mut free = free(&mut self.cache, &mut self.completed);
-        let books = &mut self.books;
-        let kept = self.outbox.kept_mut();
-        let over = kept.done_by_ring(|call, copied| books.close(call, copied), &mut free);
-        kept.drop_failed(); // calls that took nothing
+        let Self { outbox, chooser, peer, .. } = self;
+        let sending = outbox.sending_mut();
+        let over = sending.reap(|books, call, copied| book(books, call, copied, *peer, chooser));
+        let over = over + sending.reap_ring(|books, call, copied| book(books, call, copied, *peer, chooser));
+        sending.kept_mut().drop_failed(); // calls that took nothing
         over
     }
 
     /// The next buffer that is free again, if the builder was told to [return them](super::Builder::return_buffers).
     pub fn completed(&mut self) -> Option<Completed> {
-        self.completed.as_mut()?.pop_front()
+        loop {
+            let engine::Completed { ticket, evidence, load } = self.sending_mut().completed()?;
+            if let Item::Buffer(buffer) = load {
+                return Some(Completed { ticket, evidence, buffer });
+            }
+        }
     }
 
     /// Takes back what was queued and not handed over, in order: after an error, to send it by another connection. Of the first part may
@@ -536,7 +519,7 @@ impl Sender {
     /// Of what was only referred to nothing comes back.
     pub fn take_unsent(&mut self) -> Vec<Buffer> {
         self.reap();
-        self.readiness.want_room(self.outbox.socket(), false);
+        self.sending().want_room(false);
         let buffer = |item| if let Item::Buffer(buffer) = item { Some(buffer) } else { None };
         self.outbox.take_unsent().into_iter().filter_map(buffer).collect()
     }
@@ -581,8 +564,7 @@ impl Sender {
 
     /// Waits for what the kernel tells of earlier sends, and takes it.
     fn wait(&mut self, timeout: Duration) -> Result<(), SendError> {
-        let kept = self.outbox.kept();
-        let waited = wait_for_completions(kept.socket(), kept.ring(), timeout);
+        let waited = self.sending().wait(timeout);
         let is_ready = waited.map_err(|error| self.error(error))? == Wakeup::Ready;
         if self.reap() == 0 && is_ready {
             // Where both sides have ended the stream every wait is over at once (POLLHUP), while the last bytes are on their way.
@@ -601,24 +583,24 @@ impl Sender {
     /// `Unsupported` in a forked child, unless its parent asked for the socket before the fork: the parent would go on with such calls.
     pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
         self.share()?;
-        Ok(self.outbox.socket())
+        Ok(self.sending().socket())
     }
 
     /// Others may send on the socket from now on.
     pub(super) fn share(&mut self) -> io::Result<()> {
-        self.outbox.give_numbering_away()?;
-        self.books.chooser.unavailable(Method::ZeroCopy, NoZeroCopy::Shared.why());
+        self.sending_mut().kept_mut().give_numbering_away()?;
+        self.chooser.unavailable(Method::ZeroCopy, NoZeroCopy::Shared.why());
         Ok(())
     }
 
     /// What is known of the bytes sent, as soon as their memory is free.
     pub fn ledger(&self) -> Tally {
-        self.books.tally
+        self.sending().books.tally
     }
 
     /// What was counted.
     pub fn counters(&self) -> Counters {
-        let strange = self.counters.strange_completions + self.outbox.kept().ring_faults();
+        let strange = self.sending().strange_completions();
         Counters { strange_completions: strange, ..self.counters }
     }
 
@@ -630,7 +612,7 @@ impl Sender {
     /// Which ways are taken for owned buffers, and why. What is shorter than a page goes by a plain call, and is booked as
     /// [below threshold](Cause::BelowThreshold).
     pub fn explain(&self) -> Explanation<Method> {
-        self.books.chooser.explain()
+        self.chooser.explain()
     }
 
     /// Hands over everything queued and ends the stream, waits up to `timeout` until the peer has acknowledged what went without a copy,
@@ -660,18 +642,20 @@ fn is_no_buffers(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
 }
 
-/// Where a buffer goes that is free.
-fn free<'a>(
-    cache: &'a mut Cache,
-    completed: &'a mut Option<VecDeque<Completed>>,
-) -> impl FnMut(Ticket, Item, Evidence) + 'a {
-    move |ticket, item, evidence| match (item, &mut *completed) {
-        (Item::Reference(_), _) => {}
-        (Item::Buffer(buffer), Some(completed)) => {
-            completed.push_back(Completed { ticket, evidence, buffer });
-        }
-        (Item::Buffer(buffer), None) => cache.put(buffer),
-    }
+/// Books a call that is over, and returns what that proves.
+fn book(
+    books: &mut Books,
+    call: &Call,
+    copied: bool,
+    peer: Option<IpAddr>,
+    chooser: &mut Chooser,
+) -> Evidence {
+    let evidence = books.judge(0, || peer, copied);
+    let (copied, evidence) =
+        if copied && call.may_share { (false, Evidence::Unknown) } else { (copied, evidence) };
+    books.tally.add(evidence, 0, call.bytes as u64);
+    chooser.completed(call, copied);
+    evidence
 }
 
 /// The kernel's reason, where it has one; `UnexpectedEof` where what is referred to has ended.
@@ -703,6 +687,6 @@ impl AsFd for Sender {
     /// # Panics
     /// When it is first asked for, if the process has no descriptor left.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.readiness.descriptor(self.outbox.socket())
+        self.sending().descriptor()
     }
 }

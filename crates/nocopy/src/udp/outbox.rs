@@ -1,22 +1,23 @@
 //! What is queued, cut into calls: as many datagrams in each as the method takes.
 
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::Method;
 use super::call::Call;
 use super::destinations::Destinations;
 use super::message::{DATAGRAM_BYTES_MAX, Message};
-use super::{Method, Ticket};
 use smallvec::SmallVec;
 
+use crate::engine::path::Paths;
 use crate::engine::reaper;
+use crate::engine::sending::{Place, Sending};
 use crate::facts::evidence::Evidence;
 use crate::memory::area::Frame;
 use crate::memory::in_flight::kernel_socket::KernelSocket;
-use crate::memory::in_flight::{Burst, Filling, Kept, Made, Messages, Part, Parting};
-use crate::memory::pool::{Buffer, Pool};
+use crate::memory::in_flight::{Burst, Filling, Made, Messages, Part, Parting};
+use crate::memory::pool::{Buffer, Cache};
 use crate::sys::udp_send::{self, Address};
 use crate::sys::uring_send::UringRefused;
 
@@ -36,13 +37,6 @@ const PARTING: Parting = Parting { patience: Duration::from_secs(10), cut_off: N
 
 /// How often a datagram is tried that the ring did not take.
 const ATTEMPTS: usize = 4;
-
-/// A place in the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
-    ticket: u64,
-    bytes: usize,
-}
 
 /// What one message of a burst is of.
 #[derive(Debug, Clone, Copy)]
@@ -109,11 +103,9 @@ pub(super) struct How {
 
 #[derive(Debug)]
 pub(super) struct Outbox {
-    kept: Kept<Message, u32, Call>,
+    sending: Sending<Message, u32, Call>,
     /// Of the socket, for a ring: what is sent by it must not wait in the kernel.
     send_buffer_bytes: usize,
-    /// What goes next: the first message that was not handed over whole, and how many of its bytes were.
-    next: Place,
     burst: Burst,
     marks: Vec<Mark>,
 }
@@ -128,72 +120,51 @@ pub(super) struct Resent {
 }
 
 impl Outbox {
-    pub(super) fn new(socket: Arc<KernelSocket>) -> Self {
+    pub(super) fn new(socket: Arc<KernelSocket>, cache: Cache, paths: Paths, return_buffers: bool) -> Self {
         Self {
-            kept: Kept::new(socket, PARTING),
+            sending: Sending::new(socket, cache, paths, PARTING, return_buffers),
             send_buffer_bytes: 0,
-            next: Place { ticket: 0, bytes: 0 },
             burst: Burst::new(),
             marks: Vec::with_capacity(udp_send::MESSAGES_MAX),
         }
     }
 
     #[inline]
-    pub(super) fn kept(&self) -> &Kept<Message, u32, Call> {
-        &self.kept
-    }
-
-    pub(super) fn kept_mut(&mut self) -> &mut Kept<Message, u32, Call> {
-        &mut self.kept
+    pub(super) fn sending(&self) -> &Sending<Message, u32, Call> {
+        &self.sending
     }
 
     #[inline]
-    pub(super) fn socket(&self) -> BorrowedFd<'_> {
-        self.kept.socket()
+    pub(super) fn sending_mut(&mut self) -> &mut Sending<Message, u32, Call> {
+        &mut self.sending
     }
 
-    #[inline(always)]
-    pub(super) fn push(&mut self, message: Message, destination: u32) -> Ticket {
-        self.kept.push(message, destination)
-    }
-
-    /// Messages that were not handed over.
-    #[inline]
-    pub(super) fn queued(&self) -> usize {
-        (self.kept.messages().end() - self.next.ticket) as usize
-    }
-
-    /// Whether all of a message was.
+    /// Whether all of a message was handed over.
     #[cfg(feature = "tokio")]
-    pub(super) fn is_handed_over(&self, ticket: Ticket) -> bool {
-        ticket.0 < self.next.ticket
-    }
-
-    /// Calls whose memory the kernel still reads.
-    #[inline]
-    pub(super) fn in_flight(&self) -> usize {
-        self.kept.in_flight()
+    pub(super) fn is_handed_over(&self, ticket: super::Ticket) -> bool {
+        ticket.0 < self.sending.next().ticket
     }
 
     /// The datagrams at the front of the queue that are alike.
     #[inline]
     pub(super) fn run(&self) -> Option<Run> {
-        let end = self.kept.messages().end();
-        if self.next.ticket == end {
+        let end = self.sending.messages().end();
+        if self.sending.next().ticket == end {
             return None;
         }
-        let first = self.kept.messages().get(self.next.ticket);
-        let message = self.message(self.next.ticket);
+        let first = self.sending.messages().get(self.sending.next().ticket);
+        let message = self.message(self.sending.next().ticket);
         let datagram_bytes = message.datagram_bytes();
         let mut run = Run {
             destination: first.to,
             datagram_bytes,
-            datagrams: message.datagrams() - self.next.bytes.checked_div(datagram_bytes).unwrap_or(0),
-            end: self.next.ticket + 1,
+            datagrams: message.datagrams()
+                - self.sending.next().bytes.checked_div(datagram_bytes).unwrap_or(0),
+            end: self.sending.next().ticket + 1,
         };
         while run.end < end {
             let message = self.message(run.end);
-            if self.kept.messages().get(run.end).to != run.destination
+            if self.sending.messages().get(run.end).to != run.destination
                 || message.datagram_bytes() != datagram_bytes
             {
                 break;
@@ -207,36 +178,34 @@ impl Outbox {
     /// Whether a part of the run is still queued.
     #[inline]
     pub(super) fn has(&self, run: &Run) -> bool {
-        self.next.ticket < run.end
+        self.sending.next().ticket < run.end
     }
 
     /// The bytes of the next datagram, if they are a message of their own and in one piece.
     #[inline]
     pub(super) fn next_in_one_piece(&self) -> Option<&[u8]> {
-        self.message(self.next.ticket).single()
+        self.message(self.sending.next().ticket).single()
     }
 
     /// The bytes of the only message, and whom it is for, if it is one datagram in one piece and was not handed over.
     #[inline(always)]
     pub(super) fn only(&self) -> Option<(&[u8], u32)> {
-        let held = self.kept.messages().only().filter(|_| self.queued() == 1)?;
+        let held = self.sending.messages().only().filter(|_| self.sending.queued() == 1)?;
         Some((held.message.as_ref()?.single()?, held.to))
     }
 
-    /// Takes the buffer of the only message, which was sent by an ordinary call.
+    /// Goes on behind the only message, which was sent by an ordinary call.
     #[inline(always)]
-    pub(super) fn pop_only(&mut self) -> (Ticket, Option<Buffer>) {
-        let ticket = self.next.ticket;
-        self.next.ticket += 1;
-        (Ticket(ticket), self.kept.pop(Message::pop_buffer).flatten())
+    pub(super) fn pop_only(&mut self, evidence: Evidence) {
+        self.sending.pop_only(Message::pop_buffer, evidence);
     }
 
     /// Takes the next message out of the queue if it is one frame, which no call reads.
     pub(super) fn take_frame(&mut self) -> Option<Frame> {
-        if self.kept.messages().is_read(self.next.ticket) {
+        if self.sending.messages().is_read(self.sending.next().ticket) {
             return None;
         }
-        let message = self.kept.unread_mut(self.next.ticket);
+        let message = self.sending.unread_mut();
         let is_frame = message.as_ref().and_then(Message::single_buffer).is_some_and(Buffer::is_frame);
         let buffer = message.take_if(|_| is_frame)?.into_pieces().next()?;
         buffer.into_frame().ok()
@@ -244,49 +213,26 @@ impl Outbox {
 
     /// The frame just taken was not sent.
     pub(super) fn put_frame_back(&mut self, frame: Frame) {
-        *self.kept.unread_mut(self.next.ticket) = Some(Buffer::from(frame).into());
+        *self.sending.unread_mut() = Some(Buffer::from(frame).into());
     }
 
     /// The frame just taken was sent, and finds its way home by itself.
     pub(super) fn pass_frame(&mut self) {
-        let ticket = self.next.ticket;
-        self.next = Place { ticket: ticket + 1, bytes: 0 };
-        self.kept.handed_over(ticket, None, &mut |_, _, _| {});
+        let ticket = self.sending.next().ticket + 1;
+        self.sending.pass_to(Place { ticket, bytes: 0 }, None);
     }
 
     /// The pieces of the next datagram.
     pub(super) fn next_pieces(&self) -> SmallVec<[&[u8]; 4]> {
-        let mark = self.measure_one(self.next);
-        mark.parts().flat_map(|part| part.pieces(self.kept.messages())).collect()
+        let mark = self.measure_one(self.sending.next());
+        mark.parts().flat_map(|part| part.pieces(self.sending.messages())).collect()
     }
 
     /// Goes on behind the next datagram, of which `evidence` is known.
     #[inline]
-    pub(super) fn pass(
-        &mut self,
-        evidence: Option<Evidence>,
-        free: &mut impl FnMut(Ticket, Message, Evidence),
-    ) {
-        let mark = self.measure_one(self.next);
-        self.pass_to(mark, evidence, free);
-    }
-
-    #[inline]
-    fn pass_to(
-        &mut self,
-        mark: Mark,
-        evidence: Option<Evidence>,
-        free: &mut impl FnMut(Ticket, Message, Evidence),
-    ) {
-        self.next = mark.to;
-        for ticket in mark.from.ticket..mark.to.ticket {
-            self.kept.handed_over(ticket, evidence, free);
-        }
-        if mark.to.bytes > 0
-            && let Some(evidence) = evidence
-        {
-            self.kept.learn(mark.to.ticket, evidence);
-        }
+    pub(super) fn pass(&mut self, evidence: Option<Evidence>) {
+        let mark = self.measure_one(self.sending.next());
+        self.sending.pass_to(mark.to, evidence);
     }
 
     /// Sends as many datagrams of the run as go into one call.
@@ -294,25 +240,18 @@ impl Outbox {
     /// # Errors
     /// The kernel's, of the first datagram: nothing was handed over.
     ///
-    /// Of a zero-copy call, as long as it [is unsure](Self::is_unsure) how the kernel counts: `EINTR`, read completions and try again;
+    /// Of a zero-copy call, as long as it [is unsure](crate::memory::in_flight::Kept::is_unsure) how the kernel counts: `EINTR`, read completions and try again;
     /// then `ENOBUFS`, there is no memory to find out.
-    pub(super) fn send(
-        &mut self,
-        run: &Run,
-        how: How,
-        destinations: &Destinations,
-        free: &mut impl FnMut(Ticket, Message, Evidence),
-    ) -> io::Result<Taken> {
+    pub(super) fn send(&mut self, run: &Run, how: How, destinations: &Destinations) -> io::Result<Taken> {
         let is_zero_copy = how.evidence.is_none();
         if is_zero_copy {
-            self.kept.check_zero_copy()?;
+            self.sending.kept().check_zero_copy()?;
         }
         let address = destinations.get(run.destination).address.as_ref();
-        if is_zero_copy && self.kept.is_unsure() {
+        if is_zero_copy && self.sending.kept().is_unsure() {
             return Err(self.try_again(address, how.flags));
         }
-        let filling =
-            fill(&mut self.kept, &mut self.burst, &mut self.marks, (self.next, run, how.method), address);
+        let filling = fill(&mut self.sending, &mut self.burst, &mut self.marks, (run, how.method), address);
         if self.marks.is_empty() {
             // In more pieces than the kernel takes (`UIO_MAXIOV`).
             return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
@@ -333,7 +272,7 @@ impl Outbox {
             taken.datagrams += u64::from(mark.datagrams);
             taken.bytes += u64::from(mark.bytes);
             taken.calls += u64::from(is_zero_copy);
-            self.pass_to(mark, how.evidence, free);
+            self.sending.pass_to(mark.to, how.evidence);
         }
         Ok(taken)
     }
@@ -353,19 +292,19 @@ impl Outbox {
             return; // it waited, or would have, for room to make the packet in
         }
         let note = Call { datagrams: 0, bytes: 0, since: None, ..call(mark, run, how) };
-        let again = self.kept.count_one(&mut self.burst, to, how.flags).raw_os_error();
+        let again = self.sending.kept().count_one(&mut self.burst, to, how.flags).raw_os_error();
         // Of memory there may be enough for one and not for the other.
         let is_of_memory = |errno| [libc::ENOBUFS, libc::ENOMEM, libc::EAGAIN].contains(&errno);
         let is_uncounted = errno.is_some_and(|errno| again == Some(errno) && !is_of_memory(errno));
-        self.kept.doubt(Made { reads: mark.from.ticket..=mark.last, note }, is_uncounted);
+        self.sending.kept_mut().doubt(Made { reads: mark.from.ticket..=mark.last, note }, is_uncounted);
     }
 
     /// Has the kernel tell how it counts, before the next zero-copy call.
     #[cold]
     #[inline(never)]
     fn try_again(&mut self, to: Option<&Address>, flags: i32) -> io::Error {
-        let error = self.kept.count_one(&mut self.burst, to, flags);
-        let is_tried = self.kept.ask_again();
+        let error = self.sending.kept().count_one(&mut self.burst, to, flags);
+        let is_tried = self.sending.kept_mut().ask_again();
         match error.kind() {
             io::ErrorKind::WouldBlock => error,
             _ if is_tried => io::Error::from_raw_os_error(libc::ENOBUFS),
@@ -374,20 +313,20 @@ impl Outbox {
     }
 
     /// Makes the ring, with the pool's memory registered, unless it is there.
-    pub(super) fn open_ring(&mut self, pool: &Pool) -> Result<(), UringRefused> {
-        if !self.kept.has_ring() {
-            self.kept.open_ring(pool, RING_SENDS)?;
-            self.send_buffer_bytes = udp_send::send_buffer_bytes(&self.kept.socket).unwrap_or(0);
+    pub(super) fn open_ring(&mut self) -> Result<(), UringRefused> {
+        if !self.sending.kept().has_ring() {
+            self.sending.open_ring(RING_SENDS)?;
+            self.send_buffer_bytes = udp_send::send_buffer_bytes(&self.sending.kept().socket).unwrap_or(0);
         }
         Ok(())
     }
 
     /// How much of the send buffer the ring may fill, so that no send waits in the kernel and is overtaken; `None` while one does.
     fn ring_room(&self) -> io::Result<Option<usize>> {
-        if !self.kept.is_ring_decided() {
+        if !self.sending.kept().is_ring_decided() {
             return Ok(None);
         }
-        let unsent_bytes = udp_send::unsent_bytes(&self.kept.socket)?;
+        let unsent_bytes = udp_send::unsent_bytes(&self.sending.kept().socket)?;
         Ok(Some(self.send_buffer_bytes.saturating_sub(unsent_bytes)))
     }
 
@@ -400,29 +339,33 @@ impl Outbox {
         run: &Run,
         how: How,
         destinations: &Destinations,
-        free: &mut impl FnMut(Ticket, Message, Evidence),
     ) -> io::Result<Taken> {
-        self.kept.check_process()?;
+        self.sending.kept().check_process()?;
         let address = destinations.get(run.destination).address.as_ref();
         let mut taken = Taken::default();
         let Some(mut room) = self.ring_room()? else { return Ok(taken) };
         while self.has(run) {
-            let mark = measure(self.kept.messages(), how.method, self.next, run);
+            let mark = measure(self.sending.messages(), how.method, self.sending.next(), run);
             let needed = mark.bytes as usize + BESIDE_BYTES;
-            if room < needed && taken.calls + self.in_flight() as u64 > 0 {
+            if room < needed && taken.calls + self.sending.in_flight() as u64 > 0 {
                 break; // in the kernel it would be overtaken by the next
             }
             room = room.saturating_sub(needed);
             let segment_bytes = (mark.datagrams > 1).then_some(run.datagram_bytes as u16);
-            if self.kept.queue_by_ring(mark.parts(), address, segment_bytes, call(mark, run, how)).is_err() {
+            if self
+                .sending
+                .kept_mut()
+                .queue_by_ring(mark.parts(), address, segment_bytes, call(mark, run, how))
+                .is_err()
+            {
                 break; // the ring is full
             }
             taken.datagrams += u64::from(mark.datagrams);
             taken.bytes += u64::from(mark.bytes);
             taken.calls += 1;
-            self.pass_to(mark, None, free);
+            self.sending.pass_to(mark.to, None);
         }
-        let submitted = self.kept.submit();
+        let submitted = self.sending.kept_mut().submit();
         // With something in the ring an error is not of that: it goes with the next call, or when completions are read.
         if taken.calls == 0 { submitted.map(|()| taken) } else { Ok(taken) }
     }
@@ -432,9 +375,8 @@ impl Outbox {
         &mut self,
         evidence: Evidence,
         destinations: &Destinations,
-        free: &mut impl FnMut(Ticket, Message, Evidence),
     ) -> Option<(Call, io::Error, Resent)> {
-        let Made { reads, note: call } = self.kept.failed()?.clone();
+        let Made { reads, note: call } = self.sending.kept().failed()?.clone();
         let mut place = Place { ticket: *reads.start(), bytes: call.first_byte as usize };
         let mut resent = Resent::default();
         for _ in 0..call.datagrams {
@@ -451,7 +393,7 @@ impl Outbox {
             }
             place = mark.to;
         }
-        let error = self.kept.settle_failed(evidence, free)?;
+        let error = self.sending.settle_failed(evidence)?;
         Some((call, error, resent))
     }
 
@@ -459,7 +401,7 @@ impl Outbox {
     fn send_mark_again(&mut self, mark: Mark, to: Option<&Address>) -> io::Result<()> {
         let mut sent = Ok(0);
         for _ in 0..ATTEMPTS {
-            let mut filling = self.kept.fill(&mut self.burst);
+            let mut filling = self.sending.kept_mut().fill(&mut self.burst);
             if !filling.has_room(queued(filling.messages(), mark.from.ticket).pieces().len()) {
                 return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
             }
@@ -474,32 +416,33 @@ impl Outbox {
 
     #[inline]
     fn message(&self, ticket: u64) -> &Message {
-        queued(self.kept.messages(), ticket)
+        queued(self.sending.messages(), ticket)
     }
 
     /// One datagram.
     #[inline]
     fn measure_one(&self, from: Place) -> Mark {
-        measure_one(self.kept.messages(), from)
+        measure_one(self.sending.messages(), from)
     }
 
     /// Gives up what the kernel still reads, and returns how many calls those were, and the bytes that are lost to the program.
     pub(super) fn abandon(mut self) -> (usize, usize) {
-        let kept = self.kept.take();
+        let kept = self.sending.kept_mut().take();
         (kept.in_flight(), kept.abandon())
     }
 }
 
-/// Puts datagrams of the run together for a call, from `next` on; what they are is noted in `marks`.
+/// Puts datagrams of the run together for a call, from the front of the queue on; what they are is noted in `marks`.
 fn fill<'a>(
-    kept: &'a mut Kept<Message, u32, Call>,
+    sending: &'a mut Sending<Message, u32, Call>,
     burst: &'a mut Burst,
     marks: &mut Vec<Mark>,
-    (next, run, method): (Place, &Run, Method),
+    (run, method): (&Run, Method),
     address: Option<&Address>,
 ) -> Filling<'a, Message, u32, Call> {
     marks.clear();
-    let mut filling = kept.fill(burst);
+    let next = sending.next();
+    let mut filling = sending.kept_mut().fill(burst);
     let messages_max = if method == Method::Socket { 1 } else { udp_send::MESSAGES_MAX };
     let mut place = next;
     while place.ticket < run.end && marks.len() < messages_max {
@@ -604,7 +547,7 @@ fn pages_of(message: &Message) -> usize {
 impl Drop for Outbox {
     /// What is queued is not sent. What the kernel still reads stays where it is until it has done.
     fn drop(&mut self) {
-        reaper::leave(&mut self.kept);
+        reaper::leave(self.sending.kept_mut());
     }
 }
 

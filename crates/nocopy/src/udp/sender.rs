@@ -1,7 +1,6 @@
 //! The half that sends.
 #![expect(clippy::result_large_err, reason = "what is rejected comes back, and allocates nothing")]
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,29 +14,22 @@ use super::message::{DATAGRAM_BYTES_MAX, Message};
 use super::outbox::{How, Outbox, Run, Taken};
 use super::peer_error::PeerError;
 use super::{Method, Ticket, over_port};
-use crate::engine::path::{Path, Paths};
+use crate::engine::path::Paths;
 use crate::engine::policy::Explanation;
 use crate::engine::reaper;
+use crate::engine::sending::{self as engine, Books, LOOK_AGAIN, REAP_AT, Sending};
 use crate::facts::evidence::{Cause, Evidence, Tally};
 use crate::memory::in_flight::NoZeroCopy;
 use crate::memory::in_flight::kernel_socket::KernelSocket;
 use crate::memory::pool::{Buffer, Cache, Pool};
-use crate::sys::error_queue::Done;
-use crate::sys::poll::{wait_for_completions, wait_writable};
-use crate::sys::readiness::Readiness;
+use crate::sys::poll::wait_writable;
 use crate::sys::udp_send;
 
 /// The most messages that are queued before they must be flushed.
 const QUEUE_MAX: usize = 1024;
 
-/// How long to wait at a time for completions.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
-
 /// How long to wait at a time for room, of which a result may have told just before.
 const ROOM_WAIT: Duration = Duration::from_millis(1);
-
-/// Open zero-copy calls at which completions are looked for: often enough that buffers come back while they are in the cache.
-const REAP_AT: usize = 16;
 
 /// How often a datagram may meet errors that were waiting at the socket because of others.
 const PENDING_ERRORS_MAX: usize = 16;
@@ -49,52 +41,14 @@ const PENDING_ERRORS_MAX: usize = 16;
 #[derive(Debug)]
 pub struct Sender {
     pub(super) outbox: Outbox,
-    readiness: Readiness,
-    cache: Cache,
     pub(super) destinations: Destinations,
     pub(super) port: Option<over_port::Sender>,
-    books: Books,
-    completed: Option<VecDeque<Completed>>,
+    chooser: Chooser,
     /// Errors of the network that were told at the socket before it had this sender.
     errors_before: u64,
     /// Datagrams that were handed over, and refused later; the next flush or drain says so.
     late_refusals: Option<SendError>,
     pub(super) counters: Counters,
-}
-
-/// What is learnt of the bytes that were sent.
-#[derive(Debug)]
-struct Books {
-    tally: Tally,
-    chooser: Chooser,
-    paths: Paths,
-    /// The path to the destination of the last call that was over, which is most often that of the next.
-    last_path: Option<(u32, Path)>,
-    /// The path of the first call of a range that the kernel told of at once.
-    of_range: Option<Path>,
-}
-
-impl Books {
-    /// Takes notice of routes that changed.
-    fn refresh(&mut self) {
-        self.paths.refresh();
-        self.last_path = None;
-    }
-
-    /// Books a call that is over, and returns what that proves.
-    fn close(&mut self, call: &Call, copied: bool, destinations: &Destinations) -> Evidence {
-        let path = match self.last_path {
-            Some((destination, path)) if destination == call.destination => path,
-            _ => self.paths.to(destinations.get(call.destination).to.map(|to| to.ip())),
-        };
-        self.last_path = Some((call.destination, path));
-        // The kernel joins completions that follow each other, and keeps the word on the first only (`skb_zerocopy_notify_extend`).
-        let is_spoken_for = *self.of_range.get_or_insert(path) == path;
-        let evidence = if is_spoken_for { path.evidence(copied) } else { Evidence::Unknown };
-        self.tally.add(evidence, u64::from(call.datagrams), u64::from(call.bytes));
-        self.chooser.completed(call, copied);
-        evidence
-    }
 }
 
 /// A message whose buffers are free again.
@@ -187,16 +141,28 @@ impl Sender {
     ) -> Self {
         Self {
             errors_before: socket.errors_told(),
-            outbox: Outbox::new(socket),
-            readiness: Readiness::to_send(),
-            cache: Cache::new(pool),
+            outbox: Outbox::new(socket, Cache::new(pool), paths, return_buffers),
             destinations: Destinations::new(),
             port: None,
-            books: Books { tally: Tally::default(), chooser, paths, last_path: None, of_range: None },
-            completed: return_buffers.then(VecDeque::new),
+            chooser,
             late_refusals: None,
             counters: Counters::default(),
         }
+    }
+
+    #[inline(always)]
+    pub(super) fn sending(&self) -> &Sending<Message, u32, Call> {
+        self.outbox.sending()
+    }
+
+    #[inline(always)]
+    fn sending_mut(&mut self) -> &mut Sending<Message, u32, Call> {
+        self.outbox.sending_mut()
+    }
+
+    #[inline(always)]
+    fn tally(&mut self) -> &mut Tally {
+        &mut self.sending_mut().books.tally
     }
 
     pub(super) fn connected(&mut self, to: SocketAddr) {
@@ -208,11 +174,11 @@ impl Sender {
 
     /// Makes this sender the one that makes the `MSG_ZEROCOPY` calls of its socket.
     pub(super) fn allow_zero_copy(&mut self) -> Result<(), NoZeroCopy> {
-        self.outbox.kept_mut().allow_zero_copy()
+        self.sending_mut().kept_mut().allow_zero_copy()
     }
 
     pub(super) fn without_zero_copy(&mut self, why: &'static str) {
-        self.books.chooser.without_zero_copy(why);
+        self.chooser.without_zero_copy(why);
     }
 
     /// Sends over a port, too.
@@ -222,35 +188,35 @@ impl Sender {
 
     /// Makes the ring now, rather than when it is first sent by.
     pub(super) fn open_ring(&mut self) -> io::Result<()> {
-        self.outbox.open_ring(self.cache.pool()).map(drop).map_err(io::Error::other)
+        self.outbox.open_ring().map(drop).map_err(io::Error::other)
     }
 
     /// An empty buffer of the socket's pool; `None` while all are away: [`flush`](Self::flush) and [`reap`](Self::reap) bring them back.
     #[inline]
     pub fn buffer(&mut self) -> Option<Buffer> {
-        self.cache.take()
+        self.sending_mut().cache_mut().take()
     }
 
     /// Takes a buffer that was not sent back, more cheaply than dropping it.
     #[inline]
     pub fn recycle(&mut self, buffer: Buffer) {
-        self.cache.put(buffer);
+        self.sending_mut().recycle(buffer);
     }
 
     /// Whether it is a buffer of the pool.
     #[cfg(feature = "tokio")]
     pub(super) fn owns(&self, buffer: &Buffer) -> bool {
-        self.cache.owns(buffer)
+        self.sending().cache().owns(buffer)
     }
 
     /// The pool the buffers are of.
     pub fn pool(&self) -> &Pool {
-        self.cache.pool()
+        self.sending().cache().pool()
     }
 
     /// Buffers to be had at once.
     pub fn buffers_free(&self) -> usize {
-        self.cache.available()
+        self.sending().cache().available()
     }
 
     /// Queues a message for the peer the socket is connected to.
@@ -296,9 +262,9 @@ impl Sender {
     /// Forgets destinations of which nothing is queued, nor on its way.
     #[cold]
     fn forget_destinations(&mut self) {
-        self.destinations.forget(self.outbox.kept().messages().iter().map(|held| held.to));
-        self.books.last_path = None;
-        self.books.chooser.forget_all();
+        self.destinations.forget(self.outbox.sending().messages().iter().map(|held| held.to));
+        self.sending_mut().books.forget_path();
+        self.chooser.forget_all();
     }
 
     #[inline(always)]
@@ -308,7 +274,7 @@ impl Sender {
         } else if self.queued() >= QUEUE_MAX {
             RejectedReason::QueueFull
         } else {
-            return Ok(self.outbox.push(message, destination));
+            return Ok(self.sending_mut().push(message, destination));
         };
         Err(Rejected { message, reason })
     }
@@ -324,7 +290,7 @@ impl Sender {
         loop {
             pending.told = self.errors_told();
             let address = self.destinations.get(destination).address;
-            match udp_send::send(self.outbox.socket(), bytes, address.as_ref(), 0) {
+            match udp_send::send(self.sending().socket(), bytes, address.as_ref(), 0) {
                 Ok(()) => break,
                 Err(error) if self.was_pending(&error, &mut pending) => {}
                 Err(source) => {
@@ -334,7 +300,7 @@ impl Sender {
             }
         }
         self.counters.sent += 1;
-        self.books.tally.add(Evidence::Copied(Cause::Slice), 1, bytes.len() as u64);
+        self.tally().add(Evidence::Copied(Cause::Slice), 1, bytes.len() as u64);
         Ok(())
     }
 
@@ -346,13 +312,15 @@ impl Sender {
     #[inline]
     pub fn send_now(&mut self, buffer: Buffer, to: Option<SocketAddr>) -> Result<(), SendError> {
         let Some(destination) = self.whom(to) else { return Err(not_connected()) };
-        let is_alone = self.queued() == 0 && self.completed.is_none() && self.late_refusals.is_none();
-        if is_alone && self.books.chooser.is_plain(destination, buffer.len()) {
+        let is_alone =
+            self.queued() == 0 && !self.sending().returns_buffers() && self.late_refusals.is_none();
+        if is_alone && self.chooser.is_plain(destination, buffer.len()) {
             let address = self.destinations.get(destination).address.as_ref();
-            if udp_send::send(self.outbox.socket(), &buffer, address, 0).is_ok() {
+            if udp_send::send(self.sending().socket(), &buffer, address, 0).is_ok() {
                 self.counters.sent += 1;
-                self.books.tally.add(self.books.chooser.copied(1, buffer.len()), 1, buffer.len() as u64);
-                self.cache.put(buffer);
+                let evidence = self.chooser.copied(1, buffer.len());
+                self.tally().add(evidence, 1, buffer.len() as u64);
+                self.sending_mut().recycle(buffer);
                 return Ok(());
             }
         }
@@ -379,13 +347,13 @@ impl Sender {
     /// Messages that are queued and not handed over.
     #[inline]
     pub fn queued(&self) -> usize {
-        self.outbox.queued()
+        self.sending().queued()
     }
 
     /// Calls whose memory the kernel still reads.
     #[inline]
     pub fn in_flight(&self) -> usize {
-        self.outbox.in_flight()
+        self.sending().in_flight()
     }
 
     /// Hands over everything queued; waits while the socket's send buffer is full.
@@ -403,24 +371,19 @@ impl Sender {
     fn send_only(&mut self) -> bool {
         let Some((bytes, destination)) = self.outbox.only() else { return false };
         // What waits for room is to be told that there is no need to any more.
-        let is_alone = self.late_refusals.is_none() && !self.readiness.wants_room();
-        if !is_alone || !self.books.chooser.is_plain(destination, bytes.len()) {
+        let is_alone = self.late_refusals.is_none() && !self.sending().wants_room();
+        if !is_alone || !self.chooser.is_plain(destination, bytes.len()) {
             return false;
         }
         let address = self.destinations.get(destination).address.as_ref();
-        if udp_send::send(self.outbox.socket(), bytes, address, 0).is_err() {
+        if udp_send::send(self.sending().socket(), bytes, address, 0).is_err() {
             return false; // it is tried anew, and the error looked into
         }
-        let evidence = self.books.chooser.copied(1, bytes.len());
-        self.books.tally.add(evidence, 1, bytes.len() as u64);
+        let bytes = bytes.len();
+        let evidence = self.chooser.copied(1, bytes);
+        self.tally().add(evidence, 1, bytes as u64);
         self.counters.sent += 1;
-        match (self.outbox.pop_only(), &mut self.completed) {
-            ((_, Some(buffer)), None) => self.cache.put(buffer),
-            ((ticket, Some(buffer)), Some(completed)) => {
-                completed.push_back(Completed { ticket, evidence, message: buffer.into() });
-            }
-            ((_, None), _) => {} // there is one, as was looked at
-        }
+        self.outbox.pop_only(evidence);
         true
     }
 
@@ -430,7 +393,7 @@ impl Sender {
             // What the kernel tells of others would end the wait at once, again and again (`POLLERR` cannot be turned off).
             if self.reap() == 0 {
                 // The socket itself does not wait. What waiting fails for, trying again tells.
-                let _ = wait_writable(self.outbox.socket(), LOOK_AGAIN);
+                let _ = wait_writable(self.sending().socket(), LOOK_AGAIN);
             }
         }
         Ok(())
@@ -448,13 +411,13 @@ impl Sender {
         let mut refused: Option<SendError> = None;
         let mut is_all = true;
         while let Some(run) = self.outbox.run() {
-            let choice = self.books.chooser.choose(&run);
+            let choice = self.chooser.choose(&run);
             let since = choice.measured.then(Instant::now);
             let how = How { method: choice.method, flags, evidence: None, since };
             let done = self.send_run(how, &run);
             self.reap_if_many();
             if let (Some(since), Ok(true)) = (since, &done) {
-                self.books.chooser.record(choice, &run, since.elapsed());
+                self.chooser.record(choice, &run, since.elapsed());
             }
             match done {
                 Ok(_) => {}
@@ -469,7 +432,7 @@ impl Sender {
                 }
             }
         }
-        self.readiness.want_room(self.outbox.socket(), !is_all);
+        self.sending().want_room(!is_all);
         refused.or_else(|| self.late_refusals.take()).map_or(Ok(is_all), Err)
     }
 
@@ -497,11 +460,12 @@ impl Sender {
     fn send_one(&mut self, how: How, run: &Run) -> io::Result<()> {
         let Some(bytes) = self.outbox.next_in_one_piece() else { return self.send_many(how, run) };
         let address = self.destinations.get(run.destination).address.as_ref();
-        udp_send::send(self.outbox.socket(), bytes, address, how.flags)?;
-        let evidence = self.books.chooser.copied(run.datagrams, bytes.len());
+        udp_send::send(self.sending().socket(), bytes, address, how.flags)?;
+        let bytes = bytes.len();
+        let evidence = self.chooser.copied(run.datagrams, bytes);
         self.counters.sent += 1;
-        self.books.tally.add(evidence, 1, bytes.len() as u64);
-        self.outbox.pass(Some(evidence), &mut free(&mut self.cache, &mut self.completed));
+        self.tally().add(evidence, 1, bytes as u64);
+        self.outbox.pass(Some(evidence));
         Ok(())
     }
 
@@ -510,13 +474,17 @@ impl Sender {
         if how.method.is_by_ring() {
             return self.send_by_ring(how, run);
         }
-        let evidence = (!how.method.is_zero_copy())
-            .then(|| self.books.chooser.copied(run.datagrams, run.datagram_bytes));
-        let open = self.outbox.kept().numbered_calls();
+        let evidence =
+            (!how.method.is_zero_copy()).then(|| self.chooser.copied(run.datagrams, run.datagram_bytes));
+        let open = self.sending().kept().numbered_calls();
         match self.call(run, How { evidence, ..how }) {
             Err(error) if evidence.is_none() && is_no_buffers(&error) => {
                 // Completions make room: those that came meanwhile are read. Without any it is a copy.
-                if self.outbox.kept().numbered_calls() < open { Ok(()) } else { self.send_copied(how, run) }
+                if self.sending().kept().numbered_calls() < open {
+                    Ok(())
+                } else {
+                    self.send_copied(how, run)
+                }
             }
             sent => sent.map(drop),
         }
@@ -524,20 +492,17 @@ impl Sender {
 
     /// Sends as many datagrams of the run as the ring has room for.
     fn send_by_ring(&mut self, how: How, run: &Run) -> io::Result<()> {
-        if let Err(refused) = self.outbox.open_ring(self.cache.pool()) {
-            self.books.chooser.unavailable(how.method, refused.why());
+        if let Err(refused) = self.outbox.open_ring() {
+            self.chooser.unavailable(how.method, refused.why());
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let taken = {
-            let mut free = free(&mut self.cache, &mut self.completed);
-            self.outbox.send_by_ring(run, how, &self.destinations, &mut free)?
-        };
+        let taken = self.outbox.send_by_ring(run, how, &self.destinations)?;
         self.counters.sent += taken.datagrams;
         if taken.calls == 0 {
             return self.make_room(how.flags);
         }
         // Most results are there already, and it takes no call to see them.
-        self.done_by_ring();
+        self.reap_ring();
         Ok(())
     }
 
@@ -549,29 +514,20 @@ impl Sender {
             if flags & libc::MSG_DONTWAIT != 0 {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            self.wait(ROOM_WAIT)?;
+            self.sending().wait(ROOM_WAIT)?;
         }
         Ok(())
     }
 
-    /// Waits for what the kernel tells of earlier sends.
-    fn wait(&self, timeout: Duration) -> io::Result<()> {
-        let kept = self.outbox.kept();
-        wait_for_completions(kept.socket(), kept.ring(), timeout).map(drop)
-    }
-
     fn call(&mut self, run: &Run, how: How) -> io::Result<Taken> {
-        let taken = {
-            let mut free = free(&mut self.cache, &mut self.completed);
-            self.outbox.send(run, how, &self.destinations, &mut free)
-        };
-        if self.outbox.kept().is_unsure() {
+        let taken = self.outbox.send(run, how, &self.destinations);
+        if self.sending().kept().is_unsure() {
             self.reap();
         }
         let taken = taken?;
         self.counters.sent += taken.datagrams;
         if let Some(evidence) = how.evidence {
-            self.books.tally.add(evidence, taken.datagrams, taken.bytes);
+            self.tally().add(evidence, taken.datagrams, taken.bytes);
         }
         Ok(taken)
     }
@@ -584,7 +540,7 @@ impl Sender {
         let evidence = Some(Evidence::Copied(Cause::NoBuffers));
         let taken = self.call(run, How { method, evidence, ..how })?;
         self.counters.no_buffers += taken.datagrams;
-        self.books.chooser.no_buffers(how.method);
+        self.chooser.no_buffers(how.method);
         Ok(())
     }
 
@@ -613,7 +569,7 @@ impl Sender {
             return None;
         }
         let other = method.instead()?;
-        self.books.chooser.refused(method, run.destination, run.datagram_bytes as u32);
+        self.chooser.refused(method, run.destination, run.datagram_bytes as u32);
         Some(other)
     }
 
@@ -627,62 +583,34 @@ impl Sender {
 
     /// Goes on behind the next datagram, of which no call will tell.
     pub(super) fn pass_next(&mut self) {
-        self.outbox.pass(None, &mut free(&mut self.cache, &mut self.completed));
+        self.outbox.pass(None);
     }
 
     #[inline]
     fn reap_if_many(&mut self) {
-        let open = self.outbox.in_flight();
-        if open >= REAP_AT || (open > 0 && self.cache.is_empty()) {
+        let open = self.in_flight();
+        if open >= REAP_AT || (open > 0 && self.sending().cache().is_empty()) {
             self.reap();
         }
     }
 
     /// Takes what the kernel says of earlier sends, and returns how many calls are over.
     pub fn reap(&mut self) -> usize {
-        if self.in_flight() > 0 {
-            self.books.refresh();
-        }
         if let Some(port) = &mut self.port {
             port.reap();
         }
-        let mut over = 0;
-        loop {
-            let was_quiet = self.outbox.kept().is_quiet();
-            let before = over;
-            while let Some(done) = self.outbox.kept().next_done() {
-                over += self.done(done);
-            }
-            self.outbox.kept_mut().conclude(was_quiet, &mut free(&mut self.cache, &mut self.completed));
-            // With the last completions it may be quiet.
-            if over == before || !self.outbox.kept().is_unsure() {
-                break;
-            }
-        }
-        over + self.done_by_ring()
+        let Self { outbox, destinations, chooser, .. } = self;
+        let over =
+            outbox.sending_mut().reap(|books, call, copied| book(books, call, copied, destinations, chooser));
+        over + self.reap_ring()
     }
 
-    fn done(&mut self, done: Done) -> usize {
-        self.books.of_range = None;
-        let mut free = free(&mut self.cache, &mut self.completed);
-        let (books, destinations) = (&mut self.books, &self.destinations);
-        let judge = |call: &Call| books.close(call, done.copied, destinations);
-        let (over, strange) = self.outbox.kept_mut().done(done, judge, &mut free);
-        self.counters.strange_completions += strange;
-        over
-    }
-
-    fn done_by_ring(&mut self) -> usize {
-        let over = {
-            let mut free = free(&mut self.cache, &mut self.completed);
-            let (books, destinations) = (&mut self.books, &self.destinations);
-            let judge = |call: &Call, copied| {
-                books.of_range = None; // each speaks for itself
-                books.close(call, copied, destinations)
-            };
-            self.outbox.kept_mut().done_by_ring(judge, &mut free)
-        };
-        if self.outbox.kept().has_failed() {
+    fn reap_ring(&mut self) -> usize {
+        let Self { outbox, destinations, chooser, .. } = self;
+        let over = outbox
+            .sending_mut()
+            .reap_ring(|books, call, copied| book(books, call, copied, destinations, chooser));
+        if self.sending().kept().has_failed() {
             self.send_again();
         }
         over
@@ -694,12 +622,10 @@ impl Sender {
     fn send_again(&mut self) {
         let evidence = Evidence::Copied(Cause::ZeroCopyRefused);
         loop {
-            let mut free = free(&mut self.cache, &mut self.completed);
-            let Some((call, error, resent)) = self.outbox.send_again(evidence, &self.destinations, &mut free)
-            else {
+            let Some((call, error, resent)) = self.outbox.send_again(evidence, &self.destinations) else {
                 return;
             };
-            self.books.tally.add(evidence, resent.datagrams, resent.bytes);
+            self.tally().add(evidence, resent.datagrams, resent.bytes);
             self.counters.sent -= resent.refused;
             self.counters.refused += resent.refused;
             if let Some(source) = resent.error {
@@ -708,33 +634,34 @@ impl Sender {
                 self.late_refusals.get_or_insert(refused).refused += resent.refused;
             }
             if is_of_method(&error) {
-                self.books.chooser.refused(call.method, call.destination, call.datagram_bytes);
+                self.chooser.refused(call.method, call.destination, call.datagram_bytes);
             }
         }
     }
 
     #[inline]
     fn errors_told(&self) -> u64 {
-        self.outbox.kept().socket.errors_told()
+        self.sending().kept().socket.errors_told()
     }
 
     /// What the network said since the last time, oldest first; at most the last 64, while all are [counted](Counters::peer_errors).
     /// Senders that share a socket (over ports on several queues) share its errors: each is told once.
     pub fn errors(&mut self) -> impl Iterator<Item = PeerError> + '_ {
         self.reap();
-        self.outbox.kept().socket.take_errors().into_iter().map(PeerError::from)
+        self.sending().kept().socket.take_errors().into_iter().map(PeerError::from)
     }
 
     /// The next message whose buffers are free again, if the builder was told to
     /// [return them](super::Builder::return_buffers).
     pub fn completed(&mut self) -> Option<Completed> {
-        self.completed.as_mut()?.pop_front()
+        let engine::Completed { ticket, evidence, load } = self.sending_mut().completed()?;
+        Some(Completed { ticket, evidence, message: load })
     }
 
     /// From now on messages whose memory is free go to [`completed`](Self::completed).
     #[cfg(feature = "tokio")]
     pub(super) fn set_return_buffers(&mut self) {
-        self.completed.get_or_insert_default();
+        self.sending_mut().set_return_buffers();
     }
 
     /// Whether all of a message was handed over.
@@ -768,9 +695,9 @@ impl Sender {
                 return false;
             }
             // What waiting fails for, looking again tells.
-            if over == 0 && self.wait(left.min(LOOK_AGAIN)).is_ok() {
+            if over == 0 && self.sending().wait(left.min(LOOK_AGAIN)).is_ok() {
                 // An error without a notice would end every wait at once; it is of an earlier datagram, and told nowhere else.
-                let _ = rustix::net::sockopt::socket_error(self.outbox.socket());
+                let _ = rustix::net::sockopt::socket_error(self.sending().socket());
             }
         }
     }
@@ -787,19 +714,20 @@ impl Sender {
     /// the socket before the fork: the parent would go on with such calls.
     pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
         self.reap();
-        self.outbox.kept_mut().give_numbering_away()?;
-        self.books.chooser.without_zero_copy(NoZeroCopy::Shared.why());
-        Ok(self.outbox.socket())
+        self.sending_mut().kept_mut().give_numbering_away()?;
+        self.chooser.without_zero_copy(NoZeroCopy::Shared.why());
+        Ok(self.sending().socket())
     }
 
     /// What is known of the bytes sent, as soon as their memory is free.
     pub fn ledger(&self) -> Tally {
-        self.port.as_ref().map_or(self.books.tally, |port| self.books.tally.plus(&port.ledger()))
+        let tally = self.sending().books.tally;
+        self.port.as_ref().map_or(tally, |port| tally.plus(&port.ledger()))
     }
 
     /// What was counted.
     pub fn counters(&self) -> Counters {
-        let strange = self.counters.strange_completions + self.outbox.kept().ring_faults();
+        let strange = self.sending().strange_completions();
         let peer_errors = self.errors_told() - self.errors_before;
         Counters { strange_completions: strange, peer_errors, ..self.counters }
     }
@@ -807,7 +735,7 @@ impl Sender {
     /// Which ways are taken, and why. Of single datagrams under 4 KiB there is nothing to tell: without a port they go by a plain call,
     /// and are booked as [below threshold](Cause::BelowThreshold).
     pub fn explain(&self) -> Explanation<Method> {
-        self.books.chooser.explain()
+        self.chooser.explain()
     }
 
     /// Drains as long as `timeout`, then lets go of the socket. Memory that the kernel still reads then is given up for good: pages
@@ -862,16 +790,19 @@ fn is_no_buffers(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
 }
 
-/// Where the buffers of a message go that is free.
-#[inline]
-fn free<'a>(
-    cache: &'a mut Cache,
-    completed: &'a mut Option<VecDeque<Completed>>,
-) -> impl FnMut(Ticket, Message, Evidence) + 'a {
-    move |ticket, message, evidence| match completed {
-        Some(completed) => completed.push_back(Completed { ticket, evidence, message }),
-        None => message.into_pieces().for_each(|buffer| cache.put(buffer)),
-    }
+/// Books a call that is over, and returns what that proves.
+fn book(
+    books: &mut Books,
+    call: &Call,
+    copied: bool,
+    destinations: &Destinations,
+    chooser: &mut Chooser,
+) -> Evidence {
+    let to = || destinations.get(call.destination).to.map(|to| to.ip());
+    let evidence = books.judge(call.destination, to, copied);
+    books.tally.add(evidence, u64::from(call.datagrams), u64::from(call.bytes));
+    chooser.completed(call, copied);
+    evidence
 }
 
 impl AsFd for Sender {
@@ -882,6 +813,6 @@ impl AsFd for Sender {
     /// # Panics
     /// When it is first asked for, if the process has no descriptor left.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.readiness.descriptor(self.outbox.socket())
+        self.sending().descriptor()
     }
 }

@@ -47,6 +47,11 @@ pub(crate) trait Load: Send {
     /// The same, as owner.
     fn into_buffers(self) -> impl Iterator<Item = Buffer>;
 
+    /// Whether it is given back whole to programs that want that.
+    fn comes_back(&self) -> bool {
+        true
+    }
+
     /// Bytes of memory.
     fn bytes(&self) -> usize {
         self.buffers().iter().map(|buffer| buffer.len()).sum()

@@ -1,0 +1,348 @@
+//! The sending half that all sockets share: a queue of loads, what of them is in flight, and the buffers that come back.
+//!
+//! What a kind of socket adds is how its queue is cut into calls, and what a call proves that is over.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::path::{Path, Paths};
+use crate::facts::evidence::{Evidence, Tally};
+use crate::memory::in_flight::kernel_socket::KernelSocket;
+use crate::memory::in_flight::{Kept, Load, Messages, Parting, Ticket};
+use crate::memory::pool::{Buffer, Cache};
+use crate::sys::error_queue::Done;
+use crate::sys::poll::{Wakeup, wait_for_completions};
+use crate::sys::readiness::Readiness;
+use crate::sys::uring_send::UringRefused;
+
+/// How long to wait at a time for completions, or for room.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Open zero-copy calls at which completions are looked for: often enough that buffers come back while they are in the cache.
+pub(crate) const REAP_AT: usize = 16;
+
+/// A place in the queue: so many bytes of that load are in front of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) ticket: u64,
+    pub(crate) bytes: usize,
+}
+
+/// A load whose buffers are free again.
+#[derive(Debug)]
+pub(crate) struct Completed<M> {
+    pub(crate) ticket: Ticket,
+    /// What is known of its bytes; if of some more than of others, of the worst part.
+    pub(crate) evidence: Evidence,
+    pub(crate) load: M,
+}
+
+/// Loads `M`, each with a note `T`, and the calls that carry them, each with a note `C`.
+#[derive(Debug)]
+pub(crate) struct Sending<M, T, C> {
+    kept: Kept<M, T, C>,
+    /// What goes next: the first load that was not handed over whole, and how many of its bytes were.
+    next: Place,
+    home: Home<M>,
+    pub(crate) books: Books,
+    readiness: Readiness,
+    /// Completions of calls that were never made.
+    strange_completions: u64,
+}
+
+/// Where buffers go that are free.
+#[derive(Debug)]
+struct Home<M> {
+    cache: Cache,
+    completed: Option<VecDeque<Completed<M>>>,
+}
+
+impl<M: Load> Home<M> {
+    #[inline]
+    fn take(&mut self, ticket: Ticket, load: M, evidence: Evidence) {
+        match &mut self.completed {
+            Some(completed) if load.comes_back() => completed.push_back(Completed { ticket, evidence, load }),
+            _ => load.into_buffers().for_each(|buffer| self.cache.put(buffer)),
+        }
+    }
+}
+
+/// What is learnt of the bytes that were sent.
+#[derive(Debug)]
+pub(crate) struct Books {
+    pub(crate) tally: Tally,
+    paths: Paths,
+    /// The path to the destination of the last call that was over, which is most often that of the next.
+    last_path: Option<(u32, Path)>,
+    /// The path of the first call of a range that the kernel told of at once.
+    of_range: Option<Path>,
+}
+
+impl Books {
+    pub(crate) fn new(paths: Paths) -> Self {
+        Self { tally: Tally::default(), paths, last_path: None, of_range: None }
+    }
+
+    /// Forgets the path that was looked up last: its number went to another destination.
+    pub(crate) fn forget_path(&mut self) {
+        self.last_path = None;
+    }
+
+    /// Takes notice of routes that changed.
+    fn refresh(&mut self) {
+        self.paths.refresh();
+        self.last_path = None;
+    }
+
+    /// What it proves of a call to that destination that the kernel says it copied, or did not.
+    pub(crate) fn judge(
+        &mut self,
+        destination: u32,
+        to: impl FnOnce() -> Option<IpAddr>,
+        copied: bool,
+    ) -> Evidence {
+        let path = match self.last_path {
+            Some((last, path)) if last == destination => path,
+            _ => self.paths.to(to()),
+        };
+        self.last_path = Some((destination, path));
+        // The kernel joins completions that follow each other, and keeps the word on the first only (`skb_zerocopy_notify_extend`).
+        let is_spoken_for = *self.of_range.get_or_insert(path) == path;
+        if is_spoken_for { path.evidence(copied) } else { Evidence::Unknown }
+    }
+}
+
+impl<M: Load, T, C> Sending<M, T, C> {
+    pub(crate) fn new(
+        socket: Arc<KernelSocket>,
+        cache: Cache,
+        paths: Paths,
+        parting: Parting,
+        return_buffers: bool,
+    ) -> Self {
+        let mut kept = Kept::new(socket, parting);
+        kept.sharer = cache.share();
+        Self {
+            kept,
+            next: Place { ticket: 0, bytes: 0 },
+            home: Home { cache, completed: return_buffers.then(VecDeque::new) },
+            books: Books::new(paths),
+            readiness: Readiness::to_send(),
+            strange_completions: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn kept(&self) -> &Kept<M, T, C> {
+        &self.kept
+    }
+
+    #[inline]
+    pub(crate) fn kept_mut(&mut self) -> &mut Kept<M, T, C> {
+        &mut self.kept
+    }
+
+    #[inline]
+    pub(crate) fn messages(&self) -> &Messages<M, T> {
+        self.kept.messages()
+    }
+
+    #[inline]
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.kept.socket()
+    }
+
+    /// The buffers that are here.
+    #[inline]
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.home.cache
+    }
+
+    #[inline]
+    pub(crate) fn cache_mut(&mut self) -> &mut Cache {
+        &mut self.home.cache
+    }
+
+    /// Takes a buffer that is free.
+    #[inline]
+    pub(crate) fn recycle(&mut self, buffer: Buffer) {
+        self.home.cache.put(buffer);
+    }
+
+    #[inline(always)]
+    pub(crate) fn push(&mut self, load: M, note: T) -> Ticket {
+        self.kept.push(load, note)
+    }
+
+    /// Makes the ring, with the pool's memory registered, unless it is there.
+    pub(crate) fn open_ring(&mut self, sends: u32) -> Result<(), UringRefused> {
+        self.kept.open_ring(self.home.cache.pool(), sends)
+    }
+
+    /// The load at the front of the queue, to be taken out and put back.
+    ///
+    /// # Panics
+    /// A call reads it.
+    pub(crate) fn unread_mut(&mut self) -> &mut Option<M> {
+        self.kept.unread_mut(self.next.ticket)
+    }
+
+    /// What goes next.
+    #[inline]
+    pub(crate) fn next(&self) -> Place {
+        self.next
+    }
+
+    /// Loads that were not handed over whole.
+    #[inline]
+    pub(crate) fn queued(&self) -> usize {
+        (self.kept.messages().end() - self.next.ticket) as usize
+    }
+
+    /// Calls whose memory the kernel still reads.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> usize {
+        self.kept.in_flight()
+    }
+
+    /// Goes on at `to`; `evidence` is of what was passed, where no call will tell of it.
+    #[inline]
+    pub(crate) fn pass_to(&mut self, to: Place, evidence: Option<Evidence>) {
+        let from = std::mem::replace(&mut self.next, to);
+        for ticket in from.ticket..to.ticket {
+            self.kept.handed_over(ticket, evidence, &mut |ticket, load, evidence| {
+                self.home.take(ticket, load, evidence)
+            });
+        }
+        if to.bytes > 0
+            && to != from
+            && let Some(evidence) = evidence
+        {
+            self.kept.learn(to.ticket, evidence);
+        }
+    }
+
+    /// Goes on behind the only load, which was sent by a call that copied: `take` takes its buffer out.
+    #[inline(always)]
+    pub(crate) fn pop_only(&mut self, take: impl FnOnce(&mut M) -> Option<Buffer>, evidence: Evidence)
+    where
+        M: From<Buffer>,
+    {
+        let ticket = Ticket(self.next.ticket);
+        self.next.ticket += 1;
+        match (self.kept.pop(take).flatten(), &mut self.home.completed) {
+            (Some(buffer), None) => self.home.cache.put(buffer),
+            (Some(buffer), Some(all)) => all.push_back(Completed { ticket, evidence, load: buffer.into() }),
+            (None, _) => {} // there is one, as was looked at
+        }
+    }
+
+    /// Takes what was not handed over out of the queue, in order. What the kernel reads a part of stays.
+    pub(crate) fn take_unsent(&mut self) -> Vec<M> {
+        let end = self.kept.messages().end();
+        let mut unsent = Vec::new();
+        for ticket in self.next.ticket..end {
+            self.kept.handed_over(ticket, None, &mut |_, load, _| unsent.push(load));
+        }
+        self.next = Place { ticket: end, bytes: 0 };
+        unsent
+    }
+
+    /// Takes what the kernel says of MSG_ZEROCOPY calls, and of the network's errors; returns how many calls are over. `judge` books a
+    /// call that is over and returns what that proves, told whether the kernel copied.
+    pub(crate) fn reap(&mut self, mut judge: impl FnMut(&mut Books, &C, bool) -> Evidence) -> usize {
+        if self.in_flight() > 0 {
+            self.books.refresh();
+        }
+        let mut over = 0;
+        loop {
+            let was_quiet = self.kept.is_quiet();
+            let before = over;
+            while let Some(done) = self.kept.next_done() {
+                over += self.done(done, &mut judge);
+            }
+            let home = &mut self.home;
+            self.kept.conclude(was_quiet, &mut |ticket, load, evidence| home.take(ticket, load, evidence));
+            // With the last completions it may be quiet.
+            if over == before || !self.kept.is_unsure() {
+                return over;
+            }
+        }
+    }
+
+    fn done(&mut self, done: Done, judge: &mut impl FnMut(&mut Books, &C, bool) -> Evidence) -> usize {
+        let Self { kept, home, books, .. } = self;
+        books.of_range = None;
+        let judge = |call: &C| judge(books, call, done.copied);
+        let (over, strange) =
+            kept.done(done, judge, &mut |ticket, load, evidence| home.take(ticket, load, evidence));
+        self.strange_completions += strange;
+        over
+    }
+
+    /// The same of calls by io_uring. Those that were refused [wait](Kept::failed) for what is to become of them.
+    pub(crate) fn reap_ring(&mut self, mut judge: impl FnMut(&mut Books, &C, bool) -> Evidence) -> usize {
+        let Self { kept, home, books, .. } = self;
+        let judge = |call: &C, copied| {
+            books.of_range = None; // each speaks for itself
+            judge(books, call, copied)
+        };
+        kept.done_by_ring(judge, &mut |ticket, load, evidence| home.take(ticket, load, evidence))
+    }
+
+    /// A call that the ring refused was made up for by others, of which `evidence` is known: returns why it was refused.
+    pub(crate) fn settle_failed(&mut self, evidence: Evidence) -> Option<io::Error> {
+        let home = &mut self.home;
+        self.kept.settle_failed(evidence, &mut |ticket, load, evidence| home.take(ticket, load, evidence))
+    }
+
+    /// Waits for what the kernel tells of earlier sends.
+    pub(crate) fn wait(&self, timeout: Duration) -> io::Result<Wakeup> {
+        wait_for_completions(self.kept.socket(), self.kept.ring(), timeout)
+    }
+
+    /// Whether loads that are free wait to be [taken](Self::completed), rather than their buffers going home.
+    #[inline]
+    pub(crate) fn returns_buffers(&self) -> bool {
+        self.home.completed.is_some()
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn set_return_buffers(&mut self) {
+        self.home.completed.get_or_insert_default();
+    }
+
+    /// The next load that is free again, if it was asked for.
+    pub(crate) fn completed(&mut self) -> Option<Completed<M>> {
+        self.home.completed.as_mut()?.pop_front()
+    }
+
+    /// Completions of calls that were never made: a fault of the kernel's.
+    pub(crate) fn strange_completions(&self) -> u64 {
+        self.strange_completions + self.kept.ring_faults()
+    }
+
+    /// Whether the descriptor tells of room to send in.
+    #[inline]
+    pub(crate) fn wants_room(&self) -> bool {
+        self.readiness.wants_room()
+    }
+
+    /// Has the descriptor tell of room to send in, or not.
+    #[inline]
+    pub(crate) fn want_room(&self, wanted: bool) {
+        self.readiness.want_room(self.kept.socket(), wanted);
+    }
+
+    /// A descriptor that is readable while the kernel has something to tell of what was sent, and while there is room, if that is wanted.
+    ///
+    /// # Panics
+    /// When it is first asked for, if the process has no descriptor left.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.readiness.descriptor(self.kept.socket())
+    }
+}
