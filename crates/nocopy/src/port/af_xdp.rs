@@ -1,24 +1,24 @@
 //! The modes of AF_XDP: socket, program, binding.
 
 use std::io;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fd::AsFd;
-
+use super::backend::Backend;
+use super::bound_socket::BoundSocket;
 use super::drivers;
 use super::grant::{Grant, Granted};
 use super::ladder::{Order, Refusal, Step};
 use super::redirect::{self, Redirect};
 use super::to_host::Way;
 use super::user_filter::{Rest, UserFilter};
-use super::{Backend, FilterPlace, Inner, Mode, OpenError, Port, PortBuilder, assemble};
+use super::{FilterPlace, Inner, Mode, OpenError, Port, PortBuilder, Statistics, assemble};
 use crate::facts::kernel::KernelVersion;
 use crate::memory::area::{Area, Half};
 use crate::port::xdp::{self, Attach};
 use crate::sys::capability;
-use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous};
+use crate::sys::interface::{Interface, Promiscuous};
 use crate::sys::netdev::XdpFeatures;
 use crate::sys::xsk::{Binding, Rings, TxKick, XskSocket};
 
@@ -31,15 +31,12 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// one more where the driver takes linear ones, `xsk_build_skb`).
 pub(super) const CHAIN_FRAMES_MAX: usize = 17;
 
-/// An AF_XDP socket with what feeds it.
+/// A bound AF_XDP socket with what feeds it.
 #[derive(Debug)]
 pub(super) struct XdpBackend {
     pub(super) redirect: Arc<Redirect>,
     queue: u32,
-    pub(super) socket: XskSocket,
-    /// Whether the kernel's index of the tx ring may be behind what it has sent; see `Inner::silent_kicks`.
-    pub(super) tx_index_lags: bool,
-    pub(super) inquiry: Inquiry,
+    pub(super) bound: BoundSocket,
     /// Prepared while there were privileges, if that was asked for.
     pub(super) way_to_host: Option<Way>,
     _promiscuous: Option<Promiscuous>,
@@ -55,28 +52,41 @@ impl XdpBackend {
     pub(super) fn leave_to_host(&self) -> bool {
         self.redirect.clear(self.queue)
     }
+}
 
-    /// Makes the kernel look at the tx ring.
-    pub(super) fn kick_tx(&self) -> io::Result<TxKick> {
-        match self.socket.kick_tx() {
-            Err(error) if self.is_resetting(&error) => Ok(TxKick::Again),
+impl Backend for XdpBackend {
+    fn statistics(&self) -> io::Result<Statistics> {
+        self.bound.statistics()
+    }
+
+    fn kick_tx(&self) -> io::Result<TxKick> {
+        self.bound.kick_tx()
+    }
+
+    fn kick_rx(&self) -> io::Result<()> {
+        match self.bound.socket.kick_rx() {
+            Err(error) if self.bound.is_resetting(&error) => Ok(()),
             done => done,
         }
     }
 
-    /// Makes the kernel look at the fill ring.
-    pub(super) fn kick_rx(&self) -> io::Result<()> {
-        match self.socket.kick_rx() {
-            Err(error) if self.is_resetting(&error) => Ok(()),
-            done => done,
-        }
+    /// Of all calls, this one looks at the interface: poll and epoll never tell that it is down or gone.
+    fn check(&self) -> io::Result<()> {
+        self.kick_rx()
     }
 
-    /// Whether the driver refuses only because it is just starting its device anew, as some do when queues are changed, or
-    /// when carrier goes while frames wait to be sent (igb): the interface is up all the same.
-    #[cold]
-    fn is_resetting(&self, error: &io::Error) -> bool {
-        error.raw_os_error() == Some(libc::ENETDOWN) && self.inquiry.condition() == Condition::Up
+    fn bound_socket(&self) -> Option<&BoundSocket> {
+        Some(&self.bound)
+    }
+
+    fn as_xdp(&self) -> Option<&XdpBackend> {
+        Some(self)
+    }
+}
+
+impl AsFd for XdpBackend {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bound.as_fd()
     }
 }
 
@@ -197,46 +207,31 @@ impl Standing {
         let Self { socket, rings, redirect, mode, granted } = self;
         settings.wait_for_carrier(true)?;
         settings.busy_poll_on(&socket)?;
-        // The option came one version after the index stopped lagging.
-        let tx_index_lags = mode != Mode::XdpZeroCopy && !socket.raise_tx_budget(settings.rings.tx);
         let (promiscuous, inquiry) = settings.attend(interface)?;
+        let bound = BoundSocket::new(&settings, mode, socket, inquiry);
         let lent_frames = if mode == Mode::XdpZeroCopy { settings.frames_to_lend(interface) } else { 0 };
         let rx_frames = settings.rx_frames.saturating_add(lent_frames);
         let mut pools = (area.pool(Half::Receive, rx_frames)?, area.pool(Half::Send, settings.tx_frames)?);
-        settings.equip(&mut pools, mode, interface, &redirect, &socket);
+        settings.equip(&mut pools, mode, interface, &redirect, &bound.socket);
         if granted.is_none() && !settings.only_sends() {
             redirect
-                .set(settings.queue, socket.as_fd())
+                .set(settings.queue, bound.as_fd())
                 .map_err(|error| settings.system("put the socket into the XDP map", error))?;
         }
         let (program, place) = redirect.filter.clone().unzip();
         // Where it cannot be had, whoever asks for it is told why.
         let way_to_host =
-            settings.way_to_host.then(|| Way::prepare(&settings.interface, &inquiry).ok()).flatten();
+            settings.way_to_host.then(|| Way::prepare(&settings.interface, &bound.inquiry).ok()).flatten();
         let backend = XdpBackend {
             redirect,
             queue: settings.queue,
-            socket,
-            tx_index_lags,
+            bound,
             way_to_host,
-            inquiry,
             _promiscuous: promiscuous.or(granted.and_then(|granted| granted.promiscuous)),
         };
-        let inner = Inner {
-            interface: settings.interface.clone(),
-            queue: settings.queue,
-            mode,
-            order: order.why,
-            chain_frames_max: chain_frames_max(mode, interface),
-            refusals,
-            measured: settings.measured.clone(),
-            multi_buffer: settings.multi_buffer,
-            filter: place,
-            area,
-            backend: Some(Backend::Xdp(backend)),
-            left: AtomicBool::new(false),
-            parked: Mutex::default(),
-        };
+        let chain_frames_max = chain_frames_max(mode, interface);
+        let mut inner = Inner::new(&settings, interface.index, mode, chain_frames_max, area, backend);
+        (inner.order, inner.refusals, inner.filter) = (order.why, refusals, place);
         let in_user_space = matches!(inner.filter, Some(FilterPlace::UserSpace(_)));
         let mut port = assemble(inner, rings, pools, None, &settings);
         if let Some(program) = program.filter(|_| in_user_space) {

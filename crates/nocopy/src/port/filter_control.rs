@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::grant::message::{Header, flag, invalid, u64_at};
 use super::grant::{GrantError, check_program};
-use super::{Backend, Inner, Mode, Port, Queues};
+use super::{Inner, Mode, Port, Queues};
 use crate::port::filter::{Program, Untranslatable};
 use crate::port::xdp::{self, Notes, PassHeader, Recipe, SocketMap};
 use crate::sys::{bpf, descriptor};
@@ -125,18 +125,15 @@ impl Queues {
 impl FilterControl {
     fn of(port: &Inner) -> Result<Self, FilterControlError> {
         let interface = port.interface.clone();
-        let own = match port.backend() {
-            Backend::Xdp(xdp) if !xdp.redirect.granted => Some(xdp),
-            _ => None,
-        };
-        let Some(xdp) = own else {
+        let Some(xdp) = port.backend().as_xdp().filter(|xdp| !xdp.redirect.granted) else {
             return Err(FilterControlError::NoProgram { interface, mode: port.mode });
         };
         let system = |operation| {
             let interface = interface.clone();
             move |source| FilterControlError::System { interface, operation, source }
         };
-        let namespace = xdp.inquiry.namespace().map_err(system("find out the port's network namespace"))?;
+        let namespace =
+            xdp.bound.inquiry.namespace().map_err(system("find out the port's network namespace"))?;
         let (map, link) = xdp.redirect.descriptors();
         let duplicate = system("duplicate a descriptor");
         let both = map.try_clone_to_owned().and_then(|map| Ok((map, link.try_clone_to_owned()?)));
@@ -144,7 +141,7 @@ impl FilterControl {
         Ok(Self {
             namespace: namespace.numbers(),
             interface,
-            interface_index: xdp.inquiry.index(),
+            interface_index: port.interface_index,
             recipe: xdp.redirect.recipe.clone(),
             sockets: map.into(),
             link,

@@ -7,20 +7,18 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use rustix::event::EventfdFlags;
 
+use super::backend::Backend;
 use super::sender::LINK_HEADER_BYTES;
 use super::user_filter::{FilterPlace, Rest, UserFilter};
-use super::{Backend, Inner};
-use super::{Mode, OpenError, Port, PortBuilder, Statistics, assemble};
+use super::{Inner, Mode, OpenError, Port, PortBuilder, Statistics, assemble};
 use crate::memory::area::{Area, Half, none_in};
 use crate::port::filter::Program;
 use crate::port::xdp;
 use crate::ring::{self, Consumer, Producer};
-use crate::sys::poll::{Wakeup, wait_readable};
-use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Rings};
+use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, Rings, TxKick};
 
 /// One direction of a link: the kernel's ends of the rings it moves packets between.
 struct Wire {
@@ -100,28 +98,30 @@ fn lock(wire: &Mutex<Wire>) -> MutexGuard<'_, Wire> {
 impl Endpoint {
     /// Delivers what is on the tx ring and wakes the peer.
     #[inline(never)] // the instruction count of `nocopy-loops` leaves it out by name
-    pub(super) fn transmit(&self) -> io::Result<()> {
+    fn transmit(&self) -> io::Result<TxKick> {
         if lock(&self.outgoing).run() > 0 {
             rustix::io::write(&self.peer_event, &1_u64.to_ne_bytes())?;
         }
-        Ok(())
+        Ok(TxKick::Done)
+    }
+}
+
+impl Backend for Endpoint {
+    fn kick_tx(&self) -> io::Result<TxKick> {
+        self.transmit()
     }
 
     /// Makes the event unreadable until something arrives from now on.
-    pub(super) fn clear_event(&self) -> io::Result<()> {
+    fn kick_rx(&self) -> io::Result<()> {
         match rustix::io::read(&self.event, &mut [0_u8; 8]) {
             Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    pub(super) fn wait_readable(&self, timeout: Duration) -> io::Result<Wakeup> {
-        wait_readable(self.event.as_fd(), timeout)
-    }
-
-    pub(super) fn statistics(&self) -> Statistics {
+    fn statistics(&self) -> io::Result<Statistics> {
         let tx_invalid_descs = lock(&self.outgoing).sent.tx_invalid_descs;
-        Statistics { tx_invalid_descs, ..lock(&self.incoming).received }
+        Ok(Statistics { tx_invalid_descs, ..lock(&self.incoming).received })
     }
 }
 
@@ -182,7 +182,7 @@ pub(super) fn pair(settings: &PortBuilder) -> Result<(Port, Port), OpenError> {
         true => u32::from(u16::MAX),
         false => right_area.packet_bytes_max() - LINK_HEADER_BYTES,
     };
-    let settings = &PortBuilder { mtu_bytes, ..settings.clone() };
+    let settings = &PortBuilder { mtu_bytes, queue: 0, ..settings.clone() };
     let (left_event, right_event) = (event()?, event()?);
     let wire = |tx, completion, fill, rx, from: &Area, to: &Area| {
         let (sent, received) = (Statistics::default(), Statistics::default());
@@ -226,24 +226,9 @@ fn port(settings: &PortBuilder, area: Area, rings: Rings, endpoint: Endpoint) ->
     let (arrivals, offers) = none_in(Mode::Memory);
     receive.set_arrivals(arrivals);
     send.set_offers(offers);
-    let inner = Inner {
-        interface: settings.interface.clone(),
-        queue: 0,
-        mode: Mode::Memory,
-        order: None,
-        chain_frames_max: usize::MAX,
-        refusals: Vec::new(),
-        measured: Vec::new(),
-        filter: settings
-            .filter
-            .as_ref()
-            .map(|_| FilterPlace::UserSpace("a memory port has no kernel behind it".into())),
-        multi_buffer: settings.multi_buffer,
-        area,
-        backend: Some(Backend::Memory(endpoint)),
-        left: std::sync::atomic::AtomicBool::new(false),
-        parked: std::sync::Mutex::default(),
-    };
+    let mut inner = Inner::new(settings, 0, Mode::Memory, usize::MAX, area, endpoint);
+    let in_user_space = FilterPlace::UserSpace("a memory port has no kernel behind it".into());
+    inner.filter = settings.filter.as_ref().map(|_| in_user_space);
     let mut port = assemble(inner, rings, (receive, send), None, settings);
     if let Some(program) = &settings.filter {
         port.receiver.filter_by(UserFilter::new(program.clone(), 0, 0, Rest::Nobody));

@@ -14,6 +14,8 @@
 //! Whatever happens, the frames add up ([`Port::balance`]).
 
 mod af_xdp;
+mod backend;
+mod bound_socket;
 mod builder;
 pub(crate) mod drivers;
 pub mod filter;
@@ -48,6 +50,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use af_xdp::XdpBackend;
+use backend::Backend;
 pub use builder::PortBuilder;
 pub use filter_control::{FilterControl, FilterControlError};
 pub use grant::{Grant, GrantError};
@@ -71,7 +75,7 @@ use crate::sys::packet::Announcer;
 pub use crate::sys::packet::Fanout;
 use crate::sys::poll::Wakeup;
 pub use crate::sys::xsk::Statistics;
-use crate::sys::xsk::{TX_BUDGET, TxKick, XskSocket};
+use crate::sys::xsk::{TX_BUDGET, TxKick};
 
 /// One queue of one interface, through which frames enter and leave.
 ///
@@ -221,6 +225,8 @@ struct Broken {
 /// What the two halves of a port share.
 struct Inner {
     interface: String,
+    /// 0 in memory mode.
+    interface_index: u32,
     queue: u32,
     mode: Mode,
     /// Why the modes were tried in another than the usual order.
@@ -234,29 +240,59 @@ struct Inner {
     /// Where the filter runs.
     filter: Option<FilterPlace>,
     area: Area,
+    /// The kernel reads the rings and says when it wants a kick; other backends take what is sent only when kicked.
+    has_kernel_rings: bool,
+    /// The kernel wants room for a request in front of every packet.
+    sends_with_requests: bool,
+    /// See [`Inner::silent_kicks`].
+    tx_index_lags: bool,
     /// `None` only while dropping: it must go before the pools.
-    backend: Option<Backend>,
+    backend: Option<Box<dyn Backend>>,
     /// In a forked child that gave the port up: nothing that the parent has is touched.
     left: AtomicBool,
     /// Pools of halves that are gone: the kernel may use their lent frames as long as the socket lives.
     parked: Mutex<Vec<Pool>>,
 }
 
-/// What stands behind a port's rings.
-enum Backend {
-    /// The kernel.
-    Xdp(af_xdp::XdpBackend),
-    /// The kernel, for a sender without a port.
-    Unattached(unattached::Unattached),
-    /// The kernel, by packet sockets.
-    PacketRing(Box<packet_ring::PacketRing>),
-    /// Another port of this process.
-    Memory(memory::Endpoint),
-}
-
 impl Inner {
-    fn backend(&self) -> &Backend {
-        self.backend.as_ref().expect("taken only by drop")
+    /// For the only mode that was tried, without a filter; opening sets `order`, `refusals` and `filter` where it knows more.
+    fn new(
+        settings: &PortBuilder,
+        interface_index: u32,
+        mode: Mode,
+        chain_frames_max: usize,
+        area: Area,
+        backend: impl Backend + 'static,
+    ) -> Self {
+        let socket = backend.bound_socket();
+        Self {
+            interface: settings.interface.clone(),
+            interface_index,
+            queue: settings.queue,
+            mode,
+            order: None,
+            chain_frames_max,
+            refusals: Vec::new(),
+            measured: settings.measured.clone(),
+            multi_buffer: settings.multi_buffer,
+            filter: None,
+            area,
+            has_kernel_rings: socket.is_some(),
+            sends_with_requests: socket.is_some_and(|bound| bound.socket.takes_requests),
+            tx_index_lags: socket.is_some_and(|bound| bound.tx_index_lags),
+            backend: Some(Box::new(backend)),
+            left: AtomicBool::new(false),
+            parked: Mutex::default(),
+        }
+    }
+
+    fn backend(&self) -> &dyn Backend {
+        self.backend.as_deref().expect("taken only by drop")
+    }
+
+    /// Calls the backend, and explains its errors.
+    fn ask<T>(&self, call: impl FnOnce(&dyn Backend) -> io::Result<T>) -> io::Result<T> {
+        call(self.backend()).map_err(|error| self.explain(error))
     }
 
     const fn evidence(&self) -> Evidence {
@@ -268,76 +304,32 @@ impl Inner {
         }
     }
 
-    /// Whether the kernel wants room for a request in front of every packet.
-    fn sends_with_requests(&self) -> bool {
-        self.socket().is_some_and(|socket| socket.takes_requests)
-    }
-
-    fn socket(&self) -> Option<&XskSocket> {
-        match self.backend() {
-            Backend::Xdp(xdp) => Some(&xdp.socket),
-            Backend::Unattached(sending) => Some(&sending.socket),
-            Backend::PacketRing(_) | Backend::Memory(_) => None,
-        }
-    }
-
     fn statistics(&self) -> io::Result<Statistics> {
-        match self.backend() {
-            Backend::Xdp(xdp) => xdp.socket.statistics(),
-            Backend::Unattached(sending) => sending.socket.statistics(),
-            Backend::PacketRing(ring) => ring.statistics(),
-            Backend::Memory(endpoint) => Ok(endpoint.statistics()),
-        }
+        self.backend().statistics()
     }
 
-    /// Makes the other side take what is on the tx ring.
     fn kick_tx(&self) -> io::Result<TxKick> {
-        match self.backend() {
-            Backend::Xdp(xdp) => xdp.kick_tx().map_err(|error| self.explain(error)),
-            Backend::Unattached(sending) => sending.kick().map_err(|error| self.explain(error)),
-            Backend::PacketRing(ring) => ring.transmit().map_err(|error| self.explain(error)),
-            Backend::Memory(endpoint) => endpoint.transmit().map(|()| TxKick::Done),
-        }
+        self.ask(|backend| backend.kick_tx())
     }
 
     /// How many kicks in a row may show no progress although the kernel sends: before Linux 6.17 it shows what it took
     /// from the tx ring in copy mode only when it has taken all it saw, and each call takes a budget's worth.
     fn silent_kicks(&self, queued: u32) -> u32 {
-        match self.backend() {
-            Backend::Xdp(xdp) if xdp.tx_index_lags => queued.div_ceil(TX_BUDGET) + 1,
-            Backend::Unattached(sending) if sending.tx_index_lags => queued.div_ceil(TX_BUDGET) + 1,
-            _ => 0,
-        }
+        if self.tx_index_lags { queued.div_ceil(TX_BUDGET) + 1 } else { 0 }
     }
 
     fn kick_rx(&self) -> io::Result<()> {
-        match self.backend() {
-            Backend::Xdp(xdp) => xdp.kick_rx().map_err(|error| self.explain(error)),
-            // The receiver has what stands there, or there is none.
-            Backend::PacketRing(_) | Backend::Unattached(_) => Ok(()),
-            Backend::Memory(endpoint) => endpoint.clear_event(),
-        }
+        self.ask(|backend| backend.kick_rx())
     }
 
     fn wait_readable(&self, timeout: Duration) -> io::Result<Wakeup> {
-        match self.backend() {
-            Backend::Xdp(xdp) => xdp.socket.wait_readable(timeout),
-            Backend::Unattached(sending) => sending.socket.wait_readable(timeout),
-            Backend::PacketRing(ring) => ring.wait_readable(timeout).map_err(|error| self.explain(error)),
-            Backend::Memory(endpoint) => endpoint.wait_readable(timeout),
-        }
+        self.ask(|backend| backend.wait_readable(timeout))
     }
 
     /// Asks whether the port broke while nobody made it talk: polling a ring in memory never finds out.
     #[cold]
     fn check(&self) -> io::Result<()> {
-        match self.backend() {
-            // Of all calls, this one looks at the interface: poll and epoll never tell that it is down or gone.
-            Backend::Xdp(xdp) => xdp.kick_rx().map_err(|error| self.explain(error)),
-            Backend::PacketRing(ring) => ring.check().map_err(|error| self.explain(error)),
-            Backend::Unattached(sending) => sending.kick().map(drop).map_err(|error| self.explain(error)),
-            Backend::Memory(_) => Ok(()),
-        }
+        self.ask(|backend| backend.check())
     }
 
     /// Puts the kernel's errno into words a user can act on.
@@ -359,30 +351,18 @@ impl Inner {
     /// Gives the port up in a forked child: closing it changes nothing for the parent.
     fn leave(&self) {
         self.left.store(true, Relaxed);
-        if let Backend::Xdp(xdp) = self.backend() {
+        if let Some(xdp) = self.backend().as_xdp() {
             xdp.redirect.leave();
         }
     }
 
     /// Leaves what arrives to the host, which in the other modes has it anyway; see [`Redirect::clear`](redirect::Redirect::clear).
     fn leave_to_host(&self) -> bool {
-        match self.backend() {
-            Backend::Xdp(xdp) => xdp.leave_to_host(),
-            Backend::Unattached(_) | Backend::PacketRing(_) | Backend::Memory(_) => true,
-        }
+        self.backend().as_xdp().is_none_or(XdpBackend::leave_to_host)
     }
 
     fn is_left(&self) -> bool {
         self.left.load(Relaxed)
-    }
-
-    fn interface_index(&self) -> u32 {
-        match self.backend() {
-            Backend::Xdp(xdp) => xdp.inquiry.index(),
-            Backend::Unattached(sender) => sender.inquiry.index(),
-            Backend::PacketRing(ring) => ring.interface_index(),
-            Backend::Memory(_) => 0,
-        }
     }
 
     /// Keeps the pool of a half that is being dropped until the whole port is gone.
@@ -393,22 +373,13 @@ impl Inner {
 
 impl AsFd for Inner {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match self.backend() {
-            Backend::Xdp(xdp) => xdp.socket.as_fd(),
-            Backend::Unattached(sending) => sending.socket.as_fd(),
-            Backend::PacketRing(ring) => ring.as_fd(),
-            Backend::Memory(endpoint) => endpoint.as_fd(),
-        }
+        self.backend().as_fd()
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let disconnected = match &self.backend {
-            Some(Backend::Xdp(_)) if self.is_left() => false,
-            Some(Backend::Xdp(xdp)) => xdp.disconnect(),
-            _ => true,
-        };
+        let disconnected = self.backend().as_xdp().is_none_or(|xdp| !self.is_left() && xdp.disconnect());
         drop(self.backend.take());
         let pools = std::mem::take(self.parked.get_mut().unwrap_or_else(PoisonError::into_inner));
         for pool in pools {

@@ -9,15 +9,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::backend::Backend;
 use super::ladder::Order;
 use super::user_filter::{Rest, UserFilter};
-use super::{
-    Backend, FilterPlace, Inner, Mode, OpenError, Port, PortBuilder, Refusal, Statistics, Wait, assemble,
-};
+use super::{FilterPlace, Inner, Mode, OpenError, Port, PortBuilder, Refusal, Statistics, Wait, assemble};
 use crate::facts::metadata::Unsupported;
 use crate::memory::area::{Area, Arrivals, Half, none_in};
 use crate::port::filter::Instruction;
@@ -139,13 +138,12 @@ impl Sending {
     }
 }
 
-impl PacketRing {
-    /// Makes the kernel send what is on the tx ring.
-    pub(super) fn transmit(&self) -> io::Result<TxKick> {
+impl Backend for PacketRing {
+    fn kick_tx(&self) -> io::Result<TxKick> {
         lock(&self.sending).run()
     }
 
-    pub(super) fn wait_readable(&self, timeout: Duration) -> io::Result<Wakeup> {
+    fn wait_readable(&self, timeout: Duration) -> io::Result<Wakeup> {
         let (wakeup, broken) = wait_readable_or_broken(self.receiving.as_fd(), timeout)?;
         if broken || wakeup == Wakeup::TimedOut {
             self.check()?;
@@ -153,8 +151,8 @@ impl PacketRing {
         Ok(wakeup)
     }
 
-    /// Whether the interface is still there and up. The socket's own word is read only to be forgotten: it may be of long ago.
-    pub(super) fn check(&self) -> io::Result<()> {
+    /// The socket's own word is read only to be forgotten: it may be of long ago.
+    fn check(&self) -> io::Result<()> {
         self.receiving.forget_error()?;
         match self.inquiry.condition() {
             Condition::Up => Ok(()),
@@ -163,11 +161,7 @@ impl PacketRing {
         }
     }
 
-    pub(super) fn interface_index(&self) -> u32 {
-        self.inquiry.index()
-    }
-
-    pub(super) fn statistics(&self) -> io::Result<Statistics> {
+    fn statistics(&self) -> io::Result<Statistics> {
         let mut dropped = lock(&self.dropped);
         let counts = self.receiving.counts()?;
         dropped.drops += u64::from(counts.drops);
@@ -241,21 +235,9 @@ pub(super) fn open(
         _promiscuous: promiscuous,
     };
     let rings = Rings { fill: ring::closed(), completion, rx, tx };
-    let inner = Inner {
-        interface: settings.interface.clone(),
-        queue: settings.queue,
-        mode: Mode::PacketRing,
-        order: order.why,
-        chain_frames_max: Outgoing::PIECES_MAX,
-        refusals: std::mem::take(refusals),
-        measured: settings.measured.clone(),
-        multi_buffer: settings.multi_buffer,
-        filter: place,
-        area: area.clone(),
-        backend: Some(Backend::PacketRing(Box::new(backend))),
-        left: AtomicBool::new(false),
-        parked: Mutex::default(),
-    };
+    let (mode, frames_max) = (Mode::PacketRing, Outgoing::PIECES_MAX);
+    let mut inner = Inner::new(settings, interface.index, mode, frames_max, area.clone(), backend);
+    (inner.order, inner.refusals, inner.filter) = (order.why, std::mem::take(refusals), place);
     let in_user_space = matches!(inner.filter, Some(FilterPlace::UserSpace(_)));
     let mut port = assemble(inner, rings, (receive, send), Some(announcer), settings);
     if let Some(program) = settings.filter.as_ref().filter(|_| in_user_space) {

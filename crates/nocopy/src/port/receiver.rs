@@ -191,7 +191,7 @@ impl Receiver {
             Mode::Memory => Rest::Nobody,
             _ => Rest::HandOver(Box::new(self.to_host()?)),
         };
-        Ok(Some(UserFilter::new(program.clone(), self.inner.interface_index(), self.inner.queue, rest)))
+        Ok(Some(UserFilter::new(program.clone(), self.inner.interface_index, self.inner.queue, rest)))
     }
 
     pub(super) fn replace_filter(&mut self, filter: Option<UserFilter>) {

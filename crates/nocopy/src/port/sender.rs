@@ -56,7 +56,7 @@ impl Sender {
         let booked = Cell::new(tx.written());
         let chain_bytes_max = settings.mtu_bytes.saturating_add(LINK_HEADER_BYTES) as usize;
         let longest_frame = chain_bytes_max.min(pool.frame_bytes() as usize);
-        let frame_bytes_max = if inner.sends_with_requests() { 0 } else { longest_frame };
+        let frame_bytes_max = if inner.sends_with_requests { 0 } else { longest_frame };
         let chain_frames_max = match settings.multi_buffer {
             true => inner.chain_frames_max.min(tx.capacity() as usize),
             false => 1,
@@ -211,8 +211,7 @@ impl Sender {
             Some(RejectedReason::TooManyFrames { frames_max: self.chain_frames_max })
         } else if !chain.buffers().iter().all(|frame| self.pool.owns(frame)) {
             Some(RejectedReason::ForeignArea)
-        } else if self.inner.sends_with_requests() && !chain.buffers().iter().all(Frame::has_room_for_request)
-        {
+        } else if self.inner.sends_with_requests && !chain.buffers().iter().all(Frame::has_room_for_request) {
             Some(RejectedReason::NoRoomForRequest)
         } else {
             let count = count as u32; // no more than a ring has entries
@@ -259,7 +258,7 @@ impl Sender {
         self.reap();
         let mut queued = self.tx.in_flight();
         let mut silent_kicks = self.inner.silent_kicks(queued);
-        while queued > 0 && (self.tx.needs_wakeup() || self.inner.socket().is_none()) {
+        while queued > 0 && (self.tx.needs_wakeup() || !self.inner.has_kernel_rings) {
             let kick = self.inner.kick_tx()?;
             self.dropped += u64::from(kick == TxKick::Busy && self.inner.mode != Mode::XdpZeroCopy);
             self.reap();

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
 use super::redirect::Redirect;
-use super::{Backend, Inner};
+use super::{Inner, Mode};
 use crate::facts::evidence::{Cause, Evidence};
 use crate::facts::kernel::KernelVersion;
 use crate::memory::area::Chain;
@@ -167,26 +167,25 @@ pub enum ToHostError {
 impl ToHost {
     pub(super) fn of(port: &Inner) -> Result<Self, ToHostError> {
         let interface = port.interface.clone();
-        let backend = match port.backend() {
-            Backend::Xdp(backend) => backend,
-            // The second has no receiver to ask for this.
-            Backend::PacketRing(_) | Backend::Unattached(_) => {
-                return Err(ToHostError::HostHasThem { interface });
-            }
-            Backend::Memory(_) => return Err(ToHostError::MemoryPort),
+        let Some(backend) = port.backend().as_xdp() else {
+            return Err(match port.mode {
+                Mode::Memory => ToHostError::MemoryPort,
+                _ => ToHostError::HostHasThem { interface },
+            });
         };
+        let inquiry = &backend.bound.inquiry;
         if backend.redirect.recipe.at == Attach::Generic && backend.redirect.recipe.pass.is_none() {
             return Err(ToHostError::Granted { interface });
         }
-        if backend.inquiry.condition() == Condition::Gone {
+        if inquiry.condition() == Condition::Gone {
             return Err(ToHostError::Gone { interface });
         }
         let prepared = backend.way_to_host.clone();
-        let way = prepared.map_or_else(|| Way::prepare(&interface, &backend.inquiry), Ok)?;
+        let way = prepared.map_or_else(|| Way::prepare(&interface, inquiry), Ok)?;
         Ok(Self {
             way,
             interface,
-            interface_index: backend.inquiry.index(),
+            interface_index: port.interface_index,
             redirect: Arc::downgrade(&backend.redirect),
             buffer: Vec::new(),
             whole: Vec::new(),

@@ -5,46 +5,20 @@
 //! frames of any socket bound to a queue, makes socket buffers of them and hands those to the driver. So this is for programs that send
 //! much on interfaces which are somebody else's business.
 
-use std::io;
-use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
-
-use super::{Backend, Inner, Mode, OpenError, PortBuilder, Sender};
+use super::af_xdp::CHAIN_FRAMES_MAX;
+use super::bound_socket::BoundSocket;
+use super::{Inner, Mode, OpenError, PortBuilder, Sender};
 use crate::memory::area::{Area, Half, none_in};
 use crate::ring::{Consumer, Producer};
 use crate::sys::capability;
-use crate::sys::interface::{Condition, Inquiry, Interface};
-use crate::sys::xsk::{Binding, Descriptor, RingSizes, TxKick, XskSocket};
+use crate::sys::interface::Interface;
+use crate::sys::xsk::{Binding, Descriptor, RingSizes, XskSocket};
 
 /// Nothing is ever put on it.
 const FILL_ENTRIES: u32 = 1;
 
 /// Frames that hold a packet of the common MTU; longer ones are faster by a packet socket.
 const FRAME_BYTES: u32 = 2048;
-
-/// What stands behind such a sender.
-pub(super) struct Unattached {
-    pub(super) socket: XskSocket,
-    /// See [`XdpBackend`](super::af_xdp::XdpBackend).
-    pub(super) tx_index_lags: bool,
-    pub(super) inquiry: Inquiry,
-}
-
-impl Unattached {
-    /// Makes the kernel look at the tx ring.
-    pub(super) fn kick(&self) -> io::Result<TxKick> {
-        match self.socket.kick_tx() {
-            // As with ports: the driver may just be starting its device anew.
-            Err(error)
-                if error.raw_os_error() == Some(libc::ENETDOWN)
-                    && self.inquiry.condition() == Condition::Up =>
-            {
-                Ok(TxKick::Again)
-            }
-            done => done,
-        }
-    }
-}
 
 impl PortBuilder {
     /// Opens a sender alone, in copy mode: nothing is attached to the interface, and what arrives stays with the host. Of the
@@ -68,22 +42,8 @@ impl PortBuilder {
         let mut pool = area.pool(Half::Send, self.tx_frames)?;
         pool.set_offers(none_in(Mode::XdpCopyNative).1);
         let (_, inquiry) = self.attend(&interface)?;
-        let tx_index_lags = !socket.raise_tx_budget(self.rings.tx);
-        let inner = Inner {
-            interface: self.interface.clone(),
-            queue: self.queue,
-            mode: Mode::XdpCopyNative,
-            order: None,
-            chain_frames_max: super::af_xdp::CHAIN_FRAMES_MAX,
-            refusals: Vec::new(),
-            measured: Vec::new(),
-            multi_buffer: self.multi_buffer,
-            filter: None,
-            area,
-            backend: Some(Backend::Unattached(Unattached { socket, tx_index_lags, inquiry })),
-            left: AtomicBool::new(false),
-            parked: Mutex::default(),
-        };
+        let bound = BoundSocket::new(&self, Mode::XdpCopyNative, socket, inquiry);
+        let inner = Inner::new(&self, interface.index, Mode::XdpCopyNative, CHAIN_FRAMES_MAX, area, bound);
         Ok(Sender::new(inner.into(), tx, completion, pool, &self))
     }
 

@@ -193,11 +193,6 @@ impl Inquiry {
         Ok(Self { index, socket: control_socket()? })
     }
 
-    /// Its index, for as long as it is there.
-    pub(crate) const fn index(&self) -> u32 {
-        self.index
-    }
-
     /// The network namespace it was in.
     pub(crate) fn namespace(&self) -> io::Result<NamespaceId> {
         NamespaceId::of_socket(&self.socket)

@@ -14,7 +14,6 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use super::memory::Mapping;
 use super::option;
-use super::poll::{Wakeup, wait_readable};
 use crate::counter::counters;
 use crate::facts::metadata::Request;
 use crate::ring::{self, Consumer, Producer, RingLayout};
@@ -338,11 +337,6 @@ impl XskSocket {
             Err(errno) if is_transient(errno) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
-    }
-
-    /// Sleeps until a packet is there or `timeout` passed.
-    pub(crate) fn wait_readable(&self, timeout: Duration) -> io::Result<Wakeup> {
-        wait_readable(self.fd.as_fd(), timeout)
     }
 }
 

@@ -1,0 +1,60 @@
+//! An AF_XDP socket bound to a queue, as far as it sends: all of a sender without a port, and half of a port.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::backend::Backend;
+use super::{Mode, PortBuilder, Statistics};
+use crate::sys::interface::{Condition, Inquiry};
+use crate::sys::xsk::{TxKick, XskSocket};
+
+/// An AF_XDP socket that is bound.
+#[derive(Debug)]
+pub(super) struct BoundSocket {
+    pub(super) socket: XskSocket,
+    /// Whether the kernel's index of the tx ring may be behind what it has sent; see `Inner::silent_kicks`.
+    pub(super) tx_index_lags: bool,
+    pub(super) inquiry: Inquiry,
+}
+
+impl BoundSocket {
+    pub(super) fn new(settings: &PortBuilder, mode: Mode, socket: XskSocket, inquiry: Inquiry) -> Self {
+        // The option came one version after the index stopped lagging.
+        let tx_index_lags = mode != Mode::XdpZeroCopy && !socket.raise_tx_budget(settings.rings.tx);
+        Self { socket, tx_index_lags, inquiry }
+    }
+
+    /// Whether the driver refuses only because it is just starting its device anew, as some do when queues are changed, or
+    /// when carrier goes while frames wait to be sent (igb): the interface is up all the same.
+    #[cold]
+    pub(super) fn is_resetting(&self, error: &io::Error) -> bool {
+        error.raw_os_error() == Some(libc::ENETDOWN) && self.inquiry.condition() == Condition::Up
+    }
+}
+
+impl Backend for BoundSocket {
+    fn statistics(&self) -> io::Result<Statistics> {
+        self.socket.statistics()
+    }
+
+    fn kick_tx(&self) -> io::Result<TxKick> {
+        match self.socket.kick_tx() {
+            Err(error) if self.is_resetting(&error) => Ok(TxKick::Again),
+            done => done,
+        }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.kick_tx().map(drop)
+    }
+
+    fn bound_socket(&self) -> Option<&BoundSocket> {
+        Some(self)
+    }
+}
+
+impl AsFd for BoundSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
