@@ -5,14 +5,11 @@ use std::time::{Duration, Instant};
 
 use crate::sys::poll::Wakeup;
 
-/// Empty looks between two looks at the clock while spinning; a look at the clock costs as much as some 50 of them.
-const SPINS_PER_CLOCK: u32 = 64;
-
-/// How often whoever waits asks the kernel whether the port still works.
-const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// How often a waiting receiver asks the kernel whether the port still works.
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often to look for frames coming home while none is free for a packet.
-const STARVED_INTERVAL: Duration = Duration::from_millis(1);
+pub(crate) const STARVED_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The shortest sleep on purpose: below it, the kernel's timers make no difference.
 const SLEEP_MIN: Duration = Duration::from_micros(20);
@@ -41,8 +38,12 @@ pub enum Wait {
     },
 }
 
-/// What waits for packets: one receiver, or several as one.
+/// What waits for packets: one receiver, several as one, or a socket. What a socket does not need does nothing by default.
 pub(crate) trait Waiting {
+    /// Empty looks between two looks at the clock while spinning: where a look reads memory, a look at the clock costs as much as
+    /// some 50 of them.
+    const LOOKS_PER_CLOCK: u32 = 64;
+
     /// Whether a batch can be made.
     fn is_ready(&mut self) -> bool;
     /// Prepares for a wait by the kernel; true if there is nothing to wait for.
@@ -51,13 +52,21 @@ pub(crate) trait Waiting {
     /// now and then.
     fn refresh(&mut self) -> io::Result<()>;
     /// Makes the kernel go on if it wants to be told.
-    fn poke(&mut self) -> io::Result<()>;
+    fn poke(&mut self) -> io::Result<()> {
+        Ok(())
+    }
     /// Asks whether the port still works.
-    fn check(&mut self) -> io::Result<()>;
-    /// Whether no frame is left to receive into before one comes home.
-    fn has_no_frames(&self) -> bool;
+    fn check(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+    /// How long the kernel may wait before the next look, because something that matters does not end its wait.
+    fn nap_max(&self) -> Duration {
+        Duration::MAX
+    }
     /// Whether packets are there, and must wait for a frame: that would end any wait by the kernel at once.
-    fn is_starved(&mut self) -> bool;
+    fn is_starved(&mut self) -> bool {
+        false
+    }
     /// Lets the kernel wait.
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup>;
     /// Whether the wait is to end because somebody else wants it to; that is heard then.
@@ -70,8 +79,8 @@ pub(crate) trait Waiting {
         std::thread::sleep(duration);
         Ok(false)
     }
-    /// Packets read since this was last asked, and how many may come before they are dropped.
-    fn progress(&mut self) -> (u64, u32);
+    /// Packets read since the beginning, modulo 2^32, and how many may come before they are dropped.
+    fn progress(&self) -> (u32, u32);
     fn coalescer(&mut self) -> &mut Coalescer;
 }
 
@@ -92,12 +101,12 @@ pub(crate) fn wait(waiting: &mut impl Waiting, how: Wait, deadline: Option<Insta
 }
 
 /// Spins until packets are there or somebody ends the wait (true), or the time is up (false).
-fn spin(waiting: &mut impl Waiting, deadline: Option<Instant>) -> io::Result<bool> {
+fn spin<W: Waiting>(waiting: &mut W, deadline: Option<Instant>) -> io::Result<bool> {
     let mut last_check = Instant::now();
     loop {
         // Frames that came home otherwise than by a batch: without them there may never be another batch.
         waiting.refresh()?;
-        for _ in 0..SPINS_PER_CLOCK {
+        for _ in 0..W::LOOKS_PER_CLOCK {
             if waiting.is_ready() {
                 return Ok(true);
             }
@@ -124,14 +133,12 @@ fn sleep(waiting: &mut impl Waiting, deadline: Option<Instant>) -> io::Result<()
         if left.is_zero() || waiting.is_woken() {
             return Ok(());
         }
-        // Neither frames that come home nor an interface that goes end the kernel's wait.
         if waiting.is_starved() {
             std::thread::sleep(STARVED_INTERVAL.min(left));
             continue;
         }
-        let nap = if waiting.has_no_frames() { STARVED_INTERVAL } else { CHECK_INTERVAL };
         // What has come is given at once: to arm again would cost system calls that nobody waits for.
-        if waiting.wait_readable(nap.min(left))? == Wakeup::Interrupted || waiting.is_ready() {
+        if waiting.wait_readable(waiting.nap_max().min(left))? == Wakeup::Interrupted || waiting.is_ready() {
             return Ok(());
         }
     }
@@ -153,14 +160,19 @@ fn coalesce(
         if left.is_zero() || waiting.is_woken() {
             return Ok(());
         }
-        let (received, room) = waiting.progress();
-        let sleep = waiting.coalescer().sleep(Instant::now(), received, room, packets, delay);
+        let (read, room) = waiting.progress();
+        let sleep = waiting.coalescer().sleep(Instant::now(), read, room, packets, delay);
         let is_over = waiting.sleep(sleep.clamp(SLEEP_MIN, CHECK_INTERVAL).min(left))?;
         if is_over || waiting.is_ready() {
             return Ok(());
         }
         waiting.check()?;
     }
+}
+
+/// Adds up the progress of several receivers. All packets may come to one of them: its ring must not overflow.
+pub(crate) fn add_progress((all, least): (u32, u32), (read, room): (u32, u32)) -> (u32, u32) {
+    (all.wrapping_add(read), least.min(room))
 }
 
 fn time_left(deadline: Option<Instant>) -> Duration {
@@ -175,16 +187,18 @@ const RATE_ASSUMED_PER_S: f64 = 14.88e6;
 pub(crate) struct Coalescer {
     /// When the last sleep was decided.
     since: Option<Instant>,
+    /// What had been read then.
+    read: u32,
     last: Duration,
 }
 
 impl Coalescer {
-    /// How long to sleep now that `received` packets have come since the last sleep was decided, into rings that hold
-    /// `ring` of them.
-    fn sleep(&mut self, now: Instant, received: u64, ring: u32, packets: u32, delay: Duration) -> Duration {
+    /// How long to sleep now that `read` packets were read since the beginning, modulo 2^32, from rings that hold `ring` of them.
+    fn sleep(&mut self, now: Instant, read: u32, ring: u32, packets: u32, delay: Duration) -> Duration {
         let safe = f64::from(ring) / 2.0;
+        let received = read.wrapping_sub(std::mem::replace(&mut self.read, read));
         let rate_per_s = match self.since.replace(now) {
-            Some(since) => received as f64 / now.duration_since(since).as_secs_f64().max(1e-6),
+            Some(since) => f64::from(received) / now.duration_since(since).as_secs_f64().max(1e-6),
             None => RATE_ASSUMED_PER_S,
         };
         let wanted = f64::from(packets).min(safe) / rate_per_s.max(1e-3);
@@ -206,13 +220,12 @@ mod tests {
     /// Runs the decision against a constant rate and returns the sleeps it settles into.
     fn steady(rate_per_s: f64, ring: u32, packets: u32, delay: Duration) -> Vec<Duration> {
         let mut coalescer = Coalescer::default();
-        let (mut now, mut received) = (Instant::now(), 0);
+        let (mut now, mut read) = (Instant::now(), 0);
         (0..40)
             .map(|_| {
-                let sleep = coalescer.sleep(now, received, ring, packets, delay);
+                let sleep = coalescer.sleep(now, read, ring, packets, delay);
                 now += sleep;
-                let arrived = (rate_per_s * sleep.as_secs_f64()) as u64;
-                received = arrived;
+                read += (rate_per_s * sleep.as_secs_f64()) as u32;
                 sleep
             })
             .collect()

@@ -8,7 +8,7 @@ use nocopy_proto::message::wire::HEADER_BYTES;
 use nocopy_proto::message::{MESSAGE_BYTES_MAX, Settings, framing};
 
 use super::Endpoint;
-use super::carrier::Carrier;
+use super::carrier::{OverPort, Sockets};
 use super::memory::{Frames, Shares};
 use crate::port::{PortBuilder, Wait};
 use crate::udp::{self, over_port};
@@ -184,8 +184,7 @@ impl Builder {
         let usual = if address.is_ipv4() { DATAGRAM_BYTES_IPV4 } else { DATAGRAM_BYTES_IPV6 };
         let settings = self.settings_for(usual)?;
         let shares = Shares::of(self.memory_bytes, settings.datagram_bytes.into(), settings.window_packets)?;
-        let carrier = Carrier::bind(address, &shares)?;
-        Endpoint::new(carrier, settings, self.wait)
+        Endpoint::new(Box::new(Sockets::bind(address, &shares)?), settings, self.wait)
     }
 
     /// An endpoint over a port on each queue of an interface, past the host's network stack, with this address of the interface. What the port cannot carry
@@ -202,15 +201,15 @@ impl Builder {
         let port = if frames.several { port.multi_buffer(true) } else { port };
         let marks = over_port::Settings { congestion_marks: true, ..over_port::Settings::default() };
         let sockets = over_port::Socket::open_queues(port, address, &marks)?;
-        let (carrier, datagram_bytes_max) =
-            Carrier::over(sockets, frames.held_max()).map_err(over_port::OpenError::Poll)?;
+        let carrier = OverPort::new(sockets, frames.held_max()).map_err(over_port::OpenError::Poll)?;
+        let datagram_bytes_max = carrier.datagram_bytes_max();
         let longest = u16::try_from(datagram_bytes_max).unwrap_or(DATAGRAM_BYTES_MAX);
         settings.datagram_bytes = self.datagram_bytes.unwrap_or(longest).min(longest);
         if settings.datagram_bytes < DATAGRAM_BYTES_MIN {
             let (value, least) = (settings.datagram_bytes.into(), DATAGRAM_BYTES_MIN.into());
             return Err(OpenError::Setting { setting: "datagrams", value, least, most: datagram_bytes_max });
         }
-        Endpoint::new(carrier, settings, self.wait)
+        Endpoint::new(Box::new(carrier), settings, self.wait)
     }
 
     /// The settings, checked, with datagrams of `usual` bytes if nothing else was asked for.

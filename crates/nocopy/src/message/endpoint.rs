@@ -40,7 +40,7 @@ pub(super) type Buffers = SmallVec<[Buffer; 2]>;
 #[derive(Debug)]
 pub struct Endpoint {
     pub(super) protocol: protocol::Endpoint<Packet, Received>,
-    pub(super) carrier: Carrier,
+    pub(super) carrier: Box<dyn Carrier>,
     peers: Peers,
     /// Packets of a message that is being queued.
     made: Vec<Packet>,
@@ -165,7 +165,7 @@ impl Endpoint {
         Builder::new()
     }
 
-    pub(super) fn new(carrier: Carrier, settings: Settings, wait: Wait) -> Result<Self, OpenError> {
+    pub(super) fn new(carrier: Box<dyn Carrier>, settings: Settings, wait: Wait) -> Result<Self, OpenError> {
         let mut seed = [0; 32];
         // 32 bytes come whole or not at all (getrandom(2)).
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
@@ -269,7 +269,7 @@ impl Endpoint {
     #[inline]
     fn send_as(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<(), SendError> {
         match self.peers.open(peer).filter(|open| open.takes(kind, message.len())) {
-            Some(open) => open.put(kind, message.len(), std::iter::once(message), &mut self.carrier),
+            Some(open) => open.put(kind, message.len(), std::iter::once(message), &mut *self.carrier),
             None => self.send_in_fresh(peer, kind, message)?,
         }
         self.sent.messages += 1;
@@ -288,7 +288,7 @@ impl Endpoint {
         if packets == 1 && whole_header_bytes(kind) + message.len() <= payload_bytes_max {
             let Some(packet) = self.carrier.packet() else { return Err(self.starve(peer, left)) };
             let open = self.peers.begin(peer, OpenPacket::new(packet, payload_bytes_max));
-            open.put(kind, message.len(), std::iter::once(message), &mut self.carrier);
+            open.put(kind, message.len(), std::iter::once(message), &mut *self.carrier);
             return Ok(());
         }
         for chunk in framing::chunks(kind, message.len(), 0, payload_bytes_max) {
@@ -393,7 +393,7 @@ impl Endpoint {
     ) -> Result<(), SendError> {
         let parts = || buffers.iter().map(|buffer| &**buffer);
         match self.peers.open(peer).filter(|open| open.takes(kind, bytes)) {
-            Some(open) => open.put(kind, bytes, parts(), &mut self.carrier),
+            Some(open) => open.put(kind, bytes, parts(), &mut *self.carrier),
             None => {
                 let mut whole = [0; INLINE_BYTES_MAX];
                 let mut at = 0;
@@ -517,7 +517,7 @@ impl Endpoint {
 
     fn close_packet_of(&mut self, peer: Peer) {
         if let Some(open) = self.peers.take(peer) {
-            let packet = open.close(&mut self.carrier);
+            let packet = open.close(&mut *self.carrier);
             // There was room when it was begun; a peer that is gone was told of by an event.
             let _ = self.queue(peer, packet);
         }
@@ -525,7 +525,7 @@ impl Endpoint {
 
     fn close_packets(&mut self) {
         while let Some((peer, open)) = self.peers.take_any() {
-            let packet = open.close(&mut self.carrier);
+            let packet = open.close(&mut *self.carrier);
             let _ = self.queue(peer, packet); // as above
         }
     }
@@ -733,11 +733,14 @@ impl Endpoint {
         let Self { protocol, carrier, unsent, .. } = self;
         *unsent = 0;
         while let Some(transmit) = protocol.poll_transmit(now) {
-            carrier.transmit(&transmit);
-            if let Transmit::Packet { peer, to, header, .. } = transmit {
-                protocol.transmit_followers(now, peer, header, |packet, header| {
-                    carrier.transmit_packet(to, packet, header, false);
-                });
+            match transmit {
+                Transmit::Packet { peer, to, packet, header, crc, .. } => {
+                    carrier.transmit_packet(to, packet, &header, crc);
+                    protocol.transmit_followers(now, peer, header, |packet, header| {
+                        carrier.transmit_packet(to, packet, header, false);
+                    });
+                }
+                Transmit::Control { to, datagram } => carrier.transmit_control(to, datagram),
             }
             // What follows from having nothing more is seen to when the packets are on their way.
             if !protocol.has_more() {
@@ -785,7 +788,7 @@ impl Endpoint {
     /// Throws the packet away that is being filled for a peer.
     fn discard_packet_of(&mut self, peer: Peer) {
         if let Some(open) = self.peers.take(peer) {
-            let packet = open.close(&mut self.carrier);
+            let packet = open.close(&mut *self.carrier);
             self.carrier.release(packet);
         }
     }

@@ -34,7 +34,7 @@ impl OpenPacket {
         kind: Kind,
         bytes: usize,
         parts: impl Iterator<Item = &'m [u8]>,
-        carrier: &mut Carrier,
+        carrier: &mut dyn Carrier,
     ) {
         let left = self.payload_bytes_max - self.used;
         let piece = framing::chunks(kind, bytes, left, self.payload_bytes_max).next().expect("at least one");
@@ -51,7 +51,7 @@ impl OpenPacket {
 
     /// The packet, as long as it became.
     #[inline]
-    pub(super) fn close(self, carrier: &mut Carrier) -> Packet {
+    pub(super) fn close(self, carrier: &mut dyn Carrier) -> Packet {
         carrier.set_payload_bytes(&self.packet, self.used);
         self.packet
     }

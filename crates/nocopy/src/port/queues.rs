@@ -348,8 +348,8 @@ impl Waiting for Queues {
         self.receivers().try_for_each(Waiting::check)
     }
 
-    fn has_no_frames(&self) -> bool {
-        self.ports.iter().any(|port| port.receiver.has_no_frames())
+    fn nap_max(&self) -> Duration {
+        self.ports.iter().map(|port| port.receiver.nap_max()).min().expect("at least one queue")
     }
 
     fn is_starved(&mut self) -> bool {
@@ -377,11 +377,8 @@ impl Waiting for Queues {
         }
     }
 
-    fn progress(&mut self) -> (u64, u32) {
-        // All may come to one queue: its ring must not overflow.
-        self.receivers()
-            .map(Waiting::progress)
-            .fold((0, u32::MAX), |(all, least), (received, room)| (all + received, least.min(room)))
+    fn progress(&self) -> (u32, u32) {
+        self.ports.iter().map(|port| port.receiver.progress()).fold((0, u32::MAX), wait::add_progress)
     }
 
     fn coalescer(&mut self) -> &mut Coalescer {

@@ -37,8 +37,6 @@ pub struct Receiver {
     turned_away: TurnedAway,
     wait: Wait,
     coalescer: Coalescer,
-    /// `rx.read()` when the coalescer was last asked.
-    read_at_sleep: u32,
     /// Last, so that the rings are unmapped before the socket is closed: a mapping keeps it open.
     inner: Arc<Inner>,
 }
@@ -53,7 +51,6 @@ impl Receiver {
         settings: &PortBuilder,
     ) -> Self {
         pool.refill(&mut fill);
-        let read_at_sleep = rx.read();
         let (batch, wait, multi_buffer) = (settings.batch, settings.wait, settings.multi_buffer);
         let (faults, coalescer) = (Faults::default(), Coalescer::default());
         Self {
@@ -69,7 +66,6 @@ impl Receiver {
             turned_away: TurnedAway::default(),
             wait,
             coalescer,
-            read_at_sleep,
         }
     }
 
@@ -359,8 +355,10 @@ impl Waiting for Receiver {
         self.inner.check()
     }
 
-    fn has_no_frames(&self) -> bool {
-        self.pool.lent_count() == 0 && self.pool.free_count() == 0
+    fn nap_max(&self) -> Duration {
+        // Neither frames that come home nor an interface that is removed end the kernel's wait.
+        let has_no_frames = self.pool.lent_count() == 0 && self.pool.free_count() == 0;
+        if has_no_frames { wait::STARVED_INTERVAL } else { wait::CHECK_INTERVAL }
     }
 
     fn is_starved(&mut self) -> bool {
@@ -371,12 +369,10 @@ impl Waiting for Receiver {
         self.inner.wait_readable(timeout)
     }
 
-    fn progress(&mut self) -> (u64, u32) {
-        let read = self.rx.read();
-        let received = read.wrapping_sub(std::mem::replace(&mut self.read_at_sleep, read));
+    fn progress(&self) -> (u32, u32) {
         let lent = u32::try_from(self.pool.lent_count()).unwrap_or(u32::MAX);
         let room = if self.announcer.is_some() { u32::MAX } else { lent };
-        (received.into(), self.rx.capacity().min(room))
+        (self.rx.read(), self.rx.capacity().min(room))
     }
 
     fn coalescer(&mut self) -> &mut Coalescer {

@@ -64,7 +64,8 @@ fn receive(from: &mut Endpoint, at: &mut Endpoint) -> (Peer, Kind, Vec<u8>) {
 
 #[test]
 fn a_message_goes_and_its_answer_comes_back() {
-    for wait in [Wait::Spin, Wait::Interrupt, Wait::Adaptive { spin: Duration::from_micros(50) }] {
+    let coalesced = Wait::Coalesced { packets: 4, delay: Duration::from_millis(1) };
+    for wait in [Wait::Spin, Wait::Interrupt, Wait::Adaptive { spin: Duration::from_micros(50) }, coalesced] {
         let (mut left, to_right, mut right, to_left) = pair(|builder| builder.wait(wait));
         for number in 0..100 {
             left.send(to_right, &pattern(number, number)).unwrap();

@@ -189,7 +189,8 @@ fn acknowledgements_through_the_kernel_do_not_run_out_of_frames() {
 
 #[test]
 fn calls_are_answered_however_both_wait() {
-    let waits = [Wait::Spin, Wait::Interrupt, Wait::Adaptive { spin: Duration::from_micros(50) }];
+    let coalesced = Wait::Coalesced { packets: 4, delay: Duration::from_millis(1) };
+    let waits = [Wait::Spin, Wait::Interrupt, Wait::Adaptive { spin: Duration::from_micros(50) }, coalesced];
     for (left, right) in WAYS {
         for wait in waits {
             let lab = lab!();

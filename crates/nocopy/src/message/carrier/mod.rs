@@ -3,32 +3,58 @@
 mod port;
 mod sockets;
 
+use std::fmt::Debug;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+use nocopy_proto::message::Kind;
 use nocopy_proto::message::framing::{self, Placed};
-use nocopy_proto::message::{Kind, Transmit};
 
+use super::HEADER_BYTES;
 use super::counters::CarrierCounters;
 use super::endpoint::Buffers;
-use super::memory::Shares;
-use super::{HEADER_BYTES, OpenError};
 use crate::facts::evidence::{Evidence, Tally};
 use crate::memory::area::Frame;
 use crate::memory::pool::Buffer;
 use crate::port::Wait;
-use crate::udp::over_port::Socket;
-use port::OverPort;
-pub(super) use port::Returned;
-pub(super) use sockets::PASSING;
-use sockets::Sockets;
+pub(super) use port::{OverPort, Returned};
+pub(super) use sockets::{PASSING, Sockets};
 
 /// A packet to send: where its carrier keeps it.
 #[derive(Debug)]
 pub(super) struct Packet(u32);
+
+/// What a packet's memory is still needed for: until it was handed to the kernel, and until the peer has it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Hold {
+    waits: bool,
+    acknowledged: bool,
+}
+
+impl Hold {
+    /// It waits to be handed to the kernel. False if it does already.
+    #[inline]
+    fn begin_to_wait(&mut self) -> bool {
+        !std::mem::replace(&mut self.waits, true)
+    }
+
+    /// It was handed to the kernel, or given up. True if it was acknowledged meanwhile, and is free now.
+    #[inline]
+    fn end_wait(&mut self) -> bool {
+        self.waits = false;
+        self.acknowledged
+    }
+
+    /// The peer has it. True if it does not wait, and is free now.
+    #[inline]
+    fn acknowledge(&mut self) -> bool {
+        self.acknowledged = true;
+        !self.waits
+    }
+}
 
 /// A received datagram, where it lies.
 #[derive(Debug)]
@@ -111,197 +137,82 @@ impl Room {
     }
 }
 
+/// Takes datagrams as they come: from where, whether marked, the datagram.
+pub(super) type Deliver<'a> = dyn FnMut(SocketAddr, bool, Came) + 'a;
+
 /// The way to the network.
-#[derive(Debug)]
-pub(super) enum Carrier {
-    Sockets(Box<Sockets>),
-    Port(Box<OverPort>),
-}
-
-macro_rules! each {
-    ($carrier:expr, $name:ident => $call:expr) => {
-        match $carrier {
-            Carrier::Sockets($name) => $call,
-            Carrier::Port($name) => $call,
-        }
-    };
-}
-
-impl Carrier {
-    pub(super) fn bind(address: SocketAddr, shares: &Shares) -> Result<Self, OpenError> {
-        Ok(Self::Sockets(Box::new(Sockets::bind(address, shares)?)))
+pub(super) trait Carrier: AsFd + Debug + Send {
+    /// What counts the frames that the program takes, if it takes frames.
+    fn home(&self) -> Option<&Arc<Returned>> {
+        None
     }
 
-    /// Over ports on all queues, of which so many frames may be held each; with the longest datagram they carry.
-    pub(super) fn over(sockets: Vec<Socket>, frames_max: u32) -> io::Result<(Self, usize)> {
-        let carrier = OverPort::new(sockets, frames_max)?;
-        let datagram_bytes_max = carrier.datagram_bytes_max();
-        Ok((Self::Port(Box::new(carrier)), datagram_bytes_max))
-    }
-
-    /// Who is told of frames that the program takes.
-    #[inline]
-    pub(super) fn home(&self) -> Option<&Arc<Returned>> {
-        match self {
-            Self::Sockets(_) => None,
-            Self::Port(carrier) => Some(carrier.home()),
-        }
-    }
-
-    pub(super) fn local_address(&self) -> SocketAddr {
-        each!(self, carrier => carrier.local_address())
-    }
+    fn local_address(&self) -> SocketAddr;
 
     /// How many packets can be made now.
-    #[inline]
-    pub(super) fn room(&self) -> Room {
-        each!(self, carrier => carrier.room())
-    }
+    fn room(&self) -> Room;
 
     /// A packet to write.
-    #[inline]
-    pub(super) fn packet(&mut self) -> Option<Packet> {
-        each!(self, carrier => carrier.packet())
-    }
+    fn packet(&mut self) -> Option<Packet>;
 
     /// The room for its payload.
-    #[inline]
-    pub(super) fn payload_mut(&mut self, packet: &Packet) -> &mut [u8] {
-        each!(self, carrier => carrier.payload_mut(packet))
-    }
+    fn payload_mut(&mut self, packet: &Packet) -> &mut [u8];
 
-    #[inline]
-    pub(super) fn set_payload_bytes(&mut self, packet: &Packet, bytes: usize) {
-        each!(self, carrier => carrier.set_payload_bytes(packet, bytes));
-    }
+    fn set_payload_bytes(&mut self, packet: &Packet, bytes: usize);
 
     /// A buffer for a message that is given away, empty.
-    pub(super) fn buffer(&mut self) -> Option<Buffer> {
-        each!(self, carrier => carrier.buffer())
-    }
+    fn buffer(&mut self) -> Option<Buffer>;
 
     /// Buffers for a message that is laid out like this, full length; `None` if there are too few.
-    pub(super) fn buffers_for(&mut self, layout: Layout) -> Option<Buffers> {
-        each!(self, carrier => carrier.buffers_for(layout))
-    }
+    fn buffers_for(&mut self, layout: Layout) -> Option<Buffers>;
 
     /// A packet for each piece of a message that lies in `buffers`; there has to be [room](Self::room) for as many of either kind.
     ///
     /// # Errors
     /// Gives the buffers back if there was none after all. What was made until then is among `made`.
-    pub(super) fn fragments(
-        &mut self,
-        buffers: Buffers,
-        layout: Layout,
-        made: &mut Vec<Packet>,
-    ) -> Result<(), Buffers> {
-        each!(self, carrier => carrier.fragments(buffers, layout, made))
-    }
-
-    /// Sends something with the next flush.
-    #[inline]
-    pub(super) fn transmit(&mut self, transmit: &Transmit<'_, Packet>) {
-        match transmit {
-            Transmit::Packet { to, packet, header, crc, .. } => {
-                self.transmit_packet(*to, packet, header, *crc);
-            }
-            Transmit::Control { to, datagram } => {
-                each!(self, carrier => carrier.transmit_control(*to, datagram));
-            }
-        }
-    }
+    fn fragments(&mut self, buffers: Buffers, layout: Layout, made: &mut Vec<Packet>) -> Result<(), Buffers>;
 
     /// Sends a packet with the next flush, with this header and a CRC if it is to have one.
-    #[inline]
-    pub(super) fn transmit_packet(
-        &mut self,
-        to: SocketAddr,
-        packet: &Packet,
-        header: &[u8; HEADER_BYTES],
-        crc: bool,
-    ) {
-        each!(self, carrier => carrier.transmit_packet(to, packet, header, crc));
-    }
+    fn transmit_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], crc: bool);
 
-    #[inline]
-    pub(super) fn flush(&mut self) {
-        each!(self, carrier => carrier.flush());
-    }
+    /// Sends a datagram of the protocol's own with the next flush.
+    fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]);
+
+    /// Shows the kernel what is queued. An interface that is down or removed is reported when something is received.
+    fn flush(&mut self);
 
     /// A packet is free again.
-    #[inline]
-    pub(super) fn release(&mut self, packet: Packet) {
-        each!(self, carrier => carrier.release(packet));
-    }
+    fn release(&mut self, packet: Packet);
 
-    /// Takes packets back that the kernel is done with.
-    pub(super) fn take_back(&mut self) {
-        match self {
-            Self::Sockets(_) => {} // it copies
-            Self::Port(carrier) => carrier.take_back(),
-        }
-    }
+    /// Takes packets back that the kernel is done with; there are none where it copies them.
+    fn take_back(&mut self) {}
 
     /// Whether packets became free since this was last asked: a released one is not yet while the kernel has it.
-    pub(super) fn freed(&mut self) -> bool {
-        each!(self, carrier => carrier.freed())
-    }
+    fn freed(&mut self) -> bool;
 
-    /// Hands over what has come, without waiting: from where, whether marked, the datagram. Returns how many that was.
-    #[inline]
-    pub(super) fn receive(&mut self, deliver: &mut impl FnMut(SocketAddr, bool, Came)) -> io::Result<usize> {
-        each!(self, carrier => carrier.receive(deliver))
-    }
+    /// Hands over what has come, without waiting, and returns how many datagrams that was.
+    fn receive(&mut self, deliver: &mut Deliver<'_>) -> io::Result<usize>;
 
     /// The same, but waits until something comes, the time is up, or a signal came.
-    pub(super) fn wait(
-        &mut self,
-        how: Wait,
-        until: Option<Instant>,
-        deliver: &mut impl FnMut(SocketAddr, bool, Came),
-    ) -> io::Result<usize> {
-        each!(self, carrier => carrier.wait(how, until, deliver))
-    }
+    fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut Deliver<'_>) -> io::Result<usize>;
 
     /// A received datagram is free again.
-    #[inline]
-    pub(super) fn recycle(&mut self, received: Received) {
-        each!(self, carrier => carrier.recycle(received));
-    }
+    fn recycle(&mut self, received: Received);
 
     /// Datagrams that there is memory for.
-    #[inline]
-    pub(super) fn free_to_receive(&self) -> usize {
-        each!(self, carrier => carrier.free_to_receive())
-    }
+    fn free_to_receive(&self) -> usize;
 
     /// Prepares for a wait by other means than ours; true if there is nothing to wait for.
-    pub(super) fn arm(&mut self) -> io::Result<bool> {
-        each!(self, carrier => carrier.arm())
-    }
+    fn arm(&mut self) -> io::Result<bool>;
 
-    pub(super) fn counters(&self) -> CarrierCounters {
-        each!(self, carrier => carrier.counters())
-    }
+    fn counters(&self) -> CarrierCounters;
 
     /// What became of the bytes of datagrams that came.
-    pub(super) fn received(&self) -> Tally {
-        each!(self, carrier => carrier.received())
-    }
+    fn received(&self) -> Tally;
 
     /// What is known of copies of what is sent from where it lies.
-    pub(super) fn evidence(&self) -> Evidence {
-        each!(self, carrier => carrier.evidence())
-    }
+    fn evidence(&self) -> Evidence;
 
     /// Bytes of messages that were to go from where they lay, and were put together first.
-    pub(super) fn gathered_bytes(&self) -> u64 {
-        each!(self, carrier => carrier.gathered_bytes())
-    }
-}
-
-impl AsFd for Carrier {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        each!(self, carrier => carrier.as_fd())
-    }
+    fn gathered_bytes(&self) -> u64;
 }

@@ -16,15 +16,15 @@ use nocopy_proto::message::{crc, wire};
 use rustix::event::epoll;
 use smallvec::SmallVec;
 
-use super::{Came, Layout, Packet, Received, Room};
+use super::{Came, Carrier, Deliver, Hold, Layout, Packet, Received, Room};
+use crate::engine::wait::{self, Coalescer, Wait, Waiting};
 use crate::facts::evidence::{Evidence, Tally};
 use crate::memory::area::{Area, Frame};
 use crate::memory::pool::Buffer;
 use crate::message::HEADER_BYTES;
 use crate::message::counters::CarrierCounters;
 use crate::message::endpoint::Buffers;
-use crate::port::Wait;
-use crate::sys::poll::wait_readable;
+use crate::sys::poll::{Wakeup, wait_readable};
 use crate::udp::over_port::{Batch, Payload, Receiver, Rejected, RejectedReason, Sender, Socket};
 
 /// Frames for the protocol's own datagrams.
@@ -36,9 +36,6 @@ const IPV4_BYTES: usize = 20 + 8;
 const IPV6_BYTES: usize = 40 + 8;
 /// All of them, and what a port may want in front for requests to the card.
 const PORT_HEADERS_MAX: usize = 14 + IPV6_BYTES + 24;
-
-/// How often whoever waits for several queues asks whether they still work.
-const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often the kernel is asked again to take what it had no room for.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
@@ -74,28 +71,16 @@ pub(in crate::message) struct OverPort {
     counters: CarrierCounters,
 }
 
-/// Where a frame is.
+/// A frame that a packet was written in.
 #[derive(Debug, Default)]
 struct Place {
-    at: At,
+    /// `None`: with the kernel, or no packet.
+    here: Option<Frame>,
     /// There is a CRC at its end, from when it was sent before.
     sealed: bool,
-    /// It waits for room in the ring.
-    waits: bool,
-    /// The peer has it: free when it comes back.
-    acknowledged: bool,
-}
-
-#[derive(Debug, Default)]
-enum At {
-    /// None of ours.
-    #[default]
-    Elsewhere,
-    Here(Frame),
-    /// With the kernel.
-    Away,
-    /// With the kernel, as a datagram of the protocol's own.
-    AwayAsControl,
+    hold: Hold,
+    /// Instead: one of those for the protocol's own datagrams.
+    is_control: bool,
 }
 
 /// Frames that are held until they are read, and datagrams in memory of their own, each counted as one.
@@ -160,6 +145,8 @@ impl OverPort {
         let all: Vec<Frame> =
             senders.iter_mut().flat_map(|sender| std::iter::from_fn(|| sender.frame())).collect();
         let frames = all.len();
+        let mut places: Box<[Place]> = (0..area.frame_count()).map(|_| Place::default()).collect();
+        controls.iter().for_each(|frame| places[frame.index() as usize].is_control = true);
         all.into_iter().for_each(|frame| senders[0].recycle(frame));
         Ok(Self {
             poll: (queues > 1).then(|| watch(&receivers)).transpose()?,
@@ -167,7 +154,7 @@ impl OverPort {
             senders,
             local,
             datagram_bytes_max: longest.saturating_sub(headers),
-            places: (0..area.frame_count()).map(|_| Place::default()).collect(),
+            places,
             area,
             waiting: VecDeque::new(),
             controls,
@@ -190,32 +177,6 @@ impl OverPort {
         self.datagram_bytes_max
     }
 
-    pub(super) fn local_address(&self) -> SocketAddr {
-        self.local
-    }
-
-    /// Frames that the program has are not counted: whether one is there shows when it is asked for. Those of a message that is cut as
-    /// packets are become packets where they lie, so there is always room for them.
-    #[inline]
-    pub(super) fn room(&self) -> Room {
-        let packets = self.frames.saturating_sub(self.packets);
-        Room { packets, fragments: usize::MAX, buffers: usize::MAX }
-    }
-
-    #[inline]
-    pub(super) fn packet(&mut self) -> Option<Packet> {
-        let mut frame = match self.free_frame() {
-            Some(frame) => frame,
-            None => {
-                self.take_back();
-                self.free_frame()?
-            }
-        };
-        let bytes = frame.tailroom_bytes();
-        frame.append(bytes)?;
-        Some(self.put(frame))
-    }
-
     /// An empty frame, of whichever queue has one.
     #[inline]
     fn free_frame(&mut self) -> Option<Frame> {
@@ -226,76 +187,14 @@ impl OverPort {
     #[inline]
     fn put(&mut self, frame: Frame) -> Packet {
         let number = frame.index();
-        self.places[number as usize] = Place { at: At::Here(frame), ..Place::default() };
+        self.places[number as usize] = Place { here: Some(frame), ..Place::default() };
         self.packets += 1;
         Packet(number)
     }
 
     #[inline]
     fn frame(&mut self, packet: &Packet) -> &mut Frame {
-        match &mut self.places[packet.0 as usize].at {
-            At::Here(frame) => frame,
-            _ => unreachable!("written before it is sent"),
-        }
-    }
-
-    #[inline]
-    pub(super) fn payload_mut(&mut self, packet: &Packet) -> &mut [u8] {
-        &mut self.frame(packet)[HEADER_BYTES..]
-    }
-
-    #[inline]
-    pub(super) fn set_payload_bytes(&mut self, packet: &Packet, bytes: usize) {
-        self.frame(packet).truncate(HEADER_BYTES + bytes);
-    }
-
-    /// A frame.
-    pub(super) fn buffer(&mut self) -> Option<Buffer> {
-        self.free_frame().map(Buffer::from)
-    }
-
-    /// Frames for a message, as long as the pieces of it will be; `None` if there are too few.
-    pub(super) fn buffers_for(&mut self, layout: Layout) -> Option<Buffers> {
-        let mut buffers = Buffers::new();
-        for chunk in layout.chunks() {
-            let mut frame = self.free_frame()?;
-            frame.append(chunk.range.len())?;
-            buffers.push(frame.into());
-        }
-        Some(buffers)
-    }
-
-    /// A packet for each piece of a message: in place, if the frames it lies in are cut as it will be, and copied otherwise.
-    ///
-    /// # Errors
-    /// Gives the buffers back: there are too few frames to copy into.
-    pub(super) fn fragments(
-        &mut self,
-        buffers: Buffers,
-        layout: Layout,
-        made: &mut Vec<Packet>,
-    ) -> Result<(), Buffers> {
-        let mut lengths = layout.chunks().map(|chunk| chunk.range.len());
-        let is_cut = buffers.iter().all(|buffer| buffer.is_frame() && lengths.next() == Some(buffer.len()));
-        if !is_cut || lengths.next().is_some() {
-            drop(lengths);
-            return self.copied(buffers, layout, made);
-        }
-        drop(lengths);
-        let mut frames: SmallVec<[Frame; 4]> = SmallVec::new();
-        for buffer in buffers {
-            frames.push(buffer.into_frame().expect("looked at above"));
-        }
-        if !frames.iter().all(|frame| self.can_be_packet(frame)) {
-            return self.copied(frames.into_iter().map(Buffer::from).collect(), layout, made);
-        }
-        for (chunk, mut frame) in layout.chunks().zip(frames) {
-            let header = chunk.header();
-            let front = frame.prepend(HEADER_BYTES + header.len()).expect("looked at above");
-            front[HEADER_BYTES..].copy_from_slice(header);
-            made.push(self.put(frame));
-        }
-        Ok(())
+        self.places[packet.0 as usize].here.as_mut().expect("written before it is sent")
     }
 
     /// Whether a frame has room for all that goes in front of a piece of a message, and behind it.
@@ -330,46 +229,17 @@ impl OverPort {
         Ok(())
     }
 
-    #[inline]
-    pub(super) fn transmit_packet(
-        &mut self,
-        to: SocketAddr,
-        packet: &Packet,
-        header: &[u8; HEADER_BYTES],
-        crc: bool,
-    ) {
-        if !matches!(self.places[packet.0 as usize].at, At::Here(_)) {
-            self.take_back();
-        }
-        let place = &mut self.places[packet.0 as usize];
-        let At::Here(frame) = &mut place.at else {
-            self.counters.still_away += 1;
-            return;
-        };
-        frame[..HEADER_BYTES].copy_from_slice(header);
-        if crc {
-            seal(frame, &mut place.sealed);
-        }
-        // Behind others that wait, or it would overtake them.
-        if place.waits || !self.waiting.is_empty() || !self.send(packet.0, to) {
-            self.wait_for_room(packet.0, to);
-        }
-    }
-
     /// Gives a packet that is here to the ring; false if that is full.
     #[inline]
     fn send(&mut self, number: u32, to: SocketAddr) -> bool {
-        let place = &mut self.places[number as usize];
-        let At::Here(frame) = std::mem::replace(&mut place.at, At::Away) else {
-            unreachable!("looked at before")
-        };
+        let frame = self.places[number as usize].here.take().expect("looked at before");
         match self.senders[0].send_kept(frame, to) {
             Ok(()) => {
                 self.counters.datagrams_sent += 1;
                 true
             }
             Err(Rejected { frame, reason }) => {
-                self.places[number as usize].at = At::Here(frame);
+                self.places[number as usize].here = Some(frame);
                 count_refusal(&mut self.counters, &reason);
                 !matches!(reason, RejectedReason::Full)
             }
@@ -378,13 +248,139 @@ impl OverPort {
 
     #[cold]
     fn wait_for_room(&mut self, number: u32, to: SocketAddr) {
-        let waits = std::mem::replace(&mut self.places[number as usize].waits, true);
-        if !waits {
+        if self.places[number as usize].hold.begin_to_wait() {
             self.waiting.push_back((number, to));
         }
     }
 
-    pub(super) fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]) {
+    #[cold]
+    fn send_waiting(&mut self) {
+        while let Some((number, to)) = self.waiting.front().copied() {
+            let place = &self.places[number as usize];
+            if place.here.is_some() && !place.hold.acknowledged && !self.send(number, to) {
+                break;
+            }
+            self.waiting.pop_front();
+            let place = &mut self.places[number as usize];
+            if place.hold.end_wait()
+                && let Some(frame) = place.here.take()
+            {
+                self.free(frame);
+            }
+        }
+        let _ = self.senders[0].flush(); // as above
+        self.take_back();
+    }
+
+    /// Makes a packet's frame free.
+    #[inline]
+    fn free(&mut self, frame: Frame) {
+        self.freed = true;
+        self.packets -= 1;
+        self.senders[0].recycle(frame);
+    }
+}
+
+impl Carrier for OverPort {
+    fn home(&self) -> Option<&Arc<Returned>> {
+        Some(&self.intake.home)
+    }
+
+    fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Frames that the program has are not counted: whether one is there shows when it is asked for. Those of a message that is cut as
+    /// packets are become packets where they lie, so there is always room for them.
+    fn room(&self) -> Room {
+        let packets = self.frames.saturating_sub(self.packets);
+        Room { packets, fragments: usize::MAX, buffers: usize::MAX }
+    }
+
+    #[inline]
+    fn packet(&mut self) -> Option<Packet> {
+        let mut frame = match self.free_frame() {
+            Some(frame) => frame,
+            None => {
+                self.take_back();
+                self.free_frame()?
+            }
+        };
+        let bytes = frame.tailroom_bytes();
+        frame.append(bytes)?;
+        Some(self.put(frame))
+    }
+
+    #[inline]
+    fn payload_mut(&mut self, packet: &Packet) -> &mut [u8] {
+        &mut self.frame(packet)[HEADER_BYTES..]
+    }
+
+    #[inline]
+    fn set_payload_bytes(&mut self, packet: &Packet, bytes: usize) {
+        self.frame(packet).truncate(HEADER_BYTES + bytes);
+    }
+
+    fn buffer(&mut self) -> Option<Buffer> {
+        self.free_frame().map(Buffer::from)
+    }
+
+    /// As long as the pieces of it will be.
+    fn buffers_for(&mut self, layout: Layout) -> Option<Buffers> {
+        let mut buffers = Buffers::new();
+        for chunk in layout.chunks() {
+            let mut frame = self.free_frame()?;
+            frame.append(chunk.range.len())?;
+            buffers.push(frame.into());
+        }
+        Some(buffers)
+    }
+
+    /// In place, if the frames it lies in are cut as it will be, and copied otherwise, for which there may be too few frames.
+    fn fragments(&mut self, buffers: Buffers, layout: Layout, made: &mut Vec<Packet>) -> Result<(), Buffers> {
+        let mut lengths = layout.chunks().map(|chunk| chunk.range.len());
+        let is_cut = buffers.iter().all(|buffer| buffer.is_frame() && lengths.next() == Some(buffer.len()));
+        if !is_cut || lengths.next().is_some() {
+            drop(lengths);
+            return self.copied(buffers, layout, made);
+        }
+        drop(lengths);
+        let mut frames: SmallVec<[Frame; 4]> = SmallVec::new();
+        for buffer in buffers {
+            frames.push(buffer.into_frame().expect("looked at above"));
+        }
+        if !frames.iter().all(|frame| self.can_be_packet(frame)) {
+            return self.copied(frames.into_iter().map(Buffer::from).collect(), layout, made);
+        }
+        for (chunk, mut frame) in layout.chunks().zip(frames) {
+            let header = chunk.header();
+            let front = frame.prepend(HEADER_BYTES + header.len()).expect("looked at above");
+            front[HEADER_BYTES..].copy_from_slice(header);
+            made.push(self.put(frame));
+        }
+        Ok(())
+    }
+
+    fn transmit_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], crc: bool) {
+        if self.places[packet.0 as usize].here.is_none() {
+            self.take_back();
+        }
+        let place = &mut self.places[packet.0 as usize];
+        let Some(frame) = &mut place.here else {
+            self.counters.still_away += 1;
+            return;
+        };
+        frame[..HEADER_BYTES].copy_from_slice(header);
+        if crc {
+            seal(frame, &mut place.sealed);
+        }
+        // Behind others that wait, or it would overtake them.
+        if !self.waiting.is_empty() || !self.send(packet.0, to) {
+            self.wait_for_room(packet.0, to);
+        }
+    }
+
+    fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]) {
         if wire::answers_anybody(datagram) {
             match self.senders[0].send_to_stranger(to, datagram) {
                 Ok(()) => self.counters.datagrams_sent += 1,
@@ -401,17 +397,13 @@ impl OverPort {
             self.counters.no_memory_to_send += 1;
             return;
         };
-        let number = frame.index();
         if frame.fill(datagram).is_none() {
             self.counters.too_long += 1;
             self.controls.push(frame);
             return;
         }
         match self.senders[0].send_kept(frame, to) {
-            Ok(()) => {
-                self.counters.datagrams_sent += 1;
-                self.places[number as usize] = Place { at: At::AwayAsControl, ..Place::default() };
-            }
+            Ok(()) => self.counters.datagrams_sent += 1,
             Err(Rejected { frame, reason }) => {
                 count_refusal(&mut self.counters, &reason);
                 self.controls.push(frame);
@@ -419,9 +411,8 @@ impl OverPort {
         }
     }
 
-    /// Shows the kernel what is queued. An interface that is down or gone tells when something is received.
     #[inline]
-    pub(super) fn flush(&mut self) {
+    fn flush(&mut self) {
         // Frames that have only to come back are not worth a look each time.
         if !self.senders[0].has_queued() && self.waiting.is_empty() {
             return;
@@ -433,75 +424,40 @@ impl OverPort {
         }
     }
 
-    #[cold]
-    fn send_waiting(&mut self) {
-        while let Some((number, to)) = self.waiting.front().copied() {
-            let place = &self.places[number as usize];
-            let is_here = matches!(place.at, At::Here(_));
-            if is_here && !place.acknowledged && !self.send(number, to) {
-                break;
-            }
-            self.waiting.pop_front();
-            let place = &mut self.places[number as usize];
-            place.waits = false;
-            if place.acknowledged && matches!(place.at, At::Here(_)) {
-                self.free(number);
-            }
+    fn release(&mut self, packet: Packet) {
+        let place = &mut self.places[packet.0 as usize];
+        if place.hold.acknowledge()
+            && let Some(frame) = place.here.take()
+        {
+            self.free(frame);
         }
-        let _ = self.senders[0].flush(); // as above
-        self.take_back();
     }
 
-    /// Takes frames back that the kernel is done with.
     #[inline]
-    pub(super) fn take_back(&mut self) {
+    fn take_back(&mut self) {
         if self.senders[0].reap_into(&mut self.back) == 0 {
             return;
         }
         let mut back = std::mem::take(&mut self.back);
         for frame in back.drain(..) {
             let place = &mut self.places[frame.index() as usize];
-            match place.at {
-                At::AwayAsControl => {
-                    place.at = At::Elsewhere;
-                    self.controls.push(frame);
-                }
-                At::Away if !place.acknowledged => place.at = At::Here(frame),
-                _ => {
-                    place.at = At::Elsewhere;
-                    self.freed = true;
-                    self.packets -= 1;
-                    self.senders[0].recycle(frame);
-                }
+            if place.is_control {
+                self.controls.push(frame);
+            } else if place.hold.acknowledged {
+                self.free(frame);
+            } else {
+                place.here = Some(frame);
             }
         }
         self.back = back;
     }
 
-    #[inline]
-    pub(super) fn release(&mut self, packet: Packet) {
-        let place = &mut self.places[packet.0 as usize];
-        place.acknowledged = true;
-        if !place.waits && matches!(place.at, At::Here(_)) {
-            self.free(packet.0);
-        }
-    }
-
-    #[inline]
-    fn free(&mut self, number: u32) {
-        if let At::Here(frame) = std::mem::take(&mut self.places[number as usize].at) {
-            self.freed = true;
-            self.packets -= 1;
-            self.senders[0].recycle(frame);
-        }
-    }
-
-    pub(super) fn freed(&mut self) -> bool {
+    fn freed(&mut self) -> bool {
         std::mem::take(&mut self.freed)
     }
 
     #[inline]
-    pub(super) fn receive(&mut self, deliver: &mut impl FnMut(SocketAddr, bool, Came)) -> io::Result<usize> {
+    fn receive(&mut self, deliver: &mut Deliver<'_>) -> io::Result<usize> {
         let Self { receivers, intake, .. } = self;
         let mut came = 0;
         for (queue, receiver) in (0..).zip(receivers) {
@@ -510,58 +466,17 @@ impl OverPort {
         Ok(came)
     }
 
-    pub(super) fn wait(
-        &mut self,
-        how: Wait,
-        until: Option<Instant>,
-        deliver: &mut impl FnMut(SocketAddr, bool, Came),
-    ) -> io::Result<usize> {
-        // Nobody tells when the kernel has room for what it did not take: whoever waits comes back to try.
+    fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut Deliver<'_>) -> io::Result<usize> {
+        // The kernel does not say when it has room for what it did not take: the wait ends in time to try again.
         let is_stuck = !self.waiting.is_empty() || self.senders[0].has_queued();
         let retry = is_stuck.then(|| Instant::now() + RETRY_INTERVAL);
-        let until = [until, retry].into_iter().flatten().min();
-        let [receiver] = &mut self.receivers[..] else {
-            return self.wait_for_any(how, until, deliver);
-        };
-        receiver.set_wait(how);
-        Ok(self.intake.take(receiver.receive_until(until)?, 0, deliver))
-    }
-
-    /// Waits for several queues, which tell by one descriptor.
-    fn wait_for_any(
-        &mut self,
-        how: Wait,
-        until: Option<Instant>,
-        deliver: &mut impl FnMut(SocketAddr, bool, Came),
-    ) -> io::Result<usize> {
-        let now = Instant::now();
-        let spin_until = match how {
-            Wait::Spin => until,
-            Wait::Adaptive { spin } => now.checked_add(spin).into_iter().chain(until).min(),
-            _ => Some(now),
-        };
-        loop {
-            let came = self.receive(deliver)?;
-            if came > 0 {
-                return Ok(came);
-            }
-            if spin_until.is_some_and(|until| Instant::now() >= until) {
-                break;
-            }
-        }
-        let left = until.map_or(CHECK_INTERVAL, |until| until.saturating_duration_since(Instant::now()));
-        let left = left.min(CHECK_INTERVAL);
-        match how {
-            Wait::Spin => return Ok(0),
-            Wait::Coalesced { delay, .. } => std::thread::sleep(delay.min(left)),
-            _ if self.arm()? => {}
-            _ => drop(wait_readable(self.as_fd(), left)?),
+        if !self.is_ready() {
+            wait::wait(self, how, [until, retry].into_iter().flatten().min())?;
         }
         self.receive(deliver)
     }
 
-    #[inline]
-    pub(super) fn recycle(&mut self, received: Received) {
+    fn recycle(&mut self, received: Received) {
         match received {
             Received::Frame(frame, queue) => {
                 self.intake.held[usize::from(queue)] -= 1;
@@ -573,20 +488,13 @@ impl OverPort {
     }
 
     /// Nobody knows to which queue the next one comes, so the fullest decides.
-    #[inline]
-    pub(super) fn free_to_receive(&self) -> usize {
+    fn free_to_receive(&self) -> usize {
         let Intake { held, home, frames_max, .. } = &self.intake;
         let held = held.iter().zip(&home.0).map(|(held, returned)| held - returned.load(Relaxed));
         frames_max.saturating_sub(held.max().unwrap_or(0)) as usize
     }
 
-    /// Who is told of frames that the program takes.
-    #[inline]
-    pub(super) fn home(&self) -> &Arc<Returned> {
-        &self.intake.home
-    }
-
-    pub(super) fn arm(&mut self) -> io::Result<bool> {
+    fn arm(&mut self) -> io::Result<bool> {
         self.flush();
         let mut ready = false;
         for receiver in &mut self.receivers {
@@ -595,31 +503,71 @@ impl OverPort {
         Ok(ready)
     }
 
-    pub(super) fn counters(&self) -> CarrierCounters {
+    fn counters(&self) -> CarrierCounters {
         CarrierCounters { datagrams_received: self.intake.datagrams, ..self.counters }
     }
 
-    pub(super) fn received(&self) -> Tally {
+    fn received(&self) -> Tally {
         self.receivers.iter().fold(Tally::default(), |all, receiver| all.plus(&receiver.ledger()))
     }
 
-    pub(super) fn evidence(&self) -> Evidence {
+    fn evidence(&self) -> Evidence {
         self.senders[0].port().evidence()
     }
 
-    pub(super) fn gathered_bytes(&self) -> u64 {
+    fn gathered_bytes(&self) -> u64 {
         self.gathered_bytes
+    }
+}
+
+impl Waiting for OverPort {
+    fn is_ready(&mut self) -> bool {
+        self.receivers.iter_mut().any(Waiting::is_ready)
+    }
+
+    fn arm(&mut self) -> io::Result<bool> {
+        Carrier::arm(self)
+    }
+
+    fn refresh(&mut self) -> io::Result<()> {
+        self.receivers.iter_mut().try_for_each(Waiting::refresh)
+    }
+
+    fn poke(&mut self) -> io::Result<()> {
+        self.receivers.iter_mut().try_for_each(Waiting::poke)
+    }
+
+    fn check(&mut self) -> io::Result<()> {
+        self.receivers.iter_mut().try_for_each(Waiting::check)
+    }
+
+    fn nap_max(&self) -> Duration {
+        self.receivers.iter().map(Waiting::nap_max).min().expect("at least one queue")
+    }
+
+    fn is_starved(&mut self) -> bool {
+        self.receivers.iter_mut().any(Waiting::is_starved)
+    }
+
+    fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
+        match &self.poll {
+            None => self.receivers[0].wait_readable(timeout),
+            Some(poll) => wait_readable(poll.as_fd(), timeout),
+        }
+    }
+
+    fn progress(&self) -> (u32, u32) {
+        self.receivers.iter().map(Waiting::progress).fold((0, u32::MAX), wait::add_progress)
+    }
+
+    fn coalescer(&mut self) -> &mut Coalescer {
+        self.receivers[0].coalescer()
     }
 }
 
 impl Intake {
     #[inline]
-    fn take(
-        &mut self,
-        batch: Batch<'_>,
-        queue: u16,
-        deliver: &mut impl FnMut(SocketAddr, bool, Came),
-    ) -> usize {
+    fn take(&mut self, batch: Batch<'_>, queue: u16, deliver: &mut Deliver<'_>) -> usize {
         let mut count = 0;
         for datagram in batch {
             count += 1;

@@ -13,8 +13,9 @@ use nocopy_proto::message::crc;
 use nocopy_proto::message::framing::Placed;
 use smallvec::SmallVec;
 
-use super::{Came, Layout, Packet, Received, Room};
+use super::{Carrier, Deliver, Layout, Packet, Received, Room};
 use crate::engine::address;
+use crate::engine::wait::{self, Coalescer, Wait};
 use crate::facts::evidence::{Cause, Evidence, Tally};
 use crate::memory::pool::{Buffer, Pool};
 use crate::message::cargo::{Cargo, Piece};
@@ -22,7 +23,6 @@ use crate::message::counters::CarrierCounters;
 use crate::message::endpoint::Buffers;
 use crate::message::memory::Shares;
 use crate::message::{HEADER_BYTES, OpenError};
-use crate::port::Wait;
 use crate::sys::poll::{Wakeup, wait_readable, wait_readable_or_writable};
 use crate::sys::udp_send::allow_fragments;
 use crate::udp::{self, ReceiveError};
@@ -57,6 +57,7 @@ pub(in crate::message) struct Sockets {
     buffers: Pool,
     gathered_bytes: u64,
     counters: CarrierCounters,
+    coalescer: Coalescer,
 }
 
 impl Sockets {
@@ -87,69 +88,8 @@ impl Sockets {
             buffers: Pool::new(shares.buffers, RUN_BUFFER_BYTES).map_err(memory)?,
             gathered_bytes: 0,
             counters: CarrierCounters::default(),
+            coalescer: Coalescer::default(),
         })
-    }
-
-    pub(super) fn local_address(&self) -> SocketAddr {
-        self.local
-    }
-
-    #[inline]
-    pub(super) fn room(&self) -> Room {
-        let (slots, prefixes) = self.staging.free();
-        let packets = slots.saturating_sub(CONTROL_SLOTS);
-        Room { packets, fragments: prefixes.min(packets), buffers: self.cargo.room() }
-    }
-
-    #[inline]
-    pub(super) fn packet(&mut self) -> Option<Packet> {
-        let slot =
-            (self.staging.free().0 > CONTROL_SLOTS).then(|| self.staging.take(HEADER_BYTES)).flatten()?;
-        Some(Packet(slot))
-    }
-
-    #[inline]
-    pub(super) fn payload_mut(&mut self, packet: &Packet) -> &mut [u8] {
-        &mut self.staging.slot_mut(packet.0)[HEADER_BYTES..]
-    }
-
-    #[inline]
-    pub(super) fn set_payload_bytes(&mut self, packet: &Packet, bytes: usize) {
-        self.staging.set_head_bytes(packet.0, HEADER_BYTES + bytes);
-    }
-
-    pub(super) fn buffer(&mut self) -> Option<Buffer> {
-        self.buffers.take()
-    }
-
-    /// Buffers for a message, full but the last.
-    pub(super) fn buffers_for(&mut self, layout: Layout) -> Option<Buffers> {
-        let mut left = layout.bytes;
-        let mut buffers = Buffers::new();
-        while left > 0 {
-            let mut buffer = self.buffers.take()?;
-            let bytes = left.min(buffer.capacity());
-            buffer.resize(bytes);
-            left -= bytes;
-            buffers.push(buffer);
-        }
-        Some(buffers)
-    }
-
-    /// A packet for each chunk of a message that lies in `buffers`; there has to be [room](Self::room).
-    pub(super) fn fragments(
-        &mut self,
-        buffers: Buffers,
-        layout: Layout,
-        made: &mut Vec<Packet>,
-    ) -> Result<(), Buffers> {
-        let numbers: SmallVec<[u32; 4]> = buffers.into_iter().map(|buffer| self.cargo.put(buffer)).collect();
-        let mut reader = Reader { numbers: &numbers, next: 0, at: 0, left: self.cargo.len(numbers[0]) };
-        for chunk in layout.chunks() {
-            made.push(Packet(self.fragment(&chunk, &mut reader)));
-        }
-        numbers.iter().for_each(|number| self.cargo.release(*number));
-        Ok(())
     }
 
     #[inline]
@@ -189,16 +129,63 @@ impl Sockets {
         }
         slot
     }
+}
 
-    #[inline]
-    pub(super) fn transmit_packet(
-        &mut self,
-        to: SocketAddr,
-        packet: &Packet,
-        header: &[u8; HEADER_BYTES],
-        crc: bool,
-    ) {
-        if !self.staging.begin_to_wait(packet.0) {
+impl Carrier for Sockets {
+    fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn room(&self) -> Room {
+        let (slots, prefixes) = self.staging.free();
+        let packets = slots.saturating_sub(CONTROL_SLOTS);
+        Room { packets, fragments: prefixes.min(packets), buffers: self.cargo.room() }
+    }
+
+    fn packet(&mut self) -> Option<Packet> {
+        let slot =
+            (self.staging.free().0 > CONTROL_SLOTS).then(|| self.staging.take(HEADER_BYTES)).flatten()?;
+        Some(Packet(slot))
+    }
+
+    fn payload_mut(&mut self, packet: &Packet) -> &mut [u8] {
+        &mut self.staging.slot_mut(packet.0)[HEADER_BYTES..]
+    }
+
+    fn set_payload_bytes(&mut self, packet: &Packet, bytes: usize) {
+        self.staging.set_head_bytes(packet.0, HEADER_BYTES + bytes);
+    }
+
+    fn buffer(&mut self) -> Option<Buffer> {
+        self.buffers.take()
+    }
+
+    /// Buffers for a message, full but the last.
+    fn buffers_for(&mut self, layout: Layout) -> Option<Buffers> {
+        let mut left = layout.bytes;
+        let mut buffers = Buffers::new();
+        while left > 0 {
+            let mut buffer = self.buffers.take()?;
+            let bytes = left.min(buffer.capacity());
+            buffer.resize(bytes);
+            left -= bytes;
+            buffers.push(buffer);
+        }
+        Some(buffers)
+    }
+
+    fn fragments(&mut self, buffers: Buffers, layout: Layout, made: &mut Vec<Packet>) -> Result<(), Buffers> {
+        let numbers: SmallVec<[u32; 4]> = buffers.into_iter().map(|buffer| self.cargo.put(buffer)).collect();
+        let mut reader = Reader { numbers: &numbers, next: 0, at: 0, left: self.cargo.len(numbers[0]) };
+        for chunk in layout.chunks() {
+            made.push(Packet(self.fragment(&chunk, &mut reader)));
+        }
+        numbers.iter().for_each(|number| self.cargo.release(*number));
+        Ok(())
+    }
+
+    fn transmit_packet(&mut self, to: SocketAddr, packet: &Packet, header: &[u8; HEADER_BYTES], crc: bool) {
+        if !self.staging.hold_mut(packet.0).begin_to_wait() {
             self.counters.still_away += 1;
             return;
         }
@@ -210,7 +197,7 @@ impl Sockets {
         }
     }
 
-    pub(super) fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]) {
+    fn transmit_control(&mut self, to: SocketAddr, datagram: &[u8]) {
         if self.outbox.controls() == CONTROL_SLOTS {
             self.flush();
         }
@@ -226,12 +213,12 @@ impl Sockets {
             return;
         };
         bytes.copy_from_slice(datagram);
-        self.staging.begin_to_wait(slot);
+        self.staging.hold_mut(slot).begin_to_wait();
         self.outbox.push(Waiting { slot, control: true }, to);
     }
 
     #[inline]
-    pub(super) fn flush(&mut self) {
+    fn flush(&mut self) {
         if self.outbox.is_empty() {
             return;
         }
@@ -239,20 +226,18 @@ impl Sockets {
         outbox.flush(receiver.socket(), staging, cargo, counters);
     }
 
-    #[inline]
-    pub(super) fn release(&mut self, packet: Packet) {
-        if self.staging.acknowledged(packet.0) {
+    fn release(&mut self, packet: Packet) {
+        if self.staging.hold_mut(packet.0).acknowledge() {
             self.staging.free_slot(packet.0, &mut self.cargo);
         }
     }
 
-    pub(super) fn freed(&mut self) -> bool {
+    fn freed(&mut self) -> bool {
         std::mem::take(&mut self.staging.freed)
     }
 
-    /// Hands over what has come, without waiting; returns how many datagrams that was.
     #[inline]
-    pub(super) fn receive(&mut self, deliver: &mut impl FnMut(SocketAddr, bool, Came)) -> io::Result<usize> {
+    fn receive(&mut self, deliver: &mut Deliver<'_>) -> io::Result<usize> {
         let batch = match self.receiver.try_receive() {
             Ok(batch) => batch,
             // Nobody asked for errors of the network, and the run buffers that are here stay here.
@@ -267,56 +252,14 @@ impl Sockets {
         Ok(datagrams)
     }
 
-    /// Waits until something comes, the time is up, or a signal came; returns how many datagrams came.
-    pub(super) fn wait(
-        &mut self,
-        how: Wait,
-        until: Option<Instant>,
-        deliver: &mut impl FnMut(SocketAddr, bool, Came),
-    ) -> io::Result<usize> {
-        match how {
-            Wait::Spin => return self.spin(until, deliver),
-            Wait::Adaptive { spin } => {
-                let limit = Instant::now().checked_add(spin);
-                let came = self.spin([limit, until].into_iter().flatten().min(), deliver)?;
-                if came > 0 {
-                    return Ok(came);
-                }
-                self.sleep(until)?;
-            }
-            Wait::Coalesced { delay, .. } => std::thread::sleep(delay.min(left_until(until))),
-            Wait::Interrupt => self.sleep(until)?,
-        }
-        self.receive(deliver)
+    fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut Deliver<'_>) -> io::Result<usize> {
+        let mut looks = Looks { sockets: self, deliver, last: None };
+        wait::wait(&mut looks, how, until)?;
+        // The wait may have ended before the first look: the time was up already, or a signal came.
+        looks.last.unwrap_or_else(|| looks.sockets.receive(looks.deliver))
     }
 
-    fn spin(
-        &mut self,
-        until: Option<Instant>,
-        deliver: &mut impl FnMut(SocketAddr, bool, Came),
-    ) -> io::Result<usize> {
-        loop {
-            // Each look is a call, beside which the clock costs nothing.
-            let came = self.receive(deliver)?;
-            if came > 0 || until.is_some_and(|until| Instant::now() >= until) {
-                return Ok(came);
-            }
-            self.flush();
-        }
-    }
-
-    fn sleep(&mut self, until: Option<Instant>) -> io::Result<()> {
-        if self.outbox.is_empty() {
-            wait_readable(self.receiver.socket(), left_until(until))?;
-        } else {
-            wait_readable_or_writable(self.receiver.socket(), left_until(until))?;
-            self.flush();
-        }
-        Ok(())
-    }
-
-    #[inline]
-    pub(super) fn recycle(&mut self, received: Received) {
+    fn recycle(&mut self, received: Received) {
         match received {
             Received::Buffer(buffer) => self.intake.put_buffer(buffer),
             Received::Shared(part) => self.intake.put_shared(part),
@@ -324,17 +267,22 @@ impl Sockets {
         }
     }
 
-    #[inline]
-    pub(super) fn free_to_receive(&self) -> usize {
+    fn free_to_receive(&self) -> usize {
         self.intake.free()
     }
 
-    pub(super) fn counters(&self) -> CarrierCounters {
+    /// A socket tells by itself when something comes; what it did not take is tried again whenever the endpoint works.
+    fn arm(&mut self) -> io::Result<bool> {
+        self.flush();
+        Ok(wait_readable(self.receiver.socket(), Duration::ZERO)? == Wakeup::Ready)
+    }
+
+    fn counters(&self) -> CarrierCounters {
         CarrierCounters { no_memory_to_receive: self.intake.no_memory, ..self.counters }
     }
 
     /// What became of the bytes of datagrams that came: copied by the call, and some of them once more.
-    pub(super) fn received(&self) -> Tally {
+    fn received(&self) -> Tally {
         let all = self.receiver.ledger();
         let (datagrams, bytes) = self.intake.copied;
         let mut ledger = Tally::default();
@@ -344,19 +292,12 @@ impl Sockets {
         ledger
     }
 
-    /// What is known of copies of what is sent.
-    pub(super) fn evidence(&self) -> Evidence {
+    fn evidence(&self) -> Evidence {
         Evidence::Copied(Cause::SocketCall)
     }
 
-    pub(super) fn gathered_bytes(&self) -> u64 {
+    fn gathered_bytes(&self) -> u64 {
         self.gathered_bytes
-    }
-
-    /// A socket tells by itself when something comes; what it did not take is tried again whenever the endpoint works.
-    pub(super) fn arm(&mut self) -> io::Result<bool> {
-        self.flush();
-        Ok(wait_readable(self.receiver.socket(), Duration::ZERO)? == Wakeup::Ready)
     }
 }
 
@@ -366,8 +307,53 @@ impl AsFd for Sockets {
     }
 }
 
-fn left_until(until: Option<Instant>) -> Duration {
-    until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
+/// Waits for datagrams. Only a receiving call shows whether any came, and hands them over at once.
+struct Looks<'a, 'd> {
+    sockets: &'a mut Sockets,
+    deliver: &'a mut Deliver<'d>,
+    /// How many came with the last call.
+    last: Option<io::Result<usize>>,
+}
+
+impl wait::Waiting for Looks<'_, '_> {
+    /// Beside a system call, a look at the clock costs nothing.
+    const LOOKS_PER_CLOCK: u32 = 1;
+
+    /// Whether something came, or the socket failed.
+    fn is_ready(&mut self) -> bool {
+        let came = self.sockets.receive(self.deliver);
+        let is_over = !matches!(came, Ok(0));
+        self.last = Some(came);
+        is_over
+    }
+
+    /// poll(2) also reports what came before.
+    fn arm(&mut self) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    fn refresh(&mut self) -> io::Result<()> {
+        self.sockets.flush();
+        Ok(())
+    }
+
+    fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
+        let Sockets { receiver, outbox, .. } = &*self.sockets;
+        if outbox.is_empty() {
+            return wait_readable(receiver.socket(), timeout);
+        }
+        let wakeup = wait_readable_or_writable(receiver.socket(), timeout)?;
+        self.sockets.flush();
+        Ok(wakeup)
+    }
+
+    fn progress(&self) -> (u32, u32) {
+        (self.sockets.counters.datagrams_received as u32, u32::MAX)
+    }
+
+    fn coalescer(&mut self) -> &mut Coalescer {
+        &mut self.sockets.coalescer
+    }
 }
 
 /// Reads buffers one behind the other.

@@ -181,8 +181,7 @@ impl Receiver {
         self.receive_until(Instant::now().checked_add(timeout))
     }
 
-    /// Like [`Receiver::receive`], but returns an empty batch at the deadline.
-    pub(crate) fn receive_until(&mut self, deadline: Option<Instant>) -> io::Result<Batch<'_>> {
+    fn receive_until(&mut self, deadline: Option<Instant>) -> io::Result<Batch<'_>> {
         self.look_now_and_then()?;
         if !self.is_ready() {
             wait::wait(self, self.wait, deadline)?;
@@ -325,8 +324,8 @@ impl Waiting for Receiver {
         Waiting::check(&mut self.port)
     }
 
-    fn has_no_frames(&self) -> bool {
-        Waiting::has_no_frames(&self.port)
+    fn nap_max(&self) -> Duration {
+        self.port.nap_max()
     }
 
     fn is_starved(&mut self) -> bool {
@@ -338,8 +337,8 @@ impl Waiting for Receiver {
         self.alarm.wait_readable(fds, timeout)
     }
 
-    fn progress(&mut self) -> (u64, u32) {
-        Waiting::progress(&mut self.port)
+    fn progress(&self) -> (u32, u32) {
+        self.port.progress()
     }
 
     fn coalescer(&mut self) -> &mut Coalescer {

@@ -1,11 +1,10 @@
 //! Datagrams as they are kept until they are read: runs where they lie, what came alone in small buffers.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::memory::pool::{Buffer, Pool};
-use crate::message::carrier::{Came, Received};
+use crate::message::carrier::{Came, Deliver, Received};
 use crate::udp::{Batch, Run};
 
 /// Runs of at least so many datagrams, or bytes, stay in the buffer they were received into: it is full enough.
@@ -90,11 +89,7 @@ impl Intake {
     }
 
     /// Hands over all datagrams of a batch, each with its sender and whether it was marked; returns how many those are.
-    pub(super) fn take(
-        &mut self,
-        batch: Batch<'_>,
-        deliver: &mut impl FnMut(SocketAddr, bool, Came),
-    ) -> usize {
+    pub(super) fn take(&mut self, batch: Batch<'_>, deliver: &mut Deliver<'_>) -> usize {
         let datagrams = batch.len();
         let keeps = batch.runs().iter().any(is_kept);
         if keeps && self.large.at_home() > self.large_reserve + batch.runs().len() {
@@ -110,7 +105,7 @@ impl Intake {
         datagrams
     }
 
-    fn keep(&mut self, run: Run, deliver: &mut impl FnMut(SocketAddr, bool, Came)) {
+    fn keep(&mut self, run: Run, deliver: &mut Deliver<'_>) {
         let (from, congested) = (run.from(), run.is_congested());
         let (step, all) = (run.segment_bytes(), run.bytes().len());
         let mut held = self.spare.pop().unwrap_or_default();
@@ -118,7 +113,7 @@ impl Intake {
         deliver(from, congested, Came::Run(Parts { held, at: 0, step: step as u32, end: all as u32 }));
     }
 
-    fn copy(&mut self, run: &Run, deliver: &mut impl FnMut(SocketAddr, bool, Came)) {
+    fn copy(&mut self, run: &Run, deliver: &mut Deliver<'_>) {
         for datagram in run.datagrams() {
             let Some(mut buffer) = self.here.pop().or_else(|| self.small.take()) else {
                 self.no_memory += 1;

@@ -206,7 +206,7 @@ impl Outbox {
     fn forget(&mut self, packets: usize, staging: &mut Staging, cargo: &mut Cargo) {
         for Waiting { slot, control, .. } in self.waiting.drain(..packets) {
             self.controls -= usize::from(control);
-            if staging.waited(slot) || control {
+            if staging.hold_mut(slot).end_wait() || control {
                 staging.free_slot(slot, cargo);
             }
         }

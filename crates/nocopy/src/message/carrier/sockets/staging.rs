@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use crate::message::HEADER_BYTES;
 use crate::message::cargo::{Cargo, Piece};
+use crate::message::carrier::Hold;
 
 /// Bytes of a slot that holds no more than what is in front of pieces: header, chunk prefix, CRC.
 const PREFIX_SLOT_BYTES: usize = 64;
@@ -20,10 +21,7 @@ struct Packet {
     piece_count: u8,
     /// A CRC of four bytes follows, in the slot behind the head.
     crc: bool,
-    /// It waits to be handed to the kernel.
-    waits: bool,
-    /// It was acknowledged meanwhile: free as soon as it waits no more.
-    acknowledged: bool,
+    hold: Hold,
 }
 
 /// Memory for packets, in slots of two sizes: for a packet, and for what is in front of pieces that lie elsewhere.
@@ -76,7 +74,7 @@ impl Staging {
         let slot = self.free_prefixes.pop()?;
         let packet = &mut self.packets[slot as usize];
         (packet.head_bytes, packet.piece_count) = (head_bytes as u16, pieces.len() as u8);
-        (packet.crc, packet.waits, packet.acknowledged) = (false, false, false);
+        (packet.crc, packet.hold) = (false, Hold::default());
         packet.pieces.iter_mut().zip(pieces).for_each(|(kept, piece)| *kept = *piece);
         Some(slot)
     }
@@ -147,26 +145,10 @@ impl Staging {
         }
     }
 
-    /// Marks a packet as one that waits to be handed to the kernel; false if it does already.
+    /// What keeps a packet here.
     #[inline]
-    pub(super) fn begin_to_wait(&mut self, slot: u32) -> bool {
-        !std::mem::replace(&mut self.packets[slot as usize].waits, true)
-    }
-
-    /// It was handed to the kernel, or given up. True if it was acknowledged meanwhile, and is free now.
-    #[inline]
-    pub(super) fn waited(&mut self, slot: u32) -> bool {
-        let packet = &mut self.packets[slot as usize];
-        packet.waits = false;
-        packet.acknowledged
-    }
-
-    /// It was acknowledged. True if it is free now, and does not wait.
-    #[inline]
-    pub(super) fn acknowledged(&mut self, slot: u32) -> bool {
-        let packet = &mut self.packets[slot as usize];
-        packet.acknowledged = true;
-        !packet.waits
+    pub(super) fn hold_mut(&mut self, slot: u32) -> &mut Hold {
+        &mut self.packets[slot as usize].hold
     }
 
     /// Makes a slot free, and lets go of the program's buffers.
