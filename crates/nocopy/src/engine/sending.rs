@@ -19,9 +19,6 @@ use crate::sys::poll::{Wakeup, wait_for_completions};
 use crate::sys::readiness::Readiness;
 use crate::sys::uring_send::UringRefused;
 
-/// How long to wait at a time for completions, or for room.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
-
 /// Open zero-copy calls at which completions are looked for: often enough that buffers come back while they are in the cache.
 pub(crate) const REAP_AT: usize = 16;
 

@@ -179,6 +179,40 @@ fn time_left(deadline: Option<Instant>) -> Duration {
     deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()))
 }
 
+/// How long to wait at a time for completions, or for room: not all that matters ends a wait by the kernel.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// What a look found at something that is waited for.
+pub(crate) enum Look<T> {
+    Done(T),
+    /// Something moved: it is worth another look at once.
+    Moved,
+    Nothing,
+}
+
+/// Looks until it is done, and lets `wait` wait between two looks that found nothing. `None`: it was not done in time.
+pub(crate) fn look_until_done<S, T, E>(
+    state: &mut S,
+    timeout: Duration,
+    mut look: impl FnMut(&mut S) -> Result<Look<T>, E>,
+    mut wait: impl FnMut(&mut S, Duration) -> Result<(), E>,
+) -> Result<Option<T>, E> {
+    let deadline = Instant::now().checked_add(timeout);
+    loop {
+        let found = look(state)?;
+        if let Look::Done(done) = found {
+            return Ok(Some(done));
+        }
+        let left = time_left(deadline);
+        if left.is_zero() {
+            return Ok(None);
+        }
+        if let Look::Nothing = found {
+            wait(state, left.min(LOOK_AGAIN))?;
+        }
+    }
+}
+
 /// The rate assumed before any was measured: 64-byte frames on a 10 Gbit/s link.
 const RATE_ASSUMED_PER_S: f64 = 14.88e6;
 

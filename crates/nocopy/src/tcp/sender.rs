@@ -17,7 +17,8 @@ use super::outcome::{
 use super::{Method, Published, PublishedMethod};
 use crate::engine::path::Paths;
 use crate::engine::policy::Explanation;
-use crate::engine::sending::{self as engine, Books, LOOK_AGAIN, REAP_AT, Sending};
+use crate::engine::sending::{self as engine, Books, REAP_AT, Sending};
+use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
 use crate::facts::evidence::{Cause, Evidence, Tally};
 use crate::memory::in_flight::NoZeroCopy;
 use crate::memory::in_flight::Ticket;
@@ -124,25 +125,22 @@ impl Sender {
     /// # Errors
     /// As [`wait_buffer`](Self::wait_buffer).
     pub fn wait_buffer_timeout(&mut self, timeout: Duration) -> Result<Option<Buffer>, SendError> {
-        let start = Instant::now();
-        loop {
-            if let Some(buffer) = self.buffer() {
-                return Ok(Some(buffer));
+        let look = |sender: &mut Self| {
+            if let Some(buffer) = sender.buffer() {
+                return Ok(Look::Done(buffer));
             }
-            let left = timeout.saturating_sub(start.elapsed());
-            let is_flushed = self.try_flush()?;
-            if self.reap() > 0 || self.sending().cache().available() > 0 {
-                continue;
+            let is_flushed = sender.try_flush()?;
+            if sender.reap() > 0 || sender.sending().cache().available() > 0 {
+                return Ok(Look::Moved);
             }
-            if left.is_zero() {
-                return Ok(None);
+            let is_nothing_away = !timeout.is_zero() && is_flushed && sender.in_flight() == 0;
+            if is_nothing_away {
+                Err(sender.error(io::ErrorKind::WouldBlock.into()))
+            } else {
+                Ok(Look::Nothing)
             }
-            match (is_flushed, self.in_flight()) {
-                (true, 0) => return Err(self.error(io::ErrorKind::WouldBlock.into())),
-                (true, _) => self.wait(left.min(LOOK_AGAIN))?,
-                (false, _) => self.wait_for_room(left.min(LOOK_AGAIN)).map_err(|error| self.error(error))?,
-            }
-        }
+        };
+        look_until_done(self, timeout, look, Self::wait)
     }
 
     /// Takes a buffer that was not sent back, more cheaply than dropping it.
@@ -284,15 +282,8 @@ impl Sender {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub fn flush_timeout(&mut self, timeout: Duration) -> Result<bool, SendError> {
-        let start = Instant::now();
-        while !self.try_flush()? {
-            let left = timeout.saturating_sub(start.elapsed());
-            if left.is_zero() {
-                return Ok(false);
-            }
-            self.wait_for_room(left.min(LOOK_AGAIN)).map_err(|error| self.error(error))?;
-        }
-        Ok(true)
+        let look = |sender: &mut Self| Ok(if sender.try_flush()? { Look::Done(()) } else { Look::Nothing });
+        look_until_done(self, timeout, look, Self::wait).map(|done| done.is_some())
     }
 
     fn hand_over(&mut self, waits: bool) -> Result<bool, SendError> {
@@ -540,30 +531,22 @@ impl Sender {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub fn drain(&mut self, timeout: Duration) -> Result<bool, SendError> {
-        let start = Instant::now();
-        loop {
-            let is_flushed = self.try_flush()?;
-            let over = self.reap();
-            if is_flushed && self.in_flight() == 0 {
-                return Ok(true);
-            }
-            let left = timeout.saturating_sub(start.elapsed());
-            if left.is_zero() {
-                return Ok(false);
-            }
-            if over == 0 {
-                let wait = left.min(LOOK_AGAIN);
-                if is_flushed {
-                    self.wait(wait)?;
-                } else {
-                    self.wait_for_room(wait).map_err(|error| self.error(error))?;
-                }
-            }
-        }
+        let look = |sender: &mut Self| {
+            let is_flushed = sender.try_flush()?;
+            Ok(match sender.reap() {
+                _ if is_flushed && sender.in_flight() == 0 => Look::Done(()),
+                0 => Look::Nothing,
+                _ => Look::Moved,
+            })
+        };
+        look_until_done(self, timeout, look, Self::wait).map(|done| done.is_some())
     }
 
-    /// Waits for what the kernel tells of earlier sends, and takes it.
+    /// Waits for room for what is queued; with nothing queued, for what the kernel tells of earlier sends, which it takes.
     fn wait(&mut self, timeout: Duration) -> Result<(), SendError> {
+        if self.queued() > 0 {
+            return self.wait_for_room(timeout).map_err(|error| self.error(error));
+        }
         let waited = self.sending().wait(timeout);
         let is_ready = waited.map_err(|error| self.error(error))? == Wakeup::Ready;
         if self.reap() == 0 && is_ready {

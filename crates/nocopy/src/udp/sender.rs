@@ -17,7 +17,8 @@ use super::{Method, Ticket, over_port};
 use crate::engine::path::Paths;
 use crate::engine::policy::Explanation;
 use crate::engine::reaper;
-use crate::engine::sending::{self as engine, Books, LOOK_AGAIN, REAP_AT, Sending};
+use crate::engine::sending::{self as engine, Books, REAP_AT, Sending};
+use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
 use crate::facts::evidence::{Cause, Evidence, Tally};
 use crate::memory::in_flight::NoZeroCopy;
 use crate::memory::in_flight::kernel_socket::KernelSocket;
@@ -675,31 +676,28 @@ impl Sender {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub fn drain(&mut self, timeout: Duration) -> Result<bool, SendError> {
-        let give_up = Instant::now().checked_add(timeout);
+        let start = Instant::now();
         // What was refused is told at the end: what is on its way is waited for all the same.
         let refused = self.flush().err();
-        let is_drained = self.wait_for_all(give_up);
-        refused.or_else(|| self.late_refusals.take()).map_or(Ok(is_drained), Err)
-    }
-
-    fn wait_for_all(&mut self, give_up: Option<Instant>) -> bool {
-        let left =
-            || give_up.map_or(Duration::MAX, |give_up| give_up.saturating_duration_since(Instant::now()));
-        loop {
-            let over = self.reap();
-            if self.in_flight() == 0 && self.port_is_drained(left()) {
-                return true;
-            }
-            let left = left();
-            if left.is_zero() {
-                return false;
-            }
+        let look = |sender: &mut Self| {
+            let left = timeout.saturating_sub(start.elapsed());
+            Ok(match sender.reap() {
+                _ if sender.in_flight() == 0 && sender.port_is_drained(left) => Look::Done(()),
+                0 => Look::Nothing,
+                _ => Look::Moved,
+            })
+        };
+        let wait = |sender: &mut Self, timeout| {
             // What waiting fails for, looking again tells.
-            if over == 0 && self.sending().wait(left.min(LOOK_AGAIN)).is_ok() {
+            if sender.sending().wait(timeout).is_ok() {
                 // An error without a notice would end every wait at once; it is of an earlier datagram, and told nowhere else.
-                let _ = rustix::net::sockopt::socket_error(self.sending().socket());
+                let _ = rustix::net::sockopt::socket_error(sender.sending().socket());
             }
-        }
+            Ok(())
+        };
+        let is_drained =
+            look_until_done(self, timeout.saturating_sub(start.elapsed()), look, wait)?.is_some();
+        refused.or_else(|| self.late_refusals.take()).map_or(Ok(is_drained), Err)
     }
 
     /// The kernel's socket, for options and calls that are missing here. ([`AsFd`] gives a descriptor that can only be waited on.)
