@@ -5,6 +5,7 @@
 //! ends no stream when it is dropped. The buffers of a [`Pool`](crate::Pool) are not there: touching one ends the child.
 
 pub(crate) mod address;
+pub(crate) mod choice;
 pub(crate) mod path;
 pub mod policy;
 pub(crate) mod reaper;

@@ -17,8 +17,9 @@ use std::time::Instant;
 use rustix::net::SendFlags;
 
 use super::Published;
-use crate::engine::policy::{Choice, Explanation, Matter, Policy, Reason, Work};
-use crate::facts::evidence::{Cause, Evidence};
+use crate::engine::choice::Chooser;
+use crate::engine::policy::{Explanation, Matter, Policy, Reason, Work};
+use crate::facts::evidence::Evidence;
 use crate::sys::fork::Generation;
 use crate::sys::sealed::Sealed;
 use crate::sys::splice::{self, Pipe};
@@ -257,8 +258,7 @@ pub enum TransferError {
 /// No step raises `SIGPIPE`.
 #[derive(Debug)]
 pub struct ByReference {
-    policy: Policy<PublishedMethod>,
-    pinned: bool,
+    chooser: Chooser<PublishedMethod>,
     ended_early: u64,
 }
 
@@ -277,9 +277,10 @@ impl ByReference {
     /// It is no socket.
     pub fn new(socket: BorrowedFd<'_>, pinned: Option<PublishedMethod>) -> io::Result<Self> {
         stream::hardly_wait(socket)?;
-        let among_all = || Policy::new(&PublishedMethod::ALL, &[PublishedMethod::Copy]);
-        let policy = pinned.map_or_else(among_all, Policy::pinned);
-        Ok(Self { policy: policy.about(Matter::Writes), pinned: pinned.is_some(), ended_early: 0 })
+        let policy = pinned.map_or_else(|| Policy::new(&PublishedMethod::ALL), Policy::pinned);
+        // A page at most is copied.
+        let chooser = Chooser::by(policy.about(Matter::Writes), PublishedMethod::Copy, PAGE_BYTES + 1);
+        Ok(Self { chooser, ended_early: 0 })
     }
 
     /// Hands the next piece of a transfer to the socket, without waiting. `more`: other bytes follow at once, and may share a
@@ -340,41 +341,32 @@ impl ByReference {
         socket: BorrowedFd<'_>,
     ) -> Result<(usize, Evidence), TransferError> {
         loop {
-            let choice = self.choose(piece.bytes);
+            let choice = self.chooser.choose(work(piece.bytes));
             let started = choice.measured.then(Instant::now);
             let moved = hand_over(choice.method, data.region(), piece, socket);
             match moved {
                 Ok(bytes) => {
                     if let Some(started) = started {
-                        self.policy.record(choice, work(bytes), started.elapsed());
+                        self.chooser.record(choice, work(bytes), started.elapsed());
                     }
                     return Ok((bytes, self.evidence(choice.method, piece.bytes)));
                 }
                 Err(TransferError::Refused { source, .. })
                     if source.kind() != io::ErrorKind::WouldBlock
-                        && !self.pinned
+                        && !self.chooser.is_pinned()
                         && choice.method != PublishedMethod::Copy =>
                 {
-                    self.policy.rule_out(choice.method, why_not(&source));
+                    self.chooser.rule_out(choice.method, why_not(&source));
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    fn choose(&mut self, bytes: usize) -> Choice<PublishedMethod> {
-        if bytes <= PAGE_BYTES && !self.pinned {
-            return Choice::by_rule(PublishedMethod::Copy);
-        }
-        self.policy.choose(work(bytes))
-    }
-
     fn evidence(&self, method: PublishedMethod, bytes: usize) -> Evidence {
         match method {
             PublishedMethod::Vmsplice | PublishedMethod::Sendfile => Evidence::Unknown,
-            PublishedMethod::Copy if self.pinned => Evidence::Copied(Cause::SocketCall),
-            PublishedMethod::Copy if bytes <= PAGE_BYTES => Evidence::Copied(Cause::BelowThreshold),
-            PublishedMethod::Copy => Evidence::Copied(Cause::CopyingIsFaster),
+            PublishedMethod::Copy => self.chooser.copied(bytes.div_ceil(PAGE_BYTES), PAGE_BYTES),
         }
     }
 
@@ -385,7 +377,7 @@ impl ByReference {
 
     /// Which way was chosen for published data and why.
     pub fn explain(&self) -> Explanation<PublishedMethod> {
-        self.policy.explain()
+        self.chooser.explain()
     }
 }
 

@@ -207,7 +207,7 @@ fn among(buffer_bytes: usize) -> Policy<Way> {
     }
     // The first to be tried, since it has the most to gain; whether anything maps is known after some chunks.
     ways.insert(1, Way::Mapped);
-    Policy::new(&ways, &ways)
+    Policy::new(&ways)
 }
 
 /// Which way is used, and what it was compared with. Displays as text, a line for each way.

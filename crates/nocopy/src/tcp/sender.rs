@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::by_reference::{ByReference, Step, Transfer, TransferError};
-use super::choice::Chooser;
+use super::choice::{Chooser, pages, size};
 use super::outbox::{Call, How, Item, Next, Outbox, Run};
 use super::outcome::{
     Closed, Completed, Counters, NotQueued, QUEUE_BYTES_MAX, Rejected, RejectedReason, SendError,
@@ -350,7 +350,7 @@ impl Sender {
     /// What is measured is the time of the calls, without the time that the socket had no room: a peer that reads slowly says nothing
     /// of the method.
     fn send_run(&mut self, run: Run, waits: bool) -> io::Result<bool> {
-        let choice = self.chooser.choose(run.bytes);
+        let choice = self.chooser.choose(run);
         let is_over_share = choice.method.is_zero_copy() && self.is_over_share(run);
         let mut method = if is_over_share { Method::Plain } else { choice.method };
         let (mut sent_bytes, mut cost) = (0, Duration::ZERO);
@@ -375,7 +375,7 @@ impl Sender {
             }
         };
         if method == choice.method && sent_bytes > 0 {
-            self.chooser.record(choice, run.bytes, sent_bytes, cost);
+            self.chooser.record(choice, Run { bytes: sent_bytes }, cost);
         }
         Ok(is_done)
     }
@@ -388,7 +388,7 @@ impl Sender {
     }
 
     fn how(&self, method: Method, run: Run, waits: bool, since: Option<Instant>) -> How {
-        let evidence = (!method.is_zero_copy()).then(|| self.chooser.copied(run.bytes));
+        let evidence = (!method.is_zero_copy()).then(|| self.chooser.copied(pages(run.bytes), run.bytes));
         How { method, waits, evidence, since, run_bytes: run.bytes }
     }
 
@@ -434,7 +434,7 @@ impl Sender {
         let evidence = Some(Evidence::Copied(Cause::NoBuffers));
         let sent = self.call(bytes, How { method: Method::Plain, evidence, ..how })?;
         self.counters.no_buffers_bytes += sent as u64;
-        self.chooser.no_buffers(how.method, self.sending().kept().is_ring_full());
+        self.chooser.no_room(how.method, self.sending().kept().is_ring_full());
         Ok(sent)
     }
 
@@ -452,7 +452,7 @@ impl Sender {
         if !method.is_zero_copy() || !is_of_method {
             return Err(error);
         }
-        self.chooser.refused(method);
+        self.chooser.not_taken(method);
         Ok(Method::Plain)
     }
 
@@ -637,7 +637,7 @@ fn book(
     let (copied, evidence) =
         if copied && call.may_share { (false, Evidence::Unknown) } else { (copied, evidence) };
     books.tally.add(evidence, 0, call.bytes as u64);
-    chooser.completed(call, copied);
+    chooser.completed(call.method, 0, size(call.run_bytes), copied, call.since);
     evidence
 }
 

@@ -799,7 +799,7 @@ fn book(
     let to = || destinations.get(call.destination).to.map(|to| to.ip());
     let evidence = books.judge(call.destination, to, copied);
     books.tally.add(evidence, u64::from(call.datagrams), u64::from(call.bytes));
-    chooser.completed(call, copied);
+    chooser.completed(call.method, call.destination, call.datagram_bytes, copied, call.since);
     evidence
 }
 

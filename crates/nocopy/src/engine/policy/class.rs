@@ -57,7 +57,7 @@ pub(super) struct Rival {
     pub(super) ratio: f32,
     pub(super) pairs: u8,
     pub(super) against: u8,
-    /// What a datagram cost when last in use or in a trial; 0: not known.
+    /// What a unit cost when last in use or in a trial; 0: not known.
     cost_ns: f32,
     /// How long its completions take, smoothed; 0: not known.
     pub(super) held_ns: f32,
@@ -132,7 +132,7 @@ impl Budget {
     }
 }
 
-/// Costs of a datagram in the calls measured last.
+/// Costs of a unit in the calls measured last.
 #[derive(Debug, Clone, Default)]
 struct Samples {
     ns: [f32; SAMPLES],
@@ -169,7 +169,7 @@ pub(super) struct Class {
     pub(super) incumbent: u8,
     trial: Option<Trial>,
     samples: Samples,
-    /// What a datagram cost when the method was chosen.
+    /// What a unit cost when the method was chosen.
     reference_ns: f32,
     /// Samples in a row that were far above it, or, negative, far below.
     off: i8,
@@ -230,24 +230,24 @@ impl Class {
         (self.now, self.epoch)
     }
 
-    /// Takes what a measured call cost. `ns` and `datagrams` are above zero.
-    pub(super) fn record(&mut self, terms: &mut Terms<'_>, epoch: u32, ns: f64, datagrams: f64) {
+    /// Takes what a measured call cost. `ns` and `units` are above zero.
+    pub(super) fn record(&mut self, terms: &mut Terms<'_>, epoch: u32, ns: f64, units: f64) {
         if epoch != self.epoch {
             return;
         }
         self.unrecorded = 0;
         match self.trial.take() {
-            Some(trial) => self.record_trial(terms, trial, ns, datagrams),
-            None => self.record_incumbent(terms, ns, datagrams),
+            Some(trial) => self.record_trial(terms, trial, ns, units),
+            None => self.record_incumbent(terms, ns, units),
         }
         if self.trial.is_none() && self.opening == 0 {
-            self.begin_trial(terms, datagrams);
+            self.begin_trial(terms, units);
         }
     }
 
-    fn record_incumbent(&mut self, terms: &mut Terms<'_>, ns: f64, datagrams: f64) {
+    fn record_incumbent(&mut self, terms: &mut Terms<'_>, ns: f64, units: f64) {
         terms.budget.pay(CLOCK_NS);
-        self.samples.push((ns / datagrams) as f32);
+        self.samples.push((ns / units) as f32);
         let each_ns = self.samples.median().unwrap_or(0.0);
         self.rivals[usize::from(self.incumbent)].cost_ns = each_ns;
         if self.opening > 0 {
@@ -256,8 +256,8 @@ impl Class {
             self.spend(terms, ns);
         } else {
             // The median, lest a call that was preempted stands for all of these.
-            self.spend(terms, f64::from(SAMPLE_EVERY) * f64::from(each_ns) * datagrams);
-            self.look_for_change((ns / datagrams) as f32);
+            self.spend(terms, f64::from(SAMPLE_EVERY) * f64::from(each_ns) * units);
+            self.look_for_change((ns / units) as f32);
         }
     }
 
@@ -294,7 +294,7 @@ impl Class {
 
     /// Lets a candidate challenge, if one may: those that nothing is known of in order of preference, then the one that cost least.
     /// While exploring is overdrawn, only what looked better than the incumbent: that is no expense.
-    fn begin_trial(&mut self, terms: &Terms<'_>, datagrams: f64) {
+    fn begin_trial(&mut self, terms: &Terms<'_>, units: f64) {
         let rival = |method: u8| &self.rivals[usize::from(method)];
         let each_ns = rival(self.incumbent).cost_ns;
         let looked_better = |one: &Rival| one.outcome == Outcome::Promising && one.cost_ns < each_ns;
@@ -302,7 +302,7 @@ impl Class {
         let ready = self.ready(terms).filter(payable);
         let next = ready.min_by(|&one, &other| rival(one).cost_ns.total_cmp(&rival(other).cost_ns));
         if let Some(challenger) = next {
-            self.trial = Some(Trial::new(challenger, f64::from(each_ns) * datagrams));
+            self.trial = Some(Trial::new(challenger, f64::from(each_ns) * units));
             self.epoch = self.epoch.wrapping_add(1);
             self.quiet = 0;
         }
@@ -321,10 +321,10 @@ impl Class {
         glanced && self.ready(terms).any(|one| one != trial.challenger && untried(one))
     }
 
-    fn record_trial(&mut self, terms: &mut Terms<'_>, mut trial: Trial, ns: f64, datagrams: f64) {
+    fn record_trial(&mut self, terms: &mut Terms<'_>, mut trial: Trial, ns: f64, units: f64) {
         self.spend(terms, ns);
         let excess_ns = trial.excess_ns;
-        let step = trial.record(ns, datagrams);
+        let step = trial.record(ns, units);
         terms.budget.pay(CLOCK_NS + trial.excess_ns - excess_ns);
         if step != Step::Same {
             self.epoch = self.epoch.wrapping_add(1);
@@ -408,13 +408,27 @@ impl Class {
             return;
         }
         rival.copies = (rival.copies + 1).min(COPIES_MAX);
+        if rival.copies == COPIES_MAX {
+            self.end_turn(terms, method);
+        }
+    }
+
+    /// A method did not take what another may: as good as copied. It is tried again, with longer and longer waits, for routes change.
+    pub(super) fn refused(&mut self, terms: &Terms<'_>, method: u8) {
+        self.rivals[usize::from(method)].copies = COPIES_MAX;
+        self.end_turn(terms, method);
+    }
+
+    /// Takes out a method whose sends are copied, or refused.
+    fn end_turn(&mut self, terms: &Terms<'_>, method: u8) {
         let challenges = self.trial.as_ref().is_some_and(|trial| trial.challenger == method);
+        let rival = &mut self.rivals[usize::from(method)];
         let untried = rival.outcome == Outcome::Untried;
         // Out already, and this is one of those still under way: it must not double the wait.
-        if rival.copies < COPIES_MAX || !(challenges || method == self.incumbent || untried) {
+        if !(challenges || method == self.incumbent || untried) {
             return;
         }
-        // One more completion like this will do, next time.
+        // One more completion that says copied will do, next time.
         rival.copies = COPIES_MAX - 1;
         if challenges {
             self.use_incumbent();
@@ -450,7 +464,7 @@ impl Class {
         true
     }
 
-    /// What a datagram costs: the median of the last measured calls.
+    /// What a unit costs: the median of the last measured calls.
     pub(super) fn cost_ns(&self) -> Option<f32> {
         self.samples.median()
     }

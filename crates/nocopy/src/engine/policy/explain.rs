@@ -6,15 +6,25 @@ use std::time::Duration;
 use super::class::{Class, Outcome};
 use super::{Policy, Reason};
 
-/// What a policy's work is made of: the words in which it is explained.
+/// What the units of a policy's work are: the words in which it is explained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Matter {
-    /// Datagrams, to several destinations.
+    /// Datagrams of some bytes each, to several destinations.
     Datagrams,
-    /// A stream that is sent: bytes of a write, counted in pages of 4 KiB.
+    /// Pages of 4 KiB of a stream that is sent, in writes of some bytes each.
     Writes,
-    /// A stream that is received, counted in pages of 4 KiB.
+    /// Pages of 4 KiB of a stream that is received.
     Reads,
+}
+
+impl Matter {
+    /// The name of a unit.
+    fn unit(self) -> &'static str {
+        match self {
+            Self::Datagrams => "datagram",
+            Self::Writes | Self::Reads => "page",
+        }
+    }
 }
 
 /// What a [`Policy`] chose, and why. Displays as text, a line for each class and each method that was not chosen in it.
@@ -41,13 +51,13 @@ pub struct ClassExplanation<M> {
     pub matter: Matter,
     /// The caller's number; `None`: all destinations that were not told apart.
     pub destination: Option<u32>,
-    /// Smallest and largest bytes of a datagram, or a write.
+    /// Smallest and largest [`Work::bytes`](super::Work::bytes).
     pub bytes: (u32, u32),
-    /// Smallest and largest count of datagrams, or pages, of a flush.
+    /// Smallest and largest count of units.
     pub count: (u32, u32),
     /// What is used.
     pub method: M,
-    /// What a datagram, or a page, costs in ns: the median of the last measured calls.
+    /// What a unit costs in ns: the median of the last measured calls.
     pub cost_ns: Option<f64>,
     /// How often another method was chosen.
     pub switches: u32,
@@ -92,7 +102,7 @@ pub enum Why {
     NoBetter,
     /// So much slower that two short looks were enough.
     MuchSlower,
-    /// Its completions say that the kernel copied.
+    /// Its completions say that the kernel copied, or it was refused.
     Copied,
     /// Its calls failed, so that nothing could be measured.
     Unrecorded,
@@ -186,8 +196,7 @@ impl<M: fmt::Display> fmt::Display for ClassExplanation<M> {
         }
         write!(f, ": {}", self.method)?;
         if let Some(ns) = self.cost_ns {
-            let unit = if self.matter == Matter::Datagrams { "datagram" } else { "page" };
-            write!(f, ", {ns:.0} ns a {unit}")?;
+            write!(f, ", {ns:.0} ns a {}", self.matter.unit())?;
         }
         match self.switches {
             0 => {}

@@ -2,8 +2,9 @@
 //!
 //! No table of thresholds is right for every machine: the same call is the fastest to one destination and the slowest to
 //! another, because what happens behind the socket differs (a card that segments, a bridge, a local receiver). So a
-//! [`Policy`] watches what the calls cost, for each *class* of sends by itself: a destination, a size of datagrams, a size of
-//! batches. In a class one method is the incumbent; now and then another challenges it:
+//! [`Policy`] watches what the calls cost, for each *class* of sends by itself: a destination, a size in bytes, a count of
+//! units. What a unit is, the caller decides: a datagram over UDP, a page's worth of a stream over TCP. In a class one method
+//! is the incumbent; now and then another challenges it:
 //!
 //! * They take turns for short epochs, in pairs, and the median of the pairs' ratios decides, with a rule of confidence, because the
 //!   speed of a shared machine drifts by 2x. The challenger has to be better by 3 %.
@@ -25,7 +26,8 @@
 //! #[derive(Clone, Copy, PartialEq, Eq)]
 //! enum Method { Gso, Socket }
 //!
-//! let mut policy = Policy::new(&[Method::Gso, Method::Socket], &[Method::Socket]);
+//! // GSO gains nothing from one datagram alone.
+//! let mut policy = Policy::new(&[Method::Gso, Method::Socket]).singles(&[Method::Socket]);
 //! let work = Work { destination: 0, bytes: 1400, count: 44 };
 //! let choice = policy.choose(work);
 //! let started = choice.measured.then(Instant::now);
@@ -59,15 +61,20 @@ pub const METHODS_MAX: usize = 8;
 const TEMPORARY_NS: f64 = 100e6;
 const TEMPORARY_NS_MAX: f64 = 60e9;
 
-/// A run of equal datagrams in a flush.
+/// What is sent, or received, by one choice: so many units of one size. Costs are compared by the unit.
+///
+/// | | a unit is | `bytes` are those of |
+/// |---|---|---|
+/// | UDP | a datagram | one datagram's payload |
+/// | TCP | a page's worth of the stream, 4 KiB | the whole write; a page where writes are not told apart |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
     /// A small number the caller gives to each destination, from 0. Some 256 at a time are told apart; with more, the most
-    /// talkative ones, and the rest are one.
+    /// talkative ones, and the rest are one. A stream has only one destination.
     pub destination: u32,
-    /// Payload bytes of one datagram.
+    /// The size that decides which method is fastest: work of different sizes is measured separately.
     pub bytes: u32,
-    /// Datagrams of the flush to this destination.
+    /// Units.
     pub count: u32,
 }
 
@@ -123,62 +130,72 @@ pub struct Policy<M> {
     matter: Matter,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Candidates<M> {
     methods: Vec<M>,
-    /// Indices in order of preference, for several datagrams and for one.
-    batches: Vec<u8>,
+    /// Indices in order of preference, in general and for single units.
+    order: Vec<u8>,
     singles: Vec<u8>,
     out: [Option<Out>; METHODS_MAX],
 }
 
 impl<M: Copy + Eq> Policy<M> {
-    /// A policy that chooses among `batches` for flushes of several datagrams, and among `singles` for those of one.
+    /// A policy that chooses among `methods`.
     ///
-    /// Both are in order of preference: the first is used until another is measured to be faster, and wins ties. So the plain
-    /// call goes first in `singles`. What gains nothing from a single datagram is best left out there. The last is what
+    /// They are in order of preference: the first is used until another is measured to be faster, and wins ties. The last is what
     /// remains if all are ruled out.
     ///
     /// # Panics
-    /// A list is empty, or there are more than [`METHODS_MAX`] methods.
-    pub fn new(batches: &[M], singles: &[M]) -> Self {
-        assert!(!batches.is_empty() && !singles.is_empty(), "a policy needs a method to choose");
-        let mut methods: Vec<M> = Vec::with_capacity(METHODS_MAX);
-        let mut index = |method: &M| {
-            let known = methods.iter().position(|one| one == method);
-            known.unwrap_or_else(|| {
-                methods.push(*method);
-                methods.len() - 1
-            }) as u8
+    /// There is no method, or there are more than [`METHODS_MAX`].
+    pub fn new(methods: &[M]) -> Self {
+        let mut candidates = Candidates {
+            methods: Vec::new(),
+            order: Vec::new(),
+            singles: Vec::new(),
+            out: [None; METHODS_MAX],
         };
-        let batches: Vec<u8> = batches.iter().map(&mut index).collect();
-        let singles = singles.iter().map(&mut index).collect();
-        assert!(methods.len() <= METHODS_MAX, "more than {METHODS_MAX} methods");
+        candidates.order = candidates.add(methods);
+        candidates.singles = candidates.order.clone();
+        Self::among(candidates)
+    }
+
+    /// Other candidates for work of a single unit, in order of preference. The plain call goes first; what gains nothing from a
+    /// single unit is best left out.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new), where all methods of both lists count.
+    #[must_use]
+    pub fn singles(mut self, methods: &[M]) -> Self {
+        self.candidates.singles = self.candidates.add(methods);
+        self
+    }
+
+    /// A policy that always chooses `method`; it still measures now and then, to be able to say what it costs.
+    pub fn pinned(method: M) -> Self {
+        Self { pinned: true, ..Self::new(&[method]) }
+    }
+
+    fn among(candidates: Candidates<M>) -> Self {
         Self {
             last_work: Work { destination: 0, bytes: 0, count: 0 },
             last_kind: Kind::of(0, 0),
             last_class: usize::MAX,
             table: Table::new(),
-            candidates: Candidates { methods, batches, singles, out: [None; METHODS_MAX] },
+            candidates,
             budget: Budget::new(),
             pinned: false,
             matter: Matter::Datagrams,
         }
     }
 
-    /// A policy that always chooses `method`; it still measures now and then, to be able to say what it costs.
-    pub fn pinned(method: M) -> Self {
-        Self { pinned: true, ..Self::new(&[method], &[method]) }
-    }
-
-    /// The same for work of another kind than datagrams; it is explained in its words.
+    /// The same for units other than datagrams; its choice is explained in their words.
     #[must_use]
     pub fn about(mut self, matter: Matter) -> Self {
         self.matter = matter;
         self
     }
 
-    /// How to send the next run of datagrams. Costs some 5 ns while work does not change, 10 ns where only the destination does, and
+    /// How to do the next work. Costs some 5 ns while work does not change, 10 ns where only the destination does, and
     /// 15 to 30 ns otherwise (measured).
     #[inline]
     pub fn choose(&mut self, work: Work) -> Choice<M> {
@@ -241,7 +258,7 @@ impl<M: Copy + Eq> Policy<M> {
         }
     }
 
-    /// Takes what a completion says of a zero-copy send to `destination` with datagrams of `bytes`: whether the kernel copied after
+    /// Takes what a completion says of a zero-copy send to `destination` of [size](Work::bytes) `bytes`: whether the kernel copied after
     /// all, and how long after sending it came. Completions of sends before [`forget`](Self::forget) speak of the old
     /// route and are best not told.
     pub fn completed(
@@ -260,6 +277,16 @@ impl<M: Copy + Eq> Policy<M> {
         });
     }
 
+    /// Takes notice that `method` was refused for `destination` and size `bytes`, where another may do. It is out there, and tried again
+    /// after a wait that doubles with each time.
+    pub fn refused(&mut self, destination: u32, method: M, bytes: u32) {
+        let Some(method) = self.candidates.index(method) else { return };
+        let (candidates, budget) = (&self.candidates, &mut self.budget);
+        self.table.of_size(destination, bytes, |class| {
+            class.refused(&candidates.terms(class.kind, budget), method);
+        });
+    }
+
     /// Takes `method` out, for all destinations. False if nothing else is left for some sends, which then go on by the last
     /// candidate.
     pub fn rule_out(&mut self, method: M, why: Reason) -> bool {
@@ -269,7 +296,7 @@ impl<M: Copy + Eq> Policy<M> {
         for class in self.table.classes() {
             class.ruled_out(&candidates.terms(class.kind, budget));
         }
-        [&candidates.batches, &candidates.singles]
+        [&candidates.order, &candidates.singles]
             .iter()
             .all(|order| candidates.allowed(order, budget.sent_ns) != 0)
     }
@@ -280,6 +307,20 @@ impl<M: Copy + Eq> Policy<M> {
         self.table.forget(destination, |kind, hint| candidates.first(kind, hint, sent_ns));
     }
 
+    /// Forgets all that was learnt, and which methods were out for a while. What is [unavailable](Reason::Unavailable) stays so.
+    pub(crate) fn forget_all(&mut self) {
+        let mut candidates = self.candidates.clone();
+        for out in &mut candidates.out {
+            *out = out.filter(|out| out.until_ns.is_infinite());
+        }
+        *self = Self { pinned: self.pinned, matter: self.matter, ..Self::among(candidates) };
+    }
+
+    /// Whether the user chose.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.pinned
+    }
+
     /// What was chosen for which sends, and why.
     pub fn explain(&self) -> Explanation<M> {
         explain::explain(self)
@@ -287,6 +328,20 @@ impl<M: Copy + Eq> Policy<M> {
 }
 
 impl<M: Copy + Eq> Candidates<M> {
+    /// Indices of methods, new or known, in their order.
+    fn add(&mut self, methods: &[M]) -> Vec<u8> {
+        assert!(!methods.is_empty(), "a policy needs a method to choose");
+        let mut index = |&method: &M| {
+            self.index(method).unwrap_or_else(|| {
+                self.methods.push(method);
+                (self.methods.len() - 1) as u8
+            })
+        };
+        let order = methods.iter().map(&mut index).collect();
+        assert!(self.methods.len() <= METHODS_MAX, "more than {METHODS_MAX} methods");
+        order
+    }
+
     fn index(&self, method: M) -> Option<u8> {
         self.methods.iter().position(|&one| one == method).map(|index| index as u8)
     }
@@ -297,7 +352,7 @@ impl<M: Copy + Eq> Candidates<M> {
     }
 
     fn order(&self, kind: Kind) -> &[u8] {
-        if kind.is_single() { &self.singles } else { &self.batches }
+        if kind.is_single() { &self.singles } else { &self.order }
     }
 
     /// A bit for each of `order` that is not ruled out.

@@ -2,13 +2,13 @@
 
 use super::class::Class;
 
-/// Upper ends of the size classes, in bytes of a datagram (or of a write, over TCP); the last has none. 128: headers weigh as much
-/// as data. 1472: one packet of an MTU of 1500. 4096: a page. 8972: one packet of an MTU of 9000. From some 10 kB on zero-copy
+/// Upper ends of the size classes, in [`Work::bytes`](super::Work::bytes); the last has none. 128: headers weigh as much as
+/// data. 1472: one packet of an MTU of 1500. 4096: a page. 8972: one packet of an MTU of 9000. From some 10 kB on zero-copy
 /// pays on real cards.
 const SIZE_EDGES: [u32; 7] = [128, 512, 1472, 4096, 8972, 16_384, 65_536];
 const SIZES: usize = SIZE_EDGES.len() + 1;
 
-/// Upper ends of the batch classes, in datagrams of a flush; the last has none. What a batch costs is shared by few or by many.
+/// Upper ends of the batch classes, in units of a work; the last has none. What a batch costs is shared by few or by many.
 const BATCH_EDGES: [u32; 3] = [1, 4, 16];
 const BATCHES: usize = BATCH_EDGES.len() + 1;
 
@@ -33,17 +33,17 @@ impl Kind {
         usize::from(self.0)
     }
 
-    /// Whether it is of one datagram a flush.
+    /// Whether it is of one unit.
     pub(super) fn is_single(self) -> bool {
         self.index().is_multiple_of(BATCHES)
     }
 
-    /// Smallest and largest bytes of a datagram.
+    /// Smallest and largest bytes.
     pub(super) fn bytes(self) -> (u32, u32) {
         range(&SIZE_EDGES, self.index() / BATCHES, 0)
     }
 
-    /// Smallest and largest count of datagrams.
+    /// Smallest and largest count of units.
     pub(super) fn count(self) -> (u32, u32) {
         range(&BATCH_EDGES, self.index() % BATCHES, 1)
     }
@@ -162,7 +162,7 @@ impl Table {
         if owned { index } else { OTHERS }
     }
 
-    /// Applies to the classes of a destination for datagrams of a size.
+    /// Applies to the classes of a destination for work of a size.
     pub(super) fn of_size(&mut self, destination: u32, bytes: u32, mut apply: impl FnMut(&mut Class)) {
         let place = &self.places[self.known(destination)];
         for kind in Kind::of_size(bytes) {

@@ -204,7 +204,7 @@ const fn times(all: u64) -> u64 {
 fn every_column_within_3_percent_of_the_best_and_stays() {
     for seed in 0..times(4) {
         for (name, route, work) in columns() {
-            let (mut machine, mut policy) = (Machine::new(seed), Policy::new(&BATCHES, &SINGLES));
+            let (mut machine, mut policy) = (Machine::new(seed), Policy::new(&BATCHES).singles(&SINGLES));
             machine.run(&mut policy, route, work, 0.3e9);
             let settled = switches(&policy);
             machine.run(&mut policy, route, work, 0.7e9);
@@ -225,7 +225,7 @@ fn short_rounds_pay_little_for_finding_out() {
     for (name, route, work) in columns() {
         let rounds: Vec<f64> = (0..times(20))
             .map(|seed| {
-                let (mut machine, mut policy) = (Machine::new(seed), Policy::new(&BATCHES, &SINGLES));
+                let (mut machine, mut policy) = (Machine::new(seed), Policy::new(&BATCHES).singles(&SINGLES));
                 machine.run(&mut policy, route, work, 80e6);
                 machine.over_best()
             })
@@ -241,7 +241,7 @@ fn the_best_is_in_use_within_10_ms() {
         for (sink, best) in
             [(sent(OFFLOAD[1]), ZerocopyGso), (sent(SEGMENTED[1]), Gso), (delivered(DELIVERED[1]), Gso)]
         {
-            let (mut machine, mut policy) = (Machine::new(seed), Policy::new(&BATCHES, &SINGLES));
+            let (mut machine, mut policy) = (Machine::new(seed), Policy::new(&BATCHES).singles(&SINGLES));
             let work = Work { destination: 0, bytes: 1400, count: 44 };
             machine.run(&mut policy, sink, work, 10e6);
             assert_eq!(policy.explain().classes[0].method, best, "seed {seed}\n{}", policy.explain());
@@ -252,8 +252,7 @@ fn the_best_is_in_use_within_10_ms() {
 /// The preference is wrong: what is tried last is the best.
 #[test]
 fn a_wrong_preference_costs_milliseconds() {
-    let (mut machine, mut policy) =
-        (Machine::new(1), Policy::new(&[Socket, Sendmmsg, UringZerocopy, Gso], &[Socket]));
+    let (mut machine, mut policy) = (Machine::new(1), Policy::new(&[Socket, Sendmmsg, UringZerocopy, Gso]));
     let work = Work { destination: 0, bytes: 64, count: 64 };
     machine.run(&mut policy, sent(OFFLOAD[0]), work, 10e6);
     assert_eq!(policy.explain().classes[0].method, Gso, "{}", policy.explain());
@@ -266,7 +265,7 @@ fn single_datagrams_cost_no_more_than_the_plain_call() {
         let plain = route.costs[4];
         let costs = [plain * 1.02, plain * 1.17, plain * 1.08, plain * 1.01, plain];
         let work = Work { count: 1, ..work };
-        let (mut machine, mut policy) = (Machine::new(3), Policy::new(&BATCHES, &SINGLES));
+        let (mut machine, mut policy) = (Machine::new(3), Policy::new(&BATCHES).singles(&SINGLES));
         machine.run(&mut policy, Route { costs, ..route }, work, 0.4e9);
         let over = machine.over_best();
         assert!(over < 1.0 / 0.97, "{name}: {over}\n{}", policy.explain());
@@ -276,7 +275,7 @@ fn single_datagrams_cost_no_more_than_the_plain_call() {
 
 #[test]
 fn a_tie_stays_with_the_plain_call() {
-    let (mut machine, mut policy) = (Machine::new(5), Policy::new(&BATCHES, &SINGLES));
+    let (mut machine, mut policy) = (Machine::new(5), Policy::new(&BATCHES).singles(&SINGLES));
     machine.run(&mut policy, sent([880.0; 5]), Work { destination: 0, bytes: 1400, count: 1 }, 1e9);
     assert_eq!((policy.explain().classes[0].method, switches(&policy)), (Socket, 0), "{}", policy.explain());
 }
@@ -285,7 +284,7 @@ fn a_tie_stays_with_the_plain_call() {
 fn follows_the_machine_when_it_changes() {
     for seed in 0..times(10) {
         let work = Work { destination: 0, bytes: 1400, count: 44 };
-        let (mut machine, mut policy) = (Machine::new(seed), Policy::new(&BATCHES, &SINGLES));
+        let (mut machine, mut policy) = (Machine::new(seed), Policy::new(&BATCHES).singles(&SINGLES));
         let mut follow = |route: Route, best: Method| {
             machine.run(&mut policy, route, work, 50e6);
             machine.over_best();
@@ -308,7 +307,7 @@ fn copied_completions_take_zerocopy_out() {
     // By its cost alone zero-copy would win, as it does where the copy is made on another processor.
     let route = Route { costs: [51.0, 32.0, 804.0, 721.0, 884.0], copied: true };
     let work = Work { destination: 0, bytes: 1400, count: 44 };
-    let (mut machine, mut policy) = (Machine::new(1), Policy::new(&[ZerocopyGso, Gso, Socket], &[Socket]));
+    let (mut machine, mut policy) = (Machine::new(1), Policy::new(&[ZerocopyGso, Gso, Socket]));
     let calls = (0..1000).position(|_| machine.flush(&mut policy, route, work) == Gso).expect("gave way");
     assert!(calls as u64 <= LAG + 3, "after {calls} calls");
     machine.run(&mut policy, route, work, 1e9);
@@ -320,7 +319,7 @@ fn copied_completions_take_zerocopy_out() {
 
 #[test]
 fn completions_of_other_sizes_and_destinations_say_nothing() {
-    let (mut machine, mut policy) = (Machine::new(1), Policy::new(&[ZerocopyGso, Gso], &[Gso]));
+    let (mut machine, mut policy) = (Machine::new(1), Policy::new(&[ZerocopyGso, Gso]));
     let work = Work { destination: 0, bytes: 8192, count: 7 };
     machine.flush(&mut policy, sent(OFFLOAD[2]), work);
     for _ in 0..100 {
@@ -331,6 +330,31 @@ fn completions_of_other_sizes_and_destinations_say_nothing() {
     assert_eq!(policy.explain().classes[0].method, ZerocopyGso);
     (0..3).for_each(|_| policy.completed(0, ZerocopyGso, 8192, true, None));
     assert_eq!(policy.explain().classes[0].method, Gso);
+}
+
+#[test]
+fn a_refused_method_gives_way_for_this_destination_and_size() {
+    let mut policy = Policy::new(&[ZerocopyGso, Gso]);
+    let works = [(0, 8192), (0, 64), (1, 8192)];
+    let works = works.map(|(destination, bytes)| Work { destination, bytes, count: 7 });
+    assert_eq!(works.map(|work| policy.choose(work).method), [ZerocopyGso; 3]);
+    policy.refused(0, ZerocopyGso, 8192);
+    assert_eq!(works.map(|work| policy.choose(work).method), [Gso, ZerocopyGso, ZerocopyGso]);
+    // Refusals of calls that were already under way do not make it wait longer.
+    (0..100).for_each(|_| policy.refused(0, ZerocopyGso, 8192));
+    let mut machine = Machine::new(1);
+    machine.drift = 1.0;
+    while machine.calls[1] == 0 {
+        machine.flush(&mut policy, sent(OFFLOAD[2]), works[0]);
+    }
+    assert!((80e6..150e6).contains(&machine.now_ns), "{}\n{}", machine.now_ns, policy.explain());
+}
+
+#[test]
+fn one_unit_is_like_any_other_without_singles() {
+    let work = Work { destination: 0, bytes: 4096, count: 1 };
+    assert_eq!(Policy::new(&[Gso, Socket]).choose(work).method, Gso);
+    assert_eq!(Policy::new(&[Gso, Socket]).singles(&[Socket]).choose(work).method, Socket);
 }
 
 #[test]
@@ -349,7 +373,7 @@ fn only_zerocopy_stays_even_if_copied() {
 #[test]
 fn what_is_ruled_out_is_never_chosen() {
     let why = Reason::Unavailable("io_uring is disabled by kernel.io_uring_disabled");
-    let (mut machine, mut policy) = (Machine::new(2), Policy::new(&BATCHES, &SINGLES));
+    let (mut machine, mut policy) = (Machine::new(2), Policy::new(&BATCHES).singles(&SINGLES));
     let work = Work { destination: 0, bytes: 8192, count: 7 };
     assert!(policy.rule_out(UringZerocopy, why));
     machine.run(&mut policy, sent(OFFLOAD[2]), work, 50e6);
@@ -369,7 +393,7 @@ fn what_is_ruled_out_is_never_chosen() {
 
 #[test]
 fn a_temporary_exclusion_ends_and_doubles() {
-    let (mut machine, mut policy) = (Machine::new(2), Policy::new(&[Gso, ZerocopyGso], &[Socket]));
+    let (mut machine, mut policy) = (Machine::new(2), Policy::new(&[Gso, ZerocopyGso]));
     let work = Work { destination: 0, bytes: 8192, count: 7 };
     let excluded = |machine: &mut Machine, policy: &mut Policy<Method>| {
         assert!(policy.rule_out(ZerocopyGso, Reason::Temporary("ENOBUFS: net.core.optmem_max is exhausted")));
@@ -389,7 +413,7 @@ fn a_temporary_exclusion_ends_and_doubles() {
 
 #[test]
 fn the_last_remains_when_all_are_ruled_out() {
-    let mut policy = Policy::new(&[Gso, Socket], &[Socket]);
+    let mut policy = Policy::new(&[Gso, Socket]);
     let work = Work { destination: 0, bytes: 64, count: 8 };
     assert_eq!(policy.choose(work).method, Gso);
     assert!(policy.rule_out(Gso, Reason::Unavailable("no")));
@@ -400,7 +424,7 @@ fn the_last_remains_when_all_are_ruled_out() {
 
 #[test]
 fn a_method_whose_calls_all_fail_is_given_up() {
-    let mut policy = Policy::new(&[Socket, Gso], &[Socket]);
+    let mut policy = Policy::new(&[Socket, Gso]);
     let work = Work { destination: 0, bytes: 1400, count: 44 };
     let mut failed = 0;
     for _ in 0..100_000 {
@@ -416,7 +440,7 @@ fn a_method_whose_calls_all_fail_is_given_up() {
 
 #[test]
 fn a_forgotten_destination_starts_anew() {
-    let (mut machine, mut policy) = (Machine::new(2), Policy::new(&[ZerocopyGso, Gso], &[Socket]));
+    let (mut machine, mut policy) = (Machine::new(2), Policy::new(&[ZerocopyGso, Gso]));
     let work = Work { destination: 7, bytes: 1400, count: 44 };
     machine.run(&mut policy, delivered(DELIVERED[1]), work, 50e6);
     assert_eq!(policy.explain().classes[0].others[0].why, Why::Copied);
@@ -430,7 +454,7 @@ fn a_forgotten_destination_starts_anew() {
 
 #[test]
 fn destinations_differ() {
-    let (mut machine, mut policy) = (Machine::new(4), Policy::new(&BATCHES, &SINGLES));
+    let (mut machine, mut policy) = (Machine::new(4), Policy::new(&BATCHES).singles(&SINGLES));
     for _ in 0..100_000 {
         for (destination, route) in
             [sent(OFFLOAD[1]), delivered(DELIVERED[1]), sent(SEGMENTED[1])].into_iter().enumerate()
@@ -449,7 +473,7 @@ fn thousands_of_peers() {
     // One datagram each: all methods are the plain call with more or less work. Batches: as measured.
     let single = sent([990.0, 1130.0, 1050.0, 980.0, 970.0]);
     for (count, route) in [(1, single), (8, sent(SEGMENTED[1])), (8, delivered(DELIVERED[1]))] {
-        let (mut machine, mut policy) = (Machine::new(4), Policy::new(&BATCHES, &SINGLES));
+        let (mut machine, mut policy) = (Machine::new(4), Policy::new(&BATCHES).singles(&SINGLES));
         for _ in 0..40 {
             for destination in 0..5000 {
                 machine.flush(&mut policy, route, Work { destination, bytes: 1400, count });
@@ -464,7 +488,7 @@ fn thousands_of_peers() {
 /// What a policy asks to be measured costs its caller two looks at the clock.
 #[test]
 fn few_calls_are_measured_in_the_long_run() {
-    let mut policy = Policy::new(&BATCHES, &SINGLES);
+    let mut policy = Policy::new(&BATCHES).singles(&SINGLES);
     let (mut machine, work) = (Machine::new(1), Work { destination: 0, bytes: 1400, count: 1 });
     machine.drift = 1.0;
     machine.run(&mut policy, sent([990.0, 1130.0, 1050.0, 980.0, 970.0]), work, 1e9);
@@ -478,7 +502,7 @@ fn few_calls_are_measured_in_the_long_run() {
 
 #[test]
 fn says_why() {
-    let (mut machine, mut policy) = (Machine::new(1), Policy::new(&BATCHES, &[Socket]));
+    let (mut machine, mut policy) = (Machine::new(1), Policy::new(&BATCHES).singles(&[Socket]));
     policy.rule_out(UringZerocopy, Reason::Unavailable("kernel.io_uring_disabled is 2"));
     let work = Work { destination: 0, bytes: 1400, count: 44 };
     (machine.noise, machine.drift) = (0.0, 1.0);
@@ -505,7 +529,7 @@ fn says_why() {
 #[test]
 #[should_panic(expected = "a policy needs a method")]
 fn no_candidates() {
-    let _ = Policy::<Method>::new(&[], &[Socket]);
+    let _ = Policy::<Method>::new(&[]);
 }
 
 /// No call is cheaper than 600 ns, as none is.
@@ -527,7 +551,7 @@ proptest! {
         order in Just(BATCHES.to_vec()).prop_shuffle(),
         seed: u64,
     ) {
-        let (mut machine, mut policy) = (Machine::new(seed), Policy::new(&order, &order));
+        let (mut machine, mut policy) = (Machine::new(seed), Policy::new(&order));
         machine.noise = 0.1;
         machine.run(&mut policy, sent(costs), Work { destination: 0, bytes: 1400, count }, 1e9);
         let over = machine.over_best();
@@ -537,7 +561,7 @@ proptest! {
     /// Whatever callers do, in whatever order: only candidates are chosen, and none that is out while another is left.
     #[test]
     fn any_use_is_served(operations in proptest::collection::vec((0_u8..8, 0_u32..600, 0_u32..70_000, 0_u32..80, 0_usize..5), 1..2000)) {
-        let mut policy = Policy::new(&BATCHES, &SINGLES);
+        let mut policy = Policy::new(&BATCHES).singles(&SINGLES);
         let mut out = Vec::new();
         let mut choices = Vec::new();
         for (operation, destination, bytes, count, method) in operations {
@@ -550,6 +574,7 @@ proptest! {
                     out.push(BATCHES[method]);
                     prop_assert_eq!(left, BATCHES.iter().any(|one| !out.contains(one)));
                 }
+                4 if count < 8 => policy.refused(destination, BATCHES[method], bytes),
                 3 => for (choice, work) in choices.drain(..) {
                     policy.record(choice, work, Duration::from_nanos(u64::from(count) * 1000));
                 },

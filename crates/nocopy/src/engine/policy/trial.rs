@@ -70,17 +70,17 @@ pub(super) enum Verdict {
 #[derive(Debug, Clone, Copy, Default)]
 struct Cost {
     ns: f64,
-    datagrams: f64,
+    units: f64,
 }
 
 impl Cost {
-    fn add(&mut self, ns: f64, datagrams: f64) {
+    fn add(&mut self, ns: f64, units: f64) {
         self.ns += ns;
-        self.datagrams += datagrams;
+        self.units += units;
     }
 
     fn each_ns(self) -> f64 {
-        self.ns / self.datagrams
+        self.ns / self.units
     }
 }
 
@@ -135,16 +135,16 @@ impl Trial {
         self.pairs
     }
 
-    /// Takes the cost of a call made for the side whose turn it is; `ns` and `datagrams` are above zero.
-    pub(super) fn record(&mut self, ns: f64, datagrams: f64) -> Step {
+    /// Takes the cost of a call made for the side whose turn it is; `ns` and `units` are above zero.
+    pub(super) fn record(&mut self, ns: f64, units: f64) -> Step {
         if self.side == Side::Challenger {
-            self.tried.add(ns, datagrams);
+            self.tried.add(ns, units);
         }
         if self.warm_up > 0 {
             self.warm_up -= 1;
             return Step::Same;
         }
-        self.epoch.add(ns, datagrams);
+        self.epoch.add(ns, units);
         self.left -= 1;
         if self.left > 0 {
             return Step::Same;
@@ -179,7 +179,7 @@ impl Trial {
         };
         self.ratios[self.pairs] = (challenger / incumbent) as f32;
         self.pairs += 1;
-        self.excess_ns += (self.tried.ns - incumbent * self.tried.datagrams).max(0.0);
+        self.excess_ns += (self.tried.ns - incumbent * self.tried.units).max(0.0);
         self.tried = Cost::default();
     }
 
