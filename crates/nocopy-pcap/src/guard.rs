@@ -1,4 +1,4 @@
-//! The boundary that no panic passes: what unwinds into C is undefined.
+//! The boundary that stops panics: a panic that unwinds into C is undefined behaviour.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,17 +6,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::abi::Pcap;
 use crate::text;
 
-/// Runs what a program called; a panic becomes `fallback`, and a text for `handle`, if there is one.
+/// Runs the body of an exported function. After a panic it returns `fallback` and sets the error text of `handle`, unless that is null.
 ///
 /// # Safety
 /// The handle is open, or null.
 pub(crate) unsafe fn entry<R>(handle: *mut Pcap, fallback: R, run: impl FnOnce() -> R) -> R {
-    // What a panic left half done is a handle that says so or goes on; memory is safe either way.
+    // `AssertUnwindSafe`: a panic may leave the state of a handle incomplete, but memory stays safe: later calls fail or go on.
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(result) => result,
         Err(panic) => {
             if !handle.is_null() {
-                // SAFETY: by contract. If this panics too, the process ends: `extern "C"` lets nothing through.
+                // SAFETY: by contract. A panic in here ends the process: `extern "C"` functions abort instead of unwinding.
                 unsafe { text::set(handle, &format!("nocopy: a fault of its own: {}", words(&*panic))) };
             }
             fallback
@@ -35,9 +35,9 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_the_fallback() {
-        // SAFETY: no handle.
+        // SAFETY: the handle is null.
         assert_eq!(unsafe { entry(std::ptr::null_mut(), -1, || panic!("as expected")) }, -1);
-        // SAFETY: no handle.
+        // SAFETY: the handle is null.
         assert_eq!(unsafe { entry(std::ptr::null_mut(), -1, || 7) }, 7);
     }
 }

@@ -9,10 +9,11 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use nocopy::integration::Generation;
+
 use crate::abi::{ERROR, Pcap, Statistics};
 use crate::capture::deaf::deafen;
-use crate::capture::{Capture, Control, Counts, Refusal, Settings};
-use crate::fork::{Generation, generation};
+use crate::capture::{Capture, Counts, Opened, Refusal, Settings};
 use crate::report::{self, Library};
 use crate::system::system;
 use crate::text;
@@ -47,7 +48,7 @@ impl Handle {
             settings: Mutex::new(Settings::new()),
             live: OnceLock::new(),
             is_theirs: AtomicBool::new(false),
-            made_in: generation(),
+            made_in: Generation::current(),
         }
     }
 
@@ -71,7 +72,7 @@ impl Handle {
     ///
     /// # Errors
     /// The system's libpcap has to, and why.
-    pub(crate) fn open(&self) -> Result<(Capture, Control), Refusal> {
+    pub(crate) fn open(&self) -> Result<Opened, Refusal> {
         let settings = self.settings();
         Capture::open(&self.device, &settings)
     }
@@ -82,11 +83,12 @@ impl Handle {
     ///
     /// # Safety
     /// `real` is the open handle of the system's libpcap that this is beside.
-    pub(crate) unsafe fn go_live(&self, real: *mut Pcap, capture: (Capture, Control)) -> c_int {
+    pub(crate) unsafe fn go_live(&self, real: *mut Pcap, opened: Opened) -> c_int {
+        let Opened { capture, control, library } = opened;
         let settings = self.settings().clone();
         // Before the system's handle is activated: what fails then leaves it as it was.
         if settings.nonblocking
-            && let Err(words) = live::set_flag(capture.1.descriptor(), true)
+            && let Err(words) = live::set_flag(control.descriptor(), true)
         {
             // SAFETY: by contract.
             unsafe { text::set(real, &words) };
@@ -104,9 +106,8 @@ impl Handle {
         // SAFETY: the handle is activated.
         let live = unsafe {
             deafen((system().pcap_fileno)(real));
-            Live::new(real, self.number, &self.device, &settings, capture)
+            Live::new(real, self.number, &self.device, &settings, (capture, control))
         };
-        let library = live.control.library();
         if self.live.set(live).is_ok() {
             self.report_opened(library);
             if let Some(live) = self.live() {
@@ -173,7 +174,7 @@ impl Handle {
     }
 
     fn is_inherited(&self) -> bool {
-        self.made_in != generation()
+        self.made_in.is_past()
     }
 
     /// Closes the capture.

@@ -34,7 +34,7 @@
 //! report  guard
 //! text
 //! system
-//! environment  fork  abi
+//! environment  abi
 //! ```
 #![allow(unsafe_code)]
 
@@ -42,7 +42,6 @@ mod abi;
 mod capture;
 mod environment;
 mod exports;
-mod fork;
 mod guard;
 mod handle;
 mod injection;

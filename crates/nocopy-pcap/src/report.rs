@@ -9,11 +9,11 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
+use nocopy::integration::Generation;
 use nocopy_proto::filter::Program;
 use nocopy_proto::run::{Closed, Join, Message, Opened, VERSION, clip};
 
 use crate::environment;
-use crate::fork::{Generation, generation};
 use channel::Channel;
 pub(crate) use nocopy_proto::run::{CaptureMode, Counts, FilterPlace, Library};
 
@@ -95,12 +95,12 @@ static WAY: Mutex<Way> = Mutex::new(Way::Unknown);
 /// The channel, opened when it is first asked for; the child of a fork has its own.
 fn channel() -> Option<Arc<Channel>> {
     let mut way = lock(&WAY)?;
-    let now = generation();
     match &*way {
-        Way::Open(made_in, channel) if *made_in == now => return Some(Arc::clone(channel)),
-        Way::Nobody(made_in) if *made_in == now => return None,
+        Way::Open(made_in, channel) if !made_in.is_past() => return Some(Arc::clone(channel)),
+        Way::Nobody(made_in) if !made_in.is_past() => return None,
         _ => {}
     }
+    let now = Generation::current();
     let join = Join { version: VERSION, process: std::process::id(), program: program() };
     let opened = environment::run_socket().and_then(|shared| Channel::open(shared, join).ok());
     let opened = opened.map(Arc::new);

@@ -1,6 +1,7 @@
-//! Which handle is ours: from the pointers that programs hold to our state beside them.
+//! The table from a program's `pcap_t` pointers to the state that this library keeps for each of them.
 //!
-//! Looking one up takes no lock, because signal handlers do it (`pcap_breakloop`). The table grows by segments that stay.
+//! A lookup takes no lock, because signal handlers look handles up (`pcap_breakloop`). The table grows by segments, which are never
+//! freed.
 
 use std::ptr::{NonNull, null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -8,10 +9,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::abi::Pcap;
 use crate::handle::Handle;
 
-/// Handles of a segment.
+/// Slots of a segment: one for each handle.
 const SLOTS: usize = 256;
 
-/// A slot that had a handle: whoever looks for another one goes on behind it.
+/// The key of a slot whose handle was removed. A lookup goes on past it, an insertion may reuse it.
 fn closed() -> *mut Pcap {
     without_provenance_mut(1)
 }
@@ -35,19 +36,19 @@ impl Segment {
         Self { slots, next: AtomicPtr::new(null_mut()) }
     }
 
-    /// Its slots, from the one where a key would be first.
+    /// All slots of the segment, in the order in which they are searched for a key.
     fn slots_for(&self, key: *mut Pcap) -> impl Iterator<Item = &Slot> {
-        let home = (key.addr() >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56; // malloc gives multiples of 16
+        let home = (key.addr() >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56; // malloc returns multiples of 16
         (0..SLOTS).map(move |step| &self.slots[(home + step) % SLOTS])
     }
 
     fn find(&self, key: *mut Pcap) -> Option<&Slot> {
-        // Acquire: pairs with the exchange in `take`, so that what is read of the slot is not older than its key.
+        // Acquire: pairs with the exchange in `take`: a handle that is then read from the slot is at least as new as the key.
         let keys = self.slots_for(key).map(|slot| (slot, slot.key.load(Ordering::Acquire)));
         keys.take_while(|(_, found)| !found.is_null()).find(|(_, found)| *found == key).map(|(slot, _)| slot)
     }
 
-    /// Puts a key into a free slot.
+    /// Stores a key in a free slot. `None` if there is none.
     fn take(&self, key: *mut Pcap) -> Option<&Slot> {
         self.slots_for(key).find(|slot| {
             let found = slot.key.load(Ordering::Relaxed);
@@ -60,21 +61,21 @@ impl Segment {
     fn next(&self) -> Option<&'static Self> {
         // Acquire: pairs with the exchange in `grow`.
         let next = self.next.load(Ordering::Acquire);
-        // SAFETY: null, or a segment that was leaked.
+        // SAFETY: null, or a segment that is never freed.
         unsafe { next.as_ref() }
     }
 
-    /// The next segment, made if there is none.
+    /// The next segment; allocates it if there is none.
     fn grow(&self) -> &'static Self {
         let made = Box::into_raw(Box::new(Self::new()));
-        // Release: pairs with the acquire in `next`; acquire: for the one that somebody else put there.
+        // Release: pairs with the acquire in `next`; acquire: pairs with the release of another thread that added a segment first.
         match self.next.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: it stays, for whoever finds it.
+            // SAFETY: allocated above, and now never freed.
             Ok(_) => unsafe { &*made },
             Err(theirs) => {
-                // SAFETY: made above, and seen by nobody.
+                // SAFETY: allocated above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(made) });
-                // SAFETY: a segment that was leaked.
+                // SAFETY: a segment that is never freed.
                 unsafe { &*theirs }
             }
         }
@@ -85,15 +86,14 @@ fn segments() -> impl Iterator<Item = &'static Segment> {
     std::iter::successors(Some(&FIRST), |segment| segment.next())
 }
 
-/// Our state beside a pointer, if it is ours.
+/// The handle that belongs to a pointer; `None` for pointers that only the system's libpcap knows.
 #[inline]
 pub(crate) fn find(key: *mut Pcap) -> Option<&'static Handle> {
-    // SAFETY: a handle that lives until it is closed; a program that closes one that it still uses elsewhere has that fault with any
-    // libpcap.
+    // SAFETY: a handle lives until it is closed. Closing one while another call uses it is an error of the program with any libpcap.
     find_pointer(key).map(|handle| unsafe { handle.as_ref() })
 }
 
-/// As [`find`], for calls during which it may be closed.
+/// As [`find`], for calls during which the handle may be closed.
 #[inline]
 pub(crate) fn find_pointer(key: *mut Pcap) -> Option<NonNull<Handle>> {
     if key.is_null() || key == closed() {
@@ -104,7 +104,7 @@ pub(crate) fn find_pointer(key: *mut Pcap) -> Option<NonNull<Handle>> {
     NonNull::new(slot.handle.load(Ordering::Acquire))
 }
 
-/// Puts our state beside a pointer.
+/// Adds the handle that belongs to a pointer.
 pub(crate) fn insert(key: *mut Pcap, handle: Box<Handle>) {
     let handle = Box::into_raw(handle);
     let mut segment = &FIRST;
@@ -118,11 +118,11 @@ pub(crate) fn insert(key: *mut Pcap, handle: Box<Handle>) {
     slot.handle.store(handle, Ordering::Release);
 }
 
-/// Takes our state away from a pointer: a box again, once no call has it any more.
+/// Removes the handle that belongs to a pointer. It may be turned back into a box when no call uses it any more.
 pub(crate) fn remove(key: *mut Pcap) -> Option<NonNull<Handle>> {
     let slot = segments().find_map(|segment| segment.find(key)).filter(|_| !key.is_null())?;
     let handle = slot.handle.swap(null_mut(), Ordering::AcqRel);
-    // Release: whoever takes the slot next finds no handle in it.
+    // Release: pairs with the exchange in `take`: the next key in this slot starts without a handle.
     slot.key.store(closed(), Ordering::Release);
     NonNull::new(handle)
 }
@@ -141,13 +141,13 @@ mod tests {
     }
 
     fn remove_numbered(number: usize) -> Option<u64> {
-        // SAFETY: made of a box above, and taken out once.
+        // SAFETY: made from a box in `insert_numbered`, and removed once.
         remove(key(number)).map(|handle| unsafe { Box::from_raw(handle.as_ptr()) }.number)
     }
 
-    /// One test, because the table is one for the process.
+    /// A single test, because all threads of the process share the table.
     #[test]
-    fn handles_are_found_until_they_are_removed_however_many_there_are() {
+    fn handles_are_found_until_removed_however_many_there_are() {
         assert!(find(null_mut()).is_none() && find(closed()).is_none() && remove(null_mut()).is_none());
         let numbers: Vec<u64> = (0..1000).map(insert_numbered).collect();
         let is_found = |number: usize| find(key(number)).map(|handle| handle.number) == Some(numbers[number]);
@@ -157,7 +157,7 @@ mod tests {
             assert!(find(key(number)).is_none() && remove_numbered(number).is_none());
         }
         assert!((1..1000).step_by(2).all(is_found));
-        // Slots are used again: many more than there are at a time do not make it grow for ever.
+        // Slots are reused: inserting and removing many handles does not make the table grow.
         let segments_before = segments().count();
         for number in 2000..12_000 {
             insert_numbered(number);

@@ -35,6 +35,7 @@
 //! The modules in their layers: each uses those below it only (`cargo xtask check` reads this list).
 //!
 //! ```text
+//! integration
 //! message
 //! udp  tcp
 //! inspect
@@ -51,6 +52,8 @@ mod counter;
 mod engine;
 mod facts;
 mod inspect;
+#[doc(hidden)]
+pub mod integration;
 mod memory;
 pub mod message;
 #[cfg(any(feature = "fuzzing", test))]

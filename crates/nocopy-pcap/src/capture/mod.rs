@@ -1,17 +1,19 @@
 //! Where packets come from.
 //!
-//! A capture has two sides. [`Capture`] is what one thread at a time reads from: it waits for packets and hands them over where they
-//! lie. [`Control`] is what anybody may use meanwhile, other threads, signal handlers and the program's own callback: it sets
-//! the filter and tells counts. What is set there holds from the next packet on.
+//! A capture has two sides. [`Capture`] is the side that one thread at a time reads from: it waits for packets and passes them to the
+//! program without copying them. [`Control`] may be used at the same time by other threads, by signal handlers and by the program's own
+//! callback: it sets the filter and returns counts. A new setting applies from the next packet on.
 
 pub(crate) mod deaf;
 mod filter;
 mod interface;
 mod passive;
+mod posted;
 mod settings;
 mod stop;
 mod take;
 
+use std::ffi::CStr;
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -24,30 +26,31 @@ use take::Take;
 use crate::environment;
 use crate::report::{CaptureMode, FilterPlace, Library};
 
-/// A packet, where it lies.
+/// A packet, in the memory that the kernel wrote it to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Packet<'a> {
     pub(crate) bytes: &'a [u8],
-    /// How long it was on the wire.
+    /// Its length on the wire.
     pub(crate) original_bytes: u32,
-    /// Since 1970.
+    /// When it arrived, since 1970.
     pub(crate) time_ns: u64,
-    /// Whether it stays there until [`Capture::is_ready`] or [`Capture::hand_over`] is called next.
+    /// Whether `bytes` stay valid until [`Capture::is_ready`] or [`Capture::hand_over`] is called again.
     pub(crate) stays: bool,
 }
 
-/// What `pcap_stats` tells.
+/// What `pcap_stats` returns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Packets that matched the filter, also those that were dropped then.
+    /// Packets that matched the filter, including those that were dropped afterwards.
     pub(crate) received: u64,
-    /// Packets dropped because the program was too slow; and those taken from the host that did not match and could not be handed back.
+    /// Packets dropped because the program was too slow, and packets taken from the host that did not match the filter and could not be
+    /// handed back.
     pub(crate) dropped: u64,
     /// Packets that the interface lost.
     pub(crate) interface_dropped: u64,
 }
 
-/// Which packets a program wants (`pcap_direction_t`).
+/// Which packets a program asked for (`pcap_direction_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Direction {
@@ -56,7 +59,8 @@ pub(crate) enum Direction {
     Out,
 }
 
-/// Why a capture is not ours, to go behind "the system's libpcap captures, because".
+/// Why nocopy cannot capture, and the system's libpcap has to: the end of a sentence that begins "the system's libpcap captures,
+/// because".
 #[derive(Debug)]
 pub(crate) struct Refusal(pub(crate) String);
 
@@ -69,54 +73,57 @@ impl fmt::Display for Refusal {
 /// How a wait ended.
 #[derive(Debug)]
 pub(crate) enum Waited {
-    /// It is worth a look whether there are packets. There need not be any: then the time was up.
+    /// Packets may be there, or the timeout is over: look.
     Look,
-    /// `pcap_breakloop` was called, and that was taken note of.
+    /// `pcap_breakloop` was called; the request is cleared.
     Stopped,
-    /// With an error, in libpcap's words.
+    /// With an error, in the words that libpcap uses.
     Failed(String),
 }
 
-/// What to wait by.
+/// How to wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Waiting<'a> {
     pub(crate) stop: &'a Stop,
-    /// Whether not to wait, but only to look for errors.
+    /// Return at once: only check for errors.
     pub(crate) nonblocking: bool,
 }
 
-/// The side of a capture that is read.
+/// The side of a capture that packets are read from.
 #[derive(Debug)]
 pub(crate) enum Capture {
-    /// The host keeps its traffic.
+    /// Copies of packets; the host gets its traffic as usual.
     Passive(Box<Passive>),
-    /// Packets that come in are taken from the host.
+    /// Incoming packets are taken from the host.
     Take(Box<Take>),
 }
 
 impl Capture {
-    /// Opens a capture on a device, as the program has set it.
+    /// Opens a capture on a device, with the program's settings.
     ///
     /// # Errors
-    /// What the system's libpcap has to do instead, and why.
-    pub(crate) fn open(device: &std::ffi::CStr, settings: &Settings) -> Result<(Self, Control), Refusal> {
+    /// nocopy cannot capture this, so the system's libpcap has to; says why.
+    pub(crate) fn open(device: &CStr, settings: &Settings) -> Result<Opened, Refusal> {
         settings.check()?;
-        let why_not = match environment::takes().then(|| Take::open(device, settings)) {
+        let note = match environment::takes().then(|| Take::open(device, settings)) {
             None => None,
-            Some(Ok((take, control))) => return Ok((Self::Take(Box::new(take)), Control::Take(control))),
+            Some(Ok((take, control, mode))) => {
+                let (capture, control) = (Self::Take(Box::new(take)), Control::Take(control));
+                return Ok(Opened { capture, control, library: Library::Ours { mode, note: None } });
+            }
             Some(Err(why)) => Some(format!("packets are not taken from the host: {why}")),
         };
         match Passive::open(device, settings) {
             Ok((passive, control)) => {
-                Ok((Self::Passive(Box::new(passive)), Control::Passive(control, why_not)))
+                let (capture, control) = (Self::Passive(Box::new(passive)), Control::Passive(control));
+                let library = Library::Ours { mode: CaptureMode::Passive, note };
+                Ok(Opened { capture, control, library })
             }
-            Err(why) => {
-                Err(Refusal([Some(why.0), why_not].into_iter().flatten().collect::<Vec<_>>().join("; ")))
-            }
+            Err(why) => Err(Refusal(note.map_or(why.to_string(), |note| format!("{why}; {note}")))),
         }
     }
 
-    /// Whether there are packets in hand; takes those that are there if there are none.
+    /// Whether packets were claimed and not yet passed to the program; claims those that have arrived if there are none.
     #[inline]
     pub(crate) fn is_ready(&mut self) -> bool {
         match self {
@@ -125,8 +132,8 @@ impl Capture {
         }
     }
 
-    /// Goes through packets in hand, at most `max` of them, also counting those that the program does not want; ends earlier if
-    /// `stop` is asked for. Returns how many were handed over.
+    /// Looks at `max` claimed packets at most and passes those that match to `deliver`; ends early if a stop is requested. Returns how
+    /// many were passed.
     #[inline]
     pub(crate) fn hand_over(
         &mut self,
@@ -140,7 +147,7 @@ impl Capture {
         }
     }
 
-    /// Waits until it is worth a look; called when nothing is in hand.
+    /// Waits until packets may have arrived; called when no claimed packet is left.
     pub(crate) fn wait(&mut self, waiting: Waiting<'_>) -> Waited {
         match self {
             Self::Passive(passive) => passive.wait(waiting),
@@ -148,7 +155,7 @@ impl Capture {
         }
     }
 
-    /// Closes it in the child of a fork: what the parent reads stays as it is.
+    /// Closes it in a forked child; the parent's capture goes on.
     pub(crate) fn leave(self) {
         match self {
             Self::Passive(passive) => passive.leave(),
@@ -157,34 +164,43 @@ impl Capture {
     }
 }
 
-/// The side of a capture that anybody may use, at any time.
+/// A capture that was opened.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) capture: Capture,
+    pub(crate) control: Control,
+    /// How it captures, for the report.
+    pub(crate) library: Library,
+}
+
+/// The side of a capture that may be used from anywhere, at any time.
 #[derive(Debug)]
 pub(crate) enum Control {
-    /// Of [`Capture::Passive`]; with the reason, if packets were to be taken.
-    Passive(passive::Control, Option<String>),
+    /// Of [`Capture::Passive`].
+    Passive(passive::Control),
     /// Of [`Capture::Take`].
     Take(take::Control),
 }
 
 impl Control {
-    /// Has the program see only packets that match, from the next packet on.
+    /// Sets the filter: from the next packet on the program gets only packets that match.
     ///
     /// # Errors
-    /// In libpcap's words. The old filter stays.
+    /// In the words that libpcap uses. The old filter stays.
     pub(crate) fn set_filter(&self, filter: Filter) -> Result<FilterPlace, String> {
         match self {
-            Self::Passive(control, _) => control.set_filter(filter),
+            Self::Passive(control) => control.set_filter(filter),
             Self::Take(control) => control.set_filter(filter),
         }
     }
 
-    /// Has the program see only packets of a direction, from the next packet on.
+    /// Sets the direction: from the next packet on the program gets only packets of that direction.
     ///
     /// # Errors
-    /// Why not.
+    /// This capture cannot see that direction.
     pub(crate) fn set_direction(&self, direction: Direction) -> Result<(), String> {
         match self {
-            Self::Passive(control, _) => {
+            Self::Passive(control) => {
                 control.set_direction(direction);
                 Ok(())
             }
@@ -192,68 +208,62 @@ impl Control {
         }
     }
 
-    /// Notes that the handle of this number was told of, and lets whoever was told replace the filter in front of its packets.
+    /// Called once the handle's number was reported to `nocopy run`: lets that process replace the filter in the kernel later.
     pub(crate) fn introduce(&self, handle: u64) {
         if let Self::Take(control) = self {
             control.introduce(handle);
         }
     }
 
-    /// What the report says of who captures, and how.
-    pub(crate) fn library(&self) -> Library {
-        match self {
-            Self::Passive(_, why_not) => Library::Ours { mode: CaptureMode::Passive, note: why_not.clone() },
-            Self::Take(control) => Library::Ours { mode: control.mode(), note: None },
-        }
-    }
-
-    /// Leaves to the host what comes in from now on, as far as this can be done while a call reads: what that has not read yet stays.
+    /// Leaves packets that arrive from now on to the host, as far as that is possible while another call reads. Packets that have arrived
+    /// and were not read stay where they are.
     pub(crate) fn deafen(&self) {
         match self {
-            Self::Passive(control, _) => deaf::deafen(control.descriptor().as_raw_fd()),
+            Self::Passive(control) => deaf::deafen(control.descriptor().as_raw_fd()),
             Self::Take(control) => control.leave_to_host(),
         }
     }
 
-    /// What was counted so far. A signal handler may ask.
+    /// The counts so far. May be called in a signal handler.
     ///
     /// # Errors
-    /// In libpcap's words.
+    /// In the words that libpcap uses.
     pub(crate) fn counts(&self) -> Result<Counts, String> {
         match self {
-            Self::Passive(control, _) => control.counts(),
+            Self::Passive(control) => control.counts(),
             Self::Take(control) => control.counts(),
         }
     }
 
-    /// What `pcap_fileno` and `pcap_get_selectable_fd` give: readable when it is worth a look.
+    /// What `pcap_fileno` and `pcap_get_selectable_fd` return: readable when packets may have arrived.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Passive(control, _) => control.descriptor(),
+            Self::Passive(control) => control.descriptor(),
             Self::Take(control) => control.descriptor(),
         }
     }
 
-    /// A socket on which libpcap would send: bound to the interface, and not hearing what was sent on it.
+    /// The socket to send on: bound to the interface, and not receiving the frames that it sends.
     pub(crate) fn sending_socket(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Passive(control, _) => control.descriptor(),
+            Self::Passive(control) => control.descriptor(),
             Self::Take(control) => control.sending_socket(),
         }
     }
 
-    /// Whether filters see VLAN tags where they are on the wire, and not beside the frame, as packet sockets have them.
+    /// Whether filters see VLAN tags inside the frame, as on the wire; packet sockets keep them beside it.
     pub(crate) fn sees_tags_in_frames(&self) -> bool {
         match self {
-            Self::Passive(..) => false,
+            Self::Passive(_) => false,
             Self::Take(_) => true,
         }
     }
 
-    /// Whether a program that sleeps in select(2) has to call once a millisecond, because the interface is down and may be gone.
+    /// Whether a program that waits by select(2) has to call once a millisecond: the interface is down, and no event would report its
+    /// removal.
     pub(crate) fn needs_looks(&self) -> bool {
         match self {
-            Self::Passive(control, _) => control.needs_looks(),
+            Self::Passive(control) => control.needs_looks(),
             Self::Take(control) => control.needs_looks(),
         }
     }

@@ -6,13 +6,14 @@
 use std::ffi::{CStr, CString, c_int};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use nocopy::capture::{BlockReader, Blocks, CaptureError, Fill};
 use nocopy_proto::filter::VlanTag;
 
+use super::posted::{Posted, Seen, Setting};
 use super::{Counts, Direction, Filter, Packet, Refusal, Waited, Waiting};
 use super::{Settings, Stop};
 use crate::abi::SNAP_BYTES_MAX;
@@ -38,8 +39,8 @@ pub(crate) struct Passive {
     reading: Option<BlockReader>,
     /// What packets are looked at with here, beside what the kernel does.
     filter: Option<UserFilter>,
-    /// The number of changes that `filter` has in it.
-    changes: u32,
+    /// The change that `filter` is of.
+    seen: Seen,
     shared: Arc<Shared>,
 }
 
@@ -61,9 +62,7 @@ struct Shared {
     direction: AtomicU8,
     /// Whether the interface went down, and was not seen up or gone since.
     is_down: AtomicBool,
-    /// How often the filter changed. Release when it is written, behind `posted`; acquire when it is read.
-    changes: AtomicU32,
-    posted: Mutex<Option<(Filter, FilterPlace)>>,
+    posted: Posted,
     /// Packets in blocks that contradict themselves.
     unreadable: AtomicU64,
     drops: Option<Drops>,
@@ -81,14 +80,14 @@ impl Passive {
             is_loopback: kind.is_loopback,
             direction: AtomicU8::new(Direction::Both as u8),
             is_down: AtomicBool::new(false),
-            changes: AtomicU32::new(0),
-            posted: Mutex::new(None),
+            posted: Posted::default(),
             unreadable: AtomicU64::new(0),
             drops: settings.promiscuous.then(|| Drops::of(name)),
         });
         let control = Control { shared: Arc::clone(&shared) };
         let is_immediate = settings.immediate;
-        Ok((Self { blocks, is_immediate, reading: None, filter: None, changes: 0, shared }, control))
+        let seen = Seen::default();
+        Ok((Self { blocks, is_immediate, reading: None, filter: None, seen, shared }, control))
     }
 
     /// Whether there are packets in hand; takes the next block if there are none.
@@ -133,8 +132,7 @@ impl Passive {
             if stop.is_asked() {
                 break;
             }
-            // Acquire: pairs with the release in `Control::set_filter`.
-            if self.shared.changes.load(Ordering::Acquire) != self.changes {
+            if self.shared.posted.is_newer(self.seen) {
                 self.refresh();
             }
             let Some(block) = &mut self.reading else { break };
@@ -167,9 +165,7 @@ impl Passive {
     /// Takes over a filter that was set.
     #[cold]
     fn refresh(&mut self) {
-        let posted = self.shared.posted.lock().unwrap_or_else(PoisonError::into_inner);
-        self.changes = self.shared.changes.load(Ordering::Relaxed); // written under the lock
-        let Some((filter, place)) = &*posted else { return };
+        let Some(Setting { filter, place }) = self.shared.posted.look(&mut self.seen) else { return };
         let blocks = match place {
             // Those that wait or are in hand, the one that the kernel writes to, and one that it came to meanwhile.
             FilterPlace::UserSpace { .. } => None,
@@ -179,7 +175,7 @@ impl Passive {
                 Some(if self.is_immediate { total } else { used } + 2)
             }
         };
-        self.filter = Some(UserFilter { filter: filter.clone(), blocks });
+        self.filter = Some(UserFilter { filter, blocks });
     }
 
     /// Waits for a block, as libpcap's `pcap_wait_for_frames_mmap` does.
@@ -326,10 +322,8 @@ pub(crate) struct Control {
 impl Control {
     /// Sets the filter in the kernel or, if that does not take it, here.
     pub(super) fn set_filter(&self, filter: Filter) -> Result<FilterPlace, String> {
-        // Held until the reader may know: two that set filters would otherwise leave one here and the other one in the kernel.
-        let mut posted = self.shared.posted.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = match self.put_in_kernel(&filter) {
-            Ok(()) => FilterPlace::Socket,
+        self.shared.posted.set(filter, |filter, _| match self.put_in_kernel(filter) {
+            Ok(()) => Ok(FilterPlace::Socket),
             Err(refusal) => {
                 // As libpcap says it; `eprintln!` would panic where standard error is broken.
                 let _ = writeln!(io::stderr(), "Warning: {}", warning(&refusal));
@@ -339,13 +333,9 @@ impl Control {
                     }
                     other => format!("can't remove kernel filter: {other}"),
                 })?;
-                FilterPlace::UserSpace { why: refusal.to_string() }
+                Ok(FilterPlace::UserSpace { why: refusal.to_string() })
             }
-        };
-        *posted = Some((filter, place.clone()));
-        // Release: pairs with the acquire in `Passive::hand_over`.
-        self.shared.changes.fetch_add(1, Ordering::Release);
-        Ok(place)
+        })
     }
 
     fn put_in_kernel(&self, filter: &Filter) -> Result<(), CaptureError> {

@@ -3,6 +3,8 @@
 //! What does not match the filter is the host's: in front of the ports it is never seen here, and where the filter runs here it is
 //! handed back, one system call for each. What the host sends is not seen at all.
 
+mod descriptor;
+mod filtering;
 mod gathering;
 mod reading;
 mod watch;
@@ -10,21 +12,24 @@ mod watch;
 use std::ffi::{CStr, c_int};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nocopy::metadata::{Clock, Realtime, Timestamp};
-use nocopy::port::queues::{Meter, Waker};
+use nocopy::port::queues::Meter;
 use nocopy::port::{FilterControl, FilterControlError, Queues, ToHost};
 use nocopy::{Mode, Port, xdp};
-use nocopy_proto::filter::{Ancillary, INSTRUCTIONS_MAX, Program};
+use nocopy_proto::filter::{INSTRUCTIONS_MAX, Program};
 
 use super::interface::{self, Drops, InterfaceKind};
+use super::posted::Posted;
 use super::{Counts, Direction, Filter, Packet, Refusal, Waited, Waiting, filter};
 use super::{Settings, Stop};
 use crate::report::{self, CaptureMode, FilterPlace};
 use crate::text;
+use descriptor::Descriptor;
+use filtering::Filtering;
 use gathering::Gathering;
 use reading::{CLAIMED_MAX, Reading};
 use watch::Watch;
@@ -48,76 +53,42 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long packets may gather where the program set no timeout.
 const DELAY: Duration = Duration::from_millis(100);
 
-/// In place of the number of a handle that nobody was told of.
-const UNTOLD: u64 = u64::MAX;
+/// In place of a handle's number, until it was reported.
+const UNREPORTED: u64 = u64::MAX;
 
 /// What is read, by one thread at a time.
 #[derive(Debug)]
 pub(crate) struct Take {
     reading: Reading,
     realtime: Realtime,
-    /// What the rest of the packets in hand has to match: claimed before the filter was set.
-    rest: Option<Filter>,
-    /// A filter that the receivers are to run from the next packets on, and whether only over those that the filter before let in.
-    pending: Option<(Program, bool)>,
-    /// Whether the filter that the receivers run is in front of the ports by now, so that it may go once the rings are empty.
-    is_leftover: bool,
-    /// Whether the receivers run one: only then they turn packets away.
-    runs_filter: bool,
-    /// The number of changes of the filter that were taken note of.
-    changes: u32,
+    filtering: Filtering,
     /// None in immediate mode: each packet is worth waking up for.
     gathering: Option<Gathering>,
     timeout: Option<Duration>,
     to_host: ToHost,
-    /// Packets in hand that did not match and that the host did not get.
+    /// Packets in hand that did not match, and that could not be handed back to the host.
     lost: u64,
     /// What went wrong while packets were looked for.
     failure: Option<String>,
+    watch: Watch,
     shared: Arc<Shared>,
 }
 
-/// What both sides see.
+/// What both sides use.
 #[derive(Debug)]
 struct Shared {
-    /// Readable when packets are there, and when the interface went down or away.
-    descriptor: OwnedFd,
-    watch: Watch,
-    /// For what the program sends. Of no protocol: it hears nothing, and the kernel finds out that of each frame.
-    sending: OwnedFd,
-    /// Makes it readable while packets are in hand.
-    waker: Waker,
-    meter: Meter,
-    in_front: FilterControl,
-    modes: Vec<String>,
-    drops: Option<Drops>,
-    handle: AtomicU64,
-    /// Packets claimed, but for those handed back. Written by the reader alone.
+    descriptor: Descriptor,
+    posted: Posted,
+    /// Packets claimed, except those handed back. Written by the reader alone.
     received: AtomicU64,
-    /// Packets that were to be handed back and that the host did not get. Written by the reader alone.
+    /// Packets that were to be handed back and did not reach the host. Written by the reader alone.
     lost: AtomicU64,
     is_down: AtomicBool,
-    /// Whether somebody may wait for the descriptor.
-    is_watched: AtomicBool,
-    /// Whether packets are in hand, and whether that was made known by the descriptor.
-    is_left: AtomicBool,
-    is_told: AtomicBool,
-    /// How often the filter changed. Release when it is written, behind `filter`; acquire when it is read.
-    changes: AtomicU32,
-    filter: Mutex<Setting>,
-}
-
-/// The filter that was set last.
-#[derive(Debug, Default)]
-struct Setting {
-    posted: Option<(Filter, FilterPlace)>,
-    /// Whether a filter is in front of the ports.
-    is_in_front: bool,
 }
 
 impl Take {
     /// Opens one.
-    pub(super) fn open(device: &CStr, settings: &Settings) -> Result<(Self, Control), Refusal> {
+    pub(super) fn open(device: &CStr, settings: &Settings) -> Result<(Self, Control, CaptureMode), Refusal> {
         let name = device.to_str().map_err(|_| Refusal("the device's name is not text".into()))?;
         if InterfaceKind::of(device)?.is_loopback {
             return Err(Refusal("what the loopback interface receives was never on a wire".into()));
@@ -126,25 +97,26 @@ impl Take {
         let mut queues = open_queues(name, settings, frames)?;
         // All while there are privileges: the program may give them up.
         let to_host = queues.ports()[0].to_host().map_err(refused)?;
-        let shared = Arc::new(Shared::open(&mut queues, device, settings)?);
+        let control = Control::open(&mut queues, device, settings)?;
+        let shared = Arc::clone(&control.shared);
+        let watch = Watch::open(device, shared.descriptor.as_fd()).map_err(refused)?;
+        let mode =
+            CaptureMode::Take { queues: queues.ports().iter().map(|port| port.mode().to_string()).collect() };
         let timeout = u64::try_from(settings.timeout_ms).ok().filter(|&ms| ms > 0).map(Duration::from_millis);
         let gathering = || Gathering::new(frames, timeout.unwrap_or(DELAY), Instant::now());
         let take = Self {
             reading: Reading::new(queues),
             realtime: Realtime::new(),
-            rest: None,
-            pending: None,
-            is_leftover: false,
-            runs_filter: false,
-            changes: 0,
+            filtering: Filtering::default(),
             gathering: (!settings.immediate).then(gathering),
             timeout,
             to_host,
             lost: 0,
             failure: None,
-            shared: Arc::clone(&shared),
+            watch,
+            shared,
         };
-        Ok((take, Control { shared }))
+        Ok((take, control, mode))
     }
 
     /// Whether there are packets in hand; takes those that are there if there are none.
@@ -155,45 +127,24 @@ impl Take {
 
     #[cold]
     fn claim(&mut self) -> bool {
-        self.rest = None;
-        // Acquire: pairs with the release in `Control::set_filter`.
-        if self.shared.changes.load(Ordering::Acquire) != self.changes {
-            self.refresh();
-        }
-        if let Err(words) = self.filter_receivers() {
-            self.failure = Some(words);
+        self.filtering.forget_claimed();
+        self.filtering.update(&self.shared.posted);
+        let ran_filter = self.filtering.is_running();
+        if let Err(error) = self.filtering.apply(self.reading.queues()) {
+            self.failure = Some(error.to_string());
             return false;
         }
         // The only error is of an interface that is down or gone, which `wait` words as libpcap does.
         let count = self.reading.claim().unwrap_or(0);
         let received = self.shared.received.load(Ordering::Relaxed) + count as u64;
         self.shared.received.store(received, Ordering::Relaxed); // nobody else stores
-        if self.runs_filter {
+        if ran_filter || self.filtering.is_running() {
             self.tell_lost();
         }
         if count == 0 {
             self.tell();
         }
         count > 0
-    }
-
-    /// Has the receivers run what they have to: the filter that is set, where that is not in front, and where it is, as long as there
-    /// may be packets of the filter before.
-    fn filter_receivers(&mut self) -> Result<(), String> {
-        let failed = |error: nocopy::port::ToHostError| error.to_string();
-        if let Some((program, is_leftover)) = self.pending.take() {
-            if let Err(error) = self.reading.queues().filter_in_user_space(Some(&program)) {
-                self.pending = Some((program, is_leftover)); // nothing is read without it
-                return Err(failed(error));
-            }
-            (self.is_leftover, self.runs_filter) = (is_leftover, true);
-        }
-        if self.is_leftover && self.reading.queues().is_empty() {
-            self.reading.queues().filter_in_user_space(None).map_err(failed)?;
-            self.tell_lost(); // by a wait, too
-            (self.is_leftover, self.runs_filter) = (false, false);
-        }
-        Ok(())
     }
 
     /// Goes through packets in hand.
@@ -208,14 +159,9 @@ impl Take {
             if stop.is_asked() {
                 break;
             }
-            // Acquire: pairs with the release in `Control::set_filter`.
-            if self.shared.changes.load(Ordering::Acquire) != self.changes {
-                self.refresh();
-            }
+            self.filtering.update(&self.shared.posted);
             let Some(packet) = self.reading.next() else { break };
-            if let Some(filter) = &self.rest
-                && filter.program.run(&[packet], &Ancillary::default()) == 0
-            {
+            if !self.filtering.matches(packet) {
                 // Refused, it is lost to the host, as on an interface that is gone.
                 self.lost += u64::from(self.to_host.hand_over(packet).is_err());
                 self.tell_handed_back();
@@ -245,25 +191,9 @@ impl Take {
         self.shared.lost.store(self.lost + self.reading.lost(), Ordering::Relaxed);
     }
 
-    /// Takes over a filter that was set.
-    #[cold]
-    fn refresh(&mut self) {
-        let setting = self.shared.setting();
-        self.changes = self.shared.changes.load(Ordering::Relaxed); // written under the lock
-        let Some((filter, place)) = &setting.posted else { return };
-        self.rest = Some(filter.clone());
-        self.pending = Some((filter.program.clone(), *place == FilterPlace::Xdp));
-    }
-
-    /// Keeps the descriptor readable while packets are in hand, which it does not know of by itself, and no longer.
+    /// Keeps the descriptor readable while packets are in hand, and no longer.
     fn tell(&self) {
-        let (shared, is_left) = (&*self.shared, self.reading.left() > 0);
-        shared.is_left.store(is_left, Ordering::Relaxed);
-        if is_left && shared.is_watched.load(Ordering::Relaxed) {
-            shared.tell();
-        } else if !is_left && shared.is_told.swap(false, Ordering::Relaxed) {
-            self.reading.hear();
-        }
+        self.shared.descriptor.set_left(self.reading.left() > 0, || _ = self.reading.hear());
     }
 
     /// Waits for packets, and then until some more are there.
@@ -278,13 +208,13 @@ impl Take {
         let mut is_readable = waiting.nonblocking; // as far as is known
         loop {
             if is_readable {
-                self.shared.watch.hear();
+                self.watch.hear();
             }
             let is_down = match self.reading.queues().arm() {
                 Ok(true) if waiting.nonblocking => return Waited::Look,
                 Ok(true) => return self.gather(waiting.stop),
                 Ok(false) => false,
-                Err(error) => match self.shared.watch.explain(&error) {
+                Err(error) => match self.watch.explain(&error) {
                     Ok(is_down) => is_down,
                     Err(words) => return Waited::Failed(words),
                 },
@@ -308,8 +238,8 @@ impl Take {
     fn gather_flow(&mut self, waiting: Waiting<'_>) -> Option<Waited> {
         let is_flowing =
             self.gathering.as_ref().is_some_and(|gathering| gathering.is_flowing(Instant::now()));
-        // Of those that a filter here turns away, however many they are, nobody wants to hear.
-        if waiting.nonblocking || self.runs_filter || !is_flowing {
+        // Packets that a filter here turns away are no flow: the program does not get them.
+        if waiting.nonblocking || self.filtering.is_running() || !is_flowing {
             return None;
         }
         let waited = self.gather(waiting.stop);
@@ -414,57 +344,42 @@ fn sleep(packets: Option<BorrowedFd<'_>>, stop: &Stop, duration: Duration) -> io
     Ok(polled[0].revents != 0)
 }
 
-impl Shared {
-    fn open(queues: &mut Queues, device: &CStr, settings: &Settings) -> Result<Self, Refusal> {
-        let descriptor = queues.as_fd().try_clone_to_owned().map_err(refused)?;
-        Ok(Self {
-            watch: Watch::open(device, descriptor.as_fd()).map_err(refused)?,
-            descriptor,
-            sending: interface::packet_socket(device, 0).map_err(refused)?,
-            waker: queues.waker().map_err(refused)?,
-            meter: queues.meter(),
-            in_front: queues.filter_control().map_err(refused)?,
-            modes: queues.ports().iter().map(|port| port.mode().to_string()).collect(),
-            drops: settings.promiscuous.then(|| Drops::of(&device.to_string_lossy())),
-            handle: AtomicU64::new(UNTOLD),
-            received: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
-            is_down: AtomicBool::new(false),
-            is_watched: AtomicBool::new(false),
-            is_left: AtomicBool::new(false),
-            is_told: AtomicBool::new(false),
-            changes: AtomicU32::new(0),
-            filter: Mutex::default(),
-        })
-    }
-
-    fn setting(&self) -> std::sync::MutexGuard<'_, Setting> {
-        self.filter.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes the descriptor readable.
-    fn tell(&self) {
-        if !self.is_told.swap(true, Ordering::Relaxed) {
-            self.waker.wake();
-        }
-    }
-}
-
-/// What anybody may use.
+/// What may be used from anywhere.
 #[derive(Debug)]
 pub(crate) struct Control {
     shared: Arc<Shared>,
+    /// For what the program sends. Bound to no protocol: it receives nothing, and the kernel finds out the protocol of each frame.
+    sending: OwnedFd,
+    meter: Meter,
+    in_front: FilterControl,
+    drops: Option<Drops>,
+    handle: AtomicU64,
 }
 
 impl Control {
-    /// Lets whoever is told of the handle replace the filter in front of its packets, later, when the program may not any more.
-    pub(super) fn introduce(&self, handle: u64) {
-        self.shared.handle.store(handle, Ordering::Relaxed);
-        report::control(handle, |socket| self.shared.in_front.send(&socket).is_ok());
+    fn open(queues: &mut Queues, device: &CStr, settings: &Settings) -> Result<Self, Refusal> {
+        let shared = Shared {
+            descriptor: Descriptor::open(queues).map_err(refused)?,
+            posted: Posted::default(),
+            received: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            is_down: AtomicBool::new(false),
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+            sending: interface::packet_socket(device, 0).map_err(refused)?,
+            meter: queues.meter(),
+            in_front: queues.filter_control().map_err(refused)?,
+            drops: settings.promiscuous.then(|| Drops::of(&device.to_string_lossy())),
+            handle: AtomicU64::new(UNREPORTED),
+        })
     }
 
-    pub(super) fn mode(&self) -> CaptureMode {
-        CaptureMode::Take { queues: self.shared.modes.clone() }
+    /// Lets `nocopy run`, which knows the handle by this number, replace the filter in front of its packets, for when this process may
+    /// not any more.
+    pub(super) fn introduce(&self, handle: u64) {
+        self.handle.store(handle, Ordering::Relaxed);
+        report::control(handle, |socket| self.in_front.send(&socket).is_ok());
     }
 
     /// Puts the filter in front of the ports or, where that cannot be done, has the receivers run it.
@@ -475,33 +390,26 @@ impl Control {
                 "nocopy: the filter has {count} instructions: packets that are taken go through {most} at most"
             ));
         }
-        // Held until the reader may know, as it is for captures that look on.
-        let mut setting = self.shared.setting();
-        let place = match self.put_in_front(Some(&filter.program)) {
-            Ok(()) => FilterPlace::Xdp,
+        self.shared.posted.set(filter, |filter, before| match self.put_in_front(Some(&filter.program)) {
+            Ok(()) => Ok(FilterPlace::Xdp),
             Err(why) => {
                 filter.program.check_answerable().map_err(|error| error.to_string())?;
-                if setting.is_in_front {
-                    // What it keeps back the new one may want.
+                if before == Some(&FilterPlace::Xdp) {
+                    // It would keep back packets that match the new one.
                     let removed = self.put_in_front(None);
                     removed.map_err(|error| format!("can't remove the filter in front: {error}"))?;
                 }
-                FilterPlace::UserSpace { why }
+                Ok(FilterPlace::UserSpace { why })
             }
-        };
-        setting.is_in_front = place == FilterPlace::Xdp;
-        setting.posted = Some((filter, place.clone()));
-        // Release: pairs with the acquire in `Take::hand_over`.
-        self.shared.changes.fetch_add(1, Ordering::Release);
-        Ok(place)
+        })
     }
 
     /// Puts a filter in front, or none; by `nocopy run` where this process may not.
     fn put_in_front(&self, filter: Option<&Program>) -> Result<(), String> {
-        match self.shared.in_front.set(filter) {
+        match self.in_front.set(filter) {
             Ok(()) => Ok(()),
             Err(FilterControlError::Program(xdp::Error::Capability { .. })) => {
-                let handle = self.shared.handle.load(Ordering::Relaxed);
+                let handle = self.handle.load(Ordering::Relaxed);
                 report::request_filter(handle, filter).map_err(|refused| refused.to_string())
             }
             Err(error) => Err(error.to_string()),
@@ -515,7 +423,7 @@ impl Control {
 
     pub(super) fn set_direction(&self, direction: Direction) -> Result<(), String> {
         match direction {
-            // Both is what programs have that never asked: they are told by the report.
+            // `Both` is the setting of programs that never asked for a direction: the report says that they get incoming packets only.
             Direction::Both | Direction::In => Ok(()),
             Direction::Out => {
                 Err("packets are taken as they come in (nocopy run --take): what goes out is not seen".into())
@@ -524,27 +432,23 @@ impl Control {
     }
 
     pub(super) fn counts(&self) -> Result<Counts, String> {
-        let measured = self.shared.meter.read();
+        let measured = self.meter.read();
         let measured =
             measured.map_err(|error| text::of_errno("failed to get statistics from socket", &error))?;
         let dropped = measured.statistics.rx_lost() + self.shared.lost.load(Ordering::Relaxed);
         Ok(Counts {
             received: self.shared.received.load(Ordering::Relaxed) + dropped,
             dropped,
-            interface_dropped: self.shared.drops.as_ref().map_or(0, Drops::count),
+            interface_dropped: self.drops.as_ref().map_or(0, Drops::count),
         })
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
-        let is_new = !self.shared.is_watched.swap(true, Ordering::Relaxed);
-        if is_new && self.shared.is_left.load(Ordering::Relaxed) {
-            self.shared.tell();
-        }
-        self.shared.descriptor.as_fd()
+        self.shared.descriptor.watch()
     }
 
     pub(super) fn sending_socket(&self) -> BorrowedFd<'_> {
-        self.shared.sending.as_fd()
+        self.sending.as_fd()
     }
 
     pub(super) fn needs_looks(&self) -> bool {

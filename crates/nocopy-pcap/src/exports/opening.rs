@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 
 use crate::abi::{BpfProgram, ERROR, Pcap};
-use crate::capture::{Capture, Control};
+use crate::capture::Opened;
 use crate::guard;
 use crate::handle::{Footing, Handle};
 use crate::system::system;
@@ -46,7 +46,7 @@ unsafe extern "C" fn pcap_activate(handle: *mut Pcap) -> c_int {
     };
     let run = || match ours.open() {
         // SAFETY: the handle is open, and the system's.
-        Ok(capture) => unsafe { ours.go_live(handle, capture) },
+        Ok(opened) => unsafe { ours.go_live(handle, opened) },
         Err(why) => {
             // SAFETY: the program's word.
             let result = unsafe { (system().pcap_activate)(handle) };
@@ -78,14 +78,14 @@ unsafe extern "C" fn pcap_open_live(
             settings.timeout_ms = timeout_ms;
         }
         let why = match ours.open() {
-            Ok(capture) => {
+            Ok(opened) => {
                 // SAFETY: the program's word.
                 let handle = unsafe { (system().pcap_create)(device, text) };
                 if handle.is_null() {
                     return handle;
                 }
                 // SAFETY: created above, and closed if it is not given to the program.
-                if unsafe { goes_live(&ours, handle, capture) } {
+                if unsafe { goes_live(&ours, handle, opened) } {
                     table::insert(handle, ours);
                     return handle;
                 }
@@ -111,7 +111,7 @@ unsafe extern "C" fn pcap_open_live(
 ///
 /// # Safety
 /// The handle is open, and not activated.
-unsafe fn goes_live(ours: &Handle, handle: *mut Pcap, capture: (Capture, Control)) -> bool {
+unsafe fn goes_live(ours: &Handle, handle: *mut Pcap, opened: Opened) -> bool {
     let (snap_bytes, promiscuous, timeout_ms) = {
         let settings = ours.settings();
         (settings.snap_bytes_asked, settings.promiscuous, settings.timeout_ms)
@@ -121,7 +121,7 @@ unsafe fn goes_live(ours: &Handle, handle: *mut Pcap, capture: (Capture, Control
         (system().pcap_set_snaplen)(handle, snap_bytes);
         (system().pcap_set_promisc)(handle, promiscuous.into());
         (system().pcap_set_timeout)(handle, timeout_ms);
-        ours.go_live(handle, capture) >= 0
+        ours.go_live(handle, opened) >= 0
     }
 }
 

@@ -65,7 +65,7 @@ impl Live {
         let snap_bytes = settings.snap_bytes();
         let time = libc::timeval { tv_sec: 0, tv_usec: 0 };
         // Without a timeout; but in libpcap's immediate mode only until there is one, which may turn out to be none for the program.
-        let is_one_by_one = settings.immediate && matches!(control, Control::Passive(..));
+        let is_one_by_one = settings.immediate && matches!(control, Control::Passive(_));
         let reader = Reader {
             capture,
             nanoseconds: settings.nanoseconds,

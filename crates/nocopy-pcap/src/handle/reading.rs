@@ -1,8 +1,9 @@
-//! Calls that read: one at a time, and a handle that is closed meanwhile ends with the one that reads.
+//! Calls that read packets: one at a time for each handle. A handle that is closed during such a call is freed when the call returns.
 //!
-//! A program may leave such a call by longjmp(3): from its callback, or from a signal handler while the call waits. Such a call never
-//! says that it is over, so the next one finds out by its own place on the stack ([`Place`]). Where the place proves nothing, because the
-//! thread has several stacks (coroutines, `sigaltstack`), the call before is taken to go on.
+//! A program may leave a reading call by longjmp(3), from its callback or from a signal handler that interrupts the wait. Nothing reports
+//! that, so the next call has to find out whether the one before is over. It compares their positions on the stack ([`Place`]): a call
+//! at the same position as an earlier one, or above it, shows that the earlier one is over. Where that proves nothing, because the
+//! thread has several stacks (coroutines, `sigaltstack`), the earlier call counts as still running.
 
 use std::cell::UnsafeCell;
 use std::hint::black_box;
@@ -14,17 +15,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::live::Reader;
 use super::{Handle, Live};
 
-/// No call reads, and the handle is open.
+/// State: no call reads, and the handle is open.
 const FREE: usize = 0;
 
-/// The handle was closed: added to the address of the call that reads, if there is one. Of that call and the one that closes, the one
-/// that comes second ends the handle.
+/// State bit: the handle was closed. Combined with the address of the reading call, if there is one. The closing call and the reading
+/// call both check for the other one; whichever finishes second frees the handle.
 const ABANDONED: usize = 1;
 
-/// In place of a thread: none has noted itself.
+/// In place of a thread: no thread is recorded.
 const NONE: usize = 0;
 
-/// Where a call is: its thread, and the lower end of its footing.
+/// Where a call runs: its thread, and the lowest address of its [`Footing`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     thread: usize,
@@ -32,20 +33,21 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Whether this place proves that a call of the same thread is over; `footing` is the lower end of that call's footing.
+    /// Whether this place proves that an earlier call of the same thread is over; `footing` is the lowest address of that call's footing.
     fn shows_end_of(self, footing: usize) -> bool {
         if self.address + Footing::BYTES <= footing {
-            return false; // deeper in the same stack, or anywhere in another one
+            return false; // further down the same stack, or on another one
         }
-        // On any stack: where two footings overlap, the earlier call is over. On the thread's own stack, which grows downward on all
-        // processors that Linux has XDP for: code above a call runs only after that call is over.
+        // Two footings that overlap, on any stack: the earlier call is over. On the thread's own stack a call further up is enough,
+        // because that stack grows downward (on all processors that Linux supports XDP on): code above a call runs only after that call
+        // is over.
         self.address < footing + Footing::BYTES
             || own_stack().is_some_and(|stack| stack.contains(&footing) && stack.contains(&self.address))
     }
 }
 
-/// The stack that this thread was started with. `None` if a signal handler runs on another one, or if it is not known: the C library
-/// finds that of a program's first thread in /proc.
+/// The stack that this thread was started with. `None` if the caller is a signal handler on a stack of its own, or if the C library
+/// cannot find it out (for the main thread it reads /proc).
 #[cold]
 fn own_stack() -> Option<Range<usize>> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
@@ -54,7 +56,7 @@ fn own_stack() -> Option<Range<usize>> {
     let mut signal_stack: libc::stack_t = unsafe { std::mem::zeroed() };
     // SAFETY: the pointers are to values of these types; the attributes are read where they were written, and given back once.
     unsafe {
-        // The signal stack may be a variable of a function, and so lie within the thread's own stack.
+        // The memory of a signal stack may be a local variable, and so lie inside the thread's own stack.
         let is_known = libc::sigaltstack(null(), &raw mut signal_stack) == 0;
         if !is_known || signal_stack.ss_flags & libc::SS_ONSTACK != 0 {
             return None;
@@ -68,18 +70,18 @@ fn own_stack() -> Option<Range<usize>> {
     }
 }
 
-/// What a call that reads or closes keeps on its stack. All that it calls lies below, if it is on the same one. A call that is made after
-/// the program left it, from where the program had called it, lies above its lower end, whatever that takes of the stack before it notes
-/// its [`Place`].
+/// A block of stack memory that marks the position of a call that reads or closes. Functions that the call itself calls lie below the
+/// block if they run on the same stack. If the program left the call by longjmp and then calls again from the same function, the block
+/// of the new call overlaps this one or lies above it: the block is larger than the stack frames between the program and any such call.
 #[derive(Debug)]
 #[repr(align(16))]
 pub(crate) struct Footing(MaybeUninit<[u8; Self::BYTES]>);
 
 impl Footing {
-    /// More than lies between the program and the place of any call.
+    /// More than the stack frames between the program and any footing.
     const BYTES: usize = 2048;
 
-    /// To be left where it is, on the stack.
+    /// Must stay in the local variable that it is created in: its address is what counts.
     pub(crate) const fn new() -> Self {
         Self(MaybeUninit::uninit())
     }
@@ -96,17 +98,18 @@ impl Footing {
     }
 }
 
-/// What one call at a time has.
+/// A value that one call at a time may use.
 #[derive(Debug)]
 pub(super) struct Exclusive<T> {
-    /// [`FREE`], or the lower end of the reading call's footing; and [`ABANDONED`].
+    /// [`FREE`], or the lowest address of the reading call's footing; combined with [`ABANDONED`].
     state: AtomicUsize,
-    /// The thread of that call, noted after it began and before it ends: read by another thread it is never that one's own.
+    /// The thread of that call, stored after it claimed the value and cleared before it returns it. So a thread that reads its own number
+    /// here has a call of its own that claimed the value, and did not return it.
     thread: AtomicUsize,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached by one claim at a time.
+// SAFETY: only the call with the claim uses the value, and one call has it at a time.
 unsafe impl<T: Send> Sync for Exclusive<T> {}
 
 impl<T> Exclusive<T> {
@@ -114,7 +117,8 @@ impl<T> Exclusive<T> {
         Self { state: AtomicUsize::new(FREE), thread: AtomicUsize::new(NONE), value: UnsafeCell::new(value) }
     }
 
-    /// Takes it, until it is given back. Also from a call that the program has left: what that was doing is over.
+    /// Claims the value until [`Self::give_back`]. `None` if another call has it; a call that the program has provably left does not
+    /// count.
     #[expect(clippy::mut_from_ref, reason = "there is one claim at a time")]
     pub(super) fn claim(&self, footing: &Footing) -> Option<&mut T> {
         // Acquire: pairs with the release in `give_back`.
@@ -127,25 +131,25 @@ impl<T> Exclusive<T> {
             Err(found) if found & ABANDONED == 0 && self.was_left(found, place) => _ = take(found).ok()?,
             Err(_) => return None,
         }
-        // SAFETY: there is one claim at a time, and nothing else reaches the value.
+        // SAFETY: one call has the claim at a time, and nothing else uses the value.
         Some(unsafe { &mut *self.value.get() })
     }
 
-    /// Whether the call that set the state `found` was left, as far as the place of another call proves it.
+    /// Whether the place of the calling function proves that the call which set the state `found` was left.
     fn was_left(&self, found: usize, from: Place) -> bool {
         self.thread.load(Ordering::Relaxed) == from.thread && from.shows_end_of(found & !ABANDONED)
     }
 
-    /// Whether a call reads and was not left, as far as the place of another call proves it.
+    /// Whether a call reads. A call counts as reading unless the place `from` proves that it was left.
     pub(super) fn is_in_use(&self, from: Place) -> bool {
         let found = self.state.load(Ordering::Relaxed);
         found & !ABANDONED != FREE && !self.was_left(found, from)
     }
 
-    /// Gives it back. Breaks if it was abandoned meanwhile, and with it what it is part of is left to the caller.
+    /// Returns the claim. `Break` if the handle was closed during the claim: then the caller has to free it.
     ///
     /// # Safety
-    /// The caller has claimed it, and uses it no more.
+    /// The caller has the claim and no longer uses the value.
     pub(super) unsafe fn give_back(&self) -> ControlFlow<()> {
         self.thread.store(NONE, Ordering::Relaxed);
         // Release: pairs with the acquire in `claim` and `abandon`; acquire: with the release in `abandon`.
@@ -155,7 +159,8 @@ impl<T> Exclusive<T> {
         }
     }
 
-    /// Says that it is to end. Breaks if a call has it, which then is told by [`Self::give_back`].
+    /// Marks the handle as closed. `Continue` if the caller may free it; `Break` if a call still reads, and frees it after
+    /// [`Self::give_back`].
     pub(super) fn abandon(&self, from: Place) -> ControlFlow<()> {
         // As in `give_back`.
         let found = self.state.fetch_or(ABANDONED, Ordering::AcqRel);
@@ -171,25 +176,26 @@ impl<T> Exclusive<T> {
     }
 }
 
-/// The right to read, given back when dropped: also by a panic.
+/// The claim of a reading call. Returned when dropped, also by a panic.
 struct Reading(NonNull<Handle>);
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        // SAFETY: while a call reads its handle stays; what that call had is gone, because it is over.
+        // SAFETY: the handle is not freed while a call reads. This call no longer uses the reader: the closure that had it has returned.
         let ended = unsafe { self.0.as_ref().live().map(|live| live.end_reading()) };
         if ended.is_some_and(|ended| ended.is_break()) {
-            // SAFETY: it was closed, and left to this call; nothing else has it any more.
+            // SAFETY: the handle was closed during this call, so this call has to free it; nothing else refers to it.
             unsafe { Handle::end(self.0) };
         }
     }
 }
 
 impl Handle {
-    /// Reads with a handle that is live, or fails, with a text, if another call reads.
+    /// Runs `read` with the reader of an active handle. `None` if the handle is not active, or, with an error text set, if another call
+    /// reads.
     ///
     /// # Safety
-    /// The handle is open. It may be closed meanwhile: afterwards nothing of it may be touched.
+    /// The handle is open. It may be closed during the call: the caller must not use it afterwards.
     pub(crate) unsafe fn read<R>(
         handle: NonNull<Self>,
         read: impl FnOnce(&Live, &mut Reader) -> R,
@@ -207,14 +213,14 @@ impl Handle {
 mod tests {
     use super::*;
 
-    /// What is called by a call that reads.
+    /// Runs something further down the stack, as a function that a reading call calls.
     #[inline(never)]
     fn below<R>(run: impl FnOnce(&Footing) -> R) -> R {
         run(black_box(&Footing::new()))
     }
 
     #[test]
-    fn what_is_abandoned_is_left_to_one() {
+    fn closing_and_reading_calls_free_a_handle_once() {
         let footing = Footing::new();
         let claim = |value: &Exclusive<i32>| value.claim(&footing).copied();
         let claim_below = |value: &Exclusive<i32>| below(|footing| value.claim(footing).copied());
@@ -224,29 +230,29 @@ mod tests {
         let claimed = Exclusive::new(7);
         assert!(claim(&claimed).is_some() && claim_below(&claimed).is_none());
         assert!(abandon_below(&claimed).is_break());
-        // SAFETY: claimed above, and not in use.
+        // SAFETY: claimed above, and the value is not in use.
         assert!(unsafe { claimed.give_back() }.is_break());
         let returned = Exclusive::new(7);
         assert_eq!(claim(&returned), Some(7));
-        // SAFETY: claimed above, and not in use.
+        // SAFETY: claimed above, and the value is not in use.
         assert!(unsafe { returned.give_back() }.is_continue());
         assert!(claim(&returned).is_some());
     }
 
     #[test]
-    fn what_a_call_had_that_was_left_is_the_next_ones() {
+    fn a_call_left_by_longjmp_does_not_block_the_next() {
         let claim_and_leave = |value: &Exclusive<i32>| {
             assert!(below(|footing| value.claim(footing).is_some()));
         };
         let read_again = Exclusive::new(7);
         claim_and_leave(&read_again);
         assert!(!read_again.is_in_use(Footing::new().place()));
-        assert!(below(|footing| read_again.claim(footing).is_some()), "from where it was called before");
-        assert!(read_again.claim(&Footing::new()).is_some(), "from above");
+        assert!(below(|footing| read_again.claim(footing).is_some()), "called from the same function again");
+        assert!(read_again.claim(&Footing::new()).is_some(), "called from further up the stack");
         let closed = Exclusive::new(7);
         claim_and_leave(&closed);
         assert!(closed.abandon(Footing::new().place()).is_continue());
-        // It is not known where another thread's call is.
+        // The position of another thread's call proves nothing.
         let elsewhere = Exclusive::new(7);
         claim_and_leave(&elsewhere);
         std::thread::scope(|scope| {

@@ -9,11 +9,14 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// A generation of processes. What was made in an earlier one is the parent's: its sockets are the same ones, its memory is a copy, or
 /// is not there (`MADV_DONTFORK`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Generation(u32);
+pub struct Generation(u32);
 
 impl Generation {
     /// This process's.
-    pub(crate) fn current() -> Self {
+    ///
+    /// # Panics
+    /// The C library has no memory to remember its handler of forks by.
+    pub fn current() -> Self {
         // Not a lock: a child that is forked while another thread has it would wait for ever. Registered twice, the handler counts two for
         // each fork, which is as good.
         static IS_WATCHED: AtomicBool = AtomicBool::new(false);
@@ -28,7 +31,7 @@ impl Generation {
 
     /// Whether this process is of a later one.
     #[inline]
-    pub(crate) fn is_past(self) -> bool {
+    pub fn is_past(self) -> bool {
         self.0 != GENERATION.load(Ordering::Relaxed)
     }
 }

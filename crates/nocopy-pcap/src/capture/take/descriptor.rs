@@ -1,0 +1,66 @@
+//! The descriptor that a program waits on.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nocopy::port::Queues;
+use nocopy::port::queues::Waker;
+
+/// Readable when packets are in the rings, when the interface went down or was removed, and, once the program has asked for it, while
+/// claimed packets are left.
+#[derive(Debug)]
+pub(super) struct Descriptor {
+    epoll: OwnedFd,
+    /// Makes it readable while claimed packets are left, which the kernel does not know of.
+    waker: Waker,
+    /// Whether the program has asked for it, and may wait on it.
+    is_watched: AtomicBool,
+    /// Whether claimed packets are left.
+    is_left: AtomicBool,
+    /// Whether the waker has made it readable.
+    is_woken: AtomicBool,
+}
+
+impl Descriptor {
+    pub(super) fn open(queues: &mut Queues) -> io::Result<Self> {
+        Ok(Self {
+            epoll: queues.as_fd().try_clone_to_owned()?,
+            waker: queues.waker()?,
+            is_watched: AtomicBool::new(false),
+            is_left: AtomicBool::new(false),
+            is_woken: AtomicBool::new(false),
+        })
+    }
+
+    /// The descriptor, for the program.
+    pub(super) fn watch(&self) -> BorrowedFd<'_> {
+        let is_first = !self.is_watched.swap(true, Ordering::Relaxed);
+        if is_first && self.is_left.load(Ordering::Relaxed) {
+            self.wake();
+        }
+        self.as_fd()
+    }
+
+    /// Notes whether claimed packets are left. When none are, `hear` ends what the waker did.
+    pub(super) fn set_left(&self, is_left: bool, hear: impl FnOnce()) {
+        self.is_left.store(is_left, Ordering::Relaxed);
+        if is_left && self.is_watched.load(Ordering::Relaxed) {
+            self.wake();
+        } else if !is_left && self.is_woken.swap(false, Ordering::Relaxed) {
+            hear();
+        }
+    }
+
+    fn wake(&self) {
+        if !self.is_woken.swap(true, Ordering::Relaxed) {
+            self.waker.wake();
+        }
+    }
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}

@@ -1,0 +1,84 @@
+//! The filters that the reader runs itself, while a filter that was set takes over.
+//!
+//! A filter applies from the next packet on. Claimed packets are compared with it one by one. Packets in the rings are filtered by the
+//! receivers, which hand those that do not match to the host: permanently if the filter cannot run in the kernel, otherwise until the
+//! rings have been empty once.
+
+use nocopy::port::{Queues, ToHostError};
+use nocopy_proto::filter::{Ancillary, Program};
+
+use super::super::Filter;
+use super::super::posted::{Posted, Seen, Setting};
+use crate::report::FilterPlace;
+
+/// The filters of a capture's reader.
+#[derive(Debug, Default)]
+pub(super) struct Filtering {
+    seen: Seen,
+    /// For packets that were claimed before this filter was set.
+    claimed: Option<Filter>,
+    /// For the receivers, from the next packets on.
+    next: Option<(Program, Term)>,
+    /// How long the receivers keep their filter; `None`: they run none, and turn no packets away.
+    running: Option<Term>,
+}
+
+/// How long the receivers run a filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Term {
+    /// Until another filter is set.
+    Permanent,
+    /// Until the rings are empty: packets that arrive later have passed the filter in the kernel.
+    UntilEmpty,
+}
+
+impl Filtering {
+    /// Takes over a filter that was set since the last call.
+    #[inline]
+    pub(super) fn update(&mut self, posted: &Posted) {
+        if posted.is_newer(self.seen) {
+            self.take_over(posted);
+        }
+    }
+
+    #[cold]
+    fn take_over(&mut self, posted: &Posted) {
+        let Some(Setting { filter, place }) = posted.look(&mut self.seen) else { return };
+        let term = if place == FilterPlace::Xdp { Term::UntilEmpty } else { Term::Permanent };
+        self.next = Some((filter.program.clone(), term));
+        self.claimed = Some(filter);
+    }
+
+    /// No claimed packet is left.
+    pub(super) fn forget_claimed(&mut self) {
+        self.claimed = None;
+    }
+
+    /// Whether a claimed packet matches.
+    #[inline]
+    pub(super) fn matches(&self, packet: &[u8]) -> bool {
+        self.claimed.as_ref().is_none_or(|filter| filter.program.run(&[packet], &Ancillary::default()) != 0)
+    }
+
+    /// Whether the receivers run a filter.
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Gives the receivers the filter that they have to run, and takes it away when it is no longer needed.
+    ///
+    /// # Errors
+    /// Without it no packet may be received. The next call tries again.
+    pub(super) fn apply(&mut self, queues: &mut Queues) -> Result<(), ToHostError> {
+        if let Some((program, term)) = &self.next {
+            queues.filter_in_user_space(Some(program))?;
+            self.running = Some(*term);
+            self.next = None;
+        }
+        if self.running == Some(Term::UntilEmpty) && queues.is_empty() {
+            queues.filter_in_user_space(None)?;
+            self.running = None;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,3 @@
+//! What this workspace's own crates need and users do not: not part of the API, and it may change without notice.
+
+pub use crate::sys::fork::Generation;
