@@ -4,6 +4,7 @@
 //! kernel has done; it ends when there are none left.
 
 use std::cmp::Reverse;
+use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,9 +13,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 
+use crate::memory::in_flight::kernel_socket::KernelSocket;
 use crate::memory::in_flight::{Kept, Load};
 use crate::memory::pool;
 use crate::sys::fork::OfProcess;
+use crate::sys::udp_send::unsent_bytes;
 
 /// How long to sleep between two looks: at first, and at most. A peer that stalls may do so for long.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -57,45 +60,64 @@ trait Orphan: Send {
     fn abandon(self: Box<Self>) -> usize;
 }
 
+/// What becomes of a socket that is dropped while the kernel reads memory for it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parting {
+    /// How long nothing may be acknowledged before it is cut off.
+    pub(crate) patience: Duration,
+    /// Makes the kernel drop what it has not sent, or may have to send again; `None` for datagrams, which are sent once, and soon.
+    pub(crate) cut_off: Option<fn(BorrowedFd<'_>)>,
+}
+
 /// Leaves what the kernel still reads of a sender that is dropped to the reaper.
-pub(crate) fn leave<M, T, C>(kept: &mut Kept<M, T, C>)
+pub(crate) fn leave<M, T, C>(kept: &mut Kept<M, T, C>, parting: Parting)
 where
     M: Load + 'static,
     T: Send + 'static,
     C: Send + 'static,
 {
     if kept.in_flight() > 0 && !kept.is_inherited() {
-        adopt(Box::new(kept.take()));
+        adopt(Box::new(Left { kept: kept.take(), parting }));
     }
 }
 
-impl<M: Load, T: Send, C: Send> Orphan for Kept<M, T, C> {
+/// What is left of a sender.
+struct Left<M, T, C> {
+    kept: Kept<M, T, C>,
+    parting: Parting,
+}
+
+impl<M: Load, T: Send, C: Send> Orphan for Left<M, T, C> {
     fn reap(&mut self) {
-        self.reap_unseen();
+        self.kept.reap_unseen();
     }
 
     fn is_read(&self) -> bool {
-        self.in_flight() > 0 && !self.is_inherited()
+        self.kept.in_flight() > 0 && !self.kept.is_inherited()
     }
 
     fn bytes(&self) -> usize {
-        self.read_bytes()
+        self.kept.read_bytes()
     }
 
     fn outstanding_bytes(&self) -> usize {
-        Self::outstanding_bytes(self)
+        unsent_bytes(&self.kept.socket()).unwrap_or(0)
     }
 
     fn patience(&self) -> Duration {
-        Self::patience(self)
+        self.parting.patience
     }
 
+    /// Not where the program may still receive on the socket.
     fn cut_off(&mut self) {
-        Self::cut_off(self);
+        let is_ours = !self.kept.is_inherited() && !KernelSocket::is_shared(self.kept.kernel_socket());
+        if let Some(cut_off) = self.parting.cut_off.filter(|_| is_ours) {
+            cut_off(self.kept.socket());
+        }
     }
 
     fn abandon(self: Box<Self>) -> usize {
-        Self::abandon(*self)
+        self.kept.abandon()
     }
 }
 

@@ -12,9 +12,8 @@ use std::time::Duration;
 use super::path::{Path, Paths};
 use crate::facts::evidence::{Evidence, Tally};
 use crate::memory::in_flight::kernel_socket::KernelSocket;
-use crate::memory::in_flight::{Kept, Load, Messages, Parting, Ticket};
+use crate::memory::in_flight::{Kept, Load, Messages, Ticket, Told};
 use crate::memory::pool::{Buffer, Cache};
-use crate::sys::error_queue::Done;
 use crate::sys::poll::{Wakeup, wait_for_completions};
 use crate::sys::readiness::Readiness;
 use crate::sys::uring_send::UringRefused;
@@ -59,9 +58,10 @@ struct Home<M> {
 }
 
 impl<M: Load> Home<M> {
+    /// Takes loads that are free.
     #[inline]
-    fn take(&mut self, ticket: Ticket, load: M, evidence: Evidence) {
-        match &mut self.completed {
+    fn taker(&mut self) -> impl FnMut(Ticket, M, Evidence) {
+        |ticket, load, evidence| match &mut self.completed {
             Some(completed) if load.comes_back() => completed.push_back(Completed { ticket, evidence, load }),
             _ => load.into_buffers().for_each(|buffer| self.cache.put(buffer)),
         }
@@ -95,13 +95,16 @@ impl Books {
         self.last_path = None;
     }
 
-    /// What it proves of a call to that destination that the kernel says it copied, or did not.
+    /// What it proves of a call to that destination that the kernel told this of.
     pub(crate) fn judge(
         &mut self,
         destination: u32,
         to: impl FnOnce() -> Option<IpAddr>,
-        copied: bool,
+        told: Told,
     ) -> Evidence {
+        if told.is_first {
+            self.of_range = None;
+        }
         let path = match self.last_path {
             Some((last, path)) if last == destination => path,
             _ => self.paths.to(to()),
@@ -109,22 +112,14 @@ impl Books {
         self.last_path = Some((destination, path));
         // The kernel joins completions that follow each other, and keeps the word on the first only (`skb_zerocopy_notify_extend`).
         let is_spoken_for = *self.of_range.get_or_insert(path) == path;
-        if is_spoken_for { path.evidence(copied) } else { Evidence::Unknown }
+        if is_spoken_for { path.evidence(told.copied) } else { Evidence::Unknown }
     }
 }
 
 impl<M: Load, T, C> Sending<M, T, C> {
-    pub(crate) fn new(
-        socket: Arc<KernelSocket>,
-        cache: Cache,
-        paths: Paths,
-        parting: Parting,
-        return_buffers: bool,
-    ) -> Self {
-        let mut kept = Kept::new(socket, parting);
-        kept.sharer = cache.share();
+    pub(crate) fn new(socket: Arc<KernelSocket>, cache: Cache, paths: Paths, return_buffers: bool) -> Self {
         Self {
-            kept,
+            kept: Kept::new(socket, cache.share()),
             next: Place { ticket: 0, bytes: 0 },
             home: Home { cache, completed: return_buffers.then(VecDeque::new) },
             books: Books::new(paths),
@@ -175,16 +170,16 @@ impl<M: Load, T, C> Sending<M, T, C> {
         self.kept.push(load, note)
     }
 
-    /// Makes the ring, with the pool's memory registered, unless it is there.
-    pub(crate) fn open_ring(&mut self, sends: u32) -> Result<(), UringRefused> {
+    /// Makes the ring, with the pool's memory registered, unless it is there; returns whether it was made now.
+    pub(crate) fn open_ring(&mut self, sends: u32) -> Result<bool, UringRefused> {
         self.kept.open_ring(self.home.cache.pool(), sends)
     }
 
-    /// The load at the front of the queue, to be taken out and put back.
+    /// The load at the front of the queue, to be taken out and put back; and the socket.
     ///
     /// # Panics
     /// A call reads it.
-    pub(crate) fn unread_mut(&mut self) -> &mut Option<M> {
+    pub(crate) fn unread_mut(&mut self) -> (&mut Option<M>, BorrowedFd<'_>) {
         self.kept.unread_mut(self.next.ticket)
     }
 
@@ -211,9 +206,7 @@ impl<M: Load, T, C> Sending<M, T, C> {
     pub(crate) fn pass_to(&mut self, to: Place, evidence: Option<Evidence>) {
         let from = std::mem::replace(&mut self.next, to);
         for ticket in from.ticket..to.ticket {
-            self.kept.handed_over(ticket, evidence, &mut |ticket, load, evidence| {
-                self.home.take(ticket, load, evidence)
-            });
+            self.kept.handed_over(ticket, evidence, &mut self.home.taker());
         }
         if to.bytes > 0
             && to != from
@@ -250,51 +243,26 @@ impl<M: Load, T, C> Sending<M, T, C> {
     }
 
     /// Takes what the kernel says of MSG_ZEROCOPY calls, and of the network's errors; returns how many calls are over. `judge` books a
-    /// call that is over and returns what that proves, told whether the kernel copied.
-    pub(crate) fn reap(&mut self, mut judge: impl FnMut(&mut Books, &C, bool) -> Evidence) -> usize {
+    /// call that is over, and returns what that proves.
+    pub(crate) fn reap(&mut self, mut judge: impl FnMut(&mut Books, &C, Told) -> Evidence) -> usize {
         if self.in_flight() > 0 {
             self.books.refresh();
         }
-        let mut over = 0;
-        loop {
-            let was_quiet = self.kept.is_quiet();
-            let before = over;
-            while let Some(done) = self.kept.next_done() {
-                over += self.done(done, &mut judge);
-            }
-            let home = &mut self.home;
-            self.kept.conclude(was_quiet, &mut |ticket, load, evidence| home.take(ticket, load, evidence));
-            // With the last completions it may be quiet.
-            if over == before || !self.kept.is_unsure() {
-                return over;
-            }
-        }
-    }
-
-    fn done(&mut self, done: Done, judge: &mut impl FnMut(&mut Books, &C, bool) -> Evidence) -> usize {
-        let Self { kept, home, books, .. } = self;
-        books.of_range = None;
-        let judge = |call: &C| judge(books, call, done.copied);
-        let (over, strange) =
-            kept.done(done, judge, &mut |ticket, load, evidence| home.take(ticket, load, evidence));
-        self.strange_completions += strange;
+        let Self { kept, home, books, strange_completions, .. } = self;
+        let (over, strange) = kept.reap(&mut |call, told| judge(books, call, told), &mut home.taker());
+        *strange_completions += strange;
         over
     }
 
     /// The same of calls by io_uring. Those that were refused [wait](Kept::failed) for what is to become of them.
-    pub(crate) fn reap_ring(&mut self, mut judge: impl FnMut(&mut Books, &C, bool) -> Evidence) -> usize {
+    pub(crate) fn reap_ring(&mut self, mut judge: impl FnMut(&mut Books, &C, Told) -> Evidence) -> usize {
         let Self { kept, home, books, .. } = self;
-        let judge = |call: &C, copied| {
-            books.of_range = None; // each speaks for itself
-            judge(books, call, copied)
-        };
-        kept.done_by_ring(judge, &mut |ticket, load, evidence| home.take(ticket, load, evidence))
+        kept.reap_ring(&mut |call, told| judge(books, call, told), &mut home.taker())
     }
 
     /// A call that the ring refused was made up for by others, of which `evidence` is known: returns why it was refused.
     pub(crate) fn settle_failed(&mut self, evidence: Evidence) -> Option<io::Error> {
-        let home = &mut self.home;
-        self.kept.settle_failed(evidence, &mut |ticket, load, evidence| home.take(ticket, load, evidence))
+        self.kept.settle_failed(evidence, &mut self.home.taker())
     }
 
     /// Waits for what the kernel tells of earlier sends.

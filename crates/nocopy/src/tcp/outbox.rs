@@ -8,16 +8,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use smallvec::SmallVec;
-
 use super::Method;
 use super::by_reference::Transfer;
 use crate::engine::path::Paths;
-use crate::engine::reaper;
+use crate::engine::reaper::{self, Parting};
 use crate::engine::sending::{Place, Sending};
 use crate::facts::evidence::Evidence;
 use crate::memory::in_flight::kernel_socket::KernelSocket;
-use crate::memory::in_flight::{Load, Part, Parting, Ticket};
+use crate::memory::in_flight::{Load, Note, Span, Ticket};
 use crate::memory::pool::{self, Buffer, Cache};
 use crate::sys::uring_send::UringRefused;
 
@@ -54,7 +52,6 @@ pub(super) struct Run {
 /// A call that the kernel took and has not completed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
-    pub(super) bytes: usize,
     /// Of the run it is of.
     pub(super) run_bytes: usize,
     pub(super) method: Method,
@@ -63,6 +60,8 @@ pub(super) struct Call {
     /// When it was made, if the policy measures it.
     pub(super) since: Option<Instant>,
 }
+
+impl Note for Call {}
 
 /// What is queued.
 #[derive(Debug)]
@@ -133,7 +132,7 @@ pub(super) struct Outbox {
 impl Outbox {
     pub(super) fn new(socket: Arc<OwnedFd>, cache: Cache, paths: Paths, return_buffers: bool) -> Self {
         Self {
-            sending: Sending::new(KernelSocket::new(socket), cache, paths, PARTING, return_buffers),
+            sending: Sending::new(KernelSocket::new(socket), cache, paths, return_buffers),
             buffered_bytes: 0,
             referred_bytes: 0,
             is_finished: false,
@@ -173,8 +172,8 @@ impl Outbox {
     pub(super) fn exceeds_share(&self, run: Run) -> bool {
         let cache = self.sending.cache();
         let of_pool = |item: &&Item| item.buffer().is_some_and(|buffer| cache.owns(buffer));
-        let tickets = self.parts(run.bytes).map(|part| part.ticket);
-        let fresh = tickets.filter(|&ticket| !self.sending.messages().is_read(ticket));
+        let Span { first, last, .. } = self.span(run.bytes);
+        let fresh = (first..=last).filter(|&ticket| !self.sending.messages().is_read(ticket));
         let fresh = fresh.map(|ticket| self.item(ticket)).filter(of_pool).count();
         let in_flight = self.sending.messages().read().filter(of_pool).count();
         fresh > 0 && in_flight + fresh > cache.pool().at_home()
@@ -187,25 +186,22 @@ impl Outbox {
             return None;
         }
         Some(match self.item(self.sending.next().ticket) {
-            Item::Buffer(_) => {
-                Next::Run(Run { bytes: self.parts(RUN_BYTES_MAX).map(|part| part.bytes).sum() })
-            }
+            Item::Buffer(_) => Next::Run(Run { bytes: self.span(RUN_BYTES_MAX).bytes }),
             Item::Reference(_) => Next::Reference,
         })
     }
 
     /// The transfer at the front of the queue, the socket, and whether bytes are queued behind it that are there already: for others
     /// nothing is to be kept back.
-    pub(super) fn next_reference(&mut self) -> Option<(&mut Transfer, Arc<KernelSocket>, bool)> {
+    pub(super) fn next_reference(&mut self) -> Option<(&mut Transfer, BorrowedFd<'_>, bool)> {
         let mut behind =
             (self.sending.next().ticket + 1..self.sending.messages().end()).map(|ticket| self.item(ticket));
         let more = behind.find(|item| item.bytes_left() > 0).is_some_and(|item| !item.is_of_pipe());
         if !matches!(self.item(self.sending.next().ticket), Item::Reference(_)) {
             return None;
         }
-        let socket = Arc::clone(&self.sending.kept().socket);
         match self.sending.unread_mut() {
-            Some(Item::Reference(transfer)) => Some((transfer, socket, more)),
+            (Some(Item::Reference(transfer)), socket) => Some((transfer, socket, more)),
             _ => None,
         }
     }
@@ -229,22 +225,20 @@ impl Outbox {
         self.sending.pass_to(Place { ticket, bytes: 0 }, None);
     }
 
-    /// Parts of buffers from the front of the queue on, so many bytes in all.
-    fn parts(&self, bytes_max: usize) -> impl Iterator<Item = Part> {
-        let mut left = bytes_max;
-        (self.sending.next().ticket..self.sending.messages().end())
-            .take(RUN_PIECES_MAX)
-            .map_while(|ticket| {
-                let Item::Buffer(buffer) = self.item(ticket) else { return None };
-                let first = if ticket == self.sending.next().ticket { self.sending.next().bytes } else { 0 };
-                Some(Part { ticket, first, bytes: buffer.len() - first })
-            })
-            .map_while(move |part| {
-                let bytes = part.bytes.min(left);
-                let is_over = left == 0;
-                left -= bytes;
-                (!is_over).then_some(Part { bytes, ..part })
-            })
+    /// Buffers from the front of the queue on, at most so many bytes; none but in a queue that begins with a buffer.
+    fn span(&self, bytes_max: usize) -> Span {
+        let Place { ticket: first, bytes: at } = self.sending.next();
+        let mut span = Span { first, last: first, at, bytes: 0 };
+        let end = self.sending.messages().end().min(first + RUN_PIECES_MAX as u64);
+        for ticket in first..end {
+            let Item::Buffer(buffer) = self.item(ticket) else { break };
+            let begun = if ticket == first { at } else { 0 };
+            span = Span { last: ticket, bytes: bytes_max.min(span.bytes + buffer.len() - begun), ..span };
+            if span.bytes == bytes_max {
+                break;
+            }
+        }
+        span
     }
 
     #[inline]
@@ -257,35 +251,24 @@ impl Outbox {
     /// # Errors
     /// The kernel's: no byte was handed over.
     pub(super) fn send(&mut self, bytes: usize, how: How) -> io::Result<usize> {
-        if self.parts(bytes).all(|part| part.bytes == 0) {
+        let span = self.span(bytes);
+        if span.bytes == 0 {
             // Buffers of no bytes: nothing to send, and not for the kernel, which would take it for the end of a call that failed.
             self.pass(0, how.evidence);
             return Ok(0);
         }
-        // Not to be borrowed from the queue while it notes the call.
-        let parts: SmallVec<[Part; 16]> = self.parts(bytes).collect();
-        let parts = parts.iter().copied();
-        let call = |taken| Call {
-            bytes: taken,
-            run_bytes: how.run_bytes,
-            method: how.method,
-            may_share: false,
-            since: how.since,
-        };
+        let (may_share, run_bytes) = (self.is_packet_open, how.run_bytes);
+        let call = Call { run_bytes, method: how.method, may_share: false, since: how.since };
+        let kept = self.sending.kept_mut();
         let sent = match how.method {
-            Method::Plain => self.sending.kept().send_copied(parts, how.waits),
-            Method::ZeroCopy => self.sending.kept_mut().send_zero_copy(parts, how.waits, call),
+            Method::Plain => kept.send_copied(span, how.waits)?,
+            Method::ZeroCopy => kept.send_zero_copy(span, how.waits, call)?,
             Method::UringZeroCopy => {
-                let may_share = self.is_packet_open;
-                let sent =
-                    self.sending.kept_mut().send_by_ring(parts, |taken| Call { may_share, ..call(taken) });
-                self.is_packet_open = match sent {
-                    Ok(taken) if taken > 0 => taken < bytes,
-                    _ => self.is_packet_open,
-                };
+                let sent = kept.send_by_ring(span, Call { may_share, ..call })?;
+                self.is_packet_open = if sent > 0 { sent < bytes } else { may_share };
                 sent
             }
-        }?;
+        };
         self.pass(sent, how.evidence);
         Ok(sent)
     }
@@ -312,7 +295,7 @@ impl Outbox {
         if !self.sending.kept().has_ring() && !asked_for && pool::registrations() >= RINGS_MAX {
             return Err(RingRefused::Many);
         }
-        self.sending.open_ring(RING_SENDS).map_err(RingRefused::Kernel)
+        self.sending.open_ring(RING_SENDS).map(drop).map_err(RingRefused::Kernel)
     }
 
     /// Takes what was not handed over out of the queue, in order; of the first some bytes may have been. If the kernel still reads those
@@ -334,7 +317,7 @@ impl Outbox {
             return (calls, 0);
         }
         let bytes = kept.read_bytes();
-        reaper::leave(&mut kept);
+        reaper::leave(&mut kept, PARTING);
         (calls, bytes)
     }
 
@@ -391,7 +374,7 @@ impl Drop for Outbox {
             self.end();
             drop(self.take_unsent());
         }
-        reaper::leave(self.sending.kept_mut());
+        reaper::leave(self.sending.kept_mut(), PARTING);
     }
 }
 
@@ -431,7 +414,7 @@ mod tests {
             }
             assert!(outbox.sending.in_flight() > 0);
             outbox.take_unsent();
-            outbox.sending.kept().cut_off();
+            reset(outbox.sending.socket());
             wait_until("all of it is free", || {
                 outbox.sending.kept_mut().reap_unseen();
                 outbox.sending.in_flight() == 0 && pool.at_home() == pool.total()

@@ -20,8 +20,8 @@ use crate::engine::policy::Explanation;
 use crate::engine::sending::{self as engine, Books, REAP_AT, Sending};
 use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
 use crate::facts::evidence::{Cause, Evidence, Tally};
-use crate::memory::in_flight::NoZeroCopy;
 use crate::memory::in_flight::Ticket;
+use crate::memory::in_flight::{NoZeroCopy, Told};
 use crate::memory::pool::{Buffer, Cache, Pool};
 use crate::sys::poll::{Wakeup, wait_readable, wait_writable};
 use crate::sys::stream;
@@ -319,7 +319,7 @@ impl Sender {
             else {
                 return Ok(true);
             };
-            let step = by_reference.step(transfer, socket.as_fd(), more).map_err(of_transfer)?;
+            let step = by_reference.step(transfer, socket, more).map_err(of_transfer)?;
             match step {
                 Step::Sent { bytes, evidence } => {
                     self.outbox.reference_went(bytes);
@@ -331,7 +331,7 @@ impl Sender {
                     self.outbox.pass_reference();
                     return Ok(true);
                 }
-                Step::SourceEmpty => stream::check(socket.as_fd())?,
+                Step::SourceEmpty => stream::check(socket)?,
                 Step::SocketFull => {}
             }
             if !waits {
@@ -487,20 +487,17 @@ impl Sender {
         }
         let Self { outbox, chooser, peer, .. } = self;
         let sending = outbox.sending_mut();
-        let over = sending.reap(|books, call, copied| book(books, call, copied, *peer, chooser));
-        let over = over + sending.reap_ring(|books, call, copied| book(books, call, copied, *peer, chooser));
+        let over = sending.reap(|books, call, told| book(books, call, told, *peer, chooser));
+        let over = over + sending.reap_ring(|books, call, told| book(books, call, told, *peer, chooser));
         sending.kept_mut().drop_failed(); // calls that took nothing
         over
     }
 
     /// The next buffer that is free again, if the builder was told to [return them](super::Builder::return_buffers).
     pub fn completed(&mut self) -> Option<Completed> {
-        loop {
-            let engine::Completed { ticket, evidence, load } = self.sending_mut().completed()?;
-            if let Item::Buffer(buffer) = load {
-                return Some(Completed { ticket, evidence, buffer });
-            }
-        }
+        let engine::Completed { ticket, evidence, load } = self.sending_mut().completed()?;
+        let Item::Buffer(buffer) = load else { return None }; // what was referred to does not come back
+        Some(Completed { ticket, evidence, buffer })
     }
 
     /// Takes back what was queued and not handed over, in order: after an error, to send it by another connection. Of the first part may
@@ -626,18 +623,12 @@ fn is_no_buffers(error: &io::Error) -> bool {
 }
 
 /// Books a call that is over, and returns what that proves.
-fn book(
-    books: &mut Books,
-    call: &Call,
-    copied: bool,
-    peer: Option<IpAddr>,
-    chooser: &mut Chooser,
-) -> Evidence {
-    let evidence = books.judge(0, || peer, copied);
-    let (copied, evidence) =
-        if copied && call.may_share { (false, Evidence::Unknown) } else { (copied, evidence) };
-    books.tally.add(evidence, 0, call.bytes as u64);
-    chooser.completed(call.method, 0, size(call.run_bytes), copied, call.since);
+fn book(books: &mut Books, call: &Call, told: Told, peer: Option<IpAddr>, chooser: &mut Chooser) -> Evidence {
+    let evidence = books.judge(0, || peer, told);
+    let is_doubtful = told.copied && call.may_share;
+    let evidence = if is_doubtful { Evidence::Unknown } else { evidence };
+    books.tally.add(evidence, 0, told.bytes as u64);
+    chooser.completed(call.method, 0, size(call.run_bytes), told.copied && !is_doubtful, call.since);
     evidence
 }
 

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::Method;
+use crate::memory::in_flight::Note;
 
 /// A call that the kernel took and has not completed.
 #[derive(Debug, Clone, Copy)]
@@ -11,9 +12,14 @@ pub(super) struct Call {
     pub(super) first_byte: u32,
     pub(super) datagrams: u32,
     pub(super) datagram_bytes: u32,
-    pub(super) bytes: u32,
     pub(super) destination: u32,
     pub(super) method: Method,
     /// When it was made, if the policy measures it.
     pub(super) since: Option<Instant>,
+}
+
+impl Note for Call {
+    fn of_nothing(self) -> Self {
+        Self { datagrams: 0, since: None, ..self }
+    }
 }

@@ -11,12 +11,12 @@ use super::message::{DATAGRAM_BYTES_MAX, Message};
 use smallvec::SmallVec;
 
 use crate::engine::path::Paths;
-use crate::engine::reaper;
+use crate::engine::reaper::{self, Parting};
 use crate::engine::sending::{Place, Sending};
 use crate::facts::evidence::Evidence;
 use crate::memory::area::Frame;
 use crate::memory::in_flight::kernel_socket::KernelSocket;
-use crate::memory::in_flight::{Burst, Filling, Made, Messages, Part, Parting};
+use crate::memory::in_flight::{Burst, Filling, Messages, Span};
 use crate::memory::pool::{Buffer, Cache};
 use crate::sys::udp_send::{self, Address};
 use crate::sys::uring_send::UringRefused;
@@ -52,11 +52,8 @@ struct Mark {
 impl Mark {
     /// What lies in it: a part of one buffer of many datagrams, or whole messages.
     #[inline]
-    fn parts(self) -> impl Iterator<Item = Part> + Clone {
-        (self.from.ticket..=self.last).map(move |ticket| match ticket == self.from.ticket {
-            true => Part { ticket, first: self.from.bytes, bytes: self.bytes as usize },
-            false => Part { ticket, first: 0, bytes: usize::MAX },
-        })
+    fn span(self) -> Span {
+        Span { first: self.from.ticket, last: self.last, at: self.from.bytes, bytes: self.bytes as usize }
     }
 }
 
@@ -106,7 +103,7 @@ pub(super) struct Outbox {
     sending: Sending<Message, u32, Call>,
     /// Of the socket, for a ring: what is sent by it must not wait in the kernel.
     send_buffer_bytes: usize,
-    burst: Burst,
+    burst: Burst<Call>,
     marks: Vec<Mark>,
 }
 
@@ -122,7 +119,7 @@ pub(super) struct Resent {
 impl Outbox {
     pub(super) fn new(socket: Arc<KernelSocket>, cache: Cache, paths: Paths, return_buffers: bool) -> Self {
         Self {
-            sending: Sending::new(socket, cache, paths, PARTING, return_buffers),
+            sending: Sending::new(socket, cache, paths, return_buffers),
             send_buffer_bytes: 0,
             burst: Burst::new(),
             marks: Vec::with_capacity(udp_send::MESSAGES_MAX),
@@ -205,7 +202,7 @@ impl Outbox {
         if self.sending.messages().is_read(self.sending.next().ticket) {
             return None;
         }
-        let message = self.sending.unread_mut();
+        let (message, _) = self.sending.unread_mut();
         let is_frame = message.as_ref().and_then(Message::single_buffer).is_some_and(Buffer::is_frame);
         let buffer = message.take_if(|_| is_frame)?.into_pieces().next()?;
         buffer.into_frame().ok()
@@ -213,7 +210,7 @@ impl Outbox {
 
     /// The frame just taken was not sent.
     pub(super) fn put_frame_back(&mut self, frame: Frame) {
-        *self.sending.unread_mut() = Some(Buffer::from(frame).into());
+        *self.sending.unread_mut().0 = Some(Buffer::from(frame).into());
     }
 
     /// The frame just taken was sent, and finds its way home by itself.
@@ -225,7 +222,7 @@ impl Outbox {
     /// The pieces of the next datagram.
     pub(super) fn next_pieces(&self) -> SmallVec<[&[u8]; 4]> {
         let mark = self.measure_one(self.sending.next());
-        mark.parts().flat_map(|part| part.pieces(self.sending.messages())).collect()
+        mark.span().pieces(self.sending.messages()).collect()
     }
 
     /// Goes on behind the next datagram, of which `evidence` is known.
@@ -240,32 +237,19 @@ impl Outbox {
     /// # Errors
     /// The kernel's, of the first datagram: nothing was handed over.
     ///
-    /// Of a zero-copy call, as long as it [is unsure](crate::memory::in_flight::Kept::is_unsure) how the kernel counts: `EINTR`, read completions and try again;
-    /// then `ENOBUFS`, there is no memory to find out.
+    /// Of a zero-copy call also those of [`Filling::send_zero_copy`].
     pub(super) fn send(&mut self, run: &Run, how: How, destinations: &Destinations) -> io::Result<Taken> {
         let is_zero_copy = how.evidence.is_none();
-        if is_zero_copy {
-            self.sending.kept().check_zero_copy()?;
-        }
         let address = destinations.get(run.destination).address.as_ref();
-        if is_zero_copy && self.sending.kept().is_unsure() {
-            return Err(self.try_again(address, how.flags));
-        }
-        let filling = fill(&mut self.sending, &mut self.burst, &mut self.marks, (run, how.method), address);
+        let filling = fill(&mut self.sending, &mut self.burst, &mut self.marks, run, how, address);
         if self.marks.is_empty() {
             // In more pieces than the kernel takes (`UIO_MAXIOV`).
             return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
         }
-        let marks = &self.marks;
         let sent = match is_zero_copy {
-            true => filling.send_zero_copy(how.flags, |number| call(marks[number], run, how)),
-            false => filling.send_copied(how.flags),
+            true => filling.send_zero_copy(how.flags)?,
+            false => filling.send_copied(how.flags)?,
         };
-        let count = *sent.as_ref().unwrap_or(&0);
-        if is_zero_copy && count < self.marks.len() {
-            self.fell_short(self.marks[count], (run, how), sent.as_ref().err(), address);
-        }
-        let sent = sent?;
         let mut taken = Taken::default();
         for number in 0..sent.min(self.marks.len()) {
             let mark = self.marks[number];
@@ -277,46 +261,10 @@ impl Outbox {
         Ok(taken)
     }
 
-    /// A zero-copy call failed; `error` is its own, unless others of its burst were taken.
-    #[cold]
-    #[inline(never)]
-    fn fell_short(
-        &mut self,
-        mark: Mark,
-        (run, how): (&Run, How),
-        error: Option<&io::Error>,
-        to: Option<&Address>,
-    ) {
-        let errno = error.and_then(io::Error::raw_os_error);
-        if errno.is_some_and(|errno| [libc::EAGAIN, libc::EINTR].contains(&errno)) {
-            return; // it waited, or would have, for room to make the packet in
-        }
-        let note = Call { datagrams: 0, bytes: 0, since: None, ..call(mark, run, how) };
-        let again = self.sending.kept().count_one(&mut self.burst, to, how.flags).raw_os_error();
-        // Of memory there may be enough for one and not for the other.
-        let is_of_memory = |errno| [libc::ENOBUFS, libc::ENOMEM, libc::EAGAIN].contains(&errno);
-        let is_uncounted = errno.is_some_and(|errno| again == Some(errno) && !is_of_memory(errno));
-        self.sending.kept_mut().doubt(Made { reads: mark.from.ticket..=mark.last, note }, is_uncounted);
-    }
-
-    /// Has the kernel tell how it counts, before the next zero-copy call.
-    #[cold]
-    #[inline(never)]
-    fn try_again(&mut self, to: Option<&Address>, flags: i32) -> io::Error {
-        let error = self.sending.kept().count_one(&mut self.burst, to, flags);
-        let is_tried = self.sending.kept_mut().ask_again();
-        match error.kind() {
-            io::ErrorKind::WouldBlock => error,
-            _ if is_tried => io::Error::from_raw_os_error(libc::ENOBUFS),
-            _ => io::ErrorKind::Interrupted.into(),
-        }
-    }
-
     /// Makes the ring, with the pool's memory registered, unless it is there.
     pub(super) fn open_ring(&mut self) -> Result<(), UringRefused> {
-        if !self.sending.kept().has_ring() {
-            self.sending.open_ring(RING_SENDS)?;
-            self.send_buffer_bytes = udp_send::send_buffer_bytes(&self.sending.kept().socket).unwrap_or(0);
+        if self.sending.open_ring(RING_SENDS)? {
+            self.send_buffer_bytes = udp_send::send_buffer_bytes(&self.sending.socket()).unwrap_or(0);
         }
         Ok(())
     }
@@ -326,7 +274,7 @@ impl Outbox {
         if !self.sending.kept().is_ring_decided() {
             return Ok(None);
         }
-        let unsent_bytes = udp_send::unsent_bytes(&self.sending.kept().socket)?;
+        let unsent_bytes = udp_send::unsent_bytes(&self.sending.socket())?;
         Ok(Some(self.send_buffer_bytes.saturating_sub(unsent_bytes)))
     }
 
@@ -355,7 +303,7 @@ impl Outbox {
             if self
                 .sending
                 .kept_mut()
-                .queue_by_ring(mark.parts(), address, segment_bytes, call(mark, run, how))
+                .queue_by_ring(mark.span(), address, segment_bytes, call(mark, run, how))
                 .is_err()
             {
                 break; // the ring is full
@@ -376,12 +324,12 @@ impl Outbox {
         evidence: Evidence,
         destinations: &Destinations,
     ) -> Option<(Call, io::Error, Resent)> {
-        let Made { reads, note: call } = self.sending.kept().failed()?.clone();
-        let mut place = Place { ticket: *reads.start(), bytes: call.first_byte as usize };
+        let (first, &call) = self.sending.kept().failed()?;
+        let mut place = Place { ticket: first, bytes: call.first_byte as usize };
         let mut resent = Resent::default();
         for _ in 0..call.datagrams {
             let mark = self.measure_one(place);
-            match self.send_mark_again(mark, destinations.get(call.destination).address.as_ref()) {
+            match self.send_mark_again(mark, call, destinations.get(call.destination).address.as_ref()) {
                 Ok(()) => {
                     resent.datagrams += 1;
                     resent.bytes += u64::from(mark.bytes);
@@ -398,14 +346,14 @@ impl Outbox {
     }
 
     /// An error that an earlier datagram left at the socket is told by one call, and gone with it.
-    fn send_mark_again(&mut self, mark: Mark, to: Option<&Address>) -> io::Result<()> {
+    fn send_mark_again(&mut self, mark: Mark, call: Call, to: Option<&Address>) -> io::Result<()> {
         let mut sent = Ok(0);
         for _ in 0..ATTEMPTS {
-            let mut filling = self.sending.kept_mut().fill(&mut self.burst);
+            let mut filling = self.sending.kept_mut().fill(&mut self.burst, to);
             if !filling.has_room(queued(filling.messages(), mark.from.ticket).pieces().len()) {
                 return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
             }
-            filling.add(to, 0, mark.parts());
+            filling.add(mark.span(), 0, call);
             sent = filling.send_copied(0);
             if sent.is_ok() {
                 break;
@@ -435,25 +383,27 @@ impl Outbox {
 /// Puts datagrams of the run together for a call, from the front of the queue on; what they are is noted in `marks`.
 fn fill<'a>(
     sending: &'a mut Sending<Message, u32, Call>,
-    burst: &'a mut Burst,
+    burst: &'a mut Burst<Call>,
     marks: &mut Vec<Mark>,
-    (run, method): (&Run, Method),
-    address: Option<&Address>,
+    run: &Run,
+    how: How,
+    address: Option<&'a Address>,
 ) -> Filling<'a, Message, u32, Call> {
     marks.clear();
     let next = sending.next();
-    let mut filling = sending.kept_mut().fill(burst);
-    let messages_max = if method == Method::Socket { 1 } else { udp_send::MESSAGES_MAX };
+    let mut filling = sending.kept_mut().fill(burst, address);
+    let messages_max = if how.method == Method::Socket { 1 } else { udp_send::MESSAGES_MAX };
     let mut place = next;
     while place.ticket < run.end && marks.len() < messages_max {
         let messages = filling.messages();
-        let mark = measure(messages, method, place, run);
+        let mark = measure(messages, how.method, place, run);
         let pieces: usize =
             (mark.from.ticket..=mark.last).map(|ticket| queued(messages, ticket).pieces().len()).sum();
         if !filling.has_room(pieces) {
             break;
         }
-        filling.add(address, if mark.datagrams > 1 { run.datagram_bytes as u16 } else { 0 }, mark.parts());
+        let segment_bytes = if mark.datagrams > 1 { run.datagram_bytes as u16 } else { 0 };
+        filling.add(mark.span(), segment_bytes, call(mark, run, how));
         marks.push(mark);
         place = mark.to;
     }
@@ -512,7 +462,6 @@ fn call(mark: Mark, run: &Run, how: How) -> Call {
         first_byte: mark.from.bytes as u32,
         datagrams: mark.datagrams,
         datagram_bytes: run.datagram_bytes as u32,
-        bytes: mark.bytes,
         destination: run.destination,
         method: how.method,
         since: how.since,
@@ -547,9 +496,6 @@ fn pages_of(message: &Message) -> usize {
 impl Drop for Outbox {
     /// What is queued is not sent. What the kernel still reads stays where it is until it has done.
     fn drop(&mut self) {
-        reaper::leave(self.sending.kept_mut());
+        reaper::leave(self.sending.kept_mut(), PARTING);
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -20,8 +20,8 @@ use crate::engine::reaper;
 use crate::engine::sending::{self as engine, Books, REAP_AT, Sending};
 use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
 use crate::facts::evidence::{Cause, Evidence, Tally};
-use crate::memory::in_flight::NoZeroCopy;
 use crate::memory::in_flight::kernel_socket::KernelSocket;
+use crate::memory::in_flight::{NoZeroCopy, Told};
 use crate::memory::pool::{Buffer, Cache, Pool};
 use crate::sys::poll::wait_writable;
 use crate::sys::udp_send;
@@ -162,7 +162,7 @@ impl Sender {
     }
 
     #[inline(always)]
-    fn tally(&mut self) -> &mut Tally {
+    fn tally_mut(&mut self) -> &mut Tally {
         &mut self.sending_mut().books.tally
     }
 
@@ -301,7 +301,7 @@ impl Sender {
             }
         }
         self.counters.sent += 1;
-        self.tally().add(Evidence::Copied(Cause::Slice), 1, bytes.len() as u64);
+        self.tally_mut().add(Evidence::Copied(Cause::Slice), 1, bytes.len() as u64);
         Ok(())
     }
 
@@ -320,7 +320,7 @@ impl Sender {
             if udp_send::send(self.sending().socket(), &buffer, address, 0).is_ok() {
                 self.counters.sent += 1;
                 let evidence = self.chooser.copied(1, buffer.len());
-                self.tally().add(evidence, 1, buffer.len() as u64);
+                self.tally_mut().add(evidence, 1, buffer.len() as u64);
                 self.sending_mut().recycle(buffer);
                 return Ok(());
             }
@@ -382,7 +382,7 @@ impl Sender {
         }
         let bytes = bytes.len();
         let evidence = self.chooser.copied(1, bytes);
-        self.tally().add(evidence, 1, bytes as u64);
+        self.tally_mut().add(evidence, 1, bytes as u64);
         self.counters.sent += 1;
         self.outbox.pop_only(evidence);
         true
@@ -465,7 +465,7 @@ impl Sender {
         let bytes = bytes.len();
         let evidence = self.chooser.copied(run.datagrams, bytes);
         self.counters.sent += 1;
-        self.tally().add(evidence, 1, bytes as u64);
+        self.tally_mut().add(evidence, 1, bytes as u64);
         self.outbox.pass(Some(evidence));
         Ok(())
     }
@@ -528,7 +528,7 @@ impl Sender {
         let taken = taken?;
         self.counters.sent += taken.datagrams;
         if let Some(evidence) = how.evidence {
-            self.tally().add(evidence, taken.datagrams, taken.bytes);
+            self.tally_mut().add(evidence, taken.datagrams, taken.bytes);
         }
         Ok(taken)
     }
@@ -602,7 +602,7 @@ impl Sender {
         }
         let Self { outbox, destinations, chooser, .. } = self;
         let over =
-            outbox.sending_mut().reap(|books, call, copied| book(books, call, copied, destinations, chooser));
+            outbox.sending_mut().reap(|books, call, told| book(books, call, told, destinations, chooser));
         over + self.reap_ring()
     }
 
@@ -610,7 +610,7 @@ impl Sender {
         let Self { outbox, destinations, chooser, .. } = self;
         let over = outbox
             .sending_mut()
-            .reap_ring(|books, call, copied| book(books, call, copied, destinations, chooser));
+            .reap_ring(|books, call, told| book(books, call, told, destinations, chooser));
         if self.sending().kept().has_failed() {
             self.send_again();
         }
@@ -626,7 +626,7 @@ impl Sender {
             let Some((call, error, resent)) = self.outbox.send_again(evidence, &self.destinations) else {
                 return;
             };
-            self.tally().add(evidence, resent.datagrams, resent.bytes);
+            self.tally_mut().add(evidence, resent.datagrams, resent.bytes);
             self.counters.sent -= resent.refused;
             self.counters.refused += resent.refused;
             if let Some(source) = resent.error {
@@ -642,14 +642,14 @@ impl Sender {
 
     #[inline]
     fn errors_told(&self) -> u64 {
-        self.sending().kept().socket.errors_told()
+        self.sending().kept().kernel_socket().errors_told()
     }
 
     /// What the network said since the last time, oldest first; at most the last 64, while all are [counted](Counters::peer_errors).
     /// Senders that share a socket (over ports on several queues) share its errors: each is told once.
     pub fn errors(&mut self) -> impl Iterator<Item = PeerError> + '_ {
         self.reap();
-        self.sending().kept().socket.take_errors().into_iter().map(PeerError::from)
+        self.sending().kept().kernel_socket().take_errors().into_iter().map(PeerError::from)
     }
 
     /// The next message whose buffers are free again, if the builder was told to
@@ -792,14 +792,14 @@ fn is_no_buffers(error: &io::Error) -> bool {
 fn book(
     books: &mut Books,
     call: &Call,
-    copied: bool,
+    told: Told,
     destinations: &Destinations,
     chooser: &mut Chooser,
 ) -> Evidence {
     let to = || destinations.get(call.destination).to.map(|to| to.ip());
-    let evidence = books.judge(call.destination, to, copied);
-    books.tally.add(evidence, u64::from(call.datagrams), u64::from(call.bytes));
-    chooser.completed(call.method, call.destination, call.datagram_bytes, copied, call.since);
+    let evidence = books.judge(call.destination, to, told);
+    books.tally.add(evidence, u64::from(call.datagrams), told.bytes as u64);
+    chooser.completed(call.method, call.destination, call.datagram_bytes, told.copied, call.since);
     evidence
 }
 

@@ -76,7 +76,7 @@ impl KernelSocket {
 
     /// Makes the caller the one sender that makes `MSG_ZEROCOPY` calls, and returns the number of its first. `None` while another one is,
     /// and once the number is not known any more; nor in a forked child, whose parent goes on counting.
-    pub(crate) fn claim(&self) -> Option<u64> {
+    pub(super) fn claim(&self) -> Option<u64> {
         let mut queue = self.queue()?;
         let Numbering::Free(next) = queue.numbering else { return None };
         queue.numbering = Numbering::Taken;
@@ -84,14 +84,14 @@ impl KernelSocket {
     }
 
     /// That sender makes no more calls, and waits for no completion. `next` is the number of the next call, if it is known.
-    pub(crate) fn give_back(&self, next: Option<u64>) {
+    pub(super) fn give_back(&self, next: Option<u64>) {
         let Some(mut queue) = self.queue() else { return };
         queue.numbering = next.map_or(Numbering::Lost, Numbering::Free);
         queue.done.clear();
     }
 
     /// The next completion, for the sender that made the calls; `None` if there is none now.
-    pub(crate) fn next_done(&self) -> Option<Done> {
+    pub(super) fn next_done(&self) -> Option<Done> {
         let mut queue = self.queue()?;
         loop {
             if let Some(done) = queue.done.pop_front() {

@@ -1,8 +1,8 @@
 //! What is sent without a copy: queued, and read by the kernel until it says that it has done.
 //!
-//! A load is held from [`push`](Kept::push) until all of it was handed over and every zero-copy call that reads it is over. Nothing but this
-//! module hands its bytes to such calls (`sending`), counts them, and takes the kernel's word that they are over, which is checked: a
-//! completion of a call that was never made, or is over, frees nothing.
+//! A load is held from [`push`](Kept::push) until all of it was handed over and every zero-copy call that reads it is over. Nothing but
+//! this module hands its bytes to such calls (`sending`), numbers them, and takes the kernel's word that they are over, which is checked:
+//! a completion of a call that was never made, or is over, frees nothing.
 #![allow(unsafe_code)]
 
 mod calls;
@@ -11,24 +11,21 @@ mod queue;
 mod sending;
 
 use std::io;
-use std::ops::RangeInclusive;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use calls::Calls;
 use kernel_socket::KernelSocket;
-
 pub(crate) use queue::Messages;
 pub use queue::Ticket;
-pub(crate) use sending::{Burst, Filling, Part};
+pub(crate) use sending::{Burst, Filling, Span};
 
 use crate::facts::evidence::Evidence;
 use crate::memory::pool::{Buffer, Pool, Registration, Sharer};
 use crate::sys::error_queue::Done;
 use crate::sys::fork::Generation;
 use crate::sys::option;
-use crate::sys::udp_send::unsent_bytes;
 use crate::sys::uring_send::{UringRefused, UringSender};
 
 const BUSY: &str = "the kernel has not told yet how many MSG_ZEROCOPY calls were made on this socket, by this sender or another one: \
@@ -39,7 +36,7 @@ const FORKED: &str = "this process is a forked child of the one that sends on th
 
 /// What is queued as one: a message of datagrams, a piece of a stream.
 ///
-/// Its buffers do not change while it is only moved about: what the kernel reads is nobody's to change.
+/// Its buffers do not change while it is only moved about, and all of them come out of it: what the kernel reads is nobody's to change.
 pub(crate) trait Load: Send {
     /// The memory of it, in order.
     fn buffers(&self) -> &[Buffer];
@@ -51,35 +48,41 @@ pub(crate) trait Load: Send {
     fn comes_back(&self) -> bool {
         true
     }
+}
 
-    /// Bytes of memory.
-    fn bytes(&self) -> usize {
-        self.buffers().iter().map(|buffer| buffer.len()).sum()
-    }
+/// Bytes of memory.
+fn bytes_of(load: &impl Load) -> usize {
+    load.buffers().iter().map(|buffer| buffer.len()).sum()
+}
 
-    /// Gives it up while the kernel may still read it, and returns how many bytes are lost to the program.
-    fn abandon(self) -> usize
-    where
-        Self: Sized,
-    {
-        self.into_buffers().map(Buffer::abandon).sum()
+/// What is noted of a call until it is over.
+pub(crate) trait Note: Copy + Send {
+    /// The same of a call that failed, and sent nothing, although the kernel may have counted it: as datagrams' may.
+    #[must_use]
+    fn of_nothing(self) -> Self {
+        self
     }
 }
 
-/// What becomes of a socket that is dropped while the kernel reads memory for it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Parting {
-    /// How long nothing may be acknowledged before it is cut off.
-    pub(crate) patience: Duration,
-    /// Makes the kernel drop what it has not sent, or may have to send again; `None` for datagrams, which are sent once, and soon.
-    pub(crate) cut_off: Option<fn(BorrowedFd<'_>)>,
+/// What the kernel told of a call that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// Those that the call took.
+    pub(crate) bytes: usize,
+    /// Whether the kernel copied.
+    pub(crate) copied: bool,
+    /// Whether this is the first call that the word is of: it may be joined from those of several.
+    pub(crate) is_first: bool,
 }
 
-/// A call that the kernel took and has not completed: the tickets of what it reads all or part of, and what is noted of it.
-#[derive(Debug, Clone)]
-pub(crate) struct Made<C> {
-    pub(crate) reads: RangeInclusive<u64>,
-    pub(crate) note: C,
+/// A call that the kernel took and has not completed.
+#[derive(Debug)]
+struct Made<C> {
+    /// The tickets of what it reads all or part of.
+    reads: Range<u64>,
+    /// Bytes that it took.
+    taken: usize,
+    note: C,
 }
 
 /// Loads `M`, each with a note `T`, and the calls that carry them, each with a note `C`.
@@ -88,7 +91,7 @@ pub(crate) struct Made<C> {
 /// forked children: what they have is a copy, whose socket is their parent's, and whose ring is not mapped there.
 #[derive(Debug)]
 pub(crate) struct Kept<M, T, C> {
-    pub(crate) socket: Arc<KernelSocket>,
+    socket: Arc<KernelSocket>,
     messages: Messages<M, T>,
     /// Of MSG_ZEROCOPY; the error queue tells of them.
     calls: Calls<Made<C>>,
@@ -97,8 +100,7 @@ pub(crate) struct Kept<M, T, C> {
     doubt: Option<Doubt<C>>,
     ring: Option<Ring<C>>,
     /// What is in flight after the sender was dropped is away from those that share its pool, too.
-    pub(crate) sharer: Option<Sharer>,
-    parting: Parting,
+    _sharer: Option<Sharer>,
     /// Of the process that makes the calls, and gets their completions.
     generation: Generation,
 }
@@ -131,6 +133,12 @@ struct Doubt<C> {
     is_uncounted: bool,
     /// It was tried again, and not told.
     is_tried: bool,
+}
+
+impl<C> Doubt<C> {
+    fn new(failed: Made<C>) -> Self {
+        Self { failed, told: [false; 2], is_uncounted: false, is_tried: false }
+    }
 }
 
 /// Why a sender makes no MSG_ZEROCOPY calls.
@@ -177,22 +185,26 @@ struct Ring<C> {
 }
 
 impl<M, T, C> Kept<M, T, C> {
-    pub(crate) fn new(socket: Arc<KernelSocket>, parting: Parting) -> Self {
+    /// `sharer`: of those that share a pool this is one.
+    pub(crate) fn new(socket: Arc<KernelSocket>, sharer: Option<Sharer>) -> Self {
         let (messages, calls) = (Messages::default(), Calls::default());
         let (numbering, generation) = (Numbering::NotOurs, Generation::current());
-        let (doubt, ring, sharer) = (None, None, None);
-        Self { socket, messages, calls, numbering, doubt, ring, sharer, parting, generation }
+        Self { socket, messages, calls, numbering, doubt: None, ring: None, _sharer: sharer, generation }
     }
 
     /// All of it, to be kept by another.
     pub(crate) fn take(&mut self) -> Self {
-        let none = Self::new(Arc::clone(&self.socket), self.parting);
+        let none = Self::new(Arc::clone(&self.socket), None);
         std::mem::replace(self, none)
     }
 
     #[inline]
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    pub(crate) fn kernel_socket(&self) -> &Arc<KernelSocket> {
+        &self.socket
     }
 
     #[inline]
@@ -212,12 +224,12 @@ impl<M, T, C> Kept<M, T, C> {
         self.messages.pop(take)
     }
 
-    /// A load that no call reads, to be taken out and put back.
+    /// A load that no call reads, to be taken out and put back; and the socket.
     ///
     /// # Panics
     /// A call reads it.
-    pub(crate) fn unread_mut(&mut self, ticket: u64) -> &mut Option<M> {
-        self.messages.unread_mut(ticket)
+    pub(crate) fn unread_mut(&mut self, ticket: u64) -> (&mut Option<M>, BorrowedFd<'_>) {
+        (self.messages.unread_mut(ticket), self.socket.as_fd())
     }
 
     /// See [`Messages::handed_over`].
@@ -246,11 +258,6 @@ impl<M, T, C> Kept<M, T, C> {
     #[inline]
     pub(crate) fn is_unsure(&self) -> bool {
         self.doubt.is_some()
-    }
-
-    /// Notes that the call in doubt is asked about once more; whether it was before.
-    pub(crate) fn ask_again(&mut self) -> bool {
-        self.doubt.as_mut().is_none_or(|doubt| std::mem::replace(&mut doubt.is_tried, true))
     }
 
     /// Before the first MSG_ZEROCOPY call: makes this sender the one that makes such calls on the socket.
@@ -311,7 +318,7 @@ impl<M, T, C> Kept<M, T, C> {
     }
 
     /// The next completion of MSG_ZEROCOPY calls; reads what else is in the error queue, too.
-    pub(crate) fn next_done(&self) -> Option<Done> {
+    fn next_done(&self) -> Option<Done> {
         if self.numbering == Numbering::NotOurs {
             self.socket.read();
             return None;
@@ -319,17 +326,17 @@ impl<M, T, C> Kept<M, T, C> {
         self.socket.next_done()
     }
 
-    /// Makes the ring, with the pool's memory registered, unless it is there.
-    pub(crate) fn open_ring(&mut self, pool: &Pool, sends: u32) -> Result<(), UringRefused> {
+    /// Makes the ring, with the pool's memory registered, unless it is there; returns whether it was made now.
+    pub(crate) fn open_ring(&mut self, pool: &Pool, sends: u32) -> Result<bool, UringRefused> {
         if self.ring.is_some() {
-            return Ok(());
+            return Ok(false);
         }
         // First: from here on none of its pages is replaced by others.
         let memory = pool.register();
-        // SAFETY: the ring and the pool, whose memory it is, stay together.
+        // SAFETY: `memory` has the pool, stays beside the ring, and is dropped behind it.
         let sender = unsafe { UringSender::new(self.socket.as_fd(), Some(pool.memory()), sends)? };
         self.ring = Some(Ring { sender, calls: Calls::default(), failed: Vec::new(), memory });
-        Ok(())
+        Ok(true)
     }
 
     pub(crate) fn has_ring(&self) -> bool {
@@ -339,12 +346,6 @@ impl<M, T, C> Kept<M, T, C> {
     /// Whether there is a ring, and it knows the results of all sends: none waits in the kernel.
     pub(crate) fn is_ring_decided(&self) -> bool {
         self.ring.as_ref().is_some_and(|ring| !ring.sender.is_undecided())
-    }
-
-    /// The ring's descriptor, and the number of the next MSG_ZEROCOPY call.
-    #[cfg(test)]
-    pub(crate) fn ring_and_next_call(&self) -> (Option<BorrowedFd<'_>>, u64) {
-        (self.ring.as_ref().map(|ring| ring.sender.as_fd()), self.calls.end())
     }
 
     /// What becomes readable when calls by the ring are over.
@@ -367,12 +368,34 @@ impl<M, T, C> Kept<M, T, C> {
         self.ring.as_ref().map_or(0, |ring| ring.sender.faults())
     }
 
-    /// The kernel says that calls are over. `judge` tells what that proves of one, and `free` takes what nobody reads any more. Returns
-    /// how many were over, and how many of those named were never made, or over before.
-    pub(crate) fn done(
+    /// Takes what the kernel says of MSG_ZEROCOPY calls, and reads what else is in the error queue. `judge` tells what it proves of a call
+    /// that is over, and `free` takes what no call reads any more. Returns how many were over, and how many of those that the kernel named
+    /// were never made, or over before.
+    pub(crate) fn reap(
+        &mut self,
+        judge: &mut impl FnMut(&C, Told) -> Evidence,
+        free: &mut impl FnMut(Ticket, M, Evidence),
+    ) -> (usize, u64) {
+        let (mut over, mut strange) = (0, 0);
+        loop {
+            let was_quiet = self.is_quiet();
+            let before = over;
+            while let Some(done) = self.next_done() {
+                let (more, unknown) = self.done(done, judge, free);
+                (over, strange) = (over + more, strange + unknown);
+            }
+            self.conclude(was_quiet, free);
+            // With the last completions it may be quiet.
+            if over == before || !self.is_unsure() {
+                return (over, strange);
+            }
+        }
+    }
+
+    fn done(
         &mut self,
         done: Done,
-        mut judge: impl FnMut(&C) -> Evidence,
+        judge: &mut impl FnMut(&C, Told) -> Evidence,
         free: &mut impl FnMut(Ticket, M, Evidence),
     ) -> (usize, u64) {
         let first = self.calls.number(done.first);
@@ -380,7 +403,8 @@ impl<M, T, C> Kept<M, T, C> {
         let mut over = 0;
         for number in self.calls.among(&named) {
             let Some(call) = self.calls.take(number) else { continue };
-            let evidence = judge(&call.note);
+            let told = Told { bytes: call.taken, copied: done.copied, is_first: over == 0 };
+            let evidence = judge(&call.note, told);
             self.messages.returned(call.reads, Some(evidence), free);
             over += 1;
         }
@@ -398,21 +422,15 @@ impl<M, T, C> Kept<M, T, C> {
         (over, if self.numbering == Numbering::GivenAway { 0 } else { strange })
     }
 
-    /// A MSG_ZEROCOPY call failed, and may have a number; [`conclude`](Self::conclude) finds out. What it was to carry stays until then.
-    pub(crate) fn doubt(&mut self, failed: Made<C>, is_uncounted: bool) {
-        self.messages.called(failed.reads.clone());
-        self.doubt = Some(Doubt { failed, told: [false; 2], is_uncounted, is_tried: false });
-    }
-
-    /// Whether there is such a call, and the kernel remembers none: it reads no memory, and all completions were read. To be asked before
+    /// Whether there is a call in doubt, and the kernel remembers none: it reads no memory, and all completions were read. To be asked before
     /// completions are read, for [`conclude`](Self::conclude): of what was read by another half meanwhile this says nothing.
-    pub(crate) fn is_quiet(&self) -> bool {
+    fn is_quiet(&self) -> bool {
         let Numbering::Ours { idle_bytes: Some(idle) } = self.numbering else { return false };
         self.doubt.is_some() && self.socket.option_memory_bytes().is_some_and(|bytes| bytes <= idle)
     }
 
     /// Completions were read: concludes from them how the kernel counts, as far as they say enough.
-    pub(crate) fn conclude(&mut self, was_quiet: bool, free: &mut impl FnMut(Ticket, M, Evidence)) {
+    fn conclude(&mut self, was_quiet: bool, free: &mut impl FnMut(Ticket, M, Evidence)) {
         let Some(doubt) = self.doubt.take() else { return };
         let numbers = match doubt.told {
             [false, false] if doubt.is_uncounted || was_quiet => 0,
@@ -433,10 +451,10 @@ impl<M, T, C> Kept<M, T, C> {
         self.messages.returned(doubt.failed.reads, None, free);
     }
 
-    /// The same of calls by the ring. Those the kernel refused are put aside, for who can send them again.
-    pub(crate) fn done_by_ring(
+    /// The same of calls by the ring. Those that the kernel refused [wait](Self::failed) for what is to become of them.
+    pub(crate) fn reap_ring(
         &mut self,
-        mut judge: impl FnMut(&C, bool) -> Evidence,
+        judge: &mut impl FnMut(&C, Told) -> Evidence,
         free: &mut impl FnMut(Ticket, M, Evidence),
     ) -> usize {
         if self.is_inherited() {
@@ -450,7 +468,8 @@ impl<M, T, C> Kept<M, T, C> {
             let Some(call) = calls.take(number) else { return };
             match done.result {
                 Ok(_) => {
-                    let evidence = judge(&call.note, done.copied);
+                    let told = Told { bytes: call.taken, copied: done.copied, is_first: true };
+                    let evidence = judge(&call.note, told);
                     messages.returned(call.reads, Some(evidence), free);
                 }
                 Err(error) => failed.push((call, error)),
@@ -464,9 +483,10 @@ impl<M, T, C> Kept<M, T, C> {
         self.ring.as_ref().is_some_and(|ring| !ring.failed.is_empty())
     }
 
-    /// A call by the ring that the kernel refused. Its loads stay until it is [settled](Self::settle_failed).
-    pub(crate) fn failed(&self) -> Option<&Made<C>> {
-        self.ring.as_ref()?.failed.last().map(|(call, _)| call)
+    /// A call by the ring that the kernel refused: the first load that it was of, and what was noted. Its loads stay until it is
+    /// [settled](Self::settle_failed).
+    pub(crate) fn failed(&self) -> Option<(u64, &C)> {
+        self.ring.as_ref()?.failed.last().map(|(call, _)| (call.reads.start, &call.note))
     }
 
     /// That call was made up for by others, of which `evidence` is known: returns why it was refused.
@@ -488,22 +508,15 @@ impl<M, T, C> Kept<M, T, C> {
         }
     }
 
-    /// Takes what the kernel says by itself, for a socket that nobody has any more.
-    pub(crate) fn reap_unseen(&mut self)
-    where
-        M: Load,
-    {
-        let free = &mut |_, message: M, _| drop(message);
-        let was_quiet = self.is_quiet();
-        while let Some(done) = self.next_done() {
-            self.done(done, |_| Evidence::Unknown, free);
-        }
-        self.conclude(was_quiet, free);
-        self.done_by_ring(|_, _| Evidence::Unknown, free);
+    /// Takes what the kernel says of all calls, for a socket that nobody has any more.
+    pub(crate) fn reap_unseen(&mut self) {
+        let (judge, free) = (&mut |_: &C, _| Evidence::Unknown, &mut |_, message: M, _| drop(message));
+        self.reap(judge, free);
+        self.reap_ring(judge, free);
         self.drop_failed();
     }
 
-    /// Whether `ring`, or none, keeps pages of what the kernel reads from being replaced by others.
+    /// Whether other pages can come in the place of all that the kernel reads, once this sender's ring has ended.
     pub(crate) fn is_replaceable(&self) -> bool
     where
         M: Load,
@@ -517,26 +530,7 @@ impl<M, T, C> Kept<M, T, C> {
     where
         M: Load,
     {
-        self.messages.read().map(Load::bytes).sum()
-    }
-
-    /// Bytes that the peer has not acknowledged, or that are on their way.
-    pub(crate) fn outstanding_bytes(&self) -> usize {
-        unsent_bytes(&self.socket()).unwrap_or(0)
-    }
-
-    pub(crate) fn patience(&self) -> Duration {
-        self.parting.patience
-    }
-
-    /// Makes the kernel let go of as much as it can. Not where the program may still receive on the socket.
-    pub(crate) fn cut_off(&self) {
-        if let Some(cut_off) = self.parting.cut_off
-            && !self.is_inherited()
-            && !KernelSocket::is_shared(&self.socket)
-        {
-            cut_off(self.socket());
-        }
+        self.messages.read().map(bytes_of).sum()
     }
 
     /// Gives up what the kernel still reads, and returns the bytes that are lost to the program.
@@ -550,15 +544,13 @@ impl<M, T, C> Kept<M, T, C> {
         if let Some(ring) = &mut self.ring {
             ring.sender.cancel();
         }
-        self.done_by_ring(|_, _| Evidence::Unknown, &mut |_, message, _| drop(message));
+        self.reap_ring(&mut |_, _| Evidence::Unknown, &mut |_, message, _| drop(message));
         self.drop_failed();
         // Pages that come in the place of others are not those the ring has registered: it ends first.
         drop(self.ring.take());
-        std::mem::take(&mut self.messages).abandon().map(Load::abandon).sum()
+        std::mem::take(&mut self.messages).abandon().flat_map(Load::into_buffers).map(Buffer::abandon).sum()
     }
-}
 
-impl<M, T, C> Kept<M, T, C> {
     /// Calls whose memory the kernel still reads, or may read.
     #[inline]
     pub(crate) fn in_flight(&self) -> usize {
@@ -576,7 +568,8 @@ impl<M, T, C> Kept<M, T, C> {
 
 impl<M, T, C> Drop for Kept<M, T, C> {
     fn drop(&mut self) {
-        if self.in_flight() > 0 || (self.ring.is_some() && self.is_inherited()) {
+        let is_read = self.in_flight() > 0 || self.messages.read().next().is_some();
+        if is_read || (self.ring.is_some() && self.is_inherited()) {
             std::mem::forget((std::mem::take(&mut self.messages), self.ring.take()));
         }
         if self.numbering != Numbering::NotOurs {
@@ -588,36 +581,4 @@ impl<M, T, C> Drop for Kept<M, T, C> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::UdpSocket;
-
-    use super::*;
-
-    /// Of no memory.
-    impl Load for Arc<()> {
-        fn buffers(&self) -> &[Buffer] {
-            &[]
-        }
-
-        fn into_buffers(self) -> impl Iterator<Item = Buffer> {
-            std::iter::empty()
-        }
-    }
-
-    #[test]
-    fn what_is_dropped_while_it_is_read_stays() {
-        for is_read in [false, true] {
-            let load = Arc::new(());
-            let descriptor = UdpSocket::bind("127.0.0.1:0").unwrap().into();
-            let parting = Parting { patience: Duration::ZERO, cut_off: None };
-            let mut kept = Kept::new(KernelSocket::new(Arc::new(descriptor)), parting);
-            kept.push(Arc::clone(&load), ());
-            if is_read {
-                kept.messages.called(0..=0);
-                kept.calls.push(Made { reads: 0..=0, note: () });
-            }
-            drop(kept);
-            assert_eq!(Arc::strong_count(&load), if is_read { 2 } else { 1 });
-        }
-    }
-}
+mod tests;

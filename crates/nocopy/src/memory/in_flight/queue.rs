@@ -1,7 +1,7 @@
 //! What is sent, from the moment it is queued until the kernel has let go of its memory.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::RangeInclusive;
+use std::ops::Range;
 
 use crate::facts::evidence::Evidence;
 
@@ -120,7 +120,7 @@ impl<M, T> Messages<M, T> {
     }
 
     /// A call that reads all or part of these was made.
-    pub(super) fn called(&mut self, tickets: RangeInclusive<u64>) {
+    pub(super) fn called(&mut self, tickets: Range<u64>) {
         for ticket in tickets {
             self.get_mut(ticket).calls += 1;
         }
@@ -129,7 +129,7 @@ impl<M, T> Messages<M, T> {
     /// Such a call is over; `evidence` is what it tells, if it sent anything. What is free now is given to `free`.
     pub(super) fn returned(
         &mut self,
-        tickets: RangeInclusive<u64>,
+        tickets: Range<u64>,
         evidence: Option<Evidence>,
         free: &mut impl FnMut(Ticket, M, Evidence),
     ) {
@@ -224,13 +224,13 @@ mod tests {
         let free = std::cell::RefCell::new(Vec::new());
         let mut note = |ticket: Ticket, _: &str, evidence| free.borrow_mut().push((ticket.0, evidence));
         assert_eq!([messages.push("one", ()), messages.push("two", ())], [Ticket(0), Ticket(1)]);
-        messages.called(0..=1);
-        messages.called(1..=1);
+        messages.called(0..2);
+        messages.called(1..2);
         messages.handed_over(0, None, &mut note);
         messages.handed_over(1, None, &mut note);
-        messages.returned(1..=1, Some(Evidence::ZeroCopy), &mut note);
+        messages.returned(1..2, Some(Evidence::ZeroCopy), &mut note);
         assert!(free.borrow().is_empty());
-        messages.returned(0..=1, Some(Evidence::Unknown), &mut note);
+        messages.returned(0..2, Some(Evidence::Unknown), &mut note);
         assert_eq!(*free.borrow(), [(0, Evidence::Unknown), (1, Evidence::Unknown)]);
         assert_eq!((messages.end(), messages.held.len()), (2, 0));
     }
@@ -244,16 +244,16 @@ mod tests {
         for number in 0..behind {
             let ticket = messages.push(number, number).0;
             if number <= slow {
-                messages.called(ticket..=ticket);
+                messages.called(ticket..ticket + 1);
             }
             messages.handed_over(ticket, None, &mut free);
             assert!(messages.held.len() <= SPAN_MAX + 1, "{} places", messages.held.len());
         }
         assert!(messages.iter().map(|held| held.to).eq(0..=slow));
-        messages.returned(1..=2, None, &mut free);
+        messages.returned(1..3, None, &mut free);
         assert!(messages.iter().map(|held| held.to).eq([0, slow]));
-        messages.returned(0..=0, None, &mut free);
-        messages.returned(slow..=slow, None, &mut free);
+        messages.returned(0..1, None, &mut free);
+        messages.returned(slow..slow + 1, None, &mut free);
         assert!(freed.iter().copied().eq((slow + 1..behind).chain([1, 2, 0, slow])));
         assert_eq!((messages.end(), messages.held.len(), messages.late.len()), (behind, 0, 0));
     }
@@ -263,10 +263,10 @@ mod tests {
         let mut messages = Messages::default();
         let mut freed = Vec::new();
         messages.push("one", ());
-        messages.called(0..=0);
+        messages.called(0..1);
         messages.handed_over(0, Some(Evidence::ZeroCopy), &mut |_, _: &str, _| panic!("a call reads it"));
         assert!(messages.is_read(0) && messages.only().is_none(), "not to be taken away");
-        messages.returned(0..=0, None, &mut |ticket, _, evidence| freed.push((ticket.0, evidence)));
+        messages.returned(0..1, None, &mut |ticket, _, evidence| freed.push((ticket.0, evidence)));
         assert_eq!(freed, [(0, Evidence::ZeroCopy)]);
     }
 }

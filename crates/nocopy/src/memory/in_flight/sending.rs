@@ -1,80 +1,97 @@
-//! The calls that hand bytes of what is held to the kernel.
+//! The calls that hand bytes of what is held to the kernel: each is noted before anything else can happen.
 
 use std::io;
-use std::ops::RangeInclusive;
+use std::ops::Range;
 use std::os::fd::AsFd;
 
 use smallvec::SmallVec;
 
-use super::{Kept, Load, Made, Messages};
-pub(crate) use crate::sys::udp_send::Address;
+use super::{Doubt, Kept, Load, Made, Messages, Note};
+use crate::sys::udp_send::Address;
 use crate::sys::uring_send::Full;
 use crate::sys::{stream, udp_send};
 
-/// Bytes of one load: so many from byte `first` on where it is one buffer; all of it where it is several.
+/// Bytes of loads that follow each other: so many from byte `at` of the first on, or less where the last one ends.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Part {
-    pub(crate) ticket: u64,
-    pub(crate) first: usize,
+pub(crate) struct Span {
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    /// Where it begins in the first load; 0 where that is several buffers.
+    pub(crate) at: usize,
     pub(crate) bytes: usize,
 }
 
-impl Part {
+impl Span {
+    fn tickets(self) -> Range<u64> {
+        self.first..self.last + 1
+    }
+
     /// Its pieces, as the kernel gets them.
     #[inline]
     pub(crate) fn pieces<M: Load, T>(self, messages: &Messages<M, T>) -> impl Iterator<Item = &[u8]> {
-        let buffers = messages.get(self.ticket).message.as_ref().map_or(&[][..], Load::buffers);
-        buffers.iter().map(move |piece| match buffers {
-            [one] => &one[self.first..self.first.saturating_add(self.bytes).min(one.len())],
-            _ => piece,
+        let (mut at, mut left) = (self.at, self.bytes);
+        let loads = self.tickets().filter_map(|ticket| messages.get(ticket).message.as_ref());
+        loads.flat_map(Load::buffers).map(move |buffer| {
+            let piece = &buffer[std::mem::take(&mut at)..];
+            let piece = &piece[..piece.len().min(left)];
+            left -= piece.len();
+            piece
         })
+    }
+
+    /// The tickets of those loads of which a call took bytes, so many in all.
+    pub(super) fn taken<M: Load, T>(self, bytes: usize, messages: &Messages<M, T>) -> Range<u64> {
+        let mut left = if bytes == 0 { 0 } else { self.at + bytes };
+        let mut end = self.first;
+        while end <= self.last && left > 0 {
+            left -= left.min(messages.get(end).message.as_ref().map_or(0, super::bytes_of));
+            end += 1;
+        }
+        self.first..end
     }
 }
 
-/// Memory for a call of many messages.
+/// Memory for a call of many messages, each with a note.
 #[derive(Debug)]
-pub(crate) struct Burst {
+pub(crate) struct Burst<C> {
     burst: udp_send::Burst,
-    /// Of each message the tickets that it is of.
-    of: Vec<RangeInclusive<u64>>,
+    of: Vec<(Span, C)>,
 }
 
-impl Burst {
+impl<C> Burst<C> {
     pub(crate) fn new() -> Self {
         Self { burst: udp_send::Burst::new(), of: Vec::with_capacity(udp_send::MESSAGES_MAX) }
     }
 }
 
-/// Messages for one call, put together of what is held, which stays as it is until the call was made.
+/// Messages for one call and one destination, put together of what is held, which stays as it is until the call was made.
 #[derive(Debug)]
 pub(crate) struct Filling<'a, M, T, C> {
     kept: &'a mut Kept<M, T, C>,
-    burst: &'a mut Burst,
+    burst: &'a mut Burst<C>,
+    /// `None`: the address that the socket is connected to.
+    to: Option<&'a Address>,
 }
 
-impl<M: Load, T, C> Kept<M, T, C> {
+impl<M: Load, T, C: Note> Kept<M, T, C> {
     /// Begins a call of several messages.
-    pub(crate) fn fill<'a>(&'a mut self, burst: &'a mut Burst) -> Filling<'a, M, T, C> {
+    pub(crate) fn fill<'a>(
+        &'a mut self,
+        burst: &'a mut Burst<C>,
+        to: Option<&'a Address>,
+    ) -> Filling<'a, M, T, C> {
         burst.burst.clear();
         burst.of.clear();
-        Filling { kept: self, burst }
-    }
-
-    /// A zero-copy call of datagrams failed: makes one that fails on purpose, whose number the kernel tells, and returns its error.
-    pub(crate) fn count_one(&self, burst: &mut Burst, to: Option<&Address>, flags: i32) -> io::Error {
-        match self.check_zero_copy() {
-            Ok(()) => burst.burst.count_one(self.socket.as_fd(), to, flags),
-            Err(error) => error,
-        }
+        Filling { kept: self, burst, to }
     }
 
     /// Queues a message of datagrams with the ring.
     ///
     /// # Errors
-    /// The ring is full. `Unsupported` inside where there is none, and in a forked child.
+    /// The ring is full; or there is none, or this is a forked child.
     pub(crate) fn queue_by_ring(
         &mut self,
-        parts: impl Iterator<Item = Part> + Clone,
+        span: Span,
         to: Option<&Address>,
         segment_bytes: Option<u16>,
         note: C,
@@ -82,23 +99,23 @@ impl<M: Load, T, C> Kept<M, T, C> {
         if self.is_inherited() {
             return Err(Full);
         }
-        let reads = tickets(parts.clone());
         let Self { messages, ring, .. } = self;
         let ring = ring.as_mut().ok_or(Full)?;
-        let pieces = parts.flat_map(|part| part.pieces(messages));
+        let pieces = span.pieces(messages);
         // SAFETY: the loads are held, unchanged, until `ring.calls` has seen the completion, or the reaper has, or they were abandoned for
         // good: they are noted as read below.
         unsafe { ring.sender.queue(ring.calls.end(), pieces, to, segment_bytes)? };
-        messages.called(reads.clone());
-        ring.calls.push(Made { reads, note });
+        messages.called(span.tickets());
+        ring.calls.push(Made { reads: span.tickets(), taken: span.bytes, note });
         Ok(())
     }
 
     /// Has the kernel take what is queued with the ring.
     ///
     /// # Errors
-    /// The kernel's: what was not taken is with the next call.
+    /// The kernel's: what was not taken is with the next call. `Unsupported` in a forked child.
     pub(crate) fn submit(&mut self) -> io::Result<()> {
+        self.check_process()?;
         self.ring.as_mut().map_or(Ok(()), |ring| ring.sender.submit())
     }
 
@@ -106,31 +123,23 @@ impl<M: Load, T, C> Kept<M, T, C> {
     ///
     /// # Errors
     /// The kernel's: no byte was taken.
-    pub(crate) fn send_copied(&self, parts: impl Iterator<Item = Part>, waits: bool) -> io::Result<usize> {
-        let pieces = self.slices(parts);
+    pub(crate) fn send_copied(&self, span: Span, waits: bool) -> io::Result<usize> {
         // SAFETY: the loads are borrowed for the call, which copies.
-        unsafe { stream::send(self.socket(), &pieces, waits, false) }
+        unsafe { stream::send(self.socket(), &self.slices(span), waits, false) }
     }
 
-    /// The same without a copy; `note` says what is noted of a call that took so many bytes.
+    /// The same without a copy.
     ///
     /// # Errors
     /// The kernel's: no byte was taken, and the call has no number. `Unsupported` where this sender may make no such calls.
-    pub(crate) fn send_zero_copy(
-        &mut self,
-        parts: impl Iterator<Item = Part> + Clone,
-        waits: bool,
-        note: impl FnOnce(usize) -> C,
-    ) -> io::Result<usize> {
+    pub(crate) fn send_zero_copy(&mut self, span: Span, waits: bool, note: C) -> io::Result<usize> {
         self.check_zero_copy()?;
-        let pieces = self.slices(parts.clone());
         // SAFETY: the loads are held, unchanged, until `self.calls` has seen the completion, or the reaper has, or they were abandoned for
         // good: they are noted as read below.
-        let taken = unsafe { stream::send(self.socket(), &pieces, waits, true)? };
-        drop(pieces);
-        let reads = self.taken(parts, taken);
+        let taken = unsafe { stream::send(self.socket(), &self.slices(span), waits, true)? };
+        let reads = span.taken(taken, &self.messages);
         self.messages.called(reads.clone());
-        self.calls.push(Made { reads, note: note(taken) });
+        self.calls.push(Made { reads, taken, note });
         Ok(taken)
     }
 
@@ -138,11 +147,7 @@ impl<M: Load, T, C> Kept<M, T, C> {
     ///
     /// # Errors
     /// The kernel's: no byte was taken. `Unsupported` where there is no ring that works, and in a forked child; `ENOBUFS` where it is full.
-    pub(crate) fn send_by_ring(
-        &mut self,
-        parts: impl Iterator<Item = Part> + Clone,
-        note: impl FnOnce(usize) -> C,
-    ) -> io::Result<usize> {
+    pub(crate) fn send_by_ring(&mut self, span: Span, note: C) -> io::Result<usize> {
         self.check_process()?;
         let Self { messages, ring, .. } = self;
         let ring = match ring {
@@ -153,42 +158,22 @@ impl<M: Load, T, C> Kept<M, T, C> {
             // Not `WouldBlock`: the socket has room, so waiting for that would be no wait at all.
             return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
         }
-        let pieces = parts.clone().flat_map(|part| part.pieces(messages));
         // SAFETY: the loads are held, unchanged, until `ring.calls` has seen the completion, or the reaper has, or they were abandoned for
         // good: they are noted as read below.
-        let sent = unsafe { ring.sender.send_at_once(ring.calls.end(), pieces) };
+        let sent = unsafe { ring.sender.send_at_once(ring.calls.end(), span.pieces(messages)) };
         let taken = *sent.as_ref().unwrap_or(&0);
-        let reads = self.taken(parts, taken);
-        self.messages.called(reads.clone());
-        if let Some(ring) = &mut self.ring {
-            ring.calls.push(Made { reads, note: note(taken) });
-        }
+        let reads = span.taken(taken, messages);
+        messages.called(reads.clone());
+        ring.calls.push(Made { reads, taken, note });
         sent
     }
 
-    fn slices(&self, parts: impl Iterator<Item = Part>) -> SmallVec<[io::IoSlice<'_>; 16]> {
-        parts.flat_map(|part| part.pieces(&self.messages)).map(io::IoSlice::new).collect()
-    }
-
-    /// The tickets of those parts of which a call took bytes, so many in all.
-    fn taken(&self, parts: impl Iterator<Item = Part>, bytes: usize) -> RangeInclusive<u64> {
-        let mut left = bytes;
-        tickets(parts.take_while(|part| {
-            let is_taken = left > 0;
-            left -= left.min(part.pieces(&self.messages).map(<[u8]>::len).sum());
-            is_taken
-        }))
+    fn slices(&self, span: Span) -> SmallVec<[io::IoSlice<'_>; 16]> {
+        span.pieces(&self.messages).map(io::IoSlice::new).collect()
     }
 }
 
-/// From the first to the last; none of no parts.
-fn tickets(parts: impl Iterator<Item = Part>) -> RangeInclusive<u64> {
-    let (first, last) =
-        parts.fold((u64::MAX, 0), |(first, last), part| (first.min(part.ticket), last.max(part.ticket)));
-    first..=last
-}
-
-impl<M: Load, T, C> Filling<'_, M, T, C> {
+impl<M: Load, T, C: Note> Filling<'_, M, T, C> {
     #[inline]
     pub(crate) fn messages(&self) -> &Messages<M, T> {
         &self.kept.messages
@@ -200,23 +185,16 @@ impl<M: Load, T, C> Filling<'_, M, T, C> {
         self.burst.burst.has_room(pieces)
     }
 
-    /// Adds a message: to that address, or the one the socket is connected to; cut into datagrams of `segment_bytes` if that is not 0.
+    /// Adds a message, cut into datagrams of `segment_bytes` if that is not 0.
     ///
     /// # Panics
     /// Without [`has_room`](Self::has_room).
     #[inline]
-    pub(crate) fn add(
-        &mut self,
-        to: Option<&Address>,
-        segment_bytes: u16,
-        parts: impl Iterator<Item = Part> + Clone,
-    ) {
+    pub(crate) fn add(&mut self, span: Span, segment_bytes: u16, note: C) {
         let Burst { burst, of } = &mut *self.burst;
-        of.push(tickets(parts.clone()));
-        burst.begin(to, segment_bytes);
-        for part in parts {
-            part.pieces(&self.kept.messages).for_each(|piece| burst.piece(piece));
-        }
+        burst.begin(self.to, segment_bytes);
+        span.pieces(&self.kept.messages).for_each(|piece| burst.piece(piece));
+        of.push((span, note));
     }
 
     /// Has the messages copied and sent, and returns how many the kernel took.
@@ -228,20 +206,60 @@ impl<M: Load, T, C> Filling<'_, M, T, C> {
         unsafe { self.burst.burst.send(self.kept.socket.as_fd(), 0, flags & !libc::MSG_ZEROCOPY) }
     }
 
-    /// Sends the messages without copying, and returns how many the kernel took; `note` says what is noted of each.
+    /// Sends the messages without copying, and returns how many the kernel took.
     ///
     /// # Errors
-    /// The kernel's, of the first. `Unsupported` where this sender may make no such calls.
-    pub(crate) fn send_zero_copy(self, flags: i32, mut note: impl FnMut(usize) -> C) -> io::Result<usize> {
-        let Self { kept, burst: Burst { burst, of } } = self;
-        kept.check_zero_copy()?;
+    /// The kernel's, of the first. `Unsupported` where this sender may make no such calls. As long as it [is unsure](Kept::is_unsure) how
+    /// the kernel counts: `EINTR`, read completions and try again; then `ENOBUFS`, there is no memory to find out.
+    pub(crate) fn send_zero_copy(mut self, flags: i32) -> io::Result<usize> {
+        self.kept.check_zero_copy()?;
+        if self.kept.is_unsure() {
+            return Err(self.ask_again(flags));
+        }
+        let Self { kept, burst: Burst { burst, of }, .. } = &mut self;
         // SAFETY: the pieces were just put together from what is held, unchanged, until `kept.calls` has seen the completion, or the reaper
         // has, or it was abandoned for good: it is noted as read below.
-        let sent = unsafe { burst.send(kept.socket.as_fd(), 0, flags | libc::MSG_ZEROCOPY)? };
-        for (number, reads) in of.iter().enumerate().take(sent) {
-            kept.messages.called(reads.clone());
-            kept.calls.push(Made { reads: reads.clone(), note: note(number) });
+        let sent = unsafe { burst.send(kept.socket.as_fd(), 0, flags | libc::MSG_ZEROCOPY) };
+        let count = *sent.as_ref().unwrap_or(&0);
+        for &(span, note) in of.iter().take(count) {
+            kept.messages.called(span.tickets());
+            kept.calls.push(Made { reads: span.tickets(), taken: span.bytes, note });
         }
-        Ok(sent)
+        if let Some(&(span, note)) = of.get(count) {
+            self.fell_short(span, note, sent.as_ref().err(), flags);
+        }
+        sent
+    }
+
+    /// A call failed; `error` is its own, unless others of its burst were taken. It may have a number: what it was to carry stays until
+    /// that is known ([`Kept::conclude`]).
+    #[cold]
+    #[inline(never)]
+    fn fell_short(&mut self, span: Span, note: C, error: Option<&io::Error>, flags: i32) {
+        let errno = error.and_then(io::Error::raw_os_error);
+        if errno.is_some_and(|errno| [libc::EAGAIN, libc::EINTR].contains(&errno)) {
+            return; // it waited, or would have, for room to make the packet in
+        }
+        self.kept.messages.called(span.tickets());
+        let failed = Made { reads: span.tickets(), taken: 0, note: note.of_nothing() };
+        let doubt = self.kept.doubt.insert(Doubt::new(failed));
+        let again = self.burst.burst.count_one(self.kept.socket.as_fd(), self.to, flags).raw_os_error();
+        // Of memory there may be enough for one and not for the other.
+        let is_of_memory = |errno| [libc::ENOBUFS, libc::ENOMEM, libc::EAGAIN].contains(&errno);
+        doubt.is_uncounted = errno.is_some_and(|errno| again == Some(errno) && !is_of_memory(errno));
+    }
+
+    /// Has the kernel tell how it counts, before the next call.
+    #[cold]
+    #[inline(never)]
+    fn ask_again(&mut self, flags: i32) -> io::Error {
+        let error = self.burst.burst.count_one(self.kept.socket.as_fd(), self.to, flags);
+        let is_tried =
+            self.kept.doubt.as_mut().is_none_or(|doubt| std::mem::replace(&mut doubt.is_tried, true));
+        match error.kind() {
+            io::ErrorKind::WouldBlock => error,
+            _ if is_tried => io::Error::from_raw_os_error(libc::ENOBUFS),
+            _ => io::ErrorKind::Interrupted.into(),
+        }
     }
 }
