@@ -1,7 +1,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use nocopy::port::OpenError;
+use nocopy::port::{InterfaceError, OpenError};
 
 use crate::guest::{Guest, flow, traffic};
 use crate::registry::{Failure, Kernel, Test, Topology};
@@ -37,7 +37,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     lab.left().set_down()?;
     traffic::close(left);
     let refused = traffic::open(lab.left()).expect_err("the interface is down");
-    assert!(matches!(refused, OpenError::Down { .. }), "{refused}");
+    assert!(matches!(refused, OpenError::Interface(InterfaceError::Down { .. })), "{refused}");
     lab.left().set_up()?;
     traffic::assert_unharmed(lab, traffic::open(lab.left())?, right)
 }

@@ -33,6 +33,7 @@ pub use nocopy_proto::pcapng::Counts;
 use nocopy_proto::pcapng::SNAP_BYTES_MAX;
 
 use crate::facts::evidence::{Cause, Evidence};
+pub use crate::sys::interface::InterfaceError;
 use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous};
 pub use crate::sys::packet::{Block, BlockReader, Captured, Contents, Packets, PcapngBlock, PcapngLayout};
 use crate::sys::packet::{Capture, OwnedBlocks, PacketSocket, SINGLE_FRONT_BYTES};
@@ -74,29 +75,9 @@ pub struct BlocksBuilder {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureError {
-    /// No such interface.
-    #[error("{interface}: no such interface in this network namespace; 'ip link' lists them")]
-    NoInterface {
-        /// Name asked for.
-        interface: String,
-    },
-    /// The interface is down.
-    #[error("{interface}: the interface is down; bring it up with 'ip link set dev {interface} up'")]
-    Down {
-        /// The interface.
-        interface: String,
-    },
-    /// The interface's packets do not begin with an Ethernet header.
-    #[error(
-        "{interface}: its packets have no Ethernet header (hardware type {hardware}), which captures are said to have; capture on an \
-         interface of type 1 (ether), for a tunnel the one that it goes over"
-    )]
-    NotEthernet {
-        /// The interface.
-        interface: String,
-        /// Its type (`ARPHRD_*` of `linux/if_arp.h`).
-        hardware: u16,
-    },
+    /// The interface cannot be used.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
     /// A capability is missing.
     #[error(
         "{interface}: capturing needs CAP_NET_RAW, which this process lacks; run as root, or grant it with 'setcap'"
@@ -208,17 +189,11 @@ impl BlocksBuilder {
             let interface = self.interface.clone();
             move |source| CaptureError::System { interface, operation, source }
         };
-        let interface = Interface::named(&self.interface).map_err(|error| match error.raw_os_error() {
-            Some(libc::ENODEV) => CaptureError::NoInterface { interface: self.interface.clone() },
-            _ => system("look it up")(error),
+        let interface = Interface::named(&self.interface).map_err(|error| {
+            InterfaceError::of(&self.interface, &error)
+                .map_or_else(|| system("look it up")(error), Into::into)
         })?;
-        if !interface.is_ethernet() {
-            let hardware = interface.hardware;
-            return Err(CaptureError::NotEthernet { interface: self.interface.clone(), hardware });
-        }
-        if !interface.up {
-            return Err(CaptureError::Down { interface: self.interface.clone() });
-        }
+        interface.check()?;
         let capture = self.capture(&interface);
         let instructions = self.instructions()?;
         let lend = if self.immediate { PacketSocket::lending_single_packets } else { PacketSocket::lending };

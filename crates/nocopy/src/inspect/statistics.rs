@@ -23,6 +23,7 @@ use crate::counter::counters;
 use crate::port::{Port, Receiver, Sender};
 use crate::sys::diag::xdp_sockets;
 use crate::sys::driver_counters::driver_counters;
+pub use crate::sys::interface::InterfaceError;
 use crate::sys::queue_counters::queue_counters;
 pub use crate::sys::xsk::Statistics;
 use crate::sys::{interface, route};
@@ -238,12 +239,9 @@ pub struct Snapshot {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// No such interface in this network namespace.
-    #[error("{interface}: no such interface in this network namespace; 'ip link' lists them")]
-    NoInterface {
-        /// Name asked for.
-        interface: String,
-    },
+    /// The interface cannot be used.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
     /// Anything else the kernel refused.
     #[error("{interface}: {operation}: {source}")]
     System {
@@ -263,9 +261,9 @@ impl Snapshot {
     /// No such interface, or the kernel's refusal.
     pub fn of(interface: &str) -> Result<Self, SnapshotError> {
         let refused = |operation| {
-            move |source: io::Error| match source.raw_os_error() {
-                Some(libc::ENODEV) => SnapshotError::NoInterface { interface: interface.to_owned() },
-                _ => SnapshotError::System { interface: interface.to_owned(), operation, source },
+            move |source: io::Error| match InterfaceError::of(interface, &source) {
+                Some(refused) => refused.into(),
+                None => SnapshotError::System { interface: interface.to_owned(), operation, source },
             }
         };
         let index = interface::index(interface).map_err(refused("look up the interface"))?;

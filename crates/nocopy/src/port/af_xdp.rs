@@ -18,7 +18,7 @@ use crate::facts::kernel::KernelVersion;
 use crate::memory::area::{Area, Half};
 use crate::port::xdp::{self, Attach};
 use crate::sys::capability;
-use crate::sys::interface::{Interface, Promiscuous};
+use crate::sys::interface::{Interface, InterfaceError, Promiscuous};
 use crate::sys::netdev::XdpFeatures;
 use crate::sys::xsk::{Binding, Rings, TxKick, XskSocket};
 
@@ -314,8 +314,8 @@ impl PortBuilder {
     pub(super) fn broken(&self, operation: &'static str, error: io::Error) -> OpenError {
         let interface = self.interface.clone();
         match error.kind() {
-            io::ErrorKind::NetworkDown => OpenError::Down { interface },
-            io::ErrorKind::NotConnected => OpenError::NoInterface { interface },
+            io::ErrorKind::NetworkDown => InterfaceError::Down { interface }.into(),
+            io::ErrorKind::NotConnected => InterfaceError::NotFound { interface }.into(),
             _ => self.system(operation, error),
         }
     }
@@ -341,11 +341,12 @@ impl PortBuilder {
                 Some(libc::EBUSY) => {
                     return Err(OpenError::QueueTaken { interface: self.interface.clone(), queue });
                 }
-                Some(libc::ENETDOWN) => return Err(OpenError::Down { interface: self.interface.clone() }),
-                Some(libc::ENODEV) => {
-                    return Err(OpenError::NoInterface { interface: self.interface.clone() });
+                _ => {
+                    return match InterfaceError::of(&self.interface, &error) {
+                        Some(refused) => Err(refused.into()),
+                        None => Ok(Err(error)),
+                    };
                 }
-                _ => return Ok(Err(error)),
             }
         }
     }

@@ -29,7 +29,7 @@ use crate::facts::kernel::KernelVersion;
 use crate::port::xdp::{self, Attach};
 use crate::sys::bpf::MapKind;
 use crate::sys::descriptor::{self, Description};
-use crate::sys::interface::{Interface, Promiscuous};
+use crate::sys::interface::{Interface, InterfaceError, Promiscuous};
 use crate::sys::namespace::NamespaceId;
 use crate::sys::option::namespace_cookie;
 use crate::sys::xsk::{XskSocket, known_entries_min};
@@ -436,7 +436,7 @@ impl PortBuilder {
         }
         let namespace = namespace_numbers().map_err(|error| self.system(FIND_NAMESPACE, error))?;
         if namespace != grant.namespace || self.look_up()?.index != grant.interface_index {
-            return Err(OpenError::NoInterface { interface: self.interface });
+            return Err(InterfaceError::NotFound { interface: self.interface }.into());
         }
         self.promiscuous = false; // or it is on already
         self.purpose = Purpose::default(); // the packet ring is not on this ladder

@@ -71,6 +71,7 @@ pub use crate::engine::wait::Wait;
 use crate::facts::evidence::{Cause, Evidence};
 pub use crate::facts::mode::Mode;
 use crate::memory::area::{Area, Balance, Lent, Pool};
+pub use crate::sys::interface::InterfaceError;
 use crate::sys::packet::Announcer;
 pub use crate::sys::packet::Fanout;
 use crate::sys::poll::Wakeup;

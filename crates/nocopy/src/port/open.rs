@@ -11,7 +11,7 @@ use super::{Mode, Port, PortBuilder, ToHostError, packet_ring};
 use crate::memory::area::{Area, AreaError, PACKET_HEADROOM_BYTES};
 use crate::port::xdp::{self, KernelVersion};
 use crate::sys::capability;
-use crate::sys::interface::{Inquiry, Interface, Promiscuous};
+use crate::sys::interface::{Inquiry, Interface, InterfaceError, Promiscuous};
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -28,29 +28,9 @@ const LONG_FRAME_BYTES_MAX: u32 = 16 << 10;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// No such interface.
-    #[error("{interface}: no such interface in this network namespace; 'ip link' lists them")]
-    NoInterface {
-        /// Name asked for.
-        interface: String,
-    },
-    /// The interface is down.
-    #[error("{interface}: the interface is down; bring it up with 'ip link set dev {interface} up'")]
-    Down {
-        /// The interface.
-        interface: String,
-    },
-    /// The interface's packets do not begin with an Ethernet header.
-    #[error(
-        "{interface}: its packets have no Ethernet header (hardware type {hardware}): filters and descriptions would mislead; use \
-         an interface of type 1 (ether), for a tunnel the one that it goes over"
-    )]
-    NotEthernet {
-        /// The interface.
-        interface: String,
-        /// Its type (`ARPHRD_*` of `linux/if_arp.h`).
-        hardware: u16,
-    },
+    /// The interface cannot be used.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
     /// The interface has no carrier.
     #[error("{interface}: no carrier{}; check the cable, or that the other end is up", if *.after_attach {
         " since XDP was attached (some drivers reset the link)"
@@ -316,28 +296,26 @@ impl PortBuilder {
 
     /// The interface as it is now.
     pub(crate) fn look_up(&self) -> Result<Interface, OpenError> {
-        Interface::named(&self.interface).map_err(|error| match error.raw_os_error() {
-            Some(libc::ENODEV) => OpenError::NoInterface { interface: self.interface.clone() },
-            _ => self.system("look up the interface", error),
-        })
+        Interface::named(&self.interface).map_err(|error| self.of_interface("look up the interface", error))
+    }
+
+    /// What a refusal says of the interface, or that the operation failed.
+    pub(super) fn of_interface(&self, operation: &'static str, error: io::Error) -> OpenError {
+        InterfaceError::of(&self.interface, &error)
+            .map_or_else(|| self.system(operation, error), OpenError::from)
     }
 
     /// Looks at the interface and refuses what cannot work, before anything is changed.
     pub(super) fn examine(&self) -> Result<Interface, OpenError> {
-        let name = || self.interface.clone();
         if self.mode == Some(Mode::Memory) {
             return Err(OpenError::MemoryMode);
         }
         let interface = self.look_up()?;
-        if !interface.is_ethernet() {
-            return Err(OpenError::NotEthernet { interface: name(), hardware: interface.hardware });
-        }
-        if !interface.up {
-            return Err(OpenError::Down { interface: name() });
-        }
+        interface.check()?;
         if self.queue >= interface.rx_queues {
             let (queue, queues) = (self.queue, interface.rx_queues);
-            return Err(OpenError::QueueOutOfRange { interface: name(), queue, queues });
+            let interface = interface.name;
+            return Err(OpenError::QueueOutOfRange { interface, queue, queues });
         }
         Ok(interface)
     }

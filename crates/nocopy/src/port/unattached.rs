@@ -70,9 +70,7 @@ impl PortBuilder {
                 Some(libc::EBUSY) => {
                     OpenError::QueueTaken { interface: self.interface.clone(), queue: self.queue }
                 }
-                Some(libc::ENETDOWN) => OpenError::Down { interface: self.interface.clone() },
-                Some(libc::ENODEV) => OpenError::NoInterface { interface: self.interface.clone() },
-                _ => self.system("bind", error),
+                _ => self.of_interface("bind", error),
             }),
         }
     }

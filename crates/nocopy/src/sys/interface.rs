@@ -17,6 +17,48 @@ const ETHTOOL_GGRO: u32 = 0x0000_002b;
 const ETHTOOL_GCHANNELS: u32 = 0x0000_003c;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 
+/// Why an interface cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InterfaceError {
+    /// No such interface.
+    #[error("{interface}: no such interface in this network namespace; 'ip link' lists them")]
+    NotFound {
+        /// Name asked for.
+        interface: String,
+    },
+    /// The interface is down.
+    #[error("{interface}: the interface is down; bring it up with 'ip link set dev {interface} up'")]
+    Down {
+        /// The interface.
+        interface: String,
+    },
+    /// The interface's packets do not begin with an Ethernet header: filters and descriptions would mislead, and capture files say that
+    /// they do.
+    #[error(
+        "{interface}: its packets have no Ethernet header (hardware type {hardware}); use an interface of type 1 (ether), for a tunnel \
+         the one that it goes over"
+    )]
+    NotEthernet {
+        /// The interface.
+        interface: String,
+        /// Its type (`ARPHRD_*` of `linux/if_arp.h`).
+        hardware: u16,
+    },
+}
+
+impl InterfaceError {
+    /// What the kernel's refusal says of the interface; `None` if it is of something else.
+    pub(crate) fn of(interface: &str, refusal: &io::Error) -> Option<Self> {
+        let interface = interface.to_owned();
+        match refusal.raw_os_error()? {
+            libc::ENODEV => Some(Self::NotFound { interface }),
+            libc::ENETDOWN => Some(Self::Down { interface }),
+            _ => None,
+        }
+    }
+}
+
 /// An interface as it was when asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Interface {
@@ -117,6 +159,15 @@ impl Interface {
 }
 
 impl Interface {
+    /// Refuses an interface on which nothing can be received.
+    pub(crate) fn check(&self) -> Result<(), InterfaceError> {
+        let interface = || self.name.clone();
+        if !self.is_ethernet() {
+            return Err(InterfaceError::NotEthernet { interface: interface(), hardware: self.hardware });
+        }
+        if self.up { Ok(()) } else { Err(InterfaceError::Down { interface: interface() }) }
+    }
+
     /// Whether its packets begin with an Ethernet header; those of the loopback interface do.
     pub(crate) const fn is_ethernet(&self) -> bool {
         matches!(self.hardware, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK)

@@ -5,7 +5,9 @@ use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, lab, open, packet, packets_of_many_lengths, send};
-use nocopy::capture::{Block, BlockReader, Blocks, BlocksBuilder, CaptureError, PcapngLayout};
+use nocopy::capture::{
+    Block, BlockReader, Blocks, BlocksBuilder, CaptureError, InterfaceError, PcapngLayout,
+};
 use nocopy_lab::End;
 use nocopy_lab::patience::{uninterrupted, wait_until};
 use nocopy_proto::filter::{Instruction, Program};
@@ -229,7 +231,7 @@ fn what_cannot_be_captured_says_why() {
     let refused = |set: fn(BlocksBuilder) -> BlocksBuilder, name: &str| {
         end.namespace().run(|| set(Blocks::builder(name)).open()).unwrap_err()
     };
-    assert!(matches!(refused(|b| b, "nc-none"), CaptureError::NoInterface { .. }));
+    assert!(matches!(refused(|b| b, "nc-none"), CaptureError::Interface(InterfaceError::NotFound { .. })));
     for blocks in [(4095, 4), (2048, 4), (1 << 20, 1), (1 << 20, 4096), (3 << 20, 4)] {
         let error = end.namespace().run(|| Blocks::builder("nc1").blocks(blocks.0, blocks.1).open());
         assert!(matches!(error.unwrap_err(), CaptureError::Blocks { .. }), "{blocks:?}");
@@ -237,7 +239,7 @@ fn what_cannot_be_captured_says_why() {
     let mut capture = capture(end, |builder| builder);
     end.set_down().unwrap();
     assert_eq!(capture.next(PATIENCE).unwrap_err().kind(), ErrorKind::NetworkDown);
-    assert!(matches!(refused(|b| b, "nc1"), CaptureError::Down { .. }));
+    assert!(matches!(refused(|b| b, "nc1"), CaptureError::Interface(InterfaceError::Down { .. })));
     lab.delete_pair().unwrap();
     assert_eq!(capture.next(PATIENCE).unwrap_err().kind(), ErrorKind::NotConnected);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::{PATIENCE, assert_settled, lab, open, open_with, packet, receive, receive_of_all, send};
 use nocopy::filter::{Instruction, Program, compile};
-use nocopy::port::{Fanout, FilterPlace, OpenError, TurnedAway};
+use nocopy::port::{Fanout, FilterPlace, InterfaceError, OpenError, TurnedAway};
 use nocopy::xdp;
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
@@ -245,7 +245,10 @@ fn an_interface_without_ethernet_headers_is_refused() {
         Some((Port::open(name).unwrap_err(), nocopy::capture::Blocks::builder(name).open().unwrap_err()))
     });
     let Some((port, capture)) = refused else { return };
-    assert!(matches!(port, OpenError::NotEthernet { hardware: 0xfffe, .. }), "{port}");
+    assert!(
+        matches!(port, OpenError::Interface(InterfaceError::NotEthernet { hardware: 0xfffe, .. })),
+        "{port}"
+    );
     for said in [port.to_string(), capture.to_string()] {
         assert!(said.contains("no Ethernet header") && said.lines().count() == 1, "{said}");
     }

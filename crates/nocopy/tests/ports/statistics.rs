@@ -1,7 +1,7 @@
 //! Snapshots of everything counted, on known traffic in a private lab.
 
 use crate::common;
-use nocopy::statistics::{ReceiverCounters, Snapshot, SnapshotError};
+use nocopy::statistics::{InterfaceError, ReceiverCounters, Snapshot, SnapshotError};
 use nocopy::{Mode, Port};
 use nocopy_lab::patience::wait_until;
 use nocopy_lab::{End, Lab, Missing};
@@ -84,9 +84,9 @@ fn a_ports_snapshot_adds_what_its_halves_counted_in_any_mode() {
 fn an_interface_that_is_not_there_is_named() {
     let Some(lab) = Lab::builder().queues(2).build_or_skip() else { return };
     let error = lab.left().namespace().run(|| Snapshot::of("nope0")).unwrap_err();
-    assert!(matches!(error, SnapshotError::NoInterface { .. }), "{error}");
+    assert!(matches!(error, SnapshotError::Interface(InterfaceError::NotFound { .. })), "{error}");
     assert!(error.to_string().contains("nope0: no such interface"), "{error}");
     lab.delete_pair().unwrap();
     let gone = lab.left().namespace().run(|| Snapshot::of(lab.left().interface())).unwrap_err();
-    assert!(matches!(gone, SnapshotError::NoInterface { .. }), "{gone}");
+    assert!(matches!(gone, SnapshotError::Interface(InterfaceError::NotFound { .. })), "{gone}");
 }
