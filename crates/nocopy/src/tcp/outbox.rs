@@ -172,6 +172,9 @@ impl Outbox {
     pub(super) fn exceeds_share(&self, run: Run) -> bool {
         let cache = self.sending.cache();
         let of_pool = |item: &&Item| item.buffer().is_some_and(|buffer| cache.owns(buffer));
+        if run.bytes == 0 {
+            return false;
+        }
         let Span { first, last, .. } = self.span(run.bytes);
         let fresh = (first..=last).filter(|&ticket| !self.sending.messages().is_read(ticket));
         let fresh = fresh.map(|ticket| self.item(ticket)).filter(of_pool).count();

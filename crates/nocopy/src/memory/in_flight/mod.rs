@@ -121,7 +121,7 @@ enum Numbering {
 /// Most often it has told of its completion, too, before the call returned. But parts of the packet may be under way, and read their
 /// memory: the first fragments of a long datagram, a copy for the receivers of a group on this host. Then nothing is told yet, and to
 /// take the next call's number for this one's would free memory that the kernel reads. So a call that fails on purpose
-/// (`Burst::count_one`) follows: the number it is told by says whether the one before was counted. Until that is known the
+/// (`fell_short` of `sending`) follows: the number it is told by says whether the one before was counted. Until that is known the
 /// memory is held, also where there was no memory to find out.
 #[derive(Debug)]
 struct Doubt<C> {
@@ -301,7 +301,7 @@ impl<M, T, C> Kept<M, T, C> {
     ///
     /// # Errors
     /// `Unsupported` where this sender may not make them.
-    pub(crate) fn check_zero_copy(&self) -> io::Result<()> {
+    fn check_zero_copy(&self) -> io::Result<()> {
         self.check_process()?;
         match self.numbering {
             Numbering::Ours { .. } => Ok(()),
@@ -422,8 +422,8 @@ impl<M, T, C> Kept<M, T, C> {
         (over, if self.numbering == Numbering::GivenAway { 0 } else { strange })
     }
 
-    /// Whether there is a call in doubt, and the kernel remembers none: it reads no memory, and all completions were read. To be asked before
-    /// completions are read, for [`conclude`](Self::conclude): of what was read by another half meanwhile this says nothing.
+    /// Whether there is a call in doubt, and the kernel remembers none: it reads no memory, and all completions were read. To be asked
+    /// before completions are read, for [`conclude`](Self::conclude): of what was read by another half meanwhile this says nothing.
     fn is_quiet(&self) -> bool {
         let Numbering::Ours { idle_bytes: Some(idle) } = self.numbering else { return false };
         self.doubt.is_some() && self.socket.option_memory_bytes().is_some_and(|bytes| bytes <= idle)

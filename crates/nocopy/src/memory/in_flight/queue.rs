@@ -28,7 +28,7 @@ pub(crate) struct Held<M, T> {
 
 /// All of them, in the order of their tickets.
 #[derive(Debug)]
-pub(crate) struct Messages<M, T = ()> {
+pub(crate) struct Messages<M, T> {
     first: u64,
     held: VecDeque<Held<M, T>>,
     /// Those in front of `first`: the kernel reads them long after it has done with many behind them, whose places they would keep.
