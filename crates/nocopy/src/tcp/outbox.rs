@@ -117,7 +117,7 @@ pub(super) struct How {
 
 #[derive(Debug)]
 pub(super) struct Outbox {
-    sending: Sending<Item, (), Call>,
+    pub(super) sending: Sending<Item, (), Call>,
     /// Bytes of buffers that were not handed over, and of what is referred to: of a pipe any number may be asked for.
     buffered_bytes: u64,
     referred_bytes: u128,
@@ -139,15 +139,6 @@ impl Outbox {
             is_cut: false,
             is_packet_open: false,
         }
-    }
-
-    #[inline]
-    pub(super) fn sending(&self) -> &Sending<Item, (), Call> {
-        &self.sending
-    }
-
-    pub(super) fn sending_mut(&mut self) -> &mut Sending<Item, (), Call> {
-        &mut self.sending
     }
 
     pub(super) fn push(&mut self, item: Item) -> Ticket {

@@ -17,7 +17,7 @@ use super::outcome::{
 use super::{Method, Published, PublishedMethod};
 use crate::engine::path::Paths;
 use crate::engine::policy::Explanation;
-use crate::engine::sending::{self as engine, Books, REAP_AT, Sending};
+use crate::engine::sending::{self as engine, Books, REAP_AT};
 use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
 use crate::facts::evidence::{Cause, Evidence, Tally};
 use crate::memory::in_flight::Ticket;
@@ -76,16 +76,6 @@ impl Sender {
         }
     }
 
-    #[inline]
-    fn sending(&self) -> &Sending<Item, (), Call> {
-        self.outbox.sending()
-    }
-
-    #[inline]
-    fn sending_mut(&mut self) -> &mut Sending<Item, (), Call> {
-        self.outbox.sending_mut()
-    }
-
     /// Makes the ring now, rather than when it is first sent by.
     pub(super) fn open_ring(&mut self) -> io::Result<()> {
         self.asked_for_ring = true;
@@ -98,13 +88,13 @@ impl Sender {
     /// pool: as many buffers as its share of the pool is, at least one.
     #[inline]
     pub fn buffer(&mut self) -> Option<Buffer> {
-        self.sending_mut().cache_mut().take().or_else(|| self.reserved_buffer())
+        self.outbox.sending.cache_mut().take().or_else(|| self.reserved_buffer())
     }
 
     #[cold]
     fn reserved_buffer(&mut self) -> Option<Buffer> {
         let waits_for_own = self.queued() > 0 || self.in_flight() > 0;
-        if waits_for_own { None } else { self.sending_mut().cache_mut().take_reserved() }
+        if waits_for_own { None } else { self.outbox.sending.cache_mut().take_reserved() }
     }
 
     /// An empty buffer; flushes, and waits for the peer to acknowledge what is on its way, while all are away.
@@ -130,7 +120,7 @@ impl Sender {
                 return Ok(Look::Done(buffer));
             }
             let is_flushed = sender.try_flush()?;
-            if sender.reap() > 0 || sender.sending().cache().available() > 0 {
+            if sender.reap() > 0 || sender.outbox.sending.cache().available() > 0 {
                 return Ok(Look::Moved);
             }
             let is_nothing_away = !timeout.is_zero() && is_flushed && sender.in_flight() == 0;
@@ -146,17 +136,17 @@ impl Sender {
     /// Takes a buffer that was not sent back, more cheaply than dropping it.
     #[inline]
     pub fn recycle(&mut self, buffer: Buffer) {
-        self.sending_mut().recycle(buffer);
+        self.outbox.sending.recycle(buffer);
     }
 
     /// The pool the buffers are of.
     pub fn pool(&self) -> &Pool {
-        self.sending().cache().pool()
+        self.outbox.sending.cache().pool()
     }
 
     /// Buffers to be had at once.
     pub fn buffers_free(&self) -> usize {
-        self.sending().cache().available()
+        self.outbox.sending.cache().available()
     }
 
     /// Queues a buffer; several are gathered into one call without being joined.
@@ -233,7 +223,7 @@ impl Sender {
     /// Sends as many bytes as the socket takes; waits while it takes none.
     fn send_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let sent = loop {
-            match stream::send_copied(self.sending().socket(), bytes) {
+            match stream::send_copied(self.outbox.sending.socket(), bytes) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // Also a blocking socket says so, once something went by reference.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.make_room()?,
@@ -241,13 +231,13 @@ impl Sender {
             }
         };
         self.counters.sent_bytes += sent as u64;
-        self.sending_mut().books.tally.add(Evidence::Copied(Cause::Slice), 0, sent as u64);
+        self.outbox.sending.books.tally.add(Evidence::Copied(Cause::Slice), 0, sent as u64);
         Ok(sent)
     }
 
     /// What is queued, buffers and references, and was not handed over whole.
     pub fn queued(&self) -> usize {
-        self.sending().queued()
+        self.outbox.sending.queued()
     }
 
     /// Bytes that are queued and were not handed over.
@@ -257,7 +247,7 @@ impl Sender {
 
     /// Calls whose memory the kernel still reads.
     pub fn in_flight(&self) -> usize {
-        self.sending().in_flight()
+        self.outbox.sending.in_flight()
     }
 
     /// Hands over everything queued; waits while the socket's send buffer is full, for as long as the peer does not read.
@@ -289,7 +279,7 @@ impl Sender {
     fn hand_over(&mut self, waits: bool) -> Result<bool, SendError> {
         let is_all = self.hand_over_all(waits);
         let is_full = self.queued() > 0 && self.outbox.silent_pipe().is_none();
-        self.sending().want_room(is_full);
+        self.outbox.sending.want_room(is_full);
         is_all
     }
 
@@ -311,7 +301,7 @@ impl Sender {
     /// Sends what is referred to at the front of the queue. `false`: the socket takes no more now, or nothing is in the pipe.
     fn send_reference(&mut self, waits: bool) -> io::Result<bool> {
         if self.by_reference.is_none() {
-            self.by_reference = Some(ByReference::new(self.sending().socket(), self.published_method)?);
+            self.by_reference = Some(ByReference::new(self.outbox.sending.socket(), self.published_method)?);
         }
         loop {
             let (Some(by_reference), Some((transfer, socket, more))) =
@@ -324,7 +314,7 @@ impl Sender {
                 Step::Sent { bytes, evidence } => {
                     self.outbox.reference_went(bytes);
                     self.counters.sent_bytes += bytes;
-                    self.sending_mut().books.tally.add(evidence, 0, bytes);
+                    self.outbox.sending.books.tally.add(evidence, 0, bytes);
                     continue;
                 }
                 Step::Done => {
@@ -383,7 +373,7 @@ impl Sender {
     /// Whether the run, sent without a copy, would leave too little of the pool to the other streams that share it: each may have as many
     /// buffers in flight as it leaves at home, however long its peer does not read. A stream that has the pool for itself may have all.
     fn is_over_share(&self, run: Run) -> bool {
-        let pool = self.sending().cache().pool();
+        let pool = self.outbox.sending.cache().pool();
         pool.sharers() > 1 && self.outbox.exceeds_share(run)
     }
 
@@ -402,7 +392,7 @@ impl Sender {
             }
         }
         if how.method == Method::ZeroCopy
-            && let Err(refused) = self.sending_mut().kept_mut().allow_zero_copy()
+            && let Err(refused) = self.outbox.sending.kept_mut().allow_zero_copy()
         {
             self.chooser.unavailable(how.method, refused.why());
             return Err(io::ErrorKind::Unsupported.into());
@@ -423,7 +413,7 @@ impl Sender {
         let sent = self.outbox.send(bytes, how)?;
         self.counters.sent_bytes += sent as u64;
         if let Some(evidence) = how.evidence {
-            self.sending_mut().books.tally.add(evidence, 0, sent as u64);
+            self.outbox.sending.books.tally.add(evidence, 0, sent as u64);
         }
         Ok(sent)
     }
@@ -434,7 +424,7 @@ impl Sender {
         let evidence = Some(Evidence::Copied(Cause::NoBuffers));
         let sent = self.call(bytes, How { method: Method::Plain, evidence, ..how })?;
         self.counters.no_buffers_bytes += sent as u64;
-        self.chooser.no_room(how.method, self.sending().kept().is_ring_full());
+        self.chooser.no_room(how.method, self.outbox.sending.kept().is_ring_full());
         Ok(sent)
     }
 
@@ -446,7 +436,7 @@ impl Sender {
                 error.raw_os_error(),
                 Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EIO | libc::EFAULT | libc::EMSGSIZE)
             );
-        if self.sending().kept().is_ring_broken() {
+        if self.outbox.sending.kept().is_ring_broken() {
             self.chooser.unavailable(Method::UringZeroCopy, RING_BROKEN);
         }
         if !method.is_zero_copy() || !is_of_method {
@@ -469,13 +459,13 @@ impl Sender {
         if let Some(pipe) = self.outbox.silent_pipe() {
             return wait_readable(pipe, timeout).map(drop);
         }
-        wait_writable(self.sending().socket(), timeout).map(drop)
+        wait_writable(self.outbox.sending.socket(), timeout).map(drop)
     }
 
     #[inline]
     fn reap_if_many(&mut self) {
-        let open = self.sending().in_flight();
-        if open >= REAP_AT || (open > 0 && self.sending().cache().is_low()) {
+        let open = self.outbox.sending.in_flight();
+        if open >= REAP_AT || (open > 0 && self.outbox.sending.cache().is_low()) {
             self.reap();
         }
     }
@@ -486,7 +476,7 @@ impl Sender {
             return 0;
         }
         let Self { outbox, chooser, peer, .. } = self;
-        let sending = outbox.sending_mut();
+        let sending = &mut outbox.sending;
         let over = sending.reap(|books, call, told| book(books, call, told, *peer, chooser));
         let over = over + sending.reap_ring(|books, call, told| book(books, call, told, *peer, chooser));
         sending.kept_mut().drop_failed(); // calls that took nothing
@@ -495,7 +485,7 @@ impl Sender {
 
     /// The next buffer that is free again, if the builder was told to [return them](super::Builder::return_buffers).
     pub fn completed(&mut self) -> Option<Completed> {
-        let engine::Completed { ticket, evidence, load } = self.sending_mut().completed()?;
+        let engine::Completed { ticket, evidence, load } = self.outbox.sending.completed()?;
         let Item::Buffer(buffer) = load else { return None }; // what was referred to does not come back
         Some(Completed { ticket, evidence, buffer })
     }
@@ -507,7 +497,7 @@ impl Sender {
     /// Of what was only referred to nothing comes back.
     pub fn take_unsent(&mut self) -> Vec<Buffer> {
         self.reap();
-        self.sending().want_room(false);
+        self.outbox.sending.want_room(false);
         let buffer = |item| if let Item::Buffer(buffer) = item { Some(buffer) } else { None };
         self.outbox.take_unsent().into_iter().filter_map(buffer).collect()
     }
@@ -544,7 +534,7 @@ impl Sender {
         if self.queued() > 0 {
             return self.wait_for_room(timeout).map_err(|error| self.error(error));
         }
-        let waited = self.sending().wait(timeout);
+        let waited = self.outbox.sending.wait(timeout);
         let is_ready = waited.map_err(|error| self.error(error))? == Wakeup::Ready;
         if self.reap() == 0 && is_ready {
             // Where both sides have ended the stream every wait is over at once (POLLHUP), while the last bytes are on their way.
@@ -563,24 +553,24 @@ impl Sender {
     /// `Unsupported` in a forked child, unless its parent asked for the socket before the fork: the parent would go on with such calls.
     pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
         self.share()?;
-        Ok(self.sending().socket())
+        Ok(self.outbox.sending.socket())
     }
 
     /// Others may send on the socket from now on.
     pub(super) fn share(&mut self) -> io::Result<()> {
-        self.sending_mut().kept_mut().give_numbering_away()?;
+        self.outbox.sending.kept_mut().give_numbering_away()?;
         self.chooser.unavailable(Method::ZeroCopy, NoZeroCopy::Shared.why());
         Ok(())
     }
 
     /// What is known of the bytes sent, as soon as their memory is free.
     pub fn ledger(&self) -> Tally {
-        self.sending().books.tally
+        self.outbox.sending.books.tally
     }
 
     /// What was counted.
     pub fn counters(&self) -> Counters {
-        let strange = self.sending().strange_completions();
+        let strange = self.outbox.sending.strange_completions();
         Counters { strange_completions: strange, ..self.counters }
     }
 
@@ -661,6 +651,6 @@ impl AsFd for Sender {
     /// # Panics
     /// When it is first asked for, if the process has no descriptor left.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.sending().descriptor()
+        self.outbox.sending.descriptor()
     }
 }

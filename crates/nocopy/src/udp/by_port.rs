@@ -86,7 +86,7 @@ impl Sender {
         // With nothing on its way it is the kernel's room that is waited for.
         if port.drain(FRAMES_WAIT)? {
             self.reap(); // or what is told of earlier datagrams would end the wait at once
-            wait_writable(self.sending().socket(), FRAMES_WAIT)?;
+            wait_writable(self.outbox.sending.socket(), FRAMES_WAIT)?;
         }
         Ok(())
     }

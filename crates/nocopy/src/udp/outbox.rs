@@ -100,7 +100,7 @@ pub(super) struct How {
 
 #[derive(Debug)]
 pub(super) struct Outbox {
-    sending: Sending<Message, u32, Call>,
+    pub(super) sending: Sending<Message, u32, Call>,
     /// Of the socket, for a ring: what is sent by it must not wait in the kernel.
     send_buffer_bytes: usize,
     burst: Burst<Call>,
@@ -124,16 +124,6 @@ impl Outbox {
             burst: Burst::new(),
             marks: Vec::with_capacity(udp_send::MESSAGES_MAX),
         }
-    }
-
-    #[inline]
-    pub(super) fn sending(&self) -> &Sending<Message, u32, Call> {
-        &self.sending
-    }
-
-    #[inline]
-    pub(super) fn sending_mut(&mut self) -> &mut Sending<Message, u32, Call> {
-        &mut self.sending
     }
 
     /// Whether all of a message was handed over.

@@ -17,7 +17,7 @@ use super::{Method, Ticket, over_port};
 use crate::engine::path::Paths;
 use crate::engine::policy::Explanation;
 use crate::engine::reaper;
-use crate::engine::sending::{self as engine, Books, REAP_AT, Sending};
+use crate::engine::sending::{self as engine, Books, REAP_AT};
 use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
 use crate::facts::evidence::{Cause, Evidence, Tally};
 use crate::memory::in_flight::kernel_socket::KernelSocket;
@@ -152,18 +152,8 @@ impl Sender {
     }
 
     #[inline(always)]
-    pub(super) fn sending(&self) -> &Sending<Message, u32, Call> {
-        self.outbox.sending()
-    }
-
-    #[inline(always)]
-    fn sending_mut(&mut self) -> &mut Sending<Message, u32, Call> {
-        self.outbox.sending_mut()
-    }
-
-    #[inline(always)]
     fn tally_mut(&mut self) -> &mut Tally {
-        &mut self.sending_mut().books.tally
+        &mut self.outbox.sending.books.tally
     }
 
     pub(super) fn connected(&mut self, to: SocketAddr) {
@@ -175,7 +165,7 @@ impl Sender {
 
     /// Makes this sender the one that makes the `MSG_ZEROCOPY` calls of its socket.
     pub(super) fn allow_zero_copy(&mut self) -> Result<(), NoZeroCopy> {
-        self.sending_mut().kept_mut().allow_zero_copy()
+        self.outbox.sending.kept_mut().allow_zero_copy()
     }
 
     pub(super) fn without_zero_copy(&mut self, why: &'static str) {
@@ -195,29 +185,29 @@ impl Sender {
     /// An empty buffer of the socket's pool; `None` while all are away: [`flush`](Self::flush) and [`reap`](Self::reap) bring them back.
     #[inline]
     pub fn buffer(&mut self) -> Option<Buffer> {
-        self.sending_mut().cache_mut().take()
+        self.outbox.sending.cache_mut().take()
     }
 
     /// Takes a buffer that was not sent back, more cheaply than dropping it.
     #[inline]
     pub fn recycle(&mut self, buffer: Buffer) {
-        self.sending_mut().recycle(buffer);
+        self.outbox.sending.recycle(buffer);
     }
 
     /// Whether it is a buffer of the pool.
     #[cfg(feature = "tokio")]
     pub(super) fn owns(&self, buffer: &Buffer) -> bool {
-        self.sending().cache().owns(buffer)
+        self.outbox.sending.cache().owns(buffer)
     }
 
     /// The pool the buffers are of.
     pub fn pool(&self) -> &Pool {
-        self.sending().cache().pool()
+        self.outbox.sending.cache().pool()
     }
 
     /// Buffers to be had at once.
     pub fn buffers_free(&self) -> usize {
-        self.sending().cache().available()
+        self.outbox.sending.cache().available()
     }
 
     /// Queues a message for the peer the socket is connected to.
@@ -263,8 +253,8 @@ impl Sender {
     /// Forgets destinations of which nothing is queued, nor on its way.
     #[cold]
     fn forget_destinations(&mut self) {
-        self.destinations.forget(self.outbox.sending().messages().iter().map(|held| held.to));
-        self.sending_mut().books.forget_path();
+        self.destinations.forget(self.outbox.sending.messages().iter().map(|held| held.to));
+        self.outbox.sending.books.forget_path();
         self.chooser.forget_all();
     }
 
@@ -275,7 +265,7 @@ impl Sender {
         } else if self.queued() >= QUEUE_MAX {
             RejectedReason::QueueFull
         } else {
-            return Ok(self.sending_mut().push(message, destination));
+            return Ok(self.outbox.sending.push(message, destination));
         };
         Err(Rejected { message, reason })
     }
@@ -291,7 +281,7 @@ impl Sender {
         loop {
             pending.told = self.errors_told();
             let address = self.destinations.get(destination).address;
-            match udp_send::send(self.sending().socket(), bytes, address.as_ref(), 0) {
+            match udp_send::send(self.outbox.sending.socket(), bytes, address.as_ref(), 0) {
                 Ok(()) => break,
                 Err(error) if self.was_pending(&error, &mut pending) => {}
                 Err(source) => {
@@ -314,14 +304,14 @@ impl Sender {
     pub fn send_now(&mut self, buffer: Buffer, to: Option<SocketAddr>) -> Result<(), SendError> {
         let Some(destination) = self.whom(to) else { return Err(not_connected()) };
         let is_alone =
-            self.queued() == 0 && !self.sending().returns_buffers() && self.late_refusals.is_none();
+            self.queued() == 0 && !self.outbox.sending.returns_buffers() && self.late_refusals.is_none();
         if is_alone && self.chooser.is_plain(destination, buffer.len()) {
             let address = self.destinations.get(destination).address.as_ref();
-            if udp_send::send(self.sending().socket(), &buffer, address, 0).is_ok() {
+            if udp_send::send(self.outbox.sending.socket(), &buffer, address, 0).is_ok() {
                 self.counters.sent += 1;
                 let evidence = self.chooser.copied(1, buffer.len());
                 self.tally_mut().add(evidence, 1, buffer.len() as u64);
-                self.sending_mut().recycle(buffer);
+                self.outbox.sending.recycle(buffer);
                 return Ok(());
             }
         }
@@ -348,13 +338,13 @@ impl Sender {
     /// Messages that are queued and not handed over.
     #[inline]
     pub fn queued(&self) -> usize {
-        self.sending().queued()
+        self.outbox.sending.queued()
     }
 
     /// Calls whose memory the kernel still reads.
     #[inline]
     pub fn in_flight(&self) -> usize {
-        self.sending().in_flight()
+        self.outbox.sending.in_flight()
     }
 
     /// Hands over everything queued; waits while the socket's send buffer is full.
@@ -372,12 +362,12 @@ impl Sender {
     fn send_only(&mut self) -> bool {
         let Some((bytes, destination)) = self.outbox.only() else { return false };
         // What waits for room is to be told that there is no need to any more.
-        let is_alone = self.late_refusals.is_none() && !self.sending().wants_room();
+        let is_alone = self.late_refusals.is_none() && !self.outbox.sending.wants_room();
         if !is_alone || !self.chooser.is_plain(destination, bytes.len()) {
             return false;
         }
         let address = self.destinations.get(destination).address.as_ref();
-        if udp_send::send(self.sending().socket(), bytes, address, 0).is_err() {
+        if udp_send::send(self.outbox.sending.socket(), bytes, address, 0).is_err() {
             return false; // it is tried anew, and the error looked into
         }
         let bytes = bytes.len();
@@ -394,7 +384,7 @@ impl Sender {
             // What the kernel tells of others would end the wait at once, again and again (`POLLERR` cannot be turned off).
             if self.reap() == 0 {
                 // The socket itself does not wait. What waiting fails for, trying again tells.
-                let _ = wait_writable(self.sending().socket(), LOOK_AGAIN);
+                let _ = wait_writable(self.outbox.sending.socket(), LOOK_AGAIN);
             }
         }
         Ok(())
@@ -433,7 +423,7 @@ impl Sender {
                 }
             }
         }
-        self.sending().want_room(!is_all);
+        self.outbox.sending.want_room(!is_all);
         refused.or_else(|| self.late_refusals.take()).map_or(Ok(is_all), Err)
     }
 
@@ -461,7 +451,7 @@ impl Sender {
     fn send_one(&mut self, how: How, run: &Run) -> io::Result<()> {
         let Some(bytes) = self.outbox.next_in_one_piece() else { return self.send_many(how, run) };
         let address = self.destinations.get(run.destination).address.as_ref();
-        udp_send::send(self.sending().socket(), bytes, address, how.flags)?;
+        udp_send::send(self.outbox.sending.socket(), bytes, address, how.flags)?;
         let bytes = bytes.len();
         let evidence = self.chooser.copied(run.datagrams, bytes);
         self.counters.sent += 1;
@@ -477,11 +467,11 @@ impl Sender {
         }
         let evidence =
             (!how.method.is_zero_copy()).then(|| self.chooser.copied(run.datagrams, run.datagram_bytes));
-        let open = self.sending().kept().numbered_calls();
+        let open = self.outbox.sending.kept().numbered_calls();
         match self.call(run, How { evidence, ..how }) {
             Err(error) if evidence.is_none() && is_no_buffers(&error) => {
                 // Completions make room: those that came meanwhile are read. Without any it is a copy.
-                if self.sending().kept().numbered_calls() < open {
+                if self.outbox.sending.kept().numbered_calls() < open {
                     Ok(())
                 } else {
                     self.send_copied(how, run)
@@ -515,14 +505,14 @@ impl Sender {
             if flags & libc::MSG_DONTWAIT != 0 {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            self.sending().wait(ROOM_WAIT)?;
+            self.outbox.sending.wait(ROOM_WAIT)?;
         }
         Ok(())
     }
 
     fn call(&mut self, run: &Run, how: How) -> io::Result<Taken> {
         let taken = self.outbox.send(run, how, &self.destinations);
-        if self.sending().kept().is_unsure() {
+        if self.outbox.sending.kept().is_unsure() {
             self.reap();
         }
         let taken = taken?;
@@ -590,7 +580,7 @@ impl Sender {
     #[inline]
     fn reap_if_many(&mut self) {
         let open = self.in_flight();
-        if open >= REAP_AT || (open > 0 && self.sending().cache().is_empty()) {
+        if open >= REAP_AT || (open > 0 && self.outbox.sending.cache().is_empty()) {
             self.reap();
         }
     }
@@ -601,17 +591,15 @@ impl Sender {
             port.reap();
         }
         let Self { outbox, destinations, chooser, .. } = self;
-        let over =
-            outbox.sending_mut().reap(|books, call, told| book(books, call, told, destinations, chooser));
+        let over = outbox.sending.reap(|books, call, told| book(books, call, told, destinations, chooser));
         over + self.reap_ring()
     }
 
     fn reap_ring(&mut self) -> usize {
         let Self { outbox, destinations, chooser, .. } = self;
-        let over = outbox
-            .sending_mut()
-            .reap_ring(|books, call, told| book(books, call, told, destinations, chooser));
-        if self.sending().kept().has_failed() {
+        let over =
+            outbox.sending.reap_ring(|books, call, told| book(books, call, told, destinations, chooser));
+        if self.outbox.sending.kept().has_failed() {
             self.send_again();
         }
         over
@@ -642,27 +630,27 @@ impl Sender {
 
     #[inline]
     fn errors_told(&self) -> u64 {
-        self.sending().kept().kernel_socket().errors_told()
+        self.outbox.sending.kept().kernel_socket().errors_told()
     }
 
     /// What the network said since the last time, oldest first; at most the last 64, while all are [counted](Counters::peer_errors).
     /// Senders that share a socket (over ports on several queues) share its errors: each is told once.
     pub fn errors(&mut self) -> impl Iterator<Item = PeerError> + '_ {
         self.reap();
-        self.sending().kept().kernel_socket().take_errors().into_iter().map(PeerError::from)
+        self.outbox.sending.kept().kernel_socket().take_errors().into_iter().map(PeerError::from)
     }
 
     /// The next message whose buffers are free again, if the builder was told to
     /// [return them](super::Builder::return_buffers).
     pub fn completed(&mut self) -> Option<Completed> {
-        let engine::Completed { ticket, evidence, load } = self.sending_mut().completed()?;
+        let engine::Completed { ticket, evidence, load } = self.outbox.sending.completed()?;
         Some(Completed { ticket, evidence, message: load })
     }
 
     /// From now on messages whose memory is free go to [`completed`](Self::completed).
     #[cfg(feature = "tokio")]
     pub(super) fn set_return_buffers(&mut self) {
-        self.sending_mut().set_return_buffers();
+        self.outbox.sending.set_return_buffers();
     }
 
     /// Whether all of a message was handed over.
@@ -689,9 +677,9 @@ impl Sender {
         };
         let wait = |sender: &mut Self, timeout| {
             // What waiting fails for, looking again tells.
-            if sender.sending().wait(timeout).is_ok() {
+            if sender.outbox.sending.wait(timeout).is_ok() {
                 // An error without a notice would end every wait at once; it is of an earlier datagram, and told nowhere else.
-                let _ = rustix::net::sockopt::socket_error(sender.sending().socket());
+                let _ = rustix::net::sockopt::socket_error(sender.outbox.sending.socket());
             }
             Ok(())
         };
@@ -712,20 +700,20 @@ impl Sender {
     /// the socket before the fork: the parent would go on with such calls.
     pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
         self.reap();
-        self.sending_mut().kept_mut().give_numbering_away()?;
+        self.outbox.sending.kept_mut().give_numbering_away()?;
         self.chooser.without_zero_copy(NoZeroCopy::Shared.why());
-        Ok(self.sending().socket())
+        Ok(self.outbox.sending.socket())
     }
 
     /// What is known of the bytes sent, as soon as their memory is free.
     pub fn ledger(&self) -> Tally {
-        let tally = self.sending().books.tally;
+        let tally = self.outbox.sending.books.tally;
         self.port.as_ref().map_or(tally, |port| tally.plus(&port.ledger()))
     }
 
     /// What was counted.
     pub fn counters(&self) -> Counters {
-        let strange = self.sending().strange_completions();
+        let strange = self.outbox.sending.strange_completions();
         let peer_errors = self.errors_told() - self.errors_before;
         Counters { strange_completions: strange, peer_errors, ..self.counters }
     }
@@ -811,6 +799,6 @@ impl AsFd for Sender {
     /// # Panics
     /// When it is first asked for, if the process has no descriptor left.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.sending().descriptor()
+        self.outbox.sending.descriptor()
     }
 }

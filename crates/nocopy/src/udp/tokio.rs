@@ -87,7 +87,7 @@ impl AsyncSender {
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         let watched = Watched::none()?;
-        watched.add(sender.sending().socket())?;
+        watched.add(sender.outbox.sending.socket())?;
         sender.set_return_buffers();
         let state = State { sender, foreign: Vec::new(), awaited: HashMap::new(), ring_is_watched: false };
         let (state, dropped) = (Mutex::new(state), Mutex::default());
@@ -177,7 +177,7 @@ impl Shared {
         let mut state = self.state();
         let found = look(&mut state);
         if !state.ring_is_watched
-            && let Some(ring) = state.sender.sending().kept().ring()
+            && let Some(ring) = state.sender.outbox.sending.kept().ring()
         {
             self.watched.add(ring)?;
             state.ring_is_watched = true;
