@@ -5,7 +5,8 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use nocopy::integration::poll;
+use rustix::event::{PollFd, PollFlags};
 
 use super::{Exchange, PATIENCE, SEND_MAX, Waiting, attend};
 
@@ -124,8 +125,7 @@ fn write_all(mut stream: &TcpStream, waiting: Waiting, mut pieces: &mut [IoSlice
                     return Err(io::ErrorKind::TimedOut.into());
                 }
                 if waiting == Waiting::Adaptive {
-                    let timeout = Timespec { tv_sec: 0, tv_nsec: PATIENCE.as_nanos() as i64 };
-                    poll(&mut [PollFd::new(&stream, PollFlags::OUT)], Some(&timeout))?;
+                    poll(&mut [PollFd::new(&stream, PollFlags::OUT)], Some(PATIENCE))?;
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -5,9 +5,9 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use clap::ValueEnum;
+use nocopy::integration::{Wakeup, poll};
 use nocopy::port::Wait;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags};
 use serde::Serialize;
 
 use super::{PATIENCE, SPIN};
@@ -74,11 +74,9 @@ pub(crate) fn attend<T>(
             }
         }
     }
-    let timeout = Timespec { tv_sec: 0, tv_nsec: PATIENCE.as_nanos() as i64 };
-    match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&timeout)) {
-        Ok(0) | Err(Errno::INTR) => Ok(None),
-        Ok(_) => unless_empty(attempt()),
-        Err(errno) => Err(errno.into()),
+    match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(PATIENCE))? {
+        Wakeup::Ready => unless_empty(attempt()),
+        Wakeup::TimedOut | Wakeup::Interrupted => Ok(None),
     }
 }
 

@@ -10,9 +10,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use nocopy::integration::{Wakeup, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fd::OwnedFd;
-use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -79,8 +79,7 @@ impl Command {
     /// Waits so long, or until a signal comes, and says whether it has ended.
     pub(super) fn has_ended_within(&self, time: Duration) -> bool {
         let mut ends = [PollFd::new(&self.descriptor, PollFlags::IN)];
-        let time = Timespec::try_from(time).expect("short");
-        poll(&mut ends, Some(&time)).is_ok_and(|count| count > 0)
+        poll(&mut ends, Some(time)).is_ok_and(|wakeup| wakeup == Wakeup::Ready)
     }
 
     /// How it ended.
@@ -112,10 +111,9 @@ fn accept(listener: &UnixListener, child: &Child) -> io::Result<Option<(OwnedFd,
     let descriptor = pidfd_open(process, PidfdFlags::empty())?;
     loop {
         let mut either = [PollFd::new(listener, PollFlags::IN), PollFd::new(&descriptor, PollFlags::IN)];
-        match poll(&mut either, None) {
-            Err(Errno::INTR) => continue,
-            polled => polled?,
-        };
+        if poll(&mut either, None)? == Wakeup::Interrupted {
+            continue;
+        }
         if either[0].revents().is_empty() {
             return Ok(None);
         }

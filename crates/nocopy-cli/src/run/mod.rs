@@ -16,7 +16,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use nocopy::integration::poll;
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::fstat;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::CapabilitySet;
@@ -117,10 +118,7 @@ impl<'a> Run<'a> {
             waits.extend(
                 self.listener.descriptors().map(|other| PollFd::from_borrowed_fd(other, PollFlags::IN)),
             );
-            match poll(&mut waits, None) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
+            poll(&mut waits, None)?;
             self.signals.pass_on(command);
             self.listener.listen();
             if let Some(status) = self.child.try_wait()? {

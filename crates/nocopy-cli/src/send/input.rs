@@ -5,15 +5,15 @@ use std::io::{self, IoSliceMut, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use nocopy::integration::{Wakeup, poll};
+use rustix::event::{PollFd, PollFlags};
 
 use crate::interrupt::Interrupt;
 
 /// How long a pipe is waited for before looking whether the user has had enough; a signal wakes whoever waits.
-const LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(in crate::send) struct Input {
@@ -64,11 +64,9 @@ impl Input {
     /// Whether there is something to read, or the end, perhaps after waiting.
     fn is_ready(&self) -> io::Result<bool> {
         loop {
-            let timeout = if self.patience.is_some() { LOOK_INTERVAL } else { NOW };
-            match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&timeout)) {
-                Ok(1..) => return Ok(true),
-                Ok(0) | Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
+            let timeout = if self.patience.is_some() { LOOK_INTERVAL } else { Duration::ZERO };
+            if poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(timeout))? == Wakeup::Ready {
+                return Ok(true);
             }
             if self.patience.as_ref().is_none_or(Interrupt::came) {
                 return Ok(false);

@@ -7,8 +7,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use nocopy::integration::poll;
 use nocopy::message::MESSAGE_BYTES_MAX;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
@@ -169,14 +170,10 @@ impl<'a> Pipes<'a> {
     }
 
     fn wait(&self) -> io::Result<()> {
-        let timeout = Timespec { tv_sec: 0, tv_nsec: PATIENCE.as_nanos() as i64 };
         let output = PollFd::new(&self.output, PollFlags::IN);
         let input = self.input.as_ref().map(|input| PollFd::new(input, PollFlags::OUT));
         let mut both: Vec<_> = std::iter::once(output).chain(input).collect();
-        match poll(&mut both, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
+        poll(&mut both, Some(PATIENCE)).map(drop)
     }
 }
 

@@ -6,9 +6,9 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use nocopy::integration::{Wakeup, poll};
 use nocopy_proto::message::network_of;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags};
 
 use super::summary::Served;
 use crate::exchange::{PATIENCE, SPIN, Waiting};
@@ -87,11 +87,8 @@ impl Server<'_> {
         let streams = self.connections.iter().map(|one| PollFd::new(&one.stream, one.wanted()));
         let listener = self.pause.is_none().then(|| PollFd::new(self.listener, PollFlags::IN));
         let mut descriptors: Vec<_> = streams.chain(listener).collect();
-        let timeout = Timespec { tv_sec: 0, tv_nsec: PATIENCE.as_nanos() as i64 };
-        match poll(&mut descriptors, Some(&timeout)) {
-            Ok(_) => {}
-            Err(Errno::INTR) => return Ok(false),
-            Err(errno) => return Err(errno.into()),
+        if poll(&mut descriptors, Some(PATIENCE))? == Wakeup::Interrupted {
+            return Ok(false);
         }
         let ready: Vec<bool> =
             descriptors.iter().map(|descriptor| !descriptor.revents().is_empty()).collect();

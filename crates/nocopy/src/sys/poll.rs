@@ -8,8 +8,10 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// How a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wakeup {
+pub enum Wakeup {
+    /// A descriptor is ready.
     Ready,
+    /// The time is up.
     TimedOut,
     /// By a signal.
     Interrupted,
@@ -52,7 +54,10 @@ pub(crate) fn wait_writable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Re
 }
 
 /// Waits for any of several descriptors, for ever without a time-out.
-pub(super) fn poll(waited: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<Wakeup> {
+///
+/// # Errors
+/// The kernel's, except that a signal is none.
+pub fn poll(waited: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<Wakeup> {
     let longest = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
     let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or(longest));
     match rustix::event::poll(waited, timeout.as_ref()) {

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use nocopy::integration::{Wakeup, poll};
+use rustix::event::{PollFd, PollFlags};
 
 use super::Error;
 use super::door::{Door, Visitor};
@@ -26,7 +26,7 @@ use crate::transfer::stream::{Answering, Count, Head, Message, Places, Refusal, 
 use crate::{Failure, processor};
 
 /// The longest wait for the sender's word: after it the user may want to see a rate, or the end.
-const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+const WAIT: Duration = Duration::from_millis(10);
 
 /// The most that is heard at a time: who never stops talking is not to be all that is heard.
 const MESSAGES_MAX: u32 = 64;
@@ -165,10 +165,7 @@ impl<'a> Reception<'a> {
             .chain(control)
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
-        match poll(&mut descriptors, Some(&WAIT)) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(Error::Wait(errno.into())),
-        }
+        poll(&mut descriptors, Some(WAIT)).map(drop).map_err(Error::Wait)
     }
 
     /// Sees who is there.
@@ -343,8 +340,8 @@ impl<'scope> Run<'scope> {
     /// Whether bytes, or the end, of a stream that is being read lie in its socket.
     fn has_unread(&self) -> bool {
         let streams = self.running.iter().map(|reading| PollFd::new(&reading.socket, PollFlags::IN));
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut streams.collect::<Vec<_>>(), Some(&now)).is_ok_and(|count| count > 0)
+        let polled = poll(&mut streams.collect::<Vec<_>>(), Some(Duration::ZERO));
+        polled.is_ok_and(|wakeup| wakeup == Wakeup::Ready)
     }
 
     /// Takes what streams have to say that have ended.

@@ -6,17 +6,18 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
+use nocopy::integration::poll;
 use nocopy::tcp::MappedBytes;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags};
 
 use crate::Failure;
 use crate::output_file::PrivateFile;
 use crate::recv::output::{self, Opened};
 
 /// How long to wait for whoever reads a pipe before looking whether the user has had enough.
-const LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Written by all streams at once.
 #[derive(Debug)]
@@ -101,8 +102,5 @@ fn without_waiting(pipe: &File) -> io::Result<File> {
 }
 
 fn wait_for_room(file: &File) -> io::Result<()> {
-    match poll(&mut [PollFd::new(file, PollFlags::OUT)], Some(&LOOK_INTERVAL)) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
+    poll(&mut [PollFd::new(file, PollFlags::OUT)], Some(LOOK_INTERVAL)).map(drop)
 }

@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use nocopy::integration::{Wakeup, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket, socket_with, sockopt};
 
@@ -17,7 +18,7 @@ use crate::interrupt::Interrupt;
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long to wait for an answer of the other host before looking whether the user has had enough.
-const LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Whether connections may use that congestion control; tried before anybody is disturbed.
 pub(super) fn check_congestion(name: &str, to: SocketAddr) -> Result<(), Error> {
@@ -84,11 +85,7 @@ fn attempt(
 
 /// Whether the attempt has come to an end, perhaps after waiting for a moment.
 fn is_decided(socket: &OwnedFd) -> io::Result<bool> {
-    match poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&LOOK_INTERVAL)) {
-        Ok(ready) => Ok(ready > 0),
-        Err(Errno::INTR) => Ok(false),
-        Err(errno) => Err(errno.into()),
-    }
+    Ok(poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(LOOK_INTERVAL))? == Wakeup::Ready)
 }
 
 fn family(to: SocketAddr) -> AddressFamily {

@@ -4,8 +4,8 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use nocopy::integration::{Wakeup, poll};
+use rustix::event::{PollFd, PollFlags};
 
 use super::Error;
 use crate::control::{Control, Heard};
@@ -78,9 +78,8 @@ impl Line {
             std::thread::sleep(LOOK_INTERVAL);
             return;
         }
-        let interval = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK_INTERVAL.subsec_nanos()) };
-        match poll(&mut [PollFd::new(&self.control, PollFlags::IN)], Some(&interval)) {
-            Ok(0) | Err(Errno::INTR) => {}
+        match poll(&mut [PollFd::new(&self.control, PollFlags::IN)], Some(LOOK_INTERVAL)) {
+            Ok(Wakeup::TimedOut | Wakeup::Interrupted) => {}
             // What poll refuses, reading would tell better.
             _ => self.listen(),
         }
