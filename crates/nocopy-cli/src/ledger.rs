@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use nocopy::{Evidence, Tally};
+use nocopy::{Evidence, Ledger};
 use serde::Serialize;
 
 /// Bytes by evidence.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Ledger {
+pub(crate) struct LedgerResult {
     pub(crate) datagrams: u64,
     pub(crate) zero_copy_bytes: u64,
     /// By cause.
@@ -17,15 +17,15 @@ pub(crate) struct Ledger {
     pub(crate) words: String,
 }
 
-impl Ledger {
+impl LedgerResult {
     /// Of several connections.
-    pub(crate) fn together(all: impl Iterator<Item = Tally>) -> Self {
-        all.fold(Tally::default(), |sum, one| sum.plus(&one)).into()
+    pub(crate) fn together(all: impl Iterator<Item = Ledger>) -> Self {
+        all.fold(Ledger::default(), |sum, one| sum.plus(&one)).into()
     }
 }
 
-impl From<Tally> for Ledger {
-    fn from(tally: Tally) -> Self {
+impl From<Ledger> for LedgerResult {
+    fn from(tally: Ledger) -> Self {
         let copied = tally.entries().filter_map(|(evidence, bytes)| match evidence {
             Evidence::Copied(cause) => Some((cause.to_string(), bytes)),
             _ => None,

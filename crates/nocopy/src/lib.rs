@@ -37,13 +37,14 @@
 //! ```text
 //! integration
 //! message
-//! udp  tcp
+//! udp  tcp  tokio
 //! inspect
 //! port  capture
 //! engine
 //! memory
 //! sys
 //! ring
+//! stats
 //! sync  counter  facts
 //! ```
 
@@ -61,19 +62,26 @@ pub mod message;
 pub mod model;
 pub mod port;
 pub mod ring;
+mod stats;
 mod sync;
 mod sys;
 pub mod tcp;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 pub mod udp;
 
 pub use capture::disk;
+pub use counter::Counter;
+pub use engine::half::{ReceiverHalf, SenderHalf};
 pub use engine::policy;
-pub use facts::evidence::{Cause, Evidence, Tally};
+pub use facts::evidence::{Cause, Evidence, Ledger};
+pub use facts::rejected::{Reason, Rejected};
 pub use inspect::{probe, statistics};
 pub use memory::area::{Area, Chain, Draft, Drafts, Frame, Packet, SharedFrame};
 pub use memory::pool::{Buffer, Pool};
 pub use memory::{area, pool};
 pub use port::{Mode, Port, Receiver, Sender, ToHost, Wait, filter, metadata, tc, xdp};
+pub use stats::Stats;
 
 /// The hardware (MAC) address of an interface of the calling thread's network namespace.
 ///

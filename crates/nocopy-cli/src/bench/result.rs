@@ -1,6 +1,6 @@
 //! The JSON schema `nocopy.bench/1`. A field that does not apply is absent, never null or zero.
 
-use nocopy::Tally;
+use nocopy::Ledger;
 use serde::{Deserialize, Serialize};
 
 use super::figure::Figure;
@@ -134,7 +134,7 @@ impl Evidence {
 
     /// What a socket of the library says of all it moved; of several things that of the most bytes, but `zero-copy` only if it is all of
     /// them.
-    pub(crate) fn of(tally: &Tally) -> Self {
+    pub(crate) fn of(tally: &Ledger) -> Self {
         let entries: Vec<_> = tally.entries().collect();
         let weight = |entry: &(nocopy::Evidence, u64)| (entry.0 != nocopy::Evidence::ZeroCopy, entry.1);
         let Some((evidence, _)) = entries.iter().copied().max_by_key(weight) else {

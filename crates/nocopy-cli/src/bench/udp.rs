@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use nocopy::udp::{Message, Method, OpenError, Receiver, Sender, Socket};
-use nocopy::{Buffer, Pool, Tally};
+use nocopy::{Buffer, Ledger, Pool};
 
 use super::baseline::datagram_receiver::RECEIVE_BUFFER_BYTES;
 use super::baseline::datagram_sender::PORT;
@@ -33,9 +33,9 @@ const RECEIVE_PATIENCE: Duration = Duration::from_millis(10);
 
 /// What became of the bytes, once they are sent.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger(Mutex<Tally>);
+pub(crate) struct SharedLedger(Mutex<Ledger>);
 
-impl Ledger {
+impl SharedLedger {
     /// What the sender says itself.
     pub(crate) fn evidence(&self) -> Evidence {
         Evidence::of(&self.0.lock().expect("nobody panicked with it"))
@@ -61,7 +61,7 @@ pub(crate) fn open(stage: &Stage, method: Option<Method>) -> Result<Sender, Open
 pub(crate) fn send(
     mut sender: Sender,
     datagrams: Datagrams,
-    ledger: &Ledger,
+    ledger: &SharedLedger,
     gauge: &mut Gauge<'_>,
 ) -> io::Result<()> {
     let flushes_a_look = (DATAGRAMS_A_LOOK / (BURSTS_A_FLUSH * datagrams.a_burst)).max(1);
@@ -94,7 +94,7 @@ pub(crate) fn send(
 pub(crate) fn send_singly(
     mut sender: Sender,
     datagrams: Datagrams,
-    ledger: &Ledger,
+    ledger: &SharedLedger,
     gauge: &mut Gauge<'_>,
 ) -> io::Result<()> {
     let mut home = fill(&mut sender, datagrams);
@@ -118,7 +118,7 @@ pub(crate) fn send_singly(
     close(sender, ledger)
 }
 
-fn close(sender: Sender, ledger: &Ledger) -> io::Result<()> {
+fn close(sender: Sender, ledger: &SharedLedger) -> io::Result<()> {
     let closed = sender.close(PATIENCE);
     *ledger.0.lock().expect("nobody panicked with it") = closed.ledger;
     closed.error.map_or(Ok(()), |error| Err(io::Error::other(error)))

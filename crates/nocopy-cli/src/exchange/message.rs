@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nocopy::message::{ConnectError, Endpoint, Event, OpenError, Peer, SendError};
-use nocopy::{Buffer, Port, Tally};
+use nocopy::{Buffer, Ledger, Port};
 
 use super::{Exchange, PATIENCE, SEND_MAX, Waiting};
 
@@ -172,7 +172,7 @@ impl Exchange for Message {
         }
     }
 
-    fn ledger(&self) -> Option<Tally> {
+    fn ledger(&self) -> Option<Ledger> {
         Some(self.endpoint.ledger())
     }
 

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nocopy::Tally;
+use nocopy::Ledger;
 
 pub(crate) use waiting::{Waiting, attend};
 
@@ -57,7 +57,7 @@ pub(crate) trait Exchange: Send {
     fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<bool>;
 
     /// What became of the bytes it moved, where somebody keeps books.
-    fn ledger(&self) -> Option<Tally> {
+    fn ledger(&self) -> Option<Ledger> {
         None
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::net::UdpSocket;
 
 use nocopy::udp::{Message, Method, Socket};
-use nocopy::{Buffer, Evidence, Tally};
+use nocopy::{Buffer, Evidence, Ledger};
 use nocopy_lab::Lab;
 use serde_json::json;
 
@@ -47,7 +47,7 @@ pub(crate) struct Case {
 
 /// Sends datagrams across, checks that each arrives with its bytes, in order, and that its memory comes back with the evidence, and
 /// adds a row to the report. Returns what the sender's ledger says, and what the kernel copied.
-pub(crate) fn measure(guest: &Guest, meter: &Meter, case: &Case) -> Result<(Tally, Copies), Failure> {
+pub(crate) fn measure(guest: &Guest, meter: &Meter, case: &Case) -> Result<(Ledger, Copies), Failure> {
     let mut datagrams = Datagrams::open(guest.lab(), case.method)?;
     let copies = meter.copies(|| datagrams.cross(case))?;
     let ledger = datagrams.ledger();
@@ -137,7 +137,7 @@ impl Datagrams {
     }
 
     /// What the sender knows of all it sent.
-    fn ledger(&mut self) -> Tally {
+    fn ledger(&mut self) -> Ledger {
         let sender = self.sender.sender();
         let counters = sender.counters();
         assert_eq!((counters.refused, counters.no_buffers, counters.strange_completions), (0, 0, 0));

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 
 use nocopy::tcp::{Builder, Method, Published, PublishedMethod, Sender, Socket};
-use nocopy::{Buffer, Evidence, Tally};
+use nocopy::{Buffer, Evidence, Ledger};
 use nocopy_lab::Lab;
 use serde_json::json;
 
@@ -36,7 +36,7 @@ const SEND_BUFFER_BYTES: usize = 4 * PIECES_MAX * PIECE_BYTES;
 
 /// Sends a stream across, checks that it arrives byte for byte, and that its memory comes back with the evidence, and adds a row to
 /// the report. Returns what the sender's ledger says, and what the kernel copied.
-pub(crate) fn measure(guest: &Guest, meter: &Meter, case: &Case) -> Result<(Tally, Copies), Failure> {
+pub(crate) fn measure(guest: &Guest, meter: &Meter, case: &Case) -> Result<(Ledger, Copies), Failure> {
     let builder = Socket::builder().method(case.method).return_buffers(true).send_buffer(SEND_BUFFER_BYTES);
     cross(guest, meter, (case.method.name(), case.name), builder, |sender| send(sender, case))
 }
@@ -46,7 +46,7 @@ pub(crate) fn measure_published(
     guest: &Guest,
     meter: &Meter,
     method: PublishedMethod,
-) -> Result<(Tally, Copies), Failure> {
+) -> Result<(Ledger, Copies), Failure> {
     let published = Published::copy_of(&stream())?;
     let builder = Socket::builder().published_method(method);
     cross(guest, meter, (method.name(), "published"), builder, |sender| {
@@ -61,7 +61,7 @@ fn cross(
     (method, name): (&str, &str),
     builder: Builder,
     send: impl FnOnce(&mut Sender) -> Result<(), Failure>,
-) -> Result<(Tally, Copies), Failure> {
+) -> Result<(Ledger, Copies), Failure> {
     let (mut socket, peer) = open(guest.lab(), builder)?;
     let reader = thread::spawn(move || read(peer));
     let copies = meter.copies(|| {

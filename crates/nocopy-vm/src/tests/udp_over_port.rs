@@ -1,7 +1,7 @@
 use std::net::UdpSocket;
 
 use nocopy::udp::over_port::{Settings, Socket};
-use nocopy::{Cause, Evidence, Mode, Tally};
+use nocopy::{Cause, Evidence, Mode, Ledger};
 use serde_json::json;
 
 use crate::guest::Guest;
@@ -100,7 +100,7 @@ fn receive(socket: &mut Socket, peer: &UdpSocket) -> Result<(), Failure> {
 }
 
 /// Adds a row to the report, and holds the ledger against the instrument.
-fn check(guest: &Guest, mode: Mode, way: Way, ledger: Tally, copies: &Copies) {
+fn check(guest: &Guest, mode: Mode, way: Way, ledger: Ledger, copies: &Copies) {
     let copied_bytes = copies.bytes(way);
     guest.record(&json!({
         "mode": mode.to_string(),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::path::{Path, Paths};
-use crate::facts::evidence::{Evidence, Tally};
+use crate::facts::evidence::{Evidence, Ledger};
 use crate::memory::in_flight::kernel_socket::KernelSocket;
 use crate::memory::in_flight::{Kept, Load, Messages, Ticket, Told};
 use crate::memory::pool::{Buffer, Cache};
@@ -71,7 +71,7 @@ impl<M: Load> Home<M> {
 /// What is learnt of the bytes that were sent.
 #[derive(Debug)]
 pub(crate) struct Books {
-    pub(crate) tally: Tally,
+    pub(crate) tally: Ledger,
     paths: Paths,
     /// The path to the destination of the last call that was over, which is most often that of the next.
     last_path: Option<(u32, Path)>,
@@ -81,7 +81,7 @@ pub(crate) struct Books {
 
 impl Books {
     pub(crate) fn new(paths: Paths) -> Self {
-        Self { tally: Tally::default(), paths, last_path: None, of_range: None }
+        Self { tally: Ledger::default(), paths, last_path: None, of_range: None }
     }
 
     /// Forgets the path that was looked up last: its number went to another destination.

@@ -4,3 +4,4 @@ pub(crate) mod evidence;
 pub(crate) mod kernel;
 pub(crate) mod metadata;
 pub(crate) mod mode;
+pub(crate) mod rejected;

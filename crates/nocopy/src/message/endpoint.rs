@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::carrier::{Came, Carrier, Layout, Packet, Received};
 use super::open_packet::{OpenPacket, Peers};
 use super::{Builder, CarrierCounters, Message, OpenError, OwnedMessage};
-use crate::facts::evidence::{Cause, Evidence, Tally};
+use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::pool::Buffer;
 use crate::port::Wait;
 use crate::sys::clock::monotonic_ns;
@@ -873,10 +873,10 @@ impl Endpoint {
     }
 
     /// What became of the bytes of messages that were sent and of datagrams that came: copied, and why, or what the way says.
-    pub fn ledger(&self) -> Tally {
+    pub fn ledger(&self) -> Ledger {
         let Sent { messages, from_slices, short, owned } = self.sent;
         let gathered = self.carrier.gathered_bytes();
-        let mut sent = Tally::default();
+        let mut sent = Ledger::default();
         sent.add(Evidence::Copied(Cause::Slice), messages, from_slices);
         sent.add(Evidence::Copied(Cause::BelowThreshold), 0, short);
         sent.add(Evidence::Copied(Cause::Gathered), 0, gathered);

@@ -1,6 +1,6 @@
 //! What was received by one call.
 
-use crate::facts::evidence::{Cause, Evidence, Tally};
+use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::pool::Buffer;
 use crate::sys::tcp_receive::{MappedBytes, PAGE_BYTES, Pages};
 
@@ -82,8 +82,8 @@ impl Chunk {
     }
 
     /// What is known of its bytes: those mapped were not copied, for the kernel says how many it mapped.
-    pub fn ledger(&self) -> Tally {
-        let mut tally = Tally::default();
+    pub fn ledger(&self) -> Ledger {
+        let mut tally = Ledger::default();
         self.book(&mut tally);
         tally
     }
@@ -99,7 +99,7 @@ impl Chunk {
         }
     }
 
-    pub(super) fn book(&self, tally: &mut Tally) {
+    pub(super) fn book(&self, tally: &mut Ledger) {
         let (mapped, copied) = (self.mapped_bytes() as u64, self.copied_bytes() as u64);
         tally.add(Evidence::ZeroCopy, 1, mapped);
         tally.add(Evidence::Copied(self.cause), 0, copied);

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use crate::engine::address;
 use crate::engine::path::{Path, Paths};
-use crate::facts::evidence::{Cause, Tally};
+use crate::facts::evidence::{Cause, Ledger};
 use crate::sys::tcp_receive::{self, PAGE_BYTES};
 use crate::sys::{ethtool, option, sockets};
 
@@ -155,7 +155,7 @@ impl Facts {
 }
 
 impl Diagnosis {
-    pub(super) fn new(facts: Facts, tally: &Tally) -> Self {
+    pub(super) fn new(facts: Facts, tally: &Ledger) -> Self {
         let mapped_bytes = tally.zero_copy_bytes();
         let unmapped_bytes = Self::CAUSES.into_iter().map(|cause| tally.copied_bytes(cause)).sum();
         let findings = findings(&facts, tally, mapped_bytes + unmapped_bytes, unmapped_bytes);
@@ -179,7 +179,7 @@ impl Diagnosis {
     }
 }
 
-fn findings(facts: &Facts, tally: &Tally, all_bytes: u64, unmapped_bytes: u64) -> Vec<Finding> {
+fn findings(facts: &Facts, tally: &Ledger, all_bytes: u64, unmapped_bytes: u64) -> Vec<Finding> {
     if all_bytes == 0 {
         return vec![Finding::Untried];
     }
@@ -302,7 +302,7 @@ mod tests {
     }
 
     fn diagnosis(facts: Facts, mapped_bytes: u64, copied: &[(Cause, u64)]) -> Diagnosis {
-        let mut tally = Tally::default();
+        let mut tally = Ledger::default();
         tally.add(Evidence::ZeroCopy, 1, mapped_bytes);
         copied.iter().for_each(|&(cause, bytes)| tally.add(Evidence::Copied(cause), 1, bytes));
         Diagnosis::new(facts, &tally)

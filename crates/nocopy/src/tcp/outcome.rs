@@ -3,7 +3,7 @@
 use std::io;
 
 use super::by_reference::RangeError;
-use crate::facts::evidence::{Evidence, Tally};
+use crate::facts::evidence::{Evidence, Ledger};
 use crate::memory::in_flight::Ticket;
 use crate::memory::pool::Buffer;
 
@@ -108,7 +108,7 @@ pub struct Closed {
     /// Why they were not.
     pub error: Option<SendError>,
     /// What is known of all other bytes.
-    pub ledger: Tally,
+    pub ledger: Ledger,
     /// What was counted.
     pub counters: Counters,
 }

@@ -11,7 +11,7 @@ use super::diagnosis::{Diagnosis, Surroundings};
 use super::mapped::{Mapper, Refused};
 use super::receiving::{CHUNK_BYTES_MAX, Chooser, Explanation, Receiving, Way};
 use crate::engine::policy::Reason;
-use crate::facts::evidence::{Cause, Evidence, Tally};
+use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::pool::{Buffer, Cache, Pool};
 use crate::sys::option;
 use crate::sys::readiness::Readiness;
@@ -51,7 +51,7 @@ pub struct Receiver {
     /// What the socket's own timeout is set to; `None` is for ever.
     timeout: Option<Duration>,
     low_water: Option<LowWater>,
-    tally: Tally,
+    tally: Ledger,
 }
 
 /// What is waited for, once something has come.
@@ -188,7 +188,7 @@ impl Receiver {
             failure: None,
             timeout: None,
             low_water: None,
-            tally: Tally::default(),
+            tally: Ledger::default(),
             socket,
             readiness: Readiness::to_receive(),
         })
@@ -460,7 +460,7 @@ impl Receiver {
     // ---- what is known -----------------------------------------------------------------------------------------
 
     /// What became of the bytes that were received. Its *datagrams* are chunks.
-    pub fn ledger(&self) -> Tally {
+    pub fn ledger(&self) -> Ledger {
         self.tally
     }
 

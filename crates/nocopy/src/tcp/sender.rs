@@ -19,7 +19,7 @@ use crate::engine::path::Paths;
 use crate::engine::policy::Explanation;
 use crate::engine::sending::{self as engine, Books, REAP_AT};
 use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
-use crate::facts::evidence::{Cause, Evidence, Tally};
+use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::in_flight::Ticket;
 use crate::memory::in_flight::{NoZeroCopy, Told};
 use crate::memory::pool::{Buffer, Cache, Pool};
@@ -564,7 +564,7 @@ impl Sender {
     }
 
     /// What is known of the bytes sent, as soon as their memory is free.
-    pub fn ledger(&self) -> Tally {
+    pub fn ledger(&self) -> Ledger {
         self.outbox.sending.books.tally
     }
 

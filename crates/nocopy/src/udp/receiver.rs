@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::peer_error::is_of_network;
 use super::run::{Datagram, Run};
-use crate::facts::evidence::{Cause, Evidence, Tally};
+use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::pool::{Buffer, Pool};
 use crate::sys::option;
 use crate::sys::readiness::Readiness;
@@ -37,7 +37,7 @@ pub struct Receiver {
     /// What the socket's own timeout is set to; `None` is for ever, as in a new socket.
     timeout: Option<Duration>,
     coalesces: bool,
-    tally: Tally,
+    tally: Ledger,
     truncated: u64,
     drops: Drops,
 }
@@ -102,7 +102,7 @@ impl Receiver {
             runs: Vec::with_capacity(batch),
             timeout: None,
             coalesces,
-            tally: Tally::default(),
+            tally: Ledger::default(),
             truncated: 0,
             drops: Drops::default(),
             readiness: Readiness::to_receive(),
@@ -211,7 +211,7 @@ impl Receiver {
     }
 
     /// What came so far. The kernel copies every byte from its own buffers: [`Cause::SocketCall`].
-    pub fn ledger(&self) -> Tally {
+    pub fn ledger(&self) -> Ledger {
         self.tally
     }
 

@@ -19,7 +19,7 @@ use crate::engine::policy::Explanation;
 use crate::engine::reaper;
 use crate::engine::sending::{self as engine, Books, REAP_AT};
 use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
-use crate::facts::evidence::{Cause, Evidence, Tally};
+use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::in_flight::kernel_socket::KernelSocket;
 use crate::memory::in_flight::{NoZeroCopy, Told};
 use crate::memory::pool::{Buffer, Cache, Pool};
@@ -152,7 +152,7 @@ impl Sender {
     }
 
     #[inline(always)]
-    fn tally_mut(&mut self) -> &mut Tally {
+    fn tally_mut(&mut self) -> &mut Ledger {
         &mut self.outbox.sending.books.tally
     }
 
@@ -706,7 +706,7 @@ impl Sender {
     }
 
     /// What is known of the bytes sent, as soon as their memory is free.
-    pub fn ledger(&self) -> Tally {
+    pub fn ledger(&self) -> Ledger {
         let tally = self.outbox.sending.books.tally;
         self.port.as_ref().map_or(tally, |port| tally.plus(&port.ledger()))
     }
@@ -748,7 +748,7 @@ pub struct Closed {
     /// Why datagrams were refused at the end.
     pub error: Option<SendError>,
     /// What is known of all other bytes.
-    pub ledger: Tally,
+    pub ledger: Ledger,
     /// What was counted.
     pub counters: Counters,
 }

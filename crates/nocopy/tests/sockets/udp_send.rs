@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use nocopy::udp::{Message, Method, RejectedReason, Socket};
-use nocopy::{Buffer, Cause, Evidence, Tally};
+use nocopy::{Buffer, Cause, Evidence, Ledger};
 use nocopy_lab::patience::uninterrupted;
 
 /// For what has to happen, on a busy machine, too.
@@ -47,7 +47,7 @@ fn pattern(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|place| (number * 31 + place * 7) as u8).collect()
 }
 
-fn drain(socket: &mut Socket) -> Tally {
+fn drain(socket: &mut Socket) -> Ledger {
     assert!(socket.sender().drain(PATIENCE).unwrap(), "the kernel let go of the buffers");
     socket.sender().ledger()
 }

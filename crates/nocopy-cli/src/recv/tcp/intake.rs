@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nocopy::Tally;
+use nocopy::Ledger;
 use nocopy::pool::Pool;
 use nocopy::tcp::{Chunk, Receiver, Receiving};
 
@@ -40,7 +40,7 @@ impl Intake {
         self.receiver.recycle(chunk);
     }
 
-    pub(super) fn ledger(&self) -> Tally {
+    pub(super) fn ledger(&self) -> Ledger {
         self.receiver.ledger()
     }
 

@@ -44,7 +44,7 @@ pub(super) struct LaneEnd {
     /// When the first and the last of it came, since the start.
     pub(super) times: Option<(Duration, Duration)>,
     pub(super) why: Why,
-    pub(super) ledger: nocopy::Tally,
+    pub(super) ledger: nocopy::Ledger,
     pub(super) report: Vec<String>,
     /// The connection, which stays open until the sender knows why it is not read any more.
     _intake: Option<Intake>,
@@ -53,7 +53,7 @@ pub(super) struct LaneEnd {
 impl LaneEnd {
     /// Of a stream that could not be read at all.
     pub(super) fn of_nothing(number: u32, offset: u64, count: Count, failure: Failure) -> Self {
-        let (ledger, report) = (nocopy::Tally::default(), Vec::new());
+        let (ledger, report) = (nocopy::Ledger::default(), Vec::new());
         Self { number, offset, count, times: None, why: Why::Failed(failure), ledger, report, _intake: None }
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::lane::{LaneEnd, Why};
 use crate::Outcome;
-use crate::ledger::Ledger;
+use crate::ledger::LedgerResult;
 use crate::processor::{Start, Use};
 use crate::quantity::short;
 use crate::transfer::stream::{Count, Findings};
@@ -68,7 +68,7 @@ pub(super) struct Summary {
     verified: Option<bool>,
     /// Connections of others.
     foreign: u64,
-    evidence: Ledger,
+    evidence: LedgerResult,
     /// Which ways were taken, and why, in lines.
     report: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,7 +101,7 @@ impl Summary {
             missing: None,
             verified: None,
             foreign,
-            evidence: Ledger::default(),
+            evidence: LedgerResult::default(),
             report: Vec::new(),
             output,
             processor: None,
@@ -134,7 +134,7 @@ impl Summary {
             seconds,
             bits_per_second: (seconds > 0.0).then(|| 8.0 * bytes as f64 / seconds),
             streams: ends.iter().map(StreamRow::from).collect(),
-            evidence: Ledger::together(ends.iter().map(|end| end.ledger)),
+            evidence: LedgerResult::together(ends.iter().map(|end| end.ledger)),
             ..Self::of_nobody(address, ended, foreign, output)
         }
     }

@@ -6,7 +6,7 @@ use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use crate::Outcome;
-use crate::ledger::Ledger;
+use crate::ledger::LedgerResult;
 use crate::processor::Use;
 use crate::quantity::short;
 use crate::transfer::{Findings, Received, Sent};
@@ -57,7 +57,7 @@ pub(super) struct Summary {
     /// Of other programs, senders or runs.
     pub(super) foreign: u64,
     pub(super) kernel_dropped: u64,
-    pub(super) evidence: Ledger,
+    pub(super) evidence: LedgerResult,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) output: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::summary::{Ended, Summary};
-use crate::ledger::Ledger;
+use crate::ledger::LedgerResult;
 use crate::processor;
 use crate::transfer::{CONTROL_BYTES, Handled, Phase, Receiving};
 
@@ -159,7 +159,7 @@ impl Tally {
         &self,
         address: SocketAddr,
         ended: Ended,
-        evidence: Ledger,
+        evidence: LedgerResult,
         output: Option<String>,
     ) -> Summary {
         let run = self.receiving.as_ref();

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nocopy::Tally;
+use nocopy::Ledger;
 use nocopy::pool::{Buffer, Pool};
 use nocopy::tcp::{Method, OpenError, Published, SendError, Sender, Socket};
 use rustix::io::Errno;
@@ -36,7 +36,7 @@ pub(super) struct Carrier {
 pub(super) struct Account {
     /// Which ways were taken, and why, in lines.
     pub(super) report: Vec<String>,
-    pub(super) ledger: Tally,
+    pub(super) ledger: Ledger,
 }
 
 impl Carrier {

@@ -10,7 +10,7 @@ use super::plan::Plan;
 use crate::Outcome;
 use crate::arguments::SendArguments;
 use crate::endpoint::Endpoint;
-use crate::ledger::Ledger;
+use crate::ledger::LedgerResult;
 use crate::processor::{Start, Use};
 use crate::quantity::short;
 use crate::send::export::table::behind;
@@ -83,7 +83,7 @@ pub(super) struct Summary {
     missing: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verified: Option<bool>,
-    evidence: Ledger,
+    evidence: LedgerResult,
     #[serde(skip_serializing_if = "Option::is_none")]
     processor: Option<Use>,
     #[serde(skip)]
@@ -135,7 +135,7 @@ impl Summary {
             is_final: None,
             missing: None,
             verified: None,
-            evidence: Ledger::together(accounts().map(|(_, account)| account.ledger)),
+            evidence: LedgerResult::together(accounts().map(|(_, account)| account.ledger)),
             processor: None,
             pieces: schedule.tally.packets,
             has_end: plan.has_end,

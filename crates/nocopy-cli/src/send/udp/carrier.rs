@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::io;
 use std::time::Duration;
 
-use nocopy::Tally;
+use nocopy::Ledger;
 
 use super::Error;
 use super::cargo::Cargo;
@@ -48,5 +48,5 @@ pub(super) struct Account {
     pub(super) report: Vec<String>,
     /// Datagrams that the kernel did not take.
     pub(super) refused: u64,
-    pub(super) ledger: Tally,
+    pub(super) ledger: Ledger,
 }

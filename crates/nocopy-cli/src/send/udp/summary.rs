@@ -11,7 +11,7 @@ use super::carrier::Account;
 use super::payload::Payload;
 use crate::Outcome;
 use crate::arguments::SendArguments;
-use crate::ledger::Ledger;
+use crate::ledger::LedgerResult;
 use crate::processor::Use;
 use crate::send::export::table::{asked, behind, rate};
 use crate::send::pacer::Pace;
@@ -51,7 +51,7 @@ pub(super) struct Summary {
     /// Whether every byte arrived as it was sent; absent without checksums.
     #[serde(skip_serializing_if = "Option::is_none")]
     verified: Option<bool>,
-    evidence: Ledger,
+    evidence: LedgerResult,
     /// What the network said, and how often.
     errors: BTreeMap<String, u64>,
     processor: Use,

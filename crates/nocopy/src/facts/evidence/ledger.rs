@@ -9,14 +9,14 @@ use super::{Cause, Evidence};
 /// The three are never merged: [`zero_copy_bytes`](Self::zero_copy_bytes), [`copied_bytes`](Self::copied_bytes) of each cause and
 /// [`unknown_bytes`](Self::unknown_bytes) add up to [`bytes`](Self::bytes).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct Ledger {
     datagrams: u64,
     zero_copy: u64,
     copied: [u64; Cause::ALL.len()],
     unknown: u64,
 }
 
-impl Tally {
+impl Ledger {
     /// Books datagrams of so many bytes in all.
     #[inline]
     pub(crate) fn add(&mut self, evidence: Evidence, datagrams: u64, bytes: u64) {
@@ -72,7 +72,7 @@ impl Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for Ledger {
     /// `zero-copy 1400 B, copied (socket call) 2800 B`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut entries = self.entries().peekable();
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn the_three_values_are_never_merged() {
-        let mut tally = Tally::default();
+        let mut tally = Ledger::default();
         assert_eq!(tally.to_string(), "no bytes");
         tally.add(Evidence::ZeroCopy, 2, 20);
         tally.add(Evidence::Copied(Cause::Slice), 1, 7);

@@ -4,7 +4,7 @@ mod ledger;
 
 use std::fmt;
 
-pub use ledger::Tally;
+pub use ledger::Ledger;
 
 /// Whether bytes were copied on their way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -317,12 +317,12 @@ struct Shared {
 #[repr(align(128))]
 struct PoolRecord {
     returns: ReturnList,
-    ledger: Ledger,
+    ledger: Terms,
 }
 
 /// A half's account of its frames, stored by its owner once per batch so that anybody can add up the area.
 #[derive(Default)]
-struct Ledger {
+struct Terms {
     /// Frames in the half's own cache.
     free: PlainU64,
     /// Frames the kernel has.
@@ -371,7 +371,7 @@ impl Shared {
             states: (0..count).map(|_| PlainU32::new(state(0, 0))).collect(),
             links: (0..count).map(|_| AtomicU32::new(0)).collect(),
             pools: (0..POOL_COUNT_MAX)
-                .map(|_| PoolRecord { returns: ReturnList::new(), ledger: Ledger::default() })
+                .map(|_| PoolRecord { returns: ReturnList::new(), ledger: Terms::default() })
                 .collect(),
             home: Mutex::new(Home {
                 unassigned: (0..count).rev().collect(),

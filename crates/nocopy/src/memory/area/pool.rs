@@ -101,7 +101,7 @@ pub(crate) struct Pool {
     pub(super) free_count: Cell<u32>,
     /// `free_count` as last settled: the difference is what went to or came from the user since.
     settled: Cell<u32>,
-    /// The terms of [`Ledger`](super::Ledger), kept here and published once per batch.
+    /// The terms of [`Terms`](super::Terms), kept here and published once per batch.
     yours: Cell<i64>,
     lent: Cell<u64>,
     fetched: Cell<u64>,

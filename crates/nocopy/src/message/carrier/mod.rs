@@ -16,7 +16,7 @@ use nocopy_proto::message::framing::{self, Placed};
 use super::HEADER_BYTES;
 use super::counters::CarrierCounters;
 use super::endpoint::Buffers;
-use crate::facts::evidence::{Evidence, Tally};
+use crate::facts::evidence::{Evidence, Ledger};
 use crate::memory::area::Frame;
 use crate::memory::pool::Buffer;
 use crate::port::Wait;
@@ -208,7 +208,7 @@ pub(super) trait Carrier: AsFd + Debug + Send {
     fn counters(&self) -> CarrierCounters;
 
     /// What became of the bytes of datagrams that came.
-    fn received(&self) -> Tally;
+    fn received(&self) -> Ledger;
 
     /// What is known of copies of what is sent from where it lies.
     fn evidence(&self) -> Evidence;

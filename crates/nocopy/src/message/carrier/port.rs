@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use super::{Came, Carrier, Deliver, Hold, Layout, Packet, Received, Room};
 use crate::engine::wait::{self, Coalescer, Wait, Waiting};
-use crate::facts::evidence::{Evidence, Tally};
+use crate::facts::evidence::{Evidence, Ledger};
 use crate::memory::area::{Area, Frame};
 use crate::memory::pool::Buffer;
 use crate::message::HEADER_BYTES;
@@ -507,8 +507,8 @@ impl Carrier for OverPort {
         CarrierCounters { datagrams_received: self.intake.datagrams, ..self.counters }
     }
 
-    fn received(&self) -> Tally {
-        self.receivers.iter().fold(Tally::default(), |all, receiver| all.plus(&receiver.ledger()))
+    fn received(&self) -> Ledger {
+        self.receivers.iter().fold(Ledger::default(), |all, receiver| all.plus(&receiver.ledger()))
     }
 
     fn evidence(&self) -> Evidence {

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use super::{Carrier, Deliver, Layout, Packet, Received, Room};
 use crate::engine::address;
 use crate::engine::wait::{self, Coalescer, Wait};
-use crate::facts::evidence::{Cause, Evidence, Tally};
+use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::pool::{Buffer, Pool};
 use crate::message::cargo::{Cargo, Piece};
 use crate::message::counters::CarrierCounters;
@@ -282,10 +282,10 @@ impl Carrier for Sockets {
     }
 
     /// What became of the bytes of datagrams that came: copied by the call, and some of them once more.
-    fn received(&self) -> Tally {
+    fn received(&self) -> Ledger {
         let all = self.receiver.ledger();
         let (datagrams, bytes) = self.intake.copied;
-        let mut ledger = Tally::default();
+        let mut ledger = Ledger::default();
         ledger.add(Evidence::Copied(Cause::BelowThreshold), datagrams, bytes);
         let socket = Evidence::Copied(Cause::SocketCall);
         ledger.add(socket, all.datagrams() - datagrams, all.bytes().saturating_sub(bytes));

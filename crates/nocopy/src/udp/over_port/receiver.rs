@@ -17,7 +17,7 @@ use super::way::ETHERNET_BYTES;
 use super::{OpenError, Settings};
 use crate::counter::counters;
 use crate::engine::wait::{self, Coalescer, Waiting};
-use crate::facts::evidence::{Cause, Evidence, Tally};
+use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::area::{Chain, Frame, Packet};
 use crate::port::drivers::{self, Effect};
 use crate::port::{self, ToHost, ToHostError, Wait};
@@ -266,10 +266,10 @@ impl Receiver {
 
     /// What became of the bytes of all payloads up to here: the port's evidence, or the reason they were copied for. (Taking one
     /// from a packet ring copies once more: [`nocopy::Receiver::copied`](crate::Receiver::copied).)
-    pub fn ledger(&self) -> Tally {
+    pub fn ledger(&self) -> Ledger {
         let Received { over_port, over_port_bytes, gathered, gathered_bytes, strays, stray_bytes, .. } =
             self.sorting.received;
-        let mut ledger = Tally::default();
+        let mut ledger = Ledger::default();
         ledger.add(self.port.evidence(), over_port - gathered, over_port_bytes - gathered_bytes);
         ledger.add(Evidence::Copied(Cause::Gathered), gathered, gathered_bytes);
         ledger.add(Evidence::Copied(Cause::SocketCall), strays, stray_bytes);

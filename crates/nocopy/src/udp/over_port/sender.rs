@@ -14,7 +14,7 @@ use super::kernel::Kernel;
 use super::way::{Detour, Way, Ways};
 use crate::counter::counters;
 use crate::engine::route::RouteError;
-use crate::facts::evidence::{Cause, Evidence, Tally};
+use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::area::{Chain, Frame};
 use crate::memory::in_flight::kernel_socket::KernelSocket;
 use crate::port;
@@ -500,10 +500,10 @@ impl Sender {
     }
 
     /// What became of the bytes of all payloads: the port's evidence, or the reason they were copied for.
-    pub fn ledger(&self) -> Tally {
+    pub fn ledger(&self) -> Ledger {
         let Sent { over_port, over_port_bytes, from_slices, from_slices_bytes, through_kernel_bytes, .. } =
             self.sent;
-        let mut ledger = Tally::default();
+        let mut ledger = Ledger::default();
         ledger.add(self.port.evidence(), over_port - from_slices, over_port_bytes - from_slices_bytes);
         ledger.add(Evidence::Copied(Cause::Slice), from_slices, from_slices_bytes);
         ledger.add(Evidence::Copied(Cause::SocketCall), self.sent.through_kernel(), through_kernel_bytes);

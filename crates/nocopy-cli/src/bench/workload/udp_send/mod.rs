@@ -17,7 +17,7 @@ use crate::bench::figure::Figure;
 use crate::bench::result::Evidence;
 use crate::bench::series::{BEST_METHOD, Sample, Series, Trial};
 use crate::bench::traffic::{self, Work, conduct};
-use crate::bench::udp::{self, Ledger};
+use crate::bench::udp::{self, SharedLedger};
 use crate::bench::udp_over_port;
 
 pub(crate) const NAME: &str = "udp-send";
@@ -143,7 +143,7 @@ impl<'a> Context<'a> {
         let method = self.way.name();
         let receive =
             self.taker.map(|taker| taker.open(&place.stage.receiver, datagrams.bytes)).transpose()?;
-        let ledger = Ledger::default();
+        let ledger = SharedLedger::default();
         let (send, evidence) = self.sender(&ledger)?;
         let count = || place.sink.dropped();
         let count: Option<traffic::Sink<'_>> = if self.taker.is_none() { Some(&count) } else { None };
@@ -154,7 +154,7 @@ impl<'a> Context<'a> {
     }
 
     /// Who sends, and what is known of copies beforehand; otherwise the ledger tells afterwards.
-    fn sender<'l>(self, ledger: &'l Ledger) -> Result<(Work<'l>, Option<Evidence>), Failure> {
+    fn sender<'l>(self, ledger: &'l SharedLedger) -> Result<(Work<'l>, Option<Evidence>), Failure> {
         let Self { place, datagrams, way, .. } = self;
         let failed = || Failure::step(way.name(), "open a socket", "see the errno");
         let plain = || datagram_sender::open(&place.stage).map_err(failed());

@@ -1,0 +1,166 @@
+//! Everything that one half has counted, in one value.
+
+use std::fmt;
+use std::ops::Index;
+
+use crate::counter::Counter;
+
+/// Everything that a half has counted since it was opened, in one value.
+///
+/// Five sums have the same meaning for every half. Behind them are the counters that they are made of and all others of that half, each
+/// under its own name: the kernel's where the kernel counts.
+///
+/// ```
+/// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
+/// port.sender().send_copy(b"hello")?;
+/// port.sender().flush()?;
+/// let stats = port.sender().stats()?;
+/// assert_eq!((stats.moved, stats.bytes, stats.dropped), (1, 5, 0));
+/// println!("{stats}"); // the counters that are not 0
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Packets, datagrams, buffers of a stream, blocks or messages that were received, or that the kernel took to send. Not: delivered.
+    pub moved: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those that were lost here, of whatever cause.
+    pub dropped: u64,
+    /// Things that a correct kernel and a correct peer never do.
+    pub faults: u64,
+    /// Calls that handed over what was queued. Always 0 for a half that only receives.
+    pub flushes: u64,
+    counters: Vec<Counter>,
+}
+
+impl Stats {
+    pub(crate) fn moved(moved: u64, bytes: u64) -> Self {
+        Self { moved, bytes, ..Self::default() }
+    }
+
+    /// With counters of things that were lost, all of which add up.
+    pub(crate) fn with_dropped(mut self, counters: impl IntoIterator<Item = Counter>) -> Self {
+        let before = self.counters.len();
+        self.counters.extend(counters);
+        self.dropped += self.counters[before..].iter().map(|counter| counter.value).sum::<u64>();
+        self
+    }
+
+    /// With counters of faults, all of which add up.
+    pub(crate) fn with_faults(mut self, counters: impl IntoIterator<Item = Counter>) -> Self {
+        let before = self.counters.len();
+        self.counters.extend(counters);
+        self.faults += self.counters[before..].iter().map(|counter| counter.value).sum::<u64>();
+        self
+    }
+
+    /// With counters that belong to none of the sums.
+    pub(crate) fn with(mut self, counters: impl IntoIterator<Item = Counter>) -> Self {
+        self.counters.extend(counters);
+        self
+    }
+
+    /// All counters of this half.
+    pub fn counters(&self) -> &[Counter] {
+        &self.counters
+    }
+
+    /// The counter of that name; `None` if this half has none.
+    pub fn get(&self, name: &str) -> Option<u64> {
+        self.counters.iter().find(|counter| counter.name == name).map(|counter| counter.value)
+    }
+
+    /// What was counted since `earlier`, the stats of the same half. A counter that went back began anew, so all of it is new.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let counters = self.counters.iter().map(|counter| {
+            let before = earlier.get(&counter.name).unwrap_or(0);
+            Counter { value: Counter::since(counter.value, before), ..counter.clone() }
+        });
+        Self {
+            moved: Counter::since(self.moved, earlier.moved),
+            bytes: Counter::since(self.bytes, earlier.bytes),
+            dropped: Counter::since(self.dropped, earlier.dropped),
+            faults: Counter::since(self.faults, earlier.faults),
+            flushes: Counter::since(self.flushes, earlier.flushes),
+            counters: counters.collect(),
+        }
+    }
+
+    /// These and those of another half, counter by counter.
+    #[must_use]
+    pub fn plus(mut self, other: &Self) -> Self {
+        self.moved += other.moved;
+        self.bytes += other.bytes;
+        self.dropped += other.dropped;
+        self.faults += other.faults;
+        self.flushes += other.flushes;
+        for theirs in &other.counters {
+            match self.counters.iter_mut().find(|mine| mine.name == theirs.name) {
+                Some(mine) => mine.value += theirs.value,
+                None => self.counters.push(theirs.clone()),
+            }
+        }
+        self
+    }
+}
+
+impl Index<&str> for Stats {
+    type Output = u64;
+
+    /// The counter of that name.
+    ///
+    /// # Panics
+    /// If this half has no such counter; [`Stats::get`] does not.
+    fn index(&self, name: &str) -> &u64 {
+        let found = self.counters.iter().find(|counter| counter.name == name);
+        &found.unwrap_or_else(|| panic!("this half has no counter '{name}'")).value
+    }
+}
+
+impl fmt::Display for Stats {
+    /// The sums, then the counters that are not 0.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { moved, bytes, dropped, faults, flushes, counters } = self;
+        write!(f, "{moved} moved, {bytes} bytes, {dropped} dropped, {faults} faults, {flushes} flushes")?;
+        let seen = counters.iter().filter(|counter| counter.value > 0);
+        seen.enumerate().try_for_each(|(place, Counter { name, value, .. })| {
+            write!(f, "{}{name} {value}", if place == 0 { ": " } else { ", " })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counter(name: &'static str, value: u64) -> Counter {
+        Counter { name: name.into(), meaning: "", value }
+    }
+
+    #[test]
+    fn sums_and_counters_agree() {
+        let earlier = Stats::moved(3, 30).with_dropped([counter("full", 1)]);
+        let stats = Stats::moved(10, 100)
+            .with_dropped([counter("full", 2), counter("long", 3)])
+            .with_faults([counter("index", 4)])
+            .with([counter("seen", 0)]);
+        assert_eq!((stats.dropped, stats.faults, stats["long"], stats.get("none")), (5, 4, 3, None));
+        let since = stats.since(&earlier);
+        assert_eq!((since.moved, since.bytes, since.dropped, since["full"]), (7, 70, 4, 1));
+        assert_eq!(
+            stats.to_string(),
+            "10 moved, 100 bytes, 5 dropped, 4 faults, 0 flushes: full 2, long 3, index 4"
+        );
+        let both = earlier.plus(&stats);
+        assert_eq!((both.moved, both["full"], both["index"]), (13, 3, 4));
+    }
+
+    #[test]
+    #[should_panic(expected = "no counter 'unknown'")]
+    fn unknown_names_are_refused() {
+        let _ = Stats::default()["unknown"];
+    }
+}

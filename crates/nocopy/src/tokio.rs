@@ -1,0 +1,154 @@
+//! Any half in a tokio program (feature `tokio`).
+//!
+//! ```no_run
+//! use nocopy::tokio::{AsyncReceiver, AsyncSender};
+//! # async fn echo() -> std::io::Result<()> {
+//! let (receiver, sender) = nocopy::Port::open("eth0").map_err(std::io::Error::other)?.split();
+//! let (mut receiver, mut sender) = (AsyncReceiver::new(receiver)?, AsyncSender::new(sender)?);
+//! loop {
+//!     for packet in receiver.receive().await? {
+//!         sender.send(packet.take()).map_err(|rejected| rejected.reason)?; // the methods of the half itself
+//!     }
+//!     sender.flush().await?;
+//! }
+//! # }
+//! ```
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+
+use crate::engine::half::{ReceiverHalf, SenderHalf};
+use crate::sys::watch::Watched;
+
+/// A half that receives, in a tokio program. It has all methods of that half; those that wait would block the runtime's thread.
+#[derive(Debug)]
+pub struct AsyncReceiver<R> {
+    watched: Watched,
+    half: R,
+}
+
+impl<R: ReceiverHalf> AsyncReceiver<R> {
+    /// Takes a half over.
+    ///
+    /// # Errors
+    /// No descriptor is left, or no tokio reactor runs here.
+    pub fn new(half: R) -> io::Result<Self> {
+        let watched = Watched::none()?;
+        watched.add(&half)?;
+        Ok(Self { watched, half })
+    }
+
+    /// Resolves when there is something to receive, and returns it. It can be dropped unfinished: nothing is lost.
+    ///
+    /// # Errors
+    /// Those of the half.
+    pub async fn receive(&mut self) -> io::Result<R::Received<'_>> {
+        while !self.half.arm()? {
+            self.watched.event().await?;
+        }
+        self.half.try_receive()
+    }
+
+    /// The half.
+    pub fn into_inner(self) -> R {
+        self.half
+    }
+}
+
+/// A half that sends, in a tokio program. It has all methods of that half; those that wait would block the runtime's thread.
+#[derive(Debug)]
+pub struct AsyncSender<S> {
+    watched: Watched,
+    half: S,
+}
+
+impl<S: SenderHalf> AsyncSender<S> {
+    /// Takes a half over.
+    ///
+    /// # Errors
+    /// No descriptor is left, or no tokio reactor runs here.
+    pub fn new(half: S) -> io::Result<Self> {
+        let watched = Watched::none()?;
+        watched.add(&half)?;
+        Ok(Self { watched, half })
+    }
+
+    /// Resolves when an empty buffer is there. What is queued is handed over meanwhile, since that brings buffers back.
+    ///
+    /// # Errors
+    /// Those of [`SenderHalf::flush`].
+    pub async fn buffer(&mut self) -> io::Result<S::Buffer> {
+        loop {
+            if let Some(buffer) = self.half.buffer() {
+                return Ok(buffer);
+            }
+            self.half.try_flush()?;
+            self.event().await?;
+        }
+    }
+
+    /// Resolves when everything that was queued is handed over. Dropped unfinished, the rest stays queued.
+    ///
+    /// # Errors
+    /// Those of [`SenderHalf::flush`].
+    pub async fn flush(&mut self) -> io::Result<()> {
+        while !self.half.try_flush()? {
+            self.event().await?;
+        }
+        Ok(())
+    }
+
+    /// Resolves when everything is handed over, and the kernel is done with all memory.
+    ///
+    /// # Errors
+    /// Those of [`SenderHalf::flush`].
+    pub async fn drain(&mut self) -> io::Result<()> {
+        self.flush().await?;
+        while self.half.in_flight() > 0 {
+            self.event().await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for completions or room, and takes the completions.
+    async fn event(&mut self) -> io::Result<()> {
+        while !self.half.arm()? {
+            self.watched.event().await?;
+        }
+        self.half.reap();
+        Ok(())
+    }
+
+    /// The half.
+    pub fn into_inner(self) -> S {
+        self.half
+    }
+}
+
+impl<R> Deref for AsyncReceiver<R> {
+    type Target = R;
+
+    fn deref(&self) -> &R {
+        &self.half
+    }
+}
+
+impl<R> DerefMut for AsyncReceiver<R> {
+    fn deref_mut(&mut self) -> &mut R {
+        &mut self.half
+    }
+}
+
+impl<S> Deref for AsyncSender<S> {
+    type Target = S;
+
+    fn deref(&self) -> &S {
+        &self.half
+    }
+}
+
+impl<S> DerefMut for AsyncSender<S> {
+    fn deref_mut(&mut self) -> &mut S {
+        &mut self.half
+    }
+}
