@@ -1,5 +1,6 @@
 //! Developer commands: `cargo xtask --help`.
 
+mod api;
 mod bpf;
 mod check;
 mod docs;
@@ -32,10 +33,12 @@ struct Arguments {
 enum Command {
     /// Everything that must pass before a change lands: checks, tests, loom models, instruction guards, the VM lab.
     Test(TestArguments),
-    /// Formatting, lints, layers, documentation, BPF objects: everything that needs no traffic.
+    /// Formatting, lints, layers, public items, documentation, BPF objects: everything that needs no traffic.
     Check,
     /// Build the API documentation, the man pages and the shell completions into target/.
     Docs,
+    /// Write the list of public items of the library into docs/api.txt, which `check` compares.
+    Api,
     /// Count the instructions per packet of the library against loops written by hand (callgrind).
     Instructions,
     /// Build the BPF programs in C; `check` compares what was committed.
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
             return exit_code(gate.finish());
         }
         Command::Docs => docs::build(),
+        Command::Api => api::write(),
         Command::Instructions => {
             let mut gate = Gate::default();
             gate.run("instruction guards", instructions::guards);

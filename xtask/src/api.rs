@@ -1,0 +1,312 @@
+//! The public items of the library: a committed list that is compared, so that growth is a decision.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+
+use serde_json::Value;
+
+use crate::gate::Outcome;
+use crate::step::{Failed, Step, root};
+
+/// The committed list.
+const LIST: &str = "docs/api.txt";
+
+/// The most that there may be: what a user can learn, and what this workspace's own crates may ask of the library besides.
+const TYPES_MAX: usize = 100;
+const FUNCTIONS_MAX: usize = 350;
+const HIDDEN_MAX: usize = 60;
+
+/// Compares the list with the library.
+pub(crate) fn check() -> Outcome {
+    let compare = || {
+        let surface = Surface::read()?;
+        let committed = fs::read_to_string(root().join(LIST)).map_err(|error| {
+            Failed(format!("{LIST}: not read ({error}); write it with 'cargo xtask api'"))
+        })?;
+        surface.check_size()?;
+        differences(&committed, &surface.text()).map_or(Ok(()), |differences| {
+            Err(Failed(format!(
+                "public items differ from {LIST}; if they are meant to, write it with 'cargo xtask api'\n{differences}"
+            )))
+        })
+    };
+    compare().into()
+}
+
+/// Writes the list.
+pub(crate) fn write() -> Result<(), Failed> {
+    let text = Surface::read()?.text();
+    fs::write(root().join(LIST), &text).map_err(|error| Failed(format!("{LIST}: not written ({error})")))?;
+    println!("{}", text.lines().next().unwrap_or_default());
+    Ok(())
+}
+
+/// Lines that are in one text only, marked.
+fn differences(before: &str, after: &str) -> Option<String> {
+    let only = |sign: char, here: &str, there: &str| {
+        let there: Vec<&str> = there.lines().collect();
+        let lines = here.lines().filter(move |line| !there.contains(line));
+        lines.map(|line| format!("{sign} {line}\n")).collect::<String>()
+    };
+    let found = only('-', before, after) + &only('+', after, before);
+    (before != after).then_some(found)
+}
+
+/// What a path leads to.
+#[derive(Debug)]
+struct Item {
+    path: String,
+    /// `struct`, `enum`, `fn` ..., as in the source.
+    kind: String,
+    /// Behind `doc(hidden)`.
+    is_hidden: bool,
+    /// Public fields or variants.
+    parts: Vec<String>,
+    /// Public functions with the names of their arguments, and whether they are hidden.
+    functions: Vec<(String, bool)>,
+}
+
+impl Item {
+    fn is_type(&self) -> bool {
+        !matches!(self.kind.as_str(), "fn" | "constant" | "macro")
+    }
+}
+
+/// All public items by rustdoc's number, each with its shortest path.
+#[derive(Debug, Default)]
+struct Surface(BTreeMap<String, Item>);
+
+impl Surface {
+    fn read() -> Result<Self, Failed> {
+        let rustdoc = root().join("xtask/src/rustdoc-json.sh");
+        let options = ["rustdoc", "--quiet", "--package", "nocopy", "--lib", "--features", "tokio"];
+        let json = ["--", "-Zunstable-options", "--output-format", "json", "--document-hidden-items"];
+        Step::cargo("public items", &[&options[..], &json].concat())
+            .with("RUSTDOC", &rustdoc.display().to_string())
+            .run()?;
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
+        let path = target.join("doc/nocopy.json");
+        let failed = |error: &dyn std::fmt::Display| Failed(format!("{}: {error}", path.display()));
+        let text = fs::read_to_string(&path).map_err(|error| failed(&error))?;
+        let crate_: Value = serde_json::from_str(&text).map_err(|error| failed(&error))?;
+        Ok(Self::of(&crate_))
+    }
+
+    fn of(crate_: &Value) -> Self {
+        let mut walk = Walk { index: &crate_["index"], found: Self::default() };
+        walk.module(walk.item(&crate_["root"]), "nocopy", false);
+        walk.found
+    }
+
+    fn types(&self, hidden: bool) -> usize {
+        self.0.values().filter(|item| item.is_type() && item.is_hidden == hidden).count()
+    }
+
+    fn functions(&self, hidden: bool) -> usize {
+        let free = self.0.values().filter(|item| item.kind == "fn" && item.is_hidden == hidden).count();
+        let functions = self.0.values().filter(|item| !item.is_hidden).flat_map(|item| &item.functions);
+        free + functions.filter(|(_, is_hidden)| *is_hidden == hidden).count()
+    }
+
+    /// Types and free functions of `integration`, and hidden functions of public types.
+    fn hidden(&self) -> usize {
+        self.types(true) + self.functions(true)
+    }
+
+    fn summary(&self) -> String {
+        let (types, functions, hidden) = (self.types(false), self.functions(false), self.hidden());
+        format!("{types} types, {functions} functions; {hidden} hidden, for crates of this workspace")
+    }
+
+    fn check_size(&self) -> Result<(), Failed> {
+        let is_small = self.types(false) <= TYPES_MAX
+            && self.functions(false) <= FUNCTIONS_MAX
+            && self.hidden() <= HIDDEN_MAX;
+        let limits = format!("{TYPES_MAX} types, {FUNCTIONS_MAX} functions, {HIDDEN_MAX} hidden");
+        let failed = || Failed(format!("too many public items: {} (at most {limits})", self.summary()));
+        is_small.then_some(()).ok_or_else(failed)
+    }
+
+    fn text(&self) -> String {
+        let mut text = self.summary() + "\n";
+        let mut items: Vec<&Item> = self.0.values().collect();
+        items.sort_by_key(|item| &item.path);
+        let (hidden, public): (Vec<&Item>, Vec<&Item>) = items.into_iter().partition(|item| item.is_hidden);
+        for item in public {
+            let Item { path, kind, parts, functions, .. } = item;
+            let _ = write!(text, "\n{kind} {path}");
+            let _ =
+                if parts.is_empty() { writeln!(text) } else { writeln!(text, " {{ {} }}", parts.join(", ")) };
+            for (function, is_hidden) in functions {
+                let _ = writeln!(text, "    {}{function}", if *is_hidden { "(hidden) " } else { "" });
+            }
+        }
+        text += "\nhidden:\n";
+        for Item { path, kind, .. } in hidden {
+            let _ = writeln!(text, "    {kind} {path}");
+        }
+        text
+    }
+}
+
+/// A walk through the modules of a crate, as rustdoc describes it.
+struct Walk<'a> {
+    index: &'a Value,
+    found: Surface,
+}
+
+impl<'a> Walk<'a> {
+    /// The item of that number; null for one of another crate.
+    fn item(&self, id: &Value) -> &'a Value {
+        &self.index[id.to_string()]
+    }
+
+    fn module(&mut self, module: &'a Value, path: &str, is_hidden: bool) {
+        for id in array(&module["inner"]["module"]["items"]) {
+            let item = self.item(id);
+            if item["visibility"] == "public" {
+                let name = item["name"].as_str().unwrap_or_default();
+                self.visit(item, path, name, is_hidden || is_doc_hidden(item));
+            }
+        }
+    }
+
+    fn visit(&mut self, item: &'a Value, module: &str, name: &str, is_hidden: bool) {
+        let (kind, inner) = kind_of(item);
+        let path = format!("{module}::{name}");
+        match kind {
+            "use" => {
+                let used = self.item(&inner["id"]);
+                let name = inner["name"].as_str().unwrap_or_default();
+                if inner["is_glob"] == true {
+                    self.module(used, module, is_hidden);
+                } else if used.is_null() {
+                    // Of another crate of ours.
+                    let path = format!("{module}::{name}");
+                    self.add(
+                        &inner["source"],
+                        Item { path, kind: "use".into(), is_hidden, parts: vec![], functions: vec![] },
+                    );
+                } else {
+                    self.visit(used, module, name, is_hidden);
+                }
+            }
+            "module" => self.module(item, &path, is_hidden),
+            "function" => {
+                let path = format!("{module}::{}", signature(item));
+                self.add(
+                    &item["id"],
+                    Item { path, kind: "fn".into(), is_hidden, parts: vec![], functions: vec![] },
+                );
+            }
+            _ => {
+                let (parts, functions) = (self.parts(kind, inner), self.functions(inner));
+                self.add(
+                    &item["id"],
+                    Item { path, kind: kind.replace('_', " "), is_hidden, parts, functions },
+                );
+            }
+        }
+    }
+
+    /// Keeps an item by its shortest path that is not hidden; `id` is the same for all of them.
+    fn add(&mut self, id: &Value, item: Item) {
+        let rank = |item: &Item| (item.is_hidden, item.path.matches("::").count(), item.path.clone());
+        let kept = self.found.0.get(&id.to_string());
+        if kept.is_none_or(|kept| rank(&item) < rank(kept)) {
+            self.found.0.insert(id.to_string(), item);
+        }
+    }
+
+    fn parts(&self, kind: &str, inner: &'a Value) -> Vec<String> {
+        let parts = match kind {
+            "enum" => &inner["variants"],
+            _ => &inner["kind"]["plain"]["fields"],
+        };
+        let parts = array(parts).iter().map(|id| self.item(id));
+        let public = parts.filter(|part| kind == "enum" || part["visibility"] == "public");
+        public.filter_map(|part| part["name"].as_str()).map(str::to_owned).collect()
+    }
+
+    /// Those of a type itself, and those that a trait asks for.
+    fn functions(&self, inner: &'a Value) -> Vec<(String, bool)> {
+        let impls = array(&inner["impls"]).iter().map(|id| &self.item(id)["inner"]["impl"]);
+        let own = impls.filter(|block| block["trait"].is_null()).flat_map(|block| array(&block["items"]));
+        let own = own.map(|id| self.item(id)).filter(|item| item["visibility"] == "public");
+        let asked = array(&inner["items"]).iter().map(|id| self.item(id));
+        let all = own.chain(asked).filter(|item| kind_of(item).0 == "function");
+        let mut all: Vec<(String, bool)> = all.map(|item| (signature(item), is_doc_hidden(item))).collect();
+        all.sort();
+        all
+    }
+}
+
+fn array(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// An item's kind, and what is said of that kind.
+fn kind_of(item: &Value) -> (&str, &Value) {
+    let inner = item["inner"].as_object().and_then(|inner| inner.iter().next());
+    inner.map_or(("", &Value::Null), |(kind, inner)| (kind.as_str(), inner))
+}
+
+fn is_doc_hidden(item: &Value) -> bool {
+    item["attrs"].to_string().contains("doc(hidden)")
+}
+
+/// A function's name with those of its arguments.
+fn signature(item: &Value) -> String {
+    let inputs = array(&item["inner"]["function"]["sig"]["inputs"]);
+    let inputs: Vec<&str> = inputs.iter().filter_map(|input| input[0].as_str()).collect();
+    format!("{}({})", item["name"].as_str().unwrap_or_default(), inputs.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// `pub struct S { pub field }` with `pub fn go(self, to)` and a hidden function, in a private module, used in the root.
+    fn example() -> Value {
+        let function = |id: u32, name: &str, hidden: bool| {
+            let attrs = if hidden { json!([{"other": "#[doc(hidden)]"}]) } else { json!([]) };
+            let inputs = json!([["self", {}], ["to", {}]]);
+            json!({"id": id, "name": name, "visibility": "public", "attrs": attrs, "inner": {"function": {"sig": {"inputs": inputs}}}})
+        };
+        json!({"root": 0, "index": {
+            "0": {"id": 0, "name": "nocopy", "visibility": "public", "attrs": [], "inner": {"module": {"items": [1, 2, 7]}}},
+            "1": {"id": 1, "name": "private", "visibility": "crate", "attrs": [], "inner": {"module": {"items": [3]}}},
+            "2": {"id": 2, "name": null, "visibility": "public", "attrs": [], "inner": {"use": {"name": "S", "id": 3, "is_glob": false}}},
+            "3": {"id": 3, "name": "S", "visibility": "public", "attrs": [],
+                  "inner": {"struct": {"kind": {"plain": {"fields": [8]}}, "impls": [4]}}},
+            "4": {"inner": {"impl": {"trait": null, "items": [5, 6]}}, "attrs": []},
+            "5": function(5, "go", false),
+            "6": function(6, "hook", true),
+            "7": {"id": 7, "name": "integration", "visibility": "public", "attrs": [{"other": "#[doc(hidden)]"}],
+                  "inner": {"module": {"items": [9]}}},
+            "8": {"name": "field", "visibility": "public", "attrs": [], "inner": {"struct_field": {}}},
+            "9": function(9, "inside", false),
+        }})
+    }
+
+    #[test]
+    fn items_are_found_by_the_paths_that_users_name() {
+        let surface = Surface::of(&example());
+        assert_eq!(surface.summary(), "1 types, 1 functions; 2 hidden, for crates of this workspace");
+        let text = surface.text();
+        assert!(
+            text.contains("\nstruct nocopy::S { field }\n    go(self, to)\n    (hidden) hook(self, to)\n"),
+            "{text}"
+        );
+        assert!(text.ends_with("\nhidden:\n    fn nocopy::integration::inside(self, to)\n"), "{text}");
+        surface.check_size().unwrap();
+    }
+
+    #[test]
+    fn what_differs_is_shown() {
+        assert_eq!(differences("a\nb\n", "a\nb\n"), None);
+        assert_eq!(differences("a\nb\n", "a\nc\n").unwrap(), "- b\n+ c\n");
+    }
+}
