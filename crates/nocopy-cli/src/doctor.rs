@@ -1,7 +1,7 @@
 //! `nocopy doctor`: every gate between this machine and a fast port.
 
 use comfy_table::{ContentArrangement, Table, presets};
-use nocopy::probe::{self, Gate, State};
+use nocopy::integration::probe::{self, Gate, State};
 use serde::Serialize;
 
 use crate::arguments::DoctorArguments;

@@ -16,7 +16,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     SocketOverPort(#[from] nocopy::udp::over_port::OpenError),
     #[error(transparent)]
-    Statistics(#[from] nocopy::statistics::SnapshotError),
+    Statistics(#[from] nocopy::integration::statistics::SnapshotError),
     #[error(transparent)]
     Send(#[from] crate::send::Error),
     #[error(transparent)]

@@ -24,11 +24,9 @@
 //! * [`message`]: reliable messages between nodes, over ports or sockets.
 //! * [`capture`]: all packets of an interface that leaves them to the host, in blocks that are owned; [`disk`]: files written past the
 //!   page cache from where packets lie.
-//! * [`area`], [`pool`]: the memory, who owns which part of it, the balance; [`ring`]: the queues shared with the kernel.
+//! * [`area`], [`pool`]: the memory, who owns which part of it, the balance.
 //! * [`filter`]: which packets come to a port, decided before they are copied; [`metadata`]: checksums and times, left to the card or
 //!   told by it; [`xdp`]: programs on an interface, the kernel as a packet source; [`tc`]: a sink where packets enter the host's stack.
-//! * [`probe`]: what this machine and an interface would let a port do; [`statistics`]: everything counted for an interface and the ports
-//!   on it, also those of other processes. Neither changes anything.
 //! * [`policy`]: how the way that is fastest here is chosen.
 //! * [`Evidence`]: whether bytes were copied: *zero-copy*, *copied* with the cause, or *unknown*.
 //!
@@ -61,7 +59,7 @@ pub mod message;
 #[doc(hidden)]
 pub mod model;
 pub mod port;
-pub mod ring;
+mod ring;
 mod stats;
 mod sync;
 mod sys;
@@ -76,7 +74,6 @@ pub use engine::half::{ReceiverHalf, SenderHalf};
 pub use engine::policy;
 pub use facts::evidence::{Cause, Evidence, Ledger};
 pub use facts::rejected::{Reason, Rejected};
-pub use inspect::{probe, statistics};
 pub use memory::area::{Area, Chain, Draft, Drafts, Frame, Packet, SharedFrame};
 pub use memory::pool::{Buffer, Pool};
 pub use memory::{area, pool};

@@ -8,15 +8,6 @@
 //! Both ends keep a private copy of the index they own and a cached copy of the other's, so a batch touches each shared
 //! cache line at most once. The other end is never trusted: an index that claims more than the ring holds is counted
 //! ([`Producer::bad_indices`]) and read as "full" or "empty"; the slot number is masked, so no index leaves the array.
-//!
-//! ```
-//! let (mut producer, mut consumer) = nocopy::ring::pair::<u64>(4);
-//! let mut slots = producer.reserve(3);
-//! slots.push(7).unwrap();
-//! slots.push(8).unwrap();
-//! drop(slots); // publishes both with one store
-//! assert_eq!(consumer.peek(16).collect::<Vec<_>>(), [7, 8]);
-//! ```
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -148,7 +139,7 @@ unsafe impl<T: Send> Sync for PlainMemory<T> {}
 ///
 /// # Panics
 /// If `capacity` is not a power of two.
-pub fn pair<T: Copy + Default + Send + 'static>(capacity: u32) -> (Producer<T>, Consumer<T>) {
+pub(crate) fn pair<T: Copy + Default + Send + 'static>(capacity: u32) -> (Producer<T>, Consumer<T>) {
     assert!(capacity.is_power_of_two(), "ring capacity {capacity} is not a power of two");
     let memory = Arc::new(PlainMemory {
         producer: Line(AtomicU32::new(0)),
@@ -177,7 +168,7 @@ pub(crate) fn closed<T: Copy + Default + Send + 'static>() -> Producer<T> {
 }
 
 /// The end that writes entries: of the fill and tx rings towards the kernel.
-pub struct Producer<T> {
+pub(crate) struct Producer<T> {
     shared: Shared<T>,
     /// Next slot to write; runs ahead of `published` while entries are staged.
     head: u32,
@@ -195,43 +186,43 @@ impl<T: Copy> Producer<T> {
     }
 
     /// Slots in the ring.
-    pub fn capacity(&self) -> u32 {
+    pub(crate) fn capacity(&self) -> u32 {
         self.shared.capacity()
     }
 
     /// Entries written but not yet seen consumed, staged ones included; looks at the other end's index.
-    pub fn in_flight(&mut self) -> u32 {
+    pub(crate) fn in_flight(&mut self) -> u32 {
         self.refresh();
         self.head.wrapping_sub(self.consumed)
     }
 
     /// Entries written but not yet published.
     #[inline]
-    pub fn staged(&self) -> u32 {
+    pub(crate) fn staged(&self) -> u32 {
         self.head.wrapping_sub(self.published)
     }
 
     /// Entries ever written, staged ones included, modulo 2^32.
     #[inline]
-    pub fn written(&self) -> u32 {
+    pub(crate) fn written(&self) -> u32 {
         self.head
     }
 
     /// Times the other end's index claimed the impossible.
-    pub fn bad_indices(&self) -> u64 {
+    pub(crate) fn bad_indices(&self) -> u64 {
         self.bad_indices
     }
 
     /// Whether the consumer asked to be woken by a system call (`XDP_RING_NEED_WAKEUP`).
     #[inline]
-    pub fn needs_wakeup(&self) -> bool {
+    pub(crate) fn needs_wakeup(&self) -> bool {
         self.shared.flags().load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
 
     /// Free slots, at least `wanted` if there are that many; looks at the shared index only when the cached one
     /// does not suffice.
     #[inline]
-    pub fn free(&mut self, wanted: u32) -> u32 {
+    pub(crate) fn free(&mut self, wanted: u32) -> u32 {
         let known = self.capacity() - self.head.wrapping_sub(self.consumed);
         if known >= wanted {
             return known;
@@ -257,7 +248,7 @@ impl<T: Copy> Producer<T> {
     /// # Errors
     /// Gives the entry back when the ring is full.
     #[inline]
-    pub fn push(&mut self, entry: T) -> Result<(), T> {
+    pub(crate) fn push(&mut self, entry: T) -> Result<(), T> {
         match self.vacant() {
             Some(slot) => {
                 slot.write(entry);
@@ -269,7 +260,7 @@ impl<T: Copy> Producer<T> {
 
     /// The next slot, if the ring is not full: for an entry that must not be made unless it can be staged.
     #[inline]
-    pub fn vacant(&mut self) -> Option<Vacant<'_, T>> {
+    pub(crate) fn vacant(&mut self) -> Option<Vacant<'_, T>> {
         if self.head.wrapping_sub(self.consumed) > self.shared.mask {
             self.refresh();
             if self.head.wrapping_sub(self.consumed) > self.shared.mask {
@@ -288,14 +279,14 @@ impl<T: Copy> Producer<T> {
 
     /// Shows every staged entry to the consumer with one store (release: pairs with the consumer's acquire).
     #[inline]
-    pub fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
         self.published = self.head;
         self.shared.producer().store(self.head, Ordering::Release);
     }
 
     /// Reserves up to `count` slots, fewer if the ring has fewer free; what was pushed is published on drop.
     #[inline]
-    pub fn reserve(&mut self, count: u32) -> Reservation<'_, T> {
+    pub(crate) fn reserve(&mut self, count: u32) -> Reservation<'_, T> {
         let left = self.free(count).min(count);
         let (entries, mask, next) = (self.shared.entries, self.shared.mask as usize, u64::from(self.head));
         Reservation { entries, mask, next, end: next + u64::from(left), ring: self }
@@ -310,14 +301,14 @@ impl<T: Copy> Producer<T> {
 
 /// One free slot of a ring; see [`Producer::vacant`].
 #[derive(Debug)]
-pub struct Vacant<'ring, T> {
+pub(crate) struct Vacant<'ring, T> {
     ring: &'ring mut Producer<T>,
 }
 
 impl<T: Copy> Vacant<'_, T> {
     /// Stages an entry in the slot.
     #[inline]
-    pub fn write(self, entry: T) {
+    pub(crate) fn write(self, entry: T) {
         self.ring.write(entry);
     }
 }
@@ -325,7 +316,7 @@ impl<T: Copy> Vacant<'_, T> {
 /// Slots reserved in a ring. Pushed entries are published on drop, also while unwinding: an entry may carry ownership
 /// of a frame, and an entry written but never published would be a frame lost.
 #[derive(Debug)]
-pub struct Reservation<'ring, T: Copy> {
+pub(crate) struct Reservation<'ring, T: Copy> {
     ring: &'ring mut Producer<T>,
     // Copies of what the ring says, so that a loop over slots keeps them in registers: each of a register's size, or the
     // compiler packs two into one.
@@ -342,7 +333,7 @@ unsafe impl<T: Copy + Send> Send for Reservation<'_, T> {}
 impl<T: Copy> Reservation<'_, T> {
     /// Slots still free in this reservation.
     #[inline]
-    pub fn left(&self) -> u32 {
+    pub(crate) fn left(&self) -> u32 {
         (self.end - self.next) as u32
     }
 
@@ -367,7 +358,8 @@ impl<T: Copy> Reservation<'_, T> {
     /// # Errors
     /// Gives the entry back when the reservation is used up.
     #[inline]
-    pub fn push(&mut self, entry: T) -> Result<(), T> {
+    #[allow(dead_code)] // for tests and models: the library knows that there is room
+    pub(crate) fn push(&mut self, entry: T) -> Result<(), T> {
         if self.next == self.end {
             return Err(entry);
         }
@@ -398,7 +390,7 @@ impl<T: Copy> Drop for Reservation<'_, T> {
 }
 
 /// The end that reads entries: of the rx and completion rings from the kernel.
-pub struct Consumer<T> {
+pub(crate) struct Consumer<T> {
     shared: Shared<T>,
     /// Next slot to read.
     tail: u32,
@@ -414,24 +406,24 @@ impl<T: Copy> Consumer<T> {
     }
 
     /// Slots in the ring.
-    pub fn capacity(&self) -> u32 {
+    pub(crate) fn capacity(&self) -> u32 {
         self.shared.capacity()
     }
 
     /// Times the other end's index claimed the impossible.
-    pub fn bad_indices(&self) -> u64 {
+    pub(crate) fn bad_indices(&self) -> u64 {
         self.bad_indices
     }
 
     /// Entries ever read, modulo 2^32.
     #[inline]
-    pub fn read(&self) -> u32 {
+    pub(crate) fn read(&self) -> u32 {
         self.tail
     }
 
     /// Entries ready to be read; looks at the shared index when fewer than `wanted` are known.
     #[inline]
-    pub fn available(&mut self, wanted: u32) -> u32 {
+    pub(crate) fn available(&mut self, wanted: u32) -> u32 {
         let known = self.produced.wrapping_sub(self.tail);
         if known >= wanted {
             return known;
@@ -449,7 +441,7 @@ impl<T: Copy> Consumer<T> {
 
     /// Takes up to `count` entries; what was read is released to the producer on drop.
     #[inline]
-    pub fn peek(&mut self, count: u32) -> Peek<'_, T> {
+    pub(crate) fn peek(&mut self, count: u32) -> Peek<'_, T> {
         let next = self.tail;
         let end = next.wrapping_add(self.available(count).min(count));
         // Everything offered counts as read until drop puts back what was not: an iterator that is forgotten loses
@@ -467,7 +459,7 @@ impl<T: Copy> Consumer<T> {
 
 /// Entries ready in a ring: an iterator that copies each entry out once, and releases the slots it read on drop.
 #[derive(Debug)]
-pub struct Peek<'ring, T: Copy> {
+pub(crate) struct Peek<'ring, T: Copy> {
     ring: &'ring mut Consumer<T>,
     // Copies of what the ring says, so that a loop over entries keeps them in registers.
     entries: NonNull<Slot<T>>,
@@ -493,7 +485,7 @@ impl<T: Copy> Peek<'_, T> {
 
     /// The entry `ahead` places after the next one, without taking it.
     #[inline]
-    pub fn look(&self, ahead: u32) -> Option<T> {
+    pub(crate) fn look(&self, ahead: u32) -> Option<T> {
         if ahead >= self.end.wrapping_sub(self.next) {
             return None;
         }

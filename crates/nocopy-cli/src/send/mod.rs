@@ -26,8 +26,8 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use nocopy::Port;
+use nocopy::integration::statistics::Snapshot;
 use nocopy::port::Purpose;
-use nocopy::statistics::Snapshot;
 use nocopy::xdp::Generator;
 use nocopy_lab::Interface;
 use nocopy_proto::wire::udp::HEADER_BYTES as UDP_HEADER_BYTES;

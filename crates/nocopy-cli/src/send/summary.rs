@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nocopy::area::Balance;
-use nocopy::statistics::{Counter, LinkCounters, SenderCounters};
+use nocopy::integration::statistics::{Counter, LinkCounters, SenderCounters};
 use nocopy::{Evidence, Port};
 use serde::Serialize;
 

@@ -6,7 +6,7 @@ mod report;
 use std::thread::sleep;
 
 use console::Term;
-use nocopy::statistics::Snapshot;
+use nocopy::integration::statistics::Snapshot;
 
 use crate::arguments::StatsArguments;
 use crate::{Failure, Outcome, capability, print};

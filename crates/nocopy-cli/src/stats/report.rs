@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use nocopy::statistics::{Change, Counter, Snapshot};
+use nocopy::integration::statistics::{Change, Counter, Snapshot};
 
 /// A counter with its rate.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Report {
             let counted = counted.and_then(|counted| counted.sockets.as_ref());
             let counted = counted.map(|sockets| sockets[at].counters().collect());
             let owner = owners.entry(socket.inode).or_insert_with(|| socket.process()).clone();
-            let nocopy::statistics::Socket { inode, queue, zero_copy, .. } = *socket;
+            let nocopy::integration::statistics::Socket { inode, queue, zero_copy, .. } = *socket;
             let source = Source::Socket(Socket { inode, queue, zero_copy, owner });
             groups.push(group(source, socket.counters().collect(), counted));
         }

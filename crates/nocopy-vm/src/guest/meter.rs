@@ -34,6 +34,9 @@ const FUNCTIONS: &[&str] = &[
     "tcp_sendmsg_locked",
 ];
 
+/// The longest headers of a TCP packet: Ethernet, IPv6, TCP with all options.
+const HEADERS_BYTES_MAX: u64 = 14 + 40 + 60;
+
 /// Watched at their ends, by programs of these names.
 const FUNCTIONS_LEFT: [(&str, &str); 4] = [
     ("skb_segment", "skb_segment_end"),
@@ -121,5 +124,18 @@ impl Copies {
     /// Bytes copied that way.
     pub(crate) fn bytes(&self, way: Way) -> u64 {
         self.of(way).iter().map(|account| account.bytes).sum()
+    }
+
+    /// Bytes copied that way, without headers alone: a TCP packet that is sent again while its first copy is still queued gets headers of
+    /// its own, and shares the payload (`tcp_retransmit_skb`, `skb_unclone`). A slow machine makes the kernel send again.
+    pub(crate) fn payload_bytes(&self, way: Way) -> u64 {
+        let accounts = self.of(way).into_iter();
+        accounts.filter(|account| !account.is_headers_alone()).map(|account| account.bytes).sum()
+    }
+}
+
+impl Account {
+    fn is_headers_alone(&self) -> bool {
+        self.function == "pskb_expand_head" && self.bytes <= self.calls * HEADERS_BYTES_MAX
     }
 }

@@ -1,7 +1,8 @@
 use std::time::{Duration, Instant};
 
 use nocopy::port::OpenError;
-use nocopy::{Mode, Port, probe};
+use nocopy::integration::probe;
+use nocopy::{Mode, Port};
 use nocopy_lab::End;
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-use nocopy::probe::{self, Gate, State};
+use nocopy::integration::probe::{self, Gate, State};
 use nocopy_lab::End;
 use serde_json::json;
 

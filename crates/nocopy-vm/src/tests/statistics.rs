@@ -1,4 +1,4 @@
-use nocopy::statistics::{Direction, Snapshot};
+use nocopy::integration::statistics::{Direction, Snapshot};
 use nocopy_lab::End;
 use serde_json::json;
 
@@ -46,6 +46,6 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     traffic::assert_settled(&mut left)
 }
 
-fn snapshot(end: &End) -> Result<Snapshot, nocopy::statistics::SnapshotError> {
+fn snapshot(end: &End) -> Result<Snapshot, nocopy::integration::statistics::SnapshotError> {
     end.namespace().run(|| Snapshot::of(end.interface()))
 }

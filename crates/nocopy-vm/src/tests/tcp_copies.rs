@@ -32,14 +32,14 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         for (name, memory) in memories {
             let evidence = Evidence::ZeroCopy;
             let (ledger, copies) = measure(guest, &meter, &Case { name, method, memory, evidence })?;
-            let moved_and_copied_bytes = (ledger.zero_copy_bytes(), copies.bytes(Way::Sent));
+            let moved_and_copied_bytes = (ledger.zero_copy_bytes(), copies.payload_bytes(Way::Sent));
             assert_eq!(moved_and_copied_bytes, (BYTES, 0), "{method}, {name}: {ledger}; {copies:?}");
         }
     }
     for method in PublishedMethod::ALL {
         let (ledger, copies) = measure_published(guest, &meter, method)?;
         let copied_bytes = if method == PublishedMethod::Copy { BYTES } else { 0 };
-        assert_eq!(copies.bytes(Way::Sent), copied_bytes, "{method}: {ledger}; {copies:?}");
+        assert_eq!(copies.payload_bytes(Way::Sent), copied_bytes, "{method}: {ledger}; {copies:?}");
         // Nothing tells of what goes by reference.
         assert_eq!(ledger.zero_copy_bytes(), 0, "{method}: {ledger}");
     }

@@ -1,5 +1,6 @@
 use nocopy::port::PortBuilder;
-use nocopy::{Evidence, Mode, Port, probe};
+use nocopy::integration::probe;
+use nocopy::{Evidence, Mode, Port};
 use nocopy_lab::End;
 use serde_json::json;
 

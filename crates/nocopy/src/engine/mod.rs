@@ -6,7 +6,7 @@
 
 pub(crate) mod address;
 pub(crate) mod choice;
-pub mod half;
+pub(crate) mod half;
 pub(crate) mod path;
 pub mod policy;
 pub(crate) mod reaper;

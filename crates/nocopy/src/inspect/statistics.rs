@@ -1,7 +1,7 @@
 //! Everything that is counted for an interface and the ports on it, at one moment and between two.
 //!
 //! ```no_run
-//! use nocopy::statistics::Snapshot;
+//! use nocopy::integration::statistics::Snapshot;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let before = Snapshot::of("eth0")?;
 //! std::thread::sleep(std::time::Duration::from_secs(1));

@@ -1,6 +1,6 @@
 //! What the probe says of a machine and of a veth pair whose settings are known.
 
-use nocopy::probe::{self, Gate, State};
+use nocopy::integration::probe::{self, Gate, State};
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
 

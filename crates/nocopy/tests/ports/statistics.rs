@@ -1,7 +1,7 @@
 //! Snapshots of everything counted, on known traffic in a private lab.
 
 use crate::common;
-use nocopy::statistics::{InterfaceError, ReceiverCounters, Snapshot, SnapshotError};
+use nocopy::integration::statistics::{InterfaceError, ReceiverCounters, Snapshot, SnapshotError};
 use nocopy::{Mode, Port};
 use nocopy_lab::patience::wait_until;
 use nocopy_lab::{End, Lab, Missing};

@@ -11,10 +11,11 @@ use crate::common::{
     send,
 };
 
+use nocopy::integration::probe;
+use nocopy::integration::statistics::Snapshot;
 use nocopy::port::{OpenError, PortBuilder, RejectedReason};
-use nocopy::statistics::Snapshot;
 use nocopy::xdp::{self, Attach, Generator, Program};
-use nocopy::{Cause, Evidence, Frame, Mode, Port, Wait, probe};
+use nocopy::{Cause, Evidence, Frame, Mode, Port, Wait};
 use nocopy_lab::patience::{uninterrupted, wait_until};
 use nocopy_lab::{End, Lab};
 

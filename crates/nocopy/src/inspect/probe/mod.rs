@@ -4,7 +4,7 @@
 //! *unknown* where nobody can say without trying.
 //!
 //! ```
-//! for gate in nocopy::probe::machine() {
+//! for gate in nocopy::integration::probe::machine() {
 //!     println!("{gate}");
 //! }
 //! ```
