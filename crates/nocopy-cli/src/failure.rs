@@ -8,7 +8,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Lab(#[from] nocopy_lab::Error),
     #[error(transparent)]
-    Xdp(#[from] nocopy::xdp::Error),
+    Xdp(#[from] nocopy::integration::xdp::Error),
     #[error(transparent)]
     Open(#[from] nocopy::port::OpenError),
     #[error(transparent)]
@@ -50,7 +50,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Filter(#[from] nocopy::filter::CompileError),
     #[error("{path}: not a filter: {source}", path = path.display())]
-    Bytecode { path: PathBuf, source: nocopy::filter::ParseError },
+    Bytecode { path: PathBuf, source: nocopy_proto::filter::ParseError },
     #[error(transparent)]
     Capture(#[from] nocopy::capture::CaptureError),
     #[error("{path}: the file exists: give --force to overwrite it, or another name", path = path.display())]

@@ -15,7 +15,7 @@ pub(crate) fn open(builder: PortBuilder, interface: &str) -> Result<Queues, Fail
     match queues.ports().iter().find(|port| port.mode() == Mode::PacketRing) {
         None => Ok(queues),
         Some(port) => {
-            let why = port.refusals().iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            let why = port.explain().refusals.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
             Err(Failure::NotTaken { interface: interface.to_owned(), why })
         }
     }

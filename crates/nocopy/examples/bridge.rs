@@ -7,8 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use nocopy::area::AreaConfig;
-use nocopy::port::{Receiver, Rejected, RejectedReason, Sender};
-use nocopy::{Area, Port};
+use nocopy::{Area, Port, Reason, Receiver, Rejected, Sender};
 
 /// Forwards one way, and returns packets forwarded and dropped.
 fn forward(from: &mut Receiver, to: &mut Sender, stop: &AtomicBool) -> std::io::Result<(u64, u64)> {
@@ -16,7 +15,7 @@ fn forward(from: &mut Receiver, to: &mut Sender, stop: &AtomicBool) -> std::io::
     while !stop.load(Relaxed) {
         for packet in from.receive_timeout(Duration::from_millis(100))? {
             let mut sent = to.send(packet.take());
-            if let Err(Rejected { frame, reason: RejectedReason::RingFull }) = sent {
+            if let Err(Rejected { item: frame, reason: Reason::Full }) = sent {
                 to.flush()?;
                 sent = to.send(frame);
             }

@@ -1,6 +1,6 @@
 //! Counts packets that match: `filter INTERFACE EXPRESSION [COUNT]`, an expression of pcap-filter(7) such as `udp port 9000`
 //!
-//! Only what matches comes here; everything else stays the host's, untouched, as if nobody listened.
+//! Only what matches comes here; everything else stays the host's, untouched, as without this program.
 
 use std::error::Error;
 
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let wanted = filter::compile(&expression)?;
     let mut port = Port::builder(&interface).filter(&wanted).open()?;
-    println!("{}", port.report()); // says where the filter runs
+    println!("{}", port.explain()); // says where the filter runs
     let (mut packets, mut bytes) = (0, 0);
     while packets < count {
         for packet in port.receiver().receive()? {

@@ -39,7 +39,7 @@ fn receive(mut left: usize) -> Result<(), Box<dyn Error>> {
     // 4 MiB: such users may lock only a little memory ('ulimit -l').
     let settings = Port::builder(grant.interface()).ring_sizes(1024, 1024).frame_count(1024, 1024);
     let mut port = settings.open_granted(grant)?;
-    println!("{}", port.report());
+    println!("{}", port.explain());
     println!("receiving as user {}", rustix::process::getuid());
     while left > 0 {
         for packet in port.receiver().receive()?.take(left) {

@@ -26,7 +26,7 @@
 //!   page cache from where packets lie.
 //! * [`area`], [`pool`]: the memory, who owns which part of it, the balance.
 //! * [`filter`]: which packets come to a port, decided before they are copied; [`metadata`]: checksums and times, left to the card or
-//!   told by it; [`xdp`]: programs on an interface, the kernel as a packet source; [`tc`]: a sink where packets enter the host's stack.
+//!   told by it.
 //! * [`policy`]: how the way that is fastest here is chosen.
 //! * [`Evidence`]: whether bytes were copied: *zero-copy*, *copied* with the cause, or *unknown*.
 //!
@@ -77,7 +77,7 @@ pub use facts::rejected::{Reason, Rejected};
 pub use memory::area::{Area, Chain, Draft, Drafts, Frame, Packet, SharedFrame};
 pub use memory::pool::{Buffer, Pool};
 pub use memory::{area, pool};
-pub use port::{Mode, Port, Receiver, Sender, ToHost, Wait, filter, metadata, tc, xdp};
+pub use port::{Mode, Port, Receiver, Sender, ToHost, Wait, filter, metadata};
 pub use stats::Stats;
 
 /// The hardware (MAC) address of an interface of the calling thread's network namespace.

@@ -208,6 +208,16 @@ impl<T: Copy> Producer<T> {
         self.head
     }
 
+    /// Entries that the consumer has not taken yet, staged ones included, from the oldest.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = T> + '_ {
+        let consumed = self.shared.consumer().load(Ordering::Acquire);
+        let is_honest = self.published.wrapping_sub(consumed) <= self.published.wrapping_sub(self.consumed);
+        let first = if is_honest { consumed } else { self.consumed };
+        let count = self.head.wrapping_sub(first);
+        // SAFETY: written by this end, which alone writes and does not while it is borrowed; the other end only reads.
+        (0..count).map(move |place| unsafe { self.shared.slot(first.wrapping_add(place)).read() })
+    }
+
     /// Times the other end's index claimed the impossible.
     pub(crate) fn bad_indices(&self) -> u64 {
         self.bad_indices
@@ -481,6 +491,12 @@ impl<T: Copy> Peek<'_, T> {
         let index = self.next.wrapping_add(ahead) & self.mask;
         // SAFETY: masked and published, as in `entry`.
         Some(unsafe { self.entries.add(index as usize).cast::<T>().read() })
+    }
+
+    /// How many entries were read, modulo 2^32, when the next one is.
+    #[inline]
+    pub(crate) fn position(&self) -> u32 {
+        self.next
     }
 
     /// The entry `ahead` places after the next one, without taking it.

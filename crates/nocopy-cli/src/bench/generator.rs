@@ -4,7 +4,7 @@ use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nocopy::xdp::Generator;
+use nocopy::integration::xdp::Generator;
 
 use super::stage::Site;
 use super::window::Gauge;

@@ -5,7 +5,7 @@ use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nocopy::xdp::Generator;
+use nocopy::integration::xdp::Generator;
 
 use super::baseline::recorder::Running;
 use super::cpu;

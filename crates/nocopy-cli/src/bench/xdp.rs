@@ -3,9 +3,10 @@
 use std::io;
 use std::time::Duration;
 
-use nocopy::Mode;
 use nocopy::filter::Program;
-use nocopy::port::{Fanout, Port, PortBuilder, Purpose, Receiver, RejectedReason, Sender, Wait};
+use nocopy::integration::Fanout;
+use nocopy::port::{Port, PortBuilder, Purpose, Receiver, Sender, Wait};
+use nocopy::{Mode, Reason};
 
 use super::frame::{self, HEADER_BYTES, Template};
 use super::generator::Load;
@@ -193,9 +194,7 @@ pub(crate) fn send(port: Port, template: &Template, gauge: &mut Gauge<'_>) -> io
         return send_chains(&mut sender, template, gauge);
     }
     while gauge.sending() {
-        let mut drafts = sender
-            .drafts(template.batch(), length)
-            .map_err(|reason| io::Error::new(io::ErrorKind::InvalidInput, reason))?;
+        let mut drafts = sender.drafts(template.batch(), length)?;
         let first = sequence;
         while let Some(mut draft) = drafts.next_draft() {
             template.write(&mut draft, sequence);
@@ -203,7 +202,7 @@ pub(crate) fn send(port: Port, template: &Template, gauge: &mut Gauge<'_>) -> io
             sequence += 1;
         }
         drop(drafts);
-        sender.flush()?;
+        sender.try_flush()?;
         gauge.count(sequence - first);
     }
     Ok(())
@@ -212,18 +211,18 @@ pub(crate) fn send(port: Port, template: &Template, gauge: &mut Gauge<'_>) -> io
 /// The same with packets longer than a frame.
 fn send_chains(sender: &mut Sender, template: &Template, gauge: &mut Gauge<'_>) -> io::Result<()> {
     let mut sequence: u64 = 0;
+    let mut packet = template.bytes().to_vec();
     while gauge.sending() {
         let first = sequence;
         for _ in 0..template.batch() {
-            let Some(mut chain) = sender.chain(template.bytes()) else { break };
-            chain.write_at(HEADER_BYTES, &sequence.to_be_bytes());
-            match sender.send_chain(chain) {
+            packet[HEADER_BYTES..][..8].copy_from_slice(&sequence.to_be_bytes());
+            match sender.send_copy(&packet) {
                 Ok(()) => sequence += 1,
-                Err(rejected) if rejected.reason == RejectedReason::RingFull => break,
-                Err(rejected) => return Err(io::Error::other(rejected.to_string())),
+                Err(Reason::Full) => break,
+                Err(reason) => return Err(reason.into()),
             }
         }
-        sender.flush()?;
+        sender.try_flush()?;
         gauge.count(sequence - first);
     }
     Ok(())
@@ -297,11 +296,11 @@ pub(crate) fn pair(
 
 impl Exchange for Talker {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        let mut frame = self.sender.frame().ok_or_else(none_left)?;
+        let mut frame = self.sender.buffer().ok_or_else(none_left)?;
         let headers = &self.template.bytes()[..HEADER_BYTES];
         frame.append(headers.len()).ok_or_else(too_small)?.copy_from_slice(headers);
         frame.append(message.len()).ok_or_else(too_small)?.copy_from_slice(message);
-        self.sender.send(frame).map_err(|rejected| io::Error::other(rejected.to_string()))?;
+        self.sender.send(frame).map_err(|rejected| rejected.reason)?;
         self.sender.flush()
     }
 

@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use nocopy::metadata::Clock;
-use nocopy::port::{Queues, Statistics};
+use nocopy::port::Queues;
 use nocopy::{Chain, Packet as Received, Port};
 use nocopy_proto::pcapng::{Counts, Direction, Packet};
 
@@ -74,7 +74,7 @@ impl Taken {
     /// Takes a batch.
     fn take(&mut self, sink: &mut Sink, timeout: Duration) -> io::Result<()> {
         let now = now_ns();
-        let (_, mut batch) = self.queues.receive_timeout(timeout)?;
+        let mut batch = self.queues.receive_timeout(timeout)?;
         while let Some(packet) = batch.next_chain() {
             self.received += 1;
             if self.wanted == 0 {
@@ -93,17 +93,6 @@ impl Taken {
             }
         }
         Ok(())
-    }
-
-    /// What the kernel counted, of all queues.
-    fn statistics(&mut self) -> Statistics {
-        let mut all = Statistics::default();
-        for one in self.queues.ports().iter().filter_map(|port| port.statistics().ok()) {
-            all.rx_dropped += one.rx_dropped;
-            all.rx_ring_full += one.rx_ring_full;
-            all.rx_fill_ring_empty_descs += one.rx_fill_ring_empty_descs;
-        }
-        all
     }
 }
 
@@ -150,17 +139,19 @@ impl Recording for Taken {
                 break;
             }
         }
-        let counted = self.statistics();
-        let received = self.received + counted.rx_lost();
-        sink.counts = Counts { time_ns: now_ns(), received, dropped: counted.rx_lost() };
+        let stats = self.queues.stats()?;
+        let filter_lost = stats["filter_lost"];
+        let dropped = stats.dropped - filter_lost;
+        let received = self.received + dropped;
+        sink.counts = Counts { time_ns: now_ns(), received, dropped };
         Ok(Loss {
             received,
-            rx_dropped: counted.rx_dropped,
-            rx_ring_full: counted.rx_ring_full,
-            rx_fill_ring_empty_descs: counted.rx_fill_ring_empty_descs,
+            rx_dropped: stats["rx_dropped"],
+            rx_ring_full: stats["rx_ring_full"],
+            rx_fill_ring_empty_descs: stats["rx_fill_ring_empty_descs"],
             left_out: self.left_out,
             no_payload: self.gather.no_payload,
-            filter_lost: self.queues.ports().iter_mut().map(|port| port.receiver().turned_away().lost).sum(),
+            filter_lost,
             ..Loss::default()
         })
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
-use nocopy::port::{FilterControl, FilterControlError};
+use nocopy::integration::{FilterControl, FilterControlError};
 use nocopy_proto::run::FilterRequest;
 
 /// Of all processes together: each holds two descriptors.

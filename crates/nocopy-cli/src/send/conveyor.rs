@@ -1,8 +1,7 @@
 //! Packets from a source to a port, each when it is due.
 
-use nocopy::metadata::Place;
-use nocopy::port::RejectedReason;
-use nocopy::{Port, Sender};
+use nocopy::{Port, Reason, Sender};
+use nocopy_proto::wire::checksum::Place;
 
 use super::error::Error;
 use super::queue::{Next, Queue, Step, Tally};
@@ -40,7 +39,7 @@ impl<S: Source> Conveyor<S> {
     pub(super) fn new(mut port: Port, queue: Queue<S>, bytes_max: usize, checksum: Option<Place>) -> Self {
         // Nothing is as long as that: the refusal says what is.
         let draft_bytes_max = match port.sender().drafts(0, usize::MAX) {
-            Err(RejectedReason::TooLong { bytes_max: longest }) => longest.min(bytes_max),
+            Err(Reason::TooLong { bytes_max: longest }) => longest.min(bytes_max),
             _ => bytes_max,
         };
         let batch = (BATCH_BYTES / draft_bytes_max).clamp(1, BATCH_MAX);
@@ -63,7 +62,7 @@ impl<S: Source> Conveyor<S> {
 impl<S: Source> Belt for Conveyor<S> {
     fn step(&mut self, now_ns: u64) -> Result<Step, Failure> {
         let step = self.fill(now_ns);
-        self.port.sender().flush().map_err(Error::Port)?;
+        self.port.sender().try_flush().map_err(Error::Port)?;
         step
     }
 
@@ -88,7 +87,7 @@ impl<S: Source> Conveyor<S> {
             };
             if bytes > *draft_bytes_max {
                 drop(drafts);
-                return send_long(queue, sender, bytes, long);
+                return send_long(queue, sender, bytes, *draft_bytes_max, long);
             }
             let Some(mut draft) = drafts.next_draft() else { break };
             draft.truncate(bytes);
@@ -98,7 +97,7 @@ impl<S: Source> Conveyor<S> {
                 Some(place) => {
                     draft
                         .queue_checksummed(*place)
-                        .map_err(RejectedReason::ChecksumOutside)
+                        .map_err(Reason::ChecksumOutside)
                         .map_err(Error::Rejected)?;
                 }
             }
@@ -113,25 +112,19 @@ fn send_long<S: Source>(
     queue: &mut Queue<S>,
     sender: &mut Sender,
     bytes: usize,
+    frame_bytes_max: usize,
     long: &mut Vec<u8>,
 ) -> Result<Step, Failure> {
     long.resize(bytes, 0);
     queue.source.write(long);
-    let Some(chain) = sender.chain(long) else { return Ok(Step::NoRoom) };
-    let frames = chain.buffers().len();
-    match sender.send_chain(chain) {
-        Ok(()) => queue.sent(bytes, frames),
-        Err(rejected) if rejected.reason == RejectedReason::RingFull => return Ok(Step::NoRoom),
-        Err(rejected)
-            if matches!(
-                rejected.reason,
-                RejectedReason::TooLong { .. } | RejectedReason::TooManyFrames { .. }
-            ) =>
-        {
+    match sender.send_copy(long) {
+        Ok(()) => queue.sent(bytes, bytes.div_ceil(frame_bytes_max)),
+        Err(Reason::Full) => return Ok(Step::NoRoom),
+        Err(Reason::TooLong { .. }) => {
             queue.schedule.tally.too_long += 1;
             queue.source.advance();
         }
-        Err(rejected) => return Err(Error::Rejected(rejected.reason).into()),
+        Err(reason) => return Err(Error::Rejected(reason).into()),
     }
     Ok(Step::Sent)
 }

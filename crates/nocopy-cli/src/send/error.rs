@@ -4,8 +4,8 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use nocopy::Reason;
 use nocopy::metadata::Unsupported;
-use nocopy::port::RejectedReason;
 use nocopy_proto::wire::UdpFrameError;
 
 use super::replay::Damage;
@@ -55,7 +55,7 @@ pub(crate) enum Error {
     )]
     SpeedOfFlatOut,
     #[error("cannot send: {0}")]
-    Rejected(#[from] RejectedReason),
+    Rejected(#[from] Reason),
     /// A port's own words.
     #[error("{0}")]
     Port(#[source] io::Error),

@@ -1,6 +1,6 @@
 //! The kernel as the generator: one frame, resent as it is.
 
-use nocopy::xdp::Generator;
+use nocopy::integration::xdp::Generator;
 
 use super::conveyor::Belt;
 use super::error::Error;

@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 
 use nocopy::Port;
 use nocopy::integration::statistics::Snapshot;
+use nocopy::integration::xdp::Generator;
 use nocopy::port::Purpose;
-use nocopy::xdp::Generator;
 use nocopy_lab::Interface;
 use nocopy_proto::wire::udp::HEADER_BYTES as UDP_HEADER_BYTES;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -162,9 +162,9 @@ impl<'a> Sending<'a> {
     fn generate(&self, payload: Option<Payload>) -> Result<Outcome, Failure> {
         let template = self.template(payload)?;
         let (frame_bytes, checksum) = (template.frame_bytes(), template.left_checksum());
-        let mut port = self.open(checksum.is_some())?;
+        let port = self.open(checksum.is_some())?;
         if checksum.is_some()
-            && let Err(source) = port.sender().offers().checksum
+            && let Err(source) = port.explain().checksum
         {
             return Err(Error::DeviceChecksum { interface: self.interface.name.clone(), source }.into());
         }

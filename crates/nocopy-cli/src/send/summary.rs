@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nocopy::area::Balance;
-use nocopy::integration::statistics::{Counter, LinkCounters, SenderCounters};
+use nocopy::integration::statistics::{Counter, LinkCounters};
 use nocopy::{Evidence, Port};
 use serde::Serialize;
 
@@ -197,7 +197,7 @@ impl Summary {
         let port = belt.port();
         summary.queue = Some(port.queue());
         summary.mode = port.mode().to_string();
-        summary.report = port.report().to_string().lines().map(|line| line.trim().to_owned()).collect();
+        summary.report = port.explain().to_string().lines().map(|line| line.trim().to_owned()).collect();
         summary.evidence = EvidenceRow::of(port.evidence());
         summary.dropped = dropped(port);
         summary.balance = Some(port.balance().into());
@@ -206,7 +206,7 @@ impl Summary {
         summary.completed = match unfinished {
             0 => Some(summary.packets),
             frames => (belt.queue().schedule.tally.frames == summary.packets)
-                .then(|| summary.packets.saturating_sub(frames)),
+                .then(|| summary.packets.saturating_sub(frames as u64)),
         };
         summary
     }
@@ -292,11 +292,8 @@ fn achieved(tally: Tally, pace: Pace, duration: Duration) -> [Option<f64>; 2] {
 
 /// What is counted as lost after it was handed over.
 fn dropped(port: &mut Port) -> Counts {
-    let mut dropped = counts(SenderCounters::from(&*port.sender()).counters());
-    if let Ok(statistics) = port.statistics() {
-        dropped.insert("tx_invalid_descs".into(), statistics.tx_invalid_descs);
-    }
-    dropped
+    let stats = port.sender().stats().unwrap_or_default();
+    counts(stats.counters().iter().filter(|counter| counter.name != "tx_ring_empty_descs").cloned())
 }
 
 fn counts(counters: impl Iterator<Item = Counter>) -> Counts {

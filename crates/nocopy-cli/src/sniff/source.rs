@@ -3,11 +3,10 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use nocopy::area::Faults;
 use nocopy::filter::Program;
-use nocopy::metadata::{Clock, Direction};
-use nocopy::port::{PortBuilder, Purpose, Queues, Statistics};
-use nocopy::{Chain, Evidence, Mode, Packet, Port};
+use nocopy::metadata::Clock;
+use nocopy::port::{PortBuilder, Purpose, Queues};
+use nocopy::{Chain, Evidence, Mode, Packet, Port, Stats};
 
 use crate::arguments::{LOOPBACK, SniffArguments};
 use crate::wall_clock::now_ns;
@@ -30,8 +29,8 @@ pub(super) struct Sighting<'a> {
     /// Bytes the packet has.
     pub(super) packet_bytes: usize,
     pub(super) stamp: Stamp,
-    /// `None` where nobody can tell.
-    pub(super) direction: Option<Direction>,
+    /// Whether the host sends it; `None` where that is not known.
+    pub(super) outgoing: Option<bool>,
 }
 
 /// When a packet was there.
@@ -68,27 +67,23 @@ pub(super) enum Seen {
     Nothing,
 }
 
-/// Of which packets how much is to be seen.
+/// Which packets to show, and how many bytes of each.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wish {
     /// Of each packet, no more bytes than these.
     snap_bytes: usize,
     /// Of packets in pieces, no more than these: the rest would be a copy for nothing.
     joined_bytes: usize,
-    /// Only this way.
-    direction: Option<Direction>,
+    /// Only those that the host sends, or only those that come in.
+    outgoing: Option<bool>,
 }
 
 impl Wish {
     fn of(arguments: &SniffArguments) -> Self {
         let snap_bytes = arguments.snap.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
         let joined_bytes = if arguments.hex { snap_bytes } else { snap_bytes.min(DESCRIBED_BYTES) };
-        let direction = match (arguments.incoming, arguments.outgoing) {
-            (true, _) => Some(Direction::Incoming),
-            (_, true) => Some(Direction::Outgoing),
-            _ => None,
-        };
-        Self { snap_bytes, joined_bytes, direction }
+        let outgoing = (arguments.incoming || arguments.outgoing).then_some(!arguments.incoming);
+        Self { snap_bytes, joined_bytes, outgoing }
     }
 }
 
@@ -112,15 +107,15 @@ impl Source {
         timeout: Duration,
         show: &mut impl FnMut(Sighting<'_>) -> Result<(), Failure>,
     ) -> Result<Seen, Failure> {
-        let (_, mut batch) = self.queues.receive_timeout(timeout).map_err(Failure::Receive)?;
+        let mut batch = self.queues.receive_timeout(timeout).map_err(Failure::Receive)?;
         if batch.is_empty() {
             return Ok(Seen::Nothing);
         }
         let mut now = None;
         while let Some(packet) = batch.next_chain() {
             let arrival = packet.buffers().first().map(Packet::arrival);
-            let direction = arrival.and_then(|arrival| arrival.direction.ok());
-            if self.wish.direction.is_some_and(|wanted| direction != Some(wanted)) {
+            let outgoing = arrival.and_then(|arrival| arrival.outgoing.ok());
+            if self.wish.outgoing.is_some_and(|wanted| outgoing != Some(wanted)) {
                 continue;
             }
             let stamp = match arrival.and_then(|arrival| arrival.timestamp.ok()) {
@@ -129,7 +124,7 @@ impl Source {
                 None => Stamp { ns: *now.get_or_insert_with(now_ns), origin: Origin::Reading },
             };
             let (bytes, packet_bytes) = (bytes_of(&packet, self.wish, &mut self.joined), packet.len());
-            show(Sighting { bytes, packet_bytes, stamp, direction })?;
+            show(Sighting { bytes, packet_bytes, stamp, outgoing })?;
         }
         Ok(Seen::Packets)
     }
@@ -160,7 +155,7 @@ impl Source {
         let ports = self.queues.ports().iter().enumerate();
         ports
             .filter(|(place, port)| *place == 0 || port.mode() != first)
-            .map(|(_, port)| port.report().to_string())
+            .map(|(_, port)| port.explain().to_string())
             .collect()
     }
 
@@ -168,10 +163,8 @@ impl Source {
     pub(super) fn drops(&mut self) -> Drops {
         let mut drops = Drops::default();
         for port in self.queues.ports() {
-            // A port that is gone has no more to say; what it said last is lost with it.
-            drops.add(&port.statistics().unwrap_or_default(), port.receiver().faults());
-            // The host's loss: they did not match.
-            drops.count("filter_lost".into(), port.receiver().turned_away().lost);
+            // The counters of a port whose interface is gone are lost with it.
+            drops.add(&port.receiver().stats().unwrap_or_default());
         }
         drops
     }
@@ -212,19 +205,12 @@ pub(super) struct Drops {
 }
 
 impl Drops {
-    fn add(&mut self, statistics: &Statistics, faults: Faults) {
-        self.lost += statistics.rx_lost();
-        let faults = [
-            ("out_of_range", faults.out_of_range),
-            ("not_lent", faults.not_lent),
-            ("misaligned", faults.misaligned),
-            ("bad_index", faults.bad_index),
-        ];
-        let counters = statistics.counters().map(|counter| (counter.name, counter.value));
-        // Of what is sent, nothing is: this only listens.
-        let counters = counters.filter(|(name, _)| !name.starts_with("tx_"));
-        for (name, value) in counters.chain(faults.map(|(name, value)| (name.into(), value))) {
-            self.count(name, value);
+    fn add(&mut self, stats: &Stats) {
+        // What the filter lost did not match: it is the host's loss.
+        self.lost += stats.dropped - stats.get("filter_lost").unwrap_or(0);
+        let is_drop = |name: &str| !["filter_to_host", "rx_copied_out"].contains(&name);
+        for counter in stats.counters().iter().filter(|counter| is_drop(&counter.name)) {
+            self.count(counter.name.clone(), counter.value);
         }
     }
 

@@ -127,7 +127,7 @@ fn port(end: &End) -> Port {
 fn send(port: &mut Port, packets: &[Vec<u8>]) {
     for batch in packets.chunks(512) {
         for packet in batch {
-            let mut frame = port.sender().frame().unwrap();
+            let mut frame = port.sender().buffer().unwrap();
             frame.fill(packet).unwrap();
             port.sender().send(frame).unwrap();
         }
@@ -823,8 +823,7 @@ fn taken_packets_in_several_frames_are_recorded_whole() {
     let recording = Recording::start(lab.right(), &path, &["--take"]);
     let mut left = lab.left().namespace().run(|| Port::builder("nc0").multi_buffer(true).open()).unwrap();
     for packet in &packets {
-        let chain = left.sender().chain(packet).unwrap();
-        left.sender().send_chain(chain).unwrap();
+        left.sender().send_copy(packet).unwrap();
         left.sender().flush().unwrap();
         assert!(left.sender().drain(PATIENCE).unwrap());
     }

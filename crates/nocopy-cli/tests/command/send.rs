@@ -74,7 +74,7 @@ fn received(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
             break;
         }
     }
-    assert_eq!(port.statistics().unwrap().rx_lost(), 0);
+    assert_eq!(port.receiver().stats().unwrap().dropped, 0);
     all
 }
 

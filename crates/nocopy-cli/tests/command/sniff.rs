@@ -98,7 +98,7 @@ fn send(end: &End, frames: &[Vec<u8>]) {
         let opening = Port::builder(end.interface()).mode(Mode::PacketRing).frame_count(0, 64);
         let mut port = opening.ring_sizes(64, 64).open().unwrap();
         for bytes in frames {
-            let mut frame = port.sender().frame().unwrap();
+            let mut frame = port.sender().buffer().unwrap();
             frame.fill(bytes).unwrap();
             port.sender().send(frame).unwrap();
         }
@@ -527,7 +527,7 @@ fn an_interface_of_several_queues() {
                 let builder = Port::builder(end.interface()).queue(queue).mode(Mode::XdpCopyNative);
                 let mut port =
                     builder.frame_count(0, 64).ring_sizes(64, 64).purpose(Purpose::Send).open().unwrap();
-                let mut packet = port.sender().frame().unwrap();
+                let mut packet = port.sender().buffer().unwrap();
                 packet.fill(&[&frame(&lab, 0x88b5)[..], &[number]].concat()).unwrap();
                 port.sender().send(packet).unwrap();
                 assert!(port.sender().drain(PATIENCE).unwrap());

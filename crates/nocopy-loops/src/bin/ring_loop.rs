@@ -106,7 +106,7 @@ fn measured_send_frames(sender: &mut Sender) {
 #[inline(always)]
 fn fill_and_send(sender: &mut Sender) {
     for _ in 0..BATCH {
-        let mut frame = sender.frame().expect("a free frame");
+        let mut frame = sender.buffer().expect("a free frame");
         frame.append(PACKET_BYTES).expect("room").copy_from_slice(black_box(&packet()));
         sender.send(frame).expect("room in the ring");
     }

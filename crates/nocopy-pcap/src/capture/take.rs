@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nocopy::metadata::{Clock, Realtime, Timestamp};
-use nocopy::port::queues::Meter;
-use nocopy::port::{FilterControl, FilterControlError, Queues, ToHost};
-use nocopy::{Mode, Port, xdp};
+use nocopy::integration::{FilterControl, FilterControlError, Meter, Realtime, xdp};
+use nocopy::metadata::{Clock, Timestamp};
+use nocopy::port::{Queues, ToHost};
+use nocopy::{Mode, Port};
 use nocopy_proto::filter::{INSTRUCTIONS_MAX, Program};
 
 use super::interface::{self, Drops, InterfaceKind};
@@ -286,7 +286,7 @@ fn open_queues(name: &str, settings: &Settings, frames: u32) -> Result<Queues, R
     match queues.ports().iter().find(|port| port.mode() == Mode::PacketRing) {
         None => Ok(queues),
         Some(port) => {
-            let reasons: Vec<_> = port.refusals().iter().map(ToString::to_string).collect();
+            let reasons: Vec<_> = port.explain().refusals.iter().map(ToString::to_string).collect();
             Err(Refusal(reasons.join("; ")))
         }
     }

@@ -69,7 +69,7 @@ impl Batches {
         if !self.lengths.contains(&packet.len()) {
             return Ok(Put::Unfit);
         }
-        let mut frame = match self.sender.frame() {
+        let mut frame = match self.sender.buffer() {
             Some(frame) => frame,
             None => self.wait_for_frame(nonblocking)?,
         };
@@ -84,9 +84,9 @@ impl Batches {
     #[cold]
     fn wait_for_frame(&mut self, nonblocking: bool) -> io::Result<nocopy::Frame> {
         for _ in 0..LOOKS {
-            // What the kernel drops meanwhile is told with the next flush.
-            let flushed = self.sender.flush();
-            if let Some(frame) = self.sender.frame() {
+            // What the kernel drops meanwhile is returned by the next flush.
+            let flushed = self.sender.try_flush();
+            if let Some(frame) = self.sender.buffer() {
                 return Ok(frame);
             }
             flushed.map_err(|error| io::Error::from_raw_os_error(super::errno_of(&error)))?;
@@ -104,7 +104,7 @@ impl Batches {
         self.staged = 0;
         self.flushes += 1;
         self.is_lone = false;
-        self.sender.flush()?;
+        self.sender.try_flush()?;
         let dropped = self.sender.dropped();
         Ok(dropped - std::mem::replace(&mut self.dropped, dropped))
     }

@@ -44,7 +44,7 @@ impl Flow {
     /// Sends a batch, or as much of it as there are frames for.
     pub(crate) fn send(&mut self, sender: &mut Sender) -> io::Result<()> {
         for _ in 0..BATCH {
-            let Some(mut frame) = sender.frame() else { break };
+            let Some(mut frame) = sender.buffer() else { break };
             frame.fill(&traffic::stray(self.to, self.next, PACKET_BYTES)).expect("a packet fits a frame");
             if sender.send(frame).is_err() {
                 break; // the ring is full

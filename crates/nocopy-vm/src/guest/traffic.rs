@@ -101,7 +101,7 @@ pub(crate) fn cross(
         let window: Vec<_> =
             (sent..count.min(sent + WINDOW)).map(|number| packet(at, number, bytes)).collect();
         for packet in &window {
-            let mut frame = from.sender().frame().expect("more frames than a window");
+            let mut frame = from.sender().buffer().expect("more frames than a window");
             frame.fill(packet).expect("a packet fits a frame");
             from.sender().send(frame)?;
         }
@@ -158,7 +158,7 @@ pub(crate) fn assert_settled(port: &mut Port) -> Result<(), Failure> {
     assert!(port.sender().drain(ARRIVAL_MAX)?, "frames stay with the kernel: {}", port.balance());
     let balance = port.balance();
     assert!(balance.is_whole() && balance.yours == 0 && balance.lent_tx == 0, "{balance}");
-    assert_eq!(port.receiver().faults().total() + port.sender().faults().total(), 0);
+    assert_eq!(port.receiver().stats()?.faults + port.sender().stats()?.faults, 0);
     Ok(())
 }
 
@@ -197,12 +197,12 @@ pub(crate) fn discard(port: &mut Port) -> Result<(), Failure> {
 }
 
 /// Where everything is, for a failure.
-fn accounts(from: &Port, to: &Port) -> Result<String, Failure> {
+fn accounts(from: &mut Port, to: &mut Port) -> Result<String, Failure> {
     Ok(format!(
-        "sender: {}, {:?}; receiver: {}, {:?}",
+        "sender: {}, {}; receiver: {}, {}",
         from.balance(),
-        from.statistics()?,
+        from.sender().stats()?,
         to.balance(),
-        to.statistics()?
+        to.receiver().stats()?
     ))
 }

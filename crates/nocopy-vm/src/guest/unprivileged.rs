@@ -81,7 +81,7 @@ fn live() -> Result<(), Failure> {
     let mut opener = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let grant = Grant::receive(&opener)?;
     let mut port = small(grant.interface()).open_granted(grant)?;
-    let refusals: Vec<_> = port.refusals().iter().map(ToString::to_string).collect();
+    let refusals: Vec<_> = port.explain().refusals.iter().map(ToString::to_string).collect();
     writeln!(opener, "{}; {}", port.mode(), refusals.join("; "))?;
     let (test, end) = (getppid(), Instant::now() + LIFE_MAX);
     let (receiver, sender) = port.halves();
@@ -128,7 +128,7 @@ fn exchange(port: &mut Port, at: &End, bytes: usize) -> Result<(), Failure> {
         let window: Vec<_> =
             (first..first + WINDOW).map(|number| traffic::packet(at, number, bytes)).collect();
         for packet in &window {
-            let mut frame = port.sender().frame().expect("more frames than a window");
+            let mut frame = port.sender().buffer().expect("more frames than a window");
             frame.fill(packet).expect("a packet fits a frame");
             port.sender().send(frame)?;
         }

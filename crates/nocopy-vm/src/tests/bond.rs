@@ -28,7 +28,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let gates = left.namespace().run(|| probe::interface(bond))?;
     let mut peer = traffic::open(right)?;
     let mut port = left.namespace().run(|| Port::open(bond))?;
-    let report = port.report().to_string();
+    let report = port.explain().to_string();
     guest.record(&json!({ "report": report }));
     assert_eq!(port.mode(), Mode::XdpCopyGeneric, "{report}");
     assert_eq!(probe::first_mode(&gates), Some(port.mode().to_string().as_str()), "{gates:?}");
@@ -44,7 +44,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     assert!(matches!(refused, OpenError::NoMode { .. }), "{refused}");
     let only_sends = Port::builder(bond).frame_count(0, 256).ring_sizes(256, 256);
     let mut port = left.namespace().run(|| only_sends.open())?;
-    assert_eq!(port.mode(), Mode::XdpCopyNative, "{}", port.report());
+    assert_eq!(port.mode(), Mode::XdpCopyNative, "{}", port.explain());
     // Attaching went to the member, whose link it reset behind the bond's back.
     guest.lab().wait_for_carrier()?;
     wait_for_passage(&mut port, &mut peer, right)?;
@@ -58,7 +58,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
 fn wait_for_passage(port: &mut Port, peer: &mut Port, to: &End) -> Result<(), Failure> {
     let started = Instant::now();
     loop {
-        let mut frame = port.sender().frame().expect("a free frame");
+        let mut frame = port.sender().buffer().expect("a free frame");
         frame.fill(&traffic::stray(to.mac(), 0, 64)).expect("a packet fits a frame");
         port.sender().send(frame)?;
         port.sender().flush()?;

@@ -20,7 +20,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         let mut port = traffic::open(guest.lab().left())?;
         let first = round * FRAMES;
         for number in first..first + FRAMES {
-            let mut frame = port.sender().frame().expect("more frames than are sent");
+            let mut frame = port.sender().buffer().expect("more frames than are sent");
             frame.fill(&traffic::packet(right, number, 1000)).expect("a packet fits a frame");
             port.sender().send(frame)?;
         }

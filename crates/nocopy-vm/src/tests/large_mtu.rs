@@ -23,10 +23,10 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let open = |end: &nocopy_lab::End| end.namespace().run(|| Port::open(end.interface()));
     let (mut left, mut right) = (open(lab.left())?, open(lab.right())?);
     assert_ne!(left.mode(), Mode::XdpZeroCopy);
-    let report = left.report().to_string();
+    let report = left.explain().to_string();
     assert!(report.contains("counts buffers in KiB") && report.contains("mtu 1500"), "{report}");
     guest.record(
-        &serde_json::json!({ "mode": left.mode().to_string(), "refused": left.refusals()[0].to_string() }),
+        &serde_json::json!({ "mode": left.mode().to_string(), "refused": left.explain().refusals[0].to_string() }),
     );
     for bytes in [64, MTU_BYTES as usize + 14] {
         traffic::cross(&mut left, &mut right, lab.right(), bytes, PACKETS)?;

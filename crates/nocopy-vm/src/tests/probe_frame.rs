@@ -27,7 +27,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let listener = traffic::small(right.interface()).promiscuous(true);
     let mut peer = right.namespace().run(|| listener.open())?;
     let mut port = open(traffic::ARRIVAL_MAX)?;
-    assert_eq!(port.mode(), Mode::XdpZeroCopy, "{}", port.report());
+    assert_eq!(port.mode(), Mode::XdpZeroCopy, "{}", port.explain());
     // The proof itself: 60 bytes to the card it came from.
     let mut proof = [0; 60];
     proof[..6].copy_from_slice(&left.mac());
@@ -39,9 +39,9 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     // No card is so fast.
     let mut port = open(Duration::ZERO)?;
     assert_ne!(port.mode(), Mode::XdpZeroCopy);
-    let report = port.report().to_string();
+    let report = port.explain().to_string();
     assert!(report.contains("a frame sent as proof was not reported as sent in time"), "{report}");
-    guest.record(&json!({ "refused": port.refusals()[0].to_string() }));
+    guest.record(&json!({ "refused": port.explain().refusals[0].to_string() }));
     while let Some(packet) = peer.receiver().receive_timeout(Duration::from_secs(1))?.next() {
         assert_eq!(*packet, proof);
     }

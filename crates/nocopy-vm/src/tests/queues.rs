@@ -35,7 +35,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         let mut sender = traffic::open(lab.left())?;
         let cpus = pin_each(end, &mut queues)?;
         for flow in 0..FLOWS {
-            let mut frame = sender.sender().frame().expect("a free frame");
+            let mut frame = sender.sender().buffer().expect("a free frame");
             frame.fill(&datagram(lab.left(), end, flow)).expect("a packet fits a frame");
             sender.sender().send(frame)?;
         }
@@ -78,7 +78,8 @@ fn receive(queues: &mut Queues) -> Result<Vec<BTreeSet<u8>>, Failure> {
     let mut seen = vec![BTreeSet::new(); queues.ports().len()];
     let started = Instant::now();
     while seen.iter().map(BTreeSet::len).sum::<usize>() < FLOWS.into() && started.elapsed() < ARRIVAL_MAX {
-        let (queue, batch) = queues.receive_timeout(ARRIVAL_MAX / 10)?;
+        let batch = queues.receive_timeout(ARRIVAL_MAX / 10)?;
+        let queue = batch.queue();
         for packet in batch {
             // The last byte of the source address.
             assert!(seen[queue as usize].insert(packet[29]), "a packet came twice");

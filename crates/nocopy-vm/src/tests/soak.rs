@@ -101,7 +101,7 @@ impl<'guest> Link<'guest> {
     fn send_frames(&mut self, side: usize) -> Result<(), Failure> {
         for _ in 0..self.random.u32(1..32) {
             // A frame first: what is expected must be sent.
-            let Some(mut frame) = self.ports[side].sender().frame() else { break };
+            let Some(mut frame) = self.ports[side].sender().buffer() else { break };
             let Some((number, bytes)) = self.next_packet(side) else { break };
             frame.fill(&traffic::packet(self.ends[1 - side], number, bytes)).expect("a packet fits a frame");
             self.ports[side].sender().send(frame)?;
@@ -241,7 +241,7 @@ impl<'guest> Link<'guest> {
     fn drain(&mut self) -> Result<(), Failure> {
         for port in &mut self.ports {
             assert!(port.sender().drain(traffic::ARRIVAL_MAX)?, "frames stay with the kernel");
-            assert_eq!(port.receiver().faults().total() + port.sender().faults().total(), 0);
+            assert_eq!(port.receiver().stats()?.faults + port.sender().stats()?.faults, 0);
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
-use nocopy::{Cause, Evidence, Mode, Port};
+use nocopy::{Mode, Port};
 use nocopy_lab::Lab;
 use nocopy_proto::MacAddress;
 use nocopy_proto::wire::{EtherType, arp, ethernet};
@@ -38,11 +38,11 @@ fn run(guest: &Guest) -> Result<(), Failure> {
 /// returns how many.
 pub(crate) fn hand_over_requests(lab: &Lab, left: &mut Port, right: &mut Port) -> Result<u64, Failure> {
     let mut host = right.to_host()?;
-    assert_eq!(host.evidence(), Evidence::Copied(Cause::ToHost));
+    assert_eq!(host.ledger().zero_copy_bytes(), 0);
     for number in 0..REQUESTS {
         let asker = Ipv4Addr::new(10, 77, 0, 100 + number);
         let request = request(lab, asker)?;
-        let mut frame = left.sender().frame().expect("one at a time");
+        let mut frame = left.sender().buffer().expect("one at a time");
         frame.fill(&request).expect("a request is short");
         left.sender().send(frame)?;
         left.sender().flush()?;
@@ -55,9 +55,9 @@ pub(crate) fn hand_over_requests(lab: &Lab, left: &mut Port, right: &mut Port) -
         assert_eq!((answer.operation(), answer.target_ip()), (arp::Operation::REPLY, asker));
         assert_eq!(answer.sender_mac(), MacAddress(lab.right().mac()));
     }
-    assert_eq!((host.handed_over(), host.refused()), (REQUESTS.into(), 0));
+    assert_eq!((host.stats().moved, host.stats()["refused"]), (REQUESTS.into(), 0));
     assert!(right.receiver().try_receive()?.is_empty(), "the port sees what it handed over");
-    Ok(host.handed_over())
+    Ok(host.stats().moved)
 }
 
 fn request(lab: &Lab, sender_ip: Ipv4Addr) -> Result<Vec<u8>, Failure> {

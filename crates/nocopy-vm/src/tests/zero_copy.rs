@@ -28,9 +28,9 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let (mut a, mut b) = (open(left)?, open(right)?);
     assert_eq!(probe::first_mode(&gates), Some(a.mode().to_string().as_str()), "{gates:?}");
     for port in [&a, &b] {
-        assert_eq!(port.mode(), Mode::XdpZeroCopy, "refused: {:?}", port.refusals());
+        assert_eq!(port.mode(), Mode::XdpZeroCopy, "refused: {:?}", port.explain().refusals);
         assert_eq!(port.evidence(), Evidence::ZeroCopy);
-        assert!(port.refusals().is_empty());
+        assert!(port.explain().refusals.is_empty());
     }
     for bytes in SIZES_BYTES {
         traffic::cross(&mut a, &mut b, right, bytes, PACKETS)?;

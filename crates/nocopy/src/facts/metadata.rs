@@ -1,6 +1,7 @@
 //! The words for what travels with a packet besides its bytes.
 
-pub use nocopy_proto::wire::checksum::{Place, PlaceOutside};
+pub(crate) use nocopy_proto::filter::VlanTag;
+pub(crate) use nocopy_proto::wire::checksum::{Place, PlaceOutside};
 
 use super::kernel::KernelVersion;
 use super::mode::Mode;
@@ -10,9 +11,7 @@ use super::mode::Mode;
 #[non_exhaustive]
 pub enum Unsupported {
     /// The port was not opened for it.
-    #[error(
-        "the port was not opened for it; ask for it with PortBuilder::receive_metadata, arrival_times or send_metadata"
-    )]
+    #[error("the port was not opened for it; ask for it with PortBuilder::receive_metadata or send_metadata")]
     NotRequested,
     /// The kernel is too old.
     #[error("the kernel does not know it; it needs Linux {0} or newer")]
@@ -50,7 +49,7 @@ pub enum Clock {
     Realtime,
     /// The system's, as `CLOCK_TAI`: without leap seconds.
     Tai,
-    /// The system's, as `CLOCK_MONOTONIC`: since the machine was started. [`Realtime`](crate::metadata::Realtime) makes times of day of it.
+    /// The system's, as `CLOCK_MONOTONIC`: since the machine was started.
     Monotonic,
 }
 
@@ -63,25 +62,6 @@ pub struct Timestamp {
     pub clock: Clock,
 }
 
-/// A VLAN tag as it was on the wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct VlanTag {
-    /// 0x8100 or 0x88a8.
-    pub protocol: u16,
-    /// Priority (3 bits), drop eligible (1 bit), VLAN (12 bits).
-    pub control: u16,
-}
-
-/// Which way a packet goes through the interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Direction {
-    /// It came in.
-    Incoming,
-    /// The host sends it ([`PortBuilder::outgoing`](crate::port::PortBuilder::outgoing)).
-    Outgoing,
-}
-
 /// What came with a received packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -92,19 +72,19 @@ pub struct Arrival {
     pub hash: Result<u32, Unsupported>,
     /// The VLAN tag, if it was taken out of the packet. From a packet ring it is back in the packet as well.
     pub vlan: Result<VlanTag, Unsupported>,
-    /// Which way it goes.
-    pub direction: Result<Direction, Unsupported>,
+    /// Whether the host sends it ([`PortBuilder::outgoing`](crate::port::PortBuilder::outgoing)): it did not come in.
+    pub outgoing: Result<bool, Unsupported>,
 }
 
 impl Arrival {
     /// Nothing is known, and why.
     pub(crate) const fn unknown(reason: Unsupported) -> Self {
-        Self { timestamp: Err(reason), hash: Err(reason), vlan: Err(reason), direction: Err(reason) }
+        Self { timestamp: Err(reason), hash: Err(reason), vlan: Err(reason), outgoing: Err(reason) }
     }
 
     /// Nothing is known but that it came in, and why.
     pub(crate) const fn incoming(reason: Unsupported) -> Self {
-        Self { direction: Ok(Direction::Incoming), ..Self::unknown(reason) }
+        Self { outgoing: Ok(false), ..Self::unknown(reason) }
     }
 }
 
@@ -122,14 +102,15 @@ impl Request {
         Self { checksum: None, timestamp: None }
     }
 
-    /// Completes the checksum at `place`, where the sum of the pseudo-header is now.
+    /// Completes the checksum at `place`, where the sum of the pseudo-header is now: by the card or the kernel where they do that, in
+    /// software where not.
     #[must_use]
     pub const fn checksum(mut self, place: Place) -> Self {
         self.checksum = Some(place);
         self
     }
 
-    /// Tells when the packet left; [`Sender::departures`](crate::Sender::departures) gives `token` back with the time.
+    /// Asks for the time when the packet leaves; [`Sender::departures`](crate::Sender::departures) returns `token` with it.
     #[must_use]
     pub const fn timestamp(mut self, token: u64) -> Self {
         self.timestamp = Some(token);
@@ -137,26 +118,13 @@ impl Request {
     }
 }
 
-/// Who computes a checksum.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ChecksumBy {
-    /// The card.
-    Device,
-    /// The kernel, while it copies the packet: not free, but the bytes are in its hands anyway.
-    Kernel,
-    /// This library, when the packet is sent.
-    Software,
-}
-
 /// What a port can do for the packets it sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Offers {
-    /// Who completes checksums. Never [`ChecksumBy::Software`]: that is there always.
-    pub checksum: Result<ChecksumBy, Unsupported>,
+pub(crate) struct Offers {
+    /// Whether card or kernel complete checksums.
+    pub(crate) checksum: Result<(), Unsupported>,
     /// The clock that times of leaving are read from.
-    pub timestamp: Result<Clock, Unsupported>,
+    pub(crate) timestamp: Result<Clock, Unsupported>,
 }
 
 impl Offers {
@@ -166,12 +134,5 @@ impl Offers {
     }
 }
 
-/// A packet that has left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Departure {
-    /// What was given with [`Request::timestamp`].
-    pub token: u64,
-    /// When; [`Unsupported::Absent`] if the driver did not say.
-    pub timestamp: Result<Timestamp, Unsupported>,
-}
+/// A packet that has left: its token, and when; [`Unsupported::Absent`] if the driver did not say.
+pub(crate) type Departure = (u64, Result<Timestamp, Unsupported>);

@@ -20,7 +20,6 @@ use std::time::{Duration, Instant};
 
 pub use crate::counter::Counter;
 use crate::counter::counters;
-use crate::port::{Port, Receiver, Sender};
 use crate::sys::diag::xdp_sockets;
 use crate::sys::driver_counters::driver_counters;
 pub use crate::sys::interface::InterfaceError;
@@ -82,61 +81,6 @@ counters! {
         rx_nohandler,
         /// Packets dropped because they were for another host.
         rx_otherhost_dropped,
-    }
-}
-
-counters! {
-    /// What the receiving half of a port counts: words from the kernel's rings that it refused (`Faults`).
-    pub struct ReceiverCounters {
-        /// Addresses outside the area.
-        rx_fault_out_of_range,
-        /// Packets that do not lie inside one frame.
-        rx_fault_misaligned,
-        /// Frames that were not lent to the kernel: duplicates above all.
-        rx_fault_not_lent,
-        /// Ring indices that claim the impossible.
-        rx_fault_bad_index,
-    }
-}
-
-counters! {
-    /// What the sending half of a port counts.
-    pub struct SenderCounters {
-        /// Frames the interface took in copy mode and dropped.
-        tx_dropped,
-        /// Addresses outside the area.
-        tx_fault_out_of_range,
-        /// Frames that do not begin where one can.
-        tx_fault_misaligned,
-        /// Frames that were not lent to the kernel: duplicates above all.
-        tx_fault_not_lent,
-        /// Ring indices that claim the impossible.
-        tx_fault_bad_index,
-    }
-}
-
-impl From<&Receiver> for ReceiverCounters {
-    fn from(receiver: &Receiver) -> Self {
-        let faults = receiver.faults();
-        Self {
-            rx_fault_out_of_range: faults.out_of_range,
-            rx_fault_misaligned: faults.misaligned,
-            rx_fault_not_lent: faults.not_lent,
-            rx_fault_bad_index: faults.bad_index,
-        }
-    }
-}
-
-impl From<&Sender> for SenderCounters {
-    fn from(sender: &Sender) -> Self {
-        let faults = sender.faults();
-        Self {
-            tx_dropped: sender.dropped(),
-            tx_fault_out_of_range: faults.out_of_range,
-            tx_fault_misaligned: faults.misaligned,
-            tx_fault_not_lent: faults.not_lent,
-            tx_fault_bad_index: faults.bad_index,
-        }
     }
 }
 
@@ -227,12 +171,6 @@ pub struct Snapshot {
     /// By the kernel, for each AF_XDP socket on the interface, in the order of queues; `None` where it does not tell
     /// (built without `CONFIG_XDP_SOCKETS_DIAG`).
     pub sockets: Option<Vec<Socket>>,
-    /// By the kernel, for a port of this program in whatever mode, if it was added.
-    pub port: Option<Statistics>,
-    /// By the receiving half of a port of this program, if it was added.
-    pub receiver: Option<ReceiverCounters>,
-    /// By the sending half of a port of this program, if it was added.
-    pub sender: Option<SenderCounters>,
 }
 
 /// Why nothing could be read.
@@ -281,29 +219,7 @@ impl Snapshot {
                 .map(|(name, value)| Counter { name: Cow::Owned(name), meaning: "", value })
                 .collect(),
             sockets: sockets.map(|all| sockets_on(index, all)),
-            port: None,
-            receiver: None,
-            sender: None,
         })
-    }
-
-    /// The same with what a port of this program counted itself, in any mode. The calling thread must be in the port's network
-    /// namespace. For halves on threads of their own, each can be asked there ([`ReceiverCounters`] and [`SenderCounters`]
-    /// come from them) and put into the fields.
-    ///
-    /// # Errors
-    /// As [`Snapshot::of`].
-    pub fn of_port(port: &Port) -> Result<Self, SnapshotError> {
-        let mut snapshot = Self::of(port.interface())?;
-        let (receiver, sender) = port.halves_ref();
-        (snapshot.receiver, snapshot.sender) = (Some(receiver.into()), Some(sender.into()));
-        let statistics = port.statistics().map_err(|source| SnapshotError::System {
-            interface: snapshot.interface.clone(),
-            operation: "read the port's own counters",
-            source,
-        })?;
-        snapshot.port = Some(statistics);
-        Ok(snapshot)
     }
 
     /// What was counted since `earlier`. What is new since then counts in full; so does a counter that went back, since it
@@ -325,14 +241,6 @@ impl Snapshot {
                 socket.statistics = socket.statistics.since(&earlier.statistics);
             }
         }
-        macro_rules! subtract_where_there {
-            ($($field:ident)+) => { $(
-                if let (Some(now), Some(earlier)) = (&mut counted.$field, &earlier.$field) {
-                    *now = now.since(earlier);
-                }
-            )+ };
-        }
-        subtract_where_there!(port receiver sender);
         Change { elapsed: self.taken.saturating_duration_since(earlier.taken), counted }
     }
 }
@@ -432,9 +340,6 @@ mod tests {
             queues: Vec::new(),
             driver: Vec::new(),
             sockets: Some(sockets.iter().map(socket).collect()),
-            port: None,
-            receiver: None,
-            sender: None,
         }
     }
 

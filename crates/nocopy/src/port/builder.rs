@@ -143,6 +143,7 @@ impl PortBuilder {
     }
 
     /// The NUMA node to take the area's memory from (default: the card's own, where the machine has several).
+    #[doc(hidden)]
     #[must_use]
     pub fn numa_node(mut self, node: u32) -> Self {
         self.numa_node = Some(node);
@@ -170,6 +171,7 @@ impl PortBuilder {
     }
 
     /// Whether the kernel may sleep and ask for wake-ups (default true: saves system calls on both sides).
+    #[doc(hidden)]
     #[must_use]
     pub fn need_wakeup(mut self, on: bool) -> Self {
         self.need_wakeup = on;
@@ -216,6 +218,7 @@ impl PortBuilder {
 
     /// How long to wait for carrier, before and after attaching: some drivers reset the link whenever a program comes or
     /// goes, so also when the port before this one was closed (default 5 s).
+    #[doc(hidden)]
     #[must_use]
     pub fn carrier_timeout(mut self, timeout: Duration) -> Self {
         self.carrier_timeout = timeout;
@@ -237,7 +240,7 @@ impl PortBuilder {
 
     /// Receives packets that match only; see [`filter`](crate::filter) (default: all). In the modes of AF_XDP the filter is that of the
     /// interface: ports on several of its queues in one process must have the same. Where the kernel does not take it, it runs in
-    /// user space, and [`Port::filter`] says so and why. Packets that match come whole, whatever length the filter returns.
+    /// user space, and [`Port::explain`] says so and why. Packets that match come whole, whatever length the filter returns.
     #[must_use]
     pub fn filter(mut self, filter: &Program) -> Self {
         self.filter = Some(filter.clone());
@@ -264,6 +267,7 @@ impl PortBuilder {
     /// [`Clock::Monotonic`]: crate::metadata::Clock::Monotonic
     /// [`Packet::arrival`]: crate::Packet::arrival
     /// [`Unsupported::OtherProgram`]: crate::metadata::Unsupported::OtherProgram
+    #[doc(hidden)]
     #[must_use]
     pub fn arrival_times(mut self, on: bool) -> Self {
         self.arrival_times = on;
@@ -275,6 +279,7 @@ impl PortBuilder {
     /// `kernel.unprivileged_bpf_disabled` is 0 (default false: it is prepared when it is asked for).
     ///
     /// [`ToHost`]: super::ToHost
+    #[doc(hidden)]
     #[must_use]
     pub fn way_to_host(mut self, on: bool) -> Self {
         self.way_to_host = on;
@@ -286,17 +291,17 @@ impl PortBuilder {
     /// other gives it up ([`Queues::leave`](super::Queues::leave)). See [`AreaConfig::inherited`], which counts where an area is given.
     ///
     /// [`AreaConfig::inherited`]: crate::area::AreaConfig::inherited
+    #[doc(hidden)]
     #[must_use]
     pub fn inherited(mut self, on: bool) -> Self {
         self.inherited = on;
         self
     }
 
-    /// Lets packets be sent with a request to the card or the kernel: complete the checksum, tell when it left
-    /// ([`Sender::send_with`]; default false). Where neither can, the port opens all the same, and [`Sender::offers`] says why. Every
+    /// Lets packets be sent with a request to the card or the kernel: complete the checksum, note when it left
+    /// ([`Sender::send_with`]; default false). Where neither can, the port opens all the same, and [`Port::explain`] says why. Every
     /// packet then needs 16 free bytes in front, as those that are written into fresh frames have.
     ///
-    /// [`Sender::offers`]: super::Sender::offers
     /// [`Sender::send_with`]: super::Sender::send_with
     #[must_use]
     pub fn send_metadata(mut self, on: bool) -> Self {
@@ -307,6 +312,7 @@ impl PortBuilder {
     /// In packet ring mode: shares the interface's packets with the other ports of a group, told by its number, as `fanout` says
     /// (default: this port has all packets of its queue). A port that joins while others receive has none of its share yet for the
     /// moment between two system calls, and what comes then is not counted: open all of a group before it matters.
+    #[doc(hidden)]
     #[must_use]
     pub fn fanout(mut self, group: u16, fanout: Fanout) -> Self {
         self.fanout = Some((group, fanout));
@@ -314,6 +320,7 @@ impl PortBuilder {
     }
 
     /// In packet ring mode: receives what the host sends on the interface, too (default false).
+    #[doc(hidden)]
     #[must_use]
     pub fn outgoing(mut self, on: bool) -> Self {
         self.outgoing = on;
@@ -322,6 +329,7 @@ impl PortBuilder {
 
     /// In packet ring mode: how long a packet may wait in a block that is not full, in whole milliseconds (default: the delay of
     /// [`Wait::Coalesced`], otherwise 1 ms).
+    #[doc(hidden)]
     #[must_use]
     pub fn block_timeout(mut self, timeout: Duration) -> Self {
         self.block_timeout = Some(timeout);
@@ -331,6 +339,7 @@ impl PortBuilder {
     /// Before zero-copy is believed, sends one frame of 60 B (to the interface itself, EtherType 0x88b5) and steps down if it is not
     /// reported as sent within `timeout`. By default only where the driver is known to have taken a socket and sent nothing
     /// (bonding: 1 s). A frame that does not come back is lost to the area.
+    #[doc(hidden)]
     #[must_use]
     pub fn probe_frame(mut self, timeout: Duration) -> Self {
         self.probe_frame = Some(timeout);

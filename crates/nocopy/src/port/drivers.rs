@@ -199,7 +199,7 @@ mod tests {
         let first = receive.claims().claim(received, &mut faults).unwrap().take();
         receive.claimed(1);
         assert!(receive.claims().claim(received, &mut faults).is_none());
-        assert_eq!((faults.not_lent, faults.total()), (1, 1));
+        assert_eq!((faults.not_lent, faults.total), (1, 1));
         let (mut kernel_completion, mut completion) = ring::pair::<u64>(4);
         let sent = send.lend(send.frame().unwrap()).unwrap();
         send.sent(1);
@@ -208,7 +208,7 @@ mod tests {
         }
         kernel_completion.publish();
         assert_eq!(send.reap(&mut completion, &mut faults, &mut Vec::new()), 1);
-        assert_eq!((faults.not_lent, faults.total()), (2, 2));
+        assert_eq!((faults.not_lent, faults.total), (2, 2));
         drop(first);
         receive.balance();
         let balance = send.balance();

@@ -25,7 +25,8 @@
 
 use std::ffi::CString;
 
-pub use nocopy_proto::filter::{Ancillary, Instruction, InvalidProgram, ParseError, Program, Untranslatable};
+use nocopy_proto::filter::InvalidProgram;
+pub use nocopy_proto::filter::Program;
 
 use crate::sys::pcap::{self, Refusal};
 
@@ -35,21 +36,21 @@ use crate::sys::pcap::{self, Refusal};
 pub enum CompileError {
     /// There is no libpcap.
     #[error(
-        "filter '{expression}': libpcap compiles expressions, and cannot be loaded ({reason}): install it ('apt install \
+        "filter '{expression}': libpcap, which compiles expressions, cannot be loaded ({reason}); install it ('apt install \
          libpcap0.8'), or give the filter as bytecode"
     )]
     NoLibrary {
         /// The expression.
         expression: String,
-        /// The loader's words.
+        /// What the loader said.
         reason: String,
     },
     /// It is not an expression.
-    #[error("filter '{expression}': {reason}: see pcap-filter(7)")]
+    #[error("filter '{expression}': {reason}; see pcap-filter(7)")]
     Expression {
         /// The expression.
         expression: String,
-        /// libpcap's words.
+        /// What libpcap said.
         reason: String,
     },
     /// What libpcap made of it is not a program that the kernel would take.

@@ -17,9 +17,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use super::grant::message::{Header, flag, invalid, u64_at};
 use super::grant::{GrantError, check_program};
 use super::{Inner, Mode, Port, Queues};
-use crate::port::filter::{Program, Untranslatable};
 use crate::port::xdp::{self, Notes, PassHeader, Recipe, SocketMap};
 use crate::sys::{bpf, descriptor};
+use nocopy_proto::filter::{Program, Untranslatable};
 
 const MAGIC: [u8; 8] = *b"nocopy\0f";
 
@@ -37,7 +37,7 @@ const DESCRIPTORS: usize = 2;
 /// It keeps the program on the interface as long as it lives, like the port itself: whoever has it closes it when the port is closed.
 ///
 /// ```no_run
-/// use nocopy::{Port, filter, port::FilterControl};
+/// use nocopy::{Port, filter, integration::FilterControl};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
 /// // In the capture:
@@ -107,6 +107,7 @@ impl Port {
     ///
     /// # Errors
     /// Not a mode of AF_XDP, or granted; the kernel's refusal.
+    #[doc(hidden)]
     pub fn filter_control(&self) -> Result<FilterControl, FilterControlError> {
         FilterControl::of(self.inner())
     }
@@ -117,6 +118,7 @@ impl Queues {
     ///
     /// # Errors
     /// As there.
+    #[doc(hidden)]
     pub fn filter_control(&self) -> Result<FilterControl, FilterControlError> {
         self.first().filter_control()
     }
@@ -156,7 +158,7 @@ impl FilterControl {
     /// Has only packets that match come to the ports from now on, or all with `None`; what does not match goes to the host. No packet
     /// is lost or comes twice meanwhile. Packets that lie in the rings already are of the filter before.
     ///
-    /// A filter that runs in user space is none of its business. Nor does what [`Port::filter`] says change, and a port that this
+    /// A filter that runs in user space is none of its business. Nor does what [`Port::explain`] says change, and a port that this
     /// process opens later on the interface is still compared with the filter that the first was opened with.
     ///
     /// # Errors

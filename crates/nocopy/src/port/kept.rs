@@ -1,24 +1,24 @@
 //! Sending frames that come back: for protocols that send again what was lost, without a copy.
 
-use super::sender::{Rejected, Sender};
+use super::sender::Sender;
+use crate::facts::rejected::Rejected;
 use crate::memory::area::Frame;
 
 impl Sender {
     /// Like [`Sender::send`], for a frame that is wanted back: when the kernel is done with it, it does not go home to its pool but
-    /// waits for [`Sender::reap_into`], and holds what it held when it was sent, at the same place.
+    /// waits for [`Sender::completed`], and holds what it held when it was sent, at the same place.
     ///
     /// Frames sent this way and any other way may take turns. (The first one sent this way allocates four bytes for each frame of
     /// the area; no other does.)
     ///
     /// ```
     /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
-    /// let mut frame = port.sender().frame().expect("a free frame");
+    /// let mut frame = port.sender().buffer().expect("a free frame");
     /// frame.fill(b"again").expect("fits");
     /// let number = frame.index();
     /// port.sender().send_kept(frame)?;
     /// port.sender().flush()?;
-    /// let mut sent = Vec::new();
-    /// port.sender().reap_into(&mut sent);
+    /// let sent: Vec<_> = port.sender().completed().collect();
     /// assert_eq!((sent[0].index(), &*sent[0]), (number, &b"again"[..]));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -26,21 +26,18 @@ impl Sender {
     /// # Errors
     /// As [`Sender::send`].
     #[inline]
-    pub fn send_kept(&mut self, frame: Frame) -> Result<(), Rejected> {
+    pub fn send_kept(&mut self, frame: Frame) -> Result<(), Rejected<Frame>> {
         self.pool.keep(&frame);
-        self.send(frame).inspect_err(|rejected| self.pool.unkeep(&rejected.frame))
+        self.send(frame).inspect_err(|rejected| self.pool.unkeep(&rejected.item))
     }
 
-    /// Takes back the frames the kernel has finished sending, as [`Sender::reap`] does, and adds those that
-    /// [`send_kept`](Sender::send_kept) sent to `frames`, in the order in which they came back, also those that any call came
-    /// across since the last time. Returns how many those are.
+    /// The frames that [`send_kept`](Sender::send_kept) sent and the kernel has finished, in the order in which they came back. Takes
+    /// them back first, as [`Sender::reap`] does; those that are not taken from the iterator go home.
     ///
     /// They are yours: [`recycle`](Sender::recycle) is the cheapest way home.
-    pub fn reap_into(&mut self, frames: &mut Vec<Frame>) -> usize {
+    pub fn completed(&mut self) -> impl ExactSizeIterator<Item = Frame> + '_ {
         self.reap();
-        let count = self.kept.len();
-        frames.append(&mut self.kept);
-        count
+        self.kept.drain(..)
     }
 
     /// Takes a frame back that is not to be sent: free of any atomic if it belongs here, and the same as dropping it otherwise.

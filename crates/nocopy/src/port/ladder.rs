@@ -96,7 +96,8 @@ pub(super) enum Step {
 }
 
 impl Refusal {
-    /// What the reason means here, and what would open this mode; `None` where it cannot be told.
+    /// What the reason means here, and what would open this mode; `None` where that is not known.
+    #[doc(hidden)]
     pub fn remedy(&self) -> Option<String> {
         let Self { interface, driver, multi_buffer, .. } = self;
         if let Step::Frames { bytes } = self.step {
@@ -107,7 +108,7 @@ impl Refusal {
             return Some(format!("open a port on each member of {interface}"));
         }
         if self.step == Step::Proof {
-            return Some(format!("'nocopy doctor {interface}' tells what is known of {driver}"));
+            return Some(format!("'nocopy doctor {interface}' shows what is known of {driver}"));
         }
         Some(match (self.step, self.mode, self.reason.raw_os_error()?) {
             (Step::Attach, _, libc::EOPNOTSUPP) => {
@@ -143,7 +144,7 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.mode, self.reason)?;
-        self.remedy().map_or(Ok(()), |remedy| write!(f, ": {remedy}"))
+        self.remedy().map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! A short measurement, for those who would rather not believe what is known of drivers.
+//! A short measurement, in place of what is known of drivers.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -13,15 +13,15 @@ const AS_MANY: f64 = 0.97;
 
 /// What a port in one mode received while it was measured.
 #[derive(Debug, Clone, Copy)]
-pub struct Measurement {
+pub(super) struct Measurement {
     /// The mode.
-    pub mode: Mode,
+    pub(super) mode: Mode,
     /// Packets received.
-    pub packets: u64,
+    packets: u64,
     /// How long it was measured.
-    pub elapsed: Duration,
+    elapsed: Duration,
     /// Processor time of the receiving thread.
-    pub cpu: Duration,
+    cpu: Duration,
 }
 
 impl Measurement {

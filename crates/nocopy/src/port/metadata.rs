@@ -2,23 +2,22 @@
 //!
 //! # Receiving
 //!
-//! [`Packet::arrival`](crate::Packet::arrival) tells when a packet arrived, its flow hash, and the VLAN tag that the card took out.
+//! [`Packet::arrival`](crate::Packet::arrival) returns when a packet arrived, its flow hash, and the VLAN tag that the card took out.
 //!
 //! | mode | where it comes from | |
 //! |---|---|---|
 //! | `xdp zero-copy`, `xdp copy native` | the card, asked by the XDP program for each packet | [`PortBuilder::receive_metadata`], Linux 6.3, a driver that has it |
 //! | `packet ring` | the header in front of each packet: time and hash by the kernel if the card gave none | time always; the hash with [`PortBuilder::receive_metadata`] |
-//! | `xdp zero-copy`, `xdp copy native`, `xdp copy generic` | the kernel's clock, read by the XDP program: time only | [`PortBuilder::arrival_times`], where the card gives no time |
 //! | `memory` | | nothing |
 //!
 //! The program puts what the driver says in front of the packet, in the frame. Those bytes cannot be an earlier packet's: they are
 //! erased each time the frame is lent to the kernel, and count only with a random number behind them that this port's program
-//! writes last and nobody else knows (kernel: Documentation/networking/xdp-rx-metadata.rst).
+//! writes last and that is kept secret (kernel: Documentation/networking/xdp-rx-metadata.rst).
 //!
 //! # Sending
 //!
-//! [`Sender::send_with`] sends a frame with a [`Request`]: complete its checksum, tell when it left. What a port opened with
-//! [`PortBuilder::send_metadata`] offers is told by [`Sender::offers`].
+//! [`Sender::send_with`] sends a frame with a [`Request`]: complete its checksum, note when it left. What a port opened with
+//! [`PortBuilder::send_metadata`] can do is in its [`Explanation`].
 //!
 //! | mode | checksum | time of leaving |
 //! |---|---|---|
@@ -26,20 +25,21 @@
 //! | `xdp copy native`, `xdp copy generic` | the kernel, while it copies; not with virtio_net, which takes packets from the area itself | when the kernel was done with the packet, by the system's clock |
 //! | `packet ring`, `memory` | | |
 //!
-//! Needs Linux 6.11 (kernel: Documentation/networking/xsk-tx-metadata.rst). Where there is no offer,
-//! [`Sender::send_checksummed`] sums up in software, so a program need not care:
+//! Needs Linux 6.11 (kernel: Documentation/networking/xsk-tx-metadata.rst). Where neither card nor kernel completes checksums,
+//! [`Sender::send_with`] does, in software, so the program is the same:
 //!
 //! ```no_run
+//! use nocopy::metadata::Request;
 //! use nocopy_proto::{UdpChecksum, UdpFrame};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let flow: UdpFrame = unimplemented!();
 //! let mut port = nocopy::Port::builder("eth0").send_metadata(true).open()?;
 //! let flow = UdpFrame { checksum: UdpChecksum::Offloaded, ..flow };
-//! let mut frame = port.sender().frame().ok_or("no frame is free")?;
+//! let mut frame = port.sender().buffer().ok_or("no frame is free")?;
 //! frame.fill(&vec![7; flow.header_bytes() + 100]).ok_or("too long")?;
 //! let (headers, payload) = frame.split_at_mut(flow.header_bytes());
 //! flow.emit_headers(headers, payload)?;
-//! port.sender().send_checksummed(frame, flow.checksum_place())?;
+//! port.sender().send_with(frame, Request::new().checksum(flow.checksum_place()))?;
 //! port.sender().flush()?;
 //! # Ok(()) }
 //! ```
@@ -47,27 +47,23 @@
 //! The request is written in front of the packet as the frame is sent and holds for that one time: a frame that is forwarded, or
 //! sent again, carries none unless it is given a new one.
 //!
-//! [`PortBuilder::arrival_times`]: crate::port::PortBuilder::arrival_times
 //! [`PortBuilder::receive_metadata`]: crate::port::PortBuilder::receive_metadata
 //! [`PortBuilder::send_metadata`]: crate::port::PortBuilder::send_metadata
-//! [`Sender::offers`]: crate::Sender::offers
-//! [`Sender::send_checksummed`]: crate::Sender::send_checksummed
+//! [`Explanation`]: crate::port::Explanation
 //! [`Sender::send_with`]: crate::Sender::send_with
 
-pub use crate::facts::metadata::{
-    Arrival, ChecksumBy, Clock, Departure, Direction, Offers, Place, PlaceOutside, Request, Timestamp,
-    Unsupported, VlanTag,
-};
+pub use crate::facts::metadata::{Arrival, Clock, Request, Timestamp, Unsupported};
 use crate::sys::clock;
 
 /// Makes times of day of times by [`Clock::Monotonic`]: adds how far the clocks are apart, which it looks up again for a time that is
 /// more than a tenth of a second later than when it last did, so that a clock that is set or slewed meanwhile is followed.
 ///
 /// ```
-/// let mut realtime = nocopy::metadata::Realtime::new();
+/// let mut realtime = nocopy::integration::Realtime::new();
 /// let ns_since_1970 = realtime.of(1_000_000_000);
 /// assert!(ns_since_1970 > 0);
 /// ```
+#[doc(hidden)]
 #[derive(Debug)]
 pub struct Realtime {
     /// Realtime less monotonic time, modulo 2^64.

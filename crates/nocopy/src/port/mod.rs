@@ -18,8 +18,9 @@ mod backend;
 mod bound_socket;
 mod builder;
 pub(crate) mod drivers;
+mod explain;
 pub mod filter;
-mod filter_control;
+pub(crate) mod filter_control;
 mod grant;
 mod kept;
 mod ladder;
@@ -30,19 +31,19 @@ mod open;
 mod packet_ring;
 mod pin;
 mod proof;
-pub mod queues;
+pub(crate) mod queues;
 mod receiver;
 mod redirect;
-mod report;
 mod requests;
 mod send_only;
 mod sender;
-pub mod tc;
+pub(crate) mod tc;
 mod to_host;
 mod unattached;
 mod user_filter;
-pub mod xdp;
+pub(crate) mod xdp;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -53,30 +54,29 @@ use std::time::Duration;
 use af_xdp::XdpBackend;
 use backend::Backend;
 pub use builder::PortBuilder;
-pub use filter_control::{FilterControl, FilterControlError};
+pub use explain::Explanation;
 pub use grant::{Grant, GrantError};
 pub(crate) use ladder::LADDER;
 pub use ladder::{Purpose, Refusal};
-pub use measure::Measurement;
+use measure::Measurement;
 pub use open::OpenError;
-pub use pin::PinError;
 pub use queues::Queues;
 pub use receiver::{Batch, Receiver};
-pub use report::Report;
-pub use sender::{Rejected, RejectedChain, RejectedReason, Sender};
+pub use sender::Sender;
 pub use to_host::{ToHost, ToHostError};
-pub use user_filter::{FilterPlace, TurnedAway};
+pub use user_filter::FilterPlace;
 
+use crate::counter::Counter;
 pub use crate::engine::wait::Wait;
 use crate::facts::evidence::{Cause, Evidence};
+use crate::facts::metadata::Offers;
 pub use crate::facts::mode::Mode;
-use crate::memory::area::{Area, Balance, Lent, Pool};
+use crate::memory::area::{Area, Balance, Lent, Pool, none_in};
 pub use crate::sys::interface::InterfaceError;
 use crate::sys::packet::Announcer;
-pub use crate::sys::packet::Fanout;
+use crate::sys::packet::Fanout;
 use crate::sys::poll::Wakeup;
-pub use crate::sys::xsk::Statistics;
-use crate::sys::xsk::{TX_BUDGET, TxKick};
+use crate::sys::xsk::{Statistics, TX_BUDGET, TxKick};
 
 /// One queue of one interface, through which frames enter and leave.
 ///
@@ -161,37 +161,14 @@ impl Port {
         self.inner().evidence()
     }
 
-    /// The modes that were tried before [`Port::mode`], and why each was refused.
-    pub fn refusals(&self) -> &[Refusal] {
-        &self.inner().refusals
-    }
-
-    /// What was measured before the mode was chosen, if that was asked for ([`PortBuilder::measure`]).
-    pub fn measurements(&self) -> &[Measurement] {
-        &self.inner().measured
-    }
-
-    /// What the port is and how it came to be that, for people.
-    pub fn report(&self) -> Report<'_> {
-        Report(self.inner())
-    }
-
-    /// Where its filter runs, if it has one ([`PortBuilder::filter`]).
-    pub fn filter(&self) -> Option<&FilterPlace> {
-        self.inner().filter.as_ref()
+    /// What the port is, what was tried before, and what it can do for packets that are sent.
+    pub fn explain(&self) -> Explanation<'_> {
+        Explanation::of(self.inner())
     }
 
     /// The area the port's frames lie in.
     pub fn area(&self) -> &Area {
         &self.inner().area
-    }
-
-    /// What the kernel counted for this port.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn statistics(&self) -> io::Result<Statistics> {
-        self.inner().statistics()
     }
 
     /// The way back for packets that are the host's business after all; see [`ToHost`].
@@ -215,7 +192,7 @@ impl Port {
 
 /// What an error of a half says; the kernel's errno is its source.
 #[derive(Debug, thiserror::Error)]
-#[error("{interface} queue {queue}: {source}: {advice}")]
+#[error("{interface} queue {queue}: {source}; {advice}")]
 struct Broken {
     interface: String,
     queue: u32,
@@ -240,6 +217,8 @@ struct Inner {
     multi_buffer: bool,
     /// Where the filter runs.
     filter: Option<FilterPlace>,
+    /// What can be asked for packets that are sent.
+    offers: Offers,
     area: Area,
     /// The kernel reads the rings and says when it wants a kick; other backends take what is sent only when kicked.
     has_kernel_rings: bool,
@@ -277,6 +256,7 @@ impl Inner {
             measured: settings.measured.clone(),
             multi_buffer: settings.multi_buffer,
             filter: None,
+            offers: none_in(mode).1,
             area,
             has_kernel_rings: socket.is_some(),
             sends_with_requests: socket.is_some_and(|bound| bound.socket.takes_requests),
@@ -327,7 +307,7 @@ impl Inner {
         self.ask(|backend| backend.wait_readable(timeout))
     }
 
-    /// Asks whether the port broke while nobody made it talk: polling a ring in memory never finds out.
+    /// Asks whether the port still works: polling a ring in memory never finds out.
     #[cold]
     fn check(&self) -> io::Result<()> {
         self.ask(|backend| backend.check())
@@ -417,16 +397,22 @@ impl fmt::Debug for Inner {
     }
 }
 
+/// A counter that a half keeps itself.
+const fn counter(name: &'static str, meaning: &'static str, value: u64) -> Counter {
+    Counter { name: Cow::Borrowed(name), meaning, value }
+}
+
 /// Builds the two halves of a port around what they share.
 fn assemble(
-    inner: Inner,
+    mut inner: Inner,
     rings: crate::sys::xsk::Rings,
     pools: (Pool, Pool),
     announcer: Option<Announcer>,
     settings: &PortBuilder,
 ) -> Port {
-    let inner = Arc::new(inner);
     let (receive_pool, send_pool) = pools;
+    inner.offers = send_pool.offers();
+    let inner = Arc::new(inner);
     let receiver = Receiver::new(Arc::clone(&inner), rings.rx, rings.fill, receive_pool, announcer, settings);
     let sender = Sender::new(inner, rings.tx, rings.completion, send_pool, settings);
     Port { receiver, sender }

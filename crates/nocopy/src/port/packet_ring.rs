@@ -13,13 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use nocopy_proto::filter::Instruction;
+
 use super::backend::Backend;
 use super::ladder::Order;
 use super::user_filter::{Rest, UserFilter};
 use super::{FilterPlace, Inner, Mode, OpenError, Port, PortBuilder, Refusal, Statistics, Wait, assemble};
 use crate::facts::metadata::Unsupported;
 use crate::memory::area::{Area, Arrivals, Half, none_in};
-use crate::port::filter::Instruction;
 use crate::ring::{self, Consumer, Producer};
 use crate::sys::interface::{Condition, Inquiry, Interface, Promiscuous};
 use crate::sys::packet::{Capture, Outgoing, PacketSocket, Pieces, Share};

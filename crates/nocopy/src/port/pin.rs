@@ -8,53 +8,30 @@ use super::Port;
 use crate::sys::interface::Interface;
 use crate::sys::queues::interrupt_cpus;
 
-/// Why a thread could not be put where a queue's interrupt runs.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PinError {
-    /// Nobody says which interrupt is the queue's: it has none (veth, tap), or neither the driver nor the interrupts' names tell.
-    #[error(
-        "{interface} queue {queue}: nobody says which interrupt brings its packets; choose a CPU yourself \
-         ('taskset --cpu-list')"
-    )]
-    NoInterrupt {
-        /// The interface.
-        interface: String,
-        /// The queue.
-        queue: u32,
-    },
-    /// The thread may not run there.
-    #[error(
-        "{interface} queue {queue}: its interrupt runs on CPU {cpus:?}, where this thread may not run ({source}); move one of them"
-    )]
-    NotAllowed {
-        /// The interface.
-        interface: String,
-        /// The queue.
-        queue: u32,
-        /// Where the interrupt runs.
-        cpus: Vec<usize>,
-        /// What the kernel said.
-        source: io::Error,
-    },
-}
-
 impl Port {
     /// Puts the calling thread on the processors where the interrupt of the port's queue runs, so that packets are still in the
     /// cache when the program reads them; returns the processors.
     ///
     /// # Errors
-    /// [`PinError`]; the thread stays where it was.
-    pub fn pin(&self) -> Result<Vec<usize>, PinError> {
-        let (interface, queue) = (self.inner().interface.clone(), self.queue());
-        let found = Interface::named(&interface).ok().and_then(|looked_at| interrupt_cpus(&looked_at, queue));
-        let Some(cpus) = found else { return Err(PinError::NoInterrupt { interface, queue }) };
+    /// [`io::ErrorKind::NotFound`]: the queue has no interrupt (veth, tap), or neither the driver nor the interrupts' names show which.
+    /// Otherwise the thread may not run there. It stays where it was.
+    pub fn pin(&self) -> io::Result<Vec<usize>> {
+        let (interface, queue) = (&self.inner().interface, self.queue());
+        let found = Interface::named(interface).ok().and_then(|looked_at| interrupt_cpus(&looked_at, queue));
+        let Some(cpus) = found else {
+            let words = format!(
+                "{interface} queue {queue}: its interrupt is not known; choose a CPU yourself ('taskset --cpu-list')"
+            );
+            return Err(io::Error::new(io::ErrorKind::NotFound, words));
+        };
         let mut set = CpuSet::new();
         cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
-        let cpus: Vec<usize> = cpus.into_iter().collect();
-        match sched_setaffinity(None, &set) {
-            Ok(()) => Ok(cpus),
-            Err(errno) => Err(PinError::NotAllowed { interface, queue, cpus, source: errno.into() }),
-        }
+        sched_setaffinity(None, &set).map_err(|errno| {
+            let words = format!(
+                "{interface} queue {queue}: its interrupt runs on CPU {cpus:?}, where this thread may not run ({errno}); move one of them"
+            );
+            io::Error::new(io::Error::from(errno).kind(), words)
+        })?;
+        Ok(cpus.into_iter().collect())
     }
 }

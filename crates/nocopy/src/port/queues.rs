@@ -1,18 +1,4 @@
 //! Several queues of one interface over one area.
-//!
-//! # Which queue a packet comes to
-//!
-//! The card decides, and a port changes nothing about it. Usually it hashes addresses and ports of each packet (receive-side
-//! scaling), so that a flow stays on one queue and in order, and looks the queue up in a table. Shown and changed by:
-//!
-//! | | |
-//! |---|---|
-//! | `ethtool -l eth0`, `ethtool -L eth0 combined 4` | how many queues there are |
-//! | `ethtool -x eth0`, `ethtool -X eth0 equal 2` | the table: here, the first two queues share everything |
-//! | `ethtool -n eth0 rx-flow-hash udp4`, `ethtool -N eth0 rx-flow-hash udp4 sdfn` | what is hashed; for UDP often only the addresses |
-//! | `ethtool -N eth0 flow-type udp4 dst-port 9000 action 3` | one flow to one queue: the rest stays with the host on the others |
-//!
-//! Packets that are not IP come to queue 0 on most cards.
 
 mod meter;
 mod waker;
@@ -30,22 +16,40 @@ pub use waker::Waker;
 
 use super::receiver::{Batch, Receiver};
 use super::redirect;
-use super::{OpenError, Port, PortBuilder, ToHostError, TurnedAway, Wait};
+use super::{OpenError, Port, PortBuilder, ToHostError, Wait};
+use crate::engine::half::receiver_half;
 use crate::engine::wait::{self, Coalescer, Waiting};
-use crate::memory::area::{Area, Balance};
+use crate::facts::evidence::Ledger;
+use crate::memory::area::Balance;
 use crate::port::filter::Program;
+use crate::stats::Stats;
+use crate::sys::lookout::Lookout;
 use crate::sys::poll::{Wakeup, wait_readable};
 
 /// Ports on several queues of one interface, over one area: as one, or, by [`Queues::into_ports`], one for each thread.
 ///
 /// Frames received on any of them may be sent on any other.
 ///
+/// # Which queue a packet comes to
+///
+/// The card decides, and a port changes nothing about it. Usually it hashes addresses and ports of each packet (receive-side
+/// scaling), so that a flow stays on one queue and in order, and looks the queue up in a table. Shown and changed by:
+///
+/// | | |
+/// |---|---|
+/// | `ethtool -l eth0`, `ethtool -L eth0 combined 4` | how many queues there are |
+/// | `ethtool -x eth0`, `ethtool -X eth0 equal 2` | the table: here, the first two queues share everything |
+/// | `ethtool -n eth0 rx-flow-hash udp4`, `ethtool -N eth0 rx-flow-hash udp4 sdfn` | what is hashed; for UDP often only the addresses |
+/// | `ethtool -N eth0 flow-type udp4 dst-port 9000 action 3` | one flow to one queue: the rest stays with the host on the others |
+///
+/// Packets that are not IP come to queue 0 on most cards.
+///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let mut queues = nocopy::Port::builder("eth0").open_queues(..)?;
 /// loop {
-///     let (queue, batch) = queues.receive()?;
-///     println!("{} packets on queue {queue}", batch.count());
+///     let batch = queues.receive()?;
+///     println!("queue {}: {} packets", batch.queue(), batch.count());
 /// }
 /// # }
 /// ```
@@ -58,7 +62,8 @@ pub struct Queues {
     next: usize,
     wait: Wait,
     coalescer: Coalescer,
-    /// If anybody may end a wait.
+    lookout: Lookout,
+    /// If a wait may be ended from elsewhere.
     waker: Option<Waker>,
     /// For meters: packets that were given out; and how far each port's ring had been read when they were added up.
     received: Arc<AtomicU64>,
@@ -107,6 +112,7 @@ impl PortBuilder {
             next: 0,
             wait: self.wait,
             coalescer: Coalescer::default(),
+            lookout: Lookout::default(),
             waker: None,
             received: Arc::default(),
         })
@@ -116,6 +122,7 @@ impl PortBuilder {
     ///
     /// # Errors
     /// There is no such interface.
+    #[doc(hidden)]
     pub fn queue_count(&self) -> Result<u32, OpenError> {
         Ok(self.look_up()?.rx_queues)
     }
@@ -125,7 +132,7 @@ impl PortBuilder {
 fn watch(ports: &[Port]) -> io::Result<OwnedFd> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for (place, port) in (0..).zip(ports) {
-        epoll::add(&poll, &port.receiver, epoll::EventData::new_u64(place), epoll::EventFlags::IN)?;
+        epoll::add(&poll, port.receiver.socket(), epoll::EventData::new_u64(place), epoll::EventFlags::IN)?;
     }
     Ok(poll)
 }
@@ -141,21 +148,16 @@ impl Queues {
         &mut self.ports
     }
 
-    /// The area of them all.
-    pub fn area(&self) -> &Area {
-        self.first().area()
-    }
-
     pub(super) fn first(&self) -> &Port {
         &self.ports[0] // there is at least one
     }
 
-    /// Waits for packets on any queue and returns the queue with a batch of its packets; queues take turns. A signal may end the
-    /// wait early, with an empty batch.
+    /// Waits for packets on any queue and returns them as one batch of one queue ([`Batch::queue`]); queues take turns. A signal may end
+    /// the wait early, with an empty batch.
     ///
     /// # Errors
     /// The interface is down or gone.
-    pub fn receive(&mut self) -> io::Result<(u32, Batch<'_>)> {
+    pub fn receive(&mut self) -> io::Result<Batch<'_>> {
         self.receive_until(None)
     }
 
@@ -163,11 +165,11 @@ impl Queues {
     ///
     /// # Errors
     /// The interface is down or gone.
-    pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<(u32, Batch<'_>)> {
+    pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
         self.receive_until(Instant::now().checked_add(timeout))
     }
 
-    fn receive_until(&mut self, deadline: Option<Instant>) -> io::Result<(u32, Batch<'_>)> {
+    fn receive_until(&mut self, deadline: Option<Instant>) -> io::Result<Batch<'_>> {
         if !self.is_ready() {
             wait::wait(self, self.wait, deadline)?;
         }
@@ -175,12 +177,11 @@ impl Queues {
     }
 
     /// A batch of the queue whose turn it is, possibly empty.
-    fn take_turn(&mut self) -> io::Result<(u32, Batch<'_>)> {
+    fn take_turn(&mut self) -> io::Result<Batch<'_>> {
         self.add_up();
         let turn = self.look().unwrap_or(self.next);
         self.next = (turn + 1) % self.ports.len();
-        let port = &mut self.ports[turn];
-        Ok((port.queue(), port.receiver.try_receive()?))
+        self.ports[turn].receiver.try_receive()
     }
 
     /// Tells the meters what was read of the rings since this was last done.
@@ -197,7 +198,7 @@ impl Queues {
     ///
     /// # Errors
     /// The interface is down or gone, if the kernel had to be asked for packets.
-    pub fn try_receive(&mut self) -> io::Result<(u32, Batch<'_>)> {
+    pub fn try_receive(&mut self) -> io::Result<Batch<'_>> {
         if self.look().is_none() {
             self.receivers().try_for_each(Waiting::poke)?;
         }
@@ -205,12 +206,14 @@ impl Queues {
     }
 
     /// Whether nothing lies in the rings, whatever a filter in user space would say of it.
+    #[doc(hidden)]
     pub fn is_empty(&mut self) -> bool {
         self.receivers().all(|receiver| receiver.is_empty())
     }
 
     /// How many packets came since the ports were opened, one for each buffer where packets may have several; and how many of those
     /// lie in the rings, whatever a filter in user space would say of them. Looks at memory only.
+    #[doc(hidden)]
     pub fn came(&mut self) -> (u64, u32) {
         self.add_up();
         let waiting = self.receivers().map(|receiver| receiver.waiting()).fold(0, u32::saturating_add);
@@ -224,10 +227,11 @@ impl Queues {
     }
 
     /// What ends a wait from another thread, or from a signal handler. From now on such a wake also makes the descriptor ([`AsFd`])
-    /// readable, until a wait has heard it or [`Queues::hear`] was called.
+    /// readable, until it has ended a wait or [`Queues::hear`] was called.
     ///
     /// # Errors
     /// No descriptor is left.
+    #[doc(hidden)]
     pub fn waker(&mut self) -> io::Result<Waker> {
         if let Some(waker) = &self.waker {
             return Ok(waker.clone());
@@ -238,12 +242,14 @@ impl Queues {
         Ok(waker)
     }
 
-    /// Hears a wake that no wait has heard yet, and says whether there was one: for waits by other means than ours.
+    /// Takes a wake that has ended no wait yet, and returns whether there was one: for waits by other means than ours.
+    #[doc(hidden)]
     pub fn hear(&self) -> bool {
         self.waker.as_ref().is_some_and(Waker::hear)
     }
 
     /// What reads the counts of all ports while this is used elsewhere.
+    #[doc(hidden)]
     pub fn meter(&self) -> Meter {
         let ports = self.ports.iter().map(|port| port.receiver.downgrade()).collect();
         Meter { ports, received: Arc::clone(&self.received) }
@@ -251,11 +257,12 @@ impl Queues {
 
     /// Runs a filter in the receivers from now on, also over what lies in the rings already, beside whatever filter the kernel runs:
     /// each packet that does not match is handed to the host ([`ToHost`](super::ToHost)), in packet ring mode the host has it. `None`
-    /// ends that. What was turned away adds up ([`Queues::turned_away`]).
+    /// ends that. What was turned away adds up in `filter_to_host` and `filter_lost` of [`Queues::stats`].
     ///
     /// # Errors
-    /// The way to the host cannot be had: see [`PortBuilder::way_to_host`] for programs that give up their privileges. Nothing has
+    /// Packets cannot be handed to the host: see [`PortBuilder::way_to_host`] for programs that give up their privileges. Nothing has
     /// changed then.
+    #[doc(hidden)]
     pub fn filter_in_user_space(&mut self, filter: Option<&Program>) -> Result<(), ToHostError> {
         let filters = self.ports.iter().map(|port| port.receiver.user_filter(filter));
         let filters: Vec<_> = filters.collect::<Result<_, _>>()?;
@@ -265,13 +272,23 @@ impl Queues {
         Ok(())
     }
 
-    /// What filters in user space turned away, on all ports together.
-    pub fn turned_away(&self) -> TurnedAway {
-        let each = self.ports.iter().map(|port| port.receiver.turned_away());
-        each.fold(TurnedAway::default(), |all, one| TurnedAway {
-            to_host: all.to_host + one.to_host,
-            lost: all.lost + one.lost,
-        })
+    /// Packets that a filter in user space turned away and lost, without a system call.
+    #[doc(hidden)]
+    pub fn filter_lost(&self) -> u64 {
+        self.ports.iter().map(|port| port.receiver.turned_away().lost).sum()
+    }
+
+    /// The bytes that were received on all queues; see [`Receiver::ledger`].
+    pub fn ledger(&self) -> Ledger {
+        self.ports.iter().fold(Ledger::default(), |all, port| all.plus(&port.receiver.ledger()))
+    }
+
+    /// Everything that was counted on all queues; see [`Receiver::stats`].
+    ///
+    /// # Errors
+    /// The kernel does not report what it has counted.
+    pub fn stats(&self) -> io::Result<Stats> {
+        self.ports.iter().try_fold(Stats::default(), |all, port| Ok(all.plus(&port.receiver.stats()?)))
     }
 
     /// Leaves to the host what arrives from now on. What was taken before lies in the rings and can still be received, so that nothing
@@ -279,6 +296,7 @@ impl Queues {
     ///
     /// Returns whether it is certain that no packet is taken any more. Where the kernel refuses bpf(2) (before Linux 5.19, without
     /// privileges and with `kernel.unprivileged_bpf_disabled` set) only closing the ports ends it.
+    #[doc(hidden)]
     pub fn stop_taking(&self) -> bool {
         // Each of them, also behind one that is refused; and one wait for all.
         let refused = self.ports.iter().filter(|port| !port.inner().leave_to_host()).count();
@@ -292,6 +310,7 @@ impl Queues {
     /// A child that does not do so, or not before it ends, keeps the parent's program on the interface and its sockets open as long as
     /// it has its descriptors: the kernel takes them away when the last process has closed them. Dropped instead, the ports would
     /// take the parent's packets away.
+    #[doc(hidden)]
     pub fn leave(self) {
         self.ports.iter().for_each(|port| port.inner().leave());
     }
@@ -304,8 +323,8 @@ impl Queues {
             .find(|turn| self.ports[*turn].receiver.is_ready())
     }
 
-    /// Prepares all ports for a wait on [`AsFd`] by other means than ours, as [`Receiver::arm`](super::Receiver::arm) does one,
-    /// and says whether packets are there already.
+    /// Prepares all ports for a wait on the descriptor ([`AsFd`]), as [`Receiver::arm`] does one, and returns whether packets are there
+    /// already.
     ///
     /// # Errors
     /// The interface is down or gone.
@@ -314,6 +333,8 @@ impl Queues {
         for port in &mut self.ports {
             ready |= port.receiver.arm()?;
         }
+        let lacks_frames = self.ports.iter().any(|port| port.receiver.lacks_frames());
+        self.lookout.look_again((!ready && lacks_frames).then_some(wait::STARVED_INTERVAL))?;
         Ok(ready)
     }
 
@@ -322,6 +343,7 @@ impl Queues {
     }
 
     /// Where every frame of the area is.
+    #[doc(hidden)]
     pub fn balance(&self) -> Balance {
         self.ports.iter().map(Port::balance).last().expect("at least one queue")
     }
@@ -388,7 +410,12 @@ impl Waiting for Queues {
 
 impl AsFd for Queues {
     /// Readable when packets are there on any queue; call [`Queues::arm`] before waiting for it.
+    ///
+    /// # Panics
+    /// When it is first asked for, if no descriptor is left.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.poll.as_fd()
+        self.lookout.descriptor(Some(self.poll.as_fd()))
     }
 }
+
+receiver_half!(Queues, Batch<'half>);

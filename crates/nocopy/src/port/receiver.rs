@@ -6,12 +6,15 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::user_filter::{Rest, TurnedAway, UserFilter};
-use super::{Inner, Mode, PortBuilder, Statistics, ToHost, ToHostError, Wait};
+use super::{Inner, Mode, PortBuilder, ToHost, ToHostError, Wait, counter};
+use crate::engine::half::receiver_half;
 use crate::engine::wait::{self, Coalescer, Waiting};
-use crate::facts::evidence::Evidence;
+use crate::facts::evidence::{Evidence, Ledger};
 use crate::memory::area::{Balance, Chain, Claims, Faults, Frame, Packet, Pool};
 use crate::port::filter::Program;
 use crate::ring::{Consumer, Peek, Producer};
+use crate::stats::Stats;
+use crate::sys::lookout::Lookout;
 use crate::sys::packet::Announcer;
 use crate::sys::poll::Wakeup;
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES};
@@ -20,13 +23,40 @@ use crate::sys::xsk::{Descriptor, PACKET_CONTINUES};
 /// at full rate: 3.4 M/s with 4 and 8, 3.7 M/s with 16, no more with 32 (`nocopy bench capture`).
 const PREFETCH_AHEAD: u32 = 16;
 
+/// What a receiver counts packet by packet.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    faults: Faults,
+    packets: u64,
+    bytes: u64,
+}
+
 /// The receiving half of a port.
+///
+/// [`stats`](Receiver::stats) has these counters besides its sums: `rx_dropped`, `rx_ring_full`, `tp_drops` and `filter_lost` of packets
+/// that were dropped; `rx_fault_…` and `rx_invalid_descs` of faults; `rx_fill_ring_empty_descs`, `tp_freeze_q_cnt`, `filter_to_host` and
+/// `rx_copied_out`. A packet in several buffers that is read buffer by buffer counts as several.
+///
+/// ```
+/// # let (mut left, mut right) = nocopy::Port::memory_pair()?;
+/// left.sender().send_copy(b"hello")?;
+/// left.sender().flush()?;
+/// for packet in right.receiver().receive()? {
+///     assert_eq!(&*packet, b"hello");
+///     let frame = packet.take(); // owned: it may go to another thread, or be sent
+///     assert_eq!(frame.len(), 5);
+/// }
+/// assert_eq!(right.receiver().stats()?.moved, 1);
+/// assert_eq!(right.receiver().ledger().to_string(), "copied (memory port) 5 B");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Receiver {
     rx: Consumer<Descriptor>,
     fill: Producer<u64>,
     pool: Pool,
-    faults: Faults,
+    counts: Counts,
+    queue: u32,
     batch: u32,
     multi_buffer: bool,
     /// In packet ring mode: what stands at the kernel's end of the rx ring. Ours, so that it runs only when no packet is borrowed.
@@ -37,6 +67,7 @@ pub struct Receiver {
     turned_away: TurnedAway,
     wait: Wait,
     coalescer: Coalescer,
+    lookout: Lookout,
     /// Last, so that the rings are unmapped before the socket is closed: a mapping keeps it open.
     inner: Arc<Inner>,
 }
@@ -52,20 +83,21 @@ impl Receiver {
     ) -> Self {
         pool.refill(&mut fill);
         let (batch, wait, multi_buffer) = (settings.batch, settings.wait, settings.multi_buffer);
-        let (faults, coalescer) = (Faults::default(), Coalescer::default());
         Self {
+            queue: inner.queue,
             inner,
             rx,
             fill,
             pool,
-            faults,
+            counts: Counts::default(),
             batch,
             multi_buffer,
             announcer,
             filter: None,
             turned_away: TurnedAway::default(),
             wait,
-            coalescer,
+            coalescer: Coalescer::default(),
+            lookout: Lookout::default(),
         }
     }
 
@@ -159,10 +191,14 @@ impl Receiver {
             }
             patience = patience.saturating_sub(unmatched);
             drop(words);
+            let Counts { packets, bytes, .. } = self.counts;
             let mut batch = self.batch_of(unmatched);
             while let Some(packet) = batch.next_chain() {
                 filter.turn_away(&packet);
             }
+            drop(batch);
+            // Counted as turned away, and not as received.
+            self.counts = Counts { packets, bytes, ..self.counts };
         };
         self.filter = Some(filter);
         words
@@ -174,7 +210,7 @@ impl Receiver {
     }
 
     /// Packets turned away by a filter that runs in user space ([`FilterPlace::UserSpace`](super::FilterPlace::UserSpace)).
-    pub fn turned_away(&self) -> TurnedAway {
+    pub(super) fn turned_away(&self) -> TurnedAway {
         let now = self.filter.as_ref().map(|filter| filter.turned_away).unwrap_or_default();
         TurnedAway { to_host: self.turned_away.to_host + now.to_host, lost: self.turned_away.lost + now.lost }
     }
@@ -221,12 +257,16 @@ impl Receiver {
 
     #[inline]
     fn batch_of(&mut self, words: u32) -> Batch<'_> {
+        let packets = self.rx.peek(words);
         Batch {
-            packets: self.rx.peek(words),
+            first: packets.position(),
+            faults_before: self.counts.faults.total,
+            packets,
             fill: &mut self.fill,
             claims: self.pool.claims(),
-            faults: &mut self.faults,
-            claimed: 0,
+            counts: &mut self.counts,
+            pieces: 0,
+            queue: self.queue,
         }
     }
 
@@ -245,10 +285,11 @@ impl Receiver {
         self.coalescer = Coalescer::default();
     }
 
-    /// Prepares the port for a wait by other means than ours (epoll, an async runtime) and says whether packets are
-    /// there already; if so, do not wait. Needed before every such wait: unlike `poll(2)`, epoll does not make the
-    /// kernel go on with the rings. If all frames may be away, wait with a timeout: one that comes home does not end the
-    /// wait, and nothing arrives before it is armed.
+    /// Prepares for a wait on the descriptor ([`AsFd`]) by epoll or an async runtime, and returns whether packets are there already;
+    /// if so, do not wait. Call it before every such wait: unlike `poll(2)`, epoll does not make the kernel go on with the rings.
+    ///
+    /// While all frames are away, which the kernel needs to receive into, the descriptor becomes readable once a millisecond: no event
+    /// reports a frame that comes home.
     ///
     /// # Errors
     /// The interface is down or gone.
@@ -265,6 +306,8 @@ impl Receiver {
         if self.announcer.is_some() {
             self.inner.check()?;
         }
+        let look_again = self.lacks_frames().then_some(wait::STARVED_INTERVAL);
+        self.lookout.look_again(look_again)?;
         Ok(false)
     }
 
@@ -297,31 +340,58 @@ impl Receiver {
         ToHost::of(&self.inner)
     }
 
-    /// What is known of copies between the wire and the area.
-    pub fn evidence(&self) -> Evidence {
+    pub(crate) fn evidence(&self) -> Evidence {
         self.inner.evidence()
     }
 
-    /// What the kernel counted for this port.
+    /// The bytes that were received: copied between wire and area or not, as the port's mode is.
+    pub fn ledger(&self) -> Ledger {
+        let mut ledger = Ledger::default();
+        ledger.add(self.evidence(), self.counts.packets, self.counts.bytes);
+        ledger
+    }
+
+    /// Everything that was counted; the names of the counters are in the documentation of [`Receiver`].
     ///
     /// # Errors
-    /// The kernel's refusal.
-    pub fn statistics(&self) -> io::Result<Statistics> {
-        self.inner.statistics()
-    }
-
-    /// Packets that [`Packet::take`] copied out of the blocks of a packet ring.
-    pub fn copied(&self) -> u64 {
-        self.pool.copied()
-    }
-
-    /// Words from the kernel's rings that this half refused.
-    pub fn faults(&self) -> Faults {
-        Faults { bad_index: self.rx.bad_indices() + self.fill.bad_indices(), ..self.faults }
+    /// The kernel does not report what it has counted.
+    pub fn stats(&self) -> io::Result<Stats> {
+        let kernel = self.inner.statistics()?;
+        let Faults { out_of_range, misaligned, not_lent, .. } = self.counts.faults;
+        let bad_index = self.rx.bad_indices() + self.fill.bad_indices();
+        let TurnedAway { to_host, lost } = self.turned_away();
+        Ok(Stats::moved(self.counts.packets, self.counts.bytes)
+            .with_dropped(kernel.of(&["rx_dropped", "rx_ring_full", "tp_drops"]))
+            .with_dropped([counter(
+                "filter_lost",
+                "Packets that no filter matched, and the host could not be given",
+                lost,
+            )])
+            .with_faults([
+                counter("rx_fault_out_of_range", "Addresses outside the area", out_of_range),
+                counter("rx_fault_misaligned", "Packets that do not lie inside one frame", misaligned),
+                counter(
+                    "rx_fault_not_lent",
+                    "Frames that the kernel did not have: duplicates above all",
+                    not_lent,
+                ),
+                counter("rx_fault_bad_index", "Ring indices that claim the impossible", bad_index),
+            ])
+            .with_faults(kernel.of(&["rx_invalid_descs"]))
+            .with(kernel.of(&["rx_fill_ring_empty_descs", "tp_freeze_q_cnt"]))
+            .with([
+                counter("filter_to_host", "Packets that a filter in user space left to the host", to_host),
+                counter(
+                    "rx_copied_out",
+                    "Packets that were copied out of a packet ring to be owned",
+                    self.pool.copied(),
+                ),
+            ]))
     }
 
     /// Where every frame of the area is; exact if the other half is at rest and has flushed, reaped or been asked for
     /// its balance since its last work.
+    #[doc(hidden)]
     pub fn balance(&self) -> Balance {
         self.pool.balance()
     }
@@ -329,7 +399,19 @@ impl Receiver {
     pub(super) fn inner(&self) -> &Inner {
         &self.inner
     }
+
+    /// No frame is with the kernel, and none can be lent to it.
+    pub(super) fn lacks_frames(&self) -> bool {
+        self.pool.lent_count() == 0 && self.pool.free_count() == 0
+    }
+
+    /// The descriptor of the port itself: readable when packets are there, and for nothing else.
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
 }
+
+receiver_half!(Receiver, Batch<'half>);
 
 impl Waiting for Receiver {
     #[inline]
@@ -357,8 +439,7 @@ impl Waiting for Receiver {
 
     fn nap_max(&self) -> Duration {
         // Neither frames that come home nor an interface that is removed end the kernel's wait.
-        let has_no_frames = self.pool.lent_count() == 0 && self.pool.free_count() == 0;
-        if has_no_frames { wait::STARVED_INTERVAL } else { wait::CHECK_INTERVAL }
+        if self.lacks_frames() { wait::STARVED_INTERVAL } else { wait::CHECK_INTERVAL }
     }
 
     fn is_starved(&mut self) -> bool {
@@ -382,8 +463,11 @@ impl Waiting for Receiver {
 
 impl AsFd for Receiver {
     /// Readable when packets are there; call [`Receiver::arm`] before waiting for it.
+    ///
+    /// # Panics
+    /// When it is first asked for, if no descriptor is left.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.as_fd()
+        self.lookout.descriptor(Some(self.inner.as_fd()))
     }
 }
 
@@ -407,8 +491,14 @@ pub struct Batch<'half> {
     packets: Peek<'half, Descriptor>,
     fill: &'half mut Producer<u64>,
     claims: Claims<'half>,
-    faults: &'half mut Faults,
-    claimed: u64,
+    counts: &'half mut Counts,
+    /// Where in the ring it began: buffers are counted by how far it was read, without a count of their own.
+    first: u32,
+    /// Faults that were counted by then: as many words of the batch were refused as there are more.
+    faults_before: u64,
+    /// Buffers that are not the first of their packet.
+    pieces: u64,
+    queue: u32,
 }
 
 impl Batch<'_> {
@@ -416,18 +506,24 @@ impl Batch<'_> {
     pub fn is_empty(&self) -> bool {
         self.packets.len() == 0
     }
+
+    /// The queue that the packets came to.
+    pub fn queue(&self) -> u32 {
+        self.queue
+    }
 }
 
 impl<'half> Batch<'half> {
-    /// The next packet, for whoever claims many before looking at any: iterating asks for the packets ahead, and so many would drive each
-    /// other out of the processor's nearest cache. See [`Packet::prefetch_arrival`]. Of a packet in several buffers one buffer, as
+    /// The next packet, for a loop that claims many before it looks at any: iterating asks for the packets ahead, and so many would drive
+    /// each other out of the processor's nearest cache. See [`Packet::prefetch_arrival`]. Of a packet in several buffers one buffer, as
     /// iterating gives it.
+    #[doc(hidden)]
     #[inline]
     pub fn claim(&mut self) -> Option<Packet<'half>> {
         loop {
             let descriptor = self.packets.next()?;
-            if let Some(packet) = self.claims.claim(descriptor, self.faults) {
-                self.claimed += 1;
+            if let Some(packet) = self.claims.claim(descriptor, &mut self.counts.faults) {
+                self.counts.bytes += packet.len() as u64;
                 return Some(packet);
             }
         }
@@ -441,20 +537,21 @@ impl<'half> Batch<'half> {
             let (mut chain, mut is_whole) = (Chain::new(), true);
             loop {
                 let descriptor = self.packets.next()?; // batches end with a packet
-                match self.claims.claim(descriptor, self.faults) {
-                    Some(packet) => {
-                        self.claimed += 1;
-                        chain.push(packet);
-                    }
+                match self.claims.claim(descriptor, &mut self.counts.faults) {
+                    Some(packet) => chain.push(packet),
                     None => is_whole = false,
                 }
                 if descriptor.options & PACKET_CONTINUES == 0 {
                     break;
                 }
             }
+            let count = chain.buffers().len() as u64;
             if is_whole {
+                self.pieces += count - 1;
+                self.counts.bytes += chain.len() as u64;
                 return Some(chain);
             }
+            self.pieces += count; // none is received
         }
     }
 }
@@ -469,8 +566,8 @@ impl<'half> Iterator for Batch<'half> {
             if let Some(ahead) = self.packets.glance(PREFETCH_AHEAD) {
                 self.claims.prefetch(ahead.address);
             }
-            if let Some(packet) = self.claims.claim(descriptor, self.faults) {
-                self.claimed += 1;
+            if let Some(packet) = self.claims.claim(descriptor, &mut self.counts.faults) {
+                self.counts.bytes += packet.len() as u64;
                 return Some(packet);
             }
         }
@@ -485,7 +582,10 @@ impl<'half> Iterator for Batch<'half> {
 impl Drop for Batch<'_> {
     #[inline(always)] // a call would keep the batch in memory, and every packet would write to it
     fn drop(&mut self) {
-        self.claims.pool().claimed(self.claimed);
+        let read = self.packets.position().wrapping_sub(self.first);
+        let claimed = u64::from(read) - (self.counts.faults.total - self.faults_before);
+        self.claims.pool().claimed(claimed);
+        self.counts.packets += claimed - self.pieces;
         self.claims.pool().refill(self.fill);
     }
 }

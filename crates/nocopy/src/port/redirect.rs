@@ -8,11 +8,12 @@ use std::{fmt, io};
 
 use nocopy_proto::ebpf::Instruction;
 
+use nocopy_proto::filter::{Program, Untranslatable};
+
 use super::{FilterPlace, Mode, PortBuilder};
 use crate::facts::kernel::KernelVersion;
 use crate::facts::metadata::Unsupported;
 use crate::memory::area::Arrivals;
-use crate::port::filter::{Program, Untranslatable};
 use crate::port::xdp::{
     Attach, Attachment, Error, LIVE_FRAMES_KERNEL_MIN, Notes, PassHeader, Program as XdpProgram, Recipe,
     SocketMap,

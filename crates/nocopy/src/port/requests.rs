@@ -1,8 +1,10 @@
 //! Sending packets with requests, and what a port can do of them.
 
 use super::redirect::Redirect;
-use super::{Mode, PortBuilder, Rejected, RejectedReason, Sender};
-use crate::facts::metadata::{ChecksumBy, Clock, Departure, Offers, Place, Request, Unsupported};
+use super::sender::no_room_for_request;
+use super::{Mode, PortBuilder, Sender};
+use crate::facts::metadata::{Clock, Offers, Place, Request, Timestamp, Unsupported};
+use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Frame, Pool};
 use crate::port::xdp::KernelVersion;
 use crate::sys::interface::Interface;
@@ -36,7 +38,7 @@ impl PortBuilder {
             (true, _) if !socket.asked_for_requests => Offers::none(Unsupported::Driver),
             (true, _) if !socket.takes_requests => Offers::none(kernel),
             (true, Mode::XdpZeroCopy) => offers_of_driver(interface),
-            (true, _) => Offers { checksum: Ok(ChecksumBy::Kernel), timestamp: Ok(Clock::Tai) },
+            (true, _) => Offers { checksum: Ok(()), timestamp: Ok(Clock::Tai) },
         });
     }
 
@@ -52,7 +54,7 @@ fn offers_of_driver(interface: &Interface) -> Offers {
     let bits = XdpFeatures::of(interface.index).ok().and_then(|features| features.send_metadata).unwrap_or(0);
     let has = |bit| if bits & bit == 0 { Err(Unsupported::Driver) } else { Ok(()) };
     Offers {
-        checksum: has(NETDEV_XSK_FLAGS_TX_CHECKSUM).map(|()| ChecksumBy::Device),
+        checksum: has(NETDEV_XSK_FLAGS_TX_CHECKSUM),
         timestamp: has(NETDEV_XSK_FLAGS_TX_TIMESTAMP).map(|()| Clock::Device),
     }
 }
@@ -61,92 +63,89 @@ impl Offers {
     const fn are_any(&self) -> bool {
         self.checksum.is_ok() || self.timestamp.is_ok()
     }
-
-    /// Why a request cannot be met.
-    fn refusal_of(&self, request: &Request) -> Option<Unsupported> {
-        let checksum = request.checksum.and_then(|_| self.checksum.err());
-        checksum.or_else(|| request.timestamp.and_then(|_| self.timestamp.err()))
-    }
 }
 
 impl Sender {
-    /// What this port can do for the packets it sends, of what was asked for with
-    /// [`send_metadata`](PortBuilder::send_metadata).
-    pub fn offers(&self) -> Offers {
-        self.pool.offers()
-    }
-
-    /// Like [`Sender::send`], with a request to the card or the kernel, which holds for this one time. (Packets in several frames
-    /// take none.)
+    /// Like [`Sender::send`], with a request to the card or the kernel, which holds for this one time. A checksum that neither of them
+    /// completes ([`Explanation::checksum`](super::Explanation::checksum)) is completed in software. (Packets in several frames take no
+    /// request.)
     ///
     /// # Errors
-    /// As [`Sender::send`]; and the request cannot be met here ([`Sender::offers`]), the checksum would lie outside the packet, or
-    /// there is no room for the request in front of the packet (16 bytes).
-    pub fn send_with(&mut self, frame: Frame, request: Request) -> Result<(), Rejected> {
+    /// As [`Sender::send`]; and no time of leaving is available here, the checksum would lie outside the packet, or there is no room for
+    /// the request in front of the packet (16 bytes). The frame that is given back is as it was.
+    pub fn send_with(&mut self, frame: Frame, request: Request) -> Result<(), Rejected<Frame>> {
+        let outside = request.checksum.and_then(|place| place.check(frame.len()).err());
+        let offers = self.pool.offers();
+        let timestamp = request.timestamp.and_then(|_| offers.timestamp.err());
+        let refused = timestamp.map(Reason::Unsupported).or(outside.map(Reason::ChecksumOutside));
+        match (refused, request.checksum) {
+            (Some(reason), _) => Err(Rejected { item: frame, reason }),
+            (None, Some(place)) if offers.checksum.is_err() => self.send_summed_up(frame, place, request),
+            (None, _) => self.send_requesting(frame, request),
+        }
+    }
+
+    /// With the checksum completed in software.
+    fn send_summed_up(
+        &mut self,
+        mut frame: Frame,
+        place: Place,
+        request: Request,
+    ) -> Result<(), Rejected<Frame>> {
+        let field = usize::from(place.start) + usize::from(place.offset);
+        let before = [frame[field], frame[field + 1]];
+        let completed = place.complete(&mut frame);
+        debug_assert!(completed.is_ok(), "looked at before");
+        let sent = self.send_requesting(frame, Request { checksum: None, ..request });
+        sent.map_err(|mut rejected| {
+            rejected.item[field..field + 2].copy_from_slice(&before);
+            rejected
+        })
+    }
+
+    /// With a request that can be met.
+    fn send_requesting(&mut self, frame: Frame, request: Request) -> Result<(), Rejected<Frame>> {
         if request == Request::new() {
             return self.send(frame);
         }
-        let outside = request.checksum.and_then(|place| place.check(frame.len()).err());
-        let reason = match self.pool.offers().refusal_of(&request) {
-            Some(unsupported) => Some(RejectedReason::Unsupported(unsupported)),
-            None => outside.map(RejectedReason::ChecksumOutside).or_else(|| self.refusal_on_sight(&frame)),
-        };
-        if let Some(reason) = reason {
-            return Err(Rejected { frame, reason });
+        if let Some(reason) = self.refusal_on_sight(&frame) {
+            return Err(Rejected { item: frame, reason });
         }
         let Some(slot) = self.tx.vacant() else {
-            return Err(Rejected { frame, reason: RejectedReason::RingFull });
+            return Err(Rejected { item: frame, reason: Reason::Full });
         };
         match self.pool.lend_with(frame, &request) {
             Ok(descriptor) => {
                 slot.write(descriptor);
+                self.correct_bytes(descriptor.len as usize);
                 self.departures.expect(descriptor.address, &request);
                 Ok(())
             }
-            Err(frame) => Err(Rejected { frame, reason: RejectedReason::ForeignArea }),
+            Err(frame) => Err(Rejected { item: frame, reason: Reason::ForeignArea }),
         }
     }
 
-    /// Sends a frame whose checksum is still to be completed at `place`: by card or kernel where they do it, in software where not.
-    /// Returns who does it.
-    ///
-    /// # Errors
-    /// As [`Sender::send`]; and the checksum would lie outside the packet. The frame that is given back is as it was.
-    pub fn send_checksummed(&mut self, mut frame: Frame, place: Place) -> Result<ChecksumBy, Rejected> {
-        if let Ok(by) = self.pool.offers().checksum {
-            return self.send_with(frame, Request::new().checksum(place)).map(|()| by);
-        }
-        if let Err(outside) = place.check(frame.len()) {
-            return Err(Rejected { frame, reason: RejectedReason::ChecksumOutside(outside) });
-        }
-        let field = usize::from(place.start) + usize::from(place.offset);
-        let before = [frame[field], frame[field + 1]];
-        let completed = place.complete(&mut frame);
-        debug_assert!(completed.is_ok(), "looked at just now");
-        match self.send(frame) {
-            Ok(()) => Ok(ChecksumBy::Software),
-            Err(mut rejected) => {
-                rejected.frame[field..field + 2].copy_from_slice(&before);
-                Err(rejected)
-            }
-        }
+    /// [`send_with`](Sender::send_with) for a checksum alone.
+    pub(crate) fn send_checksummed(&mut self, frame: Frame, place: Place) -> Result<(), Rejected<Frame>> {
+        self.send_with(frame, Request::new().checksum(place))
     }
 
-    /// When packets left that were sent with [`Request::timestamp`], in the order in which the kernel was done with them. Look after
-    /// [`Sender::flush`] or [`Sender::reap`]; what is not taken is kept.
-    pub fn departures(&mut self) -> impl Iterator<Item = Departure> + '_ {
+    /// When packets left that were sent with [`Request::timestamp`], each by its token, in the order in which the kernel was done with
+    /// them; [`Unsupported::Absent`] if the driver did not say when. Look after [`Sender::flush`] or [`Sender::reap`]; what is not taken is
+    /// kept.
+    pub fn departures(&mut self) -> impl Iterator<Item = (u64, Result<Timestamp, Unsupported>)> + '_ {
         self.departures.take()
     }
 
     /// Why a frame cannot be sent, on a port whose packets may carry requests: the kernel wants room for one in front of each.
     #[cold]
-    pub(super) fn refusal_on_sight(&self, frame: &Frame) -> Option<RejectedReason> {
+    pub(super) fn refusal_on_sight(&self, frame: &Frame) -> Option<Reason> {
         if frame.is_empty() {
-            Some(RejectedReason::Empty)
+            Some(Reason::Empty)
         } else if frame.len() > self.longest_frame() {
-            Some(RejectedReason::TooLong { bytes_max: self.longest_frame() })
+            Some(Reason::TooLong { bytes_max: self.longest_frame() })
         } else if !frame.has_room_for_request() {
-            Some(RejectedReason::NoRoomForRequest)
+            Some(no_room_for_request(frame))
         } else {
             None
         }
@@ -154,9 +153,9 @@ impl Sender {
 
     /// [`Sender::send`] on such a port.
     #[cold]
-    pub(super) fn send_on_sight(&mut self, frame: Frame) -> Result<(), Rejected> {
+    pub(super) fn send_on_sight(&mut self, frame: Frame) -> Result<(), Rejected<Frame>> {
         if let Some(reason) = self.refusal_on_sight(&frame) {
-            return Err(Rejected { frame, reason });
+            return Err(Rejected { item: frame, reason });
         }
         self.put(frame)
     }

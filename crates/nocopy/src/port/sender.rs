@@ -7,28 +7,56 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::drivers::DRAIN_TIMEOUT;
-use super::{Inner, Mode, PortBuilder, Statistics};
-use crate::facts::evidence::Evidence;
-use crate::facts::metadata::{PlaceOutside, Unsupported};
+use super::{Explanation, Inner, Mode, PortBuilder, counter};
+use crate::engine::half::sender_half;
+use crate::facts::evidence::{Cause, Evidence, Ledger};
+use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Area, Balance, Chain, Departures, Drafts, Faults, Frame, Pool};
 use crate::ring::{Consumer, Producer};
+use crate::stats::Stats;
+use crate::sys::lookout::Lookout;
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES, SEND_METADATA_BYTES, TxKick};
 
 /// Ethernet header and one VLAN tag: what a frame may have beyond the MTU.
 pub(super) const LINK_HEADER_BYTES: u32 = 14 + 4;
 
+/// How long to leave the kernel to its work before the next look: no event reports what it has finished.
+const LOOK_AGAIN: Duration = Duration::from_micros(50);
+
 /// The sending half of a port.
 ///
 /// [`send`](Sender::send) only writes the ring; [`flush`](Sender::flush) makes the kernel look, once for a whole batch.
+///
+/// [`stats`](Sender::stats) has these counters besides its sums: `tx_dropped` and `tx_invalid_descs` of packets that were dropped,
+/// `tx_fault_…` of faults, and `tx_ring_empty_descs`. Packets that are still queued are not counted.
+///
+/// ```
+/// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
+/// let sender = port.sender();
+/// let mut frame = sender.buffer().expect("a fresh port has free frames");
+/// frame.append(5).expect("there is room").copy_from_slice(b"hello");
+/// sender.send(frame)?; // gives the frame away
+/// sender.send_copy(b"more")?; // leaves the slice alone
+/// sender.flush()?;
+/// let stats = sender.stats()?;
+/// assert_eq!((stats.moved, stats.bytes, stats.flushes), (2, 9, 1));
+/// assert_eq!(sender.ledger().to_string(), "copied (memory port) 5 B, copied (given as a slice) 4 B");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Sender {
     pub(super) tx: Producer<Descriptor>,
     pub(super) completion: Consumer<u64>,
     pub(super) pool: Pool,
     pub(super) faults: Faults,
-    dropped: u64,
-    /// `tx.written()` as last booked in the pool.
+    counts: Counts,
+    /// `tx.written()` as last booked in the pool, and frames booked in all.
     booked: Cell<u32>,
+    frames: Cell<u64>,
+    /// Bytes queued, modulo 2^64. A frame counts as `draft_bytes` when it is booked, so that drafts need no count of their own; one
+    /// that is sent otherwise is put right when it is sent.
+    bytes: Cell<u64>,
+    draft_bytes: u64,
     /// The longest frame that may be sent without further looks: that the interface takes, or none where the kernel wants room in
     /// front of each.
     frame_bytes_max: usize,
@@ -41,8 +69,25 @@ pub struct Sender {
     pub(super) departures: Departures,
     /// Frames that came back from [`Sender::send_kept`] and were not asked for yet.
     pub(super) kept: Vec<Frame>,
+    lookout: Lookout,
+    /// What had moved when [`Sender::arm`] was last called.
+    moved_before: u64,
     /// Last, so that the rings are unmapped before the socket is closed: a mapping keeps it open.
     inner: Arc<Inner>,
+}
+
+/// What a sender counts, besides frames.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    /// Frames that are not the first of their packet.
+    pieces: u64,
+    /// Of those given as slices.
+    copied_packets: u64,
+    copied_bytes: u64,
+    dropped: u64,
+    flushes: u64,
+    /// Frames that the kernel has finished.
+    reaped: u64,
 }
 
 impl Sender {
@@ -68,14 +113,19 @@ impl Sender {
             completion,
             pool,
             faults: Faults::default(),
-            dropped: 0,
+            counts: Counts::default(),
             booked,
+            frames: Cell::new(0),
+            bytes: Cell::new(0),
+            draft_bytes: 0,
             frame_bytes_max,
             packet_bytes_max,
             chain_bytes_max,
             chain_frames_max,
             departures: Departures::default(),
             kept: Vec::new(),
+            lookout: Lookout::default(),
+            moved_before: 0,
         }
     }
 
@@ -92,9 +142,9 @@ impl Sender {
         self.chain_bytes_max.min(self.chain_frames_max * self.pool.packet_bytes_max() as usize)
     }
 
-    /// An empty frame to fill and send, with headroom in front; `None` when all are on their way (flush, and try again).
+    /// An empty frame to fill and send, with headroom in front; `None` while all are in use: flush, and ask again.
     #[inline]
-    pub fn frame(&mut self) -> Option<Frame> {
+    pub fn buffer(&mut self) -> Option<Frame> {
         match self.pool.frame() {
             Some(frame) => Some(frame),
             None => self.reap_one(),
@@ -126,29 +176,34 @@ impl Sender {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn drafts(&mut self, count: usize, bytes: usize) -> Result<Drafts<'_>, RejectedReason> {
+    pub fn drafts(&mut self, count: usize, bytes: usize) -> Result<Drafts<'_>, Reason> {
         if bytes.wrapping_sub(1) >= self.packet_bytes_max {
-            return Err(if bytes == 0 {
-                RejectedReason::Empty
-            } else {
-                RejectedReason::TooLong { bytes_max: self.packet_bytes_max }
-            });
+            return Err(length_refused(bytes, self.packet_bytes_max));
         }
         let count = u32::try_from(count).unwrap_or(u32::MAX);
-        if self.pool.free_count() < count {
+        self.free_frames(count);
+        self.book(); // those before are of another length
+        self.draft_bytes = bytes as u64;
+        Ok(self.pool.drafts(self.tx.reserve(count), bytes as u32))
+    }
+
+    /// How many frames are free, having looked for more if those are fewer than wanted.
+    #[inline]
+    fn free_frames(&mut self, wanted: u32) -> u32 {
+        if self.pool.free_count() < wanted {
             self.reap();
             self.pool.fetch();
         }
-        Ok(self.pool.drafts(self.tx.reserve(count), bytes as u32))
+        self.pool.free_count()
     }
 
     /// Puts a frame into the ring to be sent with the next [`Sender::flush`]. Frames received by any port of the same
     /// area may be sent as they are.
     ///
     /// # Errors
-    /// Gives the frame back: the ring is full (flush first), or the frame cannot be sent here at all.
+    /// Gives the frame back: the ring is full ([`Reason::Full`]; flush first), or the frame cannot be sent here at all.
     #[inline]
-    pub fn send(&mut self, frame: Frame) -> Result<(), Rejected> {
+    pub fn send(&mut self, frame: Frame) -> Result<(), Rejected<Frame>> {
         if !self.fits(&frame) {
             return self.send_on_sight(frame);
         }
@@ -157,39 +212,78 @@ impl Sender {
 
     /// Sends a frame that was looked at.
     #[inline]
-    pub(super) fn put(&mut self, frame: Frame) -> Result<(), Rejected> {
+    pub(super) fn put(&mut self, frame: Frame) -> Result<(), Rejected<Frame>> {
         let Some(slot) = self.tx.vacant() else {
-            return Err(Rejected { frame, reason: RejectedReason::RingFull });
+            return Err(Rejected { item: frame, reason: Reason::Full });
         };
         match self.pool.lend(frame) {
-            Ok(descriptor) => slot.write(descriptor),
-            Err(frame) => return Err(Rejected { frame, reason: RejectedReason::ForeignArea }),
+            Ok(descriptor) => {
+                let bytes = u64::from(descriptor.len).wrapping_sub(self.draft_bytes);
+                self.bytes.set(self.bytes.get().wrapping_add(bytes));
+                slot.write(descriptor);
+                Ok(())
+            }
+            Err(frame) => Err(Rejected { item: frame, reason: Reason::ForeignArea }),
         }
-        Ok(())
     }
 
-    /// A packet copied into as many frames as it needs, to be sent by [`Sender::send_chain`]; `None` when too few are free.
-    pub fn chain(&mut self, packet: &[u8]) -> Option<Chain<Frame>> {
-        let mut chain = Chain::new();
-        for piece in packet.chunks(self.pool.packet_bytes_max() as usize) {
-            let mut frame = self.frame()?;
-            frame.fill(piece)?;
-            chain.push(frame);
+    /// Copies a packet into as many frames as it needs, and queues them to be sent as one packet with the next [`Sender::flush`]. It may
+    /// need more than one on ports opened with [`multi_buffer`](PortBuilder::multi_buffer) only.
+    ///
+    /// # Errors
+    /// The ring is full or too few frames are free ([`Reason::Full`]; flush first), or the packet is empty or too long. Nothing is
+    /// queued then.
+    ///
+    /// ```
+    /// # let (mut left, mut right) = nocopy::Port::builder("memory").multi_buffer(true).memory_pair()?;
+    /// left.sender().send_copy(&[7; 9000])?; // several frames, one packet
+    /// left.sender().flush()?;
+    /// assert_eq!(right.receiver().receive()?.next_chain().map(|packet| packet.len()), Some(9000));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn send_copy(&mut self, packet: &[u8]) -> Result<(), Reason> {
+        let bytes_max = self.packet_bytes_max();
+        if packet.len().wrapping_sub(1) >= bytes_max {
+            return Err(length_refused(packet.len(), bytes_max));
         }
-        Some(chain)
+        let pieces = packet.chunks(self.pool.packet_bytes_max() as usize);
+        let count = pieces.len() as u32; // no more than a ring has entries
+        if self.tx.free(count) < count || self.free_frames(count) < count {
+            return Err(Reason::Full);
+        }
+        let filled = pieces.map(|piece| {
+            let mut frame = self.pool.frame().expect("looked at before");
+            frame.fill(piece).expect("cut to what fits");
+            frame
+        });
+        let chain: Chain<Frame> = filled.collect();
+        self.put_chain(chain);
+        self.counts.copied_packets += 1;
+        self.counts.copied_bytes += packet.len() as u64;
+        Ok(())
     }
 
     /// Like [`Sender::send`], for a packet in one or several frames: all go out as one packet, or none does. On ports not
     /// opened with [`multi_buffer`](PortBuilder::multi_buffer) a chain of one frame can be sent.
     ///
     /// # Errors
-    /// Gives the chain back: the ring is full (flush first), or the packet cannot be sent here at all.
+    /// Gives the chain back: the ring is full ([`Reason::Full`]; flush first), or the packet cannot be sent here at all.
     #[expect(clippy::result_large_err, reason = "gives back what it was given")]
-    pub fn send_chain(&mut self, chain: Chain<Frame>) -> Result<(), RejectedChain> {
-        if let Some(reason) = self.refusal_of(&chain) {
-            return Err(RejectedChain { chain, reason });
+    pub fn send_chain(&mut self, chain: Chain<Frame>) -> Result<(), Rejected<Chain<Frame>>> {
+        match self.refusal_of(&chain) {
+            None => {
+                self.put_chain(chain);
+                Ok(())
+            }
+            Some(reason) => Err(Rejected { item: chain, reason }),
         }
+    }
+
+    /// Queues the frames of a packet that was looked at.
+    fn put_chain(&mut self, chain: Chain<Frame>) {
         let last = chain.buffers().len() - 1;
+        chain.buffers().iter().for_each(|frame| self.correct_bytes(frame.len()));
+        self.counts.pieces += last as u64;
         for (place, frame) in chain.into_iter().enumerate() {
             let (Some(slot), Ok(descriptor)) = (self.tx.vacant(), self.pool.lend(frame)) else {
                 unreachable!("room and area were looked at");
@@ -197,44 +291,27 @@ impl Sender {
             let options = if place < last { PACKET_CONTINUES } else { 0 };
             slot.write(Descriptor { options, ..descriptor });
         }
-        Ok(())
     }
 
     /// Why a chain cannot be sent.
-    fn refusal_of(&mut self, chain: &Chain<Frame>) -> Option<RejectedReason> {
+    fn refusal_of(&mut self, chain: &Chain<Frame>) -> Option<Reason> {
         let count = chain.buffers().len();
         if chain.buffers().iter().any(|frame| frame.is_empty()) || count == 0 {
-            Some(RejectedReason::Empty)
+            Some(Reason::Empty)
         } else if chain.len() > self.chain_bytes_max {
-            Some(RejectedReason::TooLong { bytes_max: self.chain_bytes_max })
+            Some(Reason::TooLong { bytes_max: self.chain_bytes_max })
         } else if count > self.chain_frames_max {
-            Some(RejectedReason::TooManyFrames { frames_max: self.chain_frames_max })
+            Some(Reason::TooManyBuffers { buffers_max: self.chain_frames_max })
         } else if !chain.buffers().iter().all(|frame| self.pool.owns(frame)) {
-            Some(RejectedReason::ForeignArea)
-        } else if self.inner.sends_with_requests && !chain.buffers().iter().all(Frame::has_room_for_request) {
-            Some(RejectedReason::NoRoomForRequest)
+            Some(Reason::ForeignArea)
+        } else if self.inner.sends_with_requests
+            && let Some(frame) = chain.buffers().iter().find(|frame| !frame.has_room_for_request())
+        {
+            Some(no_room_for_request(frame))
         } else {
             let count = count as u32; // no more than a ring has entries
-            (self.tx.free(count) < count).then_some(RejectedReason::RingFull)
+            (self.tx.free(count) < count).then_some(Reason::Full)
         }
-    }
-
-    /// Sends as many frames from the front of `frames` as fit, flushes, and returns how many; the rest stay.
-    ///
-    /// # Errors
-    /// As [`Sender::flush`]. A frame that can never be sent here stays at the front and ends the batch; [`Sender::send`]
-    /// tells why.
-    pub fn send_all(&mut self, frames: &mut Vec<Frame>) -> io::Result<usize> {
-        let room = self.tx.free(u32::try_from(frames.len()).unwrap_or(u32::MAX)) as usize;
-        let fits = |frame: &Frame| self.fits(frame) || self.refusal_on_sight(frame).is_none();
-        let sendable = |frame: &&Frame| fits(frame) && self.pool.owns(frame);
-        let count = frames.iter().take(room).take_while(sendable).count();
-        for frame in frames.drain(..count) {
-            let sent = self.send(frame);
-            debug_assert!(sent.is_ok(), "there was room");
-        }
-        self.flush()?;
-        Ok(count)
     }
 
     /// Whether a frame has bytes, and no more than can be sent without further looks.
@@ -243,13 +320,39 @@ impl Sender {
         frame.len().wrapping_sub(1) < self.frame_bytes_max
     }
 
-    /// Shows the queued frames to the kernel and makes it send them, then takes back what it has finished. One system
-    /// call for the whole batch where the kernel allows; frames it could not take now (in copy mode the socket's send
-    /// buffer limits how much is on its way) stay queued until the next flush.
+    /// Hands everything that is queued over to the kernel, which sends it, and takes back what it has finished: one system call for a
+    /// whole batch where the kernel allows. Waits while the kernel has no room, as in copy mode, where the socket's send buffer limits how
+    /// much is on its way.
     ///
     /// # Errors
     /// The interface is down or gone; the frames stay queued.
     pub fn flush(&mut self) -> io::Result<()> {
+        while !self.try_flush()? {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        Ok(())
+    }
+
+    /// Like [`Sender::flush`], but waits for `timeout` at most. `false`: something is still queued.
+    ///
+    /// # Errors
+    /// As [`Sender::flush`].
+    pub fn flush_timeout(&mut self, timeout: Duration) -> io::Result<bool> {
+        let started = Instant::now();
+        while !self.try_flush()? {
+            if started.elapsed() >= timeout {
+                return Ok(false);
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        Ok(true)
+    }
+
+    /// Like [`Sender::flush`], without waiting. `false`: something is still queued, because the kernel has no room for it now.
+    ///
+    /// # Errors
+    /// As [`Sender::flush`].
+    pub fn try_flush(&mut self) -> io::Result<bool> {
         self.book();
         if self.tx.staged() > 0 {
             self.tx.publish();
@@ -257,24 +360,27 @@ impl Sender {
         // A full completion ring would stop the kernel.
         self.reap();
         let mut queued = self.tx.in_flight();
+        self.counts.flushes += u64::from(queued > 0);
         let mut silent_kicks = self.inner.silent_kicks(queued);
         while queued > 0 && (self.tx.needs_wakeup() || !self.inner.has_kernel_rings) {
             let kick = self.inner.kick_tx()?;
-            self.dropped += u64::from(kick == TxKick::Busy && self.inner.mode != Mode::XdpZeroCopy);
+            self.counts.dropped += u64::from(kick == TxKick::Busy && self.inner.mode != Mode::XdpZeroCopy);
             self.reap();
             let now = self.tx.in_flight();
             if now == queued {
                 if kick == TxKick::Done || silent_kicks == 0 {
-                    break; // no progress: the device is full, or works at its own pace
+                    // No progress: the device is full, or a zero-copy device takes it at its own pace.
+                    return Ok(self.inner.mode == Mode::XdpZeroCopy && kick == TxKick::Done);
                 }
                 silent_kicks -= 1;
             }
             queued = now;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Frames that the kernel has not taken yet: those sent since the last [`Sender::flush`], and those it could not take then.
+    #[doc(hidden)]
     #[inline]
     pub fn queued(&mut self) -> u32 {
         self.tx.in_flight()
@@ -286,28 +392,33 @@ impl Sender {
         self.tx.in_flight() > 0
     }
 
-    /// Takes back the frames the kernel has finished sending, and returns how many. Done by [`Sender::flush`] and, when
-    /// it runs out, by [`Sender::frame`].
+    /// Takes back the frames the kernel has finished sending, and returns how many. [`Sender::flush`] does it too, and
+    /// [`Sender::buffer`] when no frame is free.
     pub fn reap(&mut self) -> usize {
         self.book();
-        if self.departures.is_awaiting() {
-            return self.reap_departures() as usize;
-        }
-        self.pool.reap(&mut self.completion, &mut self.faults, &mut self.kept) as usize
+        let count = match self.departures.is_awaiting() {
+            true => self.reap_departures(),
+            false => self.pool.reap(&mut self.completion, &mut self.faults, &mut self.kept),
+        };
+        self.counts.reaped += u64::from(count);
+        count as usize
     }
 
     /// Books frames written to the ring since last time, all at once.
     #[inline]
     fn book(&self) {
         let written = self.tx.written();
-        self.pool.sent(written.wrapping_sub(self.booked.replace(written)));
+        let count = written.wrapping_sub(self.booked.replace(written));
+        self.frames.set(self.frames.get() + u64::from(count));
+        self.bytes.set(self.bytes.get().wrapping_add(u64::from(count) * self.draft_bytes));
+        self.pool.sent(count);
     }
 
     /// Frames on their way: queued, or with the kernel. (Arrival is another matter: a frame the far end drops
     /// completes like any other.)
-    pub fn in_flight(&mut self) -> u64 {
+    pub fn in_flight(&mut self) -> usize {
         self.reap();
-        self.pool.lent_count()
+        self.pool.lent_count() as usize
     }
 
     /// Whether nothing is on its way that was not taken back.
@@ -323,54 +434,123 @@ impl Sender {
     pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
         let started = Instant::now();
         loop {
-            self.flush()?;
+            self.try_flush()?;
             if self.pool.lent_count() == 0 {
                 return Ok(true);
             }
             if started.elapsed() >= timeout {
                 return Ok(false);
             }
-            std::thread::sleep(Duration::from_micros(50));
+            std::thread::sleep(LOOK_AGAIN);
         }
     }
 
-    /// Prepares for a wait on [`AsFd`] by other means than ours: flushes, so that the kernel has work to finish.
+    /// Prepares for a wait on the descriptor ([`AsFd`]), and returns whether there is nothing to wait for: frames are there to be taken
+    /// back, or nothing is on its way. Flushes, so that the kernel has work to finish.
+    ///
+    /// No event reports what the kernel has finished, so the descriptor becomes readable 50 µs later, to look again.
     ///
     /// # Errors
     /// As [`Sender::flush`].
-    pub fn arm(&mut self) -> io::Result<()> {
-        self.flush()
+    pub fn arm(&mut self) -> io::Result<bool> {
+        self.try_flush()?;
+        let queued = self.tx.in_flight();
+        let moved = self.counts.reaped + self.frames.get() - u64::from(queued);
+        if std::mem::replace(&mut self.moved_before, moved) != moved {
+            return Ok(true);
+        }
+        if self.pool.lent_count() == 0 {
+            self.pool.fetch();
+            if self.pool.free_count() > 0 {
+                return Ok(true);
+            }
+        }
+        self.lookout.look_again(Some(LOOK_AGAIN))?;
+        Ok(false)
     }
 
-    /// The area that frames to be sent here lie in.
-    pub fn area(&self) -> &Area {
+    /// Puts right what a frame will count as.
+    pub(super) fn correct_bytes(&self, bytes: usize) {
+        let more = (bytes as u64).wrapping_sub(self.draft_bytes);
+        self.bytes.set(self.bytes.get().wrapping_add(more));
+    }
+
+    /// Bytes of all that was queued.
+    fn bytes(&self) -> u64 {
+        self.book();
+        self.bytes.get().wrapping_sub(self.pool.short_bytes())
+    }
+
+    pub(crate) fn area(&self) -> &Area {
         &self.inner.area
     }
 
-    /// What is known of copies between the area and the wire.
-    pub fn evidence(&self) -> Evidence {
+    pub(crate) fn evidence(&self) -> Evidence {
         self.inner.evidence()
     }
 
-    /// What the kernel counted for this port.
+    /// The bytes that were given to be sent, also those still queued: copied between area and wire or not, as the port's mode is; and
+    /// those that [`Sender::send_copy`] copied.
+    pub fn ledger(&self) -> Ledger {
+        self.book();
+        let Counts { pieces, copied_packets, copied_bytes, .. } = self.counts;
+        let bytes = self.bytes();
+        let mut ledger = Ledger::default();
+        let packets = self.frames.get() - pieces;
+        ledger.add(self.evidence(), packets - copied_packets, bytes - copied_bytes);
+        ledger.add(Evidence::Copied(Cause::Slice), copied_packets, copied_bytes);
+        ledger
+    }
+
+    /// Everything that was counted; the names of the counters are in the documentation of [`Sender`].
     ///
     /// # Errors
-    /// The kernel's refusal.
-    pub fn statistics(&self) -> io::Result<Statistics> {
-        self.inner.statistics()
+    /// The kernel does not report what it has counted.
+    pub fn stats(&self) -> io::Result<Stats> {
+        self.book();
+        let kernel = self.inner.statistics()?;
+        let (mut packets, mut bytes) = (self.frames.get() - self.counts.pieces, self.bytes());
+        for queued in self.tx.pending() {
+            packets -= u64::from(queued.options & PACKET_CONTINUES == 0);
+            bytes -= u64::from(queued.len);
+        }
+        let Faults { out_of_range, misaligned, not_lent, .. } = self.faults;
+        let bad_index = self.tx.bad_indices() + self.completion.bad_indices();
+        let mut stats = Stats::moved(packets, bytes)
+            .with_dropped([counter(
+                "tx_dropped",
+                "Frames the interface took in copy mode and dropped",
+                self.counts.dropped,
+            )])
+            .with_dropped(kernel.of(&["tx_invalid_descs"]))
+            .with_faults([
+                counter("tx_fault_out_of_range", "Addresses outside the area", out_of_range),
+                counter("tx_fault_misaligned", "Frames that do not begin where one can", misaligned),
+                counter(
+                    "tx_fault_not_lent",
+                    "Frames that the kernel did not have: duplicates above all",
+                    not_lent,
+                ),
+                counter("tx_fault_bad_index", "Ring indices that claim the impossible", bad_index),
+            ])
+            .with(kernel.of(&["tx_ring_empty_descs"]));
+        stats.flushes = self.counts.flushes;
+        Ok(stats)
     }
 
-    /// Frames that the interface took in copy mode and dropped, by the kernel's answer to the system call.
+    /// Frames that the interface took in copy mode and dropped, without a system call.
+    #[doc(hidden)]
     pub fn dropped(&self) -> u64 {
-        self.dropped
+        self.counts.dropped
     }
 
-    /// Words from the kernel's rings that this half refused.
-    pub fn faults(&self) -> Faults {
-        Faults { bad_index: self.tx.bad_indices() + self.completion.bad_indices(), ..self.faults }
+    /// What the port is, what was tried before, and what it can do for packets that are sent.
+    pub fn explain(&self) -> Explanation<'_> {
+        Explanation::of(&self.inner)
     }
 
     /// Where every frame of the area is; exact if the other half is at rest and has been asked for its balance.
+    #[doc(hidden)]
     pub fn balance(&self) -> Balance {
         self.book();
         self.pool.balance()
@@ -379,14 +559,33 @@ impl Sender {
     /// Gives the sender up in the child of a fork, without a change to what the parent has: the child's descriptor and rings are closed,
     /// so that the queue is free when the parent closes its own, and nothing is sent or waited for. Needs
     /// [`PortBuilder::inherited`](super::PortBuilder::inherited); of a port, see [`Queues::leave`](super::Queues::leave).
+    #[doc(hidden)]
     pub fn leave(self) {
         self.inner.leave();
     }
 }
 
+sender_half!(Sender, Frame);
+
+/// Why a packet of that length cannot be sent.
+#[cold]
+fn length_refused(bytes: usize, bytes_max: usize) -> Reason {
+    if bytes == 0 { Reason::Empty } else { Reason::TooLong { bytes_max } }
+}
+
+/// A port opened with [`send_metadata`](PortBuilder::send_metadata) needs room in front of each packet.
+#[cold]
+pub(super) fn no_room_for_request(frame: &Frame) -> Reason {
+    Reason::NoHeadroom { needed_bytes: SEND_METADATA_BYTES as usize, free_bytes: frame.headroom_bytes() }
+}
+
 impl AsFd for Sender {
+    /// Readable when it is time to look again; call [`Sender::arm`] before waiting for it.
+    ///
+    /// # Panics
+    /// When it is first asked for, if no descriptor is left.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.as_fd()
+        self.lookout.descriptor(None)
     }
 }
 
@@ -398,70 +597,10 @@ impl AsRawFd for Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        // Nobody is left to tell of an error; what the kernel keeps is accounted for when the port closes.
+        // There is no caller to return an error to; what the kernel keeps is accounted for when the port closes.
         if !self.inner.is_left() {
             let _ = self.drain(DRAIN_TIMEOUT);
         }
         self.inner.park(self.pool.take());
     }
-}
-
-/// A frame that was not sent, and why.
-#[derive(Debug, thiserror::Error)]
-#[error("frame of {} bytes not sent: {reason}", frame.len())]
-pub struct Rejected {
-    /// The frame, still yours.
-    pub frame: Frame,
-    /// What stood in the way.
-    pub reason: RejectedReason,
-}
-
-/// A packet in several frames that was not sent, and why.
-#[derive(Debug, thiserror::Error)]
-#[error("packet of {} bytes in {} frames not sent: {reason}", chain.len(), chain.buffers().len())]
-pub struct RejectedChain {
-    /// The packet, still yours.
-    pub chain: Chain<Frame>,
-    /// What stood in the way.
-    pub reason: RejectedReason,
-}
-
-/// Why a frame was not sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RejectedReason {
-    /// The tx ring is full: flush, and try again.
-    #[error("the tx ring is full; flush and try again")]
-    RingFull,
-    /// The frame belongs to another area than the port: copy it into a frame of this one.
-    #[error("it lies in another area than the port's; copy it into a frame of this port")]
-    ForeignArea,
-    /// The frame holds no bytes.
-    #[error("it holds no bytes; fill it first")]
-    Empty,
-    /// What was asked for the packet cannot be done here.
-    #[error("what was asked for it cannot be done: {0}")]
-    Unsupported(Unsupported),
-    /// The checksum that was to be completed lies outside the packet.
-    #[error(transparent)]
-    ChecksumOutside(PlaceOutside),
-    /// A port opened with [`send_metadata`](PortBuilder::send_metadata) needs room in front of each packet.
-    #[error(
-        "this port needs {SEND_METADATA_BYTES} free bytes in front of the packet; leave them, or copy it with Frame::fill"
-    )]
-    NoRoomForRequest,
-    /// The packet lies in more frames than this mode takes.
-    #[error(
-        "a packet may lie in {frames_max} frame(s) here; use fewer, larger ones, or open the port with multi_buffer"
-    )]
-    TooManyFrames {
-        /// The most frames for one packet.
-        frames_max: usize,
-    },
-    /// The frame is longer than the interface's MTU allows; the kernel would drop it without a word.
-    #[error("the interface's MTU or the frame allows {bytes_max} bytes; raise the MTU or send less")]
-    TooLong {
-        /// The longest frame that can be sent.
-        bytes_max: usize,
-    },
 }

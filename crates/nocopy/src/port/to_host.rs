@@ -6,11 +6,12 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
 use super::redirect::Redirect;
-use super::{Inner, Mode};
-use crate::facts::evidence::{Cause, Evidence};
+use super::{Inner, Mode, counter};
+use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::kernel::KernelVersion;
 use crate::memory::area::Chain;
 use crate::port::xdp::{self, Attach, LIVE_FRAMES_KERNEL_MIN, Program};
+use crate::stats::Stats;
 use crate::sys::bpf;
 use crate::sys::interface::{Condition, Inquiry};
 use crate::sys::namespace::NamespaceId;
@@ -25,7 +26,7 @@ const PACKET_BYTES_SURE: usize = 3072;
 /// Hands packets that a port took to the host's network stack, as if they had just arrived on the port's interface: for
 /// ARP, pings and whatever else the program does not answer itself. Made by [`Receiver::to_host`](super::Receiver::to_host).
 ///
-/// Each packet costs a copy ([`ToHost::evidence`]) and four system calls, three of them to know that the calling thread is still in the
+/// Each packet costs a copy ([`ToHost::ledger`]) and four system calls, three of them to know that the calling thread is still in the
 /// port's network namespace; where all of some queue's packets are for the host, leave it the queue. The packet is borrowed, so its
 /// frame stays yours whatever becomes of it. Nothing is left on the machine: the kernel runs a program that lets the packet pass, once,
 /// and that program is attached nowhere
@@ -61,6 +62,7 @@ pub struct ToHost {
     /// For packets in one piece that came in several.
     whole: Vec<u8>,
     handed_over: u64,
+    bytes: u64,
     refused: u64,
 }
 
@@ -190,6 +192,7 @@ impl ToHost {
             buffer: Vec::new(),
             whole: Vec::new(),
             handed_over: 0,
+            bytes: 0,
             refused: 0,
         })
     }
@@ -202,7 +205,10 @@ impl ToHost {
     pub fn hand_over(&mut self, packet: &[u8]) -> Result<(), ToHostError> {
         let done = self.run(packet);
         match done {
-            Ok(()) => self.handed_over += 1,
+            Ok(()) => {
+                self.handed_over += 1;
+                self.bytes += packet.len() as u64;
+            }
             Err(_) => self.refused += 1,
         }
         done
@@ -253,18 +259,17 @@ impl ToHost {
         }
     }
 
-    /// What is known of copies on this way: always one, into a buffer of the kernel.
-    pub fn evidence(&self) -> Evidence {
-        Evidence::Copied(Cause::ToHost)
+    /// The bytes that were handed over: always copied, into a buffer of the kernel.
+    pub fn ledger(&self) -> Ledger {
+        let mut ledger = Ledger::default();
+        ledger.add(Evidence::Copied(Cause::ToHost), self.handed_over, self.bytes);
+        ledger
     }
 
-    /// Packets handed over. What the host did with them it counts itself.
-    pub fn handed_over(&self) -> u64 {
-        self.handed_over
-    }
-
-    /// Packets refused, each with an error.
-    pub fn refused(&self) -> u64 {
-        self.refused
+    /// What was counted: packets handed over, and `refused` of those that were not, each with an error. What the host does with a packet
+    /// it counts itself.
+    pub fn stats(&self) -> Stats {
+        let refused = counter("refused", "Packets that were not handed over", self.refused);
+        Stats::moved(self.handed_over, self.bytes).with([refused])
     }
 }

@@ -31,6 +31,7 @@ impl PortBuilder {
     /// # Errors
     /// [`OpenError`] says what is in the way. Another socket on the queue, too, and at once: there is no wait for one that is being
     /// closed.
+    #[doc(hidden)]
     pub fn open_sender(mut self) -> Result<Sender, OpenError> {
         self.check()?;
         self.mode = Some(Mode::XdpCopyNative);

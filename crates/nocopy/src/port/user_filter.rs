@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use super::ToHost;
 use crate::memory::area::{Chain, Claims};
-use crate::port::filter::{Ancillary, Program};
 use crate::sys::xsk::{Descriptor, PACKET_CONTINUES};
+use nocopy_proto::filter::{Ancillary, Program};
 
 /// Where the filter of a port runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,11 +24,11 @@ pub enum FilterPlace {
 
 /// Packets that a filter in user space turned away.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TurnedAway {
+pub(super) struct TurnedAway {
     /// The host has them: it has all of them (packet ring), or was handed these.
-    pub to_host: u64,
-    /// Nobody has them: there is no host (memory), or it was not to be had, for the reasons of [`ToHost::hand_over`].
-    pub lost: u64,
+    pub(super) to_host: u64,
+    /// They are lost: there is no host (memory), or they could not be handed over, for the reasons of [`ToHost::hand_over`].
+    pub(super) lost: u64,
 }
 
 /// Who gets what does not match.

@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use super::memory::Mapping;
 use super::option;
-use crate::counter::counters;
+use crate::counter::{Counter, counters};
 use crate::facts::metadata::Request;
 use crate::ring::{self, Consumer, Producer, RingLayout};
 
@@ -117,6 +117,11 @@ counters! {
 }
 
 impl Statistics {
+    /// Some of the counters.
+    pub(crate) fn of<'name>(&self, names: &'name [&str]) -> impl Iterator<Item = Counter> + use<'name> {
+        self.counters().filter(|counter| names.contains(&&*counter.name))
+    }
+
     /// Packets that reached this socket and were dropped there (`xsk_rcv` in the kernel's `net/xdp/xsk.c`: the other
     /// terms are reasons, not further packets).
     pub fn rx_lost(&self) -> u64 {

@@ -67,7 +67,7 @@ pub(crate) fn packets_of_many_lengths(to: &End, round: usize) -> Vec<Vec<u8>> {
 
 pub(crate) fn send(port: &mut Port, packets: &[Vec<u8>]) {
     for packet in packets {
-        let mut frame = port.sender().frame().expect("a free frame");
+        let mut frame = port.sender().buffer().expect("a free frame");
         frame.fill(packet).expect("fits");
         port.sender().send(frame).expect("sent");
     }
@@ -115,7 +115,7 @@ pub(crate) fn assert_settled(port: &mut Port) {
     assert!(port.sender().drain(PATIENCE).expect("drained"), "frames stuck with the kernel");
     let balance = port.balance();
     assert!(balance.is_whole() && balance.yours == 0 && balance.lent_tx == 0, "{balance}");
-    assert_eq!(port.receiver().faults().total() + port.sender().faults().total(), 0);
+    assert_eq!(port.receiver().stats().unwrap().faults + port.sender().stats().unwrap().faults, 0);
 }
 
 /// The kernel's count of who wants everything (`IFLA_PROMISCUITY`); the flag shows only what `ip link` set.

@@ -4,9 +4,9 @@ use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 
-use nocopy::tc::{self, CountingDrop};
+use nocopy::integration::tc::{self, CountingDrop};
+use nocopy::integration::xdp::KernelVersion;
 use nocopy::tcp::{Builder, Socket};
-use nocopy::xdp::KernelVersion;
 use nocopy_lab::Lab;
 use nocopy_lab::patience::{uninterrupted, wait_until};
 

@@ -4,12 +4,12 @@ use nocopy::{tcp, udp};
 
 fn main() {
     let (mut port, mut peer) = nocopy::Port::memory_pair().unwrap();
-    let mut frame = port.sender().frame().unwrap();
+    let mut frame = port.sender().buffer().unwrap();
     frame.fill(b"read, changed, sent").unwrap();
     println!("{}", frame.len());
     frame[0] = 1;
     port.sender().send(frame).unwrap();
-    let shared = port.sender().frame().unwrap().share();
+    let shared = port.sender().buffer().unwrap().share();
     let (one, another) = (shared.clone(), shared);
     println!("{} {}", one.len(), another.len());
 

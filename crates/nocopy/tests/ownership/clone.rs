@@ -5,6 +5,6 @@ fn two<T: Clone>(one: &T) -> (T, T) {
 
 fn main() {
     let (mut port, _peer) = nocopy::Port::memory_pair().unwrap();
-    let frame = port.sender().frame().unwrap();
+    let frame = port.sender().buffer().unwrap();
     two(&frame); //~ E0277
 }

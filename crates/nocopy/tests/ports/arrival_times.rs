@@ -3,9 +3,10 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::common::{PATIENCE, assert_settled, lab, open, open_with, packet, send};
-use nocopy::metadata::{Clock, Realtime, Timestamp, Unsupported};
+use nocopy::integration::Realtime;
+use nocopy::integration::xdp::Generator;
+use nocopy::metadata::{Clock, Timestamp, Unsupported};
 use nocopy::port::PortBuilder;
-use nocopy::xdp::Generator;
 use nocopy::{Mode, Port};
 use nocopy_lab::Lab;
 

@@ -22,7 +22,7 @@ fn an_interface_that_goes_down_is_an_error_and_comes_back() {
         let lab = lab!();
         let (mut left, mut right) = (open_in(lab.left(), mode), open_in(lab.right(), mode));
         lab.left().set_down().unwrap();
-        let mut frame = left.sender().frame().unwrap();
+        let mut frame = left.sender().buffer().unwrap();
         frame.fill(&packet(lab.right(), 1, 100)).unwrap();
         left.sender().send(frame).unwrap();
         let error = left.sender().flush().unwrap_err();
@@ -75,7 +75,7 @@ fn an_interface_deleted_in_use_is_an_error_for_every_way_of_waiting() {
         assert!(error.is_some(), "{mode}, {wait:?}: nothing said that the interface is gone");
         let error = right.receiver().receive().expect_err("not said only once");
         assert_eq!(error.kind(), std::io::ErrorKind::NotConnected, "{mode}, {wait:?}: {error}");
-        let mut frame = left.sender().frame().unwrap();
+        let mut frame = left.sender().buffer().unwrap();
         frame.fill(&packet(lab.right(), 2, 100)).unwrap();
         left.sender().send(frame).unwrap();
         assert!(left.sender().flush().is_err());
@@ -140,7 +140,7 @@ fn too_little_locked_memory_is_named_with_the_limit_to_raise_and_leaves_the_pack
     assert!(error.to_string().contains("ulimit -l"), "{error}");
     let port = stepped_down.unwrap();
     assert_eq!(port.mode(), Mode::PacketRing);
-    assert!(port.report().to_string().contains("ulimit -l"), "{}", port.report());
+    assert!(port.explain().to_string().contains("ulimit -l"), "{}", port.explain());
     assert!(lab.left().xdp_program().unwrap().is_none(), "a refused rung leaves nothing attached");
 }
 

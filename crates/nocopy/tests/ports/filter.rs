@@ -4,16 +4,24 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::common::{PATIENCE, assert_settled, lab, open, open_with, packet, receive, receive_of_all, send};
-use nocopy::filter::{Instruction, Program, compile};
-use nocopy::port::{Fanout, FilterPlace, InterfaceError, OpenError, TurnedAway};
-use nocopy::xdp;
+use nocopy::filter::{Program, compile};
+use nocopy::integration::Fanout;
+use nocopy::integration::xdp;
+use nocopy::port::{FilterPlace, InterfaceError, OpenError};
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
+use nocopy_proto::filter::Instruction;
 
 const MODES: [Mode; 3] = [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
 
 /// The packets of the tests with odd numbers.
 const ODD: &str = "ether proto 0x88b5 and ether[17] & 1 = 1";
+
+/// Packets that a filter in user space left to the host, and that it lost.
+fn filter_counts(port: &mut Port) -> (u64, u64) {
+    let stats = port.receiver().stats().unwrap();
+    (stats["filter_to_host"], stats["filter_lost"])
+}
 
 fn open_filtered(end: &End, mode: Mode, filter: &Program) -> Port {
     let filter = filter.clone();
@@ -57,7 +65,7 @@ fn what_matches_comes_and_the_rest_is_the_hosts_in_every_mode() {
         let mut left = open(lab.left());
         let mut port = open_filtered(lab.right(), mode, &compile(ODD).unwrap());
         let place = if mode == Mode::PacketRing { FilterPlace::Socket } else { FilterPlace::Xdp };
-        assert_eq!(port.filter(), Some(&place), "{mode}");
+        assert_eq!(port.explain().filter, Some(&place), "{mode}");
         let mut host = host(lab.right());
         let packets: Vec<_> =
             (0..100).map(|number| packet(lab.right(), number, 60 + number as usize * 14)).collect();
@@ -73,11 +81,8 @@ fn what_matches_comes_and_the_rest_is_the_hosts_in_every_mode() {
         assert_eq!(numbers(&receive(&mut host, expected.len())), expected, "{mode}");
         assert!(has_no_more(&mut port), "{mode}");
         assert_settled(&mut port);
-        assert_eq!(
-            (port.statistics().unwrap().rx_lost(), port.receiver().turned_away()),
-            (0, TurnedAway::default())
-        );
-        assert!(port.report().to_string().contains("filter "), "{}", port.report());
+        assert_eq!(filter_counts(&mut port), (0, 0));
+        assert!(port.explain().to_string().contains("filter "), "{}", port.explain());
     }
 }
 
@@ -99,12 +104,16 @@ fn a_filter_that_the_kernel_does_not_take_runs_in_user_space_and_the_host_gets_t
         let hosts: Vec<u32> = (0..100).step_by(step).collect();
         assert_eq!(numbers(&receive(&mut host, hosts.len())), hosts, "{mode}");
         assert!(lab.right().namespace().run(|| has_no_more(&mut port)), "{mode}");
-        let Some(FilterPlace::UserSpace(why)) = port.filter() else {
-            assert_eq!((mode, port.filter()), (Mode::PacketRing, Some(&FilterPlace::Socket)));
+        let Some(FilterPlace::UserSpace(why)) = port.explain().filter else {
+            assert_eq!((mode, port.explain().filter), (Mode::PacketRing, Some(&FilterPlace::Socket)));
             continue;
         };
-        assert!(!why.is_empty() && port.report().to_string().contains("in user space"), "{}", port.report());
-        assert_eq!(port.receiver().turned_away(), TurnedAway { to_host: 50, lost: 0 }, "{mode}");
+        assert!(
+            !why.is_empty() && port.explain().to_string().contains("in user space"),
+            "{}",
+            port.explain()
+        );
+        assert_eq!(filter_counts(&mut port), (50, 0), "{mode}");
         assert_settled(&mut port);
     }
 }
@@ -117,12 +126,11 @@ fn a_filter_in_user_space_keeps_packets_of_several_frames_whole() {
         .filter(&compile("ether[2500] = 1").unwrap())
         .memory_pair()
         .unwrap();
-    assert!(matches!(right.filter(), Some(FilterPlace::UserSpace(_))));
+    assert!(matches!(right.explain().filter, Some(FilterPlace::UserSpace(_))));
     for kind in [0, 1, 0, 1, 1, 0] {
         let mut packet = vec![0; 3000];
         packet[2500] = kind;
-        let chain = left.sender().chain(&packet).unwrap();
-        left.sender().send_chain(chain).unwrap();
+        left.sender().send_copy(&packet).unwrap();
     }
     left.sender().flush().unwrap();
     let mut received = 0;
@@ -133,7 +141,7 @@ fn a_filter_in_user_space_keeps_packets_of_several_frames_whole() {
         received += 1;
     }
     assert!(has_no_more(&mut right));
-    assert_eq!(right.receiver().turned_away(), TurnedAway { to_host: 0, lost: 3 });
+    assert_eq!(filter_counts(&mut right), (0, 3));
     assert_settled(&mut right);
 }
 
@@ -147,8 +155,7 @@ fn a_filter_in_user_space_gives_the_caller_a_turn() {
     let queue = |port: &mut Port, kind, bytes| {
         let mut packet = vec![0; bytes];
         packet[0] = kind;
-        let chain = port.sender().chain(&packet).unwrap();
-        port.sender().send_chain(chain).unwrap();
+        port.sender().send_copy(&packet).unwrap();
     };
     let (mut left, mut right) = memory(1);
     for kind in [0, 1] {
@@ -157,16 +164,20 @@ fn a_filter_in_user_space_gives_the_caller_a_turn() {
     left.sender().flush().unwrap();
     let chain = right.receiver().receive_timeout(PATIENCE).unwrap().next_chain().map(|chain| chain.len());
     assert_eq!(chain, Some(5000));
-    assert_eq!(right.receiver().turned_away().lost, 1);
+    assert_eq!(right.receiver().stats().unwrap()["filter_lost"], 1);
 
     let (mut left, mut right) = memory(16);
     (0..200).for_each(|_| queue(&mut left, 0, 60));
     queue(&mut left, 1, 60);
     left.sender().flush().unwrap();
     assert!(right.receiver().try_receive().unwrap().is_empty());
-    assert!((16..32).contains(&right.receiver().turned_away().lost), "{:?}", right.receiver().turned_away());
+    assert!(
+        (16..32).contains(&right.receiver().stats().unwrap()["filter_lost"]),
+        "{:?}",
+        right.receiver().stats()
+    );
     assert_eq!(receive(&mut right, 1).len(), 1);
-    assert_eq!(right.receiver().turned_away().lost, 200);
+    assert_eq!(right.receiver().stats().unwrap()["filter_lost"], 200);
     assert_settled(&mut right);
 }
 
@@ -210,7 +221,7 @@ fn a_filter_with_no_room_for_the_share_of_a_queue_runs_in_user_space() {
     // Enough, where it is the namespace's own (Linux 6.8): the share must be what is too much.
     let _ = lab.right().namespace().run(|| std::fs::write("/proc/sys/net/core/optmem_max", "1000000"));
     let mut right = open_filtered(lab.right(), Mode::PacketRing, &filter);
-    assert!(matches!(right.filter(), Some(FilterPlace::UserSpace(_))), "{}", right.report());
+    assert!(matches!(right.explain().filter, Some(FilterPlace::UserSpace(_))), "{}", right.explain());
     let mut left = open(lab.left());
     send(&mut left, &(0..10).map(|number| packet(lab.right(), number, 100)).collect::<Vec<_>>());
     assert_eq!(numbers(&receive(&mut right, 5)), [1, 3, 5, 7, 9]);
@@ -275,8 +286,7 @@ fn filters_read_behind_the_first_buffer_of_long_packets() {
             if let Some(field) = long.get_mut(8000..8002) {
                 field.copy_from_slice(&[kind, 2]);
             }
-            let chain = left.sender().chain(&long).unwrap();
-            left.sender().send_chain(chain).unwrap();
+            left.sender().send_copy(&long).unwrap();
         }
         left.sender().flush().unwrap();
         let mut lengths = Vec::new();
@@ -341,7 +351,7 @@ fn notes_of_the_driver_and_a_filter_go_together() {
     let filter = compile(ODD).unwrap();
     let mut right =
         open_with(lab.right(), move |builder| builder.receive_metadata(true).filter(&filter)).unwrap();
-    assert_eq!(right.filter(), Some(&FilterPlace::Xdp));
+    assert_eq!(right.explain().filter, Some(&FilterPlace::Xdp));
     send(&mut left, &(0..10).map(|number| packet(lab.right(), number, 100)).collect::<Vec<_>>());
     assert_eq!(numbers(&receive(&mut right, 5)), [1, 3, 5, 7, 9]);
 }
@@ -393,8 +403,12 @@ fn what_xdp_cannot_know_is_left_to_the_packet_ring() {
     let by_type = Program::parse("4,40 0 0 4294963204,21 0 1 0,6 0 0 65535,6 0 0 0").unwrap(); // packet type: to us
     let filter = by_type.clone();
     let port = open_with(lab.right(), move |builder| builder.filter(&filter)).unwrap();
-    assert_eq!((port.mode(), port.filter()), (Mode::PacketRing, Some(&FilterPlace::Socket)));
-    assert!(port.refusals().iter().any(|refusal| refusal.mode == Mode::XdpCopyNative), "{}", port.report());
+    assert_eq!((port.mode(), port.explain().filter), (Mode::PacketRing, Some(&FilterPlace::Socket)));
+    assert!(
+        port.explain().refusals.iter().any(|refusal| refusal.mode == Mode::XdpCopyNative),
+        "{}",
+        port.explain()
+    );
     drop(port);
     let error = open_with(lab.right(), move |builder| builder.mode(Mode::XdpCopyNative).filter(&by_type));
     assert!(matches!(error.unwrap_err(), OpenError::NoMode { .. }));

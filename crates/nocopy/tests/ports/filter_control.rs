@@ -5,12 +5,14 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
 use crate::common::{PATIENCE, lab, open, open_queues, open_with, packet, send};
-use nocopy::filter::{Instruction, Program, compile};
+use nocopy::filter::{Program, compile};
+use nocopy::integration::{FilterControl, FilterControlError};
 use nocopy::metadata::Clock;
-use nocopy::port::{FilterControl, FilterControlError, GrantError, Queues};
+use nocopy::port::{GrantError, Queues};
 use nocopy::{Mode, Port};
 use nocopy_lab::End;
 use nocopy_lab::patience::wait_until;
+use nocopy_proto::filter::Instruction;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 const ODD: &str = "ether proto 0x88b5 and ether[17] & 1 = 1";
@@ -26,7 +28,7 @@ fn assert_come(left: &mut Port, right: &End, queues: &mut Queues, expected: impl
     let mut numbers = Vec::new();
     while numbers.len() < expected.len() {
         let before = numbers.len();
-        let (_, batch) = queues.receive_timeout(PATIENCE).unwrap();
+        let batch = queues.receive_timeout(PATIENCE).unwrap();
         numbers.extend(batch.map(|packet| u32::from_be_bytes(packet[14..18].try_into().unwrap())));
         assert!(numbers.len() > before, "only {numbers:?}");
     }
@@ -77,7 +79,7 @@ fn a_filter_is_replaced_in_both_places_with_all_that_the_program_does_besides() 
         control.set(None).unwrap();
         assert_come(&mut left, lab.right(), &mut queues, |_| true);
         send(&mut left, &[packet(lab.right(), 1, 60)]);
-        let time = queues.receive_timeout(PATIENCE).unwrap().1.next().expect("a packet").arrival().timestamp;
+        let time = queues.receive_timeout(PATIENCE).unwrap().next().expect("a packet").arrival().timestamp;
         assert_eq!(time.map(|time| time.clock), Ok(Clock::Monotonic), "{mode}: its notes are believed");
         // What the port hands over must not come back to it: generic programs know it by a secret.
         let mut host = queues.ports()[0].to_host().unwrap();
@@ -85,7 +87,7 @@ fn a_filter_is_replaced_in_both_places_with_all_that_the_program_does_besides() 
         // What is sent behind it is the first to come.
         let behind = packet(lab.right(), 3, 60);
         send(&mut left, std::slice::from_ref(&behind));
-        let came: Vec<_> = queues.receive_timeout(PATIENCE).unwrap().1.map(|one| one.to_vec()).collect();
+        let came: Vec<_> = queues.receive_timeout(PATIENCE).unwrap().map(|one| one.to_vec()).collect();
         assert_eq!(came, [behind], "{mode}");
         drop((queues, control));
         // A child that another test starts has all descriptors until it runs its program.

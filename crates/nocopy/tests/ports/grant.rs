@@ -12,8 +12,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::common::{is_promiscuous, lab, open, open_with, packet, receive, send};
+use nocopy::integration::xdp;
 use nocopy::port::{Grant, GrantError, OpenError, PortBuilder};
-use nocopy::xdp;
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
 use rustix::net::{
@@ -296,8 +296,7 @@ fn packets_of_several_frames_can_be_granted() {
     let mut right = lab.right().namespace().run(received);
     let mut left = open_with(lab.left(), several).unwrap();
     let sent = packet(lab.right(), 1, 9014);
-    let chain = left.sender().chain(&sent).unwrap();
-    left.sender().send_chain(chain).unwrap();
+    left.sender().send_copy(&sent).unwrap();
     left.sender().flush().unwrap();
     let mut batch = right.receiver().receive_timeout(PATIENCE).unwrap();
     let whole = batch.next_chain().expect("a packet");
@@ -312,8 +311,12 @@ fn the_ladder_is_as_without_a_grant() {
         Port::open_granted(granted).unwrap()
     });
     assert_eq!(loopback.mode(), Mode::XdpCopyGeneric);
-    let refused: Vec<_> =
-        loopback.refusals().iter().map(|refusal| (refusal.mode, refusal.reason.raw_os_error())).collect();
+    let refused: Vec<_> = loopback
+        .explain()
+        .refusals
+        .iter()
+        .map(|refusal| (refusal.mode, refusal.reason.raw_os_error()))
+        .collect();
     let unsupported = Some(libc::EOPNOTSUPP);
     assert_eq!(refused, [(Mode::XdpZeroCopy, unsupported), (Mode::XdpCopyNative, unsupported)]);
     drop(loopback);

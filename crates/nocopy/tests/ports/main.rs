@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod accounts;
 mod arrival_times;
 mod capture;
 mod faults;
@@ -21,4 +22,6 @@ mod queues;
 mod send_only;
 mod statistics;
 mod to_host;
+#[cfg(feature = "tokio")]
+mod tokio;
 mod xdp_port;

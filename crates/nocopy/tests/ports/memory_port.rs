@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use crate::common::PATIENCE;
 use crate::common::waiting::Waiter;
-use nocopy::port::RejectedReason;
+use nocopy::Reason;
 use nocopy::{Cause, Evidence, Frame, Mode, Port, Wait};
 use nocopy_lab::patience::wait_until;
 
 fn send<P: AsRef<[u8]>>(port: &mut Port, packets: &[P]) {
     for packet in packets {
-        let mut frame = port.sender().frame().expect("a free frame");
+        let mut frame = port.sender().buffer().expect("a free frame");
         frame.fill(packet.as_ref()).expect("fits");
         port.sender().send(frame).expect("sent");
     }
@@ -37,7 +37,7 @@ fn packets_arrive_in_order_with_their_bytes() {
     }
     assert_settled(&left);
     assert_settled(&right);
-    assert_eq!(right.receiver().faults().total(), 0);
+    assert_eq!(right.receiver().stats().unwrap().faults, 0);
 }
 
 #[test]
@@ -85,11 +85,11 @@ fn the_two_halves_work_on_two_threads_under_back_pressure() {
     let sending = std::thread::spawn(move || {
         let mut next = 0_u64;
         while next < PACKETS {
-            if let Some(mut frame) = source.frame() {
+            if let Some(mut frame) = source.buffer() {
                 frame.fill(&next.to_le_bytes()).unwrap();
                 match source.send(frame) {
                     Ok(()) => next += 1,
-                    Err(rejected) => assert_eq!(rejected.reason, RejectedReason::RingFull),
+                    Err(rejected) => assert!(rejected.is_full()),
                 }
             }
             if next.is_multiple_of(32) {
@@ -117,7 +117,7 @@ fn the_two_halves_work_on_two_threads_under_back_pressure() {
         }
     }
     let source = sending.join().unwrap();
-    let lost = receiver.statistics().unwrap().rx_lost();
+    let lost = receiver.stats().unwrap().dropped;
     assert_eq!(seen + lost, PACKETS, "every packet arrives or is counted");
     assert!(seen > 0);
     drop(source);
@@ -132,7 +132,7 @@ fn a_full_receiver_drops_and_counts() {
         Port::builder("memory").frame_count(16, 64).ring_sizes(16, 64).memory_pair().unwrap();
     send(&mut left, &[b"x"; 40]);
     assert_eq!(right.receiver().receive().unwrap().count(), 16);
-    assert_eq!(right.statistics().unwrap().rx_lost(), 24);
+    assert_eq!(right.receiver().stats().unwrap().dropped, 24);
     assert_settled(&right);
 }
 
@@ -141,23 +141,23 @@ fn what_cannot_be_sent_comes_back_with_the_reason() {
     let (mut left, _right) =
         Port::builder("memory").frame_count(8, 8).ring_sizes(8, 4).memory_pair().unwrap();
     let (mut other, _) = Port::memory_pair().unwrap();
-    let empty = left.sender().frame().unwrap();
-    assert_eq!(left.sender().send(empty).unwrap_err().reason, RejectedReason::Empty);
-    let mut foreign = other.sender().frame().unwrap();
+    let empty = left.sender().buffer().unwrap();
+    assert!(matches!(left.sender().send(empty).unwrap_err().reason, Reason::Empty));
+    let mut foreign = other.sender().buffer().unwrap();
     foreign.fill(b"foreign").unwrap();
     let rejected = left.sender().send(foreign).unwrap_err();
-    assert_eq!(rejected.reason, RejectedReason::ForeignArea);
-    assert_eq!(&*rejected.frame, b"foreign");
-    let mut frames: Vec<Frame> = (0..8).filter_map(|_| left.sender().frame()).collect();
+    assert!(matches!(rejected.reason, Reason::ForeignArea));
+    assert_eq!(&*rejected.item, b"foreign");
+    let mut frames: Vec<Frame> = (0..8).filter_map(|_| left.sender().buffer()).collect();
     frames.iter_mut().for_each(|frame| frame.fill(b"x").unwrap());
     let mut fifth = frames.split_off(4);
     frames.into_iter().for_each(|frame| left.sender().send(frame).unwrap());
     let rejected = left.sender().send(fifth.pop().unwrap()).unwrap_err();
-    assert_eq!(rejected.reason, RejectedReason::RingFull);
-    fifth.push(rejected.frame);
+    assert!(matches!(rejected.reason, Reason::Full));
+    fifth.push(rejected.item);
     left.sender().flush().unwrap();
-    assert_eq!(left.sender().send_all(&mut fifth).unwrap(), 4);
-    assert!(fifth.is_empty());
+    fifth.into_iter().for_each(|frame| left.sender().send(frame).unwrap());
+    left.sender().flush().unwrap();
     assert_settled(&left);
 }
 
@@ -305,10 +305,10 @@ fn frames_that_come_home_during_a_wait_end_the_starvation() {
 #[test]
 fn a_packet_longer_than_the_peer_has_room_for_is_refused() {
     let (mut left, _right) = Port::memory_pair().unwrap();
-    let mut frame = left.sender().frame().unwrap();
+    let mut frame = left.sender().buffer().unwrap();
     frame.fill(&[0; 1792]).unwrap();
     frame.prepend(14).unwrap();
-    assert_eq!(left.sender().send(frame).unwrap_err().reason, RejectedReason::TooLong { bytes_max: 1792 });
+    assert!(matches!(left.sender().send(frame).unwrap_err().reason, Reason::TooLong { bytes_max: 1792 }));
 }
 
 #[test]
@@ -427,7 +427,7 @@ fn forgotten_drafts_stay_in_the_account() {
 fn drafts_use_the_frames_that_came_home() {
     let builder = Port::builder("memory").frame_count(8, 8).ring_sizes(8, 8);
     let (mut left, _right) = builder.memory_pair().unwrap();
-    let frames: Vec<Frame> = std::iter::from_fn(|| left.sender().frame()).collect();
+    let frames: Vec<Frame> = std::iter::from_fn(|| left.sender().buffer()).collect();
     assert_eq!((frames.len(), left.sender().drafts(8, 4).unwrap().left()), (8, 0));
     drop(frames);
     assert_eq!(left.sender().drafts(8, 4).unwrap().left(), 8);
@@ -440,7 +440,7 @@ fn kept_frames_come_back_with_what_they_held_and_are_sent_again() {
     let (mut left, mut right) = Port::memory_pair().unwrap();
     let mut window: Vec<Frame> = (0..40_u8)
         .map(|number| {
-            let mut frame = left.sender().frame().expect("a free frame");
+            let mut frame = left.sender().buffer().expect("a free frame");
             frame.fill(&[number; 200]).expect("fits");
             frame
         })
@@ -459,7 +459,7 @@ fn kept_frames_come_back_with_what_they_held_and_are_sent_again() {
         }
         drop(drafts);
         left.sender().flush().unwrap();
-        while let Some(frame) = left.sender().frame() {
+        while let Some(frame) = left.sender().buffer() {
             window.push(frame); // looks for completions when it runs out, and must not lose those that are kept
         }
         window.drain(..).for_each(|frame| left.sender().recycle(frame));
@@ -471,29 +471,29 @@ fn kept_frames_come_back_with_what_they_held_and_are_sent_again() {
         for (number, packet) in received[..40].iter().enumerate() {
             assert_eq!(*packet, [number as u8; 200]);
         }
-        assert_eq!(left.sender().reap_into(&mut window), 40);
+        window.extend(left.sender().completed());
+        assert_eq!(window.len(), 40);
         assert!(window.iter().map(|frame| (frame.index(), frame.as_ptr())).eq(places.iter().copied()));
-        assert_eq!(left.sender().reap_into(&mut window), 0);
+        assert_eq!(left.sender().completed().count(), 0);
     }
     drop(window);
     assert_settled(&left);
-    assert_eq!(left.sender().faults().total(), 0);
+    assert_eq!(left.sender().stats().unwrap().faults, 0);
 }
 
 #[test]
 fn a_kept_frame_that_is_refused_is_like_any_other() {
     let builder = Port::builder("memory").ring_sizes(64, 16).frame_count(64, 64);
     let (mut left, mut right) = builder.memory_pair().unwrap();
-    let mut back = Vec::new();
     let mut waiting = Vec::new();
     for number in 0..30_u8 {
-        let mut frame = left.sender().frame().unwrap();
+        let mut frame = left.sender().buffer().unwrap();
         frame.fill(&[number; 64]).unwrap();
         match left.sender().send_kept(frame) {
             Ok(()) => {}
             Err(rejected) => {
-                assert_eq!(rejected.reason, RejectedReason::RingFull);
-                waiting.push(rejected.frame);
+                assert!(matches!(rejected.reason, Reason::Full));
+                waiting.push(rejected.item);
             }
         }
     }
@@ -503,10 +503,10 @@ fn a_kept_frame_that_is_refused_is_like_any_other() {
     for frame in waiting {
         left.sender().send(frame).unwrap();
     }
-    let empty = left.sender().frame().unwrap();
-    assert_eq!(left.sender().send_kept(empty).unwrap_err().reason, RejectedReason::Empty);
+    let empty = left.sender().buffer().unwrap();
+    assert!(matches!(left.sender().send_kept(empty).unwrap_err().reason, Reason::Empty));
     left.sender().flush().unwrap();
-    left.sender().reap_into(&mut back);
+    let back: Vec<Frame> = left.sender().completed().collect();
     assert_eq!(back.len(), 16, "those sent by send() went home");
     assert!(back.iter().zip(0..).all(|(frame, number)| **frame == [number; 64]));
     drop(back);
@@ -518,14 +518,13 @@ fn kept_frames_outlive_the_port_and_those_nobody_asked_for_go_home() {
     let (mut left, right) = Port::memory_pair().unwrap();
     let total = left.balance().total;
     for number in 0..10_u8 {
-        let mut frame = left.sender().frame().unwrap();
+        let mut frame = left.sender().buffer().unwrap();
         frame.fill(&[number; 64]).unwrap();
         left.sender().send_kept(frame).unwrap();
     }
     let area = left.area().clone();
     left.sender().flush().unwrap();
-    let mut back = Vec::new();
-    left.sender().reap_into(&mut back);
+    let mut back: Vec<Frame> = left.sender().completed().collect();
     let mut again = back.split_off(5).into_iter();
     left.sender().send_kept(again.next().unwrap()).unwrap(); // queued when the port closes
     left.sender().send_kept(again.next().unwrap()).unwrap();

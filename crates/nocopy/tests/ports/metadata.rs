@@ -4,12 +4,14 @@ use std::net::UdpSocket;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::common::{PATIENCE, assert_settled, lab, open, open_with, packet, receive, send};
-use nocopy::metadata::{ChecksumBy, Clock, Place, Request, Unsupported};
-use nocopy::port::{PortBuilder, RejectedReason};
-use nocopy::xdp::Generator;
+use nocopy::Reason;
+use nocopy::integration::xdp::Generator;
+use nocopy::metadata::{Clock, Request, Unsupported};
+use nocopy::port::PortBuilder;
 use nocopy::{Frame, Mode, Port};
 use nocopy_lab::patience::uninterrupted;
 use nocopy_lab::{End, Lab};
+use nocopy_proto::wire::checksum::Place;
 use nocopy_proto::wire::udp::{Datagram, Integrity};
 use nocopy_proto::wire::{ethernet, ipv4};
 use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame};
@@ -45,7 +47,7 @@ fn frame_of(port: &mut Port, flow: &UdpFrame, payload: &[u8]) -> Frame {
     let mut bytes = vec![0; flow.header_bytes()];
     flow.emit_headers(&mut bytes, payload).unwrap();
     bytes.extend(payload);
-    let mut frame = port.sender().frame().expect("a free frame");
+    let mut frame = port.sender().buffer().expect("a free frame");
     frame.fill(&bytes).expect("fits");
     frame
 }
@@ -62,25 +64,21 @@ fn integrity(flow: &UdpFrame, packet: &[u8]) -> Integrity {
 }
 
 /// Sends datagrams of every length up to `bytes_max` and some beyond, and checks each at a socket of the kernel's, which drops
-/// those whose checksum is wrong. Returns who completed them.
-fn send_all_lengths(lab: &Lab, port: &mut Port) -> ChecksumBy {
+/// those whose checksum is wrong.
+fn send_all_lengths(lab: &Lab, port: &mut Port) {
     let socket = lab.right().namespace().run(|| UdpSocket::bind((lab.right().ipv4(), PORT)).unwrap());
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let flow = flow(lab, UdpChecksum::Offloaded);
-    let mut by = None;
     for bytes in (0..200).chain([1000, 1001, 1471, 1472]) {
         let sent = payload(bytes);
         let frame = frame_of(port, &flow, &sent);
-        let done = port.sender().send_checksummed(frame, flow.checksum_place()).expect("sent");
-        assert!(by.is_none_or(|by| by == done));
-        by = Some(done);
+        port.sender().send_with(frame, Request::new().checksum(flow.checksum_place())).expect("sent");
         port.sender().flush().unwrap();
         let mut received = [0xff; 1500];
         let count =
             uninterrupted(|| socket.recv(&mut received)).unwrap_or_else(|error| panic!("{bytes} B: {error}"));
         assert_eq!(received[..count], sent[..], "{bytes} B");
     }
-    by.expect("sent some")
 }
 
 #[test]
@@ -88,8 +86,8 @@ fn the_kernel_completes_checksums_in_copy_mode() {
     for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric] {
         let lab = lab!();
         let mut left = open_sending(lab.left(), mode);
-        assert_eq!(left.sender().offers().checksum, Ok(ChecksumBy::Kernel));
-        assert_eq!(send_all_lengths(&lab, &mut left), ChecksumBy::Kernel);
+        assert_eq!(left.explain().checksum, Ok(()));
+        send_all_lengths(&lab, &mut left);
         assert_settled(&mut left);
     }
 }
@@ -98,13 +96,13 @@ fn the_kernel_completes_checksums_in_copy_mode() {
 fn where_nobody_else_does_checksums_are_completed_in_software() {
     let lab = lab!();
     let mut plain = open(lab.left());
-    assert_eq!(plain.sender().offers().checksum, Err(Unsupported::NotRequested));
-    assert_eq!(send_all_lengths(&lab, &mut plain), ChecksumBy::Software);
+    assert_eq!(plain.explain().checksum, Err(Unsupported::NotRequested));
+    send_all_lengths(&lab, &mut plain);
     assert_settled(&mut plain);
     drop(plain);
     let mut ring = open_sending(lab.left(), Mode::PacketRing);
-    assert_eq!(ring.sender().offers().checksum, Err(Unsupported::Mode(Mode::PacketRing)));
-    assert_eq!(send_all_lengths(&lab, &mut ring), ChecksumBy::Software);
+    assert_eq!(ring.explain().checksum, Err(Unsupported::Mode(Mode::PacketRing)));
+    send_all_lengths(&lab, &mut ring);
     assert_settled(&mut ring);
 }
 
@@ -119,7 +117,7 @@ fn the_checksum_is_in_the_packet_when_it_arrives() {
             let frame = frame_of(&mut left, &flow, &payload(bytes));
             match checksum {
                 UdpChecksum::Offloaded => {
-                    left.sender().send_checksummed(frame, flow.checksum_place()).map(drop).unwrap();
+                    left.sender().send_with(frame, Request::new().checksum(flow.checksum_place())).unwrap();
                 }
                 _ => left.sender().send(frame).unwrap(),
             }
@@ -192,23 +190,21 @@ fn what_cannot_be_asked_is_refused_and_the_frame_given_back() {
     assert_settled(&mut plain);
     let frame = frame_of(&mut plain, &flow, b"as it was");
     let before = frame.to_vec();
-    let request = Request::new().checksum(flow.checksum_place());
+    let request = Request::new().checksum(flow.checksum_place()).timestamp(1);
     let rejected = plain.sender().send_with(frame, request).unwrap_err();
-    assert_eq!(rejected.reason, RejectedReason::Unsupported(Unsupported::NotRequested));
-    let rejected = plain.sender().send_with(rejected.frame, Request::new().timestamp(1)).unwrap_err();
-    assert_eq!(rejected.reason, RejectedReason::Unsupported(Unsupported::NotRequested));
+    assert!(matches!(rejected.reason, Reason::Unsupported(Unsupported::NotRequested)));
     let outside = Place { start: 40, offset: before.len() as u16 - 41 };
-    let rejected = plain.sender().send_checksummed(rejected.frame, outside).unwrap_err();
-    assert!(matches!(rejected.reason, RejectedReason::ChecksumOutside(_)), "{rejected}");
-    assert_eq!(rejected.frame[..], before[..]);
+    let rejected = plain.sender().send_with(rejected.item, Request::new().checksum(outside)).unwrap_err();
+    assert!(matches!(rejected.reason, Reason::ChecksumOutside(_)), "{rejected}");
+    assert_eq!(rejected.item[..], before[..]);
     drop((rejected, plain));
 
     let mut left = open_sending(lab.left(), Mode::XdpCopyNative);
     let frame = frame_of(&mut left, &flow, b"as it was");
     let rejected = left.sender().send_with(frame, Request::new().checksum(outside)).unwrap_err();
-    assert!(matches!(rejected.reason, RejectedReason::ChecksumOutside(_)), "{rejected}");
+    assert!(matches!(rejected.reason, Reason::ChecksumOutside(_)), "{rejected}");
     // The kernel wants room for a request in front of every packet, and would keep the frame for ever otherwise.
-    let mut frame = rejected.frame;
+    let mut frame = rejected.item;
     frame.truncate(100);
     let room = frame.headroom_bytes() - 15;
     frame.prepend(room).expect("headroom").fill(0);
@@ -219,21 +215,19 @@ fn what_cannot_be_asked_is_refused_and_the_frame_given_back() {
             _ => left.sender().send_with(frame, Request::new().timestamp(1)),
         };
         let rejected = sent.unwrap_err();
-        assert_eq!(rejected.reason, RejectedReason::NoRoomForRequest);
-        frame = rejected.frame;
+        assert!(matches!(rejected.reason, Reason::NoHeadroom { .. }));
+        frame = rejected.item;
     }
     frame.trim_front(1);
     left.sender().send(frame).unwrap();
-    let chain = left.sender().chain(&[7; 60]).unwrap().into_iter().map(|mut frame| {
-        let room = frame.headroom_bytes();
-        frame.prepend(room).unwrap().fill(0);
-        frame
-    });
-    let rejected = left.sender().send_chain(chain.collect()).unwrap_err();
-    assert_eq!(rejected.reason, RejectedReason::NoRoomForRequest);
+    let mut frame = left.sender().buffer().unwrap();
+    let room = frame.headroom_bytes();
+    frame.prepend(room).unwrap().fill(0);
+    let rejected = left.sender().send_chain(frame.into()).unwrap_err();
+    assert!(matches!(rejected.reason, Reason::NoHeadroom { .. }));
     drop(rejected);
     assert_settled(&mut left);
-    assert_eq!(left.statistics().unwrap().tx_invalid_descs, 0);
+    assert_eq!(left.sender().stats().unwrap()["tx_invalid_descs"], 0);
 }
 
 #[test]
@@ -241,7 +235,7 @@ fn times_of_leaving_come_with_their_tokens() {
     let lab = lab!();
     let mut left = open_sending(lab.left(), Mode::XdpCopyNative);
     let _right = open(lab.right());
-    assert_eq!(left.sender().offers().timestamp, Ok(Clock::Tai));
+    assert_eq!(left.explain().departure_clock, Ok(Clock::Tai));
     let flow = flow(&lab, UdpChecksum::Offloaded);
     let mut last = tai_ns();
     for token in 0..100 {
@@ -255,8 +249,8 @@ fn times_of_leaving_come_with_their_tokens() {
         assert!(left.sender().drain(PATIENCE).unwrap());
         let known: Vec<_> = left.sender().departures().collect();
         assert_eq!(known.len(), 1);
-        let left_at = known[0].timestamp.expect("the kernel says");
-        assert_eq!((known[0].token, left_at.clock), (token, Clock::Tai));
+        let left_at = known[0].1.expect("the kernel says");
+        assert_eq!((known[0].0, left_at.clock), (token, Clock::Tai));
         let now = tai_ns();
         assert!((last..=now).contains(&left_at.ns), "{} not from {last} to {now}", left_at.ns);
         last = left_at.ns;
@@ -325,7 +319,7 @@ fn ports_that_cannot_be_told_say_why() {
     send(&mut a, &[vec![1; 64]]);
     let arrival = b.receiver().try_receive().unwrap().next().expect("a packet").arrival();
     assert_eq!(arrival.timestamp, Err(Unsupported::Mode(Mode::Memory)));
-    assert_eq!(a.sender().offers().timestamp, Err(Unsupported::Mode(Mode::Memory)));
+    assert_eq!(a.explain().departure_clock, Err(Unsupported::Mode(Mode::Memory)));
 }
 
 #[test]
@@ -409,7 +403,7 @@ fn drafts_are_checksummed_in_place() {
     let lab = lab!();
     let mut right = open(lab.right());
     let flow = flow(&lab, UdpChecksum::Offloaded);
-    for (asks, expected) in [(true, ChecksumBy::Kernel), (false, ChecksumBy::Software)] {
+    for asks in [true, false] {
         let native = |builder: PortBuilder| builder.mode(Mode::XdpCopyNative).send_metadata(asks);
         let mut left = open_with(lab.left(), native).unwrap();
         let mut drafts = left.sender().drafts(20, 1000).unwrap();
@@ -419,7 +413,7 @@ fn drafts_are_checksummed_in_place() {
             rest[..bytes].copy_from_slice(&payload(bytes));
             flow.emit_headers(headers, &rest[..bytes]).unwrap();
             draft.truncate(flow.header_bytes() + bytes);
-            assert_eq!(draft.queue_checksummed(flow.checksum_place()), Ok(expected));
+            draft.queue_checksummed(flow.checksum_place()).unwrap();
         }
         drop(drafts);
         let mut drafts = left.sender().drafts(1, 41).unwrap();

@@ -3,7 +3,8 @@
 use std::net::UdpSocket;
 
 use crate::common::{PATIENCE, assert_settled, lab, open_with, packet};
-use nocopy::port::{OpenError, PortBuilder, RejectedReason};
+use nocopy::Reason;
+use nocopy::port::{OpenError, PortBuilder};
 use nocopy::{Chain, Frame, Mode, Port};
 use nocopy_lab::{End, Lab};
 
@@ -15,8 +16,7 @@ fn open_in(end: &End, mode: Mode) -> Port {
 
 fn send_all(port: &mut Port, packets: &[Vec<u8>]) {
     for packet in packets {
-        let chain = port.sender().chain(packet).expect("free frames");
-        port.sender().send_chain(chain).expect("sent");
+        port.sender().send_copy(packet).expect("sent");
     }
     port.sender().flush().expect("flushed");
 }
@@ -59,7 +59,7 @@ fn packets_of_any_length_arrive_whole_in_every_mode() {
             }
             assert_settled(&mut left);
             assert_settled(&mut right);
-            assert_eq!(right.statistics().unwrap().rx_lost(), 0, "{mode}");
+            assert_eq!(right.receiver().stats().unwrap().dropped, 0, "{mode}");
         }
     }
 }
@@ -140,38 +140,41 @@ fn what_cannot_be_sent_comes_back_with_the_reason() {
     let lab = lab!(Lab::builder().mtu(9000));
     let mut port = open_in(lab.left(), Mode::XdpCopyNative);
     let small = |port: &mut Port| {
-        let mut frame = port.sender().frame().unwrap();
+        let mut frame = port.sender().buffer().unwrap();
         frame.fill(&[1; 64]).unwrap();
         frame
     };
     let chain: Chain<Frame> = (0..18).map(|_| small(&mut port)).collect();
     let rejected = port.sender().send_chain(chain).unwrap_err();
-    assert_eq!(rejected.reason, RejectedReason::TooManyFrames { frames_max: 17 });
-    assert_eq!(rejected.chain.len(), 18 * 64);
+    assert!(matches!(rejected.reason, Reason::TooManyBuffers { buffers_max: 17 }));
+    assert_eq!(rejected.item.len(), 18 * 64);
     drop(rejected);
-    let chain = port.sender().chain(&[0; 9019]).unwrap();
-    let rejected = port.sender().send_chain(chain).unwrap_err();
-    assert_eq!(rejected.reason, RejectedReason::TooLong { bytes_max: 9018 });
+    let mut long: Chain<Frame> = (0..6).map(|_| small(&mut port)).collect();
+    long.buffers_mut().iter_mut().for_each(|frame| assert!(frame.append(1441).is_some()));
+    let rejected = port.sender().send_chain(long).unwrap_err();
+    assert!(matches!(rejected.reason, Reason::TooLong { bytes_max: 9018 }));
     drop(rejected);
+    assert!(matches!(port.sender().send_copy(&[0; 9019]), Err(Reason::TooLong { bytes_max: 9018 })));
+    assert!(matches!(port.sender().send_copy(&[]), Err(Reason::Empty)));
     let rejected = port.sender().send_chain(Chain::from_iter([])).unwrap_err();
-    assert_eq!(rejected.reason, RejectedReason::Empty);
+    assert!(matches!(rejected.reason, Reason::Empty));
     let single = lab!();
     let mut plain = open_with(single.left(), |builder| builder).unwrap();
     let foreign: Chain<Frame> = small(&mut port).into();
-    assert_eq!(plain.sender().send_chain(foreign).unwrap_err().reason, RejectedReason::ForeignArea);
+    assert!(matches!(plain.sender().send_chain(foreign).unwrap_err().reason, Reason::ForeignArea));
     let two: Chain<Frame> = (0..2).map(|_| small(&mut plain)).collect();
     let rejected = plain.sender().send_chain(two).unwrap_err();
-    assert_eq!(rejected.reason, RejectedReason::TooManyFrames { frames_max: 1 });
+    assert!(matches!(rejected.reason, Reason::TooManyBuffers { buffers_max: 1 }));
     drop(rejected);
     let ring = |builder: PortBuilder| builder.multi_buffer(true).ring_sizes(64, 2);
     let mut narrow = open_with(single.right(), ring).unwrap();
     let some = |port: &mut Port, count| (0..count).map(|_| small(port)).collect::<Chain<Frame>>();
     let three = some(&mut narrow, 3);
     let reason = narrow.sender().send_chain(three).unwrap_err().reason;
-    assert_eq!(reason, RejectedReason::TooManyFrames { frames_max: 2 }, "the ring has no more");
+    assert!(matches!(reason, Reason::TooManyBuffers { buffers_max: 2 }), "the ring has no more");
     let (two, one) = (some(&mut narrow, 2), some(&mut narrow, 1));
     narrow.sender().send_chain(two).unwrap();
-    assert_eq!(narrow.sender().send_chain(one).unwrap_err().reason, RejectedReason::RingFull);
+    assert!(matches!(narrow.sender().send_chain(one).unwrap_err().reason, Reason::Full));
     assert_settled(&mut narrow);
     assert_settled(&mut plain);
     assert_settled(&mut port);
@@ -195,7 +198,7 @@ fn the_packet_ring_counts_what_is_longer_than_a_frame_if_it_was_not_told() {
     lab.right().set_mtu(9000).unwrap();
     send_all(&mut left, &[packet(lab.right(), 1, 5000), packet(lab.right(), 2, 100)]);
     assert_eq!(receive_all(&mut right, 1), [packet(lab.right(), 2, 100)]);
-    assert_eq!(right.statistics().unwrap().rx_lost(), 1);
+    assert_eq!(right.receiver().stats().unwrap().dropped, 1);
 }
 
 #[test]
@@ -208,7 +211,7 @@ fn memory_ports_carry_chains_whole_or_not_at_all() {
     }
     // Frames with less room than the packet's: not as a hole, and no frame of the other end is lost by it.
     let wide = |port: &mut Port| {
-        let mut frame = port.sender().frame().unwrap();
+        let mut frame = port.sender().buffer().unwrap();
         frame.fill(&[7; 1700]).unwrap();
         frame.prepend(200).unwrap().fill(8);
         Chain::from(frame)
@@ -218,14 +221,14 @@ fn memory_ports_carry_chains_whole_or_not_at_all() {
         left.sender().send_chain(chain).unwrap();
     }
     left.sender().flush().unwrap();
-    assert_eq!(right.statistics().unwrap().rx_lost(), 20);
+    assert_eq!(right.receiver().stats().unwrap().dropped, 20);
     send_all(&mut left, &[vec![3; 100]]);
     assert_eq!(receive_all(&mut right, 1), [vec![3; 100]]);
     let few = Port::builder("memory").multi_buffer(true).frame_count(4, 64).memory_pair();
     let (mut left, mut right) = few.unwrap();
     send_all(&mut left, &[vec![1; 10_000], vec![2; 5000]]); // six frames, of which there are four; then three
     assert_eq!(receive_all(&mut right, 1), [vec![2; 5000]]);
-    assert_eq!(right.statistics().unwrap().rx_lost(), 1);
+    assert_eq!(right.receiver().stats().unwrap().dropped, 1);
 }
 
 #[test]
@@ -238,7 +241,7 @@ fn a_packet_of_more_pieces_than_there_are_frames_is_counted_and_blocks_nothing()
     let mut right = open_with(lab.right(), few).unwrap();
     send_all(&mut left, &[packet(lab.right(), 1, 9014), packet(lab.right(), 2, 5000)]);
     assert_eq!(receive_all(&mut right, 1), [packet(lab.right(), 2, 5000)]);
-    assert_eq!(right.statistics().unwrap().rx_lost(), 1);
+    assert_eq!(right.receiver().stats().unwrap().dropped, 1);
     assert_settled(&mut right);
 }
 

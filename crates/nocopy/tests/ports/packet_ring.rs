@@ -8,7 +8,8 @@ use crate::common::{
     PATIENCE, assert_settled, lab, open, open_with, packet, packets_of_many_lengths, receive, receive_of_all,
     send,
 };
-use nocopy::port::{Fanout, OpenError, PortBuilder, Purpose};
+use nocopy::integration::Fanout;
+use nocopy::port::{OpenError, PortBuilder, Purpose};
 use nocopy::{Cause, Evidence, Frame, Mode, Port};
 use nocopy_lab::patience::{uninterrupted, wait_until};
 use nocopy_lab::{End, Lab};
@@ -31,7 +32,10 @@ fn packets_cross_both_ways_across_many_blocks() {
     assert_eq!(receive(&mut left, 1), [packet(lab.left(), 1, 64)]);
     for mut port in [left, right] {
         assert_settled(&mut port);
-        assert_eq!((port.statistics().unwrap().rx_lost(), port.receiver().copied()), (0, 0));
+        assert_eq!(
+            (port.receiver().stats().unwrap().dropped, port.receiver().stats().unwrap()["rx_copied_out"]),
+            (0, 0)
+        );
         let area = port.area().clone();
         drop(port);
         assert_eq!(area.balance().free, u64::from(area.frame_count()));
@@ -56,7 +60,7 @@ fn a_taken_packet_is_a_frame_like_any_other_and_counted_as_copied() {
         sender.flush().unwrap();
         assert_eq!(receive(&mut left, 1)[0][14..18], number.to_be_bytes());
     }
-    assert_eq!(right.receiver().copied(), 100);
+    assert_eq!(right.receiver().stats().unwrap()["rx_copied_out"], 100);
     assert_settled(&mut right);
 }
 
@@ -148,7 +152,7 @@ fn the_ladder_follows_interface_and_purpose_and_says_so() {
     let lab = lab!();
     let modes = |purpose| {
         let port = open_with(lab.right(), |builder| builder.purpose(purpose)).unwrap();
-        (port.mode(), port.report().to_string())
+        (port.mode(), port.explain().to_string())
     };
     assert_eq!(modes(Purpose::Exchange).0, Mode::XdpCopyNative);
     assert_eq!(modes(Purpose::Send).0, Mode::XdpCopyNative);
@@ -176,17 +180,26 @@ fn a_measurement_on_real_traffic_chooses_the_mode_and_is_reported() {
         }
     });
     // A mode whose window the sender slept through has seen nothing; that does not happen each time, least of all with long windows.
-    let is_told = |port: &Port| port.measurements().iter().all(|one| one.packets > 0);
+    let measured = |port: &Port| -> Vec<String> {
+        port.explain()
+            .to_string()
+            .lines()
+            .filter(|line| line.starts_with("  measured "))
+            .map(str::to_owned)
+            .collect()
+    };
+    let is_told = |port: &Port| measured(port).iter().all(|line| !line.contains(": 0 packets/s"));
     let port = (0..10)
         .map(|round| open_with(right, |builder| builder.measure(Duration::from_millis(100 << round))))
         .find(|port| port.as_ref().map_or(true, is_told));
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     source.join().unwrap();
     let port = port.expect("each mode sees packets").unwrap();
-    let modes: Vec<_> = port.measurements().iter().map(|one| one.mode).collect();
-    assert_eq!(modes, [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing]);
+    let modes = [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
+    let lines = measured(&port);
+    assert_eq!(lines.len(), 3, "{}", port.explain());
+    assert!(lines.iter().zip(modes).all(|(line, mode)| line.contains(&mode.to_string())), "{lines:?}");
     assert!(modes.contains(&port.mode()));
-    assert_eq!(port.report().to_string().matches("  measured ").count(), 3, "{}", port.report());
 }
 
 #[test]
@@ -205,7 +218,7 @@ fn a_port_without_the_capabilities_of_xdp_steps_down_to_the_packet_ring_and_with
     };
     let mut port = open_without(Capabilities::BPF | Capabilities::SYS_ADMIN, None).unwrap();
     assert_eq!(port.mode(), Mode::PacketRing);
-    assert!(port.report().to_string().contains("CAP_BPF"), "{}", port.report());
+    assert!(port.explain().to_string().contains("CAP_BPF"), "{}", port.explain());
     send(&mut open(lab.left()), &[packet(end, 1, 64)]);
     assert_eq!(receive(&mut port, 1), [packet(end, 1, 64)]);
     let error = open_without(Capabilities::NET_RAW, None).unwrap_err();

@@ -20,7 +20,7 @@ fn open(end: &End, set: impl FnOnce(PortBuilder) -> PortBuilder + Send) -> Port 
 fn send_numbered(port: &mut Port, to: [u8; 6], count: u32) {
     for number in 0..count {
         let mut frame = loop {
-            match port.sender().frame() {
+            match port.sender().buffer() {
                 Some(frame) => break frame,
                 None => assert!(port.sender().drain(PATIENCE).unwrap(), "frames stay with the kernel"),
             }
@@ -85,9 +85,9 @@ fn a_port_that_only_sends_does_so_and_leaves_what_arrives_to_the_host() {
 #[test]
 fn in_memory_what_a_port_without_receive_frames_is_sent_is_lost_and_counted() {
     let builder = Port::builder("memory").frame_count(0, FRAMES).ring_sizes(FRAMES, FRAMES);
-    let (mut left, right) = builder.memory_pair().unwrap();
+    let (mut left, mut right) = builder.memory_pair().unwrap();
     send_numbered(&mut left, [2; 6], 3 * FRAMES);
-    assert_eq!(right.statistics().unwrap().rx_lost(), u64::from(3 * FRAMES));
+    assert_eq!(right.receiver().stats().unwrap().dropped, u64::from(3 * FRAMES));
     assert!(left.balance().is_whole());
 }
 
@@ -102,14 +102,14 @@ fn a_sender_alone_leaves_the_interface_as_it_is() {
         let refused = settings().open_sender().unwrap_err();
         assert!(matches!(refused, OpenError::QueueTaken { .. }), "{refused}");
         // Nothing is in the way of another's program.
-        let program = nocopy::xdp::Program::pass().expect("loaded");
-        drop(program.attach(left.interface(), nocopy::xdp::Attach::Native).expect("attached"));
+        let program = nocopy::integration::xdp::Program::pass().expect("loaded");
+        drop(program.attach(left.interface(), nocopy::integration::xdp::Attach::Native).expect("attached"));
         sender
     });
     let to = right.mac();
     for number in 0..10 * FRAMES {
         let mut frame = loop {
-            match sender.frame() {
+            match sender.buffer() {
                 Some(frame) => break frame,
                 None => assert!(sender.drain(PATIENCE).unwrap(), "frames stay with the kernel"),
             }
@@ -122,7 +122,7 @@ fn a_sender_alone_leaves_the_interface_as_it_is() {
     assert_eq!(sender.queued(), 0);
     assert_eq!(receive_numbers(&mut receiving, 10 * FRAMES as usize), (0..10 * FRAMES).collect::<Vec<_>>());
     let too_long = vec![0; 1519];
-    let mut frame = sender.frame().unwrap();
+    let mut frame = sender.buffer().unwrap();
     frame.fill(&too_long).unwrap();
     sender.send(frame).expect_err("longer than the interface takes");
 }

@@ -1,8 +1,8 @@
 //! Snapshots of everything counted, on known traffic in a private lab.
 
 use crate::common;
-use nocopy::integration::statistics::{InterfaceError, ReceiverCounters, Snapshot, SnapshotError};
-use nocopy::{Mode, Port};
+use nocopy::Port;
+use nocopy::integration::statistics::{InterfaceError, Snapshot, SnapshotError};
 use nocopy_lab::patience::wait_until;
 use nocopy_lab::{End, Lab, Missing};
 
@@ -44,40 +44,27 @@ fn known_traffic_shows_on_the_link_and_its_losses_on_the_socket() {
     assert!(change.1.per_second(arrived.rx_packets) > 0.0);
     let seen = change.1.counted.driver.iter().find(|one| one.name == "rx_queue_0_xdp_packets").unwrap();
     assert_eq!(seen.value, 200, "by the driver");
-    let own = lab.right().namespace().run(move || Snapshot::of_port(&right)).unwrap().port.unwrap();
-    assert_eq!((received, own.rx_lost()), (64, 200 - 64));
+    let own = right.receiver().stats().unwrap();
+    assert_eq!((received, own.moved, own.dropped), (64, 64, 200 - 64));
 }
 
 #[test]
 fn the_socket_of_any_process_is_found_with_its_owner() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let (mut left, right) = (open(lab.left()), open(lab.right()));
+    let (mut left, mut right) = (open(lab.left()), open(lab.right()));
     send(&mut left, lab.right(), 100);
     let Some(sockets) = snapshot(lab.right()).sockets else {
         let needed = "AF_XDP sockets of other processes (CONFIG_XDP_SOCKETS_DIAG)";
         return nocopy_lab::skip(&Missing::Kernel(needed));
     };
     let [socket] = &sockets[..] else { panic!("{sockets:?}") };
-    assert_eq!(socket.statistics, right.statistics().unwrap(), "both ways of asking the kernel say the same");
+    let lost = right.receiver().stats().unwrap().dropped;
+    assert_eq!(socket.statistics.rx_lost(), lost, "both ways of asking the kernel say the same");
     assert_eq!((socket.queue, socket.statistics.rx_lost()), (0, 100 - 64));
     let (process, name) = socket.process().expect("this process");
     assert!(process == std::process::id() && !name.is_empty(), "{process} {name}");
     drop(right);
     assert_eq!(snapshot(lab.right()).sockets, Some(vec![]), "a closed socket is not there any more");
-}
-
-#[test]
-fn a_ports_snapshot_adds_what_its_halves_counted_in_any_mode() {
-    for mode in [Mode::XdpCopyNative, Mode::PacketRing] {
-        let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-        let now = lab.right().namespace().run(|| {
-            let port = Port::builder(lab.right().interface()).mode(mode).open().unwrap();
-            Snapshot::of_port(&port).unwrap()
-        });
-        assert_eq!((now.port.unwrap().rx_lost(), now.receiver), (0, Some(ReceiverCounters::default())));
-        assert_eq!(now.sender.unwrap().tx_dropped, 0);
-        assert_eq!(now.since(&now).counted.receiver, Some(ReceiverCounters::default()));
-    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
 use nocopy::port::ToHostError;
-use nocopy::{Cause, Chain, Evidence, Mode, Port};
+use nocopy::{Chain, Mode, Port};
 use nocopy_lab::patience::uninterrupted;
 use nocopy_lab::{End, Lab};
 use nocopy_proto::wire::vlan::TagControl;
@@ -24,7 +24,7 @@ fn open(end: &End, mode: Mode) -> Port {
 }
 
 fn send(port: &mut Port, packet: &[u8]) {
-    let mut frame = port.sender().frame().unwrap();
+    let mut frame = port.sender().buffer().unwrap();
     frame.fill(packet).unwrap();
     port.sender().send(frame).unwrap();
     port.sender().flush().unwrap();
@@ -37,7 +37,7 @@ fn hand_over_one(port: &mut Port, end: &End) -> Vec<u8> {
     let frame = batch.next().expect("a packet").take();
     drop(batch);
     end.namespace().run(|| host.hand_over(&frame)).unwrap();
-    assert_eq!((host.handed_over(), host.refused()), (1, 0));
+    assert_eq!((host.stats().moved, host.stats()["refused"]), (1, 0));
     let packet = frame.to_vec();
     port.receiver().recycle(frame);
     packet
@@ -165,7 +165,7 @@ fn another_namespace_is_refused_instead_of_hit() {
     let error = lab.left().namespace().run(|| host.hand_over(&packet)).unwrap_err();
     assert!(matches!(error, ToHostError::OtherNamespace { .. }), "{error}");
     assert!(error.to_string().contains("call from a thread in the namespace"), "{error}");
-    assert_eq!((host.handed_over(), host.refused()), (0, 1));
+    assert_eq!((host.stats().moved, host.stats()["refused"]), (0, 1));
     let now = rustix::net::recv(&tap, &mut [0_u8; 64][..], rustix::net::RecvFlags::DONTWAIT);
     assert_eq!(now.unwrap_err(), rustix::io::Errno::AGAIN, "the other host received it");
 }
@@ -180,7 +180,7 @@ fn what_cannot_be_handed_over_is_an_error_that_says_why() {
     drop(ring);
     let right = open(lab.right(), Mode::XdpCopyNative);
     let mut host = right.to_host().unwrap();
-    assert_eq!(host.evidence(), Evidence::Copied(Cause::ToHost));
+    assert_eq!(host.ledger().zero_copy_bytes(), 0);
     let mut hand_over = |packet: &[u8]| lab.right().namespace().run(|| host.hand_over(packet));
     assert!(matches!(hand_over(&[0; 13]).unwrap_err(), ToHostError::TooShort { bytes: 13, .. }));
     hand_over(&[0; 14]).unwrap();
@@ -190,7 +190,7 @@ fn what_cannot_be_handed_over_is_an_error_that_says_why() {
     lab.delete_pair().unwrap();
     let error = hand_over(&[0; 64]).unwrap_err();
     assert!(matches!(error, ToHostError::Gone { .. }), "{error}");
-    assert_eq!((host.handed_over(), host.refused()), (2, 3));
+    assert_eq!((host.stats().moved, host.stats()["refused"]), (2, 3));
     assert!(matches!(right.to_host().unwrap_err(), ToHostError::Gone { .. }));
 }
 
@@ -231,7 +231,7 @@ fn a_packet_in_several_buffers_reaches_the_host_in_one_piece() {
             let bytes = uninterrupted(|| socket.recv(&mut buffer)).unwrap();
             assert!(buffer[..bytes] == payload, "{mode}: {bytes} B");
         }
-        assert_eq!(host.handed_over(), 2);
+        assert_eq!(host.stats().moved, 2);
     }
 }
 

@@ -204,7 +204,7 @@ fn frames_are_held_like_any_memory() {
             let loss = lose!(lab);
             let sent = pattern(0, 10 * 1500);
             for bytes in sent.chunks(1500) {
-                let mut frame = port.sender().frame().expect("a free frame");
+                let mut frame = port.sender().buffer().expect("a free frame");
                 frame.fill(bytes).unwrap();
                 socket.sender().send(frame).unwrap();
             }
@@ -217,7 +217,7 @@ fn frames_are_held_like_any_memory() {
             }
             wait_for_retransmission(&loss);
             // Whoever has a frame may write into it: none of these is to be had.
-            let mut free: Vec<_> = std::iter::from_fn(|| port.sender().frame()).collect();
+            let mut free: Vec<_> = std::iter::from_fn(|| port.sender().buffer()).collect();
             for frame in &mut free {
                 frame.fill(&[0xee; 1500]).unwrap();
             }

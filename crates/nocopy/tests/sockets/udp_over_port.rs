@@ -114,8 +114,8 @@ fn receive(socket: &mut Socket, count: usize) -> Vec<(SocketAddr, IpAddr, Payloa
             panic!(
                 "only {} of {count} came ({}): {what:?}, {dropped:?}, {:?}",
                 received.len(),
-                receiver.port().evidence(),
-                receiver.port().statistics()
+                receiver.port().ledger(),
+                receiver.port().stats()
             );
         }
         for datagram in socket.receiver().receive_timeout(PATIENCE).unwrap() {
@@ -132,7 +132,7 @@ fn close(end: &End, socket: Socket) {
     receiver.port().balance();
     let balance = sender.port().balance();
     assert!(balance.is_whole() && balance.yours == 0 && balance.lent_tx == 0, "{balance}");
-    assert_eq!(receiver.port().faults().total() + sender.port().faults().total(), 0);
+    assert_eq!(receiver.port().stats().unwrap().faults + sender.port().stats().unwrap().faults, 0);
     drop((receiver, sender));
     assert!(soon(|| end.xdp_program().unwrap().is_none()), "a program stayed on the interface");
 }
@@ -224,7 +224,7 @@ fn exchange(socket: &mut Socket, peer: &UdpSocket, lengths: &[usize], what: &str
     assert_eq!((sent.over_port, sent.over_port_bytes), (3 * count, 3 * bytes), "{what}");
     assert_eq!((sent.through_kernel(), sent.through_kernel_bytes), (0, 0), "{what}: {sent:?}");
 
-    let (ledger, evidence) = (sender.ledger(), sender.port().evidence());
+    let (ledger, evidence) = (sender.ledger(), sender.port().explain().evidence);
     assert_eq!((ledger.datagrams(), ledger.bytes()), (3 * count, 3 * bytes), "{what}");
     let expected = [(evidence, 2 * bytes), (Evidence::Copied(Cause::Slice), bytes)];
     assert!(ledger.entries().eq(expected), "{what}: {ledger}");
@@ -1273,7 +1273,7 @@ fn what_an_mtu_lowered_in_between_takes_is_counted() {
         while uninterrupted(|| peer.recv(&mut buffer)).unwrap() != 1400 {
             came += 1;
         }
-        let invalid = sender.port().statistics().unwrap().tx_invalid_descs;
+        let invalid = sender.port().stats().unwrap()["tx_invalid_descs"];
         let expected = if mode == Mode::PacketRing { (10, 10) } else { (20, 0) };
         assert_eq!((came, invalid), expected, "{mode}: arrived, counted");
         close(left, socket);

@@ -4,8 +4,8 @@
 use std::io;
 use std::time::Duration;
 
+use nocopy::integration::xdp::{Attach, Attachment, Counter, Program};
 use nocopy::port::Purpose;
-use nocopy::xdp::{Attach, Attachment, Counter, Program};
 
 use super::FRAME_BYTES;
 use crate::Failure;

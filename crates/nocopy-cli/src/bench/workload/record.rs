@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nocopy::xdp::Generator;
+use nocopy::integration::xdp::Generator;
 use rustix::fs::statfs;
 
 use crate::Failure;

@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use nocopy::metadata::Direction;
 use nocopy_proto::describe::{Captured, Style};
 use serde::Serialize;
 
@@ -54,20 +53,12 @@ impl JsonExporter {
             kind: "packet",
             time_ns: sighting.stamp.ns,
             time_by: sighting.stamp.origin.name(),
-            direction: sighting.direction.and_then(name),
+            direction: sighting.outgoing.map(|outgoing| if outgoing { "out" } else { "in" }),
             bytes: packet_bytes,
             line,
             hex: hex.then_some(digits),
         };
         serde_json::to_writer(&mut *output, &object)?;
         output.write_all(b"\n")
-    }
-}
-
-const fn name(direction: Direction) -> Option<&'static str> {
-    match direction {
-        Direction::Incoming => Some("in"),
-        Direction::Outgoing => Some("out"),
-        _ => None,
     }
 }

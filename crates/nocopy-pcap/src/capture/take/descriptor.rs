@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use nocopy::integration::Waker;
 use nocopy::port::Queues;
-use nocopy::port::queues::Waker;
 
 /// Readable when packets are in the rings, when the interface went down or was removed, and, once the program has asked for it, while
 /// claimed packets are left.

@@ -41,7 +41,7 @@ impl Reading {
 
     /// Packets that the filter of the queues turned away and the host did not get.
     pub(super) fn lost(&self) -> u64 {
-        self.queues.turned_away().lost
+        self.queues.filter_lost()
     }
 
     fn put_back(&mut self) {
@@ -52,7 +52,7 @@ impl Reading {
     /// Puts packets back and claims those that are there now, if they match; how many.
     pub(super) fn claim(&mut self) -> io::Result<usize> {
         self.put_back();
-        let (_, mut batch) = self.queues.try_receive()?;
+        let mut batch = self.queues.try_receive()?;
         while let Some(packet) = batch.claim() {
             if self.held.len() < AHEAD {
                 packet.prefetch_arrival();

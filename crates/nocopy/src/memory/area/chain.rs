@@ -18,14 +18,13 @@ const INLINE: usize = 8;
 /// ```
 /// # let (mut left, mut right) = nocopy::Port::builder("memory").multi_buffer(true).memory_pair()?;
 /// let jumbo: Vec<u8> = (0..9000).map(|i| i as u8).collect();
-/// let chain = left.sender().chain(&jumbo).expect("free frames");
-/// left.sender().send_chain(chain)?;
+/// left.sender().send_copy(&jumbo)?; // in several frames
 /// left.sender().flush()?;
 /// let mut batch = right.receiver().receive()?;
 /// let mut packet = batch.next_chain().expect("one packet");
 /// assert_eq!(packet.len(), 9000);
 /// packet.write_at(8000, &[1, 2, 3]); // edited where it lies
-/// let kept = packet.take();
+/// let kept: nocopy::Chain<nocopy::Frame> = packet.take(); // owned: it may be sent with `Sender::send_chain`
 /// assert_eq!(kept.to_vec()[8000..8003], [1, 2, 3]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use super::Pool;
 use super::metadata::put_request;
 use super::view::View;
-use crate::facts::metadata::{ChecksumBy, Place, PlaceOutside, Request};
+use crate::facts::metadata::{Place, PlaceOutside, Request};
 use crate::ring::Reservation;
 use crate::sys::xsk::{Descriptor, REQUESTED};
 
@@ -27,6 +27,8 @@ pub struct Drafts<'half> {
     bytes: u32,
     /// Drafts still to be given out.
     left: u32,
+    /// By how much less than `bytes` was queued, in all.
+    short_bytes: u64,
 }
 
 impl Pool {
@@ -47,7 +49,7 @@ impl Pool {
         // forgotten `Frame` is lost, where one that took them singly would leave the queued ones in the cache.
         self.free_count.set(free_count - left);
         let (view, frames, start) = (self.view, &self.free[..free_count as usize], self.shared.data_offset);
-        Drafts { slots, pool: self, view, frames, free_count, start, bytes, left }
+        Drafts { slots, pool: self, view, frames, free_count, start, bytes, left, short_bytes: 0 }
     }
 }
 
@@ -75,6 +77,7 @@ impl Drop for Drafts<'_> {
     #[inline(always)] // a call would keep the batch in memory, and every draft would write to it
     fn drop(&mut self) {
         self.pool.free_count.set(self.free_count);
+        self.pool.short_bytes.set(self.pool.short_bytes.get() + self.short_bytes);
     }
 }
 
@@ -102,21 +105,21 @@ impl Draft<'_, '_> {
     }
 
     /// Like [`Draft::queue`], for a packet whose checksum is still to be completed at `place`: by card or kernel where the port was
-    /// opened for it ([`Sender::offers`](crate::Sender::offers)), in software where not. Returns who does it.
+    /// opened for it ([`Explanation::checksum`](crate::port::Explanation::checksum)), in software where not.
     ///
     /// # Errors
     /// The checksum would lie outside the packet, which is not queued.
-    pub fn queue_checksummed(mut self, place: Place) -> Result<ChecksumBy, PlaceOutside> {
+    pub fn queue_checksummed(mut self, place: Place) -> Result<(), PlaceOutside> {
         place.check(self.len())?;
-        let Ok(by) = self.batch.pool.offers().checksum else {
+        if self.batch.pool.offers().checksum.is_err() {
             place.complete(&mut self)?;
             self.queue();
-            return Ok(ChecksumBy::Software);
-        };
+            return Ok(());
+        }
         // SAFETY: drafts start at least `PACKET_HEADROOM_BYTES` into their frame, which is free.
         unsafe { put_request(self.data, &Request::new().checksum(place)) };
         self.queue_as(REQUESTED);
-        Ok(by)
+        Ok(())
     }
 
     #[inline]
@@ -132,6 +135,7 @@ impl Draft<'_, '_> {
             self.batch.slots.push_unchecked(descriptor);
         }
         self.batch.free_count -= 1;
+        self.batch.short_bytes += u64::from(self.batch.bytes - self.bytes);
     }
 }
 

@@ -10,9 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::note::{ANSWER_OLD_KERNEL, Hints, TimeNote, VLAN_KERNEL_MIN};
 use super::view::prefetch;
 use super::{Frame, Packet, Pool, lent_to};
-use crate::facts::metadata::{
-    Arrival, Clock, Departure, Direction, Offers, Request, Timestamp, Unsupported, VlanTag,
-};
+use crate::facts::metadata::{Arrival, Clock, Departure, Offers, Request, Timestamp, Unsupported, VlanTag};
 use crate::facts::mode::Mode;
 use crate::sys::packet;
 use crate::sys::xsk::{Descriptor, REQUESTED, SEND_METADATA_BYTES, SendMetadata};
@@ -117,8 +115,8 @@ impl Frame {
 }
 
 impl Packet<'_> {
-    /// When the packet arrived, its hash, its VLAN tag, each as far as driver and kernel tell ([`metadata`](crate::metadata) says
-    /// where they do). To be asked before [`Packet::take`]; of a packet in several frames, the first.
+    /// When the packet arrived, its hash, its VLAN tag, each as far as driver and kernel report it ([`metadata`](crate::metadata) says
+    /// where they do). Read it before [`Packet::take`]; of a packet in several frames, from the first.
     pub fn arrival(&self) -> Arrival {
         let pool = self.pool();
         if pool.has_blocks() {
@@ -159,8 +157,9 @@ impl Packet<'_> {
         }
     }
 
-    /// Asks for the cache lines that [`Packet::arrival`] will look at, and where the packet begins: for whoever claims many packets
-    /// before looking at any.
+    /// Asks for the cache lines that [`Packet::arrival`] will look at, and where the packet begins: for a loop that claims many packets
+    /// before it looks at any.
+    #[doc(hidden)]
     #[inline]
     pub fn prefetch_arrival(&self) {
         let first = self.first_byte().as_ptr();
@@ -196,7 +195,7 @@ fn read(hints: &Hints) -> Arrival {
         hash: hash.and_then(|()| present(hints.hash != 0)).map(|()| hints.hash),
         vlan: vlan
             .map(|()| VlanTag { protocol: u16::from_be(hints.vlan_protocol), control: hints.vlan_control }),
-        direction: Ok(Direction::Incoming),
+        outgoing: Ok(false),
     }
 }
 
@@ -229,7 +228,7 @@ impl Departures {
             Ok(clock) if ns != written => Ok(Timestamp { ns, clock }),
             _ => Err(Unsupported::Absent),
         };
-        self.known.push_back(Departure { token, timestamp });
+        self.known.push_back((token, timestamp));
     }
 
     pub(crate) fn take(&mut self) -> std::collections::vec_deque::Drain<'_, Departure> {
@@ -322,8 +321,7 @@ mod tests {
     fn a_card_that_does_not_say_when_a_packet_left_is_no_time() {
         let area = Area::new(AreaConfig { frame_count: 2, ..AreaConfig::default() }).unwrap();
         let mut pool = area.pool(Half::Send, 2).unwrap();
-        let checksum = Ok(crate::facts::metadata::ChecksumBy::Device);
-        pool.set_offers(Offers { checksum, timestamp: Ok(Clock::Device) });
+        pool.set_offers(Offers { checksum: Ok(()), timestamp: Ok(Clock::Device) });
         let mut departures = Departures::default();
         let mut send = |token| {
             let request = Request::new().timestamp(token);
@@ -341,8 +339,7 @@ mod tests {
         departures.completed(telling, &pool);
         departures.completed(telling, &pool); // said twice
         departures.completed(silent, &pool);
-        let known: Vec<_> =
-            departures.take().map(|departure| (departure.token, departure.timestamp)).collect();
+        let known: Vec<_> = departures.take().collect();
         let told = Timestamp { ns: 99, clock: Clock::Device };
         assert_eq!(known, [(2, Ok(told)), (1, Err(Unsupported::Absent))]);
         assert!(!departures.is_awaiting());

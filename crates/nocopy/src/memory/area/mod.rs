@@ -37,8 +37,7 @@ pub use frame::{Frame, SharedFrame};
 pub(crate) use metadata::{Arrivals, Departures, none_in};
 pub(crate) use packet::Claims;
 pub use packet::Packet;
-pub use pool::Faults;
-pub(crate) use pool::{Half, Lent, Pool};
+pub(crate) use pool::{Faults, Half, Lent, Pool};
 
 use crate::sync::AtomicU32;
 pub use crate::sys::memory::Pages;

@@ -135,7 +135,7 @@ pub struct Packet<'half> {
 
 impl Packet<'_> {
     /// Makes the packet's frame yours. Costs nothing in AF_XDP modes: no byte moves. From a packet ring it is a copy, which
-    /// [`Receiver::copied`](crate::Receiver::copied) counts.
+    /// `rx_copied_out` of [`Receiver::stats`](crate::Receiver::stats) counts.
     #[inline]
     pub fn take(self) -> Frame {
         if self.pool.has_blocks() {

@@ -46,43 +46,24 @@ pub(crate) enum Fault {
 
 /// Words from the kernel's rings that were refused, by reason; each would have been a corrupted or doubly owned frame.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Faults {
+pub(crate) struct Faults {
     /// Addresses outside the area.
-    pub out_of_range: u64,
+    pub(crate) out_of_range: u64,
     /// Packets that do not lie inside one frame.
-    pub misaligned: u64,
+    pub(crate) misaligned: u64,
     /// Frames that were not lent to the kernel by this half: duplicates above all.
-    pub not_lent: u64,
-    /// Ring indices that moved backwards or claimed more entries than the ring has.
-    pub bad_index: u64,
+    pub(crate) not_lent: u64,
+    /// All of them: as many words were refused.
+    pub(crate) total: u64,
 }
 
 impl Faults {
-    #[inline]
     pub(crate) fn count(&mut self, fault: Fault) {
+        self.total += 1;
         match fault {
             Fault::OutOfRange => self.out_of_range += 1,
             Fault::Misaligned => self.misaligned += 1,
             Fault::NotLent => self.not_lent += 1,
-        }
-    }
-
-    /// All of them.
-    pub fn total(&self) -> u64 {
-        self.out_of_range + self.misaligned + self.not_lent + self.bad_index
-    }
-}
-
-impl std::ops::Add for Faults {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self {
-            out_of_range: self.out_of_range + other.out_of_range,
-            misaligned: self.misaligned + other.misaligned,
-            not_lent: self.not_lent + other.not_lent,
-            bad_index: self.bad_index + other.bad_index,
         }
     }
 }
@@ -111,6 +92,8 @@ pub(crate) struct Pool {
     blocks: Option<Arc<Mapping>>,
     /// Packets copied out of them.
     copied: Cell<u64>,
+    /// By how much less was written in place than was asked for, of what was queued.
+    pub(super) short_bytes: Cell<u64>,
     pub(super) metadata: Metadata,
     pub(super) notes: Notes,
 }
@@ -149,6 +132,7 @@ impl Pool {
             on_close: Cell::new(Lent::Retire),
             blocks: None,
             copied: Cell::new(0),
+            short_bytes: Cell::new(0),
             metadata: Metadata::NONE,
             notes: Notes::default(),
             shared,
@@ -347,6 +331,11 @@ impl Pool {
         self.copied.get()
     }
 
+    /// By how much less was written in place than was asked for, of what was queued.
+    pub(crate) fn short_bytes(&self) -> u64 {
+        self.short_bytes.get()
+    }
+
     pub(super) fn count_copy(&self) {
         self.copied.set(self.copied.get() + 1);
     }
@@ -490,6 +479,7 @@ impl Pool {
             on_close: Cell::new(Lent::Retire),
             blocks: None,
             copied: Cell::new(0),
+            short_bytes: Cell::new(0),
             metadata: Metadata::NONE,
             notes: Notes::default(),
         };

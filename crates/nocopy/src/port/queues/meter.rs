@@ -1,4 +1,4 @@
-//! What ports counted, for whoever has not got them.
+//! What ports counted, for another thread than theirs.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

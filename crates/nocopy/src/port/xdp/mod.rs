@@ -22,7 +22,7 @@ pub(crate) use program::SocketMap;
 pub use program::{Counter, Program};
 pub(crate) use recipe::Recipe;
 
-pub use crate::facts::kernel::KernelVersion;
+pub(crate) use crate::facts::kernel::KernelVersion;
 use crate::facts::metadata::Unsupported;
 use crate::sys::capability;
 use nocopy_proto::filter::Untranslatable;
@@ -31,7 +31,7 @@ use nocopy_proto::filter::Untranslatable;
 pub(crate) const LIVE_FRAMES_KERNEL_MIN: KernelVersion = KernelVersion(5, 18);
 
 /// The oldest kernel that attaches XDP programs by link, and so takes them away when a process dies.
-pub const KERNEL_MIN: KernelVersion = KernelVersion(5, 9);
+pub(crate) const KERNEL_MIN: KernelVersion = KernelVersion(5, 9);
 
 /// Why an XDP program could not be loaded, attached or run.
 #[derive(Debug, thiserror::Error)]

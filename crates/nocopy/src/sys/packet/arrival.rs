@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use super::header::{time_ns, vlan_tag};
-use crate::facts::metadata::{Arrival, Clock, Direction, Timestamp, Unsupported};
+use crate::facts::metadata::{Arrival, Clock, Timestamp, Unsupported};
 
 /// Where the kernel notes whom a packet is from, behind its header.
 const LINK_OFFSET: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
@@ -29,10 +29,7 @@ fn read(header: &libc::tpacket3_hdr, link: Option<&libc::sockaddr_ll>) -> Arriva
         // The kernel makes one up where the card gave none; 0 is for packets without a flow.
         hash: if hash == 0 { Err(Unsupported::Absent) } else { Ok(hash) },
         vlan: vlan_tag(header).ok_or(Unsupported::Absent),
-        direction: link.ok_or(Unsupported::Absent).map(|link| match link.sll_pkttype {
-            libc::PACKET_OUTGOING => Direction::Outgoing,
-            _ => Direction::Incoming,
-        }),
+        outgoing: link.ok_or(Unsupported::Absent).map(|link| link.sll_pkttype == libc::PACKET_OUTGOING),
     }
 }
 
@@ -48,16 +45,16 @@ mod tests {
         (header.tp_sec, header.tp_nsec) = (u32::MAX, 999_999_999);
         let timestamp = Ok(Timestamp { ns: 4_294_967_295_999_999_999, clock: Clock::Realtime });
         let (hash, vlan) = (Err(Unsupported::Absent), Err(Unsupported::Absent));
-        let direction = Err(Unsupported::Absent);
-        assert_eq!(read(&header, None), Arrival { timestamp, hash, vlan, direction });
+        let outgoing = Err(Unsupported::Absent);
+        assert_eq!(read(&header, None), Arrival { timestamp, hash, vlan, outgoing });
         header.hv1.tp_rxhash = 7;
         (header.hv1.tp_vlan_tci, header.tp_status) = (0x2005, libc::TP_STATUS_VLAN_VALID);
         let vlan = Ok(VlanTag { protocol: 0x8100, control: 0x2005 });
         // SAFETY: plain numbers.
         let mut link: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        let direction = Ok(Direction::Incoming);
-        assert_eq!(read(&header, Some(&link)), Arrival { timestamp, hash: Ok(7), vlan, direction });
+        let outgoing = Ok(false);
+        assert_eq!(read(&header, Some(&link)), Arrival { timestamp, hash: Ok(7), vlan, outgoing });
         link.sll_pkttype = libc::PACKET_OUTGOING;
-        assert_eq!(read(&header, Some(&link)).direction, Ok(Direction::Outgoing));
+        assert_eq!(read(&header, Some(&link)).outgoing, Ok(true));
     }
 }

@@ -214,7 +214,7 @@ impl Socket {
     }
 
     /// Like [`Socket::open`], over all queues of the interface: one socket for each, in their order, over one area, with one address. Which
-    /// queue a datagram comes to, the card decides ([`port::queues`]), so an endpoint receives from all of them; it may send by
+    /// queue a datagram comes to, the card decides ([`Queues`](crate::port::Queues)), so an endpoint receives from all of them; it may send by
     /// any, also frames that another received. What comes through the kernel is received by whichever looks first.
     ///
     /// # Errors

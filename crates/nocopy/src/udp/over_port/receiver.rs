@@ -265,7 +265,7 @@ impl Receiver {
     }
 
     /// What became of the bytes of all payloads up to here: the port's evidence, or the reason they were copied for. (Taking one
-    /// from a packet ring copies once more: [`nocopy::Receiver::copied`](crate::Receiver::copied).)
+    /// from a packet ring copies once more.)
     pub fn ledger(&self) -> Ledger {
         let Received { over_port, over_port_bytes, gathered, gathered_bytes, strays, stray_bytes, .. } =
             self.sorting.received;
@@ -294,7 +294,7 @@ impl Receiver {
 /// An epoll descriptor on the port and the ordinary sockets.
 fn watch(port: &crate::port::Receiver, kernel: &Kernel) -> io::Result<OwnedFd> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    for descriptor in std::iter::once(port.as_fd()).chain(kernel.descriptors()) {
+    for descriptor in std::iter::once(port.socket()).chain(kernel.descriptors()) {
         epoll::add(&poll, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
     }
     Ok(poll)
@@ -333,7 +333,7 @@ impl Waiting for Receiver {
     }
 
     fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
-        let fds = std::iter::once(self.port.as_fd()).chain(self.kernel.descriptors());
+        let fds = std::iter::once(self.port.socket()).chain(self.kernel.descriptors());
         self.alarm.wait_readable(fds, timeout)
     }
 

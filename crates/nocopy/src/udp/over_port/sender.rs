@@ -15,9 +15,9 @@ use super::way::{Detour, Way, Ways};
 use crate::counter::counters;
 use crate::engine::route::RouteError;
 use crate::facts::evidence::{Cause, Evidence, Ledger};
+use crate::facts::rejected as port;
 use crate::memory::area::{Chain, Frame};
 use crate::memory::in_flight::kernel_socket::KernelSocket;
-use crate::port;
 
 counters! {
     /// What a socket sent, and which way. Datagrams over the port have the port's evidence; those through the kernel were copied.
@@ -128,16 +128,16 @@ pub enum RejectedReason {
     },
     /// The port's own reason.
     #[error(transparent)]
-    Port(port::RejectedReason),
+    Port(port::Reason),
     /// The kernel's, for what went through it.
     #[error("through the kernel: {0}; 'ip route get' shows the way, and nocopy's counters the cause")]
     Kernel(io::Error),
 }
 
 impl RejectedReason {
-    fn of_port(reason: port::RejectedReason) -> Self {
+    fn of_port(reason: port::Reason) -> Self {
         match reason {
-            port::RejectedReason::RingFull => Self::Full,
+            port::Reason::Full => Self::Full,
             reason => Self::Port(reason),
         }
     }
@@ -226,7 +226,7 @@ impl Sender {
     /// and try again).
     #[inline]
     pub fn frame(&mut self) -> Option<Frame> {
-        self.port.frame()
+        self.port.buffer()
     }
 
     /// Sends a payload that lies in a frame of the port's area, with at least 42 bytes free in front of it over IPv4 and 62 over
@@ -272,9 +272,9 @@ impl Sender {
                 }
                 let sent = match template.left_checksum() {
                     None => self.port.send(frame),
-                    Some(place) => self.port.send_checksummed(frame, place).map(drop),
+                    Some(place) => self.port.send_checksummed(frame, place),
                 };
-                if let Err(port::Rejected { mut frame, reason }) = sent {
+                if let Err(port::Rejected { item: mut frame, reason }) = sent {
                     frame.trim_front(template.header_bytes());
                     return Err(Rejected { frame, reason: RejectedReason::of_port(reason) });
                 }
@@ -310,7 +310,7 @@ impl Sender {
         template.emit(headers, &slices(&chain)).expect("its length was looked at");
         match chain.buffers_mut().first_mut() {
             None => {
-                let reason = RejectedReason::of_port(port::RejectedReason::Empty);
+                let reason = RejectedReason::of_port(port::Reason::Empty);
                 return Err(RejectedChain { chain, reason });
             }
             Some(first) => {
@@ -322,7 +322,7 @@ impl Sender {
                 room.copy_from_slice(headers);
             }
         }
-        if let Err(port::RejectedChain { mut chain, reason }) = self.port.send_chain(chain) {
+        if let Err(port::Rejected { item: mut chain, reason }) = self.port.send_chain(chain) {
             chain.buffers_mut()[0].trim_front(headers.len());
             return Err(RejectedChain { chain, reason: RejectedReason::of_port(reason) });
         }
@@ -354,7 +354,7 @@ impl Sender {
         put_headers(&mut frame, template)?;
         let sent = match template.left_checksum() {
             None => self.port.send(frame),
-            Some(place) => self.port.send_checksummed(frame, place).map(drop),
+            Some(place) => self.port.send_checksummed(frame, place),
         };
         sent.map_err(|rejected| RejectedReason::of_port(rejected.reason))?;
         self.sent.count_from_slices(bytes);
@@ -429,7 +429,7 @@ impl Sender {
         // The same room for headers either way, also where the kernel writes them: so no draft is empty.
         let payload_at = if to.is_ipv4() { IPV4_HEADERS } else { IPV6_HEADERS };
         let drafts = self.port.drafts(count, payload_at + bytes).map_err(|reason| match reason {
-            port::RejectedReason::TooLong { bytes_max } => {
+            port::Reason::TooLong { bytes_max } => {
                 RejectedReason::TooLong { bytes_max: bytes_max.saturating_sub(payload_at) }
             }
             reason => RejectedReason::of_port(reason),
@@ -449,7 +449,7 @@ impl Sender {
     /// The interface is down or gone; what was queued stays queued.
     pub fn flush(&mut self) -> io::Result<()> {
         self.at_rest = true;
-        self.port.flush()
+        self.port.try_flush().map(drop)
     }
 
     /// Whether the kernel has not taken everything yet that was given to the port.
@@ -464,11 +464,14 @@ impl Sender {
     }
 
     /// Takes back the frames the kernel has finished sending, and adds those that [`send_kept`](Sender::send_kept) sent to
-    /// `frames`; see [`nocopy::Sender::reap_into`].
+    /// `frames`; see [`nocopy::Sender::completed`].
     ///
-    /// [`nocopy::Sender::reap_into`]: crate::Sender::reap_into
+    /// [`nocopy::Sender::completed`]: crate::Sender::completed
     pub fn reap_into(&mut self, frames: &mut Vec<Frame>) -> usize {
-        self.port.reap_into(frames)
+        let completed = self.port.completed();
+        let count = completed.len();
+        frames.extend(completed);
+        count
     }
 
     /// Takes a frame back that is not to be sent (again); see [`nocopy::Sender::recycle`].
@@ -564,7 +567,7 @@ fn frame_to_copy_into(
     port: &mut crate::port::Sender,
     is_lacking: &mut bool,
 ) -> Result<Frame, RejectedReason> {
-    let frame = port.frame();
+    let frame = port.buffer();
     *is_lacking = frame.is_none();
     frame.ok_or(RejectedReason::Full)
 }

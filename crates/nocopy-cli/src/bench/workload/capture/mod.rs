@@ -8,7 +8,7 @@ mod filtered;
 mod one;
 mod queues;
 
-use nocopy::xdp::{Attach, Attachment, Program};
+use nocopy::integration::xdp::{Attach, Attachment, Program};
 
 use super::FRAME_BYTES;
 use crate::Failure;

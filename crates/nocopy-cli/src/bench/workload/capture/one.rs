@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use nocopy::integration::xdp::{Attach, Program};
 use nocopy::port::Purpose;
-use nocopy::xdp::{Attach, Program};
 
 use super::{ACTION, BASELINE, LONG_FRAME_BYTES, NAME, RING_CAUSE, SINK, Source, admit, failed, figure};
 use crate::Failure;

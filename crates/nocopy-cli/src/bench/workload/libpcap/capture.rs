@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use nocopy::xdp::Generator;
+use nocopy::integration::xdp::Generator;
 
 use super::{FRAME_BYTES, NAME, Variant};
 use crate::Failure;

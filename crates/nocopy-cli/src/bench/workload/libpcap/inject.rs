@@ -7,7 +7,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nocopy::tc::CountingDrop;
+use nocopy::integration::tc::CountingDrop;
 use nocopy_lab::Lab;
 
 use super::{FRAME_BYTES, NAME, TAKE, Variant};

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use nocopy::tc::{self, CountingDrop};
-use nocopy::xdp::KernelVersion;
+use nocopy::integration::tc::{self, CountingDrop};
+use nocopy::integration::xdp::KernelVersion;
 use nocopy_lab::Lab;
 
 use crate::Failure;

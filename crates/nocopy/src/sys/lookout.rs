@@ -1,0 +1,94 @@
+//! A descriptor to wait on, for what no event reports: it is readable when a socket is, or when it is time to look again.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+
+/// Made when its descriptor is first asked for: until then it costs nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Lookout {
+    made: OnceLock<Made>,
+    is_set: bool,
+}
+
+#[derive(Debug)]
+struct Made {
+    /// Watches the timer and the socket.
+    epoll: OwnedFd,
+    timer: OwnedFd,
+}
+
+impl Lookout {
+    /// The descriptor, for [`AsFd`].
+    ///
+    /// # Panics
+    /// When it is first asked for, if no descriptor is left.
+    pub(crate) fn descriptor(&self, socket: Option<BorrowedFd<'_>>) -> BorrowedFd<'_> {
+        let made = self.made.get_or_init(|| {
+            Made::new(socket).unwrap_or_else(|error| {
+                panic!("make a descriptor to wait on: {error}; raise the limit of open files ('ulimit -n')")
+            })
+        });
+        made.epoll.as_fd()
+    }
+
+    /// Makes the descriptor readable once `after` has passed, or not at all.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub(crate) fn look_again(&mut self, after: Option<Duration>) -> io::Result<()> {
+        let Some(Made { timer, .. }) = self.made.get().filter(|_| self.is_set || after.is_some()) else {
+            return Ok(());
+        };
+        // 0 stops it. What rang before is forgotten either way.
+        let it_value = Timespec::try_from(after.unwrap_or_default()).expect("a short time");
+        let once = Itimerspec { it_interval: Timespec::default(), it_value };
+        timerfd_settime(timer, TimerfdTimerFlags::empty(), &once)?;
+        self.is_set = after.is_some();
+        Ok(())
+    }
+}
+
+impl Made {
+    fn new(socket: Option<BorrowedFd<'_>>) -> io::Result<Self> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        for watched in socket.into_iter().chain([timer.as_fd()]) {
+            epoll::add(&epoll, watched, EventData::new_u64(0), EventFlags::IN)?;
+        }
+        Ok(Self { epoll, timer })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+    use crate::sys::poll::{Wakeup, wait_readable};
+
+    #[test]
+    fn it_is_readable_by_the_socket_or_by_time() {
+        let (one, other) = UnixDatagram::pair().unwrap();
+        let mut lookout = Lookout::default();
+        lookout.look_again(Some(Duration::from_millis(1))).unwrap(); // not asked for: nothing to set
+        let is_readable = |lookout: &Lookout, wait| {
+            wait_readable(lookout.descriptor(Some(other.as_fd())), wait).unwrap() == Wakeup::Ready
+        };
+        assert!(!is_readable(&lookout, Duration::from_millis(5)));
+        one.send(b"something").unwrap();
+        assert!(is_readable(&lookout, Duration::ZERO));
+        other.recv(&mut [0; 16]).unwrap();
+        lookout.look_again(Some(Duration::from_millis(1))).unwrap();
+        assert!(is_readable(&lookout, Duration::from_secs(60)));
+        lookout.look_again(None).unwrap();
+        assert!(!is_readable(&lookout, Duration::from_millis(5)), "stopped");
+    }
+}

@@ -1,0 +1,147 @@
+//! What the halves count: stats and ledgers agree with what was sent and received.
+
+use std::time::Duration;
+
+use crate::common::{PATIENCE, lab, open_queues, open_with, packet};
+use nocopy::filter::Program;
+use nocopy::{Cause, Chain, Evidence, Frame, Port, Reason, ReceiverHalf, SenderHalf};
+
+fn filled(port: &mut Port, bytes: usize) -> Frame {
+    let mut frame = port.sender().buffer().expect("a free frame");
+    frame.append(bytes).expect("fits").fill(7);
+    frame
+}
+
+fn moved(port: &mut Port) -> ((u64, u64), (u64, u64)) {
+    let (sent, received) = (port.sender().stats().unwrap(), port.receiver().stats().unwrap());
+    ((sent.moved, sent.bytes), (received.moved, received.bytes))
+}
+
+#[test]
+fn stats_agree_with_what_was_sent_and_received() {
+    let (mut left, mut right) = Port::builder("memory").multi_buffer(true).memory_pair().unwrap();
+    let frame = filled(&mut left, 100);
+    left.sender().send(frame).unwrap();
+    left.sender().send_copy(&[1; 10]).unwrap();
+    let chain: Chain<Frame> = (0..3).map(|_| filled(&mut left, 50)).collect();
+    left.sender().send_chain(chain).unwrap();
+    assert_eq!(moved(&mut left), ((0, 0), (0, 0)), "the kernel has taken nothing yet");
+    let mut drafts = left.sender().drafts(2, 30).unwrap();
+    while let Some(mut draft) = drafts.next_draft() {
+        draft.truncate(20);
+        draft.queue();
+    }
+    drop(drafts);
+    left.sender().flush().unwrap();
+    left.sender().flush().unwrap(); // of nothing
+    let bytes = 100 + 10 + 150 + 40;
+    assert_eq!(moved(&mut left), ((5, bytes), (0, 0)));
+    let mut count = 0;
+    let mut batch = right.receiver().receive().unwrap();
+    assert_eq!(batch.queue(), 0);
+    while batch.next_chain().is_some() {
+        count += 1;
+    }
+    drop(batch);
+    assert_eq!((count, moved(&mut right)), (5, ((0, 0), (5, bytes))));
+
+    let stats = left.sender().stats().unwrap();
+    assert_eq!((stats.dropped, stats.faults, stats.flushes), (0, 0, 1));
+    let ledger = left.sender().ledger();
+    assert_eq!((ledger.datagrams(), ledger.bytes()), (5, bytes));
+    let expected = [(Evidence::Copied(Cause::MemoryPort), bytes - 10), (Evidence::Copied(Cause::Slice), 10)];
+    assert!(ledger.entries().eq(expected), "{ledger}");
+    assert_eq!(right.receiver().ledger().copied_bytes(Cause::MemoryPort), bytes);
+}
+
+#[test]
+fn packets_that_are_not_read_are_not_received() {
+    let (mut left, mut right) = Port::memory_pair().unwrap();
+    for _ in 0..10 {
+        left.sender().send_copy(b"packet").unwrap();
+    }
+    left.sender().flush().unwrap();
+    let mut batch = right.receiver().receive().unwrap();
+    let taken: Vec<Frame> = batch.by_ref().take(3).map(|packet| packet.take()).collect();
+    drop(batch);
+    assert_eq!((taken.len(), moved(&mut right).1), (3, (3, 18)));
+    assert_eq!(right.receiver().receive().unwrap().count(), 7);
+    assert_eq!(moved(&mut right).1, (10, 60));
+}
+
+#[test]
+fn a_copy_that_finds_no_room_queues_nothing() {
+    let builder = Port::builder("memory").multi_buffer(true).frame_count(64, 4).ring_sizes(64, 64);
+    let (mut left, mut right) = builder.memory_pair().unwrap();
+    left.sender().send_copy(&[1; 4000]).unwrap(); // three of four frames
+    assert!(matches!(left.sender().send_copy(&[2; 4000]), Err(Reason::Full)));
+    assert!(matches!(left.sender().send_copy(&[]), Err(Reason::Empty)));
+    assert!(matches!(left.sender().send_copy(&vec![0; 1 << 20]), Err(Reason::TooLong { .. })));
+    left.sender().flush().unwrap();
+    left.sender().send_copy(&[2; 4000]).unwrap(); // frames came back
+    assert!(left.sender().drain(PATIENCE).unwrap());
+    let mut batch = right.receiver().receive().unwrap();
+    let received: Vec<Vec<u8>> =
+        std::iter::from_fn(|| batch.next_chain()).map(|packet| packet.to_vec()).collect();
+    assert_eq!(received, [vec![1; 4000], vec![2; 4000]]);
+    let balance = left.balance();
+    assert!(balance.is_whole() && balance.yours == 0, "{balance}");
+    assert_eq!(left.sender().ledger().copied_bytes(Cause::Slice), 8000);
+}
+
+#[test]
+fn losses_are_counted_by_their_cause() {
+    // ldb [0]; jeq #1; ret #-1; ret #0
+    let filter = Program::parse("4\n48 0 0 0\n21 0 1 1\n6 0 0 4294967295\n6 0 0 0\n").unwrap();
+    let builder = Port::builder("memory").ring_sizes(8, 64).frame_count(64, 64).filter(&filter);
+    let (mut left, mut right) = builder.memory_pair().unwrap();
+    for kind in [0, 1, 0, 1, 1, 0, 1, 1, 1, 1] {
+        left.sender().send_copy(&[kind; 60]).unwrap(); // two more than the ring has room for
+    }
+    left.sender().flush().unwrap();
+    let mut received = 0;
+    while received < 5 {
+        received += right.receiver().receive_timeout(PATIENCE).unwrap().count();
+    }
+    let stats = right.receiver().stats().unwrap();
+    assert_eq!((stats.moved, stats.bytes), (5, 300), "{stats}");
+    assert_eq!((stats["rx_ring_full"], stats["filter_lost"], stats.dropped), (2, 3, 5), "{stats}");
+}
+
+/// Receives from any half so many packets that it would give as a batch of something.
+fn receive_by<R>(half: &mut R, count: usize) -> usize
+where
+    R: ReceiverHalf,
+    for<'half> R::Received<'half>: Iterator,
+{
+    let mut received = 0;
+    while received < count {
+        let came = half.receive_timeout(PATIENCE).unwrap().count();
+        assert!(came > 0, "{received} of {count} packets");
+        received += came;
+    }
+    assert_eq!(half.try_receive().unwrap().count(), 0);
+    received
+}
+
+fn send_by(half: &mut impl SenderHalf<Buffer = Frame>, wanted: Duration) {
+    assert!(half.try_flush().unwrap() || half.flush_timeout(wanted).unwrap());
+    assert!(half.drain(wanted).unwrap() && half.in_flight() == 0);
+}
+
+#[test]
+fn queues_and_ports_are_halves_like_any_other() {
+    let lab = lab!(nocopy_lab::Lab::builder().queues(2));
+    let mut queues = open_queues(lab.right(), |builder| builder);
+    let mut left = open_with(lab.left(), |builder| builder).unwrap();
+    for number in 0..20 {
+        left.sender().send_copy(&packet(lab.right(), number, 100)).unwrap();
+    }
+    send_by(left.sender(), PATIENCE);
+    assert_eq!(receive_by(&mut queues, 20), 20);
+    let (ledger, stats) = (ReceiverHalf::ledger(&queues), ReceiverHalf::stats(&queues).unwrap());
+    assert_eq!((ledger.datagrams(), ledger.bytes()), (20, 2000));
+    assert_eq!((stats.moved, stats.bytes, stats.faults), (20, 2000, 0), "{stats}");
+    let sent = left.sender().stats().unwrap();
+    assert_eq!((sent.moved, sent.bytes, sent.dropped), (20, 2000, 0), "{sent}");
+}

@@ -1,0 +1,106 @@
+//! The halves of ports in tokio programs.
+
+use std::time::Duration;
+
+use crate::common::{PATIENCE, lab, open, open_queues, packet};
+use ::nocopy::tokio::{AsyncReceiver, AsyncSender};
+use nocopy::{Frame, Port};
+
+async fn within<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work).await.expect("in time")
+}
+
+fn halves(port: Port) -> (AsyncReceiver<nocopy::Receiver>, AsyncSender<nocopy::Sender>) {
+    let (receiver, sender) = port.split();
+    (AsyncReceiver::new(receiver).unwrap(), AsyncSender::new(sender).unwrap())
+}
+
+/// Sends packets one by one, each in a frame of its own, more than there are frames.
+async fn send_all(sender: &mut AsyncSender<nocopy::Sender>, packets: &[Vec<u8>]) {
+    for packet in packets {
+        let mut frame = within(sender.buffer()).await.unwrap();
+        frame.fill(packet).expect("fits");
+        while let Err(rejected) = sender.send(frame) {
+            assert!(rejected.is_full(), "{rejected}");
+            frame = rejected.item;
+            within(sender.flush()).await.unwrap();
+        }
+    }
+    within(sender.drain()).await.unwrap();
+}
+
+async fn receive_all(receiver: &mut AsyncReceiver<nocopy::Receiver>, count: usize) -> Vec<Vec<u8>> {
+    let mut received = Vec::new();
+    while received.len() < count {
+        let batch = within(receiver.receive()).await.unwrap();
+        received.extend(batch.map(|packet| packet.to_vec()));
+    }
+    received
+}
+
+#[tokio::test]
+async fn a_memory_pair_echoes() {
+    let (left, right) = Port::builder("memory").frame_count(64, 16).ring_sizes(64, 16).memory_pair().unwrap();
+    let ((mut left_in, mut left_out), (mut right_in, mut right_out)) = (halves(left), halves(right));
+    tokio::spawn(async move {
+        loop {
+            let batch = right_in.receive().await.unwrap();
+            batch.for_each(|packet| right_out.send(packet.take()).unwrap());
+            right_out.flush().await.unwrap();
+        }
+    });
+    for number in 0..200_u32 {
+        send_all(&mut left_out, &[number.to_le_bytes().to_vec()]).await;
+        assert_eq!(receive_all(&mut left_in, 1).await, [number.to_le_bytes()]);
+    }
+}
+
+#[tokio::test]
+async fn a_port_on_an_interface_sends_more_than_it_has_frames() {
+    let lab = lab!();
+    let mut right = halves(open(lab.right()));
+    let left = crate::common::open_with(lab.left(), |builder| builder.frame_count(64, 16).ring_sizes(64, 16));
+    let mut left = halves(left.unwrap());
+    let packets: Vec<_> = (0..300).map(|number| packet(lab.right(), number, 200)).collect();
+    let (received, ()) = tokio::join!(receive_all(&mut right.0, 300), send_all(&mut left.1, &packets));
+    assert_eq!(received, packets);
+    assert_eq!((left.1.stats().unwrap().moved, right.0.stats().unwrap().moved), (300, 300));
+}
+
+#[tokio::test]
+async fn a_frame_that_comes_home_ends_the_wait_of_a_receiver_without_frames() {
+    let lab = lab!();
+    let right = crate::common::open_with(lab.right(), |builder| builder.frame_count(8, 8).ring_sizes(8, 8));
+    let (mut receiver, _sender) = halves(right.unwrap());
+    let mut left = halves(open(lab.left())).1;
+    let packets: Vec<_> = (0..8).map(|number| packet(lab.right(), number, 200)).collect();
+    send_all(&mut left, &packets).await;
+    let mut held: Vec<Frame> = Vec::new();
+    while held.len() < 8 {
+        held.extend(within(receiver.receive()).await.unwrap().map(|packet| packet.take()));
+    }
+    let home = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        drop(held);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        send_all(&mut left, &packets[..1]).await;
+    });
+    assert_eq!(within(receiver.receive()).await.unwrap().count(), 1);
+    home.await.unwrap();
+}
+
+#[tokio::test]
+async fn queues_are_received_from_as_one() {
+    let lab = lab!(nocopy_lab::Lab::builder().queues(2));
+    let mut queues = AsyncReceiver::new(open_queues(lab.right(), |builder| builder)).unwrap();
+    let mut left = halves(open(lab.left())).1;
+    let packets: Vec<_> = (0..50).map(|number| packet(lab.right(), number, 200)).collect();
+    send_all(&mut left, &packets).await;
+    let mut received = 0;
+    while received < 50 {
+        let batch = within(queues.receive()).await.unwrap();
+        assert!(batch.queue() < 2);
+        received += batch.count();
+    }
+    assert_eq!(queues.stats().unwrap().moved, 50);
+}
