@@ -11,8 +11,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let listener = Listener::bind(address)?;
     println!("{}: receiving", listener.local_address()?);
-    let (mut socket, _) = listener.accept()?;
-    let receiver = socket.receiver();
+    let (mut stream, _) = listener.accept()?;
+    let receiver = stream.receiver();
     let started = Instant::now();
     let (mut bytes, mut zeros) = (0, 0);
     while let Some(chunk) = receiver.receive()? {
@@ -24,6 +24,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let gbit = bytes as f64 * 8.0 / started.elapsed().as_secs_f64() / 1e9;
     println!("{bytes} bytes, of them {zeros} zero, {gbit:.1} Gbit/s: {}", receiver.ledger());
-    println!("{}\n{}", receiver.explain(), receiver.diagnosis());
+    println!("{}\n{}", receiver.explain(), receiver.why_not_mapped());
     Ok(())
 }

@@ -4,20 +4,21 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use nocopy::tcp::Socket;
+use nocopy::tcp::Stream;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let to: SocketAddr = arguments.next().ok_or("usage: tcp_send ADDRESS [MEBIBYTES]")?.parse()?;
     let bytes: usize = arguments.next().map_or(Ok(1024), |count| count.parse())? << 20;
 
-    let mut socket = Socket::connect(to)?;
-    let sender = socket.sender();
+    let mut stream = Stream::connect(to)?;
+    let sender = stream.sender();
     let started = Instant::now();
     let mut sent = 0;
-    while sent < bytes {
-        // Waits while all buffers are on their way: one comes back when the peer has acknowledged it.
-        let mut buffer = sender.wait_buffer()?;
+    // Waits while all buffers are on their way: one comes back when the peer has acknowledged it.
+    while sent < bytes
+        && let Some(mut buffer) = sender.wait_buffer(Duration::MAX)?
+    {
         buffer.resize(buffer.capacity().min(bytes - sent));
         let block = buffer.as_mut().ok_or("buffers of a pool can be written")?;
         for (number, word) in block.chunks_mut(8).enumerate() {

@@ -3,6 +3,7 @@
 pub use crate::inspect::{probe, statistics};
 pub use crate::sys::fork::Generation;
 pub use crate::sys::poll::{Wakeup, poll};
+pub use crate::tcp::by_reference::PublishedMethod;
 
 // Ports and queues.
 pub use crate::port::filter_control::{FilterControl, FilterControlError};

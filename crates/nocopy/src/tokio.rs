@@ -83,6 +83,10 @@ impl<S: SenderHalf> AsyncSender<S> {
                 return Ok(buffer);
             }
             self.half.try_flush()?;
+            // What was copied is free at once, and nothing else would tell of it.
+            if let Some(buffer) = self.half.buffer() {
+                return Ok(buffer);
+            }
             self.event().await?;
         }
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use nocopy::tcp::Receiving;
+use nocopy::tcp::ReceiveMethod;
 
 use crate::endpoint::Endpoint;
 use crate::output_file::PrivateFile;
@@ -94,13 +94,20 @@ pub(crate) struct StreamReception {
 const READ_BYTES: u32 = 64 << 10;
 const READ_BYTES_MAX: u64 = 64 << 20;
 
+/// A way to receive.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Receiving(
+    /// `None`: as it measures best.
+    pub(crate) Option<ReceiveMethod>,
+);
+
 fn receiving(text: &str) -> Result<Receiving, String> {
     match text.split_once(':') {
-        None if text == "auto" => Ok(Receiving::Auto),
-        None if text == "mapped" => Ok(Receiving::Mapped),
-        None if text == "recv" => Ok(Receiving::Recv { bytes: READ_BYTES }),
+        None if text == "auto" => Ok(Receiving(None)),
+        None if text == "mapped" => Ok(Receiving(Some(ReceiveMethod::Mapped))),
+        None if text == "recv" => Ok(Receiving(Some(ReceiveMethod::Recv { bytes: READ_BYTES }))),
         Some(("recv", bytes)) => match quantity::bytes(bytes)? {
-            bytes @ ..=READ_BYTES_MAX => Ok(Receiving::Recv { bytes: bytes as u32 }),
+            bytes @ ..=READ_BYTES_MAX => Ok(Receiving(Some(ReceiveMethod::Recv { bytes: bytes as u32 }))),
             _ => Err("more than 64MiB at a time".into()),
         },
         _ => Err("write auto, recv, recv:BYTES or mapped".into()),

@@ -4,7 +4,8 @@ use std::io::{self, Read};
 use std::net::{TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 
-use nocopy::tcp::{Builder, Method, Published, PublishedMethod, Sender, Socket};
+use nocopy::integration::PublishedMethod;
+use nocopy::tcp::{Builder, Method, Published, Sender, Stream};
 use nocopy::{Buffer, Evidence, Ledger};
 use nocopy_lab::Lab;
 use serde_json::json;
@@ -37,7 +38,7 @@ const SEND_BUFFER_BYTES: usize = 4 * PIECES_MAX * PIECE_BYTES;
 /// Sends a stream across, checks that it arrives byte for byte, and that its memory comes back with the evidence, and adds a row to
 /// the report. Returns what the sender's ledger says, and what the kernel copied.
 pub(crate) fn measure(guest: &Guest, meter: &Meter, case: &Case) -> Result<(Ledger, Copies), Failure> {
-    let builder = Socket::builder().method(case.method).return_buffers(true).send_buffer(SEND_BUFFER_BYTES);
+    let builder = Stream::builder().method(case.method).return_buffers(true).send_buffer(SEND_BUFFER_BYTES);
     cross(guest, meter, (case.method.name(), case.name), builder, |sender| send(sender, case))
 }
 
@@ -48,7 +49,7 @@ pub(crate) fn measure_published(
     method: PublishedMethod,
 ) -> Result<(Ledger, Copies), Failure> {
     let published = Published::copy_of(&stream())?;
-    let builder = Socket::builder().published_method(method);
+    let builder = Stream::builder().published_method(method);
     cross(guest, meter, (method.name(), "published"), builder, |sender| {
         sender.send_published(&published, 0..BYTES)?;
         Ok(sender.finish()?)
@@ -68,8 +69,8 @@ fn cross(
         send(socket.sender())?;
         arrives(reader)
     })?;
-    let (ledger, counters) = (socket.sender().ledger(), socket.sender().counters());
-    assert_eq!((counters.no_buffers_bytes, counters.strange_completions), (0, 0));
+    let (ledger, stats) = (socket.sender().ledger(), socket.sender().stats()?);
+    assert_eq!((stats["no_buffers_bytes"], stats.faults), (0, 0), "{stats}");
     guest.record(&json!({
         "method": method,
         "case": name,
@@ -82,7 +83,7 @@ fn cross(
     Ok((ledger, copies))
 }
 
-fn open(lab: &Lab, builder: Builder) -> Result<(Socket, TcpStream), Failure> {
+fn open(lab: &Lab, builder: Builder) -> Result<(Stream, TcpStream), Failure> {
     let (left, right) = (lab.left(), lab.right());
     let listener = right.namespace().run(|| TcpListener::bind((right.ipv4(), 0)))?;
     let to = listener.local_addr()?;

@@ -1,4 +1,5 @@
-use nocopy::tcp::{Method, PublishedMethod};
+use nocopy::integration::PublishedMethod;
+use nocopy::tcp::Method;
 use nocopy::{Cause, Evidence};
 
 use crate::guest::Guest;

@@ -172,7 +172,11 @@ impl<M: Load, T, C> Sending<M, T, C> {
 
     /// Makes the ring, with the pool's memory registered, unless it is there; returns whether it was made now.
     pub(crate) fn open_ring(&mut self, sends: u32) -> Result<bool, UringRefused> {
-        self.kept.open_ring(self.home.cache.pool(), sends)
+        let is_new = self.kept.open_ring(self.home.cache.pool(), sends)?;
+        if let Some(ring) = self.kept.ring_descriptor().filter(|_| is_new) {
+            self.readiness.watch_also(ring, true);
+        }
+        Ok(is_new)
     }
 
     /// The load at the front of the queue, to be taken out and put back; and the socket.
@@ -303,11 +307,21 @@ impl<M: Load, T, C> Sending<M, T, C> {
         self.readiness.want_room(self.kept.socket(), wanted);
     }
 
+    /// Has the descriptor tell of what can be read from another one, too, or not any more.
+    pub(crate) fn watch_also(&self, other: BorrowedFd<'_>, wanted: bool) {
+        self.readiness.watch_also(other, wanted);
+    }
+
     /// A descriptor that is readable while the kernel has something to tell of what was sent, and while there is room, if that is wanted.
     ///
     /// # Panics
     /// When it is first asked for, if the process has no descriptor left.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.readiness.descriptor(self.kept.socket())
+        let is_new = !self.readiness.is_asked_for();
+        let descriptor = self.readiness.descriptor(self.kept.socket());
+        if let Some(ring) = self.kept.ring_descriptor().filter(|_| is_new) {
+            self.readiness.watch_also(ring, true);
+        }
+        descriptor
     }
 }

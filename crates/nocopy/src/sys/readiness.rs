@@ -80,6 +80,22 @@ impl Readiness {
         place
     }
 
+    /// Has the descriptor tell of what can be read from another one, too, until that is closed; or not any more.
+    pub(crate) fn watch_also(&self, other: BorrowedFd<'_>, wanted: bool) {
+        if let Some(epoll) = self.place().get() {
+            // One that is watched is watched already, and one that is not, not.
+            let _ = match wanted {
+                true => epoll::add(&epoll.epoll, other, EventData::new_u64(0), EventFlags::IN),
+                false => epoll::delete(&epoll.epoll, other),
+            };
+        }
+    }
+
+    /// Whether the descriptor was asked for in this process.
+    pub(crate) fn is_asked_for(&self) -> bool {
+        self.place().get().is_some()
+    }
+
     /// The descriptor, for [`AsFd`].
     ///
     /// # Panics

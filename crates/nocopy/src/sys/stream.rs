@@ -105,6 +105,14 @@ fn is_writable(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(polled[0].revents().intersects(PollFlags::OUT | PollFlags::HUP))
 }
 
+/// Whether a call that sends would find room, or that the connection is no more.
+pub(crate) fn would_go_on(socket: BorrowedFd<'_>, wants_room: bool) -> io::Result<bool> {
+    let events = if wants_room { PollFlags::OUT } else { PollFlags::empty() };
+    let mut polled = [PollFd::from_borrowed_fd(socket, events)];
+    look(&mut polled)?;
+    Ok(polled[0].revents().intersects(PollFlags::OUT | PollFlags::ERR | PollFlags::HUP))
+}
+
 /// Fails where the connection is no more: no call would tell that has nothing to send.
 pub(crate) fn check(socket: BorrowedFd<'_>) -> io::Result<()> {
     let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];

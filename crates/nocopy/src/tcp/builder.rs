@@ -9,9 +9,11 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockRef, Type};
 
 use super::choice::Chooser;
-use super::{Listener, Method, PublishedMethod, Receiver, ReceiverRefused, Receiving, Sender, Socket};
+use super::receiver;
+use super::{Listener, Method, PublishedMethod, ReceiveMethod, Receiver, Sender, Stream};
 use crate::engine::address;
 use crate::engine::path::Paths;
+use crate::engine::wait::Wait;
 use crate::memory::in_flight::NoZeroCopy;
 use crate::memory::pool::{Cache, Pool};
 use crate::sys::option;
@@ -25,14 +27,14 @@ const LOCAL: &str = "the peer is on this machine: what is sent without a copy is
 /// Connections that may wait to be accepted (the kernel takes `net.core.somaxconn` at most).
 const BACKLOG: i32 = 4096;
 
-/// Settings of a [`Socket`], or of all that a [`Listener`] accepts.
+/// Settings of a [`Stream`], or of all that a [`Listener`] accepts.
 #[derive(Debug, Clone)]
 #[must_use = "settings alone make no socket"]
 pub struct Builder {
     method: Option<Method>,
     published_method: Option<PublishedMethod>,
-    receiving: Receiving,
-    low_water: (usize, Duration),
+    receive_method: Option<ReceiveMethod>,
+    wait: Wait,
     send_pool: Option<Pool>,
     receive_pool: Option<Pool>,
     return_buffers: bool,
@@ -47,19 +49,24 @@ pub struct Builder {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The kernel makes no socket.
-    #[error("no TCP socket ({0}); look at 'ulimit -n' and the sandbox this process runs in")]
+    /// The kernel makes no socket, or does not set it.
+    #[error(
+        "TCP socket: not made ({0}); the process may have no descriptor left; see 'ulimit -n', and the sandbox it runs in"
+    )]
     Socket(#[source] io::Error),
-    /// The address is not this host's, or taken.
-    #[error("{address}: not bound ({source}): {}", bind_advice(.source))]
+    /// No connection was accepted. Of kind `WouldBlock` where none is there, and the listener does not wait.
+    #[error("no connection was accepted ({0}); try again when the listener is readable")]
+    Accept(#[source] io::Error),
+    /// The address is not one of this host, or in use.
+    #[error("{address}: not bound ({source}); {}", bind_advice(.source))]
     Bind {
         /// The address.
         address: SocketAddr,
         /// The kernel's reason.
         source: io::Error,
     },
-    /// Nobody there takes the connection.
-    #[error("{address}: not connected ({source}): {}", connect_advice(.source))]
+    /// The other end does not take the connection.
+    #[error("{address}: not connected ({source}); {}", connect_advice(.source))]
     Connect {
         /// The address.
         address: SocketAddr,
@@ -74,9 +81,9 @@ pub enum OpenError {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The congestion control is not to be had.
+    /// The congestion control is not available.
     #[error(
-        "congestion control '{name}': refused ({source}); 'sysctl net.ipv4.tcp_allowed_congestion_control' lists what is to be had"
+        "congestion control '{name}': refused ({source}); choose one that 'sysctl net.ipv4.tcp_allowed_congestion_control' lists"
     )]
     Congestion {
         /// As it was asked for.
@@ -84,17 +91,24 @@ pub enum OpenError {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The method asked for is not to be had.
-    #[error("{method}: not to be had here ({source}); leave the choice to the policy")]
+    /// The method to send is not available.
+    #[error("method {method}: not available ({source}); leave the choice to measurement")]
     Method {
         /// Which.
         method: Method,
         /// The reason.
         source: io::Error,
     },
-    /// The receiving half is not to be had as it was asked for.
-    #[error(transparent)]
-    Receiver(#[from] ReceiverRefused),
+    /// Chunks cannot be of that length.
+    #[error(
+        "chunks of {bytes} bytes: refused; a buffer of the pool takes 1 to {buffer_bytes}; ask for as many, or make a pool of larger buffers"
+    )]
+    ChunkLength {
+        /// What was asked for.
+        bytes: u32,
+        /// What a buffer takes.
+        buffer_bytes: usize,
+    },
     /// No memory for buffers.
     #[error("no memory for buffers ({0}); ask for fewer")]
     Memory(#[source] io::Error),
@@ -111,11 +125,13 @@ fn bind_advice(error: &io::Error) -> &'static str {
 
 fn connect_advice(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::ConnectionRefused => "nobody listens there; start the receiver first",
+        io::ErrorKind::ConnectionRefused => "no program listens there; start the receiver first",
         io::ErrorKind::TimedOut => "no answer; a firewall may drop it, or the host is down",
-        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => "look at 'ip route get'",
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            "there is no route; see 'ip route get'"
+        }
         io::ErrorKind::AddrNotAvailable => "all local ports are in use; see 'ss -s'",
-        _ => "look at 'ip route get'",
+        _ => "see 'ip route get'",
     }
 }
 
@@ -124,8 +140,8 @@ impl Builder {
         Self {
             method: None,
             published_method: None,
-            receiving: Receiving::Auto,
-            low_water: (0, Duration::ZERO),
+            receive_method: None,
+            wait: Wait::Interrupt,
             send_pool: None,
             receive_pool: None,
             return_buffers: false,
@@ -152,25 +168,26 @@ impl Builder {
     }
 
     /// Sends published data by this method only.
+    #[doc(hidden)]
     pub fn published_method(mut self, method: PublishedMethod) -> Self {
         self.published_method = Some(method);
         self
     }
 
-    /// Receives in this way only, instead of the one that is measured to be best.
-    pub fn receiving(mut self, receiving: Receiving) -> Self {
-        self.receiving = receiving;
+    /// Receives by this method only, instead of the one that is measured to be best.
+    pub fn receive_method(mut self, method: ReceiveMethod) -> Self {
+        self.receive_method = Some(method);
         self
     }
 
-    /// Waits for so many bytes once something has come, for so long: see [`Receiver::set_low_water`].
-    pub fn low_water(mut self, bytes: usize, within: Duration) -> Self {
-        self.low_water = (bytes, within);
+    /// How the receiving half waits (default: [`Wait::Interrupt`]); see [`Receiver::set_wait`].
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.wait = wait;
         self
     }
 
-    /// Receives into buffers of this pool (default: one of its own, [`Receiver::pool`]). A receiver that waits has a buffer in hand, so a
-    /// pool for several connections needs one for each, and those for chunks that are kept.
+    /// Receives into buffers of this pool (default: one of its own, of 16 buffers of 1 MiB, touched as far as they are used). A receiver
+    /// that waits has a buffer in hand, so a pool for several connections needs one for each, and those for chunks that are kept.
     pub fn receive_pool(mut self, pool: &Pool) -> Self {
         self.receive_pool = Some(pool.clone());
         self
@@ -201,8 +218,7 @@ impl Builder {
         self
     }
 
-    /// Sends the last part of what was flushed at once, also if it fills no segment (`TCP_NODELAY`; default: it does, since who
-    /// flushes wants it sent).
+    /// Sends the last part of what was flushed at once, also if it fills no segment (`TCP_NODELAY`; default: true).
     pub fn no_delay(mut self, on: bool) -> Self {
         self.no_delay = on;
         self
@@ -218,7 +234,7 @@ impl Builder {
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub fn connect(self, address: SocketAddr) -> Result<Socket, OpenError> {
+    pub fn connect(self, address: SocketAddr) -> Result<Stream, OpenError> {
         let socket = socket(address)?;
         self.set(&socket)?; // before connecting: the window's scale is settled then
         // Also without a timeout by the call that has one: signals do not end it.
@@ -229,29 +245,28 @@ impl Builder {
     }
 
     /// Takes over a stream that is connected already. It belongs to the result from then on: what is sent by other handles to it
-    /// (`try_clone`) gets in between. It becomes a blocking one (`O_NONBLOCK` is cleared), for them, too; what is not to wait here is
-    /// called so.
+    /// (`try_clone`) gets in between. It becomes a blocking one (`O_NONBLOCK` is cleared), for them, too.
     ///
-    /// [`Method::ZeroCopy`] is never used: the kernel numbers such calls of all who send on a stream together, and any part of the program,
-    /// or another process, may have a descriptor of this one. What is sent without a copy goes by io_uring.
+    /// [`Method::ZeroCopy`] is never used: the kernel numbers the calls of all descriptors of a stream together, and another part of the
+    /// program, or another process, may have one. What is sent without a copy goes by io_uring.
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub fn wrap(self, stream: TcpStream) -> Result<Socket, OpenError> {
+    pub fn wrap(self, stream: TcpStream) -> Result<Stream, OpenError> {
         self.set(&stream)?;
         self.finish(stream.into(), true)
     }
 
-    /// The same of a stream that nobody else sends on: by all methods.
+    /// The same of a stream that has no other user: by all methods.
     ///
     /// # Errors
     /// See [`OpenError`].
     ///
     /// # Safety
-    /// As long as the result lives, nobody makes a `MSG_ZEROCOPY` call by another descriptor of the stream, or reads its error queue, in
-    /// this process or any other. (Such a call would shift the numbers by which the kernel tells what memory is free.)
+    /// As long as the result lives, no `MSG_ZEROCOPY` call is made by another descriptor of the stream, and its error queue is not read, in
+    /// this process or any other. (Such a call would shift the numbers by which the kernel reports what memory is free.)
     #[allow(unsafe_code)]
-    pub unsafe fn wrap_unshared(self, stream: TcpStream) -> Result<Socket, OpenError> {
+    pub unsafe fn wrap_unshared(self, stream: TcpStream) -> Result<Stream, OpenError> {
         self.set(&stream)?;
         self.finish(stream.into(), false)
     }
@@ -288,7 +303,7 @@ impl Builder {
         socket.set_tcp_nodelay(self.no_delay).map_err(refused("no delay"))
     }
 
-    fn finish(self, socket: OwnedFd, is_shared: bool) -> Result<Socket, OpenError> {
+    fn finish(self, socket: OwnedFd, is_shared: bool) -> Result<Stream, OpenError> {
         let socket = Arc::new(socket);
         let mut chooser = Chooser::new(self.method);
         let ip = |told: io::Result<SocketAddr>| told.ok().map(|address| address.ip());
@@ -319,11 +334,11 @@ impl Builder {
         }
         let buffers = match self.receive_pool {
             Some(pool) => Cache::sharing(pool),
-            None => Cache::new(Receiver::pool().map_err(OpenError::Memory)?),
+            None => Cache::new(receiver::own_pool().map_err(OpenError::Memory)?),
         };
-        let mut receiver = Receiver::into_cache(Arc::clone(&socket), self.receiving, buffers)?;
-        receiver.set_low_water(self.low_water.0, self.low_water.1);
-        Ok(Socket { socket, sender, receiver })
+        let mut receiver = Receiver::into_cache(Arc::clone(&socket), self.receive_method, buffers)?;
+        receiver.set_wait(self.wait);
+        Ok(Stream { socket, sender, receiver })
     }
 }
 
@@ -331,9 +346,9 @@ impl Listener {
     /// Takes the next connection, with the settings of the listener; waits for one, unless it was made non-blocking.
     ///
     /// # Errors
-    /// See [`OpenError`]; `Socket` where none came.
-    pub fn accept(&self) -> Result<(Socket, SocketAddr), OpenError> {
-        let (stream, from) = self.listener.accept().map_err(OpenError::Socket)?;
+    /// See [`OpenError`].
+    pub fn accept(&self) -> Result<(Stream, SocketAddr), OpenError> {
+        let (stream, from) = self.listener.accept().map_err(OpenError::Accept)?;
         let builder = self.builder.clone();
         builder.set(&stream)?;
         builder.finish(stream.into(), false).map(|socket| (socket, from))
@@ -370,10 +385,10 @@ mod tests {
             option::allow_zero_copy(&stream).unwrap();
             stream
         };
-        let refused = Socket::builder().method(Method::ZeroCopy).wrap(used()).unwrap_err();
+        let refused = Stream::builder().method(Method::ZeroCopy).wrap(used()).unwrap_err();
         assert!(refused.to_string().contains("SO_ZEROCOPY is set"), "{refused}");
-        assert!(Socket::builder().method(Method::Plain).wrap(used()).is_ok());
-        let mut socket = Socket::builder().wrap(used()).unwrap();
+        assert!(Stream::builder().method(Method::Plain).wrap(used()).is_ok());
+        let mut socket = Stream::builder().wrap(used()).unwrap();
         assert!(socket.sender().explain().to_string().contains("other descriptors"));
     }
 }

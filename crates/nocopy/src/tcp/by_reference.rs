@@ -10,7 +10,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,6 +20,7 @@ use super::Published;
 use crate::engine::choice::Chooser;
 use crate::engine::policy::{Explanation, Matter, Policy, Reason, Work};
 use crate::facts::evidence::Evidence;
+use crate::facts::rejected::Reason as NotSent;
 use crate::sys::fork::Generation;
 use crate::sys::sealed::Sealed;
 use crate::sys::splice::{self, Pipe};
@@ -29,6 +30,9 @@ use crate::sys::stream;
 const PIECE_BYTES: usize = 256 << 10;
 
 const PAGE_BYTES: usize = 4096;
+
+const NO_PIPE: &str =
+    "the descriptor is not that of a pipe, so nothing can be moved out of it; pass the end that is read";
 
 /// How published data goes to a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -62,25 +66,9 @@ impl fmt::Display for PublishedMethod {
     }
 }
 
-/// No method is called so.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "'{0}' is no way to send published data; there are published-vmsplice, published-sendfile and published-copy"
-)]
-pub struct UnknownPublishedMethod(String);
-
-impl std::str::FromStr for PublishedMethod {
-    type Err = UnknownPublishedMethod;
-
-    fn from_str(name: &str) -> Result<Self, UnknownPublishedMethod> {
-        let found = Self::ALL.into_iter().find(|method| method.name() == name);
-        found.ok_or_else(|| UnknownPublishedMethod(name.into()))
-    }
-}
-
 /// A range of bytes on its way to a socket, and how far it has come.
 #[derive(Debug)]
-pub struct Transfer {
+pub(super) struct Transfer {
     source: Source,
     /// The next byte of the source that the socket has not taken.
     at: u64,
@@ -99,7 +87,7 @@ impl Transfer {
     ///
     /// # Errors
     /// It does not lie within the data.
-    pub fn published(data: &Published, range: Range<u64>) -> Result<Self, RangeError> {
+    pub(super) fn published(data: &Published, range: Range<u64>) -> Result<Self, NotSent> {
         let range = within(range, data.len() as u64)?;
         Ok(Self::of(Source::Published(data.clone()), range))
     }
@@ -115,8 +103,8 @@ impl Transfer {
     ///
     /// # Errors
     /// It does not lie within the file, as long as it is now. (Of what is no ordinary file no length is known.)
-    pub fn file(file: Arc<File>, range: Range<u64>) -> Result<Self, RangeError> {
-        let about = file.metadata().map_err(RangeError::Unknown)?;
+    pub(super) fn file(file: Arc<File>, range: Range<u64>) -> Result<Self, NotSent> {
+        let about = file.metadata().map_err(NotSent::System)?;
         let range = within(range, if about.is_file() { about.len() } else { u64::MAX })?;
         Ok(Self::of(Source::File(file), range))
     }
@@ -127,10 +115,10 @@ impl Transfer {
     ///
     /// # Errors
     /// The descriptor is not that of a pipe.
-    pub fn pipe(reader: OwnedFd, bytes: u64) -> Result<Self, RangeError> {
-        let about = rustix::fs::fstat(&reader).map_err(|error| RangeError::Unknown(error.into()))?;
+    pub(super) fn pipe(reader: OwnedFd, bytes: u64) -> Result<Self, NotSent> {
+        let about = rustix::fs::fstat(&reader).map_err(|error| NotSent::System(error.into()))?;
         if rustix::fs::FileType::from_raw_mode(about.st_mode) != rustix::fs::FileType::Fifo {
-            return Err(RangeError::NoPipe);
+            return Err(NotSent::System(io::Error::new(io::ErrorKind::InvalidInput, NO_PIPE)));
         }
         Ok(Self::of(Source::Pipe(reader), 0..bytes))
     }
@@ -144,69 +132,39 @@ impl Transfer {
         matches!(self.source, Source::Pipe(_))
     }
 
-    /// The pipe that the bytes come out of, if there are none in it.
-    pub(super) fn silent_pipe(&self) -> Option<&OwnedFd> {
-        match &self.source {
-            Source::Pipe(reader) if is_empty(reader) => Some(reader),
-            _ => None,
-        }
+    /// The pipe that the bytes come out of.
+    pub(super) fn pipe_reader(&self) -> Option<&OwnedFd> {
+        if let Source::Pipe(reader) = &self.source { Some(reader) } else { None }
     }
 
     /// Bytes in all.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.range.end - self.range.start
     }
 
     /// Bytes that the socket has taken.
-    pub fn sent(&self) -> u64 {
+    pub(super) fn sent(&self) -> u64 {
         self.at - self.range.start
     }
 
     /// Whether all have gone.
-    pub fn is_done(&self) -> bool {
+    #[cfg(test)]
+    pub(super) fn is_done(&self) -> bool {
         self.at == self.range.end
     }
 }
 
-fn within(range: Range<u64>, bytes: u64) -> Result<Range<u64>, RangeError> {
+fn within(range: Range<u64>, bytes: u64) -> Result<Range<u64>, NotSent> {
     if range.start > range.end || range.end > bytes {
-        return Err(RangeError::Outside { start: range.start, end: range.end, bytes });
+        return Err(NotSent::OutOfRange { start: range.start, end: range.end, bytes });
     }
     Ok(range)
-}
-
-/// Why a range cannot be sent.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RangeError {
-    /// It ends before it begins, or beyond what there is.
-    #[error(
-        "bytes {start} to {end} are no range within the {bytes} bytes there are; ask for the length first"
-    )]
-    Outside {
-        /// The first byte.
-        start: u64,
-        /// The first byte behind it.
-        end: u64,
-        /// Bytes there are.
-        bytes: u64,
-    },
-    /// The kernel does not tell of what kind and length the source is.
-    #[error(
-        "the kernel does not tell how long the file is ({0}); open it again, or send its bytes from a buffer"
-    )]
-    Unknown(#[source] io::Error),
-    /// It is no pipe.
-    #[error(
-        "the descriptor is not that of a pipe, so nothing can be moved out of it; pass the end that is read"
-    )]
-    NoPipe,
 }
 
 /// What a step did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub enum Step {
+pub(super) enum Step {
     /// The socket took so many bytes. Ask again, unless the transfer is done.
     Sent {
         /// At least 1.
@@ -224,8 +182,7 @@ pub enum Step {
 
 /// Why a transfer does not go on. What the socket took before has gone; see [`Transfer::sent`].
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TransferError {
+pub(super) enum TransferError {
     /// The file became shorter, or the pipe was closed by its writer.
     #[error(
         "the source ended with {missing} bytes still to be sent: the file was cut off, or the pipe closed; the peer lacks them, so close the connection"
@@ -257,7 +214,7 @@ pub enum TransferError {
 ///
 /// No step raises `SIGPIPE`.
 #[derive(Debug)]
-pub struct ByReference {
+pub(super) struct ByReference {
     chooser: Chooser<PublishedMethod>,
     ended_early: u64,
 }
@@ -275,7 +232,7 @@ impl ByReference {
     ///
     /// # Errors
     /// It is no socket.
-    pub fn new(socket: BorrowedFd<'_>, pinned: Option<PublishedMethod>) -> io::Result<Self> {
+    pub(super) fn new(socket: BorrowedFd<'_>, pinned: Option<PublishedMethod>) -> io::Result<Self> {
         stream::hardly_wait(socket)?;
         let policy = pinned.map_or_else(|| Policy::new(&PublishedMethod::ALL), Policy::pinned);
         // A page at most is copied.
@@ -290,7 +247,7 @@ impl ByReference {
     ///
     /// # Errors
     /// See [`TransferError`]. The transfer has not moved.
-    pub fn step(
+    pub(super) fn step(
         &mut self,
         transfer: &mut Transfer,
         socket: BorrowedFd<'_>,
@@ -371,12 +328,12 @@ impl ByReference {
     }
 
     /// Transfers whose source ended before they were done.
-    pub fn ended_early(&self) -> u64 {
+    pub(super) fn ended_early(&self) -> u64 {
         self.ended_early
     }
 
     /// Which way was chosen for published data and why.
-    pub fn explain(&self) -> Explanation<PublishedMethod> {
+    pub(super) fn explain(&self) -> Explanation<PublishedMethod> {
         self.chooser.explain()
     }
 }
@@ -455,7 +412,8 @@ fn full_or_empty(reader: &OwnedFd) -> Step {
     if is_empty(reader) { Step::SourceEmpty } else { Step::SocketFull }
 }
 
-fn is_empty(reader: &OwnedFd) -> bool {
+/// Whether nothing is in a pipe.
+pub(super) fn is_empty(reader: impl AsFd) -> bool {
     matches!(rustix::io::ioctl_fionread(reader), Ok(0))
 }
 
@@ -485,15 +443,4 @@ fn why_not(error: &io::Error) -> Reason {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_told_and_understood() {
-        for method in PublishedMethod::ALL {
-            assert_eq!(method.name().parse::<PublishedMethod>().unwrap(), method);
-        }
-        let unknown = "vmsplice".parse::<PublishedMethod>().unwrap_err().to_string();
-        assert!(PublishedMethod::ALL.iter().all(|method| unknown.contains(method.name())), "{unknown}");
-    }
-}
+mod tests;

@@ -4,7 +4,8 @@ use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::pool::Buffer;
 use crate::sys::tcp_receive::{MappedBytes, PAGE_BYTES, Pages};
 
-/// A piece of the stream, owned: it stays what it is when the connection is closed, and may be dropped in any thread.
+/// A piece of the stream, owned: it stays what it is when the connection is closed, and may be dropped in any thread. It can be sent
+/// ([`Sender::send`](super::Sender::send)).
 ///
 /// Its bytes lie in up to two places: on pages that the kernel mapped ([`mapped`](Self::mapped)), which come first, and in a buffer that it
 /// copied to ([`copied`](Self::copied)). A sender on the same host may still change the former, see [`MappedBytes`].
@@ -34,8 +35,8 @@ impl Chunk {
         self.copied.as_deref().unwrap_or_default()
     }
 
-    /// Gives all of its bytes to `read`, in their order: those that the kernel copied where they lie, and those that it mapped as copies of a page
-    /// at a time, which stay in the processor's nearest cache.
+    /// Calls `read` with all of the bytes in their order: those that the kernel copied where they lie, and those that it mapped as copies of
+    /// a page at a time, which stay in the processor's nearest cache.
     pub fn for_each_part(&self, mut read: impl FnMut(&[u8])) {
         if let Some(pages) = &self.pages {
             let (mapped, mut page) = (pages.bytes(), [0; PAGE_BYTES]);
@@ -49,15 +50,6 @@ impl Chunk {
         }
     }
 
-    /// Copies its first bytes, as many as there is room for, and returns how many that were.
-    pub fn copy_to(&self, room: &mut [u8]) -> usize {
-        let mapped_bytes = self.mapped().copy_to(room);
-        let room = &mut room[mapped_bytes..];
-        let copied_bytes = room.len().min(self.copied_bytes());
-        room[..copied_bytes].copy_from_slice(&self.copied()[..copied_bytes]);
-        mapped_bytes + copied_bytes
-    }
-
     /// A copy.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = self.mapped().to_vec();
@@ -68,39 +60,11 @@ impl Chunk {
     /// How many bytes it has; never 0.
     #[expect(clippy::len_without_is_empty, reason = "it never is")]
     pub fn len(&self) -> usize {
-        self.mapped_bytes() + self.copied_bytes()
-    }
-
-    /// How many of its bytes the kernel mapped.
-    pub fn mapped_bytes(&self) -> usize {
-        self.mapped().len()
-    }
-
-    /// How many of its bytes the kernel copied.
-    pub fn copied_bytes(&self) -> usize {
-        self.copied().len()
-    }
-
-    /// What is known of its bytes: those mapped were not copied, for the kernel says how many it mapped.
-    pub fn ledger(&self) -> Ledger {
-        let mut tally = Ledger::default();
-        self.book(&mut tally);
-        tally
-    }
-
-    /// Its bytes as one buffer, to be changed or sent.
-    ///
-    /// # Errors
-    /// Some of them are on pages, which cannot be moved: the chunk.
-    pub fn into_buffer(self) -> Result<Buffer, Self> {
-        match self {
-            Self { pages: None, copied: Some(buffer), .. } => Ok(buffer),
-            chunk => Err(chunk),
-        }
+        self.mapped().len() + self.copied().len()
     }
 
     pub(super) fn book(&self, tally: &mut Ledger) {
-        let (mapped, copied) = (self.mapped_bytes() as u64, self.copied_bytes() as u64);
+        let (mapped, copied) = (self.mapped().len() as u64, self.copied().len() as u64);
         tally.add(Evidence::ZeroCopy, 1, mapped);
         tally.add(Evidence::Copied(self.cause), 0, copied);
     }
@@ -108,5 +72,16 @@ impl Chunk {
     /// The buffer, where there is one; pages go home.
     pub(super) fn into_copied(self) -> Option<Buffer> {
         self.copied
+    }
+}
+
+impl From<Chunk> for Buffer {
+    /// The bytes as one buffer, to change or to send. They stay where they are unless some of them lie on [mapped](Chunk::mapped) pages,
+    /// which can only be read: then all are copied.
+    fn from(chunk: Chunk) -> Self {
+        match chunk {
+            Chunk { pages: None, copied: Some(buffer), .. } => buffer,
+            chunk => chunk.to_vec().into(),
+        }
     }
 }

@@ -19,7 +19,7 @@ const MENTIONED_SHARE: u64 = 100;
 
 /// Where the packets of the other side come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Carrier {
+pub(super) enum Carrier {
     /// This machine.
     Host,
     /// An interface without a card (veth, bridge, tap): who sends lives on this machine, or behind a card that is not seen from here.
@@ -32,38 +32,37 @@ pub enum Carrier {
 
 /// What mapping pages depends on, as it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
+pub(super) struct Facts {
     /// The bytes of a full segment, as the kernel has seen them come (`tcpi_rcv_mss`); 0: it does not say.
-    pub segment_bytes: u32,
+    pub(super) segment_bytes: u32,
     /// Where packets come from, if they come the way that others go.
-    pub carrier: Carrier,
+    pub(super) carrier: Carrier,
     /// The interface, as far as it can be asked.
-    pub interface: Option<String>,
+    pub(super) interface: Option<String>,
     /// Whether the card puts headers and data into buffers of their own; `None`: not a card, or it does not say.
-    pub splits_headers: Option<bool>,
+    pub(super) splits_headers: Option<bool>,
     /// Whether this machine's sockets send from pages of high order (`net.core.high_order_alloc_disable` is 0); `None`: not told in
     /// this network namespace.
-    pub high_order_pages: Option<bool>,
+    pub(super) high_order_pages: Option<bool>,
     is_ipv6: bool,
 }
 
 /// Facts, and what follows from them. Displays as a line for each finding: fact, cause, action.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Diagnosis {
+pub(super) struct Diagnosis {
     /// Bytes that were mapped.
-    pub mapped_bytes: u64,
+    pub(super) mapped_bytes: u64,
     /// Bytes that were copied though they were to be mapped.
-    pub unmapped_bytes: u64,
+    pub(super) unmapped_bytes: u64,
     /// What was found.
-    pub facts: Facts,
+    pub(super) facts: Facts,
     /// What most likely follows; never empty.
-    pub findings: Vec<Finding>,
+    pub(super) findings: Vec<Finding>,
 }
 
 /// One reason for which pages are not mapped.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Finding {
+pub(super) enum Finding {
     /// Nothing was to be mapped yet.
     Untried,
     /// All but less than 1 % was mapped.
@@ -173,7 +172,7 @@ impl Diagnosis {
     ];
 
     /// The share of what was to be mapped that was, 0 to 1; `None` where nothing was.
-    pub fn mapped_fraction(&self) -> Option<f64> {
+    pub(super) fn mapped_fraction(&self) -> Option<f64> {
         let all = self.mapped_bytes + self.unmapped_bytes;
         (all > 0).then(|| self.mapped_bytes as f64 / all as f64)
     }

@@ -1,7 +1,6 @@
 //! The ways to send owned buffers.
 
 use std::fmt;
-use std::str::FromStr;
 
 /// How the bytes of owned buffers leave the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,7 +19,8 @@ impl Method {
     /// All there are.
     pub const ALL: [Self; 3] = [Self::Plain, Self::ZeroCopy, Self::UringZeroCopy];
 
-    /// Its name, as the command line and the bench say it.
+    /// Its name on the command line.
+    #[doc(hidden)]
     pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -38,19 +38,5 @@ impl Method {
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-/// No method is called so.
-#[derive(Debug, thiserror::Error)]
-#[error("'{0}' is no way to send a stream; there are plain, zerocopy and uring-zerocopy")]
-pub struct UnknownMethod(String);
-
-impl FromStr for Method {
-    type Err = UnknownMethod;
-
-    fn from_str(name: &str) -> Result<Self, UnknownMethod> {
-        let found = Self::ALL.into_iter().find(|method| method.name() == name);
-        found.ok_or_else(|| UnknownMethod(name.into()))
     }
 }

@@ -1,21 +1,32 @@
 //! Streams in owned buffers, without copies where that is faster here, with evidence of every byte.
 //!
-//! ```no_run
-//! use nocopy::tcp::Socket;
+//! ```
+//! use std::time::Duration;
+//! use nocopy::tcp::{Listener, Stream};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let mut socket = Socket::connect("192.0.2.1:9000".parse()?)?;
-//! let sender = socket.sender();
-//! let mut buffer = sender.wait_buffer()?;
+//! let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+//! let mut stream = Stream::connect(listener.local_address()?)?;
+//! let (mut peer, _) = listener.accept()?;
+//!
+//! let sender = stream.sender();
+//! let mut buffer = sender.buffer().expect("a fresh stream has free buffers");
 //! buffer.resize(64 << 10); // to be written in place
 //! sender.send(buffer)?; // moved: touching it now does not compile
 //! sender.flush()?;
-//! println!("{}", sender.ledger());
+//! drop(stream); // the end of the stream
+//!
+//! let mut bytes = 0;
+//! while let Some(chunk) = peer.receiver().receive()? {
+//!     bytes += chunk.len(); // owned; its memory is used again when it is dropped
+//! }
+//! assert!(bytes == 64 << 10 && peer.receiver().is_finished());
+//! println!("{}", peer.receiver().ledger());
 //! # Ok(())
 //! # }
 //! ```
 
 mod builder;
-mod by_reference;
+pub(crate) mod by_reference;
 mod choice;
 mod chunk;
 mod diagnosis;
@@ -35,27 +46,23 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 pub use builder::{Builder, OpenError};
-pub use by_reference::{
-    ByReference, PublishedMethod, RangeError, Step, Transfer, TransferError, UnknownPublishedMethod,
-};
 pub use chunk::Chunk;
-pub use diagnosis::{Carrier, Diagnosis, Facts, Finding};
-pub use method::{Method, UnknownMethod};
-pub use outcome::{Closed, Completed, Counters, NotQueued, Rejected, RejectedReason, SendError};
-pub use proxy::{Direction, DirectionError, Flow, Proxied, ProxyError, Side, proxy};
-pub use published::{NotPublished, PublishError, Published, Publisher};
-pub use receiver::{ReceiveError, Receiver, ReceiverRefused};
-pub use receiving::{Explanation, Receiving, Way};
+pub use method::Method;
+pub use outcome::Completed;
+pub use proxy::{Proxied, ProxyError, proxy};
+pub use published::{PublishError, Published};
+pub use receiver::Receiver;
+pub use receiving::ReceiveMethod;
 pub use sender::Sender;
 
 use crate::engine::address;
-pub use crate::engine::{leaked_bytes, sockets_cut_off};
 pub use crate::memory::in_flight::Ticket;
 pub use crate::sys::tcp_receive::MappedBytes;
+use by_reference::PublishedMethod;
 
 /// A TCP connection whose buffers are owned.
 #[derive(Debug)]
-pub struct Socket {
+pub struct Stream {
     socket: Arc<OwnedFd>,
     sender: Sender,
     receiver: Receiver,
@@ -68,7 +75,7 @@ pub struct Listener {
     builder: Builder,
 }
 
-impl Socket {
+impl Stream {
     /// Connects to that address.
     ///
     /// # Errors
@@ -77,7 +84,7 @@ impl Socket {
         Self::builder().connect(address)
     }
 
-    /// Settings, to be connected or listened with.
+    /// Settings, to connect or to listen with.
     pub fn builder() -> Builder {
         Builder::new()
     }
@@ -85,7 +92,7 @@ impl Socket {
     /// The address of this end.
     ///
     /// # Errors
-    /// The kernel's refusal to tell.
+    /// The kernel refuses to say.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         address::local(&self.socket)
     }
@@ -126,22 +133,23 @@ impl Listener {
     /// The address it listens at.
     ///
     /// # Errors
-    /// The kernel's refusal to tell.
+    /// The kernel refuses to say.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Whether [`accept`](Self::accept) does not wait, and says `WouldBlock`.
+    /// Whether [`accept`](Self::accept) fails with `WouldBlock` where it would wait. The descriptor ([`AsFd`]) is readable when a
+    /// connection is there.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses.
     pub fn set_nonblocking(&self, on: bool) -> io::Result<()> {
         self.listener.set_nonblocking(on)
     }
 }
 
-impl AsFd for Socket {
-    /// As that of its [`Receiver`].
+impl AsFd for Stream {
+    /// That of its [`Receiver`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.receiver.as_fd()
     }

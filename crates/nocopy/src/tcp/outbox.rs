@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Method;
-use super::by_reference::Transfer;
+use super::by_reference::{self, Transfer};
 use crate::engine::path::Paths;
 use crate::engine::reaper::{self, Parting};
 use crate::engine::sending::{Place, Sending};
@@ -207,8 +207,13 @@ impl Outbox {
 
     /// The pipe at the front of the queue, if nothing is in it.
     pub(super) fn silent_pipe(&self) -> Option<BorrowedFd<'_>> {
+        self.pipe().filter(|pipe| by_reference::is_empty(pipe))
+    }
+
+    /// The pipe at the front of the queue.
+    pub(super) fn pipe(&self) -> Option<BorrowedFd<'_>> {
         match (self.sending.queued() > 0).then(|| self.item(self.sending.next().ticket))? {
-            Item::Reference(transfer) => transfer.silent_pipe().map(AsFd::as_fd),
+            Item::Reference(transfer) => transfer.pipe_reader().map(AsFd::as_fd),
             Item::Buffer(_) => None,
         }
     }
@@ -284,7 +289,7 @@ impl Outbox {
         self.sending.pass_to(to, evidence);
     }
 
-    /// Makes the ring, with the pool's memory registered, unless it is there. One that nobody asked for is not made where there are many.
+    /// Makes the ring, with the pool's memory registered, unless it is there. One that was not asked for is not made where there are many.
     pub(super) fn open_ring(&mut self, asked_for: bool) -> Result<(), RingRefused> {
         if !self.sending.kept().has_ring() && !asked_for && pool::registrations() >= RINGS_MAX {
             return Err(RingRefused::Many);

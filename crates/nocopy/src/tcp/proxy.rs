@@ -16,7 +16,7 @@ const PIPE_BYTES: usize = 256 << 10;
 /// What a direction did, or what it waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub enum Flow {
+enum Flow {
     /// Nothing has come: wait until the source can be read (`POLLIN`).
     SourceEmpty,
     /// The target takes no more now: wait until it can be written to (`POLLOUT`), and not for the source.
@@ -27,8 +27,7 @@ pub enum Flow {
 
 /// Which socket of a direction failed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DirectionError {
+enum DirectionError {
     /// It is read from.
     #[error("the source cannot be read any more: {0}")]
     Source(#[source] io::Error),
@@ -41,7 +40,7 @@ pub enum DirectionError {
 ///
 /// Memory is bounded: nothing is read while the target takes nothing, so the source's peer is held back by its window.
 #[derive(Debug)]
-pub struct Direction<'sockets> {
+struct Direction<'sockets> {
     from: BorrowedFd<'sockets>,
     to: BorrowedFd<'sockets>,
     pipe: Pipe,
@@ -67,7 +66,7 @@ impl<'sockets> Direction<'sockets> {
     ///
     /// # Errors
     /// No pipe is to be had.
-    pub fn new(from: BorrowedFd<'sockets>, to: BorrowedFd<'sockets>) -> io::Result<Self> {
+    fn new(from: BorrowedFd<'sockets>, to: BorrowedFd<'sockets>) -> io::Result<Self> {
         let pipe = Pipe::new(PIPE_BYTES)?;
         Ok(Self { from, to, pipe, in_pipe: 0, moved: 0, state: State::Open })
     }
@@ -76,7 +75,7 @@ impl<'sockets> Direction<'sockets> {
     ///
     /// # Errors
     /// A socket failed; which one is told. Bytes that were read and not written are lost with the direction.
-    pub fn step(&mut self) -> Result<Option<Flow>, DirectionError> {
+    fn step(&mut self) -> Result<Option<Flow>, DirectionError> {
         for _ in 0..ROUNDS {
             let waits_for = if self.in_pipe > 0 { self.empty()? } else { self.fill()? };
             if waits_for.is_some() {
@@ -122,16 +121,6 @@ impl<'sockets> Direction<'sockets> {
     fn progress(&self) -> (u64, usize, State) {
         (self.moved, self.in_pipe, self.state)
     }
-
-    /// Bytes that the target took.
-    pub fn moved(&self) -> u64 {
-        self.moved
-    }
-
-    /// Whether the source has ended and the target was told.
-    pub fn is_done(&self) -> bool {
-        self.state == State::Done
-    }
 }
 
 /// What went through a proxy, in bytes.
@@ -145,20 +134,9 @@ pub struct Proxied {
 
 /// One of the two sockets of a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// The one that was given first.
+enum Side {
     First,
-    /// The other.
     Second,
-}
-
-impl std::fmt::Display for Side {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::First => "first",
-            Self::Second => "second",
-        })
-    }
 }
 
 /// Why nothing was moved, or not everything.
@@ -167,14 +145,20 @@ impl std::fmt::Display for Side {
 pub enum ProxyError {
     /// Nothing was: both connections are as they were.
     #[error(
-        "no pipe to move bytes by ({0}); raise 'ulimit -n', or close what is not needed; both connections are as they were"
+        "no pipe to move bytes by ({0}); both connections are as they were; raise 'ulimit -n', or close what is not needed"
     )]
     NotBegun(#[source] io::Error),
-    /// A connection failed. Both were reset, so that neither peer takes what it got for all there was.
-    #[error("the {side} connection failed ({source}) after {} bytes there and {} back; both were reset", proxied.there, proxied.back)]
-    Broken {
-        /// Which.
-        side: Side,
+    /// The first connection failed. Both were reset, so that neither peer takes what it got for all there was.
+    #[error("the first connection failed ({source}) after {} bytes there and {} back; both were reset; connect again", proxied.there, proxied.back)]
+    First {
+        /// What went before.
+        proxied: Proxied,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The same of the second.
+    #[error("the second connection failed ({source}) after {} bytes there and {} back; both were reset; connect again", proxied.there, proxied.back)]
+    Second {
         /// What went before.
         proxied: Proxied,
         /// The kernel's reason.
@@ -185,10 +169,29 @@ pub enum ProxyError {
 /// Moves bytes both ways between two connected stream sockets until both have ended, by splice(2): they do not enter the program.
 ///
 /// The end of one way is passed on (half-close), and the other goes on. A socket that fails resets the other. The calling thread waits
-/// in poll(2). Both sockets are made non-blocking meanwhile, for everybody who has them open.
+/// in poll(2). Both sockets are made non-blocking meanwhile, for all that have them open.
 ///
 /// # Errors
-/// See [`ProxyError`]: a connection was reset or timed out, or there is no pipe to be had.
+/// See [`ProxyError`]: a connection was reset or timed out, or there is no descriptor left for a pipe.
+///
+/// ```
+/// use std::io::{Read, Write};
+/// use std::net::{Shutdown, TcpListener, TcpStream};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let listener = TcpListener::bind("127.0.0.1:0")?;
+/// let connected = || std::io::Result::Ok((TcpStream::connect(listener.local_addr()?)?, listener.accept()?.0));
+/// let ((mut client, first), (mut server, second)) = (connected()?, connected()?);
+/// client.write_all(b"hello")?;
+/// client.shutdown(Shutdown::Write)?;
+/// server.shutdown(Shutdown::Write)?;
+/// assert_eq!(nocopy::tcp::proxy(&first, &second)?.there, 5);
+/// drop(second);
+/// let mut text = String::new();
+/// server.read_to_string(&mut text)?;
+/// assert_eq!(text, "hello");
+/// # Ok(())
+/// # }
+/// ```
 pub fn proxy(first: impl AsFd, second: impl AsFd) -> Result<Proxied, ProxyError> {
     let (first, second) = (first.as_fd(), second.as_fd());
     let there = Direction::new(first, second).map_err(ProxyError::NotBegun)?;
@@ -201,7 +204,10 @@ pub fn proxy(first: impl AsFd, second: impl AsFd) -> Result<Proxied, ProxyError>
     ended.map_err(|(side, source)| {
         // Dissolving the association resets the connection. One that is no more cannot be reset, which is as well.
         let _ = (rustix::net::connect_unspec(first), rustix::net::connect_unspec(second));
-        ProxyError::Broken { side, proxied, source }
+        match side {
+            Side::First => ProxyError::First { proxied, source },
+            Side::Second => ProxyError::Second { proxied, source },
+        }
     })?;
     Ok(proxied)
 }
@@ -297,5 +303,54 @@ impl Drop for NonBlocking<'_> {
     fn drop(&mut self) {
         // It could be set, so it can be put back.
         let _ = rustix::io::ioctl_fionbio(self.socket, self.was);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (stream, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn a_direction_goes_step_by_step() {
+        let ((left, first), (second, right)) = (pair(), pair());
+        first.set_nonblocking(true).unwrap();
+        second.set_nonblocking(true).unwrap();
+        let mut direction = Direction::new(first.as_fd(), second.as_fd()).unwrap();
+        assert_eq!(direction.step().unwrap(), Some(Flow::SourceEmpty));
+        (&left).write_all(b"hello").unwrap();
+        assert_eq!(direction.step().unwrap(), Some(Flow::SourceEmpty));
+        assert_eq!(direction.progress(), (5, 0, State::Open));
+        drop(left);
+        assert_eq!(direction.step().unwrap(), Some(Flow::Done));
+        assert_eq!(direction.step().unwrap(), Some(Flow::Done));
+        let mut received = Vec::new();
+        (&right).read_to_end(&mut received).unwrap();
+        assert_eq!(received, b"hello");
+    }
+
+    #[test]
+    fn a_reset_is_an_error_of_the_source() {
+        let ((left, first), (second, _right)) = (pair(), pair());
+        first.set_nonblocking(true).unwrap();
+        let mut direction = Direction::new(first.as_fd(), second.as_fd()).unwrap();
+        socket2::SockRef::from(&left).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(left);
+        let error = loop {
+            match direction.step() {
+                Ok(Some(Flow::SourceEmpty)) => std::thread::yield_now(),
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, DirectionError::Source(_)), "{error}");
     }
 }

@@ -1,21 +1,29 @@
 //! The half that receives.
 
+mod error;
+
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::OpenError;
 use super::chunk::Chunk;
 use super::diagnosis::{Diagnosis, Surroundings};
 use super::mapped::{Mapper, Refused};
-use super::receiving::{CHUNK_BYTES_MAX, Chooser, Explanation, Receiving, Way};
-use crate::engine::policy::Reason;
+use super::receiving::{CHUNK_BYTES_MAX, Chooser, ReceiveMethod};
+use crate::counter::Counter;
+use crate::engine::half::receiver_half;
+use crate::engine::policy::{Explanation, Reason};
+use crate::engine::wait::Wait;
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::pool::{Buffer, Cache, Pool};
+use crate::stats::Stats;
 use crate::sys::option;
 use crate::sys::readiness::Readiness;
 use crate::sys::tcp_receive::{self, Arrived, End, PAGE_BYTES};
+use error::ReceiveError;
 
 /// Buffers of a pool that was not given; each is of the largest chunk, and touched only as far as it is used.
 const BUFFERS: u32 = 16;
@@ -26,17 +34,45 @@ const INSTEAD_BYTES: usize = 64 << 10;
 /// Chunks for which a cause is taken to be still the one that was found.
 const CAUSE_CHUNKS: u32 = 256;
 
-/// The receiving half of a connection.
+/// What a full packet of Ethernet carries, with timestamps.
+const PACKET_BYTES: usize = 1448;
+
+/// The receiving half of a stream.
 ///
-/// It gives the stream in [`Chunk`]s as they come, each owned: of a pool's buffers, or of pages that the kernel mapped. How much is received at
-/// a time, and by which [`Way`], is measured while receiving, for what a byte costs depends on where it is read after that:
-/// [`explain`](Self::explain) tells what was found.
+/// It returns the stream in [`Chunk`]s as they come, each owned: in buffers of a pool, or on pages that the kernel mapped. How much is
+/// received at a time, and by which [`ReceiveMethod`], is measured while receiving, for what a byte costs depends on where it is read after
+/// that: [`explain`](Self::explain) says what was found.
+///
+/// **The end**: all three receiving methods return `None` when nothing came, and at the end of the stream; [`is_finished`](Self::is_finished)
+/// says which. [`receive`](Self::receive) waits as long as it takes, so its `None` is always the end. A stream that breaks never looks like
+/// one that ends: that is an error.
 ///
 /// **Memory**: a program that drops a chunk before it asks for the next always gets the same memory, warm in the cache. One that keeps
-/// them runs out of buffers ([`ReceiveError::NoBuffers`]), or out of room to map pages, at 16 MiB; what cannot be mapped is copied.
-/// Mapped pages that were dropped are given back 2 MiB at a time, or after a while in which none are mapped.
+/// them runs out of buffers (an error of kind [`OutOfMemory`](io::ErrorKind::OutOfMemory), until some come back), or out of room to map
+/// pages, at 16 MiB; what cannot be mapped is copied. Mapped pages that were dropped are given back 2 MiB at a time, or after a while in
+/// which none are mapped.
 ///
-/// **Waiting**: [`receive`](Self::receive) waits in the kernel's receiving call. A poll would be woken by each completion of the sending half.
+/// **Waiting** is done in the kernel's receiving call. A poll would be woken by each completion of the sending half.
+///
+/// ```
+/// # use nocopy::tcp::{Listener, Stream};
+/// # use std::time::Duration;
+/// # let listener = Listener::bind("127.0.0.1:0".parse()?)?;
+/// # let mut peer = Stream::connect(listener.local_address()?)?;
+/// # let mut stream = listener.accept()?.0;
+/// assert!(stream.receiver().try_receive()?.is_none() && !stream.receiver().is_finished());
+/// // An echo: what was received is sent, without a copy of its own.
+/// peer.sender().send_copy(b"hello")?;
+/// if let Some(chunk) = stream.receiver().receive()? {
+///     stream.sender().send(chunk)?;
+///     stream.sender().flush()?;
+/// }
+/// let echo = peer.receiver().receive()?.expect("an answer");
+/// assert_eq!(echo.to_vec(), b"hello");
+/// peer.sender().finish()?;
+/// assert!(stream.receiver().receive()?.is_none() && stream.receiver().is_finished());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Receiver {
     socket: Arc<OwnedFd>,
     readiness: Readiness,
@@ -50,7 +86,12 @@ pub struct Receiver {
     failure: Option<io::Error>,
     /// What the socket's own timeout is set to; `None` is for ever.
     timeout: Option<Duration>,
+    wait: Wait,
     low_water: Option<LowWater>,
+    /// The end of the stream was returned.
+    is_finished: bool,
+    /// Calls that found no buffer to receive into.
+    starved: u64,
     tally: Ledger,
 }
 
@@ -61,92 +102,6 @@ struct LowWater {
     within: Duration,
 }
 
-/// Why there is no receiver.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReceiverRefused {
-    /// Chunks are to be longer than buffers are.
-    #[error(
-        "chunks of {bytes} bytes are asked for, and buffers of the pool have {buffer_bytes}: ask for {buffer_bytes} at most, or make a \
-         pool of larger buffers"
-    )]
-    ChunkTooLong {
-        /// What was asked for.
-        bytes: u32,
-        /// What a buffer has.
-        buffer_bytes: usize,
-    },
-    /// Chunks of no bytes are asked for.
-    #[error(
-        "chunks of no bytes are asked for, which are no chunks: ask for 65536, or leave it to measurement"
-    )]
-    ChunkOfNothing,
-    /// The kernel refused.
-    #[error("the socket cannot be set to wait: {0}")]
-    Socket(#[source] io::Error),
-}
-
-/// Why nothing was received.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReceiveError {
-    /// Nothing has come yet.
-    #[error("nothing has come yet: try again, or wait")]
-    WouldBlock,
-    /// What comes waits in the kernel until there is a buffer, and the sender waits as well.
-    #[error(
-        "no buffer to receive into: all {total} of the pool are in use: drop or send some of what was received, or make the pool larger"
-    )]
-    NoBuffers {
-        /// Buffers of the pool.
-        total: usize,
-    },
-    /// The connection broke. All that had come before was given out; what the other side sent after that is lost.
-    #[error(
-        "the connection broke: {0}; what came before was received, and the stream is not whole: connect anew"
-    )]
-    Broken(#[source] io::Error),
-    /// The connection broke, and the kernel told so to another call before: the sending half's, as a rule.
-    #[error("the connection broke, and the sending half was told why; the stream is not whole: connect anew")]
-    BrokenBefore,
-    /// The kernel refused.
-    #[error("receiving failed: {0}; is the socket connected?")]
-    Socket(#[source] io::Error),
-}
-
-impl ReceiveError {
-    fn of(error: io::Error) -> Self {
-        // What ends a connection, or is reported of its path: `tcp_reset`, `tcp_write_err`, `tcp_v4_err`.
-        const BREAKS: [i32; 9] = [
-            libc::ECONNRESET,
-            libc::ETIMEDOUT,
-            libc::EPIPE,
-            libc::ECONNREFUSED,
-            libc::ECONNABORTED,
-            libc::EHOSTUNREACH,
-            libc::ENETUNREACH,
-            libc::EHOSTDOWN,
-            libc::EPROTO,
-        ];
-        match error.raw_os_error() {
-            _ if error.kind() == io::ErrorKind::WouldBlock => Self::WouldBlock,
-            Some(errno) if BREAKS.contains(&errno) => Self::Broken(error),
-            _ => Self::Socket(error),
-        }
-    }
-}
-
-impl From<ReceiveError> for io::Error {
-    fn from(error: ReceiveError) -> Self {
-        match error {
-            ReceiveError::Broken(error) | ReceiveError::Socket(error) => error,
-            ReceiveError::WouldBlock => io::ErrorKind::WouldBlock.into(),
-            ReceiveError::BrokenBefore => Self::new(io::ErrorKind::ConnectionReset, error),
-            ReceiveError::NoBuffers { .. } => Self::new(io::ErrorKind::OutOfMemory, error),
-        }
-    }
-}
-
 /// Whether to wait for the first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Patience {
@@ -155,92 +110,168 @@ enum Patience {
 }
 
 impl Receiver {
-    /// The receiving half of a connected socket, into buffers of that pool. To be called in the network namespace of the socket, which
-    /// from now on waits where it is to, and as long (`O_NONBLOCK` and `SO_RCVTIMEO` are cleared).
+    /// The receiving half of a connected socket, into buffers of that pool, or of one of its own. To be called in the network namespace of
+    /// the socket, which from now on waits where it is to, and as long (`O_NONBLOCK` and `SO_RCVTIMEO` are cleared).
     ///
     /// # Errors
-    /// [`ReceiverRefused`].
-    pub fn new(socket: Arc<OwnedFd>, receiving: Receiving, pool: Pool) -> Result<Self, ReceiverRefused> {
-        Self::into_cache(socket, receiving, Cache::new(pool))
+    /// See [`OpenError`].
+    #[doc(hidden)]
+    pub fn new(
+        socket: Arc<OwnedFd>,
+        method: Option<ReceiveMethod>,
+        pool: Option<Pool>,
+    ) -> Result<Self, OpenError> {
+        let pool = pool.map_or_else(own_pool, Ok).map_err(OpenError::Memory)?;
+        Self::into_cache(socket, method, Cache::new(pool))
     }
 
     pub(super) fn into_cache(
         socket: Arc<OwnedFd>,
-        receiving: Receiving,
+        method: Option<ReceiveMethod>,
         buffers: Cache,
-    ) -> Result<Self, ReceiverRefused> {
+    ) -> Result<Self, OpenError> {
         let buffer_bytes = buffers.pool().buffer_bytes();
-        match receiving {
-            Receiving::Recv { bytes: 0 } => return Err(ReceiverRefused::ChunkOfNothing),
-            Receiving::Recv { bytes } if bytes as usize > buffer_bytes => {
-                return Err(ReceiverRefused::ChunkTooLong { bytes, buffer_bytes });
-            }
-            _ => {}
+        if let Some(ReceiveMethod::Recv { bytes }) = method
+            && !(1..=buffer_bytes).contains(&(bytes as usize))
+        {
+            return Err(OpenError::ChunkLength { bytes, buffer_bytes });
         }
-        rustix::io::ioctl_fionbio(&socket, false).map_err(|error| ReceiverRefused::Socket(error.into()))?;
-        option::set_receive_timeout(&socket, None).map_err(ReceiverRefused::Socket)?;
+        rustix::io::ioctl_fionbio(&socket, false).map_err(|error| OpenError::Socket(error.into()))?;
+        option::set_receive_timeout(&socket, None).map_err(OpenError::Socket)?;
         Ok(Self {
             buffers,
-            chooser: Chooser::new(receiving, buffer_bytes),
+            chooser: Chooser::new(method, buffer_bytes),
             mapper: Mapper::default(),
             surroundings: Surroundings::of(&socket),
             cause: None,
             failure: None,
             timeout: None,
+            wait: Wait::Interrupt,
             low_water: None,
+            is_finished: false,
+            starved: 0,
             tally: Ledger::default(),
             socket,
             readiness: Readiness::to_receive(),
         })
     }
 
-    /// A pool for a receiver: as many buffers as do for some chunks to be in use, as long as chunks get. Its memory is taken as it is used.
-    ///
-    /// # Errors
-    /// No memory.
-    pub fn pool() -> io::Result<Pool> {
-        Pool::new(BUFFERS, CHUNK_BYTES_MAX)
+    /// Changes how to wait, from the next wait on. [`Wait::Spin`] tries again and again, each time a system call; [`Wait::Interrupt`] sleeps
+    /// in the kernel; [`Wait::Adaptive`] tries for a while, then sleeps. [`Wait::Coalesced`] sleeps until something comes, and then until so
+    /// many full packets of it are there (each counted as 1448 bytes), the stream ends, or `delay` is over, rounded up to ticks of the
+    /// kernel's clock (1 to 10 ms): one wake-up for many small packets (`SO_RCVLOWAT`). It is for streams that are long and busy; an answer
+    /// that is shorter comes later by `delay`.
+    pub fn set_wait(&mut self, wait: Wait) {
+        self.wait = wait;
+        let (bytes, within) = match wait {
+            Wait::Coalesced { packets, delay } => (packets as usize * PACKET_BYTES, delay),
+            _ => (0, Duration::ZERO),
+        };
+        self.set_low_water(bytes, within);
     }
 
-    /// From now on a receive that waits does so, once something has come, until so many bytes are there, the stream ends, or `within` is
-    /// over, rounded up to ticks of the kernel's clock (1 to 10 ms): one wake-up for many small packets (`SO_RCVLOWAT`). It is for streams
-    /// that are long and busy; an answer that is shorter comes later by `within`. 0 bytes: at once, as it is to begin with.
-    pub fn set_low_water(&mut self, bytes: usize, within: Duration) {
+    /// A receive that waits does so, once something has come, until so many bytes are there or `within` is over.
+    fn set_low_water(&mut self, bytes: usize, within: Duration) {
         self.low_water = (bytes > 1 && !within.is_zero()).then_some(LowWater { bytes, within });
     }
 
     /// Waits for bytes and returns those that are there, as many as a chunk may have; `None` at the end of the stream.
     ///
     /// # Errors
-    /// [`ReceiveError`], but for [`WouldBlock`](ReceiveError::WouldBlock).
-    pub fn receive(&mut self) -> Result<Option<Chunk>, ReceiveError> {
-        self.set_timeout(None)?;
-        self.next(Patience::AsSet)
+    /// The connection broke: all that came before was returned, and the rest is lost. Of kind [`OutOfMemory`](io::ErrorKind::OutOfMemory):
+    /// all buffers are in use; what comes waits in the kernel.
+    pub fn receive(&mut self) -> io::Result<Option<Chunk>> {
+        let received = self.receive_within(None);
+        self.told(received)
     }
 
-    /// Like [`receive`](Self::receive), but [`WouldBlock`](ReceiveError::WouldBlock) when nothing came for `timeout`, rounded up to
-    /// ticks of the kernel's clock (1 to 10 ms), or a signal did.
+    /// Like [`receive`](Self::receive), but `None` also when nothing came for `timeout`, rounded up to ticks of the kernel's clock (1 to
+    /// 10 ms) unless the half spins, or when a signal came: see [`is_finished`](Self::is_finished).
     ///
     /// # Errors
-    /// [`ReceiveError`].
-    pub fn receive_timeout(&mut self, timeout: Duration) -> Result<Option<Chunk>, ReceiveError> {
+    /// As [`receive`](Self::receive).
+    pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Option<Chunk>> {
         if timeout.is_zero() {
             return self.try_receive();
         }
-        self.set_timeout(Some(timeout))?;
+        let received = self.receive_within(Some(timeout));
+        self.told(received)
+    }
+
+    /// Returns what is there, without waiting: `None` where nothing is, and at the end of the stream; see
+    /// [`is_finished`](Self::is_finished).
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    #[inline]
+    pub fn try_receive(&mut self) -> io::Result<Option<Chunk>> {
+        let received = self.next(Patience::None);
+        self.told(received)
+    }
+
+    /// Whether the end of the stream was returned: the other side has sent all that it wanted to, and all of it was received.
+    pub fn is_finished(&self) -> bool {
+        self.is_finished
+    }
+
+    /// Whether something can be received at once: bytes, the end of the stream, or an error that has not been returned. If not, the
+    /// descriptor ([`AsFd`]) becomes readable when something can.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn arm(&mut self) -> io::Result<bool> {
+        match tcp_receive::peek(self.socket.as_fd(), false) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(ReceiveError::of(error).into()),
+        }
+    }
+
+    fn receive_within(&mut self, timeout: Option<Duration>) -> Result<Option<Chunk>, ReceiveError> {
+        let spin = match self.wait {
+            Wait::Spin => Duration::MAX,
+            Wait::Adaptive { spin } => spin,
+            _ => {
+                self.set_timeout(timeout)?;
+                return self.next(Patience::AsSet);
+            }
+        };
+        let start = Instant::now();
+        let spin = timeout.map_or(spin, |timeout| timeout.min(spin));
+        let found = self.spin(start, spin);
+        let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+        if !matches!(found, Err(ReceiveError::WouldBlock)) || left == Some(Duration::ZERO) {
+            return found;
+        }
+        self.set_timeout(left)?;
         self.next(Patience::AsSet)
     }
 
-    /// Returns what is there, without waiting; `None` at the end of the stream.
-    ///
-    /// # Errors
-    /// [`ReceiveError`]: [`WouldBlock`](ReceiveError::WouldBlock) when nothing is there.
-    #[inline]
-    pub fn try_receive(&mut self) -> Result<Option<Chunk>, ReceiveError> {
-        self.next(Patience::None)
+    /// Tries again and again for so long.
+    fn spin(&mut self, start: Instant, limit: Duration) -> Result<Option<Chunk>, ReceiveError> {
+        loop {
+            match self.next(Patience::None) {
+                Err(ReceiveError::WouldBlock) if start.elapsed() < limit => std::hint::spin_loop(),
+                received => return received,
+            }
+        }
     }
 
-    /// Takes a chunk's memory back without a lock. Dropping the chunk does the same with one.
+    /// What a call that received returns.
+    #[inline]
+    fn told(&mut self, received: Result<Option<Chunk>, ReceiveError>) -> io::Result<Option<Chunk>> {
+        match received {
+            Ok(None) => {
+                self.is_finished = true;
+                Ok(None)
+            }
+            Ok(chunk) => Ok(chunk),
+            Err(ReceiveError::WouldBlock) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes a chunk's memory back, more cheaply than dropping it.
     pub fn recycle(&mut self, chunk: Chunk) {
         if let Some(buffer) = chunk.into_copied() {
             self.buffers.put(buffer);
@@ -258,11 +289,11 @@ impl Receiver {
     fn next(&mut self, patience: Patience) -> Result<Option<Chunk>, ReceiveError> {
         let way = self.chooser.begin();
         let received = self.gather(patience).and_then(|()| match way {
-            Way::Recv { bytes } => {
+            ReceiveMethod::Recv { bytes } => {
                 self.mapper.unused();
                 self.by_copy(patience, bytes as usize, self.chooser.cause_of_copying())
             }
-            Way::Mapped => self.by_mapping(patience),
+            ReceiveMethod::Mapped => self.by_mapping(patience),
         });
         match &received {
             Ok(Some(chunk)) => chunk.book(&mut self.tally),
@@ -313,7 +344,7 @@ impl Receiver {
             return self.ended().map(|()| None);
         }
         buffer.resize(received);
-        self.chooser.received(Way::Recv { bytes: bytes as u32 }, received);
+        self.chooser.received(ReceiveMethod::Recv { bytes: bytes as u32 }, received);
         Ok(Some(Chunk::new(None, Some(buffer), cause)))
     }
 
@@ -345,7 +376,10 @@ impl Receiver {
 
     fn buffer(&mut self) -> Result<Buffer, ReceiveError> {
         let total = self.buffers.pool().total();
-        self.buffers.take().ok_or(ReceiveError::NoBuffers { total })
+        self.buffers.take().ok_or_else(|| {
+            self.starved += 1;
+            ReceiveError::NoBuffers { total }
+        })
     }
 
     /// What it means that a call returned no byte.
@@ -434,7 +468,7 @@ impl Receiver {
         let (mapped_bytes, copied_bytes) = (arrived.mapped_bytes(), buffer.len());
         let cause = if copied_bytes < PAGE_BYTES { Cause::PartOfPage } else { self.cause_of_not_mapping() };
         self.chooser.owes(self.mapper.unmapping(mapped_bytes));
-        self.chooser.received(Way::Mapped, mapped_bytes + copied_bytes);
+        self.chooser.received(ReceiveMethod::Mapped, mapped_bytes + copied_bytes);
         if self.mapper.is_pointless(mapped_bytes, copied_bytes) {
             self.chooser.rule_out_mapping(Reason::Temporary(pointless(cause)));
         }
@@ -464,20 +498,42 @@ impl Receiver {
         self.tally
     }
 
-    /// The way in use, and what it was compared with.
-    pub fn explain(&self) -> Explanation {
+    /// Everything that was counted; `moved` are chunks. Nothing is ever dropped: what was not received waits in the kernel.
+    ///
+    /// # Errors
+    /// None; other kinds of halves have some.
+    pub fn stats(&self) -> io::Result<Stats> {
+        let starved = Counter {
+            name: "no_buffers".into(),
+            meaning: "Calls that found all buffers of the pool in use",
+            value: self.starved,
+        };
+        Ok(Stats::moved(self.tally.datagrams(), self.tally.bytes()).with([starved]))
+    }
+
+    /// The method in use, and what it was compared with.
+    pub fn explain(&self) -> Explanation<ReceiveMethod> {
         self.chooser.explain()
     }
 
-    /// Why pages were not mapped. Asks the kernel some questions.
-    pub fn diagnosis(&self) -> Diagnosis {
-        Diagnosis::new(self.surroundings.facts(&self.socket), &self.tally)
+    /// Why pages were not mapped, in lines: fact, cause, what to do. It takes some system calls.
+    pub fn why_not_mapped(&self) -> String {
+        self.diagnosis().to_string()
     }
 
-    /// The pool that is received into.
-    pub fn buffers(&self) -> &Pool {
-        self.buffers.pool()
+    fn diagnosis(&self) -> Diagnosis {
+        Diagnosis::new(self.surroundings.facts(&self.socket), &self.tally)
     }
+}
+
+receiver_half!(Receiver, Option<Chunk>);
+
+/// A pool for a receiver: as many buffers as do for some chunks to be in use, as long as chunks get. Its memory is taken as it is used.
+///
+/// # Errors
+/// No memory.
+pub(super) fn own_pool() -> io::Result<Pool> {
+    Pool::new(BUFFERS, CHUNK_BYTES_MAX)
 }
 
 /// A pool's buffer, to be written to.
@@ -520,6 +576,7 @@ impl io::Read for Receiver {
         let received = self.patiently(|socket| tcp_receive::receive(socket, buffer, true))?;
         if received == 0 {
             self.ended()?;
+            self.is_finished = true;
         } else {
             self.tally.add(Evidence::Copied(Cause::Slice), 1, received as u64);
         }

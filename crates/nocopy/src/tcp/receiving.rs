@@ -3,40 +3,25 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::engine::policy::{self, Choice, Matter, Policy, Reason, Work};
+use crate::engine::policy::{self, Choice, Explanation, Matter, Policy, Reason, Work};
 use crate::facts::evidence::Cause;
 
-/// How a receiver is to receive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[non_exhaustive]
-pub enum Receiving {
-    /// The way that is fastest here, found by measuring while receiving.
-    #[default]
-    Auto,
-    /// By an ordinary call, which copies up to so many bytes into a buffer.
-    Recv {
-        /// The most that one call receives; not more than a buffer of the pool has.
-        bytes: u32,
-    },
-    /// By mapping the pages that the data lie on (`TCP_ZEROCOPY_RECEIVE`); what does not lie on whole pages is copied.
-    Mapped,
-}
-
-/// A way to receive. A third one would be io_uring's zero-copy receive (`IORING_OP_RECV_ZC`): a method of the policy, a function of the
-/// receiver that makes a chunk, and a kind of piece that a chunk can have.
+/// How bytes of a stream are received.
+// A third method would be io_uring's zero-copy receive (`IORING_OP_RECV_ZC`): a method of the policy, a function of the receiver that
+// makes a chunk, and a kind of piece that a chunk can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Way {
-    /// An ordinary call, up to so many bytes.
+pub enum ReceiveMethod {
+    /// An ordinary call copies up to so many bytes into a buffer.
     Recv {
-        /// The most that one call receives.
+        /// The most that one call receives; not more than a buffer of the pool takes.
         bytes: u32,
     },
-    /// Pages are mapped.
+    /// The pages that the data lie on are mapped (`TCP_ZEROCOPY_RECEIVE`; Linux 4.18); what does not fill whole pages is copied.
     Mapped,
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for ReceiveMethod {
     /// `recv of 64 KiB`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -68,7 +53,7 @@ const TELLING_BYTES_MIN: usize = 32 << 10;
 /// next. So what a chunk does to the caches is in it, and what unmapping costs whoever drops it.
 #[derive(Debug)]
 pub(super) struct Chooser {
-    policy: Policy<Way>,
+    policy: Policy<ReceiveMethod>,
     is_pinned: bool,
     /// Mapping was measured, or found not to work.
     is_mapping_known: bool,
@@ -77,7 +62,7 @@ pub(super) struct Chooser {
 
 #[derive(Debug)]
 struct Sample {
-    choice: Choice<Way>,
+    choice: Choice<ReceiveMethod>,
     started: Instant,
     /// What it will cost later on.
     owed: Duration,
@@ -88,14 +73,10 @@ struct Sample {
 }
 
 impl Chooser {
-    pub(super) fn new(receiving: Receiving, buffer_bytes: usize) -> Self {
-        let policy = match receiving {
-            Receiving::Auto => among(buffer_bytes),
-            Receiving::Recv { bytes } => Policy::pinned(Way::Recv { bytes }),
-            Receiving::Mapped => Policy::pinned(Way::Mapped),
-        };
-        let policy = policy.about(Matter::Reads);
-        Self { policy, is_pinned: receiving != Receiving::Auto, is_mapping_known: false, sample: None }
+    /// Always the method that is given, or the best of all that buffers are long enough for.
+    pub(super) fn new(pinned: Option<ReceiveMethod>, buffer_bytes: usize) -> Self {
+        let policy = pinned.map_or_else(|| among(buffer_bytes), Policy::pinned).about(Matter::Reads);
+        Self { policy, is_pinned: pinned.is_some(), is_mapping_known: false, sample: None }
     }
 
     /// Why what is not to be mapped is copied. That it is faster is not said before it is known.
@@ -106,13 +87,13 @@ impl Chooser {
 
     /// The way to receive now; what was received before has been used.
     #[inline]
-    pub(super) fn begin(&mut self) -> Way {
+    pub(super) fn begin(&mut self) -> ReceiveMethod {
         self.begin_by(Instant::now)
     }
 
     /// The same by a clock, which is read only where something is measured.
     #[inline]
-    fn begin_by(&mut self, clock: impl Fn() -> Instant) -> Way {
+    fn begin_by(&mut self, clock: impl Fn() -> Instant) -> ReceiveMethod {
         let now = match self.sample.take() {
             None => None,
             Some(sample) => {
@@ -136,7 +117,7 @@ impl Chooser {
 
     fn record(&mut self, sample: &Sample, now: Instant) {
         if sample.units > 0 {
-            self.is_mapping_known |= sample.choice.method == Way::Mapped;
+            self.is_mapping_known |= sample.choice.method == ReceiveMethod::Mapped;
             let work = Work { count: sample.units, ..WORK };
             self.policy.record(sample.choice, work, now.duration_since(sample.started) + sample.owed);
         }
@@ -173,12 +154,12 @@ impl Chooser {
     /// What the call brought, and by which way. A receiver that is faster than its sender never fills a large chunk, so it need not be full,
     /// only long enough that what it cost is the cost of its bytes.
     #[inline]
-    pub(super) fn received(&mut self, way: Way, bytes: usize) {
+    pub(super) fn received(&mut self, way: ReceiveMethod, bytes: usize) {
         let Some(sample) = &mut self.sample else { return };
         sample.is_open = false;
         let bytes_max = match way {
-            Way::Recv { bytes } => bytes as usize,
-            Way::Mapped => usize::MAX,
+            ReceiveMethod::Recv { bytes } => bytes as usize,
+            ReceiveMethod::Mapped => usize::MAX,
         };
         if way == sample.choice.method && bytes >= TELLING_BYTES_MIN.min(bytes_max) {
             sample.units = (bytes / UNIT_BYTES).max(1) as u32;
@@ -190,112 +171,90 @@ impl Chooser {
         self.sample = None;
         self.is_mapping_known = true;
         if !self.is_pinned {
-            self.policy.rule_out(Way::Mapped, why);
+            self.policy.rule_out(ReceiveMethod::Mapped, why);
         }
     }
 
-    pub(super) fn explain(&self) -> Explanation {
-        Explanation(self.policy.explain())
+    pub(super) fn explain(&self) -> Explanation<ReceiveMethod> {
+        self.policy.explain()
     }
 }
 
-fn among(buffer_bytes: usize) -> Policy<Way> {
+fn among(buffer_bytes: usize) -> Policy<ReceiveMethod> {
     let fitting = CHUNK_BYTES.into_iter().filter(|&bytes| bytes as usize <= buffer_bytes);
-    let mut ways: Vec<Way> = fitting.map(|bytes| Way::Recv { bytes }).collect();
+    let mut ways: Vec<ReceiveMethod> = fitting.map(|bytes| ReceiveMethod::Recv { bytes }).collect();
     if ways.is_empty() {
-        ways.push(Way::Recv { bytes: buffer_bytes as u32 });
+        ways.push(ReceiveMethod::Recv { bytes: buffer_bytes as u32 });
     }
     // The first to be tried, since it has the most to gain; whether anything maps is known after some chunks.
-    ways.insert(1, Way::Mapped);
+    ways.insert(1, ReceiveMethod::Mapped);
     Policy::new(&ways)
-}
-
-/// Which way is used, and what it was compared with. Displays as text, a line for each way.
-#[derive(Debug, Clone)]
-pub struct Explanation(policy::Explanation<Way>);
-
-impl Explanation {
-    /// The way in use; `None` before anything was received.
-    pub fn way(&self) -> Option<Way> {
-        self.0.classes.first().map(|class| class.method)
-    }
-
-    /// All that is known.
-    pub fn policy(&self) -> &policy::Explanation<Way> {
-        &self.0
-    }
-}
-
-impl fmt::Display for Explanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let by = if self.0.pinned { "the user" } else { "measurement" };
-        let Some(class) = self.0.classes.first() else {
-            return write!(f, "nothing received yet; the way is chosen by {by}");
-        };
-        write!(f, "{}, chosen by {by}", class.method)?;
-        if let Some(ns) = class.cost_ns {
-            write!(f, ": {ns:.0} ns for 4 KiB, received and used")?;
-        }
-        class.others.iter().try_for_each(|other| write!(f, "\n  {other}"))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn ways(buffer_bytes: usize) -> Vec<Way> {
-        let mut chooser = Chooser::new(Receiving::Auto, buffer_bytes);
+    fn used(explanation: &Explanation<ReceiveMethod>) -> Option<ReceiveMethod> {
+        explanation.classes.first().map(|class| class.method)
+    }
+
+    fn ways(buffer_bytes: usize) -> Vec<ReceiveMethod> {
+        let mut chooser = Chooser::new(None, buffer_bytes);
         let first = chooser.begin();
         let explanation = chooser.explain();
-        let others = explanation.policy().classes[0].others.iter().map(|other| other.method);
+        let others = explanation.classes[0].others.iter().map(|other| other.method);
         [first].into_iter().chain(others).collect()
     }
 
     #[test]
     fn chunks_fit_into_the_buffers() {
         let all = ways(CHUNK_BYTES_MAX);
-        assert_eq!((all.len(), all[0]), (policy::METHODS_MAX, Way::Recv { bytes: 64 << 10 }));
+        assert_eq!((all.len(), all[0]), (policy::METHODS_MAX, ReceiveMethod::Recv { bytes: 64 << 10 }));
         assert_eq!(ways(40 << 10).len(), 3);
-        assert_eq!(ways(4096), [Way::Recv { bytes: 4096 }, Way::Mapped]);
-        assert_eq!(ways(16 << 10), [Way::Recv { bytes: 16 << 10 }, Way::Mapped]);
+        assert_eq!(ways(4096), [ReceiveMethod::Recv { bytes: 4096 }, ReceiveMethod::Mapped]);
+        assert_eq!(ways(16 << 10), [ReceiveMethod::Recv { bytes: 16 << 10 }, ReceiveMethod::Mapped]);
     }
 
     #[test]
     fn calls_that_find_nothing_take_no_turn_of_a_measured_one() {
-        let mut chooser = Chooser::new(Receiving::Auto, CHUNK_BYTES_MAX);
+        let mut chooser = Chooser::new(None, CHUNK_BYTES_MAX);
         for _ in 0..1000 {
             chooser.begin();
             assert!(chooser.is_measuring());
             chooser.found_nothing();
         }
-        chooser.received(Way::Recv { bytes: 64 << 10 }, 64 << 10);
+        chooser.received(ReceiveMethod::Recv { bytes: 64 << 10 }, 64 << 10);
         chooser.begin();
-        assert!(chooser.explain().policy().classes[0].cost_ns.is_some());
+        assert!(chooser.explain().classes[0].cost_ns.is_some());
     }
 
     #[test]
     fn a_chunk_that_was_not_filled_tells_nothing() {
-        let mut chooser = Chooser::new(Receiving::Auto, CHUNK_BYTES_MAX);
+        let mut chooser = Chooser::new(None, CHUNK_BYTES_MAX);
         for _ in 0..1000 {
             let way = chooser.begin();
             chooser.received(way, 1000);
             assert_eq!(chooser.cause_of_copying(), Cause::SocketCall, "nothing was compared");
         }
         let explanation = chooser.explain();
-        assert_eq!(explanation.policy().classes[0].cost_ns, None);
-        assert_eq!(explanation.way(), Some(Way::Recv { bytes: 64 << 10 }));
+        assert_eq!(explanation.classes[0].cost_ns, None);
+        assert_eq!(used(&explanation), Some(ReceiveMethod::Recv { bytes: 64 << 10 }));
     }
 
     /// Receives until so many bytes came, while a call by each way takes that long for those that wait, of which there are so many.
-    fn after(bytes: usize, queued: usize, cost: impl Fn(Way, usize) -> f64) -> Explanation {
-        let mut chooser = Chooser::new(Receiving::Auto, CHUNK_BYTES_MAX);
+    fn after(
+        bytes: usize,
+        queued: usize,
+        cost: impl Fn(ReceiveMethod, usize) -> f64,
+    ) -> Explanation<ReceiveMethod> {
+        let mut chooser = Chooser::new(None, CHUNK_BYTES_MAX);
         let (mut now, mut received, mut call) = (Instant::now(), 0, 0_u32);
         while received < bytes {
             let way = chooser.begin_by(|| now);
             let count = match way {
-                Way::Recv { bytes } => queued.min(bytes as usize),
-                Way::Mapped => queued,
+                ReceiveMethod::Recv { bytes } => queued.min(bytes as usize),
+                ReceiveMethod::Mapped => queued,
             };
             call += 1;
             // Some noise, and now and then a call that was preempted.
@@ -309,9 +268,9 @@ mod tests {
     }
 
     /// A call, and a price by 4 KiB.
-    fn linear(call_ns: f64, copied_ns: f64, mapped_ns: f64) -> impl Fn(Way, usize) -> f64 {
+    fn linear(call_ns: f64, copied_ns: f64, mapped_ns: f64) -> impl Fn(ReceiveMethod, usize) -> f64 {
         move |way, count| {
-            let each_ns = if way == Way::Mapped { mapped_ns } else { copied_ns };
+            let each_ns = if way == ReceiveMethod::Mapped { mapped_ns } else { copied_ns };
             call_ns + each_ns * count as f64 / UNIT_BYTES as f64
         }
     }
@@ -321,9 +280,9 @@ mod tests {
         // 48 KiB: a sender that is slower than the receiver, so no chunk is ever filled.
         for queued in [48 << 10, 4 << 20] {
             let cheaper = after(2 << 30, queued, linear(500.0, 400.0, 250.0));
-            assert_eq!(cheaper.way(), Some(Way::Mapped), "{queued}: {cheaper}");
+            assert_eq!(used(&cheaper), Some(ReceiveMethod::Mapped), "{queued}: {cheaper}");
             let dearer = after(2 << 30, queued, linear(500.0, 400.0, 500.0));
-            assert_ne!(dearer.way(), Some(Way::Mapped), "{queued}: {dearer}");
+            assert_ne!(used(&dearer), Some(ReceiveMethod::Mapped), "{queued}: {dearer}");
         }
     }
 
@@ -334,17 +293,17 @@ mod tests {
             linear(2000.0, if count > 256 << 10 { 400.0 } else { 200.0 }, 900.0)(way, count)
         };
         let explanation = after(2 << 30, 4 << 20, cost);
-        assert_eq!(explanation.way(), Some(Way::Recv { bytes: 256 << 10 }), "{explanation}");
+        assert_eq!(used(&explanation), Some(ReceiveMethod::Recv { bytes: 256 << 10 }), "{explanation}");
     }
 
     #[test]
     fn what_is_cleared_away_later_counts() {
-        let mut chooser = Chooser::new(Receiving::Mapped, CHUNK_BYTES_MAX);
+        let mut chooser = Chooser::new(Some(ReceiveMethod::Mapped), CHUNK_BYTES_MAX);
         let start = Instant::now();
         chooser.begin_by(|| start);
         chooser.owes(Duration::from_micros(16));
-        chooser.received(Way::Mapped, 64 << 10);
+        chooser.received(ReceiveMethod::Mapped, 64 << 10);
         chooser.begin_by(|| start + Duration::from_micros(16));
-        assert_eq!(chooser.explain().policy().classes[0].cost_ns, Some(2000.0));
+        assert_eq!(chooser.explain().classes[0].cost_ns, Some(2000.0));
     }
 }

@@ -1,5 +1,7 @@
 //! The half that sends.
 
+mod handing_over;
+
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
@@ -8,31 +10,45 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::by_reference::{ByReference, Step, Transfer, TransferError};
-use super::choice::{Chooser, pages, size};
-use super::outbox::{Call, How, Item, Next, Outbox, Run};
-use super::outcome::{
-    Closed, Completed, Counters, NotQueued, QUEUE_BYTES_MAX, Rejected, RejectedReason, SendError,
-};
+use super::by_reference::{ByReference, Transfer};
+use super::choice::{Chooser, size};
+use super::outbox::{Call, Item, Outbox};
+use super::outcome::{Completed, QUEUE_BYTES_MAX, SendError};
 use super::{Method, Published, PublishedMethod};
+use crate::counter::Counter;
+use crate::engine::half::sender_half;
 use crate::engine::path::Paths;
 use crate::engine::policy::Explanation;
 use crate::engine::sending::{self as engine, Books, REAP_AT};
 use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
-use crate::memory::in_flight::Ticket;
-use crate::memory::in_flight::{NoZeroCopy, Told};
-use crate::memory::pool::{Buffer, Cache, Pool};
+use crate::facts::rejected::{Reason, Rejected};
+use crate::memory::in_flight::{NoZeroCopy, Ticket, Told};
+use crate::memory::pool::{Buffer, Cache};
+use crate::stats::Stats;
 use crate::sys::poll::{Wakeup, wait_readable, wait_writable};
 use crate::sys::stream;
 
 /// How long to wait at a time where nothing can be waited for.
 const LOOK_AGAIN_SOON: Duration = Duration::from_millis(1);
 
-/// What is known of what a stream sends beyond its share of a pool.
-const OVER_SHARE: Evidence = Evidence::Copied(Cause::ShareInFlight);
+const ALL_HELD: &str = "no buffer is on its way: the program holds all of the pool; send, recycle or drop some, or make the pool larger";
 
-const RING_BROKEN: &str = "the kernel took no more from io_uring: it was short of memory for long";
+/// What a sender counts beside its ledger.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counted {
+    /// Slices that were copied. (Items of the queue have tickets.)
+    slices: u64,
+    bytes: u64,
+    flushes: u64,
+    no_buffers_bytes: u64,
+    abandoned_calls: u64,
+    kept_bytes: u64,
+    /// Items that were taken back, and so were not handed over.
+    unsent: u64,
+    /// Those that close gave up.
+    dropped: u64,
+}
 
 /// The sending half of a stream.
 ///
@@ -41,13 +57,18 @@ const RING_BROKEN: &str = "the kernel took no more from io_uring: it was short o
 ///
 /// Dropping it ends the stream: the peer sees the end behind the last byte that was handed over, or, where something was still queued,
 /// a reset, lest it take a part for the whole. What the kernel still reads then stays where it is until the peer has it; a peer that
-/// acknowledges nothing for two minutes is reset ([`sockets_cut_off`](super::sockets_cut_off)).
+/// acknowledges nothing for two minutes is reset.
+///
+/// **Errors**: where a method returns an error, the connection is over. What was queued stays queued ([`queued_bytes`](Self::queued_bytes)),
+/// and [`take_unsent`](Self::take_unsent) gives it back; how much arrived of what was handed over before is not known.
 #[derive(Debug)]
 pub struct Sender {
     outbox: Outbox,
     chooser: Chooser,
     peer: Option<IpAddr>,
-    counters: Counters,
+    counted: Counted,
+    /// The pipe in front, which the descriptor tells of, as long as it is empty.
+    watches_pipe: bool,
     asked_for_ring: bool,
     /// How published data goes, if it was asked for.
     published_method: Option<PublishedMethod>,
@@ -69,7 +90,8 @@ impl Sender {
             outbox: Outbox::new(socket, cache, paths, return_buffers),
             chooser,
             peer,
-            counters: Counters::default(),
+            counted: Counted::default(),
+            watches_pipe: false,
             asked_for_ring: false,
             published_method,
             by_reference: None,
@@ -97,24 +119,24 @@ impl Sender {
         if waits_for_own { None } else { self.outbox.sending.cache_mut().take_reserved() }
     }
 
-    /// An empty buffer; flushes, and waits for the peer to acknowledge what is on its way, while all are away.
+    /// An empty buffer; while all are away it flushes, and waits for `timeout` at most until the peer has acknowledged what is on its way.
+    /// `None`: none came back.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush). `WouldBlock` inside if all buffers are with the program, which nobody can wait for; where others share
-    /// the pool, if as many as this stream's share are.
-    pub fn wait_buffer(&mut self) -> Result<Buffer, SendError> {
-        loop {
-            if let Some(buffer) = self.wait_buffer_timeout(Duration::MAX)? {
-                return Ok(buffer);
-            }
-        }
-    }
-
-    /// The same, for so long; `None`: none came back.
+    /// As [`flush`](Self::flush). Of kind [`WouldBlock`](io::ErrorKind::WouldBlock) if all buffers are with the program, so that no wait
+    /// brings one back; where others share the pool, if as many as this stream's share are.
     ///
-    /// # Errors
-    /// As [`wait_buffer`](Self::wait_buffer).
-    pub fn wait_buffer_timeout(&mut self, timeout: Duration) -> Result<Option<Buffer>, SendError> {
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # let mut stream = nocopy::tcp::Stream::connect("192.0.2.1:9000".parse()?)?;
+    /// # let sender = stream.sender();
+    /// while let Some(mut buffer) = sender.wait_buffer(Duration::MAX)? {
+    ///     buffer.resize(4096);
+    ///     sender.send(buffer)?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn wait_buffer(&mut self, timeout: Duration) -> io::Result<Option<Buffer>> {
         let look = |sender: &mut Self| {
             if let Some(buffer) = sender.buffer() {
                 return Ok(Look::Done(buffer));
@@ -125,7 +147,7 @@ impl Sender {
             }
             let is_nothing_away = !timeout.is_zero() && is_flushed && sender.in_flight() == 0;
             if is_nothing_away {
-                Err(sender.error(io::ErrorKind::WouldBlock.into()))
+                Err(io::Error::new(io::ErrorKind::WouldBlock, ALL_HELD))
             } else {
                 Ok(Look::Nothing)
             }
@@ -139,45 +161,41 @@ impl Sender {
         self.outbox.sending.recycle(buffer);
     }
 
-    /// The pool the buffers are of.
-    pub fn pool(&self) -> &Pool {
-        self.outbox.sending.cache().pool()
-    }
-
     /// Buffers to be had at once.
+    #[doc(hidden)]
     pub fn buffers_free(&self) -> usize {
         self.outbox.sending.cache().available()
     }
 
-    /// Queues a buffer; several are gathered into one call without being joined.
+    /// Queues a buffer, a [`Chunk`](super::Chunk), or what else makes one; several are gathered into one call without being joined.
     ///
     /// # Errors
-    /// The buffer, and why it was not queued.
-    pub fn send(&mut self, buffer: impl Into<Buffer>) -> Result<Ticket, Rejected> {
+    /// The buffer, and why it was not queued: [`Reason::Full`] or [`Reason::Finished`].
+    pub fn send(&mut self, buffer: impl Into<Buffer>) -> Result<Ticket, Rejected<Buffer>> {
         let buffer = buffer.into();
         match self.refusal(buffer.len() as u64) {
             None => Ok(self.outbox.push(Item::Buffer(buffer))),
-            Some(reason) => Err(Rejected { buffer, reason }),
+            Some(reason) => Err(Rejected { item: buffer, reason }),
         }
     }
 
     /// Queues a range of published data, in bytes, which goes by reference to its pages where that is faster. The same data may go to any
-    /// number of peers; no completion ever comes, and none is needed, since nobody can change them.
+    /// number of peers; no completion ever comes, and none is needed, since they cannot be changed.
     ///
     /// # Errors
-    /// The range does not lie within the data, or [`RejectedReason`].
-    pub fn send_published(&mut self, data: &Published, range: Range<u64>) -> Result<Ticket, NotQueued> {
+    /// [`Reason::OutOfRange`] or [`Reason::Finished`].
+    pub fn send_published(&mut self, data: &Published, range: Range<u64>) -> Result<Ticket, Reason> {
         self.refer(Transfer::published(data, range)?)
     }
 
     /// Queues a range of a file, in bytes, which goes by reference to the file's pages (sendfile(2)).
     ///
-    /// Nobody ever says when the kernel has done with them: who writes to the file in place changes what the peer receives, until it has
-    /// read it. (What never changes is [`Published`].)
+    /// The kernel never says when it is done with them: a program that writes to the file in place changes what the peer receives, until
+    /// it has read it. (What never changes is [`Published`].)
     ///
     /// # Errors
-    /// The range does not lie within the file, or [`RejectedReason`].
-    pub fn send_file(&mut self, file: Arc<File>, range: Range<u64>) -> Result<Ticket, NotQueued> {
+    /// [`Reason::OutOfRange`] or [`Reason::Finished`]; [`Reason::System`] where the kernel does not say how long the file is.
+    pub fn send_file(&mut self, file: Arc<File>, range: Range<u64>) -> Result<Ticket, Reason> {
         self.refer(Transfer::file(file, range)?)
     }
 
@@ -185,38 +203,40 @@ impl Sender {
     /// pipe is empty a flush waits for it.
     ///
     /// # Errors
-    /// The descriptor is not that of a pipe, or [`RejectedReason`].
-    pub fn send_pipe(&mut self, reader: OwnedFd, bytes: u64) -> Result<Ticket, NotQueued> {
+    /// [`Reason::Finished`], or [`Reason::System`] where the descriptor is not that of a pipe.
+    pub fn send_pipe(&mut self, reader: OwnedFd, bytes: u64) -> Result<Ticket, Reason> {
         self.refer(Transfer::pipe(reader, bytes)?)
     }
 
-    fn refer(&mut self, transfer: Transfer) -> Result<Ticket, NotQueued> {
+    fn refer(&mut self, transfer: Transfer) -> Result<Ticket, Reason> {
         // Of what is only referred to any amount may be queued.
         match self.refusal(0) {
             None => Ok(self.outbox.push(Item::Reference(transfer))),
-            Some(reason) => Err(reason.into()),
+            Some(reason) => Err(reason),
         }
     }
 
-    fn refusal(&self, bytes: u64) -> Option<RejectedReason> {
+    fn refusal(&self, bytes: u64) -> Option<Reason> {
         if self.outbox.is_finished {
-            return Some(RejectedReason::Finished);
+            return Some(Reason::Finished);
         }
         let is_full = self.outbox.buffered_bytes().saturating_add(bytes) > QUEUE_BYTES_MAX;
-        (bytes > 0 && is_full && self.queued() > 0).then_some(RejectedReason::QueueFull)
+        (bytes > 0 && is_full && self.queued() > 0).then_some(Reason::Full)
     }
 
-    /// Sends bytes now, behind what is queued: the kernel copies them, so they are the caller's again at once.
+    /// Sends bytes now, behind what is queued: the kernel copies them, so they are the caller's again at once. Waits while the socket's
+    /// send buffer is full.
     ///
     /// # Errors
     /// As [`flush`](Self::flush); part of the bytes may have been sent then.
-    pub fn send_slice(&mut self, mut bytes: &[u8]) -> Result<(), SendError> {
+    pub fn send_copy(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         self.flush()?;
         while !bytes.is_empty() {
             let sent = self.send_some(bytes);
             let sent = sent.map_err(|source| SendError { unsent_bytes: bytes.len() as u64, source })?;
             bytes = &bytes[sent..];
         }
+        self.counted.slices += 1;
         Ok(())
     }
 
@@ -230,12 +250,13 @@ impl Sender {
                 sent => break sent?,
             }
         };
-        self.counters.sent_bytes += sent as u64;
+        self.counted.bytes += sent as u64;
         self.outbox.sending.books.tally.add(Evidence::Copied(Cause::Slice), 0, sent as u64);
         Ok(sent)
     }
 
     /// What is queued, buffers and references, and was not handed over whole.
+    #[doc(hidden)]
     pub fn queued(&self) -> usize {
         self.outbox.sending.queued()
     }
@@ -245,7 +266,7 @@ impl Sender {
         self.outbox.queued_bytes()
     }
 
-    /// Calls whose memory the kernel still reads.
+    /// Zero-copy calls whose memory the kernel still reads.
     pub fn in_flight(&self) -> usize {
         self.outbox.sending.in_flight()
     }
@@ -253,197 +274,56 @@ impl Sender {
     /// Hands over everything queued; waits while the socket's send buffer is full, for as long as the peer does not read.
     ///
     /// # Errors
-    /// The connection is over.
-    pub fn flush(&mut self) -> Result<(), SendError> {
+    /// The connection is over, or a file or pipe that was queued has ended (kind [`UnexpectedEof`](io::ErrorKind::UnexpectedEof)).
+    pub fn flush(&mut self) -> io::Result<()> {
         self.hand_over(true).map(drop)
     }
 
-    /// Hands over as much as the socket takes at once. `false`: not everything; wait until the descriptor by [`AsFd`] is readable. (Where
-    /// it is an empty [pipe](Self::send_pipe) that holds it up, wait for that: keep a duplicate of its reader.)
+    /// Hands over as much as the socket takes at once. `false`: something is left, for which [`arm`](Self::arm) prepares a wait.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
-    pub fn try_flush(&mut self) -> Result<bool, SendError> {
+    pub fn try_flush(&mut self) -> io::Result<bool> {
         self.hand_over(false)
     }
 
-    /// Hands over what the peer makes room for in so long. `false`: not everything.
+    /// Hands over what the peer makes room for within `timeout`. `false`: something is left.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
-    pub fn flush_timeout(&mut self, timeout: Duration) -> Result<bool, SendError> {
+    pub fn flush_timeout(&mut self, timeout: Duration) -> io::Result<bool> {
         let look = |sender: &mut Self| Ok(if sender.try_flush()? { Look::Done(()) } else { Look::Nothing });
         look_until_done(self, timeout, look, Self::wait).map(|done| done.is_some())
     }
 
-    fn hand_over(&mut self, waits: bool) -> Result<bool, SendError> {
+    fn hand_over(&mut self, waits: bool) -> io::Result<bool> {
+        self.counted.flushes += u64::from(self.queued() > 0);
+        if std::mem::take(&mut self.watches_pipe) {
+            self.watch_pipe(false);
+        }
         let is_all = self.hand_over_all(waits);
-        let is_full = self.queued() > 0 && self.outbox.silent_pipe().is_none();
-        self.outbox.sending.want_room(is_full);
+        self.wait_in_descriptor();
         is_all
     }
 
-    fn hand_over_all(&mut self, waits: bool) -> Result<bool, SendError> {
-        while let Some(next) = self.outbox.next() {
-            let is_done = match next {
-                Next::Run(run) => self.send_run(run, waits),
-                Next::Reference => self.send_reference(waits),
-            };
-            match is_done {
-                Ok(true) => {}
-                Ok(false) => return Ok(false),
-                Err(error) => return Err(self.error(error)),
-            }
+    /// Has the descriptor tell of what holds up the queue: room to send in, or an empty pipe.
+    fn wait_in_descriptor(&mut self) {
+        self.watches_pipe = self.outbox.silent_pipe().is_some();
+        if self.watches_pipe {
+            self.watch_pipe(true);
         }
-        Ok(true)
+        self.outbox.sending.want_room(self.queued() > 0 && !self.watches_pipe);
     }
 
-    /// Sends what is referred to at the front of the queue. `false`: the socket takes no more now, or nothing is in the pipe.
-    fn send_reference(&mut self, waits: bool) -> io::Result<bool> {
-        if self.by_reference.is_none() {
-            self.by_reference = Some(ByReference::new(self.outbox.sending.socket(), self.published_method)?);
-        }
-        loop {
-            let (Some(by_reference), Some((transfer, socket, more))) =
-                (&mut self.by_reference, self.outbox.next_reference())
-            else {
-                return Ok(true);
-            };
-            let step = by_reference.step(transfer, socket, more).map_err(of_transfer)?;
-            match step {
-                Step::Sent { bytes, evidence } => {
-                    self.outbox.reference_went(bytes);
-                    self.counters.sent_bytes += bytes;
-                    self.outbox.sending.books.tally.add(evidence, 0, bytes);
-                    continue;
-                }
-                Step::Done => {
-                    self.outbox.pass_reference();
-                    return Ok(true);
-                }
-                Step::SourceEmpty => stream::check(socket)?,
-                Step::SocketFull => {}
-            }
-            if !waits {
-                return Ok(false);
-            }
-            self.make_room()?;
+    /// Has the descriptor tell of the pipe in front, or not any more.
+    fn watch_pipe(&self, wanted: bool) {
+        if let Some(pipe) = self.outbox.pipe() {
+            self.outbox.sending.watch_also(pipe, wanted);
         }
     }
 
-    fn error(&self, source: io::Error) -> SendError {
-        SendError { unsent_bytes: self.outbox.queued_bytes(), source }
-    }
-
-    /// Sends a run by one method, in as many calls as it takes. `false`: the socket takes no more now.
-    ///
-    /// What is measured is the time of the calls, without the time that the socket had no room: a peer that reads slowly says nothing
-    /// of the method.
-    fn send_run(&mut self, run: Run, waits: bool) -> io::Result<bool> {
-        let choice = self.chooser.choose(run);
-        let is_over_share = choice.method.is_zero_copy() && self.is_over_share(run);
-        let mut method = if is_over_share { Method::Plain } else { choice.method };
-        let (mut sent_bytes, mut cost) = (0, Duration::ZERO);
-        let is_done = loop {
-            let since = (choice.measured && !is_over_share).then(Instant::now);
-            let how = self.how(method, run, waits && since.is_none(), since);
-            let how = if is_over_share { How { evidence: Some(OVER_SHARE), ..how } } else { how };
-            let sent = self.send_some_of(run.bytes - sent_bytes, how);
-            self.reap_if_many();
-            cost += since.map_or(Duration::ZERO, |since| since.elapsed());
-            match sent {
-                Ok(sent) => sent_bytes += sent,
-                Err(error) => match error.kind() {
-                    io::ErrorKind::Interrupted => {}
-                    io::ErrorKind::WouldBlock if waits => self.make_room()?,
-                    io::ErrorKind::WouldBlock => break false,
-                    _ => method = self.instead(method, error)?,
-                },
-            }
-            if sent_bytes == run.bytes {
-                break true;
-            }
-        };
-        if method == choice.method && sent_bytes > 0 {
-            self.chooser.record(choice, Run { bytes: sent_bytes }, cost);
-        }
-        Ok(is_done)
-    }
-
-    /// Whether the run, sent without a copy, would leave too little of the pool to the other streams that share it: each may have as many
-    /// buffers in flight as it leaves at home, however long its peer does not read. A stream that has the pool for itself may have all.
-    fn is_over_share(&self, run: Run) -> bool {
-        let pool = self.outbox.sending.cache().pool();
-        pool.sharers() > 1 && self.outbox.exceeds_share(run)
-    }
-
-    fn how(&self, method: Method, run: Run, waits: bool, since: Option<Instant>) -> How {
-        let evidence = (!method.is_zero_copy()).then(|| self.chooser.copied(pages(run.bytes), run.bytes));
-        How { method, waits, evidence, since, run_bytes: run.bytes }
-    }
-
-    /// Makes one call.
-    fn send_some_of(&mut self, bytes: usize, how: How) -> io::Result<usize> {
-        if how.method == Method::UringZeroCopy {
-            let opened = self.outbox.open_ring(self.asked_for_ring);
-            if let Err(refused) = opened {
-                self.chooser.unavailable(how.method, refused.why());
-                return Err(io::ErrorKind::Unsupported.into());
-            }
-        }
-        if how.method == Method::ZeroCopy
-            && let Err(refused) = self.outbox.sending.kept_mut().allow_zero_copy()
-        {
-            self.chooser.unavailable(how.method, refused.why());
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        let in_flight = self.in_flight();
-        let sent = self.call(bytes, how);
-        match sent {
-            Err(error) if how.method.is_zero_copy() && is_no_buffers(&error) => {
-                // Completions make room. Without any it is a copy.
-                self.reap();
-                if self.in_flight() < in_flight { Ok(0) } else { self.send_copied(bytes, how) }
-            }
-            sent => sent,
-        }
-    }
-
-    fn call(&mut self, bytes: usize, how: How) -> io::Result<usize> {
-        let sent = self.outbox.send(bytes, how)?;
-        self.counters.sent_bytes += sent as u64;
-        if let Some(evidence) = how.evidence {
-            self.outbox.sending.books.tally.add(evidence, 0, sent as u64);
-        }
-        Ok(sent)
-    }
-
-    /// There is no memory to remember zero-copy calls by, or no place in the ring.
-    #[cold]
-    fn send_copied(&mut self, bytes: usize, how: How) -> io::Result<usize> {
-        let evidence = Some(Evidence::Copied(Cause::NoBuffers));
-        let sent = self.call(bytes, How { method: Method::Plain, evidence, ..how })?;
-        self.counters.no_buffers_bytes += sent as u64;
-        self.chooser.no_room(how.method, self.outbox.sending.kept().is_ring_full());
-        Ok(sent)
-    }
-
-    /// The way to go on where a method does not take what another might.
-    #[cold]
-    fn instead(&mut self, method: Method, error: io::Error) -> io::Result<Method> {
-        let is_of_method = error.kind() == io::ErrorKind::Unsupported
-            || matches!(
-                error.raw_os_error(),
-                Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EIO | libc::EFAULT | libc::EMSGSIZE)
-            );
-        if self.outbox.sending.kept().is_ring_broken() {
-            self.chooser.unavailable(Method::UringZeroCopy, RING_BROKEN);
-        }
-        if !method.is_zero_copy() || !is_of_method {
-            return Err(error);
-        }
-        self.chooser.not_taken(method);
-        Ok(Method::Plain)
+    fn error(&self, source: io::Error) -> io::Error {
+        SendError { unsent_bytes: self.outbox.queued_bytes(), source }.into()
     }
 
     /// The socket's send buffer is full.
@@ -470,7 +350,7 @@ impl Sender {
         }
     }
 
-    /// Takes what the kernel says of earlier sends, and returns how many calls are over. Costs nothing where none is on its way.
+    /// Takes what the kernel says of earlier sends, and returns how many zero-copy calls are over. Costs nothing where none is on its way.
     pub fn reap(&mut self) -> usize {
         if self.in_flight() == 0 {
             return 0;
@@ -483,7 +363,7 @@ impl Sender {
         over
     }
 
-    /// The next buffer that is free again, if the builder was told to [return them](super::Builder::return_buffers).
+    /// The next buffer that is free again, where the builder was told to [return them](super::Builder::return_buffers).
     pub fn completed(&mut self) -> Option<Completed> {
         let engine::Completed { ticket, evidence, load } = self.outbox.sending.completed()?;
         let Item::Buffer(buffer) = load else { return None }; // what was referred to does not come back
@@ -497,7 +377,11 @@ impl Sender {
     /// Of what was only referred to nothing comes back.
     pub fn take_unsent(&mut self) -> Vec<Buffer> {
         self.reap();
+        if std::mem::take(&mut self.watches_pipe) {
+            self.watch_pipe(false);
+        }
         self.outbox.sending.want_room(false);
+        self.counted.unsent += self.queued() as u64;
         let buffer = |item| if let Item::Buffer(buffer) = item { Some(buffer) } else { None };
         self.outbox.take_unsent().into_iter().filter_map(buffer).collect()
     }
@@ -506,18 +390,18 @@ impl Sender {
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
-    pub fn finish(&mut self) -> Result<(), SendError> {
+    pub fn finish(&mut self) -> io::Result<()> {
         self.flush()?;
         self.outbox.end();
         Ok(())
     }
 
-    /// Hands over everything queued, and waits until the kernel has let go of all memory: of what went without a copy, until the peer
-    /// has acknowledged it. `false`: not in that time.
+    /// Hands over everything queued, and waits for `timeout` at most until the kernel has let go of all memory: of what went without a
+    /// copy, until the peer has acknowledged it. `false`: it has not.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
-    pub fn drain(&mut self, timeout: Duration) -> Result<bool, SendError> {
+    pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
         let look = |sender: &mut Self| {
             let is_flushed = sender.try_flush()?;
             Ok(match sender.reap() {
@@ -530,7 +414,7 @@ impl Sender {
     }
 
     /// Waits for room for what is queued; with nothing queued, for what the kernel tells of earlier sends, which it takes.
-    fn wait(&mut self, timeout: Duration) -> Result<(), SendError> {
+    fn wait(&mut self, timeout: Duration) -> io::Result<()> {
         if self.queued() > 0 {
             return self.wait_for_room(timeout).map_err(|error| self.error(error));
         }
@@ -543,11 +427,26 @@ impl Sender {
         Ok(())
     }
 
+    /// Prepares for a wait on the descriptor ([`AsFd`]) until it is readable: a flush can go on, or memory is free. Returns whether that is so
+    /// already; what was free has been taken back then.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn arm(&mut self) -> io::Result<bool> {
+        let is_free = self.reap() > 0;
+        self.wait_in_descriptor();
+        if is_free || self.queued() == 0 {
+            return Ok(is_free);
+        }
+        let wants_room = self.outbox.sending.wants_room();
+        stream::would_go_on(self.outbox.sending.socket(), wants_room).map_err(|error| self.error(error))
+    }
+
     /// The kernel's socket, for options and calls that are missing here. ([`AsFd`] gives a descriptor that can only be waited on.)
     ///
-    /// From then on nothing is sent by `MSG_ZEROCOPY`: the kernel numbers such calls of all who send on a socket together, and tells only
+    /// From then on nothing is sent by `MSG_ZEROCOPY`: the kernel numbers the calls of all descriptors of a socket together, and reports only
     /// the numbers when memory is free. Plain calls go on, and io_uring, whose completions say which call they are of. The error queue is
-    /// this sender's: memory whose completion was read by others does not come back before the sender is dropped.
+    /// this sender's: memory whose completion was read elsewhere does not come back before the sender is dropped.
     ///
     /// # Errors
     /// `Unsupported` in a forked child, unless its parent asked for the socket before the fork: the parent would go on with such calls.
@@ -568,29 +467,71 @@ impl Sender {
         self.outbox.sending.books.tally
     }
 
-    /// What was counted.
-    pub fn counters(&self) -> Counters {
+    /// Everything that was counted; `moved` are buffers, ranges and slices that the kernel took whole. Dropped is only what
+    /// [`close`](Self::close) gave up: what was not sent stays queued.
+    ///
+    /// # Errors
+    /// None; other kinds of halves have some.
+    pub fn stats(&self) -> io::Result<Stats> {
+        let Counted {
+            slices,
+            bytes,
+            flushes,
+            no_buffers_bytes,
+            abandoned_calls,
+            kept_bytes,
+            unsent,
+            dropped,
+        } = self.counted;
+        let counter = |name: &'static str, meaning, value| Counter { name: name.into(), meaning, value };
         let strange = self.outbox.sending.strange_completions();
-        Counters { strange_completions: strange, ..self.counters }
+        let ended = self.by_reference.as_ref().map_or(0, ByReference::ended_early);
+        let others = [
+            counter(
+                "no_buffers_bytes",
+                "Copied for want of memory to remember zero-copy calls by",
+                no_buffers_bytes,
+            ),
+            counter("ended_early", "Files and pipes that ended before the range that was to be sent", ended),
+            counter(
+                "abandoned_calls",
+                "Zero-copy calls that close gave up before the peer acknowledged them",
+                abandoned_calls,
+            ),
+            counter(
+                "kept_bytes",
+                "Bytes of theirs that come back when the peer acknowledges them or is reset",
+                kept_bytes,
+            ),
+        ];
+        let mut stats = Stats::moved(self.outbox.sending.next().ticket - unsent + slices, bytes);
+        stats.flushes = flushes;
+        let strange = counter("strange_completions", "Completions of calls that were never made", strange);
+        let dropped = counter("given_up", "Items of the queue that close did not hand over in time", dropped);
+        Ok(stats.with_dropped([dropped]).with_faults([strange]).with(others))
     }
 
-    /// Which ways are taken for published data, and why; `None` if none was sent.
+    /// Which methods are used for published data, and why; `None` if none was sent.
+    #[doc(hidden)]
     pub fn explain_published(&self) -> Option<Explanation<PublishedMethod>> {
         self.by_reference.as_ref().map(ByReference::explain)
     }
 
-    /// Which ways are taken for owned buffers, and why. What is shorter than a page goes by a plain call, and is booked as
+    /// Which methods are used for owned buffers, and what they were compared with. What is shorter than a page goes by a plain call, and is booked as
     /// [below threshold](Cause::BelowThreshold).
     pub fn explain(&self) -> Explanation<Method> {
         self.chooser.explain()
     }
 
-    /// Hands over everything queued and ends the stream, waits up to `timeout` until the peer has acknowledged what went without a copy,
-    /// and lets go. The kernel goes on sending what it still reads then. If that is pages of pools alone, and no io_uring instance of
-    /// another stream has them registered, they are replaced by others, so the buffers are home at once. Otherwise all of it stays as it
-    /// is, like that of a dropped sender: until the peer has acknowledged it, or, after two minutes, the connection is reset. What is
-    /// still queued is not sent, and the peer sees a reset.
-    pub fn close(mut self, timeout: Duration) -> Closed {
+    /// Hands over everything queued and ends the stream, waits for `timeout` at most until the peer has acknowledged what went without a
+    /// copy, and lets go. `false`: something was given up. Then the kernel goes on sending what it still reads. If that is pages of pools
+    /// alone, and no io_uring instance of another stream has them registered, they are replaced by others, so the buffers are home at once.
+    /// Otherwise all of it stays as it is, like that of a dropped sender: until the peer has acknowledged it, or, after two minutes, the
+    /// connection is reset. What is still queued is not sent, and the peer sees a reset. [`stats`](Self::stats) count what was given up.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn close(&mut self, timeout: Duration) -> io::Result<bool> {
         let start = Instant::now();
         let flushed = self.flush_timeout(timeout);
         self.outbox.end();
@@ -601,16 +542,16 @@ impl Sender {
             self.reap();
             Ok(false)
         };
-        let error = flushed.err().or(drained.err());
-        let (queued_bytes, ledger, counters) = (self.queued_bytes(), self.ledger(), self.counters());
+        self.counted.dropped += self.queued() as u64;
+        drop(self.take_unsent());
         let (abandoned_calls, kept_bytes) = self.outbox.give_up();
-        Closed { abandoned_calls, kept_bytes, queued_bytes, error, ledger, counters }
+        self.counted.abandoned_calls += abandoned_calls as u64;
+        self.counted.kept_bytes += kept_bytes as u64;
+        flushed.and(drained)
     }
 }
 
-fn is_no_buffers(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
-}
+sender_half!(Sender, Buffer);
 
 /// Books a call that is over, and returns what that proves.
 fn book(books: &mut Books, call: &Call, told: Told, peer: Option<IpAddr>, chooser: &mut Chooser) -> Evidence {
@@ -622,35 +563,32 @@ fn book(books: &mut Books, call: &Call, told: Told, peer: Option<IpAddr>, choose
     evidence
 }
 
-/// The kernel's reason, where it has one; `UnexpectedEof` where what is referred to has ended.
-fn of_transfer(error: TransferError) -> io::Error {
-    match error {
-        TransferError::Connection(source) => source,
-        ended @ TransferError::Ended { .. } => io::Error::new(io::ErrorKind::UnexpectedEof, ended),
-        other => io::Error::other(other),
-    }
-}
-
-/// For programs that write: the kernel copies, as [`send_slice`](Sender::send_slice) has it.
+/// For programs that write: the kernel copies, as by [`send_copy`](Sender::send_copy).
 impl io::Write for Sender {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Self::flush(self).map_err(|error| error.source)?;
-        self.send_some(bytes)
+        Self::flush(self)?;
+        let sent = self.send_some(bytes).map_err(|error| self.error(error))?;
+        self.counted.slices += 1;
+        Ok(sent)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Self::flush(self).map_err(|error| error.source)
+        Self::flush(self)
     }
 }
 
 impl AsFd for Sender {
-    /// A descriptor that is readable while the kernel has something to tell of what was sent ([`reap`](Sender::reap)), and, after
-    /// [`try_flush`](Sender::try_flush) left something in the queue, while there is room for more. Nothing can be sent on it: see
+    /// A descriptor that is readable when memory is free ([`reap`](Sender::reap)), and, after [`try_flush`](Sender::try_flush) or
+    /// [`arm`](Sender::arm) found something in the queue, when a flush can go on. Nothing can be sent on it: see
     /// [`kernel_socket`](Sender::kernel_socket).
     ///
     /// # Panics
     /// When it is first asked for, if the process has no descriptor left.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.outbox.sending.descriptor()
+        let descriptor = self.outbox.sending.descriptor();
+        if self.watches_pipe {
+            self.watch_pipe(true); // it may have been made now
+        }
+        descriptor
     }
 }

@@ -3,10 +3,12 @@
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
+use nocopy::Stats;
 use nocopy::integration::tc::{self, CountingDrop};
 use nocopy::integration::xdp::KernelVersion;
-use nocopy::tcp::{Builder, Socket};
+use nocopy::tcp::{Builder, Stream};
 use nocopy_lab::Lab;
 use nocopy_lab::patience::{uninterrupted, wait_until};
 
@@ -25,7 +27,7 @@ pub(crate) fn assert_same(received: &[u8], sent: &[u8], what: &str) {
 }
 
 /// A socket of ours at the left end, and an ordinary one at the right. The congestion control is one that every kernel has.
-pub(crate) fn connected(lab: &Lab, builder: Builder) -> (Socket, TcpStream) {
+pub(crate) fn connected(lab: &Lab, builder: Builder) -> (Stream, TcpStream) {
     let listener = listener(lab);
     connected_to(lab, builder, &listener)
 }
@@ -35,7 +37,7 @@ pub(crate) fn listener(lab: &Lab) -> TcpListener {
     lab.right().namespace().run(|| TcpListener::bind(address)).unwrap()
 }
 
-pub(crate) fn connected_to(lab: &Lab, builder: Builder, listener: &TcpListener) -> (Socket, TcpStream) {
+pub(crate) fn connected_to(lab: &Lab, builder: Builder, listener: &TcpListener) -> (Stream, TcpStream) {
     let to = listener.local_addr().unwrap();
     let builder = builder.congestion_control("reno");
     let socket = lab.left().namespace().run(|| builder.connect(to)).unwrap();
@@ -47,6 +49,13 @@ pub(crate) fn connected_to(lab: &Lab, builder: Builder, listener: &TcpListener) 
 /// Reads once.
 pub(crate) fn read_some(mut from: impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     uninterrupted(|| from.read(buffer))
+}
+
+/// Closes the sending half, and returns whether all was acknowledged, and what was counted.
+pub(crate) fn close(socket: Stream, timeout: Duration) -> (bool, Stats) {
+    let mut sender = socket.split().1;
+    let is_all = sender.close(timeout).expect("the connection stands");
+    (is_all, sender.stats().expect("nothing fails"))
 }
 
 /// Everything there is to be read.

@@ -32,7 +32,7 @@ fn main() {
     buffer.as_mut().unwrap()[0] = 1;
     let mut socket = udp::Socket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     socket.sender().send(udp::Message::segments(buffer, 700)).unwrap();
-    let mut socket = tcp::Socket::connect("127.0.0.1:9".parse().unwrap()).unwrap();
+    let mut socket = tcp::Stream::connect("127.0.0.1:9".parse().unwrap()).unwrap();
     let mut buffer = socket.sender().wait_buffer().unwrap();
     buffer.resize(1400);
     buffer.as_mut().unwrap()[0] = 1;

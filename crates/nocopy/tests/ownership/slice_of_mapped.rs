@@ -1,8 +1,8 @@
 //! What lies on mapped pages may change: it is no slice, and `unsafe` is needed to make it one. It is gone with its chunk.
-use nocopy::tcp::{Chunk, MappedBytes, Socket};
+use nocopy::tcp::{Chunk, MappedBytes, Stream};
 
 fn main() {
-    let mut socket = Socket::connect("127.0.0.1:9".parse().unwrap()).unwrap();
+    let mut socket = Stream::connect("127.0.0.1:9".parse().unwrap()).unwrap();
     let chunk = socket.receiver().receive().unwrap().unwrap();
     let mapped = chunk.mapped();
     drop(chunk); //~ E0505

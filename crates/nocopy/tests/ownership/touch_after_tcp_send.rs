@@ -1,7 +1,7 @@
-use nocopy::tcp::Socket;
+use nocopy::tcp::Stream;
 
 fn main() {
-    let mut socket = Socket::connect("127.0.0.1:9".parse().unwrap()).unwrap();
+    let mut socket = Stream::connect("127.0.0.1:9".parse().unwrap()).unwrap();
     let mut buffer = socket.sender().wait_buffer().unwrap();
     buffer.resize(1400);
     socket.sender().send(buffer).unwrap();

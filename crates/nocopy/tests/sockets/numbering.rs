@@ -250,8 +250,8 @@ fn a_forked_child_is_not_given_the_kernels_socket() {
     let there = bound();
     let mut socket = Socket::builder().method(Method::ZeroCopy).bind(LOOPBACK.parse().unwrap()).unwrap();
     socket.connect(there.local_addr().unwrap()).unwrap();
-    let (mut stream, _peer) = connected(tcp::Socket::builder());
-    let (mut given, _other_peer) = connected(tcp::Socket::builder());
+    let (mut stream, _peer) = connected(tcp::Stream::builder());
+    let (mut given, _other_peer) = connected(tcp::Stream::builder());
     given.sender().kernel_socket().unwrap();
     ForkedChild::start(|| {
         let refused = [socket.sender().kernel_socket().err(), stream.sender().kernel_socket().err()];
@@ -269,12 +269,12 @@ fn a_forked_child_is_not_given_the_kernels_socket() {
 
 #[test]
 fn room_is_not_told_of_when_the_queue_was_taken_back() {
-    let (mut socket, mut peer) = connected(tcp::Socket::builder().send_buffer(64 << 10));
+    let (mut socket, mut peer) = connected(tcp::Stream::builder().send_buffer(64 << 10));
     let sender = socket.sender();
     sender.send(vec![1; 8 << 20]).unwrap();
     assert!(!sender.try_flush().unwrap() && !is_readable(&sender));
     sender.take_unsent();
-    let handed_over = sender.counters().sent_bytes as usize;
+    let handed_over = sender.stats().unwrap().bytes as usize;
     std::io::Read::read_exact(&mut peer, &mut vec![0; handed_over]).unwrap();
     wait_until("nothing to tell", || {
         sender.reap();
@@ -282,7 +282,7 @@ fn room_is_not_told_of_when_the_queue_was_taken_back() {
     });
 }
 
-fn connected(builder: tcp::Builder) -> (tcp::Socket, TcpStream) {
+fn connected(builder: tcp::Builder) -> (tcp::Stream, TcpStream) {
     let listener = TcpListener::bind(LOOPBACK).unwrap();
     let socket = builder.connect(listener.local_addr().unwrap()).unwrap();
     let peer = listener.accept().unwrap().0;
@@ -293,7 +293,7 @@ fn connected(builder: tcp::Builder) -> (tcp::Socket, TcpStream) {
 #[test]
 fn what_a_stream_is_waited_for_by_cannot_be_sent_on() {
     use std::io::Write as _;
-    let (socket, mut peer) = connected(tcp::Socket::builder().send_buffer(64 << 10));
+    let (socket, mut peer) = connected(tcp::Stream::builder().send_buffer(64 << 10));
     assert!(is_for_waiting_only(&socket));
     let (mut receiver, mut sender) = socket.split();
     assert!(is_for_waiting_only(&receiver) && is_for_waiting_only(&sender));
@@ -318,7 +318,7 @@ fn what_a_stream_is_waited_for_by_cannot_be_sent_on() {
 }
 
 /// Sends something by `MSG_ZEROCOPY`, if that may be, and returns whether it was.
-fn goes_without_copy(socket: &mut tcp::Socket, peer: &mut impl std::io::Read) -> bool {
+fn goes_without_copy(socket: &mut tcp::Stream, peer: &mut impl std::io::Read) -> bool {
     const BYTES: usize = 64 << 10;
     let sender = socket.sender();
     let before = sender.ledger().copied_bytes(Cause::SocketCall);
@@ -331,7 +331,7 @@ fn goes_without_copy(socket: &mut tcp::Socket, peer: &mut impl std::io::Read) ->
 
 #[test]
 fn a_stream_that_others_can_send_on_has_no_numbered_calls() {
-    let builder = || tcp::Socket::builder().method(tcp::Method::ZeroCopy);
+    let builder = || tcp::Stream::builder().method(tcp::Method::ZeroCopy);
     let (mut socket, mut peer) = connected(builder());
     assert!(goes_without_copy(&mut socket, &mut peer));
     socket.sender().kernel_socket().unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use nocopy::tcp::Socket;
+use nocopy::tcp::Stream;
 use nocopy_lab::patience::wait_until;
 
 use crate::common::calls::{POLL, this_thread, wait_until_in};
@@ -87,7 +87,7 @@ fn signals_do_not_end_connecting() {
             thread::sleep(Duration::from_millis(5));
         }
     });
-    let connected = Socket::connect(address);
+    let connected = Stream::connect(address);
     is_over.store(true, Relaxed);
     signals.join().unwrap();
     connected.unwrap();

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use nocopy::Pool;
-use nocopy::tcp::Socket;
+use nocopy::tcp::Stream;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::common::PATIENCE;
@@ -64,7 +64,7 @@ fn ten_thousand_share_a_pool_and_none_starves() {
     }
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let pool = Pool::new(64, 16 << 10).unwrap();
-    let listener = Socket::builder().send_pool(&pool).listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = Stream::builder().send_pool(&pool).listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let to = listener.local_address().unwrap();
     let (tell, told) = mpsc::channel();
     let clients = thread::spawn(move || {
@@ -73,7 +73,7 @@ fn ten_thousand_share_a_pool_and_none_starves() {
     });
     let before = resident_bytes();
     // In the order in which they were made.
-    let mut sockets: Vec<Socket> = (0..CONNECTIONS).map(|_| listener.accept().unwrap().0).collect();
+    let mut sockets: Vec<Stream> = (0..CONNECTIONS).map(|_| listener.accept().unwrap().0).collect();
     for round in 0..ROUNDS {
         for (number, socket) in sockets.iter_mut().enumerate() {
             let mut buffer =

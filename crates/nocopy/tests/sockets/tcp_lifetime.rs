@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use nocopy::tcp::{Builder, Method, Sender, Socket};
+use nocopy::tcp::{Builder, Method, Sender, Stream};
 use nocopy::{Buffer, Pool, Port};
 use nocopy_lab::patience::wait_until;
 
@@ -19,7 +19,7 @@ use crate::common::calls::{POLL, SLEEP, count_calls};
 use crate::common::forks::ForkedChild;
 use crate::common::lab;
 use crate::common::stream::{
-    PATIENCE, assert_same, connected, lose, pattern, read_all, reading, wait_for_retransmission,
+    PATIENCE, assert_same, close, connected, lose, pattern, read_all, reading, wait_for_retransmission,
 };
 use crate::common::{SECOND, scribble};
 
@@ -40,7 +40,7 @@ macro_rules! lose {
 
 /// The send buffer takes all pieces at once.
 fn builder(method: Method, pool: &Pool) -> Builder {
-    Socket::builder().method(method).send_pool(pool).send_buffer(4 << 20)
+    Stream::builder().method(method).send_pool(pool).send_buffer(4 << 20)
 }
 
 fn pool() -> Pool {
@@ -104,10 +104,9 @@ fn closing_by_force_brings_buffers_home_and_what_was_sent_arrives() {
         let (mut socket, peer) = connected(&lab, builder(method, &pool));
         let loss = lose!(lab);
         let sent = send_of_pool(socket.sender());
-        let closed = socket.split().1.close(Duration::ZERO);
-        assert!(closed.abandoned_calls > 0 && closed.error.is_none(), "{method}: {closed:?}");
-        assert_eq!((closed.queued_bytes, closed.ledger.bytes()), (0, 0), "{method}: {closed:?}");
-        assert_eq!(closed.kept_bytes, 0, "{method}: {closed:?}");
+        let (is_all, stats) = close(socket, Duration::ZERO);
+        assert!(!is_all && stats["abandoned_calls"] > 0, "{method}: {stats}");
+        assert_eq!((stats.dropped, stats["kept_bytes"]), (0, 0), "{method}: {stats}");
         assert_eq!(scribble(&pool), pool.total(), "{method}: every buffer of the pool is home");
         wait_for_retransmission(&loss);
         wait_for_retransmission(&loss);
@@ -129,9 +128,9 @@ fn memory_that_cannot_be_replaced_comes_back_after_closing_by_force() {
             let sent =
                 if has_ring { send_of_pool(socket.sender()) } else { send_all(socket.sender(), &gone) };
             let away = pool.total() - pool.at_home();
-            let closed = socket.split().1.close(Duration::ZERO);
-            assert!(closed.abandoned_calls > 0 && closed.error.is_none(), "{method}: {closed:?}");
-            assert_eq!(closed.kept_bytes, sent.len(), "{method}: {closed:?}");
+            let (is_all, stats) = close(socket, Duration::ZERO);
+            assert!(!is_all && stats["abandoned_calls"] > 0, "{method}: {stats}");
+            assert_eq!(stats["kept_bytes"], sent.len() as u64, "{method}: {stats}");
             assert_eq!(scribble(&pool), pool.total() - away, "{method}: they are still read");
             assert_eq!(gone.load(Relaxed), 0, "{method}: as is the program's own memory");
             wait_for_retransmission(&loss);
@@ -210,8 +209,8 @@ fn frames_are_held_like_any_memory() {
             }
             assert!(socket.sender().try_flush().unwrap());
             if by_force {
-                let closed = socket.split().1.close(Duration::ZERO);
-                assert_eq!(closed.kept_bytes, sent.len(), "{method}: frames have no others in their place");
+                let kept_bytes = close(socket, Duration::ZERO).1["kept_bytes"];
+                assert_eq!(kept_bytes, sent.len() as u64, "{method}: frames have no others in their place");
             } else {
                 drop(socket);
             }
@@ -235,14 +234,13 @@ fn frames_are_held_like_any_memory() {
 fn what_is_queued_when_a_stream_is_closed_is_no_silent_end() {
     for method in Method::ALL {
         let (lab, pool) = (lab!(), pool());
-        let (socket, mut peer) =
-            connected(&lab, Socket::builder().method(method).send_pool(&pool).send_buffer(32 << 10));
-        let mut sender = socket.split().1;
+        let (mut socket, mut peer) =
+            connected(&lab, Stream::builder().method(method).send_pool(&pool).send_buffer(32 << 10));
         let bytes = pattern(0, 8 << 20);
-        sender.send(bytes.clone()).unwrap();
+        socket.sender().send(bytes.clone()).unwrap();
         // The peer reads only behind this: by itself it returns.
-        let closed = sender.close(SECOND / 5);
-        assert!(closed.queued_bytes > 0 && closed.error.is_none(), "{method}: {closed:?}");
+        let (is_all, stats) = close(socket, SECOND / 5);
+        assert!(!is_all && stats.dropped == 1, "{method}: {stats}");
         let mut part = Vec::new();
         let error = peer.read_to_end(&mut part).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{method}");
@@ -313,10 +311,10 @@ fn a_ring_without_places_is_no_reason_to_wait_or_to_spin() {
     sender.finish().unwrap();
     assert!(sender.drain(PATIENCE).unwrap());
     assert_same(&reader.join().unwrap(), &sent, "the stream");
-    let (ledger, counters) = (sender.ledger(), sender.counters());
+    let (ledger, stats) = (sender.ledger(), sender.stats().unwrap());
     assert_eq!(ledger.bytes(), sent.len() as u64, "{ledger}");
-    assert!(counters.no_buffers_bytes > 0, "{counters:?}");
-    assert_eq!(ledger.copied_bytes(nocopy::Cause::NoBuffers), counters.no_buffers_bytes, "{ledger}");
+    assert!(stats["no_buffers_bytes"] > 0, "{stats}");
+    assert_eq!(ledger.copied_bytes(nocopy::Cause::NoBuffers), stats["no_buffers_bytes"], "{ledger}");
 }
 
 /// How long a child may stay.
@@ -362,7 +360,7 @@ fn a_fork_does_not_come_between_a_stream_and_its_memory() {
         // The same buffers again, while the child is there.
         let again = pattern(11, 20 * 8000);
         for bytes in again.chunks(8000) {
-            let mut buffer = sender.wait_buffer().unwrap();
+            let mut buffer = sender.wait_buffer(PATIENCE).unwrap().expect("a buffer");
             buffer.fill(bytes).unwrap();
             sender.send(buffer).unwrap();
         }
@@ -429,7 +427,7 @@ fn a_forked_child_changes_nothing_for_its_parents_stream() {
         socket.sender().finish().unwrap();
         assert_same(&reader.join().unwrap(), &[sent, more].concat(), method.name());
         assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}");
-        assert_eq!(socket.sender().counters().strange_completions, 0, "{method}");
+        assert_eq!(socket.sender().stats().unwrap().faults, 0, "{method}");
         drop(socket);
         assert_eq!((pool.at_home(), gone.load(Relaxed)), (pool.total(), PIECES / 3), "{method}");
     }

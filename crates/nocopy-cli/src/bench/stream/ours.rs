@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nocopy::tcp::{Method, Publisher, Receiver, Receiving, Sender, Socket};
+use nocopy::tcp::{Method, Published, ReceiveMethod, Receiver, Sender, Stream};
 use nocopy::{Buffer, Pool};
 
 use super::send::{CHUNK_BYTES, fill};
@@ -34,7 +34,7 @@ pub(super) fn send(
     // What may be locked is shared with the ring of the trial before, which the kernel takes apart when its process is gone already.
     let give_up = Instant::now() + PATIENCE;
     let mut socket = loop {
-        let builder = Socket::builder().send_pool(&pool);
+        let builder = Stream::builder().send_pool(&pool);
         let builder = match method {
             Some(method) => builder.method(method),
             None => builder,
@@ -49,9 +49,9 @@ pub(super) fn send(
     };
     drop(stream);
     let sender = socket.sender();
-    send_round(sender, meter).map_err(io::Error::other)?;
-    sender.finish().map_err(io::Error::other)?;
-    if !sender.drain(PATIENCE).map_err(io::Error::other)? {
+    send_round(sender, meter)?;
+    sender.finish()?;
+    if !sender.drain(PATIENCE)? {
         return Err(io::Error::new(io::ErrorKind::TimedOut, "the last bytes were never acknowledged"));
     }
     Ok(Evidence::of(&sender.ledger()))
@@ -65,28 +65,23 @@ fn is_short_of_memory(error: &(dyn std::error::Error + 'static)) -> bool {
 
 /// Sends published data by what is found best for them.
 pub(super) fn publish(stream: TcpStream, source_bytes: usize, meter: &mut Meter<'_>) -> io::Result<Evidence> {
-    let mut publisher = Publisher::new(source_bytes).map_err(io::Error::other)?;
-    fill(&mut publisher);
-    let data = publisher.publish().map_err(io::Error::other)?;
-    let mut socket = Socket::builder().wrap(stream).map_err(io::Error::other)?;
+    let data = Published::written(source_bytes, fill).map_err(io::Error::other)?;
+    let mut socket = Stream::builder().wrap(stream).map_err(io::Error::other)?;
     let sender = socket.sender();
     let mut offset = 0;
     while meter.sending() {
         let range = offset..offset + CHUNK_BYTES as u64;
-        sender.send_published(&data, range).map_err(io::Error::other)?;
-        sender.flush().map_err(io::Error::other)?;
+        sender.send_published(&data, range)?;
+        sender.flush()?;
         meter.count(CHUNK_BYTES)?;
         offset = (offset + CHUNK_BYTES as u64) % source_bytes as u64;
     }
-    sender.finish().map_err(io::Error::other)?;
+    sender.finish()?;
     Ok(Evidence::of(&sender.ledger()))
 }
 
 /// Buffers go round, whatever the socket makes of them: whoever takes them last in first out sends from a cache.
-fn send_round(
-    sender: &mut Sender,
-    meter: &mut Meter<'_>,
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+fn send_round(sender: &mut Sender, meter: &mut Meter<'_>) -> io::Result<()> {
     let mut home: VecDeque<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
     for buffer in &mut home {
         buffer.resize(BUFFER_BYTES);
@@ -96,10 +91,10 @@ fn send_round(
         for _ in 0..CHUNK_BYTES / BUFFER_BYTES {
             let mut buffer = match home.pop_front() {
                 Some(buffer) => buffer,
-                None => sender.wait_buffer()?,
+                None => sender.wait_buffer(Duration::MAX)?.expect("no limit"),
             };
             buffer.resize(BUFFER_BYTES);
-            sender.send(buffer)?;
+            sender.send(buffer).map_err(|rejected| rejected.reason)?;
         }
         sender.flush()?;
         home.extend(std::iter::from_fn(|| sender.buffer()));
@@ -110,20 +105,22 @@ fn send_round(
 }
 
 /// Receives chunks, and reads every byte.
-pub(super) fn receive(stream: TcpStream, receiving: Receiving, mut meter: Meter<'_>) -> io::Result<Report> {
-    let pool = Receiver::pool()?;
-    let mut receiver = Receiver::new(Arc::new(stream.into()), receiving, pool).map_err(io::Error::other)?;
-    while let Some(chunk) = receiver.receive().map_err(io::Error::other)? {
+pub(super) fn receive(
+    stream: TcpStream,
+    method: Option<ReceiveMethod>,
+    mut meter: Meter<'_>,
+) -> io::Result<Report> {
+    let mut receiver = Receiver::new(Arc::new(stream.into()), method, None).map_err(io::Error::other)?;
+    while let Some(chunk) = receiver.receive()? {
         chunk.for_each_part(frame::read);
         let bytes = chunk.len();
         receiver.recycle(chunk);
         meter.count(bytes)?;
     }
     let ledger = receiver.ledger();
-    let mapped_bytes = receiver.diagnosis().mapped_bytes;
     Ok(Report {
         reading: meter.finish(),
         evidence: Some(Evidence::of(&ledger)),
-        mapped_fraction: Some(mapped_bytes as f64 / ledger.bytes().max(1) as f64),
+        mapped_fraction: Some(ledger.zero_copy_bytes() as f64 / ledger.bytes().max(1) as f64),
     })
 }

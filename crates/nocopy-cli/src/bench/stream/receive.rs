@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::net::TcpStream;
 
-use nocopy::tcp::Receiving;
+use nocopy::tcp::ReceiveMethod;
 use rustix::net::{RecvFlags, recv};
 use serde::{Deserialize, Serialize};
 
@@ -51,8 +51,8 @@ pub(super) fn run(mut stream: TcpStream, way: ReceiveWay, mut meter: Meter<'_>) 
         ReceiveWay::Unread { buffer_bytes } => by_hand(&mut stream, buffer_bytes, &mut meter, |_| ())?,
         ReceiveWay::Recv { buffer_bytes } => by_hand(&mut stream, buffer_bytes, &mut meter, frame::read)?,
         ReceiveWay::Discard => discard(&stream, &mut meter)?,
-        ReceiveWay::Auto => return ours::receive(stream, Receiving::Auto, meter),
-        ReceiveWay::Mapped => return ours::receive(stream, Receiving::Mapped, meter),
+        ReceiveWay::Auto => return ours::receive(stream, None, meter),
+        ReceiveWay::Mapped => return ours::receive(stream, Some(ReceiveMethod::Mapped), meter),
     }
     let evidence = Some(Evidence::copied(SOCKET_CAUSE));
     Ok(Report { reading: meter.finish(), evidence, ..Report::default() })

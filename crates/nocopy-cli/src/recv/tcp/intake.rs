@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nocopy::Ledger;
 use nocopy::pool::Pool;
-use nocopy::tcp::{Chunk, Receiver, Receiving};
+use nocopy::tcp::{Chunk, ReceiveMethod, Receiver};
 
 /// The longest wait for bytes: after it the user may want the end.
 const WAIT: Duration = Duration::from_millis(50);
@@ -22,18 +22,22 @@ pub(super) struct Intake {
 }
 
 impl Intake {
-    pub(super) fn new(socket: Arc<OwnedFd>, receiving: Receiving) -> io::Result<Self> {
-        let pool = match receiving {
-            Receiving::Recv { bytes } => Pool::new(BUFFERS, bytes as usize)?,
-            _ => Receiver::pool()?,
+    pub(super) fn new(socket: Arc<OwnedFd>, method: Option<ReceiveMethod>) -> io::Result<Self> {
+        let pool = match method {
+            Some(ReceiveMethod::Recv { bytes }) => Some(Pool::new(BUFFERS, bytes as usize)?),
+            _ => None,
         };
-        let receiver = Receiver::new(socket, receiving, pool).map_err(io::Error::other)?;
-        Ok(Self { receiver, is_mapping: receiving == Receiving::Mapped })
+        let receiver = Receiver::new(socket, method, pool).map_err(io::Error::other)?;
+        Ok(Self { receiver, is_mapping: method == Some(ReceiveMethod::Mapped) })
     }
 
-    /// What has come, perhaps after waiting; nothing at the end. [`io::ErrorKind::WouldBlock`]: nothing came in a while.
+    /// What has come, perhaps after waiting; nothing if nothing came in a while, or [at the end](Self::is_finished).
     pub(super) fn take(&mut self) -> io::Result<Option<Chunk>> {
-        Ok(self.receiver.receive_timeout(WAIT)?)
+        self.receiver.receive_timeout(WAIT)
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.receiver.is_finished()
     }
 
     pub(super) fn recycle(&mut self, chunk: Chunk) {
@@ -49,7 +53,7 @@ impl Intake {
         let mut said = self.receiver.explain().to_string();
         if self.is_mapping {
             said.push('\n');
-            said.push_str(&self.receiver.diagnosis().to_string());
+            said.push_str(&self.receiver.why_not_mapped());
         }
         said.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()
     }

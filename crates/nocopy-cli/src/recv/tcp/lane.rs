@@ -90,12 +90,8 @@ impl Lane<'_> {
         while !progress.stop.load(Ordering::Relaxed) {
             let chunk = match self.intake.take() {
                 Ok(Some(chunk)) => chunk,
-                Ok(None) => return Why::End,
-                Err(error)
-                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
-                {
-                    continue;
-                }
+                Ok(None) if self.intake.is_finished() => return Why::End,
+                Ok(None) => continue,
                 Err(error) => return Why::Broken(error),
             };
             let now = start.elapsed();

@@ -231,12 +231,14 @@ impl<'a> Reception<'a> {
             let Head { number, offset, length, .. } = head;
             let count = Count::nothing(run.has_checksums());
             let socket = Arc::new(OwnedFd::from(stream));
-            let begun = Intake::new(Arc::clone(&socket), self.arguments.stream.receive).and_then(|intake| {
-                let lane = Lane { number, intake, offset, length, count, sink: self.sink };
-                let (start, progress) = (self.start, Arc::clone(&self.progress));
-                let lane = thread::Builder::new().spawn_scoped(scope, move || lane.run(start, &progress))?;
-                Ok(Reading { socket, lane })
-            });
+            let begun =
+                Intake::new(Arc::clone(&socket), self.arguments.stream.receive.0).and_then(|intake| {
+                    let lane = Lane { number, intake, offset, length, count, sink: self.sink };
+                    let (start, progress) = (self.start, Arc::clone(&self.progress));
+                    let lane =
+                        thread::Builder::new().spawn_scoped(scope, move || lane.run(start, &progress))?;
+                    Ok(Reading { socket, lane })
+                });
             match begun {
                 Ok(running) => run.running.push(running),
                 Err(source) => {

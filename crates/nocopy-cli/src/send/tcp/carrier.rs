@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nocopy::Ledger;
 use nocopy::pool::{Buffer, Pool};
-use nocopy::tcp::{Method, OpenError, Published, SendError, Sender, Socket};
+use nocopy::tcp::{Method, OpenError, Published, Sender, Stream};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
@@ -28,7 +28,7 @@ const BUFFERS_MAX: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Carrier {
-    socket: Socket,
+    socket: Stream,
 }
 
 /// What a carrier did.
@@ -48,7 +48,7 @@ impl Carrier {
     ) -> Result<Self, OpenError> {
         let buffers = (POOL_BYTES / piece_bytes.max(1)).clamp(BUFFERS_MIN, BUFFERS_MAX);
         let pool = Pool::new(buffers as u32, piece_bytes).map_err(OpenError::Memory)?;
-        let mut builder = Socket::builder().send_pool(&pool);
+        let mut builder = Stream::builder().send_pool(&pool);
         if let Some(method) = method {
             builder = builder.method(method);
         }
@@ -60,7 +60,7 @@ impl Carrier {
 
     /// A buffer to be written and [sent](Self::send); none while all are on their way.
     pub(super) fn buffer(&mut self) -> io::Result<Option<Buffer>> {
-        self.socket.sender().wait_buffer_timeout(WAIT).map_err(of_kernel)
+        self.socket.sender().wait_buffer(WAIT)
     }
 
     pub(super) fn recycle(&mut self, buffer: Buffer) {
@@ -69,16 +69,16 @@ impl Carrier {
 
     pub(super) fn send(&mut self, buffer: Buffer) -> io::Result<()> {
         let sender = self.socket.sender();
-        sender.send(buffer).map_err(|rejected| io::Error::other(rejected.reason))?;
+        sender.send(buffer).map_err(|rejected| rejected.reason)?;
         if sender.queued_bytes() >= BATCH_BYTES {
-            sender.try_flush().map_err(of_kernel)?;
+            sender.try_flush()?;
         }
         Ok(())
     }
 
     /// Sends published bytes by reference.
     pub(super) fn refer_published(&mut self, bytes: &Published, range: Range<u64>) -> io::Result<()> {
-        self.socket.sender().send_published(bytes, range).map_err(io::Error::other)?;
+        self.socket.sender().send_published(bytes, range)?;
         Ok(())
     }
 
@@ -90,8 +90,9 @@ impl Carrier {
     }
 
     /// Hands over what is queued, perhaps after waiting for the other end to take some. `false`: it has not taken all yet.
+    /// [`io::ErrorKind::UnexpectedEof`]: the file became shorter.
     pub(super) fn advance(&mut self) -> io::Result<bool> {
-        self.socket.sender().flush_timeout(WAIT).map_err(of_kernel)
+        self.socket.sender().flush_timeout(WAIT)
     }
 
     /// Bytes that were given to it, and that the kernel did not take.
@@ -101,7 +102,7 @@ impl Carrier {
 
     /// Tells the other end that nothing more comes.
     pub(super) fn finish(&mut self) -> io::Result<()> {
-        self.socket.sender().finish().map_err(of_kernel)
+        self.socket.sender().finish()
     }
 
     /// Waits until the other end has closed too, or has had time to: who closes a connection on which something has come, which nobody
@@ -131,9 +132,4 @@ impl Carrier {
         }
         Account { report, ledger: sender.ledger() }
     }
-}
-
-/// The kernel's reason. [`io::ErrorKind::UnexpectedEof`]: the file became shorter.
-fn of_kernel(error: SendError) -> io::Error {
-    error.source
 }

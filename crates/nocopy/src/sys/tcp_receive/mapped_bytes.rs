@@ -62,7 +62,7 @@ impl<'pages> MappedBytes<'pages> {
 
     /// The byte at that place, as it is now; `None` behind the last one.
     #[inline]
-    pub fn get(&self, index: usize) -> Option<u8> {
+    fn get(&self, index: usize) -> Option<u8> {
         // SAFETY: within the bytes. The read is volatile, so it is made once, and nothing is concluded from it about any other.
         (index < self.len).then(|| unsafe { self.first.add(index).read_volatile() })
     }
@@ -82,7 +82,7 @@ impl<'pages> MappedBytes<'pages> {
     }
 
     /// A copy.
-    pub fn to_vec(&self) -> Vec<u8> {
+    pub(crate) fn to_vec(self) -> Vec<u8> {
         let mut copied = Vec::with_capacity(self.len);
         // SAFETY: the vector has room for them, and then is as long as what was written.
         unsafe {
@@ -115,7 +115,7 @@ impl<'pages> MappedBytes<'pages> {
     }
 
     /// The first one. Reads should be volatile.
-    pub const fn as_ptr(&self) -> *const u8 {
+    pub(crate) const fn as_ptr(&self) -> *const u8 {
         self.first.as_ptr()
     }
 

@@ -16,7 +16,8 @@ use super::*;
 use crate::engine::calls::{RECEIVE, this_thread, wait_until_in};
 use crate::sys::tcp_receive::local_sender::RingPages;
 use crate::sys::udp_send;
-use crate::tcp::{Finding, Socket};
+use crate::tcp::Stream;
+use crate::tcp::diagnosis::Finding;
 
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -126,8 +127,8 @@ fn over_veth(lab: &Lab) -> (TcpStream, TcpStream) {
     })
 }
 
-fn receiver_of(stream: TcpStream, receiving: Receiving) -> Receiver {
-    Receiver::new(Arc::new(stream.into()), receiving, Receiver::pool().unwrap()).unwrap()
+fn receiver_of(stream: TcpStream, receiving: Option<ReceiveMethod>) -> Receiver {
+    Receiver::new(Arc::new(stream.into()), receiving, None).unwrap()
 }
 
 fn in_another_thread(mut stream: TcpStream, what: Sending) -> JoinHandle<TcpStream> {
@@ -138,18 +139,22 @@ fn in_another_thread(mut stream: TcpStream, what: Sending) -> JoinHandle<TcpStre
 }
 
 /// The next chunk. A wait with a time limit ends also when the process is stopped and goes on (SIGSTOP, SIGCONT): then there is another.
-fn next_chunk(receiver: &mut Receiver) -> Result<Option<Chunk>, ReceiveError> {
+fn next_chunk(receiver: &mut Receiver) -> io::Result<Option<Chunk>> {
     let give_up = Instant::now() + LONGEST;
     loop {
-        match receiver.receive_timeout(LONGEST) {
-            Err(ReceiveError::WouldBlock) if Instant::now() < give_up => {}
-            received => return received,
+        match receiver.receive_timeout(LONGEST)? {
+            None if !receiver.is_finished() && Instant::now() < give_up => {}
+            received => return Ok(received),
         }
     }
 }
 
 /// Receives all of what is sent, checks it and drops it at once.
-fn transfer((sender, receiver): (TcpStream, TcpStream), receiving: Receiving, what: Sending) -> Receiver {
+fn transfer(
+    (sender, receiver): (TcpStream, TcpStream),
+    receiving: Option<ReceiveMethod>,
+    what: Sending,
+) -> Receiver {
     let sender = in_another_thread(sender, what);
     let mut receiver = receiver_of(receiver, receiving);
     let mut expected = Expected::default();
@@ -163,14 +168,14 @@ fn transfer((sender, receiver): (TcpStream, TcpStream), receiving: Receiving, wh
     receiver
 }
 
-const WAYS: [Receiving; 7] = [
-    Receiving::Auto,
-    Receiving::Mapped,
-    Receiving::Recv { bytes: 1 },
-    Receiving::Recv { bytes: 4096 },
-    Receiving::Recv { bytes: 65_536 },
-    Receiving::Recv { bytes: 99_991 },
-    Receiving::Recv { bytes: 1 << 20 },
+const WAYS: [Option<ReceiveMethod>; 7] = [
+    None,
+    Some(ReceiveMethod::Mapped),
+    Some(ReceiveMethod::Recv { bytes: 1 }),
+    Some(ReceiveMethod::Recv { bytes: 4096 }),
+    Some(ReceiveMethod::Recv { bytes: 65_536 }),
+    Some(ReceiveMethod::Recv { bytes: 99_991 }),
+    Some(ReceiveMethod::Recv { bytes: 1 << 20 }),
 ];
 
 #[test]
@@ -180,7 +185,8 @@ fn streams_arrive_as_they_were_sent_in_every_way() {
             [(1447, false), (4096, true), (61_440, true), (65_536, false), (999_999, true)]
         {
             // A byte a call takes its time.
-            let bytes = if receiving == (Receiving::Recv { bytes: 1 }) { 30_001 } else { 7_654_321 };
+            let bytes =
+                if receiving == (Some(ReceiveMethod::Recv { bytes: 1 })) { 30_001 } else { 7_654_321 };
             transfer(over_loopback(), receiving, Sending { bytes, write_bytes, zero_copy });
         }
         transfer(over_loopback(), receiving, Sending { bytes: 2001, write_bytes: 1, zero_copy: false });
@@ -206,7 +212,7 @@ fn a_message_is_received_when_it_is_there_however_short() {
 
 /// Sends 60,000 bytes in parts, each of the first five when the receiver is seen to wait for 50,000. `None`: the wait was over before,
 /// as it is after a stop of the whole process.
-fn waited_for_enough(receiving: Receiving) -> Option<(TcpStream, Receiver, Expected)> {
+fn waited_for_enough(receiving: Option<ReceiveMethod>) -> Option<(TcpStream, Receiver, Expected)> {
     const PART_BYTES: usize = 10_000;
     let (mut sender, stream) = over_loopback();
     let mut receiver = receiver_of(stream, receiving);
@@ -232,7 +238,7 @@ fn waited_for_enough(receiving: Receiving) -> Option<(TcpStream, Receiver, Expec
 
 #[test]
 fn a_wait_for_more_ends_by_enough_by_time_or_at_the_end() {
-    for receiving in [Receiving::Recv { bytes: 64 << 10 }, Receiving::Mapped, Receiving::Auto] {
+    for receiving in [Some(ReceiveMethod::Recv { bytes: 64 << 10 }), Some(ReceiveMethod::Mapped), None] {
         let waited = (0..5).find_map(|_| waited_for_enough(receiving));
         let (mut sender, mut receiver, mut expected) = waited.expect("woken for less");
         // Less than that: when it has waited for long enough.
@@ -253,15 +259,44 @@ fn a_wait_for_more_ends_by_enough_by_time_or_at_the_end() {
 }
 
 #[test]
-fn who_does_not_wait_is_told_that_nothing_is_there() {
+fn every_way_to_wait_finds_what_comes_and_ends_in_time() {
+    let (spin, delay) = (Duration::from_millis(5), Duration::from_millis(20));
+    let waits =
+        [Wait::Spin, Wait::Interrupt, Wait::Adaptive { spin }, Wait::Coalesced { packets: 100, delay }];
+    for (wait, method) in waits.into_iter().flat_map(|wait| [(wait, None), (wait, WAYS[1])]) {
+        let (mut peer, stream) = over_loopback();
+        let mut receiver = receiver_of(stream, method);
+        receiver.set_wait(wait);
+        for timeout in [Duration::from_millis(2), Duration::from_millis(20)] {
+            let started = Instant::now();
+            assert!(receiver.receive_timeout(timeout).unwrap().is_none() && !receiver.is_finished());
+            assert!(started.elapsed() >= timeout / 2, "{wait:?}");
+        }
+        let later = thread::spawn(move || {
+            thread::sleep(3 * delay);
+            peer.write_all(b"x").unwrap();
+            peer
+        });
+        assert_eq!(receiver.receive().unwrap().unwrap().to_vec(), b"x", "{wait:?}");
+        assert!(!receiver.arm().unwrap());
+        drop(later.join().unwrap());
+        assert!(receiver.receive_timeout(LONGEST).unwrap().is_none() && receiver.is_finished(), "{wait:?}");
+        assert!(receiver.arm().unwrap(), "the end is there");
+        let stats = receiver.stats().unwrap();
+        assert_eq!((stats.moved, stats.bytes, stats.dropped), (1, 1, 0), "{wait:?}: {stats}");
+    }
+}
+
+#[test]
+fn a_receiver_that_does_not_wait_says_that_nothing_is_there() {
     for receiving in WAYS {
         let (mut peer, receiver) = over_loopback();
         receiver.set_nonblocking(true).unwrap();
         let mut receiver = receiver_of(receiver, receiving);
-        assert!(matches!(receiver.try_receive(), Err(ReceiveError::WouldBlock)));
+        assert!(receiver.try_receive().unwrap().is_none() && !receiver.is_finished());
         let (started, timeout, mut waits) = (Instant::now(), Duration::from_millis(30), 0);
         while started.elapsed() < timeout {
-            assert!(matches!(receiver.receive_timeout(timeout), Err(ReceiveError::WouldBlock)));
+            assert!(receiver.receive_timeout(timeout).unwrap().is_none() && !receiver.is_finished());
             waits += 1;
         }
         // One, and one for a stop of the whole process.
@@ -285,6 +320,11 @@ fn until_queued(receiver: &Receiver, bytes: usize) {
         assert!(started.elapsed() < LONGEST, "not queued");
         thread::sleep(Duration::from_millis(1));
     }
+}
+
+fn is_broken_before(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    matches!(inner, Some(ReceiveError::BrokenBefore))
 }
 
 #[test]
@@ -320,20 +360,21 @@ fn a_reset_is_an_error_behind_all_that_came_before() {
         };
         assert_eq!(expected.at, BYTES, "{receiving:?}");
         match end {
-            Err(ReceiveError::Broken(error)) => {
-                assert!(!told_before && error.raw_os_error() == Some(libc::ECONNRESET), "{error}");
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+                assert_eq!(is_broken_before(&error), told_before, "{error}");
             }
-            Err(ReceiveError::BrokenBefore) => assert!(told_before),
-            other => panic!("{receiving:?}: {other:?}"),
+            Ok(other) => panic!("{receiving:?}: {other:?}"),
         }
-        assert!(matches!(receiver.receive(), Err(ReceiveError::BrokenBefore)), "never a proper end");
+        assert!(is_broken_before(&receiver.receive().unwrap_err()), "never a proper end");
+        assert!(!receiver.is_finished());
     }
 }
 
 #[test]
 fn shutting_the_receiving_side_is_an_end() {
     let (_peer, receiver) = over_loopback();
-    let mut receiver = receiver_of(receiver, Receiving::Auto);
+    let mut receiver = receiver_of(receiver, None);
     SockRef::from(&receiver.socket).shutdown(Shutdown::Read).unwrap();
     assert!(receiver.receive().unwrap().is_none());
 }
@@ -387,7 +428,7 @@ fn an_urgent_byte_behind_mapped_pages_is_passed_as_well() {
 fn a_timeout_that_the_socket_had_is_not_ours() {
     let (mut peer, receiver) = over_loopback();
     receiver.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
-    let mut receiver = receiver_of(receiver, Receiving::Auto);
+    let mut receiver = receiver_of(receiver, None);
     let waiting = this_thread();
     let later = thread::spawn(move || {
         assert!(wait_until_in(waiting, RECEIVE), "it waits");
@@ -401,7 +442,7 @@ fn a_timeout_that_the_socket_had_is_not_ours() {
 #[test]
 fn a_listener_serves_more_connections_than_a_pool_has_buffers() {
     let shared = Pool::new(BUFFERS, 4096).unwrap();
-    for builder in [Socket::builder(), Socket::builder().receive_pool(&shared)] {
+    for builder in [Stream::builder(), Stream::builder().receive_pool(&shared)] {
         let listener = builder.listen((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let address = listener.local_address().unwrap();
         let connections: Vec<_> = (0..3 * BUFFERS)
@@ -423,7 +464,7 @@ fn chunks_outlive_the_connection_and_do_not_hold_it() {
     const BYTES: usize = 1 << 20;
     let (sender, receiver) = over_loopback();
     let sender = in_another_thread(sender, Sending { bytes: BYTES, write_bytes: 61_440, zero_copy: true });
-    let mut receiver = receiver_of(receiver, Receiving::Mapped);
+    let mut receiver = receiver_of(receiver, Some(ReceiveMethod::Mapped));
     let mut kept = Vec::new();
     while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
         kept.push(chunk);
@@ -435,7 +476,7 @@ fn chunks_outlive_the_connection_and_do_not_hold_it() {
         let mut bytes = Vec::new();
         receiver.read_to_end(&mut bytes).unwrap()
     };
-    assert!(kept.iter().any(|chunk| chunk.mapped_bytes() > 0), "pages are kept");
+    assert!(kept.iter().any(|chunk| !chunk.mapped().is_empty()), "pages are kept");
     drop(receiver);
     let mut peer = sender.join().unwrap();
     peer.set_read_timeout(Some(LONGEST)).unwrap();
@@ -456,7 +497,8 @@ fn without_room_to_map_pages_are_copied_until_some_are_dropped() {
     let (sender, receiver) = over_loopback();
     let sender = in_another_thread(sender, Sending { bytes: BYTES, write_bytes: 61_440, zero_copy: true });
     let pool = Pool::new(4096, 64 << 10).unwrap();
-    let mut receiver = Receiver::new(Arc::new(receiver.into()), Receiving::Mapped, pool.clone()).unwrap();
+    let mut receiver =
+        Receiver::new(Arc::new(receiver.into()), Some(ReceiveMethod::Mapped), Some(pool.clone())).unwrap();
     let (mut kept, mut expected) = (Vec::new(), Expected::default());
     let mut mapped_again = 0;
     while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
@@ -466,7 +508,7 @@ fn without_room_to_map_pages_are_copied_until_some_are_dropped() {
             // From now on they are dropped at once.
             let mut again = Expected::default();
             kept.drain(..).for_each(|chunk: Chunk| again.check_chunk(&chunk));
-            mapped_again += chunk.mapped_bytes();
+            mapped_again += chunk.mapped().len();
         } else {
             kept.push(chunk);
         }
@@ -481,18 +523,18 @@ fn without_room_to_map_pages_are_copied_until_some_are_dropped() {
 
 #[test]
 fn without_buffers_nothing_is_lost() {
-    for receiving in [Receiving::Recv { bytes: 4096 }, Receiving::Mapped] {
+    for receiving in [Some(ReceiveMethod::Recv { bytes: 4096 }), Some(ReceiveMethod::Mapped)] {
         let (sender, receiver) = over_loopback();
         let what = Sending { bytes: 100_000, write_bytes: 10_000, zero_copy: false };
         let sender = in_another_thread(sender, what);
         let pool = Pool::new(2, 4096).unwrap();
-        let mut receiver = Receiver::new(Arc::new(receiver.into()), receiving, pool).unwrap();
+        let mut receiver = Receiver::new(Arc::new(receiver.into()), receiving, Some(pool)).unwrap();
         let (mut kept, mut expected, mut refused) = (Vec::new(), Expected::default(), 0);
         loop {
             match next_chunk(&mut receiver) {
                 Ok(Some(chunk)) => kept.push(chunk),
                 Ok(None) => break,
-                Err(ReceiveError::NoBuffers { total: 2 }) => {
+                Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {
                     refused += 1;
                     for chunk in kept.drain(..) {
                         expected.check_chunk(&chunk);
@@ -521,12 +563,12 @@ fn rewritable_chunk(byte: u8) -> Option<(RingPages, TcpStream, Receiver, Chunk)>
         Err(error) => panic!("{error}"),
     };
     let (sender, receiver) = over_loopback();
-    let mut receiver = receiver_of(receiver, Receiving::Mapped);
+    let mut receiver = receiver_of(receiver, Some(ReceiveMethod::Mapped));
     pages.fill(byte);
     pages.send(sender.as_fd());
     until_queued(&receiver, RING_PAGES as usize * PAGE_BYTES);
     let chunk = next_chunk(&mut receiver).unwrap().unwrap();
-    assert!(chunk.mapped_bytes() > 0, "{chunk:?}: {}", receiver.diagnosis());
+    assert!(!chunk.mapped().is_empty(), "{chunk:?}: {}", receiver.diagnosis());
     Some((pages, sender, receiver, chunk))
 }
 
@@ -540,7 +582,7 @@ fn file() -> File {
 #[test]
 fn a_local_sender_can_change_what_is_mapped_but_no_copy_of_it() {
     let Some((pages, mut sender, mut receiver, chunk)) = rewritable_chunk(1) else { return };
-    let (mapped, bytes) = (chunk.mapped(), chunk.mapped_bytes());
+    let (mapped, bytes) = (chunk.mapped(), chunk.mapped().len());
     let before = chunk.to_vec();
     pages.fill(2);
     assert!(mapped.iter().all(|byte| byte == 2), "these are the sender's own pages");
@@ -594,13 +636,14 @@ fn a_chunk_of_a_buffer_can_be_changed_and_one_of_pages_cannot() {
     let (sender, receiver) = over_loopback();
     let what = Sending { bytes: 5 * 61_440, write_bytes: 61_440, zero_copy: true };
     let sender = in_another_thread(sender, what);
-    let mut receiver = receiver_of(receiver, Receiving::Mapped);
+    let mut receiver = receiver_of(receiver, Some(ReceiveMethod::Mapped));
     let mut mapped = 0;
     while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
-        let (has_pages, ledger) = (chunk.mapped_bytes() > 0, chunk.ledger());
-        assert_eq!(ledger.zero_copy_bytes(), chunk.mapped_bytes() as u64);
-        assert_eq!(chunk.into_buffer().is_err(), has_pages);
-        mapped += ledger.zero_copy_bytes();
+        let (bytes, place) = (chunk.to_vec(), chunk.copied().as_ptr());
+        let mapped_bytes = chunk.mapped().len();
+        let buffer = Buffer::from(chunk);
+        assert_eq!((&buffer[..], buffer.as_ptr() != place), (&bytes[..], mapped_bytes > 0));
+        mapped += mapped_bytes as u64;
     }
     assert_eq!(mapped, receiver.ledger().zero_copy_bytes());
     sender.join().unwrap();
@@ -611,7 +654,7 @@ fn readers_of_slices_get_a_copy() {
     let (sender, receiver) = over_loopback();
     let what = Sending { bytes: 1_234_567, write_bytes: 65_536, zero_copy: false };
     let sender = in_another_thread(sender, what);
-    let mut receiver = receiver_of(receiver, Receiving::Auto);
+    let mut receiver = receiver_of(receiver, None);
     let mut bytes = Vec::new();
     receiver.read_to_end(&mut bytes).unwrap();
     Expected::default().check(&bytes);
@@ -624,9 +667,12 @@ fn chunks_longer_than_buffers_are_refused() {
     let (_peer, receiver) = over_loopback();
     let socket: Arc<OwnedFd> = Arc::new(receiver.into());
     let pool = Pool::new(1, 4096).unwrap();
-    let of = |bytes| Receiver::new(Arc::clone(&socket), Receiving::Recv { bytes }, pool.clone());
-    assert!(matches!(of(4097), Err(ReceiverRefused::ChunkTooLong { bytes: 4097, buffer_bytes: 4096 })));
-    assert!(matches!(of(0), Err(ReceiverRefused::ChunkOfNothing)));
+    let of =
+        |bytes| Receiver::new(Arc::clone(&socket), Some(ReceiveMethod::Recv { bytes }), Some(pool.clone()));
+    for refused in [0, 4097] {
+        let error = of(refused).unwrap_err();
+        assert!(matches!(error, OpenError::ChunkLength { bytes, buffer_bytes: 4096 } if bytes == refused));
+    }
     assert!(of(4096).is_ok());
 }
 
@@ -643,7 +689,7 @@ fn ip(end: &End, arguments: &str) {
 fn segments_of_whole_pages_map() {
     for mtu in [4148, 8244] {
         let Some(lab) = Lab::builder().mtu(mtu).build_or_skip() else { return };
-        let diagnosis = transfer(over_veth(&lab), Receiving::Mapped, MUCH).diagnosis();
+        let diagnosis = transfer(over_veth(&lab), Some(ReceiveMethod::Mapped), MUCH).diagnosis();
         assert!(diagnosis.mapped_fraction() >= Some(0.99), "MTU {mtu}: {diagnosis}");
         assert_eq!(
             (diagnosis.facts.segment_bytes, &diagnosis.findings[..]),
@@ -657,7 +703,7 @@ fn segments_of_other_lengths_do_not_and_it_is_said_so() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     // Packets as they would be on a wire; a veth carries them joined otherwise.
     ip(lab.right(), "link set dev nc1 gso_max_segs 1");
-    let diagnosis = transfer(over_veth(&lab), Receiving::Mapped, MUCH).diagnosis();
+    let diagnosis = transfer(over_veth(&lab), Some(ReceiveMethod::Mapped), MUCH).diagnosis();
     assert_eq!(diagnosis.mapped_bytes, 0, "{diagnosis}");
     assert!(diagnosis.findings.contains(&Finding::SegmentSize), "{diagnosis}");
     assert!(diagnosis.to_string().contains("segments of 1448 bytes"), "{diagnosis}");
@@ -666,7 +712,7 @@ fn segments_of_other_lengths_do_not_and_it_is_said_so() {
 #[test]
 fn what_a_local_program_sends_by_ordinary_calls_does_not_map() {
     let plain = Sending { zero_copy: false, ..MUCH };
-    let receiver = transfer(over_loopback(), Receiving::Mapped, plain);
+    let receiver = transfer(over_loopback(), Some(ReceiveMethod::Mapped), plain);
     let diagnosis = receiver.diagnosis();
     if diagnosis.facts.high_order_pages == Some(false) {
         assert!(diagnosis.mapped_bytes > 0, "set so, it does: {diagnosis}");
@@ -684,9 +730,9 @@ fn what_a_local_program_sends_by_ordinary_calls_does_not_map() {
 #[test]
 fn left_alone_it_learns_that_nothing_maps() {
     let plain = Sending { bytes: 256 << 20, zero_copy: false, ..MUCH };
-    let receiver = transfer(over_loopback(), Receiving::Auto, plain);
+    let receiver = transfer(over_loopback(), None, plain);
     let explanation = receiver.explain();
-    assert_ne!(explanation.way(), Some(Way::Mapped), "{explanation}");
+    assert_ne!(explanation.classes[0].method, ReceiveMethod::Mapped, "{explanation}");
     assert_eq!(receiver.ledger().zero_copy_bytes(), 0);
     assert!(
         receiver.ledger().copied_bytes(Cause::CopyingIsFaster) > plain.bytes as u64 / 2,

@@ -1,26 +1,27 @@
 //! Published data, files and pipes go to stream sockets by reference, whole and in order, whatever the peers do.
 
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use nocopy::tcp::{
-    ByReference, NotPublished, Published, PublishedMethod, Publisher, RangeError, Step, Transfer,
-    TransferError,
-};
-use nocopy::{Cause, Evidence};
+use nocopy_lab::patience::uninterrupted;
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 
-use crate::common::stream::read_some;
+use super::*;
+use crate::facts::evidence::Cause;
+use crate::tcp::PublishError;
 
 const MIB: usize = 1 << 20;
+
+/// Reads once.
+fn read_some(mut from: impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    uninterrupted(|| from.read(buffer))
+}
 
 fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -364,8 +365,8 @@ fn ranges_that_are_none_are_refused() {
     let file = file(&[7; 100]);
     #[allow(clippy::reversed_empty_ranges)]
     for range in [0..101, 50..49, 101..101, u64::MAX - 1..u64::MAX] {
-        let outside = |refused: Result<Transfer, RangeError>| {
-            matches!(refused, Err(RangeError::Outside { bytes: 100, .. }))
+        let outside = |refused: Result<Transfer, NotSent>| {
+            matches!(refused, Err(NotSent::OutOfRange { bytes: 100, .. }))
         };
         assert!(outside(Transfer::published(&data, range.clone())), "{range:?}");
         assert!(outside(Transfer::file(Arc::clone(&file), range.clone())), "{range:?}");
@@ -374,7 +375,7 @@ fn ranges_that_are_none_are_refused() {
     let mut by = ByReference::new(socket.as_fd(), None).unwrap();
     let mut nothing = Transfer::published(&data, 100..100).unwrap();
     assert_eq!(by.step(&mut nothing, socket.as_fd(), false).unwrap(), Step::Done);
-    assert!(matches!(Transfer::pipe(OwnedFd::from(socket), 1), Err(RangeError::NoPipe)));
+    assert!(matches!(Transfer::pipe(OwnedFd::from(socket), 1), Err(NotSent::System(_))));
     // What sendfile(2) cannot read is refused by its step.
     let (socket, _receiver) = pair();
     let write_only = File::options().write(true).open("/dev/null").unwrap();
@@ -385,10 +386,11 @@ fn ranges_that_are_none_are_refused() {
 
 #[test]
 fn published_bytes_cannot_be_changed_by_any_way_there_is() {
-    let mut publisher = Publisher::new(3 * 4096 + 5).unwrap();
-    assert!(publisher.iter().all(|&byte| byte == 0));
-    publisher.fill(9);
-    let data = publisher.publish().unwrap();
+    let write = |bytes: &mut [u8]| {
+        assert!(bytes.iter().all(|&byte| byte == 0));
+        bytes.fill(9);
+    };
+    let data = Published::written(3 * 4096 + 5, write).unwrap();
     let refused = |result: std::io::Result<()>| {
         result.unwrap_err().raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error())
     };
@@ -435,11 +437,11 @@ fn only_files_that_cannot_be_changed_are_taken_from_others() {
         (SealFlags::WRITE | SealFlags::GROW | SealFlags::SEAL, "lacks F_SEAL_SHRINK;"),
     ] {
         let error = with(seals).unwrap_err();
-        assert!(matches!(error, NotPublished::Unsealed { .. }), "{error}");
+        assert!(matches!(error, PublishError::Unsealed { .. }), "{error}");
         assert!(error.to_string().contains(lacks), "{error}");
     }
     let (socket, _peer) = pair();
-    assert!(matches!(Published::try_from(OwnedFd::from(socket)), Err(NotPublished::TakesNoSeals(_))));
+    assert!(matches!(Published::try_from(OwnedFd::from(socket)), Err(PublishError::TakesNoSeals(_))));
     let passed = publish(&bytes).as_fd().try_clone_to_owned().unwrap();
     assert!(Published::try_from(passed).unwrap()[..] == bytes[..]);
 }
@@ -463,13 +465,13 @@ fn a_sealed_file_with_holes_is_refused() {
     ];
     for make in makers {
         let error = sealed(make).unwrap_err();
-        assert!(matches!(error, NotPublished::Sparse { bytes } if bytes as u64 == BYTES), "{error}");
+        assert!(matches!(error, PublishError::Sparse { bytes } if bytes as u64 == BYTES), "{error}");
     }
     let whole = sealed(|mut file| file.write_all(&vec![1; BYTES as usize]).unwrap()).unwrap();
     assert_eq!(whole.len() as u64, BYTES);
     // Written in part, but by this library, which leaves no holes.
-    let publisher = Publisher::new(3 * 4096 + 1).unwrap();
-    let passed = publisher.publish().unwrap().as_fd().try_clone_to_owned().unwrap();
+    let data = Published::written(3 * 4096 + 1, |_| {}).unwrap();
+    let passed = data.as_fd().try_clone_to_owned().unwrap();
     let mut position = File::from(passed.try_clone().unwrap());
     position.seek(SeekFrom::Start(7)).unwrap();
     assert!(Published::try_from(passed).unwrap().iter().all(|&byte| byte == 0));

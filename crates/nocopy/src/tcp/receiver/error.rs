@@ -1,0 +1,60 @@
+//! Why nothing was received.
+
+use std::io;
+
+/// Why nothing was received. In errors that are returned it is the inner one, but for the first.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReceiveError {
+    #[error("nothing came")]
+    WouldBlock,
+    /// What comes waits in the kernel until there is a buffer, and the sender waits as well.
+    #[error(
+        "no buffer to receive into: all {total} of the pool are in use; drop or send some of what was received, or make the pool larger"
+    )]
+    NoBuffers {
+        /// Buffers of the pool.
+        total: usize,
+    },
+    /// All that had come before was returned; what the other side sent after that is lost.
+    #[error("the connection broke ({0}); what came before was received, and the rest is lost; connect again")]
+    Broken(#[source] io::Error),
+    /// The kernel reports this once, and did to another call: the sending half's, as a rule.
+    #[error("the connection broke, as the sending half has reported; the stream is not whole; connect again")]
+    BrokenBefore,
+    #[error("receiving failed ({0}); see whether the socket is connected")]
+    Socket(#[source] io::Error),
+}
+
+impl ReceiveError {
+    pub(super) fn of(error: io::Error) -> Self {
+        // What ends a connection, or is reported of its path: `tcp_reset`, `tcp_write_err`, `tcp_v4_err`.
+        const BREAKS: [i32; 9] = [
+            libc::ECONNRESET,
+            libc::ETIMEDOUT,
+            libc::EPIPE,
+            libc::ECONNREFUSED,
+            libc::ECONNABORTED,
+            libc::EHOSTUNREACH,
+            libc::ENETUNREACH,
+            libc::EHOSTDOWN,
+            libc::EPROTO,
+        ];
+        match error.raw_os_error() {
+            _ if error.kind() == io::ErrorKind::WouldBlock => Self::WouldBlock,
+            Some(errno) if BREAKS.contains(&errno) => Self::Broken(error),
+            _ => Self::Socket(error),
+        }
+    }
+}
+
+impl From<ReceiveError> for io::Error {
+    fn from(error: ReceiveError) -> Self {
+        let kind = match &error {
+            ReceiveError::Broken(error) | ReceiveError::Socket(error) => error.kind(),
+            ReceiveError::WouldBlock => io::ErrorKind::WouldBlock,
+            ReceiveError::BrokenBefore => io::ErrorKind::ConnectionReset,
+            ReceiveError::NoBuffers { .. } => io::ErrorKind::OutOfMemory,
+        };
+        Self::new(kind, error)
+    }
+}

@@ -1,0 +1,212 @@
+//! The halves of a stream in tokio programs: they resolve when something can go on, and cost nothing until then.
+#![cfg(feature = "tokio")]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use nocopy::Pool;
+use nocopy::tcp::{Builder, Listener, Method, Receiver, Sender, Stream};
+use nocopy::tokio::{AsyncReceiver, AsyncSender};
+use tokio::runtime::Runtime;
+
+use crate::common::calls::count_calls;
+use crate::common::stream::{PATIENCE, assert_same, pattern};
+
+const BYTES: usize = 8 << 20;
+
+/// So long nothing happens.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// System calls in a pause of a program that waits, and one that was interrupted.
+const CALLS_MAX: u64 = 60;
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+async fn within<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work).await.expect("in time")
+}
+
+fn halves(stream: Stream) -> (AsyncReceiver<Receiver>, AsyncSender<Sender>) {
+    let (receiver, sender) = stream.split();
+    (AsyncReceiver::new(receiver).unwrap(), AsyncSender::new(sender).unwrap())
+}
+
+/// A stream of ours, and its peer, which is an ordinary one.
+fn pair(builder: Builder) -> (Stream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let stream = builder.connect(listener.local_addr().unwrap()).unwrap();
+    let peer = listener.accept().unwrap().0;
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    (stream, peer)
+}
+
+fn read_all(mut peer: TcpStream) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut all = Vec::new();
+        peer.read_to_end(&mut all).unwrap();
+        all
+    })
+}
+
+async fn echo(stream: Stream) {
+    let (mut receiver, mut sender) = halves(stream);
+    while let Some(chunk) = within(receiver.receive()).await.unwrap() {
+        sender.send(chunk).unwrap();
+        within(sender.flush()).await.unwrap();
+    }
+    assert!(receiver.is_finished());
+    sender.finish().unwrap();
+    within(sender.drain()).await.unwrap();
+}
+
+async fn send_pattern(mut sender: AsyncSender<Sender>) {
+    let mut sent = 0;
+    while sent < BYTES {
+        let mut buffer = within(sender.buffer()).await.unwrap();
+        let bytes = buffer.capacity().min(BYTES - sent);
+        buffer.fill(&pattern(sent, bytes)).unwrap();
+        sent += bytes;
+        sender.send(buffer).unwrap();
+    }
+    within(sender.flush()).await.unwrap();
+    sender.finish().unwrap();
+    within(sender.drain()).await.unwrap();
+    assert_eq!((sender.in_flight(), sender.ledger().bytes()), (0, BYTES as u64));
+}
+
+#[test]
+fn an_echo_in_tokio_returns_every_byte_by_every_method() {
+    for method in Method::ALL {
+        runtime().block_on(async {
+            // As many buffers for what is echoed as the kernel may have in flight.
+            let pool = Pool::new(256, 64 << 10).unwrap();
+            let builder = Stream::builder().method(method);
+            let listener: Listener =
+                builder.clone().receive_pool(&pool).listen("127.0.0.1:0".parse().unwrap()).unwrap();
+            let client = builder.connect(listener.local_address().unwrap()).unwrap();
+            let server = tokio::spawn(echo(listener.accept().unwrap().0));
+            let (mut receiver, sender) = halves(client);
+            let sending = tokio::spawn(send_pattern(sender));
+            let mut echoed = Vec::new();
+            while let Some(chunk) = within(receiver.receive()).await.unwrap() {
+                echoed.extend(chunk.to_vec());
+            }
+            within(sending).await.unwrap();
+            within(server).await.unwrap();
+            assert!(receiver.is_finished());
+            assert_same(&echoed, &pattern(0, BYTES), method.name());
+        });
+    }
+}
+
+#[test]
+fn a_sender_whose_peer_does_not_read_waits_without_spinning() {
+    for method in Method::ALL {
+        let (mut stream, peer) = pair(Stream::builder().method(method).send_buffer(64 << 10));
+        let runtime = runtime();
+        stream.sender().send(pattern(0, BYTES)).unwrap();
+        let (_receiver, mut sender) = runtime.block_on(async { halves(stream) });
+        // Until the peer's kernel takes no more.
+        let mut stalled = || {
+            runtime.block_on(async { tokio::time::timeout(PAUSE, sender.flush()).await }).unwrap_err();
+        };
+        stalled();
+        let (_, calls) = count_calls(stalled);
+        assert!(calls.total() < CALLS_MAX, "{method}: {} system calls", calls.total());
+        let reader = read_all(peer);
+        runtime.block_on(async {
+            within(sender.flush()).await.unwrap();
+            sender.finish().unwrap();
+            within(sender.drain()).await.unwrap();
+        });
+        assert_same(&reader.join().unwrap(), &pattern(0, BYTES), method.name());
+    }
+}
+
+#[test]
+fn buffers_come_back_when_the_peer_has_acknowledged_them() {
+    for method in [Method::ZeroCopy, Method::UringZeroCopy] {
+        let pool = Pool::new(8, 1 << 20).unwrap();
+        let builder = Stream::builder().method(method).send_pool(&pool).send_buffer(32 << 20);
+        let (stream, peer) = pair(builder);
+        let runtime = runtime();
+        let (_receiver, mut sender) = runtime.block_on(async { halves(stream) });
+        while let Some(mut buffer) = Sender::buffer(&mut sender) {
+            buffer.resize(1 << 20);
+            sender.send(buffer).unwrap();
+        }
+        let stalled =
+            || runtime.block_on(async { tokio::time::timeout(PAUSE, sender.buffer()).await }).map(drop);
+        let (waited, calls) = count_calls(stalled);
+        assert!(waited.is_err() && sender.in_flight() > 0, "{method}: the peer does not read");
+        assert!(calls.total() < CALLS_MAX, "{method}: {} system calls", calls.total());
+        let reader = read_all(peer);
+        let buffer = runtime.block_on(within(sender.buffer())).unwrap();
+        sender.recycle(buffer);
+        sender.finish().unwrap();
+        runtime.block_on(within(sender.drain())).unwrap();
+        assert_eq!(reader.join().unwrap().len(), 8 << 20, "{method}");
+    }
+}
+
+#[test]
+fn a_flush_behind_an_empty_pipe_resolves_when_the_pipe_is_filled() {
+    let (stream, mut peer) = pair(Stream::builder());
+    let (pipe, mut writer) = std::io::pipe().unwrap();
+    let runtime = runtime();
+    let (_receiver, mut sender) = runtime.block_on(async { halves(stream) });
+    sender.send_pipe(pipe.into(), 5).unwrap();
+    sender.send(b" behind".to_vec()).unwrap();
+    let stalled = || {
+        runtime.block_on(async { tokio::time::timeout(PAUSE, sender.flush()).await }).unwrap_err();
+    };
+    let (_, calls) = count_calls(stalled);
+    assert!(calls.total() < CALLS_MAX, "{} system calls", calls.total());
+    let writing = thread::spawn(move || writer.write_all(b"piped").unwrap());
+    runtime.block_on(within(sender.flush())).unwrap();
+    writing.join().unwrap();
+    let mut received = [0; 12];
+    peer.read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"piped behind");
+}
+
+#[test]
+fn a_receiver_gets_what_comes_and_the_end() {
+    let (stream, mut peer) = pair(Stream::builder());
+    let runtime = runtime();
+    let (mut receiver, _sender) = runtime.block_on(async { halves(stream) });
+    let silent = || {
+        runtime.block_on(async { tokio::time::timeout(PAUSE, receiver.receive()).await }).unwrap_err();
+    };
+    let (_, calls) = count_calls(silent);
+    assert!(calls.total() < CALLS_MAX, "{} system calls", calls.total());
+    peer.write_all(b"hello").unwrap();
+    let chunk = runtime.block_on(within(receiver.receive())).unwrap().expect("what came");
+    assert_eq!((chunk.to_vec(), receiver.is_finished()), (b"hello".to_vec(), false));
+    drop(peer);
+    assert!(runtime.block_on(within(receiver.receive())).unwrap().is_none() && receiver.is_finished());
+    assert!(runtime.block_on(within(receiver.receive())).unwrap().is_none(), "the end stays the end");
+}
+
+#[test]
+fn a_reset_ends_what_waits_with_an_error() {
+    let (stream, peer) = pair(Stream::builder().send_buffer(64 << 10));
+    let runtime = runtime();
+    let (mut receiver, mut sender) = runtime.block_on(async { halves(stream) });
+    sender.send(pattern(0, BYTES)).unwrap();
+    assert!(!sender.try_flush().unwrap());
+    let resetting = thread::spawn(move || {
+        thread::sleep(PAUSE);
+        socket2::SockRef::from(&peer).set_linger(Some(Duration::ZERO)).unwrap();
+    });
+    let error = runtime.block_on(within(sender.flush())).unwrap_err();
+    resetting.join().unwrap();
+    assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
+    assert!(sender.queued_bytes() > 0);
+    // It is reported once as what it was, and never as an end.
+    assert!(runtime.block_on(within(receiver.receive())).is_err() && !receiver.is_finished());
+}
