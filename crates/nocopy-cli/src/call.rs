@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 
-use nocopy::message::{CallError, Endpoint as MessageEndpoint, Event, MESSAGE_BYTES_MAX};
+use nocopy::message::{self, Endpoint as MessageEndpoint, Event, MESSAGE_BYTES_MAX};
 
 use crate::arguments::CallArguments;
 use crate::endpoint::Endpoint;
@@ -12,7 +12,7 @@ use crate::{Failure, Outcome, capability, ping, print};
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("{target}: no response: {source}")]
-    Call { target: Endpoint, source: CallError },
+    Call { target: Endpoint, source: message::Error },
     #[error("{target}: no response: {why}: see what 'nocopy serve' says there")]
     Ended { target: Endpoint, why: String },
     #[error("the request is longer than {} MiB, which is the most: send it by 'nocopy send tcp://…'", MESSAGE_BYTES_MAX >> 20)]
@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &CallArguments) -> Result<Outcome, Failure> {
         ping::open(to, arguments.interface.as_deref(), arguments.wait, MESSAGE_BYTES_MAX as usize)?;
     capability::drop_all_but(capability::NONE)?;
     let peer = endpoint.connect(to, arguments.timeout).map_err(ping::Error::Message)?;
-    let called = endpoint.call(peer, &request, arguments.timeout).map(|response| response.to_vec());
+    let called = endpoint.call(request, peer, arguments.timeout).map(|response| response.to_vec());
     let response = called.map_err(|source| no_response(&arguments.target, source, &mut endpoint))?;
     print_response(&response)?;
     Ok(Outcome::Positive)
@@ -50,9 +50,9 @@ fn print_response(response: &[u8]) -> Result<(), Failure> {
 }
 
 /// Why there is none.
-fn no_response(target: &Endpoint, source: CallError, endpoint: &mut MessageEndpoint) -> Error {
+fn no_response(target: &Endpoint, source: message::Error, endpoint: &mut MessageEndpoint) -> Error {
     let target = target.clone();
-    if !matches!(source, CallError::Lost) {
+    if !matches!(source, message::Error::Lost) {
         return Error::Call { target, source };
     }
     let reason = std::iter::from_fn(|| endpoint.poll_event()).find_map(|event| match event {

@@ -52,7 +52,7 @@ pub(crate) enum Failure {
     #[error("{path}: not a filter: {source}", path = path.display())]
     Bytecode { path: PathBuf, source: nocopy_proto::filter::ParseError },
     #[error(transparent)]
-    Capture(#[from] nocopy::capture::CaptureError),
+    Capture(#[from] nocopy::capture::OpenError),
     #[error("{path}: the file exists: give --force to overwrite it, or another name", path = path.display())]
     Exists { path: PathBuf },
     #[error("cannot record to standard output: a pipe takes no direct writes: name a file")]

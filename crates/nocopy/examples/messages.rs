@@ -8,7 +8,7 @@ use nocopy::message::{Endpoint, Event, Kind};
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let address = arguments.next().ok_or("usage: messages ADDRESS [PEER [COUNT]]")?.parse()?;
-    let endpoint = Endpoint::builder().bind(address)?;
+    let endpoint = Endpoint::bind(address)?;
     println!("{}: bound", endpoint.local_address());
     match arguments.next() {
         None => answer(endpoint),
@@ -32,7 +32,7 @@ fn answer(mut endpoint: Endpoint) -> Result<(), Box<dyn Error>> {
             let (peer, mut text) = (request.peer(), request.to_vec());
             drop(request); // its packet is free again
             text.reverse();
-            endpoint.respond(peer, call, &text)?;
+            endpoint.respond(text, peer, call)?;
         }
     }
 }
@@ -42,7 +42,7 @@ fn ask(mut endpoint: Endpoint, to: std::net::SocketAddr, count: u32) -> Result<(
     let began = Instant::now();
     for number in 0..count {
         let request = format!("request {number}");
-        let response = endpoint.call(peer, request.as_bytes(), Duration::from_secs(5))?;
+        let response = endpoint.call(request.clone().into_bytes(), peer, Duration::from_secs(5))?;
         if !response.to_vec().iter().rev().eq(request.as_bytes()) {
             return Err("another response than to this request".into());
         }

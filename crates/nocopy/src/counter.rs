@@ -22,17 +22,17 @@ impl Counter {
 
 /// Makes a struct of counters whose documentation is also what the counters say of themselves.
 macro_rules! counters {
-    ($(#[$about:meta])* pub struct $group:ident { $($(#[doc = $meaning:literal])+ $name:ident,)+ }) => {
+    ($(#[$about:meta])* $vis:vis struct $group:ident { $($(#[doc = $meaning:literal])+ $name:ident,)+ }) => {
         $(#[$about])*
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         #[non_exhaustive]
-        pub struct $group {
-            $($(#[doc = $meaning])+ pub $name: u64,)+
+        $vis struct $group {
+            $($(#[doc = $meaning])+ $vis $name: u64,)+
         }
 
         impl $group {
             /// Each counter with its name and meaning.
-            pub fn counters(&self) -> impl Iterator<Item = $crate::counter::Counter> + use<> {
+            $vis fn counters(&self) -> impl Iterator<Item = $crate::counter::Counter> + use<> {
                 [$($crate::counter::Counter {
                     name: std::borrow::Cow::Borrowed(stringify!($name)),
                     meaning: concat!($($meaning),+).trim_ascii(),
@@ -43,7 +43,8 @@ macro_rules! counters {
 
             /// What was counted since `earlier`; a counter that went back began anew, so all of it is new.
             #[must_use]
-            pub fn since(&self, earlier: &Self) -> Self {
+            #[allow(dead_code, reason = "not all groups are compared")]
+            $vis fn since(&self, earlier: &Self) -> Self {
                 Self { $($name: $crate::counter::Counter::since(self.$name, earlier.$name),)+ }
             }
         }

@@ -3,13 +3,19 @@
 pub use crate::inspect::{probe, statistics};
 pub use crate::sys::fork::Generation;
 pub use crate::sys::poll::{Wakeup, poll};
-pub use crate::tcp::by_reference::PublishedMethod;
 
 // Ports and queues.
 pub use crate::port::filter_control::{FilterControl, FilterControlError};
 pub use crate::port::metadata::Realtime;
 pub use crate::port::queues::{Measured, Meter, Waker};
 pub use crate::sys::packet::Fanout;
+
+// Captures.
+pub use crate::capture::control::{Control, Fill, Totals};
+pub use crate::sys::packet::{BlockReader, Contents, PcapngBlock, PcapngLayout};
+
+// Streams.
+pub use crate::tcp::by_reference::PublishedMethod;
 
 /// A sink where packets enter the host's stack.
 pub mod tc {
@@ -20,4 +26,11 @@ pub mod tc {
 pub mod xdp {
     pub use crate::facts::kernel::KernelVersion;
     pub use crate::port::xdp::{Attach, Attachment, Counter, Error, Generator, Program};
+}
+
+/// Files written past the page cache from where packets lie.
+pub mod disk {
+    pub use crate::capture::disk::{
+        Method, PIECES_MAX, SECTOR_BYTES, SectorBuffer, Sectors, Writer, Written,
+    };
 }

@@ -22,8 +22,7 @@
 //! * [`port`]: packets of an interface: opening, receiving, sending, waiting; granting to processes without privileges.
 //! * [`udp`], [`tcp`]: sockets that own their buffers, choose by measurement how to send, and say what was copied.
 //! * [`message`]: reliable messages between nodes, over ports or sockets.
-//! * [`capture`]: all packets of an interface that leaves them to the host, in blocks that are owned; [`disk`]: files written past the
-//!   page cache from where packets lie.
+//! * [`capture`]: all packets of an interface that leaves them to the host, in blocks that are owned.
 //! * [`area`], [`pool`]: the memory, who owns which part of it, the balance.
 //! * [`filter`]: which packets come to a port, decided before they are copied; [`metadata`]: checksums and times, left to the card or
 //!   told by it.
@@ -68,7 +67,7 @@ pub mod tcp;
 pub mod tokio;
 pub mod udp;
 
-pub use capture::disk;
+pub use capture::Capture;
 pub use counter::Counter;
 pub use engine::half::{ReceiverHalf, SenderHalf};
 pub use engine::policy;

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nocopy::message::{ConnectError, Endpoint, Event, OpenError, Peer, SendError};
-use nocopy::{Buffer, Ledger, Port};
+use nocopy::message::{Endpoint, Error, Event, OpenError, Payload, Peer};
+use nocopy::{Buffer, Ledger, Port, Reason};
 
 use super::{Exchange, PATIENCE, SEND_MAX, Waiting};
 
@@ -38,10 +38,11 @@ impl Setting<'_> {
             Some(bytes) => builder.datagram_bytes(bytes),
             None => builder,
         };
-        match self.interface {
-            Some(interface) => builder.open(Port::builder(interface), self.at),
-            None => builder.bind(self.at),
-        }
+        let builder = match self.interface {
+            Some(interface) => builder.port(Port::builder(interface)),
+            None => builder,
+        };
+        builder.bind(self.at)
     }
 }
 
@@ -56,14 +57,14 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// Talks to who listens there.
-    pub(crate) fn connect(mut endpoint: Endpoint, to: SocketAddr) -> Result<Self, ConnectError> {
+    /// Talks to the endpoint at that address.
+    pub(crate) fn connect(mut endpoint: Endpoint, to: SocketAddr) -> Result<Self, Error> {
         let peer = endpoint.connect(to, CONNECT_MAX)?;
         Ok(Self { endpoint, peer: Some(peer), is_ended: false })
     }
 
     /// Two that talk to each other: the first connects to the second.
-    pub(crate) fn pair(mut one: Endpoint, mut other: Endpoint) -> Result<(Self, Self), ConnectError> {
+    pub(crate) fn pair(mut one: Endpoint, mut other: Endpoint) -> Result<(Self, Self), Error> {
         let address = other.local_address();
         let peer = one.start_connect(address)?;
         let start = Instant::now();
@@ -76,12 +77,12 @@ impl Message {
                         let end = |endpoint, peer| Self { endpoint, peer, is_ended: false };
                         return Ok((end(one, Some(peer)), end(other, None)));
                     }
-                    Event::Lost(_, reason) => return Err(ConnectError::Lost { address, reason }),
+                    Event::Lost(_, reason) => return Err(Error::NotConnected { address, reason }),
                     _ => {}
                 }
             }
             if start.elapsed() > CONNECT_MAX {
-                return Err(ConnectError::TimedOut { address, timeout: CONNECT_MAX });
+                return Err(Error::ConnectTimedOut { address, timeout: CONNECT_MAX });
             }
         }
     }
@@ -104,16 +105,13 @@ impl Message {
     }
 
     /// Tries until there is room, and sees to the connection meanwhile.
-    fn with_room(
-        &mut self,
-        mut attempt: impl FnMut(&mut Endpoint) -> Result<(), SendError>,
-    ) -> io::Result<()> {
+    fn with_room(&mut self, mut attempt: impl FnMut(&mut Endpoint) -> Result<(), Reason>) -> io::Result<()> {
         let mut stalled: Option<Instant> = None;
         loop {
             match attempt(&mut self.endpoint) {
                 Ok(()) => return Ok(()),
-                Err(SendError::WouldBlock) => {}
-                Err(error) => return Err(io::Error::other(error)),
+                Err(Reason::Full) => {}
+                Err(reason) => return Err(reason.into()),
             }
             if stalled.get_or_insert_with(Instant::now).elapsed() > SEND_MAX {
                 return Err(io::ErrorKind::TimedOut.into());
@@ -133,9 +131,9 @@ impl Exchange for Message {
         let peer = self.peer()?;
         for message in messages {
             // The way that there is nearly always room is short.
-            match self.endpoint.send(peer, message) {
-                Err(SendError::WouldBlock) => self.with_room(|endpoint| endpoint.send(peer, message))?,
-                sent => sent.map_err(io::Error::other)?,
+            match self.endpoint.send_copy(message, peer) {
+                Err(Reason::Full) => self.with_room(|endpoint| endpoint.send_copy(message, peer))?,
+                sent => sent?,
             }
         }
         self.endpoint.flush()
@@ -144,13 +142,14 @@ impl Exchange for Message {
     /// By reference: the endpoint keeps its hold on what lies ready until the other end has it.
     fn send_ready(&mut self, new: &[u8], ready: &Arc<[u8]>) -> io::Result<()> {
         let peer = self.peer()?;
-        let mut buffers = Some((Buffer::from(new.to_vec()), Buffer::from_owner(Arc::clone(ready))));
+        let parts = [Buffer::from(new.to_vec()), Buffer::from_owner(Arc::clone(ready))];
+        let mut message = Some(Payload::from(parts));
         self.with_room(|endpoint| {
-            let (new, ready) = buffers.take().expect("given back by each attempt but the last");
-            endpoint.send_owned(peer, [new, ready]).map_err(|rejected| {
-                let (mut given, reason) = rejected.into_parts();
-                buffers = given.next().zip(given.next());
-                reason
+            let rejected =
+                endpoint.send(message.take().expect("returned by each attempt but the last"), peer);
+            rejected.map_err(|rejected| {
+                message = Some(rejected.item);
+                rejected.reason
             })
         })?;
         self.endpoint.flush()
@@ -185,9 +184,9 @@ impl Exchange for Message {
         let Some(peer) = self.peer else { return Ok(()) };
         self.with_room(|endpoint| endpoint.finish(peer))?;
         let start = Instant::now();
-        // Who is gone has ended, too, and has everything.
-        while let Ok(Some(told)) = self.endpoint.statistics(peer) {
-            if told.in_flight + told.queued == 0 || start.elapsed() > patience {
+        // A peer that is gone has ended, too, and has everything.
+        while let Some(stats) = self.endpoint.peer_stats(peer) {
+            if stats.in_flight + stats.queued == 0 || start.elapsed() > patience {
                 break;
             }
             self.endpoint.wait(PATIENCE)?;

@@ -6,7 +6,7 @@ mod summary;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 
-use nocopy::message::{ConnectError, Endpoint as MessageEndpoint};
+use nocopy::message::{self, Endpoint as MessageEndpoint};
 
 use crate::arguments::{LOOPBACK, PingArguments};
 use crate::endpoint::{Endpoint, Family, Scheme};
@@ -28,7 +28,7 @@ pub(crate) enum Error {
     #[error("{target}: no such host: {source}: name one that resolves, or its address")]
     Resolve { target: Endpoint, source: io::Error },
     #[error(transparent)]
-    Message(ConnectError),
+    Message(message::Error),
     #[error("{target}: cannot connect: {source}: {}", advice(source))]
     Connect { target: Endpoint, source: io::Error },
     #[error("{to}: cannot be reached by {interface}: {source}: 'ip route get {ip}' shows the way there", ip = to.ip())]

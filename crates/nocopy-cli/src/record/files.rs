@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nocopy::disk::Writer;
+use nocopy::integration::disk::Writer;
 use serde::Serialize;
 
 use crate::Failure;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-use nocopy::disk::{SECTOR_BYTES, SectorBuffer, Sectors};
+use nocopy::integration::disk::{SECTOR_BYTES, SectorBuffer, Sectors};
 use nocopy_proto::pcapng::{self, FILLER_BYTES_MIN, Packet};
 use nocopy_proto::wire::{EtherType, IpProtocol, ethernet, ipv4, ipv6, udp, vlan};
 

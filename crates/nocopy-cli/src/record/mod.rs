@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use nocopy::capture::Blocks;
+use nocopy::Capture;
 use nocopy::port::Queues;
 use nocopy_proto::pcapng::{self, Interface};
 
@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &RecordArguments) -> Result<Outcome, Failure> {
 /// Where packets come from.
 #[derive(Debug)]
 enum Source {
-    Blocks(Blocks),
+    Blocks(Capture),
     Ports(Queues),
 }
 
@@ -180,7 +180,7 @@ fn head(arguments: &RecordArguments) -> Vec<u8> {
         application,
     };
     match arguments.format {
-        RecordFormat::Pcapng => pcapng::head(&interface, nocopy::disk::SECTOR_BYTES),
+        RecordFormat::Pcapng => pcapng::head(&interface, nocopy::integration::disk::SECTOR_BYTES),
         RecordFormat::Payload => Vec::new(),
     }
 }
@@ -202,7 +202,7 @@ mod tests {
     use std::fs;
 
     use clap::{Args, FromArgMatches};
-    use nocopy::disk::{SECTOR_BYTES, SectorBuffer, Sectors};
+    use nocopy::integration::disk::{SECTOR_BYTES, SectorBuffer, Sectors};
 
     use super::sink::{Amount, Piece};
     use super::*;

@@ -4,10 +4,11 @@ use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nocopy::capture::{Block, Blocks, Contents, Counts, PcapngLayout, Totals};
-use nocopy::disk::{SECTOR_BYTES, Sectors};
-
-use nocopy_proto::pcapng::{Direction, Packet};
+use nocopy::capture::Block;
+use nocopy::integration::disk::{SECTOR_BYTES, Sectors};
+use nocopy::integration::{Contents, PcapngLayout};
+use nocopy::{Capture, Stats};
+use nocopy_proto::pcapng::{Counts, Direction, Packet};
 
 use super::gather::{BUFFER_BYTES, Gather};
 use super::progress::Progress;
@@ -28,7 +29,7 @@ const COUNTS_EVERY: Duration = Duration::from_secs(1);
 /// A capture whose blocks become pieces of files.
 #[derive(Debug)]
 pub(super) struct Passive {
-    blocks: Blocks,
+    blocks: Capture,
     snap_bytes: u32,
     /// Packets that are wanted still.
     wanted: u64,
@@ -53,13 +54,13 @@ struct Taken {
 }
 
 /// Opens the capture that the arguments ask for.
-pub(super) fn open(arguments: &RecordArguments) -> Result<Blocks, Failure> {
+pub(super) fn open(arguments: &RecordArguments) -> Result<Capture, Failure> {
     let small = arguments.rotate_size.map_or(1 << 20, |bytes| (bytes / 8).clamp(1 << 17, 1 << 20));
     let block_bytes = 1_u32 << small.min(arguments.buffer / 4).ilog2();
     let block_count = u32::try_from(arguments.buffer / u64::from(block_bytes)).unwrap_or(u32::MAX);
     let filter = arguments.filter.program()?;
     let outgoing = !arguments.incoming && arguments.interface != LOOPBACK;
-    let builder = Blocks::builder(&arguments.interface)
+    let builder = Capture::builder(&arguments.interface)
         .blocks(block_bytes, block_count)
         .snap(arguments.snap)
         .promiscuous(!arguments.no_promiscuous)
@@ -69,7 +70,7 @@ pub(super) fn open(arguments: &RecordArguments) -> Result<Blocks, Failure> {
 }
 
 impl Passive {
-    pub(super) fn new(blocks: Blocks, arguments: &RecordArguments) -> Self {
+    pub(super) fn new(blocks: Capture, arguments: &RecordArguments) -> Self {
         Self {
             blocks,
             snap_bytes: arguments.snap,
@@ -84,9 +85,9 @@ impl Passive {
     }
 
     /// Packets that are neither dropped nor taken yet.
-    fn missing(&self, totals: &Totals) -> u64 {
+    fn missing(&self, stats: &Stats) -> u64 {
         let Taken { packets, unreadable, left_out, .. } = self.taken;
-        totals.tp_packets.saturating_sub(totals.tp_drops + packets + unreadable + left_out)
+        stats["tp_packets"].saturating_sub(stats["tp_drops"] + packets + unreadable + left_out)
     }
 
     /// Whether what is gathered may become more.
@@ -99,7 +100,7 @@ impl Passive {
         // What is gathered must not outgrow its memory: packets wait in their blocks instead.
         self.see_fill();
         while self.has_room(sink) {
-            match self.blocks.next(timeout) {
+            match self.blocks.receive_timeout(timeout) {
                 Ok(Some(block)) => match self.gather.take() {
                     Some(mut gather) => {
                         let copied = self.copy(block, sink, &mut gather);
@@ -123,8 +124,9 @@ impl Passive {
 
     /// Copies what a block's packets carry.
     fn copy(&mut self, mut block: Block, sink: &mut Sink, gather: &mut Gather) -> io::Result<()> {
-        let mut packets = block.packets();
-        for packet in packets.by_ref() {
+        let mut unreadable = block.packet_count();
+        for packet in block.packets() {
+            unreadable -= 1;
             self.taken.packets += 1;
             if self.wanted == 0 {
                 (self.taken.packets, self.taken.left_out) = (self.taken.packets - 1, self.taken.left_out + 1);
@@ -137,7 +139,7 @@ impl Passive {
                 self.wanted -= 1;
             }
         }
-        self.taken.unreadable += u64::from(packets.unreadable());
+        self.taken.unreadable += u64::from(unreadable);
         Ok(())
     }
 
@@ -163,7 +165,7 @@ impl Passive {
     /// Asks the kernel for its counts, now and then.
     fn count(&mut self, sink: &mut Sink) -> io::Result<()> {
         if sink.counts.time_ns == 0 || self.counted.elapsed() >= COUNTS_EVERY {
-            sink.counts = counts(&self.blocks.totals()?);
+            sink.counts = counts(&self.blocks.stats()?);
             self.fresh = Some(sink.counts);
             self.counted = Instant::now();
         }
@@ -194,13 +196,13 @@ impl Recording for Passive {
         self.blocks.stop()?;
         // In looks, not in time: where the machine stood still nobody has looked.
         let looks_max = (3 * self.blocks.block_timeout() + WAIT).as_micros() / GLANCE.as_micros();
-        let mut totals = self.blocks.totals()?;
+        let mut stats = self.blocks.stats()?;
         let (mut missing, mut looks) = (u64::MAX, 0);
-        while self.wanted > 0 && self.missing(&totals) > 0 && looks < looks_max {
+        while self.wanted > 0 && self.missing(&stats) > 0 && looks < looks_max {
             looks += 1;
             // What waits in its blocks for the disk is not missing.
-            if self.missing(&totals) < missing || !self.has_room(sink) {
-                (missing, looks) = (self.missing(&totals), 0);
+            if self.missing(&stats) < missing || !self.has_room(sink) {
+                (missing, looks) = (self.missing(&stats), 0);
             }
             match self.take_all(sink, GLANCE) {
                 // Also of an interface that is gone there may be a block still.
@@ -208,16 +210,16 @@ impl Recording for Passive {
                 Ok(()) => sink.wait(GLANCE)?,
             }
             sink.turn();
-            totals = self.blocks.totals()?;
+            stats = self.blocks.stats()?;
         }
         if self.wanted == 0 {
-            self.taken.left_out += self.missing(&totals);
+            self.taken.left_out += self.missing(&stats);
         }
-        sink.counts = counts(&totals);
+        sink.counts = counts(&stats);
         Ok(Loss {
-            received: totals.tp_packets,
-            tp_drops: totals.tp_drops,
-            tp_freeze_q_cnt: totals.tp_freeze_q_cnt,
+            received: stats["tp_packets"],
+            tp_drops: stats["tp_drops"],
+            tp_freeze_q_cnt: stats["tp_freeze_q_cnt"],
             unreadable: self.taken.unreadable,
             left_out: self.taken.left_out,
             moved: self.taken.moved,
@@ -250,6 +252,6 @@ fn down_is_no_end(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NetworkDown { Ok(()) } else { Err(error) }
 }
 
-fn counts(totals: &Totals) -> Counts {
-    Counts { time_ns: now_ns(), received: totals.tp_packets, dropped: totals.tp_drops }
+fn counts(stats: &Stats) -> Counts {
+    Counts { time_ns: now_ns(), received: stats["tp_packets"], dropped: stats["tp_drops"] }
 }

@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-use nocopy::capture::Counts;
-use nocopy::disk::{PIECES_MAX, SECTOR_BYTES, SectorBuffer, Sectors, Writer, Written};
-use nocopy_proto::pcapng;
+use nocopy::integration::disk::{PIECES_MAX, SECTOR_BYTES, SectorBuffer, Sectors, Writer, Written};
+use nocopy_proto::pcapng::{self, Counts};
 
 use super::files::Files;
 use super::guard::Guard;

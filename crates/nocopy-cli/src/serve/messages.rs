@@ -10,7 +10,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use nocopy::message::{Endpoint, Event, Kind, Peer, SendError};
+use nocopy::message::{Endpoint, Event, Kind, Peer};
+use nocopy::{Buffer, Reason, Rejected};
 use nocopy_proto::message::network_of;
 
 use super::program::Program;
@@ -25,8 +26,8 @@ use jobs::{Done, Job, Jobs, RUNS_MAX, Runs};
 const KEPT_BYTES_MAX: usize = 32 << 20;
 const KEPT_BYTES_MAX_ALL: usize = 256 << 20;
 
-/// What a kept answer costs beside its bytes, at most: its place in a queue that doubles, and what the allocator adds.
-const ANSWER_BYTES: usize = 96;
+/// What a kept answer costs beside its bytes, at most: its place in a queue that doubles, its owner, and what the allocator adds.
+const ANSWER_BYTES: usize = 192;
 
 /// How long to wait for messages while programs run: their responses end no wait.
 const RUN_LOOK: Duration = Duration::from_millis(1);
@@ -73,13 +74,17 @@ fn most<K: Copy + Eq + Hash + Ord>(counts: impl Iterator<Item = (K, usize)>) -> 
 /// An answer that its peer had no room for.
 struct Answer {
     kind: Kind,
-    bytes: Vec<u8>,
+    buffer: Buffer,
 }
 
 impl Answer {
+    fn new(kind: Kind, bytes: Vec<u8>) -> Self {
+        Self { kind, buffer: bytes.into() }
+    }
+
     /// Bytes of memory.
     fn cost(&self) -> usize {
-        ANSWER_BYTES + self.bytes.len()
+        ANSWER_BYTES + self.buffer.len()
     }
 }
 
@@ -152,14 +157,19 @@ impl<'a> Server<'a> {
             // Nothing was asked here.
             (Kind::Response(_), _) => return self.served.refused += 1,
         };
-        let scratch = std::mem::take(&mut self.scratch);
-        self.answer(peer, kind, &scratch);
-        self.scratch = scratch;
+        // Behind those that wait, or they would change places.
+        if kind == Kind::Plain && !self.kept.contains_key(&peer) {
+            match self.endpoint.send_copy(&self.scratch, peer) {
+                Err(Reason::Full) => {}
+                sent => return self.note_sent(peer, sent, self.scratch.len()),
+            }
+        }
+        self.answer(peer, Answer::new(kind, self.scratch.clone()));
     }
 
     /// The network of a peer, or `None` if its connection has ended.
     fn network(&self, peer: Peer) -> Option<IpAddr> {
-        self.endpoint.peer_address(peer).ok().map(|address| network_of(address.ip()))
+        self.endpoint.peer_address(peer).map(|address| network_of(address.ip()))
     }
 
     /// Has the program answer the request in the scratch memory.
@@ -172,24 +182,35 @@ impl<'a> Server<'a> {
         }
     }
 
-    fn answer(&mut self, peer: Peer, kind: Kind, bytes: &[u8]) {
-        // Behind those that wait, or they would change places.
-        let waits = !self.kept.is_empty() && self.kept.contains_key(&peer);
-        match if waits { Err(SendError::WouldBlock) } else { self.send(peer, kind, bytes) } {
-            Ok(()) => {}
-            Err(SendError::WouldBlock) => self.keep(peer, Answer { kind, bytes: bytes.to_vec() }),
-            Err(SendError::TooLong { .. }) => self.let_go(peer),
-            Err(_) => self.served.refused += 1,
+    fn answer(&mut self, peer: Peer, answer: Answer) {
+        if self.kept.contains_key(&peer) {
+            return self.keep(peer, answer);
+        }
+        if let Some(refused) = self.send(peer, answer) {
+            self.keep(peer, refused);
         }
     }
 
-    fn send(&mut self, peer: Peer, kind: Kind, bytes: &[u8]) -> Result<(), SendError> {
-        match kind {
-            Kind::Response(call) => self.endpoint.respond(peer, call, bytes)?,
-            _ => self.endpoint.send(peer, bytes)?,
+    /// Sends an answer, or returns it while there is no room.
+    fn send(&mut self, peer: Peer, Answer { kind, buffer }: Answer) -> Option<Answer> {
+        let bytes = buffer.len();
+        let sent = match kind {
+            Kind::Response(call) => self.endpoint.respond(buffer, peer, call),
+            _ => self.endpoint.send(buffer, peer),
+        };
+        if let Err(Rejected { item, reason: Reason::Full }) = sent {
+            return item.into_buffers().next().map(|buffer| Answer { kind, buffer });
         }
-        self.served.answer(bytes.len());
-        Ok(())
+        self.note_sent(peer, sent.map_err(|rejected| rejected.reason), bytes);
+        None
+    }
+
+    fn note_sent(&mut self, peer: Peer, sent: Result<(), Reason>, bytes: usize) {
+        match sent {
+            Ok(()) => self.served.answer(bytes),
+            Err(Reason::TooLong { .. }) => self.let_go(peer),
+            Err(_) => self.served.refused += 1,
+        }
     }
 
     /// Until there is room.
@@ -214,22 +235,16 @@ impl<'a> Server<'a> {
         while let Some(kept) = self.kept.get_mut(&peer)
             && let Some(answer) = kept.answers.pop_front()
         {
-            match self.send(peer, answer.kind, &answer.bytes) {
-                Err(SendError::WouldBlock) => {
-                    if let Some(kept) = self.kept.get_mut(&peer) {
-                        kept.answers.push_front(answer);
-                    }
-                    return;
-                }
-                Ok(()) => {}
-                Err(SendError::TooLong { .. }) => return self.let_go(peer),
-                Err(_) => self.served.refused += 1,
-            }
             let bytes = answer.cost();
+            kept.bytes -= bytes;
             self.kept_bytes -= bytes;
+            let Some(refused) = self.send(peer, answer) else { continue };
+            self.kept_bytes += bytes;
             if let Some(kept) = self.kept.get_mut(&peer) {
-                kept.bytes -= bytes;
+                kept.bytes += bytes;
+                kept.answers.push_front(refused);
             }
+            return;
         }
         self.drop_kept(peer);
     }
@@ -241,7 +256,7 @@ impl<'a> Server<'a> {
             return;
         }
         // Without room it is tried again when there is some.
-        if !matches!(self.endpoint.finish(peer), Err(SendError::WouldBlock)) {
+        if !matches!(self.endpoint.finish(peer), Err(Reason::Full)) {
             self.finished.remove(&peer);
         }
     }
@@ -291,7 +306,7 @@ impl<'a> Server<'a> {
         {
             match response {
                 Ok(response) => {
-                    self.answer(peer, Kind::Response(call), &response);
+                    self.answer(peer, Answer::new(Kind::Response(call), response));
                     self.finish_if_answered(peer);
                 }
                 Err(error) => {
@@ -311,7 +326,7 @@ mod tests {
     use std::process::Command;
     use std::time::Instant;
 
-    use nocopy::message::CallError;
+    use nocopy::message::Error;
     use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
     use rustix::io::Errno;
 
@@ -357,12 +372,12 @@ mod tests {
         let (mut server, peer, ..) = connected(&mut served);
         let most = KEPT_BYTES_MAX / ANSWER_BYTES;
         for _ in 0..most {
-            server.keep(peer, Answer { kind: Kind::Plain, bytes: Vec::new() });
+            server.keep(peer, Answer::new(Kind::Plain, Vec::new()));
         }
         assert_eq!((server.kept[&peer].answers.len(), server.served.refused), (most, 0));
-        server.keep(peer, Answer { kind: Kind::Plain, bytes: Vec::new() });
+        server.keep(peer, Answer::new(Kind::Plain, Vec::new()));
         assert!(server.kept.is_empty() && server.kept_bytes == 0);
-        assert!(server.endpoint.statistics(peer).is_err(), "its connection has ended");
+        assert!(server.endpoint.peer_address(peer).is_none(), "its connection has ended");
         assert_eq!(server.served.refused, most as u64 + 2, "the answers and the connection");
     }
 
@@ -420,10 +435,11 @@ mod tests {
             // Nothing is read until all has been said.
             while sent <= MESSAGES {
                 assert!(start.elapsed() < LONG, "{sent} messages");
-                let done = if sent < MESSAGES { client.send(peer, &message) } else { client.finish(peer) };
+                let done =
+                    if sent < MESSAGES { client.send_copy(&message, peer) } else { client.finish(peer) };
                 match done {
                     Ok(()) => sent += 1,
-                    Err(SendError::WouldBlock) => drop(client.wait(PATIENCE).unwrap()),
+                    Err(Reason::Full) => drop(client.wait(PATIENCE).unwrap()),
                     Err(error) => panic!("{error}"),
                 }
             }
@@ -439,7 +455,7 @@ mod tests {
         let program = Program::parse("head -c 3000000 /dev/zero", LONG).unwrap();
         let served = while_served(Some(&program), |mut client, peer| {
             // Told, and not waited for until the time is over.
-            assert!(matches!(client.call(peer, b"", LONG), Err(CallError::Lost)));
+            assert!(matches!(client.call([], peer, LONG), Err(Error::Lost)));
         });
         assert_eq!((served.answered, served.refused, served.failed_runs), (Some(0), 1, Some(0)));
     }
@@ -454,12 +470,12 @@ mod tests {
             let (mut greedy, address) = (endpoint_at("127.0.0.2:0"), honest.peer_address(peer).unwrap());
             let to_server = greedy.connect(address, LONG).unwrap();
             let start = Instant::now();
-            while greedy.statistics(to_server).is_ok() {
+            while greedy.peer_address(to_server).is_some() {
                 assert!(start.elapsed() < LONG, "its connection does not end");
-                let _ = greedy.request(to_server, b"");
+                let _ = greedy.request([], to_server);
                 greedy.wait(Duration::ZERO).unwrap();
             }
-            let call = honest.request(peer, b"").unwrap();
+            let call = honest.request([], peer).unwrap();
             // Whichever programs read the pipe now end.
             while honest.receive_timeout(Duration::from_millis(1)).unwrap().map(|answer| answer.kind())
                 != Some(Kind::Response(call))
@@ -479,14 +495,14 @@ mod tests {
         let mut server = Server::new(endpoint_at(at), Waiting::Blocking, None, &mut served);
         let (honest, _client, _) = connect(&mut server, honest_from);
         let clients: Vec<_> = (0..9).map(|number| connect(&mut server, &others_from(number))).collect();
-        let zeros = |bytes| Answer { kind: Kind::Plain, bytes: vec![0; bytes] };
+        let zeros = |bytes| Answer::new(Kind::Plain, vec![0; bytes]);
         for (peer, ..) in &clients[..8] {
             server.keep(*peer, zeros(BYTES));
             server.keep(*peer, zeros(BYTES));
         }
         server.keep(honest, zeros(BYTES));
         server.keep(honest, zeros(BYTES + 1000));
-        let is_there = |server: &Server<'_>, peer| server.endpoint.statistics(peer).is_ok();
+        let is_there = |server: &Server<'_>, peer| server.endpoint.peer_address(peer).is_some();
         assert!(is_there(&server, honest), "its network has less");
         assert_eq!(clients.iter().filter(|(peer, ..)| !is_there(&server, *peer)).count(), 1);
         assert!(server.kept_bytes <= KEPT_BYTES_MAX_ALL);
@@ -555,12 +571,12 @@ mod tests {
         let fifo = Fifo::new("finished");
         let program = Program::parse(&format!("cat {}", fifo.0.display()), LONG).unwrap();
         let served = while_served(Some(&program), |mut client, peer| {
-            let call = client.request(peer, b"").unwrap();
+            let call = client.request([], peer).unwrap();
             client.finish(peer).unwrap();
             let start = Instant::now();
             // Until the server has acknowledged both.
-            while client.statistics(peer).unwrap().is_none_or(|way| way.in_flight + way.queued > 0) {
-                assert!(start.elapsed() < LONG, "{:?}", client.statistics(peer));
+            while client.peer_stats(peer).is_none_or(|path| path.in_flight + path.queued > 0) {
+                assert!(start.elapsed() < LONG, "{:?}", client.peer_stats(peer));
                 client.wait(PATIENCE).unwrap();
             }
             drop(fifo.writer());

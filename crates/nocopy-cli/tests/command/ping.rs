@@ -182,7 +182,7 @@ fn answer(endpoint: &mut Endpoint, count: usize) {
         if answered == count {
             return;
         }
-        endpoint.send(peer, &message).unwrap();
+        endpoint.send_copy(&message, peer).unwrap();
         answered += 1;
     }
 }

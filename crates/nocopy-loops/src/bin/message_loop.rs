@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use nocopy::Buffer;
-use nocopy::message::{Endpoint, Event, Peer, Rejected};
+use nocopy::message::{Endpoint, Event, Payload, Peer};
 
 /// Messages in a batch.
 const BATCH: u32 = 64;
@@ -52,7 +52,7 @@ fn main() {
 
 impl Pair {
     fn received(&self) -> u64 {
-        self.endpoints.iter().map(|endpoint| endpoint.counters().messages_received).sum()
+        self.endpoints.iter().map(|endpoint| endpoint.stats().expect("counted")["messages_received"]).sum()
     }
 }
 
@@ -89,7 +89,7 @@ fn measured_conversation(pair: &mut Pair) {
         pair.turn = (pair.turn + 1) % pair.peers.len();
         for (from, to) in [(0, 1), (1, 0)] {
             let peer = peers[from];
-            pair.endpoints[from].send(peer, black_box(&MESSAGE)).expect("room");
+            pair.endpoints[from].send_copy(black_box(&MESSAGE), peer).expect("room");
             pair.endpoints[from].flush().expect("a working network");
             let message =
                 pair.endpoints[to].receive_timeout(Duration::from_secs(1)).expect("a working network");
@@ -104,7 +104,7 @@ fn measured_stream(pair: &mut Pair) {
     let [client, server] = &mut pair.endpoints;
     let peer = pair.peers[0][0];
     for _ in 0..BATCH {
-        client.send(peer, black_box(&MESSAGE)).expect("room");
+        client.send_copy(black_box(&MESSAGE), peer).expect("room");
     }
     client.flush().expect("a working network");
     let mut left = BATCH;
@@ -126,15 +126,15 @@ fn measured_stream(pair: &mut Pair) {
 fn measured_bulk(pair: &mut Pair) {
     let [client, server] = &mut pair.endpoints;
     let (mut sent, mut received) = (0, 0);
-    let mut message = Some(Buffer::from_owner(BULK));
+    let mut message = Payload::from(Buffer::from_owner(BULK));
     while received < BATCH {
         if sent < BATCH {
-            let Err(rejected) = client.send_owned(pair.peers[0][0], message.take()) else {
+            let Err(rejected) = client.send(message, pair.peers[0][0]) else {
                 sent += 1;
-                message = Some(Buffer::from_owner(BULK));
+                message = Buffer::from_owner(BULK).into();
                 continue;
             };
-            message = Rejected::into_buffers(rejected).next();
+            message = rejected.item;
         }
         assert!(client.try_receive().expect("a working network").is_none());
         while let Some(message) = server.try_receive().expect("a working network") {

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use nocopy::capture::{BlockReader, Blocks, CaptureError, Fill};
+use nocopy::Capture;
+use nocopy::capture::OpenError;
+use nocopy::integration::{self, BlockReader, Fill};
 use nocopy_proto::filter::VlanTag;
 
 use super::posted::{Posted, Seen, Setting};
@@ -34,7 +36,7 @@ const TIMEOUT_MAX: Duration = Duration::from_millis(u32::MAX as u64);
 /// What is read, by one thread at a time.
 #[derive(Debug)]
 pub(crate) struct Passive {
-    blocks: Blocks,
+    blocks: Capture,
     is_immediate: bool,
     reading: Option<BlockReader>,
     /// What packets are looked at with here, beside what the kernel does.
@@ -55,7 +57,7 @@ struct UserFilter {
 /// What both sides see.
 #[derive(Debug)]
 struct Shared {
-    control: nocopy::capture::Control,
+    control: integration::Control,
     device: CString,
     is_loopback: bool,
     /// Only read and written as a whole.
@@ -103,8 +105,8 @@ impl Passive {
     #[cold]
     fn turn(&mut self) -> bool {
         self.put_back();
-        // The only error is of an interface that is down or gone, which `wait` words as libpcap does.
-        self.reading = self.blocks.next(Duration::ZERO).ok().flatten().map(|block| block.into_reader());
+        // An interface that is down or gone is no error here: `wait` reports it in the words of libpcap.
+        self.reading = self.blocks.try_receive().ok().flatten().map(|block| block.into_reader());
         self.reading.is_some()
     }
 
@@ -281,19 +283,19 @@ enum Polled {
 }
 
 /// Opens the blocks; fewer, if the kernel has no memory for as many as asked for.
-fn open_blocks(name: &str, settings: &Settings) -> Result<Blocks, CaptureError> {
+fn open_blocks(name: &str, settings: &Settings) -> Result<Capture, OpenError> {
     let buffer_bytes = u32::try_from(settings.buffer_bytes).ok().filter(|&bytes| bytes > 0);
     let mut count = buffer_bytes.unwrap_or(BUFFER_BYTES).div_ceil(BLOCK_BYTES).max(2);
     let timeout = u64::try_from(settings.timeout_ms).unwrap_or(0);
     let timeout = if timeout == 0 { TIMEOUT_MAX } else { Duration::from_millis(timeout) };
     let mut refused_bytes = None;
     loop {
-        let builder = Blocks::builder(name).blocks(BLOCK_BYTES, count).block_timeout(timeout).outgoing(true);
+        let builder = Capture::builder(name).blocks(BLOCK_BYTES, count).block_timeout(timeout).outgoing(true);
         let builder = builder.immediate(settings.immediate);
         let builder = builder.snap(settings.snap_bytes().cast_unsigned()).promiscuous(settings.promiscuous);
         match builder.open() {
             // There are fewest that it asks for all the same.
-            Err(CaptureError::Memory { bytes, .. }) if count > 2 && refused_bytes != Some(bytes) => {
+            Err(OpenError::Memory { bytes, .. }) if count > 2 && refused_bytes != Some(bytes) => {
                 refused_bytes = Some(bytes);
                 count -= (count / 20).max(1);
             }
@@ -328,9 +330,7 @@ impl Control {
                 // As libpcap says it; `eprintln!` would panic where standard error is broken.
                 let _ = writeln!(io::stderr(), "Warning: {}", warning(&refusal));
                 self.shared.control.set_socket_filter(None).map_err(|error| match error {
-                    CaptureError::System { source, .. } => {
-                        text::of_errno("can't remove kernel filter", &source)
-                    }
+                    OpenError::System { source, .. } => text::of_errno("can't remove kernel filter", &source),
                     other => format!("can't remove kernel filter: {other}"),
                 })?;
                 Ok(FilterPlace::UserSpace { why: refusal.to_string() })
@@ -338,11 +338,11 @@ impl Control {
         })
     }
 
-    fn put_in_kernel(&self, filter: &Filter) -> Result<(), CaptureError> {
+    fn put_in_kernel(&self, filter: &Filter) -> Result<(), OpenError> {
         if filter.long.is_none() {
             return self.shared.control.set_socket_filter(Some(&filter.program));
         }
-        Err(CaptureError::System {
+        Err(OpenError::System {
             interface: self.shared.device.to_string_lossy().into_owned(),
             operation: "set a filter of so many instructions",
             source: io::Error::from_raw_os_error(libc::EINVAL), // what the kernel would say
@@ -374,13 +374,13 @@ impl Control {
 }
 
 /// What libpcap says of a filter that the kernel does not take.
-fn warning(refusal: &CaptureError) -> String {
+fn warning(refusal: &OpenError) -> String {
     match refusal {
-        CaptureError::System { source, .. } if source.raw_os_error() == Some(libc::ENOMEM) => {
+        OpenError::System { source, .. } if source.raw_os_error() == Some(libc::ENOMEM) => {
             "Couldn't allocate kernel memory for filter: try increasing net.core.optmem_max with sysctl"
                 .into()
         }
-        CaptureError::System { source, .. } => text::of_errno("Kernel filter failed", source),
+        OpenError::System { source, .. } => text::of_errno("Kernel filter failed", source),
         other => format!("Kernel filter failed: {other}"),
     }
 }

@@ -13,7 +13,7 @@ use super::sequence;
 use super::shortage::Shortage;
 use super::time::{Span, between_ticks};
 use super::wire::{self, Flags, HEADER_BYTES, Header, HeaderKind, Ranges};
-use super::{Counters, Reason, Settings, Time, Violation, crc};
+use super::{Counters, LostReason, Settings, Time, Violation, crc};
 
 /// Packets after which an acknowledgement is sent at once.
 const ACK_PACKETS: u32 = 16;
@@ -101,7 +101,7 @@ pub(super) struct Connection<S, R> {
     pub(super) finish_told: bool,
     /// The peer is gone, but everything it said is here: what is told when that was read, lost and why, or closed. Nothing is sent any
     /// more.
-    pub(super) ended: Option<Option<Reason>>,
+    pub(super) ended: Option<Option<LostReason>>,
     /// A client's: nothing of the peer has come but the Accept.
     unheard: bool,
     /// Over on both sides.
@@ -613,7 +613,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         &mut self,
         now: Time,
         counters: &mut Counters,
-    ) -> Result<(), Option<Reason>> {
+    ) -> Result<(), Option<LostReason>> {
         self.receive.shrink();
         self.send.shrink();
         if self.linger.is_some_and(|linger| now >= linger.until) {
@@ -623,7 +623,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             return Ok(());
         }
         if self.linger.is_none() && now >= self.heard + self.dead_after {
-            return Err(Some(Reason::Silent));
+            return Err(Some(LostReason::Silent));
         }
         if self.acks.due.is_some_and(|due| now >= due) {
             (self.acks.now, self.acks.due) = (true, None);
@@ -665,8 +665,8 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     }
 
     /// Round trip times, window, packets in flight and queued.
-    pub(super) fn statistics(&self) -> super::PeerStatistics {
-        super::PeerStatistics {
+    pub(super) fn statistics(&self) -> super::PeerStats {
+        super::PeerStats {
             round_trip: self.round_trip.smoothed().into(),
             round_trip_min: self.round_trip.minimum().into(),
             window_packets: self.congestion.window(),

@@ -23,7 +23,7 @@ use super::wire::{
     Unknown,
 };
 use super::{
-    ConnectError, Counters, Event, Gone, Kind, MESSAGE_BYTES_MAX, Peer, PeerStatistics, QueueError, Reason,
+    ConnectError, Counters, Event, Gone, Kind, LostReason, MESSAGE_BYTES_MAX, Peer, PeerStats, QueueError,
     Settings, Time, sequence,
 };
 
@@ -331,7 +331,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         if self.no_packets.looks()
             && let Some(index) = self.slow_peer_that_keeps_most()
         {
-            self.evict(index, AbortReason::STALLED, Reason::Stalled);
+            self.evict(index, AbortReason::STALLED, LostReason::Stalled);
         }
     }
 
@@ -468,7 +468,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.vacant.push(index);
     }
 
-    pub(super) fn lose(&mut self, index: u32, reason: Reason) {
+    pub(super) fn lose(&mut self, index: u32, reason: LostReason) {
         let entry = &self.entries[index as usize];
         let peer = Peer { index, generation: entry.generation };
         let is_known = !matches!(&entry.state, State::Open(connection) if !connection.announced);
@@ -512,7 +512,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     ///
     /// # Errors
     /// The peer is gone.
-    pub fn statistics(&self, peer: Peer) -> Result<Option<PeerStatistics>, Gone> {
+    pub fn statistics(&self, peer: Peer) -> Result<Option<PeerStats>, Gone> {
         Ok(self.open(peer)?.map(Connection::statistics))
     }
 
@@ -646,7 +646,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             }
             Err(violation) => {
                 self.tell_abort(index, AbortReason::VIOLATION);
-                self.lose(index, Reason::Violation(violation));
+                self.lose(index, LostReason::Violation(violation));
                 None
             }
         }
@@ -661,13 +661,13 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                 && connection.receive.ready() == 0
                 && connection.receive.is_unfinished()
             {
-                self.evict(index, AbortReason::STALLED, Reason::Stalled);
+                self.evict(index, AbortReason::STALLED, LostReason::Stalled);
             }
         }
     }
 
     /// Ends a connection since others need what it has.
-    fn evict(&mut self, index: u32, abort: AbortReason, reason: Reason) {
+    fn evict(&mut self, index: u32, abort: AbortReason, reason: LostReason) {
         self.counters.evicted += 1;
         self.tell_abort(index, abort);
         self.lose(index, reason);
@@ -735,8 +735,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
 
     fn handle_abort(&mut self, from: SocketAddr, abort: Abort) {
         let reason = match abort.reason {
-            AbortReason::FULL => Reason::Full,
-            AbortReason(code) => Reason::Aborted { code },
+            AbortReason::FULL => LostReason::Full,
+            AbortReason(code) => LostReason::Aborted { code },
         };
         if let Some(index) = self.named(abort.to, from) {
             self.end_by_peer(index, reason);
@@ -747,7 +747,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     fn handle_unknown(&mut self, from: SocketAddr, unknown: Unknown) {
         match self.by_remote.get(&(from, unknown.to)) {
             Some(&index) if self.is_over_but_for_the_end(index) => self.close(index),
-            Some(&index) => self.end_by_peer(index, Reason::Restarted),
+            Some(&index) => self.end_by_peer(index, LostReason::Restarted),
             None => self.counters.unknown += 1,
         }
     }
@@ -771,7 +771,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     }
 
     /// Ends a connection by the peer's word, unless both were through with it.
-    fn end_by_peer(&mut self, index: u32, reason: Reason) {
+    fn end_by_peer(&mut self, index: u32, reason: LostReason) {
         match &mut self.entries[index as usize].state {
             State::Open(connection) if connection.linger.is_some() => self.remove(index),
             State::Open(connection) if connection.ended.is_some() => {}
@@ -849,7 +849,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
         let index = self.vacancy().or_else(|| {
             let surplus = self.admission.shares.surplus(from.ip())?;
-            self.evict(surplus, AbortReason::FULL, Reason::Displaced);
+            self.evict(surplus, AbortReason::FULL, LostReason::Displaced);
             self.vacancy()
         })?;
         Some((index, self.entries[index as usize].id, self.ids.next() as u32))
@@ -1113,6 +1113,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         connection.receive.consume(message, &mut self.released);
         connection.consumed();
         self.counters.messages_received += 1;
+        self.counters.message_bytes_received += message.bytes as u64;
         let receive = &connection.receive;
         self.admission.read(index, receive.kept(), receive.is_unfinished());
         if connection.wants_attention() {

@@ -9,7 +9,7 @@ use super::connection::{Agreed, Connection};
 use super::wire::{
     Abort, AbortReason, Accept, COOKIE_BYTES, Connect, Cookie, Hello, Parameters, Refused, VERSION, Versions,
 };
-use super::{Endpoint, Event, Reason, Settings, Time};
+use super::{Endpoint, Event, LostReason, Settings, Time};
 
 /// The first wait for an answer; each one is twice as long.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
@@ -60,8 +60,8 @@ impl Connecting {
         self.due.min(self.give_up)
     }
 
-    pub(super) fn handle_timeout(&self, now: Time) -> Result<(), Reason> {
-        if now >= self.give_up { Err(Reason::NoAnswer) } else { Ok(()) }
+    pub(super) fn handle_timeout(&self, now: Time) -> Result<(), LostReason> {
+        if now >= self.give_up { Err(LostReason::NoAnswer) } else { Ok(()) }
     }
 
     fn parameters(&self) -> Parameters {
@@ -190,7 +190,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let Some((index, _)) = self.connecting(refused.client_id, from) else { return };
         let Versions { first, last } = refused.versions;
         if refused.versions.newest_common(Versions::HERE).is_none() {
-            self.lose(index, Reason::Version { first, last, ours: VERSION });
+            self.lose(index, LostReason::Version { first, last, ours: VERSION });
         }
     }
 

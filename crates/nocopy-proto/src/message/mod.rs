@@ -46,7 +46,7 @@ pub mod wire;
 pub use endpoint::{Endpoint, Places, Transmit};
 pub use received::{Message, Piece};
 pub use settings::{
-    ConnectError, Counters, Event, Gone, Kind, MESSAGE_BYTES_MAX, Peer, PeerStatistics, QueueError, Reason,
+    ConnectError, Counters, Event, Gone, Kind, LostReason, MESSAGE_BYTES_MAX, Peer, PeerStats, QueueError,
     Settings, Violation,
 };
 pub use shares::network_of;

@@ -30,7 +30,7 @@ pub struct Settings {
     pub dead_after: Duration,
 }
 
-/// The longest message there can be: 16 MiB.
+/// The longest message of the protocol: 16 MiB.
 pub const MESSAGE_BYTES_MAX: u32 = 16 << 20;
 
 impl Default for Settings {
@@ -49,7 +49,7 @@ impl Default for Settings {
     }
 }
 
-/// One peer of an endpoint: a name for a connection that is never used again.
+/// One connection of an endpoint. A value is never used again for another connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Peer {
     pub(super) index: u32,
@@ -67,11 +67,11 @@ impl Peer {
 /// What a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// A message.
+    /// A message that wants no response.
     Plain,
-    /// One that wants a response with the same number.
+    /// A request, which wants a response with the same number.
     Request(u32),
-    /// The response.
+    /// The response to the request of that number.
     Response(u32),
 }
 
@@ -79,30 +79,30 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// The connection that was asked for is there.
+    /// The connection that was asked for is established.
     Connected(Peer, SocketAddr),
     /// A peer has connected.
     Accepted(Peer, SocketAddr),
-    /// There is room again for a peer to which something could not be queued: for all the packets of it, and of several the fewest.
+    /// There is room again to send to a peer: for the shortest message that was refused.
     Writable(Peer),
-    /// The peer sends no more, and everything it sent was read.
+    /// The peer sends no more, and everything that it sent was read.
     Finished(Peer),
     /// Both sides have ended, and everything arrived.
     Closed(Peer),
-    /// The connection is no more. What was not acknowledged may have arrived or not.
-    Lost(Peer, Reason),
+    /// The connection was lost. What was not acknowledged may have arrived or not.
+    Lost(Peer, LostReason),
 }
 
-/// Why a connection is no more.
+/// Why a connection was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Reason {
-    /// Nobody answered.
-    #[error("nobody answered; is an endpoint bound there, and does a firewall let UDP pass?")]
+pub enum LostReason {
+    /// No answer came.
+    #[error("no answer; is an endpoint bound there, and does a firewall let UDP pass?")]
     NoAnswer,
-    /// The peer does not speak a version that we do.
+    /// The peer speaks no version of the protocol that this end speaks.
     #[error(
-        "it speaks versions {first} to {last} of the protocol, and we speak {ours}; update the older one"
+        "it speaks versions {first} to {last} of the protocol, and this end {ours}; update the older one"
     )]
     Version {
         /// The first one it speaks.
@@ -112,30 +112,30 @@ pub enum Reason {
         /// The one spoken here.
         ours: u8,
     },
-    /// It takes no peers, or no more.
-    #[error("it takes no more peers")]
+    /// The peer accepts no connections, or no more.
+    #[error("it accepts no more connections; raise peers_max there")]
     Full,
-    /// Nothing was heard for [`Settings::dead_after`].
-    #[error("nothing was heard of it any more; is it running, and is the network whole?")]
+    /// No datagram came for [`Settings::dead_after`].
+    #[error("no datagram came from it any more; is it running, and is the network up?")]
     Silent,
-    /// It does not know the connection any more.
+    /// The peer does not know the connection any more: it was restarted.
     #[error("it does not know the connection any more, as after a restart; connect again")]
     Restarted,
-    /// It ended the connection.
+    /// The peer ended the connection.
     #[error("it ended the connection (code {code})")]
     Aborted {
-        /// What it said (docs/protocol.md §11).
+        /// Its reason (docs/protocol.md §11).
         code: u16,
     },
-    /// It did not go on with a message that it had begun, or acknowledged nothing, while others needed the memory.
+    /// The peer did not continue a message that it had begun, or acknowledged nothing, while other peers needed the memory.
     #[error(
-        "it did not go on with a message, or acknowledged nothing, while others needed the memory; give this end more, or connect again"
+        "it did not continue a message, or acknowledged nothing, while other peers needed the memory; give this endpoint more memory, or connect again"
     )]
     Stalled,
-    /// There was no place left, and its address had made more connections than others.
+    /// There was no place left, and the address of the peer had made more connections than others.
     #[error("its place was given to another network; its own had the most connections; raise peers_max")]
     Displaced,
-    /// It did what the protocol forbids.
+    /// The peer did what the protocol forbids.
     #[error("it broke the protocol: {0}")]
     Violation(Violation),
 }
@@ -190,63 +190,84 @@ pub enum ConnectError {
     },
 }
 
-/// What an endpoint counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Counters {
-    /// Messages that were read.
-    pub messages_received: u64,
-    /// Messages that were complete and thrown away unread, since their connection ended by force.
-    pub messages_discarded: u64,
-    /// Packets that were sent, each counted once.
-    pub packets_sent: u64,
-    /// Transmissions beyond the first one of a packet.
-    pub packets_sent_again: u64,
-    /// Packets that were kept.
-    pub packets_received: u64,
-    /// Acknowledgements sent by themselves.
-    pub acks_sent: u64,
-    /// Packets that were taken for lost.
-    pub lost: u64,
-    /// Of those, packets that had only been late.
-    pub spurious: u64,
-    /// Probes sent since nothing was heard.
-    pub probes: u64,
-    /// Packets that were there already.
-    pub duplicates: u64,
-    /// Packets that the peer had no credit for.
-    pub beyond_credit: u64,
-    /// Packets that were not kept for want of memory; they are sent again.
-    pub no_memory: u64,
-    /// Datagrams that are none of the protocol.
-    pub malformed: u64,
-    /// Datagrams whose CRC was wrong.
-    pub bad_crc: u64,
-    /// Datagrams to connections that are not known here, or from another address than theirs.
-    pub unknown: u64,
-    /// Acknowledgements of what was never sent.
-    pub impossible_acks: u64,
-    /// Cookies that were not ours, or too old.
-    pub bad_cookies: u64,
-    /// Who wanted to connect and could not: no place, or nobody takes note of those who did.
-    pub refused: u64,
-    /// Connections that were ended since others needed their memory or their place.
-    pub evicted: u64,
-    /// Answers of the set-up that were not sent, since too many were waiting.
-    pub answers_dropped: u64,
+/// Makes a struct of counters that can also be gone through by name.
+macro_rules! counters {
+    ($(#[$about:meta])* pub struct $group:ident { $(#[doc = $meaning:literal] $name:ident,)+ }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct $group {
+            $(#[doc = $meaning] pub $name: u64,)+
+        }
+
+        impl $group {
+            /// Each counter: its name, what it counts, and how many.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + use<> {
+                [$((stringify!($name), $meaning.trim_ascii(), self.$name),)+].into_iter()
+            }
+        }
+    };
 }
 
-/// What is known of the way to a peer.
+counters! {
+    /// What an endpoint counted.
+    pub struct Counters {
+        /// Messages that were read.
+        messages_received,
+        /// Bytes of messages that were read.
+        message_bytes_received,
+        /// Messages that were complete and thrown away unread, since their connection ended by force.
+        messages_discarded,
+        /// Packets that were sent, each counted once.
+        packets_sent,
+        /// Transmissions beyond the first one of a packet.
+        packets_sent_again,
+        /// Packets that were kept.
+        packets_received,
+        /// Acknowledgements sent by themselves.
+        acks_sent,
+        /// Packets that were taken for lost.
+        lost,
+        /// Packets that were taken for lost, and had only been late.
+        spurious,
+        /// Probes sent because no datagram came.
+        probes,
+        /// Packets that were there already.
+        duplicates,
+        /// Packets that the peer had no credit for.
+        beyond_credit,
+        /// Packets that were not kept for want of memory; they are sent again.
+        no_memory,
+        /// Datagrams that do not follow the protocol.
+        malformed,
+        /// Datagrams whose CRC was wrong.
+        bad_crc,
+        /// Datagrams to connections that are not known here, or from another address than theirs.
+        unknown,
+        /// Acknowledgements of what was never sent.
+        impossible_acks,
+        /// Cookies that this endpoint did not make, or that are too old.
+        bad_cookies,
+        /// Connections that were refused: no place was left, or their events were not taken.
+        refused,
+        /// Connections that were ended because others needed their memory or their place.
+        evicted,
+        /// Answers of the set-up that were not sent, because too many were waiting.
+        answers_dropped,
+    }
+}
+
+/// What is known of the path to a peer, and how many packets are where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct PeerStatistics {
+pub struct PeerStats {
     /// The smoothed round-trip time; zero before the first sample.
     pub round_trip: Duration,
     /// The shortest one.
     pub round_trip_min: Duration,
     /// Packets that may be on their way.
     pub window_packets: usize,
-    /// Packets that are.
+    /// Packets that are on their way.
     pub in_flight: usize,
     /// Packets that wait to be sent.
     pub queued: usize,

@@ -292,7 +292,7 @@ fn a_peer_that_was_started_again_is_told_of() {
     table.hosts[1] = Endpoint::new(Settings::default(), [3; 32]);
     table.send(0, client, b"are you there?");
     table.settle(|_, _| true);
-    assert_eq!(table.hosts[0].poll_event(), Some(Event::Lost(client, Reason::Restarted)));
+    assert_eq!(table.hosts[0].poll_event(), Some(Event::Lost(client, LostReason::Restarted)));
     assert_eq!(table.hosts[0].acknowledged().as_deref().map(<[u8]>::len), Some(4 + 14));
 }
 
@@ -310,7 +310,7 @@ fn a_peer_that_is_not_heard_is_lost() {
         table.now = due;
         table.hosts[0].handle_timeout(due);
     }
-    assert_eq!(table.hosts[0].poll_event(), Some(Event::Lost(client, Reason::Silent)));
+    assert_eq!(table.hosts[0].poll_event(), Some(Event::Lost(client, LostReason::Silent)));
     assert!((10..100).contains(&sent), "{sent} datagrams into silence");
 }
 
@@ -336,7 +336,7 @@ fn a_peer_that_acknowledges_nothing_gives_its_memory_to_others() {
         }
         let lost =
             std::iter::from_fn(|| table.hosts[1].poll_event()).find(|event| matches!(event, Event::Lost(..)));
-        assert_eq!(lost, is_wanted.then_some(Event::Lost(server, Reason::Stalled)));
+        assert_eq!(lost, is_wanted.then_some(Event::Lost(server, LostReason::Stalled)));
         let unacknowledged = table.hosts[1].unacknowledged(server);
         assert_eq!(unacknowledged.is_err(), is_wanted, "{unacknowledged:?}");
     }
@@ -365,7 +365,7 @@ fn a_peer_that_grants_no_credit_gives_its_memory_to_others() {
         }
         let lost =
             std::iter::from_fn(|| table.hosts[1].poll_event()).find(|event| matches!(event, Event::Lost(..)));
-        assert_eq!(lost, is_wanted.then_some(Event::Lost(server, Reason::Stalled)));
+        assert_eq!(lost, is_wanted.then_some(Event::Lost(server, LostReason::Stalled)));
     }
 }
 
@@ -399,7 +399,7 @@ fn the_peer_that_keeps_most_is_ended_first() {
         ended.extend(std::iter::from_fn(|| server.poll_event()));
         assert!(ended.len() <= before + 1, "{ended:?}");
     }
-    let order = [2, 0, 3, 1].map(|number: usize| Event::Lost(peers[number].0, Reason::Stalled));
+    let order = [2, 0, 3, 1].map(|number: usize| Event::Lost(peers[number].0, LostReason::Stalled));
     assert_eq!(ended, order);
 }
 
@@ -474,7 +474,7 @@ fn what_is_whole_is_read_although_the_peer_has_gone() {
         assert_eq!(table.hosts[1].poll_event(), Some(Event::Finished(server)));
         let end = match has_finished {
             true => Event::Closed(server),
-            false => Event::Lost(server, Reason::Aborted { code: 0 }),
+            false => Event::Lost(server, LostReason::Aborted { code: 0 }),
         };
         assert_eq!((table.hosts[1].poll_event(), table.hosts[1].peers()), (Some(end), 0));
     }

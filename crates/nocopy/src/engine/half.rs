@@ -159,6 +159,10 @@ pub(crate) use receiver_half;
 /// The same, for halves that send.
 macro_rules! sender_half {
     ($half:ty, $buffer:ty) => {
+        $crate::engine::half::sender_half!($half, $buffer, arm);
+    };
+    // With another `arm`, where the half also receives.
+    ($half:ty, $buffer:ty, $arm:ident) => {
         impl $crate::SenderHalf for $half {
             type Buffer = $buffer;
 
@@ -195,7 +199,7 @@ macro_rules! sender_half {
             }
 
             fn arm(&mut self) -> std::io::Result<bool> {
-                <$half>::arm(self)
+                <$half>::$arm(self)
             }
 
             fn ledger(&self) -> $crate::Ledger {

@@ -13,7 +13,7 @@ use super::memory::{Frames, Shares};
 use crate::port::{PortBuilder, Wait};
 use crate::udp::{self, over_port};
 
-/// The shortest datagrams an endpoint can be told to send: what every IPv6 network takes (RFC 8200 section 5), less the headers.
+/// The shortest datagrams an endpoint may be set to send: what every IPv6 network takes (RFC 8200 section 5), less the headers.
 const DATAGRAM_BYTES_MIN: u16 = 1200;
 /// The longest: IPv4's, in whole.
 const DATAGRAM_BYTES_MAX: u16 = 65_507;
@@ -32,6 +32,7 @@ pub struct Builder {
     window_packets: Option<usize>,
     memory_bytes: Option<usize>,
     wait: Wait,
+    port: Option<PortBuilder>,
 }
 
 /// Why there is no endpoint.
@@ -44,25 +45,25 @@ pub enum OpenError {
     /// The port, and the socket over it.
     #[error(transparent)]
     Port(#[from] over_port::OpenError),
-    /// The kernel does not tell the socket's address.
-    #[error("the address of the socket: not told ({source}); give one with a port number")]
+    /// The kernel does not return the socket's address.
+    #[error("the address of the socket: not returned ({source}); give one with a port number")]
     Address {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The kernel does not let datagrams go whole only.
-    #[error("datagrams that are not cut into fragments: refused ({source}); use a kernel that knows it")]
+    /// The kernel cannot keep datagrams from being cut into fragments.
+    #[error("datagrams that are not cut into fragments: refused ({source}); use a kernel that supports them")]
     Fragments {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// No memory.
+    /// There is no memory for packets.
     #[error("no memory for packets ({source}); ask for less")]
     Memory {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The memory that was allowed does not do for the messages that are.
+    /// The windows and messages that were asked for do not fit the memory that was allowed.
     #[error(
         "{memory_bytes} B of memory are too little: windows and messages as long as were asked for need {needed_bytes} B; allow that \
          much, or shorter messages"
@@ -73,7 +74,7 @@ pub enum OpenError {
         /// What is needed.
         needed_bytes: usize,
     },
-    /// A setting that cannot be.
+    /// A setting is out of its range.
     #[error("{setting} of {value}: give one of {least} to {most}")]
     Setting {
         /// Which.
@@ -85,7 +86,13 @@ pub enum OpenError {
         /// The most.
         most: usize,
     },
-    /// The kernel gives no random numbers, by which connections are kept safe from those who do not see them.
+    /// No descriptor is left to wait on.
+    #[error("make a descriptor to wait on ({source}); raise the limit of open files ('ulimit -n')")]
+    Poll {
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The kernel gives no random numbers, which protect connections from forged datagrams.
     #[error("no random numbers ({source}); use a kernel since Linux 3.17")]
     Random {
         /// The kernel's reason.
@@ -101,36 +108,37 @@ impl Builder {
             window_packets: None,
             memory_bytes: None,
             wait: Wait::Interrupt,
+            port: None,
         }
     }
 
-    /// The longest message that peers may send (default: 1 MiB; at most [`MESSAGE_BYTES_MAX`]). What can be sent is the peer's to say.
+    /// The longest message to receive, in bytes (default: 1 MiB; at most [`MESSAGE_BYTES_MAX`]). The longest to send is the peer's setting.
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.settings.max_message_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self
     }
 
-    /// The longest datagram, in bytes of UDP payload (default: what fits into 1500 bytes of IP). A way that takes less is found out when
-    /// connecting.
+    /// The longest datagram, in bytes of UDP payload (default: what fits into 1500 bytes of IP, over a port the interface's MTU). If the path
+    /// takes less, that is found out when connecting.
     pub fn datagram_bytes(mut self, bytes: u16) -> Self {
         self.datagram_bytes = Some(bytes);
         self
     }
 
-    /// Packets on their way to a peer, and packets of a peer that were not read, at most (default: 1024, or as many as the longest message
+    /// Packets in flight to a peer, and packets of a peer that were not read, at most (default: 1024, or as many as the longest message
     /// needs).
     pub fn window_packets(mut self, packets: usize) -> Self {
         self.window_packets = Some(packets);
         self
     }
 
-    /// Has a CRC32C over each datagram, besides UDP's checksum; if one end asks for it, both use it (default: no).
+    /// Protects each datagram by a CRC32C besides UDP's checksum; if one end asks for it, both use it (default: no).
     pub fn crc(mut self, on: bool) -> Self {
         self.settings.crc = on;
         self
     }
 
-    /// Whether others may connect (default: yes).
+    /// Whether peers may connect (default: yes).
     pub fn accept(mut self, on: bool) -> Self {
         self.settings.accept = on;
         self
@@ -143,25 +151,19 @@ impl Builder {
         self
     }
 
-    /// How long an acknowledgement waits for something to go along with (default: 500 us).
-    pub fn ack_delay(mut self, delay: Duration) -> Self {
-        self.settings.ack_delay = delay;
-        self
-    }
-
-    /// After how long without a word a peer is asked whether it is there (default: 10 s).
+    /// After how long without a datagram a peer is asked whether it is there (default: 10 s).
     pub fn keep_alive(mut self, silence: Duration) -> Self {
         self.settings.keep_alive = silence;
         self
     }
 
-    /// After how long without a word a peer is lost (default: 30 s).
+    /// After how long without a datagram a connection is lost (default: 30 s).
     pub fn dead_after(mut self, silence: Duration) -> Self {
         self.settings.dead_after = silence;
         self
     }
 
-    /// How [`Endpoint::receive`] waits (default: sleeping, [`Wait::Interrupt`]). Timers of the protocol end every wait.
+    /// How the endpoint waits (default: sleeping, [`Wait::Interrupt`]). Timers of the protocol end every wait.
     pub fn wait(mut self, wait: Wait) -> Self {
         self.wait = wait;
         self
@@ -176,23 +178,28 @@ impl Builder {
         self
     }
 
-    /// An endpoint over a UDP socket with this address; port 0 takes a free one.
+    /// Sends and receives over a port on each queue of an interface, past the host's network stack, instead of over a UDP socket. What a
+    /// port cannot carry goes through the kernel.
+    pub fn port(mut self, port: PortBuilder) -> Self {
+        self.port = Some(port);
+        self
+    }
+
+    /// Opens the endpoint with an address of this host; over a port, of its interface. With port number 0 the kernel chooses one.
     ///
     /// # Errors
-    /// See [`OpenError`].
-    pub fn bind(self, address: SocketAddr) -> Result<Endpoint, OpenError> {
+    /// [`OpenError`].
+    pub fn bind(mut self, address: SocketAddr) -> Result<Endpoint, OpenError> {
+        if let Some(port) = self.port.take() {
+            return self.open(port, address);
+        }
         let usual = if address.is_ipv4() { DATAGRAM_BYTES_IPV4 } else { DATAGRAM_BYTES_IPV6 };
         let settings = self.settings_for(usual)?;
         let shares = Shares::of(self.memory_bytes, settings.datagram_bytes.into(), settings.window_packets)?;
         Endpoint::new(Box::new(Sockets::bind(address, &shares)?), settings, self.wait)
     }
 
-    /// An endpoint over a port on each queue of an interface, past the host's network stack, with this address of the interface. What the port cannot carry
-    /// goes through the kernel ([`over_port`](crate::udp::over_port)).
-    ///
-    /// # Errors
-    /// See [`OpenError`].
-    pub fn open(self, port: PortBuilder, address: SocketAddr) -> Result<Endpoint, OpenError> {
+    fn open(self, port: PortBuilder, address: SocketAddr) -> Result<Endpoint, OpenError> {
         // Datagrams shorter than this would be a waste where the MTU is no less, and those of a longer MTU need several frames.
         let usual = if address.is_ipv4() { DATAGRAM_BYTES_IPV4 } else { DATAGRAM_BYTES_IPV6 };
         let mut settings = self.settings_for(usual)?;

@@ -1,77 +1,171 @@
-//! Calls: a request, and the wait for its response.
+//! What waits for an answer of a peer: connecting, and calls.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use nocopy_proto::message::{Kind, Peer};
+use nocopy_proto::message::{ConnectError, Event, Kind, LostReason, Peer};
 
-use super::endpoint::Patience;
-use super::{Endpoint, Message, SendError};
+use super::endpoint::{EVENTS_MAX, Patience, is_over};
+use super::{Endpoint, Message, Payload};
+use crate::facts::rejected::{Reason, Rejected};
 
-/// Messages of others that are kept at most while somebody waits for a response.
+/// Messages of others that are kept at most during a wait for a response.
 const ASIDE_MAX: usize = 4096;
 
-/// Why there is no response.
+/// Why there is no connection, or no response.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum CallError {
-    /// The request could not be sent.
-    #[error("request: {0}")]
-    Send(#[from] SendError),
-    /// The connection ended meanwhile.
-    #[error("the connection ended before the response came; its event says why")]
-    Lost,
-    /// None came in time.
+pub enum Error {
+    /// The endpoint has as many peers as it was opened for.
+    #[error("no place for another peer: there are {peers_max}; raise peers_max")]
+    TooManyPeers {
+        /// How many that is.
+        peers_max: usize,
+    },
+    /// The peer refused the connection, or did not answer.
+    #[error("{address}: not connected: {reason}")]
+    NotConnected {
+        /// The address of the peer.
+        address: SocketAddr,
+        /// What happened.
+        reason: LostReason,
+    },
+    /// The connection was not established in time.
     #[error(
-        "no response within {timeout:?}; the peer has the request, or gets it yet: ask again only if that does no harm"
+        "{address}: not connected within {timeout:?}; is an endpoint bound there, and does a firewall let UDP pass?"
+    )]
+    ConnectTimedOut {
+        /// The address of the peer.
+        address: SocketAddr,
+        /// How long that was.
+        timeout: Duration,
+    },
+    /// The request was not sent.
+    #[error("request not sent: {0}")]
+    NotSent(#[source] Reason),
+    /// The connection ended before the response came.
+    #[error("the connection ended before the response came; its event has the reason")]
+    Lost,
+    /// No response came in time.
+    #[error(
+        "no response within {timeout:?}; the peer has the request, or will get it: ask again only if that does no harm"
     )]
     TimedOut {
         /// How long that was.
         timeout: Duration,
     },
-    /// Messages of others are piling up.
+    /// Other messages fill the memory for those that are kept.
     #[error("too many other messages came before the response; receive them first")]
     TooManyOthers,
-    /// The interface is down or gone, or the kernel refused.
+    /// The interface is down or was removed, or the kernel refused a call.
     #[error("the network cannot be used: {0}")]
     Network(#[from] io::Error),
 }
 
 impl Endpoint {
-    /// Sends a request and waits for its response. Other messages that come meanwhile are [received](Self::receive) afterwards.
+    /// Begins to connect; [`Event::Connected`] or [`Event::Lost`] follows.
     ///
     /// # Errors
-    /// [`CallError`].
-    pub fn call(&mut self, peer: Peer, request: &[u8], timeout: Duration) -> Result<Message<'_>, CallError> {
+    /// [`Error::TooManyPeers`].
+    pub fn start_connect(&mut self, to: SocketAddr) -> Result<Peer, Error> {
+        self.unsent += 1;
+        self.protocol.connect(self.now(), to).map_err(|error| match error {
+            ConnectError::TooManyPeers { peers_max } => Error::TooManyPeers { peers_max },
+            other => Error::Network(io::Error::other(other)),
+        })
+    }
+
+    /// Connects, and waits for `timeout` at most until that is done. Messages and events of others that come meanwhile are kept.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn connect(&mut self, to: SocketAddr, timeout: Duration) -> Result<Peer, Error> {
         let deadline = Instant::now().checked_add(timeout);
-        let is_over = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
-        let call = loop {
-            match self.request(peer, request) {
-                Err(SendError::WouldBlock) if !is_over() => self.work(Patience::Until(deadline))?,
-                done => break done?,
+        let peer = self.start_connect(to)?;
+        loop {
+            self.work(Patience::Until(deadline))?;
+            if let Some(outcome) = self.outcome_of(peer) {
+                return outcome.map(|()| peer).map_err(|reason| Error::NotConnected { address: to, reason });
             }
+            if is_over(deadline) {
+                self.protocol.abort(peer);
+                return Err(Error::ConnectTimedOut { address: to, timeout });
+            }
+        }
+    }
+
+    /// Takes out the event that ends a connection attempt, if it came.
+    fn outcome_of(&mut self, peer: Peer) -> Option<Result<(), LostReason>> {
+        while self.events.len() < EVENTS_MAX
+            && let Some(event) = self.protocol.poll_event()
+        {
+            self.events.push_back(event);
+        }
+        let outcome = |event: &Event| match event {
+            Event::Connected(connected, _) if *connected == peer => Some(Ok(())),
+            Event::Lost(lost, reason) if *lost == peer => Some(Err(*reason)),
+            _ => None,
         };
-        let wanted = (peer, Kind::Response(call));
+        let found = self.events.iter().enumerate().find_map(|(place, event)| Some((place, outcome(event)?)));
+        let Some((place, outcome)) = found else {
+            self.unreported |= !self.events.is_empty();
+            return None;
+        };
+        self.events.remove(place);
+        Some(outcome)
+    }
+
+    /// Sends a request and waits for its response, for `timeout` at most. Other messages that come meanwhile are
+    /// [received](Self::receive) afterwards.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn call(
+        &mut self,
+        request: impl Into<Payload>,
+        to: Peer,
+        timeout: Duration,
+    ) -> Result<Message<'_>, Error> {
+        let deadline = Instant::now().checked_add(timeout);
+        let wanted = (to, Kind::Response(self.request_by(request.into(), to, deadline)?));
         loop {
             while let Some(next) = self.protocol.next_message() {
                 if next == wanted {
                     let home = self.carrier.home();
-                    let response = self.protocol.receive().expect("it was just there");
+                    let response = self.protocol.receive().expect("looked at above");
                     return Ok(Message::here(response, home));
                 }
-                // The last window is the response's: it would never be kept.
+                // The last window is for the response: it would never be kept.
                 let is_full = self.carrier.free_to_receive() <= self.window_packets;
                 if self.aside.len() >= ASIDE_MAX || is_full {
-                    return Err(CallError::TooManyOthers);
+                    return Err(Error::TooManyOthers);
                 }
-                let other = self.protocol.receive().expect("it was just there");
-                self.aside.push_back(Message::here(other, self.carrier.home()).take());
+                let other = self.protocol.receive().expect("looked at above");
+                self.aside.push_back(Message::here(other, self.carrier.home()).into_owned());
             }
-            if self.protocol.room(peer).is_err() {
-                return Err(CallError::Lost);
+            if self.protocol.room(to).is_err() {
+                return Err(Error::Lost);
             }
-            if is_over() {
-                return Err(CallError::TimedOut { timeout });
+            if is_over(deadline) {
+                return Err(Error::TimedOut { timeout });
+            }
+            self.work(Patience::Until(deadline))?;
+        }
+    }
+
+    /// Sends a request as soon as there is room.
+    fn request_by(
+        &mut self,
+        mut request: Payload,
+        to: Peer,
+        deadline: Option<Instant>,
+    ) -> Result<u32, Error> {
+        loop {
+            match self.request(request, to) {
+                Ok(call) => return Ok(call),
+                Err(Rejected { item, reason: Reason::Full }) if !is_over(deadline) => request = item,
+                Err(Rejected { reason, .. }) => return Err(Error::NotSent(reason)),
             }
             self.work(Patience::Until(deadline))?;
         }

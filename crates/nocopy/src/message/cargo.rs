@@ -2,7 +2,7 @@
 
 use crate::memory::pool::Buffer;
 
-/// Buffers at most, so that nobody's memory grows without bound.
+/// Buffers at most, so that memory does not grow without bound.
 const BUFFERS_MAX: usize = 1 << 16;
 
 /// A part of a packet that lies in a buffer of the program's.
@@ -75,7 +75,7 @@ impl Cargo {
     /// The bytes of a piece.
     #[inline]
     pub(super) fn bytes(&self, piece: Piece) -> &[u8] {
-        let buffer = self.places[piece.buffer as usize].buffer.as_ref().expect("somebody refers to it");
+        let buffer = self.places[piece.buffer as usize].buffer.as_ref().expect("a packet refers to it");
         &buffer[piece.at as usize..][..piece.bytes as usize]
     }
 }

@@ -1,32 +1,83 @@
 //! What an endpoint counts.
 
-use crate::counter::counters;
+use nocopy_proto::message::Counters as ProtocolCounters;
+
+use crate::counter::{Counter, counters};
+use crate::stats::Stats;
 
 counters! {
-    /// What the way between an endpoint and the network counted; the protocol has counters of its own
-    /// ([`ProtocolCounters`](super::ProtocolCounters)).
-    pub struct CarrierCounters {
+    /// What the way between an endpoint and the network counted; the protocol has counters of its own.
+    pub(super) struct CarrierCounters {
         /// Datagrams that were handed to the kernel.
         datagrams_sent,
         /// Datagrams that came.
         datagrams_received,
-        /// Calls that handed datagrams over (sockets).
+        /// Calls that handed datagrams over.
         calls,
         /// How often the kernel took no more: the rest waited for the next flush.
         kernel_full,
         /// Messages of several datagrams that were refused, whose datagrams then went one by one (sockets).
         joined_refused,
-        /// Datagrams that the way took no more as a whole, and that were cut into fragments.
+        /// Datagrams that the path took no more as a whole, and that were cut into fragments.
         fragmented,
-        /// Datagrams that were too long for the way, and not sent: the set-up then tries shorter ones.
+        /// Datagrams that were too long for the path, and not sent: the set-up then tries shorter ones.
         too_long,
         /// Datagrams that were refused for another reason, and not sent; the protocol sends them again.
-        refused,
+        datagrams_refused,
         /// Answers of the protocol for which there was no memory.
         no_memory_to_send,
         /// Datagrams that came and for which there was no memory; they are sent again.
         no_memory_to_receive,
         /// Packets that were to be sent again while the kernel still had them, and were left alone.
         still_away,
+    }
+}
+
+counters! {
+    /// What an endpoint itself counted.
+    pub(super) struct SentCounters {
+        /// Messages that were taken to be sent.
+        messages_sent,
+        /// Bytes of messages that were taken to be sent.
+        message_bytes_sent,
+    }
+}
+
+/// Messages that are lost here.
+const DROPPED: [&str; 1] = ["messages_discarded"];
+/// What no correct peer does.
+const FAULTS: [&str; 3] = ["beyond_credit", "malformed", "impossible_acks"];
+
+/// Everything in one value.
+pub(super) fn stats(sent: SentCounters, protocol: ProtocolCounters, carrier: CarrierCounters) -> Stats {
+    let moved = sent.messages_sent + protocol.messages_received;
+    let bytes = sent.message_bytes_sent + protocol.message_bytes_received;
+    let of_protocol =
+        || protocol.named().map(|(name, meaning, value)| Counter { name: name.into(), meaning, value });
+    let among = |names: &'static [&str]| of_protocol().filter(|counter| names.contains(&&*counter.name));
+    let others = |counter: &Counter| ![&DROPPED[..], &FAULTS].concat().contains(&&*counter.name);
+    let mut stats = Stats::moved(moved, bytes).with_dropped(among(&DROPPED)).with_faults(among(&FAULTS));
+    stats.flushes = carrier.calls;
+    stats.with(sent.counters()).with(of_protocol().filter(others)).with(carrier.counters())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_has_one_name_and_the_sums_have_theirs() {
+        let mut protocol = ProtocolCounters::default();
+        (protocol.messages_received, protocol.messages_discarded, protocol.malformed) = (3, 2, 5);
+        let sent = SentCounters { messages_sent: 4, message_bytes_sent: 40 };
+        let stats = stats(sent, protocol, CarrierCounters { calls: 7, ..CarrierCounters::default() });
+        assert_eq!((stats.moved, stats.bytes, stats.dropped, stats.faults, stats.flushes), (7, 40, 2, 5, 7));
+        let mut names: Vec<_> = stats.counters().iter().map(|counter| counter.name.clone()).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!((names.len(), count), (count, 2 + protocol.named().count() + 11));
+        let is_known = |name: &&str| stats.get(name).is_some();
+        assert!(DROPPED.iter().chain(&FAULTS).all(is_known));
     }
 }

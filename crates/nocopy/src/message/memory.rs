@@ -61,7 +61,7 @@ impl Shares {
         let Some(left) = memory_bytes.checked_sub(least.bytes()) else {
             return Err(OpenError::TooLittleMemory { memory_bytes, needed_bytes: least.bytes() });
         };
-        // Half to packets that are received, as others decide how many those are, the rest to the others.
+        // Half to packets that are received, since the peers decide how many those are.
         let more = |share: usize, bytes: usize| number(left / share / bytes);
         Ok(Self {
             send_packets: least.send_packets + more(4, packet_bytes),
@@ -72,7 +72,7 @@ impl Shares {
         })
     }
 
-    /// What they come to.
+    /// Their sum.
     pub(super) fn bytes(&self) -> usize {
         (self.send_packets as usize + self.receive_packets as usize) * self.packet_bytes
             + self.send_fragments as usize * FRAGMENT_BYTES
@@ -110,7 +110,7 @@ impl Frames {
         port: &PortBuilder,
         window_packets: usize,
     ) -> Result<Self, OpenError> {
-        // An interface that is not there is told of when the port is opened.
+        // If there is no such interface, opening the port reports it.
         let (mtu, queues) = Interface::named(port.interface())
             .map_or((1500, 1), |interface| (interface.mtu_bytes, interface.rx_queues.max(1) as usize));
         let frame_bytes = if mtu > FRAME_MTU { LONG_FRAME_BYTES } else { FRAME_BYTES };

@@ -73,7 +73,7 @@ struct PeerState {
     place: usize,
     /// Nothing more is sent.
     ended: bool,
-    /// It was told that there is no memory for packets.
+    /// A message to it was refused for want of memory for packets.
     starved: bool,
 }
 
@@ -98,19 +98,19 @@ impl Peers {
         self.known(peer).ended = true;
     }
 
-    /// Notes that a peer was told that there is no memory for packets, and returns whether that is news.
+    /// Notes that there was no memory for packets to a peer, and returns whether that is new.
     pub(super) fn starve(&mut self, peer: Peer) -> bool {
         !std::mem::replace(&mut self.known(peer).starved, true)
     }
 
-    /// Notes that it is told to try again.
+    /// Notes that it was reported to be writable again.
     pub(super) fn feed(&mut self, peer: Peer) {
         if let Some(state) = self.state(peer) {
             state.starved = false;
         }
     }
 
-    /// The state of a peer that the protocol knows. That of one which had its place before is over.
+    /// The state of a peer that the protocol knows; a new one if another peer had its place before.
     fn known(&mut self, peer: Peer) -> &mut PeerState {
         if self.of.len() <= peer.index() {
             self.of.resize_with(peer.index() + 1, PeerState::default);
@@ -119,7 +119,7 @@ impl Peers {
         if state.peer != Some(peer) {
             // An open packet of the one before is among those to be closed, and keeps its place until then.
             let open = state.open.take();
-            debug_assert!(open.is_none(), "closed before a message comes from somebody new");
+            debug_assert!(open.is_none(), "closed before another peer takes its place");
             *state = PeerState { peer: Some(peer), ..PeerState::default() };
         }
         state
@@ -149,7 +149,7 @@ impl Peers {
         Some(open)
     }
 
-    /// Takes out an open packet of whoever has one.
+    /// Takes out an open packet of any peer that has one.
     #[inline]
     pub(super) fn take_any(&mut self) -> Option<(Peer, OpenPacket)> {
         while let Some(peer) = self.open.pop() {

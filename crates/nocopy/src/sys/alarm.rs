@@ -1,7 +1,7 @@
 //! An alarm for waits that come again and again.
 
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
@@ -48,8 +48,21 @@ impl Alarm {
         Ok(if rang && !told.any(|is_readable| is_readable) { Wakeup::TimedOut } else { wakeup })
     }
 
+    /// Makes the descriptor readable after `timeout` at the latest; without one it stays as it was set, or off. It is not readable until then.
+    pub(crate) fn set(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let has_rung = self.rings_ns.is_some_and(|set_ns| set_ns <= monotonic_ns());
+        if has_rung {
+            self.rings_ns = None;
+        }
+        match timeout {
+            Some(timeout) => self.ring_within(timeout),
+            None if has_rung => self.program(Timespec::default()),
+            None => Ok(()),
+        }
+    }
+
     fn ring_within(&mut self, timeout: Duration) -> io::Result<()> {
-        // Beyond that nobody waits.
+        // No wait is longer.
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX).clamp(1, 1 << 62);
         let rings_ns = monotonic_ns() + timeout_ns;
         if self.rings_ns.is_some_and(|set_ns| set_ns <= rings_ns) {
@@ -59,10 +72,23 @@ impl Alarm {
             tv_sec: (rings_ns / 1_000_000_000).cast_signed(),
             tv_nsec: (rings_ns % 1_000_000_000).cast_signed() as _,
         };
-        let once = Itimerspec { it_interval: Timespec::default(), it_value: time };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once)?;
+        self.program(time)?;
         self.rings_ns = Some(rings_ns);
         Ok(())
+    }
+
+    /// Sets the timer to a moment, or stops it at zero; either way it has not rung.
+    fn program(&self, time: Timespec) -> io::Result<()> {
+        let once = Itimerspec { it_interval: Timespec::default(), it_value: time };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once)?;
+        Ok(())
+    }
+}
+
+impl AsFd for Alarm {
+    /// Readable when it has rung.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.timer.as_fd()
     }
 }
 
@@ -95,5 +121,18 @@ mod tests {
             assert_eq!(wait(Duration::from_millis(50)), Wakeup::TimedOut);
         }
         assert_eq!(wait(Duration::ZERO), Wakeup::TimedOut);
+    }
+
+    #[test]
+    fn the_descriptor_is_readable_when_it_rang_until_it_is_set_again() {
+        let mut alarm = Alarm::new().unwrap();
+        let wait =
+            |alarm: &Alarm, timeout| super::super::poll::wait_readable(alarm.as_fd(), timeout).unwrap();
+        for next in [None, Some(Duration::from_secs(60))] {
+            alarm.set(Some(Duration::ZERO)).unwrap();
+            assert_eq!(wait(&alarm, Duration::from_secs(60)), Wakeup::Ready);
+            alarm.set(next).unwrap();
+            assert_eq!(wait(&alarm, Duration::ZERO), Wakeup::TimedOut);
+        }
     }
 }

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use nocopy::message::{Endpoint, Event, Kind, Peer, SendError};
+use nocopy::Reason;
+use nocopy::message::{Endpoint, Event, Kind, Payload, Peer};
 
 use super::{PATIENCE, SECOND};
 
@@ -18,12 +19,7 @@ pub(crate) fn connect(left: &mut Endpoint, right: &mut Endpoint) -> (Peer, Peer)
     let give_up = Instant::now() + PATIENCE;
     let (mut accepted, mut connected) = (None, false);
     while accepted.is_none() || !connected {
-        assert!(
-            Instant::now() < give_up,
-            "no connection: {:?} {:?}",
-            left.carrier_counters(),
-            right.counters()
-        );
+        assert!(Instant::now() < give_up, "no connection: {:?} {:?}", left.stats(), right.stats());
         left.wait(Duration::from_millis(1)).unwrap();
         right.wait(Duration::from_millis(1)).unwrap();
         match left.poll_event() {
@@ -31,7 +27,7 @@ pub(crate) fn connect(left: &mut Endpoint, right: &mut Endpoint) -> (Peer, Peer)
                 assert_eq!((peer, to), (to_right, right.local_address()));
                 connected = true;
                 // A client is announced when it has spoken.
-                left.send(to_right, b"hello").unwrap();
+                left.send_copy(b"hello", to_right).unwrap();
             }
             Some(event) => panic!("{event:?}"),
             None => {}
@@ -48,14 +44,7 @@ pub(crate) fn connect(left: &mut Endpoint, right: &mut Endpoint) -> (Peer, Peer)
 pub(crate) fn receive(from: &mut Endpoint, at: &mut Endpoint) -> (Peer, Kind, Vec<u8>) {
     let give_up = Instant::now() + PATIENCE;
     loop {
-        assert!(
-            Instant::now() < give_up,
-            "nothing came: {:?} {:?}, {:?} {:?}",
-            from.counters(),
-            from.carrier_counters(),
-            at.counters(),
-            at.carrier_counters()
-        );
+        assert!(Instant::now() < give_up, "nothing came: {:?}, {:?}", from.stats(), at.stats());
         if let Some(message) = at.try_receive().unwrap() {
             return (message.peer(), message.kind(), message.to_vec());
         }
@@ -67,10 +56,10 @@ pub(crate) fn receive(from: &mut Endpoint, at: &mut Endpoint) -> (Peer, Kind, Ve
 pub(crate) fn send(endpoint: &mut Endpoint, other: &mut Endpoint, peer: Peer, message: &[u8]) {
     let give_up = Instant::now() + PATIENCE;
     loop {
-        assert!(Instant::now() < give_up, "no room: {:?}", endpoint.statistics(peer));
-        match endpoint.send(peer, message) {
+        assert!(Instant::now() < give_up, "no room: {:?}", endpoint.peer_stats(peer));
+        match endpoint.send_copy(message, peer) {
             Ok(()) => return,
-            Err(SendError::WouldBlock) => {
+            Err(Reason::Full) => {
                 endpoint.wait(Duration::from_micros(200)).unwrap();
                 other.wait(Duration::ZERO).unwrap();
             }
@@ -91,8 +80,10 @@ pub(crate) fn echo(mut server: Endpoint, clients: usize) {
         let (peer, kind, bytes) = (request.peer(), request.kind(), request.to_vec());
         drop(request);
         let Kind::Request(call) = kind else { continue };
-        while let Err(error) = server.respond(peer, call, &bytes) {
-            assert!(matches!(error, SendError::WouldBlock), "{error}");
+        let mut response = Payload::from(bytes);
+        while let Err(rejected) = server.respond(response, peer, call) {
+            assert!(rejected.is_full(), "{rejected}");
+            response = rejected.item;
             server.wait(Duration::from_millis(1)).unwrap();
         }
     }

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, SECOND};
-use nocopy::message::{Builder, Endpoint, Event, Kind, Peer, SendError};
+use nocopy::Reason;
+use nocopy::message::{Builder, Endpoint, Event, Kind, Peer};
 use nocopy::port::Wait;
 use nocopy_lab::patience::wait_until;
 
@@ -53,7 +54,7 @@ fn accepted(left: &mut Endpoint, right: &mut Endpoint) -> Peer {
 fn receive(from: &mut Endpoint, at: &mut Endpoint) -> (Peer, Kind, Vec<u8>) {
     let give_up = Instant::now() + PATIENCE;
     loop {
-        assert!(Instant::now() < give_up, "nothing came: {:?} {:?}", from.counters(), at.counters());
+        assert!(Instant::now() < give_up, "nothing came: {:?} {:?}", from.stats(), at.stats());
         from.flush().unwrap();
         if let Some(message) = at.receive_timeout(Duration::from_millis(1)).unwrap() {
             return (message.peer(), message.kind(), message.to_vec());
@@ -68,9 +69,9 @@ fn a_message_goes_and_its_answer_comes_back() {
     for wait in [Wait::Spin, Wait::Interrupt, Wait::Adaptive { spin: Duration::from_micros(50) }, coalesced] {
         let (mut left, to_right, mut right, to_left) = pair(|builder| builder.wait(wait));
         for number in 0..100 {
-            left.send(to_right, &pattern(number, number)).unwrap();
+            left.send_copy(&pattern(number, number), to_right).unwrap();
             assert_eq!(receive(&mut left, &mut right), (to_left, Kind::Plain, pattern(number, number)));
-            right.send(to_left, b"yes").unwrap();
+            right.send_copy(b"yes", to_left).unwrap();
             assert_eq!(receive(&mut right, &mut left), (to_right, Kind::Plain, b"yes".to_vec()));
         }
         let ledger = left.ledger();
@@ -89,16 +90,16 @@ fn messages_of_every_length_arrive_in_order() {
             loop {
                 assert!(Instant::now() < give_up);
                 let sent = match owned {
-                    false => left.send(to_right, &message),
+                    false => left.send_copy(&message, to_right),
                     true => {
                         let (front, back) = message.split_at(bytes / 3);
                         let buffers = [front, back].map(|part| nocopy::Buffer::from(part.to_vec()));
-                        left.send_owned(to_right, buffers).map_err(|rejected| rejected.reason)
+                        left.send(buffers, to_right).map_err(|rejected| rejected.reason)
                     }
                 };
                 match sent {
                     Ok(()) => break,
-                    Err(SendError::WouldBlock) => drop(left.wait(Duration::from_millis(1)).unwrap()),
+                    Err(Reason::Full) => drop(left.wait(Duration::from_millis(1)).unwrap()),
                     Err(error) => panic!("{error}"),
                 }
             }
@@ -106,21 +107,21 @@ fn messages_of_every_length_arrive_in_order() {
             assert!(peer == to_left && came == message, "{bytes} bytes, owned: {owned}");
         }
     }
-    let error = left.send(to_right, &vec![0; (1 << 20) + 1]).unwrap_err();
-    assert!(matches!(error, SendError::TooLong { bytes_max: 1_048_576, .. }), "{error}");
+    let error = left.send_copy(&vec![0; (1 << 20) + 1], to_right).unwrap_err();
+    assert!(matches!(error, Reason::TooLong { bytes_max: 1_048_576 }), "{error}");
 }
 
 #[test]
 fn small_messages_share_a_packet() {
     let (mut left, to_right, mut right, _) = pair(|builder| builder);
-    let before = left.counters().packets_sent;
+    let before = left.stats().unwrap()["packets_sent"];
     for number in 0..20 {
-        left.send(to_right, &pattern(number, 64)).unwrap();
+        left.send_copy(&pattern(number, 64), to_right).unwrap();
     }
     for number in 0..20 {
         assert_eq!(receive(&mut left, &mut right).2, pattern(number, 64));
     }
-    assert_eq!(left.counters().packets_sent - before, 1);
+    assert_eq!(left.stats().unwrap()["packets_sent"] - before, 1);
 }
 
 #[test]
@@ -135,8 +136,8 @@ fn a_call_has_its_response_and_others_wait_meanwhile() {
                 let (peer, kind, bytes) = (request.peer(), request.kind(), request.to_vec());
                 drop(request);
                 let Kind::Request(call) = kind else { panic!("{kind:?}") };
-                server.send(peer, b"by the way").unwrap();
-                server.respond(peer, call, &bytes).unwrap();
+                server.send_copy(b"by the way", peer).unwrap();
+                server.respond(bytes, peer, call).unwrap();
                 served += 1;
             }
             assert!(server.close(PATIENCE).unwrap());
@@ -144,7 +145,7 @@ fn a_call_has_its_response_and_others_wait_meanwhile() {
         let mut client = endpoint(|builder| builder);
         let peer = client.connect(address, PATIENCE).unwrap();
         for number in 0..50 {
-            let response = client.call(peer, &pattern(number, number * 50), PATIENCE).unwrap();
+            let response = client.call(pattern(number, number * 50), peer, PATIENCE).unwrap();
             assert_eq!(response.to_vec(), pattern(number, number * 50));
         }
         for _ in 0..50 {
@@ -159,7 +160,7 @@ fn the_end_behind_the_last_message_ends_the_next_wait() {
     // If the end does not end the wait, nothing does.
     let (mut left, to_right, mut right, _) = pair(silent);
     for number in 0..2 {
-        left.send(to_right, &pattern(number, 64)).unwrap();
+        left.send_copy(&pattern(number, 64), to_right).unwrap();
     }
     left.finish(to_right).unwrap();
     assert_eq!(receive(&mut left, &mut right).2, pattern(0, 64));
@@ -196,15 +197,15 @@ fn a_wait_tells_of_events_behind_those_that_nobody_took() {
 #[test]
 fn a_message_that_nobody_reads_does_not_stop_the_clock() {
     let (mut left, to_right, mut right, to_left) = pair(|builder| builder);
-    right.send(to_left, b"unread").unwrap();
+    right.send_copy(b"unread", to_left).unwrap();
     let give_up = Instant::now() + PATIENCE;
     while !left.wait(SECOND).unwrap() || left.poll_event().is_some() {
         assert!(Instant::now() < give_up, "nothing came");
         right.flush().unwrap();
     }
-    left.send(to_right, b"never acknowledged").unwrap();
-    while left.counters().probes == 0 {
-        assert!(Instant::now() < give_up, "nobody asked: {:?}", left.counters());
+    left.send_copy(b"never acknowledged", to_right).unwrap();
+    while left.stats().unwrap()["probes"] == 0 {
+        assert!(Instant::now() < give_up, "no probe: {:?}", left.stats());
         assert!(left.wait(Duration::from_millis(1)).unwrap(), "there is a message all the time");
     }
     assert_eq!(&*left.try_receive().unwrap().unwrap().to_vec(), b"unread");
@@ -217,7 +218,7 @@ fn an_acknowledgement_that_waits_to_be_read_is_not_asked_for() {
     for number in 0..5 {
         let (mut left, to_right, mut right, _) = pair(silent);
         for round in 0..2 {
-            left.send(to_right, &pattern(number, 64)).unwrap();
+            left.send_copy(&pattern(number, 64), to_right).unwrap();
             assert!(left.try_receive().unwrap().is_none());
             left.flush().unwrap();
             assert_eq!(receive(&mut left, &mut right).2, pattern(number, 64));
@@ -225,11 +226,58 @@ fn an_acknowledgement_that_waits_to_be_read_is_not_asked_for() {
                 assert!(right.try_receive().unwrap().is_none());
                 right.next_timeout().is_none_or(|due| due > PATIENCE)
             });
-            let unread = left.statistics(to_right).unwrap().unwrap();
+            let unread = left.peer_stats(to_right).unwrap();
             assert!(unread.in_flight > 0, "round {round}: the acknowledgement was read: {unread:?}");
             wait_until("time to ask", || left.next_timeout().is_some_and(|due| due.is_zero()));
         }
         assert!(left.try_receive().unwrap().is_none());
-        assert_eq!((left.counters().probes, left.counters().lost), (0, 0), "{:?}", left.counters());
+        let stats = left.stats().unwrap();
+        assert_eq!((stats["probes"], stats["lost"]), (0, 0), "{stats}");
     }
+}
+
+#[test]
+fn what_was_taken_is_sent_on_and_drains() {
+    let (mut left, to_right, mut right, to_left) = pair(|builder| builder);
+    for bytes in [10, 3000, 100_000] {
+        left.send(pattern(bytes, bytes), to_right).unwrap();
+        let give_up = Instant::now() + PATIENCE;
+        let taken = loop {
+            assert!(Instant::now() < give_up, "nothing came: {:?}", right.stats());
+            left.wait(Duration::ZERO).unwrap();
+            if let Some(message) = right.try_receive().unwrap() {
+                break message.take();
+            }
+        };
+        assert_eq!((taken.peer(), taken.len()), (to_left, bytes));
+        right.send(taken, to_left).unwrap();
+        assert!(right.in_flight() > 0);
+        assert_eq!(receive(&mut right, &mut left).2, pattern(bytes, bytes));
+        let reaped = std::thread::scope(|scope| {
+            let drained = scope.spawn(|| right.drain(PATIENCE).unwrap());
+            while !drained.is_finished() {
+                left.wait(Duration::from_millis(1)).unwrap();
+            }
+            drained.join().unwrap()
+        });
+        assert!(reaped, "acknowledged");
+        assert_eq!(right.in_flight(), 0);
+    }
+    let stats = right.stats().unwrap();
+    assert_eq!((stats.moved, stats["messages_sent"], stats["messages_received"]), (6, 3, 3));
+    assert_eq!(stats["message_bytes_sent"], stats["message_bytes_received"]);
+    assert!(right.explain().contains("UDP socket 127.0.0.1"), "{}", right.explain());
+}
+
+#[test]
+fn a_refused_message_comes_back_whole() {
+    let mut left = endpoint(|builder| builder);
+    let peer = left.start_connect("127.0.0.1:9".parse().unwrap()).unwrap();
+    let parts = [pattern(1, 500), pattern(2, 700)].map(nocopy::Buffer::from);
+    let rejected = left.send(parts, peer).unwrap_err();
+    assert!(rejected.is_full(), "{rejected}");
+    let lengths: Vec<_> = rejected.item.into_buffers().map(|buffer| buffer.len()).collect();
+    assert_eq!(lengths, [500, 700]);
+    left.abort(peer);
+    assert!(matches!(left.send(pattern(3, 3), peer).unwrap_err().reason, Reason::Gone));
 }

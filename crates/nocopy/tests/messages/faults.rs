@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use crate::common::message::{connect, pattern, receive};
 use crate::common::stream::lose;
 use crate::common::{PATIENCE, SECOND, lab};
-use nocopy::Port;
-use nocopy::message::{Builder, Endpoint, Event, Reason, SendError};
+use nocopy::message::{Builder, Endpoint, Event, LostReason};
+use nocopy::{Port, Reason};
 use nocopy_lab::End;
 
 fn over_sockets(end: &End, set: impl FnOnce(Builder) -> Builder + Send) -> Endpoint {
@@ -18,7 +18,7 @@ fn over_sockets(end: &End, set: impl FnOnce(Builder) -> Builder + Send) -> Endpo
 
 fn over_port(end: &End) -> Endpoint {
     let address = SocketAddr::new(end.ipv4().into(), 0);
-    let open = || Endpoint::builder().open(Port::builder(end.interface()), address);
+    let open = || Endpoint::builder().port(Port::builder(end.interface())).bind(address);
     end.namespace().run(open).expect("opened")
 }
 
@@ -48,7 +48,7 @@ fn what_is_lost_is_sent_again() {
         for round in 0..3 {
             let Some(loss) = lose(&lab) else { return };
             for number in 0..50 {
-                left.send(to_right, &pattern(round * 50 + number, 700)).unwrap();
+                left.send_copy(&pattern(round * 50 + number, 700), to_right).unwrap();
             }
             left.flush().unwrap();
             let (until, give_up) = (Instant::now() + SECOND / 20, Instant::now() + PATIENCE);
@@ -62,7 +62,7 @@ fn what_is_lost_is_sent_again() {
                 assert!(receive(&mut left, &mut right).2 == pattern(round * 50 + number, 700));
             }
         }
-        assert!(left.counters().packets_sent_again > 0);
+        assert!(left.stats().unwrap()["packets_sent_again"] > 0);
     }
 }
 
@@ -71,12 +71,12 @@ fn both_ends_finish_and_are_told() {
     let lab = lab!();
     let (mut left, mut right) = (over_port(lab.left()), over_sockets(lab.right(), |builder| builder));
     let (to_right, to_left) = connect(&mut left, &mut right);
-    left.send(to_right, b"the last").unwrap();
+    left.send_copy(b"the last", to_right).unwrap();
     left.finish(to_right).unwrap();
-    assert!(matches!(left.send(to_right, b"more"), Err(SendError::Finished)));
+    assert!(matches!(left.send_copy(b"more", to_right), Err(Reason::Finished)));
     assert_eq!(receive(&mut left, &mut right).2, b"the last");
     assert_eq!(event(&mut right, Some(&mut left)), Event::Finished(to_left));
-    right.send(to_left, b"and mine").unwrap();
+    right.send_copy(b"and mine", to_left).unwrap();
     right.finish(to_left).unwrap();
     assert_eq!(receive(&mut right, &mut left).2, b"and mine");
     assert_eq!(event(&mut left, Some(&mut right)), Event::Finished(to_right));
@@ -93,12 +93,12 @@ fn a_peer_that_goes_says_so_and_one_that_is_silent_is_lost() {
     let (to_right, _) = connect(&mut left, &mut right);
     drop(right);
     // docs/protocol.md §11: the endpoint was closed.
-    assert_eq!(event(&mut left, None), Event::Lost(to_right, Reason::Aborted { code: 1 }));
+    assert_eq!(event(&mut left, None), Event::Lost(to_right, LostReason::Aborted { code: 1 }));
 
     let mut right = over_sockets(lab.right(), |builder| builder);
     let (to_right, _) = connect(&mut left, &mut right);
-    assert_eq!(event(&mut left, None), Event::Lost(to_right, Reason::Silent));
-    assert!(matches!(left.send(to_right, b"there?"), Err(SendError::Gone(_))));
+    assert_eq!(event(&mut left, None), Event::Lost(to_right, LostReason::Silent));
+    assert!(matches!(left.send_copy(b"there?", to_right), Err(Reason::Gone)));
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn an_interface_that_goes_is_an_error_of_who_waits_at_a_port() {
             true => lab.delete_pair().unwrap(),
             false => lab.left().set_down().unwrap(),
         }
-        left.send(to_right, b"into nothing").unwrap();
+        left.send_copy(b"into nothing", to_right).unwrap();
         let give_up = Instant::now() + PATIENCE;
         let error = loop {
             assert!(Instant::now() < give_up, "no error");
@@ -137,7 +137,7 @@ fn sockets_live_through_an_interface_that_was_down() {
     let (to_right, _) = connect(&mut left, &mut right);
     lab.right().set_down().unwrap();
     for number in 0..10 {
-        left.send(to_right, &pattern(number, 100)).unwrap();
+        left.send_copy(&pattern(number, 100), to_right).unwrap();
         left.wait(Duration::from_millis(5)).unwrap();
     }
     lab.right().set_up().unwrap();

@@ -8,3 +8,4 @@ mod exchange;
 mod faults;
 mod memory;
 mod port;
+mod tokio;

@@ -25,7 +25,7 @@ fn endpoint(end: &End, way: Way, set: impl FnOnce(Builder) -> Builder + Send) ->
     end.namespace().run(|| {
         let builder = set(Endpoint::builder());
         match way {
-            Way::Port => builder.open(Port::builder(end.interface()), address).expect("opened"),
+            Way::Port => builder.port(Port::builder(end.interface())).bind(address).expect("opened"),
             Way::Sockets => builder.bind(address).expect("bound"),
         }
     })
@@ -117,13 +117,13 @@ fn a_message_in_buffers_cut_for_it_is_not_copied_by_us() {
         for (number, bytes) in [1000, 1424, 50_000].into_iter().enumerate() {
             let message = pattern(number, bytes);
             let mut rest = &message[..];
-            let mut buffers = sender.buffers(to_right, bytes).unwrap();
+            let mut buffers = sender.buffers(bytes, to_right).unwrap();
             for buffer in &mut buffers {
                 let part;
                 (part, rest) = rest.split_at(buffer.len());
                 buffer.fill(part).unwrap();
             }
-            sender.send_owned(to_right, buffers).unwrap();
+            sender.send(buffers, to_right).unwrap();
             let (_, _, came) = receive(&mut sender, &mut receiver);
             assert!(came == message, "{bytes} B");
         }
@@ -131,7 +131,7 @@ fn a_message_in_buffers_cut_for_it_is_not_copied_by_us() {
         // Cut otherwise they arrive all the same.
         let message = pattern(9, 10_000);
         let parts: Vec<Buffer> = message.chunks(700).map(|part| Buffer::from(part.to_vec())).collect();
-        sender.send_owned(to_right, parts).unwrap();
+        sender.send(parts, to_right).unwrap();
         assert!(receive(&mut sender, &mut receiver).2 == message);
     }
 }
@@ -144,10 +144,10 @@ fn peers_that_acknowledge_nothing_leave_frames_for_others() {
         let mut server = endpoint(lab.right(), Way::Port, |builder| builder);
         let message = pattern(1, 1400);
         let send = |server: &mut Endpoint, peer| match is_owned {
-            false => server.send(peer, &message).is_ok(),
-            true => server.buffers(peer, message.len()).is_ok_and(|mut buffers| {
+            false => server.send_copy(&message, peer).is_ok(),
+            true => server.buffers(message.len(), peer).is_ok_and(|mut buffers| {
                 buffers[0].fill(&message).unwrap();
-                server.send_owned(peer, buffers).is_ok()
+                server.send(buffers, peer).is_ok()
             }),
         };
         // Each may have a window of 1,024 packets on its way, of little more than two in all. They are not run once they are connected.
@@ -178,13 +178,13 @@ fn acknowledgements_through_the_kernel_do_not_run_out_of_frames() {
         send(&mut sender, &mut receiver, peer, &pattern(number, 64));
         assert!(receive(&mut sender, &mut receiver).2 == pattern(number, 64));
         let give_up = Instant::now() + PATIENCE;
-        while sender.statistics(peer).unwrap().unwrap().in_flight > 0 {
-            assert!(Instant::now() < give_up, "{number}: {:?}", receiver.carrier_counters());
+        while sender.peer_stats(peer).unwrap().in_flight > 0 {
+            assert!(Instant::now() < give_up, "{number}: {:?}", receiver.stats());
             receiver.wait(Duration::from_micros(200)).unwrap();
             sender.wait(Duration::ZERO).unwrap();
         }
     }
-    assert_eq!(receiver.carrier_counters().no_memory_to_send, 0);
+    assert_eq!(receiver.stats().unwrap()["no_memory_to_send"], 0);
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn calls_are_answered_however_both_wait() {
                 let peer = client.connect(address, PATIENCE).unwrap();
                 for number in 0..200 {
                     let request = pattern(number, number * 20);
-                    let response = client.call(peer, &request, PATIENCE).unwrap();
+                    let response = client.call(request.clone(), peer, PATIENCE).unwrap();
                     assert!(response.to_vec() == request, "{wait:?}");
                 }
                 assert!(client.close(PATIENCE).unwrap());

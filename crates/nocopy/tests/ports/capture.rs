@@ -5,31 +5,31 @@ use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, lab, open, packet, packets_of_many_lengths, send};
-use nocopy::capture::{
-    Block, BlockReader, Blocks, BlocksBuilder, CaptureError, InterfaceError, PcapngLayout,
-};
+use nocopy::capture::{Block, Builder, OpenError};
+use nocopy::integration::{BlockReader, PcapngLayout};
+use nocopy::port::InterfaceError;
+use nocopy::{Capture, Cause, Wait};
 use nocopy_lab::End;
 use nocopy_lab::patience::{uninterrupted, wait_until};
 use nocopy_proto::filter::{Instruction, Program};
 
-fn capture(end: &End, set: impl FnOnce(BlocksBuilder) -> BlocksBuilder + Send) -> Blocks {
-    let builder = || set(Blocks::builder(end.interface()).blocks(1 << 16, 8));
+fn capture(end: &End, set: impl FnOnce(Builder) -> Builder + Send) -> Capture {
+    let builder = || set(Capture::builder(end.interface()).blocks(1 << 16, 8));
     end.namespace().run(|| builder().block_timeout(Duration::from_millis(5)).open()).unwrap()
 }
 
-fn next(blocks: &mut Blocks) -> Block {
-    blocks.next(PATIENCE).unwrap().expect("a block")
+fn next(blocks: &mut Capture) -> Block {
+    blocks.receive_timeout(PATIENCE).unwrap().expect("a block")
 }
 
 fn bytes_of(block: &mut Block) -> Vec<Vec<u8>> {
-    let mut packets = block.packets();
-    let all = packets.by_ref().map(|packet| packet.bytes.to_vec()).collect();
-    assert_eq!(packets.unreadable(), 0);
+    let all: Vec<_> = block.packets().map(|packet| packet.bytes.to_vec()).collect();
+    assert_eq!(all.len(), block.packet_count() as usize);
     all
 }
 
 /// Packets, until there are as many.
-fn receive(blocks: &mut Blocks, count: usize) -> Vec<Vec<u8>> {
+fn receive(blocks: &mut Capture, count: usize) -> Vec<Vec<u8>> {
     let mut received = Vec::new();
     while received.len() < count {
         received.extend(bytes_of(&mut next(blocks)));
@@ -60,8 +60,10 @@ fn packets_come_as_they_were_sent_with_times_and_the_host_keeps_them() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let age = now.saturating_sub(Duration::from_nanos(captured.time_ns));
     assert!(age < Duration::from_secs(60), "{age:?}");
-    let totals = blocks.totals().unwrap();
-    assert_eq!((totals.tp_packets, totals.tp_drops), (2001, 0));
+    let (stats, ledger) = (blocks.stats().unwrap(), blocks.ledger());
+    assert_eq!((stats["tp_packets"], stats["packets"], stats.dropped), (2001, 2001, 0));
+    assert!(stats.moved >= 21 && stats.bytes > 2000 * 60, "{stats}");
+    assert_eq!((ledger.datagrams(), ledger.copied_bytes(Cause::PacketRing)), (2001, stats.bytes));
 }
 
 #[test]
@@ -101,13 +103,13 @@ fn in_immediate_mode_each_packet_has_a_block_of_its_own_and_what_finds_no_room_i
     let many: Vec<_> = (0..room + TOO_MANY).map(|number| packet(lab.right(), number as u32, 100)).collect();
     many.chunks(50).for_each(|some| send(&mut left, some));
     let arrived = (packets.len() + many.len()) as u64;
-    wait_until("there, or dropped, all of them", || blocks.totals().unwrap().tp_packets == arrived);
+    wait_until("there, or dropped, all of them", || blocks.stats().unwrap()["tp_packets"] == arrived);
     assert_eq!(receive(&mut blocks, room), many[..room]);
     send(&mut left, &many[..1]);
     assert_eq!(receive(&mut blocks, 1), many[..1], "it goes on");
-    let totals = blocks.totals().unwrap();
+    let stats = blocks.stats().unwrap();
     let all = packets.len() + many.len() + 1;
-    assert_eq!((totals.tp_packets, totals.tp_drops), (all as u64, TOO_MANY as u64));
+    assert_eq!((stats["tp_packets"], stats.dropped), (all as u64, TOO_MANY as u64));
     // Short ones take less room.
     let mut short = capture(lab.right(), |builder| builder.immediate(true).snap(96));
     assert_eq!(short.fill().total, 8 * (1 << 16) / 256);
@@ -129,7 +131,7 @@ fn blocks_go_back_in_any_order_and_none_is_handed_out_twice() {
     assert_eq!((blocks.fill().used, blocks.fill().total), (4, 8));
     // A wait while blocks are away ends with its time, and not before.
     let start = Instant::now();
-    assert!(blocks.next(Duration::from_millis(20)).unwrap().is_none());
+    assert!(blocks.receive_timeout(Duration::from_millis(20)).unwrap().is_none());
     assert!(start.elapsed() >= Duration::from_millis(20));
     // The second is kept; the ring comes round to it and stops.
     let mut kept = held.remove(1);
@@ -140,20 +142,20 @@ fn blocks_go_back_in_any_order_and_none_is_handed_out_twice() {
     for number in 4..40 {
         send(&mut left, &[packet(lab.right(), number, 100)]);
         if came.len() == 5 {
-            wait_until("dropped", || blocks.totals().unwrap().tp_drops > 0);
-            assert!(blocks.next(Duration::ZERO).unwrap().is_none(), "a block beyond the one that is away");
+            wait_until("dropped", || blocks.stats().unwrap()["tp_drops"] > 0);
+            assert!(blocks.try_receive().unwrap().is_none(), "a block beyond the one that is away");
             break;
         }
         came.extend(bytes_of(&mut next(&mut blocks)));
     }
     assert_eq!(came.len(), 5, "up to the one that is away");
     assert_eq!(bytes_of(&mut kept), [packet(lab.right(), 1, 100)], "untouched");
-    let totals = blocks.totals().unwrap();
-    assert!(totals.tp_drops > 0 && totals.tp_freeze_q_cnt > 0, "{totals:?}");
+    let stats = blocks.stats().unwrap();
+    assert!(stats.dropped > 0 && stats["tp_freeze_q_cnt"] > 0, "{stats}");
     drop(kept);
     send(&mut left, &[packet(lab.right(), 99, 100)]);
     assert_eq!(receive(&mut blocks, 1), [packet(lab.right(), 99, 100)], "it goes on");
-    assert!(blocks.totals().unwrap().tp_packets > totals.tp_packets);
+    assert!(blocks.stats().unwrap()["tp_packets"] > stats["tp_packets"]);
 }
 
 #[test]
@@ -197,8 +199,8 @@ fn a_filter_and_a_snap_length_decide_what_is_kept_and_stopping_ends_it() {
     blocks.stop().unwrap();
     send(&mut left, &packets);
     assert_eq!(receive(&mut other, packets.len()), packets);
-    assert!(blocks.next(Duration::from_millis(50)).unwrap().is_none());
-    assert_eq!(blocks.totals().unwrap().tp_packets, 5);
+    assert!(blocks.receive_timeout(Duration::from_millis(50)).unwrap().is_none());
+    assert_eq!(blocks.stats().unwrap()["tp_packets"], 5);
 }
 
 #[test]
@@ -228,20 +230,20 @@ fn a_block_becomes_whole_sectors_of_a_file_where_it_lies() {
 fn what_cannot_be_captured_says_why() {
     let lab = lab!();
     let end = lab.right();
-    let refused = |set: fn(BlocksBuilder) -> BlocksBuilder, name: &str| {
-        end.namespace().run(|| set(Blocks::builder(name)).open()).unwrap_err()
+    let refused = |set: fn(Builder) -> Builder, name: &str| {
+        end.namespace().run(|| set(Capture::builder(name)).open()).unwrap_err()
     };
-    assert!(matches!(refused(|b| b, "nc-none"), CaptureError::Interface(InterfaceError::NotFound { .. })));
+    assert!(matches!(refused(|b| b, "nc-none"), OpenError::Interface(InterfaceError::NotFound { .. })));
     for blocks in [(4095, 4), (2048, 4), (1 << 20, 1), (1 << 20, 4096), (3 << 20, 4)] {
-        let error = end.namespace().run(|| Blocks::builder("nc1").blocks(blocks.0, blocks.1).open());
-        assert!(matches!(error.unwrap_err(), CaptureError::Blocks { .. }), "{blocks:?}");
+        let error = end.namespace().run(|| Capture::builder("nc1").blocks(blocks.0, blocks.1).open());
+        assert!(matches!(error.unwrap_err(), OpenError::Blocks { .. }), "{blocks:?}");
     }
     let mut capture = capture(end, |builder| builder);
     end.set_down().unwrap();
-    assert_eq!(capture.next(PATIENCE).unwrap_err().kind(), ErrorKind::NetworkDown);
-    assert!(matches!(refused(|b| b, "nc1"), CaptureError::Interface(InterfaceError::Down { .. })));
+    assert_eq!(capture.receive_timeout(PATIENCE).unwrap_err().kind(), ErrorKind::NetworkDown);
+    assert!(matches!(refused(|b| b, "nc1"), OpenError::Interface(InterfaceError::Down { .. })));
     lab.delete_pair().unwrap();
-    assert_eq!(capture.next(PATIENCE).unwrap_err().kind(), ErrorKind::NotConnected);
+    assert_eq!(capture.receive_timeout(PATIENCE).unwrap_err().kind(), ErrorKind::NotConnected);
 }
 
 fn packets_of(reader: &mut BlockReader, count: usize) -> Vec<Vec<u8>> {
@@ -269,7 +271,7 @@ fn a_block_is_read_packet_by_packet_and_goes_back_behind_the_last() {
         }
         assert_eq!(read, expected);
     }
-    assert_eq!(blocks.totals().unwrap().tp_drops, 0);
+    assert_eq!(blocks.stats().unwrap()["tp_drops"], 0);
 }
 
 #[test]
@@ -314,8 +316,8 @@ fn a_control_replaces_the_filter_and_counts_while_another_thread_takes_blocks() 
     send(&mut left, &three);
     assert_eq!(receive(&mut blocks, 3), three);
     // Whoever asks gets the sum of all that were told to anybody.
-    assert_eq!(blocks.totals().unwrap().tp_packets, 8);
-    assert_eq!(control.totals().unwrap(), blocks.totals().unwrap());
+    assert_eq!(blocks.stats().unwrap()["tp_packets"], 8);
+    assert_eq!(control.totals().unwrap().tp_packets, 8);
     drop(blocks);
     assert!(control.totals().is_ok());
 }
@@ -344,4 +346,55 @@ fn a_filter_sees_tags_on_the_wire_and_a_socket_filter_beside_the_frame() {
     send(&mut left, &[tagged, plain.clone()]);
     assert_eq!(receive(&mut blocks, 1), [plain]);
     assert_eq!(control.totals().unwrap().tp_packets, 5);
+}
+
+#[test]
+fn every_way_to_wait_gets_all_blocks() {
+    let coalesced = Wait::Coalesced { packets: 64, delay: Duration::from_millis(5) };
+    for wait in [Wait::Spin, Wait::Interrupt, Wait::Adaptive { spin: Duration::from_micros(50) }, coalesced] {
+        for immediate in [false, true] {
+            let lab = lab!();
+            let mut capture = capture(lab.right(), |builder| builder.wait(wait).immediate(immediate));
+            let mut left = open(lab.left());
+            for number in 0..3 {
+                let packets: Vec<_> = (0..20).map(|at| packet(lab.right(), 20 * number + at, 100)).collect();
+                send(&mut left, &packets);
+                let mut received = Vec::new();
+                while received.len() < packets.len() {
+                    let block = capture.receive().unwrap();
+                    received.extend(block.into_iter().flat_map(|mut block| bytes_of(&mut block)));
+                }
+                assert_eq!(received, packets, "{wait:?}");
+            }
+            let start = Instant::now();
+            assert!(capture.receive_timeout(Duration::from_millis(20)).unwrap().is_none());
+            assert!(start.elapsed() >= Duration::from_millis(20), "{wait:?}");
+        }
+    }
+}
+
+#[cfg(feature = "tokio")]
+#[tokio::test]
+async fn a_tokio_program_is_woken_for_each_block_and_for_an_interface_that_goes() {
+    use nocopy::tokio::AsyncReceiver;
+    use tokio::time::timeout;
+
+    let lab = lab!();
+    let mut capture = AsyncReceiver::new(capture(lab.right(), |builder| builder)).unwrap();
+    let mut left = open(lab.left());
+    let mut held = Vec::new();
+    for number in 0..20 {
+        send(&mut left, &[packet(lab.right(), number, 100)]);
+        let block = timeout(PATIENCE, capture.receive()).await.expect("in time").unwrap();
+        let mut block = block.expect("resolved for a block");
+        assert_eq!(bytes_of(&mut block), [packet(lab.right(), number, 100)]);
+        // Blocks that are away keep the descriptor readable.
+        held.push(block);
+        held.drain(..held.len().saturating_sub(3));
+    }
+    assert!(timeout(Duration::from_millis(50), capture.receive()).await.is_err(), "nothing came");
+    drop(left);
+    lab.right().set_down().unwrap();
+    let error = timeout(PATIENCE, capture.receive()).await.expect("in time").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NetworkDown);
 }

@@ -253,7 +253,7 @@ fn an_interface_without_ethernet_headers_is_refused() {
             nocopy_lab::skip(&nocopy_lab::Missing::Device("'ip tuntap'"));
             return None;
         }
-        Some((Port::open(name).unwrap_err(), nocopy::capture::Blocks::builder(name).open().unwrap_err()))
+        Some((Port::open(name).unwrap_err(), nocopy::Capture::open(name).unwrap_err()))
     });
     let Some((port, capture)) = refused else { return };
     assert!(

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::common;
 use crate::common::PATIENCE;
 use nocopy::Port;
-use nocopy::message::{Endpoint, Event, Reason};
+use nocopy::message::{Endpoint, Event, LostReason};
 use nocopy_lab::patience::uninterrupted;
 use nocopy_lab::{Chain, End, Lab, Namespace};
 
@@ -135,7 +135,7 @@ fn requests_of_one_example_are_answered_by_the_other() {
     let mut asking = Example::start_in(lab.left().namespace(), "messages", &[&client, &server, "300"]);
     let (_, asked) = asking.first_line();
     let text = rest(asked);
-    assert!(text.starts_with("300 responses") && text.contains("given as a slice"), "{text}");
+    assert!(text.starts_with("300 responses") && text.contains("copied"), "{text}");
     asking.succeeds();
     let text = rest(answered);
     assert!(text.contains("Accepted") && text.contains("Finished"), "{text}");
@@ -156,11 +156,11 @@ fn who_was_killed_and_is_there_again_does_not_know_its_peers() {
     let local = std::net::SocketAddr::new(lab.left().ipv4().into(), 0);
     let mut client = lab.left().namespace().run(|| Endpoint::builder().bind(local)).unwrap();
     let peer = client.connect(server.parse().unwrap(), PATIENCE).unwrap();
-    assert!(client.call(peer, b"there?", PATIENCE).is_ok());
+    assert!(client.call(b"there?".to_vec(), peer, PATIENCE).is_ok());
     first.0.kill().unwrap();
     first.0.wait().unwrap();
     let (_second, _output) = start();
-    client.send(peer, b"and now?").unwrap();
+    client.send_copy(b"and now?", peer).unwrap();
     let give_up = Instant::now() + PATIENCE;
     let lost = loop {
         assert!(Instant::now() < give_up, "not noticed");
@@ -169,8 +169,8 @@ fn who_was_killed_and_is_there_again_does_not_know_its_peers() {
             break event;
         }
     };
-    assert_eq!(lost, Event::Lost(peer, Reason::Restarted));
-    assert!(client.send(peer, b"gone").is_err());
+    assert_eq!(lost, Event::Lost(peer, LostReason::Restarted));
+    assert!(client.send_copy(b"gone", peer).is_err());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::host::Truth;
 use super::traffic::Utterance;
-use crate::message::{Endpoint, Event, Kind, Message, Peer, Reason, Time, framing};
+use crate::message::{Endpoint, Event, Kind, LostReason, Message, Peer, Time, framing};
 
 pub(super) type Heard<'a> = Message<'a, Vec<u8>, Vec<u8>>;
 
@@ -14,7 +14,7 @@ pub enum End {
     /// Both sides had said everything.
     Closed,
     /// For another reason.
-    Lost(Reason),
+    Lost(LostReason),
     /// By us, at once.
     Aborted,
 }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::message::{Event, Reason, Settings};
+use crate::message::{Event, LostReason, Settings};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -192,7 +192,7 @@ fn a_peer_that_stays_silent_is_lost() {
         let dead_after = settings().dead_after;
         for host in [client, server] {
             for end in world.ends(host) {
-                assert_eq!(end, Some(End::Lost(Reason::Silent)), "seed {seed}");
+                assert_eq!(end, Some(End::Lost(LostReason::Silent)), "seed {seed}");
             }
             let (at, last) = *world.events(host).last().expect("it was told");
             assert!(matches!(last, Event::Lost(..)));
@@ -216,7 +216,7 @@ fn nobody_answers() {
     world.connect(host, deaf, Some(Traffic::of(1, Sizes::Bytes(1))));
     world.connect(host, refusing, Some(Traffic::of(1, Sizes::Bytes(1))));
     assert!(world.run(100 * SECOND));
-    assert_eq!(world.ends(host), [Some(End::Lost(Reason::NoAnswer)), Some(End::Lost(Reason::Full))]);
+    assert_eq!(world.ends(host), [Some(End::Lost(LostReason::NoAnswer)), Some(End::Lost(LostReason::Full))]);
     // Waits grow: a minute of asking is no flood.
     assert!(world.counts(host).controls < 50, "{:?}", world.counts(host));
 }
@@ -238,7 +238,7 @@ fn a_restarted_peer_is_noticed() {
             let restarted_at = world.now();
             let told = world.run_until(20 * SECOND, |world| world.ends(other)[0].is_some());
             assert!(told, "seed {seed}, client {client_restarts}");
-            assert_eq!(world.ends(other)[0], Some(End::Lost(Reason::Restarted)), "seed {seed}");
+            assert_eq!(world.ends(other)[0], Some(End::Lost(LostReason::Restarted)), "seed {seed}");
             // The server has nothing to send: it asks when nothing comes any more.
             let most = if client_restarts { settings().keep_alive + SECOND } else { SECOND };
             assert!(
@@ -353,7 +353,10 @@ fn an_abort_is_told() {
         assert!(world.faults().is_empty(), "{:?}", world.faults());
         assert_eq!(world.ends(client), [Some(End::Aborted)]);
         for end in world.ends(server) {
-            assert!(matches!(end, Some(End::Lost(Reason::Aborted { .. } | Reason::Restarted))), "{end:?}");
+            assert!(
+                matches!(end, Some(End::Lost(LostReason::Aborted { .. } | LostReason::Restarted))),
+                "{end:?}"
+            );
         }
         for host in [client, server] {
             assert_eq!(world.kept(host), (0, 0));

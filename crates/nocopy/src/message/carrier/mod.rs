@@ -6,7 +6,7 @@ mod sockets;
 use std::fmt::Debug;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -141,7 +141,10 @@ impl Room {
 pub(super) type Deliver<'a> = dyn FnMut(SocketAddr, bool, Came) + 'a;
 
 /// The way to the network.
-pub(super) trait Carrier: AsFd + Debug + Send {
+pub(super) trait Carrier: Debug + Send {
+    /// Its name and what it goes over, and what it was compared with.
+    fn explain(&self) -> String;
+
     /// What counts the frames that the program takes, if it takes frames.
     fn home(&self) -> Option<&Arc<Returned>> {
         None
@@ -163,6 +166,11 @@ pub(super) trait Carrier: AsFd + Debug + Send {
     /// A buffer for a message that is given away, empty.
     fn buffer(&mut self) -> Option<Buffer>;
 
+    /// Takes a buffer back that was not sent.
+    fn put_buffer(&mut self, buffer: Buffer) {
+        drop(buffer);
+    }
+
     /// Buffers for a message that is laid out like this, full length; `None` if there are too few.
     fn buffers_for(&mut self, layout: Layout) -> Option<Buffers>;
 
@@ -180,6 +188,17 @@ pub(super) trait Carrier: AsFd + Debug + Send {
 
     /// Shows the kernel what is queued. An interface that is down or removed is reported when something is received.
     fn flush(&mut self);
+
+    /// Whether there was no room for everything that was to be handed over.
+    fn is_stuck(&mut self) -> bool;
+
+    /// Whether the kernel has to be asked again soon to go on.
+    fn wants_look(&mut self) -> bool {
+        self.is_stuck()
+    }
+
+    /// Packets that were made and whose memory is not free yet: they are not acknowledged, or the kernel has them.
+    fn in_use(&self) -> usize;
 
     /// A packet is free again.
     fn release(&mut self, packet: Packet);
@@ -202,8 +221,11 @@ pub(super) trait Carrier: AsFd + Debug + Send {
     /// Datagrams that there is memory for.
     fn free_to_receive(&self) -> usize;
 
-    /// Prepares for a wait by other means than ours; true if there is nothing to wait for.
+    /// Prepares for a wait on the endpoint's descriptor; true if there is nothing to wait for.
     fn arm(&mut self) -> io::Result<bool>;
+
+    /// Makes an epoll instance readable when something comes.
+    fn watch(&self, poll: BorrowedFd<'_>) -> io::Result<()>;
 
     fn counters(&self) -> CarrierCounters;
 

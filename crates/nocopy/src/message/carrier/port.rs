@@ -282,6 +282,14 @@ impl OverPort {
 }
 
 impl Carrier for OverPort {
+    fn explain(&self) -> String {
+        let (queues, evidence) = (self.receivers.len(), self.evidence());
+        format!(
+            "port on {queues} queue(s), {}: {evidence}; compared with nothing, since the endpoint was opened over it",
+            self.local
+        )
+    }
+
     fn home(&self) -> Option<&Arc<Returned>> {
         Some(&self.intake.home)
     }
@@ -323,6 +331,14 @@ impl Carrier for OverPort {
 
     fn buffer(&mut self) -> Option<Buffer> {
         self.free_frame().map(Buffer::from)
+    }
+
+    fn put_buffer(&mut self, buffer: Buffer) {
+        if let Ok(frame) = buffer.into_frame()
+            && self.area.owns(&frame)
+        {
+            self.senders[0].recycle(frame);
+        }
     }
 
     /// As long as the pieces of it will be.
@@ -418,10 +434,24 @@ impl Carrier for OverPort {
             return;
         }
         let _ = self.senders[0].flush();
+        self.counters.calls += 1;
         self.take_back();
         if !self.waiting.is_empty() {
             self.send_waiting();
         }
+    }
+
+    fn is_stuck(&mut self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// What lies in the ring has been handed over, but the kernel does not take all of it at once.
+    fn wants_look(&mut self) -> bool {
+        self.is_stuck() || self.senders[0].has_queued()
+    }
+
+    fn in_use(&self) -> usize {
+        self.packets
     }
 
     fn release(&mut self, packet: Packet) {
@@ -468,8 +498,7 @@ impl Carrier for OverPort {
 
     fn wait(&mut self, how: Wait, until: Option<Instant>, deliver: &mut Deliver<'_>) -> io::Result<usize> {
         // The kernel does not say when it has room for what it did not take: the wait ends in time to try again.
-        let is_stuck = !self.waiting.is_empty() || self.senders[0].has_queued();
-        let retry = is_stuck.then(|| Instant::now() + RETRY_INTERVAL);
+        let retry = self.wants_look().then(|| Instant::now() + RETRY_INTERVAL);
         if !self.is_ready() {
             wait::wait(self, how, [until, retry].into_iter().flatten().min())?;
         }
@@ -487,7 +516,7 @@ impl Carrier for OverPort {
         }
     }
 
-    /// Nobody knows to which queue the next one comes, so the fullest decides.
+    /// The next datagram may come to any queue, so the fullest decides.
     fn free_to_receive(&self) -> usize {
         let Intake { held, home, frames_max, .. } = &self.intake;
         let held = held.iter().zip(&home.0).map(|(held, returned)| held - returned.load(Relaxed));
@@ -501,6 +530,10 @@ impl Carrier for OverPort {
             ready |= receiver.arm()?;
         }
         Ok(ready)
+    }
+
+    fn watch(&self, poll: BorrowedFd<'_>) -> io::Result<()> {
+        self.receivers.iter().try_for_each(|receiver| add(poll, receiver))
     }
 
     fn counters(&self) -> CarrierCounters {
@@ -583,19 +616,15 @@ impl Intake {
     }
 }
 
-impl AsFd for OverPort {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.poll.as_ref().map_or_else(|| self.receivers[0].as_fd(), |poll| poll.as_fd())
-    }
-}
-
 /// An epoll descriptor on all queues.
 fn watch(receivers: &[Receiver]) -> io::Result<OwnedFd> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    for (queue, receiver) in (0..).zip(receivers) {
-        epoll::add(&poll, receiver, epoll::EventData::new_u64(queue), epoll::EventFlags::IN)?;
-    }
+    receivers.iter().try_for_each(|receiver| add(poll.as_fd(), receiver))?;
     Ok(poll)
+}
+
+fn add(poll: BorrowedFd<'_>, receiver: &Receiver) -> io::Result<()> {
+    Ok(epoll::add(poll, receiver, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
 }
 
 fn count_refusal(counters: &mut CarrierCounters, reason: &RejectedReason) {
@@ -608,7 +637,7 @@ fn count_refusal(counters: &mut CarrierCounters, reason: &RejectedReason) {
         RejectedReason::TooLong { .. } => true,
         _ => false,
     };
-    *if is_too_long { &mut counters.too_long } else { &mut counters.refused } += 1;
+    *if is_too_long { &mut counters.too_long } else { &mut counters.datagrams_refused } += 1;
 }
 
 /// Writes the CRC behind a packet, or over the one of the last time.

@@ -6,11 +6,12 @@ mod staging;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use nocopy_proto::message::crc;
 use nocopy_proto::message::framing::Placed;
+use rustix::event::epoll;
 use smallvec::SmallVec;
 
 use super::{Carrier, Deliver, Layout, Packet, Received, Room};
@@ -132,6 +133,13 @@ impl Sockets {
 }
 
 impl Carrier for Sockets {
+    fn explain(&self) -> String {
+        format!(
+            "UDP socket {}: compared with nothing, since the endpoint was opened without a port",
+            self.local
+        )
+    }
+
     fn local_address(&self) -> SocketAddr {
         self.local
     }
@@ -226,6 +234,14 @@ impl Carrier for Sockets {
         outbox.flush(receiver.socket(), staging, cargo, counters);
     }
 
+    fn is_stuck(&mut self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    fn in_use(&self) -> usize {
+        self.staging.in_use() - self.outbox.controls()
+    }
+
     fn release(&mut self, packet: Packet) {
         if self.staging.hold_mut(packet.0).acknowledge() {
             self.staging.free_slot(packet.0, &mut self.cargo);
@@ -277,6 +293,11 @@ impl Carrier for Sockets {
         Ok(wait_readable(self.receiver.socket(), Duration::ZERO)? == Wakeup::Ready)
     }
 
+    fn watch(&self, poll: BorrowedFd<'_>) -> io::Result<()> {
+        let socket = self.receiver.socket();
+        Ok(epoll::add(poll, socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
+    }
+
     fn counters(&self) -> CarrierCounters {
         CarrierCounters { no_memory_to_receive: self.intake.no_memory, ..self.counters }
     }
@@ -298,12 +319,6 @@ impl Carrier for Sockets {
 
     fn gathered_bytes(&self) -> u64 {
         self.gathered_bytes
-    }
-}
-
-impl AsFd for Sockets {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.receiver.socket()
     }
 }
 

@@ -80,7 +80,7 @@ impl BlockMemory {
 
     /// What lies in a block that was just handed over, by the kernel's word.
     pub(super) fn contents(&self, block: u32) -> Contents {
-        if self.status_at == 0 {
+        if self.holds_single_packets() {
             self.write_header(block);
             return Contents { header: SINGLE_HEADER_OFFSET, packets: 1 };
         }
@@ -93,6 +93,20 @@ impl BlockMemory {
             header: word(offset_of!(libc::tpacket_hdr_v1, offset_to_first_pkt)),
             packets: word(offset_of!(libc::tpacket_hdr_v1, num_pkts)),
         }
+    }
+
+    /// Bytes that the kernel has written into a block that was just handed over, with its headers, by the kernel's word.
+    pub(super) fn written_bytes(&self, block: u32) -> u32 {
+        let field = match self.holds_single_packets() {
+            true => offset_of!(libc::tpacket2_hdr, tp_snaplen),
+            false => offset_of!(libc::tpacket_block_desc, hdr) + offset_of!(libc::tpacket_hdr_v1, blk_len),
+        };
+        // SAFETY: inside the block's description or the packet's header, aligned; the block is ours.
+        unsafe { self.pointer(block, field as u32).cast::<u32>().read() }
+    }
+
+    pub(super) const fn holds_single_packets(&self) -> bool {
+        self.status_at == 0
     }
 
     /// Writes the header of a single packet as those in blocks are, and its address behind it.

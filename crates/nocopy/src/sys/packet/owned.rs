@@ -39,19 +39,26 @@ impl OwnedBlocks {
         Self { ring: Arc::new(Ring { memory, away, away_count: AtomicU32::new(0) }), next: 0 }
     }
 
-    /// The next block, if the kernel has handed it over.
-    pub(crate) fn take(&mut self) -> Option<Block> {
-        let Ring { memory, away, away_count } = &*self.ring;
-        let block = self.next;
+    /// Whether the kernel has handed the next block over.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        let Ring { memory, away, .. } = &*self.ring;
         // Acquire: pairs with the release in `Block::drop`, behind which the block is the kernel's or newly ours.
-        if away[block as usize].load(Ordering::Acquire) || !memory.is_ours(block) {
+        !away[self.next as usize].load(Ordering::Acquire) && memory.is_ours(self.next)
+    }
+
+    /// The next block, if the kernel has handed it over, and how many of its bytes the kernel has written.
+    pub(crate) fn take(&mut self) -> Option<(Block, u32)> {
+        if !self.is_ready() {
             return None;
         }
+        let Ring { memory, away, away_count } = &*self.ring;
+        let block = self.next;
         away[block as usize].store(true, Ordering::Relaxed); // only this half reads it
         away_count.fetch_add(1, Ordering::Relaxed);
         self.next = (block + 1) % memory.block_count();
-        let contents = memory.contents(block);
-        Some(Block { ring: Arc::clone(&self.ring), block, contents, returns: true })
+        let (bytes, contents) = (memory.written_bytes(block), memory.contents(block));
+        Some((Block { ring: Arc::clone(&self.ring), block, contents, returns: true }, bytes))
     }
 
     /// Whether the block before the next is handed out.
@@ -76,10 +83,20 @@ impl OwnedBlocks {
     pub(crate) fn count(&self) -> u32 {
         self.ring.memory.block_count()
     }
+
+    /// Bytes of all blocks.
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.count()) * u64::from(self.ring.memory.block_bytes())
+    }
+
+    /// Whether a block has one packet each.
+    pub(crate) fn holds_single_packets(&self) -> bool {
+        self.ring.memory.holds_single_packets()
+    }
 }
 
 /// A block of packets as the kernel filled it. It goes back to the kernel when it is dropped, on any thread, in any order, also
-/// after the [`Blocks`](crate::capture::Blocks) it came from.
+/// after the end of its [`Capture`](crate::Capture).
 #[derive(Debug)]
 pub struct Block {
     ring: Arc<Ring>,
@@ -90,20 +107,22 @@ pub struct Block {
 }
 
 impl Block {
-    /// Packets in it, by the kernel's word.
+    /// Packets in it, by the kernel's count.
+    #[doc(hidden)]
     pub fn packet_count(&self) -> u32 {
         self.contents.packets
     }
 
     /// Its packets, in the order of their arrival.
-    pub fn packets(&mut self) -> Packets<'_> {
+    pub fn packets(&mut self) -> impl Iterator<Item = Captured<'_>> {
         let memory::Contents { header, packets } = self.contents;
         let first = header.checked_sub(OURS_OFFSET).map_or(usize::MAX, |first| first as usize);
         let rest = self.bytes_mut().get_mut(first..).unwrap_or_default();
-        Packets { rest, left: packets, unreadable: 0 }
+        Packets { rest, left: packets }
     }
 
     /// Makes it one that is read packet by packet, with pauses.
+    #[doc(hidden)]
     #[must_use]
     pub fn into_reader(self) -> BlockReader {
         let memory::Contents { header, packets } = self.contents;
@@ -112,6 +131,7 @@ impl Block {
     }
 
     /// Makes it a piece of a pcapng file, where it lies: no packet is copied.
+    #[doc(hidden)]
     #[must_use]
     pub fn into_pcapng(mut self, layout: &PcapngLayout) -> PcapngBlock {
         let memory::Contents { header, packets } = self.contents;
@@ -162,20 +182,12 @@ pub struct Captured<'block> {
     pub outgoing: bool,
 }
 
-/// The packets of a [`Block`].
+/// The packets of a [`Block`]. They end early where a header contradicts itself; on any kernel known, none does.
 #[derive(Debug)]
-pub struct Packets<'block> {
+struct Packets<'block> {
     /// Begins with the next packet's header.
     rest: &'block mut [u8],
     left: u32,
-    unreadable: u32,
-}
-
-impl Packets<'_> {
-    /// Packets that are lost because the kernel's words for them contradict themselves; none, on any kernel known.
-    pub fn unreadable(&self) -> u32 {
-        self.unreadable
-    }
 }
 
 impl<'block> Iterator for Packets<'block> {
@@ -187,7 +199,7 @@ impl<'block> Iterator for Packets<'block> {
         let Some(Place { first, len, next, original_bytes, time_ns, vlan, outgoing }) =
             settle(rest, left == 0)
         else {
-            self.unreadable += std::mem::take(&mut self.left);
+            self.left = 0;
             return None;
         };
         let (packet, rest) = rest.split_at_mut(next);
@@ -387,10 +399,9 @@ mod tests {
     fn packets_that_cannot_be_read_are_counted() {
         // The second header would lie far outside.
         let memory = || block(64, 5, Some((64, header(100, 60, u32::MAX))));
-        let mut whole = OwnedBlocks::new(memory()).take().unwrap();
-        let mut packets = whole.packets();
-        assert_eq!((packets.by_ref().count(), packets.unreadable()), (1, 4));
-        let mut reader = OwnedBlocks::new(memory()).take().unwrap().into_reader();
+        let (mut whole, _) = OwnedBlocks::new(memory()).take().unwrap();
+        assert_eq!((whole.packets().count(), whole.packet_count()), (1, 5));
+        let mut reader = OwnedBlocks::new(memory()).take().unwrap().0.into_reader();
         assert!(reader.next_packet().is_some() && reader.next_packet().is_none());
         assert_eq!((reader.left(), reader.unreadable()), (0, 4));
     }

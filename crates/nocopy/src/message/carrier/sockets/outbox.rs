@@ -22,7 +22,7 @@ pub(super) fn joined_max(packet_bytes: usize) -> usize {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Waiting {
     pub(super) slot: u32,
-    /// Nobody acknowledges it: its slot is free when it is sent.
+    /// It is not acknowledged: its slot is free when it is sent.
     pub(super) control: bool,
 }
 
@@ -179,7 +179,7 @@ impl Outbox {
         } else if is_too_long {
             counters.too_long += 1;
         } else {
-            counters.refused += 1;
+            counters.datagrams_refused += 1;
         }
         self.forget(1, staging, cargo);
     }

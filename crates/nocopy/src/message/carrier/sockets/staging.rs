@@ -9,7 +9,7 @@ use crate::message::carrier::Hold;
 /// Bytes of a slot that holds no more than what is in front of pieces: header, chunk prefix, CRC.
 const PREFIX_SLOT_BYTES: usize = 64;
 
-/// Pieces of a packet that lie elsewhere at most; who has more puts them together.
+/// Pieces of a packet that lie elsewhere at most; more are put together.
 pub(super) const PIECES_MAX: usize = 3;
 
 /// A packet as it is kept.
@@ -58,6 +58,11 @@ impl Staging {
     #[inline]
     pub(super) fn free(&self) -> (usize, usize) {
         (self.free_whole.len(), self.free_prefixes.len())
+    }
+
+    /// Slots that are not free.
+    pub(super) fn in_use(&self) -> usize {
+        self.packets.len() - self.free_whole.len() - self.free_prefixes.len()
     }
 
     /// A slot for a whole packet of which the first `head_bytes` will be written.

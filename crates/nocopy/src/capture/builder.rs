@@ -1,0 +1,271 @@
+//! How a capture is opened.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nocopy_proto::filter::{Instruction, InvalidProgram, Program};
+use nocopy_proto::pcapng::SNAP_BYTES_MAX;
+
+use super::control::Shared;
+use super::{Capture, Taken};
+use crate::engine::wait::{Coalescer, Wait};
+use crate::sys::interface::{Inquiry, Interface, InterfaceError, Promiscuous};
+use crate::sys::packet::{self, PacketSocket, SINGLE_FRONT_BYTES};
+
+/// A block is made of pages.
+const PAGE_BYTES: u32 = 4096;
+/// The kernel's limit of a ring is 4 GiB less a page, of a block what memory it finds in one piece.
+const BLOCK_BYTES_MAX: u32 = 64 << 20;
+
+/// The longest packet that is joined or not cut yet (IPv4's), and what may be in front of it and behind: two tags, a checksum.
+const JOINED_BYTES_MAX: u32 = 65_535;
+const LINK_BYTES_MAX: u32 = 14 + 2 * 4 + 4;
+
+/// Blocks of single packets there are at least, so that a burst finds room.
+const SINGLE_COUNT_MIN: u32 = 128;
+
+/// Settings for a [`Capture`].
+#[derive(Debug, Clone)]
+#[must_use = "settings alone capture nothing"]
+pub struct Builder {
+    interface: String,
+    block_bytes: u32,
+    block_count: u32,
+    block_timeout: Duration,
+    snap_bytes: u32,
+    promiscuous: bool,
+    outgoing: bool,
+    immediate: bool,
+    filter: Option<Program>,
+    wait: Wait,
+}
+
+/// Why a capture was not opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The interface cannot be used.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// A capability is missing.
+    #[error(
+        "{interface}: capturing needs CAP_NET_RAW, which this process lacks; run as root, or grant it with 'setcap'"
+    )]
+    Capability {
+        /// The interface.
+        interface: String,
+    },
+    /// The kernel makes no such blocks.
+    #[error(
+        "{count} blocks of {bytes} B: a block is a power of two from {PAGE_BYTES} B to {BLOCK_BYTES_MAX} B, there are at least 2, and \
+         they are less than 4 GiB; ask for others"
+    )]
+    Blocks {
+        /// Blocks asked for.
+        count: u32,
+        /// Bytes of each.
+        bytes: u32,
+    },
+    /// There is no memory for the blocks.
+    #[error("{interface}: the kernel has no {bytes} B for the blocks ({source}); ask for less")]
+    Memory {
+        /// The interface.
+        interface: String,
+        /// Bytes of all blocks.
+        bytes: u64,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The filter cannot be changed to read VLAN tags, which the kernel takes out of packets.
+    #[error("{interface}: the filter cannot be used on a packet socket: {source}")]
+    Filter {
+        /// The interface.
+        interface: String,
+        /// What is wrong with it.
+        source: InvalidProgram,
+    },
+    /// The kernel refused something else.
+    #[error("{interface}: cannot {operation}: {source}")]
+    System {
+        /// The interface.
+        interface: String,
+        /// The operation that was refused.
+        operation: &'static str,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+}
+
+impl Builder {
+    pub(super) fn new(interface: &str) -> Self {
+        Self {
+            interface: interface.to_owned(),
+            block_bytes: 1 << 20,
+            block_count: 64,
+            block_timeout: Duration::from_millis(100),
+            snap_bytes: SNAP_BYTES_MAX,
+            promiscuous: false,
+            outgoing: false,
+            immediate: false,
+            filter: None,
+            wait: Wait::Interrupt,
+        }
+    }
+
+    /// Bytes of a block, a power of two from 4096 (default 1 MiB), and how many there are (default 64).
+    pub fn blocks(mut self, bytes: u32, count: u32) -> Self {
+        (self.block_bytes, self.block_count) = (bytes, count);
+        self
+    }
+
+    /// How long a packet may wait in a block that is not full, in whole milliseconds (default 100 ms).
+    pub fn block_timeout(mut self, timeout: Duration) -> Self {
+        self.block_timeout = timeout;
+        self
+    }
+
+    /// The most bytes of a packet that the kernel copies (default, and most: 262,144).
+    pub fn snap(mut self, bytes: u32) -> Self {
+        self.snap_bytes = bytes.clamp(1, SNAP_BYTES_MAX);
+        self
+    }
+
+    /// Captures packets addressed to other hosts too (default false).
+    pub fn promiscuous(mut self, on: bool) -> Self {
+        self.promiscuous = on;
+        self
+    }
+
+    /// Captures packets that the host sends, too (default false).
+    pub fn outgoing(mut self, on: bool) -> Self {
+        self.outgoing = on;
+        self
+    }
+
+    /// Hands each packet over as soon as it is there, in a block of its own (default false). The blocks have as many bytes altogether as
+    /// was asked for, or more, so that there are at least 128. Each has room for the longest packet, 128 KiB unless [`snap`](Self::snap) is
+    /// less. `tp_freeze_q_cnt` is not counted then.
+    pub fn immediate(mut self, on: bool) -> Self {
+        self.immediate = on;
+        self
+    }
+
+    /// Captures only packets that match; the kernel decides that before it copies (default: all).
+    pub fn filter(mut self, filter: Option<&Program>) -> Self {
+        self.filter = filter.cloned();
+        self
+    }
+
+    /// How to wait for blocks (default: sleeping, [`Wait::Interrupt`]). Whatever this is, the kernel hands a block over only when it is full
+    /// or after the [`block_timeout`](Self::block_timeout): spinning saves the wake-up, not that delay; for that, see
+    /// [`immediate`](Self::immediate).
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// Opens the capture, on an interface of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(self) -> Result<Capture, OpenError> {
+        self.check()?;
+        let system = |operation| {
+            let interface = self.interface.clone();
+            move |source| OpenError::System { interface, operation, source }
+        };
+        let interface = Interface::named(&self.interface).map_err(|error| {
+            InterfaceError::of(&self.interface, &error)
+                .map_or_else(|| system("look it up")(error), Into::into)
+        })?;
+        interface.check()?;
+        let capture = self.socket(&interface);
+        let instructions = self.instructions()?;
+        let lend = if self.immediate { PacketSocket::lending_single_packets } else { PacketSocket::lending };
+        let (socket, blocks) =
+            lend(&capture, &instructions).map_err(|error| self.refused(&capture, error))?;
+        let promiscuous = self.promiscuous.then(|| Promiscuous::on(interface.index)).transpose();
+        Ok(Capture {
+            blocks,
+            shared: Arc::new(Shared::new(self.interface.clone(), socket, self.snap_bytes)),
+            inquiry: Inquiry::of(interface.index).map_err(system("look after it"))?,
+            _promiscuous: promiscuous.map_err(system("make it promiscuous"))?,
+            block_timeout: self.block_timeout,
+            wait: self.wait,
+            coalescer: Coalescer::default(),
+            taken: Taken::default(),
+        })
+    }
+
+    fn check(&self) -> Result<(), OpenError> {
+        let (bytes, count) = (self.block_bytes, self.block_count);
+        let is_block = bytes.is_power_of_two() && (PAGE_BYTES..=BLOCK_BYTES_MAX).contains(&bytes);
+        let fits = u64::from(bytes) * u64::from(count) < 4 << 30;
+        if is_block && count >= 2 && fits { Ok(()) } else { Err(OpenError::Blocks { count, bytes }) }
+    }
+
+    /// Blocks of single packets in place of those that were asked for: bytes of each, and how many.
+    fn single_packet_blocks(&self, interface: &Interface) -> (u32, u32) {
+        // What the host sends has not been cut into segments yet; what comes in may have been joined, or come from a host that is this one.
+        let longest = JOINED_BYTES_MAX.max(interface.mtu_bytes) + LINK_BYTES_MAX;
+        let block_bytes = (longest.min(self.snap_bytes) + SINGLE_FRONT_BYTES).next_power_of_two();
+        let count = u64::from(self.block_bytes) * u64::from(self.block_count) / u64::from(block_bytes);
+        (block_bytes, u32::try_from(count).unwrap_or(u32::MAX).max(SINGLE_COUNT_MIN))
+    }
+
+    fn refused(&self, capture: &packet::Capture, source: io::Error) -> OpenError {
+        let interface = self.interface.clone();
+        match source.raw_os_error() {
+            Some(libc::EPERM) => OpenError::Capability { interface },
+            Some(libc::ENOMEM) => {
+                let bytes = u64::from(capture.block_bytes) * u64::from(capture.block_count);
+                OpenError::Memory { interface, bytes, source }
+            }
+            _ => OpenError::System { interface, operation: "open a packet socket on it", source },
+        }
+    }
+
+    fn socket(&self, interface: &Interface) -> packet::Capture {
+        let (block_bytes, block_count) = match self.immediate {
+            true => self.single_packet_blocks(interface),
+            false => (self.block_bytes, self.block_count),
+        };
+        packet::Capture {
+            interface_index: interface.index,
+            receives: true,
+            share: None,
+            fanout: None,
+            outgoing: self.outgoing,
+            hash: false,
+            block_bytes,
+            block_count,
+            block_timeout: self.block_timeout,
+        }
+    }
+
+    fn instructions(&self) -> Result<Vec<Instruction>, OpenError> {
+        let filter = of_the_wire(self.filter.as_ref(), &self.interface)?;
+        Ok(instructions(filter.as_ref(), self.snap_bytes))
+    }
+}
+
+/// A filter over frames as they are on the wire, for a socket that has them without their tags.
+pub(super) fn of_the_wire(filter: Option<&Program>, interface: &str) -> Result<Option<Program>, OpenError> {
+    let filter = filter.map(Program::for_packet_socket).transpose();
+    filter.map_err(|source| OpenError::Filter { interface: interface.to_owned(), source })
+}
+
+/// The filter, or one that takes everything; what it returns is how many bytes are kept.
+pub(super) fn instructions(filter: Option<&Program>, snap_bytes: u32) -> Vec<Instruction> {
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let everything = [Instruction { code: RETURN, jump_true: 0, jump_false: 0, constant: u32::MAX }];
+    let instructions = filter.map_or(&everything[..], Program::instructions);
+    let limited = instructions.iter().map(|&instruction| match instruction {
+        Instruction { code: RETURN, constant, .. } => {
+            Instruction { constant: constant.min(snap_bytes), ..instruction }
+        }
+        other => other,
+    });
+    limited.collect()
+}

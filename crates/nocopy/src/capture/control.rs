@@ -1,0 +1,122 @@
+//! A capture's filter and counts, for several threads.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nocopy_proto::filter::Program;
+
+use super::builder::{OpenError, instructions, of_the_wire};
+use crate::sys::packet::PacketSocket;
+
+/// What the kernel counted for a capture since it was opened, under its names (`struct tpacket_stats_v3`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Totals {
+    /// Packets that matched the filter, also those that were dropped then.
+    pub tp_packets: u64,
+    /// Packets dropped because no block was free.
+    pub tp_drops: u64,
+    /// How often the kernel came to a block that was not free.
+    pub tp_freeze_q_cnt: u64,
+}
+
+/// How many blocks the kernel cannot write to now: they are away, or wait to be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fill {
+    /// Those.
+    pub used: u32,
+    /// All.
+    pub total: u32,
+}
+
+impl Fill {
+    /// The part of all, from 0 to 1.
+    pub fn ratio(&self) -> f64 {
+        f64::from(self.used) / f64::from(self.total.max(1))
+    }
+}
+
+/// What a capture shares with its controls.
+#[derive(Debug)]
+pub(super) struct Shared {
+    interface: String,
+    pub(super) socket: PacketSocket,
+    snap_bytes: u32,
+    // Sums of what the kernel returned each time it was asked. Nothing else depends on them, so their order does not matter.
+    packets: AtomicU64,
+    drops: AtomicU64,
+    freezes: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new(interface: String, socket: PacketSocket, snap_bytes: u32) -> Self {
+        let [packets, drops, freezes] = [const { AtomicU64::new(0) }; 3];
+        Self { interface, socket, snap_bytes, packets, drops, freezes }
+    }
+
+    /// Each answer of the kernel, which starts anew each time, is added once, whichever thread asks.
+    pub(super) fn totals(&self) -> io::Result<Totals> {
+        let since = self.socket.counts()?;
+        let add = |sum: &AtomicU64, more: u32| {
+            sum.fetch_add(more.into(), Ordering::Relaxed).wrapping_add(more.into())
+        };
+        Ok(Totals {
+            tp_packets: add(&self.packets, since.packets),
+            tp_drops: add(&self.drops, since.drops),
+            tp_freeze_q_cnt: add(&self.freezes, since.freezes),
+        })
+    }
+}
+
+/// A capture's filter and counts for others than the thread that takes its blocks: another thread, or a signal handler. It keeps the
+/// capture's socket open.
+#[derive(Debug, Clone)]
+pub struct Control {
+    pub(super) shared: Arc<Shared>,
+}
+
+impl Control {
+    /// Has the kernel decide by another filter from now on; `None` takes everything. It replaces the old one at once: no packet goes
+    /// by neither. What the old one let through and is in blocks, also in the one that the kernel writes to, stays there.
+    ///
+    /// # Errors
+    /// [`OpenError::Filter`] and [`OpenError::System`]; the old filter stays.
+    pub fn set_filter(&self, filter: Option<&Program>) -> Result<(), OpenError> {
+        self.replace_filter(of_the_wire(filter, &self.shared.interface)?.as_ref())
+    }
+
+    /// As [`Control::set_filter`], with a filter for packet sockets, which have a frame without its VLAN tag and the tag beside it
+    /// (`SKF_AD_VLAN_TAG`): what libpcap compiles for its live captures is one.
+    ///
+    /// # Errors
+    /// [`OpenError::System`]; the old filter stays.
+    pub fn set_socket_filter(&self, filter: Option<&Program>) -> Result<(), OpenError> {
+        self.replace_filter(filter)
+    }
+
+    fn replace_filter(&self, filter: Option<&Program>) -> Result<(), OpenError> {
+        let Shared { interface, socket, snap_bytes, .. } = &*self.shared;
+        socket.filter(&instructions(filter, *snap_bytes)).map_err(|source| OpenError::System {
+            interface: interface.clone(),
+            operation: "set the filter",
+            source,
+        })
+    }
+
+    /// What the kernel counted so far: one system call, no lock and no allocation, so a signal handler may ask.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn totals(&self) -> io::Result<Totals> {
+        self.shared.totals()
+    }
+}
+
+impl AsFd for Control {
+    /// That of the capture.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.socket.as_fd()
+    }
+}

@@ -1,0 +1,87 @@
+//! How connections end.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use nocopy_proto::message::{Kind, Peer, PeerStats};
+
+use super::Endpoint;
+use super::endpoint::{Patience, is_over};
+use crate::facts::rejected::Reason;
+
+impl Endpoint {
+    /// Ends the direction to a peer, behind everything that was sent; the peer gets [`Event::Finished`](super::Event::Finished).
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn finish(&mut self, peer: Peer) -> Result<(), Reason> {
+        self.plan(peer, Kind::Plain, 0)?;
+        let left = self.carrier.room().packets;
+        let Some(packet) = self.carrier.packet() else { return Err(self.starve(peer, left)) };
+        self.close_packet_of(peer);
+        self.carrier.set_payload_bytes(&packet, 0);
+        match self.protocol.finish(peer, packet) {
+            Ok(()) => {
+                self.unsent += 1;
+                self.peers.end(peer);
+                Ok(())
+            }
+            Err((packet, _)) => {
+                self.carrier.release(packet);
+                Err(Reason::Gone)
+            }
+        }
+    }
+
+    /// Ends a connection at once: what is in flight or unread is lost.
+    pub fn abort(&mut self, peer: Peer) {
+        self.discard_packet_of(peer);
+        self.protocol.abort(peer);
+        self.unsent += 1;
+    }
+
+    /// Throws the packet away that is being filled for a peer.
+    fn discard_packet_of(&mut self, peer: Peer) {
+        if let Some(open) = self.peers.take(peer) {
+            let packet = open.close(&mut *self.carrier);
+            self.carrier.release(packet);
+        }
+    }
+
+    /// [Finishes](Self::finish) all connections, and waits for `timeout` at most until the peers have acknowledged everything. `false`: they
+    /// have not, and what is left is given up.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn close(mut self, timeout: Duration) -> io::Result<bool> {
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            let peers: Vec<Peer> = self.protocol.all_peers().collect();
+            let mut all = true;
+            for peer in peers {
+                let ended = match self.finish(peer) {
+                    Ok(()) | Err(Reason::Full) => false,
+                    Err(_) => true,
+                };
+                let has_arrived = |stats: PeerStats| stats.in_flight + stats.queued == 0;
+                all &= ended && self.peer_stats(peer).is_none_or(has_arrived);
+            }
+            if all || is_over(deadline) {
+                return Ok(all);
+            }
+            self.work(Patience::Until(deadline))?;
+        }
+    }
+}
+
+impl Drop for Endpoint {
+    /// Ends all connections; the peers are informed once.
+    fn drop(&mut self) {
+        let peers: Vec<Peer> = self.protocol.all_peers().collect();
+        for peer in peers {
+            self.discard_packet_of(peer);
+            self.protocol.leave(peer);
+            self.transmit(self.now());
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What is given away to be sent.
+
+use smallvec::SmallVec;
+
+use super::Message;
+use super::endpoint::Buffers;
+use crate::memory::pool::Buffer;
+
+/// One message to be sent: its bytes, in a buffer or in several, one behind the other.
+///
+/// ```
+/// use nocopy::Buffer;
+/// use nocopy::message::Payload;
+/// let header = Buffer::from(b"header".to_vec());
+/// let body = Buffer::from_owner([7; 9000]);
+/// let payload = Payload::from([header, body]);
+/// assert_eq!(payload.into_buffers().map(|buffer| buffer.len()).sum::<usize>(), 9006);
+/// ```
+#[derive(Debug)]
+#[must_use = "a dropped payload is not sent"]
+pub struct Payload(pub(super) Buffers);
+
+impl Payload {
+    /// The buffers, in their order.
+    pub fn into_buffers(self) -> impl ExactSizeIterator<Item = Buffer> {
+        self.0.into_iter()
+    }
+}
+
+impl From<Buffer> for Payload {
+    #[inline]
+    fn from(buffer: Buffer) -> Self {
+        let mut buffers = SmallVec::new();
+        buffers.push(buffer);
+        Self(buffers)
+    }
+}
+
+impl<const COUNT: usize> From<[Buffer; COUNT]> for Payload {
+    fn from(buffers: [Buffer; COUNT]) -> Self {
+        Self(buffers.into_iter().collect())
+    }
+}
+
+impl From<Vec<Buffer>> for Payload {
+    fn from(buffers: Vec<Buffer>) -> Self {
+        Self(buffers.into())
+    }
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(bytes: Vec<u8>) -> Self {
+        Buffer::from(bytes).into()
+    }
+}
+
+impl From<Message<'_>> for Payload {
+    /// A message that was received, to be sent on from where it lies.
+    fn from(message: Message<'_>) -> Self {
+        Self(message.into_pieces().map(Buffer::from_owner).collect())
+    }
+}

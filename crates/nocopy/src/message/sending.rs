@@ -1,0 +1,419 @@
+//! Sending: messages into packets, and packets to the kernel.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use nocopy_proto::message::framing::{self, whole_header_bytes};
+use nocopy_proto::message::{Gone, Kind, Peer, QueueError};
+
+use super::carrier::{Layout, Packet};
+use super::endpoint::{Buffers, LOOK_INTERVAL, Patience, is_over};
+use super::open_packet::OpenPacket;
+use super::{Endpoint, Payload};
+use crate::engine::wait::LOOK_AGAIN;
+use crate::facts::rejected::{Reason, Rejected};
+use crate::memory::pool::Buffer;
+
+/// Packets that are queued at most before they are sent without a flush.
+const UNSENT_MAX: usize = 64;
+/// Messages given away below this many bytes are put into packets with others.
+const INLINE_BYTES_MAX: usize = 256;
+
+impl Endpoint {
+    /// Gives a message away to be sent from where it lies, in one buffer or in several. Short messages share a packet, and are copied into
+    /// it. The packet goes when it is full, with [`flush`](Self::flush), or when there is nothing to [receive](Self::receive); the buffers
+    /// are free when the peer has acknowledged the message.
+    ///
+    /// ```
+    /// # use nocopy::message::Endpoint;
+    /// # use std::time::Duration;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (mut left, mut right) = (Endpoint::bind("127.0.0.1:0".parse()?)?, Endpoint::bind("127.0.0.1:0".parse()?)?);
+    /// # let to = right.local_address();
+    /// # let serve = std::thread::spawn(move || loop {
+    /// #     if let Some(message) = right.receive_timeout(Duration::from_secs(10)).unwrap() { break message.len() }
+    /// # });
+    /// let peer = left.connect(to, Duration::from_secs(5))?;
+    /// let mut buffer = left.buffer().ok_or("all buffers are in use")?;
+    /// buffer.fill(b"hello").ok_or("the buffer is too short")?;
+    /// left.send(buffer, peer)?;
+    /// left.flush()?;
+    /// # assert_eq!(serve.join().unwrap(), 5);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Returns the message, with the [`Reason`]: `Full` while the peer has not acknowledged enough, is not connected yet, or memory for
+    /// packets is short; [`Event::Writable`](super::Event::Writable) follows. `TooLong`, `Finished`, `Gone`.
+    #[expect(clippy::result_large_err, reason = "returns what was given")]
+    pub fn send(&mut self, message: impl Into<Payload>, to: Peer) -> Result<(), Rejected<Payload>> {
+        self.send_as(Kind::Plain, message.into().0, to)
+    }
+
+    /// Copies a message into the packet that is being filled for the peer, which goes as after [`send`](Self::send).
+    ///
+    /// # Errors
+    /// As [`send`](Self::send); nothing of the message was sent.
+    #[inline]
+    pub fn send_copy(&mut self, message: &[u8], to: Peer) -> Result<(), Reason> {
+        match self.peers.open(to).filter(|open| open.takes(Kind::Plain, message.len())) {
+            Some(open) => open.put(Kind::Plain, message.len(), std::iter::once(message), &mut *self.carrier),
+            None => self.send_in_fresh(to, Kind::Plain, message)?,
+        }
+        self.sent.messages += 1;
+        self.sent.from_slices += message.len() as u64;
+        Ok(())
+    }
+
+    /// Sends a request, as [`send`](Self::send) does, and returns its number: the [`Kind::Response`] to it has the same.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    #[expect(clippy::result_large_err, reason = "returns what was given")]
+    pub fn request(&mut self, message: impl Into<Payload>, to: Peer) -> Result<u32, Rejected<Payload>> {
+        let call = self.next_call;
+        self.send_as(Kind::Request(call), message.into().0, to)?;
+        self.next_call = call.wrapping_add(1);
+        Ok(call)
+    }
+
+    /// Sends the response to the request of that number, as [`send`](Self::send) does.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    #[expect(clippy::result_large_err, reason = "returns what was given")]
+    pub fn respond(
+        &mut self,
+        message: impl Into<Payload>,
+        to: Peer,
+        call: u32,
+    ) -> Result<(), Rejected<Payload>> {
+        self.send_as(Kind::Response(call), message.into().0, to)
+    }
+
+    /// Sends a message for which there is no open packet, or no room in it.
+    fn send_in_fresh(&mut self, peer: Peer, kind: Kind, message: &[u8]) -> Result<(), Reason> {
+        let Plan { payload_bytes_max, packets } = self.plan(peer, kind, message.len())?;
+        let left = self.carrier.room().packets;
+        if left < packets || !self.has_share(peer, left)? {
+            return Err(self.starve(peer, left));
+        }
+        self.close_packet_of(peer);
+        if packets == 1 && whole_header_bytes(kind) + message.len() <= payload_bytes_max {
+            let Some(packet) = self.carrier.packet() else { return Err(self.starve(peer, left)) };
+            let open = self.peers.begin(peer, OpenPacket::new(packet, payload_bytes_max));
+            open.put(kind, message.len(), std::iter::once(message), &mut *self.carrier);
+            return Ok(());
+        }
+        for chunk in framing::chunks(kind, message.len(), 0, payload_bytes_max) {
+            let Some(packet) = self.carrier.packet() else {
+                self.unmake();
+                return Err(self.starve(peer, left));
+            };
+            let (header, bytes) = (chunk.header(), &message[chunk.range.clone()]);
+            let room = self.carrier.payload_mut(&packet);
+            room[..header.len()].copy_from_slice(header);
+            room[header.len()..][..bytes.len()].copy_from_slice(bytes);
+            self.carrier.set_payload_bytes(&packet, header.len() + bytes.len());
+            self.made.push(packet);
+        }
+        self.queue_made(peer)
+    }
+
+    /// An empty buffer for a message or a part of one; `None` while all are in use.
+    pub fn buffer(&mut self) -> Option<Buffer> {
+        self.carrier.buffer()
+    }
+
+    /// Takes back a buffer that was not sent. To drop it does the same.
+    pub fn recycle(&mut self, buffer: Buffer) {
+        self.carrier.put_buffer(buffer);
+    }
+
+    /// Buffers for a message of so many bytes, to be filled in their order and [sent](Self::send), each as long as it is: over a port they
+    /// are the packets themselves. (Those of [`buffer`](Self::buffer) and others are copied into packets there, since packets have to be
+    /// full.)
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn buffers(&mut self, bytes: usize, to: Peer) -> Result<Vec<Buffer>, Reason> {
+        let Plan { payload_bytes_max, .. } = self.plan(to, Kind::Plain, bytes)?;
+        let layout = Layout { kind: Kind::Plain, bytes, payload_bytes_max };
+        let left = self.carrier.room().either();
+        let buffers = if self.has_share(to, left)? { self.carrier.buffers_for(layout) } else { None };
+        buffers.map(Buffers::into_vec).ok_or_else(|| self.starve(to, left))
+    }
+
+    #[expect(clippy::result_large_err, reason = "returns what was given")]
+    fn send_as(&mut self, kind: Kind, buffers: Buffers, peer: Peer) -> Result<(), Rejected<Payload>> {
+        let bytes = buffers.iter().map(|buffer| buffer.len()).sum();
+        if bytes < INLINE_BYTES_MAX {
+            let sent = self.send_short(peer, kind, bytes, &buffers);
+            return sent.map_err(|reason| rejected(buffers, reason));
+        }
+        let plan = match self.plan_owned(peer, kind, bytes, buffers.len()) {
+            Ok(plan) => plan,
+            Err(reason) => return Err(rejected(buffers, reason)),
+        };
+        let layout = Layout { kind, bytes, payload_bytes_max: plan.payload_bytes_max };
+        let Self { protocol, carrier, made, .. } = self;
+        // First, since packets do not give the buffers back: once they are made, nothing is refused any more.
+        let places = match protocol.places(peer, plan.packets) {
+            Ok(places) => places,
+            Err(refusal) => return Err(rejected(buffers, refused(refusal))),
+        };
+        if let Err(buffers) = carrier.fragments(buffers, layout, made) {
+            self.unmake();
+            let left = self.carrier.room().either();
+            return Err(rejected(buffers, self.starve(peer, left)));
+        }
+        let packets = made.len();
+        places.fill(made);
+        self.sent.messages += 1;
+        self.sent.owned += bytes as u64;
+        self.count_unsent(packets);
+        Ok(())
+    }
+
+    /// A short message is cheaper to copy than to refer to.
+    fn send_short(&mut self, peer: Peer, kind: Kind, bytes: usize, buffers: &Buffers) -> Result<(), Reason> {
+        let parts = || buffers.iter().map(|buffer| &**buffer);
+        match self.peers.open(peer).filter(|open| open.takes(kind, bytes)) {
+            Some(open) => open.put(kind, bytes, parts(), &mut *self.carrier),
+            None => {
+                let mut whole = [0; INLINE_BYTES_MAX];
+                let mut at = 0;
+                for part in parts() {
+                    whole[at..at + part.len()].copy_from_slice(part);
+                    at += part.len();
+                }
+                self.send_in_fresh(peer, kind, &whole[..at])?;
+            }
+        }
+        self.sent.messages += 1;
+        self.sent.short += bytes as u64;
+        Ok(())
+    }
+
+    fn plan_owned(&mut self, peer: Peer, kind: Kind, bytes: usize, buffers: usize) -> Result<Plan, Reason> {
+        let plan = self.plan(peer, kind, bytes)?;
+        let room = self.carrier.room();
+        let left = room.either();
+        if room.fragments < plan.packets || room.buffers < buffers || !self.has_share(peer, left)? {
+            return Err(self.starve(peer, left));
+        }
+        self.close_packet_of(peer);
+        Ok(plan)
+    }
+
+    /// Whether packets can be made for a peer when so many are left for all: not while more of its packets wait to be acknowledged, so
+    /// that peers which acknowledge nothing leave some for others.
+    #[inline]
+    fn has_share(&self, peer: Peer, left: usize) -> Result<bool, Reason> {
+        Ok(self.protocol.unacknowledged(peer).map_err(gone)? <= left)
+    }
+
+    /// How a message is laid into fresh packets, if there is room for them behind the open one.
+    pub(super) fn plan(&mut self, peer: Peer, kind: Kind, bytes: usize) -> Result<Plan, Reason> {
+        let payload_bytes_max = self.protocol.payload_bytes_max(peer).map_err(gone)?;
+        if self.peers.is_ended(peer) {
+            return Err(Reason::Finished);
+        }
+        if payload_bytes_max == 0 {
+            return Err(Reason::Full); // not connected yet
+        }
+        let header_bytes = whole_header_bytes(kind);
+        let packets = match header_bytes + bytes <= payload_bytes_max {
+            true => 1,
+            // The first one says how long the message is.
+            false => (bytes + header_bytes).div_ceil(payload_bytes_max - 4),
+        };
+        let window_bytes = self.window_packets.saturating_sub(2).saturating_mul(payload_bytes_max - 4);
+        let bytes_max = self.protocol.message_bytes_max(peer).map_err(gone)?.min(window_bytes);
+        if bytes > bytes_max {
+            return Err(Reason::TooLong { bytes_max });
+        }
+        let closing = usize::from(self.peers.open(peer).is_some());
+        if self.protocol.room(peer).map_err(gone)? < closing + packets {
+            self.protocol.want_room(peer, closing + packets).map_err(gone)?;
+            return Err(Reason::Full);
+        }
+        Ok(Plan { payload_bytes_max, packets })
+    }
+
+    /// None of the packets that are left is for this peer: packets come back when peers acknowledge what they have.
+    #[cold]
+    pub(super) fn starve(&mut self, peer: Peer, left: usize) -> Reason {
+        if self.starved.is_empty() {
+            // What became free until now was not enough.
+            self.freed = false;
+            self.carrier.freed();
+        }
+        // One that has its share already waits for its own.
+        if self.has_share(peer, left).is_ok_and(|has_share| has_share) {
+            self.protocol.want_packets(self.now());
+        }
+        if self.peers.starve(peer) {
+            self.starved.push(peer);
+        }
+        Reason::Full
+    }
+
+    /// Takes back the packets of a message that was not sent.
+    fn unmake(&mut self) {
+        self.freed |= self.carrier.freed();
+        let Self { made, carrier, .. } = self;
+        made.drain(..).for_each(|packet| carrier.release(packet));
+        // They are no more than there was.
+        self.carrier.freed();
+    }
+
+    fn queue_made(&mut self, peer: Peer) -> Result<(), Reason> {
+        let packets = self.made.len();
+        let queued = self.protocol.queue_all(peer, &mut self.made);
+        self.made.drain(..).for_each(|packet| self.carrier.release(packet)); // of one that was refused
+        self.count_unsent(packets);
+        queued.map_err(refused)
+    }
+
+    /// So many packets more are queued; sends them if they are many.
+    #[inline]
+    fn count_unsent(&mut self, packets: usize) {
+        self.unsent += packets;
+        if self.unsent >= UNSENT_MAX {
+            self.transmit(self.now());
+        }
+    }
+
+    #[inline]
+    fn queue(&mut self, peer: Peer, packet: Packet) -> Result<(), Reason> {
+        if let Err((packet, refusal)) = self.protocol.queue(peer, packet) {
+            self.carrier.release(packet);
+            return Err(refused(refusal));
+        }
+        self.count_unsent(1);
+        Ok(())
+    }
+
+    pub(super) fn close_packet_of(&mut self, peer: Peer) {
+        if let Some(open) = self.peers.take(peer) {
+            let packet = open.close(&mut *self.carrier);
+            // There was room when it was begun; an event reports a peer that is gone.
+            let _ = self.queue(peer, packet);
+        }
+    }
+
+    pub(super) fn close_packets(&mut self) {
+        while let Some((peer, open)) = self.peers.take_any() {
+            let packet = open.close(&mut *self.carrier);
+            let _ = self.queue(peer, packet); // as above
+        }
+    }
+
+    /// Hands everything that was put into packets to the kernel, and waits for room there. What the window of a peer has no room for
+    /// follows when the peer has acknowledged more, whenever the endpoint works.
+    ///
+    /// # Errors
+    /// The interface is down or was removed; nothing is lost by that.
+    pub fn flush(&mut self) -> io::Result<()> {
+        match self.hand_over() {
+            true => Ok(()),
+            false => self.flush_until(None).map(drop),
+        }
+    }
+
+    /// As [`flush`](Self::flush), without waiting. `false`: the kernel did not take everything.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn try_flush(&mut self) -> io::Result<bool> {
+        Ok(self.hand_over())
+    }
+
+    /// As [`flush`](Self::flush), and waits for `timeout` at most. `false`: the kernel did not take everything.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn flush_timeout(&mut self, timeout: Duration) -> io::Result<bool> {
+        Ok(self.hand_over() || self.flush_until(Instant::now().checked_add(timeout))?)
+    }
+
+    #[inline]
+    fn hand_over(&mut self) -> bool {
+        self.close_packets();
+        self.transmit(self.now());
+        !self.carrier.is_stuck()
+    }
+
+    #[cold]
+    fn flush_until(&mut self, deadline: Option<Instant>) -> io::Result<bool> {
+        loop {
+            self.work_within(deadline, LOOK_INTERVAL)?;
+            if self.hand_over() {
+                return Ok(true);
+            }
+            if is_over(deadline) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Works until something comes or the deadline, and not longer than `interval`: not everything ends a wait.
+    fn work_within(&mut self, deadline: Option<Instant>, interval: Duration) -> io::Result<()> {
+        let look = Instant::now() + interval;
+        self.work(Patience::Until(Some(deadline.map_or(look, |deadline| look.min(deadline)))))
+    }
+
+    /// Takes back the memory of packets that their peers have acknowledged; returns how many packets those are.
+    pub fn reap(&mut self) -> usize {
+        let before = self.carrier.in_use();
+        before - self.in_flight().min(before)
+    }
+
+    /// Packets that were made of messages and are not acknowledged yet.
+    pub fn in_flight(&mut self) -> usize {
+        self.reclaim();
+        self.carrier.take_back();
+        self.carrier.in_use()
+    }
+
+    /// Sends everything, and waits for `timeout` at most until the peers have acknowledged it. `false`: something is in flight.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
+        let deadline = Instant::now().checked_add(timeout);
+        while self.in_flight() > 0 {
+            if is_over(deadline) {
+                return Ok(false);
+            }
+            self.work_within(deadline, LOOK_AGAIN)?;
+        }
+        Ok(true)
+    }
+}
+
+#[cold]
+fn rejected(buffers: Buffers, reason: Reason) -> Rejected<Payload> {
+    Rejected { item: Payload(buffers), reason }
+}
+
+fn refused(refusal: QueueError) -> Reason {
+    match refusal {
+        QueueError::Gone(_) => Reason::Gone,
+        QueueError::Finished => Reason::Finished,
+        _ => Reason::Full,
+    }
+}
+
+/// The protocol knows no such peer any more.
+fn gone(_: Gone) -> Reason {
+    Reason::Gone
+}
+
+/// Fresh packets for a message.
+pub(super) struct Plan {
+    payload_bytes_max: usize,
+    packets: usize,
+}

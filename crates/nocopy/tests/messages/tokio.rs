@@ -1,0 +1,184 @@
+//! Endpoints in tokio programs, and in programs that wait on their descriptors.
+#![cfg(feature = "tokio")]
+
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use crate::common::message::{any, connect, pattern};
+use crate::common::{PATIENCE, SECOND, lab};
+use nocopy::Port;
+use nocopy::integration::{Wakeup, poll};
+use nocopy::message::{Builder, Endpoint, Event, Kind, Peer};
+use nocopy::tokio::{AsyncReceiver, AsyncSender};
+use nocopy_lab::End;
+use rustix::event::{PollFd, PollFlags};
+
+fn pair(set: impl Fn(Builder) -> Builder) -> (Endpoint, Peer, Endpoint) {
+    let bind = || set(Endpoint::builder()).bind(any(0)).expect("bound");
+    let (mut left, mut right) = (bind(), bind());
+    let (to_right, _) = connect(&mut left, &mut right);
+    (left, to_right, right)
+}
+
+async fn within<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work).await.expect("in time")
+}
+
+/// Returns every plain message, until the peer has sent its last.
+async fn echo(mut endpoint: AsyncReceiver<Endpoint>) {
+    loop {
+        while let Some(event) = endpoint.poll_event() {
+            match event {
+                Event::Finished(peer) => {
+                    endpoint.finish(peer).unwrap();
+                    endpoint.flush().unwrap();
+                    return;
+                }
+                Event::Lost(_, reason) => panic!("{reason}"),
+                _ => {}
+            }
+        }
+        // None: an event.
+        let Some(message) = endpoint.receive().await.unwrap() else { continue };
+        let (peer, message) = (message.peer(), message.take());
+        endpoint.send(message, peer).unwrap();
+    }
+}
+
+/// The next message, whatever events come before.
+async fn message(endpoint: &mut AsyncReceiver<Endpoint>) -> (Kind, Vec<u8>) {
+    loop {
+        if let Some(message) = within(endpoint.receive()).await.unwrap() {
+            return (message.kind(), message.to_vec());
+        }
+        while let Some(event) = endpoint.poll_event() {
+            assert!(!matches!(event, Event::Lost(..)), "{event:?}");
+        }
+    }
+}
+
+async fn exchange(left: Endpoint, to_right: Peer, right: Endpoint) {
+    let (mut left, right) = (AsyncReceiver::new(left).unwrap(), AsyncReceiver::new(right).unwrap());
+    let echo = tokio::spawn(echo(right));
+    for (number, bytes) in [0, 1, 64, 1400, 3000, 100_000, 64].into_iter().enumerate() {
+        left.send(pattern(number, bytes), to_right).unwrap();
+        left.flush().unwrap();
+        assert!(message(&mut left).await == (Kind::Plain, pattern(number, bytes)), "{bytes} bytes");
+    }
+    left.finish(to_right).unwrap();
+    left.flush().unwrap();
+    while !echo.is_finished() {
+        let _ = tokio::time::timeout(Duration::from_millis(10), left.receive()).await;
+    }
+    within(echo).await.unwrap();
+}
+
+#[tokio::test]
+async fn messages_go_there_and_back() {
+    let (left, to_right, right) = pair(|builder| builder);
+    exchange(left, to_right, right).await;
+}
+
+#[tokio::test]
+async fn an_endpoint_over_ports_is_woken_by_every_queue() {
+    for queues in [1, 2] {
+        let lab = lab!(nocopy_lab::Lab::builder().queues(queues));
+        let open = |end: &End| {
+            let address = SocketAddr::new(end.ipv4().into(), 0);
+            let builder = Endpoint::builder().port(Port::builder(end.interface()));
+            end.namespace().run(|| builder.bind(address)).expect("opened")
+        };
+        let (mut left, mut right) = (open(lab.left()), open(lab.right()));
+        let (to_right, _) = connect(&mut left, &mut right);
+        exchange(left, to_right, right).await;
+    }
+}
+
+/// Proves that the timers of the protocol end a wait: nothing else happens on this connection for longer than a silent peer is kept.
+#[tokio::test]
+async fn an_idle_connection_stays() {
+    let (left, to_right, right) = pair(|builder| builder.keep_alive(SECOND / 5).dead_after(4 * SECOND));
+    let (mut left, right) = (AsyncReceiver::new(left).unwrap(), AsyncReceiver::new(right).unwrap());
+    let echo = tokio::spawn(echo(right));
+    let idle = tokio::time::timeout(6 * SECOND, async {
+        loop {
+            assert!(left.receive().await.unwrap().is_none());
+            while let Some(event) = left.poll_event() {
+                assert!(!matches!(event, Event::Lost(..)), "{event:?}");
+            }
+        }
+    });
+    assert!(idle.await.is_err());
+    left.send_copy(b"still there?", to_right).unwrap();
+    left.flush().unwrap();
+    assert_eq!(message(&mut left).await.1, b"still there?");
+    echo.abort();
+}
+
+#[tokio::test]
+async fn what_was_sent_is_drained() {
+    let (left, to_right, right) = pair(|builder| builder);
+    let mut right = AsyncReceiver::new(right).unwrap();
+    let reads = tokio::spawn(async move {
+        for number in 0..20 {
+            assert!(message(&mut right).await.1 == pattern(number, 20_000));
+        }
+        right
+    });
+    let mut left = AsyncSender::new(left).unwrap();
+    for number in 0..20 {
+        let mut buffer = within(left.buffer()).await.unwrap();
+        buffer.fill(&pattern(number, 20_000)).unwrap();
+        left.send(buffer, to_right).unwrap();
+        within(left.flush()).await.unwrap();
+    }
+    let mut right = within(async {
+        tokio::join!(left.drain(), async {
+            let mut right = reads.await.unwrap();
+            // The last acknowledgement may wait for its timer.
+            let _ = tokio::time::timeout(SECOND, right.receive()).await;
+            right
+        })
+        .1
+    })
+    .await;
+    assert_eq!(left.in_flight(), 0);
+    assert!(right.try_receive().unwrap().is_none());
+}
+
+#[test]
+fn the_descriptor_is_readable_for_datagrams_and_timers_and_else_silent() {
+    let silent = |builder: Builder| builder.keep_alive(10 * PATIENCE).dead_after(20 * PATIENCE);
+    let (mut left, to_right, mut right) = pair(silent);
+    let wait = |endpoint: &Endpoint, timeout| {
+        poll(&mut [PollFd::from_borrowed_fd(endpoint.as_fd(), PollFlags::IN)], Some(timeout)).unwrap()
+    };
+    let give_up = Instant::now() + PATIENCE;
+    for number in 0..3 {
+        // Until both have acknowledged everything, and no timer is near.
+        while [&mut left, &mut right]
+            .into_iter()
+            .any(|end| end.next_timeout().is_some_and(|due| due < PATIENCE))
+        {
+            assert!(Instant::now() < give_up);
+            assert!(!left.arm().unwrap() && !right.arm().unwrap());
+        }
+        assert!(!right.arm().unwrap());
+        assert_eq!(wait(&right, Duration::from_millis(20)), Wakeup::TimedOut);
+        left.send_copy(&pattern(number, 64), to_right).unwrap();
+        left.flush().unwrap();
+        assert_eq!(wait(&right, PATIENCE), Wakeup::Ready);
+        assert!(right.arm().unwrap());
+        assert_eq!(right.try_receive().unwrap().unwrap().to_vec(), pattern(number, 64));
+        // The acknowledgement waits for a timer, whose end makes the descriptor readable.
+        while left.in_flight() > 0 {
+            assert!(Instant::now() < give_up);
+            if !right.arm().unwrap() && !left.arm().unwrap() {
+                let mut ends =
+                    [&left, &right].map(|end| PollFd::from_borrowed_fd(end.as_fd(), PollFlags::IN));
+                assert_eq!(poll(&mut ends, Some(PATIENCE)).unwrap(), Wakeup::Ready);
+            }
+        }
+    }
+}
