@@ -26,7 +26,6 @@
 //! * [`area`], [`pool`]: the memory, who owns which part of it, the balance.
 //! * [`filter`]: which packets come to a port, decided before they are copied; [`metadata`]: checksums and times, left to the card or
 //!   told by it.
-//! * [`policy`]: how the way that is fastest here is chosen.
 //! * [`Evidence`]: whether bytes were copied: *zero-copy*, *copied* with the cause, or *unknown*.
 //!
 //! The modules in their layers: each uses those below it only (`cargo xtask check` reads this list).
@@ -70,8 +69,8 @@ pub mod udp;
 pub use capture::Capture;
 pub use counter::Counter;
 pub use engine::half::{ReceiverHalf, SenderHalf};
-pub use engine::policy;
 pub use facts::evidence::{Cause, Evidence, Ledger};
+pub use facts::explanation::Explanation;
 pub use facts::rejected::{Reason, Rejected};
 pub use memory::area::{Area, Chain, Draft, Drafts, Frame, Packet, SharedFrame};
 pub use memory::pool::{Buffer, Pool};

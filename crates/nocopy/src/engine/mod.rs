@@ -8,7 +8,7 @@ pub(crate) mod address;
 pub(crate) mod choice;
 pub(crate) mod half;
 pub(crate) mod path;
-pub mod policy;
+pub(crate) mod policy;
 pub(crate) mod reaper;
 pub(crate) mod route;
 pub(crate) mod sending;

@@ -1,6 +1,7 @@
 //! The words that all other parts speak; it uses none of them.
 
 pub(crate) mod evidence;
+pub(crate) mod explanation;
 pub(crate) mod kernel;
 pub(crate) mod metadata;
 pub(crate) mod mode;

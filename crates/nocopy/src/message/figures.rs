@@ -8,6 +8,7 @@ use nocopy_proto::message::{Peer, PeerStats};
 use super::endpoint::Sent;
 use super::{Endpoint, counters};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
+use crate::facts::explanation::Explanation;
 use crate::stats::Stats;
 
 impl Endpoint {
@@ -43,7 +44,7 @@ impl Endpoint {
     }
 
     /// How datagrams are carried, and what that was compared with.
-    pub fn explain(&self) -> String {
-        self.carrier.explain()
+    pub fn explain(&self) -> Explanation {
+        Explanation::of(&self.carrier.explain())
     }
 }

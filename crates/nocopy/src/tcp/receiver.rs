@@ -15,9 +15,10 @@ use super::mapped::{Mapper, Refused};
 use super::receiving::{CHUNK_BYTES_MAX, Chooser, ReceiveMethod};
 use crate::counter::Counter;
 use crate::engine::half::receiver_half;
-use crate::engine::policy::{Explanation, Reason};
+use crate::engine::policy::Reason;
 use crate::engine::wait::Wait;
 use crate::facts::evidence::{Cause, Evidence, Ledger};
+use crate::facts::explanation::Explanation;
 use crate::memory::pool::{Buffer, Cache, Pool};
 use crate::stats::Stats;
 use crate::sys::option;
@@ -512,8 +513,8 @@ impl Receiver {
     }
 
     /// The method in use, and what it was compared with.
-    pub fn explain(&self) -> Explanation<ReceiveMethod> {
-        self.chooser.explain()
+    pub fn explain(&self) -> Explanation {
+        Explanation::of(&self.chooser.explain())
     }
 
     /// Why pages were not mapped, in lines: fact, cause, what to do. It takes some system calls.

@@ -18,10 +18,10 @@ use super::{Method, Published, PublishedMethod};
 use crate::counter::Counter;
 use crate::engine::half::sender_half;
 use crate::engine::path::Paths;
-use crate::engine::policy::Explanation;
 use crate::engine::sending::{self as engine, Books, REAP_AT};
 use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
+use crate::facts::explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::in_flight::{NoZeroCopy, Ticket, Told};
 use crate::memory::pool::{Buffer, Cache};
@@ -511,16 +511,16 @@ impl Sender {
         Ok(stats.with_dropped([dropped]).with_faults([strange]).with(others))
     }
 
-    /// Which methods are used for published data, and why; `None` if none was sent.
-    #[doc(hidden)]
-    pub fn explain_published(&self) -> Option<Explanation<PublishedMethod>> {
-        self.by_reference.as_ref().map(ByReference::explain)
-    }
-
     /// Which methods are used for owned buffers, and what they were compared with. What is shorter than a page goes by a plain call, and is booked as
-    /// [below threshold](Cause::BelowThreshold).
-    pub fn explain(&self) -> Explanation<Method> {
-        self.chooser.explain()
+    /// [below threshold](Cause::BelowThreshold). The same for published data, if any was sent.
+    pub fn explain(&self) -> Explanation {
+        let owned = self.chooser.explain();
+        match self.by_reference.as_ref().map(ByReference::explain) {
+            None => Explanation::of(&owned),
+            Some(published) => Explanation::of(&format_args!(
+                "{owned}\npublished data, by reference to its pages, of which no completion ever comes: {published}"
+            )),
+        }
     }
 
     /// Hands over everything queued and ends the stream, waits for `timeout` at most until the peer has acknowledged what went without a

@@ -15,11 +15,11 @@ use super::outbox::{How, Outbox, Run, Taken};
 use super::peer_error::PeerError;
 use super::{Method, Ticket, over_port};
 use crate::engine::path::Paths;
-use crate::engine::policy::Explanation;
 use crate::engine::reaper;
 use crate::engine::sending::{self as engine, Books, REAP_AT};
 use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
+use crate::facts::explanation::Explanation;
 use crate::memory::in_flight::kernel_socket::KernelSocket;
 use crate::memory::in_flight::{NoZeroCopy, Told};
 use crate::memory::pool::{Buffer, Cache, Pool};
@@ -720,8 +720,8 @@ impl Sender {
 
     /// Which ways are taken, and why. Of single datagrams under 4 KiB there is nothing to tell: without a port they go by a plain call,
     /// and are booked as [below threshold](Cause::BelowThreshold).
-    pub fn explain(&self) -> Explanation<Method> {
-        self.chooser.explain()
+    pub fn explain(&self) -> Explanation {
+        Explanation::of(&self.chooser.explain())
     }
 
     /// Drains as long as `timeout`, then lets go of the socket. Memory that the kernel still reads then is given up for good: pages

@@ -266,7 +266,7 @@ fn what_was_taken_is_sent_on_and_drains() {
     let stats = right.stats().unwrap();
     assert_eq!((stats.moved, stats["messages_sent"], stats["messages_received"]), (6, 3, 3));
     assert_eq!(stats["message_bytes_sent"], stats["message_bytes_received"]);
-    assert!(right.explain().contains("UDP socket 127.0.0.1"), "{}", right.explain());
+    assert!(right.explain().to_string().contains("UDP socket 127.0.0.1"), "{}", right.explain());
 }
 
 #[test]

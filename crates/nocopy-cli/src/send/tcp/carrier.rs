@@ -125,11 +125,6 @@ impl Carrier {
         // What is wrong with the connection was told before.
         let _ = sender.drain(patience);
         let lines = |said: String| said.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
-        let mut report = lines(sender.explain().to_string());
-        if let Some(published) = sender.explain_published() {
-            report.push("by reference to pages, of which no completion ever comes".into());
-            report.extend(lines(published.to_string()));
-        }
-        Account { report, ledger: sender.ledger() }
+        Account { report: lines(sender.explain().to_string()), ledger: sender.ledger() }
     }
 }

@@ -8,7 +8,7 @@ use super::{Policy, Reason};
 
 /// What the units of a policy's work are: the words in which it is explained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Matter {
+pub(crate) enum Matter {
     /// Datagrams of some bytes each, to several destinations.
     Datagrams,
     /// Pages of 4 KiB of a stream that is sent, in writes of some bytes each.
@@ -29,7 +29,7 @@ impl Matter {
 
 /// What a [`Policy`] chose, and why. Displays as text, a line for each class and each method that was not chosen in it.
 #[derive(Debug, Clone)]
-pub struct Explanation<M> {
+pub(crate) struct Explanation<M> {
     /// What it is about.
     pub matter: Matter,
     /// The user chose.
@@ -46,7 +46,7 @@ pub struct Explanation<M> {
 
 /// What was chosen for a class of sends.
 #[derive(Debug, Clone)]
-pub struct ClassExplanation<M> {
+pub(crate) struct ClassExplanation<M> {
     /// In which words it is told.
     pub matter: Matter,
     /// The caller's number; `None`: all destinations that were not told apart.
@@ -67,7 +67,7 @@ pub struct ClassExplanation<M> {
 
 /// A method that was not chosen.
 #[derive(Debug, Clone, Copy)]
-pub struct Compared<M> {
+pub(crate) struct Compared<M> {
     /// The method.
     pub method: M,
     /// Why it is not used.
@@ -80,7 +80,7 @@ pub struct Compared<M> {
 
 /// What a comparison found.
 #[derive(Debug, Clone, Copy)]
-pub struct Ratio<M> {
+pub(crate) struct Ratio<M> {
     /// The other method.
     pub against: M,
     /// Cost over the other's cost: above 1 is slower.
@@ -91,7 +91,7 @@ pub struct Ratio<M> {
 
 /// Why a method is not used in a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub(crate) enum Why {
     /// Its turn to be tried has not come, or not again since the machine changed.
     Untried,
     /// Not far off at first sight; to be compared.

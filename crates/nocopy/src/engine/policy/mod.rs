@@ -17,28 +17,8 @@
 //! * A zero-copy method whose completions say *copied* is out, for this destination and size.
 //!
 //! In between one call in 31 is measured, and choosing costs a few nanoseconds. It is sans-I/O: it does not know what
-//! a method is, reads no clock and draws no random numbers. The caller asks, sends, and says what it cost:
-//!
-//! ```
-//! use std::time::{Duration, Instant};
-//! use nocopy::policy::{Policy, Work};
-//!
-//! #[derive(Clone, Copy, PartialEq, Eq)]
-//! enum Method { Gso, Socket }
-//!
-//! // GSO gains nothing from one datagram alone.
-//! let mut policy = Policy::new(&[Method::Gso, Method::Socket]).singles(&[Method::Socket]);
-//! let work = Work { destination: 0, bytes: 1400, count: 44 };
-//! let choice = policy.choose(work);
-//! let started = choice.measured.then(Instant::now);
-//! match choice.method {
-//!     Method::Gso => { /* sendmsg with UDP_SEGMENT */ }
-//!     Method::Socket => { /* sendto, 44 times */ }
-//! }
-//! if let Some(started) = started {
-//!     policy.record(choice, work, started.elapsed());
-//! }
-//! ```
+//! a method is, reads no clock and draws no random numbers. The caller asks ([`Policy::choose`]), sends, and says what it cost
+//! ([`Policy::record`]).
 
 use std::time::Duration;
 
@@ -52,10 +32,10 @@ mod trial;
 use class::{Budget, Class, Terms};
 use table::{Kind, Table};
 
-pub use explain::{ClassExplanation, Compared, Explanation, Matter, Ratio, Why};
+pub(crate) use explain::{Explanation, Matter};
 
 /// Methods that a policy can choose from.
-pub const METHODS_MAX: usize = 8;
+pub(crate) const METHODS_MAX: usize = 8;
 
 /// How long a method is first out for a temporary reason, in time spent sending; it doubles with each time.
 const TEMPORARY_NS: f64 = 100e6;
@@ -68,7 +48,7 @@ const TEMPORARY_NS_MAX: f64 = 60e9;
 /// | UDP | a datagram | one datagram's payload |
 /// | TCP | a page's worth of the stream, 4 KiB | the whole write; a page where writes are not told apart |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Work {
+pub(crate) struct Work {
     /// A small number the caller gives to each destination, from 0. Some 256 at a time are told apart; with more, the most
     /// talkative ones, and the rest are one. A stream has only one destination.
     pub destination: u32,
@@ -80,7 +60,7 @@ pub struct Work {
 
 /// How to send a [`Work`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Choice<M> {
+pub(crate) struct Choice<M> {
     /// The method.
     pub method: M,
     /// Whether the policy wants to know what it costs; otherwise the clock need not be read.
@@ -98,7 +78,7 @@ impl<M> Choice<M> {
 
 /// Why a method cannot be used on this socket, whatever the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub(crate) enum Reason {
     /// Not to be had here; the text is the fact and its cause ("io_uring is disabled by kernel.io_uring_disabled").
     Unavailable(&'static str),
     /// Not to be had now; the text is the fact and its cause ("ENOBUFS: net.core.optmem_max is exhausted"). It is tried again
@@ -119,7 +99,7 @@ struct Out {
 ///
 /// Allocates when a destination or a kind of send is seen for the first time, and never else. One class takes some 600 bytes.
 #[derive(Debug)]
-pub struct Policy<M> {
+pub(crate) struct Policy<M> {
     last_work: Work,
     last_kind: Kind,
     last_class: usize,
@@ -147,7 +127,7 @@ impl<M: Copy + Eq> Policy<M> {
     ///
     /// # Panics
     /// There is no method, or there are more than [`METHODS_MAX`].
-    pub fn new(methods: &[M]) -> Self {
+    pub(crate) fn new(methods: &[M]) -> Self {
         let mut candidates = Candidates {
             methods: Vec::new(),
             order: Vec::new(),
@@ -165,13 +145,13 @@ impl<M: Copy + Eq> Policy<M> {
     /// # Panics
     /// As [`new`](Self::new), where all methods of both lists count.
     #[must_use]
-    pub fn singles(mut self, methods: &[M]) -> Self {
+    pub(crate) fn singles(mut self, methods: &[M]) -> Self {
         self.candidates.singles = self.candidates.add(methods);
         self
     }
 
     /// A policy that always chooses `method`; it still measures now and then, to be able to say what it costs.
-    pub fn pinned(method: M) -> Self {
+    pub(crate) fn pinned(method: M) -> Self {
         Self { pinned: true, ..Self::new(&[method]) }
     }
 
@@ -190,7 +170,7 @@ impl<M: Copy + Eq> Policy<M> {
 
     /// The same for units other than datagrams; its choice is explained in their words.
     #[must_use]
-    pub fn about(mut self, matter: Matter) -> Self {
+    pub(crate) fn about(mut self, matter: Matter) -> Self {
         self.matter = matter;
         self
     }
@@ -198,7 +178,7 @@ impl<M: Copy + Eq> Policy<M> {
     /// How to do the next work. Costs some 5 ns while work does not change, 10 ns where only the destination does, and
     /// 15 to 30 ns otherwise (measured).
     #[inline]
-    pub fn choose(&mut self, work: Work) -> Choice<M> {
+    pub(crate) fn choose(&mut self, work: Work) -> Choice<M> {
         if work == self.last_work
             && let Some(method) = self.table.class(self.last_class).and_then(Class::quiet)
         {
@@ -244,7 +224,7 @@ impl<M: Copy + Eq> Policy<M> {
     ///
     /// `work` is what was sent; its count may be smaller than what was asked for. A choice that was not measured, or that is
     /// late, because meanwhile another method's turn came, is ignored. Calls that failed need not be recorded.
-    pub fn record(&mut self, choice: Choice<M>, work: Work, cost: Duration) {
+    pub(crate) fn record(&mut self, choice: Choice<M>, work: Work, cost: Duration) {
         let Some(class) = self.table.class(usize::from(choice.class)).filter(|_| choice.measured) else {
             return;
         };
@@ -261,7 +241,7 @@ impl<M: Copy + Eq> Policy<M> {
     /// Takes what a completion says of a zero-copy send to `destination` of [size](Work::bytes) `bytes`: whether the kernel copied after
     /// all, and how long after sending it came. Completions of sends before [`forget`](Self::forget) speak of the old
     /// route and are best not told.
-    pub fn completed(
+    pub(crate) fn completed(
         &mut self,
         destination: u32,
         method: M,
@@ -279,7 +259,7 @@ impl<M: Copy + Eq> Policy<M> {
 
     /// Takes notice that `method` was refused for `destination` and size `bytes`, where another may do. It is out there, and tried again
     /// after a wait that doubles with each time.
-    pub fn refused(&mut self, destination: u32, method: M, bytes: u32) {
+    pub(crate) fn refused(&mut self, destination: u32, method: M, bytes: u32) {
         let Some(method) = self.candidates.index(method) else { return };
         let (candidates, budget) = (&self.candidates, &mut self.budget);
         self.table.of_size(destination, bytes, |class| {
@@ -289,7 +269,7 @@ impl<M: Copy + Eq> Policy<M> {
 
     /// Takes `method` out, for all destinations. False if nothing else is left for some sends, which then go on by the last
     /// candidate.
-    pub fn rule_out(&mut self, method: M, why: Reason) -> bool {
+    pub(crate) fn rule_out(&mut self, method: M, why: Reason) -> bool {
         let Some(method) = self.candidates.index(method) else { return true };
         self.candidates.rule_out(method, why, self.budget.sent_ns);
         let (candidates, budget) = (&self.candidates, &mut self.budget);
@@ -299,12 +279,6 @@ impl<M: Copy + Eq> Policy<M> {
         [&candidates.order, &candidates.singles]
             .iter()
             .all(|order| candidates.allowed(order, budget.sent_ns) != 0)
-    }
-
-    /// Forgets what was learnt of a destination: its route changed, or its number went to another.
-    pub fn forget(&mut self, destination: u32) {
-        let (candidates, sent_ns) = (&self.candidates, self.budget.sent_ns);
-        self.table.forget(destination, |kind, hint| candidates.first(kind, hint, sent_ns));
     }
 
     /// Forgets all that was learnt, and which methods were out for a while. What is [unavailable](Reason::Unavailable) stays so.
@@ -322,7 +296,7 @@ impl<M: Copy + Eq> Policy<M> {
     }
 
     /// What was chosen for which sends, and why.
-    pub fn explain(&self) -> Explanation<M> {
+    pub(crate) fn explain(&self) -> Explanation<M> {
         explain::explain(self)
     }
 }

@@ -139,14 +139,6 @@ impl Table {
         index
     }
 
-    /// Forgets what was learnt of a destination.
-    pub(super) fn forget(&mut self, destination: u32, first: impl Fn(Kind, Option<u8>) -> u8) {
-        let index = self.known(destination);
-        if index != OTHERS {
-            self.clear(index, &first);
-        }
-    }
-
     fn clear(&mut self, place: usize, first: &impl Fn(Kind, Option<u8>) -> u8) {
         for index in self.places[place].classes.iter().flatten() {
             let class = &mut self.classes[usize::from(*index)];

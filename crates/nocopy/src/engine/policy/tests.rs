@@ -439,20 +439,6 @@ fn a_method_whose_calls_all_fail_is_given_up() {
 }
 
 #[test]
-fn a_forgotten_destination_starts_anew() {
-    let (mut machine, mut policy) = (Machine::new(2), Policy::new(&[ZerocopyGso, Gso]));
-    let work = Work { destination: 7, bytes: 1400, count: 44 };
-    machine.run(&mut policy, delivered(DELIVERED[1]), work, 50e6);
-    assert_eq!(policy.explain().classes[0].others[0].why, Why::Copied);
-    let late = (0..1000).map(|_| policy.choose(work)).find(|choice| choice.measured).expect("sampled");
-    policy.forget(7);
-    policy.record(late, work, Duration::from_secs(1));
-    let class = &policy.explain().classes[0];
-    assert_eq!((class.others[0].why, class.cost_ns), (Why::Untried, None), "{}", policy.explain());
-    policy.forget(8);
-}
-
-#[test]
 fn destinations_differ() {
     let (mut machine, mut policy) = (Machine::new(4), Policy::new(&BATCHES).singles(&SINGLES));
     for _ in 0..100_000 {
@@ -567,7 +553,7 @@ proptest! {
         for (operation, destination, bytes, count, method) in operations {
             let work = Work { destination, bytes, count };
             match operation {
-                0 => policy.forget(destination),
+                0 if destination == 0 => policy.forget_all(),
                 1 => policy.completed(destination, BATCHES[method], bytes, count % 2 == 0, Some(Duration::from_nanos(u64::from(bytes)))),
                 2 if count == 0 => {
                     let left = policy.rule_out(BATCHES[method], Reason::Unavailable("no"));

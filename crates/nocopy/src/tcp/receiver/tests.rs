@@ -731,7 +731,7 @@ fn what_a_local_program_sends_by_ordinary_calls_does_not_map() {
 fn left_alone_it_learns_that_nothing_maps() {
     let plain = Sending { bytes: 256 << 20, zero_copy: false, ..MUCH };
     let receiver = transfer(over_loopback(), None, plain);
-    let explanation = receiver.explain();
+    let explanation = receiver.chooser.explain();
     assert_ne!(explanation.classes[0].method, ReceiveMethod::Mapped, "{explanation}");
     assert_eq!(receiver.ledger().zero_copy_bytes(), 0);
     assert!(
