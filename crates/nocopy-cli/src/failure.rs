@@ -14,8 +14,6 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Socket(#[from] nocopy::udp::OpenError),
     #[error(transparent)]
-    SocketOverPort(#[from] nocopy::udp::over_port::OpenError),
-    #[error(transparent)]
     Statistics(#[from] nocopy::integration::statistics::SnapshotError),
     #[error(transparent)]
     Send(#[from] crate::send::Error),

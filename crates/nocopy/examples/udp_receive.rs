@@ -14,11 +14,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let receiver = socket.receiver();
     let (mut datagrams, mut bytes) = (0, 0);
     while datagrams < count {
-        for datagram in receiver.receive()?.datagrams() {
+        for datagram in receiver.receive()? {
             datagrams += 1;
-            bytes += datagram.bytes.len();
+            bytes += datagram.len();
         }
     }
-    println!("{datagrams} datagrams, {bytes} bytes: {}; {}", receiver.ledger(), receiver.dropped()?);
+    println!("{datagrams} datagrams, {bytes} bytes: {}; {}", receiver.ledger(), receiver.stats()?);
     Ok(())
 }

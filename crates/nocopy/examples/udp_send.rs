@@ -34,11 +34,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             next += 1;
         }
         // Moved: to touch the buffer from here on does not compile.
-        sender.send(Message::segments(buffer, BYTES))?;
+        sender.send(Message::segments(buffer, BYTES), None)?;
         sender.flush()?;
     }
     sender.drain(Duration::from_secs(1))?;
-    println!("{} datagrams: {}\n{}", sender.counters().sent, sender.ledger(), sender.explain());
+    println!("{} datagrams: {}\n{}", sender.stats()?.moved, sender.ledger(), sender.explain());
     for error in sender.errors() {
         println!("{}: {}", to, error.error);
     }

@@ -43,7 +43,7 @@ macro_rules! counters {
 
             /// What was counted since `earlier`; a counter that went back began anew, so all of it is new.
             #[must_use]
-            #[allow(dead_code, reason = "not all groups are compared")]
+            #[allow(dead_code, reason = "not all groups need it")]
             $vis fn since(&self, earlier: &Self) -> Self {
                 Self { $($name: $crate::counter::Counter::since(self.$name, earlier.$name),)+ }
             }

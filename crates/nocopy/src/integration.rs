@@ -4,6 +4,7 @@ pub use crate::inspect::{probe, statistics};
 pub use crate::sys::fork::Generation;
 pub use crate::sys::poll::{Wakeup, poll};
 
+pub use crate::udp::run::Run;
 // Ports and queues.
 pub use crate::port::filter_control::{FilterControl, FilterControlError};
 pub use crate::port::metadata::Realtime;

@@ -69,6 +69,7 @@ pub mod udp;
 pub use capture::Capture;
 pub use counter::Counter;
 pub use engine::half::{ReceiverHalf, SenderHalf};
+pub use engine::{leaked_bytes, sockets_cut_off};
 pub use facts::evidence::{Cause, Evidence, Ledger};
 pub use facts::explanation::Explanation;
 pub use facts::rejected::{Reason, Rejected};

@@ -75,14 +75,14 @@ pub(crate) fn send(
                 queue(&mut sender, datagrams, buffer, sequence)?;
                 sequence += datagrams.a_burst as u64;
             }
-            sender.flush().map_err(io::Error::other)?;
+            sender.flush()?;
             // Behind those that are here: whoever takes them last in first out sends from a cache.
             while let Some(buffer) = sender.buffer() {
                 home.push_back(buffer);
             }
         }
         if home.is_empty() {
-            sender.drain(PATIENCE).map_err(io::Error::other)?;
+            sender.drain(PATIENCE)?;
         }
         gauge.count(sequence - first);
     }
@@ -104,12 +104,12 @@ pub(crate) fn send_singly(
             let mut buffer = home.pop_front().ok_or(io::ErrorKind::OutOfMemory)?;
             buffer.resize(datagrams.bytes);
             buffer.as_mut().into_iter().for_each(|bytes| Datagrams::number_one(bytes, sequence));
-            sender.send_now(buffer, None).map_err(io::Error::other)?;
+            sender.send_now(buffer, None)?;
             home.extend(sender.buffer());
             sequence += 1;
         }
         if home.len() < BURSTS / 2 {
-            sender.drain(PATIENCE).map_err(io::Error::other)?;
+            sender.drain(PATIENCE)?;
             home.extend(std::iter::from_fn(|| sender.buffer()));
         }
         gauge.count(DATAGRAMS_A_LOOK as u64);
@@ -121,7 +121,7 @@ pub(crate) fn send_singly(
 fn close(sender: Sender, ledger: &SharedLedger) -> io::Result<()> {
     let closed = sender.close(PATIENCE);
     *ledger.0.lock().expect("nobody panicked with it") = closed.ledger;
-    closed.error.map_or(Ok(()), |error| Err(io::Error::other(error)))
+    closed.error.map_or(Ok(()), Err)
 }
 
 /// A socket to receive by, as it comes but for the kernel's buffer.
@@ -134,9 +134,13 @@ pub(crate) fn open_receiver(site: &Site) -> Result<Receiver, OpenError> {
 /// Receives datagrams where they lie and reads every byte.
 pub(crate) fn receive(mut receiver: Receiver, gauge: &mut Gauge<'_>) -> io::Result<()> {
     while gauge.receiving() {
-        let batch = receiver.receive_timeout(RECEIVE_PATIENCE).map_err(io::Error::other)?;
-        batch.datagrams().for_each(|datagram| frame::read(datagram.bytes));
-        gauge.count(batch.len() as u64);
+        let batch = receiver.receive_timeout(RECEIVE_PATIENCE)?;
+        let mut datagrams = 0;
+        batch.for_each(|datagram| {
+            frame::read(&datagram);
+            datagrams += 1;
+        });
+        gauge.count(datagrams);
     }
     Ok(())
 }
@@ -158,6 +162,6 @@ fn queue(sender: &mut Sender, datagrams: Datagrams, mut buffer: Buffer, first: u
         datagrams.number(bytes, first);
     }
     let message = Message::segments(buffer, datagrams.bytes);
-    sender.send(message).map_err(|rejected| io::Error::other(rejected.reason))?;
+    sender.send(message, None).map_err(|rejected| rejected.reason)?;
     Ok(())
 }

@@ -5,10 +5,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use nocopy::Frame;
-use nocopy::port::Port;
-use nocopy::udp::over_port::{OpenError, Rejected, RejectedReason, Sender, Settings, Socket};
-use nocopy_proto::UdpChecksum;
+use nocopy::udp::{Message, Method, OpenError, Sender, Socket, UdpChecksum};
+use nocopy::{Buffer, Port, Reason};
 
 use super::baseline::datagram_sender::PORT;
 use super::datagram::Datagrams;
@@ -46,11 +44,10 @@ pub(crate) fn open(
         .multi_buffer(stage.is_long())
         .ring_sizes(RX_RING, TX_RING)
         .frame_count(RX_RING, TX_RING);
-    let mut settings = Settings::default();
-    settings.checksum = checksum;
-    let socket = site.run(|| Socket::open(port, (site.ipv4, 0).into(), &settings))?;
-    let evidence = Evidence::told(socket.evidence());
-    let (_receiver, sender) = socket.split();
+    let builder = Socket::builder().port(port).method(Method::Xdp).checksum(checksum);
+    let (_receiver, sender) = site.run(|| builder.bind((site.ipv4, 0).into()))?.split();
+    let evidence =
+        Evidence::told(sender.port().map_or(nocopy::Evidence::Unknown, |port| port.explain().evidence));
     Ok((Path { sender, to: (stage.receiver.ipv4, PORT).into(), datagrams }, evidence))
 }
 
@@ -67,7 +64,7 @@ impl Path {
             self.sender.flush()?;
             self.sender.reap();
             // Behind those that are here: whoever takes them last in first out sends from a cache.
-            home.extend(std::iter::from_fn(|| self.sender.frame()));
+            home.extend(frames(&mut self.sender));
             gauge.count(sequence - first);
         }
         drop(home);
@@ -85,10 +82,10 @@ impl Path {
             while sequence - first < BATCH {
                 let datagram = &mut source[place..place + datagrams.bytes];
                 datagrams.number(datagram, sequence);
-                match sender.send_copied(*to, &[datagram]) {
+                match sender.send_copy(datagram, *to) {
                     Ok(()) => {}
-                    Err(RejectedReason::Full) => break,
-                    Err(reason) => return Err(io::Error::other(reason)),
+                    Err(Reason::Full) => break,
+                    Err(reason) => return Err(reason.into()),
                 }
                 sequence += 1;
                 place = (place + datagrams.bytes) % source.len();
@@ -99,55 +96,47 @@ impl Path {
         sender.drain(PATIENCE).map(drop)
     }
 
-    /// Every frame there is, empty; their memory is filled.
-    fn fill(&mut self) -> VecDeque<Frame> {
-        let mut home: VecDeque<_> = std::iter::from_fn(|| self.sender.frame()).collect();
+    /// Every frame there is; their memory is filled.
+    fn fill(&mut self) -> VecDeque<Buffer> {
+        let mut home: VecDeque<_> = frames(&mut self.sender).collect();
         for frame in &mut home {
-            let room = frame.tailroom_bytes();
-            frame.append(room).into_iter().for_each(Datagrams::fill);
-            frame.truncate(0);
+            frame.resize(frame.capacity());
+            frame.as_mut().into_iter().for_each(Datagrams::fill);
         }
         home
     }
 
-    /// Queues the next datagram, of what lies in the frames already. `false`: there is no room.
-    fn queue(&mut self, home: &mut VecDeque<Frame>, number: u64) -> io::Result<bool> {
+    /// Queues the next datagram, of what lies in the frames already. `false`: there are no frames.
+    fn queue(&mut self, home: &mut VecDeque<Buffer>, number: u64) -> io::Result<bool> {
         let Some(mut frame) = home.pop_front() else { return Ok(false) };
-        let bytes = self.datagrams.bytes.min(frame.tailroom_bytes());
-        let Some(payload) = frame.append(bytes) else { return Ok(false) };
-        Datagrams::number_one(payload, number);
-        if bytes < self.datagrams.bytes {
-            return self.queue_chain(frame, home);
-        }
-        let Err(Rejected { mut frame, reason }) = self.sender.send(frame, self.to) else { return Ok(true) };
-        frame.truncate(0);
-        home.push_front(frame);
-        no_room(reason)
+        let bytes = self.datagrams.bytes.min(frame.capacity());
+        frame.resize(bytes);
+        frame.as_mut().into_iter().for_each(|payload| Datagrams::number_one(payload, number));
+        let message = match bytes < self.datagrams.bytes {
+            true => self.chain(frame, home),
+            false => Some(frame.into()),
+        };
+        let Some(message) = message else { return Ok(false) };
+        self.sender.send(message, self.to).map_err(|rejected| rejected.reason)?;
+        Ok(true)
     }
 
-    /// The same of one that is longer than a frame, and begins in this one.
+    /// A datagram that is longer than a frame, and begins in this one.
     #[cold]
-    fn queue_chain(&mut self, first: Frame, home: &mut VecDeque<Frame>) -> io::Result<bool> {
+    fn chain(&mut self, first: Buffer, home: &mut VecDeque<Buffer>) -> Option<Message> {
         let mut left = self.datagrams.bytes - first.len();
-        let mut frames = vec![first];
+        let mut pieces = vec![first];
         while left > 0 {
-            let Some(mut frame) = home.pop_front() else { return Ok(false) };
-            let bytes = left.min(frame.tailroom_bytes());
-            left -= bytes;
-            frame.append(bytes);
-            frames.push(frame);
+            let mut frame = home.pop_front()?;
+            frame.resize(left.min(frame.capacity()));
+            left -= frame.len();
+            pieces.push(frame);
         }
-        match self.sender.send_chain(frames.into_iter().collect(), self.to) {
-            Ok(()) => Ok(true),
-            // Its frames go home when it is dropped, and are taken again.
-            Err(rejected) => no_room(rejected.reason),
-        }
+        Some(Message::gathered(pieces))
     }
 }
 
-fn no_room(reason: RejectedReason) -> io::Result<bool> {
-    match reason {
-        RejectedReason::Full => Ok(false),
-        reason => Err(io::Error::other(reason)),
-    }
+/// Empty frames of the port, as long as there are any.
+fn frames(sender: &mut Sender) -> impl Iterator<Item = Buffer> {
+    std::iter::from_fn(|| sender.buffer().filter(Buffer::is_frame))
 }

@@ -5,8 +5,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use nix::sys::socket::{setsockopt, sockopt};
-use nocopy::Port;
-use nocopy::udp::over_port::{OpenError, Receiver, RejectedReason, Sender, Settings, Socket};
+use nocopy::udp::{Method, OpenError, Receiver, Sender, Socket};
+use nocopy::{Port, Reason};
 
 use super::{Exchange, PATIENCE, Waiting};
 
@@ -34,17 +34,18 @@ impl OverPort {
     }
 }
 
-/// A socket over a port of that interface.
+/// A socket over a port of that interface, which sends by it.
 pub(crate) fn open(interface: &str, at: SocketAddr, waiting: Waiting) -> Result<Socket, OpenError> {
-    Socket::open(Port::builder(interface).wait(waiting.of_port()), at, &Settings::default())
+    let port = Port::builder(interface).wait(waiting.of_port());
+    Socket::builder().port(port).method(Method::Xdp).bind(at)
 }
 
 impl Exchange for OverPort {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        match self.sender.send_copied(self.to, &[message]) {
+        match self.sender.send_copy(message, self.to) {
             // No room now: as if it were lost on the way, which its sender has to expect anyway.
-            Ok(()) | Err(RejectedReason::Full) => self.sender.flush(),
-            Err(reason) => Err(io::Error::other(reason)),
+            Ok(()) | Err(Reason::Full) => self.sender.flush(),
+            Err(reason) => Err(reason.into()),
         }
     }
 

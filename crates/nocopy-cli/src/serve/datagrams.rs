@@ -3,7 +3,7 @@
 use std::io;
 use std::net::UdpSocket;
 
-use nocopy::udp::over_port;
+use nocopy::udp;
 
 use super::summary::Served;
 use crate::exchange::{MARK, PATIENCE, Waiting, attend};
@@ -42,7 +42,7 @@ pub(super) fn serve(
 
 /// The same over a port.
 pub(super) fn serve_over_port(
-    socket: over_port::Socket,
+    socket: udp::Socket,
     waiting: Waiting,
     interrupt: &Interrupt,
     served: &mut Served,
@@ -58,7 +58,7 @@ pub(super) fn serve_over_port(
         for datagram in batch {
             answer.clear();
             answer.extend_from_slice(&datagram);
-            let sent = mark(&mut answer).map(|answer| sender.send_copied(datagram.from(), &[answer]));
+            let sent = mark(&mut answer).map(|answer| sender.send_copy(answer, datagram.from()));
             match sent {
                 Some(Ok(())) => served.answer(answer.len()),
                 _ => served.refused += 1,

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nocopy::message::{Endpoint as MessageEndpoint, MESSAGE_BYTES_MAX};
-use nocopy::udp::over_port;
+use nocopy::udp;
 
 use crate::arguments::ServeArguments;
 use crate::endpoint::{Endpoint, Family, Scheme};
@@ -66,7 +66,7 @@ struct Service {
 enum Way {
     Messages(Box<MessageEndpoint>),
     Datagrams(UdpSocket),
-    OverPort(Box<over_port::Socket>),
+    OverPort(Box<udp::Socket>),
     Stream(TcpListener),
 }
 
@@ -149,7 +149,7 @@ fn open_at(scheme: Scheme, address: SocketAddr, arguments: &ServeArguments) -> R
         Scheme::Xdp => {
             let interface = arguments.interface.as_deref().unwrap_or_default();
             let socket = exchange::over_port::open(interface, address, waiting)?;
-            let address = socket.local_address();
+            let address = socket.local_address().map_err(refused)?;
             (Way::OverPort(Box::new(socket)), address)
         }
         Scheme::Message => {

@@ -296,7 +296,7 @@ fn datagrams_that_lie_in_pages_are_copied_once() {
                 Socket::builder().method(Method::Gso).bind("127.0.0.1:0".parse().unwrap()).unwrap();
             socket.connect(at).unwrap();
             let message = Message::segments(Buffer::from(vec![5; DATAGRAMS * BYTES]), BYTES);
-            socket.sender().send(message).unwrap();
+            socket.sender().send(message, None).unwrap();
             socket.sender().flush().unwrap();
             (0..DATAGRAMS)
                 .for_each(|_| assert_eq!(uninterrupted(|| receiver.recv(&mut [0; KIB])).unwrap(), BYTES));

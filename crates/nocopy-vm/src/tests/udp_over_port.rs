@@ -1,7 +1,7 @@
 use std::net::UdpSocket;
 
-use nocopy::udp::over_port::{Settings, Socket};
-use nocopy::{Cause, Evidence, Mode, Ledger};
+use nocopy::udp::{Method, Socket};
+use nocopy::{Cause, Evidence, Ledger, Mode};
 use serde_json::json;
 
 use crate::guest::Guest;
@@ -32,7 +32,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         [(Mode::XdpCopyNative, Evidence::Copied(Cause::XdpCopyMode)), (Mode::XdpZeroCopy, Evidence::ZeroCopy)]
     {
         let (mut socket, peer) = open(guest, mode)?;
-        assert_eq!(socket.evidence(), evidence);
+        assert_eq!(socket.sender().port().map(|port| port.explain().evidence), Some(evidence));
         let sent = meter.copies(|| send(&mut socket, &peer))?;
         check(guest, mode, Way::Sent, socket.sender().ledger(), &sent);
         let received = meter.copies(|| receive(&mut socket, &peer))?;
@@ -44,8 +44,8 @@ fn run(guest: &Guest) -> Result<(), Failure> {
 fn open(guest: &Guest, mode: Mode) -> Result<(Socket, UdpSocket), Failure> {
     let (left, right) = (guest.lab().left(), guest.lab().right());
     let local = (left.ipv4(), 7001).into();
-    let port = || small(left.interface()).mode(mode);
-    let socket = left.namespace().run(|| Socket::open(port(), local, &Settings::default()))?;
+    let builder = Socket::builder().port(small(left.interface()).mode(mode)).method(Method::Xdp);
+    let socket = left.namespace().run(|| builder.bind(local))?;
     // Attaching resets the link of an igb.
     guest.lab().wait_for_carrier()?;
     let peer = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 7002)))?;
@@ -58,19 +58,20 @@ fn send(socket: &mut Socket, peer: &UdpSocket) -> Result<(), Failure> {
     let (sender, to) = (socket.sender(), peer.local_addr()?);
     for window in windows() {
         for datagram in &window {
-            let mut frame = sender.frame().expect("more frames than a window");
+            let mut frame = sender.buffer().expect("more frames than a window");
+            assert!(frame.is_frame(), "more frames than a window");
             frame.fill(datagram).expect("a datagram fits a frame");
             sender.send(frame, to)?;
         }
         if !sender.drain(ARRIVAL_MAX)? {
-            return Err(Failure(format!("frames stay with the kernel: {}", sender.port().balance())));
+            return Err(Failure(format!("{} frames stay with the kernel", sender.in_flight())));
         }
         for datagram in &window {
             assert!(datagrams::receive(peer)? == *datagram, "not what was sent");
         }
     }
-    let sent = sender.sent();
-    assert_eq!((sent.over_port, sent.through_kernel()), (DATAGRAMS.into(), 0), "{sent:?}");
+    let sent = sender.stats()?;
+    assert_eq!((sent["over_port"], sent["through_kernel"]), (DATAGRAMS.into(), 0), "{sent}");
     Ok(())
 }
 
@@ -90,8 +91,8 @@ fn receive(socket: &mut Socket, peer: &UdpSocket) -> Result<(), Failure> {
             }
             if rest.len() == left_before {
                 return Err(Failure(format!(
-                    "{left_before} datagrams did not arrive: {:?}",
-                    receiver.received()
+                    "{left_before} datagrams did not arrive: {}",
+                    receiver.stats()?
                 )));
             }
         }

@@ -87,8 +87,7 @@ pub(crate) struct Neighbour {
 
 /// Why there is no way to a destination.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RouteError {
+pub(crate) enum RouteError {
     /// The host has no route, or one that forbids it.
     #[error("no way to {to}: {source}; 'ip route get {to}' shows what the host would do")]
     Unreachable {

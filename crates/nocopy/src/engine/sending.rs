@@ -173,7 +173,7 @@ impl<M: Load, T, C> Sending<M, T, C> {
     /// Makes the ring, with the pool's memory registered, unless it is there; returns whether it was made now.
     pub(crate) fn open_ring(&mut self, sends: u32) -> Result<bool, UringRefused> {
         let is_new = self.kept.open_ring(self.home.cache.pool(), sends)?;
-        if let Some(ring) = self.kept.ring_descriptor().filter(|_| is_new) {
+        if let Some(ring) = self.kept.ring().filter(|_| is_new) {
             self.readiness.watch_also(ring, true);
         }
         Ok(is_new)
@@ -280,11 +280,6 @@ impl<M: Load, T, C> Sending<M, T, C> {
         self.home.completed.is_some()
     }
 
-    #[cfg(feature = "tokio")]
-    pub(crate) fn set_return_buffers(&mut self) {
-        self.home.completed.get_or_insert_default();
-    }
-
     /// The next load that is free again, if it was asked for.
     pub(crate) fn completed(&mut self) -> Option<Completed<M>> {
         self.home.completed.as_mut()?.pop_front()
@@ -307,21 +302,17 @@ impl<M: Load, T, C> Sending<M, T, C> {
         self.readiness.want_room(self.kept.socket(), wanted);
     }
 
-    /// Has the descriptor tell of what can be read from another one, too, or not any more.
+    /// Makes the descriptor readable also while another one is, or no longer.
     pub(crate) fn watch_also(&self, other: BorrowedFd<'_>, wanted: bool) {
         self.readiness.watch_also(other, wanted);
     }
 
-    /// A descriptor that is readable while the kernel has something to tell of what was sent, and while there is room, if that is wanted.
+    /// A descriptor that is readable while the kernel has something to report of what was sent, by the socket or by its ring, and while
+    /// there is room, if that is wanted.
     ///
     /// # Panics
     /// When it is first asked for, if the process has no descriptor left.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        let is_new = !self.readiness.is_asked_for();
-        let descriptor = self.readiness.descriptor(self.kept.socket());
-        if let Some(ring) = self.kept.ring_descriptor().filter(|_| is_new) {
-            self.readiness.watch_also(ring, true);
-        }
-        descriptor
+        self.readiness.descriptor_of(self.kept.socket(), self.kept.ring())
     }
 }

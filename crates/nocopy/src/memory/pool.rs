@@ -178,6 +178,11 @@ impl Pool {
     fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
+
+    /// Whether it is one of this pool.
+    pub(crate) fn owns(&self, buffer: &Buffer) -> bool {
+        matches!(&buffer.home, Home::Pool { pool, .. } if pool.is(self))
+    }
 }
 
 /// Registrations of all pools of this process.

@@ -11,7 +11,7 @@ use super::Endpoint;
 use super::carrier::{OverPort, Sockets};
 use super::memory::{Frames, Shares};
 use crate::port::{PortBuilder, Wait};
-use crate::udp::{self, over_port};
+use crate::udp;
 
 /// The shortest datagrams an endpoint may be set to send: what every IPv6 network takes (RFC 8200 section 5), less the headers.
 const DATAGRAM_BYTES_MIN: u16 = 1200;
@@ -39,12 +39,9 @@ pub struct Builder {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The socket.
+    /// The socket, or the port under it.
     #[error(transparent)]
     Socket(#[from] udp::OpenError),
-    /// The port, and the socket over it.
-    #[error(transparent)]
-    Port(#[from] over_port::OpenError),
     /// The kernel does not return the socket's address.
     #[error("the address of the socket: not returned ({source}); give one with a port number")]
     Address {
@@ -206,9 +203,8 @@ impl Builder {
         let frames = Frames::of(self.memory_bytes, &port, settings.window_packets)?;
         let port = port.frame_count(frames.receive, frames.send);
         let port = if frames.several { port.multi_buffer(true) } else { port };
-        let marks = over_port::Settings { congestion_marks: true, ..over_port::Settings::default() };
-        let sockets = over_port::Socket::open_queues(port, address, &marks)?;
-        let carrier = OverPort::new(sockets, frames.held_max()).map_err(over_port::OpenError::Poll)?;
+        let sockets = udp::Socket::builder().congestion_marks(true).open_queues(port, address)?;
+        let carrier = OverPort::new(sockets, frames.held_max()).map_err(udp::OpenError::Descriptor)?;
         let datagram_bytes_max = carrier.datagram_bytes_max();
         let longest = u16::try_from(datagram_bytes_max).unwrap_or(DATAGRAM_BYTES_MAX);
         settings.datagram_bytes = self.datagram_bytes.unwrap_or(longest).min(longest);

@@ -481,7 +481,9 @@ impl Sender {
         self.bytes.get().wrapping_sub(self.pool.short_bytes())
     }
 
-    pub(crate) fn area(&self) -> &Area {
+    /// The area that the port's frames lie in.
+    #[doc(hidden)]
+    pub fn area(&self) -> &Area {
         &self.inner.area
     }
 

@@ -53,6 +53,13 @@ pub(crate) fn wait_writable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Re
     poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::OUT)], Some(timeout))
 }
 
+/// What of `events` a descriptor is ready for now.
+pub(crate) fn ready_for(fd: BorrowedFd<'_>, events: PollFlags) -> io::Result<PollFlags> {
+    let mut polled = [PollFd::from_borrowed_fd(fd, events)];
+    poll(&mut polled, Some(Duration::ZERO))?;
+    Ok(polled[0].revents())
+}
+
 /// Waits for any of several descriptors, for ever without a time-out.
 ///
 /// # Errors

@@ -91,27 +91,41 @@ impl Readiness {
         }
     }
 
-    /// Whether the descriptor was asked for in this process.
-    pub(crate) fn is_asked_for(&self) -> bool {
-        self.place().get().is_some()
-    }
-
     /// The descriptor, for [`AsFd`].
     ///
     /// # Panics
     /// When it is first asked for, if no descriptor is left.
     pub(crate) fn descriptor(&self, socket: BorrowedFd<'_>) -> BorrowedFd<'_> {
+        self.descriptor_of(socket, [])
+    }
+
+    /// The same, readable also while one of the others is.
+    ///
+    /// # Panics
+    /// As above.
+    pub(crate) fn descriptor_of<'a>(
+        &self,
+        socket: BorrowedFd<'_>,
+        others: impl IntoIterator<Item = BorrowedFd<'a>>,
+    ) -> BorrowedFd<'_> {
         let made = |error: &io::Error| {
             format!("make a descriptor to wait on: {error}; raise the limit of open files ('ulimit -n')")
         };
-        self.made(socket).unwrap_or_else(|error| panic!("{}", made(&error)))
+        self.made(socket, others).unwrap_or_else(|error| panic!("{}", made(&error)))
     }
 
-    fn made(&self, socket: BorrowedFd<'_>) -> io::Result<BorrowedFd<'_>> {
+    fn made<'a>(
+        &self,
+        socket: BorrowedFd<'_>,
+        others: impl IntoIterator<Item = BorrowedFd<'a>>,
+    ) -> io::Result<BorrowedFd<'_>> {
         let place = self.place();
         if place.get().is_none() {
             let epoll = epoll::create(CreateFlags::CLOEXEC)?;
             epoll::add(&epoll, socket, EventData::new_u64(0), self.events())?;
+            for other in others {
+                epoll::add(&epoll, other, EventData::new_u64(0), EventFlags::IN)?;
+            }
             // Another thread may have made one meanwhile, which is as good.
             let _ = place.set(Box::new(Instance {
                 epoll,

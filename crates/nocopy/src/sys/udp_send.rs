@@ -302,6 +302,15 @@ pub(crate) fn report_errors(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()>
     unsafe { option::set(socket, libc::IPPROTO_IP, libc::IP_RECVERR, &1_i32) }
 }
 
+/// Sends datagrams without a checksum (IPv4).
+///
+/// # Errors
+/// The kernel's refusal.
+pub(crate) fn omit_checksum(socket: &impl AsFd) -> io::Result<()> {
+    // SAFETY: the option takes an `int`.
+    unsafe { option::set(socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, &1_i32) }
+}
+
 /// Sends what is for a multicast group by the interface of that index (IPv4; IPv6 has an option that `socket2` knows).
 ///
 /// # Errors

@@ -5,43 +5,32 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::outbox::{How, Run};
-use super::over_port::RejectedReason;
 use super::sender::Sender;
-use crate::memory::pool::Buffer;
+use crate::facts::rejected::{Reason, Rejected};
 use crate::sys::poll::wait_writable;
 
 /// How long to wait for frames at a time.
 const FRAMES_WAIT: Duration = Duration::from_millis(1);
 
 impl Sender {
-    /// A frame of the port as a buffer, empty, to write one datagram into; sent over the port it is not copied. `None` while all are on
-    /// their way, and without a port.
-    pub fn frame(&mut self) -> Option<Buffer> {
-        self.port.as_mut()?.frame().map(Buffer::from)
-    }
-
-    /// The port, if there is one.
-    pub fn port(&self) -> Option<&super::over_port::Sender> {
-        self.port.as_ref()
-    }
-
     /// Sends the run over the port; one system call for all.
     pub(super) fn send_over_port(&mut self, how: How, run: &Run) -> io::Result<()> {
         let Some(to) = self.destinations.get(run.destination).to else {
             return Err(io::ErrorKind::Unsupported.into());
         };
         while self.outbox.has(run) {
+            let bytes = self.outbox.next_bytes();
             match self.send_next_over_port(to) {
-                Ok(()) => self.counters.sent += 1,
-                Err(RejectedReason::Full) => self.make_frames_free(how.flags)?,
+                Ok(()) => self.count_sent(1, bytes as u64),
+                Err(Reason::Full) => self.make_frames_free(how.flags)?,
                 // The kernel's own ways say why.
                 Err(_) => return Err(io::ErrorKind::Unsupported.into()),
             }
         }
-        self.port.as_mut().map_or(Ok(()), super::over_port::Sender::flush)
+        self.port.as_mut().map_or(Ok(()), |port| port.flush())
     }
 
-    fn send_next_over_port(&mut self, to: SocketAddr) -> Result<(), RejectedReason> {
+    fn send_next_over_port(&mut self, to: SocketAddr) -> Result<(), Reason> {
         let Some(port) = &mut self.port else { return Ok(()) };
         if let Some(frame) = self.outbox.take_frame() {
             return match port.send(frame, to) {
@@ -49,15 +38,45 @@ impl Sender {
                     self.outbox.pass_frame();
                     Ok(())
                 }
-                Err(rejected) => {
-                    self.outbox.put_frame_back(rejected.frame);
-                    Err(rejected.reason)
+                Err(Rejected { item, reason }) => {
+                    self.outbox.put_frame_back(item);
+                    Err(reason)
                 }
             };
+        }
+        if let Some(chain) = self.outbox.take_chain() {
+            match port.send_chain(chain, to) {
+                Ok(()) => {
+                    self.outbox.pass_frame();
+                    return Ok(());
+                }
+                Err(Rejected { item, reason }) => {
+                    self.outbox.put_chain_back(item);
+                    if matches!(reason, Reason::Full) {
+                        return Err(reason);
+                    } // else they are copied into one
+                }
+            }
         }
         port.send_copied(to, &self.outbox.next_pieces())?;
         self.pass_next();
         Ok(())
+    }
+
+    /// Copies bytes into a frame, behind nothing that is queued. What the port does not take goes by a call.
+    pub(super) fn copy_over_port(&mut self, bytes: &[u8], destination: u32) -> Result<(), Reason> {
+        let (Some(port), Some(to)) = (&mut self.port, self.destinations.get(destination).to) else {
+            return Err(Reason::NotConnected);
+        };
+        match port.send_copied(to, &[bytes]) {
+            Ok(()) => Ok(()),
+            Err(Reason::Full) if !port.program_has_frames() => Err(Reason::Full),
+            Err(Reason::System(error)) => Err(Reason::System(error)),
+            Err(_) => {
+                port.flush().map_err(Reason::System)?;
+                self.copy_by_call(bytes, destination).map_err(|error| Reason::System(error.into()))
+            }
+        }
     }
 
     /// Whether nothing is on its way by the port any more.
@@ -81,6 +100,7 @@ impl Sender {
             return Ok(());
         }
         if flags & libc::MSG_DONTWAIT != 0 {
+            self.awaits_completions = port.in_flight() > 0;
             return Err(io::ErrorKind::WouldBlock.into());
         }
         // With nothing on its way it is the kernel's room that is waited for.

@@ -32,13 +32,15 @@ impl Destinations {
         Self { all: Vec::new(), free: Vec::new(), numbers: HashMap::new(), last: None, connected: None }
     }
 
-    /// Another peer has another number: what is queued or on its way keeps whom it was for.
-    pub(super) fn connect(&mut self, to: SocketAddr) {
+    /// Another peer has another number: what is queued or on its way keeps its destination. `names_it`: the socket itself is not
+    /// connected, so the address goes with what is sent.
+    pub(super) fn connect(&mut self, to: SocketAddr, names_it: bool) {
         if let Some(before) = self.connected {
             let before = &mut self.all[before as usize];
             before.address = before.to.map(Address::from);
         }
-        self.connected = Some(self.add(Destination { to: Some(to), address: None }));
+        let address = names_it.then(|| to.into());
+        self.connected = Some(self.add(Destination { to: Some(to), address }));
     }
 
     fn add(&mut self, destination: Destination) -> u32 {
@@ -108,7 +110,7 @@ mod tests {
     #[test]
     fn numbers_in_use_stay_and_the_others_are_given_again() {
         let mut destinations = Destinations::new();
-        destinations.connect(address(0));
+        destinations.connect(address(0), false);
         let max = DESTINATIONS_MAX as u32;
         let used = [1, 7, max - 1];
         for number in 1..10 * max {

@@ -44,7 +44,7 @@ impl Message {
 
     /// Bytes of its first datagram, the longest.
     #[inline]
-    pub fn datagram_bytes(&self) -> usize {
+    pub(super) fn datagram_bytes(&self) -> usize {
         self.datagram_bytes
     }
 

@@ -1,7 +1,6 @@
 //! The ways to send datagrams.
 
 use std::fmt;
-use std::str::FromStr;
 
 /// How datagrams leave the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -84,21 +83,5 @@ impl Method {
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-/// No method is called so.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "'{0}' is no way to send datagrams; there are socket, sendmmsg, gso, zerocopy, zerocopy-gso, uring-zerocopy and xdp-udp"
-)]
-pub struct UnknownMethod(String);
-
-impl FromStr for Method {
-    type Err = UnknownMethod;
-
-    fn from_str(name: &str) -> Result<Self, UnknownMethod> {
-        let found = Self::ALL.into_iter().find(|method| method.name() == name);
-        found.ok_or_else(|| UnknownMethod(name.into()))
     }
 }

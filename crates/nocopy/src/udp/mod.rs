@@ -8,52 +8,94 @@
 //! let sender = socket.sender();
 //! let mut buffer = sender.buffer().ok_or("all buffers are on their way")?;
 //! buffer.resize(44 * 1400); // 44 datagrams, to be written in place
-//! sender.send(Message::segments(buffer, 1400))?; // moved: touching it now does not compile
+//! sender.send(Message::segments(buffer, 1400), None)?; // moved: touching it now does not compile
 //! sender.flush()?;
 //! println!("{}", sender.ledger());
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Over a port
+//! The same socket over a [`Port`](crate::Port) ([`Builder::port`]) writes the headers itself, in front of payloads that lie in frames, and
+//! takes its own datagrams out of the interface's by a filter: they pass neither the host's network stack nor its packet filter
+//! (netfilter) and IPsec policies. What such a socket needs to know it asks the host, and stays informed: the route, the next station's
+//! hardware address, the MTU. The rest goes through an ordinary socket with the same address:
+//!
+//! | through the kernel, copied, and counted ([`Sender::stats`], [`Receiver::stats`]) | why |
+//! |---|---|
+//! | sent to a neighbour whose hardware address is not known yet | the kernel asks for it, and keeps the datagram meanwhile |
+//! | sent, longer than the MTU | the kernel fragments |
+//! | sent by another interface, to this host, to all hosts of a link, into a tunnel | not on this port |
+//! | sent, where the kernel's own ways are measured to be faster | [`Sender::explain`] |
+//! | received in fragments, with IP options or a VLAN tag, on another queue, from this host | the filter leaves it to the host |
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use nocopy::{Port, udp::Socket};
+//! let socket = Socket::builder().port(Port::builder("eth0")).bind("10.0.0.1:9000".parse()?)?;
+//! let (mut receiver, mut sender) = socket.split();
+//! loop {
+//!     for datagram in receiver.receive()? {
+//!         let from = datagram.from();
+//!         sender.send(datagram.take(), from)?; // the frame that it came in
+//!     }
+//!     sender.flush()?;
+//! }
+//! # }
+//! ```
+//!
+//! A socket of the same machine, or of the host under it, can hand several datagrams on as one packet (`UDP_SEGMENT`), and a port in
+//! packet ring or generic mode sees that packet. If it is longer than the MTU it is lost and counted; **if it is not, it is received as one
+//! datagram**. Where such senders are, take native mode, which makes a veth cut them, or turn it off at the sender's interface
+//! (`ethtool -K IF tx-udp-segmentation off`). In packet ring mode, datagrams that came in fragments but are no longer than the MTU are
+//! lost, counted among `sk_drops`.
 
+mod batch;
 mod builder;
 mod by_port;
 mod call;
 mod choice;
 mod destinations;
+pub(crate) mod kernel;
 mod message;
 mod method;
-mod multicast;
+mod open_error;
 mod outbox;
-pub mod over_port;
+mod outcome;
+pub(crate) mod over_port;
 mod peer_error;
 mod receiver;
-mod run;
+pub(crate) mod run;
 mod sender;
-#[cfg(feature = "tokio")]
-pub mod tokio;
+mod settings;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-pub use builder::{Builder, OpenError};
+pub use batch::{Batch, Datagram, OwnedDatagram};
+pub use builder::Builder;
 pub use message::{DATAGRAM_BYTES_MAX, Message};
-pub use method::{Method, UnknownMethod};
+pub use method::Method;
+pub use nocopy_proto::UdpChecksum;
+pub use open_error::OpenError;
+pub use outcome::{Closed, Completed, SendError};
 pub use peer_error::PeerError;
-pub use receiver::{Batch, Dropped, ReceiveError, Receiver};
-pub use run::{Datagram, OwnedDatagram, Run};
-pub use sender::{Closed, Completed, Counters, Rejected, RejectedReason, SendError, Sender};
+pub use receiver::Receiver;
+pub use sender::Sender;
 
 use crate::engine::address;
-pub use crate::engine::{leaked_bytes, sockets_cut_off};
+
 pub use crate::memory::in_flight::Ticket;
+use crate::memory::in_flight::kernel_socket::KernelSocket;
 pub use crate::sys::udp_receive::LocalAddress;
 
-/// A UDP socket whose buffers are owned.
+/// A UDP socket whose buffers are owned: the kernel's, or over a [port](Builder::port).
 #[derive(Debug)]
 pub struct Socket {
-    socket: Arc<OwnedFd>,
+    kernel: Arc<KernelSocket>,
+    /// Of one over a port.
+    address: Option<SocketAddr>,
     sender: Sender,
     receiver: Receiver,
 }
@@ -72,22 +114,29 @@ impl Socket {
         Builder::new()
     }
 
-    /// Makes that address the one [`Sender::send`] sends to, and the only one that is received from.
+    /// Makes that address the one that is sent to where no other is given, and the only one that is received from.
     ///
     /// # Errors
     /// The kernel's refusal: no route to it, or the socket is of the other IP version.
     pub fn connect(&mut self, to: SocketAddr) -> io::Result<()> {
-        socket2::SockRef::from(&self.socket).connect(&to.into())?;
+        match self.address {
+            None => socket2::SockRef::from(&*self.kernel).connect(&to.into())?,
+            Some(address) if address.is_ipv4() != to.is_ipv4() => {
+                return Err(io::ErrorKind::AddrNotAvailable.into());
+            }
+            Some(_) => {}
+        }
         self.sender.connected(to);
+        self.receiver.connected(to);
         Ok(())
     }
 
     /// The address it was bound to.
     ///
     /// # Errors
-    /// The kernel's refusal to tell.
+    /// The kernel's refusal to say.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
-        address::local(&self.socket)
+        self.address.map_or_else(|| address::local(&*self.kernel), Ok)
     }
 
     /// The half that sends.
@@ -103,12 +152,5 @@ impl Socket {
     /// Both halves, for a thread each.
     pub fn split(self) -> (Receiver, Sender) {
         (self.receiver, self.sender)
-    }
-}
-
-impl AsFd for Socket {
-    /// As that of its [`Receiver`].
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.receiver.as_fd()
     }
 }

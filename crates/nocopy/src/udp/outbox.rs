@@ -14,7 +14,7 @@ use crate::engine::path::Paths;
 use crate::engine::reaper::{self, Parting};
 use crate::engine::sending::{Place, Sending};
 use crate::facts::evidence::Evidence;
-use crate::memory::area::Frame;
+use crate::memory::area::{Chain, Frame};
 use crate::memory::in_flight::kernel_socket::KernelSocket;
 use crate::memory::in_flight::{Burst, Filling, Messages, Span};
 use crate::memory::pool::{Buffer, Cache};
@@ -31,7 +31,7 @@ const RING_SENDS: u32 = 128;
 /// What a message takes of the send buffer beside its bytes, at most: its buffer's head, and parts of two pages.
 const BESIDE_BYTES: usize = 12 << 10;
 
-/// How long the kernel may take when nobody has the socket any more: longer than a neighbour is looked for (3 s, arp(7)), or a queue
+/// How long the kernel may take when the program has dropped the socket: longer than a neighbour is looked for (3 s, arp(7)), or a queue
 /// stands.
 const PARTING: Parting = Parting { patience: Duration::from_secs(10), cut_off: None };
 
@@ -92,7 +92,7 @@ pub(super) struct How {
     pub(super) method: Method,
     /// Of the call.
     pub(super) flags: i32,
-    /// What is known at once; `None`: the completion will tell.
+    /// What is known at once; `None`: the completion will show it.
     pub(super) evidence: Option<Evidence>,
     /// When the policy began to measure, if it does.
     pub(super) since: Option<Instant>,
@@ -124,12 +124,6 @@ impl Outbox {
             burst: Burst::new(),
             marks: Vec::with_capacity(udp_send::MESSAGES_MAX),
         }
-    }
-
-    /// Whether all of a message was handed over.
-    #[cfg(feature = "tokio")]
-    pub(super) fn is_handed_over(&self, ticket: super::Ticket) -> bool {
-        ticket.0 < self.sending.next().ticket
     }
 
     /// The datagrams at the front of the queue that are alike.
@@ -174,7 +168,7 @@ impl Outbox {
         self.message(self.sending.next().ticket).single()
     }
 
-    /// The bytes of the only message, and whom it is for, if it is one datagram in one piece and was not handed over.
+    /// The bytes of the only message, and its destination, if it is one datagram in one piece and was not handed over.
     #[inline(always)]
     pub(super) fn only(&self) -> Option<(&[u8], u32)> {
         let held = self.sending.messages().only().filter(|_| self.sending.queued() == 1)?;
@@ -198,15 +192,38 @@ impl Outbox {
         buffer.into_frame().ok()
     }
 
+    /// Takes the next message out of the queue if it is several frames, which no call reads.
+    pub(super) fn take_chain(&mut self) -> Option<Chain<Frame>> {
+        if self.sending.messages().is_read(self.sending.next().ticket) {
+            return None;
+        }
+        let (message, _) = self.sending.unread_mut();
+        let is_chain = |message: &mut Message| {
+            message.pieces().len() > 1 && message.pieces().iter().all(Buffer::is_frame)
+        };
+        let pieces = message.take_if(is_chain)?.into_pieces();
+        Some(pieces.map(|piece| piece.into_frame().expect("looked at above")).collect())
+    }
+
+    /// The frames just taken were not sent.
+    pub(super) fn put_chain_back(&mut self, chain: Chain<Frame>) {
+        *self.sending.unread_mut().0 = Some(Message::gathered(chain.into_iter().map(Buffer::from)));
+    }
+
     /// The frame just taken was not sent.
     pub(super) fn put_frame_back(&mut self, frame: Frame) {
         *self.sending.unread_mut().0 = Some(Buffer::from(frame).into());
     }
 
-    /// The frame just taken was sent, and finds its way home by itself.
+    /// What was just taken was sent, and finds its way home by itself.
     pub(super) fn pass_frame(&mut self) {
         let ticket = self.sending.next().ticket + 1;
         self.sending.pass_to(Place { ticket, bytes: 0 }, None);
+    }
+
+    /// Bytes of the next datagram.
+    pub(super) fn next_bytes(&self) -> usize {
+        self.measure_one(self.sending.next()).bytes as usize
     }
 
     /// The pieces of the next datagram.
@@ -335,7 +352,7 @@ impl Outbox {
         Some((call, error, resent))
     }
 
-    /// An error that an earlier datagram left at the socket is told by one call, and gone with it.
+    /// An error that an earlier datagram left at the socket is reported by one call, and gone with it.
     fn send_mark_again(&mut self, mark: Mark, call: Call, to: Option<&Address>) -> io::Result<()> {
         let mut sent = Ok(0);
         for _ in 0..ATTEMPTS {

@@ -1,22 +1,22 @@
-//! What the network says of datagrams that it could not bring to their destination.
+//! Errors that the network reports for datagrams that it could not deliver.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::sys::error_queue::Refusal;
 
-/// A datagram that the network, or the host, could not bring to its destination.
+/// A datagram that the network, or the host, could not deliver.
 #[derive(Debug)]
 pub struct PeerError {
-    /// Whom it was for, as far as that was told.
+    /// Its destination, if the report names it.
     pub to: Option<SocketAddr>,
-    /// Who says so: a router, the destination; `None` for this host.
+    /// The sender of the report: a router, the destination; `None` for this host.
     pub from: Option<IpAddr>,
-    /// What: `ConnectionRefused` where nobody listens, `HostUnreachable`, …
+    /// The cause: `ConnectionRefused` where no socket has the port, `HostUnreachable`, …
     pub error: io::Error,
 }
 
-/// Whether a call on a socket fails because of what the network said of an earlier datagram. Receiving itself ends with none of these.
+/// Whether a call on a socket fails because of what the network reported for an earlier datagram. Receiving itself ends with none of these.
 pub(super) fn is_of_network(error: &io::Error) -> bool {
     // What ICMP's types and codes are turned into: `icmp_err_convert` of net/ipv4/icmp.c, `tab_unreach` and `icmpv6_err_convert` of
     // net/ipv6/icmp.c.

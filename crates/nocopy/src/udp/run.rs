@@ -1,7 +1,7 @@
 //! Datagrams that came together, in one buffer.
 
 use std::net::SocketAddr;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::memory::pool::Buffer;
@@ -10,37 +10,33 @@ use crate::sys::udp_receive::{LocalAddress, Message};
 /// Datagrams of one sender, back to back in one buffer: all of one length, except that the last may be shorter.
 #[derive(Debug)]
 pub struct Run {
-    buffer: Buffer,
+    store: Store,
     /// At least 1; as long as the buffer if it is one datagram.
     segment_bytes: usize,
     about: About,
 }
 
-/// What is the same for all of them.
-#[derive(Debug, Clone, Copy)]
-struct About {
-    from: SocketAddr,
-    local: Option<LocalAddress>,
-    truncated: bool,
-    congested: bool,
+/// Where the bytes are.
+#[derive(Debug)]
+enum Store {
+    Own(Buffer),
+    /// With those of its datagrams that were taken.
+    Shared(Arc<Buffer>),
+    /// Its only datagram was taken.
+    Taken,
 }
 
-/// A datagram in the buffer it was received into.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Datagram<'a> {
-    /// Who sent it.
-    pub from: SocketAddr,
-    /// Where it was sent to, if that was asked for.
-    pub local: Option<LocalAddress>,
-    /// Its payload.
-    pub bytes: &'a [u8],
-    /// Whether its end is lost, because the buffer was too small.
-    pub truncated: bool,
-    /// Whether a router on the way marked it, if [that was asked for](super::Builder::congestion_marks).
-    pub congested: bool,
+/// What is known of a datagram beside its bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct About {
+    pub(super) from: SocketAddr,
+    pub(super) local: Option<LocalAddress>,
+    pub(super) truncated: bool,
+    pub(super) congested: bool,
 }
 
 impl Run {
+    #[inline]
     pub(super) fn new(mut buffer: Buffer, message: &Message) -> Self {
         buffer.resize(message.bytes);
         let segment_bytes = message.segment_bytes.map_or(message.bytes.max(1), usize::from);
@@ -50,22 +46,24 @@ impl Run {
             truncated: message.truncated,
             congested: message.congested,
         };
-        Self { buffer, segment_bytes, about }
+        Self { store: Store::Own(buffer), segment_bytes, about }
     }
 
-    /// Who sent them.
+    /// The address that sent them.
     pub fn from(&self) -> SocketAddr {
         self.about.from
     }
 
-    /// Where they were sent to, if that was asked for.
-    pub fn local(&self) -> Option<LocalAddress> {
-        self.about.local
+    /// How many datagrams it is.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.bytes().len().div_ceil(self.segment_bytes).max(1)
     }
 
-    /// How many datagrams it is.
-    pub fn len(&self) -> usize {
-        self.buffer.len().div_ceil(self.segment_bytes).max(1)
+    /// Whether it is one datagram.
+    #[inline]
+    pub(super) fn is_alone(&self) -> bool {
+        self.bytes().len() <= self.segment_bytes
     }
 
     /// Never: even without bytes it is a datagram.
@@ -78,79 +76,78 @@ impl Run {
         self.segment_bytes
     }
 
-    /// Whether a router marked them, because its queue grew (ECN, RFC 3168). Known only where
-    /// [marks were asked for](super::Builder::congestion_marks); the kernel joins none with others.
+    /// Whether a router marked them; the kernel joins none with others.
     pub fn is_congested(&self) -> bool {
         self.about.congested
     }
 
     /// The bytes of all, back to back.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
-        &self.buffer
+        match &self.store {
+            Store::Own(buffer) => buffer,
+            Store::Shared(buffer) => buffer,
+            Store::Taken => &[],
+        }
     }
 
-    /// Whether the end of its last datagram is lost, and datagrams behind it may be, because the buffer was too small.
-    pub fn is_truncated(&self) -> bool {
-        self.about.truncated
+    /// The payload of each datagram, where it lies.
+    pub fn datagrams(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        (0..self.len()).map(|index| {
+            let start = index * self.segment_bytes;
+            &self.bytes()[start..self.bytes().len().min(start + self.segment_bytes)]
+        })
     }
 
-    /// Each datagram, where it lies.
-    pub fn datagrams(&self) -> impl ExactSizeIterator<Item = Datagram<'_>> {
-        (0..self.len()).map(|index| self.datagram(index))
+    /// What is known of its datagram that ends there. What was cut off is the end of the last.
+    #[inline]
+    pub(super) fn about(&self, end: usize) -> About {
+        About { truncated: self.about.truncated && end == self.bytes().len(), ..self.about }
     }
 
-    fn datagram(&self, index: usize) -> Datagram<'_> {
-        let About { from, local, truncated, congested } = self.about;
-        let bytes = &self.buffer[self.range(index)];
-        Datagram { from, local, bytes, truncated: truncated && index + 1 == self.len(), congested }
+    /// Where the bytes of one of its datagrams are.
+    #[inline]
+    pub(super) fn place(&self, datagram: &[u8]) -> Range<usize> {
+        let start = datagram.as_ptr().addr() - self.bytes().as_ptr().addr();
+        start..start + datagram.len()
     }
 
-    fn range(&self, index: usize) -> Range<usize> {
-        let start = index * self.segment_bytes;
-        start..self.buffer.len().min(start + self.segment_bytes)
+    /// The buffer, with all its bytes; `None` while datagrams that were taken use it.
+    pub(crate) fn into_buffer(self) -> Option<Buffer> {
+        match self.store {
+            Store::Own(buffer) => Some(buffer),
+            Store::Shared(buffer) => Arc::into_inner(buffer),
+            Store::Taken => None,
+        }
     }
 
-    /// The buffer, to be sent on, or filled anew.
-    pub fn into_buffer(self) -> Buffer {
-        self.buffer
+    /// Takes the buffer of the only datagram.
+    #[inline]
+    pub(super) fn take_buffer(&mut self) -> Option<Buffer> {
+        match std::mem::replace(&mut self.store, Store::Taken) {
+            Store::Own(buffer) => Some(buffer),
+            Store::Shared(buffer) => Arc::into_inner(buffer),
+            Store::Taken => None,
+        }
     }
 
-    /// Makes each datagram an owned one, without a copy: the buffer goes home with the last of them.
-    pub fn split(self) -> impl ExactSizeIterator<Item = OwnedDatagram> {
-        let run = Arc::new(self);
-        (0..run.len()).map(move |index| OwnedDatagram { run: Arc::clone(&run), index })
-    }
-}
-
-/// A datagram that shares its buffer with the others of its run.
-#[derive(Debug, Clone)]
-pub struct OwnedDatagram {
-    run: Arc<Run>,
-    index: usize,
-}
-
-impl OwnedDatagram {
-    /// Where it lies, and what is known of it.
-    pub fn datagram(&self) -> Datagram<'_> {
-        self.run.datagram(self.index)
+    /// Makes its datagrams able to share the buffer.
+    #[inline]
+    pub(super) fn share(&mut self) {
+        self.store = match std::mem::replace(&mut self.store, Store::Taken) {
+            Store::Own(buffer) => Store::Shared(Arc::new(buffer)),
+            shared => shared,
+        };
     }
 
-    /// Who sent it.
-    pub fn from(&self) -> SocketAddr {
-        self.run.from()
-    }
-}
-
-impl Deref for OwnedDatagram {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        self.datagram().bytes
-    }
-}
-
-impl AsRef<[u8]> for OwnedDatagram {
-    fn as_ref(&self) -> &[u8] {
-        self
+    /// The buffer, shared.
+    ///
+    /// # Panics
+    /// It is not [shared](Self::share).
+    pub(super) fn shared(&self) -> Arc<Buffer> {
+        match &self.store {
+            Store::Shared(buffer) => Arc::clone(buffer),
+            _ => unreachable!("runs of several datagrams are shared before one is taken"),
+        }
     }
 }

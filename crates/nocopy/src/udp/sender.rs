@@ -7,29 +7,35 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::event::PollFlags;
+
 use super::call::Call;
 use super::choice::Chooser;
 use super::destinations::Destinations;
 use super::message::{DATAGRAM_BYTES_MAX, Message};
 use super::outbox::{How, Outbox, Run, Taken};
+use super::outcome::{Closed, Completed, Counters, SendError};
 use super::peer_error::PeerError;
 use super::{Method, Ticket, over_port};
+use crate::engine::half::sender_half;
 use crate::engine::path::Paths;
 use crate::engine::reaper;
 use crate::engine::sending::{self as engine, Books, REAP_AT};
 use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::explanation::Explanation;
+use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::in_flight::kernel_socket::KernelSocket;
 use crate::memory::in_flight::{NoZeroCopy, Told};
 use crate::memory::pool::{Buffer, Cache, Pool};
-use crate::sys::poll::wait_writable;
+use crate::stats::Stats;
+use crate::sys::poll::{ready_for, wait_writable};
 use crate::sys::udp_send;
 
 /// The most messages that are queued before they must be flushed.
 const QUEUE_MAX: usize = 1024;
 
-/// How long to wait at a time for room, of which a result may have told just before.
+/// How long to wait at a time for room: the completion that made it may have been read already.
 const ROOM_WAIT: Duration = Duration::from_millis(1);
 
 /// How often a datagram may meet errors that were waiting at the socket because of others.
@@ -39,97 +45,37 @@ const PENDING_ERRORS_MAX: usize = 16;
 ///
 /// [`send`](Self::send) queues; [`flush`](Self::flush) hands over what is queued, in as few calls as the method allows. What is queued
 /// when it is dropped is not sent; what the kernel still reads then stays where it is until it has done.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use nocopy::udp::{Message, Socket};
+/// let peer = std::net::UdpSocket::bind("127.0.0.1:0")?;
+/// let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+/// let sender = socket.sender();
+/// let mut buffer = sender.buffer().ok_or("all buffers are on their way")?;
+/// buffer.fill(b"hello").ok_or("longer than a buffer")?;
+/// sender.send(buffer, peer.local_addr()?)?; // moved: touching it now does not compile
+/// sender.send_copy(b"world", peer.local_addr()?)?; // copied, and the ledger says so
+/// sender.flush()?;
+/// assert_eq!(sender.stats()?.moved, 2);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Sender {
     pub(super) outbox: Outbox,
     pub(super) destinations: Destinations,
-    pub(super) port: Option<over_port::Sender>,
+    pub(super) port: Option<Box<over_port::Sender>>,
+    /// Copies go over the port.
+    copies_over_port: bool,
+    /// What did not go waits for completions, rather than for room in the socket.
+    pub(super) awaits_completions: bool,
     chooser: Chooser,
-    /// Errors of the network that were told at the socket before it had this sender.
+    /// Errors of the network that were read at the socket before it had this sender.
     errors_before: u64,
     /// Datagrams that were handed over, and refused later; the next flush or drain says so.
     late_refusals: Option<SendError>,
     pub(super) counters: Counters,
-}
-
-/// A message whose buffers are free again.
-#[derive(Debug)]
-pub struct Completed {
-    /// Which.
-    pub ticket: Ticket,
-    /// What is known of its bytes; if of some more than of others, of the worst part.
-    pub evidence: Evidence,
-    /// Its buffers.
-    pub message: Message,
-}
-
-/// What a sender counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Counters {
-    /// Datagrams the kernel took. Not: delivered.
-    pub sent: u64,
-    /// Datagrams the kernel refused for good; the flush that met one says why.
-    pub refused: u64,
-    /// Errors of the network (ICMP) that were told.
-    pub peer_errors: u64,
-    /// Datagrams of zero-copy calls that the kernel had no memory to remember, and that were copied instead.
-    pub no_buffers: u64,
-    /// Completions of calls that were never made: a fault of the kernel's.
-    pub strange_completions: u64,
-}
-
-/// A message was not queued; here it is.
-#[derive(Debug, thiserror::Error)]
-#[error("{reason}")]
-pub struct Rejected {
-    /// As it was given.
-    pub message: Message,
-    /// Why.
-    pub reason: RejectedReason,
-}
-
-/// Why a message was not queued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RejectedReason {
-    /// The queue is full.
-    #[error("{QUEUE_MAX} messages are queued; flush them first")]
-    QueueFull,
-    /// A datagram is longer than any may be.
-    #[error("a datagram of {0} bytes is longer than UDP takes ({DATAGRAM_BYTES_MAX}); cut it")]
-    TooLong(usize),
-    /// Nobody said whom it is for.
-    #[error("the socket is not connected; connect it, or say whom the message is for")]
-    NotConnected,
-}
-
-/// A datagram was refused for good, and is no longer queued; what was behind it was handed over.
-#[derive(Debug, thiserror::Error)]
-#[error("{refused} of the datagrams were not sent, the first to {} ({source}): {}", whom(.to), advice(.source))]
-pub struct SendError {
-    /// Whom the first was for; `None`: the peer the socket is connected to.
-    pub to: Option<SocketAddr>,
-    /// How many were refused in this flush.
-    pub refused: u64,
-    /// The kernel's reason for the first.
-    pub source: io::Error,
-}
-
-fn whom(to: &Option<SocketAddr>) -> String {
-    to.map_or_else(|| "the connected peer".into(), |to| to.to_string())
-}
-
-fn advice(error: &io::Error) -> &'static str {
-    match error.raw_os_error() {
-        Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => "there is no way to it; look at 'ip route get'",
-        Some(libc::EPERM) => "a packet filter of this host forbids it; look at 'nft list ruleset'",
-        Some(libc::EACCES) => "broadcasts are to be allowed when the socket is made",
-        Some(libc::EMSGSIZE) => "longer than the way allows without fragments; make them shorter",
-        Some(libc::ENOBUFS | libc::ENOMEM) => "the interface's queue is full; send more slowly",
-        Some(libc::ENETDOWN) => "the interface is down; bring it up",
-        _ => "look at 'ip route get' and the interface",
-    }
 }
 
 impl Sender {
@@ -145,6 +91,8 @@ impl Sender {
             outbox: Outbox::new(socket, Cache::new(pool), paths, return_buffers),
             destinations: Destinations::new(),
             port: None,
+            copies_over_port: false,
+            awaits_completions: false,
             chooser,
             late_refusals: None,
             counters: Counters::default(),
@@ -152,15 +100,16 @@ impl Sender {
     }
 
     #[inline(always)]
-    fn tally_mut(&mut self) -> &mut Ledger {
+    fn ledger_mut(&mut self) -> &mut Ledger {
         &mut self.outbox.sending.books.tally
     }
 
+    /// What has no destination goes there. The socket behind a port is not connected itself.
     pub(super) fn connected(&mut self, to: SocketAddr) {
         if self.destinations.is_full() {
             self.forget_destinations();
         }
-        self.destinations.connect(to);
+        self.destinations.connect(to, self.port.is_some());
     }
 
     /// Makes this sender the one that makes the `MSG_ZEROCOPY` calls of its socket.
@@ -172,9 +121,10 @@ impl Sender {
         self.chooser.without_zero_copy(why);
     }
 
-    /// Sends over a port, too.
-    pub(super) fn set_port(&mut self, port: over_port::Sender) {
-        self.port = Some(port);
+    /// Sends over a port, too; and what is copied by it only, if so.
+    pub(super) fn set_port(&mut self, port: over_port::Sender, copies: bool) {
+        self.port = Some(Box::new(port));
+        self.copies_over_port = copies;
     }
 
     /// Makes the ring now, rather than when it is first sent by.
@@ -182,55 +132,63 @@ impl Sender {
         self.outbox.open_ring().map(drop).map_err(io::Error::other)
     }
 
-    /// An empty buffer of the socket's pool; `None` while all are away: [`flush`](Self::flush) and [`reap`](Self::reap) bring them back.
+    /// An empty buffer; `None` while all are away: [`flush`](Self::flush) and [`reap`](Self::reap) bring them back.
+    ///
+    /// Over a port it is a frame, for one datagram that is sent without a copy by the port, as long as there is one. Otherwise it is memory
+    /// of the socket's pool, for up to 64 KiB. [`Buffer::capacity`] says which.
     #[inline]
     pub fn buffer(&mut self) -> Option<Buffer> {
+        if let Some(port) = &mut self.port
+            && let Some(frame) = port.frame()
+        {
+            return Some(frame.into());
+        }
         self.outbox.sending.cache_mut().take()
     }
 
     /// Takes a buffer that was not sent back, more cheaply than dropping it.
     #[inline]
     pub fn recycle(&mut self, buffer: Buffer) {
-        self.outbox.sending.recycle(buffer);
-    }
-
-    /// Whether it is a buffer of the pool.
-    #[cfg(feature = "tokio")]
-    pub(super) fn owns(&self, buffer: &Buffer) -> bool {
-        self.outbox.sending.cache().owns(buffer)
-    }
-
-    /// The pool the buffers are of.
-    pub fn pool(&self) -> &Pool {
-        self.outbox.sending.cache().pool()
-    }
-
-    /// Buffers to be had at once.
-    pub fn buffers_free(&self) -> usize {
-        self.outbox.sending.cache().available()
-    }
-
-    /// Queues a message for the peer the socket is connected to.
-    ///
-    /// # Errors
-    /// The message, and why it was not queued.
-    #[inline(always)]
-    pub fn send(&mut self, message: impl Into<Message>) -> Result<Ticket, Rejected> {
-        let message = message.into();
-        match self.destinations.connected() {
-            Some(peer) => self.queue(message, peer),
-            None => Err(Rejected { message, reason: RejectedReason::NotConnected }),
+        match (&mut self.port, buffer.is_frame()) {
+            (Some(port), true) => {
+                if let Ok(frame) = buffer.into_frame() {
+                    port.recycle(frame);
+                }
+            }
+            _ => self.outbox.sending.recycle(buffer),
         }
     }
 
-    /// Queues a message for that address.
+    /// Queues a message for an address; with `None`, for the peer the socket is connected to.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let peer = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    /// use nocopy::{Buffer, udp::{Message, Socket}};
+    /// let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
+    /// socket.connect(peer.local_addr()?)?;
+    /// let many = Buffer::from(vec![0; 10_000]); // memory of the program's own: three datagrams
+    /// socket.sender().send(Message::segments(many, 4000), None)?;
+    /// socket.sender().flush()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// The message, and why it was not queued.
-    #[inline]
-    pub fn send_to(&mut self, message: impl Into<Message>, to: SocketAddr) -> Result<Ticket, Rejected> {
-        let destination = self.destination(to);
-        self.queue(message.into(), destination)
+    /// The message as it was given: the queue is full ([`Reason::Full`]; flush it), a datagram is longer than UDP takes, or there is no
+    /// destination.
+    #[inline(always)]
+    pub fn send(
+        &mut self,
+        message: impl Into<Message>,
+        to: impl Into<Option<SocketAddr>>,
+    ) -> Result<Ticket, Rejected<Message>> {
+        let destination = self.whom(to.into());
+        let message = message.into();
+        match destination {
+            Some(destination) => self.queue(message, destination),
+            None => Err(Rejected { item: message, reason: Reason::NotConnected }),
+        }
     }
 
     /// That address, or the peer the socket is connected to.
@@ -259,30 +217,51 @@ impl Sender {
     }
 
     #[inline(always)]
-    fn queue(&mut self, message: Message, destination: u32) -> Result<Ticket, Rejected> {
+    fn queue(&mut self, message: Message, destination: u32) -> Result<Ticket, Rejected<Message>> {
         let reason = if message.datagram_bytes() > DATAGRAM_BYTES_MAX {
-            RejectedReason::TooLong(message.datagram_bytes())
+            Reason::TooLong { bytes_max: DATAGRAM_BYTES_MAX }
         } else if self.queued() >= QUEUE_MAX {
-            RejectedReason::QueueFull
+            Reason::Full
         } else {
             return Ok(self.outbox.sending.push(message, destination));
         };
-        Err(Rejected { message, reason })
+        Err(Rejected { item: message, reason })
     }
 
-    /// Sends one datagram now, behind what is queued: the kernel copies it, so the bytes are the caller's again at once.
+    /// Sends a copy of the bytes as one datagram, behind what is queued, to an address, or with `None` to the peer the socket is connected
+    /// to. The bytes are the caller's again at once. The kernel's socket sends it now; a port with the next [`flush`](Self::flush), together
+    /// with others.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush); the datagram was not sent then.
-    pub fn send_slice(&mut self, bytes: &[u8], to: Option<SocketAddr>) -> Result<(), SendError> {
-        self.flush()?;
-        let Some(destination) = self.whom(to) else { return Err(not_connected()) };
+    /// There is no destination, or no room (over a port: flush it), or the kernel's refusal; and those of what was queued before, as
+    /// [`flush`](Self::flush) returns them. The datagram was not sent.
+    pub fn send_copy(&mut self, bytes: &[u8], to: impl Into<Option<SocketAddr>>) -> Result<(), Reason> {
+        let destination = self.whom(to.into()).ok_or(Reason::NotConnected)?;
+        if bytes.len() > DATAGRAM_BYTES_MAX {
+            return Err(Reason::TooLong { bytes_max: DATAGRAM_BYTES_MAX });
+        }
+        if self.queued() > 0 {
+            self.flush().map_err(Reason::System)?;
+        }
+        let sent = if self.copies_over_port {
+            self.copy_over_port(bytes, destination)
+        } else {
+            self.copy_by_call(bytes, destination).map_err(|error| Reason::System(error.into()))
+        };
+        sent.inspect(|()| self.count_sent(1, bytes.len() as u64))
+    }
+
+    pub(super) fn copy_by_call(&mut self, bytes: &[u8], destination: u32) -> Result<(), SendError> {
         let mut pending = Pending::default();
         loop {
             pending.told = self.errors_told();
             let address = self.destinations.get(destination).address;
             match udp_send::send(self.outbox.sending.socket(), bytes, address.as_ref(), 0) {
                 Ok(()) => break,
+                // The socket behind a port does not wait.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let _ = wait_writable(self.outbox.sending.socket(), LOOK_AGAIN);
+                }
                 Err(error) if self.was_pending(&error, &mut pending) => {}
                 Err(source) => {
                     self.counters.refused += 1;
@@ -290,27 +269,32 @@ impl Sender {
                 }
             }
         }
-        self.counters.sent += 1;
-        self.tally_mut().add(Evidence::Copied(Cause::Slice), 1, bytes.len() as u64);
+        self.ledger_mut().add(Evidence::Copied(Cause::Slice), 1, bytes.len() as u64);
         Ok(())
     }
 
-    /// Sends one datagram now, behind what is queued: for programs that have one at a time. What the queue costs is saved where a
-    /// plain call is the way.
+    #[inline(always)]
+    pub(super) fn count_sent(&mut self, datagrams: u64, bytes: u64) {
+        self.counters.sent += datagrams;
+        self.counters.sent_bytes += bytes;
+    }
+
+    /// Sends one datagram now, behind what is queued: what the queue costs is saved where a plain call is the way.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush); `NotConnected` without an address, `EMSGSIZE` if it is longer than UDP takes.
+    /// As [`flush`](Self::flush); and there is no destination, or it is longer than UDP takes.
+    #[doc(hidden)]
     #[inline]
-    pub fn send_now(&mut self, buffer: Buffer, to: Option<SocketAddr>) -> Result<(), SendError> {
-        let Some(destination) = self.whom(to) else { return Err(not_connected()) };
+    pub fn send_now(&mut self, buffer: Buffer, to: Option<SocketAddr>) -> io::Result<()> {
+        let destination = self.whom(to).ok_or(Reason::NotConnected)?;
         let is_alone =
             self.queued() == 0 && !self.outbox.sending.returns_buffers() && self.late_refusals.is_none();
         if is_alone && self.chooser.is_plain(destination, buffer.len()) {
             let address = self.destinations.get(destination).address.as_ref();
             if udp_send::send(self.outbox.sending.socket(), &buffer, address, 0).is_ok() {
-                self.counters.sent += 1;
+                self.count_sent(1, buffer.len() as u64);
                 let evidence = self.chooser.copied(1, buffer.len());
-                self.tally_mut().add(evidence, 1, buffer.len() as u64);
+                self.ledger_mut().add(evidence, 1, buffer.len() as u64);
                 self.outbox.sending.recycle(buffer);
                 return Ok(());
             }
@@ -320,19 +304,10 @@ impl Sender {
     }
 
     #[inline(never)]
-    fn queue_and_flush(&mut self, buffer: Buffer, to: Option<SocketAddr>) -> Result<(), SendError> {
+    fn queue_and_flush(&mut self, buffer: Buffer, to: Option<SocketAddr>) -> io::Result<()> {
         self.flush()?;
-        let queued = match to {
-            None => self.send(buffer),
-            Some(to) => self.send_to(buffer, to),
-        };
-        match queued.map_err(|rejected| rejected.reason) {
-            Ok(_) | Err(RejectedReason::QueueFull) => self.flush(), // the queue was just emptied
-            Err(RejectedReason::TooLong(_)) => {
-                Err(SendError { to, refused: 1, source: io::Error::from_raw_os_error(libc::EMSGSIZE) })
-            }
-            Err(RejectedReason::NotConnected) => Err(not_connected()),
-        }
+        self.send(buffer, to).map_err(|rejected| rejected.reason)?;
+        self.flush()
     }
 
     /// Messages that are queued and not handed over.
@@ -341,19 +316,20 @@ impl Sender {
         self.outbox.sending.queued()
     }
 
-    /// Calls whose memory the kernel still reads.
+    /// Calls whose memory the kernel still reads, and frames that it has.
     #[inline]
-    pub fn in_flight(&self) -> usize {
-        self.outbox.sending.in_flight()
+    pub fn in_flight(&mut self) -> usize {
+        self.outbox.sending.in_flight() + self.port.as_mut().map_or(0, |port| port.in_flight())
     }
 
-    /// Hands over everything queued; waits while the socket's send buffer is full.
+    /// Hands over everything queued; waits while the socket's send buffer is full, or the ring of the port.
     ///
     /// # Errors
-    /// Datagrams were refused for good: they are counted, and the rest was handed over all the same.
+    /// Datagrams were refused for good: they are counted, and the rest was handed over all the same. The inner error is a [`SendError`].
     #[inline]
-    pub fn flush(&mut self) -> Result<(), SendError> {
-        if self.send_only() { Ok(()) } else { self.flush_all() }
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.counters.flushes += 1;
+        if self.send_only() { Ok(()) } else { self.flush_all(None).map(drop) }
     }
 
     /// Sends the only message, if it is a datagram that goes by a plain call: without the bookkeeping that others need. `false`: nothing
@@ -372,35 +348,79 @@ impl Sender {
         }
         let bytes = bytes.len();
         let evidence = self.chooser.copied(1, bytes);
-        self.tally_mut().add(evidence, 1, bytes as u64);
-        self.counters.sent += 1;
+        self.ledger_mut().add(evidence, 1, bytes as u64);
+        self.count_sent(1, bytes as u64);
         self.outbox.pop_only(evidence);
         true
     }
 
+    /// `false`: not in that time.
     #[inline(never)]
-    fn flush_all(&mut self) -> Result<(), SendError> {
-        while !self.hand_over(0)? {
+    fn flush_all(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let flags = if timeout.is_some() { libc::MSG_DONTWAIT } else { 0 };
+        loop {
+            let (is_all, is_taken) = self.hand_over_to_all(flags)?;
+            if is_all && (is_taken || timeout.is_none()) {
+                return Ok(true);
+            }
+            self.awaits_completions |= !is_taken;
+            let left = deadline.map_or(LOOK_AGAIN, |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Ok(false);
+            }
             // What the kernel tells of others would end the wait at once, again and again (`POLLERR` cannot be turned off).
             if self.reap() == 0 {
+                let wait = left.min(if self.awaits_completions { ROOM_WAIT } else { LOOK_AGAIN });
                 // The socket itself does not wait. What waiting fails for, trying again tells.
-                let _ = wait_writable(self.outbox.sending.socket(), LOOK_AGAIN);
+                let _ = match self.awaits_completions {
+                    true => self.outbox.sending.wait(wait),
+                    false => wait_writable(self.outbox.sending.socket(), wait),
+                };
             }
         }
-        Ok(())
     }
 
-    /// Hands over as much as the socket's send buffer takes at once. `false`: not everything.
+    /// Whether all of the queue was handed over, and all that the port was given was taken.
+    fn hand_over_to_all(&mut self, flags: i32) -> io::Result<(bool, bool)> {
+        // Datagrams that were refused keep no others back.
+        let (handed_over, taken) = (self.hand_over(flags), self.flush_port());
+        Ok((handed_over?, taken?))
+    }
+
+    /// Has the port send what was given to it. `false`: the interface has not taken all of it yet.
+    fn flush_port(&mut self) -> io::Result<bool> {
+        let Some(port) = &mut self.port else { return Ok(true) };
+        if !port.has_queued() {
+            return Ok(true);
+        }
+        port.flush()?;
+        Ok(!port.has_queued())
+    }
+
+    /// Hands over as much as there is room for at once. `false`: not everything.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
-    pub fn try_flush(&mut self) -> Result<bool, SendError> {
-        self.hand_over(libc::MSG_DONTWAIT)
+    pub fn try_flush(&mut self) -> io::Result<bool> {
+        self.counters.flushes += 1;
+        let (is_all, is_taken) = self.hand_over_to_all(libc::MSG_DONTWAIT)?;
+        Ok(is_all && is_taken)
+    }
+
+    /// Hands over what there is room for within `timeout`. `false`: not everything.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn flush_timeout(&mut self, timeout: Duration) -> io::Result<bool> {
+        self.counters.flushes += 1;
+        self.flush_all(Some(timeout))
     }
 
     fn hand_over(&mut self, flags: i32) -> Result<bool, SendError> {
         let mut refused: Option<SendError> = None;
         let mut is_all = true;
+        self.awaits_completions = false;
         while let Some(run) = self.outbox.run() {
             let choice = self.chooser.choose(&run);
             let since = choice.measured.then(Instant::now);
@@ -423,7 +443,7 @@ impl Sender {
                 }
             }
         }
-        self.outbox.sending.want_room(!is_all);
+        self.outbox.sending.want_room(!is_all && !self.awaits_completions);
         refused.or_else(|| self.late_refusals.take()).map_or(Ok(is_all), Err)
     }
 
@@ -454,8 +474,8 @@ impl Sender {
         udp_send::send(self.outbox.sending.socket(), bytes, address, how.flags)?;
         let bytes = bytes.len();
         let evidence = self.chooser.copied(run.datagrams, bytes);
-        self.counters.sent += 1;
-        self.tally_mut().add(evidence, 1, bytes as u64);
+        self.count_sent(1, bytes as u64);
+        self.ledger_mut().add(evidence, 1, bytes as u64);
         self.outbox.pass(Some(evidence));
         Ok(())
     }
@@ -488,7 +508,7 @@ impl Sender {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let taken = self.outbox.send_by_ring(run, how, &self.destinations)?;
-        self.counters.sent += taken.datagrams;
+        self.count_sent(taken.datagrams, taken.bytes);
         if taken.calls == 0 {
             return self.make_room(how.flags);
         }
@@ -503,6 +523,8 @@ impl Sender {
     fn make_room(&mut self, flags: i32) -> io::Result<()> {
         if self.reap() == 0 {
             if flags & libc::MSG_DONTWAIT != 0 {
+                // Without any on their way it is the socket's room.
+                self.awaits_completions = self.outbox.sending.in_flight() > 0;
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             self.outbox.sending.wait(ROOM_WAIT)?;
@@ -516,9 +538,9 @@ impl Sender {
             self.reap();
         }
         let taken = taken?;
-        self.counters.sent += taken.datagrams;
+        self.count_sent(taken.datagrams, taken.bytes);
         if let Some(evidence) = how.evidence {
-            self.tally_mut().add(evidence, taken.datagrams, taken.bytes);
+            self.ledger_mut().add(evidence, taken.datagrams, taken.bytes);
         }
         Ok(taken)
     }
@@ -572,27 +594,25 @@ impl Sender {
         self.pass_next();
     }
 
-    /// Goes on behind the next datagram, of which no call will tell.
+    /// Goes on behind the next datagram, for which no completion will come.
     pub(super) fn pass_next(&mut self) {
         self.outbox.pass(None);
     }
 
     #[inline]
     fn reap_if_many(&mut self) {
-        let open = self.in_flight();
+        let open = self.outbox.sending.in_flight();
         if open >= REAP_AT || (open > 0 && self.outbox.sending.cache().is_empty()) {
             self.reap();
         }
     }
 
-    /// Takes what the kernel says of earlier sends, and returns how many calls are over.
+    /// Takes back the memory that the kernel is done with, and returns how many calls and frames that completes.
     pub fn reap(&mut self) -> usize {
-        if let Some(port) = &mut self.port {
-            port.reap();
-        }
+        let frames = self.port.as_mut().map_or(0, |port| port.reap());
         let Self { outbox, destinations, chooser, .. } = self;
         let over = outbox.sending.reap(|books, call, told| book(books, call, told, destinations, chooser));
-        over + self.reap_ring()
+        frames + over + self.reap_ring()
     }
 
     fn reap_ring(&mut self) -> usize {
@@ -614,8 +634,9 @@ impl Sender {
             let Some((call, error, resent)) = self.outbox.send_again(evidence, &self.destinations) else {
                 return;
             };
-            self.tally_mut().add(evidence, resent.datagrams, resent.bytes);
+            self.ledger_mut().add(evidence, resent.datagrams, resent.bytes);
             self.counters.sent -= resent.refused;
+            self.counters.sent_bytes -= u64::from(call.datagram_bytes) * resent.refused; // but for a shorter last one
             self.counters.refused += resent.refused;
             if let Some(source) = resent.error {
                 let to = self.destinations.get(call.destination).to;
@@ -633,44 +654,32 @@ impl Sender {
         self.outbox.sending.kept().kernel_socket().errors_told()
     }
 
-    /// What the network said since the last time, oldest first; at most the last 64, while all are [counted](Counters::peer_errors).
-    /// Senders that share a socket (over ports on several queues) share its errors: each is told once.
-    pub fn errors(&mut self) -> impl Iterator<Item = PeerError> + '_ {
+    /// What the network reported since the last time, oldest first; at most the last 64, while all are counted (`peer_errors` of the
+    /// [stats](Self::stats)). Senders that share a socket (over ports on several queues) share its errors: each is returned once.
+    pub fn errors(&mut self) -> impl Iterator<Item = PeerError> + use<> {
         self.reap();
         self.outbox.sending.kept().kernel_socket().take_errors().into_iter().map(PeerError::from)
     }
 
-    /// The next message whose buffers are free again, if the builder was told to
+    /// The next message whose buffers are free again, if the builder was set to
     /// [return them](super::Builder::return_buffers).
     pub fn completed(&mut self) -> Option<Completed> {
         let engine::Completed { ticket, evidence, load } = self.outbox.sending.completed()?;
         Some(Completed { ticket, evidence, message: load })
     }
 
-    /// From now on messages whose memory is free go to [`completed`](Self::completed).
-    #[cfg(feature = "tokio")]
-    pub(super) fn set_return_buffers(&mut self) {
-        self.outbox.sending.set_return_buffers();
-    }
-
-    /// Whether all of a message was handed over.
-    #[cfg(feature = "tokio")]
-    pub(super) fn is_handed_over(&self, ticket: Ticket) -> bool {
-        self.outbox.is_handed_over(ticket)
-    }
-
     /// Hands over everything queued, and waits until the kernel has let go of all memory. `false`: not in that time.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
-    pub fn drain(&mut self, timeout: Duration) -> Result<bool, SendError> {
+    pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
         let start = Instant::now();
         // What was refused is told at the end: what is on its way is waited for all the same.
         let refused = self.flush().err();
         let look = |sender: &mut Self| {
             let left = timeout.saturating_sub(start.elapsed());
-            Ok(match sender.reap() {
-                _ if sender.in_flight() == 0 && sender.port_is_drained(left) => Look::Done(()),
+            Ok::<_, io::Error>(match sender.reap() {
+                _ if sender.outbox.sending.in_flight() == 0 && sender.port_is_drained(left) => Look::Done(()),
                 0 => Look::Nothing,
                 _ => Look::Moved,
             })
@@ -685,18 +694,46 @@ impl Sender {
         };
         let is_drained =
             look_until_done(self, timeout.saturating_sub(start.elapsed()), look, wait)?.is_some();
-        refused.or_else(|| self.late_refusals.take()).map_or(Ok(is_drained), Err)
+        let late = self.late_refusals.take().map(io::Error::from);
+        refused.or(late).map_or(Ok(is_drained), Err)
+    }
+
+    /// Prepares for a wait by another loop, on the descriptor ([`AsFd`]): it becomes readable when memory is free again, and after a
+    /// [`try_flush`](Self::try_flush) that left something when there is room. Returns whether that is so already; free memory is taken back
+    /// then.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn arm(&mut self) -> io::Result<bool> {
+        if self.reap() > 0 {
+            return Ok(true);
+        }
+        if let Some(port) = &mut self.port {
+            let is_away = port.in_flight() > 0;
+            self.outbox.sending.descriptor(); // made before what it is to watch
+            self.outbox.sending.watch_also(port.port().as_fd(), is_away);
+            if is_away && port.arm()? {
+                return Ok(true);
+            }
+        }
+        let socket = self.outbox.sending.socket();
+        let events = ready_for(socket, PollFlags::OUT)?;
+        if events.contains(PollFlags::ERR) {
+            // An error without a notice would make the descriptor readable for good; it is of an earlier datagram.
+            let _ = rustix::net::sockopt::socket_error(socket);
+        }
+        Ok(self.outbox.sending.wants_room() && events.contains(PollFlags::OUT))
     }
 
     /// The kernel's socket, for options and calls that are missing here. ([`AsFd`] gives a descriptor that can only be waited on.)
     ///
-    /// From then on nothing is sent by `MSG_ZEROCOPY`: the kernel numbers such calls of all who send on a socket together, and tells only
+    /// From then on nothing is sent by `MSG_ZEROCOPY`: the kernel numbers such calls of all senders on a socket together, and reports only
     /// the numbers when memory is free. Plain calls go on, and io_uring, whose completions say which call they are of. The error queue is
     /// this sender's: memory whose completion was read by others does not come back before the sender is dropped.
     ///
     /// # Errors
     /// `ResourceBusy`: another sender makes such calls on this socket (over a port on another queue), or one failed, and the kernel has not
-    /// told yet whether it counted it; [`drain`](Self::drain), and try again. `Unsupported` in a forked child, unless its parent asked for
+    /// reported yet whether it counted it; [`drain`](Self::drain), and try again. `Unsupported` in a forked child, unless its parent asked for
     /// the socket before the fork: the parent would go on with such calls.
     pub fn kernel_socket(&mut self) -> io::Result<BorrowedFd<'_>> {
         self.reap();
@@ -711,15 +748,34 @@ impl Sender {
         self.port.as_ref().map_or(tally, |port| tally.plus(&port.ledger()))
     }
 
-    /// What was counted.
-    pub fn counters(&self) -> Counters {
-        let strange = self.outbox.sending.strange_completions();
+    /// Everything that was counted. `moved` are datagrams that the kernel took, not those that arrived; over a port it has the ways that
+    /// they went by: `over_port`, and each reason to go through the kernel.
+    ///
+    /// # Errors
+    /// None now.
+    pub fn stats(&self) -> io::Result<Stats> {
+        let Counters { sent, sent_bytes, flushes, .. } = self.counters;
         let peer_errors = self.errors_told() - self.errors_before;
-        Counters { strange_completions: strange, peer_errors, ..self.counters }
+        let strange_completions = self.outbox.sending.strange_completions();
+        let counters = Counters { peer_errors, strange_completions, ..self.counters };
+        let mut stats = Stats::moved(sent, sent_bytes);
+        stats.flushes = flushes;
+        for counter in counters.counters() {
+            stats = match &*counter.name {
+                "sent" | "sent_bytes" | "flushes" => stats,
+                "refused" => stats.with_dropped([counter]),
+                "strange_completions" => stats.with_faults([counter]),
+                _ => stats.with([counter]),
+            };
+        }
+        Ok(match &self.port {
+            None => stats,
+            Some(port) => stats.with(port.sent().counters()).with([port.sent().all_through_kernel()]),
+        })
     }
 
-    /// Which ways are taken, and why. Of single datagrams under 4 KiB there is nothing to tell: without a port they go by a plain call,
-    /// and are booked as [below threshold](Cause::BelowThreshold).
+    /// Which ways are taken, and why. Of single datagrams under 4 KiB there is nothing to say: without a port they go by a plain call,
+    /// and the ledger has them as [below threshold](Cause::BelowThreshold).
     pub fn explain(&self) -> Explanation {
         Explanation::of(&self.chooser.explain())
     }
@@ -729,29 +785,20 @@ impl Sender {
     /// leaves all of it where it is, for up to 10 s.)
     pub fn close(mut self, timeout: Duration) -> Closed {
         let error = self.drain(timeout).err();
-        let (queued, ledger, counters) = (self.queued(), self.ledger(), self.counters());
+        let (queued, ledger) = (self.queued(), self.ledger());
         let (abandoned_calls, leaked_bytes) = self.outbox.abandon();
         reaper::leaked(leaked_bytes);
-        Closed { abandoned_calls, leaked_bytes, queued, error, ledger, counters }
+        Closed { abandoned_calls, leaked_bytes, queued, error, ledger }
+    }
+
+    /// The half of the port below, for its evidence, statistics and balance.
+    #[doc(hidden)]
+    pub fn port(&self) -> Option<&crate::port::Sender> {
+        self.port.as_ref().map(|port| port.port())
     }
 }
 
-/// How a sender ended.
-#[derive(Debug)]
-pub struct Closed {
-    /// Calls the kernel had not completed. What they carried is not in the ledger.
-    pub abandoned_calls: usize,
-    /// Bytes of foreign memory among them, which nobody gets back.
-    pub leaked_bytes: usize,
-    /// Messages that were never handed over.
-    pub queued: usize,
-    /// Why datagrams were refused at the end.
-    pub error: Option<SendError>,
-    /// What is known of all other bytes.
-    pub ledger: Ledger,
-    /// What was counted.
-    pub counters: Counters,
-}
+sender_half!(Sender, Buffer);
 
 /// Errors that were waiting at the socket when something was sent.
 #[derive(Debug, Default)]
@@ -759,10 +806,6 @@ struct Pending {
     count: usize,
     /// Errors of the network that were known before the call.
     told: u64,
-}
-
-fn not_connected() -> SendError {
-    SendError { to: None, refused: 1, source: io::ErrorKind::NotConnected.into() }
 }
 
 /// Whether another method might do what this one could not.
@@ -792,9 +835,8 @@ fn book(
 }
 
 impl AsFd for Sender {
-    /// A descriptor that is readable while the kernel has something to tell of what was sent ([`reap`](Sender::reap)), and, after
-    /// [`try_flush`](Sender::try_flush) left something in the queue, while there is room for more. Nothing can be sent on it: see
-    /// [`kernel_socket`](Sender::kernel_socket).
+    /// A descriptor that is readable while memory is free again ([`reap`](Sender::reap)), and, after [`try_flush`](Sender::try_flush) left
+    /// something in the queue, while there is room for more. Nothing can be sent on it: see [`kernel_socket`](Sender::kernel_socket).
     ///
     /// # Panics
     /// When it is first asked for, if the process has no descriptor left.

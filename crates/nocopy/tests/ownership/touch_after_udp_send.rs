@@ -4,6 +4,6 @@ fn main() {
     let mut socket = Socket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let mut buffer = socket.sender().buffer().unwrap();
     buffer.resize(1400);
-    socket.sender().send(Message::segments(buffer, 700)).unwrap();
+    socket.sender().send(Message::segments(buffer, 700), None).unwrap();
     buffer.as_mut().unwrap()[0] = 1; //~ E0382
 }

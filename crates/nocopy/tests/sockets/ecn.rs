@@ -4,9 +4,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Instant;
 
 use crate::common::{PATIENCE, lab};
-use nocopy::udp::over_port::{self, Settings};
 use nocopy::udp::{Message, Method, Socket};
-use nocopy::{Mode, Port};
+use nocopy::{Buffer, Mode, Port};
 use nocopy_lab::End;
 use socket2::SockRef;
 
@@ -43,10 +42,7 @@ fn an_ordinary_socket_tells_marks() {
             while marks.len() < 12 {
                 let batch = socket.receiver().receive_timeout(PATIENCE).unwrap();
                 let before = marks.len();
-                for run in batch.runs() {
-                    assert!(run.datagrams().all(|datagram| datagram.congested == run.is_congested()));
-                    marks.extend(run.datagrams().map(|datagram| (datagram.bytes[0], datagram.congested)));
-                }
+                marks.extend(batch.map(|datagram| (datagram[0], datagram.is_congested())));
                 assert!(marks.len() > before, "{ip}: only {} came", marks.len());
             }
             assert!(
@@ -76,15 +72,15 @@ fn runs_are_marked_as_a_whole_and_what_is_sent_is_capable() {
             set_codepoint(SockRef::from(&sender.sender().kernel_socket().unwrap()), to, codepoint);
             let mut buffer = sender.sender().buffer().unwrap();
             buffer.fill(&[codepoint as u8; 1000]).unwrap();
-            sender.sender().send(Message::segments(buffer, 100)).unwrap();
+            sender.sender().send(Message::segments(buffer, 100), None).unwrap();
             assert!(sender.sender().drain(PATIENCE).unwrap());
         }
         let mut count = 0;
         let mut longest = 0;
         while count < 30 {
-            let batch = receiver.receiver().receive_timeout(PATIENCE).unwrap();
-            assert!(!batch.runs().is_empty(), "{ip}: only {count} came");
-            for run in batch.runs() {
+            let runs = receiver.receiver().receive_timeout(PATIENCE).unwrap().into_runs();
+            assert!(!runs.is_empty(), "{ip}: only {count} came");
+            for run in runs {
                 assert!(
                     run.bytes().iter().all(|byte| (*byte == 0b11) == run.is_congested()),
                     "{ip}: marks were mixed"
@@ -96,19 +92,21 @@ fn runs_are_marked_as_a_whole_and_what_is_sent_is_capable() {
     }
 }
 
-fn over(end: &End, mode: Mode, local: SocketAddr, settings: &Settings) -> over_port::Socket {
+fn over(end: &End, mode: Mode, local: SocketAddr, marks: bool) -> Socket {
+    let builder = Socket::builder().method(Method::Xdp).congestion_marks(marks);
     let port = Port::builder(end.interface()).mode(mode);
-    end.namespace().run(|| over_port::Socket::open(port, local, settings)).expect("opened")
+    end.namespace().run(|| builder.port(port).bind(local)).expect("opened")
 }
 
 /// The marks of so many datagrams, by their first byte.
-fn marks(socket: &mut over_port::Socket, count: usize) -> Vec<(u8, bool, bool)> {
+fn marks(socket: &mut Socket, count: usize) -> Vec<(u8, bool, bool)> {
     let mut marks = Vec::new();
     let give_up = Instant::now() + PATIENCE;
     while marks.len() < count {
         assert!(Instant::now() < give_up, "only {} of {count} came", marks.len());
         for datagram in socket.receiver().receive_timeout(PATIENCE).unwrap() {
-            marks.push((datagram[0], datagram.is_congested(), datagram.copied().is_some()));
+            let (first, is_congested) = (datagram[0], datagram.is_congested());
+            marks.push((first, is_congested, !Buffer::from(datagram.take()).is_frame()));
         }
     }
     marks
@@ -119,9 +117,7 @@ fn a_socket_over_a_port_tells_marks_of_what_comes_either_way() {
     for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing] {
         let lab = lab!();
         let local = SocketAddr::new(lab.left().ipv4().into(), 7700);
-        let mut settings = Settings::default();
-        settings.congestion_marks = true;
-        let mut socket = over(lab.left(), mode, local, &settings);
+        let mut socket = over(lab.left(), mode, local, true);
         let remote = SocketAddr::new(lab.right().ipv4().into(), 7701);
         let peer = lab.right().namespace().run(|| UdpSocket::bind(remote).unwrap());
         for codepoint in CODEPOINTS {
@@ -168,17 +164,16 @@ fn what_is_sent_over_a_port_or_through_the_kernel_is_capable_when_asked() {
     let mut raw =
         right.namespace().run(|| Port::builder(right.interface()).mode(Mode::XdpCopyNative).open()).unwrap();
     for (ecn, expected) in [(false, 0b00), (true, 0b10)] {
-        let mut settings = Settings::default();
-        settings.congestion_marks = ecn;
         let local = SocketAddr::new(lab.left().ipv4().into(), 7710 + u16::from(ecn));
         let remote = SocketAddr::new(right.ipv4().into(), 7719);
-        let mut socket = over(lab.left(), Mode::XdpCopyNative, local, &settings);
+        let mut socket = over(lab.left(), Mode::XdpCopyNative, local, ecn);
         let sender = socket.sender();
-        sender.send_copied(remote, &[b"over the port"]).unwrap();
+        sender.send_copy(b"over the port", remote).unwrap();
         sender.flush().unwrap();
         assert_eq!(codepoints_seen(&mut raw, 1), [expected]);
-        sender.send_copied(remote, &[&[7; 2000]]).unwrap(); // the kernel makes fragments of it
+        sender.send_copy(&[7; 2000], remote).unwrap(); // the kernel makes fragments of it
         assert_eq!(codepoints_seen(&mut raw, 2), [expected; 2]);
-        assert_eq!((sender.sent().over_port, sender.sent().through_kernel()), (1, 1));
+        let stats = sender.stats().unwrap();
+        assert_eq!((stats["over_port"], stats["through_kernel"]), (1, 1));
     }
 }

@@ -2,8 +2,8 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use nocopy::udp::{Message, Method, OpenError, Sender, Socket, over_port};
-use nocopy::{Buffer, Cause, Port};
+use nocopy::udp::{Message, Method, OpenError, Sender, Socket};
+use nocopy::{Buffer, Cause, Pool, Port};
 use nocopy_lab::Lab;
 use nocopy_lab::patience::{uninterrupted, wait_until};
 
@@ -17,11 +17,9 @@ fn sender(lab: &Lab, method: Option<Method>) -> Sender {
     let end = lab.left();
     end.namespace().run(|| {
         let local = SocketAddr::new(end.ipv4().into(), 0);
-        let settings = over_port::Settings::default();
-        let (_, port) =
-            over_port::Socket::open(Port::builder(end.interface()), local, &settings).unwrap().split();
-        let builder = Socket::builder();
-        method.map_or(builder.clone(), |method| builder.method(method)).over(port).unwrap()
+        let builder = Socket::builder().port(Port::builder(end.interface()));
+        let builder = method.map_or(builder.clone(), |method| builder.method(method));
+        builder.bind(local).unwrap().split().1
     })
 }
 
@@ -38,7 +36,7 @@ fn pattern(number: usize, bytes: usize) -> Vec<u8> {
 }
 
 /// Memory of every kind, by its number; what was to be sent is the pattern of that number.
-fn message(sender: &mut Sender, number: usize) -> Message {
+fn message(sender: &mut Sender, pool: &Pool, number: usize) -> Message {
     let bytes = pattern(number, 100 + number * 6);
     let filled = |buffer: Option<Buffer>| {
         let mut buffer = buffer?;
@@ -46,8 +44,8 @@ fn message(sender: &mut Sender, number: usize) -> Message {
         Some(Message::from(buffer))
     };
     let of_kind = match number % 4 {
-        0 => filled(sender.frame()),
-        1 => filled(sender.buffer()),
+        0 => filled(sender.buffer()),
+        1 => filled(pool.take()),
         2 => Some(Message::gathered([bytes[..8].to_vec().into(), bytes[8..].to_vec().into()])),
         _ => None,
     };
@@ -60,11 +58,12 @@ fn every_kind_of_memory_arrives_by_every_way() {
         let lab = lab!();
         let (receiver, to) = receiver(&lab);
         let mut sender = sender(&lab, method);
+        let pool = Pool::new(64, 4096).unwrap();
         let mut all = 0;
         for number in 0..COUNT {
-            let message = message(&mut sender, number);
+            let message = message(&mut sender, &pool, number);
             all += message.bytes() as u64;
-            sender.send_to(message, to).unwrap();
+            sender.send(message, to).unwrap();
             if number % 20 == 19 {
                 sender.flush().unwrap();
             }
@@ -78,16 +77,16 @@ fn every_kind_of_memory_arrives_by_every_way() {
             let found = missing.iter().position(|expected| bytes[..length] == *expected);
             missing.swap_remove(found.expect("as it was sent, and once"));
         }
-        let (tally, counters) = (sender.ledger(), sender.counters());
+        let (tally, counters) = (sender.ledger(), sender.stats().unwrap());
         assert_eq!((tally.datagrams(), tally.bytes()), (COUNT as u64, all), "{method:?}: {tally}");
-        assert_eq!((counters.sent, counters.refused), (COUNT as u64, 0), "{method:?}");
+        assert_eq!((counters.moved, counters["refused"]), (COUNT as u64, 0), "{method:?}");
         if method == Some(Method::Xdp) {
             let by_kernel = tally.copied_bytes(Cause::SocketCall);
             assert!(tally.copied_bytes(Cause::XdpCopyMode) > 0, "frames go as they are: {tally}");
             assert!(tally.copied_bytes(Cause::Slice) > 0, "the rest was copied into frames: {tally}");
             assert!(by_kernel < all / 4, "only until the neighbour is known: {tally}");
         }
-        let port = sender.port().expect("it has one").port().balance();
+        let port = sender.port().expect("it has one").balance();
         assert!(port.is_whole() && port.yours == 0 && port.lent_tx == 0, "{method:?}: {port}");
     }
 }
@@ -100,12 +99,10 @@ fn a_ring_that_is_full_empties_itself() {
     let mut sender = end.namespace().run(|| {
         let port = Port::builder(end.interface()).ring_sizes(64, 64).frame_count(64, 64);
         let local = SocketAddr::new(end.ipv4().into(), 0);
-        let (_, port) =
-            over_port::Socket::open(port, local, &over_port::Settings::default()).unwrap().split();
-        Socket::builder().method(Method::Xdp).over(port).unwrap()
+        Socket::builder().method(Method::Xdp).port(port).bind(local).unwrap().split().1
     });
     for number in 0..1000_usize {
-        sender.send_to(Buffer::from(number.to_be_bytes().to_vec()), to).unwrap();
+        sender.send(Buffer::from(number.to_be_bytes().to_vec()), to).unwrap();
     }
     sender.flush().unwrap();
     let mut bytes = [0; 16];
@@ -123,16 +120,16 @@ fn a_flush_does_not_wait_for_frames_that_the_program_has() {
     let mut sender = sender(&lab, Some(Method::Xdp));
     // Until the neighbour is known no frame is needed.
     wait_until("the port is the way", || {
-        sender.send_to(Buffer::from(vec![0; 8]), to).unwrap();
+        sender.send(Buffer::from(vec![0; 8]), to).unwrap();
         sender.flush().unwrap();
         assert_eq!(uninterrupted(|| receiver.recv(&mut [0; 16])).expect("it arrived"), 8);
-        sender.port().is_some_and(|port| port.sent().over_port > 0)
+        sender.stats().unwrap()["over_port"] > 0
     });
     assert!(sender.drain(PATIENCE).unwrap());
-    let held: Vec<Buffer> = std::iter::from_fn(|| sender.frame()).collect();
-    sender.send_to(Buffer::from(vec![1; 100]), to).unwrap();
+    let held: Vec<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
+    sender.send(Buffer::from(vec![1; 100]), to).unwrap();
     assert!(sender.try_flush().unwrap(), "the kernel's own ways need no frame");
-    sender.send_to(Buffer::from(vec![1; 100]), to).unwrap();
+    sender.send(Buffer::from(vec![1; 100]), to).unwrap();
     sender.flush().unwrap();
     drop(held);
     for _ in 0..2 {
@@ -154,22 +151,22 @@ fn completions_and_errors_are_told_while_the_port_receives() {
     let end = lab.left();
     let (local, mut half, mut sender) = end.namespace().run(|| {
         let local = SocketAddr::new(end.ipv4().into(), 0);
-        let settings = over_port::Settings::default();
-        let socket = over_port::Socket::open(Port::builder(end.interface()), local, &settings).unwrap();
-        let local = socket.local_address();
-        let (half, port) = socket.split();
-        (local, half, Socket::builder().method(Method::ZeroCopy).over(port).unwrap())
+        let builder = Socket::builder().method(Method::ZeroCopy).port(Port::builder(end.interface()));
+        let socket = builder.bind(local).unwrap();
+        let local = socket.local_address().unwrap();
+        let (half, sender) = socket.split();
+        (local, half, sender)
     });
     // One error for each datagram, however soon after another.
     lab.right().namespace().run(|| std::fs::write("/proc/sys/net/ipv4/icmp_ratelimit", "0").unwrap());
     let at_the_socket = Observed::udp_socket(end, local);
-    // A free buffer at hand: without one the sender looks for completions with every call, and finds all before the half does.
-    let buffer = sender.buffer().unwrap();
-    sender.recycle(buffer);
+    // Free buffers at hand: without any the sender looks for completions with every call, and finds all before the half does.
+    let buffers: Vec<Buffer> = std::iter::from_fn(|| sender.buffer()).collect();
+    buffers.into_iter().for_each(|buffer| sender.recycle(buffer));
     let nobody = SocketAddr::new(to.ip(), 9);
     for number in 0..5 {
         for to in [to, nobody] {
-            sender.send_to(Buffer::from(pattern(number, 1000)), to).unwrap();
+            sender.send(Buffer::from(pattern(number, 1000)), to).unwrap();
         }
         sender.flush().unwrap();
         assert_eq!(uninterrupted(|| receiver.recv(&mut [0; 2000])).expect("it arrived"), 1000);
@@ -184,5 +181,5 @@ fn completions_and_errors_are_told_while_the_port_receives() {
     assert!(sender.drain(PATIENCE).unwrap(), "a completion was lost: {} in flight", sender.in_flight());
     let errors: Vec<_> = sender.errors().collect();
     assert!(!errors.is_empty() && errors.iter().all(|error| error.to == Some(nobody)), "{errors:?}");
-    assert_eq!(sender.counters().peer_errors, errors.len() as u64);
+    assert_eq!(sender.stats().unwrap()["peer_errors"], errors.len() as u64);
 }

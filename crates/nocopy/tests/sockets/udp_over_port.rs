@@ -14,8 +14,8 @@ use crate::common;
 use crate::common::waiting::Observed;
 use crate::common::{PATIENCE, lab};
 use nocopy::port::PortBuilder;
-use nocopy::udp::over_port::{OpenError, Payload, RejectedReason, Sender, Settings, Socket};
-use nocopy::{Cause, Chain, Evidence, Frame, Mode, Port};
+use nocopy::udp::{Builder, Message, Method, OpenError, Sender, Socket};
+use nocopy::{Buffer, Cause, Evidence, Mode, Port, Reason};
 use nocopy_lab::patience::uninterrupted;
 use nocopy_lab::{End, Lab};
 use nocopy_proto::UdpChecksum;
@@ -69,13 +69,18 @@ fn addresses(lab: &Lab, ipv6: bool) -> (SocketAddr, SocketAddr) {
     (SocketAddr::new(pair.0, port), SocketAddr::new(pair.1, port + 1))
 }
 
+/// A socket that sends by the port whatever it can.
+fn xdp() -> Builder {
+    Socket::builder().method(Method::Xdp)
+}
+
 fn open(
     end: &End,
     local: SocketAddr,
-    settings: &Settings,
+    builder: Builder,
     set: impl FnOnce(PortBuilder) -> PortBuilder + Send,
 ) -> Result<Socket, OpenError> {
-    end.namespace().run(|| Socket::open(set(Port::builder(end.interface())), local, settings))
+    end.namespace().run(|| builder.port(set(Port::builder(end.interface()))).bind(local))
 }
 
 fn ordinary(end: &End, address: SocketAddr) -> UdpSocket {
@@ -97,29 +102,26 @@ fn expect(socket: &UdpSocket, from: SocketAddr, expected: &[u8], what: &str) {
     assert!(buffer[..bytes] == *expected, "{what}: {bytes} B came for {}", expected.len());
 }
 
-fn filled(sender: &mut Sender, payload: &[u8]) -> Frame {
-    let mut frame = sender.frame().expect("a free frame");
-    frame.fill(payload).expect("fits");
-    frame
+fn filled(sender: &mut Sender, payload: &[u8]) -> Buffer {
+    let mut buffer = sender.buffer().expect("a free buffer");
+    assert!(buffer.is_frame());
+    buffer.fill(payload).expect("fits");
+    buffer
 }
 
 /// Receives so many datagrams.
-fn receive(socket: &mut Socket, count: usize) -> Vec<(SocketAddr, IpAddr, Payload)> {
+fn receive(socket: &mut Socket, count: usize) -> Vec<(SocketAddr, IpAddr, Buffer)> {
     let mut received = Vec::new();
     let give_up = Instant::now() + PATIENCE;
     while received.len() < count {
         if Instant::now() >= give_up {
             let receiver = socket.receiver();
-            let (what, dropped) = (receiver.received(), receiver.strays_dropped());
-            panic!(
-                "only {} of {count} came ({}): {what:?}, {dropped:?}, {:?}",
-                received.len(),
-                receiver.port().ledger(),
-                receiver.port().stats()
-            );
+            let what = receiver.stats().unwrap();
+            panic!("only {} of {count} came: {what}", received.len());
         }
         for datagram in socket.receiver().receive_timeout(PATIENCE).unwrap() {
-            received.push((datagram.from(), datagram.to(), datagram.take()));
+            let to = datagram.local().unwrap().address;
+            received.push((datagram.from(), to, datagram.take().into()));
         }
     }
     received
@@ -129,10 +131,13 @@ fn receive(socket: &mut Socket, count: usize) -> Vec<(SocketAddr, IpAddr, Payloa
 fn close(end: &End, socket: Socket) {
     let (receiver, mut sender) = socket.split();
     assert!(sender.drain(PATIENCE).unwrap(), "frames stuck with the kernel");
-    receiver.port().balance();
-    let balance = sender.port().balance();
+    receiver.port().unwrap().balance();
+    let balance = sender.port().unwrap().balance();
     assert!(balance.is_whole() && balance.yours == 0 && balance.lent_tx == 0, "{balance}");
-    assert_eq!(receiver.port().stats().unwrap().faults + sender.port().stats().unwrap().faults, 0);
+    assert_eq!(
+        receiver.port().unwrap().stats().unwrap().faults + sender.port().unwrap().stats().unwrap().faults,
+        0
+    );
     drop((receiver, sender));
     assert!(soon(|| end.xdp_program().unwrap().is_none()), "a program stayed on the interface");
 }
@@ -160,7 +165,7 @@ struct Noticed(u64);
 
 impl Noticed {
     fn by(socket: &mut Socket) -> Self {
-        Self(socket.sender().sent().announced_changes)
+        Self(socket.sender().stats().unwrap()["announced_changes"])
     }
 
     /// One more was announced since, and heeded.
@@ -185,12 +190,11 @@ fn datagrams_go_both_ways_with_an_ordinary_socket() {
             }
             let what = format!("{mode}, ipv6 {ipv6}, {checksum:?}");
             let (local, remote) = addresses(&lab, ipv6);
-            let mut settings = Settings::default();
-            settings.checksum = checksum;
             let metadata = checksum == UdpChecksum::Offloaded && mode != Mode::PacketRing;
-            let mut socket =
-                open(lab.left(), local, &settings, |port| port.mode(mode).send_metadata(metadata))
-                    .expect(&what);
+            let mut socket = open(lab.left(), local, xdp().checksum(checksum), |port| {
+                port.mode(mode).send_metadata(metadata)
+            })
+            .expect(&what);
             let peer = ordinary(lab.right(), remote);
             let longest = if ipv6 { 1452 } else { 1472 };
             let lengths = [0, 1, 17, 18, 19, 512, longest - 1, longest];
@@ -201,32 +205,26 @@ fn datagrams_go_both_ways_with_an_ordinary_socket() {
 }
 
 fn exchange(socket: &mut Socket, peer: &UdpSocket, lengths: &[usize], what: &str) {
-    let (local, remote) = (socket.local_address(), peer.local_addr().unwrap());
+    let (local, remote) = (socket.local_address().unwrap(), peer.local_addr().unwrap());
     let sender = socket.sender();
     for (number, bytes) in lengths.iter().enumerate() {
         let payload = payload(number, *bytes);
         let frame = filled(sender, &payload);
         sender.send(frame, remote).expect(what);
-        sender.send_copied(remote, &[&payload[..bytes / 3], &[], &payload[bytes / 3..]]).expect(what);
-        let mut drafts = sender.drafts(remote, 1, *bytes).expect(what);
-        assert_eq!(drafts.left(), 1);
-        let mut draft = drafts.next_draft().unwrap();
-        draft.copy_from_slice(&payload);
-        draft.truncate(usize::MAX);
-        draft.queue().unwrap();
+        sender.send_copy(&payload, remote).expect(what);
     }
     sender.flush().unwrap();
     for (number, bytes) in lengths.iter().enumerate() {
-        (0..3).for_each(|_| expect(peer, local, &payload(number, *bytes), what));
+        (0..2).for_each(|_| expect(peer, local, &payload(number, *bytes), what));
     }
     let (count, bytes) = (lengths.len() as u64, lengths.iter().sum::<usize>() as u64);
-    let sent = sender.sent();
-    assert_eq!((sent.over_port, sent.over_port_bytes), (3 * count, 3 * bytes), "{what}");
-    assert_eq!((sent.through_kernel(), sent.through_kernel_bytes), (0, 0), "{what}: {sent:?}");
+    let sent = sender.stats().unwrap();
+    assert_eq!((sent["over_port"], sent["over_port_bytes"]), (2 * count, 2 * bytes), "{what}");
+    assert_eq!((sent["through_kernel"], sent["through_kernel_bytes"]), (0, 0), "{what}: {sent:?}");
 
-    let (ledger, evidence) = (sender.ledger(), sender.port().explain().evidence);
-    assert_eq!((ledger.datagrams(), ledger.bytes()), (3 * count, 3 * bytes), "{what}");
-    let expected = [(evidence, 2 * bytes), (Evidence::Copied(Cause::Slice), bytes)];
+    let (ledger, evidence) = (sender.ledger(), sender.port().unwrap().explain().evidence);
+    assert_eq!((ledger.datagrams(), ledger.bytes()), (2 * count, 2 * bytes), "{what}");
+    let expected = [(evidence, bytes), (Evidence::Copied(Cause::Slice), bytes)];
     assert!(ledger.entries().eq(expected), "{what}: {ledger}");
 
     for (number, bytes) in lengths.iter().enumerate() {
@@ -235,20 +233,23 @@ fn exchange(socket: &mut Socket, peer: &UdpSocket, lengths: &[usize], what: &str
     for (number, (from, to, came)) in receive(socket, lengths.len()).into_iter().enumerate() {
         assert_eq!((from, to), (remote, local.ip()), "{what}");
         assert!(*came == payload(number, lengths[number]), "{what}: {} B", came.len());
-        assert!(matches!(came, Payload::Frame(_)), "{what}");
+        assert!(came.is_frame(), "{what}");
     }
-    let received = socket.receiver().received();
-    assert_eq!((received.over_port, received.over_port_bytes), (count, bytes), "{what}");
+    let received = socket.receiver().stats().unwrap();
+    assert_eq!((received["over_port"], received["over_port_bytes"]), (count, bytes), "{what}");
     assert_eq!(
-        (received.strays, received.bad_checksums, received.to_host, received.lost),
+        (received["strays"], received["bad_checksums"], received["to_host"], received["lost"]),
         (0, 0, 0, 0),
         "{what}"
     );
-    assert_eq!(received.unfinished_checksums, count, "{what}: veth finishes none");
+    assert_eq!(received["unfinished_checksums"], count, "{what}: veth finishes none");
     assert!(socket.receiver().ledger().entries().eq([(evidence, bytes)]), "{what}");
     let mode_drops = if evidence == Evidence::Copied(Cause::PacketRing) { count } else { 0 };
-    assert!(soon(|| socket.receiver().strays_dropped().unwrap() >= mode_drops), "{what}: the host's copies");
-    assert_eq!(socket.receiver().strays_dropped().unwrap(), mode_drops, "{what}: the host's copies");
+    assert!(
+        soon(|| socket.receiver().stats().unwrap()["sk_drops"] >= mode_drops),
+        "{what}: the host's copies"
+    );
+    assert_eq!(socket.receiver().stats().unwrap()["sk_drops"], mode_drops, "{what}: the host's copies");
     assert!(socket.receiver().try_receive().unwrap().next().is_none(), "{what}: something came twice");
 }
 
@@ -257,15 +258,15 @@ fn exchange(socket: &mut Socket, peer: &UdpSocket, lengths: &[usize], what: &str
 fn a_received_payload_is_sent_on_in_its_frame() {
     let lab = lab!();
     let (local, remote) = addresses(&lab, false);
-    let mut socket =
-        open(lab.left(), local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let mut socket = open(lab.left(), local, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
     let peer = ordinary(lab.right(), remote);
     for round in 0..50 {
         let payload = payload(round, round * 29);
         peer.send_to(&payload, local).unwrap();
-        let (from, _, Payload::Frame(frame)) = receive(&mut socket, 1).remove(0) else { panic!("copied") };
+        let (from, _, came) = receive(&mut socket, 1).remove(0);
+        let frame = came.into_frame().expect("not copied");
         assert_eq!(frame.headroom_bytes(), 256 + 42);
-        socket.sender().send(frame, from).unwrap();
+        socket.sender().send(Buffer::from(frame), from).unwrap();
         socket.sender().flush().unwrap();
         expect(&peer, local, &payload, "echo");
     }
@@ -277,8 +278,7 @@ fn a_received_payload_is_sent_on_in_its_frame() {
 fn damaged_datagrams_are_counted_and_lost() {
     let lab = lab!();
     let (local, remote) = addresses(&lab, false);
-    let mut socket =
-        open(lab.left(), local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let mut socket = open(lab.left(), local, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
     let mut other = common::open_with(lab.right(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
     let flow = nocopy_proto::UdpFrame {
         source_mac: nocopy_proto::MacAddress(lab.right().mac()),
@@ -312,12 +312,15 @@ fn damaged_datagrams_are_counted_and_lost() {
         assert_eq!(received[0].2[99 - 42], 0x10, "without checksum nobody knows");
         drop(received);
         let give_up = Instant::now() + PATIENCE;
-        while socket.receiver().received().to_host < 2 && Instant::now() < give_up {
+        while socket.receiver().stats().unwrap()["to_host"] < 2 && Instant::now() < give_up {
             let _ = socket.receiver().receive_timeout(Duration::from_millis(20)).unwrap().count();
         }
     });
-    let received = socket.receiver().received();
-    assert_eq!((received.over_port, received.bad_checksums, received.to_host, received.lost), (1, 1, 2, 0));
+    let received = socket.receiver().stats().unwrap();
+    assert_eq!(
+        (received["over_port"], received["bad_checksums"], received["to_host"], received["lost"]),
+        (1, 1, 2, 0)
+    );
     close(lab.left(), socket);
 }
 
@@ -331,9 +334,7 @@ fn groups_are_sent_to_and_received_from() {
         let (local, remote) = addresses(&lab, ipv6);
         let (v4, v6): (Ipv4Addr, Ipv6Addr) = ("239.77.1.2".parse().unwrap(), "ff05::77:1".parse().unwrap());
         let group: IpAddr = if ipv6 { v6.into() } else { v4.into() };
-        let mut settings = Settings::default();
-        settings.groups = vec![group];
-        let mut socket = open(left, local, &settings, |port| port.mode(mode)).unwrap();
+        let mut socket = open(left, local, xdp().group(group), |port| port.mode(mode)).unwrap();
         let member = ordinary(lab.right(), SocketAddr::new(group, local.port()));
         let peer = ordinary(lab.right(), remote);
         let index = lab.right().index();
@@ -348,11 +349,14 @@ fn groups_are_sent_to_and_received_from() {
             }
         });
         let what = format!("{mode}, {group}");
-        socket.sender().send_copied(SocketAddr::new(group, local.port()), &[b"to all of us"]).expect(&what);
+        socket.sender().send_copy(b"to all of us", SocketAddr::new(group, local.port())).expect(&what);
         socket.sender().flush().unwrap();
         expect(&member, local, b"to all of us", &what);
         assert_eq!(
-            (socket.sender().sent().over_port, socket.sender().sent().through_kernel()),
+            (
+                socket.sender().stats().unwrap()["over_port"],
+                socket.sender().stats().unwrap()["through_kernel"]
+            ),
             (1, 0),
             "{what}"
         );
@@ -375,7 +379,7 @@ fn groups_are_sent_to_and_received_from() {
         assert_eq!((&*received[1].2, received[1].1), (&b"to you alone"[..], local.ip()), "{what}");
         drop(received);
         assert_eq!(
-            (socket.receiver().received().over_port, socket.receiver().received().strays),
+            (socket.receiver().stats().unwrap()["over_port"], socket.receiver().stats().unwrap()["strays"]),
             (2, 0),
             "{what}"
         );
@@ -387,27 +391,31 @@ fn groups_are_sent_to_and_received_from() {
 
 /// A program on the same host sends to the group.
 fn heard_from_this_host(end: &End, socket: &mut Socket, group: IpAddr, what: &str) {
-    let local = socket.local_address();
+    let local = socket.local_address().unwrap();
     let here = ordinary(end, SocketAddr::new(local.ip(), local.port() + 7));
     end.namespace().run(|| match group {
         IpAddr::V4(_) => socket2::SockRef::from(&here).set_multicast_if_v4(&end.ipv4()).unwrap(),
         IpAddr::V6(_) => socket2::SockRef::from(&here).set_multicast_if_v6(end.index()).unwrap(),
     });
-    let before = socket.receiver().received().strays;
+    let before = socket.receiver().stats().unwrap()["strays"];
     here.send_to(b"to us", SocketAddr::new(group, local.port())).unwrap();
     let (from, to, came) = receive(socket, 1).remove(0);
     assert_eq!((from, to, &*came), (here.local_addr().unwrap(), group, &b"to us"[..]), "{what}");
-    assert_eq!(socket.receiver().received().strays, before + 1, "{what}");
+    assert_eq!(socket.receiver().stats().unwrap()["strays"], before + 1, "{what}");
 }
 
 /// Sends numbered datagrams, one a flush, until one goes over the port; returns how many there were.
 fn until_over_port(socket: &mut Socket, to: SocketAddr, number: &mut u32) -> u32 {
     let first = *number;
-    let before = socket.sender().sent().over_port;
+    let before = socket.sender().stats().unwrap()["over_port"];
     let give_up = Instant::now() + PATIENCE;
-    while socket.sender().sent().over_port == before {
-        assert!(Instant::now() < give_up, "nothing goes over the port: {:?}", socket.sender().sent());
-        socket.sender().send_copied(to, &[&number.to_be_bytes()]).unwrap();
+    while socket.sender().stats().unwrap()["over_port"] == before {
+        assert!(
+            Instant::now() < give_up,
+            "nothing goes over the port: {:?}",
+            socket.sender().stats().unwrap()
+        );
+        socket.sender().send_copy(&number.to_be_bytes(), to).unwrap();
         socket.sender().flush().unwrap();
         *number += 1;
         std::thread::sleep(Duration::from_millis(2));
@@ -436,13 +444,13 @@ fn neighbours_are_resolved_by_the_kernel_and_followed_when_they_move() {
     let (local, remote) = addresses(&lab, false);
     ip(left, "neighbour flush all nud permanent");
     ip(left, "neighbour flush all");
-    let mut socket = open(left, local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let mut socket = open(left, local, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
     let peer = ordinary(right, remote);
     let mut number = 0;
     let count = until_over_port(&mut socket, remote, &mut number);
-    let sent = socket.sender().sent();
-    assert_eq!((sent.unresolved, sent.over_port), (u64::from(count) - 1, 1), "{sent:?}");
-    assert!(sent.unresolved >= 1);
+    let sent = socket.sender().stats().unwrap();
+    assert_eq!((sent["unresolved"], sent["over_port"]), (u64::from(count) - 1, 1), "{sent:?}");
+    assert!(sent["unresolved"] >= 1);
     assert_eq!(
         numbers(&peer, number - 1).len(),
         count as usize,
@@ -455,8 +463,12 @@ fn neighbours_are_resolved_by_the_kernel_and_followed_when_they_move() {
     let (first, mut noticed) = (number, Noticed::by(&mut socket));
     let count = until_over_port(&mut socket, remote, &mut number);
     noticed.assert_more(&mut socket, "a flushed neighbour");
-    let sent = socket.sender().sent();
-    assert_eq!(sent.unresolved + sent.over_port, u64::from(number), "every datagram went one way: {sent:?}");
+    let sent = socket.sender().stats().unwrap();
+    assert_eq!(
+        sent["unresolved"] + sent["over_port"],
+        u64::from(number),
+        "every datagram went one way: {sent:?}"
+    );
     let came = numbers(&peer, number - 1);
     let expected: BTreeSet<u32> = (first..first + count).collect();
     assert_eq!(came, expected, "flushed neighbours are forgotten at once");
@@ -465,12 +477,12 @@ fn neighbours_are_resolved_by_the_kernel_and_followed_when_they_move() {
     ip(right, "link set nc1 address 02:6e:63:00:00:aa");
     ip(left, "neighbour replace 10.77.0.2 lladdr 02:6e:63:00:00:aa dev nc0 nud reachable");
     until_changes_are_asked_for();
-    let before = socket.sender().sent();
-    socket.sender().send_copied(remote, &[&number.to_be_bytes()]).unwrap();
+    let before = socket.sender().stats().unwrap();
+    socket.sender().send_copy(&number.to_be_bytes(), remote).unwrap();
     socket.sender().flush().unwrap();
     noticed.assert_more(&mut socket, "a replaced neighbour");
     assert_eq!(numbers(&peer, number), BTreeSet::from([number]));
-    assert_eq!(socket.sender().sent().over_port, before.over_port + 1);
+    assert_eq!(socket.sender().stats().unwrap()["over_port"], before["over_port"] + 1);
     close(left, socket);
 }
 
@@ -489,15 +501,18 @@ fn a_stale_neighbour_is_confirmed() {
     let left = lab.left();
     let (local, remote) = addresses(&lab, false);
     ip(left, "neighbour replace 10.77.0.2 lladdr 02:6e:63:00:00:02 dev nc0 nud stale");
-    let mut socket = open(left, local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let mut socket = open(left, local, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
     let peer = ordinary(lab.right(), remote);
     assert_eq!(neighbour_state(left), "STALE");
-    socket.sender().send_copied(remote, &[b"hello"]).unwrap();
+    socket.sender().send_copy(b"hello", remote).unwrap();
     socket.sender().flush().unwrap();
     expect(&peer, local, b"hello", "to a stale neighbour");
     let state = neighbour_state(left);
     assert!(["DELAY", "PROBE", "REACHABLE"].contains(&&*state), "{state}");
-    assert_eq!((socket.sender().sent().over_port, socket.sender().sent().through_kernel()), (1, 0));
+    assert_eq!(
+        (socket.sender().stats().unwrap()["over_port"], socket.sender().stats().unwrap()["through_kernel"]),
+        (1, 0)
+    );
     close(left, socket);
 }
 
@@ -511,15 +526,15 @@ fn fragments_are_the_kernels_business_both_ways() {
         let what = format!("{mode}, ipv6 {ipv6}");
         let (local, remote) = addresses(&lab, ipv6);
         left.set_mtu(1500).unwrap();
-        let mut socket = open(left, local, &Settings::default(), |port| port.mode(mode)).unwrap();
+        let mut socket = open(left, local, xdp(), |port| port.mode(mode)).unwrap();
         let peer = ordinary(right, remote);
         let send = |socket: &mut Socket, bytes: usize| {
             until_changes_are_asked_for();
             let payload = payload(bytes, bytes);
-            socket.sender().send_copied(remote, &[&payload]).expect(&what);
+            socket.sender().send_copy(&payload, remote).expect(&what);
             socket.sender().flush().unwrap();
             expect(&peer, local, &payload, &what);
-            (socket.sender().sent().over_port, socket.sender().sent().too_long)
+            (socket.sender().stats().unwrap()["over_port"], socket.sender().stats().unwrap()["too_long"])
         };
         assert_eq!(send(&mut socket, 1452), (1, 0), "{what}");
         assert_eq!(send(&mut socket, 4000), (1, 1), "{what}");
@@ -528,30 +543,30 @@ fn fragments_are_the_kernels_business_both_ways() {
         assert_eq!(send(&mut socket, 1452), (1, 2), "{what}");
         noticed.assert_more(&mut socket, &what);
         assert_eq!(send(&mut socket, 1300), (2, 2), "{what}");
-        assert_eq!(socket.sender().sent().through_kernel_bytes, 4000 + 1452, "{what}");
-        // In place, and owned: the same.
+        assert_eq!(socket.sender().stats().unwrap()["through_kernel_bytes"], 4000 + 1452, "{what}");
+        // In a frame: the same.
         let long = payload(1, 1450);
-        let mut drafts = socket.sender().drafts(remote, 1, 1450).unwrap();
-        let mut draft = drafts.next_draft().unwrap();
-        draft.copy_from_slice(&long);
-        draft.queue().unwrap();
-        drop(drafts);
         let frame = filled(socket.sender(), &long);
         socket.sender().send(frame, remote).unwrap();
-        (0..2).for_each(|_| expect(&peer, local, &long, &what));
-        assert_eq!(socket.sender().sent().too_long, 4, "{what}");
+        socket.sender().flush().unwrap();
+        expect(&peer, local, &long, &what);
+        assert_eq!(socket.sender().stats().unwrap()["too_long"], 3, "{what}");
 
         left.set_mtu(1500).unwrap(); // a veth takes no more than that
         let long = payload(2, 4000);
         peer.send_to(&long, local).unwrap();
         let (from, to, came) = receive(&mut socket, 1).remove(0);
         assert_eq!((from, to), (remote, local.ip()), "{what}");
-        assert!(*came == long && matches!(came, Payload::Bytes(_)), "{what}");
-        let received = socket.receiver().received();
-        assert_eq!((received.over_port, received.strays, received.stray_bytes), (0, 1, 4000), "{what}");
+        assert!(*came == long && !came.is_frame(), "{what}");
+        let received = socket.receiver().stats().unwrap();
+        assert_eq!(
+            (received["over_port"], received["strays"], received["stray_bytes"]),
+            (0, 1, 4000),
+            "{what}"
+        );
         let by_call = Evidence::Copied(Cause::SocketCall);
         assert!(socket.receiver().ledger().entries().eq([(by_call, 4000)]), "{what}");
-        let kernel_bytes = socket.sender().sent().through_kernel_bytes;
+        let kernel_bytes = socket.sender().stats().unwrap()["through_kernel_bytes"];
         assert_eq!(socket.sender().ledger().copied_bytes(Cause::SocketCall), kernel_bytes, "{what}");
         close(left, socket);
     }
@@ -565,21 +580,21 @@ fn without_the_privilege_the_kernel_confirms_by_sending() {
     let left = lab.left();
     let (local, remote) = addresses(&lab, false);
     ip(left, "neighbour replace 10.77.0.2 lladdr 02:6e:63:00:00:02 dev nc0 nud stale");
-    let mut socket = open(left, local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let mut socket = open(left, local, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
     let peer = ordinary(lab.right(), remote);
     left.namespace().run(|| {
         let mut sets = capabilities(None).unwrap(); // of this thread, which ends with this block
         sets.effective.remove(CapabilitySet::NET_ADMIN);
         set_capabilities(None, sets).unwrap();
         for text in [&b"one"[..], b"two"] {
-            socket.sender().send_copied(remote, &[text]).unwrap();
+            socket.sender().send_copy(text, remote).unwrap();
             socket.sender().flush().unwrap();
             expect(&peer, local, text, "to a stale neighbour");
         }
     });
     assert_ne!(neighbour_state(left), "STALE");
-    let sent = socket.sender().sent();
-    assert_eq!((sent.confirming, sent.over_port, sent.through_kernel()), (1, 1, 1));
+    let sent = socket.sender().stats().unwrap();
+    assert_eq!((sent["confirming"], sent["over_port"], sent["through_kernel"]), (1, 1, 1));
     close(left, socket);
 }
 
@@ -589,7 +604,7 @@ fn other_queues_are_the_kernels() {
     let lab = lab!(Lab::builder().queues(2));
     for mode in MODES {
         let (local, remote) = addresses(&lab, false);
-        let mut socket = open(lab.left(), local, &Settings::default(), |port| port.mode(mode)).unwrap();
+        let mut socket = open(lab.left(), local, xdp(), |port| port.mode(mode)).unwrap();
         // The sender's card spreads flows over its queues, and a veth delivers on the same one.
         let mut came = Vec::new();
         let mut peers = Vec::new();
@@ -611,11 +626,11 @@ fn other_queues_are_the_kernels() {
         }
         assert!(counts.len() == 32 && counts.values().all(|count| *count == 4), "{mode}: {counts:?}");
         assert!(!socket.receiver().arm().unwrap(), "{mode}: something came twice");
-        let received = socket.receiver().received();
+        let received = socket.receiver().stats().unwrap();
         // A veth notes the queue of what it delivers for the driver's own program only: others see all on queue 0.
         let spread = mode == Mode::XdpCopyNative;
-        assert!(received.over_port > 0 && (received.strays > 0 || !spread), "{mode}: {received:?}");
-        assert_eq!(received.over_port + received.strays, 128, "{mode}");
+        assert!(received["over_port"] > 0 && (received["strays"] > 0 || !spread), "{mode}: {received:?}");
+        assert_eq!(received["over_port"] + received["strays"], 128, "{mode}");
         close(lab.left(), socket);
     }
 }
@@ -628,9 +643,9 @@ fn all_queues_have_one_address() {
         let (local, remote) = addresses(&lab, false);
         let mut sockets = lab.left().namespace().run(|| {
             let port = Port::builder(lab.left().interface()).mode(mode);
-            Socket::open_queues(port, local, &Settings::default()).expect("opened")
+            xdp().port(port).bind_queues(local).expect("opened")
         });
-        assert!(sockets.len() == 2 && sockets.iter().all(|socket| socket.local_address() == local));
+        assert!(sockets.len() == 2 && sockets.iter().all(|socket| socket.local_address().unwrap() == local));
         let peers: Vec<UdpSocket> =
             (0..32).map(|flow| ordinary(lab.right(), SocketAddr::new(remote.ip(), 8000 + flow))).collect();
         for (flow, peer) in (0..32_u16).zip(&peers) {
@@ -645,14 +660,15 @@ fn all_queues_have_one_address() {
             came.len() >= 96
         });
         assert!(all_came && came.len() == 96, "{mode}: {} came", came.len());
-        let counts = sockets.iter_mut().map(|socket| socket.receiver().received());
+        let counts = sockets.iter_mut().map(|socket| socket.receiver().stats().unwrap());
         let (over_port, strays): (Vec<u64>, Vec<u64>) =
-            counts.map(|received| (received.over_port, received.strays)).unzip();
+            counts.map(|received| (received["over_port"], received["strays"])).unzip();
         assert_eq!((over_port.iter().sum(), strays.iter().sum()), (96_u64, 0_u64), "{mode}");
         // A veth notes the queue for the driver's own program only: others see all on queue 0.
         assert!(mode != Mode::XdpCopyNative || over_port.iter().all(|count| *count > 0), "{over_port:?}");
         for (queue, from, payload) in came {
-            let Payload::Frame(frame) = payload else { panic!("{mode}: copied") };
+            let frame = Buffer::from(payload);
+            assert!(frame.is_frame(), "{mode}: copied");
             let sender = sockets[1 - queue].sender();
             sender.send(frame, from).unwrap();
             sender.flush().unwrap();
@@ -669,7 +685,7 @@ fn all_queues_have_one_address() {
             })
         });
         assert!(came, "{mode}: fragments were lost");
-        let area = sockets[0].area().clone();
+        let area = sockets[0].sender().port().unwrap().area().clone();
         assert!(sockets.iter_mut().all(|socket| socket.sender().drain(PATIENCE).unwrap()));
         drop(sockets);
         let balance = area.balance();
@@ -691,15 +707,18 @@ fn link_local_addresses_have_an_interface() {
         SocketAddr::V6(std::net::SocketAddrV6::new(address.parse().unwrap(), port, 0, scope))
     };
     let local = address("fe80::77:1", port, left.index());
-    let mut socket = open(left, local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let mut socket = open(left, local, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
     let peer = ordinary(right, address("fe80::77:2", port + 1, right.index()));
     peer.send_to(b"hello", address("fe80::77:1", port, right.index())).unwrap();
     let (from, _, came) = receive(&mut socket, 1).remove(0);
     assert_eq!((from, &*came), (address("fe80::77:2", port + 1, left.index()), &b"hello"[..]));
-    socket.sender().send_copied(from, &[b"hello back"]).unwrap();
+    socket.sender().send_copy(b"hello back", from).unwrap();
     socket.sender().flush().unwrap();
     expect(&peer, address("fe80::77:1", port, right.index()), b"hello back", "link-local");
-    assert_eq!((socket.sender().sent().over_port, socket.sender().sent().through_kernel()), (1, 0));
+    assert_eq!(
+        (socket.sender().stats().unwrap()["over_port"], socket.sender().stats().unwrap()["through_kernel"]),
+        (1, 0)
+    );
     drop(came);
     close(left, socket);
 }
@@ -709,8 +728,8 @@ fn halves_go_to_threads() {
     fn goes<T: Send>() {}
     goes::<Socket>();
     goes::<Sender>();
-    goes::<nocopy::udp::over_port::Receiver>();
-    goes::<Payload>();
+    goes::<nocopy::udp::Receiver>();
+    goes::<nocopy::udp::OwnedDatagram>();
 }
 
 /// A route that moves is followed: to another host, away, onto another interface, to nowhere.
@@ -722,11 +741,11 @@ fn routes_are_followed() {
     ip(right, "address add 10.9.0.1/32 dev lo");
     ip(left, "route add 10.9.0.0/16 via 10.77.0.2");
     let far: SocketAddr = "10.9.0.1:7201".parse().unwrap();
-    let mut socket = open(left, local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let mut socket = open(left, local, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
     let peer = ordinary(right, far);
     let send = |socket: &mut Socket, text: &[u8]| {
         until_changes_are_asked_for();
-        let sent = socket.sender().send_copied(far, &[text]);
+        let sent = socket.sender().send_copy(text, far);
         socket.sender().flush().unwrap();
         sent
     };
@@ -739,18 +758,18 @@ fn routes_are_followed() {
     ip(left, "route change blackhole 10.9.0.0/16");
     let refused = send(&mut socket, b"nowhere").unwrap_err();
     noticed.assert_more(&mut socket, "a route to nowhere");
-    assert!(matches!(refused, RejectedReason::Route(_)), "{refused}");
+    assert!(matches!(refused, Reason::System(_)), "{refused}");
     ip(left, "route delete blackhole 10.9.0.0/16");
-    assert!(matches!(send(&mut socket, b"nowhere").unwrap_err(), RejectedReason::Route(_)));
+    assert!(matches!(send(&mut socket, b"nowhere").unwrap_err(), Reason::System(_)));
     ip(left, "route add 10.9.0.0/16 via 10.77.0.2 mtu 600");
     send(&mut socket, b"back again").unwrap();
     expect(&peer, local, b"back again", "routed again");
     let long = payload(1, 1000);
     send(&mut socket, &long).unwrap();
     expect(&peer, local, &long, "the route's MTU");
-    let sent = socket.sender().sent();
+    let sent = socket.sender().stats().unwrap();
     assert_eq!(
-        (sent.over_port, sent.other_interface, sent.too_long, sent.through_kernel()),
+        (sent["over_port"], sent["other_interface"], sent["too_long"], sent["through_kernel"]),
         (2, 1, 1, 2),
         "{sent:?}"
     );
@@ -764,48 +783,29 @@ fn this_host_is_reached_through_the_kernel() {
     for mode in MODES {
         let left = lab.left();
         let (local, _) = addresses(&lab, false);
-        let mut socket = open(left, local, &Settings::default(), |port| port.mode(mode)).unwrap();
+        let mut socket = open(left, local, xdp(), |port| port.mode(mode)).unwrap();
         let here = ordinary(left, SocketAddr::new(local.ip(), local.port() + 1));
-        socket.sender().send_copied(here.local_addr().unwrap(), &[b"hello, ", b"self"]).unwrap();
+        socket.sender().send_copy(b"hello, self", here.local_addr().unwrap()).unwrap();
         expect(&here, local, b"hello, self", "to this host");
         here.send_to(b"hello back", local).unwrap();
         let (from, _, came) = receive(&mut socket, 1).remove(0);
         assert_eq!((from, &*came), (here.local_addr().unwrap(), &b"hello back"[..]));
-        let refused = socket.sender().send_copied("10.77.0.255:9".parse().unwrap(), &[b"all"]).unwrap_err();
-        let RejectedReason::Kernel(error) = refused else { panic!("{refused}") };
+        let refused = socket.sender().send_copy(b"all", SocketAddr::from(([10, 77, 0, 255], 9))).unwrap_err();
+        let Reason::System(error) = refused else { panic!("{refused}") };
         assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "the kernel wants SO_BROADCAST");
-        let (sent, received) = (socket.sender().sent(), socket.receiver().received());
-        assert_eq!((sent.local, sent.broadcast, sent.over_port, sent.through_kernel_bytes), (1, 0, 0, 11));
-        assert_eq!((received.strays, received.over_port), (1, 0), "{mode}");
-        let ipv6 = socket.sender().send_copied("[::1]:9".parse().unwrap(), &[b"other family"]).unwrap_err();
-        assert!(matches!(ipv6, RejectedReason::Kernel(_)), "{ipv6}");
+        let (sent, received) = (socket.sender().stats().unwrap(), socket.receiver().stats().unwrap());
+        assert_eq!(
+            (sent["local"], sent["broadcast"], sent["over_port"], sent["through_kernel_bytes"]),
+            (1, 0, 0, 11)
+        );
+        assert_eq!((received["strays"], received["over_port"]), (1, 0), "{mode}");
+        let ipv6 = socket
+            .sender()
+            .send_copy(b"other family", SocketAddr::from((Ipv6Addr::LOCALHOST, 9)))
+            .unwrap_err();
+        assert!(matches!(ipv6, Reason::System(_)), "{ipv6}");
         close(left, socket);
     }
-}
-
-/// Without a filter the port takes everything; what is not the socket's goes to the host.
-#[test]
-fn over_a_port_that_takes_everything_the_host_keeps_its_own() {
-    let lab = lab!();
-    let left = lab.left();
-    let (local, remote) = addresses(&lab, false);
-    let mut socket = left.namespace().run(|| {
-        let port = Port::builder(left.interface()).mode(Mode::XdpCopyNative).open().unwrap();
-        Socket::over(port, local, &Settings::default()).unwrap()
-    });
-    lab.right().set_tx_checksum(false).unwrap(); // the host checks them
-    let another = ordinary(left, SocketAddr::new(local.ip(), local.port() + 5));
-    let peer = ordinary(lab.right(), remote);
-    peer.send_to(b"for another", another.local_addr().unwrap()).unwrap();
-    peer.send_to(b"for the socket", local).unwrap();
-    left.namespace().run(|| {
-        let received = receive(&mut socket, 1);
-        assert_eq!(&*received[0].2, b"for the socket");
-    });
-    expect(&another, remote, b"for another", "handed to the host");
-    let received = socket.receiver().received();
-    assert_eq!((received.over_port, received.to_host, received.lost), (1, 1, 0));
-    close(left, socket);
 }
 
 /// Datagrams longer than a frame go in several, and come in several.
@@ -814,9 +814,7 @@ fn long_datagrams_lie_in_several_frames() {
     let lab = lab!(Lab::builder().mtu(9000));
     for checksum in [UdpChecksum::Computed, UdpChecksum::Offloaded] {
         let (local, remote) = addresses(&lab, false);
-        let mut settings = Settings::default();
-        settings.checksum = checksum;
-        let opened = open(lab.left(), local, &settings, |port| {
+        let opened = open(lab.left(), local, xdp().checksum(checksum), |port| {
             port.mode(Mode::XdpCopyNative)
                 .multi_buffer(true)
                 .send_metadata(checksum == UdpChecksum::Offloaded)
@@ -825,194 +823,25 @@ fn long_datagrams_lie_in_several_frames() {
         let peer = ordinary(lab.right(), remote);
         for (number, bytes) in [100, 4096, 8192, 8972].into_iter().enumerate() {
             let payload = payload(number, bytes);
-            socket.sender().send_copied(remote, &[&payload[..50], &payload[50..]]).unwrap();
-            let chain: Chain<Frame> =
+            socket.sender().send_copy(&payload, remote).unwrap();
+            let frames: Vec<Buffer> =
                 payload.chunks(3000).map(|piece| filled(socket.sender(), piece)).collect();
-            socket.sender().send_chain(chain, remote).unwrap();
+            socket.sender().send(Message::gathered(frames), remote).unwrap();
             socket.sender().flush().unwrap();
             (0..2).for_each(|_| expect(&peer, local, &payload, "in several frames"));
             peer.send_to(&payload, local).unwrap();
             let received = receive(&mut socket, 1);
             assert!(*received[0].2 == payload, "{bytes} B");
         }
-        let (sent, received) = (socket.sender().sent(), socket.receiver().received());
-        assert_eq!((sent.over_port, sent.through_kernel()), (8, 0));
+        let (sent, received) = (socket.sender().stats().unwrap(), socket.receiver().stats().unwrap());
+        assert_eq!((sent["over_port"], sent["through_kernel"]), (8, 0));
         assert_eq!(
-            (received.over_port, received.gathered, received.gathered_bytes),
+            (received["over_port"], received["gathered"], received["gathered_bytes"]),
             (4, 3, 4096 + 8192 + 8972)
         );
-        assert_eq!(socket.receiver().ledger().copied_bytes(Cause::Gathered), received.gathered_bytes);
+        assert_eq!(socket.receiver().ledger().copied_bytes(Cause::Gathered), received["gathered_bytes"]);
         close(lab.left(), socket);
     }
-}
-
-/// A full ring gives the payload back as it was, and nothing is lost by trying again.
-#[test]
-fn a_full_ring_gives_the_payload_back() {
-    let lab = lab!();
-    let (local, remote) = addresses(&lab, false);
-    let mut socket = open(lab.left(), local, &Settings::default(), |port| {
-        port.mode(Mode::XdpCopyNative).ring_sizes(64, 16).frame_count(64, 64)
-    })
-    .unwrap();
-    let peer = ordinary(lab.right(), remote);
-    let mut refusals = 0;
-    for number in 0..100_u32 {
-        let mut frame = filled(socket.sender(), &number.to_be_bytes());
-        while let Err(rejected) = socket.sender().send(frame, remote) {
-            assert!(matches!(rejected.reason, RejectedReason::Full), "{rejected}");
-            assert_eq!(*rejected.frame, number.to_be_bytes(), "as it was");
-            refusals += 1;
-            frame = rejected.frame;
-            socket.sender().flush().unwrap();
-        }
-    }
-    socket.sender().flush().unwrap();
-    assert!(refusals >= 5);
-    assert_eq!(numbers(&peer, 99).len(), 100);
-    let mut bare = filled(socket.sender(), &[7; 300]);
-    bare.prepend(250).unwrap();
-    let rejected = socket.sender().send(bare, remote).unwrap_err();
-    assert!(
-        matches!(rejected.reason, RejectedReason::NoHeadroom { needed_bytes: 42, free_bytes: 6 }),
-        "{rejected}"
-    );
-    assert_eq!(rejected.frame.len(), 550);
-    drop(rejected);
-    let too_long = socket.sender().drafts(remote, 1, 5000).unwrap_err();
-    assert!(matches!(too_long, RejectedReason::TooLong { bytes_max: 1476 }), "{too_long}");
-    assert_eq!(socket.sender().sent().over_port, 100);
-    close(lab.left(), socket);
-}
-
-/// Takes kept frames back until there are `count`.
-fn kept(sender: &mut Sender, count: usize, what: &str) -> Vec<Frame> {
-    let mut back = Vec::new();
-    let all_back = soon(|| {
-        sender.flush().unwrap();
-        sender.reap_into(&mut back);
-        back.len() >= count
-    });
-    assert!(all_back && back.len() == count, "{what}: {} of {count} frames came back", back.len());
-    back.sort_unstable_by_key(Frame::index);
-    back
-}
-
-/// A sender that keeps what it sent until it is sure: the same frames again and again, over the port and through the kernel.
-#[test]
-fn kept_payloads_come_back_and_are_sent_again() {
-    for (mode, ipv6) in [
-        (Mode::XdpCopyNative, false),
-        (Mode::XdpCopyNative, true),
-        (Mode::XdpCopyGeneric, false),
-        (Mode::PacketRing, false),
-    ] {
-        let lab = lab!();
-        if ipv6 {
-            with_ipv6(&lab);
-        }
-        let what = format!("{mode}, ipv6 {ipv6}");
-        let (local, remote) = addresses(&lab, ipv6);
-        let set = |port: PortBuilder| port.mode(mode).ring_sizes(64, 16).frame_count(64, 64);
-        let mut socket = open(lab.left(), local, &Settings::default(), set).unwrap();
-        let peer = ordinary(lab.right(), remote);
-        let mut window: Vec<Frame> =
-            (0..30).map(|number| filled(socket.sender(), &payload(number, 40 + number))).collect();
-        window.sort_unstable_by_key(Frame::index);
-        let contents: Vec<Vec<u8>> = window.iter().map(|frame| frame.to_vec()).collect();
-        let places: Vec<*const u8> = window.iter().map(|frame| frame.as_ptr()).collect();
-        let mut refusals = 0;
-        for _ in 0..10 {
-            for mut frame in window.drain(..) {
-                while let Err(rejected) = socket.sender().send_kept(frame, remote) {
-                    assert!(matches!(rejected.reason, RejectedReason::Full), "{what}: {rejected}");
-                    refusals += 1;
-                    frame = rejected.frame;
-                    socket.sender().flush().unwrap();
-                }
-            }
-            window = kept(socket.sender(), 30, &what);
-            assert!(window.iter().map(|frame| frame.to_vec()).eq(contents.iter().cloned()), "{what}");
-            assert!(window.iter().map(|frame| frame.as_ptr()).eq(places.iter().copied()), "{what}");
-            contents.iter().for_each(|payload| expect(&peer, local, payload, &what));
-        }
-        assert!(refusals > 0, "{what}: the ring was never full");
-        assert_eq!(socket.sender().sent().over_port, 300, "{what}: {:?}", socket.sender().sent());
-        // One that is refused for good, and then sent as any other, does not come back.
-        let mut bare = filled(socket.sender(), &[7; 300]);
-        bare.prepend(250).unwrap();
-        let mut frame = socket.sender().send_kept(bare, remote).unwrap_err().frame;
-        frame.trim_front(250);
-        socket.sender().send(frame, remote).unwrap();
-        assert!(socket.sender().drain(PATIENCE).unwrap());
-        assert_eq!(socket.sender().reap_into(&mut window), 0, "{what}");
-        window.drain(..).for_each(|frame| socket.sender().recycle(frame));
-        close(lab.left(), socket);
-    }
-}
-
-#[test]
-fn kept_payloads_that_went_through_the_kernel_are_back_at_once() {
-    let lab = lab!();
-    let (local, remote) = addresses(&lab, false);
-    ip(lab.left(), "neighbour flush all nud permanent");
-    ip(lab.left(), "neighbour flush all");
-    let mut socket =
-        open(lab.left(), local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
-    let peer = ordinary(lab.right(), remote);
-    let frame = filled(socket.sender(), b"unresolved");
-    let place = frame.as_ptr();
-    socket.sender().send_kept(frame, remote).unwrap();
-    let mut back = Vec::new();
-    assert_eq!(socket.sender().reap_into(&mut back), 1);
-    let frame = back.remove(0);
-    assert_eq!((&*frame, frame.as_ptr()), (&b"unresolved"[..], place));
-    expect(&peer, local, b"unresolved", "through the kernel");
-    assert_eq!(socket.sender().sent().unresolved, 1);
-    // Once more, and this time over the port; then as a frame that is not kept.
-    let mut number = 0;
-    until_over_port(&mut socket, remote, &mut number);
-    numbers(&peer, number - 1);
-    socket.sender().send_kept(frame, remote).unwrap();
-    let frame = kept(socket.sender(), 1, "over the port").remove(0);
-    assert_eq!((&*frame, frame.as_ptr()), (&b"unresolved"[..], place));
-    expect(&peer, local, b"unresolved", "over the port");
-    socket.sender().send(frame, remote).unwrap();
-    assert!(socket.sender().drain(PATIENCE).unwrap());
-    assert_eq!(socket.sender().reap_into(&mut back), 0, "it was not kept this time");
-    // What the kernel refuses is the caller's again, and kept no more.
-    let unreachable = "203.0.113.1:9".parse().unwrap();
-    let frame = filled(socket.sender(), b"x");
-    let rejected = socket.sender().send_kept(frame, unreachable).unwrap_err();
-    assert!(matches!(rejected.reason, RejectedReason::Route(_) | RejectedReason::Kernel(_)), "{rejected}");
-    socket.sender().send(rejected.frame, remote).unwrap();
-    assert!(socket.sender().drain(PATIENCE).unwrap());
-    assert_eq!(socket.sender().reap_into(&mut back), 0);
-    close(lab.left(), socket);
-}
-
-#[test]
-fn kept_payloads_outlive_the_socket() {
-    let lab = lab!();
-    let (local, remote) = addresses(&lab, false);
-    let mut socket =
-        open(lab.left(), local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
-    let area = socket.area().clone();
-    for number in 0..20 {
-        let frame = filled(socket.sender(), &payload(number, 100));
-        socket.sender().send_kept(frame, remote).unwrap();
-    }
-    let mut window = kept(socket.sender(), 20, "sent");
-    for frame in window.drain(..10) {
-        socket.sender().send_kept(frame, remote).unwrap(); // on their way when the socket closes
-    }
-    drop(socket);
-    let balance = area.balance();
-    assert!(balance.is_whole() && balance.yours == 10 && balance.lent_tx == 0, "{balance}");
-    assert!(window.iter().all(|frame| frame.len() == 100));
-    drop(window);
-    let balance = area.balance();
-    assert!(balance.is_whole() && balance.free == u64::from(balance.total), "{balance}");
 }
 
 /// The port number is the socket's alone, and free again afterwards.
@@ -1022,40 +851,60 @@ fn the_port_number_is_reserved_while_the_socket_is_open() {
     let left = lab.left();
     let (local, _) = addresses(&lab, false);
     let any = SocketAddr::new(local.ip(), 0);
-    let socket = open(left, any, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
-    let local = socket.local_address();
+    let socket = open(left, any, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let local = socket.local_address().unwrap();
     assert_ne!(local.port(), 0);
     let taken = left.namespace().run(|| UdpSocket::bind(local)).unwrap_err();
     assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
-    let again = open(left, local, &Settings::default(), |port| port.mode(Mode::PacketRing)).unwrap_err();
-    assert!(matches!(again, OpenError::Reserve { .. }), "{again}");
+    let again = open(left, local, xdp(), |port| port.mode(Mode::PacketRing)).unwrap_err();
+    assert!(matches!(again, OpenError::Bind { .. }), "{again}");
     close(left, socket);
     assert!(soon(|| left.namespace().run(|| UdpSocket::bind(local)).is_ok()), "it is not free again");
 }
 
 #[test]
 fn what_cannot_be_is_refused_before_anything_is_opened() {
-    let refused = |local: &str, settings: &Settings| {
-        Socket::open(Port::builder("no such interface"), local.parse().unwrap(), settings).unwrap_err()
-    };
-    let with = |set: &dyn Fn(&mut Settings)| {
-        let mut settings = Settings::default();
-        set(&mut settings);
-        settings
+    let refused = |local: &str, builder: Builder| {
+        builder.port(Port::builder("no such interface")).bind(local.parse().unwrap()).unwrap_err()
     };
     for unspecified in ["0.0.0.0:1", "[::]:1", "239.1.1.1:1"] {
-        assert!(matches!(refused(unspecified, &Settings::default()), OpenError::Unspecified { .. }));
+        assert!(matches!(refused(unspecified, xdp()), OpenError::Unspecified { .. }));
     }
-    let omitted = with(&|settings| settings.checksum = UdpChecksum::Omitted);
-    assert!(matches!(refused("[::1]:1", &omitted), OpenError::ChecksumOmitted { .. }));
+    let omitted = xdp().checksum(UdpChecksum::Omitted);
+    assert!(matches!(refused("[::1]:1", omitted), OpenError::ChecksumOmitted { .. }));
     for group in ["10.0.0.1", "ff02::1"] {
-        let settings = with(&|settings| settings.groups = vec![group.parse().unwrap()]);
-        assert!(matches!(refused("127.0.0.1:1", &settings), OpenError::Group { .. }), "{group}");
+        let group = group.parse().unwrap();
+        assert!(matches!(refused("127.0.0.1:1", xdp().group(group)), OpenError::Group { .. }), "{group}");
     }
-    let many = with(&|settings| settings.groups = vec!["239.1.1.1".parse().unwrap(); 101]);
-    assert!(matches!(refused("127.0.0.1:1", &many), OpenError::Groups { count: 101 }));
-    assert!(matches!(refused("127.0.0.1:0", &Settings::default()), OpenError::Port(_)));
-    assert!(matches!(refused("192.0.2.1:0", &Settings::default()), OpenError::Reserve { .. }));
+    let many = (0..101).fold(xdp(), |builder, _| builder.group("239.1.1.1".parse().unwrap()));
+    assert!(matches!(refused("127.0.0.1:1", many), OpenError::Groups { count: 101, .. }));
+    assert!(matches!(refused("127.0.0.1:0", xdp()), OpenError::Port(_)));
+    assert!(matches!(refused("192.0.2.1:0", xdp()), OpenError::Bind { .. }));
+}
+
+/// A socket that is connected sends there, and receives from there only, whichever way it comes.
+#[test]
+fn a_connected_socket_receives_from_its_peer_only() {
+    let lab = lab!();
+    let (local, remote) = addresses(&lab, false);
+    let mut socket = open(lab.left(), local, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    socket.connect(remote).unwrap();
+    let peer = ordinary(lab.right(), remote);
+    let other = ordinary(lab.right(), SocketAddr::new(remote.ip(), remote.port() + 1));
+    for bytes in [100, 3000] {
+        other.send_to(&payload(1, bytes), local).unwrap();
+        peer.send_to(&payload(2, bytes), local).unwrap();
+        let (from, _, came) = receive(&mut socket, 1).remove(0);
+        assert!(from == remote && *came == payload(2, bytes));
+    }
+    assert_eq!(socket.receiver().stats().unwrap()["of_others"], 2);
+    let frame = filled(socket.sender(), b"to the peer");
+    socket.sender().send(frame, None).unwrap();
+    socket.sender().send_copy(b"and again", None).unwrap();
+    socket.sender().flush().unwrap();
+    expect(&peer, local, b"to the peer", "in a frame");
+    expect(&peer, local, b"and again", "copied");
+    close(lab.left(), socket);
 }
 
 /// What comes to a group by an interface on which somebody else joined it is not the socket's.
@@ -1066,9 +915,8 @@ fn groups_are_heard_by_the_ports_interface_only() {
     let (local, _) = addresses(&lab, false);
     let group = Ipv4Addr::new(239, 77, 1, 8);
     let to = SocketAddr::new(group.into(), local.port());
-    let mut settings = Settings::default();
-    settings.groups = vec![group.into()];
-    let mut socket = open(left, local, &settings, |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let mut socket =
+        open(left, local, xdp().group(group.into()), |port| port.mode(Mode::XdpCopyNative)).unwrap();
     // Another program, bound to the same group, joins it on lo, and a third sends there.
     let (other, third) = left.namespace().run(|| {
         let raw =
@@ -1089,7 +937,7 @@ fn groups_are_heard_by_the_ports_interface_only() {
     }
     assert!(!socket.receiver().arm().unwrap(), "it came by another interface");
     let heard = socket.receiver().try_receive().unwrap().count();
-    assert_eq!((heard, socket.receiver().received().strays), (0, 0), "it came by another interface");
+    assert_eq!((heard, socket.receiver().stats().unwrap()["strays"]), (0, 0), "it came by another interface");
     close(left, socket);
 }
 
@@ -1105,11 +953,11 @@ fn errors_of_the_network_are_told_and_disturb_nothing() {
         let what = format!("{mode}, ipv6 {ipv6}");
         let (local, remote) = addresses(&lab, ipv6);
         let nobody = SocketAddr::new(remote.ip(), remote.port() + 1);
-        let mut socket = open(lab.left(), local, &Settings::default(), |port| port.mode(mode)).unwrap();
+        let mut socket = open(lab.left(), local, xdp(), |port| port.mode(mode)).unwrap();
         let at_the_socket = Observed::udp_socket(lab.left(), local);
         let peer = ordinary(lab.right(), remote);
         let call_nobody = |sender: &mut Sender| {
-            sender.send_copied(nobody, &[b"anybody?"]).expect(&what);
+            sender.send_copy(b"anybody?", nobody).expect(&what);
             sender.flush().unwrap();
         };
         call_nobody(socket.sender());
@@ -1120,13 +968,13 @@ fn errors_of_the_network_are_told_and_disturb_nothing() {
         }));
         assert_eq!((told.len(), told[0].to, told[0].from), (1, Some(nobody), Some(remote.ip())), "{what}");
         assert_eq!(told[0].error.kind(), std::io::ErrorKind::ConnectionRefused, "{what}");
-        assert_eq!(socket.sender().sent().over_port, 1, "{what}");
+        assert_eq!(socket.sender().stats().unwrap()["over_port"], 1, "{what}");
 
         // One waits at the socket, and what is no fault of the call's is not told by it.
         let long = payload(3, 4000);
         call_nobody(socket.sender());
         assert!(soon(|| at_the_socket.has_error()), "{what}: no error waits at the socket");
-        socket.sender().send_copied(remote, &[&long]).expect(&what);
+        socket.sender().send_copy(&long, remote).expect(&what);
         expect(&peer, local, &long, &what);
         call_nobody(socket.sender());
         assert!(soon(|| at_the_socket.has_error()), "{what}: no error waits at the socket");
@@ -1144,7 +992,7 @@ fn errors_of_the_network_are_told_and_disturb_nothing() {
             told.len() >= 3
         }));
         assert!(!socket.receiver().arm().unwrap());
-        assert_eq!((socket.sender().sent().peer_errors, told.len()), (4, 3), "{what}");
+        assert_eq!((socket.sender().stats().unwrap()["peer_errors"], told.len()), (4, 3), "{what}");
         close(lab.left(), socket);
     }
 }
@@ -1154,8 +1002,7 @@ fn errors_of_the_network_are_told_and_disturb_nothing() {
 fn senders_that_cannot_be_are_the_hosts_to_judge() {
     let lab = lab!();
     let (local, remote) = addresses(&lab, false);
-    let mut socket =
-        open(lab.left(), local, &Settings::default(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let mut socket = open(lab.left(), local, xdp(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
     let mut other = common::open_with(lab.right(), |port| port.mode(Mode::XdpCopyNative)).unwrap();
     let froms = ["0.0.0.0", "127.0.0.1", "239.1.1.1", "255.255.255.255", "10.77.0.1", "10.77.0.2"];
     let packets = froms.map(|from| {
@@ -1188,8 +1035,11 @@ fn senders_that_cannot_be_are_the_hosts_to_judge() {
         assert!(*received[0].2 == payload(1, 3000), "the host drops them");
         assert!(!socket.receiver().arm().unwrap(), "the host drops them");
     });
-    let received = socket.receiver().received();
-    assert_eq!((received.over_port, received.to_host, received.strays, received.lost), (1, 5, 1, 0));
+    let received = socket.receiver().stats().unwrap();
+    assert_eq!(
+        (received["over_port"], received["to_host"], received["strays"], received["lost"]),
+        (1, 5, 1, 0)
+    );
     close(lab.left(), socket);
 }
 
@@ -1199,16 +1049,15 @@ fn what_may_not_leave_the_host_does_not() {
     let lab = lab!();
     let (local, remote) = addresses(&lab, false);
     let group = SocketAddr::new(Ipv4Addr::new(239, 77, 1, 9).into(), remote.port());
-    let mut settings = Settings::default();
-    settings.multicast_hop_limit = Some(0);
-    let mut socket = open(lab.left(), local, &settings, |port| port.mode(Mode::XdpCopyNative)).unwrap();
+    let mut socket =
+        open(lab.left(), local, xdp().multicast_hops(0), |port| port.mode(Mode::XdpCopyNative)).unwrap();
     let [here, there] = [lab.left(), lab.right()].map(|end| {
         let member = ordinary(end, group);
         let group = Ipv4Addr::new(239, 77, 1, 9);
         end.namespace().run(|| member.join_multicast_v4(&group, &end.ipv4()).unwrap());
         member
     });
-    socket.sender().send_copied(group, &[b"to us here"]).unwrap();
+    socket.sender().send_copy(b"to us here", group).unwrap();
     socket.sender().flush().unwrap();
     expect(&here, local, b"to us here", "on this host");
     // What leaves behind it is the first to arrive.
@@ -1216,10 +1065,10 @@ fn what_may_not_leave_the_host_does_not() {
     socket2::SockRef::from(&behind).set_multicast_if_v4(&lab.left().ipv4()).unwrap();
     behind.send_to(b"to all of you", group).unwrap();
     expect(&there, behind.local_addr().unwrap(), b"to all of you", "only what may leave the host");
-    let refused = socket.sender().send_copied(SocketAddr::new(remote.ip(), 0), &[b"to nobody"]).unwrap_err();
-    assert!(matches!(refused, RejectedReason::Kernel(_)), "{refused}");
-    let sent = socket.sender().sent();
-    assert_eq!((sent.local, sent.over_port, sent.through_kernel()), (1, 0, 1));
+    let refused = socket.sender().send_copy(b"to nobody", SocketAddr::new(remote.ip(), 0)).unwrap_err();
+    assert!(matches!(refused, Reason::System(_)), "{refused}");
+    let sent = socket.sender().stats().unwrap();
+    assert_eq!((sent["local"], sent["over_port"], sent["through_kernel"]), (1, 0, 1));
     close(lab.left(), socket);
 }
 
@@ -1236,14 +1085,16 @@ fn checksums_left_to_a_device_that_there_is_not_are_taken() {
     for mode in [Mode::XdpCopyGeneric, Mode::PacketRing] {
         let (local, remote) = addresses(&lab, false);
         let local = SocketAddr::new([10, 77, 0, 51].into(), local.port());
-        let mut socket = left
-            .namespace()
-            .run(|| Socket::open(Port::builder("mv0").mode(mode), local, &Settings::default()).unwrap());
+        let mut socket =
+            left.namespace().run(|| xdp().port(Port::builder("mv0").mode(mode)).bind(local).unwrap());
         let peer = ordinary(right, remote);
         peer.send_to(b"unfinished", local).unwrap();
         assert_eq!(&*receive(&mut socket, 1)[0].2, b"unfinished");
-        let received = socket.receiver().received();
-        assert_eq!((received.over_port, received.unfinished_checksums, received.bad_checksums), (1, 1, 0));
+        let received = socket.receiver().stats().unwrap();
+        assert_eq!(
+            (received["over_port"], received["unfinished_checksums"], received["bad_checksums"]),
+            (1, 1, 0)
+        );
         close(left, socket);
     }
 }
@@ -1256,24 +1107,31 @@ fn what_an_mtu_lowered_in_between_takes_is_counted() {
     for mode in MODES {
         left.set_mtu(1500).unwrap();
         let (local, remote) = addresses(&lab, false);
-        let mut socket = open(left, local, &Settings::default(), |port| port.mode(mode)).unwrap();
+        let mut socket = open(left, local, xdp(), |port| port.mode(mode)).unwrap();
         let peer = ordinary(lab.right(), remote);
         let sender = socket.sender();
         for bytes in [1472, 100].repeat(10) {
-            sender.send_copied(remote, &[&payload(bytes, bytes)]).unwrap();
+            sender.send_copy(&payload(bytes, bytes), remote).unwrap();
         }
-        let noticed_before = sender.sent().announced_changes;
+        let noticed_before = sender.stats().unwrap()["announced_changes"];
         left.set_mtu(1300).unwrap();
         assert!(sender.drain(PATIENCE).unwrap(), "{mode}");
         until_changes_are_asked_for();
-        sender.send_copied(remote, &[&payload(9, 1400)]).unwrap();
-        assert!(sender.sent().announced_changes > noticed_before, "{mode}: the change was not noticed");
-        assert_eq!((sender.sent().over_port, sender.sent().too_long), (20, 1), "{mode}");
+        sender.send_copy(&payload(9, 1400), remote).unwrap();
+        assert!(
+            sender.stats().unwrap()["announced_changes"] > noticed_before,
+            "{mode}: the change was not noticed"
+        );
+        assert_eq!(
+            (sender.stats().unwrap()["over_port"], sender.stats().unwrap()["too_long"]),
+            (20, 1),
+            "{mode}"
+        );
         let (mut came, mut buffer) = (0, [0; 2000]);
         while uninterrupted(|| peer.recv(&mut buffer)).unwrap() != 1400 {
             came += 1;
         }
-        let invalid = sender.port().stats().unwrap()["tx_invalid_descs"];
+        let invalid = sender.port().unwrap().stats().unwrap()["tx_invalid_descs"];
         let expected = if mode == Mode::PacketRing { (10, 10) } else { (20, 0) };
         assert_eq!((came, invalid), expected, "{mode}: arrived, counted");
         close(left, socket);
@@ -1283,18 +1141,17 @@ fn what_an_mtu_lowered_in_between_takes_is_counted() {
 /// Several datagrams that a socket of this machine handed on as one packet are not taken for one datagram.
 #[test]
 fn several_datagrams_in_one_packet_are_never_one_long_datagram() {
-    use nocopy::udp::{Message, Method};
     let lab = lab!();
     for mode in MODES {
         let (local, remote) = addresses(&lab, false);
         let set = |port: PortBuilder| port.mode(mode).multi_buffer(true);
-        let mut socket = open(lab.left(), local, &Settings::default(), set).unwrap();
+        let mut socket = open(lab.left(), local, xdp(), set).unwrap();
         let mut peer = lab
             .right()
             .namespace()
             .run(|| nocopy::udp::Socket::builder().method(Method::Gso).bind(remote).unwrap());
         let all = payload(1, 10_000);
-        peer.sender().send_to(Message::segments(all.clone().into(), 1000), local).unwrap();
+        peer.sender().send(Message::segments(all.clone().into(), 1000), local).unwrap();
         peer.sender().flush().unwrap();
         // A veth with a program of its own makes its peer cut them.
         if mode == Mode::XdpCopyNative {
@@ -1305,12 +1162,12 @@ fn several_datagrams_in_one_packet_are_never_one_long_datagram() {
                 let mut batch = socket.receiver().receive_timeout(Duration::from_millis(20)).unwrap();
                 assert!(batch.next().is_none(), "{mode}");
                 drop(batch);
-                socket.receiver().received().several_in_one > 0
+                socket.receiver().stats().unwrap()["several_in_one"] > 0
             }));
         }
         let expected = if mode == Mode::XdpCopyNative { (10, 0) } else { (0, 1) };
-        let received = socket.receiver().received();
-        assert_eq!((received.over_port, received.several_in_one), expected, "{mode}: {received:?}");
+        let received = socket.receiver().stats().unwrap();
+        assert_eq!((received["over_port"], received["several_in_one"]), expected, "{mode}: {received:?}");
         close(lab.left(), socket);
     }
 }

@@ -3,8 +3,8 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use nocopy::udp::{Message, Method, RejectedReason, Socket};
-use nocopy::{Buffer, Cause, Evidence, Ledger};
+use nocopy::udp::{Message, Method, SendError, Socket};
+use nocopy::{Buffer, Cause, Evidence, Ledger, Pool, Reason};
 use nocopy_lab::patience::uninterrupted;
 
 /// For what has to happen, on a busy machine, too.
@@ -47,6 +47,11 @@ fn pattern(number: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|place| (number * 31 + place * 7) as u8).collect()
 }
 
+/// What a flush says of datagrams that were refused.
+fn refused(error: std::io::Error) -> SendError {
+    error.downcast().expect("datagrams were refused")
+}
+
 fn drain(socket: &mut Socket) -> Ledger {
     assert!(socket.sender().drain(PATIENCE).unwrap(), "the kernel let go of the buffers");
     socket.sender().ledger()
@@ -59,7 +64,7 @@ fn every_method_sends_what_it_was_given() {
             let (mut socket, receiver) = pair(ip, Some(method));
             let lengths = [0, 1, 64, 1400, 1400, 1400, 900, 8192, 8192, 65_507];
             for (number, bytes) in lengths.into_iter().enumerate() {
-                socket.sender().send(Buffer::from(pattern(number, bytes))).unwrap();
+                socket.sender().send(Buffer::from(pattern(number, bytes)), None).unwrap();
             }
             let tally = drain(&mut socket);
             for (number, bytes) in lengths.into_iter().enumerate() {
@@ -73,9 +78,9 @@ fn every_method_sends_what_it_was_given() {
                 (10, lengths.iter().sum::<usize>() as u64),
                 "{ip} {method}"
             );
-            let counters = socket.sender().counters();
+            let counters = socket.sender().stats().unwrap();
             assert_eq!(
-                (counters.sent, counters.refused, counters.strange_completions),
+                (counters.moved, counters["refused"], counters["strange_completions"]),
                 (10, 0, 0),
                 "{method}"
             );
@@ -89,7 +94,7 @@ fn one_buffer_holds_many_datagrams() {
         let (mut socket, receiver) = pair("127.0.0.1", Some(method));
         let mut buffer = socket.sender().buffer().unwrap();
         buffer.fill(&pattern(3, 10 * 100 + 7)).unwrap();
-        socket.sender().send(Message::segments(buffer, 100)).unwrap();
+        socket.sender().send(Message::segments(buffer, 100), None).unwrap();
         drain(&mut socket);
         let all = pattern(3, 10 * 100 + 7);
         for datagram in all.chunks(100) {
@@ -108,9 +113,9 @@ fn more_datagrams_than_a_call_takes_arrive_in_order() {
         let all = pattern(1, 16 * 200);
         let mut buffer = socket.sender().buffer().unwrap();
         buffer.fill(&all).unwrap();
-        socket.sender().send(Message::segments(buffer, 16)).unwrap();
+        socket.sender().send(Message::segments(buffer, 16), None).unwrap();
         drain(&mut socket);
-        assert_eq!(socket.sender().counters().sent, 200);
+        assert_eq!(socket.sender().stats().unwrap().moved, 200);
         for datagram in all.chunks(16) {
             assert!(receive(&receiver) == datagram, "{method}");
         }
@@ -124,7 +129,7 @@ fn header_and_payload_are_gathered() {
         for number in 0..30 {
             let header = Buffer::from_owner([number as u8; 8]);
             let payload = Buffer::from(pattern(number, 500));
-            socket.sender().send(Message::gathered([header, payload])).unwrap();
+            socket.sender().send(Message::gathered([header, payload]), None).unwrap();
         }
         drain(&mut socket);
         for number in 0..30 {
@@ -144,7 +149,7 @@ fn what_is_delivered_locally_was_copied_and_says_so() {
         (Method::Gso, Cause::SocketCall),
     ] {
         let (mut socket, receiver) = pair("127.0.0.1", Some(method));
-        let ticket = socket.sender().send(Buffer::from(vec![1; 1000])).unwrap();
+        let ticket = socket.sender().send(Buffer::from(vec![1; 1000]), None).unwrap();
         socket.sender().flush().unwrap();
         receive(&receiver);
         let tally = drain(&mut socket);
@@ -159,8 +164,8 @@ fn what_is_delivered_locally_was_copied_and_says_so() {
 #[test]
 fn slices_are_copied_at_once_and_in_their_turn() {
     let (mut socket, receiver) = pair("127.0.0.1", None);
-    socket.sender().send(Buffer::from(b"first".to_vec())).unwrap();
-    socket.sender().send_slice(b"second", None).unwrap();
+    socket.sender().send(Buffer::from(b"first".to_vec()), None).unwrap();
+    socket.sender().send_copy(b"second", None).unwrap();
     assert_eq!((receive(&receiver), receive(&receiver)), (b"first".to_vec(), b"second".to_vec()));
     assert_eq!(socket.sender().ledger().copied_bytes(Cause::Slice), 6);
 }
@@ -168,7 +173,7 @@ fn slices_are_copied_at_once_and_in_their_turn() {
 #[test]
 fn a_wait_may_be_without_end() {
     let (mut socket, receiver) = pair("127.0.0.1", Some(Method::ZeroCopy));
-    socket.sender().send(Buffer::from(vec![1; 100])).unwrap();
+    socket.sender().send(Buffer::from(vec![1; 100]), None).unwrap();
     assert!(socket.sender().drain(Duration::MAX).unwrap());
     assert_eq!(receive(&receiver), [1; 100]);
     assert_eq!(socket.split().1.close(Duration::MAX).abandoned_calls, 0);
@@ -182,7 +187,7 @@ fn one_socket_sends_to_many() {
     for round in 0..3 {
         for (number, receiver) in receivers.iter().enumerate() {
             let buffer = Buffer::from(pattern(number, 100 + round));
-            sender.send_to(buffer, receiver.local_addr().unwrap()).unwrap();
+            sender.send(buffer, receiver.local_addr().unwrap()).unwrap();
         }
     }
     sender.flush().unwrap();
@@ -195,16 +200,16 @@ fn one_socket_sends_to_many() {
 #[test]
 fn rejected_messages_come_back() {
     let mut socket = Socket::bind(local("127.0.0.1")).unwrap();
-    let rejected = socket.sender().send(Buffer::from(vec![1])).unwrap_err();
-    assert_eq!((rejected.reason, rejected.message.bytes()), (RejectedReason::NotConnected, 1));
-    let to = "127.0.0.1:9".parse().unwrap();
-    let rejected = socket.sender().send_to(Buffer::from(vec![1; 65_508]), to).unwrap_err();
-    assert_eq!(rejected.reason, RejectedReason::TooLong(65_508));
+    let rejected = socket.sender().send(Buffer::from(vec![1]), None).unwrap_err();
+    assert!(matches!(rejected.reason, Reason::NotConnected) && rejected.item.bytes() == 1);
+    let to = SocketAddr::from(([127, 0, 0, 1], 9));
+    let rejected = socket.sender().send(Buffer::from(vec![1; 65_508]), to).unwrap_err();
+    assert!(matches!(rejected.reason, Reason::TooLong { bytes_max: 65_507 }));
     for _ in 0..1024 {
-        socket.sender().send_to(Buffer::from(vec![1]), to).unwrap();
+        socket.sender().send(Buffer::from(vec![1]), to).unwrap();
     }
-    let rejected = socket.sender().send_to(Buffer::from(vec![1]), to).unwrap_err();
-    assert_eq!(rejected.reason, RejectedReason::QueueFull);
+    let rejected = socket.sender().send(Buffer::from(vec![1]), to).unwrap_err();
+    assert!(rejected.is_full());
 }
 
 /// Where nobody listens: no other test is at this address.
@@ -221,8 +226,8 @@ fn nobody_listening_is_told_and_ends_nothing() {
         let mut socket = Socket::builder().method(method).bind(local("127.0.0.1")).unwrap();
         let somebody = receiver.local_addr().unwrap();
         for number in 0..20 {
-            socket.sender().send_to(Buffer::from(vec![0; 10]), nobody).unwrap();
-            socket.sender().send_to(Buffer::from(pattern(number, 100)), somebody).unwrap();
+            socket.sender().send(Buffer::from(vec![0; 10]), nobody).unwrap();
+            socket.sender().send(Buffer::from(pattern(number, 100)), somebody).unwrap();
             socket.sender().flush().unwrap();
         }
         (0..20).for_each(|number| assert_eq!(receive(&receiver), pattern(number, 100), "{method}"));
@@ -233,7 +238,7 @@ fn nobody_listening_is_told_and_ends_nothing() {
             assert_eq!(error.error.kind(), std::io::ErrorKind::ConnectionRefused);
             assert_eq!((error.to, error.from), (Some(nobody), Some(nobody.ip())), "{method}");
         }
-        assert_eq!(socket.sender().counters().sent, 40, "{method}");
+        assert_eq!(socket.sender().stats().unwrap().moved, 40, "{method}");
     }
 }
 
@@ -241,14 +246,15 @@ fn nobody_listening_is_told_and_ends_nothing() {
 fn a_datagram_the_host_cannot_send_is_counted_and_the_rest_goes_on() {
     let (mut socket, receiver) = pair("127.0.0.1", None);
     // A broadcast address, which was not allowed.
-    socket.sender().send_to(Buffer::from(vec![1; 10]), "255.255.255.255:9".parse().unwrap()).unwrap();
-    socket.sender().send(Buffer::from(b"behind".to_vec())).unwrap();
-    let error = socket.sender().flush().unwrap_err();
-    assert_eq!((error.refused, error.to), (1, Some("255.255.255.255:9".parse().unwrap())));
+    let all = SocketAddr::from(([255; 4], 9));
+    socket.sender().send(Buffer::from(vec![1; 10]), all).unwrap();
+    socket.sender().send(Buffer::from(b"behind".to_vec()), None).unwrap();
+    let error = refused(socket.sender().flush().unwrap_err());
+    assert_eq!((error.refused, error.to), (1, Some(all)));
     assert!(error.to_string().contains("broadcasts are to be allowed"), "{error}");
     assert_eq!(receive(&receiver), b"behind");
-    let counters = socket.sender().counters();
-    assert_eq!((counters.sent, counters.refused), (1, 1));
+    let counters = socket.sender().stats().unwrap();
+    assert_eq!((counters.moved, counters["refused"]), (1, 1));
 }
 
 #[test]
@@ -256,20 +262,20 @@ fn more_pieces_than_the_kernel_takes_are_refused_and_the_rest_goes_on() {
     for method in METHODS {
         let (mut socket, receiver) = pair("127.0.0.1", Some(method));
         let piece = || Buffer::from(vec![1]);
-        socket.sender().send(Message::gathered((0..1024).map(|_| piece()))).unwrap();
-        socket.sender().send(Message::gathered((0..1025).map(|_| piece()))).unwrap();
-        socket.sender().send(Buffer::from(b"behind".to_vec())).unwrap();
-        let refused = match socket.sender().flush() {
+        socket.sender().send(Message::gathered((0..1024).map(|_| piece())), None).unwrap();
+        socket.sender().send(Message::gathered((0..1025).map(|_| piece())), None).unwrap();
+        socket.sender().send(Buffer::from(b"behind".to_vec()), None).unwrap();
+        let refused = refused(match socket.sender().flush() {
             Err(refused) => refused,
             Ok(()) => socket.sender().drain(PATIENCE).unwrap_err(), // told later, by the ring
-        };
+        });
         assert_eq!((refused.refused, refused.source.raw_os_error()), (1, Some(libc::EMSGSIZE)), "{method}");
         assert!(socket.sender().drain(PATIENCE).unwrap());
         let (first, second) = (receive(&receiver).len(), receive(&receiver).len());
         assert_eq!(first + second, 1024 + 6, "{method}");
-        let (tally, counters) = (socket.sender().ledger(), socket.sender().counters());
+        let (tally, counters) = (socket.sender().ledger(), socket.sender().stats().unwrap());
         assert_eq!(
-            (counters.sent, counters.refused, tally.datagrams(), tally.bytes()),
+            (counters.moved, counters["refused"], tally.datagrams(), tally.bytes()),
             (2, 1, 2, 1030),
             "{method}"
         );
@@ -280,7 +286,7 @@ fn more_pieces_than_the_kernel_takes_are_refused_and_the_rest_goes_on() {
 fn errors_of_ipv4_are_told_to_ipv6_sockets_too() {
     let nobody = SocketAddr::new("::ffff:127.0.0.77".parse().unwrap(), nobody().port());
     let mut socket = Socket::bind(local("::")).unwrap();
-    socket.sender().send_to(Buffer::from(vec![0; 10]), nobody).unwrap();
+    socket.sender().send(Buffer::from(vec![0; 10]), nobody).unwrap();
     socket.sender().flush().unwrap();
     let mut errors = Vec::new();
     let give_up = Instant::now() + PATIENCE;
@@ -295,10 +301,12 @@ fn errors_of_ipv4_are_told_to_ipv6_sockets_too() {
 #[test]
 fn every_buffer_is_home_after_a_long_run() {
     for method in METHODS {
-        let (socket, receiver) = pair("127.0.0.1", Some(method));
+        let receiver = UdpSocket::bind(local("127.0.0.1")).unwrap();
+        let pool = Pool::new(64, 64 << 10).unwrap();
+        let builder = Socket::builder().return_buffers(true).send_pool(&pool).method(method);
+        let mut socket = builder.bind(local("127.0.0.1")).unwrap();
+        socket.connect(receiver.local_addr().unwrap()).unwrap();
         drop(receiver);
-        let mut socket = socket;
-        let pool = socket.sender().pool().clone();
         for _ in 0..300 {
             while socket.sender().completed().is_some() {}
             let Some(mut buffer) = socket.sender().buffer() else {
@@ -306,7 +314,7 @@ fn every_buffer_is_home_after_a_long_run() {
                 continue;
             };
             buffer.resize(5000);
-            socket.sender().send(Message::segments(buffer, 500)).unwrap();
+            socket.sender().send(Message::segments(buffer, 500), None).unwrap();
             socket.sender().flush().unwrap();
         }
         drain(&mut socket);

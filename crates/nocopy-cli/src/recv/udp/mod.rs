@@ -9,8 +9,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::{Duration, Instant};
 
-use nocopy::udp::{Builder, OpenError, ReceiveError, Receiver, Sender, Socket};
+use nocopy::udp::{Builder, OpenError, Receiver, Sender, Socket};
 
+use nocopy::integration::Run;
 use nocopy_lab::Interface;
 
 use crate::arguments::RecvArguments;
@@ -40,14 +41,10 @@ pub(crate) enum Error {
     Open(#[from] OpenError),
     #[error("{to} is a multicast address: senders to a group do not say what they sent: use --raw")]
     Group { to: SocketAddr },
-    #[error(
-        "{to}: cannot join the group: {source}: name the --interface to join it on, and look at 'ip maddress'"
-    )]
-    Join { to: SocketAddr, source: io::Error },
     #[error("cannot tell the socket's address: {0}: start it where getsockname(2) is allowed")]
     Address(#[source] io::Error),
-    #[error(transparent)]
-    Receive(#[from] ReceiveError),
+    #[error("cannot receive: {0}")]
+    Receive(#[source] io::Error),
 }
 
 pub(super) fn run(arguments: &RecvArguments, interrupt: Interrupt) -> Result<Outcome, Failure> {
@@ -116,10 +113,8 @@ fn join(builder: Builder, group: SocketAddr, arguments: &RecvArguments) -> Resul
         }
         group => group,
     };
-    let mut socket = builder.bind(own).map_err(Error::Open)?;
-    let joined = socket.receiver().join_multicast(group.ip(), index);
-    joined.map_err(|source| Error::Join { to: group, source })?;
-    Ok(socket)
+    let builder = builder.group(group.ip()).multicast_interface(index);
+    Ok(builder.bind(own).map_err(Error::Open)?)
 }
 
 struct Reception<'a> {
@@ -205,30 +200,24 @@ impl<'a> Reception<'a> {
             *drops_asked = Instant::now();
             note_drops(tally, receiver);
         }
-        let batch = match receiver.receive_timeout(WAIT) {
-            Ok(batch) => batch,
-            // The sender of an answer is gone: no reason not to receive from others.
-            Err(ReceiveError::Reported(_)) => {
-                sender.errors().for_each(drop);
-                return Ok(());
-            }
-            Err(error) => return Err(Error::from(error).into()),
-        };
+        let runs = receiver.receive_timeout(WAIT).map_err(Error::Receive)?.into_runs();
         let now_ns = start.elapsed().as_nanos() as u64; // ns of 584 years
-        let mut pieces = Vec::with_capacity(if output.is_some() { batch.len() } else { 0 });
-        for datagram in batch.datagrams() {
-            if !arguments.may_send(datagram.from.ip()) {
+        let datagrams: usize = runs.iter().map(Run::len).sum();
+        let mut pieces = Vec::with_capacity(if output.is_some() { datagrams } else { 0 });
+        let each = runs.iter().flat_map(|run| run.datagrams().map(|bytes| (run.from(), bytes)));
+        for (from, bytes) in each {
+            if !arguments.may_send(from.ip()) {
                 tally.turn_away();
                 continue;
             }
-            match tally.take(datagram.from, datagram.bytes, now_ns) {
+            match tally.take(from, bytes, now_ns) {
                 Kind::Piece(offset, bytes) if output.is_some() => pieces.push((offset, bytes)),
-                Kind::Answer(answer) => say(sender, datagram.from, &answer),
+                Kind::Answer(answer) => say(sender, from, &answer),
                 _ => {}
             }
         }
         match output {
-            Some(output) if batch.is_empty() => output.give_up(),
+            Some(output) if datagrams == 0 => output.give_up(),
             Some(output) => output.write(pieces),
             None => Ok(()),
         }
@@ -254,13 +243,13 @@ impl<'a> Reception<'a> {
 
 /// An answer that does not go out is asked for again.
 fn say(sender: &mut Sender, to: SocketAddr, answer: &[u8]) {
-    let _ = sender.send_slice(answer, Some(to));
+    let _ = sender.send_copy(answer, to);
 }
 
 /// Where the kernel does not tell, nothing is known of drops, and what is lost is known all the same.
 fn note_drops(tally: &mut Tally, receiver: &mut Receiver) {
-    if let Ok(dropped) = receiver.dropped() {
-        tally.note_kernel_drops(dropped.packets);
+    if let Ok(stats) = receiver.stats() {
+        tally.note_kernel_drops(stats["sk_drops"]);
     }
 }
 

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nocopy::udp::over_port::{Receiver, Rejected, RejectedReason, Sender, Settings, Socket};
-use nocopy::{Evidence, Frame, Port};
+use nocopy::udp::{Method, Receiver, Sender, Socket};
+use nocopy::{Buffer, Evidence, Port, Reason};
 use nocopy_lab::Interface;
 
 use super::cargo::Cargo;
@@ -42,7 +42,7 @@ pub(super) struct ByPort {
 #[derive(Debug)]
 enum Memory {
     /// In frames: those that are here.
-    Frames(Vec<Frame>),
+    Frames(Vec<Buffer>),
     /// In memory of this program; they are copied into frames.
     Own { buffer: Vec<u8>, asked: bool },
 }
@@ -68,10 +68,9 @@ impl ByPort {
             .multi_buffer(interface.mtu_bytes > ONE_FRAME_MTU_BYTES)
             .ring_sizes(RX_RING, TX_RING)
             .frame_count(RX_RING, TX_RING);
-        let socket = Socket::open(port, local, &Settings::default())?;
-        let evidence = socket.evidence();
-        let (receiver, mut sender) = socket.split();
-        let room_bytes = sender.frame().map_or(0, |frame| frame.tailroom_bytes());
+        let (receiver, mut sender) = Socket::builder().port(port).method(Method::Xdp).bind(local)?.split();
+        let evidence = sender.port().map_or(Evidence::Unknown, |port| port.explain().evidence);
+        let room_bytes = frames(&mut sender).next().map_or(0, |frame| frame.capacity());
         let memory = match copied || datagram_bytes > room_bytes {
             true => Memory::Own { buffer: vec![0; BATCH_BYTES], asked: copied },
             false => Memory::Frames(Vec::new()),
@@ -79,38 +78,21 @@ impl ByPort {
         Ok(Self { interface: name.clone(), to, sender, receiver, evidence, memory })
     }
 
-    /// Does it again for as long as there is no room.
-    fn with_room<T>(
-        &mut self,
-        mut given: T,
-        mut act: impl FnMut(&mut Sender, SocketAddr, T) -> Result<(), (Option<T>, RejectedReason)>,
-    ) -> Result<(), Error> {
-        let start = Instant::now();
-        loop {
-            match act(&mut self.sender, self.to, given) {
-                Ok(()) => return Ok(()),
-                Err((Some(back), RejectedReason::Full)) if start.elapsed() < PATIENCE => given = back,
-                Err((_, RejectedReason::Full)) => {
-                    return Err(Error::NoRoom { interface: self.interface.clone() });
-                }
-                Err((_, reason)) => return Err(Error::NotOverPort { to: self.to, reason }),
-            }
-            self.flush()?;
-            self.sender.reap();
-            sleep(NO_ROOM);
+    /// Hands over what was queued, within a time in which any port takes something.
+    fn flush(&mut self) -> Result<(), Error> {
+        match self.sender.flush_timeout(PATIENCE) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::NoRoom { interface: self.interface.clone() }),
+            Err(error) => Err(Error::Port(error)),
         }
     }
 
-    fn flush(&mut self) -> Result<(), Error> {
-        self.sender.flush().map_err(Error::Port)
-    }
-
     /// Takes frames that are here, up to so many.
-    fn frames(&mut self, count: usize) -> Vec<Frame> {
+    fn frames(&mut self, count: usize) -> Vec<Buffer> {
         let Memory::Frames(home) = &mut self.memory else { return Vec::new() };
         let mut frames = std::mem::take(home);
         self.sender.reap();
-        frames.extend(std::iter::from_fn(|| self.sender.frame()).take(count.saturating_sub(frames.len())));
+        frames.extend(self::frames(&mut self.sender).take(count.saturating_sub(frames.len())));
         frames
     }
 
@@ -120,25 +102,25 @@ impl ByPort {
         if frames.is_empty() {
             return Ok(Carried::NoRoom);
         }
-        let places = frames.iter_mut().take(count).filter_map(|frame| frame.append(datagram_bytes));
+        let places = frames.iter_mut().take(count).filter_map(|frame| {
+            frame.resize(datagram_bytes);
+            frame.as_mut()
+        });
         let carried = match cargo.fill(places)? {
             Filled::Bytes(bytes) => {
                 for (frame, length) in frames.iter_mut().zip(cargo.shape.lengths(bytes)) {
-                    frame.truncate(length);
-                    cargo.seal(frame);
+                    frame.resize(length);
+                    frame.as_mut().into_iter().for_each(|datagram| cargo.seal(datagram));
                 }
                 for frame in frames.drain(..bytes.div_ceil(datagram_bytes)) {
-                    self.with_room(frame, |sender, to, frame| {
-                        let sent = sender.send(frame, to);
-                        sent.map_err(|Rejected { frame, reason }| (Some(frame), reason))
-                    })?;
+                    let sent = self.sender.send(frame, self.to);
+                    sent.map_err(|rejected| Error::Rejected(rejected.reason))?;
                 }
                 Carried::Sent
             }
             Filled::End => Carried::End,
             Filled::Nothing => Carried::Nothing,
         };
-        frames.iter_mut().for_each(|frame| frame.truncate(0));
         self.memory = Memory::Frames(frames);
         self.flush().map(|()| carried)
     }
@@ -163,10 +145,24 @@ impl ByPort {
     }
 
     fn send_copied(&mut self, datagram: &[u8]) -> Result<(), Error> {
-        self.with_room((), |sender, to, ()| {
-            sender.send_copied(to, &[datagram]).map_err(|reason| (Some(()), reason))
-        })
+        let start = Instant::now();
+        loop {
+            match self.sender.send_copy(datagram, self.to) {
+                Ok(()) => return Ok(()),
+                Err(Reason::Full) if start.elapsed() < PATIENCE => {}
+                Err(Reason::Full) => return Err(Error::NoRoom { interface: self.interface.clone() }),
+                Err(reason) => return Err(Error::NotOverPort { to: self.to, reason }),
+            }
+            self.flush()?;
+            self.sender.reap();
+            sleep(NO_ROOM);
+        }
     }
+}
+
+/// Empty frames of the port.
+fn frames(sender: &mut Sender) -> impl Iterator<Item = Buffer> {
+    std::iter::from_fn(|| sender.buffer().filter(Buffer::is_frame))
 }
 
 impl Carrier for ByPort {
@@ -214,14 +210,15 @@ impl Carrier for ByPort {
             Memory::Own { asked: true, .. } => "datagrams copied into frames",
             Memory::Own { asked: false, .. } => "datagrams longer than a frame, copied into several",
         };
-        let sent = self.sender.sent();
+        let sent = self.sender.stats().unwrap_or_default();
         let mut report =
             vec![format!("over a port on {}, chosen by the user: {how}; {}", self.interface, self.evidence)];
         report.extend(
             sent.counters()
+                .iter()
                 .filter(|counter| counter.value > 0 && !counter.name.ends_with("_bytes"))
                 .map(|counter| format!("{} {}: {}", counter.name, counter.value, counter.meaning)),
         );
-        Account { report, refused: 0, ledger: self.sender.ledger() }
+        Account { report, refused: sent.dropped, ledger: self.sender.ledger() }
     }
 }

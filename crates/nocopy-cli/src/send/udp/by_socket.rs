@@ -4,15 +4,12 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use nocopy::udp::{Message, Method, ReceiveError, SendError, Socket};
+use nocopy::udp::{Message, Method, SendError, Socket};
 
 use super::Error;
 use super::cargo::Cargo;
 use super::carrier::{Account, Carried, Carrier};
 use super::payload::Filled;
-
-/// How many errors of the network that wait at the socket are passed over at a time.
-const REPORTS_MAX: usize = 16;
 
 /// The socket, connected to the receiver.
 #[derive(Debug)]
@@ -63,27 +60,18 @@ impl Carrier for BySocket {
             .chunks_mut(datagram_bytes)
             .for_each(|datagram| cargo.seal(datagram));
         let message = Message::segments(buffer, datagram_bytes);
-        sender.send(message).map_err(|rejected| Error::Rejected(rejected.reason))?;
+        sender.send(message, None).map_err(|rejected| Error::Rejected(rejected.reason))?;
         sender.flush().or_else(forgive)?;
         Ok(Carried::Sent)
     }
 
     fn say(&mut self, datagram: &[u8]) -> Result<(), Error> {
-        self.0.sender().send_slice(datagram, None).or_else(forgive)
+        self.0.sender().send_copy(datagram, None).map_err(io::Error::from).or_else(forgive)
     }
 
     fn hear(&mut self, patience: Duration, take: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
-        for _ in 0..REPORTS_MAX {
-            match self.0.receiver().receive_timeout(patience) {
-                // Told again, and in more detail, among the complaints. Behind it may be the last word of who is gone now.
-                Err(ReceiveError::Reported(_)) => {}
-                Err(error) => return Err(Error::Receive(error)),
-                Ok(batch) => {
-                    batch.datagrams().for_each(|datagram| take(datagram.bytes));
-                    break;
-                }
-            }
-        }
+        let batch = self.0.receiver().receive_timeout(patience).map_err(Error::Receive)?;
+        batch.for_each(|datagram| take(&datagram));
         Ok(())
     }
 
@@ -99,15 +87,16 @@ impl Carrier for BySocket {
         let sender = self.0.sender();
         Account {
             report: sender.explain().to_string().lines().map(|line| line.trim().to_owned()).collect(),
-            refused: sender.counters().refused,
+            refused: sender.stats().map_or(0, |stats| stats.dropped),
             ledger: sender.ledger(),
         }
     }
 }
 
 /// A full queue has room again later, and takes the next.
-fn forgive(error: SendError) -> Result<(), Error> {
-    match error.source.raw_os_error() {
+fn forgive(error: io::Error) -> Result<(), Error> {
+    let refused = error.get_ref().and_then(|inner| inner.downcast_ref::<SendError>());
+    match refused.and_then(|refused| refused.source.raw_os_error()) {
         Some(libc::ENOBUFS | libc::ENOMEM) => Ok(()),
         _ => Err(Error::Refused(error)),
     }

@@ -4,7 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use nocopy::udp::{OpenError, ReceiveError, RejectedReason, SendError, over_port};
+use nocopy::Reason;
+use nocopy::udp::OpenError;
 
 use crate::endpoint::Endpoint;
 
@@ -41,12 +42,12 @@ pub(crate) enum Error {
         "{to}: the receiver has not answered for 10 s: what arrived of the last is not known: see that it runs, and what it says"
     )]
     Silent { to: SocketAddr },
-    #[error(transparent)]
-    Refused(SendError),
+    #[error("{0}")]
+    Refused(#[source] io::Error),
     #[error("cannot send: {0}")]
-    Rejected(RejectedReason),
-    #[error(transparent)]
-    Receive(ReceiveError),
+    Rejected(Reason),
+    #[error("cannot receive answers: {0}")]
+    Receive(#[source] io::Error),
     #[error(
         "{interface}: a port on it would carry nothing: the kernel itself delivers what is for this host: leave out --method, or name \
          the interface that leads to another host"
@@ -55,7 +56,7 @@ pub(crate) enum Error {
     #[error("{to}: no way there by {interface}: {source}: look at 'ip route get {ip} oif {interface}'", ip = .to.ip())]
     NoWay { to: SocketAddr, interface: String, source: io::Error },
     #[error("{to}: cannot send: {reason}")]
-    NotOverPort { to: SocketAddr, reason: over_port::RejectedReason },
+    NotOverPort { to: SocketAddr, reason: Reason },
     #[error("{interface} took nothing for 2 s: its queue is full: look at 'ip -s link show {interface}'")]
     NoRoom { interface: String },
     /// A port's own words.

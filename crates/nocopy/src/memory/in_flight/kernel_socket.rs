@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::sys::error_queue::{Done, Notice, Refusal, next_notice};
@@ -28,8 +28,6 @@ pub(crate) struct KernelSocket {
     queue: Mutex<Queue>,
     /// Errors of the network that were read so far, the forgotten ones included.
     errors_told: AtomicU64,
-    /// When it was opened.
-    groups_left: u64,
 }
 
 /// What was read of the error queue and not taken.
@@ -40,14 +38,6 @@ struct Queue {
     done: VecDeque<Done>,
     /// The last ones.
     errors: VecDeque<Refusal>,
-}
-
-/// Multicast groups that sockets of this process left, or were about to leave.
-static GROUPS_LEFT: AtomicU64 = AtomicU64::new(0);
-
-/// To be said before a socket leaves a multicast group.
-pub(crate) fn group_is_left() {
-    GROUPS_LEFT.fetch_add(1, SeqCst); // before the system call, after which less memory is told
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -65,8 +55,7 @@ impl KernelSocket {
     pub(crate) fn new(descriptor: Arc<OwnedFd>) -> Arc<Self> {
         let queue = Queue { numbering: Numbering::Free(0), done: VecDeque::new(), errors: VecDeque::new() };
         let (queue, generation) = (Mutex::new(queue), Generation::current());
-        let (errors_told, groups_left) = (AtomicU64::new(0), GROUPS_LEFT.load(SeqCst));
-        Arc::new(Self { descriptor, generation, queue, errors_told, groups_left })
+        Arc::new(Self { descriptor, generation, queue, errors_told: AtomicU64::new(0) })
     }
 
     /// Whether another half of this process has the socket as well.
@@ -143,11 +132,9 @@ impl KernelSocket {
     }
 
     /// What the kernel keeps for the socket beside its data: options, and each `MSG_ZEROCOPY` call until its completion was read
-    /// (`sock_omalloc` of net/core/sock.c). `None` where it does not tell (Linux 4.12 does), and once a multicast group was left: what
-    /// there is less of may be the group then.
+    /// (`sock_omalloc` of net/core/sock.c). `None` where it does not tell (Linux 4.12 does).
     pub(crate) fn option_memory_bytes(&self) -> Option<u32> {
-        let bytes = option::option_memory_bytes(self).ok()?;
-        (GROUPS_LEFT.load(SeqCst) == self.groups_left).then_some(bytes)
+        option::option_memory_bytes(self).ok()
     }
 
     /// `None` in a forked child, which does not even lock it: one of its parent's threads may have, when it forked.
@@ -172,17 +159,6 @@ mod tests {
     use super::*;
     use crate::sys::fork::tests::in_forked_child;
     use crate::sys::udp_send::report_errors;
-
-    /// In a process of its own: other sockets of this one would be told less, too.
-    #[test]
-    fn of_a_socket_that_left_a_group_the_memory_says_nothing() {
-        let socket = KernelSocket::new(Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap().into()));
-        assert!(socket.option_memory_bytes().is_some());
-        in_forked_child(|| {
-            group_is_left();
-            assert_eq!(socket.option_memory_bytes(), None);
-        });
-    }
 
     /// Of a half that nobody asks for them, while another one reads the queue.
     #[test]

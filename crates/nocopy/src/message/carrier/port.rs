@@ -19,13 +19,14 @@ use smallvec::SmallVec;
 use super::{Came, Carrier, Deliver, Hold, Layout, Packet, Received, Room};
 use crate::engine::wait::{self, Coalescer, Wait, Waiting};
 use crate::facts::evidence::{Evidence, Ledger};
+use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Area, Frame};
 use crate::memory::pool::Buffer;
 use crate::message::HEADER_BYTES;
 use crate::message::counters::CarrierCounters;
 use crate::message::endpoint::Buffers;
 use crate::sys::poll::{Wakeup, wait_readable};
-use crate::udp::over_port::{Batch, Payload, Receiver, Rejected, RejectedReason, Sender, Socket};
+use crate::udp::over_port::{Batch, Payload, Receiver, Sender, Socket};
 
 /// Frames for the protocol's own datagrams.
 const CONTROL_FRAMES: usize = 64;
@@ -238,10 +239,10 @@ impl OverPort {
                 self.counters.datagrams_sent += 1;
                 true
             }
-            Err(Rejected { frame, reason }) => {
+            Err(Rejected { item: frame, reason }) => {
                 self.places[number as usize].here = Some(frame);
                 count_refusal(&mut self.counters, &reason);
-                !matches!(reason, RejectedReason::Full)
+                !matches!(reason, Reason::Full)
             }
         }
     }
@@ -420,7 +421,7 @@ impl Carrier for OverPort {
         }
         match self.senders[0].send_kept(frame, to) {
             Ok(()) => self.counters.datagrams_sent += 1,
-            Err(Rejected { frame, reason }) => {
+            Err(Rejected { item: frame, reason }) => {
                 count_refusal(&mut self.counters, &reason);
                 self.controls.push(frame);
             }
@@ -627,14 +628,14 @@ fn add(poll: BorrowedFd<'_>, receiver: &Receiver) -> io::Result<()> {
     Ok(epoll::add(poll, receiver, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
 }
 
-fn count_refusal(counters: &mut CarrierCounters, reason: &RejectedReason) {
+fn count_refusal(counters: &mut CarrierCounters, reason: &Reason) {
     let is_too_long = match reason {
-        RejectedReason::Full => {
+        Reason::Full => {
             counters.kernel_full += 1;
             return;
         }
-        RejectedReason::Kernel(error) => error.raw_os_error() == Some(libc::EMSGSIZE),
-        RejectedReason::TooLong { .. } => true,
+        Reason::System(error) => error.raw_os_error() == Some(libc::EMSGSIZE),
+        Reason::TooLong { .. } => true,
         _ => false,
     };
     *if is_too_long { &mut counters.too_long } else { &mut counters.datagrams_refused } += 1;

@@ -26,7 +26,7 @@ use crate::message::memory::Shares;
 use crate::message::{HEADER_BYTES, OpenError};
 use crate::sys::poll::{Wakeup, wait_readable, wait_readable_or_writable};
 use crate::sys::udp_send::allow_fragments;
-use crate::udp::{self, ReceiveError};
+use crate::udp::{self, kernel};
 use intake::Intake;
 pub(in crate::message) use intake::{PASSING, Parts, Shared};
 use outbox::{Outbox, Waiting};
@@ -46,7 +46,7 @@ const SOCKET_BUFFER_BYTES: usize = 8 << 20;
 /// A UDP socket, and memory for what goes by it.
 #[derive(Debug)]
 pub(in crate::message) struct Sockets {
-    receiver: udp::Receiver,
+    receiver: kernel::Receiver,
     local: SocketAddr,
     staging: Staging,
     cargo: Cargo,
@@ -256,9 +256,9 @@ impl Carrier for Sockets {
     fn receive(&mut self, deliver: &mut Deliver<'_>) -> io::Result<usize> {
         let batch = match self.receiver.try_receive() {
             Ok(batch) => batch,
-            // Nobody asked for errors of the network, and the run buffers that are here stay here.
-            Err(ReceiveError::Reported(_) | ReceiveError::NoBuffers { .. }) => return Ok(0),
-            Err(ReceiveError::Socket(error)) => return Err(error),
+            // All run buffers are held: those that come meanwhile wait in the kernel.
+            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => return Ok(0),
+            Err(error) => return Err(error),
         };
         if batch.is_empty() {
             return Ok(0);

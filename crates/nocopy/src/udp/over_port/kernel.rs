@@ -1,24 +1,25 @@
 //! The ordinary sockets behind a socket over a port: they hold its port number, join its groups, and carry what the port cannot.
 
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Type};
 
-use super::super::multicast::join;
-use super::super::peer_error::{PeerError, is_of_network};
-use super::super::receiver::Drops;
-use super::{OpenError, Settings};
+use super::super::kernel::Drops;
+use super::super::open_error::OpenError;
+use super::super::peer_error::is_of_network;
+use super::super::settings::{Settings, join, send_groups_by};
+use crate::engine::address;
 use crate::memory::in_flight::kernel_socket::KernelSocket;
 use crate::port::{Mode, Port};
 use crate::sys::interface::Interface;
 use crate::sys::option;
 use crate::sys::packet::{Share, deaf_to};
-use crate::sys::udp_receive::{Message, Messages, dropped_packets, use_congestion_marks};
-use crate::sys::udp_send::{report_errors, send_groups_by};
+use crate::sys::udp_receive::{Message, Messages, dropped_packets};
+use crate::sys::udp_send::report_errors;
 
 /// How often a call may meet errors of the network that were waiting at the socket.
 const PENDING_ERRORS_MAX: usize = 16;
@@ -28,7 +29,7 @@ const PENDING_ERRORS_MAX: usize = 16;
 pub(super) struct Kernel {
     /// That of the socket's own address, then those of its groups.
     sockets: Vec<Bound>,
-    /// The first of them, with what the network says (ICMP) of datagrams from its address, whichever way they went.
+    /// The first of them, with what the network reports (ICMP) for datagrams from its address, whichever way they went.
     own: Arc<KernelSocket>,
     pub(super) hop_limit: u8,
     pub(super) multicast_hop_limit: u8,
@@ -54,17 +55,14 @@ impl Bound {
 }
 
 impl Kernel {
-    /// Binds a socket to the address: nobody else gets it, and what the kernel receives for it waits there.
+    /// Binds a socket to the address: no other program gets it, and what the kernel receives for it waits there.
     pub(super) fn reserve(local: SocketAddr, settings: &Settings) -> Result<Self, OpenError> {
-        let refused = |operation| move |source| OpenError::Reserve { address: local, operation, source };
-        let socket = bound(local, false).map_err(refused("reserve the port number"))?;
-        let local = socket.local_addr().map_err(refused("ask for the port number"))?;
-        let (hop_limit, multicast_hop_limit) = hop_limits(&SockRef::from(&socket), local.is_ipv4(), settings)
-            .map_err(refused("set the hop limit"))?;
-        report_errors(&socket, local.is_ipv6()).map_err(refused("ask for errors of the network"))?;
-        if settings.congestion_marks {
-            use_congestion_marks(&socket, local.is_ipv6()).map_err(refused("use congestion marks"))?;
-        }
+        let refused = |setting| move |source| OpenError::Setting { setting, source };
+        let socket = bound(local, |socket| settings.set(socket, local.is_ipv6()))?;
+        let local = address::local(&socket).map_err(refused("port number"))?;
+        let (hop_limit, multicast_hop_limit) =
+            hop_limits(&SockRef::from(&socket), local.is_ipv4()).map_err(refused("hop limit"))?;
+        report_errors(&socket, local.is_ipv6()).map_err(refused("errors of the network"))?;
         let socket = Arc::new(OwnedFd::from(socket));
         let own = KernelSocket::new(Arc::clone(&socket));
         Ok(Self { sockets: vec![Bound::new(local, socket)], own, hop_limit, multicast_hop_limit })
@@ -78,26 +76,20 @@ impl Kernel {
         settings: &Settings,
     ) -> Result<(), OpenError> {
         let local = self.local();
-        let refused = |address, operation| move |source| OpenError::Reserve { address, operation, source };
-        let own = &self.sockets[0].descriptor;
-        let chosen = match local {
-            SocketAddr::V4(_) => send_groups_by(own, interface.index),
-            SocketAddr::V6(_) => SockRef::from(own).set_multicast_if_v6(interface.index),
-        };
-        chosen.map_err(refused(local, "choose the interface for groups"))?;
+        let refused = |setting| move |source| OpenError::Setting { setting, source };
+        send_groups_by(&SockRef::from(&self.sockets[0].descriptor), local.is_ipv6(), interface.index)
+            .map_err(refused("multicast interface"))?;
         for group in &settings.groups {
             let address = match group {
                 IpAddr::V4(_) => SocketAddr::new(*group, local.port()),
                 IpAddr::V6(group) => SocketAddrV6::new(*group, local.port(), 0, interface.index).into(),
             };
-            // Bound to the group, so that it hears that alone; others may, too.
-            let socket = bound(address, true).map_err(refused(address, "bind a socket to the group"))?;
-            join(&SockRef::from(&socket), *group, interface.index)
-                .map_err(refused(address, "join the group"))?;
-            if settings.congestion_marks {
-                use_congestion_marks(&socket, group.is_ipv6())
-                    .map_err(refused(address, "use congestion marks"))?;
-            }
+            // Bound to the group, so that it receives that alone; others may, too.
+            let socket = bound(address, |socket| {
+                socket.set_reuse_address(true).map_err(refused("reuse address"))?;
+                settings.set_what_is_told(socket, group.is_ipv6())
+            })?;
+            join(&SockRef::from(&socket), *group, interface.index)?;
             self.sockets.push(Bound::new(address, Arc::new(socket.into())));
         }
         if ports.iter().any(|port| port.mode() == Mode::PacketRing) {
@@ -106,9 +98,8 @@ impl Kernel {
                 _ => Share { queue: 0, queues: 1 },
             };
             let filter = deaf_to(interface.index, interface.mtu_bytes, share, local.is_ipv4());
-            for Bound { address, descriptor, .. } in &self.sockets {
-                option::filter(descriptor, &filter)
-                    .map_err(refused(*address, "filter what the port brings"))?;
+            for Bound { descriptor, .. } in &self.sockets {
+                option::filter(descriptor, &filter).map_err(refused("filter of what the port brings"))?;
             }
         }
         Ok(())
@@ -155,23 +146,12 @@ impl Kernel {
         }
     }
 
-    /// What the network said, as far as it was kept.
-    pub(super) fn heard(&self) -> Vec<PeerError> {
-        self.own.read();
-        self.own.take_errors().into_iter().map(PeerError::from).collect()
-    }
-
-    /// How often the network said something.
-    pub(super) fn told(&self) -> u64 {
-        self.own.errors_told()
-    }
-
     /// Datagrams that the kernel dropped at the sockets: no room, or, in packet ring mode, brought by the port.
     pub(super) fn dropped(&self) -> io::Result<u64> {
         self.sockets.iter().map(Bound::dropped).sum()
     }
 
-    /// The next datagram that came to any of the sockets: what is told of it, and the address it was for. `None` if there is none.
+    /// The next datagram that came to any of the sockets: what is known of it, and the address it was for. `None` if there is none.
     pub(super) fn receive(
         &self,
         call: &mut Messages,
@@ -185,7 +165,7 @@ impl Kernel {
         Ok(None)
     }
 
-    /// Receives at one of the sockets. What the network says of datagrams that were sent does not end that: anybody can forge it.
+    /// Receives at one of the sockets. What the network reports for datagrams that were sent does not end that: any host can forge it.
     fn receive_at(&self, socket: &Bound, call: &mut Messages, buffer: &mut [u8]) -> io::Result<bool> {
         for _ in 0..PENDING_ERRORS_MAX {
             match call.receive(socket.descriptor.as_fd(), std::iter::once(&mut *buffer), false) {
@@ -201,28 +181,27 @@ impl Kernel {
     }
 }
 
-fn bound(address: SocketAddr, shared: bool) -> io::Result<UdpSocket> {
-    let socket = socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-    socket.set_nonblocking(true)?;
-    socket.set_reuse_address(shared)?;
+fn bound(
+    address: SocketAddr,
+    set: impl FnOnce(&socket2::Socket) -> Result<(), OpenError>,
+) -> Result<socket2::Socket, OpenError> {
+    let socket = socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
+        .map_err(OpenError::Socket)?;
+    let refused = |setting| move |source| OpenError::Setting { setting, source };
+    socket.set_nonblocking(true).map_err(refused("calls that do not wait"))?;
     if address.is_ipv6() {
-        socket.set_only_v6(true)?;
+        socket.set_only_v6(true).map_err(refused("IPv6 only"))?;
     }
-    socket.bind(&address.into())?;
-    Ok(socket.into())
+    set(&socket)?;
+    socket.bind(&address.into()).map_err(|source| OpenError::Bind { address, source })?;
+    Ok(socket)
 }
 
-/// Sets what was asked for and reads what holds then: to one host, to groups.
-fn hop_limits(socket: &SockRef<'_>, is_ipv4: bool, settings: &Settings) -> io::Result<(u8, u8)> {
-    let (one, group) = (settings.hop_limit.map(u32::from), settings.multicast_hop_limit.map(u32::from));
-    let limits = if is_ipv4 {
-        one.map_or(Ok(()), |hops| socket.set_ttl_v4(hops))?;
-        group.map_or(Ok(()), |hops| socket.set_multicast_ttl_v4(hops))?;
-        (socket.ttl_v4()?, socket.multicast_ttl_v4()?)
-    } else {
-        one.map_or(Ok(()), |hops| socket.set_unicast_hops_v6(hops))?;
-        group.map_or(Ok(()), |hops| socket.set_multicast_hops_v6(hops))?;
-        (socket.unicast_hops_v6()?, socket.multicast_hops_v6()?)
+/// How far datagrams go: to one host, to groups.
+fn hop_limits(socket: &SockRef<'_>, is_ipv4: bool) -> io::Result<(u8, u8)> {
+    let limits = match is_ipv4 {
+        true => (socket.ttl_v4()?, socket.multicast_ttl_v4()?),
+        false => (socket.unicast_hops_v6()?, socket.multicast_hops_v6()?),
     };
     Ok((limits.0.min(255) as u8, limits.1.min(255) as u8))
 }
@@ -253,7 +232,7 @@ mod tests {
     fn a_flood_of_forged_errors_ends_no_receiving() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let (kernel, forger) = lab.left().namespace().run(|| {
-            let kernel = Kernel::reserve("127.0.0.1:0".parse().unwrap(), &Settings::default()).unwrap();
+            let kernel = Kernel::reserve("127.0.0.1:0".parse().unwrap(), &Settings::new()).unwrap();
             (kernel, socket2::Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).unwrap())
         });
         let (forged, local) = (forged(kernel.local().port()), SockAddr::from(kernel.local()));
@@ -274,7 +253,7 @@ mod tests {
             is_over.store(true, Relaxed);
             assert!(ended.is_none(), "{ended:?}");
         });
-        assert!(kernel.told() > 0);
+        assert!(kernel.own.errors_told() > 0);
         kernel.send(kernel.local(), &[b"behind it"]).unwrap();
         assert!(kernel.receive(&mut Messages::new(1), &mut [0; 10]).unwrap().is_some());
     }

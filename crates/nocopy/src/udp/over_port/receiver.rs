@@ -12,19 +12,23 @@ use nocopy_proto::UdpPacket;
 use nocopy_proto::wire::UdpFlow;
 use rustix::event::epoll;
 
+use super::super::OpenError;
+use super::super::receiver::sk_drops;
+use super::super::run::About;
+use super::super::settings::Settings;
 use super::kernel::Kernel;
 use super::way::ETHERNET_BYTES;
-use super::{OpenError, Settings};
-use crate::counter::counters;
+use crate::counter::{Counter, counters};
 use crate::engine::wait::{self, Coalescer, Waiting};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::memory::area::{Chain, Frame, Packet};
 use crate::port::drivers::{self, Effect};
 use crate::port::{self, ToHost, ToHostError, Wait};
+use crate::stats::Stats;
 use crate::sys::alarm::Alarm;
 use crate::sys::interface::Interface;
 use crate::sys::poll::Wakeup;
-use crate::sys::udp_receive::{Message, Messages};
+use crate::sys::udp_receive::{LocalAddress, Message, Messages};
 
 /// How often the ordinary sockets are looked at while the port keeps bringing datagrams.
 const STRAYS_INTERVAL: Duration = Duration::from_millis(1);
@@ -41,7 +45,7 @@ const DATAGRAM_BYTES_MAX: usize = 1 << 16;
 
 counters! {
     /// What a socket received, and what became of packets that were not for it.
-    pub struct Received {
+    pub(crate) struct Received {
         /// Datagrams over the port.
         over_port,
         /// Bytes of their payloads.
@@ -60,6 +64,8 @@ counters! {
         bad_checksums,
         /// Packets over the port longer than the MTU, which sockets of this machine sent as one for several datagrams: lost.
         several_in_one,
+        /// Datagrams of other senders than the one the socket is connected to.
+        of_others,
         /// Packets over the port that were not datagrams for the socket: the host has them.
         to_host,
         /// Packets over the port that were not datagrams for the socket, and that the host could not be given: lost.
@@ -67,9 +73,9 @@ counters! {
     }
 }
 
-/// The receiving half of a [`Socket`](super::Socket).
+/// Receives over a port, and what comes through the kernel.
 #[derive(Debug)]
-pub struct Receiver {
+pub(crate) struct Receiver {
     port: crate::port::Receiver,
     kernel: Arc<Kernel>,
     sorting: Sorting,
@@ -93,7 +99,7 @@ pub struct Receiver {
 struct Stray {
     bytes: Box<[u8]>,
     from: SocketAddr,
-    to: IpAddr,
+    local: LocalAddress,
     congested: bool,
 }
 
@@ -120,6 +126,8 @@ struct Sorting {
     tells_marks: bool,
     /// The flow of the last datagram, and what is known of all of it.
     last: Option<(UdpFlow, Found)>,
+    /// The only address that is received from, if there is one.
+    peer: Option<SocketAddr>,
     host: Host,
     received: Received,
 }
@@ -132,8 +140,8 @@ impl Receiver {
         interface: &Interface,
         settings: &Settings,
     ) -> Result<Self, OpenError> {
-        let poll = watch(&port, &kernel).map_err(OpenError::Poll)?;
-        let alarm = Alarm::new().map_err(OpenError::Poll)?;
+        let poll = watch(&port, &kernel).map_err(OpenError::Descriptor)?;
+        let alarm = Alarm::new().map_err(OpenError::Descriptor)?;
         let sorting = Sorting {
             mine: kernel.addresses().collect(),
             port_number: kernel.local().port(),
@@ -141,6 +149,7 @@ impl Receiver {
             frame_bytes_max: ETHERNET_BYTES + interface.mtu_bytes as usize,
             tells_marks: settings.congestion_marks,
             last: None,
+            peer: None,
             wireless: drivers::has(interface.driver.as_deref(), Effect::UnfinishedChecksums),
             host: match host {
                 Ok(host) => Host::HandOver(Box::new(host)),
@@ -169,7 +178,7 @@ impl Receiver {
     ///
     /// # Errors
     /// The interface is down or gone.
-    pub fn receive(&mut self) -> io::Result<Batch<'_>> {
+    pub(crate) fn receive(&mut self) -> io::Result<Batch<'_>> {
         self.receive_until(None)
     }
 
@@ -177,7 +186,7 @@ impl Receiver {
     ///
     /// # Errors
     /// The interface is down or gone.
-    pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
+    pub(crate) fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
         self.receive_until(Instant::now().checked_add(timeout))
     }
 
@@ -193,7 +202,7 @@ impl Receiver {
     ///
     /// # Errors
     /// The interface is down or gone, if the kernel had to be asked for packets.
-    pub fn try_receive(&mut self) -> io::Result<Batch<'_>> {
+    pub(crate) fn try_receive(&mut self) -> io::Result<Batch<'_>> {
         self.look_now_and_then()?;
         self.batch()
     }
@@ -213,7 +222,7 @@ impl Receiver {
         self.looked = now;
         if now.duration_since(self.counted) >= DROPS_INTERVAL {
             self.counted = now;
-            let _ = self.kernel.dropped(); // who asks for the number is told why there is none
+            let _ = self.kernel.dropped(); // `stats` reports why there is none
         }
         self.look()
     }
@@ -222,15 +231,16 @@ impl Receiver {
         while self.strays.len() < STRAYS_AT_A_TIME
             && let Some((message, to)) = self.kernel.receive(&mut self.call, &mut self.buffer)?
         {
-            let Message { bytes, from, congested, .. } = message;
+            let Message { bytes, from, congested, local, .. } = message;
             let bytes = self.buffer[..bytes].into();
-            self.strays.push_back(Stray { bytes, from, to, congested });
+            let local = local.unwrap_or(LocalAddress { address: to, interface: 0 });
+            self.strays.push_back(Stray { bytes, from, local, congested });
         }
         Ok(())
     }
 
     /// Changes how to wait, from the next [`Receiver::receive`] on. (It begins as the port's was set.)
-    pub fn set_wait(&mut self, wait: Wait) {
+    pub(crate) fn set_wait(&mut self, wait: Wait) {
         // What was measured for the same one still holds.
         if wait != self.wait {
             self.wait = wait;
@@ -238,14 +248,14 @@ impl Receiver {
         }
     }
 
-    /// Prepares for a wait by other means than ours, on [`AsFd`], and says whether something is there already; see
+    /// Prepares for a wait by another loop, on [`AsFd`], and returns whether something is there already; see
     /// [`nocopy::Receiver::arm`].
     ///
     /// [`nocopy::Receiver::arm`]: crate::Receiver::arm
     ///
     /// # Errors
     /// The interface is down or gone.
-    pub fn arm(&mut self) -> io::Result<bool> {
+    pub(crate) fn arm(&mut self) -> io::Result<bool> {
         // Nobody tells again of what came to the ordinary sockets before.
         self.look()?;
         Ok(!self.strays.is_empty() || self.port.arm()?)
@@ -255,18 +265,36 @@ impl Receiver {
     ///
     /// [`nocopy::Receiver::recycle`]: crate::Receiver::recycle
     #[inline]
-    pub fn recycle(&mut self, frame: Frame) {
+    pub(crate) fn recycle(&mut self, frame: Frame) {
         self.port.recycle(frame);
     }
 
-    /// What was received, and what became of the rest.
-    pub fn received(&self) -> Received {
-        self.sorting.received
+    /// Receives from that address only.
+    pub(in crate::udp) fn connected(&mut self, to: SocketAddr) {
+        self.sorting.peer = Some(to);
+        self.sorting.last = None;
+    }
+
+    /// What was received, what became of the rest, and what the kernel dropped at the ordinary sockets.
+    pub(in crate::udp) fn stats(&self) -> io::Result<Stats> {
+        let all = self.sorting.received;
+        let is_dropped = |counter: &Counter| {
+            ["bad_checksums", "several_in_one", "of_others", "lost"].contains(&&*counter.name)
+        };
+        let (dropped, others): (Vec<Counter>, Vec<Counter>) = all.counters().partition(is_dropped);
+        let stats = Stats::moved(all.over_port + all.strays, all.over_port_bytes + all.stray_bytes);
+        let stats = stats.with_dropped(dropped).with(others);
+        let sk_drops = [sk_drops(self.kernel.dropped()?)];
+        // The sockets are made deaf to what a packet ring brings as well: those are no losses.
+        Ok(match self.sorting.host {
+            Host::HasThem => stats.with(sk_drops),
+            _ => stats.with_dropped(sk_drops),
+        })
     }
 
     /// What became of the bytes of all payloads up to here: the port's evidence, or the reason they were copied for. (Taking one
-    /// from a packet ring copies once more.)
-    pub fn ledger(&self) -> Ledger {
+    /// from a packet ring copies once more: [`nocopy::Receiver::copied`](crate::Receiver::copied).)
+    pub(crate) fn ledger(&self) -> Ledger {
         let Received { over_port, over_port_bytes, gathered, gathered_bytes, strays, stray_bytes, .. } =
             self.sorting.received;
         let mut ledger = Ledger::default();
@@ -276,17 +304,8 @@ impl Receiver {
         ledger
     }
 
-    /// Datagrams that the kernel dropped at the ordinary sockets for want of room; in packet ring mode also those that it dropped
-    /// there because the port brings them.
-    ///
-    /// # Errors
-    /// The kernel does not tell.
-    pub fn strays_dropped(&self) -> io::Result<u64> {
-        self.kernel.dropped()
-    }
-
     /// The port below, to ask it for evidence, statistics and balance.
-    pub fn port(&self) -> &crate::port::Receiver {
+    pub(crate) fn port(&self) -> &crate::port::Receiver {
         &self.port
     }
 }
@@ -355,7 +374,7 @@ impl AsFd for Receiver {
 
 /// Received datagrams: an iterator over [`Datagram`]s. What is not asked for stays for the next batch.
 #[derive(Debug)]
-pub struct Batch<'half> {
+pub(crate) struct Batch<'half> {
     packets: port::Batch<'half>,
     in_several: bool,
     strays: &'half mut VecDeque<Stray>,
@@ -372,10 +391,14 @@ impl<'half> Iterator for Batch<'half> {
                 return Some(datagram);
             }
         }
-        let Stray { bytes, from, to, congested } = self.strays.pop_front()?;
-        self.sorting.received.strays += 1;
-        self.sorting.received.stray_bytes += bytes.len() as u64;
-        Some(Datagram { from, to, congested, body: Body::Bytes { bytes, cause: Cause::SocketCall } })
+        loop {
+            let Stray { bytes, from, local, congested } = self.strays.pop_front()?;
+            if self.sorting.is_peer(from) {
+                self.sorting.received.strays += 1;
+                self.sorting.received.stray_bytes += bytes.len() as u64;
+                return Some(Datagram { from, local, congested, body: Body::Bytes(bytes) });
+            }
+        }
     }
 }
 
@@ -389,9 +412,9 @@ impl<'half> Batch<'half> {
         let packet = self.packets.next()?;
         packet.prefetch();
         let found = self.sorting.sort(&packet);
-        Some(found.map(|Found { from, to, congested, at, bytes }| Datagram {
+        Some(found.map(|Found { from, local, congested, at, bytes }| Datagram {
             from,
-            to,
+            local,
             congested,
             body: Body::Packet { packet, at, bytes },
         }))
@@ -402,7 +425,7 @@ impl<'half> Batch<'half> {
 #[derive(Debug, Clone, Copy)]
 struct Found {
     from: SocketAddr,
-    to: IpAddr,
+    local: LocalAddress,
     congested: bool,
     at: usize,
     bytes: usize,
@@ -446,15 +469,19 @@ impl Sorting {
             self.received.bad_checksums += 1;
             return None;
         }
+        let mut from = SocketAddr::new(from, datagram.source_port());
+        if !self.is_peer(from) {
+            return None;
+        }
         self.received.over_port += 1;
         self.received.over_port_bytes += bytes as u64;
-        let mut from = SocketAddr::new(from, datagram.source_port());
         if let SocketAddr::V6(from) = &mut from
             && from.ip().is_unicast_link_local()
         {
             from.set_scope_id(self.interface_index);
         }
-        let found = Found { from, to, congested: self.tells_marks && view.is_marked(), at, bytes };
+        let local = LocalAddress { address: to, interface: self.interface_index };
+        let found = Found { from, local, congested: self.tells_marks && view.is_marked(), at, bytes };
         self.last = UdpFlow::of(&view, packet).map(|flow| (flow, found));
         Some(found)
     }
@@ -463,15 +490,22 @@ impl Sorting {
     fn whole<'half>(&mut self, chain: Chain<Packet<'half>>) -> Option<Datagram<'half>> {
         if chain.buffers().len() == 1 {
             let packet = chain.into_iter().next()?;
-            let Found { from, to, congested, at, bytes } = self.sort(&packet)?;
-            return Some(Datagram { from, to, congested, body: Body::Packet { packet, at, bytes } });
+            let Found { from, local, congested, at, bytes } = self.sort(&packet)?;
+            return Some(Datagram { from, local, congested, body: Body::Packet { packet, at, bytes } });
         }
         let whole = chain.to_vec();
-        let Found { from, to, congested, at, bytes } = self.sort(&whole)?;
+        let Found { from, local, congested, at, bytes } = self.sort(&whole)?;
         self.received.gathered += 1;
         self.received.gathered_bytes += bytes as u64;
         let bytes = whole[at..at + bytes].into();
-        Some(Datagram { from, to, congested, body: Body::Bytes { bytes, cause: Cause::Gathered } })
+        Some(Datagram { from, local, congested, body: Body::Bytes(bytes) })
+    }
+
+    /// Whether datagrams from there are received; if not, it is counted.
+    fn is_peer(&mut self, from: SocketAddr) -> bool {
+        let is_peer = self.peer.is_none_or(|peer| (peer.ip(), peer.port()) == (from.ip(), from.port()));
+        self.received.of_others += u64::from(!is_peer);
+        is_peer
     }
 
     /// Longer than the interface's MTU at opening. If it never was on a wire it is taken for several datagrams that another socket of
@@ -504,11 +538,11 @@ fn can_be_sender(from: IpAddr) -> bool {
     !(from.is_unspecified() || from.is_loopback() || from.is_multicast() || is_broadcast)
 }
 
-/// A received datagram: its payload, and where it came from. Dropped, its frame goes back to the kernel.
+/// A received datagram. Dropped, its frame goes back to the kernel.
 #[derive(Debug)]
-pub struct Datagram<'half> {
+pub(crate) struct Datagram<'half> {
     from: SocketAddr,
-    to: IpAddr,
+    local: LocalAddress,
     congested: bool,
     body: Body<'half>,
 }
@@ -516,40 +550,30 @@ pub struct Datagram<'half> {
 #[derive(Debug)]
 enum Body<'half> {
     Packet { packet: Packet<'half>, at: usize, bytes: usize },
-    Bytes { bytes: Box<[u8]>, cause: Cause },
+    Bytes(Box<[u8]>),
 }
 
 impl Datagram<'_> {
-    /// Who sent it.
+    /// The address that sent it.
     #[inline]
-    pub fn from(&self) -> SocketAddr {
+    pub(crate) fn from(&self) -> SocketAddr {
         self.from
     }
 
-    /// Which address it was for: the socket's own, or a group's.
+    /// Whether a router on the way marked it.
     #[inline]
-    pub fn to(&self) -> IpAddr {
-        self.to
-    }
-
-    /// Whether a router on the way marked it, because its queue grew (ECN, RFC 3168). Known only where
-    /// [marks were asked for](super::Settings::congestion_marks).
-    #[inline]
-    pub fn is_congested(&self) -> bool {
+    pub(crate) fn is_congested(&self) -> bool {
         self.congested
     }
 
-    /// Why it was copied besides what the port's evidence says; `None` if it was not.
-    pub fn copied(&self) -> Option<Evidence> {
-        match &self.body {
-            Body::Packet { .. } => None,
-            Body::Bytes { cause, .. } => Some(Evidence::Copied(*cause)),
-        }
+    #[inline]
+    pub(in crate::udp) fn about(&self) -> About {
+        About { from: self.from, local: Some(self.local), truncated: false, congested: self.congested }
     }
 
     /// Makes the payload yours: the frame it came in, cut to the payload, at no cost in the modes of AF_XDP.
     #[inline]
-    pub fn take(self) -> Payload {
+    pub(crate) fn take(self) -> Payload {
         match self.body {
             Body::Packet { packet, at, bytes } => {
                 let mut frame = packet.take();
@@ -557,7 +581,7 @@ impl Datagram<'_> {
                 frame.truncate(bytes);
                 Payload::Frame(frame)
             }
-            Body::Bytes { bytes, .. } => Payload::Bytes(bytes),
+            Body::Bytes(bytes) => Payload::Bytes(bytes),
         }
     }
 }
@@ -569,27 +593,16 @@ impl Deref for Datagram<'_> {
     fn deref(&self) -> &[u8] {
         match &self.body {
             Body::Packet { packet, at, bytes } => &packet[*at..*at + *bytes],
-            Body::Bytes { bytes, .. } => bytes,
+            Body::Bytes(bytes) => bytes,
         }
     }
 }
 
 /// A payload that is yours.
 #[derive(Debug)]
-pub enum Payload {
+pub(crate) enum Payload {
     /// In the frame it came in.
     Frame(Frame),
     /// In memory of its own: it came through the kernel, or in several buffers.
     Bytes(Box<[u8]>),
-}
-
-impl Deref for Payload {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Frame(frame) => frame,
-            Self::Bytes(bytes) => bytes,
-        }
-    }
 }

@@ -1,27 +1,26 @@
 //! The half that sends.
 
+use std::borrow::Cow;
 use std::io;
 use std::net::SocketAddr;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
 use nocopy_proto::{UdpChecksum, UdpFrame, UdpTemplate};
 use smallvec::SmallVec;
 
-use super::super::PeerError;
 use super::kernel::Kernel;
+use super::system;
 use super::way::{Detour, Way, Ways};
-use crate::counter::counters;
-use crate::engine::route::RouteError;
+use crate::counter::{Counter, counters};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
-use crate::facts::rejected as port;
+use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Chain, Frame};
 use crate::memory::in_flight::kernel_socket::KernelSocket;
 
 counters! {
     /// What a socket sent, and which way. Datagrams over the port have the port's evidence; those through the kernel were copied.
-    pub struct Sent {
+    pub(crate) struct Sent {
         /// Datagrams over the port.
         over_port,
         /// Bytes of their payloads.
@@ -32,7 +31,7 @@ counters! {
         from_slices_bytes,
         /// Datagrams through the kernel: the next station's hardware address was not known yet.
         unresolved,
-        /// Through the kernel, so that it makes sure of a station that it has not heard from for a while.
+        /// Through the kernel, so that it confirms the address of a neighbour that was silent for a while.
         confirming,
         /// Through the kernel: longer than the MTU, so it fragments them.
         too_long,
@@ -48,8 +47,6 @@ counters! {
         strangers,
         /// Bytes of the payloads of all datagrams through the kernel.
         through_kernel_bytes,
-        /// Errors of the network (ICMP) that were told, of datagrams that went either way.
-        peer_errors,
         /// How often announced changes of routes, neighbours or interfaces had the sender look up its ways again; not those it looked
         /// up because they had grown old.
         announced_changes,
@@ -58,7 +55,7 @@ counters! {
 
 impl Sent {
     /// Datagrams through the kernel, for whatever reason.
-    pub fn through_kernel(&self) -> u64 {
+    pub(crate) fn through_kernel(&self) -> u64 {
         let Self {
             unresolved,
             confirming,
@@ -71,6 +68,12 @@ impl Sent {
             ..
         } = self;
         unresolved + confirming + too_long + other_interface + local + broadcast + encapsulated + strangers
+    }
+
+    /// The same as a counter.
+    pub(in crate::udp) fn all_through_kernel(&self) -> Counter {
+        let meaning = "Datagrams through the kernel, for all of these reasons.";
+        Counter { name: Cow::Borrowed("through_kernel"), meaning, value: self.through_kernel() }
     }
 
     fn count_from_slices(&mut self, bytes: usize) {
@@ -100,83 +103,20 @@ impl Sent {
     }
 }
 
-/// Why a datagram was not sent.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RejectedReason {
-    /// The port's ring is full or its frames are on their way, or the kernel's buffer is full: flush, and try again.
-    #[error("no room: flush, and try again")]
-    Full,
-    /// There is no way to the destination.
-    #[error(transparent)]
-    Route(RouteError),
-    /// There is not enough free space in front of the payload for the headers.
-    #[error(
-        "{needed_bytes} B of headers do not fit into {free_bytes} B in front of the payload; leave room, as fresh frames have"
-    )]
-    NoHeadroom {
-        /// Bytes of all headers.
-        needed_bytes: usize,
-        /// Bytes there are.
-        free_bytes: usize,
-    },
-    /// It cannot be written in place: it is longer than a frame of the port holds.
-    #[error("a datagram written in place has at most {bytes_max} B here; send it by send_copied")]
-    TooLong {
-        /// The longest payload.
-        bytes_max: usize,
-    },
-    /// The port's own reason.
-    #[error(transparent)]
-    Port(port::Reason),
-    /// The kernel's, for what went through it.
-    #[error("through the kernel: {0}; 'ip route get' shows the way, and nocopy's counters the cause")]
-    Kernel(io::Error),
-}
-
-impl RejectedReason {
-    fn of_port(reason: port::Reason) -> Self {
-        match reason {
-            port::Reason::Full => Self::Full,
-            reason => Self::Port(reason),
-        }
-    }
-
-    fn of_kernel(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::WouldBlock => Self::Full,
-            _ if error.raw_os_error() == Some(libc::ENOBUFS) => Self::Full,
-            _ => Self::Kernel(error),
-        }
+fn of_kernel(error: io::Error) -> Reason {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => Reason::Full,
+        _ if error.raw_os_error() == Some(libc::ENOBUFS) => Reason::Full,
+        _ => Reason::System(error),
     }
 }
 
-/// A payload that was not sent, and why.
-#[derive(Debug, thiserror::Error)]
-#[error("datagram of {} bytes not sent: {reason}", frame.len())]
-pub struct Rejected {
-    /// The payload, still yours.
-    pub frame: Frame,
-    /// What stood in the way.
-    pub reason: RejectedReason,
-}
-
-/// A payload in several frames that was not sent, and why.
-#[derive(Debug, thiserror::Error)]
-#[error("datagram of {} bytes not sent: {reason}", chain.len())]
-pub struct RejectedChain {
-    /// The payload, still yours.
-    pub chain: Chain<Frame>,
-    /// What stood in the way.
-    pub reason: RejectedReason,
-}
-
-/// The sending half of a [`Socket`](super::Socket).
+/// Sends over a port, or through the kernel what the port cannot carry.
 ///
 /// What is sent over the port only writes its ring; [`flush`](Sender::flush) makes the kernel look, once for a whole batch. What
 /// must go through the kernel goes at once, after everything that was queued before.
 #[derive(Debug)]
-pub struct Sender {
+pub(crate) struct Sender {
     port: crate::port::Sender,
     kernel: Arc<Kernel>,
     ways: Ways,
@@ -195,16 +135,11 @@ enum Verdict<'a> {
 
 /// The way of a datagram, looked up again where something changed; the clock is looked at once for a batch.
 #[inline]
-fn decide(
-    ways: &mut Ways,
-    at_rest: bool,
-    to: SocketAddr,
-    bytes: usize,
-) -> Result<Verdict<'_>, RejectedReason> {
+fn decide(ways: &mut Ways, at_rest: bool, to: SocketAddr, bytes: usize) -> Result<Verdict<'_>, Reason> {
     if at_rest {
         ways.renew();
     }
-    Ok(match ways.to(to).map_err(RejectedReason::Route)? {
+    Ok(match ways.to(to).map_err(|error| Reason::System(system(error)))? {
         Way::Port { confirm: confirm @ true, .. } => {
             *confirm = false;
             Verdict::Kernel(Detour::Confirming)
@@ -225,7 +160,7 @@ impl Sender {
     /// An empty frame to fill with a payload and send, with room for headers in front; `None` when all are on their way (flush,
     /// and try again).
     #[inline]
-    pub fn frame(&mut self) -> Option<Frame> {
+    pub(crate) fn frame(&mut self) -> Option<Frame> {
         self.port.buffer()
     }
 
@@ -236,7 +171,7 @@ impl Sender {
     /// # Errors
     /// Gives the payload back as it was: no room (flush first), or it cannot be sent at all.
     #[inline]
-    pub fn send(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected> {
+    pub(crate) fn send(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected<Frame>> {
         self.send_either_way(frame, to).map(drop)
     }
 
@@ -246,7 +181,7 @@ impl Sender {
     /// # Errors
     /// As [`Sender::send`].
     #[inline]
-    pub fn send_kept(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected> {
+    pub(crate) fn send_kept(&mut self, frame: Frame, to: SocketAddr) -> Result<(), Rejected<Frame>> {
         self.port.keep(&frame);
         match self.send_either_way(frame, to) {
             Ok(None) => Ok(()),
@@ -255,7 +190,7 @@ impl Sender {
                 Ok(())
             }
             Err(rejected) => {
-                self.port.unkeep(&rejected.frame);
+                self.port.unkeep(&rejected.item);
                 Err(rejected)
             }
         }
@@ -263,29 +198,33 @@ impl Sender {
 
     /// Gives back the frame of a datagram that went through the kernel.
     #[inline]
-    fn send_either_way(&mut self, mut frame: Frame, to: SocketAddr) -> Result<Option<Frame>, Rejected> {
+    fn send_either_way(
+        &mut self,
+        mut frame: Frame,
+        to: SocketAddr,
+    ) -> Result<Option<Frame>, Rejected<Frame>> {
         let bytes = frame.len();
         match decide(&mut self.ways, self.at_rest, to, bytes) {
             Ok(Verdict::Port(template)) => {
                 if let Err(reason) = put_headers(&mut frame, template) {
-                    return Err(Rejected { frame, reason });
+                    return Err(Rejected { item: frame, reason });
                 }
                 let sent = match template.left_checksum() {
                     None => self.port.send(frame),
                     Some(place) => self.port.send_checksummed(frame, place),
                 };
-                if let Err(port::Rejected { item: mut frame, reason }) = sent {
+                if let Err(Rejected { item: mut frame, reason }) = sent {
                     frame.trim_front(template.header_bytes());
-                    return Err(Rejected { frame, reason: RejectedReason::of_port(reason) });
+                    return Err(Rejected { item: frame, reason });
                 }
                 self.queued(bytes);
                 Ok(None)
             }
             Ok(Verdict::Kernel(why)) => match self.through_kernel(to, &[&frame], why) {
                 Ok(()) => Ok(Some(frame)),
-                Err(reason) => Err(Rejected { frame, reason }),
+                Err(reason) => Err(Rejected { item: frame, reason }),
             },
-            Err(reason) => Err(Rejected { frame, reason }),
+            Err(reason) => Err(Rejected { item: frame, reason }),
         }
     }
 
@@ -295,36 +234,40 @@ impl Sender {
     /// # Errors
     /// As [`Sender::send`].
     #[expect(clippy::result_large_err, reason = "gives back what it was given")]
-    pub fn send_chain(&mut self, mut chain: Chain<Frame>, to: SocketAddr) -> Result<(), RejectedChain> {
+    pub(crate) fn send_chain(
+        &mut self,
+        mut chain: Chain<Frame>,
+        to: SocketAddr,
+    ) -> Result<(), Rejected<Chain<Frame>>> {
         let bytes = chain.len();
         let template = match decide(&mut self.ways, self.at_rest, to, bytes) {
             Ok(Verdict::Port(template)) => in_software(template),
             Ok(Verdict::Kernel(why)) => {
                 let sent = self.through_kernel(to, &slices(&chain), why);
-                return sent.map_err(|reason| RejectedChain { chain, reason });
+                return sent.map_err(|reason| Rejected { item: chain, reason });
             }
-            Err(reason) => return Err(RejectedChain { chain, reason }),
+            Err(reason) => return Err(Rejected { item: chain, reason }),
         };
         let mut headers = [0; IPV6_HEADERS];
         let headers = &mut headers[..template.header_bytes()];
         template.emit(headers, &slices(&chain)).expect("its length was looked at");
         match chain.buffers_mut().first_mut() {
             None => {
-                let reason = RejectedReason::of_port(port::Reason::Empty);
-                return Err(RejectedChain { chain, reason });
+                let reason = Reason::Empty;
+                return Err(Rejected { item: chain, reason });
             }
             Some(first) => {
                 let free_bytes = first.headroom_bytes();
                 let Some(room) = first.prepend(headers.len()) else {
-                    let reason = RejectedReason::NoHeadroom { needed_bytes: headers.len(), free_bytes };
-                    return Err(RejectedChain { chain, reason });
+                    let reason = Reason::NoHeadroom { needed_bytes: headers.len(), free_bytes };
+                    return Err(Rejected { item: chain, reason });
                 };
                 room.copy_from_slice(headers);
             }
         }
-        if let Err(port::Rejected { item: mut chain, reason }) = self.port.send_chain(chain) {
+        if let Err(Rejected { item: mut chain, reason }) = self.port.send_chain(chain) {
             chain.buffers_mut()[0].trim_front(headers.len());
-            return Err(RejectedChain { chain, reason: RejectedReason::of_port(reason) });
+            return Err(Rejected { item: chain, reason });
         }
         self.queued(bytes);
         Ok(())
@@ -335,7 +278,7 @@ impl Sender {
     ///
     /// # Errors
     /// No room (flush first), or it cannot be sent at all.
-    pub fn send_copied(&mut self, to: SocketAddr, pieces: &[&[u8]]) -> Result<(), RejectedReason> {
+    pub(crate) fn send_copied(&mut self, to: SocketAddr, pieces: &[&[u8]]) -> Result<(), Reason> {
         let bytes = pieces.iter().map(|piece| piece.len()).sum();
         let template = match decide(&mut self.ways, self.at_rest, to, bytes)? {
             Verdict::Port(template) => template,
@@ -356,7 +299,7 @@ impl Sender {
             None => self.port.send(frame),
             Some(place) => self.port.send_checksummed(frame, place),
         };
-        sent.map_err(|rejected| RejectedReason::of_port(rejected.reason))?;
+        sent.map_err(|rejected| rejected.reason)?;
         self.sent.count_from_slices(bytes);
         self.queued(bytes);
         Ok(())
@@ -374,7 +317,7 @@ impl Sender {
         pieces: &[&[u8]],
         bytes: usize,
         template: &UdpTemplate,
-    ) -> Result<(), RejectedReason> {
+    ) -> Result<(), Reason> {
         let headers = first.prepend(template.header_bytes()).expect("fresh frames have room for headers");
         template.emit(headers, pieces).expect("its length was looked at");
         let mut frames: SmallVec<[Frame; 8]> = SmallVec::new();
@@ -393,7 +336,7 @@ impl Sender {
             }
         }
         let sent = self.port.send_chain(frames.into_iter().collect());
-        sent.map_err(|rejected| RejectedReason::of_port(rejected.reason))?;
+        sent.map_err(|rejected| rejected.reason)?;
         self.sent.count_from_slices(bytes);
         self.queued(bytes);
         Ok(())
@@ -401,44 +344,10 @@ impl Sender {
 
     /// Sends to an address that may be forged: through the kernel, so that nothing is looked up for it here, nor remembered. It may
     /// overtake what is queued.
-    pub(crate) fn send_to_stranger(&mut self, to: SocketAddr, payload: &[u8]) -> Result<(), RejectedReason> {
-        self.kernel.send(to, &[payload]).map_err(RejectedReason::of_kernel)?;
+    pub(crate) fn send_to_stranger(&mut self, to: SocketAddr, payload: &[u8]) -> Result<(), Reason> {
+        self.kernel.send(to, &[payload]).map_err(of_kernel)?;
         self.sent.count_through_kernel(Detour::Stranger, payload.len());
         Ok(())
-    }
-
-    /// Sets up to `count` frames aside, to write payloads of up to `bytes` bytes for one destination in place: the fast way for
-    /// datagrams made on the spot. Fewer, possibly none, when there is no room: flush, and ask again.
-    ///
-    /// # Errors
-    /// There is no way to the destination; payloads of that length do not fit a frame.
-    pub fn drafts(
-        &mut self,
-        to: SocketAddr,
-        count: usize,
-        bytes: usize,
-    ) -> Result<Drafts<'_>, RejectedReason> {
-        let template = match decide(&mut self.ways, self.at_rest, to, bytes)? {
-            Verdict::Port(template) => Ok(*template),
-            Verdict::Kernel(why) => Err(why),
-        };
-        if template.is_err() {
-            self.settle().map_err(RejectedReason::Kernel)?;
-        }
-        self.at_rest &= template.is_err();
-        // The same room for headers either way, also where the kernel writes them: so no draft is empty.
-        let payload_at = if to.is_ipv4() { IPV4_HEADERS } else { IPV6_HEADERS };
-        let drafts = self.port.drafts(count, payload_at + bytes).map_err(|reason| match reason {
-            port::Reason::TooLong { bytes_max } => {
-                RejectedReason::TooLong { bytes_max: bytes_max.saturating_sub(payload_at) }
-            }
-            reason => RejectedReason::of_port(reason),
-        })?;
-        let way = match template {
-            Ok(template) => DraftWay::Port(template),
-            Err(why) => DraftWay::Kernel(why, &self.kernel, to),
-        };
-        Ok(Drafts { drafts, payload_at, way, sent: &mut self.sent })
     }
 
     /// Shows what is queued to the kernel and makes it send, once for a whole batch; see [`nocopy::Sender::flush`].
@@ -447,7 +356,7 @@ impl Sender {
     ///
     /// # Errors
     /// The interface is down or gone; what was queued stays queued.
-    pub fn flush(&mut self) -> io::Result<()> {
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.at_rest = true;
         self.port.try_flush().map(drop)
     }
@@ -459,7 +368,7 @@ impl Sender {
     }
 
     /// Takes back the frames the kernel has finished sending, and returns how many.
-    pub fn reap(&mut self) -> usize {
+    pub(crate) fn reap(&mut self) -> usize {
         self.port.reap()
     }
 
@@ -467,7 +376,7 @@ impl Sender {
     /// `frames`; see [`nocopy::Sender::completed`].
     ///
     /// [`nocopy::Sender::completed`]: crate::Sender::completed
-    pub fn reap_into(&mut self, frames: &mut Vec<Frame>) -> usize {
+    pub(crate) fn reap_into(&mut self, frames: &mut Vec<Frame>) -> usize {
         let completed = self.port.completed();
         let count = completed.len();
         frames.extend(completed);
@@ -478,7 +387,7 @@ impl Sender {
     ///
     /// [`nocopy::Sender::recycle`]: crate::Sender::recycle
     #[inline]
-    pub fn recycle(&mut self, frame: Frame) {
+    pub(crate) fn recycle(&mut self, frame: Frame) {
         self.port.recycle(frame);
     }
 
@@ -486,24 +395,18 @@ impl Sender {
     ///
     /// # Errors
     /// The interface is down or gone.
-    pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
+    pub(crate) fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
         self.at_rest = true;
         self.port.drain(timeout)
     }
 
-    /// What was sent, and which way.
-    pub fn sent(&self) -> Sent {
-        Sent { peer_errors: self.kernel.told(), announced_changes: self.ways.changes(), ..self.sent }
-    }
-
-    /// What the network said since the last time of datagrams that it could not bring to their destination, whichever way they
-    /// went, oldest first; at most the last 64, while all are [counted](Sent::peer_errors).
-    pub fn errors(&mut self) -> impl Iterator<Item = PeerError> + use<> {
-        self.kernel.heard().into_iter()
+    /// What was sent, and which way. Errors of the network are not among it: they are those of the socket.
+    pub(in crate::udp) fn sent(&self) -> Sent {
+        Sent { announced_changes: self.ways.changes(), ..self.sent }
     }
 
     /// What became of the bytes of all payloads: the port's evidence, or the reason they were copied for.
-    pub fn ledger(&self) -> Ledger {
+    pub(crate) fn ledger(&self) -> Ledger {
         let Sent { over_port, over_port_bytes, from_slices, from_slices_bytes, through_kernel_bytes, .. } =
             self.sent;
         let mut ledger = Ledger::default();
@@ -514,7 +417,7 @@ impl Sender {
     }
 
     /// The port below, to ask it for evidence, statistics and balance.
-    pub fn port(&self) -> &crate::port::Sender {
+    pub(crate) fn port(&self) -> &crate::port::Sender {
         &self.port
     }
 
@@ -528,8 +431,18 @@ impl Sender {
         self.kernel.socket()
     }
 
-    pub(in crate::udp) fn is_ipv6(&self) -> bool {
-        self.kernel.local().is_ipv6()
+    pub(in crate::udp) fn local_address(&self) -> SocketAddr {
+        self.kernel.local()
+    }
+
+    /// Frames that the kernel has.
+    pub(in crate::udp) fn in_flight(&mut self) -> usize {
+        self.port.in_flight()
+    }
+
+    /// Prepares for a wait on the port's descriptor; see [`nocopy::Sender::arm`](crate::Sender::arm).
+    pub(in crate::udp) fn arm(&mut self) -> io::Result<bool> {
+        self.port.arm()
     }
 
     #[inline]
@@ -539,14 +452,9 @@ impl Sender {
     }
 
     #[cold]
-    fn through_kernel(
-        &mut self,
-        to: SocketAddr,
-        pieces: &[&[u8]],
-        why: Detour,
-    ) -> Result<(), RejectedReason> {
-        self.settle().map_err(RejectedReason::Kernel)?;
-        self.kernel.send(to, pieces).map_err(RejectedReason::of_kernel)?;
+    fn through_kernel(&mut self, to: SocketAddr, pieces: &[&[u8]], why: Detour) -> Result<(), Reason> {
+        self.settle().map_err(Reason::System)?;
+        self.kernel.send(to, pieces).map_err(of_kernel)?;
         self.sent.count_through_kernel(why, pieces.iter().map(|piece| piece.len()).sum());
         Ok(())
     }
@@ -557,19 +465,13 @@ impl Sender {
     }
 }
 
-/// Ethernet, IPv4, UDP.
-const IPV4_HEADERS: usize = 14 + 20 + 8;
-
 /// Ethernet, IPv6, UDP.
 const IPV6_HEADERS: usize = 14 + 40 + 8;
 
-fn frame_to_copy_into(
-    port: &mut crate::port::Sender,
-    is_lacking: &mut bool,
-) -> Result<Frame, RejectedReason> {
+fn frame_to_copy_into(port: &mut crate::port::Sender, is_lacking: &mut bool) -> Result<Frame, Reason> {
     let frame = port.buffer();
     *is_lacking = frame.is_none();
-    frame.ok_or(RejectedReason::Full)
+    frame.ok_or(Reason::Full)
 }
 
 fn slices(chain: &Chain<Frame>) -> SmallVec<[&[u8]; 8]> {
@@ -578,17 +480,17 @@ fn slices(chain: &Chain<Frame>) -> SmallVec<[&[u8]; 8]> {
 
 /// Writes the headers in front of a payload.
 #[inline]
-fn put_headers(frame: &mut Frame, template: &UdpTemplate) -> Result<(), RejectedReason> {
+fn put_headers(frame: &mut Frame, template: &UdpTemplate) -> Result<(), Reason> {
     let needed_bytes = template.header_bytes();
     if frame.prepend(needed_bytes).is_none() {
-        return Err(RejectedReason::NoHeadroom { needed_bytes, free_bytes: frame.headroom_bytes() });
+        return Err(Reason::NoHeadroom { needed_bytes, free_bytes: frame.headroom_bytes() });
     }
     let (headers, payload) = frame.split_at_mut(needed_bytes);
     template.emit(headers, &[payload]).expect("its length was looked at");
     Ok(())
 }
 
-/// The same headers, with a checksum that nobody else completes: ports complete none of packets in several frames.
+/// The same headers, with a checksum that is completed here: ports complete none of packets in several frames.
 fn in_software(template: &UdpTemplate) -> UdpTemplate {
     match template.flow().checksum {
         UdpChecksum::Offloaded => {
@@ -596,101 +498,5 @@ fn in_software(template: &UdpTemplate) -> UdpTemplate {
             UdpTemplate::new(&flow).expect("as it was, with a checksum")
         }
         _ => *template,
-    }
-}
-
-/// Frames set aside to write payloads for one destination: a batch of [`Draft`]s.
-///
-/// What is queued is shown to the kernel when the batch is dropped, all at once.
-#[derive(Debug)]
-pub struct Drafts<'half> {
-    drafts: crate::memory::area::Drafts<'half>,
-    payload_at: usize,
-    way: DraftWay<'half>,
-    sent: &'half mut Sent,
-}
-
-#[derive(Debug)]
-enum DraftWay<'half> {
-    Port(UdpTemplate),
-    Kernel(Detour, &'half Kernel, SocketAddr),
-}
-
-impl<'half> Drafts<'half> {
-    /// How many more drafts there are; if none, flush and ask the sender for more.
-    #[inline]
-    pub fn left(&self) -> usize {
-        self.drafts.left()
-    }
-
-    /// The next payload to write, as long as was asked for; its contents are whatever was there.
-    #[inline]
-    pub fn next_draft(&mut self) -> Option<Draft<'_, 'half>> {
-        let Self { drafts, payload_at, way, sent } = self;
-        Some(Draft { draft: drafts.next_draft()?, payload_at: *payload_at, way, sent })
-    }
-}
-
-/// A payload being written in place. [`queue`](Draft::queue) it, or drop it, and nothing happened.
-#[derive(Debug)]
-#[must_use = "a draft that is not queued is not sent"]
-pub struct Draft<'batch, 'half> {
-    draft: crate::memory::area::Draft<'batch, 'half>,
-    payload_at: usize,
-    way: &'batch DraftWay<'half>,
-    sent: &'batch mut Sent,
-}
-
-impl Draft<'_, '_> {
-    /// Cuts the payload to `bytes` bytes; does nothing if it is shorter.
-    #[inline]
-    pub fn truncate(&mut self, bytes: usize) {
-        self.draft.truncate(self.payload_at.saturating_add(bytes));
-    }
-
-    /// Queues the datagram to be sent with the next flush. One that must go through the kernel goes at once.
-    ///
-    /// # Errors
-    /// Only of one that goes through the kernel: no room (try again), or its refusal.
-    #[inline]
-    pub fn queue(mut self) -> Result<(), RejectedReason> {
-        match self.way {
-            DraftWay::Port(template) => {
-                let (headers, payload) = self.draft.split_at_mut(self.payload_at);
-                let bytes = payload.len();
-                template.emit(headers, &[payload]).expect("its length was looked at");
-                match template.left_checksum() {
-                    None => self.draft.queue(),
-                    Some(place) => {
-                        self.draft.queue_checksummed(place).expect("the checksum lies in the headers");
-                    }
-                }
-                self.sent.count_over_port(bytes);
-                Ok(())
-            }
-            DraftWay::Kernel(why, kernel, to) => {
-                let payload = &self.draft[self.payload_at..];
-                kernel.send(*to, &[payload]).map_err(RejectedReason::of_kernel)?;
-                self.sent.count_through_kernel(*why, payload.len());
-                Ok(())
-            }
-        }
-    }
-}
-
-impl Deref for Draft<'_, '_> {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        &self.draft[self.payload_at..]
-    }
-}
-
-impl DerefMut for Draft<'_, '_> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut [u8] {
-        let at = self.payload_at;
-        &mut self.draft[at..]
     }
 }

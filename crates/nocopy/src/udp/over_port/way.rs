@@ -5,10 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use nocopy_proto::wire::MARKABLE;
-use nocopy_proto::{IpAddresses, MacAddress, UdpFrame, UdpTemplate};
+use nocopy_proto::{IpAddresses, MacAddress, UdpChecksum, UdpFrame, UdpTemplate};
 
+use super::super::open_error::OpenError;
+use super::super::settings::Settings;
 use super::kernel::Kernel;
-use super::{OpenError, Settings};
+use super::system;
 use crate::engine::route::{Kind, Route, RouteError, Routes};
 use crate::sys::clock::monotonic_ns;
 use crate::sys::interface::Interface;
@@ -77,7 +79,8 @@ pub(super) struct Ways {
     interface_index: u32,
     /// The longest frame the port sends.
     frame_bytes_max: usize,
-    settings: Settings,
+    congestion_marks: bool,
+    checksum: UdpChecksum,
     hop_limits: (u8, u8),
     polled_ns: u64,
     renewed_ns: u64,
@@ -97,7 +100,8 @@ impl Ways {
         kernel: &Kernel,
         settings: &Settings,
     ) -> Result<Self, OpenError> {
-        let routes = Routes::open(Some(local.ip()), Some(interface.index)).map_err(OpenError::Routes)?;
+        let routes = Routes::open(Some(local.ip()), Some(interface.index))
+            .map_err(|error| OpenError::Routes(system(error)))?;
         let now_ns = monotonic_ns();
         Ok(Self {
             routes,
@@ -107,7 +111,8 @@ impl Ways {
             local,
             interface_index: interface.index,
             frame_bytes_max: port.packet_bytes_max(),
-            settings: settings.clone(),
+            congestion_marks: settings.congestion_marks,
+            checksum: settings.checksum,
             hop_limits: (kernel.hop_limit, kernel.multicast_hop_limit),
             polled_ns: now_ns,
             renewed_ns: now_ns,
@@ -241,11 +246,11 @@ impl Ways {
             destination_mac: macs.1,
             vlan: None,
             addresses,
-            traffic_class: if self.settings.congestion_marks { MARKABLE } else { 0 },
+            traffic_class: if self.congestion_marks { MARKABLE } else { 0 },
             hop_limit: if addresses.destination().is_multicast() { to_groups } else { to_one },
             source_port: self.local.port(),
             destination_port: port,
-            checksum: self.settings.checksum,
+            checksum: self.checksum,
         }
     }
 }
@@ -285,8 +290,8 @@ mod tests {
         assert!(done.success(), "ip {route:?}");
         let port = Port::builder(left.interface()).mode(Mode::XdpCopyNative);
         let mut socket =
-            left.namespace().run(|| Socket::open(port, local, &Settings::default())).expect("opened");
-        let ways = socket.sender().ways();
+            left.namespace().run(|| Socket::open(port, local, &Settings::new())).expect("opened");
+        let ways = socket.sender.ways();
         ways.lookups_left = u32::MAX;
         // A tenth are stations of their own (unknown ones), which costs two questions each.
         let destination = |number: u32| match number % 10 {
@@ -326,8 +331,8 @@ mod tests {
         let local = SocketAddr::new(left.ipv4().into(), 0);
         let port = Port::builder(left.interface()).mode(Mode::XdpCopyNative);
         let mut socket =
-            left.namespace().run(|| Socket::open(port, local, &Settings::default())).expect("opened");
-        let ways = socket.sender().ways();
+            left.namespace().run(|| Socket::open(port, local, &Settings::new())).expect("opened");
+        let ways = socket.sender.ways();
         let destination = |number: u16| SocketAddr::new(lab.right().ipv4().into(), number);
         let is_looked_up =
             |ways: &mut Ways, number| matches!(*ways.to(destination(number)).unwrap(), Way::Port { .. });

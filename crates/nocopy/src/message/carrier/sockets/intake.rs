@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::memory::pool::{Buffer, Pool};
 use crate::message::carrier::{Came, Deliver, Received};
-use crate::udp::{Batch, Run};
+use crate::udp::kernel::Batch;
+use crate::udp::run::Run;
 
 /// Runs of at least so many datagrams, or bytes, stay in the buffer they were received into: it is full enough.
 const RUN_KEPT_FROM: usize = 8;
@@ -120,7 +121,7 @@ impl Intake {
                 continue;
             };
             // What does not fit is longer than anything that was agreed on.
-            let bytes = &datagram.bytes[..datagram.bytes.len().min(buffer.capacity())];
+            let bytes = &datagram[..datagram.len().min(buffer.capacity())];
             buffer.fill(bytes).expect("it fits");
             self.copied.0 += 1;
             self.copied.1 += bytes.len() as u64;

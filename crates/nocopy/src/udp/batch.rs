@@ -1,0 +1,272 @@
+//! What was received: datagrams where they lie, and datagrams that were taken.
+
+use std::net::SocketAddr;
+use std::ops::{Deref, Range};
+use std::slice::IterMut;
+use std::sync::Arc;
+
+use super::kernel::Given;
+use super::message::Message;
+use super::over_port::{self, Payload};
+use super::run::{About, Run};
+use crate::memory::pool::Buffer;
+use crate::sys::udp_receive::LocalAddress;
+
+/// Received datagrams: an iterator over [`Datagram`]s.
+///
+/// Their memory is used again by the next call, unless they are [taken](Datagram::take). Datagrams that are not asked for stay for the
+/// next batch.
+#[derive(Debug)]
+pub struct Batch<'half>(Source<'half>);
+
+#[derive(Debug)]
+enum Source<'half> {
+    Kernel(Runs<'half>),
+    Port(over_port::Batch<'half>),
+}
+
+/// What the kernel received.
+#[derive(Debug)]
+struct Runs<'half> {
+    /// Those that were not begun, of so many.
+    runs: IterMut<'half, Run>,
+    count: usize,
+    /// One of several datagrams, and the bytes of those that are left; of none if nothing is begun.
+    begun: Option<&'half Run>,
+    left: &'half [u8],
+    given: &'half mut Given,
+}
+
+impl<'half> Batch<'half> {
+    #[inline]
+    pub(super) fn of_runs(runs: &'half mut [Run], given: &'half mut Given) -> Self {
+        let (count, mut runs) = (runs.len(), runs.iter_mut());
+        let (mut begun, mut left) = (None, &[][..]);
+        if given.datagrams > 0
+            && let Some(run) = runs.next()
+        {
+            let run: &'half Run = run;
+            left = &run.bytes()[given.datagrams * run.segment_bytes()..];
+            begun = Some(run);
+        }
+        Self(Source::Kernel(Runs { runs, count, begun, left, given }))
+    }
+
+    #[inline]
+    pub(super) fn of_port(batch: over_port::Batch<'half>) -> Self {
+        Self(Source::Port(batch))
+    }
+
+    /// The runs that the kernel coalesced, as far as no datagram of them was given out. Over a port there are none.
+    #[doc(hidden)]
+    pub fn into_runs(self) -> &'half [Run] {
+        match self.0 {
+            Source::Kernel(mut source) => {
+                source.left = &[];
+                std::mem::take(&mut source.runs).into_slice()
+            }
+            Source::Port(_) => &[],
+        }
+    }
+}
+
+impl<'half> Iterator for Batch<'half> {
+    type Item = Datagram<'half>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Datagram<'half>> {
+        match &mut self.0 {
+            Source::Kernel(runs) => runs.next(),
+            Source::Port(batch) => batch.next().map(|datagram| Datagram(Body::Port(datagram))),
+        }
+    }
+}
+
+impl<'half> Runs<'half> {
+    #[inline]
+    fn next(&mut self) -> Option<Datagram<'half>> {
+        if self.left.is_empty() {
+            let run = self.runs.next()?;
+            if run.is_alone() {
+                return Some(Datagram(Body::Alone(run)));
+            }
+            run.share();
+            let run: &'half Run = run;
+            (self.begun, self.left) = (Some(run), run.bytes());
+        }
+        let run = self.begun?;
+        let (bytes, others) = self.left.split_at(self.left.len().min(run.segment_bytes()));
+        self.left = others;
+        Some(Datagram(Body::OfRun(run, bytes)))
+    }
+}
+
+impl Drop for Runs<'_> {
+    /// What was not asked for comes with the next batch.
+    #[inline]
+    fn drop(&mut self) {
+        let runs = self.count - self.runs.len();
+        *self.given = match self.begun.filter(|_| !self.left.is_empty()) {
+            None => Given { runs, datagrams: 0 },
+            Some(run) => {
+                let given_bytes = run.bytes().len() - self.left.len();
+                Given { runs: runs - 1, datagrams: given_bytes / run.segment_bytes() }
+            }
+        };
+    }
+}
+
+/// A received datagram, where it lies: it is its payload.
+#[derive(Debug)]
+pub struct Datagram<'half>(Body<'half>);
+
+#[derive(Debug)]
+enum Body<'half> {
+    /// In a buffer of its own.
+    Alone(&'half mut Run),
+    OfRun(&'half Run, &'half [u8]),
+    Port(over_port::Datagram<'half>),
+}
+
+impl Datagram<'_> {
+    #[inline]
+    fn about(&self) -> About {
+        match &self.0 {
+            Body::Alone(run) => run.about(run.bytes().len()),
+            Body::OfRun(run, bytes) => run.about(run.place(bytes).end),
+            Body::Port(datagram) => datagram.about(),
+        }
+    }
+
+    /// The address that sent it.
+    #[inline]
+    pub fn from(&self) -> SocketAddr {
+        match &self.0 {
+            Body::Alone(run) => run.from(),
+            Body::OfRun(run, _) => run.from(),
+            Body::Port(datagram) => datagram.from(),
+        }
+    }
+
+    /// The address that it was sent to, if [that was asked for](super::Builder::local_addresses); always, over a port.
+    #[inline]
+    pub fn local(&self) -> Option<LocalAddress> {
+        self.about().local
+    }
+
+    /// Whether a router on the way marked it because its queue grew (ECN, RFC 3168). Known only where
+    /// [marks were asked for](super::Builder::congestion_marks).
+    #[inline]
+    pub fn is_congested(&self) -> bool {
+        self.about().congested
+    }
+
+    /// Whether its end is lost, because the buffer was too small.
+    #[inline]
+    pub fn is_truncated(&self) -> bool {
+        self.about().truncated
+    }
+
+    /// Makes it yours, without a copy: the frame or buffer it came in, which it may share with other datagrams.
+    #[inline]
+    pub fn take(self) -> OwnedDatagram {
+        let from = self.from();
+        let bytes = match self.0 {
+            Body::Alone(run) => Bytes::All(run.take_buffer().expect("it is here")),
+            Body::OfRun(run, bytes) => Bytes::Part(Part { buffer: run.shared(), range: run.place(bytes) }),
+            Body::Port(datagram) => match datagram.take() {
+                Payload::Frame(frame) => Bytes::All(frame.into()),
+                Payload::Bytes(bytes) => Bytes::All(Buffer::from_owner(bytes)),
+            },
+        };
+        OwnedDatagram { from, bytes }
+    }
+}
+
+impl Deref for Datagram<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Body::Alone(run) => run.bytes(),
+            Body::OfRun(_, bytes) => bytes,
+            Body::Port(datagram) => datagram,
+        }
+    }
+}
+
+impl AsRef<[u8]> for Datagram<'_> {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+/// A received datagram that is yours, with the memory it came in: it is its payload. To send it on, give it to
+/// [`Sender::send`](super::Sender::send), or make it a [`Buffer`].
+#[derive(Debug)]
+pub struct OwnedDatagram {
+    from: SocketAddr,
+    bytes: Bytes,
+}
+
+#[derive(Debug)]
+enum Bytes {
+    All(Buffer),
+    Part(Part),
+}
+
+/// A part of a buffer that others share.
+#[derive(Debug)]
+struct Part {
+    buffer: Arc<Buffer>,
+    range: Range<usize>,
+}
+
+impl AsRef<[u8]> for Part {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer[self.range.clone()]
+    }
+}
+
+impl OwnedDatagram {
+    /// The address that sent it.
+    pub fn from(&self) -> SocketAddr {
+        self.from
+    }
+}
+
+impl Deref for OwnedDatagram {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.bytes {
+            Bytes::All(buffer) => buffer,
+            Bytes::Part(part) => part.as_ref(),
+        }
+    }
+}
+
+impl AsRef<[u8]> for OwnedDatagram {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+/// Without a copy. A datagram that shares its buffer with others becomes memory that can be sent, not changed.
+impl From<OwnedDatagram> for Buffer {
+    #[inline]
+    fn from(datagram: OwnedDatagram) -> Self {
+        match datagram.bytes {
+            Bytes::All(buffer) => buffer,
+            Bytes::Part(part) => Self::from_owner(part),
+        }
+    }
+}
+
+impl From<OwnedDatagram> for Message {
+    #[inline]
+    fn from(datagram: OwnedDatagram) -> Self {
+        Buffer::from(datagram).into()
+    }
+}

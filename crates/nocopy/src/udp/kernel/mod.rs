@@ -1,0 +1,428 @@
+//! The half that receives by the kernel's socket.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+
+use super::peer_error::is_of_network;
+use super::run::Run;
+use crate::counter::counters;
+use crate::engine::wait::{self, Coalescer, Wait, Waiting};
+use crate::facts::evidence::{Cause, Evidence, Ledger};
+use crate::memory::in_flight::kernel_socket::KernelSocket;
+use crate::memory::pool::{Buffer, Pool};
+use crate::stats::Stats;
+use crate::sys::option;
+use crate::sys::poll::{Wakeup, ready_for, wait_readable};
+use crate::sys::readiness::Readiness;
+use crate::sys::udp_receive::{self, Messages, RUN_BYTES_MAX};
+
+/// How many errors of the network a call may meet before it returns without datagrams.
+const ERRORS_MAX: usize = 16;
+
+/// Receives by `recvmmsg`, many datagrams a call, coalesced by the kernel.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    socket: Arc<OwnedFd>,
+    /// Keeps what the network reports for the sending half; `None` if there is none.
+    errors: Option<Arc<KernelSocket>>,
+    readiness: Readiness,
+    pool: Pool,
+    messages: Messages,
+    batch: usize,
+    /// Buffers to receive into, as long as they can be. The last one is used first: it was used last, and is in the cache.
+    free: Vec<Buffer>,
+    /// What came by the last call and was not taken.
+    runs: Vec<Run>,
+    given: Given,
+    /// What the socket's own timeout is set to; `None` is for ever, as in a new socket.
+    timeout: Option<Duration>,
+    wait: Wait,
+    coalescer: Coalescer,
+    ledger: Ledger,
+    counters: Counters,
+    drops: Mutex<Drops>,
+}
+
+/// How much of what came was given out: what was not comes with the next batch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Given {
+    /// Whole runs.
+    pub(super) runs: usize,
+    /// Datagrams of the run behind them.
+    pub(super) datagrams: usize,
+}
+
+impl Given {
+    pub(super) const NOTHING: Self = Self { runs: 0, datagrams: 0 };
+    pub(super) const ALL: Self = Self { runs: usize::MAX, datagrams: 0 };
+}
+
+counters! {
+    /// What is counted beside datagrams and bytes.
+    pub(crate) struct Counters {
+        /// Runs of datagrams that were longer than their buffer and lost their ends; never with buffers of 64 KiB.
+        truncated,
+        /// Calls that found no buffer of the pool to receive into; the datagrams waited in the kernel.
+        no_buffers,
+        /// Buffers that datagrams came in: those that the kernel coalesced share one.
+        runs,
+    }
+}
+
+/// There is no buffer to receive into.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no buffer to receive into: all {total} of the pool are in use; drop or send some of the datagrams that were taken, or make the \
+     pool larger"
+)]
+struct NoBuffers {
+    total: usize,
+}
+
+impl Receiver {
+    /// How many buffers a call may fill, unless set. Runs do not care: 221 to 248 ns of processor time for each datagram of 1400 bytes
+    /// with 1, 4, 8 and 16, on a busy machine. Datagrams that come alone share the call.
+    pub(super) const BATCH: usize = 16;
+
+    pub(super) fn new(socket: Arc<OwnedFd>, pool: Pool, batch: usize) -> io::Result<Self> {
+        let batch = batch.clamp(1, pool.total());
+        if pool.buffer_bytes() >= RUN_BYTES_MAX {
+            coalesce(&socket)?;
+        }
+        Ok(Self {
+            pool,
+            errors: None,
+            messages: Messages::new(batch),
+            batch,
+            free: Vec::with_capacity(batch),
+            runs: Vec::with_capacity(batch),
+            given: Given::ALL,
+            timeout: None,
+            wait: Wait::Interrupt,
+            coalescer: Coalescer::default(),
+            ledger: Ledger::default(),
+            counters: Counters::default(),
+            drops: Mutex::default(),
+            readiness: Readiness::to_receive(),
+            socket,
+        })
+    }
+
+    /// Keeps errors of the network for the half that sends.
+    pub(super) fn keep_errors(&mut self, socket: Arc<KernelSocket>) {
+        self.errors = Some(socket);
+    }
+
+    pub(super) fn set_wait(&mut self, wait: Wait) {
+        self.wait = wait;
+    }
+
+    /// Waits for datagrams and returns those that are there, up to as many runs as a batch may have.
+    pub(super) fn receive(&mut self) -> io::Result<Batch<'_>> {
+        self.receive_within(None)
+    }
+
+    /// The same, but returns an empty batch when nothing came for `timeout`, rounded up to ticks of the kernel's clock (1 to 10 ms) where
+    /// the kernel waits.
+    pub(super) fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
+        self.receive_within(Some(timeout))
+    }
+
+    /// Returns what is there, possibly nothing, without waiting.
+    #[inline]
+    pub(crate) fn try_receive(&mut self) -> io::Result<Batch<'_>> {
+        if !self.has_left() {
+            self.call(false)?;
+        }
+        Ok(Batch { receiver: self })
+    }
+
+    /// Whether datagrams are left of the last batch, which are the next one then.
+    #[inline]
+    fn has_left(&mut self) -> bool {
+        if self.given.runs >= self.runs.len() {
+            return false;
+        }
+        self.take_back(self.given.runs);
+        self.given.runs = 0;
+        true
+    }
+
+    fn receive_within(&mut self, timeout: Option<Duration>) -> io::Result<Batch<'_>> {
+        if !self.has_left() {
+            match self.wait {
+                Wait::Interrupt => self.sleep(timeout)?,
+                how => self.look(how, timeout)?,
+            }
+        }
+        Ok(Batch { receiver: self })
+    }
+
+    /// The wait is the kernel's, in the receiving call. A poll before it would return at once, again and again, as long as
+    /// completions of zero-copy sends wait in the error queue (`POLLERR` cannot be turned off): a sleeper in `recvmmsg` is woken by
+    /// each of those, finds no datagram, and sleeps on for what is left of its time.
+    fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        if timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return self.call(false);
+        }
+        if timeout != self.timeout {
+            option::set_receive_timeout(&self.socket, timeout)?;
+            self.timeout = timeout;
+        }
+        self.call(true)
+    }
+
+    /// Looks again and again, by calls that do not wait; then lets the kernel wait where that is the way.
+    #[cold]
+    fn look(&mut self, how: Wait, timeout: Option<Duration>) -> io::Result<()> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let (how, until, sleeps) = match how {
+            Wait::Adaptive { spin } => {
+                let limit = Instant::now().checked_add(spin);
+                (Wait::Spin, [limit, deadline].into_iter().flatten().min(), true)
+            }
+            how => (how, deadline, false),
+        };
+        let mut looks = Looks { receiver: self, failed: None };
+        wait::wait(&mut looks, how, until)?;
+        if let Some(error) = looks.failed {
+            return Err(error);
+        }
+        if !sleeps || !self.runs.is_empty() {
+            return Ok(());
+        }
+        self.sleep(deadline.map(|end| end.saturating_duration_since(Instant::now())))
+    }
+
+    /// Whether a datagram is there. Errors do not count: the sending half takes them.
+    pub(super) fn arm(&self) -> io::Result<bool> {
+        let is_left = self.given.runs < self.runs.len();
+        Ok(is_left || ready_for(self.socket(), PollFlags::IN)?.contains(PollFlags::IN))
+    }
+
+    /// The socket itself.
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn call(&mut self, wait: bool) -> io::Result<()> {
+        self.given = Given::ALL;
+        self.refill()?;
+        let mut wait = wait;
+        for _ in 0..ERRORS_MAX {
+            let buffers = self.free.iter_mut().rev().filter_map(Buffer::as_mut);
+            match self.messages.receive(self.socket.as_fd(), buffers, wait) {
+                Ok(received) => {
+                    self.take(received);
+                    break;
+                }
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
+                {
+                    break;
+                }
+                // It is of a datagram that was sent earlier; the socket goes on.
+                Err(error) if is_of_network(&error) => {
+                    self.errors.iter().for_each(|socket| {
+                        socket.read();
+                    });
+                    wait = false;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn take(&mut self, received: usize) {
+        let (mut datagrams, mut bytes) = (0, 0);
+        for index in 0..received {
+            let message = self.messages.message(index);
+            let buffer = self.free.pop().expect("received into a buffer each");
+            let run = Run::new(buffer, &message);
+            datagrams += if run.is_alone() { 1 } else { run.len() as u64 };
+            bytes += message.bytes as u64;
+            self.counters.truncated += u64::from(message.truncated);
+            self.runs.push(run);
+        }
+        self.counters.runs += received as u64;
+        self.ledger.add(Evidence::Copied(Cause::SocketCall), datagrams, bytes);
+    }
+
+    /// Takes back the buffers of the last batch and fills up from the pool.
+    fn refill(&mut self) -> io::Result<()> {
+        self.take_back(self.runs.len());
+        let capacity = self.pool.buffer_bytes();
+        while self.free.len() < self.batch {
+            let Some(mut buffer) = self.pool.take() else { break };
+            buffer.resize(capacity);
+            self.free.push(buffer);
+        }
+        // Fewer than a batch are enough to go on.
+        if self.free.is_empty() {
+            self.counters.no_buffers += 1;
+            let none = NoBuffers { total: self.pool.total() };
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, none));
+        }
+        Ok(())
+    }
+
+    /// Takes back the buffers of the first runs.
+    #[inline]
+    fn take_back(&mut self, runs: usize) {
+        let capacity = self.pool.buffer_bytes();
+        for run in self.runs.drain(..runs).rev() {
+            if let Some(mut buffer) = run.into_buffer() {
+                buffer.resize(capacity);
+                self.free.push(buffer);
+            }
+        }
+    }
+
+    /// Takes back a buffer of the pool that was taken.
+    pub(super) fn recycle(&mut self, mut buffer: Buffer) {
+        if self.free.len() < self.batch && self.pool.owns(&buffer) {
+            buffer.resize(self.pool.buffer_bytes());
+            self.free.push(buffer);
+        }
+    }
+
+    /// What came so far. The kernel copies every byte from its own buffers: [`Cause::SocketCall`].
+    pub(crate) fn ledger(&self) -> Ledger {
+        self.ledger
+    }
+
+    pub(super) fn stats(&self) -> io::Result<Stats> {
+        let dropped = super::receiver::sk_drops(self.dropped()?);
+        let stats = Stats::moved(self.ledger.datagrams(), self.ledger.bytes());
+        Ok(stats.with_dropped([dropped]).with(self.counters.counters()))
+    }
+
+    /// What the kernel has dropped at this socket since it was made, up to now.
+    ///
+    /// Asked of the kernel by a system call (`SO_MEMINFO`). `SO_RXQ_OVFL` would report the same along with each datagram, but only once
+    /// another one comes.
+    ///
+    /// # Errors
+    /// The kernel's refusal; `Unsupported` before Linux 4.12.
+    pub(super) fn dropped(&self) -> io::Result<u64> {
+        // Asked for under the lock, or an older number would come behind a newer one, and be taken for a turn of the counter.
+        let mut drops = self.drops.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(drops.until(udp_receive::dropped_packets(&self.socket)?))
+    }
+}
+
+impl AsFd for Receiver {
+    /// A descriptor that is readable while something can be received; nothing can be sent on it.
+    ///
+    /// # Panics
+    /// When it is first asked for, if the process has no descriptor left.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.readiness.descriptor(self.socket())
+    }
+}
+
+/// Looks for datagrams by calls that do not wait. What came with the last one is in the receiver.
+struct Looks<'a> {
+    receiver: &'a mut Receiver,
+    failed: Option<io::Error>,
+}
+
+impl Waiting for Looks<'_> {
+    /// Beside a system call, a look at the clock costs nothing.
+    const LOOKS_PER_CLOCK: u32 = 1;
+
+    /// Whether something came, or the socket failed.
+    fn is_ready(&mut self) -> bool {
+        self.failed = self.receiver.call(false).err();
+        self.failed.is_some() || !self.receiver.runs.is_empty()
+    }
+
+    fn arm(&mut self) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    fn refresh(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn wait_readable(&mut self, timeout: Duration) -> io::Result<Wakeup> {
+        wait_readable(self.receiver.socket(), timeout)
+    }
+
+    /// The kernel drops by bytes, so no number of datagrams limits the sleep.
+    fn progress(&self) -> (u32, u32) {
+        (self.receiver.ledger.datagrams() as u32, u32::MAX)
+    }
+
+    fn coalescer(&mut self) -> &mut Coalescer {
+        &mut self.receiver.coalescer
+    }
+}
+
+/// Turns coalescing on if the kernel knows it (Linux 5.0); without it each datagram is a run.
+fn coalesce(socket: &impl AsFd) -> io::Result<()> {
+    match udp_receive::set_coalescing(socket, true) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
+        set => set,
+    }
+}
+
+/// A counter of 64 bits of one that the kernel keeps in 32.
+#[derive(Debug, Default)]
+pub(super) struct Drops {
+    total: u64,
+}
+
+impl Drops {
+    pub(super) fn until(&mut self, now: u32) -> u64 {
+        self.total += u64::from(now.wrapping_sub(self.total as u32));
+        self.total
+    }
+}
+
+/// What one call received. Its buffers are used again by the next call, unless taken.
+#[derive(Debug)]
+pub(crate) struct Batch<'a> {
+    receiver: &'a mut Receiver,
+}
+
+impl<'a> Batch<'a> {
+    /// Each buffer with what is in it.
+    pub(crate) fn runs(&self) -> &[Run] {
+        &self.receiver.runs
+    }
+
+    /// The same as datagrams. Those that are not asked for come with the next batch.
+    #[inline]
+    pub(super) fn give(self) -> super::Batch<'a> {
+        let Receiver { runs, given, .. } = self.receiver;
+        if given.runs > 0 {
+            *given = Given::NOTHING;
+        }
+        super::Batch::of_runs(runs, given)
+    }
+
+    /// How many datagrams there are.
+    pub(crate) fn len(&self) -> usize {
+        self.runs().iter().map(Run::len).sum()
+    }
+
+    /// Whether nothing came.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs().is_empty()
+    }
+
+    /// Takes the runs with their buffers. The receiver goes on with others of the pool.
+    pub(crate) fn take(self) -> impl Iterator<Item = Run> + 'a {
+        self.receiver.runs.drain(..)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+//! What is set of a socket, whatever it sends and receives by.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use nocopy_proto::UdpChecksum;
+use rustix::net::sockopt;
+use socket2::{InterfaceIndexOrAddress, SockRef};
+
+use super::OpenError;
+use crate::sys::{udp_receive, udp_send};
+
+/// Groups that a filter of a port can distinguish.
+const GROUPS_MAX: usize = 100;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(super) send_buffer_bytes: Option<usize>,
+    pub(super) receive_buffer_bytes: Option<usize>,
+    pub(super) broadcast: bool,
+    pub(super) reuse_address: bool,
+    pub(super) local_addresses: bool,
+    pub(super) congestion_marks: bool,
+    pub(super) checksum: UdpChecksum,
+    pub(super) hop_limit: Option<u8>,
+    /// Groups to receive from.
+    pub(super) groups: Vec<IpAddr>,
+    pub(super) multicast_interface: Option<u32>,
+    pub(super) multicast_hops: Option<u8>,
+    pub(super) multicast_loop: Option<bool>,
+}
+
+impl Settings {
+    pub(super) const fn new() -> Self {
+        Self {
+            send_buffer_bytes: None,
+            receive_buffer_bytes: None,
+            broadcast: false,
+            reuse_address: false,
+            local_addresses: false,
+            congestion_marks: false,
+            checksum: UdpChecksum::Computed,
+            hop_limit: None,
+            groups: Vec::new(),
+            multicast_interface: None,
+            multicast_hops: None,
+            multicast_loop: None,
+        }
+    }
+
+    /// Whether a socket with this address can have them.
+    pub(super) fn check(&self, address: SocketAddr) -> Result<(), OpenError> {
+        if address.is_ipv6() && self.checksum == UdpChecksum::Omitted {
+            return Err(OpenError::ChecksumOmitted { address });
+        }
+        let fits = |group: &IpAddr| group.is_multicast() && group.is_ipv4() == address.is_ipv4();
+        match self.groups.iter().find(|group| !fits(group)) {
+            Some(group) => Err(OpenError::Group { group: *group, address }),
+            None => Ok(()),
+        }
+    }
+
+    /// The same of a socket over a port.
+    pub(super) fn check_over_port(&self, address: SocketAddr) -> Result<(), OpenError> {
+        if address.ip().is_unspecified() || address.ip().is_multicast() {
+            return Err(OpenError::Unspecified { address });
+        }
+        if self.groups.len() > GROUPS_MAX {
+            return Err(OpenError::Groups { count: self.groups.len(), count_max: GROUPS_MAX });
+        }
+        self.check(address)
+    }
+
+    /// Sets all but the groups. Before the socket is bound.
+    pub(super) fn set(&self, socket: &socket2::Socket, is_ipv6: bool) -> Result<(), OpenError> {
+        let refused = |setting| move |source| OpenError::Setting { setting, source };
+        if self.broadcast {
+            socket.set_broadcast(true).map_err(refused("broadcast"))?;
+        }
+        if self.reuse_address {
+            socket.set_reuse_address(true).map_err(refused("reuse address"))?;
+        }
+        if let Some(bytes) = self.send_buffer_bytes {
+            socket.set_send_buffer_size(bytes).map_err(refused("send buffer"))?;
+        }
+        if let Some(bytes) = self.receive_buffer_bytes {
+            // Beyond the limit for all, if this process may; else up to it.
+            if sockopt::set_socket_recv_buffer_size_force(socket, bytes).is_err() {
+                socket.set_recv_buffer_size(bytes).map_err(refused("receive buffer"))?;
+            }
+        }
+        if self.checksum == UdpChecksum::Omitted {
+            udp_send::omit_checksum(socket).map_err(refused("checksum"))?;
+        }
+        if let Some(hops) = self.hop_limit.map(u32::from) {
+            let set = if is_ipv6 { socket.set_unicast_hops_v6(hops) } else { socket.set_ttl_v4(hops) };
+            set.map_err(refused("hop limit"))?;
+        }
+        self.set_what_is_told(socket, is_ipv6)?;
+        self.set_multicast(socket, is_ipv6)
+    }
+
+    /// What the kernel reports with each datagram, also of groups.
+    pub(super) fn set_what_is_told(&self, socket: &socket2::Socket, is_ipv6: bool) -> Result<(), OpenError> {
+        let refused = |setting| move |source| OpenError::Setting { setting, source };
+        if self.local_addresses {
+            udp_receive::tell_local_address(socket, is_ipv6).map_err(refused("local addresses"))?;
+        }
+        if self.congestion_marks {
+            udp_receive::use_congestion_marks(socket, is_ipv6).map_err(refused("congestion marks"))?;
+        }
+        Ok(())
+    }
+
+    fn set_multicast(&self, socket: &socket2::Socket, is_ipv6: bool) -> Result<(), OpenError> {
+        let refused = |setting| move |source| OpenError::Setting { setting, source };
+        if let Some(index) = self.multicast_interface {
+            send_groups_by(socket, is_ipv6, index).map_err(refused("multicast interface"))?;
+        }
+        if let Some(hops) = self.multicast_hops.map(u32::from) {
+            let set =
+                if is_ipv6 { socket.set_multicast_hops_v6(hops) } else { socket.set_multicast_ttl_v4(hops) };
+            set.map_err(refused("multicast hops"))?;
+        }
+        if let Some(on) = self.multicast_loop {
+            let set =
+                if is_ipv6 { socket.set_multicast_loop_v6(on) } else { socket.set_multicast_loop_v4(on) };
+            set.map_err(refused("multicast loop"))?;
+        }
+        Ok(())
+    }
+
+    /// Joins all groups by an interface; 0 leaves the choice to the routing table.
+    pub(super) fn join(&self, socket: &SockRef<'_>) -> Result<(), OpenError> {
+        let interface = self.multicast_interface.unwrap_or(0);
+        self.groups.iter().try_for_each(|group| join(socket, *group, interface))
+    }
+}
+
+/// Sends what is for a group by an interface.
+pub(super) fn send_groups_by(socket: &socket2::Socket, is_ipv6: bool, index: u32) -> io::Result<()> {
+    if is_ipv6 { socket.set_multicast_if_v6(index) } else { udp_send::send_groups_by(socket, index) }
+}
+
+/// Joins a group by an interface, and keeps away what others on this host joined: left to itself, Linux gives a socket that is bound to
+/// all addresses those groups, too (`IP_MULTICAST_ALL`).
+pub(super) fn join(socket: &SockRef<'_>, group: IpAddr, interface: u32) -> Result<(), OpenError> {
+    let joined = match group {
+        IpAddr::V4(group) => socket
+            .join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface))
+            .and_then(|()| socket.set_multicast_all_v4(false)),
+        IpAddr::V6(group) => {
+            socket.join_multicast_v6(&group, interface).and_then(|()| {
+                match socket.set_multicast_all_v6(false) {
+                    // Linux 4.20: before, it cannot be turned off.
+                    Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
+                    set => set,
+                }
+            })
+        }
+    };
+    joined.map_err(|source| OpenError::Join { group, source })
+}
