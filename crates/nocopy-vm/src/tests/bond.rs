@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
-use nocopy::port::OpenError;
 use nocopy::integration::probe;
+use nocopy::port::OpenError;
 use nocopy::{Mode, Port};
 use nocopy_lab::End;
 use serde_json::json;

@@ -28,7 +28,9 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     for port in [&a, &b] {
         assert_eq!(port.mode(), Mode::XdpCopyNative);
         assert_eq!(port.evidence(), Evidence::Copied(Cause::XdpCopyMode));
-        let [refusal] = port.explain().refusals else { panic!("one refusal expected: {:?}", port.explain().refusals) };
+        let [refusal] = port.explain().refusals else {
+            panic!("one refusal expected: {:?}", port.explain().refusals)
+        };
         assert_eq!(refusal.mode, Mode::XdpZeroCopy);
         guest.record(&json!({ "mode": port.mode().to_string(), "refused": refusal.to_string() }));
     }

@@ -1,5 +1,5 @@
-use nocopy::port::PortBuilder;
 use nocopy::integration::probe;
+use nocopy::port::PortBuilder;
 use nocopy::{Evidence, Mode, Port};
 use nocopy_lab::End;
 use serde_json::json;

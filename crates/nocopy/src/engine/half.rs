@@ -118,7 +118,7 @@ pub trait SenderHalf: AsFd {
 /// A half keeps the contract by its own methods.
 macro_rules! receiver_half {
     ($half:ty, $received:ty) => {
-        impl $crate::ReceiverHalf for $half {
+        impl $crate::engine::half::ReceiverHalf for $half {
             type Received<'half> = $received;
 
             fn receive(&mut self) -> std::io::Result<Self::Received<'_>> {
@@ -136,7 +136,7 @@ macro_rules! receiver_half {
                 <$half>::try_receive(self)
             }
 
-            fn set_wait(&mut self, wait: $crate::Wait) {
+            fn set_wait(&mut self, wait: $crate::engine::wait::Wait) {
                 <$half>::set_wait(self, wait);
             }
 
@@ -144,11 +144,11 @@ macro_rules! receiver_half {
                 <$half>::arm(self)
             }
 
-            fn ledger(&self) -> $crate::Ledger {
+            fn ledger(&self) -> $crate::facts::evidence::Ledger {
                 <$half>::ledger(self)
             }
 
-            fn stats(&self) -> std::io::Result<$crate::Stats> {
+            fn stats(&self) -> std::io::Result<$crate::stats::Stats> {
                 <$half>::stats(self)
             }
         }
@@ -163,7 +163,7 @@ macro_rules! sender_half {
     };
     // With another `arm`, where the half also receives.
     ($half:ty, $buffer:ty, $arm:ident) => {
-        impl $crate::SenderHalf for $half {
+        impl $crate::engine::half::SenderHalf for $half {
             type Buffer = $buffer;
 
             fn buffer(&mut self) -> Option<Self::Buffer> {
@@ -202,11 +202,11 @@ macro_rules! sender_half {
                 <$half>::$arm(self)
             }
 
-            fn ledger(&self) -> $crate::Ledger {
+            fn ledger(&self) -> $crate::facts::evidence::Ledger {
                 <$half>::ledger(self)
             }
 
-            fn stats(&self) -> std::io::Result<$crate::Stats> {
+            fn stats(&self) -> std::io::Result<$crate::stats::Stats> {
                 <$half>::stats(self)
             }
         }

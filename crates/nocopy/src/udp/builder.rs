@@ -196,7 +196,7 @@ impl Builder {
     /// The same over all queues of the port's interface: a socket for each, in their order, over one area, with one address. Without a port
     /// it is one socket.
     ///
-    /// The card decides which queue a datagram comes to ([`queues`](crate::port::queues)), so a program receives from all of them; it may
+    /// The card decides which queue a datagram comes to ([`Queues`](crate::port::Queues)), so a program receives from all of them; it may
     /// send by any, also frames that another received. What comes through the kernel is received by whichever socket looks first. Of
     /// their senders only the first has the methods by `MSG_ZEROCOPY`, since the kernel numbers such calls of all of them together; it has
     /// them until all of its memory is back. The others send without a copy by the port and by io_uring.
