@@ -104,7 +104,9 @@ impl PortBuilder {
         let ports: Vec<Port> = (first..end)
             .map(|queue| self.clone().area(&area).queue(queue).open())
             .collect::<Result<_, _>>()?;
-        let poll = watch(&ports).map_err(|error| self.system("make an epoll descriptor", error))?;
+        let refused = |error| self.system("make an epoll descriptor", error);
+        let poll = watch(&ports).map_err(refused)?;
+        let lookout = Lookout::on(poll.as_fd()).map_err(refused)?;
         Ok(Queues {
             read: ports.iter().map(|port| port.receiver.read()).collect(),
             ports,
@@ -112,7 +114,7 @@ impl PortBuilder {
             next: 0,
             wait: self.wait,
             coalescer: Coalescer::default(),
-            lookout: Lookout::default(),
+            lookout,
             waker: None,
             received: Arc::default(),
         })
@@ -410,9 +412,6 @@ impl Waiting for Queues {
 
 impl AsFd for Queues {
     /// Readable when packets are there on any queue; call [`Queues::arm`] before waiting for it.
-    ///
-    /// # Panics
-    /// When it is first asked for, if no descriptor is left.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.lookout.descriptor(Some(self.poll.as_fd()))
     }

@@ -25,6 +25,14 @@ struct Made {
 }
 
 impl Lookout {
+    /// One whose descriptor is made now, so that a lack of descriptors is reported here.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn on(socket: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Self { made: OnceLock::from(Made::new(Some(socket))?), is_set: false })
+    }
+
     /// The descriptor, for [`AsFd`].
     ///
     /// # Panics

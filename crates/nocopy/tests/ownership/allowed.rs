@@ -33,8 +33,8 @@ fn main() {
     let mut socket = udp::Socket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let to: std::net::SocketAddr = "127.0.0.1:9".parse().unwrap();
     socket.sender().send(udp::Message::segments(buffer, 700), to).unwrap();
-    let mut socket = tcp::Socket::connect("127.0.0.1:9".parse().unwrap()).unwrap();
-    let mut buffer = socket.sender().wait_buffer().unwrap();
+    let mut socket = tcp::Stream::connect("127.0.0.1:9".parse().unwrap()).unwrap();
+    let mut buffer = socket.sender().wait_buffer(std::time::Duration::MAX).unwrap().unwrap();
     buffer.resize(1400);
     buffer.as_mut().unwrap()[0] = 1;
     socket.sender().send(buffer).unwrap();
