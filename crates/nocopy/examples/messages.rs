@@ -29,7 +29,7 @@ fn answer(mut endpoint: Endpoint) -> Result<(), Box<dyn Error>> {
         // None: an event, or a signal.
         let Some(request) = endpoint.receive()? else { continue };
         if let Kind::Request(call) = request.kind() {
-            let (peer, mut text) = (request.peer(), request.to_vec());
+            let (peer, mut text) = (request.from(), request.to_vec());
             drop(request); // its packet is free again
             text.reverse();
             endpoint.respond(text, peer, call)?;

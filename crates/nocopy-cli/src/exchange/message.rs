@@ -158,7 +158,7 @@ impl Exchange for Message {
     fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<bool> {
         let from = self.endpoint.receive_timeout(PATIENCE)?.map(|message| {
             message.pieces().for_each(take);
-            message.peer()
+            message.from()
         });
         if from.is_some() {
             self.peer = from;

@@ -136,7 +136,7 @@ impl<'a> Server<'a> {
             let about = received.map(|message| {
                 scratch.clear();
                 message.pieces().for_each(|piece| scratch.extend_from_slice(piece));
-                (message.peer(), message.kind())
+                (message.from(), message.kind())
             });
             if let Some((peer, kind)) = about {
                 self.take(peer, kind);

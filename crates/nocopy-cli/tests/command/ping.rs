@@ -177,7 +177,7 @@ fn answer(endpoint: &mut Endpoint, count: usize) {
         assert!(Instant::now() < give_up, "only {answered} messages came");
         while endpoint.poll_event().is_some() {}
         let came =
-            endpoint.receive_timeout(PATIENCE).unwrap().map(|message| (message.peer(), message.to_vec()));
+            endpoint.receive_timeout(PATIENCE).unwrap().map(|message| (message.from(), message.to_vec()));
         let Some((peer, message)) = came else { continue };
         if answered == count {
             return;

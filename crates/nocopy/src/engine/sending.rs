@@ -173,7 +173,7 @@ impl<M: Load, T, C> Sending<M, T, C> {
     /// Makes the ring, with the pool's memory registered, unless it is there; returns whether it was made now.
     pub(crate) fn open_ring(&mut self, sends: u32) -> Result<bool, UringRefused> {
         let is_new = self.kept.open_ring(self.home.cache.pool(), sends)?;
-        if let Some(ring) = self.kept.ring().filter(|_| is_new) {
+        if let Some(ring) = self.kept.ring_descriptor().filter(|_| is_new) {
             self.readiness.watch_also(ring, true);
         }
         Ok(is_new)
@@ -313,6 +313,6 @@ impl<M: Load, T, C> Sending<M, T, C> {
     /// # Panics
     /// When it is first asked for, if the process has no descriptor left.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.readiness.descriptor_of(self.kept.socket(), self.kept.ring())
+        self.readiness.descriptor_of(self.kept.socket(), self.kept.ring_descriptor())
     }
 }

@@ -53,7 +53,7 @@ impl<'a> Message<'a> {
 
     /// The peer that sent it.
     #[inline]
-    pub fn peer(&self) -> Peer {
+    pub fn from(&self) -> Peer {
         match &self.0 {
             Body::Here(message, _) => message.peer(),
             Body::Owned(message) => message.peer,
@@ -141,7 +141,7 @@ impl<'a> Message<'a> {
 
 impl fmt::Debug for Message<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Message({:?}, {} bytes from {:?})", self.kind(), self.len(), self.peer())
+        write!(f, "Message({:?}, {} bytes from {:?})", self.kind(), self.len(), self.from())
     }
 }
 

@@ -19,6 +19,11 @@ pub struct Chunk {
 }
 
 impl Chunk {
+    /// The bytes in a buffer, to be kept or sent on. Bytes on mapped pages are copied, others are not.
+    pub fn take(self) -> Buffer {
+        self.into()
+    }
+
     /// Of pages that come first, and of bytes that were copied for this reason; none of them empty, and at least one there.
     pub(super) fn new(pages: Option<Pages>, copied: Option<Buffer>, cause: Cause) -> Self {
         debug_assert!(pages.is_some() || copied.as_ref().is_some_and(|buffer| !buffer.is_empty()));

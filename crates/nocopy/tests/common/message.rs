@@ -46,7 +46,7 @@ pub(crate) fn receive(from: &mut Endpoint, at: &mut Endpoint) -> (Peer, Kind, Ve
     loop {
         assert!(Instant::now() < give_up, "nothing came: {:?}, {:?}", from.stats(), at.stats());
         if let Some(message) = at.try_receive().unwrap() {
-            return (message.peer(), message.kind(), message.to_vec());
+            return (message.from(), message.kind(), message.to_vec());
         }
         from.wait(Duration::from_micros(200)).unwrap();
     }
@@ -77,7 +77,7 @@ pub(crate) fn echo(mut server: Endpoint, clients: usize) {
             gone += usize::from(matches!(event, Event::Lost(..) | Event::Finished(_)));
         }
         let Some(request) = server.receive_timeout(SECOND).unwrap() else { continue };
-        let (peer, kind, bytes) = (request.peer(), request.kind(), request.to_vec());
+        let (peer, kind, bytes) = (request.from(), request.kind(), request.to_vec());
         drop(request);
         let Kind::Request(call) = kind else { continue };
         let mut response = Payload::from(bytes);

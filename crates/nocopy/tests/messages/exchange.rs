@@ -57,7 +57,7 @@ fn receive(from: &mut Endpoint, at: &mut Endpoint) -> (Peer, Kind, Vec<u8>) {
         assert!(Instant::now() < give_up, "nothing came: {:?} {:?}", from.stats(), at.stats());
         from.flush().unwrap();
         if let Some(message) = at.receive_timeout(Duration::from_millis(1)).unwrap() {
-            return (message.peer(), message.kind(), message.to_vec());
+            return (message.from(), message.kind(), message.to_vec());
         }
         from.wait(Duration::ZERO).unwrap();
     }
@@ -133,7 +133,7 @@ fn a_call_has_its_response_and_others_wait_meanwhile() {
             let mut served = 0;
             while served < 50 {
                 let Some(request) = server.receive_timeout(PATIENCE).unwrap() else { continue };
-                let (peer, kind, bytes) = (request.peer(), request.kind(), request.to_vec());
+                let (peer, kind, bytes) = (request.from(), request.kind(), request.to_vec());
                 drop(request);
                 let Kind::Request(call) = kind else { panic!("{kind:?}") };
                 server.send_copy(b"by the way", peer).unwrap();
@@ -249,7 +249,7 @@ fn what_was_taken_is_sent_on_and_drains() {
                 break message.take();
             }
         };
-        assert_eq!((taken.peer(), taken.len()), (to_left, bytes));
+        assert_eq!((taken.from(), taken.len()), (to_left, bytes));
         right.send(taken, to_left).unwrap();
         assert!(right.in_flight() > 0);
         assert_eq!(receive(&mut right, &mut left).2, pattern(bytes, bytes));

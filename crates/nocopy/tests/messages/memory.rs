@@ -201,13 +201,13 @@ fn an_endpoint_has_ten_thousand_peers() {
         }
         loop {
             let Some(message) = right.try_receive().unwrap() else { break };
-            let (peer, bytes) = (message.peer(), message.to_vec());
+            let (peer, bytes) = (message.from(), message.to_vec());
             drop(message);
             right.send_copy(&bytes, peer).unwrap();
         }
         while let Some(message) = left.try_receive().unwrap() {
             let number = u32::from_be_bytes(message.as_slice().unwrap().try_into().unwrap());
-            assert_eq!(message.peer(), peers[number as usize]);
+            assert_eq!(message.from(), peers[number as usize]);
             answered += 1;
         }
     }

@@ -41,7 +41,7 @@ async fn echo(mut endpoint: AsyncReceiver<Endpoint>) {
         }
         // None: an event.
         let Some(message) = endpoint.receive().await.unwrap() else { continue };
-        let (peer, message) = (message.peer(), message.take());
+        let (peer, message) = (message.from(), message.take());
         endpoint.send(message, peer).unwrap();
     }
 }

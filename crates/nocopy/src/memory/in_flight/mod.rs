@@ -353,6 +353,11 @@ impl<M, T, C> Kept<M, T, C> {
         self.ring.as_ref().filter(|ring| ring.calls.open() > 0).map(|ring| ring.sender.as_fd())
     }
 
+    /// The ring's descriptor, if this process has one.
+    pub(crate) fn ring_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.ring.as_ref().filter(|_| !self.is_inherited()).map(|ring| ring.sender.as_fd())
+    }
+
     /// Whether there is a ring that takes nothing more for now.
     pub(crate) fn is_ring_full(&self) -> bool {
         self.ring.as_ref().is_some_and(|ring| ring.sender.is_full())
