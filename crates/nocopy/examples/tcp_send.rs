@@ -15,10 +15,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let sender = stream.sender();
     let started = Instant::now();
     let mut sent = 0;
-    // Waits while all buffers are on their way: one comes back when the peer has acknowledged it.
-    while sent < bytes
-        && let Some(mut buffer) = sender.wait_buffer(Duration::MAX)?
-    {
+    while sent < bytes {
+        // Waits while all buffers are on their way: one comes back when the peer has acknowledged it.
+        let mut buffer = sender.wait_buffer(Duration::MAX)?.ok_or("a wait without a limit ended")?;
         buffer.resize(buffer.capacity().min(bytes - sent));
         let block = buffer.as_mut().ok_or("buffers of a pool can be written")?;
         for (number, word) in block.chunks_mut(8).enumerate() {

@@ -1,32 +1,63 @@
-//! Zero-copy network I/O for stock Linux: owned buffers over AF_XDP, with evidence of every copy.
+//! Zero-copy network I/O for stock Linux: one API of owned buffers over everything the kernel offers, and for every byte the evidence
+//! whether it was copied, and why.
 //!
-//! A [`Port`] is one queue of one interface. Packets come in as borrowed [`Packet`]s, or, taken, as owned [`Frame`]s;
-//! frames go out by being given away. What was sent cannot be touched: it does not compile.
+//! # One shape for every kind of I/O
 //!
-//! ```no_run
+//! Packets, datagrams, streams and messages are sent and received in the same way: open or bind, then use the half that receives and the
+//! half that sends, each on its own thread if you like.
+//!
+//! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let (mut receiver, mut sender) = nocopy::Port::open("eth0")?.split();
-//! loop {
-//!     for mut packet in receiver.receive()? {
-//!         if packet.len() >= 12 {
-//!             let (to, from) = packet[..12].split_at_mut(6);
-//!             to.swap_with_slice(from);
-//!             sender.send(packet.take())?; // no byte moves
-//!         }
-//!     }
-//!     sender.flush()?;
+//! use nocopy::udp::Socket;
+//!
+//! let socket = Socket::bind("127.0.0.1:0".parse()?)?;
+//! let to = socket.local_address()?;
+//! let (mut receiver, mut sender) = socket.split();
+//!
+//! let mut buffer = sender.buffer().ok_or("all buffers are in use")?;
+//! buffer.fill(b"hello").ok_or("longer than a buffer")?;
+//! sender.send(buffer, to)?; // moved: to touch the buffer from here on does not compile
+//! sender.flush()?;
+//!
+//! for datagram in receiver.receive()? {
+//!     assert_eq!(&datagram[..], b"hello");
 //! }
-//! # }
+//! println!("{}", sender.ledger()); // how many bytes were copied, and why
+//! # Ok(()) }
 //! ```
 //!
-//! * [`port`]: packets of an interface: opening, receiving, sending, waiting; granting to processes without privileges.
-//! * [`udp`], [`tcp`]: sockets that own their buffers, choose by measurement how to send, and say what was copied.
-//! * [`message`]: reliable messages between nodes, over ports or sockets.
-//! * [`capture`]: all packets of an interface that leaves them to the host, in blocks that are owned.
-//! * [`area`], [`pool`]: the memory, who owns which part of it, the balance.
-//! * [`filter`]: which packets come to a port, decided before they are copied; [`metadata`]: checksums and times, left to the card or
-//!   told by it.
-//! * [`Evidence`]: whether bytes were copied: *zero-copy*, *copied* with the cause, or *unknown*.
+//! | To move | open | it moves |
+//! |---|---|---|
+//! | packets of an interface | [`Port::open`]`("eth0")` | [`Frame`]s of an [`Area`], by AF_XDP, a packet ring, or memory |
+//! | datagrams | [`udp::Socket::bind`]`(address)`; [`port`](udp::Builder::port) puts it on a port | [`Buffer`]s of a [`Pool`], or frames |
+//! | a stream | [`tcp::Stream::connect`]`(address)`, [`tcp::Listener::bind`]`(address)` | [`Buffer`]s, files, [`Published`](tcp::Published) data |
+//! | messages between nodes | [`message::Endpoint::builder`]`().bind(address)` | [`Buffer`]s, over sockets or a port |
+//! | all packets, which the host keeps | [`Capture::open`]`("eth0")` | [`Block`](capture::Block)s of packets |
+//!
+//! **Receiving.** `receive` waits for as long as it takes, `receive_timeout` for a time, `try_receive` not at all. What comes is borrowed,
+//! and used again by the next call; `take` makes it yours. How to wait is a setting ([`Wait`]): spin for the lowest latency, sleep for the
+//! least work, or the one and then the other.
+//!
+//! **Sending.** `buffer` gives an empty buffer. `send` takes it over and puts it into a queue, without a system call; `flush` hands over
+//! the whole queue at once. The memory comes back by itself when the kernel is done with it: `reap` looks for it, `in_flight` counts what
+//! is away, and `drain` waits for all of it. What cannot be sent is given back with the reason ([`Rejected`]); the reason for "not now"
+//! is always [`Reason::Full`]. `send_copy` sends bytes that stay yours, by copying them.
+//!
+//! **Waiting elsewhere.** Every half has a descriptor for `poll`, `epoll` and the like; call `arm` before each wait on it. With the feature
+//! `tokio`, [`AsyncReceiver`](tokio::AsyncReceiver) and [`AsyncSender`](tokio::AsyncSender) take any half.
+//!
+//! **Knowing.** `ledger` says how many bytes were moved without a copy, how many were copied and why, and of how many nothing is known
+//! ([`Evidence`]). `stats` has every counter, so that no loss goes unseen. `explain` says which of several ways is used on this machine for
+//! this work, and what it was compared with.
+//!
+//! [`ReceiverHalf`] and [`SenderHalf`] are this contract as traits, for code that takes any half.
+//!
+//! # What else there is
+//!
+//! * [`port`]: modes of a port and how one is chosen, all queues of an interface, granting a port to a process without privileges.
+//! * [`filter`]: which packets come to a port, decided before they are copied; [`metadata`]: checksums and times that the card adds.
+//! * [`area`], [`pool`]: the memory, which half has which part of it, and the balance of it all.
+//! * [`tcp`]: published data that goes to any number of peers by reference, files, pipes, and a proxy between two streams.
 //!
 //! The modules in their layers: each uses those below it only (`cargo xtask check` reads this list).
 //!
