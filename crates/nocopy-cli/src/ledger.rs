@@ -20,7 +20,7 @@ pub(crate) struct LedgerResult {
 impl LedgerResult {
     /// Of several connections.
     pub(crate) fn together(all: impl Iterator<Item = Ledger>) -> Self {
-        all.fold(Ledger::default(), |sum, one| sum.plus(&one)).into()
+        all.sum::<Ledger>().into()
     }
 }
 
@@ -32,9 +32,9 @@ impl From<Ledger> for LedgerResult {
         });
         Self {
             datagrams: tally.datagrams(),
-            zero_copy_bytes: tally.zero_copy_bytes(),
+            zero_copy_bytes: tally.bytes_of(Evidence::ZeroCopy),
             copied_bytes: copied.collect(),
-            unknown_bytes: tally.unknown_bytes(),
+            unknown_bytes: tally.bytes_of(Evidence::Unknown),
             words: tally.to_string(),
         }
     }

@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut left: u64 = arguments.next().map_or(Ok(10), |count| count.parse())?;
 
     let mut port = Port::open(&interface)?;
-    println!("{interface}: {}, {}", port.mode(), port.evidence());
+    println!("{interface}: {}, {}", port.mode(), port.explain().evidence);
     while left > 0 {
         for packet in port.receiver().receive()?.take(usize::try_from(left)?) {
             match ethernet::Frame::parse(&packet) {

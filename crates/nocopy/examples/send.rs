@@ -43,6 +43,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         sender.flush()?;
     }
     sender.drain(Duration::from_secs(1))?;
-    println!("{count} datagrams sent: {}, {}", port.mode(), port.evidence());
+    println!("{count} datagrams sent: {}, {}", port.mode(), port.explain().evidence);
     Ok(())
 }

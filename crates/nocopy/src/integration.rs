@@ -1,22 +1,28 @@
 //! What this workspace's own crates need and users do not: not part of the API, and it may change without notice.
 
-pub use crate::inspect::{probe, statistics};
+pub use crate::inspect::probe;
 pub use crate::sys::fork::Generation;
 pub use crate::sys::poll::{Wakeup, poll};
 
 pub use crate::udp::run::Run;
 // Ports and queues.
+pub use crate::port::builder::PortTuning;
 pub use crate::port::filter_control::{FilterControl, FilterControlError};
 pub use crate::port::metadata::Realtime;
-pub use crate::port::queues::{Measured, Meter, Waker};
+pub use crate::port::queues::{Meter, Waker};
 pub use crate::sys::packet::Fanout;
 
 // Captures.
-pub use crate::capture::control::{Control, Fill, Totals};
-pub use crate::sys::packet::{BlockReader, Contents, PcapngBlock, PcapngLayout};
+pub use crate::capture::control::Control;
+pub use crate::sys::packet::{BlockReader, Contents, PcapngLayout};
 
 // Streams.
 pub use crate::tcp::by_reference::PublishedMethod;
+
+/// Everything that is counted for an interface.
+pub mod statistics {
+    pub use crate::inspect::statistics::{LinkCounters, Snapshot, SnapshotError};
+}
 
 /// A sink where packets enter the host's stack.
 pub mod tc {
@@ -31,7 +37,5 @@ pub mod xdp {
 
 /// Files written past the page cache from where packets lie.
 pub mod disk {
-    pub use crate::capture::disk::{
-        Method, PIECES_MAX, SECTOR_BYTES, SectorBuffer, Sectors, Writer, Written,
-    };
+    pub use crate::capture::disk::{PIECES_MAX, SECTOR_BYTES, SectorBuffer, Sectors, Writer, Written};
 }

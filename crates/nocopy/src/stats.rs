@@ -1,7 +1,8 @@
 //! Everything that one half has counted, in one value.
 
 use std::fmt;
-use std::ops::Index;
+use std::iter::Sum;
+use std::ops::{AddAssign, Index};
 
 use crate::counter::Counter;
 
@@ -88,22 +89,31 @@ impl Stats {
             counters: counters.collect(),
         }
     }
+}
 
-    /// These and those of another half, counter by counter.
-    #[must_use]
-    pub fn plus(mut self, other: &Self) -> Self {
+impl AddAssign for Stats {
+    /// Counter by counter.
+    fn add_assign(&mut self, other: Self) {
         self.moved += other.moved;
         self.bytes += other.bytes;
         self.dropped += other.dropped;
         self.faults += other.faults;
         self.flushes += other.flushes;
-        for theirs in &other.counters {
+        for theirs in other.counters {
             match self.counters.iter_mut().find(|mine| mine.name == theirs.name) {
                 Some(mine) => mine.value += theirs.value,
-                None => self.counters.push(theirs.clone()),
+                None => self.counters.push(theirs),
             }
         }
-        self
+    }
+}
+
+impl Sum for Stats {
+    fn sum<I: Iterator<Item = Self>>(stats: I) -> Self {
+        stats.fold(Self::default(), |mut all, one| {
+            all += one;
+            all
+        })
     }
 }
 
@@ -154,7 +164,7 @@ mod tests {
             stats.to_string(),
             "10 moved, 100 bytes, 5 dropped, 4 faults, 0 flushes: full 2, long 3, index 4"
         );
-        let both = earlier.plus(&stats);
+        let both: Stats = [earlier, stats].into_iter().sum();
         assert_eq!((both.moved, both["full"], both["index"]), (13, 3, 4));
     }
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use nocopy::udp::{Message, Method, OpenError, Sender, Socket, UdpChecksum};
-use nocopy::{Buffer, Port, Reason};
+use nocopy::{Buffer, Frame, Port, Reason};
 
 use super::baseline::datagram_sender::PORT;
 use super::datagram::Datagrams;
@@ -138,5 +138,5 @@ impl Path {
 
 /// Empty frames of the port, as long as there are any.
 fn frames(sender: &mut Sender) -> impl Iterator<Item = Buffer> {
-    std::iter::from_fn(|| sender.buffer().filter(Buffer::is_frame))
+    std::iter::from_fn(|| Frame::try_from(sender.buffer()?).ok().map(Buffer::from))
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use nocopy::filter::Program;
-use nocopy::integration::Fanout;
+use nocopy::integration::{Fanout, PortTuning};
 use nocopy::port::{Port, PortBuilder, Purpose, Receiver, Sender, Wait};
 use nocopy::{Mode, Reason};
 
@@ -171,14 +171,16 @@ impl Wanted {
 
     /// One for each queue; in packet ring mode each has what came in on a processor.
     pub(crate) fn open_queues(self, site: &Site) -> Result<Vec<Port>, Failure> {
-        let builder = self.builder(site).fanout(FANOUT_GROUP, Fanout::Cpu);
+        let builder = self
+            .builder(site)
+            .tuning(PortTuning { fanout: Some((FANOUT_GROUP, Fanout::Cpu)), ..PortTuning::default() });
         Ok(site.run(|| builder.open_queues(..))?.into_ports())
     }
 }
 
 /// What the port itself says.
 pub(crate) fn evidence(port: &Port) -> Evidence {
-    match port.evidence() {
+    match port.explain().evidence {
         nocopy::Evidence::ZeroCopy => Evidence { copies: Copies::ZeroCopy, cause: None },
         nocopy::Evidence::Copied(cause) => Evidence::copied(format!("{cause} ({})", port.mode())),
         _ => Evidence::unknown(format!("the kernel does not say ({})", port.mode())),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nocopy::capture::Block;
 use nocopy::integration::disk::{SECTOR_BYTES, Sectors};
 use nocopy::integration::{Contents, PcapngLayout};
-use nocopy::{Capture, Stats};
+use nocopy::{Capture, Cause, Evidence, Stats};
 use nocopy_proto::pcapng::{Counts, Direction, Packet};
 
 use super::gather::{BUFFER_BYTES, Gather};
@@ -19,6 +19,8 @@ use crate::Failure;
 use crate::arguments::{LOOPBACK, RecordArguments, RecordFormat};
 use crate::wall_clock::now_ns;
 
+/// How long a packet may wait in a block that is not full.
+const BLOCK_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long to look away while a write is under way.
 const GLANCE: Duration = Duration::from_millis(2);
 /// The longest wait: Ctrl-C and the live line are looked after in between.
@@ -62,6 +64,7 @@ pub(super) fn open(arguments: &RecordArguments) -> Result<Capture, Failure> {
     let outgoing = !arguments.incoming && arguments.interface != LOOPBACK;
     let builder = Capture::builder(&arguments.interface)
         .blocks(block_bytes, block_count)
+        .block_timeout(BLOCK_TIMEOUT)
         .snap(arguments.snap)
         .promiscuous(!arguments.no_promiscuous)
         .outgoing(outgoing)
@@ -195,7 +198,7 @@ impl Recording for Passive {
     fn stop(&mut self, sink: &mut Sink) -> io::Result<Loss> {
         self.blocks.stop()?;
         // In looks, not in time: where the machine stood still nobody has looked.
-        let looks_max = (3 * self.blocks.block_timeout() + WAIT).as_micros() / GLANCE.as_micros();
+        let looks_max = (3 * BLOCK_TIMEOUT + WAIT).as_micros() / GLANCE.as_micros();
         let mut stats = self.blocks.stats()?;
         let (mut missing, mut looks) = (u64::MAX, 0);
         while self.wanted > 0 && self.missing(&stats) > 0 && looks < looks_max {
@@ -240,7 +243,7 @@ impl Recording for Passive {
         };
         Description {
             mode: "packet ring".into(),
-            evidence: format!("{}{how}", self.blocks.evidence()),
+            evidence: format!("{}{how}", Evidence::Copied(Cause::PacketRing)),
             balance: None,
             highest_fill: self.highest_fill,
         }

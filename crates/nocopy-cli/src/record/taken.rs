@@ -161,14 +161,17 @@ impl Recording for Taken {
     }
 
     fn describe(&mut self) -> Description {
-        let port = &self.queues.ports()[0];
+        let ports = self.queues.ports();
+        // Each tells what its halves know; the last has heard them all.
+        let balance = ports.iter().map(Port::balance).last().map(|balance| balance.to_string());
+        let port = &ports[0];
         let times = if self.timed > 0 { "times by the card" } else { "times when a batch was taken" };
         let one_frame = self.joined.is_empty();
         let copies = if one_frame { "a copy more" } else { "a copy more, two of packets in several frames" };
         Description {
             mode: format!("{}, taken from the host; {times}", port.mode()),
-            evidence: format!("{}; gathered into whole sectors: {copies}", port.evidence()),
-            balance: Some(self.queues.balance().to_string()),
+            evidence: format!("{}; gathered into whole sectors: {copies}", port.explain().evidence),
+            balance,
             highest_fill: self.highest_fill,
         }
     }

@@ -249,7 +249,7 @@ impl<'a> Sending<'a> {
     fn finish(&self, mut summary: Summary, before: &Snapshot, run: Run) -> Result<Outcome, Failure> {
         // Without an interface there is nothing to tell.
         if let Ok(after) = Snapshot::of(&self.interface.name) {
-            summary.add_interface(&after.since(before).counted.link);
+            summary.add_interface(&after.since(before).link);
         }
         let text = if self.arguments.json { json::text(&summary) } else { table::text(&summary) };
         print::summary(&text, false, run.failure, summary.outcome())
@@ -266,7 +266,7 @@ fn undisturbed<T: Send>(act: impl FnOnce() -> T + Send) -> T {
 fn counted_since(interface: &str, before: &Snapshot, packets: u64) -> u64 {
     let start = Instant::now();
     loop {
-        let counted = Snapshot::of(interface).map_or(0, |now| now.since(before).counted.link.tx_packets);
+        let counted = Snapshot::of(interface).map_or(0, |now| now.since(before).link.tx_packets);
         if counted >= packets || start.elapsed() >= PATIENCE {
             return counted;
         }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use nocopy::Counter;
 use nocopy::area::Balance;
-use nocopy::integration::statistics::{Counter, LinkCounters};
+use nocopy::integration::statistics::LinkCounters;
 use nocopy::{Evidence, Port};
 use serde::Serialize;
 
@@ -198,7 +199,7 @@ impl Summary {
         summary.queue = Some(port.queue());
         summary.mode = port.mode().to_string();
         summary.report = port.explain().to_string().lines().map(|line| line.trim().to_owned()).collect();
-        summary.evidence = EvidenceRow::of(port.evidence());
+        summary.evidence = EvidenceRow::of(port.explain().evidence);
         summary.dropped = dropped(port);
         summary.balance = Some(port.balance().into());
         let unfinished = port.sender().in_flight();

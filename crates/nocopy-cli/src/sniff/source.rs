@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use nocopy::filter::Program;
+use nocopy::integration::PortTuning;
 use nocopy::metadata::Clock;
 use nocopy::port::{PortBuilder, Purpose, Queues};
 use nocopy::{Chain, Evidence, Mode, Packet, Port, Stats};
@@ -136,7 +137,7 @@ impl Source {
             Mode::PacketRing => "the host has its packets too",
             _ => "taken from the host",
         };
-        format!("{}, {}; {host}", port.mode(), port.evidence())
+        format!("{}, {}; {host}", port.mode(), port.explain().evidence)
     }
 
     /// The mode, by its name.
@@ -146,7 +147,7 @@ impl Source {
 
     /// What is known of copies.
     pub(super) fn evidence(&mut self) -> Evidence {
-        self.first().evidence()
+        self.first().explain().evidence
     }
 
     /// How the ports came to be what they are: of each that is not like the first.
@@ -184,8 +185,11 @@ fn builder(arguments: &SniffArguments, filter: Option<&Program>) -> PortBuilder 
 fn look_on(arguments: &SniffArguments, filter: Option<&Program>) -> Result<Queues, Failure> {
     let outgoing = !arguments.incoming && (arguments.outgoing || arguments.interface != LOOPBACK);
     let builder = builder(arguments, filter).purpose(Purpose::Capture).mode(Mode::PacketRing);
-    let builder = builder.block_timeout(BLOCK_TIMEOUT).ring_sizes(RING_PACKETS, 64).frame_count(4096, 64);
-    Ok(builder.multi_buffer(true).outgoing(outgoing).open_queues(..)?)
+    let builder = builder.ring_sizes(RING_PACKETS, 64).frame_count(4096, 64);
+    Ok(builder
+        .multi_buffer(true)
+        .tuning(PortTuning { outgoing, block_timeout: Some(BLOCK_TIMEOUT), ..PortTuning::default() })
+        .open_queues(..)?)
 }
 
 /// The host has what is left.

@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &StatsArguments) -> Result<Outcome, Failure> {
     while arguments.count.is_none_or(|count| refreshes < count) {
         sleep(arguments.interval);
         let before = std::mem::replace(&mut now, Snapshot::of(&arguments.interface)?);
-        let report = Report::new(&now, Some(&now.since(&before)), &mut owners);
+        let report = Report::new(&now, Some(&before), &mut owners);
         if Term::stdout().is_term() && !arguments.json {
             redraw(&report, arguments.all, refreshes == 0)?;
         } else {

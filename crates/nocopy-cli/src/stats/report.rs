@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use nocopy::integration::statistics::{Change, Counter, Snapshot};
+use nocopy::Counter;
+use nocopy::integration::statistics::Snapshot;
 
 /// A counter with its rate.
 #[derive(Debug)]
@@ -52,11 +53,14 @@ pub(super) struct Report {
 pub(super) type Owners = HashMap<u32, Option<(u32, String)>>;
 
 impl Report {
-    pub(super) fn new(now: &Snapshot, change: Option<&Change>, owners: &mut Owners) -> Self {
-        let counted = change.map(|change| &change.counted);
+    pub(super) fn new(now: &Snapshot, before: Option<&Snapshot>, owners: &mut Owners) -> Self {
+        let counted = before.map(|before| now.since(before));
+        let counted = counted.as_ref();
+        let seconds = before.map(|before| now.taken.saturating_duration_since(before.taken).as_secs_f64());
+        let per_second = |count: u64, seconds: f64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
         // What changed has the shape of what is, so one goes beside the other.
         let group = |source, totals: Vec<Counter>, counted: Option<Vec<Counter>>| {
-            let rate = |at: usize| Some(change?.per_second(counted.as_ref()?[at].value));
+            let rate = |at: usize| Some(per_second(counted.as_ref()?[at].value, seconds?));
             let rows = totals.into_iter().enumerate();
             let rows = rows.map(|(at, counter)| Row { counter, per_second: rate(at) }).collect();
             Group { source, rows }
@@ -67,7 +71,7 @@ impl Report {
             counted.map(|counted| counted.link.counters().collect()),
         )];
         for (at, queue) in now.queues.iter().enumerate() {
-            let source = Source::Queue(queue.direction.to_string(), queue.number);
+            let source = Source::Queue((if queue.receives { "rx" } else { "tx" }).to_owned(), queue.number);
             let counted = counted.map(|counted| counted.queues[at].counters.clone());
             groups.push(group(source, queue.counters.clone(), counted));
         }
@@ -75,7 +79,7 @@ impl Report {
             let counted = counted.and_then(|counted| counted.sockets.as_ref());
             let counted = counted.map(|sockets| sockets[at].counters().collect());
             let owner = owners.entry(socket.inode).or_insert_with(|| socket.process()).clone();
-            let nocopy::integration::statistics::Socket { inode, queue, zero_copy, .. } = *socket;
+            let (inode, queue, zero_copy) = (socket.inode, socket.queue, socket.zero_copy);
             let source = Source::Socket(Socket { inode, queue, zero_copy, owner });
             groups.push(group(source, socket.counters().collect(), counted));
         }
@@ -83,11 +87,6 @@ impl Report {
             let counted = counted.map(|counted| counted.driver.clone());
             groups.push(group(Source::Driver, now.driver.clone(), counted));
         }
-        Self {
-            interface: now.interface.clone(),
-            seconds: change.map(|change| change.elapsed.as_secs_f64()),
-            groups,
-            knows_sockets: now.sockets.is_some(),
-        }
+        Self { interface: now.interface.clone(), seconds, groups, knows_sockets: now.sockets.is_some() }
     }
 }

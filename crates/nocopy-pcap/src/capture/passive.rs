@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nocopy::Capture;
 use nocopy::capture::OpenError;
-use nocopy::integration::{self, BlockReader, Fill};
+use nocopy::integration::{self, BlockReader};
 use nocopy_proto::filter::VlanTag;
 
 use super::posted::{Posted, Seen, Setting};
@@ -173,8 +173,8 @@ impl Passive {
             FilterPlace::UserSpace { .. } => None,
             // In immediate mode there may be one that is not written yet in front of others that are.
             FilterPlace::Socket | FilterPlace::Xdp => {
-                let Fill { used, total } = self.blocks.fill();
-                Some(if self.is_immediate { total } else { used } + 2)
+                let fill = self.blocks.fill();
+                Some(if self.is_immediate { fill.total } else { fill.used } + 2)
             }
         };
         self.filter = Some(UserFilter { filter, blocks });

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nocopy::integration::{FilterControl, FilterControlError, Meter, Realtime, xdp};
+use nocopy::integration::{FilterControl, FilterControlError, Meter, PortTuning, Realtime, xdp};
 use nocopy::metadata::{Clock, Timestamp};
 use nocopy::port::{Queues, ToHost};
 use nocopy::{Mode, Port};
@@ -279,9 +279,12 @@ fn open_queues(name: &str, settings: &Settings, frames: u32) -> Result<Queues, R
         .ring_sizes(frames, SEND_FRAMES)
         .batch(CLAIMED_MAX)
         .promiscuous(settings.promiscuous)
-        .arrival_times(true)
-        .way_to_host(true)
-        .inherited(true);
+        .tuning(PortTuning {
+            arrival_times: true,
+            way_to_host: true,
+            inherited: true,
+            ..PortTuning::default()
+        });
     let mut queues = builder.open_queues(..).map_err(refused)?;
     match queues.ports().iter().find(|port| port.mode() == Mode::PacketRing) {
         None => Ok(queues),

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use nocopy::Port;
+use nocopy::integration::PortTuning;
 use nocopy::port::Sender;
 
 use super::interface::Interface;
@@ -50,7 +51,10 @@ impl Batches {
     /// Opens a socket on the interface's first queue; refusals are for people.
     pub(super) fn open(interface: &Interface) -> Result<Self, String> {
         let settings = Port::builder(&interface.name).frame_count(0, FRAMES).ring_sizes(FRAMES, FRAMES);
-        let sender = settings.inherited(true).open_sender().map_err(|error| error.to_string())?;
+        let sender = settings
+            .tuning(PortTuning { inherited: true, ..PortTuning::default() })
+            .open_sender()
+            .map_err(|error| error.to_string())?;
         let (lengths, dropped) = (lengths_of(interface), sender.dropped());
         Ok(Self { sender, staged: 0, frames: 0, flushes: 0, dropped, lengths, is_lone: false })
     }

@@ -95,7 +95,7 @@ fn send_checksummed(guest: &Guest, from: &mut Port, to: &mut Port) -> Result<(),
         flow.emit_headers(headers, payload)?;
         let mut frame = from.sender().buffer().expect("more frames than packets");
         frame.fill(&packet).expect("a packet fits a frame");
-        from.sender().send_with(frame, Request::new().checksum(flow.checksum_place()))?;
+        from.sender().send_with(frame, Request::default().checksum(flow.checksum_place()))?;
         from.sender().flush()?;
         let arrived = next_datagram(to)?;
         let ip = ethernet::Frame::parse(&arrived).expect("Ethernet").payload().to_vec();
@@ -106,7 +106,7 @@ fn send_checksummed(guest: &Guest, from: &mut Port, to: &mut Port) -> Result<(),
         // What is not offered is refused, and nothing leaves.
         if from.explain().departure_clock.is_err() {
             let frame = from.sender().buffer().expect("more frames than packets");
-            assert!(from.sender().send_with(frame, Request::new().timestamp(1)).is_err());
+            assert!(from.sender().send_with(frame, Request::default().timestamp(1)).is_err());
         }
     }
     Ok(())

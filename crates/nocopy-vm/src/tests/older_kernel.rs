@@ -27,7 +27,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let mut b = right.namespace().run(|| Port::open(right.interface()))?;
     for port in [&a, &b] {
         assert_eq!(port.mode(), Mode::XdpCopyNative);
-        assert_eq!(port.evidence(), Evidence::Copied(Cause::XdpCopyMode));
+        assert_eq!(port.explain().evidence, Evidence::Copied(Cause::XdpCopyMode));
         let [refusal] = port.explain().refusals else {
             panic!("one refusal expected: {:?}", port.explain().refusals)
         };

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use nocopy::integration::PortTuning;
 use nocopy::port::OpenError;
 use nocopy::{Mode, Port};
 use serde_json::json;
@@ -20,7 +21,7 @@ const PACKETS: u32 = 500;
 fn run(guest: &Guest) -> Result<(), Failure> {
     let (left, right) = (guest.lab().left(), guest.lab().right());
     let open = |timeout| {
-        let builder = Port::builder(left.interface()).probe_frame(timeout);
+        let builder = Port::builder(left.interface()).tuning(PortTuning { probe_frame: Some(timeout), ..PortTuning::default() });
         left.namespace().run(|| builder.open())
     };
     // Cards take in what is for them; the proof is not.
@@ -47,7 +48,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     }
     both_ways(guest, &mut port, &mut peer)?;
     traffic::close(port);
-    let strict = Port::builder(left.interface()).mode(Mode::XdpZeroCopy).probe_frame(Duration::ZERO);
+    let strict = Port::builder(left.interface()).mode(Mode::XdpZeroCopy).tuning(PortTuning { probe_frame: Some(Duration::ZERO), ..PortTuning::default() });
     let refused = left.namespace().run(|| strict.open()).expect_err("zero-copy or nothing");
     assert!(matches!(refused, OpenError::NoMode { .. }), "{refused}");
     traffic::close(peer);

@@ -1,4 +1,4 @@
-use nocopy::integration::statistics::{Direction, Snapshot};
+use nocopy::integration::statistics::Snapshot;
 use nocopy_lab::End;
 use serde_json::json;
 
@@ -22,7 +22,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     traffic::cross(&mut left, &mut right, right_end, 500, PACKETS)?;
     let change = snapshot(right_end)?.since(&before);
 
-    let sockets = change.counted.sockets.as_ref().expect("Debian's kernels tell");
+    let sockets = change.sockets.as_ref().expect("Debian's kernels tell");
     let [socket] = &sockets[..] else { panic!("one socket: {sockets:?}") };
     assert!(socket.zero_copy && socket.queue == 0, "{socket:?}");
     assert_eq!(socket.process().map(|(id, _)| id), Some(std::process::id()));
@@ -30,9 +30,9 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     assert_eq!(now[0].statistics.rx_lost(), right.receiver().stats()?.dropped);
 
     let by_driver =
-        |name: &str| change.counted.driver.iter().find(|one| one.name == name).map(|one| one.value);
+        |name: &str| change.driver.iter().find(|one| one.name == name).map(|one| one.value);
     let queue =
-        change.counted.queues.iter().find(|one| (one.direction, one.number) == (Direction::Receive, 0));
+        change.queues.iter().find(|one| one.receives && one.number == 0);
     let by_queue = |name: &str| Some(queue?.counters.iter().find(|one| one.name == name)?.value);
     let counted = match guest.topology() {
         Topology::Igb => by_driver("rx_queue_0_packets"),

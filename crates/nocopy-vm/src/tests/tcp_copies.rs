@@ -26,14 +26,14 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     for (name, memory) in memories {
         let (method, evidence) = (Method::Plain, Evidence::Copied(Cause::SocketCall));
         let (ledger, copies) = measure(guest, &meter, &Case { name, method, memory, evidence })?;
-        let copied_bytes = (ledger.copied_bytes(Cause::SocketCall), copies.bytes(Way::Sent));
+        let copied_bytes = (ledger.bytes_of(Evidence::Copied(Cause::SocketCall)), copies.bytes(Way::Sent));
         assert_eq!(copied_bytes, (BYTES, BYTES), "{method}, {name}: {ledger}; {copies:?}");
     }
     for method in ZERO_COPY {
         for (name, memory) in memories {
             let evidence = Evidence::ZeroCopy;
             let (ledger, copies) = measure(guest, &meter, &Case { name, method, memory, evidence })?;
-            let moved_and_copied_bytes = (ledger.zero_copy_bytes(), copies.payload_bytes(Way::Sent));
+            let moved_and_copied_bytes = (ledger.bytes_of(Evidence::ZeroCopy), copies.payload_bytes(Way::Sent));
             assert_eq!(moved_and_copied_bytes, (BYTES, 0), "{method}, {name}: {ledger}; {copies:?}");
         }
     }
@@ -42,7 +42,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         let copied_bytes = if method == PublishedMethod::Copy { BYTES } else { 0 };
         assert_eq!(copies.payload_bytes(Way::Sent), copied_bytes, "{method}: {ledger}; {copies:?}");
         // Nothing tells of what goes by reference.
-        assert_eq!(ledger.zero_copy_bytes(), 0, "{method}: {ledger}");
+        assert_eq!(ledger.bytes_of(Evidence::ZeroCopy), 0, "{method}: {ledger}");
     }
     let _watcher = watch(guest.lab().left())?;
     for method in ZERO_COPY {
@@ -50,7 +50,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         let case = Case { name, method, memory, evidence: Evidence::Copied(cause) };
         let (ledger, copies) = measure(guest, &meter, &case)?;
         // The kernel copies a packet that it sends again, as it does on a slow machine, once more.
-        let is_copied = ledger.copied_bytes(cause) == BYTES && copies.bytes(Way::Sent) >= BYTES;
+        let is_copied = ledger.bytes_of(Evidence::Copied(cause)) == BYTES && copies.bytes(Way::Sent) >= BYTES;
         assert!(is_copied, "{method}: {ledger}; {copies:?}");
     }
     Ok(())

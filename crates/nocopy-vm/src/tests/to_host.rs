@@ -1,7 +1,7 @@
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
-use nocopy::{Mode, Port};
+use nocopy::{Evidence, Mode, Port};
 use nocopy_lab::Lab;
 use nocopy_proto::MacAddress;
 use nocopy_proto::wire::{EtherType, arp, ethernet};
@@ -38,7 +38,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
 /// returns how many.
 pub(crate) fn hand_over_requests(lab: &Lab, left: &mut Port, right: &mut Port) -> Result<u64, Failure> {
     let mut host = right.to_host()?;
-    assert_eq!(host.ledger().zero_copy_bytes(), 0);
+    assert_eq!(host.ledger().bytes_of(Evidence::ZeroCopy), 0);
     for number in 0..REQUESTS {
         let asker = Ipv4Addr::new(10, 77, 0, 100 + number);
         let request = request(lab, asker)?;

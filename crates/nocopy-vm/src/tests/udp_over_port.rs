@@ -1,7 +1,7 @@
 use std::net::UdpSocket;
 
 use nocopy::udp::{Method, Socket};
-use nocopy::{Cause, Evidence, Ledger, Mode};
+use nocopy::{Buffer, Cause, Evidence, Frame, Ledger, Mode};
 use serde_json::json;
 
 use crate::guest::Guest;
@@ -58,10 +58,10 @@ fn send(socket: &mut Socket, peer: &UdpSocket) -> Result<(), Failure> {
     let (sender, to) = (socket.sender(), peer.local_addr()?);
     for window in windows() {
         for datagram in &window {
-            let mut frame = sender.buffer().expect("more frames than a window");
-            assert!(frame.is_frame(), "more frames than a window");
+            let buffer = sender.buffer().expect("more frames than a window");
+            let mut frame = Frame::try_from(buffer).expect("more frames than a window");
             frame.fill(datagram).expect("a datagram fits a frame");
-            sender.send(frame, to)?;
+            sender.send(Buffer::from(frame), to)?;
         }
         if !sender.drain(ARRIVAL_MAX)? {
             return Err(Failure(format!("{} frames stay with the kernel", sender.in_flight())));
@@ -114,9 +114,9 @@ fn check(guest: &Guest, mode: Mode, way: Way, ledger: Ledger, copies: &Copies) {
     }));
     assert_eq!((ledger.datagrams(), ledger.bytes()), (DATAGRAMS.into(), BYTES), "{ledger}");
     if mode == Mode::XdpZeroCopy {
-        assert_eq!((ledger.zero_copy_bytes(), copied_bytes), (BYTES, 0), "{way:?}: {ledger}; {copies:?}");
+        assert_eq!((ledger.bytes_of(Evidence::ZeroCopy), copied_bytes), (BYTES, 0), "{way:?}: {ledger}; {copies:?}");
     } else {
-        let told_and_copied_bytes = (ledger.copied_bytes(Cause::XdpCopyMode), copied_bytes);
+        let told_and_copied_bytes = (ledger.bytes_of(Evidence::Copied(Cause::XdpCopyMode)), copied_bytes);
         assert_eq!(told_and_copied_bytes, (BYTES, PACKETS_BYTES), "{way:?}: {ledger}; {copies:?}");
     }
 }

@@ -34,7 +34,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     left.set_scatter_gather(true)?;
     let (method, memory, evidence) = (Method::ZeroCopyGso, Memory::Pool, Evidence::ZeroCopy);
     let (ledger, copies) = measure(guest, &meter, &Case { name: "neither", method, memory, evidence })?;
-    assert_eq!((ledger.zero_copy_bytes(), copies.bytes(Way::Sent)), (BYTES, 0), "{ledger}; {copies:?}");
+    assert_eq!((ledger.bytes_of(Evidence::ZeroCopy), copies.bytes(Way::Sent)), (BYTES, 0), "{ledger}; {copies:?}");
     Ok(())
 }
 
@@ -43,6 +43,6 @@ fn refused(guest: &Guest, meter: &Meter, name: &'static str, method: Method) -> 
     let cause = Cause::ZeroCopyRefused;
     let case = Case { name, method, memory: Memory::Pool, evidence: Evidence::Copied(cause) };
     let (ledger, copies) = measure(guest, meter, &case)?;
-    assert_eq!(ledger.copied_bytes(cause), BYTES, "{method}: {ledger}");
+    assert_eq!(ledger.bytes_of(Evidence::Copied(cause)), BYTES, "{method}: {ledger}");
     Ok(copies.bytes(Way::Sent))
 }

@@ -29,7 +29,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     assert_eq!(probe::first_mode(&gates), Some(a.mode().to_string().as_str()), "{gates:?}");
     for port in [&a, &b] {
         assert_eq!(port.mode(), Mode::XdpZeroCopy, "refused: {:?}", port.explain().refusals);
-        assert_eq!(port.evidence(), Evidence::ZeroCopy);
+        assert_eq!(port.explain().evidence, Evidence::ZeroCopy);
         assert!(port.explain().refusals.is_empty());
     }
     for bytes in SIZES_BYTES {

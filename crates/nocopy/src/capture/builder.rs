@@ -191,7 +191,6 @@ impl Builder {
             shared: Arc::new(Shared::new(self.interface.clone(), socket, self.snap_bytes)),
             inquiry: Inquiry::of(interface.index).map_err(system("look after it"))?,
             _promiscuous: promiscuous.map_err(system("make it promiscuous"))?,
-            block_timeout: self.block_timeout,
             wait: self.wait,
             coalescer: Coalescer::default(),
             taken: Taken::default(),

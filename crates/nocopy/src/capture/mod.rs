@@ -53,7 +53,6 @@ pub struct Capture {
     shared: Arc<Shared>,
     inquiry: Inquiry,
     _promiscuous: Option<Promiscuous>,
-    block_timeout: Duration,
     wait: Wait,
     coalescer: Coalescer,
     taken: Taken,
@@ -141,7 +140,7 @@ impl Capture {
     /// Bytes of the blocks that were received, with the headers that the kernel writes in front of packets: all copied, into the ring.
     pub fn ledger(&self) -> Ledger {
         let mut ledger = Ledger::default();
-        ledger.add(self.evidence(), self.taken.packets, self.taken.bytes);
+        ledger.add(Evidence::Copied(Cause::PacketRing), self.taken.packets, self.taken.bytes);
         ledger
     }
 
@@ -181,12 +180,6 @@ impl Capture {
         self.shared.socket.deafen()
     }
 
-    /// How long a packet may wait in a block that is not full.
-    #[doc(hidden)]
-    pub fn block_timeout(&self) -> Duration {
-        self.block_timeout
-    }
-
     /// The filter and the counts, for other threads.
     #[doc(hidden)]
     pub fn control(&self) -> Control {
@@ -197,12 +190,6 @@ impl Capture {
     #[doc(hidden)]
     pub fn fill(&self) -> Fill {
         Fill { used: self.blocks.in_use(), total: self.blocks.count() }
-    }
-
-    /// What is known of copies between the wire and the blocks.
-    #[doc(hidden)]
-    pub fn evidence(&self) -> Evidence {
-        Evidence::Copied(Cause::PacketRing)
     }
 }
 

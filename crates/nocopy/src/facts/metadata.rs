@@ -72,7 +72,7 @@ pub struct Arrival {
     pub hash: Result<u32, Unsupported>,
     /// The VLAN tag, if it was taken out of the packet. From a packet ring it is back in the packet as well.
     pub vlan: Result<VlanTag, Unsupported>,
-    /// Whether the host sends it ([`PortBuilder::outgoing`](crate::port::PortBuilder::outgoing)): it did not come in.
+    /// Whether the host sends it: it did not come in.
     pub outgoing: Result<bool, Unsupported>,
 }
 
@@ -88,7 +88,7 @@ impl Arrival {
     }
 }
 
-/// What is to be done for a packet that is sent.
+/// What is to be done for a packet that is sent; by default nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Request {
     pub(crate) checksum: Option<Place>,
@@ -96,12 +96,6 @@ pub struct Request {
 }
 
 impl Request {
-    /// Nothing yet.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self { checksum: None, timestamp: None }
-    }
-
     /// Completes the checksum at `place`, where the sum of the pseudo-header is now: by the card or the kernel where they do that, in
     /// software where not.
     #[must_use]

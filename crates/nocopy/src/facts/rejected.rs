@@ -30,11 +30,6 @@ impl<T> Rejected<T> {
     pub fn is_full(&self) -> bool {
         matches!(self.reason, Reason::Full)
     }
-
-    /// The same reason for another item: what was made of it, or what it was made of.
-    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Rejected<U> {
-        Rejected { item: change(self.item), reason: self.reason }
-    }
 }
 
 /// Why something was not sent.

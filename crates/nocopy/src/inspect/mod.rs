@@ -1,4 +1,4 @@
 //! Looking at machine, interfaces and ports without changing anything: what `nocopy doctor` and `nocopy stats` read.
 
 pub mod probe;
-pub mod statistics;
+pub(crate) mod statistics;

@@ -268,7 +268,7 @@ unsafe impl Sync for Buffer {}
 impl Buffer {
     /// Memory of the program's own, at any place and of any alignment, without a copy: a `Vec<u8>`, an `Arc<[u8]>`, a mapped file.
     ///
-    /// It can be read and sent, not changed. [`into_owner`](Self::into_owner) gives it back.
+    /// It can be read and sent, not changed.
     ///
     /// The owner is dropped by the thread that drops the buffer: often one that sends, and that of all dropped sockets if its own socket
     /// was dropped first. So its `Drop` should not wait. If it panics, the panic hook reports that, and the panic goes no further: what
@@ -288,43 +288,8 @@ impl Buffer {
         buffer
     }
 
-    /// The memory it was made of by [`from_owner`](Self::from_owner).
-    ///
-    /// # Errors
-    /// It was made of something else: the buffer.
-    pub fn into_owner<T: 'static>(self) -> Result<T, Self> {
-        let Home::Owner(owner) = self.home else { return Err(self) };
-        // SAFETY: the value is alive as long as the buffer.
-        if !unsafe { owner.as_ref() }.is::<T>() {
-            return Err(self);
-        }
-        std::mem::forget(self);
-        // SAFETY: the pointer is that of the box, the value is a `T`, and the buffer that owned it is gone.
-        Ok(*unsafe { Box::from_raw(owner.as_ptr().cast::<T>()) })
-    }
-
-    /// The frame it was made of.
-    ///
-    /// # Errors
-    /// It was made of something else: the buffer.
-    pub fn into_frame(mut self) -> Result<Frame, Self> {
-        if !matches!(self.home, Home::Frame(_)) {
-            return Err(self);
-        }
-        // An owner of nothing in its place, whose end does nothing.
-        match std::mem::replace(&mut self.home, Home::nothing()) {
-            Home::Frame(mut frame) => {
-                let bytes = self.len as usize;
-                frame.append(bytes.saturating_sub(frame.len())).expect("no longer than its capacity");
-                frame.truncate(bytes);
-                Ok(frame)
-            }
-            _ => unreachable!("looked at above"),
-        }
-    }
-
     /// Whether it is a frame of an area.
-    pub fn is_frame(&self) -> bool {
+    pub(crate) fn is_frame(&self) -> bool {
         matches!(self.home, Home::Frame(_))
     }
 
@@ -417,6 +382,30 @@ impl From<Frame> for Buffer {
     fn from(frame: Frame) -> Self {
         let len = frame.len() as u32;
         Self { data: frame.first_byte(), len, home: Home::Frame(frame) }
+    }
+}
+
+impl TryFrom<Buffer> for Frame {
+    type Error = Buffer;
+
+    /// The frame that the buffer is.
+    ///
+    /// # Errors
+    /// It is memory of another kind: the buffer.
+    fn try_from(mut buffer: Buffer) -> Result<Self, Buffer> {
+        if !buffer.is_frame() {
+            return Err(buffer);
+        }
+        // An owner of nothing in its place, whose end does nothing.
+        match std::mem::replace(&mut buffer.home, Home::nothing()) {
+            Home::Frame(mut frame) => {
+                let bytes = buffer.len as usize;
+                frame.append(bytes.saturating_sub(frame.len())).expect("no longer than its capacity");
+                frame.truncate(bytes);
+                Ok(frame)
+            }
+            _ => unreachable!("looked at above"),
+        }
     }
 }
 
@@ -652,16 +641,13 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_the_programs_own_comes_back() {
+    fn memory_of_the_programs_own_is_dropped_with_its_buffer() {
         let bytes: Arc<[u8]> = Arc::from(&b"shared"[..]);
         let buffer = Buffer::from_owner(Arc::clone(&bytes));
         assert_eq!(&*buffer, b"shared");
-        let buffer = buffer.into_owner::<Vec<u8>>().unwrap_err();
-        let back: Arc<[u8]> = buffer.into_owner().unwrap();
-        assert!(Arc::ptr_eq(&bytes, &back));
-        drop(back);
-        drop(Buffer::from_owner(Arc::clone(&bytes)));
-        assert_eq!(Arc::strong_count(&bytes), 1, "dropped with its buffer");
+        assert_eq!((buffer.as_ptr(), Arc::strong_count(&bytes)), (bytes.as_ptr(), 2));
+        drop(Frame::try_from(buffer).unwrap_err());
+        assert_eq!(Arc::strong_count(&bytes), 1);
     }
 
     #[test]
@@ -669,7 +655,6 @@ mod tests {
         let buffer = Buffer::from_owner([1_u8, 2, 3]);
         let moved = Box::new(buffer);
         assert_eq!(**moved, [1, 2, 3]);
-        assert_eq!(moved.into_owner::<[u8; 3]>().unwrap(), [1, 2, 3]);
     }
 
     #[test]

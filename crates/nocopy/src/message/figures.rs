@@ -40,7 +40,8 @@ impl Endpoint {
         sent.add(Evidence::Copied(Cause::BelowThreshold), 0, short);
         sent.add(Evidence::Copied(Cause::Gathered), 0, gathered);
         sent.add(self.carrier.evidence(), 0, owned.saturating_sub(gathered));
-        sent.plus(&self.carrier.received())
+        sent += self.carrier.received();
+        sent
     }
 
     /// How datagrams are carried, and what that was compared with.

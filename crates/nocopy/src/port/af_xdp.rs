@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::backend::Backend;
 use super::bound_socket::BoundSocket;
+use super::builder::PortTuning;
 use super::drivers;
 use super::grant::{Grant, Granted};
 use super::ladder::{Order, Refusal, Step};
@@ -130,10 +131,11 @@ impl XdpRungs {
         let refuse = |step, reason| Ok(Err(settings.refusal(interface, mode, step, reason)));
         if mode == Mode::XdpZeroCopy
             && !settings.multi_buffer
-            && PortBuilder::zero_copy_frame_bytes(interface, area.headroom_bytes()) > area.frame_bytes()
+            && PortBuilder::zero_copy_frame_bytes(interface, area.config().headroom_bytes)
+                > area.config().frame_bytes
             && !interface.loopback
         {
-            return refuse(Step::Frames { bytes: area.frame_bytes() }, spread(interface));
+            return refuse(Step::Frames { bytes: area.config().frame_bytes }, spread(interface));
         }
         if !settings.only_sends() && !drivers::receives(interface.driver.as_deref(), mode) {
             return refuse(Step::Members, members(interface));
@@ -220,8 +222,11 @@ impl Standing {
         }
         let (program, place) = redirect.filter.clone().unzip();
         // Where it cannot be had, whoever asks for it is told why.
-        let way_to_host =
-            settings.way_to_host.then(|| Way::prepare(&settings.interface, &bound.inquiry).ok()).flatten();
+        let way_to_host = settings
+            .tuning
+            .way_to_host
+            .then(|| Way::prepare(&settings.interface, &bound.inquiry).ok())
+            .flatten();
         let backend = XdpBackend {
             redirect,
             queue: settings.queue,
@@ -270,7 +275,8 @@ impl PortBuilder {
         requests: bool,
     ) -> Result<(), OpenError> {
         let memory = area.memory();
-        let registered = socket.register(memory, area.frame_bytes(), area.headroom_bytes(), requests);
+        let registered =
+            socket.register(memory, area.config().frame_bytes, area.config().headroom_bytes, requests);
         registered.map_err(|source| match source.raw_os_error() {
             Some(libc::ENOBUFS | libc::ENOMEM) => OpenError::PinnedMemory {
                 interface: self.interface.clone(),
@@ -327,7 +333,7 @@ impl PortBuilder {
         socket: &XskSocket,
         zero_copy: bool,
     ) -> Result<Result<(), io::Error>, OpenError> {
-        let Self { queue, need_wakeup, multi_buffer, .. } = *self;
+        let Self { queue, multi_buffer, tuning: PortTuning { need_wakeup, .. }, .. } = *self;
         let interface_index = interface.index;
         let mut looks = 1..RELEASE_LOOKS;
         loop {

@@ -17,19 +17,14 @@ pub struct PortBuilder {
     pub(super) queue: u32,
     pub(super) mode: Option<Mode>,
     pub(super) area: Option<Area>,
-    pub(super) frame_bytes: Option<u32>,
-    pub(super) headroom_bytes: u32,
-    pub(super) numa_node: Option<u32>,
     pub(super) rx_frames: u32,
     pub(super) tx_frames: u32,
     pub(super) rings: RingSizes,
-    pub(super) need_wakeup: bool,
     pub(super) busy_poll: Option<(Duration, u32)>,
     pub(super) batch: u32,
     pub(super) wait: Wait,
     pub(super) promiscuous: bool,
     pub(super) displace: bool,
-    pub(super) carrier_timeout: Duration,
     pub(super) purpose: Purpose,
     pub(super) measure: Option<Duration>,
     /// Not a setting: what was measured before opening for good.
@@ -37,16 +32,72 @@ pub struct PortBuilder {
     pub(super) multi_buffer: bool,
     pub(super) filter: Option<Program>,
     pub(super) receive_metadata: bool,
-    pub(super) arrival_times: bool,
     pub(super) send_metadata: bool,
-    pub(super) fanout: Option<(u16, Fanout)>,
-    pub(super) outgoing: bool,
-    pub(super) block_timeout: Option<Duration>,
-    pub(super) probe_frame: Option<Duration>,
-    pub(super) inherited: bool,
-    pub(super) way_to_host: bool,
+    pub(super) tuning: PortTuning,
     /// Not a setting: found out while opening.
     pub(super) mtu_bytes: u32,
+}
+
+/// Settings of ports that this workspace needs and users do not; see [`PortBuilder::tuning`].
+#[derive(Debug, Clone, Copy)]
+pub struct PortTuning {
+    /// Whether the kernel may sleep and ask for wake-ups (default true: saves system calls on both sides).
+    pub need_wakeup: bool,
+    /// How long to wait for carrier, before and after attaching: some drivers reset the link whenever a program comes or
+    /// goes, so also when the port before this one was closed (default 5 s).
+    pub carrier_timeout: Duration,
+    /// In packet ring mode: shares the interface's packets with the other ports of a group, told by its number, as `fanout` says
+    /// (default: this port has all packets of its queue). A port that joins while others receive has none of its share yet for the
+    /// moment between two system calls, and what comes then is not counted: open all of a group before it matters.
+    pub fanout: Option<(u16, Fanout)>,
+    /// In packet ring mode: receives what the host sends on the interface, too (default false).
+    pub outgoing: bool,
+    /// In packet ring mode: how long a packet may wait in a block that is not full, in whole milliseconds (default: the delay of
+    /// [`Wait::Coalesced`], otherwise 1 ms).
+    pub block_timeout: Option<Duration>,
+    /// Before zero-copy is believed, sends one frame of 60 B (to the interface itself, EtherType 0x88b5) and steps down if it is not
+    /// reported as sent within `timeout`. By default only where the driver is known to have taken a socket and sent nothing
+    /// (bonding: 1 s). A frame that does not come back is lost to the area.
+    pub probe_frame: Option<Duration>,
+    /// Notes of each packet that arrives when it did, by [`Clock::Monotonic`], where the card gives no time of its own
+    /// ([`Packet::arrival`]; default false): in the modes of AF_XDP; a packet ring always has a time. Costs a look at the clock for
+    /// each packet that is redirected, by the processor that does it.
+    ///
+    /// Ports of one process on an interface share its program: one that was opened without has none for those opened later, and they
+    /// say so ([`Unsupported::OtherProgram`]).
+    ///
+    /// [`Clock::Monotonic`]: crate::metadata::Clock::Monotonic
+    /// [`Packet::arrival`]: crate::Packet::arrival
+    /// [`Unsupported::OtherProgram`]: crate::metadata::Unsupported::OtherProgram
+    pub arrival_times: bool,
+    /// Prepares the way to hand taken packets to the host ([`ToHost`]) while the port is opened, for programs that give up their
+    /// privileges afterwards: to prepare it takes those of opening a port, to use it none, since Linux 5.19 or where
+    /// `kernel.unprivileged_bpf_disabled` is 0 (default false: it is prepared when it is asked for).
+    ///
+    /// [`ToHost`]: super::ToHost
+    pub way_to_host: bool,
+    /// Leaves the area's memory to forked children, as the rings are anyway (default false: they have nothing there). For libraries in
+    /// programs that fork as they like: one of parent and child may go on with the port, as a daemon does whose parent ends, and the
+    /// other gives it up ([`Queues::leave`](super::Queues::leave)). See [`AreaConfig::inherited`], which counts where an area is given.
+    ///
+    /// [`AreaConfig::inherited`]: crate::area::AreaConfig::inherited
+    pub inherited: bool,
+}
+
+impl Default for PortTuning {
+    fn default() -> Self {
+        Self {
+            need_wakeup: true,
+            carrier_timeout: Duration::from_secs(5),
+            fanout: None,
+            outgoing: false,
+            block_timeout: None,
+            probe_frame: None,
+            arrival_times: false,
+            way_to_host: false,
+            inherited: false,
+        }
+    }
 }
 
 impl PortBuilder {
@@ -56,33 +107,22 @@ impl PortBuilder {
             queue: 0,
             mode: None,
             area: None,
-            frame_bytes: None,
-            headroom_bytes: 0,
-            numa_node: None,
             rx_frames: 4096,
             tx_frames: 2048,
             rings: ring_sizes(4096, 2048),
-            need_wakeup: true,
             busy_poll: None,
             batch: 64,
             wait: Wait::Interrupt,
             promiscuous: false,
             displace: false,
-            carrier_timeout: Duration::from_secs(5),
             purpose: Purpose::default(),
             measure: None,
             measured: Vec::new(),
             multi_buffer: false,
             filter: None,
             receive_metadata: false,
-            arrival_times: false,
             send_metadata: false,
-            fanout: None,
-            outgoing: false,
-            block_timeout: None,
-            probe_frame: None,
-            inherited: false,
-            way_to_host: false,
+            tuning: PortTuning::default(),
             mtu_bytes: 0,
         }
     }
@@ -120,33 +160,11 @@ impl PortBuilder {
     }
 
     /// Uses frames of an area that exists, so that frames can go from port to port without a copy. By default a port
-    /// makes an area of its own.
+    /// makes an area of its own, of frames of 2048 or 4096 bytes, the smaller that holds the interface's MTU; in packet ring mode, and
+    /// only there, of up to 32,768 bytes.
     #[must_use]
     pub fn area(mut self, area: &Area) -> Self {
         self.area = Some(area.clone());
-        self
-    }
-
-    /// Bytes in a frame, 2048 or 4096 (default: the smaller that holds the interface's MTU). In packet ring mode, and only there,
-    /// any power of two up to 32,768, by default one that holds an MTU of up to 16,000 bytes.
-    #[must_use]
-    pub fn frame_size(mut self, bytes: u32) -> Self {
-        self.frame_bytes = Some(bytes);
-        self
-    }
-
-    /// Bytes to keep free in front of packets, beyond the kernel's own 256 (default 0).
-    #[must_use]
-    pub fn headroom(mut self, bytes: u32) -> Self {
-        self.headroom_bytes = bytes;
-        self
-    }
-
-    /// The NUMA node to take the area's memory from (default: the card's own, where the machine has several).
-    #[doc(hidden)]
-    #[must_use]
-    pub fn numa_node(mut self, node: u32) -> Self {
-        self.numa_node = Some(node);
         self
     }
 
@@ -167,14 +185,6 @@ impl PortBuilder {
     #[must_use]
     pub fn ring_sizes(mut self, receive: u32, send: u32) -> Self {
         self.rings = ring_sizes(receive, send);
-        self
-    }
-
-    /// Whether the kernel may sleep and ask for wake-ups (default true: saves system calls on both sides).
-    #[doc(hidden)]
-    #[must_use]
-    pub fn need_wakeup(mut self, on: bool) -> Self {
-        self.need_wakeup = on;
         self
     }
 
@@ -216,15 +226,6 @@ impl PortBuilder {
         self
     }
 
-    /// How long to wait for carrier, before and after attaching: some drivers reset the link whenever a program comes or
-    /// goes, so also when the port before this one was closed (default 5 s).
-    #[doc(hidden)]
-    #[must_use]
-    pub fn carrier_timeout(mut self, timeout: Duration) -> Self {
-        self.carrier_timeout = timeout;
-        self
-    }
-
     /// Receives and sends packets longer than a frame as a [`Chain`] of several (default false): for an MTU of more than 3,818
     /// bytes, and in packet ring mode for packets that the kernel has joined. Receive with [`Batch::next_chain`], send with
     /// [`Sender::send_chain`]. Needs Linux 6.6 for AF_XDP.
@@ -257,47 +258,6 @@ impl PortBuilder {
         self
     }
 
-    /// Notes of each packet that arrives when it did, by [`Clock::Monotonic`], where the card gives no time of its own
-    /// ([`Packet::arrival`]; default false): in the modes of AF_XDP; a packet ring always has a time. Costs a look at the clock for
-    /// each packet that is redirected, by the processor that does it.
-    ///
-    /// Ports of one process on an interface share its program: one that was opened without has none for those opened later, and they
-    /// say so ([`Unsupported::OtherProgram`]).
-    ///
-    /// [`Clock::Monotonic`]: crate::metadata::Clock::Monotonic
-    /// [`Packet::arrival`]: crate::Packet::arrival
-    /// [`Unsupported::OtherProgram`]: crate::metadata::Unsupported::OtherProgram
-    #[doc(hidden)]
-    #[must_use]
-    pub fn arrival_times(mut self, on: bool) -> Self {
-        self.arrival_times = on;
-        self
-    }
-
-    /// Prepares the way to hand taken packets to the host ([`ToHost`]) while the port is opened, for programs that give up their
-    /// privileges afterwards: to prepare it takes those of opening a port, to use it none, since Linux 5.19 or where
-    /// `kernel.unprivileged_bpf_disabled` is 0 (default false: it is prepared when it is asked for).
-    ///
-    /// [`ToHost`]: super::ToHost
-    #[doc(hidden)]
-    #[must_use]
-    pub fn way_to_host(mut self, on: bool) -> Self {
-        self.way_to_host = on;
-        self
-    }
-
-    /// Leaves the area's memory to forked children, as the rings are anyway (default false: they have nothing there). For libraries in
-    /// programs that fork as they like: one of parent and child may go on with the port, as a daemon does whose parent ends, and the
-    /// other gives it up ([`Queues::leave`](super::Queues::leave)). See [`AreaConfig::inherited`], which counts where an area is given.
-    ///
-    /// [`AreaConfig::inherited`]: crate::area::AreaConfig::inherited
-    #[doc(hidden)]
-    #[must_use]
-    pub fn inherited(mut self, on: bool) -> Self {
-        self.inherited = on;
-        self
-    }
-
     /// Lets packets be sent with a request to the card or the kernel: complete the checksum, note when it left
     /// ([`Sender::send_with`]; default false). Where neither can, the port opens all the same, and [`Port::explain`] says why. Every
     /// packet then needs 16 free bytes in front, as those that are written into fresh frames have.
@@ -309,40 +269,11 @@ impl PortBuilder {
         self
     }
 
-    /// In packet ring mode: shares the interface's packets with the other ports of a group, told by its number, as `fanout` says
-    /// (default: this port has all packets of its queue). A port that joins while others receive has none of its share yet for the
-    /// moment between two system calls, and what comes then is not counted: open all of a group before it matters.
+    /// Settings for this workspace's own crates.
     #[doc(hidden)]
     #[must_use]
-    pub fn fanout(mut self, group: u16, fanout: Fanout) -> Self {
-        self.fanout = Some((group, fanout));
-        self
-    }
-
-    /// In packet ring mode: receives what the host sends on the interface, too (default false).
-    #[doc(hidden)]
-    #[must_use]
-    pub fn outgoing(mut self, on: bool) -> Self {
-        self.outgoing = on;
-        self
-    }
-
-    /// In packet ring mode: how long a packet may wait in a block that is not full, in whole milliseconds (default: the delay of
-    /// [`Wait::Coalesced`], otherwise 1 ms).
-    #[doc(hidden)]
-    #[must_use]
-    pub fn block_timeout(mut self, timeout: Duration) -> Self {
-        self.block_timeout = Some(timeout);
-        self
-    }
-
-    /// Before zero-copy is believed, sends one frame of 60 B (to the interface itself, EtherType 0x88b5) and steps down if it is not
-    /// reported as sent within `timeout`. By default only where the driver is known to have taken a socket and sent nothing
-    /// (bonding: 1 s). A frame that does not come back is lost to the area.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn probe_frame(mut self, timeout: Duration) -> Self {
-        self.probe_frame = Some(timeout);
+    pub fn tuning(mut self, tuning: PortTuning) -> Self {
+        self.tuning = tuning;
         self
     }
 
@@ -353,7 +284,7 @@ impl PortBuilder {
 
     /// Bytes of memory that a port of this size pins, on the smallest frames.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        u64::from(self.rx_frames + self.tx_frames) * u64::from(self.frame_bytes.unwrap_or(2048))
+        u64::from(self.rx_frames + self.tx_frames) * 2048
     }
 
     /// Opens the port.
@@ -397,20 +328,18 @@ impl PortBuilder {
         self.area_near(interface, self.frame_bytes_for(interface), frame_count)
     }
 
-    /// The area asked for, or a new one on the card's own NUMA node if no other was asked for.
+    /// The area asked for, or a new one, on the card's own NUMA node if there is memory.
     pub(super) fn area_near(
         &self,
         interface: &Interface,
         frame_bytes: u32,
         frame_count: u32,
     ) -> Result<Area, OpenError> {
-        match self.numa_node.or_else(|| node_of(interface)) {
-            // Nobody asked for that node: where it cannot be had, any will do.
-            Some(node) if self.numa_node.is_none() => self
-                .area_or_new(frame_bytes, frame_count, Some(node))
-                .or_else(|_| self.area_or_new(frame_bytes, frame_count, None)),
-            node => self.area_or_new(frame_bytes, frame_count, node),
-        }
+        let node = node_of(interface);
+        // That node was not asked for: where it cannot be had, any will do.
+        self.area_or_new(frame_bytes, frame_count, node).or_else(|refused| {
+            if node.is_some() { self.area_or_new(frame_bytes, frame_count, None) } else { Err(refused) }
+        })
     }
 
     /// Frames of both halves.
@@ -428,9 +357,14 @@ impl PortBuilder {
         match &self.area {
             Some(area) => Ok(area.clone()),
             None => {
-                let frame_bytes = self.frame_bytes.unwrap_or(frame_bytes);
-                let Self { headroom_bytes, inherited, .. } = *self;
-                Ok(Area::new(AreaConfig { frame_count, frame_bytes, headroom_bytes, numa_node, inherited })?)
+                let inherited = self.tuning.inherited;
+                Ok(Area::new(AreaConfig {
+                    frame_count,
+                    frame_bytes,
+                    headroom_bytes: 0,
+                    numa_node,
+                    inherited,
+                })?)
             }
         }
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use super::{FilterPlace, Inner, Mode, Refusal};
 use crate::facts::evidence::Evidence;
 use crate::facts::metadata::{Clock, Unsupported};
+use crate::memory::area::AreaConfig;
 
 /// What a port is, and what it was compared with: see [`Port::explain`](super::Port::explain). Displayed in a few lines: the mode, what is
 /// known of copies, each better mode with the reason it was refused and what would open it, and the memory.
@@ -82,7 +83,8 @@ impl fmt::Display for Explanation<'_> {
         for refusal in *refusals {
             writeln!(f, "  refused  {refusal}")?;
         }
-        let (frames, bytes, pages) = (area.frame_count(), area.frame_bytes(), area.pages());
+        let (&AreaConfig { frame_count: frames, frame_bytes: bytes, .. }, pages) =
+            (area.config(), area.pages());
         match (self.checksum, mode) {
             (Ok(()), Mode::XdpZeroCopy) => writeln!(f, "  checksum by the card")?,
             (Ok(()), _) => writeln!(f, "  checksum by the kernel, while it copies")?,
@@ -90,6 +92,6 @@ impl fmt::Display for Explanation<'_> {
             (Err(why), _) => writeln!(f, "  checksum in software: {why}")?,
         }
         write!(f, "  memory   {frames} frames of {bytes} B on {pages}")?;
-        area.numa_node().map_or(Ok(()), |node| write!(f, "; NUMA node {node}"))
+        area.config().numa_node.map_or(Ok(()), |node| write!(f, "; NUMA node {node}"))
     }
 }

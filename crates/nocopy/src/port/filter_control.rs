@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::grant::message::{Header, flag, invalid, u64_at};
 use super::grant::{GrantError, check_program};
-use super::{Inner, Mode, Port, Queues};
+use super::{Inner, Mode, Queues};
 use crate::port::xdp::{self, Notes, PassHeader, Recipe, SocketMap};
 use crate::sys::{bpf, descriptor};
 use nocopy_proto::filter::{Program, Untranslatable};
@@ -32,7 +32,7 @@ const MARK_AT: usize = PASS_AT + PassHeader::BYTES as usize + 2;
 const DESCRIPTORS: usize = 2;
 
 /// Replaces the filter in front of the packets of a port, or of ports on queues of one interface, which goes on meanwhile: made by
-/// [`Queues::filter_control`] or [`Port::filter_control`], and passed to another process where this one gives up its privileges.
+/// [`Queues::filter_control`], and passed to another process where this one gives up its privileges.
 ///
 /// It keeps the program on the interface as long as it lives, like the port itself: whoever has it closes it when the port is closed.
 ///
@@ -101,26 +101,15 @@ pub enum FilterControlError {
     },
 }
 
-impl Port {
-    /// The control of the filter in front of the packets of this port and all ports of this process on the interface. Takes the
+impl Queues {
+    /// The control of the filter in front of the packets of these ports and all others of this process on the interface. Takes the
     /// privileges of opening one.
     ///
     /// # Errors
     /// Not a mode of AF_XDP, or granted; the kernel's refusal.
     #[doc(hidden)]
     pub fn filter_control(&self) -> Result<FilterControl, FilterControlError> {
-        FilterControl::of(self.inner())
-    }
-}
-
-impl Queues {
-    /// As [`Port::filter_control`], of all the ports.
-    ///
-    /// # Errors
-    /// As there.
-    #[doc(hidden)]
-    pub fn filter_control(&self) -> Result<FilterControl, FilterControlError> {
-        self.first().filter_control()
+        FilterControl::of(self.first().inner())
     }
 }
 

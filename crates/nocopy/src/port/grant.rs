@@ -70,7 +70,7 @@ const DESCRIPTORS: usize = 3;
 /// // In the opener:
 /// Port::builder("eth0").queue(1).grant()?.send(&ours)?;
 /// // In the client:
-/// let mut port = Port::open_granted(Grant::receive(&theirs)?)?;
+/// let mut port = Port::builder("").open_granted(Grant::receive(&theirs)?)?;
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
@@ -192,11 +192,6 @@ impl Grant {
     /// The interface's name.
     pub fn interface(&self) -> &str {
         &self.interface
-    }
-
-    /// The queue.
-    pub fn queue(&self) -> u32 {
-        self.queue
     }
 
     /// Passes the grant on, and closes this process's copies of it: one message, which fits any socket buffer.
@@ -348,20 +343,10 @@ fn is_socket(descriptor: &'static str, socket: &OwnedFd, family: i32) -> Result<
     }
 }
 
-impl Port {
-    /// Opens a granted port with the defaults of [`Port::builder`]; needs no privileges.
-    ///
-    /// # Errors
-    /// [`OpenError`] says what is in the way and how to remove it.
-    pub fn open_granted(grant: Grant) -> Result<Self, OpenError> {
-        Self::builder(grant.interface()).open_granted(grant)
-    }
-}
-
 impl PortBuilder {
     /// Does what needs privileges, so that another process can open the port without any: makes the socket, attaches the
     /// program, and puts the socket into its map. Of the settings, [`queue`](Self::queue), [`mode`](Self::mode),
-    /// [`filter`](Self::filter), [`promiscuous`](Self::promiscuous), [`busy_poll`](Self::busy_poll), [`carrier_timeout`](Self::carrier_timeout) and the
+    /// [`filter`](Self::filter), [`promiscuous`](Self::promiscuous), [`busy_poll`](Self::busy_poll) and the
     /// rx ring's size ([`ring_sizes`](Self::ring_sizes)) count here, [`multi_buffer`](Self::multi_buffer) here and where the
     /// port is opened, all others there.
     ///

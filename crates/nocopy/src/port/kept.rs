@@ -15,11 +15,11 @@ impl Sender {
     /// # let (mut port, _peer) = nocopy::Port::memory_pair()?;
     /// let mut frame = port.sender().buffer().expect("a free frame");
     /// frame.fill(b"again").expect("fits");
-    /// let number = frame.index();
+    /// let place = frame.as_ptr();
     /// port.sender().send_kept(frame)?;
     /// port.sender().flush()?;
     /// let sent: Vec<_> = port.sender().completed().collect();
-    /// assert_eq!((sent[0].index(), &*sent[0]), (number, &b"again"[..]));
+    /// assert_eq!((sent[0].as_ptr(), &*sent[0]), (place, &b"again"[..]));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

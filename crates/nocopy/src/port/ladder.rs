@@ -97,8 +97,7 @@ pub(super) enum Step {
 
 impl Refusal {
     /// What the reason means here, and what would open this mode; `None` where that is not known.
-    #[doc(hidden)]
-    pub fn remedy(&self) -> Option<String> {
+    fn remedy(&self) -> Option<String> {
         let Self { interface, driver, multi_buffer, .. } = self;
         if let Step::Frames { bytes } = self.step {
             let lower = || format!("lower it with 'ip link set dev {interface} mtu 1500'");

@@ -175,7 +175,7 @@ pub(super) fn pair(settings: &PortBuilder) -> Result<(Port, Port), OpenError> {
             .map_err(|errno| settings.system("make an eventfd", errno.into()))
     };
     let (left, right) = (Ends::new(settings), Ends::new(settings));
-    let area = || settings.area_or_new(2048, settings.own_frames(), settings.numa_node);
+    let area = || settings.area_or_new(2048, settings.own_frames(), None);
     let (left_area, right_area) = (area()?, area()?);
     // As on a link: no packet is sent that the other end has no room for.
     let mtu_bytes = match settings.multi_buffer {

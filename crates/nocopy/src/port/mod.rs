@@ -16,7 +16,7 @@
 mod af_xdp;
 mod backend;
 mod bound_socket;
-mod builder;
+pub(crate) mod builder;
 pub(crate) mod drivers;
 mod explain;
 pub mod filter;
@@ -154,11 +154,6 @@ impl Port {
     /// How the port moves frames.
     pub fn mode(&self) -> Mode {
         self.inner().mode
-    }
-
-    /// What is known of copies between the area and the wire.
-    pub fn evidence(&self) -> Evidence {
-        self.inner().evidence()
     }
 
     /// What the port is, what was tried before, and what it can do for packets that are sent.

@@ -8,7 +8,7 @@ use super::drivers::{self, Effect};
 use super::grant::Grant;
 use super::ladder::{Refusal, Step};
 use super::{Mode, Port, PortBuilder, ToHostError, packet_ring};
-use crate::memory::area::{Area, AreaError, PACKET_HEADROOM_BYTES};
+use crate::memory::area::{Area, AreaConfig, AreaError, PACKET_HEADROOM_BYTES};
 use crate::port::xdp::{self, KernelVersion};
 use crate::sys::capability;
 use crate::sys::interface::{Inquiry, Interface, InterfaceError, Promiscuous};
@@ -255,29 +255,29 @@ fn frame_bytes(packet_bytes: u32, headroom_bytes: u32) -> u32 {
 impl PortBuilder {
     /// The smaller frame that holds a packet of the interface's MTU in every mode wanted.
     pub(crate) fn frame_bytes_for(&self, interface: &Interface) -> u32 {
-        let headroom_bytes = self.headroom_bytes;
-        if self.mode == Some(Mode::PacketRing) && !Self::fits(interface, PAGE_BYTES, headroom_bytes) {
-            return Self::long_frame_bytes(interface, headroom_bytes);
+        if self.mode == Some(Mode::PacketRing) && !Self::fits(interface, PAGE_BYTES, 0) {
+            return Self::long_frame_bytes(interface);
         }
         let copies = matches!(self.mode, Some(Mode::XdpCopyNative | Mode::XdpCopyGeneric));
         let needed = if copies { Self::frame_bytes_needed } else { Self::zero_copy_frame_bytes };
-        if needed(interface, headroom_bytes) <= 2048 { 2048 } else { PAGE_BYTES }
+        if needed(interface, 0) <= 2048 { 2048 } else { PAGE_BYTES }
     }
 
     /// The same where AF_XDP does not bound it, for an MTU that is too much for a page.
-    fn long_frame_bytes(interface: &Interface, headroom_bytes: u32) -> u32 {
-        let needed = Self::frame_bytes_needed(interface, headroom_bytes);
+    fn long_frame_bytes(interface: &Interface) -> u32 {
+        let needed = Self::frame_bytes_needed(interface, 0);
         needed.checked_next_power_of_two().unwrap_or(LONG_FRAME_BYTES_MAX).min(LONG_FRAME_BYTES_MAX)
     }
 
     /// An area for packet sockets alone, in place of one whose frames were made for AF_XDP, if the frames were not asked for and
     /// do not hold a packet of the MTU: packets in one frame are sent faster than those in several.
     pub(super) fn packet_area(&self, interface: &Interface, made: &Area) -> Result<Area, OpenError> {
-        let asked_for = self.area.is_some() || self.frame_bytes.is_some();
-        if asked_for || Self::fits(interface, made.frame_bytes(), made.headroom_bytes()) {
+        if self.area.is_some()
+            || Self::fits(interface, made.config().frame_bytes, made.config().headroom_bytes)
+        {
             return Ok(made.clone());
         }
-        let frame_bytes = Self::long_frame_bytes(interface, self.headroom_bytes);
+        let frame_bytes = Self::long_frame_bytes(interface);
         self.area_near(interface, frame_bytes, self.own_frames())
     }
 
@@ -327,7 +327,7 @@ impl PortBuilder {
     }
 
     fn check_area(&self, interface: &Interface, area: &Area) -> Result<(), OpenError> {
-        let (frame_bytes, headroom_bytes) = (area.frame_bytes(), area.headroom_bytes());
+        let &AreaConfig { frame_bytes, headroom_bytes, .. } = area.config();
         if frame_bytes > PAGE_BYTES && self.mode != Some(Mode::PacketRing) {
             return Err(OpenError::FrameSize { frame_bytes });
         }
@@ -360,7 +360,7 @@ impl PortBuilder {
             if interface.carrier {
                 return Ok(());
             }
-            if started.elapsed() >= self.carrier_timeout {
+            if started.elapsed() >= self.tuning.carrier_timeout {
                 return Err(OpenError::NoCarrier { interface: self.interface.clone(), after_attach });
             }
             std::thread::sleep(RETRY_INTERVAL);

@@ -280,7 +280,7 @@ impl PortBuilder {
     /// The receiving socket's settings: as much memory as an AF_XDP port of the same size has frames.
     fn capture(&self, interface: &Interface) -> Capture {
         let bytes = u64::from(self.rings.rx) * 2048;
-        let block_timeout = match (self.block_timeout, self.wait) {
+        let block_timeout = match (self.tuning.block_timeout, self.wait) {
             (Some(timeout), _) => timeout,
             (None, Wait::Coalesced { delay, .. }) => delay,
             (None, _) => BLOCK_TIMEOUT,
@@ -289,9 +289,10 @@ impl PortBuilder {
         Capture {
             interface_index: interface.index,
             receives: !self.only_sends(),
-            share: (queues > 1 && self.fanout.is_none()).then_some(Share { queue: self.queue, queues }),
-            fanout: self.fanout,
-            outgoing: self.outgoing,
+            share: (queues > 1 && self.tuning.fanout.is_none())
+                .then_some(Share { queue: self.queue, queues }),
+            fanout: self.tuning.fanout,
+            outgoing: self.tuning.outgoing,
             hash: self.receive_metadata,
             block_bytes: BLOCK_BYTES,
             block_count: u32::try_from(bytes / u64::from(BLOCK_BYTES)).unwrap_or(u32::MAX).max(BLOCKS_MIN),

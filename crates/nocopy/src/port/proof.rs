@@ -23,7 +23,7 @@ impl PortBuilder {
     /// How long zero-copy may take to send a frame, where it must.
     fn proof_timeout(&self, interface: &Interface) -> Option<Duration> {
         let known = drivers::has(interface.driver.as_deref(), Effect::ProbeFrame);
-        self.probe_frame.or(known.then_some(PROBE_FRAME_TIMEOUT))
+        self.tuning.probe_frame.or(known.then_some(PROBE_FRAME_TIMEOUT))
     }
 
     /// Frames that a proof costs an area if it fails.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-pub use meter::{Measured, Meter};
+pub use meter::Meter;
 use rustix::event::epoll;
 pub use waker::Waker;
 
@@ -20,7 +20,6 @@ use super::{OpenError, Port, PortBuilder, ToHostError, Wait};
 use crate::engine::half::receiver_half;
 use crate::engine::wait::{self, Coalescer, Waiting};
 use crate::facts::evidence::Ledger;
-use crate::memory::area::Balance;
 use crate::port::filter::Program;
 use crate::stats::Stats;
 use crate::sys::lookout::Lookout;
@@ -262,7 +261,7 @@ impl Queues {
     /// ends that. What was turned away adds up in `filter_to_host` and `filter_lost` of [`Queues::stats`].
     ///
     /// # Errors
-    /// Packets cannot be handed to the host: see [`PortBuilder::way_to_host`] for programs that give up their privileges. Nothing has
+    /// Packets cannot be handed to the host: see `PortTuning::way_to_host` for programs that give up their privileges. Nothing has
     /// changed then.
     #[doc(hidden)]
     pub fn filter_in_user_space(&mut self, filter: Option<&Program>) -> Result<(), ToHostError> {
@@ -282,7 +281,7 @@ impl Queues {
 
     /// The bytes that were received on all queues; see [`Receiver::ledger`].
     pub fn ledger(&self) -> Ledger {
-        self.ports.iter().fold(Ledger::default(), |all, port| all.plus(&port.receiver.ledger()))
+        self.ports.iter().map(|port| port.receiver.ledger()).sum()
     }
 
     /// Everything that was counted on all queues; see [`Receiver::stats`].
@@ -290,7 +289,7 @@ impl Queues {
     /// # Errors
     /// The kernel does not report what it has counted.
     pub fn stats(&self) -> io::Result<Stats> {
-        self.ports.iter().try_fold(Stats::default(), |all, port| Ok(all.plus(&port.receiver.stats()?)))
+        self.ports.iter().map(|port| port.receiver.stats()).sum()
     }
 
     /// Leaves to the host what arrives from now on. What was taken before lies in the rings and can still be received, so that nothing
@@ -306,7 +305,7 @@ impl Queues {
     }
 
     /// Gives everything up in the child of a fork, without a change to what the parent has: no queue is taken from its ports, no
-    /// program is detached, and nothing is waited for. Needs [`PortBuilder::inherited`]; no batch, packet or frame of these ports may
+    /// program is detached, and nothing is waited for. Needs `PortTuning::inherited`; no batch, packet or frame of these ports may
     /// be touched afterwards.
     ///
     /// A child that does not do so, or not before it ends, keeps the parent's program on the interface and its sockets open as long as
@@ -342,12 +341,6 @@ impl Queues {
 
     fn receivers(&mut self) -> impl Iterator<Item = &mut Receiver> {
         self.ports.iter_mut().map(|port| &mut port.receiver)
-    }
-
-    /// Where every frame of the area is.
-    #[doc(hidden)]
-    pub fn balance(&self) -> Balance {
-        self.ports.iter().map(Port::balance).last().expect("at least one queue")
     }
 }
 

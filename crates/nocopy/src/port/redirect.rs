@@ -134,7 +134,7 @@ impl Redirect {
     /// What a port of this mode finds in front of its packets.
     pub(super) fn arrivals(&self, settings: &PortBuilder, mode: Mode) -> Arrivals {
         let (Notes { hints, times, mark }, refused) = (self.recipe.notes, self.refused);
-        let wanted = (settings.receive_metadata, settings.arrival_times);
+        let wanted = (settings.receive_metadata, settings.tuning.arrival_times);
         let no_hints = match (wanted.0, mode) {
             (false, _) => Unsupported::NotRequested,
             (true, Mode::XdpCopyGeneric) => Unsupported::Mode(mode),
@@ -234,7 +234,7 @@ impl Refused {
             false => unwanted,
             true => is_silent().then_some(Unsupported::Driver),
         };
-        Self { hints, times: if settings.arrival_times { None } else { unwanted } }
+        Self { hints, times: if settings.tuning.arrival_times { None } else { unwanted } }
     }
 
     /// Loads a program that notes all that was not refused; what is refused now is noted here.

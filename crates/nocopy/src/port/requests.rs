@@ -105,7 +105,7 @@ impl Sender {
 
     /// With a request that can be met.
     fn send_requesting(&mut self, frame: Frame, request: Request) -> Result<(), Rejected<Frame>> {
-        if request == Request::new() {
+        if request == Request::default() {
             return self.send(frame);
         }
         if let Some(reason) = self.refusal_on_sight(&frame) {
@@ -127,7 +127,7 @@ impl Sender {
 
     /// [`send_with`](Sender::send_with) for a checksum alone.
     pub(crate) fn send_checksummed(&mut self, frame: Frame, place: Place) -> Result<(), Rejected<Frame>> {
-        self.send_with(frame, Request::new().checksum(place))
+        self.send_with(frame, Request::default().checksum(place))
     }
 
     /// When packets left that were sent with [`Request::timestamp`], each by its token, in the order in which the kernel was done with

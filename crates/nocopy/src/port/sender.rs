@@ -560,7 +560,7 @@ impl Sender {
 
     /// Gives the sender up in the child of a fork, without a change to what the parent has: the child's descriptor and rings are closed,
     /// so that the queue is free when the parent closes its own, and nothing is sent or waited for. Needs
-    /// [`PortBuilder::inherited`](super::PortBuilder::inherited); of a port, see [`Queues::leave`](super::Queues::leave).
+    /// `PortTuning::inherited`; of a port, see [`Queues::leave`](super::Queues::leave).
     #[doc(hidden)]
     pub fn leave(self) {
         self.inner.leave();

@@ -62,7 +62,7 @@ impl PortBuilder {
             interface_index: interface.index,
             queue: self.queue,
             zero_copy: false,
-            need_wakeup: self.need_wakeup,
+            need_wakeup: self.tuning.need_wakeup,
             multi_buffer: self.multi_buffer,
         };
         match socket.bind(binding) {

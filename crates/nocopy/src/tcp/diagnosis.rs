@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use crate::engine::address;
 use crate::engine::path::{Path, Paths};
-use crate::facts::evidence::{Cause, Ledger};
+use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::sys::tcp_receive::{self, PAGE_BYTES};
 use crate::sys::{ethtool, option, sockets};
 
@@ -155,8 +155,9 @@ impl Facts {
 
 impl Diagnosis {
     pub(super) fn new(facts: Facts, tally: &Ledger) -> Self {
-        let mapped_bytes = tally.zero_copy_bytes();
-        let unmapped_bytes = Self::CAUSES.into_iter().map(|cause| tally.copied_bytes(cause)).sum();
+        let mapped_bytes = tally.bytes_of(Evidence::ZeroCopy);
+        let unmapped_bytes =
+            Self::CAUSES.into_iter().map(|cause| tally.bytes_of(Evidence::Copied(cause))).sum();
         let findings = findings(&facts, tally, mapped_bytes + unmapped_bytes, unmapped_bytes);
         Self { mapped_bytes, unmapped_bytes, facts, findings }
     }
@@ -186,7 +187,8 @@ fn findings(facts: &Facts, tally: &Ledger, all_bytes: u64, unmapped_bytes: u64) 
         return vec![Finding::Mapped];
     }
     let is_worth_a_word = |causes: &[Cause]| {
-        causes.iter().map(|&cause| tally.copied_bytes(cause)).sum::<u64>() * MENTIONED_SHARE >= all_bytes
+        causes.iter().map(|&cause| tally.bytes_of(Evidence::Copied(cause))).sum::<u64>() * MENTIONED_SHARE
+            >= all_bytes
     };
     let whole_pages = [Cause::LocalPages, Cause::HeadersNotSplit, Cause::SegmentSize, Cause::NotMapped];
     let by_host = matches!(facts.carrier, Carrier::Host | Carrier::Link);

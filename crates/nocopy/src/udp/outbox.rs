@@ -189,7 +189,7 @@ impl Outbox {
         let (message, _) = self.sending.unread_mut();
         let is_frame = message.as_ref().and_then(Message::single_buffer).is_some_and(Buffer::is_frame);
         let buffer = message.take_if(|_| is_frame)?.into_pieces().next()?;
-        buffer.into_frame().ok()
+        Frame::try_from(buffer).ok()
     }
 
     /// Takes the next message out of the queue if it is several frames, which no call reads.
@@ -202,7 +202,7 @@ impl Outbox {
             message.pieces().len() > 1 && message.pieces().iter().all(Buffer::is_frame)
         };
         let pieces = message.take_if(is_chain)?.into_pieces();
-        Some(pieces.map(|piece| piece.into_frame().expect("looked at above")).collect())
+        Some(pieces.map(|piece| Frame::try_from(piece).expect("looked at above")).collect())
     }
 
     /// The frames just taken were not sent.

@@ -11,6 +11,7 @@ use crate::counter::Counter;
 use crate::engine::half::receiver_half;
 use crate::engine::wait::Wait;
 use crate::facts::evidence::Ledger;
+use crate::memory::area::Frame;
 use crate::memory::pool::Buffer;
 use crate::stats::Stats;
 
@@ -124,7 +125,7 @@ impl Receiver {
         match &mut self.0 {
             Backend::Kernel(kernel) => kernel.recycle(memory),
             Backend::Port(port) => {
-                if let Ok(frame) = memory.into_frame() {
+                if let Ok(frame) = Frame::try_from(memory) {
                     port.recycle(frame);
                 }
             }

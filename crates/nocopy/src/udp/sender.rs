@@ -25,6 +25,7 @@ use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
+use crate::memory::area::Frame;
 use crate::memory::in_flight::kernel_socket::KernelSocket;
 use crate::memory::in_flight::{NoZeroCopy, Told};
 use crate::memory::pool::{Buffer, Cache, Pool};
@@ -151,7 +152,7 @@ impl Sender {
     pub fn recycle(&mut self, buffer: Buffer) {
         match (&mut self.port, buffer.is_frame()) {
             (Some(port), true) => {
-                if let Ok(frame) = buffer.into_frame() {
+                if let Ok(frame) = Frame::try_from(buffer) {
                     port.recycle(frame);
                 }
             }
@@ -164,7 +165,7 @@ impl Sender {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let peer = std::net::UdpSocket::bind("127.0.0.1:0")?;
-    /// use nocopy::{Buffer, udp::{Message, Socket}};
+    /// use nocopy::{Buffer, Frame, udp::{Message, Socket}};
     /// let mut socket = Socket::bind("127.0.0.1:0".parse()?)?;
     /// socket.connect(peer.local_addr()?)?;
     /// let many = Buffer::from(vec![0; 10_000]); // memory of the program's own: three datagrams
@@ -744,8 +745,9 @@ impl Sender {
 
     /// What is known of the bytes sent, as soon as their memory is free.
     pub fn ledger(&self) -> Ledger {
-        let tally = self.outbox.sending.books.tally;
-        self.port.as_ref().map_or(tally, |port| tally.plus(&port.ledger()))
+        let mut tally = self.outbox.sending.books.tally;
+        tally += self.port.as_ref().map(|port| port.ledger()).unwrap_or_default();
+        tally
     }
 
     /// Everything that was counted. `moved` are datagrams that the kernel took, not those that arrived; over a port it has the ways that

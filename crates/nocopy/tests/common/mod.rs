@@ -9,8 +9,9 @@ pub(crate) mod waiting;
 
 use std::time::{Duration, Instant};
 
+use nocopy::area::{AreaConfig, Balance};
 use nocopy::port::{OpenError, PortBuilder, Queues};
-use nocopy::{Buffer, Pool, Port};
+use nocopy::{Area, Buffer, Pool, Port};
 use nocopy_lab::End;
 pub(crate) use nocopy_lab::patience::PATIENCE;
 
@@ -142,6 +143,16 @@ pub(crate) fn is_promiscuous(end: &End) -> bool {
         panic!("no link")
     };
     link.attributes.iter().any(|attribute| matches!(attribute, LinkAttribute::Promiscuity(1..)))
+}
+
+/// Where every frame of the ports' area is.
+pub(crate) fn balance_of(queues: &mut Queues) -> Balance {
+    queues.ports().iter().map(Port::balance).last().expect("at least one queue")
+}
+
+/// An area of frames of that length, with room for two ports of default size.
+pub(crate) fn area_of(frame_bytes: u32) -> Area {
+    Area::new(AreaConfig { frame_count: 12_288, frame_bytes, ..AreaConfig::default() }).unwrap()
 }
 
 /// Drafts packets of `bytes` bytes for `to`, all alike, and queues them.

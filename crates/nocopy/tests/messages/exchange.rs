@@ -75,7 +75,10 @@ fn a_message_goes_and_its_answer_comes_back() {
             assert_eq!(receive(&mut right, &mut left), (to_right, Kind::Plain, b"yes".to_vec()));
         }
         let ledger = left.ledger();
-        assert_eq!(ledger.copied_bytes(nocopy::Cause::Slice), (0..100).sum::<usize>() as u64);
+        assert_eq!(
+            ledger.bytes_of(nocopy::Evidence::Copied(nocopy::Cause::Slice)),
+            (0..100).sum::<usize>() as u64
+        );
     }
 }
 

@@ -11,7 +11,7 @@ use crate::common::message::{connect, echo, pattern, receive, send};
 use crate::common::{PATIENCE, lab};
 use nocopy::message::{Builder, Endpoint, Kind};
 use nocopy::port::Wait;
-use nocopy::{Buffer, Cause, Port};
+use nocopy::{Buffer, Cause, Evidence, Port};
 use nocopy_lab::End;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +111,7 @@ fn a_message_in_buffers_cut_for_it_is_not_copied_by_us() {
         let mut receiver = endpoint(lab.right(), right, |builder| builder);
         let (to_right, _) = connect(&mut sender, &mut receiver);
         let copied = |endpoint: &Endpoint| {
-            [Cause::Gathered, Cause::Slice].map(|cause| endpoint.ledger().copied_bytes(cause))
+            [Cause::Gathered, Cause::Slice].map(|cause| endpoint.ledger().bytes_of(Evidence::Copied(cause)))
         };
         let before = copied(&sender);
         for (number, bytes) in [1000, 1424, 50_000].into_iter().enumerate() {

@@ -51,7 +51,7 @@ fn stats_agree_with_what_was_sent_and_received() {
     assert_eq!((ledger.datagrams(), ledger.bytes()), (5, bytes));
     let expected = [(Evidence::Copied(Cause::MemoryPort), bytes - 10), (Evidence::Copied(Cause::Slice), 10)];
     assert!(ledger.entries().eq(expected), "{ledger}");
-    assert_eq!(right.receiver().ledger().copied_bytes(Cause::MemoryPort), bytes);
+    assert_eq!(right.receiver().ledger().bytes_of(Evidence::Copied(Cause::MemoryPort)), bytes);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_copy_that_finds_no_room_queues_nothing() {
     assert_eq!(received, [vec![1; 4000], vec![2; 4000]]);
     let balance = left.balance();
     assert!(balance.is_whole() && balance.yours == 0, "{balance}");
-    assert_eq!(left.sender().ledger().copied_bytes(Cause::Slice), 8000);
+    assert_eq!(left.sender().ledger().bytes_of(Evidence::Copied(Cause::Slice)), 8000);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::common::{PATIENCE, assert_settled, lab, open, open_with, packet, send};
-use nocopy::integration::Realtime;
 use nocopy::integration::xdp::Generator;
+use nocopy::integration::{PortTuning, Realtime};
 use nocopy::metadata::{Clock, Timestamp, Unsupported};
 use nocopy::port::PortBuilder;
 use nocopy::{Mode, Port};
@@ -37,8 +37,13 @@ fn every_packet_has_the_time_at_which_it_came_in_both_places_of_the_program() {
         let lab = lab!();
         let mut left = open(lab.left());
         // Few frames: each is used again and again, and what is in front of its packet must be that packet's.
-        let few =
-            |builder: PortBuilder| builder.mode(mode).arrival_times(true).frame_count(8, 8).ring_sizes(8, 8);
+        let few = |builder: PortBuilder| {
+            builder
+                .mode(mode)
+                .tuning(PortTuning { arrival_times: true, ..PortTuning::default() })
+                .frame_count(8, 8)
+                .ring_sizes(8, 8)
+        };
         let mut right = open_with(lab.right(), few).unwrap();
         let mut last = 0;
         for round in 0..20 {
@@ -68,7 +73,10 @@ fn what_a_program_noted_on_the_way_here_does_not_keep_the_time_away() {
     let lab = lab!(Lab::builder().gro_right(true));
     for asks_driver in [false, true] {
         let mut right = open_with(lab.right(), |builder| {
-            builder.mode(Mode::XdpCopyNative).receive_metadata(asks_driver).arrival_times(true)
+            builder
+                .mode(Mode::XdpCopyNative)
+                .receive_metadata(asks_driver)
+                .tuning(PortTuning { arrival_times: true, ..PortTuning::default() })
         })
         .unwrap();
         let frame = packet(lab.right(), 1, 60);
@@ -86,8 +94,12 @@ fn what_a_program_noted_on_the_way_here_does_not_keep_the_time_away() {
 fn a_driver_that_gives_no_time_leaves_it_to_the_kernel_and_the_rest_is_said_as_ever() {
     let lab = lab!();
     let mut left = open(lab.left());
-    let both =
-        |builder: PortBuilder| builder.mode(Mode::XdpCopyNative).receive_metadata(true).arrival_times(true);
+    let both = |builder: PortBuilder| {
+        builder
+            .mode(Mode::XdpCopyNative)
+            .receive_metadata(true)
+            .tuning(PortTuning { arrival_times: true, ..PortTuning::default() })
+    };
     let mut right = open_with(lab.right(), both).unwrap();
     send(&mut left, &[packet(lab.right(), 1, 60)]);
     let arrival = right.receiver().receive_timeout(PATIENCE).unwrap().next().expect("a packet").arrival();
@@ -95,7 +107,10 @@ fn a_driver_that_gives_no_time_leaves_it_to_the_kernel_and_the_rest_is_said_as_e
     assert_eq!(time.clock, Clock::Monotonic, "veth stamps no packet that no card has stamped");
     drop(right);
     let generic = |builder: PortBuilder| builder.mode(Mode::XdpCopyGeneric).receive_metadata(true);
-    let mut right = open_with(lab.right(), |builder| generic(builder).arrival_times(true)).unwrap();
+    let mut right = open_with(lab.right(), |builder| {
+        generic(builder).tuning(PortTuning { arrival_times: true, ..PortTuning::default() })
+    })
+    .unwrap();
     send(&mut left, &[packet(lab.right(), 2, 60)]);
     let arrival = right.receiver().receive_timeout(PATIENCE).unwrap().next().expect("a packet").arrival();
     assert_eq!(arrival.timestamp.unwrap().clock, Clock::Monotonic);
@@ -110,7 +125,10 @@ fn ports_that_share_a_program_have_what_it_notes_if_they_asked_and_say_so_if_it_
     let mut said = |first: bool, second: bool| {
         let on = |queue, asks| {
             open_with(lab.right(), move |builder| {
-                builder.mode(Mode::XdpCopyNative).queue(queue).arrival_times(asks)
+                builder
+                    .mode(Mode::XdpCopyNative)
+                    .queue(queue)
+                    .tuning(PortTuning { arrival_times: asks, ..PortTuning::default() })
             })
             .unwrap()
         };

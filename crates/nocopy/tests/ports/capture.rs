@@ -8,7 +8,7 @@ use crate::common::{PATIENCE, lab, open, packet, packets_of_many_lengths, send};
 use nocopy::capture::{Block, Builder, OpenError};
 use nocopy::integration::{BlockReader, PcapngLayout};
 use nocopy::port::InterfaceError;
-use nocopy::{Capture, Cause, Wait};
+use nocopy::{Capture, Cause, Evidence, Wait};
 use nocopy_lab::End;
 use nocopy_lab::patience::{uninterrupted, wait_until};
 use nocopy_proto::filter::{Instruction, Program};
@@ -63,7 +63,10 @@ fn packets_come_as_they_were_sent_with_times_and_the_host_keeps_them() {
     let (stats, ledger) = (blocks.stats().unwrap(), blocks.ledger());
     assert_eq!((stats["tp_packets"], stats["packets"], stats.dropped), (2001, 2001, 0));
     assert!(stats.moved >= 21 && stats.bytes > 2000 * 60, "{stats}");
-    assert_eq!((ledger.datagrams(), ledger.copied_bytes(Cause::PacketRing)), (2001, stats.bytes));
+    assert_eq!(
+        (ledger.datagrams(), ledger.bytes_of(Evidence::Copied(Cause::PacketRing))),
+        (2001, stats.bytes)
+    );
 }
 
 #[test]

@@ -3,10 +3,12 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{PATIENCE, assert_settled, lab, open, open_with, packet, receive, receive_of_all, send};
+use crate::common::{
+    PATIENCE, area_of, assert_settled, lab, open, open_with, packet, receive, receive_of_all, send,
+};
 use nocopy::filter::{Program, compile};
-use nocopy::integration::Fanout;
 use nocopy::integration::xdp;
+use nocopy::integration::{Fanout, PortTuning};
 use nocopy::port::{FilterPlace, InterfaceError, OpenError};
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
@@ -32,7 +34,12 @@ fn open_filtered(end: &End, mode: Mode, filter: &Program) -> Port {
 fn host(end: &End) -> Port {
     // It is read late: few blocks, each with many packets.
     let timeout = Duration::from_millis(100);
-    open_with(end, |builder| builder.mode(Mode::PacketRing).block_timeout(timeout)).expect("opened")
+    open_with(end, |builder| {
+        builder
+            .mode(Mode::PacketRing)
+            .tuning(PortTuning { block_timeout: Some(timeout), ..PortTuning::default() })
+    })
+    .expect("opened")
 }
 
 fn numbers(packets: &[Vec<u8>]) -> Vec<u32> {
@@ -122,7 +129,7 @@ fn a_filter_that_the_kernel_does_not_take_runs_in_user_space_and_the_host_gets_t
 fn a_filter_in_user_space_keeps_packets_of_several_frames_whole() {
     let (mut left, mut right) = Port::builder("memory")
         .multi_buffer(true)
-        .frame_size(2048)
+        .area(&area_of(2048))
         .filter(&compile("ether[2500] = 1").unwrap())
         .memory_pair()
         .unwrap();
@@ -149,7 +156,7 @@ fn a_filter_in_user_space_keeps_packets_of_several_frames_whole() {
 #[test]
 fn a_filter_in_user_space_gives_the_caller_a_turn() {
     let memory = |batch| {
-        let builder = Port::builder("memory").multi_buffer(true).frame_size(2048).batch(batch);
+        let builder = Port::builder("memory").multi_buffer(true).area(&area_of(2048)).batch(batch);
         builder.filter(&compile("ether[0] = 1").unwrap()).memory_pair().unwrap()
     };
     let queue = |port: &mut Port, kind, bytes| {
@@ -331,7 +338,9 @@ fn queues_and_fanout_groups_keep_their_shares_with_a_filter() {
                 let filter = filter.clone();
                 open_with(lab.right(), move |builder| {
                     let builder = builder.mode(Mode::PacketRing).queue(queue).filter(&filter);
-                    share.iter().fold(builder, |builder, &(group, fanout)| builder.fanout(group, fanout))
+                    share.iter().fold(builder, |builder, &(group, fanout)| {
+                        builder.tuning(PortTuning { fanout: Some((group, fanout)), ..PortTuning::default() })
+                    })
                 })
                 .unwrap()
             })
@@ -385,7 +394,7 @@ fn a_filter_is_granted_and_not_asked_for_later() {
     assert!(matches!(refused.unwrap_err(), OpenError::NotGranted { setting: "filter", .. }));
     let mut left = open(lab.left());
     let granted = grant();
-    let mut right = end.namespace().run(|| Port::open_granted(granted)).unwrap();
+    let mut right = end.namespace().run(|| Port::builder("").open_granted(granted)).unwrap();
     send(&mut left, &(0..10).map(|number| packet(lab.right(), number, 100)).collect::<Vec<_>>());
     assert_eq!(numbers(&receive(&mut right, 5)), [1, 3, 5, 7, 9]);
     let long = too_long_for_xdp(1, 0);

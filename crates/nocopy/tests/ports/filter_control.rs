@@ -4,9 +4,9 @@ use std::io::{Write, stdin, stdout};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
-use crate::common::{PATIENCE, lab, open, open_queues, open_with, packet, send};
+use crate::common::{PATIENCE, lab, open, open_queues, packet, send};
 use nocopy::filter::{Program, compile};
-use nocopy::integration::{FilterControl, FilterControlError};
+use nocopy::integration::{FilterControl, FilterControlError, PortTuning};
 use nocopy::metadata::Clock;
 use nocopy::port::{GrantError, Queues};
 use nocopy::{Mode, Port};
@@ -68,7 +68,10 @@ fn a_filter_is_replaced_in_both_places_with_all_that_the_program_does_besides() 
         let lab = lab!();
         let mut left = open(lab.left());
         let mut queues = open_queues(lab.right(), |builder| {
-            builder.mode(mode).arrival_times(true).filter(&compile(ODD).unwrap())
+            builder
+                .mode(mode)
+                .tuning(PortTuning { arrival_times: true, ..PortTuning::default() })
+                .filter(&compile(ODD).unwrap())
         });
         assert_come(&mut left, lab.right(), &mut queues, odd);
         let control = queues.filter_control().unwrap();
@@ -166,7 +169,7 @@ fn what_comes_from_another_process_is_checked() {
 #[test]
 fn a_port_without_a_program_has_no_control() {
     let lab = lab!();
-    let ring = open_with(lab.right(), |builder| builder.mode(Mode::PacketRing)).unwrap();
+    let ring = open_queues(lab.right(), |builder| builder.mode(Mode::PacketRing));
     let error = ring.filter_control().unwrap_err();
     assert!(matches!(error, FilterControlError::NoProgram { mode: Mode::PacketRing, .. }), "{error}");
 }

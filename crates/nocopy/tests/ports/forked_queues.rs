@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::common::{PATIENCE, lab, open_queues, packet, send_on};
 use nocopy::Mode;
+use nocopy::integration::PortTuning;
 use nocopy::port::{PortBuilder, Queues};
 use nocopy_lab::Lab;
 use nocopy_lab::patience::wait_until;
@@ -22,7 +23,9 @@ fn alone() -> MutexGuard<'static, ()> {
 fn a_forked_child_gives_its_ports_up_without_a_change_for_the_parent() {
     let _alone = alone();
     let lab = lab!(Lab::builder().queues(2));
-    let inherited = |builder: PortBuilder| builder.mode(Mode::XdpCopyNative).inherited(true);
+    let inherited = |builder: PortBuilder| {
+        builder.mode(Mode::XdpCopyNative).tuning(PortTuning { inherited: true, ..PortTuning::default() })
+    };
     let mut queues = open_queues(lab.right(), inherited);
     queues.waker().unwrap();
     let program = lab.right().xdp_program().unwrap();
@@ -52,7 +55,7 @@ fn a_forked_child_gives_its_ports_up_without_a_change_for_the_parent() {
         assert!(came > 0, "only {count} of 10 came");
         count += came;
     }
-    let balance = queues.balance();
+    let balance = crate::common::balance_of(&mut queues);
     assert!(balance.is_whole() && balance.yours == 0, "{balance}");
 }
 
@@ -62,7 +65,9 @@ fn a_forked_child_gives_its_ports_up_without_a_change_for_the_parent() {
 fn a_forked_child_goes_on_where_its_parent_left_off() {
     let _alone = alone();
     let lab = lab!(Lab::builder().queues(2));
-    let inherited = |builder: PortBuilder| builder.mode(Mode::XdpCopyNative).inherited(true);
+    let inherited = |builder: PortBuilder| {
+        builder.mode(Mode::XdpCopyNative).tuning(PortTuning { inherited: true, ..PortTuning::default() })
+    };
     let mut queues = open_queues(lab.right(), inherited);
     let receive = |queues: &mut Queues, count: u32| {
         let mut expected = 0;

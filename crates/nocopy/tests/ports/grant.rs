@@ -261,7 +261,8 @@ fn promiscuous_mode_and_busy_polling_are_the_openers_to_give() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let us = Duration::from_micros(20);
     grant(right, |builder| builder.promiscuous(true).busy_poll(us, 64)).unwrap().send(&ours).unwrap();
-    let port = right.namespace().run(|| Port::open_granted(Grant::receive(&theirs).unwrap()).unwrap());
+    let port =
+        right.namespace().run(|| Port::builder("").open_granted(Grant::receive(&theirs).unwrap()).unwrap());
     assert!(is_promiscuous(right));
     drop(port);
     assert!(!is_promiscuous(right));
@@ -308,7 +309,7 @@ fn the_ladder_is_as_without_a_grant() {
     let lab = lab!();
     let loopback = lab.left().namespace().run(|| {
         let granted = Port::builder("lo").grant().unwrap();
-        Port::open_granted(granted).unwrap()
+        Port::builder("").open_granted(granted).unwrap()
     });
     assert_eq!(loopback.mode(), Mode::XdpCopyGeneric);
     let refused: Vec<_> = loopback
@@ -468,7 +469,7 @@ fn what_can_be_checked_of_a_grant_is_checked() {
     let descriptors = parcel.borrowed();
     assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
     sendmsg(&ours, &[IoSlice::new(&parcel.bytes)], &mut control, SendFlags::empty()).unwrap();
-    drop(right.namespace().run(|| Port::open_granted(Grant::receive(&theirs).unwrap()).unwrap()));
+    drop(right.namespace().run(|| Port::builder("").open_granted(Grant::receive(&theirs).unwrap()).unwrap()));
     lab.delete_pair().unwrap();
     let said = right.namespace().run(|| refusal(&parcel.bytes, &parcel.borrowed()));
     assert!(said.contains("not attached to it as it was said") || said.contains("No such device"), "{said}");

@@ -4,6 +4,7 @@ use std::fs;
 
 use nocopy::Port;
 use nocopy::area::{Area, AreaConfig};
+use nocopy::integration::PortTuning;
 
 /// How many mappings of this process of at least so many bytes are kept out of forked children (`dc`, proc_pid_smaps(5)).
 fn kept_out(bytes: u64) -> usize {
@@ -27,7 +28,11 @@ fn memory_stays_in_a_forked_child_only_if_asked_for() {
     let before = kept_out(bytes);
     let config = AreaConfig { frame_count, ..AreaConfig::default() };
     let inherited = Area::new(AreaConfig { inherited: true, ..config }).unwrap();
-    let pair = Port::builder("m").inherited(true).frame_count(frame_count, 16).memory_pair().unwrap();
+    let pair = Port::builder("m")
+        .tuning(PortTuning { inherited: true, ..PortTuning::default() })
+        .frame_count(frame_count, 16)
+        .memory_pair()
+        .unwrap();
     assert_eq!(kept_out(bytes), before, "inherited");
     let usual = Area::new(config).unwrap();
     assert_eq!(kept_out(bytes), before + 1, "kept out of a child");

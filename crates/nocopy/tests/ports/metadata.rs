@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::common::{PATIENCE, assert_settled, lab, open, open_with, packet, receive, send};
 use nocopy::Reason;
+use nocopy::integration::PortTuning;
 use nocopy::integration::xdp::Generator;
 use nocopy::metadata::{Clock, Request, Unsupported};
 use nocopy::port::PortBuilder;
@@ -72,7 +73,7 @@ fn send_all_lengths(lab: &Lab, port: &mut Port) {
     for bytes in (0..200).chain([1000, 1001, 1471, 1472]) {
         let sent = payload(bytes);
         let frame = frame_of(port, &flow, &sent);
-        port.sender().send_with(frame, Request::new().checksum(flow.checksum_place())).expect("sent");
+        port.sender().send_with(frame, Request::default().checksum(flow.checksum_place())).expect("sent");
         port.sender().flush().unwrap();
         let mut received = [0xff; 1500];
         let count =
@@ -117,7 +118,9 @@ fn the_checksum_is_in_the_packet_when_it_arrives() {
             let frame = frame_of(&mut left, &flow, &payload(bytes));
             match checksum {
                 UdpChecksum::Offloaded => {
-                    left.sender().send_with(frame, Request::new().checksum(flow.checksum_place())).unwrap();
+                    left.sender()
+                        .send_with(frame, Request::default().checksum(flow.checksum_place()))
+                        .unwrap();
                 }
                 _ => left.sender().send(frame).unwrap(),
             }
@@ -145,7 +148,7 @@ fn a_request_holds_for_one_time_only() {
     let flow = flow(&lab, UdpChecksum::Offloaded);
     for round in 0..10_u8 {
         let frame = frame_of(&mut left, &flow, &[round; 100]);
-        left.sender().send_with(frame, Request::new().checksum(flow.checksum_place())).unwrap();
+        left.sender().send_with(frame, Request::default().checksum(flow.checksum_place())).unwrap();
         left.sender().flush().unwrap();
         assert_eq!(integrity(&flow, &receive(&mut right, 1)[0]), Integrity::Verified);
         assert!(left.sender().drain(PATIENCE).unwrap());
@@ -166,7 +169,9 @@ fn a_frame_forwarded_to_a_port_that_takes_requests_carries_none() {
     let flow = flow(&lab, UdpChecksum::Offloaded);
     for number in 0..50 {
         let frame = frame_of(&mut left, &flow, &[number; 64]);
-        left.sender().send_with(frame, Request::new().checksum(flow.checksum_place()).timestamp(1)).unwrap();
+        left.sender()
+            .send_with(frame, Request::default().checksum(flow.checksum_place()).timestamp(1))
+            .unwrap();
         left.sender().flush().unwrap();
         let (receiver, sender) = right.halves();
         for packet in receiver.receive_timeout(PATIENCE).unwrap() {
@@ -186,22 +191,22 @@ fn what_cannot_be_asked_is_refused_and_the_frame_given_back() {
     let flow = flow(&lab, UdpChecksum::Offloaded);
     let mut plain = open(lab.left());
     let nothing = frame_of(&mut plain, &flow, b"nothing is asked");
-    plain.sender().send_with(nothing, Request::new()).expect("as a plain send");
+    plain.sender().send_with(nothing, Request::default()).expect("as a plain send");
     assert_settled(&mut plain);
     let frame = frame_of(&mut plain, &flow, b"as it was");
     let before = frame.to_vec();
-    let request = Request::new().checksum(flow.checksum_place()).timestamp(1);
+    let request = Request::default().checksum(flow.checksum_place()).timestamp(1);
     let rejected = plain.sender().send_with(frame, request).unwrap_err();
     assert!(matches!(rejected.reason, Reason::Unsupported(Unsupported::NotRequested)));
     let outside = Place { start: 40, offset: before.len() as u16 - 41 };
-    let rejected = plain.sender().send_with(rejected.item, Request::new().checksum(outside)).unwrap_err();
+    let rejected = plain.sender().send_with(rejected.item, Request::default().checksum(outside)).unwrap_err();
     assert!(matches!(rejected.reason, Reason::ChecksumOutside(_)), "{rejected}");
     assert_eq!(rejected.item[..], before[..]);
     drop((rejected, plain));
 
     let mut left = open_sending(lab.left(), Mode::XdpCopyNative);
     let frame = frame_of(&mut left, &flow, b"as it was");
-    let rejected = left.sender().send_with(frame, Request::new().checksum(outside)).unwrap_err();
+    let rejected = left.sender().send_with(frame, Request::default().checksum(outside)).unwrap_err();
     assert!(matches!(rejected.reason, Reason::ChecksumOutside(_)), "{rejected}");
     // The kernel wants room for a request in front of every packet, and would keep the frame for ever otherwise.
     let mut frame = rejected.item;
@@ -211,8 +216,8 @@ fn what_cannot_be_asked_is_refused_and_the_frame_given_back() {
     for attempt in 0..3 {
         let sent = match attempt {
             0 => left.sender().send(frame),
-            1 => left.sender().send_with(frame, Request::new()),
-            _ => left.sender().send_with(frame, Request::new().timestamp(1)),
+            1 => left.sender().send_with(frame, Request::default()),
+            _ => left.sender().send_with(frame, Request::default().timestamp(1)),
         };
         let rejected = sent.unwrap_err();
         assert!(matches!(rejected.reason, Reason::NoHeadroom { .. }));
@@ -240,7 +245,7 @@ fn times_of_leaving_come_with_their_tokens() {
     let mut last = tai_ns();
     for token in 0..100 {
         let frame = frame_of(&mut left, &flow, &payload(token as usize));
-        let mut request = Request::new().timestamp(token);
+        let mut request = Request::default().timestamp(token);
         if token % 2 == 0 {
             request = request.checksum(flow.checksum_place());
         }
@@ -433,7 +438,10 @@ fn a_packet_ring_tells_time_and_hash_of_every_packet() {
     let lab = lab!();
     let mut left = open(lab.left());
     let ring = |builder: PortBuilder| {
-        builder.mode(Mode::PacketRing).receive_metadata(true).block_timeout(Duration::from_millis(1))
+        builder
+            .mode(Mode::PacketRing)
+            .receive_metadata(true)
+            .tuning(PortTuning { block_timeout: Some(Duration::from_millis(1)), ..PortTuning::default() })
     };
     let mut right = open_with(lab.right(), ring).unwrap();
     let flow = flow(&lab, UdpChecksum::Computed);

@@ -2,7 +2,7 @@
 
 use std::net::UdpSocket;
 
-use crate::common::{PATIENCE, assert_settled, lab, open_with, packet};
+use crate::common::{PATIENCE, area_of, assert_settled, lab, open_with, packet};
 use nocopy::Reason;
 use nocopy::port::{OpenError, PortBuilder};
 use nocopy::{Chain, Frame, Mode, Port};
@@ -93,7 +93,7 @@ fn a_batch_never_ends_in_the_middle_of_a_packet() {
     for mode in MODES {
         let lab = lab!(Lab::builder().mtu(9000));
         let mut left = open_in(lab.left(), mode);
-        let one = |builder: PortBuilder| builder.mode(mode).multi_buffer(true).batch(1).frame_size(2048);
+        let one = |builder: PortBuilder| builder.mode(mode).multi_buffer(true).batch(1).area(&area_of(2048));
         let mut right = open_with(lab.right(), one).unwrap();
         let packets: Vec<_> = (0..20).map(|number| packet(lab.right(), number, 9014)).collect();
         send_all(&mut left, &packets);
@@ -149,8 +149,11 @@ fn what_cannot_be_sent_comes_back_with_the_reason() {
     assert!(matches!(rejected.reason, Reason::TooManyBuffers { buffers_max: 17 }));
     assert_eq!(rejected.item.len(), 18 * 64);
     drop(rejected);
-    let mut long: Chain<Frame> = (0..6).map(|_| small(&mut port)).collect();
-    long.buffers_mut().iter_mut().for_each(|frame| assert!(frame.append(1441).is_some()));
+    let longer = |mut frame: Frame| {
+        assert!(frame.append(1441).is_some());
+        frame
+    };
+    let long: Chain<Frame> = (0..6).map(|_| longer(small(&mut port))).collect();
     let rejected = port.sender().send_chain(long).unwrap_err();
     assert!(matches!(rejected.reason, Reason::TooLong { bytes_max: 9018 }));
     drop(rejected);
@@ -236,7 +239,12 @@ fn a_packet_of_more_pieces_than_there_are_frames_is_counted_and_blocks_nothing()
     let lab = lab!(Lab::builder().mtu(9000));
     let mut left = open_in(lab.left(), Mode::PacketRing);
     let few = |builder: PortBuilder| {
-        builder.mode(Mode::PacketRing).multi_buffer(true).frame_size(2048).frame_count(4, 4).ring_sizes(64, 4)
+        builder
+            .mode(Mode::PacketRing)
+            .multi_buffer(true)
+            .area(&area_of(2048))
+            .frame_count(4, 4)
+            .ring_sizes(64, 4)
     };
     let mut right = open_with(lab.right(), few).unwrap();
     send_all(&mut left, &[packet(lab.right(), 1, 9014), packet(lab.right(), 2, 5000)]);

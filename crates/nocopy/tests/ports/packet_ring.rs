@@ -5,10 +5,10 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use crate::common::{
-    PATIENCE, assert_settled, lab, open, open_with, packet, packets_of_many_lengths, receive, receive_of_all,
-    send,
+    PATIENCE, area_of, assert_settled, lab, open, open_with, packet, packets_of_many_lengths, receive,
+    receive_of_all, send,
 };
-use nocopy::integration::Fanout;
+use nocopy::integration::{Fanout, PortTuning};
 use nocopy::port::{OpenError, PortBuilder, Purpose};
 use nocopy::{Cause, Evidence, Frame, Mode, Port};
 use nocopy_lab::patience::{uninterrupted, wait_until};
@@ -22,7 +22,10 @@ fn open_ring(end: &End) -> Port {
 fn packets_cross_both_ways_across_many_blocks() {
     let lab = lab!();
     let (mut left, mut right) = (open_ring(lab.left()), open_ring(lab.right()));
-    assert_eq!((right.mode(), right.evidence()), (Mode::PacketRing, Evidence::Copied(Cause::PacketRing)));
+    assert_eq!(
+        (right.mode(), right.explain().evidence),
+        (Mode::PacketRing, Evidence::Copied(Cause::PacketRing))
+    );
     for round in 0..100 {
         let packets = packets_of_many_lengths(lab.right(), round);
         send(&mut left, &packets);
@@ -38,7 +41,7 @@ fn packets_cross_both_ways_across_many_blocks() {
         );
         let area = port.area().clone();
         drop(port);
-        assert_eq!(area.balance().free, u64::from(area.frame_count()));
+        assert_eq!(area.balance().free, u64::from(area.config().frame_count));
     }
 }
 
@@ -101,7 +104,10 @@ fn what_the_host_sends_is_seen_when_asked_for() {
     let lab = lab!();
     let (left, right) = (lab.left(), lab.right());
     let mut deaf = open_ring(left);
-    let mut port = open_with(left, |builder| builder.mode(Mode::PacketRing).outgoing(true)).unwrap();
+    let mut port = open_with(left, |builder| {
+        builder.mode(Mode::PacketRing).tuning(PortTuning { outgoing: true, ..PortTuning::default() })
+    })
+    .unwrap();
     let _receiver = right.namespace().run(|| UdpSocket::bind((right.ipv4(), 9001)).unwrap()); // no ICMP comes back
     let sender = left.namespace().run(|| UdpSocket::bind((left.ipv4(), 0)).unwrap());
     sender.send_to(b"outwards", (right.ipv4(), 9001)).unwrap();
@@ -117,7 +123,11 @@ fn every_packet_comes_to_one_port_of_a_fanout_group() {
     const PACKETS: u32 = 200;
     let lab = lab!();
     for (group, fanout) in (1..).zip([Fanout::Hash, Fanout::Cpu, Fanout::Rollover]) {
-        let member = |builder: PortBuilder| builder.mode(Mode::PacketRing).fanout(group, fanout);
+        let member = |builder: PortBuilder| {
+            builder
+                .mode(Mode::PacketRing)
+                .tuning(PortTuning { fanout: Some((group, fanout)), ..PortTuning::default() })
+        };
         let mut members = [open_with(lab.right(), member).unwrap(), open_with(lab.right(), member).unwrap()];
         let mut left = open(lab.left());
         let packets: Vec<_> = (0..PACKETS).map(|number| packet(lab.right(), number, 80)).collect();
@@ -238,10 +248,10 @@ fn a_packet_of_a_large_mtu_lies_in_one_frame_that_the_mode_does_not_bound() {
     // Also where AF_XDP was tried before, with frames it can use; not where they were asked for.
     let sending = |builder: PortBuilder| builder.purpose(Purpose::Send).multi_buffer(true);
     let stepped_down = open_with(lab.left(), sending).unwrap();
-    assert_eq!((stepped_down.mode(), stepped_down.area().frame_bytes()), (Mode::PacketRing, 16_384));
-    let asked_for = open_with(lab.left(), |builder| sending(builder).frame_size(4096)).unwrap();
-    assert_eq!((asked_for.mode(), asked_for.area().frame_bytes()), (Mode::PacketRing, 4096));
-    let too_large = open_with(lab.left(), |builder| builder.frame_size(8192)).unwrap_err();
+    assert_eq!((stepped_down.mode(), stepped_down.area().config().frame_bytes), (Mode::PacketRing, 16_384));
+    let asked_for = open_with(lab.left(), |builder| sending(builder).area(&area_of(4096))).unwrap();
+    assert_eq!((asked_for.mode(), asked_for.area().config().frame_bytes), (Mode::PacketRing, 4096));
+    let too_large = open_with(lab.left(), |builder| builder.area(&area_of(8192))).unwrap_err();
     assert!(matches!(too_large, OpenError::FrameSize { frame_bytes: 8192 }), "{too_large}");
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::common;
 use crate::common::waiting::Waiter;
 use crate::common::{PATIENCE, SECOND, lab, open_queues, open_with, packet, send, send_on};
+use nocopy::integration::PortTuning;
 use nocopy::port::{OpenError, PortBuilder, Queues};
 use nocopy::{Frame, Mode, Port, Wait};
 use nocopy_lab::patience::wait_until;
@@ -43,7 +44,7 @@ fn every_queues_packets_come_in_turns_through_every_way_of_waiting() {
         assert_eq!(numbers, all, "{wait:?}");
         assert!(order.windows(2).take(6).all(|pair| pair[0] != pair[1]), "{wait:?}: not in turns: {order:?}");
         assert!(queues.receive_timeout(Duration::from_millis(5)).unwrap().is_empty());
-        let balance = queues.balance();
+        let balance = common::balance_of(&mut queues);
         assert!(balance.is_whole() && balance.yours == 0, "{balance}");
     }
 }
@@ -60,9 +61,9 @@ fn frames_of_one_queue_leave_through_another() {
     assert!(other.sender().drain(PATIENCE).unwrap());
     drop(take(&mut back, 1, 10));
     let area = queues.ports()[0].area().clone();
-    assert!(queues.balance().is_whole());
+    assert!(common::balance_of(&mut queues).is_whole());
     drop(queues);
-    assert_eq!(area.balance().free + u64::from(area.balance().retired), u64::from(area.frame_count()));
+    assert_eq!(area.balance().free + u64::from(area.balance().retired), u64::from(area.config().frame_count));
 }
 
 /// So many packets, all of one queue.
@@ -278,7 +279,9 @@ fn a_filter_in_user_space_comes_and_goes_while_packets_come() {
     let odd = nocopy::filter::compile("ether proto 0x88b5 and ether[17] & 1 = 1").unwrap();
     for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing] {
         let lab = lab!(Lab::builder().queues(2));
-        let mut queues = open_queues(lab.right(), |builder| builder.mode(mode).way_to_host(true));
+        let mut queues = open_queues(lab.right(), |builder| {
+            builder.mode(mode).tuning(PortTuning { way_to_host: true, ..PortTuning::default() })
+        });
         let mut host = open_with(lab.right(), |builder| builder.mode(Mode::PacketRing)).unwrap();
         let numbers = |queues: &mut Queues, count: usize| {
             let mut numbers = Vec::new();

@@ -59,7 +59,7 @@ fn a_port_that_only_sends_does_so_and_leaves_what_arrives_to_the_host() {
             let builder = builder.frame_count(0, FRAMES).ring_sizes(FRAMES, FRAMES);
             mode.iter().fold(builder, |builder, mode| builder.mode(*mode))
         });
-        assert_eq!(port.area().frame_count(), FRAMES, "in the copy modes nothing is lent");
+        assert_eq!(port.area().config().frame_count, FRAMES, "in the copy modes nothing is lent");
         {
             let mut peer = open(right, |builder| builder);
             send_numbered(&mut port, right.mac(), 3 * FRAMES);

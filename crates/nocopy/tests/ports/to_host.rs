@@ -7,8 +7,9 @@
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
+use nocopy::integration::PortTuning;
 use nocopy::port::ToHostError;
-use nocopy::{Chain, Mode, Port};
+use nocopy::{Chain, Evidence, Mode, Port};
 use nocopy_lab::patience::uninterrupted;
 use nocopy_lab::{End, Lab};
 use nocopy_proto::wire::vlan::TagControl;
@@ -180,7 +181,7 @@ fn what_cannot_be_handed_over_is_an_error_that_says_why() {
     drop(ring);
     let right = open(lab.right(), Mode::XdpCopyNative);
     let mut host = right.to_host().unwrap();
-    assert_eq!(host.ledger().zero_copy_bytes(), 0);
+    assert_eq!(host.ledger().bytes_of(Evidence::ZeroCopy), 0);
     let mut hand_over = |packet: &[u8]| lab.right().namespace().run(|| host.hand_over(packet));
     assert!(matches!(hand_over(&[0; 13]).unwrap_err(), ToHostError::TooShort { bytes: 13, .. }));
     hand_over(&[0; 14]).unwrap();
@@ -245,7 +246,13 @@ fn a_way_prepared_at_opening_needs_no_privileges_afterwards() {
         let Some(lab) = nocopy_lab::lab_or_skip() else { return };
         let end = lab.right();
         let open = |way| {
-            end.namespace().run(|| Port::builder(end.interface()).mode(mode).way_to_host(way).open().unwrap())
+            end.namespace().run(|| {
+                Port::builder(end.interface())
+                    .mode(mode)
+                    .tuning(PortTuning { way_to_host: way, ..PortTuning::default() })
+                    .open()
+                    .unwrap()
+            })
         };
         let address = (end.ipv4(), UDP_PORT);
         let socket = end.namespace().run(|| UdpSocket::bind(address).unwrap());

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use crate::common::waiting::Waiter;
 use crate::common::{
-    PATIENCE, assert_settled, is_promiscuous, lab, open, open_with, packet, packets_of_many_lengths, receive,
-    send,
+    PATIENCE, area_of, assert_settled, is_promiscuous, lab, open, open_with, packet, packets_of_many_lengths,
+    receive, send,
 };
 
 use nocopy::Reason;
-use nocopy::integration::probe;
 use nocopy::integration::statistics::Snapshot;
 use nocopy::integration::xdp::{self, Attach, Generator, Program};
+use nocopy::integration::{PortTuning, probe};
 use nocopy::port::{OpenError, PortBuilder};
 use nocopy::{Cause, Evidence, Frame, Mode, Port, Wait};
 use nocopy_lab::patience::{uninterrupted, wait_until};
@@ -35,7 +35,7 @@ fn packets_cross_a_veth_pair_across_many_ring_wraps() {
     let lab = lab!();
     let (mut left, mut right) = (open(lab.left()), open(lab.right()));
     assert_eq!(left.mode(), Mode::XdpCopyNative);
-    assert_eq!(left.evidence(), Evidence::Copied(Cause::XdpCopyMode));
+    assert_eq!(left.explain().evidence, Evidence::Copied(Cause::XdpCopyMode));
     let refusals: Vec<Mode> = left.explain().refusals.iter().map(|refusal| refusal.mode).collect();
     assert_eq!(refusals, [Mode::XdpZeroCopy]);
     let report = left.explain().to_string();
@@ -341,12 +341,15 @@ fn bad_interfaces_are_named_with_the_cause_and_the_way_out() {
     let error = text(end.interface());
     assert!(error.contains("MTU 9000") && error.contains("lower the MTU"), "{error}");
     end.set_mtu(2500).unwrap();
-    let error = open_with(end, |builder| builder.frame_size(2048)).unwrap_err();
+    let error = open_with(end, |builder| builder.area(&area_of(2048))).unwrap_err();
     assert!(error.to_string().contains("use a frame size of 4096"), "{error}");
-    assert_eq!(open(end).area().frame_bytes(), 4096);
+    assert_eq!(open(end).area().config().frame_bytes, 4096);
     end.set_mtu(1500).unwrap();
     lab.right().set_down().unwrap();
-    let error = open_with(end, |builder| builder.carrier_timeout(Duration::from_millis(50))).unwrap_err();
+    let error = open_with(end, |builder| {
+        builder.tuning(PortTuning { carrier_timeout: Duration::from_millis(50), ..PortTuning::default() })
+    })
+    .unwrap_err();
     assert!(error.to_string().contains("no carrier"), "{error}");
     let (about_to_open, opener) = std::sync::mpsc::channel();
     let back = std::thread::spawn({
@@ -354,7 +357,10 @@ fn bad_interfaces_are_named_with_the_cause_and_the_way_out() {
         move || {
             namespace.run(|| {
                 about_to_open.send(Waiter::this_thread()).unwrap();
-                Port::builder("nc0").carrier_timeout(PATIENCE).open().map(drop)
+                Port::builder("nc0")
+                    .tuning(PortTuning { carrier_timeout: PATIENCE, ..PortTuning::default() })
+                    .open()
+                    .map(drop)
             })
         }
     });
@@ -445,7 +451,11 @@ fn the_descriptor_is_readable_when_packets_are_there() {
 #[test]
 fn busy_polling_and_no_wakeup_are_accepted() {
     let lab = lab!();
-    let set = |builder: PortBuilder| builder.busy_poll(Duration::from_micros(20), 64).need_wakeup(false);
+    let set = |builder: PortBuilder| {
+        builder
+            .busy_poll(Duration::from_micros(20), 64)
+            .tuning(PortTuning { need_wakeup: false, ..PortTuning::default() })
+    };
     let (mut left, mut right) = (open(lab.left()), open_with(lab.right(), set).unwrap());
     send(&mut left, &[packet(lab.right(), 1, 64)]);
     assert_eq!(receive(&mut right, 1).len(), 1);

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::common::{PATIENCE, lab};
 use nocopy::udp::{Message, Method, Socket};
-use nocopy::{Buffer, Mode, Port};
+use nocopy::{Buffer, Frame, Mode, Port};
 use nocopy_lab::End;
 use socket2::SockRef;
 
@@ -106,7 +106,7 @@ fn marks(socket: &mut Socket, count: usize) -> Vec<(u8, bool, bool)> {
         assert!(Instant::now() < give_up, "only {} of {count} came", marks.len());
         for datagram in socket.receiver().receive_timeout(PATIENCE).unwrap() {
             let (first, is_congested) = (datagram[0], datagram.is_congested());
-            marks.push((first, is_congested, !Buffer::from(datagram.take()).is_frame()));
+            marks.push((first, is_congested, Frame::try_from(Buffer::from(datagram.take())).is_err()));
         }
     }
     marks

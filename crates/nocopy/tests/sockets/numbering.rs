@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 
 use nocopy::udp::{Method, SendError, Sender, Socket};
-use nocopy::{Buffer, Cause, Pool};
+use nocopy::{Buffer, Cause, Evidence, Pool};
 use nocopy::{tcp, udp};
 use nocopy_lab::Missing;
 use nocopy_lab::patience::wait_until;
@@ -275,12 +275,12 @@ fn what_a_stream_is_waited_for_by_cannot_be_sent_on() {
 fn goes_without_copy(socket: &mut tcp::Stream, peer: &mut impl std::io::Read) -> bool {
     const BYTES: usize = 64 << 10;
     let sender = socket.sender();
-    let before = sender.ledger().copied_bytes(Cause::SocketCall);
+    let before = sender.ledger().bytes_of(Evidence::Copied(Cause::SocketCall));
     sender.send(vec![1; BYTES]).unwrap();
     sender.flush().unwrap();
     peer.read_exact(&mut [0; BYTES]).unwrap();
     assert!(sender.drain(PATIENCE).unwrap());
-    sender.ledger().copied_bytes(Cause::SocketCall) == before
+    sender.ledger().bytes_of(Evidence::Copied(Cause::SocketCall)) == before
 }
 
 #[test]

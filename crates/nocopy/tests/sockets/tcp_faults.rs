@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nocopy::tcp::{Builder, Method, OpenError, Sender, Stream};
-use nocopy::{Cause, Pool};
+use nocopy::{Cause, Evidence, Pool};
 use nocopy_lab::patience::wait_until;
 use nocopy_lab::{End, Lab};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -210,7 +210,7 @@ fn without_memory_to_remember_sends_by_they_are_copied_and_said_to_be() {
     let (ledger, stats) = (sender.ledger(), sender.stats().unwrap());
     assert_eq!((ledger.bytes(), stats.faults), (64 * PIECE_BYTES as u64, 0), "{ledger}");
     assert!(stats["no_buffers_bytes"] > 0, "{ledger}");
-    assert_eq!(ledger.copied_bytes(Cause::NoBuffers), stats["no_buffers_bytes"], "{ledger}");
+    assert_eq!(ledger.bytes_of(Evidence::Copied(Cause::NoBuffers)), stats["no_buffers_bytes"], "{ledger}");
     let why = sender.explain().to_string();
     assert!(why.contains("optmem_max"), "{why}");
 }
@@ -285,7 +285,11 @@ fn without_leave_to_lock_memory_sends_are_copied_and_counted() {
         assert_same(&reader.join().unwrap(), &pattern(0, BYTES), name(method));
         let (ledger, stats) = (sender.ledger(), sender.stats().unwrap());
         assert_eq!(ledger.bytes(), BYTES as u64, "{}: {ledger}", name(method));
-        assert_eq!(ledger.copied_bytes(Cause::NoBuffers), stats["no_buffers_bytes"], "{ledger}");
+        assert_eq!(
+            ledger.bytes_of(Evidence::Copied(Cause::NoBuffers)),
+            stats["no_buffers_bytes"],
+            "{ledger}"
+        );
         if method.is_some() {
             assert!(stats["no_buffers_bytes"] > 0, "{}: {ledger}", name(method));
             let why = sender.explain().to_string();

@@ -314,7 +314,11 @@ fn a_ring_without_places_is_no_reason_to_wait_or_to_spin() {
     let (ledger, stats) = (sender.ledger(), sender.stats().unwrap());
     assert_eq!(ledger.bytes(), sent.len() as u64, "{ledger}");
     assert!(stats["no_buffers_bytes"] > 0, "{stats}");
-    assert_eq!(ledger.copied_bytes(nocopy::Cause::NoBuffers), stats["no_buffers_bytes"], "{ledger}");
+    assert_eq!(
+        ledger.bytes_of(nocopy::Evidence::Copied(nocopy::Cause::NoBuffers)),
+        stats["no_buffers_bytes"],
+        "{ledger}"
+    );
 }
 
 /// How long a child may stay.

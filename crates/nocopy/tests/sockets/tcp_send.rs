@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use nocopy::tcp::{Builder, Listener, Method, Published, Sender, Stream};
-use nocopy::{Buffer, Cause, Pool, Reason};
+use nocopy::{Buffer, Cause, Evidence, Pool, Reason};
 use nocopy_lab::patience::wait_until;
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -62,7 +62,7 @@ fn every_method_sends_every_byte_once_and_in_order() {
         );
         assert_eq!(stats.faults, 0, "{method}");
         let cause = if method == Method::Plain { Cause::SocketCall } else { Cause::DeliveredLocally };
-        assert_eq!(ledger.copied_bytes(cause), sent.len() as u64, "{method}: {ledger}");
+        assert_eq!(ledger.bytes_of(Evidence::Copied(cause)), sent.len() as u64, "{method}: {ledger}");
         assert_same(&reader.join().unwrap(), &sent, method.name());
     }
 }
@@ -80,7 +80,7 @@ fn memory_of_the_programs_own_is_sent_from_where_it_lies_and_comes_back() {
         assert!(sender.drain(PATIENCE).unwrap(), "{method}");
         let completed = sender.completed().expect("all of it is free");
         assert_eq!(completed.ticket, ticket);
-        let back: Vec<u8> = completed.buffer.into_owner().unwrap();
+        let back = completed.buffer;
         assert_eq!(back.as_ptr(), place);
         assert_same(&reader.join().unwrap(), &back, method.name());
     }
@@ -104,8 +104,11 @@ fn the_policy_ends_with_copies_where_everything_is_copied_late() {
     assert!(sender.drain(PATIENCE).unwrap());
     let (ledger, explained) = (sender.ledger(), sender.explain().to_string());
     assert_eq!(ledger.bytes(), sent as u64 + 7);
-    assert_eq!(ledger.copied_bytes(Cause::Slice), 7);
-    assert!(ledger.copied_bytes(Cause::CopyingIsFaster) > sent as u64 / 2, "{ledger}; {explained}");
+    assert_eq!(ledger.bytes_of(Evidence::Copied(Cause::Slice)), 7);
+    assert!(
+        ledger.bytes_of(Evidence::Copied(Cause::CopyingIsFaster)) > sent as u64 / 2,
+        "{ledger}; {explained}"
+    );
     assert!(explained.contains("zerocopy"), "{explained}");
     assert_eq!(reader.join().unwrap().len(), sent + 7);
 }
@@ -120,7 +123,7 @@ fn short_writes_are_copied_by_rule() {
         socket.sender().send(buffer).unwrap();
         socket.sender().flush().unwrap();
     }
-    assert_eq!(socket.sender().ledger().copied_bytes(Cause::BelowThreshold), 10_000);
+    assert_eq!(socket.sender().ledger().bytes_of(Evidence::Copied(Cause::BelowThreshold)), 10_000);
     drop(socket);
     assert_eq!(reader.join().unwrap(), [7; 10_000]);
 }
@@ -168,7 +171,7 @@ fn nothing_is_sent_behind_the_end_and_the_other_direction_stays_open() {
     socket.sender().finish().unwrap();
     let rejected = socket.sender().send(vec![1]).unwrap_err();
     assert!(matches!(rejected.reason, Reason::Finished));
-    assert_eq!(rejected.item.into_owner::<Vec<u8>>().unwrap(), [1]);
+    assert_eq!(*rejected.item, [1]);
     assert_eq!(peer.read(&mut [0; 8]).unwrap(), 0);
     peer.write_all(bytes).unwrap();
     let mut received = [0; 10];
@@ -286,7 +289,7 @@ fn a_peer_that_never_reads_stops_no_other_stream() {
     let ((mut stalled, _silent), (mut other, peer)) = (accepted(&listener), accepted(&listener));
     fill_up(&mut stalled);
     let ledger = stalled.ledger();
-    assert!(ledger.copied_bytes(Cause::ShareInFlight) > 0, "{ledger}");
+    assert!(ledger.bytes_of(Evidence::Copied(Cause::ShareInFlight)) > 0, "{ledger}");
     assert!(pool.at_home() >= pool.total() / 3, "{} buffers are left", pool.at_home());
     assert_all_arrive(&mut other, peer);
 }
@@ -298,7 +301,7 @@ fn a_stream_finds_buffers_where_an_earlier_one_has_the_pool() {
     let listener = listener_by_zero_copy(&pool);
     let (mut stalled, silent) = accepted(&listener);
     fill_up(&mut stalled);
-    assert_eq!((pool.at_home(), stalled.ledger().copied_bytes(Cause::ShareInFlight)), (0, 0));
+    assert_eq!((pool.at_home(), stalled.ledger().bytes_of(Evidence::Copied(Cause::ShareInFlight))), (0, 0));
     assert!(stalled.buffer().is_none(), "its own come back");
     let (mut other, peer) = accepted(&listener);
     assert!(stalled.buffer().is_none(), "its own come back");

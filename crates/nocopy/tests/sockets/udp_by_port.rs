@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 
 use nocopy::udp::{Message, Method, OpenError, Sender, Socket};
-use nocopy::{Buffer, Cause, Pool, Port};
+use nocopy::{Buffer, Cause, Evidence, Pool, Port};
 use nocopy_lab::Lab;
 use nocopy_lab::patience::{uninterrupted, wait_until};
 
@@ -81,9 +81,15 @@ fn every_kind_of_memory_arrives_by_every_way() {
         assert_eq!((tally.datagrams(), tally.bytes()), (COUNT as u64, all), "{method:?}: {tally}");
         assert_eq!((counters.moved, counters["refused"]), (COUNT as u64, 0), "{method:?}");
         if method == Some(Method::Xdp) {
-            let by_kernel = tally.copied_bytes(Cause::SocketCall);
-            assert!(tally.copied_bytes(Cause::XdpCopyMode) > 0, "frames go as they are: {tally}");
-            assert!(tally.copied_bytes(Cause::Slice) > 0, "the rest was copied into frames: {tally}");
+            let by_kernel = tally.bytes_of(Evidence::Copied(Cause::SocketCall));
+            assert!(
+                tally.bytes_of(Evidence::Copied(Cause::XdpCopyMode)) > 0,
+                "frames go as they are: {tally}"
+            );
+            assert!(
+                tally.bytes_of(Evidence::Copied(Cause::Slice)) > 0,
+                "the rest was copied into frames: {tally}"
+            );
             assert!(by_kernel < all / 4, "only until the neighbour is known: {tally}");
         }
         let port = sender.port().expect("it has one").balance();

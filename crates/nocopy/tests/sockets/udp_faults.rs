@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 
 use nocopy::udp::{Message, Method, SendError, Socket};
-use nocopy::{Buffer, Cause, Pool};
+use nocopy::{Buffer, Cause, Evidence, Pool};
 use nocopy_lab::patience::uninterrupted;
 use nocopy_lab::{End, Lab};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -118,7 +118,7 @@ fn without_leave_to_pin_memory_sends_are_copied_and_counted() {
     let (tally, counters) = (socket.sender().ledger(), socket.sender().stats().unwrap());
     assert_eq!(tally.bytes(), 20 * 60_000, "{tally}");
     assert!(counters["no_buffers"] > 0, "{counters}");
-    assert_eq!(tally.copied_bytes(Cause::NoBuffers), counters["no_buffers"] * 60_000);
+    assert_eq!(tally.bytes_of(Evidence::Copied(Cause::NoBuffers)), counters["no_buffers"] * 60_000);
     let why = socket.sender().explain().to_string();
     assert!(why.contains("ulimit -l"), "{why}");
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nocopy::udp::{Message, Method, SendError, Socket};
-use nocopy::{Buffer, Cause, Pool, leaked_bytes};
+use nocopy::{Buffer, Cause, Evidence, Pool, leaked_bytes};
 use nocopy_lab::Lab;
 use nocopy_lab::patience::{uninterrupted, wait_until};
 
@@ -316,7 +316,7 @@ fn without_memory_to_remember_sends_by_they_are_copied_and_counted() {
     assert!(socket.sender().drain(PATIENCE).unwrap(), "never stuck");
     let (tally, counters) = (socket.sender().ledger(), socket.sender().stats().unwrap());
     assert!(counters["no_buffers"] > 0, "{counters}");
-    assert_eq!(tally.copied_bytes(Cause::NoBuffers), counters["no_buffers"] * 4);
+    assert_eq!(tally.bytes_of(Evidence::Copied(Cause::NoBuffers)), counters["no_buffers"] * 4);
     assert_eq!(
         (tally.datagrams(), tally.bytes()),
         (MANY as u64, 4 * MANY as u64),
@@ -453,6 +453,10 @@ fn through_veth_nobody_can_say() {
     send_all(&mut socket);
     assert!(socket.sender().drain(PATIENCE).unwrap());
     let tally = socket.sender().ledger();
-    assert_eq!(tally.copied_bytes(Cause::DeliveredLocally), (COUNT * DATAGRAM_BYTES) as u64, "{tally}");
-    assert_eq!(tally.zero_copy_bytes(), 0, "{tally}");
+    assert_eq!(
+        tally.bytes_of(Evidence::Copied(Cause::DeliveredLocally)),
+        (COUNT * DATAGRAM_BYTES) as u64,
+        "{tally}"
+    );
+    assert_eq!(tally.bytes_of(Evidence::ZeroCopy), 0, "{tally}");
 }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use nocopy::udp::{Message, Method, Sender, Socket, Ticket};
-use nocopy::{Buffer, Pool};
+use nocopy::{Buffer, Evidence, Pool};
 
 /// For what has to happen, on a busy machine, too.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -210,7 +210,7 @@ fn whatever_is_sent_arrives_and_comes_back_and_is_booked_once() {
             (model.datagrams, 0, 0),
             "{method:?}"
         );
-        assert_eq!(tally.zero_copy_bytes(), 0, "{method:?}: over loopback all is copied: {tally}");
+        assert_eq!(tally.bytes_of(Evidence::ZeroCopy), 0, "{method:?}: over loopback all is copied: {tally}");
         drop(socket);
         assert_eq!(model.pool.at_home(), model.pool.total(), "{method:?}");
     }

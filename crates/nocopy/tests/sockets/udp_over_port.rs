@@ -15,7 +15,7 @@ use crate::common::waiting::Observed;
 use crate::common::{PATIENCE, lab};
 use nocopy::port::PortBuilder;
 use nocopy::udp::{Builder, Message, Method, OpenError, Sender, Socket};
-use nocopy::{Buffer, Cause, Evidence, Mode, Port, Reason};
+use nocopy::{Buffer, Cause, Evidence, Frame, Mode, Port, Reason};
 use nocopy_lab::patience::uninterrupted;
 use nocopy_lab::{End, Lab};
 use nocopy_proto::UdpChecksum;
@@ -103,10 +103,9 @@ fn expect(socket: &UdpSocket, from: SocketAddr, expected: &[u8], what: &str) {
 }
 
 fn filled(sender: &mut Sender, payload: &[u8]) -> Buffer {
-    let mut buffer = sender.buffer().expect("a free buffer");
-    assert!(buffer.is_frame());
-    buffer.fill(payload).expect("fits");
-    buffer
+    let mut frame = Frame::try_from(sender.buffer().expect("a free buffer")).expect("a frame");
+    frame.fill(payload).expect("fits");
+    frame.into()
 }
 
 /// Receives so many datagrams.
@@ -233,7 +232,7 @@ fn exchange(socket: &mut Socket, peer: &UdpSocket, lengths: &[usize], what: &str
     for (number, (from, to, came)) in receive(socket, lengths.len()).into_iter().enumerate() {
         assert_eq!((from, to), (remote, local.ip()), "{what}");
         assert!(*came == payload(number, lengths[number]), "{what}: {} B", came.len());
-        assert!(came.is_frame(), "{what}");
+        assert!(Frame::try_from(came).is_ok(), "{what}");
     }
     let received = socket.receiver().stats().unwrap();
     assert_eq!((received["over_port"], received["over_port_bytes"]), (count, bytes), "{what}");
@@ -264,7 +263,7 @@ fn a_received_payload_is_sent_on_in_its_frame() {
         let payload = payload(round, round * 29);
         peer.send_to(&payload, local).unwrap();
         let (from, _, came) = receive(&mut socket, 1).remove(0);
-        let frame = came.into_frame().expect("not copied");
+        let frame = Frame::try_from(came).expect("not copied");
         assert_eq!(frame.headroom_bytes(), 256 + 42);
         socket.sender().send(Buffer::from(frame), from).unwrap();
         socket.sender().flush().unwrap();
@@ -557,7 +556,7 @@ fn fragments_are_the_kernels_business_both_ways() {
         peer.send_to(&long, local).unwrap();
         let (from, to, came) = receive(&mut socket, 1).remove(0);
         assert_eq!((from, to), (remote, local.ip()), "{what}");
-        assert!(*came == long && !came.is_frame(), "{what}");
+        assert!(*came == long && Frame::try_from(came).is_err(), "{what}");
         let received = socket.receiver().stats().unwrap();
         assert_eq!(
             (received["over_port"], received["strays"], received["stray_bytes"]),
@@ -567,7 +566,11 @@ fn fragments_are_the_kernels_business_both_ways() {
         let by_call = Evidence::Copied(Cause::SocketCall);
         assert!(socket.receiver().ledger().entries().eq([(by_call, 4000)]), "{what}");
         let kernel_bytes = socket.sender().stats().unwrap()["through_kernel_bytes"];
-        assert_eq!(socket.sender().ledger().copied_bytes(Cause::SocketCall), kernel_bytes, "{what}");
+        assert_eq!(
+            socket.sender().ledger().bytes_of(Evidence::Copied(Cause::SocketCall)),
+            kernel_bytes,
+            "{what}"
+        );
         close(left, socket);
     }
 }
@@ -667,10 +670,9 @@ fn all_queues_have_one_address() {
         // A veth notes the queue for the driver's own program only: others see all on queue 0.
         assert!(mode != Mode::XdpCopyNative || over_port.iter().all(|count| *count > 0), "{over_port:?}");
         for (queue, from, payload) in came {
-            let frame = Buffer::from(payload);
-            assert!(frame.is_frame(), "{mode}: copied");
+            let frame = Frame::try_from(Buffer::from(payload)).unwrap_or_else(|_| panic!("{mode}: copied"));
             let sender = sockets[1 - queue].sender();
-            sender.send(frame, from).unwrap();
+            sender.send(Buffer::from(frame), from).unwrap();
             sender.flush().unwrap();
         }
         for (flow, peer) in (0..32_u16).zip(&peers) {
@@ -839,7 +841,10 @@ fn long_datagrams_lie_in_several_frames() {
             (received["over_port"], received["gathered"], received["gathered_bytes"]),
             (4, 3, 4096 + 8192 + 8972)
         );
-        assert_eq!(socket.receiver().ledger().copied_bytes(Cause::Gathered), received["gathered_bytes"]);
+        assert_eq!(
+            socket.receiver().ledger().bytes_of(Evidence::Copied(Cause::Gathered)),
+            received["gathered_bytes"]
+        );
         close(lab.left(), socket);
     }
 }

@@ -153,11 +153,10 @@ fn what_is_delivered_locally_was_copied_and_says_so() {
         socket.sender().flush().unwrap();
         receive(&receiver);
         let tally = drain(&mut socket);
-        assert_eq!(tally.copied_bytes(cause), 1000, "{method}: {tally}");
+        assert_eq!(tally.bytes_of(Evidence::Copied(cause)), 1000, "{method}: {tally}");
         let done = socket.sender().completed().unwrap();
         assert_eq!((done.ticket, done.evidence), (ticket, Evidence::Copied(cause)));
-        let back = done.message.into_pieces().next().unwrap().into_owner::<Vec<u8>>().unwrap();
-        assert_eq!(back, [1; 1000]);
+        assert_eq!(*done.message.pieces()[0], [1; 1000]);
     }
 }
 
@@ -167,7 +166,7 @@ fn slices_are_copied_at_once_and_in_their_turn() {
     socket.sender().send(Buffer::from(b"first".to_vec()), None).unwrap();
     socket.sender().send_copy(b"second", None).unwrap();
     assert_eq!((receive(&receiver), receive(&receiver)), (b"first".to_vec(), b"second".to_vec()));
-    assert_eq!(socket.sender().ledger().copied_bytes(Cause::Slice), 6);
+    assert_eq!(socket.sender().ledger().bytes_of(Evidence::Copied(Cause::Slice)), 6);
 }
 
 #[test]

@@ -61,8 +61,7 @@ async fn buffers_come_back_with_their_evidence_once_they_are_free() {
         completed.sort_unstable_by_key(|done| tickets.iter().position(|ticket| *ticket == done.ticket));
         assert_eq!(completed.len(), 100, "{method}");
         for (number, done) in (0_u8..).zip(completed) {
-            let back = done.message.into_pieces().next().unwrap().into_owner::<Vec<u8>>().unwrap();
-            assert_eq!(back, [number; 500], "{method}");
+            assert_eq!(*done.message.pieces()[0], [number; 500], "{method}");
         }
         assert_eq!(sender.in_flight(), 0);
     }

@@ -121,6 +121,8 @@ pub(super) fn receive(
     Ok(Report {
         reading: meter.finish(),
         evidence: Some(Evidence::of(&ledger)),
-        mapped_fraction: Some(ledger.zero_copy_bytes() as f64 / ledger.bytes().max(1) as f64),
+        mapped_fraction: Some(
+            ledger.bytes_of(nocopy::Evidence::ZeroCopy) as f64 / ledger.bytes().max(1) as f64,
+        ),
     })
 }

@@ -77,12 +77,12 @@ fn who_has_not_joined_or_talks_nonsense_is_counted_and_not_heard() {
 
 /// A port at `lab`'s right end whose filter a process has handed over, and that process.
 fn handed_over(lab: &Lab, listener: &mut Listener, shared: &OwnedFd) -> (Port, OwnedFd) {
-    let port = Port::builder(lab.right().interface()).mode(Mode::XdpCopyNative).open().unwrap();
+    let queues = Port::builder(lab.right().interface()).mode(Mode::XdpCopyNative).open_queues(..).unwrap();
     let channel = join(listener, shared);
     let (ours, theirs) = pair();
-    port.filter_control().unwrap().send(&ours).unwrap();
+    queues.filter_control().unwrap().send(&ours).unwrap();
     say(&channel, &Message::Control { handle: 3 }, &[theirs.as_fd()]);
-    (port, channel)
+    (queues.into_ports().remove(0), channel)
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nocopy::udp::{Method, Receiver, Sender, Socket};
-use nocopy::{Buffer, Evidence, Port, Reason};
+use nocopy::{Buffer, Evidence, Frame, Port, Reason};
 use nocopy_lab::Interface;
 
 use super::cargo::Cargo;
@@ -162,7 +162,7 @@ impl ByPort {
 
 /// Empty frames of the port.
 fn frames(sender: &mut Sender) -> impl Iterator<Item = Buffer> {
-    std::iter::from_fn(|| sender.buffer().filter(Buffer::is_frame))
+    std::iter::from_fn(|| Frame::try_from(sender.buffer()?).ok().map(Buffer::from))
 }
 
 impl Carrier for ByPort {

@@ -1,13 +1,14 @@
 //! What became of the bytes of a socket, summed up.
 
 use std::fmt;
+use std::iter::Sum;
+use std::ops::AddAssign;
 
 use super::{Cause, Evidence};
 
 /// A ledger of evidence: how many bytes were copied and why, how many were not, and of how many nobody can say.
 ///
-/// The three are never merged: [`zero_copy_bytes`](Self::zero_copy_bytes), [`copied_bytes`](Self::copied_bytes) of each cause and
-/// [`unknown_bytes`](Self::unknown_bytes) add up to [`bytes`](Self::bytes).
+/// The three are never merged: [`bytes_of`](Self::bytes_of) each of them adds up to [`bytes`](Self::bytes).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ledger {
     datagrams: u64,
@@ -38,19 +39,13 @@ impl Ledger {
         self.zero_copy + self.unknown + self.copied.iter().sum::<u64>()
     }
 
-    /// Bytes that the kernel said it moved without copying.
-    pub fn zero_copy_bytes(&self) -> u64 {
-        self.zero_copy
-    }
-
-    /// Bytes copied for this reason.
-    pub fn copied_bytes(&self, cause: Cause) -> u64 {
-        self.copied[cause as usize]
-    }
-
-    /// Bytes of which nobody can say.
-    pub fn unknown_bytes(&self) -> u64 {
-        self.unknown
+    /// Bytes with this evidence; of [`Evidence::Copied`], those copied for that cause.
+    pub fn bytes_of(&self, evidence: Evidence) -> u64 {
+        match evidence {
+            Evidence::ZeroCopy => self.zero_copy,
+            Evidence::Copied(cause) => self.copied[cause as usize],
+            Evidence::Unknown => self.unknown,
+        }
     }
 
     /// The evidence there is, with its bytes; what there is none of is left out.
@@ -60,15 +55,23 @@ impl Ledger {
         let all = [(Evidence::ZeroCopy, self.zero_copy)].into_iter().chain(copied);
         all.chain([(Evidence::Unknown, self.unknown)]).filter(|(_, bytes)| *bytes > 0)
     }
+}
 
-    /// Both together.
-    #[must_use]
-    pub fn plus(mut self, other: &Self) -> Self {
+impl AddAssign for Ledger {
+    fn add_assign(&mut self, other: Self) {
         self.datagrams += other.datagrams;
         self.zero_copy += other.zero_copy;
         self.unknown += other.unknown;
         self.copied.iter_mut().zip(other.copied).for_each(|(mine, theirs)| *mine += theirs);
-        self
+    }
+}
+
+impl Sum for Ledger {
+    fn sum<I: Iterator<Item = Self>>(ledgers: I) -> Self {
+        ledgers.fold(Self::default(), |mut all, one| {
+            all += one;
+            all
+        })
     }
 }
 
@@ -104,11 +107,9 @@ mod tests {
         tally.add(Evidence::Copied(Cause::Slice), 1, 7);
         tally.add(Evidence::Unknown, 1, 3);
         assert_eq!((tally.datagrams(), tally.bytes()), (4, 30));
-        assert_eq!(
-            (tally.zero_copy_bytes(), tally.copied_bytes(Cause::Slice), tally.unknown_bytes()),
-            (20, 7, 3)
-        );
+        let evidence = [Evidence::ZeroCopy, Evidence::Copied(Cause::Slice), Evidence::Unknown];
+        assert_eq!(evidence.map(|evidence| tally.bytes_of(evidence)), [20, 7, 3]);
         assert_eq!(tally.to_string(), "zero-copy 20 B, copied (given as a slice) 7 B, unknown 3 B");
-        assert_eq!(tally.plus(&tally).bytes(), 60);
+        assert_eq!([tally, tally].into_iter().sum::<Ledger>().bytes(), 60);
     }
 }

@@ -57,7 +57,7 @@ impl<B: Deref<Target = [u8]>> Chain<B> {
     }
 
     /// The buffers, to be edited.
-    pub fn buffers_mut(&mut self) -> &mut [B] {
+    pub(crate) fn buffers_mut(&mut self) -> &mut [B] {
         &mut self.buffers
     }
 

@@ -117,7 +117,7 @@ impl Draft<'_, '_> {
             return Ok(());
         }
         // SAFETY: drafts start at least `PACKET_HEADROOM_BYTES` into their frame, which is free.
-        unsafe { put_request(self.data, &Request::new().checksum(place)) };
+        unsafe { put_request(self.data, &Request::default().checksum(place)) };
         self.queue_as(REQUESTED);
         Ok(())
     }

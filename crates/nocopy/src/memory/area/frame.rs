@@ -87,7 +87,7 @@ impl Frame {
 
     /// Its number in the area, which it has as long as the area lives: for tables of frames that are away.
     #[inline]
-    pub fn index(&self) -> u32 {
+    pub(crate) fn index(&self) -> u32 {
         self.index
     }
 
@@ -99,7 +99,7 @@ impl Frame {
 
     /// Free bytes behind the packet.
     #[inline]
-    pub fn tailroom_bytes(&self) -> usize {
+    pub(crate) fn tailroom_bytes(&self) -> usize {
         self.shared().frame_bytes() as usize - usize::from(self.start) - usize::from(self.len)
     }
 

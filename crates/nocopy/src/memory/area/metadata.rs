@@ -324,7 +324,7 @@ mod tests {
         pool.set_offers(Offers { checksum: Ok(()), timestamp: Ok(Clock::Device) });
         let mut departures = Departures::default();
         let mut send = |token| {
-            let request = Request::new().timestamp(token);
+            let request = Request::default().timestamp(token);
             let place = crate::facts::metadata::Place { start: 34, offset: 6 };
             let request = if token == 1 { request.checksum(place) } else { request };
             let address = pool.lend_with(pool.frame().unwrap(), &request).unwrap().address;

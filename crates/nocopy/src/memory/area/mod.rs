@@ -177,19 +177,9 @@ impl Area {
         Ok(Self { shared: Arc::new(Shared::new(memory, pages, config)) })
     }
 
-    /// Frames in the area.
-    pub fn frame_count(&self) -> u32 {
-        self.shared.frame_count
-    }
-
-    /// Bytes in a frame.
-    pub fn frame_bytes(&self) -> u32 {
-        self.shared.frame_bytes()
-    }
-
-    /// Bytes kept free in front of every packet, beyond the kernel's own [`PACKET_HEADROOM_BYTES`].
-    pub fn headroom_bytes(&self) -> u32 {
-        u32::from(self.shared.data_offset) - PACKET_HEADROOM_BYTES
+    /// What was made: as asked for, but with the NUMA node that the memory begins on, `None` where the kernel knows of no nodes.
+    pub fn config(&self) -> &AreaConfig {
+        &self.shared.config
     }
 
     /// The longest packet that fits a frame behind the headroom.
@@ -207,11 +197,6 @@ impl Area {
         self.shared.pages
     }
 
-    /// The NUMA node that the memory begins on; `None` where the kernel knows of no nodes.
-    pub fn numa_node(&self) -> Option<u32> {
-        self.shared.memory.node()
-    }
-
     /// Where every frame is: exact when the halves are at rest, a snapshot while they run.
     pub fn balance(&self) -> Balance {
         self.shared.balance()
@@ -219,14 +204,14 @@ impl Area {
 
     /// Start and length of the memory, for registering it with the kernel.
     pub(crate) fn memory(&self) -> (NonNull<u8>, usize) {
-        (self.shared.memory.base(), self.frame_count() as usize * self.frame_bytes() as usize)
+        (self.shared.memory.base(), self.shared.frame_count as usize * self.shared.frame_bytes as usize)
     }
 
     /// What a memory port does in place of the kernel: copies a packet from a frame lent to send into a frame lent to
     /// receive, and returns its new descriptor. `None` if either word is not good.
     pub(crate) fn copy_lent(&self, packet: Descriptor, to: &Self, address: u64) -> Option<Descriptor> {
         let from_start = self.shared.locate(packet.address, packet.len)?;
-        let target = address - address % u64::from(to.frame_bytes()) + u64::from(to.shared.data_offset);
+        let target = address - address % u64::from(to.shared.frame_bytes) + u64::from(to.shared.data_offset);
         let to_start = to.shared.locate(target, packet.len)?;
         // SAFETY: both ranges lie inside frames (`locate`) that are lent to the wire, so no half touches them; two lent
         // frames never overlap, and a frame is not lent both ways at once.
@@ -256,10 +241,10 @@ impl Area {
 
 impl fmt::Debug for Area {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (frames, bytes) = (self.frame_count(), self.frame_bytes());
+        let AreaConfig { frame_count: frames, frame_bytes: bytes, .. } = self.config();
         f.debug_struct("Area")
-            .field("frame_count", &frames)
-            .field("frame_bytes", &bytes)
+            .field("frame_count", frames)
+            .field("frame_bytes", bytes)
             .finish_non_exhaustive()
     }
 }
@@ -296,6 +281,8 @@ const fn is_kept(state: u32) -> bool {
 struct Shared {
     memory: Mapping,
     pages: Pages,
+    config: AreaConfig,
+    // The two words of it that every frame is looked up with.
     frame_count: u32,
     frame_bytes: u32,
     /// Log2 of the frame size.
@@ -361,6 +348,7 @@ impl Shared {
             "area shorter than its frames"
         );
         Self {
+            config: AreaConfig { numa_node: memory.node(), ..config },
             memory,
             pages,
             frame_count: count,

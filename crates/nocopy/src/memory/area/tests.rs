@@ -209,10 +209,10 @@ fn a_frame_home_after_its_pool_closed_belongs_to_nobody() {
 #[test]
 fn memory_comes_from_the_node_asked_for_or_the_error_names_it() {
     let on = |node| Area::new(AreaConfig { frame_count: 8, numa_node: Some(node), ..AreaConfig::default() });
-    let node = small_area().numa_node();
+    let node = small_area().config().numa_node;
     assert_eq!(node.is_some(), std::path::Path::new("/sys/devices/system/node/node0").exists());
     if let Some(node) = node {
-        assert_eq!(on(node).unwrap().numa_node(), Some(node));
+        assert_eq!(on(node).unwrap().config().numa_node, Some(node));
     }
     for none in [1000, u32::MAX] {
         let error = on(none).unwrap_err();

@@ -146,7 +146,7 @@ impl OverPort {
         let all: Vec<Frame> =
             senders.iter_mut().flat_map(|sender| std::iter::from_fn(|| sender.frame())).collect();
         let frames = all.len();
-        let mut places: Box<[Place]> = (0..area.frame_count()).map(|_| Place::default()).collect();
+        let mut places: Box<[Place]> = (0..area.config().frame_count).map(|_| Place::default()).collect();
         controls.iter().for_each(|frame| places[frame.index() as usize].is_control = true);
         all.into_iter().for_each(|frame| senders[0].recycle(frame));
         Ok(Self {
@@ -335,7 +335,7 @@ impl Carrier for OverPort {
     }
 
     fn put_buffer(&mut self, buffer: Buffer) {
-        if let Ok(frame) = buffer.into_frame()
+        if let Ok(frame) = Frame::try_from(buffer)
             && self.area.owns(&frame)
         {
             self.senders[0].recycle(frame);
@@ -364,7 +364,7 @@ impl Carrier for OverPort {
         drop(lengths);
         let mut frames: SmallVec<[Frame; 4]> = SmallVec::new();
         for buffer in buffers {
-            frames.push(buffer.into_frame().expect("looked at above"));
+            frames.push(Frame::try_from(buffer).expect("looked at above"));
         }
         if !frames.iter().all(|frame| self.can_be_packet(frame)) {
             return self.copied(frames.into_iter().map(Buffer::from).collect(), layout, made);
@@ -542,7 +542,7 @@ impl Carrier for OverPort {
     }
 
     fn received(&self) -> Ledger {
-        self.receivers.iter().fold(Ledger::default(), |all, receiver| all.plus(&receiver.ledger()))
+        self.receivers.iter().map(|receiver| receiver.ledger()).sum()
     }
 
     fn evidence(&self) -> Evidence {

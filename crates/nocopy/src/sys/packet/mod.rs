@@ -19,7 +19,8 @@ use memory::BlockMemory;
 pub(crate) use memory::SINGLE_FRONT_BYTES;
 pub(crate) use outgoing::Outgoing;
 pub(crate) use owned::OwnedBlocks;
-pub use owned::{Block, BlockReader, Captured, Contents, PcapngBlock, PcapngLayout};
+pub(crate) use owned::PcapngBlock;
+pub use owned::{Block, BlockReader, Captured, Contents, PcapngLayout};
 
 use nocopy_proto::filter::Instruction;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};

@@ -503,7 +503,7 @@ fn without_room_to_map_pages_are_copied_until_some_are_dropped() {
     let mut mapped_again = 0;
     while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
         expected.check_chunk(&chunk);
-        let is_enough = receiver.ledger().copied_bytes(Cause::NoSlot) > 1 << 20;
+        let is_enough = receiver.ledger().bytes_of(Evidence::Copied(Cause::NoSlot)) > 1 << 20;
         if is_enough {
             // From now on they are dropped at once.
             let mut again = Expected::default();
@@ -645,7 +645,7 @@ fn a_chunk_of_a_buffer_can_be_changed_and_one_of_pages_cannot() {
         assert_eq!((&buffer[..], buffer.as_ptr() != place), (&bytes[..], mapped_bytes > 0));
         mapped += mapped_bytes as u64;
     }
-    assert_eq!(mapped, receiver.ledger().zero_copy_bytes());
+    assert_eq!(mapped, receiver.ledger().bytes_of(Evidence::ZeroCopy));
     sender.join().unwrap();
 }
 
@@ -658,7 +658,7 @@ fn readers_of_slices_get_a_copy() {
     let mut bytes = Vec::new();
     receiver.read_to_end(&mut bytes).unwrap();
     Expected::default().check(&bytes);
-    assert_eq!(receiver.ledger().copied_bytes(Cause::Slice), what.bytes as u64);
+    assert_eq!(receiver.ledger().bytes_of(Evidence::Copied(Cause::Slice)), what.bytes as u64);
     sender.join().unwrap();
 }
 
@@ -721,7 +721,7 @@ fn what_a_local_program_sends_by_ordinary_calls_does_not_map() {
     assert_eq!(diagnosis.mapped_bytes, 0, "{diagnosis}");
     assert_eq!(diagnosis.findings, [Finding::LocalSender], "{diagnosis}");
     assert!(
-        receiver.ledger().copied_bytes(Cause::LocalPages) > plain.bytes as u64 / 2,
+        receiver.ledger().bytes_of(Evidence::Copied(Cause::LocalPages)) > plain.bytes as u64 / 2,
         "{}",
         receiver.ledger()
     );
@@ -733,9 +733,9 @@ fn left_alone_it_learns_that_nothing_maps() {
     let receiver = transfer(over_loopback(), None, plain);
     let explanation = receiver.chooser.explain();
     assert_ne!(explanation.classes[0].method, ReceiveMethod::Mapped, "{explanation}");
-    assert_eq!(receiver.ledger().zero_copy_bytes(), 0);
+    assert_eq!(receiver.ledger().bytes_of(Evidence::ZeroCopy), 0);
     assert!(
-        receiver.ledger().copied_bytes(Cause::CopyingIsFaster) > plain.bytes as u64 / 2,
+        receiver.ledger().bytes_of(Evidence::Copied(Cause::CopyingIsFaster)) > plain.bytes as u64 / 2,
         "{}",
         receiver.ledger()
     );

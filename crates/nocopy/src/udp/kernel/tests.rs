@@ -116,7 +116,7 @@ fn assert_runs_arrive(receiver: &mut Receiver, sender: &UdpSocket) -> usize {
         total += expected.len();
     }
     assert_eq!(receiver.ledger().datagrams(), total as u64);
-    assert_eq!(receiver.ledger().bytes(), receiver.ledger().copied_bytes(Cause::SocketCall));
+    assert_eq!(receiver.ledger().bytes(), receiver.ledger().bytes_of(Evidence::Copied(Cause::SocketCall)));
     assert_eq!(receiver.counters.truncated, 0);
     runs
 }
