@@ -118,10 +118,10 @@ pub(crate) fn send_singly(
     close(sender, ledger)
 }
 
-fn close(sender: Sender, ledger: &SharedLedger) -> io::Result<()> {
+fn close(mut sender: Sender, ledger: &SharedLedger) -> io::Result<()> {
     let closed = sender.close(PATIENCE);
-    *ledger.0.lock().expect("nobody panicked with it") = closed.ledger;
-    closed.error.map_or(Ok(()), Err)
+    *ledger.0.lock().expect("nobody panicked with it") = sender.ledger();
+    closed.map(drop)
 }
 
 /// A socket to receive by, as it comes but for the kernel's buffer.

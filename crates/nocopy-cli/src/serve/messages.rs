@@ -199,7 +199,7 @@ impl<'a> Server<'a> {
             _ => self.endpoint.send(buffer, peer),
         };
         if let Err(Rejected { item, reason: Reason::Full }) = sent {
-            return item.into_buffers().next().map(|buffer| Answer { kind, buffer });
+            return item.into_iter().next().map(|buffer| Answer { kind, buffer });
         }
         self.note_sent(peer, sent.map_err(|rejected| rejected.reason), bytes);
         None

@@ -52,7 +52,7 @@ pub(crate) fn measure(guest: &Guest, meter: &Meter, case: &Case) -> Result<(Ledg
     let copies = meter.copies(|| datagrams.cross(case))?;
     let ledger = datagrams.ledger();
     guest.record(&json!({
-        "method": case.method.name(),
+        "method": case.method.to_string(),
         "case": case.name,
         "datagrams": DATAGRAMS,
         "datagram_bytes": DATAGRAM_BYTES,
@@ -99,7 +99,7 @@ impl Datagrams {
             let mut back_bytes = 0;
             while let Some(done) = sender.completed() {
                 assert_eq!(done.evidence, case.evidence, "{}, {}", case.method, case.name);
-                back_bytes += done.message.bytes();
+                back_bytes += done.item.pieces().iter().map(|piece| piece.len()).sum::<usize>();
             }
             assert_eq!(back_bytes, window.len() * DATAGRAM_BYTES, "all of the memory is back");
         }

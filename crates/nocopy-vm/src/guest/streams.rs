@@ -39,7 +39,7 @@ const SEND_BUFFER_BYTES: usize = 4 * PIECES_MAX * PIECE_BYTES;
 /// the report. Returns what the sender's ledger says, and what the kernel copied.
 pub(crate) fn measure(guest: &Guest, meter: &Meter, case: &Case) -> Result<(Ledger, Copies), Failure> {
     let builder = Stream::builder().method(case.method).return_buffers(true).send_buffer(SEND_BUFFER_BYTES);
-    cross(guest, meter, (case.method.name(), case.name), builder, |sender| send(sender, case))
+    cross(guest, meter, (&case.method.to_string(), case.name), builder, |sender| send(sender, case))
 }
 
 /// The same of data that is never changed again, in a region of its own, sent by reference or by a copy.
@@ -128,7 +128,7 @@ fn send(sender: &mut Sender, case: &Case) -> Result<(), Failure> {
     drained(sender)?;
     while let Some(done) = sender.completed() {
         assert_eq!(done.evidence, case.evidence, "{}, {}", case.method, case.name);
-        back_bytes += done.buffer.len();
+        back_bytes += done.item.len();
     }
     assert_eq!(back_bytes as u64, BYTES, "all of the memory is back");
     Ok(())

@@ -28,13 +28,15 @@ pub(crate) struct Place {
     pub(crate) bytes: usize,
 }
 
-/// A load whose buffers are free again.
+/// What was sent, and whose memory is free again.
 #[derive(Debug)]
-pub(crate) struct Completed<M> {
-    pub(crate) ticket: Ticket,
+pub struct Completed<T> {
+    /// What `send` returned for it.
+    pub ticket: Ticket,
     /// What is known of its bytes; if of some more than of others, of the worst part.
-    pub(crate) evidence: Evidence,
-    pub(crate) load: M,
+    pub evidence: Evidence,
+    /// The buffer or the message itself.
+    pub item: T,
 }
 
 /// Loads `M`, each with a note `T`, and the calls that carry them, each with a note `C`.
@@ -62,7 +64,9 @@ impl<M: Load> Home<M> {
     #[inline]
     fn taker(&mut self) -> impl FnMut(Ticket, M, Evidence) {
         |ticket, load, evidence| match &mut self.completed {
-            Some(completed) if load.comes_back() => completed.push_back(Completed { ticket, evidence, load }),
+            Some(completed) if load.comes_back() => {
+                completed.push_back(Completed { ticket, evidence, item: load })
+            }
             _ => load.into_buffers().for_each(|buffer| self.cache.put(buffer)),
         }
     }
@@ -230,7 +234,7 @@ impl<M: Load, T, C> Sending<M, T, C> {
         self.next.ticket += 1;
         match (self.kept.pop(take).flatten(), &mut self.home.completed) {
             (Some(buffer), None) => self.home.cache.put(buffer),
-            (Some(buffer), Some(all)) => all.push_back(Completed { ticket, evidence, load: buffer.into() }),
+            (Some(buffer), Some(all)) => all.push_back(Completed { ticket, evidence, item: buffer.into() }),
             (None, _) => {} // there is one, as was looked at
         }
     }

@@ -2,4 +2,5 @@
 
 pub mod area;
 pub(crate) mod in_flight;
+pub(crate) mod pieces;
 pub mod pool;

@@ -268,7 +268,7 @@ unsafe impl Sync for Buffer {}
 impl Buffer {
     /// Memory of the program's own, at any place and of any alignment, without a copy: a `Vec<u8>`, an `Arc<[u8]>`, a mapped file.
     ///
-    /// It can be read and sent, not changed.
+    /// It can be read and sent, not changed. [`into_owner`](Self::into_owner) gives it back.
     ///
     /// The owner is dropped by the thread that drops the buffer: often one that sends, and that of all dropped sockets if its own socket
     /// was dropped first. So its `Drop` should not wait. If it panics, the panic hook reports that, and the panic goes no further: what
@@ -286,6 +286,21 @@ impl Buffer {
         buffer.len = u32::try_from(bytes.len()).expect("fewer than 4 GiB");
         buffer.data = NonNull::from(bytes).cast();
         buffer
+    }
+
+    /// The memory it was made of by [`from_owner`](Self::from_owner).
+    ///
+    /// # Errors
+    /// It was made of something else: the buffer.
+    pub fn into_owner<T: 'static>(self) -> Result<T, Self> {
+        let Home::Owner(owner) = self.home else { return Err(self) };
+        // SAFETY: the value is alive as long as the buffer.
+        if !unsafe { owner.as_ref() }.is::<T>() {
+            return Err(self);
+        }
+        std::mem::forget(self);
+        // SAFETY: the pointer is that of the box, the value is a `T`, and the buffer that owned it is gone.
+        Ok(*unsafe { Box::from_raw(owner.as_ptr().cast::<T>()) })
     }
 
     /// Whether it is a frame of an area.
@@ -641,13 +656,16 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_the_programs_own_is_dropped_with_its_buffer() {
+    fn memory_of_the_programs_own_comes_back() {
         let bytes: Arc<[u8]> = Arc::from(&b"shared"[..]);
         let buffer = Buffer::from_owner(Arc::clone(&bytes));
         assert_eq!(&*buffer, b"shared");
-        assert_eq!((buffer.as_ptr(), Arc::strong_count(&bytes)), (bytes.as_ptr(), 2));
-        drop(Frame::try_from(buffer).unwrap_err());
-        assert_eq!(Arc::strong_count(&bytes), 1);
+        let buffer = buffer.into_owner::<Vec<u8>>().unwrap_err();
+        let back: Arc<[u8]> = buffer.into_owner().unwrap();
+        assert!(Arc::ptr_eq(&bytes, &back));
+        drop(back);
+        drop(Buffer::from_owner(Arc::clone(&bytes)));
+        assert_eq!(Arc::strong_count(&bytes), 1, "dropped with its buffer");
     }
 
     #[test]
@@ -655,6 +673,7 @@ mod tests {
         let buffer = Buffer::from_owner([1_u8, 2, 3]);
         let moved = Box::new(buffer);
         assert_eq!(**moved, [1, 2, 3]);
+        assert_eq!(moved.into_owner::<[u8; 3]>().unwrap(), [1, 2, 3]);
     }
 
     #[test]

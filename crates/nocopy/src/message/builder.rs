@@ -29,7 +29,6 @@ const CRC_BYTES: usize = 4;
 pub struct Builder {
     settings: Settings,
     datagram_bytes: Option<u16>,
-    window_packets: Option<usize>,
     memory_bytes: Option<usize>,
     wait: Wait,
     port: Option<PortBuilder>,
@@ -102,7 +101,6 @@ impl Builder {
         Self {
             settings: Settings::default(),
             datagram_bytes: None,
-            window_packets: None,
             memory_bytes: None,
             wait: Wait::Interrupt,
             port: None,
@@ -119,13 +117,6 @@ impl Builder {
     /// takes less, that is found out when connecting.
     pub fn datagram_bytes(mut self, bytes: u16) -> Self {
         self.datagram_bytes = Some(bytes);
-        self
-    }
-
-    /// Packets in flight to a peer, and packets of a peer that were not read, at most (default: 1024, or as many as the longest message
-    /// needs).
-    pub fn window_packets(mut self, packets: usize) -> Self {
-        self.window_packets = Some(packets);
         self
     }
 
@@ -232,9 +223,7 @@ impl Builder {
             usize::from(settings.datagram_bytes.min(DATAGRAM_BYTES_MIN)) - HEADER_BYTES - CRC_BYTES;
         let message_packets =
             (settings.max_message_bytes as usize).div_ceil(payload_bytes - framing::CHUNK_HEADER_BYTES_MAX);
-        let enough = settings.window_packets.max(message_packets + 1);
-        settings.window_packets = self.window_packets.unwrap_or(enough);
-        check("window", settings.window_packets, message_packets + 1, 1 << 16)?;
+        settings.window_packets = settings.window_packets.max(message_packets + 1);
         Ok(settings)
     }
 }

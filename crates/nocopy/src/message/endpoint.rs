@@ -7,7 +7,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use nocopy_proto::message::{self as protocol, Event, Peer, Settings, Time, Transmit};
-use smallvec::SmallVec;
 
 use super::carrier::{Came, Carrier, Packet, Received};
 use super::counters::SentCounters;
@@ -30,9 +29,6 @@ pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Looks at most for a message before a wait on the descriptor, while datagrams of other kinds keep coming.
 const ARM_LOOKS_MAX: u32 = 64;
-
-/// Buffers of a message.
-pub(super) type Buffers = SmallVec<[Buffer; 2]>;
 
 /// One end of any number of connections: it receives and sends; see the [module](super).
 #[derive(Debug)]

@@ -1,9 +1,7 @@
 //! What is given away to be sent.
 
-use smallvec::SmallVec;
-
 use super::Message;
-use super::endpoint::Buffers;
+use crate::memory::pieces::{Buffers, Pieces};
 use crate::memory::pool::Buffer;
 
 /// One message to be sent: its bytes, in a buffer or in several, one behind the other.
@@ -14,23 +12,27 @@ use crate::memory::pool::Buffer;
 /// let header = Buffer::from(b"header".to_vec());
 /// let body = Buffer::from_owner([7; 9000]);
 /// let payload = Payload::from([header, body]);
-/// assert_eq!(payload.into_buffers().map(|buffer| buffer.len()).sum::<usize>(), 9006);
+/// assert_eq!(payload.into_iter().map(|buffer| buffer.len()).sum::<usize>(), 9006);
 /// ```
 #[derive(Debug)]
 #[must_use = "a dropped payload is not sent"]
 pub struct Payload(pub(super) Buffers);
 
-impl Payload {
+impl IntoIterator for Payload {
+    type Item = Buffer;
+    type IntoIter = Pieces;
+
     /// The buffers, in their order.
-    pub fn into_buffers(self) -> impl ExactSizeIterator<Item = Buffer> {
-        self.0.into_iter()
+    #[inline]
+    fn into_iter(self) -> Pieces {
+        self.0.into()
     }
 }
 
 impl From<Buffer> for Payload {
     #[inline]
     fn from(buffer: Buffer) -> Self {
-        let mut buffers = SmallVec::new();
+        let mut buffers = Buffers::new();
         buffers.push(buffer);
         Self(buffers)
     }

@@ -71,17 +71,12 @@ impl<'a> Message<'a> {
 
     /// How many bytes it has.
     #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "one is enough")]
     pub fn len(&self) -> usize {
         match &self.0 {
             Body::Here(message, _) => message.len(),
             Body::Owned(message) => message.bytes,
         }
-    }
-
-    /// Whether it has no bytes.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The bytes where they lie, one piece for each packet that brought some.

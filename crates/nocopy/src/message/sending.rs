@@ -7,11 +7,12 @@ use nocopy_proto::message::framing::{self, whole_header_bytes};
 use nocopy_proto::message::{Gone, Kind, Peer, QueueError};
 
 use super::carrier::{Layout, Packet};
-use super::endpoint::{Buffers, LOOK_INTERVAL, Patience, is_over};
+use super::endpoint::{LOOK_INTERVAL, Patience, is_over};
 use super::open_packet::OpenPacket;
 use super::{Endpoint, Payload};
 use crate::engine::wait::LOOK_AGAIN;
 use crate::facts::rejected::{Reason, Rejected};
+use crate::memory::pieces::Buffers;
 use crate::memory::pool::Buffer;
 
 /// Packets that are queued at most before they are sent without a flush.

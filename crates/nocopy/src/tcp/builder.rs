@@ -41,7 +41,6 @@ pub struct Builder {
     send_buffer_bytes: Option<usize>,
     receive_buffer_bytes: Option<usize>,
     congestion_control: Option<String>,
-    no_delay: bool,
     connect_timeout: Option<Duration>,
 }
 
@@ -148,7 +147,6 @@ impl Builder {
             send_buffer_bytes: None,
             receive_buffer_bytes: None,
             congestion_control: None,
-            no_delay: true,
             connect_timeout: None,
         }
     }
@@ -218,12 +216,6 @@ impl Builder {
         self
     }
 
-    /// Sends the last part of what was flushed at once, also if it fills no segment (`TCP_NODELAY`; default: true).
-    pub fn no_delay(mut self, on: bool) -> Self {
-        self.no_delay = on;
-        self
-    }
-
     /// How long connecting may take (default: as long as the kernel tries, some two minutes).
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);
@@ -265,6 +257,7 @@ impl Builder {
     /// # Safety
     /// As long as the result lives, no `MSG_ZEROCOPY` call is made by another descriptor of the stream, and its error queue is not read, in
     /// this process or any other. (Such a call would shift the numbers by which the kernel reports what memory is free.)
+    #[doc(hidden)]
     #[allow(unsafe_code)]
     pub unsafe fn wrap_unshared(self, stream: TcpStream) -> Result<Stream, OpenError> {
         self.set(&stream)?;
@@ -300,7 +293,8 @@ impl Builder {
             rustix::net::sockopt::set_tcp_congestion(descriptor, name)
                 .map_err(|errno| OpenError::Congestion { name: name.clone(), source: errno.into() })?;
         }
-        socket.set_tcp_nodelay(self.no_delay).map_err(refused("no delay"))
+        // The last part of what was flushed goes at once, also if it fills no segment.
+        socket.set_tcp_nodelay(true).map_err(refused("no delay"))
     }
 
     fn finish(self, socket: OwnedFd, is_shared: bool) -> Result<Stream, OpenError> {

@@ -19,16 +19,6 @@ impl Method {
     /// All there are.
     pub const ALL: [Self; 3] = [Self::Plain, Self::ZeroCopy, Self::UringZeroCopy];
 
-    /// Its name on the command line.
-    #[doc(hidden)]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::ZeroCopy => "zerocopy",
-            Self::UringZeroCopy => "uring-zerocopy",
-        }
-    }
-
     /// Whether the kernel reads the program's memory after the call.
     pub(crate) fn is_zero_copy(self) -> bool {
         self != Self::Plain
@@ -37,6 +27,10 @@ impl Method {
 
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(match self {
+            Self::Plain => "plain",
+            Self::ZeroCopy => "zerocopy",
+            Self::UringZeroCopy => "uring-zerocopy",
+        })
     }
 }

@@ -48,7 +48,6 @@ use std::sync::Arc;
 pub use builder::{Builder, OpenError};
 pub use chunk::Chunk;
 pub use method::Method;
-pub use outcome::Completed;
 pub use proxy::{Proxied, ProxyError, proxy};
 pub use published::{PublishError, Published};
 pub use receiver::Receiver;
@@ -56,7 +55,6 @@ pub use receiving::ReceiveMethod;
 pub use sender::Sender;
 
 use crate::engine::address;
-pub use crate::memory::in_flight::Ticket;
 pub use crate::sys::tcp_receive::MappedBytes;
 use by_reference::PublishedMethod;
 

@@ -1,24 +1,9 @@
-//! What becomes of what is sent: buffers that come back, and errors.
+//! What becomes of what is sent.
 
 use std::io;
 
-use crate::facts::evidence::Evidence;
-use crate::memory::in_flight::Ticket;
-use crate::memory::pool::Buffer;
-
 /// The most bytes that are queued before they must be flushed.
 pub(super) const QUEUE_BYTES_MAX: u64 = 1 << 30;
-
-/// A buffer that is free again.
-#[derive(Debug)]
-pub struct Completed {
-    /// Which.
-    pub ticket: Ticket,
-    /// What is known of its bytes; if of some more than of others, of the worst part.
-    pub evidence: Evidence,
-    /// It.
-    pub buffer: Buffer,
-}
 
 /// The connection is over: the inner error of what senders return.
 #[derive(Debug, thiserror::Error)]

@@ -512,14 +512,14 @@ impl Receiver {
         Ok(Stats::moved(self.tally.datagrams(), self.tally.bytes()).with([starved]))
     }
 
-    /// The method in use, and what it was compared with.
+    /// The method in use, and what it was compared with; and where pages were to be mapped, why some were not: fact, cause, what to do. It
+    /// takes some system calls.
     pub fn explain(&self) -> Explanation {
-        Explanation::of(&self.chooser.explain())
-    }
-
-    /// Why pages were not mapped, in lines: fact, cause, what to do. It takes some system calls.
-    pub fn why_not_mapped(&self) -> String {
-        self.diagnosis().to_string()
+        let (method, diagnosis) = (self.chooser.explain(), self.diagnosis());
+        if diagnosis.mapped_fraction().is_none() {
+            return Explanation::of(&method);
+        }
+        Explanation::of(&format_args!("{method}\n{diagnosis}"))
     }
 
     fn diagnosis(&self) -> Diagnosis {

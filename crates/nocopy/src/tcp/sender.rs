@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use super::by_reference::{ByReference, Transfer};
 use super::choice::{Chooser, size};
 use super::outbox::{Call, Item, Outbox};
-use super::outcome::{Completed, QUEUE_BYTES_MAX, SendError};
+use super::outcome::{QUEUE_BYTES_MAX, SendError};
 use super::{Method, Published, PublishedMethod};
 use crate::counter::Counter;
 use crate::engine::half::sender_half;
 use crate::engine::path::Paths;
-use crate::engine::sending::{self as engine, Books, REAP_AT};
+use crate::engine::sending::{Books, Completed, REAP_AT};
 use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::explanation::Explanation;
@@ -59,7 +59,7 @@ struct Counted {
 /// a reset, lest it take a part for the whole. What the kernel still reads then stays where it is until the peer has it; a peer that
 /// acknowledges nothing for two minutes is reset.
 ///
-/// **Errors**: where a method returns an error, the connection is over. What was queued stays queued ([`queued_bytes`](Self::queued_bytes)),
+/// **Errors**: where a method returns an error, the connection is over. What was [`queued`](Self::queued) stays so,
 /// and [`take_unsent`](Self::take_unsent) gives it back; how much arrived of what was handed over before is not known.
 #[derive(Debug)]
 pub struct Sender {
@@ -255,13 +255,14 @@ impl Sender {
         Ok(sent)
     }
 
-    /// What is queued, buffers and references, and was not handed over whole.
-    #[doc(hidden)]
+    /// Buffers and references that are queued and were not handed over whole.
+    #[inline]
     pub fn queued(&self) -> usize {
         self.outbox.sending.queued()
     }
 
-    /// Bytes that are queued and were not handed over.
+    /// Their bytes.
+    #[doc(hidden)]
     pub fn queued_bytes(&self) -> u64 {
         self.outbox.queued_bytes()
     }
@@ -364,10 +365,10 @@ impl Sender {
     }
 
     /// The next buffer that is free again, where the builder was told to [return them](super::Builder::return_buffers).
-    pub fn completed(&mut self) -> Option<Completed> {
-        let engine::Completed { ticket, evidence, load } = self.outbox.sending.completed()?;
-        let Item::Buffer(buffer) = load else { return None }; // what was referred to does not come back
-        Some(Completed { ticket, evidence, buffer })
+    pub fn completed(&mut self) -> Option<Completed<Buffer>> {
+        let Completed { ticket, evidence, item } = self.outbox.sending.completed()?;
+        let Item::Buffer(item) = item else { return None }; // what was referred to does not come back
+        Some(Completed { ticket, evidence, item })
     }
 
     /// Takes back what was queued and not handed over, in order: after an error, to send it by another connection. Of the first part may

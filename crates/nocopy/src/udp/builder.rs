@@ -33,7 +33,6 @@ pub struct Builder {
     send_pool: Option<Pool>,
     receive_pool: Option<Pool>,
     return_buffers: bool,
-    receive_batch: usize,
     wait: Option<Wait>,
     settings: Settings,
 }
@@ -46,7 +45,6 @@ impl Builder {
             send_pool: None,
             receive_pool: None,
             return_buffers: false,
-            receive_batch: kernel::Receiver::BATCH,
             wait: None,
             settings: Settings::new(),
         }
@@ -109,13 +107,6 @@ impl Builder {
         self
     }
 
-    /// How many buffers one call may receive into (default: 16). The receiver keeps as many of its pool to itself. A port receives what
-    /// is in its ring.
-    pub fn receive_batch(mut self, buffers: usize) -> Self {
-        self.receive_batch = buffers;
-        self
-    }
-
     /// How [`Receiver::receive`] waits (default: [`Wait::Interrupt`], or as the port was set to). For the kernel's socket, `Spin` calls it
     /// again and again, `Interrupt` sleeps in the receiving call, `Adaptive` does one after the other, and `Coalesced` sleeps for a time
     /// that follows the measured rate, up to the delay it is given: choose a [receive buffer](Self::receive_buffer) that holds what comes
@@ -171,13 +162,6 @@ impl Builder {
         self
     }
 
-    /// Whether receivers on this host get what is sent to their group, too (the kernel's default: they do). What goes over a port never
-    /// reaches them.
-    pub fn multicast_loop(mut self, on: bool) -> Self {
-        self.settings.multicast_loop = Some(on);
-        self
-    }
-
     /// Makes the socket, with this address; port 0 takes a free one. Over a port it is an address of the port's interface.
     ///
     /// # Errors
@@ -219,10 +203,15 @@ impl Builder {
         over_port::Socket::open_queues(port, address, &self.settings)
     }
 
-    /// The receiving half alone, for the carrier of messages, which sends by calls of its own; errors of the network are not reported.
-    pub(crate) fn bind_receiver(self, address: SocketAddr) -> Result<kernel::Receiver, OpenError> {
+    /// The receiving half alone, for the carrier of messages, which sends by calls of its own; errors of the network are not reported. One
+    /// call receives into `batch` buffers at most.
+    pub(crate) fn bind_receiver(
+        self,
+        address: SocketAddr,
+        batch: usize,
+    ) -> Result<kernel::Receiver, OpenError> {
         let socket = OwnedFd::from(self.bound(address)?);
-        self.kernel_receiver(Arc::new(socket))
+        self.kernel_receiver(Arc::new(socket), batch)
     }
 
     fn bind_kernel(self, address: SocketAddr) -> Result<Socket, OpenError> {
@@ -231,7 +220,7 @@ impl Builder {
         let kernel = KernelSocket::new(Arc::clone(&socket));
         let pool = own_or(self.send_pool.clone())?;
         let sender = self.sender(Arc::clone(&kernel), address.is_ipv6(), pool, false)?;
-        let mut receiver = self.kernel_receiver(socket)?;
+        let mut receiver = self.kernel_receiver(socket, kernel::Receiver::BATCH)?;
         receiver.keep_errors(Arc::clone(&kernel));
         receiver.set_wait(self.wait.unwrap_or(Wait::Interrupt));
         Ok(Socket { address: None, kernel, sender, receiver: Receiver::of_kernel(receiver) })
@@ -246,8 +235,8 @@ impl Builder {
         Ok(socket)
     }
 
-    fn kernel_receiver(&self, socket: Arc<OwnedFd>) -> Result<kernel::Receiver, OpenError> {
-        kernel::Receiver::new(socket, own_or(self.receive_pool.clone())?, self.receive_batch)
+    fn kernel_receiver(&self, socket: Arc<OwnedFd>, batch: usize) -> Result<kernel::Receiver, OpenError> {
+        kernel::Receiver::new(socket, own_or(self.receive_pool.clone())?, batch)
             .map_err(|source| OpenError::Setting { setting: "coalescing", source })
     }
 

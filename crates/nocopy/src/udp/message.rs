@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::memory::in_flight::Load;
+use crate::memory::pieces::{Buffers, Pieces};
 use crate::memory::pool::Buffer;
 
 /// The longest payload of a UDP datagram over IPv4: 65,535 less 20 and 8 bytes of headers (RFC 768, RFC 791).
@@ -12,7 +13,7 @@ pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 #[derive(Debug)]
 #[must_use = "a dropped message is not sent"]
 pub struct Message {
-    pieces: SmallVec<[Buffer; 2]>,
+    pieces: Buffers,
     bytes: usize,
     /// Of each datagram but the last.
     datagram_bytes: usize,
@@ -21,7 +22,7 @@ pub struct Message {
 impl Message {
     /// One datagram whose bytes lie in several buffers, without joining them: header and payload, for example.
     pub fn gathered(pieces: impl IntoIterator<Item = Buffer>) -> Self {
-        let pieces: SmallVec<[Buffer; 2]> = pieces.into_iter().collect();
+        let pieces: Buffers = pieces.into_iter().collect();
         let bytes = pieces.iter().map(|piece| piece.len()).sum();
         Self { pieces, bytes, datagram_bytes: bytes }
     }
@@ -38,7 +39,7 @@ impl Message {
 
     /// Bytes of all its datagrams.
     #[inline]
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
@@ -50,18 +51,13 @@ impl Message {
 
     /// How many datagrams it is.
     #[inline]
-    pub fn datagrams(&self) -> usize {
+    pub(super) fn datagrams(&self) -> usize {
         if self.bytes <= self.datagram_bytes { 1 } else { self.bytes.div_ceil(self.datagram_bytes) }
     }
 
     /// The buffers.
     pub fn pieces(&self) -> &[Buffer] {
         &self.pieces
-    }
-
-    /// The buffers, back.
-    pub fn into_pieces(self) -> impl Iterator<Item = Buffer> {
-        self.pieces.into_iter()
     }
 
     /// Takes its last buffer out.
@@ -92,7 +88,18 @@ impl Load for Message {
     }
 
     fn into_buffers(self) -> impl Iterator<Item = Buffer> {
-        self.into_pieces()
+        self.into_iter()
+    }
+}
+
+impl IntoIterator for Message {
+    type Item = Buffer;
+    type IntoIter = Pieces;
+
+    /// The buffers, back.
+    #[inline(always)]
+    fn into_iter(self) -> Pieces {
+        self.pieces.into()
     }
 }
 

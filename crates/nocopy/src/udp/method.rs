@@ -38,20 +38,6 @@ impl Method {
         Self::Xdp,
     ];
 
-    /// Its name, as the command line and the bench say it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Socket => "socket",
-            Self::SendMmsg => "sendmmsg",
-            Self::Gso => "gso",
-            Self::ZeroCopy => "zerocopy",
-            Self::ZeroCopyGso => "zerocopy-gso",
-            Self::UringZeroCopy => "uring-zerocopy",
-            Self::UringZeroCopyGso => "uring-zerocopy-gso",
-            Self::Xdp => "xdp-udp",
-        }
-    }
-
     /// Whether the kernel reads the program's memory after the call.
     pub(crate) fn is_zero_copy(self) -> bool {
         self.is_by_flag() || self.is_by_ring()
@@ -82,6 +68,15 @@ impl Method {
 
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(match self {
+            Self::Socket => "socket",
+            Self::SendMmsg => "sendmmsg",
+            Self::Gso => "gso",
+            Self::ZeroCopy => "zerocopy",
+            Self::ZeroCopyGso => "zerocopy-gso",
+            Self::UringZeroCopy => "uring-zerocopy",
+            Self::UringZeroCopyGso => "uring-zerocopy-gso",
+            Self::Xdp => "xdp-udp",
+        })
     }
 }

@@ -79,14 +79,13 @@ pub use message::{DATAGRAM_BYTES_MAX, Message};
 pub use method::Method;
 pub use nocopy_proto::UdpChecksum;
 pub use open_error::OpenError;
-pub use outcome::{Closed, Completed, SendError};
+pub use outcome::SendError;
 pub use peer_error::PeerError;
 pub use receiver::Receiver;
 pub use sender::Sender;
 
 use crate::engine::address;
 
-pub use crate::memory::in_flight::Ticket;
 use crate::memory::in_flight::kernel_socket::KernelSocket;
 pub use crate::sys::udp_receive::LocalAddress;
 

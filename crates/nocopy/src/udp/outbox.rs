@@ -188,7 +188,7 @@ impl Outbox {
         }
         let (message, _) = self.sending.unread_mut();
         let is_frame = message.as_ref().and_then(Message::single_buffer).is_some_and(Buffer::is_frame);
-        let buffer = message.take_if(|_| is_frame)?.into_pieces().next()?;
+        let buffer = message.take_if(|_| is_frame)?.into_iter().next()?;
         Frame::try_from(buffer).ok()
     }
 
@@ -201,7 +201,7 @@ impl Outbox {
         let is_chain = |message: &mut Message| {
             message.pieces().len() > 1 && message.pieces().iter().all(Buffer::is_frame)
         };
-        let pieces = message.take_if(is_chain)?.into_pieces();
+        let pieces = message.take_if(is_chain)?.into_iter();
         Some(pieces.map(|piece| Frame::try_from(piece).expect("looked at above")).collect())
     }
 
@@ -381,7 +381,8 @@ impl Outbox {
     }
 
     /// Gives up what the kernel still reads, and returns how many calls those were, and the bytes that are lost to the program.
-    pub(super) fn abandon(mut self) -> (usize, usize) {
+    pub(super) fn abandon(&mut self) -> (usize, usize) {
+        drop(self.sending.take_unsent());
         let kept = self.sending.kept_mut().take();
         (kept.in_flight(), kept.abandon())
     }

@@ -3,21 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use super::Ticket;
-use super::message::Message;
 use crate::counter::counters;
-use crate::facts::evidence::{Evidence, Ledger};
-
-/// A message whose buffers are free again.
-#[derive(Debug)]
-pub struct Completed {
-    /// Which.
-    pub ticket: Ticket,
-    /// What is known of its bytes; if of some more than of others, of the worst part.
-    pub evidence: Evidence,
-    /// Its buffers.
-    pub message: Message,
-}
 
 counters! {
     /// What a sender counted.
@@ -36,6 +22,12 @@ counters! {
         strange_completions,
         /// Calls that handed over what was queued.
         flushes,
+        /// Messages of the queue that close did not hand over in time.
+        given_up,
+        /// Zero-copy calls that close gave up before the kernel was done with them. What they carried is not in the ledger.
+        abandoned_calls,
+        /// Bytes of foreign memory among them, which are lost to the program.
+        leaked_bytes,
     }
 }
 
@@ -72,20 +64,4 @@ fn advice(error: &io::Error) -> &'static str {
         Some(libc::ENETDOWN) => "the interface is down; bring it up",
         _ => "look at 'ip route get' and the interface",
     }
-}
-
-/// How a sender ended.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Closed {
-    /// Calls the kernel had not completed. What they carried is not in the ledger.
-    pub abandoned_calls: usize,
-    /// Bytes of foreign memory among them, which are lost to the program.
-    pub leaked_bytes: usize,
-    /// Messages that were never handed over.
-    pub queued: usize,
-    /// Why datagrams were refused at the end; as [`Sender::flush`](super::Sender::flush) returns it.
-    pub error: Option<io::Error>,
-    /// What is known of all other bytes.
-    pub ledger: Ledger,
 }

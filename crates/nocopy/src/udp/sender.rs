@@ -14,20 +14,20 @@ use super::choice::Chooser;
 use super::destinations::Destinations;
 use super::message::{DATAGRAM_BYTES_MAX, Message};
 use super::outbox::{How, Outbox, Run, Taken};
-use super::outcome::{Closed, Completed, Counters, SendError};
+use super::outcome::{Counters, SendError};
 use super::peer_error::PeerError;
-use super::{Method, Ticket, over_port};
+use super::{Method, over_port};
 use crate::engine::half::sender_half;
 use crate::engine::path::Paths;
 use crate::engine::reaper;
-use crate::engine::sending::{self as engine, Books, REAP_AT};
+use crate::engine::sending::{Books, Completed, REAP_AT};
 use crate::engine::wait::{LOOK_AGAIN, Look, look_until_done};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::Frame;
 use crate::memory::in_flight::kernel_socket::KernelSocket;
-use crate::memory::in_flight::{NoZeroCopy, Told};
+use crate::memory::in_flight::{NoZeroCopy, Ticket, Told};
 use crate::memory::pool::{Buffer, Cache, Pool};
 use crate::stats::Stats;
 use crate::sys::poll::{ready_for, wait_writable};
@@ -65,6 +65,8 @@ const PENDING_ERRORS_MAX: usize = 16;
 #[derive(Debug)]
 pub struct Sender {
     pub(super) outbox: Outbox,
+    /// 0 once it was closed.
+    queue_max: usize,
     pub(super) destinations: Destinations,
     pub(super) port: Option<Box<over_port::Sender>>,
     /// Copies go over the port.
@@ -90,6 +92,7 @@ impl Sender {
         Self {
             errors_before: socket.errors_told(),
             outbox: Outbox::new(socket, Cache::new(pool), paths, return_buffers),
+            queue_max: QUEUE_MAX,
             destinations: Destinations::new(),
             port: None,
             copies_over_port: false,
@@ -221,12 +224,17 @@ impl Sender {
     fn queue(&mut self, message: Message, destination: u32) -> Result<Ticket, Rejected<Message>> {
         let reason = if message.datagram_bytes() > DATAGRAM_BYTES_MAX {
             Reason::TooLong { bytes_max: DATAGRAM_BYTES_MAX }
-        } else if self.queued() >= QUEUE_MAX {
-            Reason::Full
+        } else if self.queued() >= self.queue_max {
+            self.why_full()
         } else {
             return Ok(self.outbox.sending.push(message, destination));
         };
         Err(Rejected { item: message, reason })
+    }
+
+    #[cold]
+    fn why_full(&self) -> Reason {
+        if self.queue_max == 0 { Reason::Finished } else { Reason::Full }
     }
 
     /// Sends a copy of the bytes as one datagram, behind what is queued, to an address, or with `None` to the peer the socket is connected
@@ -240,6 +248,9 @@ impl Sender {
         let destination = self.whom(to.into()).ok_or(Reason::NotConnected)?;
         if bytes.len() > DATAGRAM_BYTES_MAX {
             return Err(Reason::TooLong { bytes_max: DATAGRAM_BYTES_MAX });
+        }
+        if self.queue_max == 0 {
+            return Err(Reason::Finished);
         }
         if self.queued() > 0 {
             self.flush().map_err(Reason::System)?;
@@ -664,9 +675,8 @@ impl Sender {
 
     /// The next message whose buffers are free again, if the builder was set to
     /// [return them](super::Builder::return_buffers).
-    pub fn completed(&mut self) -> Option<Completed> {
-        let engine::Completed { ticket, evidence, load } = self.outbox.sending.completed()?;
-        Some(Completed { ticket, evidence, message: load })
+    pub fn completed(&mut self) -> Option<Completed<Message>> {
+        self.outbox.sending.completed()
     }
 
     /// Hands over everything queued, and waits until the kernel has let go of all memory. `false`: not in that time.
@@ -765,7 +775,7 @@ impl Sender {
         for counter in counters.counters() {
             stats = match &*counter.name {
                 "sent" | "sent_bytes" | "flushes" => stats,
-                "refused" => stats.with_dropped([counter]),
+                "refused" | "given_up" => stats.with_dropped([counter]),
                 "strange_completions" => stats.with_faults([counter]),
                 _ => stats.with([counter]),
             };
@@ -782,15 +792,21 @@ impl Sender {
         Explanation::of(&self.chooser.explain())
     }
 
-    /// Drains as long as `timeout`, then lets go of the socket. Memory that the kernel still reads then is given up for good: pages
-    /// of a pool are replaced by others, while the kernel keeps the old ones; any other memory is leaked. (Dropping the sender instead
-    /// leaves all of it where it is, for up to 10 s.)
-    pub fn close(mut self, timeout: Duration) -> Closed {
-        let error = self.drain(timeout).err();
-        let (queued, ledger) = (self.queued(), self.ledger());
+    /// Drains as long as `timeout`, and sends nothing more from then on. `false`: something was given up, which [`stats`](Self::stats)
+    /// count. Memory that the kernel still reads then is given up for good: pages of a pool are replaced by others, while the kernel keeps
+    /// the old ones; any other memory is leaked. (Dropping the sender instead leaves all of it where it is, for up to 10 s.)
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn close(&mut self, timeout: Duration) -> io::Result<bool> {
+        let drained = self.drain(timeout);
+        self.queue_max = 0;
+        self.counters.given_up += self.queued() as u64;
         let (abandoned_calls, leaked_bytes) = self.outbox.abandon();
+        self.counters.abandoned_calls += abandoned_calls as u64;
+        self.counters.leaked_bytes += leaked_bytes as u64;
         reaper::leaked(leaked_bytes);
-        Closed { abandoned_calls, leaked_bytes, queued, error, ledger }
+        drained
     }
 
     /// The half of the port below, for its evidence, statistics and balance.

@@ -27,7 +27,6 @@ pub(crate) struct Settings {
     pub(super) groups: Vec<IpAddr>,
     pub(super) multicast_interface: Option<u32>,
     pub(super) multicast_hops: Option<u8>,
-    pub(super) multicast_loop: Option<bool>,
 }
 
 impl Settings {
@@ -44,7 +43,6 @@ impl Settings {
             groups: Vec::new(),
             multicast_interface: None,
             multicast_hops: None,
-            multicast_loop: None,
         }
     }
 
@@ -121,11 +119,6 @@ impl Settings {
             let set =
                 if is_ipv6 { socket.set_multicast_hops_v6(hops) } else { socket.set_multicast_ttl_v4(hops) };
             set.map_err(refused("multicast hops"))?;
-        }
-        if let Some(on) = self.multicast_loop {
-            let set =
-                if is_ipv6 { socket.set_multicast_loop_v6(on) } else { socket.set_multicast_loop_v4(on) };
-            set.map_err(refused("multicast loop"))?;
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ pub(crate) fn pattern(first: usize, bytes: usize) -> Vec<u8> {
 }
 
 /// What did not go as it should, without the bytes.
-pub(crate) fn assert_same(received: &[u8], sent: &[u8], what: &str) {
+pub(crate) fn assert_same(received: &[u8], sent: &[u8], what: impl std::fmt::Display) {
     assert_eq!(received.len(), sent.len(), "{what}: bytes received");
     let wrong = received.iter().zip(sent).position(|(one, other)| one != other);
     assert_eq!(wrong, None, "{what}: the first wrong byte");

@@ -279,7 +279,7 @@ fn a_refused_message_comes_back_whole() {
     let parts = [pattern(1, 500), pattern(2, 700)].map(nocopy::Buffer::from);
     let rejected = left.send(parts, peer).unwrap_err();
     assert!(rejected.is_full(), "{rejected}");
-    let lengths: Vec<_> = rejected.item.into_buffers().map(|buffer| buffer.len()).collect();
+    let lengths: Vec<_> = rejected.item.into_iter().map(|buffer| buffer.len()).collect();
     assert_eq!(lengths, [500, 700]);
     left.abort(peer);
     assert!(matches!(left.send(pattern(3, 3), peer).unwrap_err().reason, Reason::Gone));

@@ -40,6 +40,6 @@ fn main() {
     socket.sender().send(buffer).unwrap();
     let chunk = socket.receiver().receive().unwrap().unwrap();
     let mapped = chunk.mapped();
-    println!("{} {:?}", mapped.len(), chunk.copied().first());
+    println!("{:?} {:?} {:?}", mapped.copy_to(&mut [0; 9]), chunk.to_vec().first(), chunk.copied().first());
     drop(chunk);
 }

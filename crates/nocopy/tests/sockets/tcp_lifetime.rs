@@ -111,7 +111,7 @@ fn closing_by_force_brings_buffers_home_and_what_was_sent_arrives() {
         wait_for_retransmission(&loss);
         wait_for_retransmission(&loss);
         drop(loss);
-        assert_same(&read_all(&peer), &sent, method.name());
+        assert_same(&read_all(&peer), &sent, method);
     }
 }
 
@@ -135,7 +135,7 @@ fn memory_that_cannot_be_replaced_comes_back_after_closing_by_force() {
             assert_eq!(gone.load(Relaxed), 0, "{method}: as is the program's own memory");
             wait_for_retransmission(&loss);
             drop(loss);
-            assert_same(&read_all(&peer), &sent, method.name());
+            assert_same(&read_all(&peer), &sent, method);
             let owned = if has_ring { 0 } else { PIECES / 3 };
             wait_until("home", || pool.at_home() == pool.total() && gone.load(Relaxed) == owned);
             let Some((mut other, other_peer)) = other else { continue };
@@ -161,7 +161,7 @@ fn a_dropped_stream_keeps_its_memory_until_it_is_acknowledged() {
         assert_eq!(scribble(&pool), pool.total() - PIECES * 2 / 3, "{method}: all of them are still read");
         assert_eq!(gone.load(Relaxed), 0, "{method}: as is the program's own memory");
         drop(loss);
-        assert_same(&read_all(&peer), &sent, method.name());
+        assert_same(&read_all(&peer), &sent, method);
         wait_until("home", || pool.at_home() == pool.total() && gone.load(Relaxed) == PIECES / 3);
     }
 }
@@ -184,12 +184,12 @@ fn a_buffer_is_back_when_it_is_acknowledged_and_not_before() {
         assert!(sender.drain(PATIENCE).unwrap(), "{method}");
         let mut back: Vec<_> = std::iter::from_fn(|| sender.completed()).collect();
         back.sort_by_key(|completed| completed.ticket);
-        let bytes: Vec<u8> = back.iter().flat_map(|completed| completed.buffer.iter().copied()).collect();
+        let bytes: Vec<u8> = back.iter().flat_map(|completed| completed.item.iter().copied()).collect();
         assert_same(&bytes, &sent, "what came back");
         drop(back);
         assert_eq!((sender.in_flight(), gone.load(Relaxed)), (0, PIECES / 3), "{method}");
         assert_eq!((sender.ledger().bytes(), pool.at_home()), (sent.len() as u64, pool.total()), "{method}");
-        assert_same(&read_all(&peer), &sent, method.name());
+        assert_same(&read_all(&peer), &sent, method);
     }
 }
 
@@ -223,7 +223,7 @@ fn frames_are_held_like_any_memory() {
             drop(free);
             assert_eq!(port.balance().yours, 10, "{method}: {}", port.balance());
             drop(loss);
-            assert_same(&read_all(&peer), &sent, method.name());
+            assert_same(&read_all(&peer), &sent, method);
             wait_until("home", || port.balance().yours == 0);
             assert!(port.balance().is_whole(), "{}", port.balance());
         }
@@ -278,7 +278,7 @@ fn each_side_ends_its_own_direction_while_packets_are_lost() {
             let reader = reading(peer);
             drop(loss);
             assert!(sender.drain(PATIENCE).unwrap(), "{method}");
-            assert_same(&reader.join().unwrap(), &sent, method.name());
+            assert_same(&reader.join().unwrap(), &sent, method);
             drop((sender, there));
             assert_eq!((pool.at_home(), gone.load(Relaxed)), (pool.total(), PIECES / 3), "{method}");
         }
@@ -369,7 +369,7 @@ fn a_fork_does_not_come_between_a_stream_and_its_memory() {
             sender.send(buffer).unwrap();
         }
         sender.finish().unwrap();
-        assert_same(&reader.join().unwrap(), &[sent, again].concat(), method.name());
+        assert_same(&reader.join().unwrap(), &[sent, again].concat(), method);
         rustix::io::write(&open, &[1]).unwrap();
         assert!(child.join().unwrap().success());
     }
@@ -429,7 +429,7 @@ fn a_forked_child_changes_nothing_for_its_parents_stream() {
         let more = pattern(sent.len(), 5000);
         socket.sender().send(more.clone()).unwrap();
         socket.sender().finish().unwrap();
-        assert_same(&reader.join().unwrap(), &[sent, more].concat(), method.name());
+        assert_same(&reader.join().unwrap(), &[sent, more].concat(), method);
         assert!(socket.sender().drain(PATIENCE).unwrap(), "{method}");
         assert_eq!(socket.sender().stats().unwrap().faults, 0, "{method}");
         drop(socket);

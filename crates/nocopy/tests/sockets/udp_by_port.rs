@@ -62,7 +62,7 @@ fn every_kind_of_memory_arrives_by_every_way() {
         let mut all = 0;
         for number in 0..COUNT {
             let message = message(&mut sender, &pool, number);
-            all += message.bytes() as u64;
+            all += message.pieces().iter().map(|piece| piece.len() as u64).sum::<u64>();
             sender.send(message, to).unwrap();
             if number % 20 == 19 {
                 sender.flush().unwrap();

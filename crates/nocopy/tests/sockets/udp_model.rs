@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use nocopy::udp::{Message, Method, Sender, Socket, Ticket};
-use nocopy::{Buffer, Evidence, Pool};
+use nocopy::udp::{Message, Method, Sender, Socket};
+use nocopy::{Buffer, Evidence, Pool, Ticket};
 
 /// For what has to happen, on a busy machine, too.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -135,13 +135,14 @@ impl Model {
                 to = self.random.below(self.receivers.len());
             }
             let (message, bytes, datagram_bytes) = self.message(sender, room);
-            if message.datagrams() > left {
+            let datagrams = bytes.len().div_ceil(datagram_bytes.max(1)).max(1);
+            if datagrams > left {
                 break;
             }
-            (room, left) = (room - bytes.len(), left - message.datagrams());
+            (room, left) = (room - bytes.len(), left - datagrams);
             (self.datagrams, self.bytes) =
-                (self.datagrams + message.datagrams() as u64, self.bytes + bytes.len() as u64);
-            match message.datagrams() {
+                (self.datagrams + datagrams as u64, self.bytes + bytes.len() as u64);
+            match datagrams {
                 1 => self.expected[to].push(bytes.clone()),
                 _ => self.expected[to].extend(bytes.chunks(datagram_bytes).map(<[u8]>::to_vec)),
             }
@@ -175,10 +176,9 @@ impl Model {
     fn take_back(&mut self, sender: &mut Sender) {
         while let Some(done) = sender.completed() {
             let bytes = self.away.remove(&done.ticket).expect("comes back once");
-            let back: Vec<u8> =
-                done.message.pieces().iter().flat_map(|piece| piece.iter().copied()).collect();
+            let back: Vec<u8> = done.item.pieces().iter().flat_map(|piece| piece.iter().copied()).collect();
             assert!(back == bytes, "untouched");
-            done.message.into_pieces().for_each(|buffer| sender.recycle(buffer));
+            done.item.into_iter().for_each(|buffer| sender.recycle(buffer));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use nocopy::tokio::{AsyncReceiver, AsyncSender};
-use nocopy::udp::{Builder, Completed, Method, Receiver, Sender, Socket};
+use nocopy::udp::{Builder, Message, Method, Receiver, Sender, Socket};
 use nocopy::{Buffer, Mode, Port};
 use nocopy_lab::patience::uninterrupted;
 use tokio::io::Interest;
@@ -37,7 +37,7 @@ async fn within<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// All messages whose memory is free, after a wait for them.
-async fn all_completed(sender: &mut AsyncSender<Sender>) -> Vec<Completed> {
+async fn all_completed(sender: &mut AsyncSender<Sender>) -> Vec<nocopy::Completed<Message>> {
     within(sender.drain()).await.unwrap();
     std::iter::from_fn(|| sender.completed()).collect()
 }
@@ -61,7 +61,8 @@ async fn buffers_come_back_with_their_evidence_once_they_are_free() {
         completed.sort_unstable_by_key(|done| tickets.iter().position(|ticket| *ticket == done.ticket));
         assert_eq!(completed.len(), 100, "{method}");
         for (number, done) in (0_u8..).zip(completed) {
-            assert_eq!(*done.message.pieces()[0], [number; 500], "{method}");
+            let back = done.item.into_iter().next().unwrap().into_owner::<Vec<u8>>().unwrap();
+            assert_eq!(back, [number; 500], "{method}");
         }
         assert_eq!(sender.in_flight(), 0);
     }
@@ -102,9 +103,9 @@ async fn a_late_completion_of_a_ring_wakes_the_task_that_waits() {
     let nudge = || std::net::UdpSocket::bind(address(lab.left(), 0)).unwrap();
     lab.left().namespace().run(nudge).send_to(&[7], to).unwrap();
     let mut completed = all_completed(&mut sender).await;
-    completed.sort_unstable_by_key(|done| done.message.pieces()[0][0]);
+    completed.sort_unstable_by_key(|done| done.item.pieces()[0][0]);
     for (number, done) in (0_u8..5).zip(completed) {
-        assert_eq!(*done.message.pieces()[0], [number; 1000]);
+        assert_eq!(*done.item.pieces()[0], [number; 1000]);
     }
     receiver.set_read_timeout(Some(PATIENCE)).unwrap();
     for number in 0..5_u8 {
@@ -125,14 +126,14 @@ async fn a_full_queue_and_a_full_ring_empty_themselves() {
         let mut buffer = Buffer::from(number.to_be_bytes().to_vec());
         while let Err(rejected) = sender.send(buffer, None) {
             assert!(rejected.is_full());
-            buffer = rejected.item.into_pieces().next().unwrap();
+            buffer = rejected.item.into_iter().next().unwrap();
             let _ = within(sender.flush()).await; // nobody receives, and the kernel may say so
         }
     }
     while within(sender.flush()).await.is_err() {}
     back.extend(all_completed(&mut sender).await);
-    back.sort_unstable_by_key(|done| u32::from_be_bytes(done.message.pieces()[0][..].try_into().unwrap()));
-    assert!(back.iter().zip(0_u32..).all(|(done, number)| *done.message.pieces()[0] == number.to_be_bytes()));
+    back.sort_unstable_by_key(|done| u32::from_be_bytes(done.item.pieces()[0][..].try_into().unwrap()));
+    assert!(back.iter().zip(0_u32..).all(|(done, number)| *done.item.pieces()[0] == number.to_be_bytes()));
     assert_eq!((back.len(), sender.queued(), sender.in_flight()), (1500, 0, 0));
 }
 

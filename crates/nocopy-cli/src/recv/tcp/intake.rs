@@ -18,7 +18,6 @@ const BUFFERS: u32 = 2;
 #[derive(Debug)]
 pub(super) struct Intake {
     receiver: Receiver,
-    is_mapping: bool,
 }
 
 impl Intake {
@@ -28,7 +27,7 @@ impl Intake {
             _ => None,
         };
         let receiver = Receiver::new(socket, method, pool).map_err(io::Error::other)?;
-        Ok(Self { receiver, is_mapping: method == Some(ReceiveMethod::Mapped) })
+        Ok(Self { receiver })
     }
 
     /// What has come, perhaps after waiting; nothing if nothing came in a while, or [at the end](Self::is_finished).
@@ -50,11 +49,7 @@ impl Intake {
 
     /// Which way was taken, and why, in lines; and where pages were to be mapped, why some were not.
     pub(super) fn report(&self) -> Vec<String> {
-        let mut said = self.receiver.explain().to_string();
-        if self.is_mapping {
-            said.push('\n');
-            said.push_str(&self.receiver.why_not_mapped());
-        }
+        let said = self.receiver.explain().to_string();
         said.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()
     }
 }

@@ -111,10 +111,10 @@ impl Lane<'_> {
     /// Writes what came, and counts what was written: all, unless it is to stop.
     fn keep(&mut self, chunk: &Chunk, progress: &Progress) -> Result<(), Failure> {
         let mut mapped = chunk.mapped();
-        if self.count.crc32c.is_some() && !mapped.is_empty() {
+        if self.count.crc32c.is_some() && mapped.len() > 0 {
             // A sender on this host may change the pages. Made of a copy, the checksum is that of what is written.
             let mut copy = [0; COPY_BYTES];
-            while !mapped.is_empty() {
+            while mapped.len() > 0 {
                 let copied = mapped.copy_to(&mut copy);
                 mapped = mapped.slice(copied..mapped.len());
                 if !self.keep_own(&copy[..copied], progress)? {

@@ -62,11 +62,8 @@ impl Sink {
         let mut written = 0;
         while written < bytes.len() {
             let rest = bytes.slice(written..bytes.len());
-            let result = match has_places {
-                true => rest.write_at(file, offset + written as u64),
-                false => rest.write_to(file),
-            };
-            match result {
+            let place = has_places.then_some(offset + written as u64);
+            match rest.write_to(file, place) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(more) => written += more,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -15,9 +15,9 @@ use nocopy_proto::message::framing::{self, Placed};
 
 use super::HEADER_BYTES;
 use super::counters::CarrierCounters;
-use super::endpoint::Buffers;
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::memory::area::Frame;
+use crate::memory::pieces::Buffers;
 use crate::memory::pool::Buffer;
 use crate::port::Wait;
 pub(super) use port::{OverPort, Returned};

@@ -21,10 +21,10 @@ use crate::engine::wait::{self, Coalescer, Wait, Waiting};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Area, Frame};
+use crate::memory::pieces::Buffers;
 use crate::memory::pool::Buffer;
 use crate::message::HEADER_BYTES;
 use crate::message::counters::CarrierCounters;
-use crate::message::endpoint::Buffers;
 use crate::sys::poll::{Wakeup, wait_readable};
 use crate::udp::over_port::{Batch, Payload, Receiver, Sender, Socket};
 

@@ -18,10 +18,10 @@ use super::{Carrier, Deliver, Layout, Packet, Received, Room};
 use crate::engine::address;
 use crate::engine::wait::{self, Coalescer, Wait};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
+use crate::memory::pieces::Buffers;
 use crate::memory::pool::{Buffer, Pool};
 use crate::message::cargo::{Cargo, Piece};
 use crate::message::counters::CarrierCounters;
-use crate::message::endpoint::Buffers;
 use crate::message::memory::Shares;
 use crate::message::{HEADER_BYTES, OpenError};
 use crate::sys::poll::{Wakeup, wait_readable, wait_readable_or_writable};
@@ -69,11 +69,10 @@ impl Sockets {
                 .map_err(memory)?;
         let receiver = udp::Socket::builder()
             .receive_pool(&large)
-            .receive_batch(RECEIVE_BATCH)
             .receive_buffer(SOCKET_BUFFER_BYTES)
             .send_buffer(SOCKET_BUFFER_BYTES)
             .congestion_marks(true)
-            .bind_receiver(address)?;
+            .bind_receiver(address, RECEIVE_BATCH)?;
         let local = address::local(&receiver.socket()).map_err(|source| OpenError::Address { source })?;
         // Datagrams are as long as the way was proved to take.
         allow_fragments(&receiver.socket(), local.is_ipv6(), false)

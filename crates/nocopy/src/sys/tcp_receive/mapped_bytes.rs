@@ -13,9 +13,9 @@ use super::Pages;
 ///
 /// They may change while they are read, so they are never a `&[u8]`, except by [`as_slice`](Self::as_slice), which is unsafe. A sender on the
 /// same host that sends by reference (`splice`, `vmsplice`) sends the pages themselves, not their contents, and can write to them
-/// afterwards; whether a sender is on the same host cannot be known for certain. So there are copies: of some bytes
-/// ([`copy_to`](Self::copy_to)), or of a byte at a time ([`iter`](Self::iter)). Decide by what was copied: the next copy
-/// may differ. [`write_to`](Self::write_to) and [`write_at`](Self::write_at) pass them to a file without a copy in this process.
+/// afterwards; whether a sender is on the same host cannot be known for certain. So there are copies
+/// ([`copy_to`](Self::copy_to)). Decide by what was copied: the next copy may differ. [`write_to`](Self::write_to) passes them to a file
+/// without a copy in this process.
 #[derive(Clone, Copy)]
 pub struct MappedBytes<'pages> {
     first: NonNull<u8>,
@@ -24,7 +24,7 @@ pub struct MappedBytes<'pages> {
     pages: PhantomData<&'pages Pages>,
 }
 
-// SAFETY: the bytes are mapped in all threads, and only read, in ways that bear a change at the same time (see `copy` and `get`).
+// SAFETY: the bytes are mapped in all threads, and only read, in ways that bear a change at the same time (see `copy`).
 unsafe impl Send for MappedBytes<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for MappedBytes<'_> {}
@@ -38,14 +38,9 @@ impl<'pages> MappedBytes<'pages> {
 
     /// How many there are.
     #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "one is enough")]
     pub const fn len(&self) -> usize {
         self.len
-    }
-
-    /// Whether there are none.
-    #[inline]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     /// Those at these places, the first of all being at 0.
@@ -58,19 +53,6 @@ impl<'pages> MappedBytes<'pages> {
         assert!(start <= end && end <= self.len, "bytes {start}..{end} of {}", self.len);
         // SAFETY: within the bytes (just checked), so it can be read for as long.
         unsafe { Self::new(self.first.add(start), end - start) }
-    }
-
-    /// The byte at that place, as it is now; `None` behind the last one.
-    #[inline]
-    fn get(&self, index: usize) -> Option<u8> {
-        // SAFETY: within the bytes. The read is volatile, so it is made once, and nothing is concluded from it about any other.
-        (index < self.len).then(|| unsafe { self.first.add(index).read_volatile() })
-    }
-
-    /// Each byte as it is when its turn comes. To read many, [`copy_to`](Self::copy_to) is ten times as fast.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = u8> + use<'pages> {
-        let bytes = *self;
-        (0..self.len).map(move |index| bytes.get(index).expect("an index below the length"))
     }
 
     /// Copies the first of them, as many as there is room for, and returns how many that were.
@@ -92,25 +74,22 @@ impl<'pages> MappedBytes<'pages> {
         copied
     }
 
-    /// Writes them to a file, pipe or socket from where they lie (write(2)), and returns how many were written.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn write_to(&self, file: impl AsFd) -> io::Result<usize> {
-        // SAFETY: bytes that can be read. It is the kernel that reads them.
-        let written = unsafe { libc::write(file.as_fd().as_raw_fd(), self.as_ptr().cast(), self.len) };
-        usize::try_from(written).map_err(|_| io::Error::last_os_error())
-    }
-
-    /// Writes them to a file at that place from where they lie (pwrite(2)), and returns how many were written.
+    /// Writes them to a file, pipe or socket from where they lie, and returns how many were written: at that place of the file
+    /// (pwrite(2)), or with `None` at its own (write(2)).
     ///
     /// # Errors
     /// The kernel's; `InvalidInput` if there can be no such place.
-    pub fn write_at(&self, file: impl AsFd, offset: u64) -> io::Result<usize> {
-        let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // SAFETY: as above.
-        let written =
-            unsafe { libc::pwrite(file.as_fd().as_raw_fd(), self.as_ptr().cast(), self.len, offset) };
+    pub fn write_to(&self, file: impl AsFd, offset: impl Into<Option<u64>>) -> io::Result<usize> {
+        let (file, first) = (file.as_fd().as_raw_fd(), self.as_ptr().cast());
+        let written = match offset.into() {
+            // SAFETY: bytes that can be read. It is the kernel that reads them.
+            None => unsafe { libc::write(file, first, self.len) },
+            Some(offset) => {
+                let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+                // SAFETY: as above.
+                unsafe { libc::pwrite(file, first, self.len, offset) }
+            }
+        };
         usize::try_from(written).map_err(|_| io::Error::last_os_error())
     }
 
@@ -182,10 +161,8 @@ mod tests {
         let all = of(&memory);
         for range in [0..0, 0..1, 1..10_000, 4095..4097, 9_999..10_000, 10_000..10_000] {
             let (some, expected) = (all.slice(range.clone()), &memory[range]);
-            assert_eq!((some.len(), some.is_empty()), (expected.len(), expected.is_empty()));
+            assert_eq!(some.len(), expected.len());
             assert_eq!(some.to_vec(), expected);
-            assert!(some.iter().eq(expected.iter().copied()));
-            assert_eq!((some.get(0), some.get(expected.len())), (expected.first().copied(), None));
             let mut room = [0; 100];
             let copied = some.copy_to(&mut room);
             assert_eq!(room[..copied], expected[..expected.len().min(100)]);
@@ -202,12 +179,12 @@ mod tests {
     #[test]
     fn files_are_written_from_where_the_bytes_lie() {
         let mut file = File::from(memfd_create("written", MemfdFlags::CLOEXEC).unwrap());
-        assert_eq!(of(b"written").write_to(&file).unwrap(), 7);
-        assert_eq!(of(b"at").write_at(&file, 3).unwrap(), 2);
+        assert_eq!(of(b"written").write_to(&file, None).unwrap(), 7);
+        assert_eq!(of(b"at").write_to(&file, 3).unwrap(), 2);
         file.rewind().unwrap();
         assert_eq!(io::read_to_string(&file).unwrap(), "wriaten");
-        assert_eq!(of(b"x").write_at(&file, u64::MAX).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(of(b"x").write_to(&file, u64::MAX).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         let (reader, writer) = io::pipe().unwrap();
-        assert!(of(b"x").write_to(&reader).is_err() && of(b"x").write_at(&writer, 0).is_err());
+        assert!(of(b"x").write_to(&reader, None).is_err() && of(b"x").write_to(&writer, 0).is_err());
     }
 }

@@ -289,7 +289,11 @@ mod tests {
         let rest = window.receive(receiver.as_fd()).unwrap();
         assert_eq!((rest.mapped_bytes(), rest.unmappable_bytes), ((PAGES - 2) * PAGE_BYTES, 0));
         assert!(
-            first.pages.iter().chain(&rest.pages).all(|pages| pages.bytes().iter().all(|byte| byte == 7))
+            first.pages.iter().chain(&rest.pages).all(|pages| pages
+                .bytes()
+                .to_vec()
+                .iter()
+                .all(|&byte| byte == 7))
         );
         drop((first, rest));
         assert!(window.is_idle());

@@ -116,9 +116,12 @@ impl Way {
             Self::Singly => BASELINE,
             Self::Batches => "sendmmsg",
             Self::Segmented => "gso",
-            Self::Pinned(method) => method.name(),
+            Self::Pinned(Method::ZeroCopy) => "zerocopy",
+            Self::Pinned(Method::ZeroCopyGso) => "zerocopy-gso",
+            Self::Pinned(Method::UringZeroCopy) => "uring-zerocopy",
+            Self::Pinned(_) => "uring-zerocopy-gso",
             Self::Auto => "auto",
-            Self::Port { copied: false, .. } => Method::Xdp.name(),
+            Self::Port { copied: false, .. } => "xdp-udp",
             Self::Port { copied: true, .. } => "xdp-copy",
         }
     }
