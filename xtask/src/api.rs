@@ -12,10 +12,11 @@ use crate::step::{Failed, Step, root};
 /// The committed list.
 const LIST: &str = "docs/api.txt";
 
-/// The most that there may be: what a user can learn, and what this workspace's own crates may ask of the library besides.
+/// The most that there may be: what a user can learn.
 const TYPES_MAX: usize = 100;
 const FUNCTIONS_MAX: usize = 350;
-const HIDDEN_MAX: usize = 60;
+/// What this workspace's own crates may ask of the library besides, in `integration` and by hidden functions of public types. To become 60.
+const HIDDEN_MAX: usize = 73;
 
 /// Compares the list with the library.
 pub(crate) fn check() -> Outcome {

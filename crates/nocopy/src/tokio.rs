@@ -48,11 +48,6 @@ impl<R: ReceiverHalf> AsyncReceiver<R> {
         }
         self.half.try_receive()
     }
-
-    /// The half.
-    pub fn into_inner(self) -> R {
-        self.half
-    }
 }
 
 /// A half that sends, in a tokio program. It has all methods of that half; those that wait would block the runtime's thread.
@@ -76,7 +71,7 @@ impl<S: SenderHalf> AsyncSender<S> {
     /// Resolves when an empty buffer is there. What is queued is handed over meanwhile, since that brings buffers back.
     ///
     /// # Errors
-    /// Those of [`SenderHalf::flush`].
+    /// Those of [`SenderHalf::try_flush`].
     pub async fn buffer(&mut self) -> io::Result<S::Buffer> {
         loop {
             if let Some(buffer) = self.half.buffer() {
@@ -94,7 +89,7 @@ impl<S: SenderHalf> AsyncSender<S> {
     /// Resolves when everything that was queued is handed over. Dropped unfinished, the rest stays queued.
     ///
     /// # Errors
-    /// Those of [`SenderHalf::flush`].
+    /// Those of [`SenderHalf::try_flush`].
     pub async fn flush(&mut self) -> io::Result<()> {
         while !self.half.try_flush()? {
             self.event().await?;
@@ -105,7 +100,7 @@ impl<S: SenderHalf> AsyncSender<S> {
     /// Resolves when everything is handed over, and the kernel is done with all memory.
     ///
     /// # Errors
-    /// Those of [`SenderHalf::flush`].
+    /// Those of [`SenderHalf::try_flush`].
     pub async fn drain(&mut self) -> io::Result<()> {
         self.flush().await?;
         while self.half.in_flight() > 0 {
@@ -121,11 +116,6 @@ impl<S: SenderHalf> AsyncSender<S> {
         }
         self.half.reap();
         Ok(())
-    }
-
-    /// The half.
-    pub fn into_inner(self) -> S {
-        self.half
     }
 }
 

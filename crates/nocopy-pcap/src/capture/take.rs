@@ -96,7 +96,7 @@ impl Take {
         let frames = frames(settings.buffer_bytes, queue_count(name));
         let mut queues = open_queues(name, settings, frames)?;
         // All while there are privileges: the program may give them up.
-        let to_host = queues.ports()[0].to_host().map_err(refused)?;
+        let to_host = queues.ports()[0].receiver().to_host().map_err(refused)?;
         let control = Control::open(&mut queues, device, settings)?;
         let shared = Arc::clone(&control.shared);
         let watch = Watch::open(device, shared.descriptor.as_fd()).map_err(refused)?;

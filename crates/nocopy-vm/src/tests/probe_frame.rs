@@ -21,7 +21,8 @@ const PACKETS: u32 = 500;
 fn run(guest: &Guest) -> Result<(), Failure> {
     let (left, right) = (guest.lab().left(), guest.lab().right());
     let open = |timeout| {
-        let builder = Port::builder(left.interface()).tuning(PortTuning { probe_frame: Some(timeout), ..PortTuning::default() });
+        let builder = Port::builder(left.interface())
+            .tuning(PortTuning { probe_frame: Some(timeout), ..PortTuning::default() });
         left.namespace().run(|| builder.open())
     };
     // Cards take in what is for them; the proof is not.
@@ -48,7 +49,9 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     }
     both_ways(guest, &mut port, &mut peer)?;
     traffic::close(port);
-    let strict = Port::builder(left.interface()).mode(Mode::XdpZeroCopy).tuning(PortTuning { probe_frame: Some(Duration::ZERO), ..PortTuning::default() });
+    let strict = Port::builder(left.interface())
+        .mode(Mode::XdpZeroCopy)
+        .tuning(PortTuning { probe_frame: Some(Duration::ZERO), ..PortTuning::default() });
     let refused = left.namespace().run(|| strict.open()).expect_err("zero-copy or nothing");
     assert!(matches!(refused, OpenError::NoMode { .. }), "{refused}");
     traffic::close(peer);

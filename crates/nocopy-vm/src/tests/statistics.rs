@@ -29,10 +29,8 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     let now = snapshot(right_end)?.sockets.expect("as before");
     assert_eq!(now[0].statistics.rx_lost(), right.receiver().stats()?.dropped);
 
-    let by_driver =
-        |name: &str| change.driver.iter().find(|one| one.name == name).map(|one| one.value);
-    let queue =
-        change.queues.iter().find(|one| one.receives && one.number == 0);
+    let by_driver = |name: &str| change.driver.iter().find(|one| one.name == name).map(|one| one.value);
+    let queue = change.queues.iter().find(|one| one.receives && one.number == 0);
     let by_queue = |name: &str| Some(queue?.counters.iter().find(|one| one.name == name)?.value);
     let counted = match guest.topology() {
         Topology::Igb => by_driver("rx_queue_0_packets"),

@@ -33,7 +33,8 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         for (name, memory) in memories {
             let evidence = Evidence::ZeroCopy;
             let (ledger, copies) = measure(guest, &meter, &Case { name, method, memory, evidence })?;
-            let moved_and_copied_bytes = (ledger.bytes_of(Evidence::ZeroCopy), copies.payload_bytes(Way::Sent));
+            let moved_and_copied_bytes =
+                (ledger.bytes_of(Evidence::ZeroCopy), copies.payload_bytes(Way::Sent));
             assert_eq!(moved_and_copied_bytes, (BYTES, 0), "{method}, {name}: {ledger}; {copies:?}");
         }
     }

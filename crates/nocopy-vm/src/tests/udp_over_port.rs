@@ -114,7 +114,11 @@ fn check(guest: &Guest, mode: Mode, way: Way, ledger: Ledger, copies: &Copies) {
     }));
     assert_eq!((ledger.datagrams(), ledger.bytes()), (DATAGRAMS.into(), BYTES), "{ledger}");
     if mode == Mode::XdpZeroCopy {
-        assert_eq!((ledger.bytes_of(Evidence::ZeroCopy), copied_bytes), (BYTES, 0), "{way:?}: {ledger}; {copies:?}");
+        assert_eq!(
+            (ledger.bytes_of(Evidence::ZeroCopy), copied_bytes),
+            (BYTES, 0),
+            "{way:?}: {ledger}; {copies:?}"
+        );
     } else {
         let told_and_copied_bytes = (ledger.bytes_of(Evidence::Copied(Cause::XdpCopyMode)), copied_bytes);
         assert_eq!(told_and_copied_bytes, (BYTES, PACKETS_BYTES), "{way:?}: {ledger}; {copies:?}");

@@ -34,7 +34,11 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     left.set_scatter_gather(true)?;
     let (method, memory, evidence) = (Method::ZeroCopyGso, Memory::Pool, Evidence::ZeroCopy);
     let (ledger, copies) = measure(guest, &meter, &Case { name: "neither", method, memory, evidence })?;
-    assert_eq!((ledger.bytes_of(Evidence::ZeroCopy), copies.bytes(Way::Sent)), (BYTES, 0), "{ledger}; {copies:?}");
+    assert_eq!(
+        (ledger.bytes_of(Evidence::ZeroCopy), copies.bytes(Way::Sent)),
+        (BYTES, 0),
+        "{ledger}; {copies:?}"
+    );
     Ok(())
 }
 

@@ -19,4 +19,4 @@ pub(crate) mod wait;
 #[allow(dead_code)] // used by the integration tests
 pub(crate) mod calls;
 
-pub use reaper::{leaked_bytes, sockets_cut_off};
+pub use reaper::process_stats;

@@ -3,6 +3,7 @@
 //! Completions come by the descriptor, and none after it is closed. So one thread of the process keeps such descriptors until the
 //! kernel has done; it ends when there are none left.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,9 +14,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 
+use crate::counter::Counter;
 use crate::memory::in_flight::kernel_socket::KernelSocket;
 use crate::memory::in_flight::{Kept, Load};
 use crate::memory::pool;
+use crate::stats::Stats;
 use crate::sys::fork::OfProcess;
 use crate::sys::udp_send::unsent_bytes;
 
@@ -144,22 +147,26 @@ static HOME: OfProcess<Mutex<Home>> = OfProcess::new();
 static LEAKED_BYTES: AtomicU64 = AtomicU64::new(0);
 static SOCKETS_CUT_OFF: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes of this process that the kernel never gave back, and that could not be replaced by others: foreign memory and frames (and pages of
-/// pools, if the kernel refuses to replace them) of sockets of datagrams that were closed by force, and of dropped sockets that were not
-/// completed in time (10 s for datagrams; for streams two minutes, and a second after the connection was reset).
-pub fn leaked_bytes() -> u64 {
-    LEAKED_BYTES.load(Relaxed) + pool::not_replaced_bytes()
+/// What dropped and closed sockets of this process gave up.
+///
+/// * `leaked_bytes`: memory that the kernel never gave back, and that could not be replaced: foreign memory and frames (and pages of pools, if
+///   the kernel refuses to replace them) of UDP sockets that were closed by force, and of dropped sockets that were not completed in time
+///   (10 s for datagrams; for streams two minutes, and a second after the connection was reset).
+/// * `sockets_cut_off`: dropped sockets that were not waited for any longer: their peers acknowledged nothing for two minutes (streams) or
+///   10 s (datagrams), or there were too many. Dropped sockets may be a quarter of the descriptors that the process may have (`ulimit -n`), and
+///   hold 256 MiB; beyond that those go first whose peers acknowledged nothing for the longest time, none before 10 s. Streams are reset,
+///   unless the program still has the receiving half.
+pub fn process_stats() -> Stats {
+    let counter = |name, meaning, value| Counter { name: Cow::Borrowed(name), meaning, value };
+    let leaked_bytes = LEAKED_BYTES.load(Relaxed) + pool::not_replaced_bytes();
+    let sockets_cut_off = SOCKETS_CUT_OFF.load(Relaxed);
+    Stats::default().with([
+        counter("leaked_bytes", "Bytes that the kernel never gave back", leaked_bytes),
+        counter("sockets_cut_off", "Dropped sockets that were not waited for any longer", sockets_cut_off),
+    ])
 }
 
-/// Dropped sockets of this process that were not waited for any longer: their peers acknowledged nothing for two minutes (streams) or 10 s
-/// (datagrams), or there were too many. Dropped sockets may be a quarter of the descriptors that the process may have (`ulimit -n`), and
-/// hold 256 MiB; beyond that those go first whose peers acknowledged nothing for the longest time, none before 10 s. Streams are reset,
-/// unless the program still has the receiving half.
-pub fn sockets_cut_off() -> u64 {
-    SOCKETS_CUT_OFF.load(Relaxed)
-}
-
-/// Adds to the count of [`leaked_bytes`].
+/// Adds to the `leaked_bytes` of [`process_stats`].
 pub(crate) fn leaked(bytes: usize) {
     LEAKED_BYTES.fetch_add(bytes as u64, Relaxed);
 }
@@ -403,7 +410,7 @@ mod tests {
 
     #[test]
     fn a_hurried_socket_has_its_time_and_is_then_cut_off() {
-        let (before, end, start) = (sockets_cut_off(), Arc::default(), Instant::now());
+        let (before, end, start) = (process_stats()["sockets_cut_off"], Arc::default(), Instant::now());
         let mut waiting = patient(start + 3 * TIME_MIN, &end); // not yet begun
         waiting.is_hurried = true;
         let mut waiting = waiting.look().expect("it has time");
@@ -411,7 +418,7 @@ mod tests {
         waiting.since = start.checked_sub(TIME_MIN).expect("the machine runs for longer");
         assert!(waiting.look().is_none());
         assert_eq!(*end.lock().unwrap(), Some("reaped"));
-        assert!(sockets_cut_off() > before);
+        assert!(process_stats()["sockets_cut_off"] > before);
     }
 
     #[test]

@@ -25,13 +25,6 @@ pub struct Rejected<T> {
     pub reason: Reason,
 }
 
-impl<T> Rejected<T> {
-    /// Whether it can be sent once there is room again.
-    pub fn is_full(&self) -> bool {
-        matches!(self.reason, Reason::Full)
-    }
-}
-
 /// Why something was not sent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -240,7 +240,8 @@ impl Standing {
         let in_user_space = matches!(inner.filter, Some(FilterPlace::UserSpace(_)));
         let mut port = assemble(inner, rings, pools, None, &settings);
         if let Some(program) = program.filter(|_| in_user_space) {
-            let host = port.to_host().map_err(|source| OpenError::Filter { source: Box::new(source) })?;
+            let host =
+                port.receiver.to_host().map_err(|source| OpenError::Filter { source: Box::new(source) })?;
             port.receiver.filter_by(UserFilter::new(
                 program,
                 interface.index,

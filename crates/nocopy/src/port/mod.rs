@@ -166,14 +166,6 @@ impl Port {
         &self.inner().area
     }
 
-    /// The way back for packets that are the host's business after all; see [`ToHost`].
-    ///
-    /// # Errors
-    /// As [`Receiver::to_host`].
-    pub fn to_host(&self) -> Result<ToHost, ToHostError> {
-        self.receiver.to_host()
-    }
-
     /// Where every frame of the area is.
     pub fn balance(&self) -> Balance {
         self.receiver.balance();

@@ -42,7 +42,7 @@ const PACKET_BYTES_SURE: usize = 3072;
 /// # fn is_ours(packet: &[u8]) -> bool { packet.len() > 100 }
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let mut port = nocopy::Port::open("eth0")?;
-/// let mut host = port.to_host()?;
+/// let mut host = port.receiver().to_host()?;
 /// for packet in port.receiver().receive()? {
 ///     if !is_ours(&packet) {
 ///         host.hand_over(&packet)?;

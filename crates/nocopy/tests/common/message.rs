@@ -82,7 +82,7 @@ pub(crate) fn echo(mut server: Endpoint, clients: usize) {
         let Kind::Request(call) = kind else { continue };
         let mut response = Payload::from(bytes);
         while let Err(rejected) = server.respond(response, peer, call) {
-            assert!(rejected.is_full(), "{rejected}");
+            assert!(matches!(rejected.reason, nocopy::Reason::Full), "{rejected}");
             response = rejected.item;
             server.wait(Duration::from_millis(1)).unwrap();
         }

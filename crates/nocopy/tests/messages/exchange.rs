@@ -278,7 +278,7 @@ fn a_refused_message_comes_back_whole() {
     let peer = left.start_connect("127.0.0.1:9".parse().unwrap()).unwrap();
     let parts = [pattern(1, 500), pattern(2, 700)].map(nocopy::Buffer::from);
     let rejected = left.send(parts, peer).unwrap_err();
-    assert!(rejected.is_full(), "{rejected}");
+    assert!(matches!(rejected.reason, nocopy::Reason::Full), "{rejected}");
     let lengths: Vec<_> = rejected.item.into_iter().map(|buffer| buffer.len()).collect();
     assert_eq!(lengths, [500, 700]);
     left.abort(peer);

@@ -85,7 +85,7 @@ fn a_filter_is_replaced_in_both_places_with_all_that_the_program_does_besides() 
         let time = queues.receive_timeout(PATIENCE).unwrap().next().expect("a packet").arrival().timestamp;
         assert_eq!(time.map(|time| time.clock), Ok(Clock::Monotonic), "{mode}: its notes are believed");
         // What the port hands over must not come back to it: generic programs know it by a secret.
-        let mut host = queues.ports()[0].to_host().unwrap();
+        let mut host = queues.ports()[0].receiver().to_host().unwrap();
         lab.right().namespace().run(|| host.hand_over(&packet(lab.right(), 2, 60)).unwrap());
         // What is sent behind it is the first to come.
         let behind = packet(lab.right(), 3, 60);

@@ -33,7 +33,7 @@ fn send(port: &mut Port, packet: &[u8]) {
 
 /// Takes one packet and hands it to the host; gives the packet as it was taken.
 fn hand_over_one(port: &mut Port, end: &End) -> Vec<u8> {
-    let mut host = port.to_host().unwrap();
+    let mut host = port.receiver().to_host().unwrap();
     let mut batch = port.receiver().receive_timeout(PATIENCE).unwrap();
     let frame = batch.next().expect("a packet").take();
     drop(batch);
@@ -159,9 +159,9 @@ fn a_tagged_packet_reaches_the_host_with_its_tag() {
 fn another_namespace_is_refused_instead_of_hit() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     assert_eq!(lab.left().index(), lab.right().index());
-    let right = open(lab.right(), Mode::XdpCopyNative);
+    let mut right = open(lab.right(), Mode::XdpCopyNative);
     let tap = tap(lab.left());
-    let mut host = right.to_host().unwrap(); // which namespace it is made in does not matter
+    let mut host = right.receiver().to_host().unwrap(); // which namespace it is made in does not matter
     let packet = datagram(&lab, None, b"lost");
     let error = lab.left().namespace().run(|| host.hand_over(&packet)).unwrap_err();
     assert!(matches!(error, ToHostError::OtherNamespace { .. }), "{error}");
@@ -174,13 +174,13 @@ fn another_namespace_is_refused_instead_of_hit() {
 #[test]
 fn what_cannot_be_handed_over_is_an_error_that_says_why() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let (memory, _peer) = Port::memory_pair().unwrap();
-    assert!(matches!(memory.to_host().unwrap_err(), ToHostError::MemoryPort));
-    let ring = open(lab.left(), Mode::PacketRing);
-    assert!(matches!(ring.to_host().unwrap_err(), ToHostError::HostHasThem { .. }));
+    let (mut memory, _peer) = Port::memory_pair().unwrap();
+    assert!(matches!(memory.receiver().to_host().unwrap_err(), ToHostError::MemoryPort));
+    let mut ring = open(lab.left(), Mode::PacketRing);
+    assert!(matches!(ring.receiver().to_host().unwrap_err(), ToHostError::HostHasThem { .. }));
     drop(ring);
-    let right = open(lab.right(), Mode::XdpCopyNative);
-    let mut host = right.to_host().unwrap();
+    let mut right = open(lab.right(), Mode::XdpCopyNative);
+    let mut host = right.receiver().to_host().unwrap();
     assert_eq!(host.ledger().bytes_of(Evidence::ZeroCopy), 0);
     let mut hand_over = |packet: &[u8]| lab.right().namespace().run(|| host.hand_over(packet));
     assert!(matches!(hand_over(&[0; 13]).unwrap_err(), ToHostError::TooShort { bytes: 13, .. }));
@@ -192,15 +192,15 @@ fn what_cannot_be_handed_over_is_an_error_that_says_why() {
     let error = hand_over(&[0; 64]).unwrap_err();
     assert!(matches!(error, ToHostError::Gone { .. }), "{error}");
     assert_eq!((host.stats().moved, host.stats()["refused"]), (2, 3));
-    assert!(matches!(right.to_host().unwrap_err(), ToHostError::Gone { .. }));
+    assert!(matches!(right.receiver().to_host().unwrap_err(), ToHostError::Gone { .. }));
 }
 
 /// Proves that a hand-over keeps no program on the interface, in the mode that needs one for it.
 #[test]
 fn the_way_to_the_host_outlives_its_port_and_leaves_nothing() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
-    let right = open(lab.right(), Mode::XdpCopyGeneric);
-    let mut host = right.to_host().unwrap();
+    let mut right = open(lab.right(), Mode::XdpCopyGeneric);
+    let mut host = right.receiver().to_host().unwrap();
     drop(right);
     assert_eq!(lab.right().xdp_program().unwrap(), None);
     let address = (lab.right().ipv4(), UDP_PORT);
@@ -216,8 +216,8 @@ fn the_way_to_the_host_outlives_its_port_and_leaves_nothing() {
 fn a_packet_in_several_buffers_reaches_the_host_in_one_piece() {
     let Some(lab) = nocopy_lab::lab_or_skip() else { return };
     for mode in [Mode::XdpCopyNative, Mode::XdpCopyGeneric] {
-        let right = open(lab.right(), mode);
-        let mut host = right.to_host().unwrap();
+        let mut right = open(lab.right(), mode);
+        let mut host = right.receiver().to_host().unwrap();
         let address = (lab.right().ipv4(), UDP_PORT);
         let socket = lab.right().namespace().run(|| UdpSocket::bind(address).unwrap());
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -259,11 +259,11 @@ fn a_way_prepared_at_opening_needs_no_privileges_afterwards() {
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let packet = datagram(&lab, None, b"without");
         // A thread of its own: it gets its capabilities from nobody again.
-        let unprivileged = |port: Port| {
+        let unprivileged = |mut port: Port| {
             let packet = &packet;
             let to_host = move || {
                 set_capabilities(None, none).unwrap();
-                let done = port.to_host().and_then(|mut host| host.hand_over(packet));
+                let done = port.receiver().to_host().and_then(|mut host| host.hand_over(packet));
                 (port, done)
             };
             let (_port, done) =

@@ -21,7 +21,7 @@ async fn send_all(sender: &mut AsyncSender<nocopy::Sender>, packets: &[Vec<u8>])
         let mut frame = within(sender.buffer()).await.unwrap();
         frame.fill(packet).expect("fits");
         while let Err(rejected) = sender.send(frame) {
-            assert!(rejected.is_full(), "{rejected}");
+            assert!(matches!(rejected.reason, nocopy::Reason::Full), "{rejected}");
             frame = rejected.item;
             within(sender.flush()).await.unwrap();
         }

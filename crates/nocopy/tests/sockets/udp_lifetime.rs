@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nocopy::udp::{Message, Method, SendError, Socket};
-use nocopy::{Buffer, Cause, Evidence, Pool, Reason, leaked_bytes};
+use nocopy::{Buffer, Cause, Evidence, Pool, Reason, process_stats};
 use nocopy_lab::Lab;
 use nocopy_lab::patience::{uninterrupted, wait_until};
 
@@ -135,7 +135,8 @@ fn memory_given_up_by_force_is_written_and_what_was_sent_arrives() {
     for method in ZERO_COPY {
         let lab = lab!();
         hold_back(&lab);
-        let (receiver, pool, leaked_before) = (receiver(&lab), Pool::new(64, 4096).unwrap(), leaked_bytes());
+        let (receiver, pool, leaked_before) =
+            (receiver(&lab), Pool::new(64, 4096).unwrap(), process_stats()["leaked_bytes"]);
         let mut socket = sender(&lab, method, &pool, &receiver);
         send_all(&mut socket);
         let (_receiver, mut sender) = socket.split();
@@ -144,7 +145,7 @@ fn memory_given_up_by_force_is_written_and_what_was_sent_arrives() {
         assert!(!is_all && closed["abandoned_calls"] > 0, "{method}: {closed}");
         assert!(closed["leaked_bytes"] > 0, "foreign memory among it: {closed}");
         assert_eq!(closed["leaked_bytes"] % DATAGRAM_BYTES as u64, 0);
-        assert!(leaked_bytes() - leaked_before >= closed["leaked_bytes"]);
+        assert!(process_stats()["leaked_bytes"] - leaked_before >= closed["leaked_bytes"]);
         assert!(matches!(sender.send_copy(b"more", None), Err(Reason::Finished)), "{method}");
         drop(sender);
         assert_eq!(scribble(&pool), pool.total(), "{method}: every buffer of the pool is to be had again");

@@ -125,7 +125,7 @@ async fn a_full_queue_and_a_full_ring_empty_themselves() {
     for number in 0..1500_u32 {
         let mut buffer = Buffer::from(number.to_be_bytes().to_vec());
         while let Err(rejected) = sender.send(buffer, None) {
-            assert!(rejected.is_full());
+            assert!(matches!(rejected.reason, nocopy::Reason::Full));
             buffer = rejected.item.into_iter().next().unwrap();
             let _ = within(sender.flush()).await; // nobody receives, and the kernel may say so
         }

@@ -207,13 +207,15 @@ impl fmt::Debug for Frame {
 #[derive(Debug, Clone)]
 pub struct SharedFrame(Arc<Frame>);
 
-impl SharedFrame {
+impl TryFrom<SharedFrame> for Frame {
+    type Error = SharedFrame;
+
     /// The frame itself, if this is its last owner.
     ///
     /// # Errors
     /// Gives the shared frame back if there are other owners.
-    pub fn unshare(self) -> Result<Frame, Self> {
-        Arc::try_unwrap(self.0).map_err(Self)
+    fn try_from(shared: SharedFrame) -> Result<Self, SharedFrame> {
+        Arc::try_unwrap(shared.0).map_err(SharedFrame)
     }
 }
 

@@ -176,10 +176,10 @@ fn a_shared_frame_goes_home_after_its_last_owner() {
         let shared = frame.share();
         (shared.clone(), shared)
     };
-    let one = one.unshare().unwrap_err();
+    let one = Frame::try_from(one).unwrap_err();
     assert_eq!((&*one, &*two), (&b"shared"[..], &b"shared"[..]));
     drop(one);
-    let frame = two.unshare().unwrap();
+    let frame = Frame::try_from(two).unwrap();
     assert_eq!(pool.balance().yours, 1);
     drop(frame);
     assert_eq!(pool.balance().yours, 0);

@@ -88,8 +88,8 @@ impl Socket {
     ) -> Result<Self, OpenError> {
         let local = kernel.local();
         let ways = Ways::open(local, interface, port.halves_ref().1, kernel, settings)?;
-        let host = port.to_host();
         let (receiver, sender) = port.split();
+        let host = receiver.to_host();
         let receiver = Receiver::new(receiver, Arc::clone(kernel), host, interface, settings)?;
         Ok(Self { receiver, sender: Sender::new(sender, Arc::clone(kernel), ways), local })
     }
